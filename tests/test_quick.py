@@ -104,3 +104,21 @@ def test_no_test_begins_after_the_time_is_over_and_what_ran_decides(ending: str,
     num_run = sum(int(count) for count in re.findall(r"(\d+) (?:passed|failed)", done.stdout))
     assert num_run == 20 - number
     assert done.returncode == status
+
+
+def test_no_durations_are_recorded_of_files_that_may_be_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make check` has the same markers, and begins with the files that took longest."""
+    calls: list[list[str]] = []
+
+    def noted_main(arguments: list[str], plugins: list[object]) -> int:
+        calls.append(arguments)
+        return 0
+
+    monkeypatch.setattr(sys, "argv", ["quick.py"])
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr(quick, "changed_files", lambda root: ["tests/test_quick.py"])
+    monkeypatch.setattr(pytest, "main", noted_main)
+    assert quick.main() == 0
+    (arguments,) = calls
+    assert arguments[-1].startswith("tests/")
+    assert "no:cacheprovider" in arguments

@@ -254,5 +254,5 @@ def test_calls_that_alternate_are_compared_in_bounded_time(monkeypatch: pytest.M
     one, other = matching._CallSignature("allreduce", 1), matching._CallSignature("allreduce", 2)
     blocks = matching._compared([one, other] * 1000, [other, one, one] * 666)
     assert num_searches < 20
-    assert [begin for what, _, _, begin, _ in blocks if what == "equal"]  # the longest pieces are found
-    assert blocks[-1][2::2] == (2000, 1998)
+    assert [block for block in blocks if block.is_equal]  # the longest pieces are found
+    assert (blocks[-1].usual_end, blocks[-1].own_end) == (2000, 1998)

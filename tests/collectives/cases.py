@@ -11,6 +11,7 @@ from rankscope.collectives import ALGORITHMS, Schedule, Step, build
 from rankscope.collectives.algorithms import IN_SWITCH, algorithm_of, algorithms_of
 
 RANKS = [*range(1, 18), 24, 31, 32, 33, 64, 100]
+ALL_RANKS = [*range(1, 34), 64, 100]
 NAMES = [(collective, name) for collective in ALGORITHMS for name in algorithms_of(collective)]
 ROOTED = ("broadcast", "reduce", "scatter", "gather")
 WITH_COUNTS = [

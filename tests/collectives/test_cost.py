@@ -17,7 +17,8 @@ from rankscope.collectives.builders.rings import nodes_of
 from rankscope.collectives.cost import Bounds
 from rankscope.common.frozen import evolve
 
-from .cases import NAMES, RANKS, cluster_of
+from ..extents import SAMPLE_OR_EVERYTHING
+from .cases import ALL_RANKS, NAMES, RANKS, cluster_of
 
 POWERS = {1, 2, 4, 8, 16, 32, 64}
 # those whose form is stated for powers of two only
@@ -36,13 +37,17 @@ def equal(collective: str, name: str, n: int, link: Link, gamma: float, **option
     assert simulated == pytest.approx(stated, rel=1e-9, abs=1e-15), (collective, name, n, options)
 
 
+@SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize(("collective", "name"), NAMES)
-def test_simulation_equals_closed_form(collective: str, name: str) -> None:
-    ranks = [n for n in RANKS if n in POWERS or (collective, name) not in POWERS_ONLY]
+def test_simulation_equals_closed_form(collective: str, name: str, everything: bool) -> None:
+    ranks = ALL_RANKS if everything else RANKS
+    ranks = [n for n in ranks if n in POWERS or (collective, name) not in POWERS_ONLY]
     if name == "nvls_tree":
         ranks = [n for n in ranks if nodes_of(n, None)[0] in POWERS]
     for number, n in enumerate(ranks):
-        models = MODELS if n <= 4 else [MODELS[number % len(MODELS)]]  # the larger ones take turns
+        models = MODELS
+        if n > 4 and not everything:
+            models = [MODELS[number % len(MODELS)]]  # take turns
         for alpha_s, bytes_per_s, gamma in models:
             equal(collective, name, n, Link(alpha_s, bytes_per_s), gamma)
 
@@ -84,8 +89,9 @@ def test_a_switch_in_each_node(nodes: int, gpus: int) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(2, 4), (4, 2), (3, 5), (8, 8), (1, 8), (8, 1)])
-def test_two_levels_of_links(nodes: int, gpus: int) -> None:
-    intra, inter, gamma = Link(2e-6, 300e9), Link(7e-6, 25e9), 3e-11
+@pytest.mark.parametrize("gamma", [3e-11, pytest.param(0.0, marks=pytest.mark.oracle)])
+def test_two_levels_of_links(nodes: int, gpus: int, gamma: float) -> None:
+    intra, inter = Link(2e-6, 300e9), Link(7e-6, 25e9)
     cluster = Cluster(nodes, gpus, intra, inter, gamma)
     for name, options in (
         ("torus_2d", {"shape": (nodes, gpus)}),

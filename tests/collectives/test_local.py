@@ -18,6 +18,7 @@ from torch import Tensor
 from rankscope.collectives import Schedule, build, run_local
 from rankscope.ranks import in_threads
 
+from ..extents import SAMPLE_OR_EVERYTHING
 from .cases import NAMES, ROOTED, WITH_COUNTS, allows, schedules
 
 Tensors = list[Tensor]
@@ -109,13 +110,15 @@ def fitting(schedule: Schedule, num_elements: int) -> int:
 # ---- every algorithm
 
 
+@SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 5, 8])
-def test_every_algorithm_equals_torch(num_ranks: int) -> None:
-    """Each algorithm in one floating dtype and in one drawn at random, from the first root and from the last."""
+def test_every_algorithm_equals_torch(num_ranks: int, everything: bool) -> None:
+    """Each algorithm in one floating dtype and in one drawn at random, or in all; from the first root and the last."""
     draw = random.Random(num_ranks)
     rooted = (build(*case, num_ranks, root=num_ranks - 1) for case in NAMES if case[0] in ROOTED)
     for schedule in (*schedules(num_ranks), *rooted):
-        for size, dtype in itertools.product((0, 67), (torch.float32, draw.choice(DTYPES))):
+        dtypes = DTYPES if everything else [torch.float32, draw.choice(DTYPES)]
+        for size, dtype in itertools.product((0, 67), dtypes):
             tensors = small_numbers(num_ranks, (fitting(schedule, size),), dtype)
             assert_equal(run_local(schedule, tensors), expected(schedule, tensors))
 
@@ -127,21 +130,25 @@ def has_op(dtype: torch.dtype, op: str) -> bool:
     return op not in ("min", "max") or not dtype.is_complex
 
 
+@SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize("op", OPS)
-def test_every_op_equals_torch(op: str) -> None:
-    """In every dtype, by an algorithm of each collective that adds, drawn at random."""
+def test_every_op_equals_torch(op: str, everything: bool) -> None:
+    """In every dtype, by an algorithm of each collective that adds, drawn at random, or by all of them."""
     draw = random.Random(op)
     adding = [schedule for schedule in schedules(4) if schedule.collective in SUMS]
     for dtype in DTYPES:
         if not has_op(dtype, op):
-            with pytest.raises(ValueError, match=f"op '{op}' needs a .*, got {dtype}"):
-                run_local(build("allreduce", "ring", 4), small_numbers(4, (8,), dtype), op)
+            for name in ("flat", "ring"):
+                with pytest.raises(ValueError, match=f"op '{op}' needs a .*, got {dtype}"):
+                    run_local(build("allreduce", name, 4), small_numbers(4, (8,), dtype), op)
             continue
         tensors = small_numbers(4, (37,), dtype, seed=3)
         if dtype.is_complex and op == "prod":
             tensors = [tensor.real.to(dtype) for tensor in tensors]
-        for collective in SUMS:
-            schedule = draw.choice([schedule for schedule in adding if schedule.collective == collective])
+        chosen = adding
+        if not everything:
+            chosen = [draw.choice([schedule for schedule in adding if schedule.collective == name]) for name in SUMS]
+        for schedule in chosen:
             assert_equal(run_local(schedule, tensors, op), expected(schedule, tensors, op))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -15,6 +16,7 @@ from rankscope.collectives.algorithms import algorithms_of
 from rankscope.collectives.schedule import Phase
 from rankscope.collectives.simulate import MOST_MESSAGES
 
+from ..extents import SAMPLE_OR_EVERYTHING
 from .reference import reference
 
 LINKS = st.builds(Link, st.sampled_from([0.0, 1.0, 2.5]), st.sampled_from([0.5, 2.0, 4.0, math.inf]))
@@ -66,25 +68,35 @@ def compare(schedule: Schedule, num_bytes: float, cluster: Cluster) -> None:
         timeline.check()
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.data())
-def test_any_steps_on_any_cluster(data: st.DataObject) -> None:
-    cluster = data.draw(clusters())
-    schedule = data.draw(any_schedule(cluster.num_ranks))
-    compare(schedule, 2.0 * sum(schedule.weights) if schedule.weights else 6.0, cluster)  # no rounding: ties are ties
+@SAMPLE_OR_EVERYTHING
+def test_any_steps_on_any_cluster(everything: bool) -> None:
+    @settings(max_examples=300 if everything else 200, deadline=None)
+    @given(st.data())
+    def compare_drawn(data: st.DataObject) -> None:
+        cluster = data.draw(clusters())
+        schedule = data.draw(any_schedule(cluster.num_ranks))
+        num_bytes = 2.0 * sum(schedule.weights) if schedule.weights else 6.0
+        compare(schedule, num_bytes, cluster)  # no rounding: ties are ties
+
+    compare_drawn()
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.data())
-def test_real_schedules_on_any_cluster(data: st.DataObject) -> None:
-    cluster = data.draw(clusters())
-    collective = data.draw(st.sampled_from(sorted(ALGORITHMS)))
-    name = data.draw(st.sampled_from(sorted(algorithms_of(collective))))
-    try:
-        schedule = build(collective, name, cluster.num_ranks)
-    except ValueError:
-        return  # not for so many ranks
-    compare(schedule, float(schedule.num_chunks), cluster)  # whole chunks: no rounding decides who is first at a card
+@SAMPLE_OR_EVERYTHING
+def test_real_schedules_on_any_cluster(everything: bool) -> None:
+    @settings(max_examples=150 if everything else 100, deadline=None)
+    @given(st.data())
+    def compare_drawn(data: st.DataObject) -> None:
+        cluster = data.draw(clusters())
+        collective = data.draw(st.sampled_from(sorted(ALGORITHMS)))
+        name = data.draw(st.sampled_from(sorted(algorithms_of(collective))))
+        try:
+            schedule = build(collective, name, cluster.num_ranks)
+        except ValueError:
+            return  # not for so many ranks
+        num_bytes = float(schedule.num_chunks)
+        compare(schedule, num_bytes, cluster)  # whole chunks: no rounding decides who is first at a card
+
+    compare_drawn()
 
 
 @pytest.mark.parametrize("ports", [1, 2, 3])
@@ -119,11 +131,12 @@ def test_the_comparison_sees_a_difference() -> None:
     )
 
 
+@SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize("name", ALGORITHMS["allreduce"])
-def test_the_short_cut_of_steady_steps_loses_nothing(name: str) -> None:
+def test_the_short_cut_of_steady_steps_loses_nothing(name: str, everything: bool) -> None:
     """Without spans the simulator skips ahead once all ranks move alike; with spans it never does."""
     rng = np.random.default_rng(3)
-    for ranks in (24, 64):
+    for ranks in (24, 60, 64, 128) if everything else (24, 64):
         fast = {
             (r, (r + 1) % ranks): Link(a, b)
             for r, a, b in zip(range(ranks), *rng.uniform(1, 3, (2, ranks)), strict=True)
@@ -136,9 +149,13 @@ def test_the_short_cut_of_steady_steps_loses_nothing(name: str) -> None:
             assert simulate(schedule, 1e3, cluster, detail="ranks").makespan_s == pytest.approx(whole, rel=1e-11)
 
 
+@SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize("gamma", [0.0, 0.3, 40.0])  # adding takes no time, hides behind the wire, is slower than it
-def test_the_short_cut_knows_what_is_still_to_be_added(gamma: float) -> None:
-    for num_segments, inter in ((2, Link(2.0, 5.0)), (3, Link(1.0, 7.0)), (8, Link(0.0, 0.5))):
+def test_the_short_cut_knows_what_is_still_to_be_added(gamma: float, everything: bool) -> None:
+    segments = (2, 3, 8)
+    links = (Link(2.0, 5.0), Link(1.0, 7.0), Link(0.0, 0.5))
+    pairs = itertools.product(segments, links) if everything else zip(segments, links, strict=True)
+    for num_segments, inter in pairs:
         schedule = build("allreduce", "segmented_ring", 12, num_segments=num_segments)
         compare(schedule, 1e3, Cluster(3, 4, Link(1.0, 7.0), inter, gamma))
 

@@ -14,14 +14,16 @@ from rankscope.collectives import ALGORITHMS, Schedule, ScheduleError, Step, bui
 from rankscope.collectives.schedule import MOVES
 from rankscope.collectives.verify import Verified, holdings
 
-from .cases import NAMES, RANKS, allows, is_right, options, schedules, shapes
+from ..extents import SAMPLE_OR_EVERYTHING
+from .cases import ALL_RANKS, NAMES, RANKS, allows, is_right, options, schedules, shapes
 
 # ---- every algorithm, and what it takes
 
 
+@SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize(("collective", "name"), NAMES)
-def test_every_algorithm_at_every_number_of_ranks(collective: str, name: str) -> None:
-    for n in RANKS:
+def test_every_algorithm_at_every_number_of_ranks(collective: str, name: str, everything: bool) -> None:
+    for n in ALL_RANKS if everything else RANKS:
         if allows(collective, name, n):
             schedule = build(collective, name, n)
             assert (schedule.collective, schedule.algorithm, schedule.num_ranks) == (collective, name, n)
@@ -37,9 +39,13 @@ def test_every_algorithm_at_every_number_of_ranks(collective: str, name: str) ->
             assert schedule.ports == ports.get(name, 1)
 
 
+@SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize(("collective", "name"), NAMES)
-def test_every_setting(collective: str, name: str) -> None:
-    for n in (1, 2, 3, 4, 5, 6, 8, 12, 16):
+def test_every_setting(collective: str, name: str, everything: bool) -> None:
+    ranks = [1, 2, 3, 4, 5, 6, 8, 12, 16]
+    if everything:
+        ranks += [7, 9, 24]
+    for n in ranks:
         if allows(collective, name, n):
             for settings in options(collective, name, n):
                 schedule = build(collective, name, n, **settings)
@@ -166,21 +172,29 @@ def moved(rows: list[list[Row]], rng: random.Random) -> list[list[Row]] | None:
     return rows
 
 
-def test_every_corrupted_schedule_is_caught() -> None:
+@SAMPLE_OR_EVERYTHING
+def test_every_corrupted_schedule_is_caught(everything: bool) -> None:
     """Each algorithm, corrupted at random in each way. Where `verify` finds nothing, `is_right` must agree with it.
 
     That happens where a redirected share is passed on by the rank that received it: another tree, and no corruption.
     """
+    ranks = [2, 3, 4, 5, 8, 12]
+    times = 2
+    least_of_each_kind = 200
+    if everything:
+        ranks += [6, 7, 9, 16]
+        times = 4
+        least_of_each_kind = 500
     tried: Counter[str] = Counter()
     still_right = 0
-    for (collective, name), n in itertools.product(NAMES, (2, 3, 4, 5, 8, 12)):
+    for (collective, name), n in itertools.product(NAMES, ranks):
         if not allows(collective, name, n):
             continue
         schedule = build(collective, name, n)
         rows = rows_of(schedule)
         assert verify(of_rows(schedule, rows)).num_steps == schedule.num_steps
         rng = random.Random(f"{collective} {name} {n}")
-        for kind in KINDS * 2:
+        for kind in KINDS * times:
             wrong = corrupted(rows, n, kind, rng)
             if wrong is None:
                 continue
@@ -196,7 +210,8 @@ def test_every_corrupted_schedule_is_caught() -> None:
             for noun in ("step", "rank", "chunk"):
                 number = getattr(error, noun)
                 assert number is None or f"{noun} {number}" in str(error)
-    assert min(tried.values()) >= 200, tried
+    assert set(tried) == set(KINDS)
+    assert min(tried.values()) >= least_of_each_kind, tried
     assert still_right <= 0.03 * tried["redirect"]
 
 

@@ -25,6 +25,7 @@ from rankscope.sampling import Assignment, assign
 from rankscope.timeline import Recorder
 
 from ..distributions import Exponential
+from ..extents import SAMPLE_OR_EVERYTHING
 from ..processes import NOT_HANGING_S, alive, gone, soon
 from .virtual_time import VirtualTime, run_module
 
@@ -385,8 +386,9 @@ def test_a_worker_that_hangs_is_named_with_its_item_and_where_it_stands():
         assert (caught.value.stage, caught.value.item) == ("slow", 1)
 
 
+@SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_killed_worker_is_named_at_once_each_time(ordered, monkeypatch):
+def test_a_killed_worker_is_named_at_once_each_time(ordered, everything, monkeypatch):
     """No wait that only a deadline ends: each would take longer than this test may."""
     ended = pool.Worker.ended
     monkeypatch.setattr(pool.Worker, "ended", lambda self, within_s: ended(self, 1000 * within_s))
@@ -394,7 +396,7 @@ def test_a_killed_worker_is_named_at_once_each_time(ordered, monkeypatch):
     path = Pipeline(
         [Stage("die", fn=die_at_five, num_workers=2, ordered=ordered, processes=True), Stage("b", fn=double)]
     )
-    for _ in range(5):
+    for _ in range(10 if everything else 5):
         with pytest.raises(StageError, match=r"stage 'die' failed on item 5: worker [01] .* was killed by SIGKILL"):
             run(path, range(1000))
 

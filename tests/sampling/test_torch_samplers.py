@@ -19,11 +19,14 @@ from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
 from rankscope.sampling import DistributedSampler, assign, permutation
 
+from ..extents import SAMPLE_OR_EVERYTHING
 
-def test_same_order_as_torch():
+
+@SAMPLE_OR_EVERYTHING
+def test_same_order_as_torch(everything):
     draw = random.Random(0)
     seeds = [2**32 - 1, 2**32, 2**32 + 7, 2**63, 2**64 - 60, -(2**63)]
-    for number in range(1500):
+    for number in range(5000 if everything else 1500):
         num_replicas, epoch = draw.randint(1, 40), draw.randint(0, 50)
         size = draw.randint(0, 5) if number % 2 else draw.randint(0, 300)
         seed = draw.choice(seeds) if number % 3 else draw.randint(-5, 50)
@@ -44,9 +47,15 @@ def test_same_order_as_torch():
         assert assign(size, epoch=epoch, **recipe).ranks[rank].tolist() == expected, (size, rank, recipe, epoch)
 
 
-@pytest.mark.parametrize("size", [65_535, 65_536, 65_537, 70_001, 1_000_003])
-def test_same_order_where_it_is_made_in_blocks(size):
-    for rank, num_replicas, epoch, drop_last in [(0, 1, 0, False), (6, 7, 3, False), (63, 64, 11, True)]:
+@SAMPLE_OR_EVERYTHING
+@pytest.mark.parametrize(
+    "size", [65_535, 65_536, 65_537, 70_001, pytest.param(300_007, marks=pytest.mark.oracle), 1_000_003]
+)
+def test_same_order_where_it_is_made_in_blocks(size, everything):
+    cases = [(0, 1, 0, False), (6, 7, 3, False), (63, 64, 11, True)]
+    if everything:
+        cases = [(*case[:3], drop_last) for case in cases for drop_last in (False, True)]
+    for rank, num_replicas, epoch, drop_last in cases:
         ours = DistributedSampler(size, num_replicas, rank, seed=9, drop_last=drop_last)
         theirs = TorchDistributedSampler(range(size), num_replicas, rank, seed=9, drop_last=drop_last)
         ours.set_epoch(epoch)

@@ -63,7 +63,7 @@ LEFT_OUT = "not (slow or oracle or browser or gpu)"
 # The tests of one mutant, fast ones first, take at most this long without a mutant. The slower ones are not run.
 BUDGET_CPU_S = 8.0
 
-# A mutant whose tests take longer than this counts as killed: something goes round for ever.
+# A mutant whose tests take longer than this counts as killed: it loops forever.
 LIMIT_CPU_S = 20
 LIMIT_S = 200
 
@@ -523,7 +523,9 @@ def run(package: str, mutants: list[Mutant], verdicts: Path, root: Path) -> None
     sys.path[:0] = [str(root / "lib"), str(root)]
     plugin = Mutations(package, mutants, verdicts, root / "lib/rankscope")
     options = ["-q", "-p", "no:cacheprovider", "--assert=plain", "--tb=short", "-m", LEFT_OUT]
-    pytest.main([*options, f"tests/{package}", f"lib/rankscope/{package}"], plugins=[plugin])
+    status = pytest.main([*options, f"tests/{package}", f"lib/rankscope/{package}"], plugins=[plugin])
+    if status != 0:
+        raise SystemExit(int(status))
 
 
 # ---- files and scores
