@@ -7,9 +7,9 @@ do not run.
 
 In a script that ``torchrun`` (or another launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT) runs on one
 or more machines, its processes are the ranks: each calls `launch` with the same arguments, `num_ranks` as many or None,
-and gets all results. Nothing is forked, what ranks print goes where torchrun sends it, and `timeout_s` is the group's. A
-rank that fails raises RankError in its own process, and the others at their next collective. "mpi" goes by ``mpirun``,
-in the same manner, where torch was built with it.
+and gets all results. Nothing is forked, what ranks print goes where torchrun sends it, and `timeout_s` is the group's.
+A rank that fails raises RankError in its own process, and the others at their next collective. "mpi" goes by
+``mpirun``, in the same manner, where torch was built with it.
 """
 
 from __future__ import annotations
