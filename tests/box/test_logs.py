@@ -355,6 +355,32 @@ def test_a_log_of_the_intel_mpi_benchmarks_that_is_damaged_is_refused(
         read(tmp_path, text)
 
 
+@pytest.mark.parametrize("part", ["P2P", "MPI-P2P", "MPI-NBC", "MPI-2", "RMA", "MPI-1.5"])
+def test_other_parts_of_the_intel_mpi_benchmarks_are_refused_by_name(tmp_path: Path, part: str) -> None:
+    other = made.IMB_MESSAGES.replace("MPI-1 part", f"{part} part")
+    with pytest.raises(
+        ValueError, match=f"line 2: only the MPI-1 part of the Intel MPI Benchmarks is read, got '{part}'"
+    ):
+        read(tmp_path, other)
+    with pytest.raises(ValueError, match=rf"line \d+: only the MPI-1 part .*, got '{part}'"):
+        read(tmp_path, made.IMB_COLLECTIVES + other)
+
+
+def test_older_titles_of_the_intel_mpi_benchmarks_are_read(tmp_path: Path) -> None:
+    for title, program in (
+        ("Intel (R) MPI Benchmark Suite V3.2.4, MPI-1 part", "IMB-MPI1 3.2.4"),
+        ("Intel(R) MPI Benchmarks 2019 Update 6, MPI-1 part", "IMB-MPI1 2019"),
+    ):
+        text = made.IMB_MESSAGES.replace("Intel(R) MPI Benchmarks 2021.7, MPI-1 part", title)
+        assert read(tmp_path, text)[0].provenance["source"] == {"program": program}
+
+
+def test_a_ping_pong_of_other_than_two_processes_is_refused(tmp_path: Path) -> None:
+    text = made.IMB_MESSAGES.replace("# #processes = 2", "# #processes = 4")
+    with pytest.raises(ValueError, match=r"line \d+: PingPong must state #processes = 2, got 4"):
+        read(tmp_path, text)
+
+
 def test_all_reduce_bench_is_read(tmp_path: Path) -> None:
     found = one(tmp_path, made.BENCH)
     assert (found.num_ranks, found.protocol["iterations"]) == (32, 20)

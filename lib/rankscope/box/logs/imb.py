@@ -19,6 +19,7 @@ from .log import NATIVE_OUT, Log, Times, half_unit
 
 _MOST_PROCESSES = 1 << 20
 _TITLE = re.compile(r"Intel ?\(R\) MPI Benchmark(?:s| Suite) V?([\d.]+)")
+_PART = re.compile(r", *([^, ]+) part\b")  # of the suite, behind its version in the title
 _START = re.compile(r"^\s*# Benchmarking +(\w+)")
 _PROCESSES = re.compile(r"^\s*# #processes = (\d+)")
 _GROUPS = re.compile(r"^\s*# \( *\d+ groups of \d+ processes")
@@ -77,14 +78,32 @@ def imb(log: Log) -> list[Profile]:
     Benchmarks that no profile can store, such as Exchange and Barrier, are left out, and so are collectives of 0 bytes,
     which send nothing.
     """
+    program = _program(log)
     tables = list(_tables(log))
     log.check(tables, 1, "no benchmark of IMB-MPI1: it has no line '# Benchmarking'")
     known = [table for table in tables if table.name in _BENCHMARKS]
     names = ", ".join(sorted({table.name for table in tables}))
     log.check(known, tables[0].line, f"no benchmark of IMB-MPI1's that is known: {names[:80]}")
-    title = _TITLE.search(log.text)
-    program = f"IMB-MPI1 {title[1]}" if title else "IMB-MPI1"
     return [_profile(log, table, program) for table in known]
+
+
+def _program(log: Log) -> str:
+    """Return the program's name with its version if a title states it; refuse a title of another part than MPI-1.
+
+    IMB-P2P and IMB-NBC have benchmarks and columns of the same names, which measure something else.
+    """
+    program = "IMB-MPI1"
+    for line, text in enumerate(log.lines, 1):
+        title = _TITLE.search(text)
+        if title is None:
+            continue
+        part = _PART.search(text, title.end())
+        if part:
+            is_mpi_1 = part[1] == "MPI-1"
+            log.check(is_mpi_1, line, f"only the MPI-1 part of the Intel MPI Benchmarks is read, got {part[1][:40]!r}")
+        if program == "IMB-MPI1":
+            program = f"IMB-MPI1 {title[1]}"
+    return program
 
 
 def _tables(log: Log) -> Iterator[_ImbTable]:
@@ -139,6 +158,9 @@ def _read_comment(log: Log, table: _ImbTable, line: int, text: str) -> None:
 def _read_header(log: Log, table: _ImbTable, line: int, columns: list[str]) -> None:
     log.check(table.num_processes, line, f"the number of processes of {table.name} is not stated")
     is_ping_pong = _BENCHMARKS[table.name].operation == "ping_pong"
+    if is_ping_pong:
+        has_two = table.num_processes == 2
+        log.check(has_two, line, f"{table.name} must state #processes = 2, got {table.num_processes}")
     times = ("t[usec]",) if is_ping_pong else _STEP_TIMES
     has_all = columns[:2] == ["#bytes", "#repetitions"] and set(times) <= set(columns)
     log.check(has_all, line, f"the header must have #bytes, #repetitions and {', '.join(times)}")
