@@ -337,6 +337,11 @@ def test_collectives_of_the_intel_mpi_benchmarks_are_read(tmp_path: Path) -> Non
         ("# #processes = 4", "# #processes = 99999999999", r"line \d+: #processes must be a number from 1 to 1048576"),
         ("# #processes = 4", "# ( 2 groups of 2 processes each running simultaneous )", r"\(-multi\) are not read"),
         ("t_max[usec]", "t_most[usec]", r"line \d+: the header must have #bytes, #repetitions and t_min\[usec\]"),
+        ("  1048576           40 ", "     1024           40 ", r"line \d+: must be a larger size than 1024, got 1024"),
+        ("  1048576           40 ", "      512           40 ", r"line \d+: must be a larger size than 1024, got 512"),
+        ("  1048576 out-of-mem", "   262144 out-of-mem", r"line \d+: must be a larger size than 262144, got 262144"),
+        ("# Benchmarking Allreduce", "# Benchmarking Multi-Allreduce", r"line 19: groups .*\(-multi\) .*: Multi-Allr"),
+        ("# Benchmarking Barrier", "# Benchmarking Multi-Barrier", r"line \d+: groups .*\(-multi\) .*: Multi-Barrier"),
         ("  2.62 ", "  2.22 ", r"line \d+: must have t_min ≤ t_avg ≤ t_max"),
         ("         2.31         2.62         2.47", "         2.31", r"line \d+: the row is cut or malformed"),
         ("# Benchmarking Allreduce", "# Allreduce", r"line \d+: a header without a line '# Benchmarking' above it"),
@@ -353,6 +358,51 @@ def test_a_log_of_the_intel_mpi_benchmarks_that_is_damaged_is_refused(
         return
     with pytest.raises(ValueError, match=message):
         read(tmp_path, text)
+
+
+@pytest.mark.parametrize("part", ["P2P", "MPI-P2P", "MPI-NBC", "MPI-2", "RMA", "MPI-1.5"])
+def test_other_parts_of_the_intel_mpi_benchmarks_are_refused_by_name(tmp_path: Path, part: str) -> None:
+    other = made.IMB_MESSAGES.replace("MPI-1 part", f"{part} part")
+    with pytest.raises(
+        ValueError, match=f"line 2: only the MPI-1 part of the Intel MPI Benchmarks is read, got '{part}'"
+    ):
+        read(tmp_path, other)
+    with pytest.raises(ValueError, match=rf"line \d+: only the MPI-1 part .*, got '{part}'"):
+        read(tmp_path, made.IMB_COLLECTIVES + other)
+
+
+def test_older_titles_of_the_intel_mpi_benchmarks_are_read(tmp_path: Path) -> None:
+    for title, program in (
+        ("Intel (R) MPI Benchmark Suite V3.2.4, MPI-1 part", "IMB-MPI1 3.2.4"),
+        ("Intel(R) MPI Benchmarks 2019 Update 6, MPI-1 part", "IMB-MPI1 2019"),
+    ):
+        text = made.IMB_MESSAGES.replace("Intel(R) MPI Benchmarks 2021.7, MPI-1 part", title)
+        assert read(tmp_path, text)[0].provenance["source"] == {"program": program}
+
+
+def test_a_ping_pong_of_other_than_two_processes_is_refused(tmp_path: Path) -> None:
+    text = made.IMB_MESSAGES.replace("# #processes = 2", "# #processes = 4")
+    with pytest.raises(ValueError, match=r"line \d+: PingPong must state #processes = 2, got 4"):
+        read(tmp_path, text)
+
+
+IMB_TIMES = re.compile(r"^ +(?:1024|262144|1048576) +\d.*\n", re.MULTILINE)  # rows of sizes above 0
+
+
+@pytest.mark.parametrize("instead", ["", "      1024 time-out.; Time limit (secs_per_sample * msg_sizes_list_len)\n"])
+def test_a_table_without_times_is_left_out_if_another_one_has_them(tmp_path: Path, instead: str) -> None:
+    first, second = made.IMB_COLLECTIVES.split("# Benchmarking Allgather")
+    untimed = IMB_TIMES.sub("", first)  # only the row of 0 bytes is left
+    if instead:
+        untimed = IMB_TIMES.sub(instead, first, count=1)
+        untimed = IMB_TIMES.sub("", untimed)
+    (allgather,) = read(tmp_path, untimed + "# Benchmarking Allgather" + second)
+    assert allgather.points[0].what == "allgather"
+    with pytest.raises(ValueError, match=r"line \d+: the table of Allreduce has no rows with times"):
+        read(tmp_path, untimed)
+    cut = "\n".join(line for line in first.split("\n") if not line.startswith("   "))
+    with pytest.raises(ValueError, match="Allreduce has no"):
+        read(tmp_path, cut + "# Benchmarking Allgather" + second)
 
 
 def test_all_reduce_bench_is_read(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from rankscope.box import Profile
 from rankscope.box.measuring import rank as measure_collectives
 from rankscope.box.measuring.plan import (
     MEASURED,
@@ -28,6 +30,7 @@ from rankscope.box.measuring.plan import (
 from rankscope.box.measuring.rank import CollectiveBuffers, check, collective_tasks, method, neighbours, pair, points_of
 from rankscope.box.measuring.run import measure
 from rankscope.box.measuring.turns import measure_all
+from rankscope.box.tables import predicted
 from rankscope.collectives import ALGORITHMS, Schedule
 from rankscope.collectives.timing import Ranks, TimedTask, go_first
 from rankscope.ranks import RankError, in_threads
@@ -372,6 +375,31 @@ def test_a_builder_is_arranged_by_its_own_record(monkeypatch: pytest.MonkeyPatch
     assert builder_options("allreduce", "torus_2d", 2**24, [3, 5]) == {}
     assert builder_options("allreduce", "hierarchical_ring", 2**24, [4, 4]) == {"gpus_per_node": 4}
     assert builder_options("allreduce", "native", 2**24, [4, 4]) == {}
+
+
+def test_nodes_of_one_rank_are_told_to_a_builder_whose_default_would_be_larger_nodes() -> None:
+    assert builder_options("allreduce", "hierarchical_ring", 2**20, [1] * 4) == {"gpus_per_node": 1}
+    assert builder_options("allreduce", "hierarchical_ring", 2**20, [4]) == {}
+    assert builder_options("allreduce", "hierarchical_ring", 2**20, [1, 2]) == {}
+    assert builder_options("allreduce", "torus_2d", 2**20, [1] * 4) == {}
+
+
+def test_the_points_of_a_stored_measurement_of_one_rank_per_node_are_planned() -> None:
+    folder = Path(__file__).parents[2] / "notebooks" / "profiles"
+    profile = Profile.load(folder / "emulated_100mbit_5ms_4_ranks.json")
+    assert profile.ranks_per_node == (1, 1, 1, 1)
+    points = profile.select("allreduce")
+    assert any(point.options.get("gpus_per_node") == 1 for point in points)
+    for point in points:
+        names = [str(point.options["algorithm"])]
+        places = [bool(point.options["in_place"])]
+        assert point.key in collective_keys("allreduce", point.num_bytes, profile.ranks_per_node, names, places)
+
+
+def test_a_hierarchical_ring_of_nodes_of_one_rank_is_predicted_as_the_ring_that_it_is() -> None:
+    profile = Profile.load("bank:h100_fleet_10x1")
+    seconds = predicted(profile, "allreduce", "hierarchical_ring", 2**26).makespan_s
+    assert seconds == pytest.approx(predicted(profile, "allreduce", "ring", 2**26).makespan_s, rel=0.01)
 
 
 def test_sizes_that_do_not_fit_into_memory_are_left_out_and_told() -> None:

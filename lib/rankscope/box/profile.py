@@ -48,6 +48,23 @@ LINKS = ("inter", "intra")
 PATTERNS = ("together", "ping_pong")  # of messages over a link
 _SPLIT = ("reduce_scatter", "allgather", "all_to_all", "scatter", "gather")  # a rank keeps or brings only its part
 NAMED = ("algorithm", "in_place", "link")  # options that have their own columns
+_SINGLE = (  # options with one word, number or boolean; others, such as the shape of a torus, may have several numbers
+    *NAMED,
+    "num_segments",
+    "gpus_per_node",
+    "root",
+    "direction",
+    "method",
+    "pieces",
+    "both",
+    "cached",
+    "src",
+    "dst",
+    "gpu",
+    "numa",
+    "pairs",
+    "size",
+)
 _PREDICTED_BYTES = tuple(4**power for power in range(5, 16))  # 1 KiB to 1 GiB
 Key = tuple[str, int, tuple[tuple[str, Any], ...]]
 
@@ -73,9 +90,11 @@ def _option(name: str, key: Any, value: Any) -> str | int | bool | tuple[int, ..
             return value
         if isinstance(value, int):
             return value
-        if isinstance(value, list | tuple) and all(isinstance(number, int) for number in value):
-            return tuple(value)
-    known = "printable strings, whole numbers, several of them, or booleans by name"
+        if isinstance(value, list | tuple) and key not in _SINGLE:
+            are_whole = all(isinstance(number, int) and not isinstance(number, bool) for number in value)
+            if are_whole and len(value) >= 2:
+                return tuple(value)
+    known = "printable strings, whole numbers, several of them (such as a shape), or booleans by name"
     raise ValueError(f"{name} must be {known}, got {key!r}: {value!r}")
 
 

@@ -19,13 +19,15 @@ from .log import NATIVE_OUT, Log, Times, half_unit
 
 _MOST_PROCESSES = 1 << 20
 _TITLE = re.compile(r"Intel ?\(R\) MPI Benchmark(?:s| Suite) V?([\d.]+)")
-_START = re.compile(r"^\s*# Benchmarking +(\w+)")
+_PART = re.compile(r", *([^, ]+) part\b")  # of the suite, behind its version in the title
+_START = re.compile(r"^\s*# Benchmarking +([\w-]+)")
 _PROCESSES = re.compile(r"^\s*# #processes = (\d+)")
 _GROUPS = re.compile(r"^\s*# \( *\d+ groups of \d+ processes")
 _HEADER = re.compile(r"^\s*#bytes\s")
 _COMMENT = re.compile(r"^\s*#")
 _NOT_MEASURED = ("out-of-mem", "time-out", "int-overflow")  # begin what is printed instead of repetitions and times
 _STEP_TIMES = ("t_min[usec]", "t_avg[usec]", "t_max[usec]")  # in rising order
+_GROUPS_PROBLEM = "groups of processes that run at the same time (-multi) are not read"
 _MEGABYTES = (1e6, 2.0**20)  # versions before 2017 print 2**20 bytes as a megabyte
 _SLOWEST_NOTE = "times are t_max, those of the slowest process"
 
@@ -61,7 +63,7 @@ class _ImbRow(NamedTuple):
 
 @attrs.define
 class _ImbTable:
-    """A benchmark on some processes, as printed. `skipped_sizes` are those that it did not measure."""
+    """A benchmark on some processes, as printed. `skipped_sizes` counts those that it did not measure."""
 
     line: int
     name: str
@@ -69,22 +71,53 @@ class _ImbTable:
     columns: list[str] = attrs.Factory(list)
     rows: list[_ImbRow] = attrs.Factory(list)
     skipped_sizes: int = 0
+    last_size: float = -1  # of the rows read so far, which must rise
+
+    @property
+    def timed_rows(self) -> list[_ImbRow]:
+        """The rows that become points: a collective of 0 bytes sends nothing, a message of 0 bytes is one."""
+        is_point_to_point = _BENCHMARKS[self.name].messages > 0
+        return [row for row in self.rows if row.num_bytes or is_point_to_point]
 
 
 def imb(log: Log) -> list[Profile]:
     """IMB-MPI1: a profile for each benchmark and number of processes; times are those of the slowest process.
 
     Benchmarks that no profile can store, such as Exchange and Barrier, are left out, and so are collectives of 0 bytes,
-    which send nothing.
+    which send nothing. A benchmark that was not measured at any other size is left out if another one was.
     """
+    program = _program(log)
     tables = list(_tables(log))
     log.check(tables, 1, "no benchmark of IMB-MPI1: it has no line '# Benchmarking'")
     known = [table for table in tables if table.name in _BENCHMARKS]
     names = ", ".join(sorted({table.name for table in tables}))
     log.check(known, tables[0].line, f"no benchmark of IMB-MPI1's that is known: {names[:80]}")
-    title = _TITLE.search(log.text)
-    program = f"IMB-MPI1 {title[1]}" if title else "IMB-MPI1"
-    return [_profile(log, table, program) for table in known]
+    for table in known:
+        log.check(table.columns, table.line, f"the table of {table.name} has no header")
+        has_rows = table.rows or table.skipped_sizes
+        log.check(has_rows, table.line, f"the table of {table.name} has no rows with times")
+    timed = [table for table in known if table.timed_rows]
+    log.check(timed, known[0].line, f"the table of {known[0].name} has no rows with times")
+    return [_profile(log, table, program) for table in timed]
+
+
+def _program(log: Log) -> str:
+    """Return the program's name with its version if a title states it; refuse a title of another part than MPI-1.
+
+    IMB-P2P and IMB-NBC have benchmarks and columns of the same names, which measure something else.
+    """
+    program = "IMB-MPI1"
+    for line, text in enumerate(log.lines, 1):
+        title = _TITLE.search(text)
+        if title is None:
+            continue
+        part = _PART.search(text, title.end())
+        if part:
+            is_mpi_1 = part[1] == "MPI-1"
+            log.check(is_mpi_1, line, f"only the MPI-1 part of the Intel MPI Benchmarks is read, got {part[1][:40]!r}")
+        if program == "IMB-MPI1":
+            program = f"IMB-MPI1 {title[1]}"
+    return program
 
 
 def _tables(log: Log) -> Iterator[_ImbTable]:
@@ -94,6 +127,8 @@ def _tables(log: Log) -> Iterator[_ImbTable]:
     for line, text in enumerate(log.lines, 1):
         start = _START.search(text)
         if start:
+            if start[1].startswith("Multi-"):
+                log.fail(line, f"{_GROUPS_PROBLEM}: {start[1][:40]}")
             if table is not None:
                 yield table
             table = _ImbTable(line, start[1])
@@ -133,12 +168,15 @@ def _read_comment(log: Log, table: _ImbTable, line: int, text: str) -> None:
         log.check(is_number, line, f"#processes must be a number from 1 to {_MOST_PROCESSES}")
         table.num_processes = int(processes[1])
     if _GROUPS.search(text):
-        log.fail(line, "groups of processes that run at the same time (-multi) are not read")
+        log.fail(line, _GROUPS_PROBLEM)
 
 
 def _read_header(log: Log, table: _ImbTable, line: int, columns: list[str]) -> None:
     log.check(table.num_processes, line, f"the number of processes of {table.name} is not stated")
     is_ping_pong = _BENCHMARKS[table.name].operation == "ping_pong"
+    if is_ping_pong:
+        has_two = table.num_processes == 2
+        log.check(has_two, line, f"{table.name} must state #processes = 2, got {table.num_processes}")
     times = ("t[usec]",) if is_ping_pong else _STEP_TIMES
     has_all = columns[:2] == ["#bytes", "#repetitions"] and set(times) <= set(columns)
     log.check(has_all, line, f"the header must have #bytes, #repetitions and {', '.join(times)}")
@@ -147,24 +185,23 @@ def _read_header(log: Log, table: _ImbTable, line: int, columns: list[str]) -> N
 
 
 def _read_row(log: Log, table: _ImbTable, line: int, cells: list[str]) -> None:
+    size = log.number(line, cells[0], 0)
+    log.check(size > table.last_size, line, f"must be a larger size than {table.last_size:.0f}, got {cells[0][:40]}")
+    table.last_size = size
     if len(cells) > 1 and cells[1].startswith(_NOT_MEASURED):
         table.skipped_sizes += 1
         return
     is_whole = len(cells) == len(table.columns) and cells[1].isdecimal()
     log.check(is_whole, line, f"the row is cut or malformed; its columns are {', '.join(table.columns)}")
-    num_bytes = int(log.number(line, cells[0], 0))
     repetitions = int(log.number(line, cells[1], 1))
-    table.rows.append(_ImbRow(line, num_bytes, repetitions, dict(zip(table.columns[2:], cells[2:], strict=True))))
+    table.rows.append(_ImbRow(line, int(size), repetitions, dict(zip(table.columns[2:], cells[2:], strict=True))))
 
 
 def _profile(log: Log, table: _ImbTable, program: str) -> Profile:
-    """Check a table and return its profile."""
+    """Check the rows of a table that has times, and return its profile."""
     benchmark = _BENCHMARKS[table.name]
-    log.check(table.columns, table.line, f"the table of {table.name} has no header")
     is_point_to_point = benchmark.messages > 0
-    rows = [row for row in table.rows if row.num_bytes or is_point_to_point]
-    log.check(rows, table.line, f"the table of {table.name} has no rows with times")
-
+    rows = table.timed_rows
     times = Times(log)
     if benchmark.operation != "ping_pong":
         times.notes.append(_SLOWEST_NOTE)

@@ -239,17 +239,23 @@ def num_elements(collective: str, num_bytes: int, num_ranks: int) -> int:
 def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: Sequence[int]) -> dict[str, Any]:
     """Return the builder's arguments for this size and machine: its arrangement by nodes, and its segments.
 
-    Raises ValueError if the builder does not work for so many ranks.
+    Raises ValueError if a builder with segments does not work for so many ranks.
 
     >>> builder_options("allreduce", "torus_2d", 2**20, [4, 4])
     {'shape': (2, 4)}
+    >>> builder_options("allreduce", "hierarchical_ring", 2**20, [1, 1, 1, 1])
+    {'gpus_per_node': 1}
     """
     if name == NATIVE:
         return {}
     algorithm = algorithm_of(collective, name)
     options: dict[str, Any] = {}
     if len(set(ranks_per_node)) == 1:
-        options = algorithm.arranged(Cluster(len(ranks_per_node), ranks_per_node[0], _ANY_LINK, _ANY_LINK))
+        num_nodes = len(ranks_per_node)
+        gpus_per_node = ranks_per_node[0]
+        options = algorithm.arranged(Cluster(num_nodes, gpus_per_node, _ANY_LINK, _ANY_LINK))
+        if num_nodes > 1 and "gpus_per_node" in algorithm.options:
+            options = {"gpus_per_node": gpus_per_node}  # also 1, since the builder's own default would be another
     if "num_segments" in algorithm.options:
         unsegmented = build(collective, name, sum(ranks_per_node), num_segments=1, **options)
         num_segments = num_bytes // (unsegmented.num_chunks * SEGMENT_BYTES)
