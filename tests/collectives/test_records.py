@@ -173,7 +173,7 @@ def test_a_value_that_equals_the_default_leaves_the_form(monkeypatch: pytest.Mon
 
     add(monkeypatch, Algorithm(build_scaled, forms.ring))
     without = closed_form("allreduce", "mine", 4, 8.0, LINK)
-    for equal in (tuple([1000, 2000]), [1000, 2000], np.array([1000, 2000])):
+    for equal in ((1000, 2000), [1000, 2000], np.array([1000, 2000])):
         assert closed_form("allreduce", "mine", 4, 8.0, LINK, factors=equal) == without
     for other in ((1000, 2001), (1000,), np.array([1000, 2001]), None):
         with pytest.raises(NoClosedForm, match="no closed form is stated for mine of allreduce with factors"):
