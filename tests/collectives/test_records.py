@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rankscope.cluster import Cluster, Link
@@ -162,3 +163,18 @@ def test_an_option_that_only_the_builder_takes_leaves_no_form(monkeypatch: pytes
     with pytest.raises(NoClosedForm, match="no closed form is stated for mine of allreduce with num_segments"):
         closed_form("allreduce", "mine", 4, 8.0, LINK, num_segments=2)
     assert "num_segments" in best(1e6, cluster, algorithms=["mine"]).candidates[0].options
+
+
+def test_a_value_that_equals_the_default_leaves_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were compared by identity, so that an equal tuple was refused."""
+
+    def build_scaled(num_ranks: int, factors: Any = (1000, 2000)) -> Schedule:
+        return rings.ring(num_ranks)
+
+    add(monkeypatch, Algorithm(build_scaled, forms.ring))
+    without = closed_form("allreduce", "mine", 4, 8.0, LINK)
+    for equal in ((1000, 2000), [1000, 2000], np.array([1000, 2000])):
+        assert closed_form("allreduce", "mine", 4, 8.0, LINK, factors=equal) == without
+    for other in ((1000, 2001), (1000,), np.array([1000, 2001]), None):
+        with pytest.raises(NoClosedForm, match="no closed form is stated for mine of allreduce with factors"):
+            closed_form("allreduce", "mine", 4, 8.0, LINK, factors=other)

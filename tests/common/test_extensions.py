@@ -59,6 +59,7 @@ def test_a_module_that_lacks_a_foreign_package_is_left_out_and_the_rest_goes_on(
     [
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("import rankscope.nothing_here", "ModuleNotFoundError: No module named 'rankscope.nothing_here'"),
+        ("import json.nope", "ModuleNotFoundError: No module named 'json.nope'"),
         ("from rankscope.cluster import Nothing", "ImportError: cannot import name 'Nothing'"),
         ("def", "SyntaxError: "),
     ],

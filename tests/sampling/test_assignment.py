@@ -263,6 +263,20 @@ def test_a_sampler_without_a_setting_must_name_one_that_exists():
         Sampler("mine", _one_rank_reads_all, without_effect={"sead": "a slip"})
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"title": 3}, "title of Sampler must be a str, got 3"),
+        ({"indices": "torch"}, "indices of Sampler must be a function of an EpochRecipe that returns .*, got 'torch'"),
+        ({"always_shuffles": "no"}, "always_shuffles of Sampler must be True or False, got 'no'"),
+        ({"without_effect": ["seed"]}, r"without_effect must be a mapping, got \['seed'\]"),
+    ],
+)
+def test_a_sampler_names_the_field_that_is_wrong(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Sampler(**{"title": "mine", "indices": _one_rank_reads_all, **fields})
+
+
 @pytest.mark.parametrize("num_arrays", [0, 1, 3])
 def test_a_sampler_must_return_indices_for_each_rank(monkeypatch, num_arrays):
     kind = Sampler("mine", lambda recipe: [np.arange(recipe.size)] * num_arrays)

@@ -1,7 +1,7 @@
 """`ALGORITHMS`: one record for each algorithm, by collective and name; add your own to it.
 
 Everything else reads these records: `build`, `closed_form`, `best`, the explorers, the figures, and the tests, which
-verify, simulate and execute whatever stands here.
+verify, simulate and execute everything registered here.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Algorithm:
         return tuple(signature(self.builder).parameters)[1:]
 
     def arranged(self, cluster: Cluster) -> dict[str, Any]:
-        """Return the options that arrange it by the cluster's nodes; none where the cluster has only one axis."""
+        """Return the options that arrange it by the cluster's nodes; none if the cluster has only one axis."""
         nodes = cluster.num_nodes
         gpus = cluster.gpus_per_node
         if nodes == 1 or gpus == 1:

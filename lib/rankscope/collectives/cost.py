@@ -84,9 +84,14 @@ def _options_of_form(
             known[name] = value
             continue
         check_options(collective, algorithm, [name], builder)
-        if value is not signature(builder).parameters[name].default:
+        if not _are_equal(value, signature(builder).parameters[name].default):
             raise NoClosedForm(f"no closed form is stated for {algorithm} of {collective} with {name}: use simulate")
     return known
+
+
+def _are_equal(value: Any, default: Any) -> bool:
+    """Return whether two values are equal, or two arrays or nested lists in their shapes and all elements."""
+    return value is default or np.array_equal(value, default)
 
 
 class Bounds(NamedTuple):

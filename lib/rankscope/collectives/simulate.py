@@ -186,7 +186,7 @@ class _ScheduleSimulation:
                 return
 
     def _state(self) -> Seconds:
-        """All times that the next step depends on, in rows; with a lag of 1 a rank goes on once it has added up."""
+        """All times that the next step depends on, in rows; with a lag of 1, each rank goes on once it has added up."""
         if self.schedule.lag == 1:
             return self.ready_s[None]
         return np.array([self.ready_s, *self.added_s])

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
+from importlib.util import find_spec
 from pkgutil import iter_modules
 from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
@@ -135,12 +136,22 @@ def import_or_leave_out(module: str) -> ModuleType | None:
         return import_module(module)
     except ModuleNotFoundError as error:
         package = (error.name or _ROOT).partition(".")[0]
-        if package == _ROOT:
+        if package == _ROOT or _is_installed(package):
             raise _fault(module, error) from error
         _left_out[module] = package
         return None
     except Exception as error:
         raise _fault(module, error) from error
+
+
+def _is_installed(package: str) -> bool:
+    """Return whether a package can be imported, so that what is missing is only a module in it."""
+    if sys.modules.get(package) is not None:
+        return True
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # from an import hook that refuses the package
+        return False
 
 
 _left_out: dict[str, str] = {}

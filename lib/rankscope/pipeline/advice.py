@@ -286,7 +286,7 @@ def _notes(profile: LoaderProfile, current: SettingsForecast, best: SettingsFore
     if not profile.accelerator:
         yield "no accelerator: pinning would change nothing"
     elif profile.pinning is None:
-        yield "what pinning costs and gives could not be measured"
+        yield "the cost and gain of pinning could not be measured"
     if profile.read_s.size < _FEW_BATCHES:
         yield f"batches recorded: {profile.read_s.size}; predictions from so few are rough"
     if not profile.settings.num_workers:

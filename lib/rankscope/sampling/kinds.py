@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..common.checks import of_type, whole
-from ..common.frozen import ReadOnly, checked, frozen, mapping
+from ..common.checks import function, of_type, truth, whole
+from ..common.frozen import ReadOnly, checked, frozen, mapping, optional
 from .libtorch_samplers import libtorch_random_order
 from .permutation import SEEDS, IntArray, share, torch_order
 
@@ -40,6 +40,11 @@ class EpochRecipe:
         return self.reads_per_rank * self.num_replicas
 
 
+def _in_record(field: str, value: Any, check: Callable[..., Any], *limits: Any) -> Any:
+    """Check a field of a `Sampler`; the error names the record and the field."""
+    return check(f"{field} of Sampler", value, *limits)
+
+
 def _reasons(name: str, value: Any) -> ReadOnly:
     return mapping(name, value, dict.fromkeys(OPTIONAL_SETTINGS, lambda place, reason: of_type(place, reason, str)))
 
@@ -51,11 +56,19 @@ class Sampler:
     `always_shuffles` is None if the setting `shuffle` decides. `without_effect` gives, for each of `shuffle`, `seed`,
     `epoch` and `drop_last` that this sampler does not have, the reason. `assign` then accepts only its default.
     `indices` raises ValueError for a seed or an epoch outside the sampler's range.
+
+    Raises ValueError, which names the field, for a value of another type.
+
+    >>> Sampler("mine", None)
+    Traceback (most recent call last):
+    ValueError: indices of Sampler must be a function of an EpochRecipe that returns each rank's indices, got None
     """
 
-    title: str
-    indices: Callable[[EpochRecipe], tuple[IntArray, ...]]
-    always_shuffles: bool | None = None
+    title: str = checked(_in_record, of_type, str)
+    indices: Callable[[EpochRecipe], tuple[IntArray, ...]] = checked(
+        _in_record, function, "of an EpochRecipe that returns each rank's indices"
+    )
+    always_shuffles: bool | None = checked(_in_record, optional, truth, default=None)
     without_effect: Mapping[str, str] = checked(_reasons, default=ReadOnly())
 
     def check(self, name: str, recipe: EpochRecipe) -> None:

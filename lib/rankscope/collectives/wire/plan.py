@@ -306,7 +306,7 @@ def _colors(num_ranks: int, table: _EndsOfRows) -> NDArray[np.int64]:
     color = _numbered(rows_of_ranks.reshape(num_ranks, -1))
 
     num_colors = 0
-    while color.max() + 1 > num_colors:  # ranks are told apart by their peers' colours until there are no more colours
+    while color.max() + 1 > num_colors:  # distinguish ranks by their peers' colours until there are no more colours
         num_colors = int(color.max()) + 1
         peer_colors = np.full((num_ranks, most_rows + 1), -1)
         peer_colors[table.rank, table.place] = color[table.peer]

@@ -82,7 +82,7 @@ def report(now: Now) -> list[str]:
 
 
 def _batches_line(num_samples: int, batch_size: int) -> str:
-    """How many batches a rank with so many samples has, and of what size.
+    """How many batches there are per rank with so many samples, and of what size.
 
     >>> _batches_line(10, 4)
     '3 batches per rank of 4 samples, the last of 2'
