@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,47 @@ def in_a_grid(num_ranks: int, shape: tuple[int, ...] | None = None) -> Schedule:
 
 def add(monkeypatch: pytest.MonkeyPatch, builder: Any) -> None:
     monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", builder)
+
+
+def empty_unless_four(num_ranks: int, num_segments: int = 4) -> Schedule:
+    if num_segments == 4:
+        return rings.segmented_ring(num_ranks, num_segments)
+    return Schedule("allreduce", "mine", num_ranks, num_chunks=1, phases=lambda: iter(()))
+
+
+def words_unless_four(num_ranks: int, num_segments: int = 4) -> Any:
+    return rings.segmented_ring(num_ranks, num_segments) if num_segments == 4 else "a schedule"
+
+
+def test_the_schedule_with_the_chosen_segments_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(empty_unless_four))
+    with pytest.raises(ScheduleError, match="ends without the share"):
+        best(1e8, Cluster.uniform(4, LINK))
+
+
+def test_a_builder_that_works_only_with_its_default_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(words_unless_four))
+    (own,) = best(1e8, Cluster.uniform(4, LINK), algorithms=["mine"]).candidates
+    assert own.options == {}
+
+
+def test_refused_numbers_of_segments_leave_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def even_only(num_ranks: int, num_segments: int = 4) -> Schedule:
+        if num_segments < 2:
+            raise ValueError(f"mine needs at least 2 segments, got {num_segments}")
+        return rings.segmented_ring(num_ranks, num_segments)
+
+    def at_most_four(num_ranks: int, num_segments: int = 4) -> Schedule:
+        if num_segments > 4:
+            raise ValueError(f"mine takes at most 4 segments, got {num_segments}")
+        return rings.segmented_ring(num_ranks, num_segments)
+
+    for builder in (even_only, at_most_four):
+        monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(builder))
+        ranking = best(1e8, Cluster.uniform(4, LINK))
+        (own,) = [candidate for candidate in ranking.candidates if candidate.algorithm == "mine"]
+        assert 0 < own.seconds < math.inf
+        assert own.options.get("num_segments", 4) <= 4
 
 
 def test_your_record_is_tried_with_its_segments(monkeypatch: pytest.MonkeyPatch) -> None:
