@@ -12,7 +12,7 @@ import typer
 from .. import __version__
 from ..common.checks import one_line
 from ..ranks.errors import MachineError
-from .registry import commands
+from .registry import commands, left_out_commands
 
 # In the order in which they are used. The help shows those whose command is installed.
 _EXAMPLES = (
@@ -92,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not hasattr(error, "format_message"):  # typer's error about an argument
             raise
         message = str(error.format_message())
+        if message.startswith("No such command"):
+            message += _left_out_hint()
     print(f"rankscope: {one_line(' '.join(message.split()))}", file=sys.stderr)
     return 2
 
@@ -105,3 +107,11 @@ def _install_hint(error: ModuleNotFoundError) -> str:
             raise error
     except ModuleNotFoundError as named:
         return str(named)
+
+
+def _left_out_hint() -> str:
+    """Return which modules of commands are left out for a missing package; "" if all are there."""
+    reasons = [f"{module} needs {package}, which is not installed" for module, package in left_out_commands().items()]
+    if not reasons:
+        return ""
+    return f" Commands of these modules are left out: {'; '.join(reasons)}."
