@@ -37,13 +37,13 @@ VAR := $(CURDIR)/.venv/var
 unexport MPLBACKEND
 # Tests start hundreds of Python processes. With this set, each would compile every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
-test check notebooks bench dashboard site: export MPLCONFIGDIR = $(VAR)/matplotlib
-test check notebooks bench dashboard site: export IPYTHONDIR = $(VAR)/ipython
-test check notebooks bench dashboard site: export JUPYTER_CONFIG_DIR = $(VAR)/jupyter/config
-test check notebooks bench dashboard site: export JUPYTER_DATA_DIR = $(VAR)/jupyter/data
-test check notebooks bench dashboard site: export JUPYTER_RUNTIME_DIR = $(VAR)/jupyter/runtime
+quick check test oracles notebooks bench dashboard site: export MPLCONFIGDIR = $(VAR)/matplotlib
+quick check test oracles notebooks bench dashboard site: export IPYTHONDIR = $(VAR)/ipython
+quick check test oracles notebooks bench dashboard site: export JUPYTER_CONFIG_DIR = $(VAR)/jupyter/config
+quick check test oracles notebooks bench dashboard site: export JUPYTER_DATA_DIR = $(VAR)/jupyter/data
+quick check test oracles notebooks bench dashboard site: export JUPYTER_RUNTIME_DIR = $(VAR)/jupyter/runtime
 
-.PHONY: help setup lab edit dashboard site test check notebooks bench lock clean
+.PHONY: help setup lab edit dashboard site quick check test oracles notebooks bench lock clean
 
 help: ## list these targets
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -94,18 +94,36 @@ site: setup ## make static pages of notebooks and API in build/site, which work 
 PYTEST := $(PY) -m pytest -n4 --dist loadfile --no-loadscope-reorder
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-kernel-startup-timeout=300
 
-test: setup ## everything: lint, types, tests, docstring examples, and each notebook against its stored outputs
+# Every test is in exactly one of `make test` and `make oracles`; tests/test_targets.py holds that. `make check` is the
+# fast part of `make test`.
+FAST := not (slow or browser or oracle)
+PRODUCT := not (browser or oracle)
+ORACLES := browser or oracle
+LINT := $(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests site tools
+TYPES := $(PY) -m mypy --strict
+
+quick: setup ## after an edit, in half a minute: format, lint, types, imports, and the tests nearest to the changed files
+	@$(PY) -m ruff format -q lib tests site tools && $(PY) -m ruff check -q .
+	@$(TYPES)
+	@.venv/bin/lint-imports --no-logo >.venv/imports.log || { cat .venv/imports.log; exit 1; }
+	@$(PY) tools/quick.py
+
+check: setup ## before a commit, in two minutes: lint, types, and all fast tests
+	@$(LINT)
+	@$(TYPES) >.venv/mypy.log 2>&1 & types=$$!; \
+	  $(PYTEST) -q -m "$(FAST)"; tests=$$?; wait $$types; typed=$$?; cat .venv/mypy.log; \
+	  exit $$((tests + typed))
+
+test: setup ## before a push, in eight minutes: lint, types, all tests of the product, each notebook against its outputs
 	@echo "test: ruff, mypy --strict, then pytest and nbval"
-	@$(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests site tools
-	@$(PY) -m mypy --strict >.venv/mypy.log 2>&1 & types=$$!; \
-	  $(PYTEST) $(NBVAL) lib tests README.md CONTRIBUTING.md notebooks/*.ipynb; tests=$$?; \
+	@$(LINT)
+	@$(TYPES) >.venv/mypy.log 2>&1 & types=$$!; \
+	  $(PYTEST) $(NBVAL) -m "$(PRODUCT)" lib tests tools README.md CONTRIBUTING.md docs notebooks/*.ipynb; tests=$$?; \
 	  wait $$types; typed=$$?; cat .venv/mypy.log; exit $$((tests + typed))
 
-check: setup ## the fast part of it, in two minutes: no browser, no notebooks, no other programs to compare with
-	@$(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests site tools
-	@$(PY) -m mypy --strict >.venv/mypy.log 2>&1 & types=$$!; \
-	  $(PYTEST) -q -m "not (browser or oracle or slow)"; tests=$$?; wait $$types; typed=$$?; cat .venv/mypy.log; \
-	  exit $$((tests + typed))
+oracles: setup ## the other tests: browsers, programs of others, emulated networks, kills, the site, clean installations
+	@echo "oracles: pytest, with whatever browsers and other programs are installed"
+	@$(PYTEST) -m "$(ORACLES)" tests
 
 notebooks: setup ## execute every notebook in place and store its outputs
 	@$(PY) tests/tools/execute_notebooks.py
@@ -121,6 +139,6 @@ lock: setup ## resolve requirements.lock again from pyproject.toml and constrain
 	@$(PY) tests/tools/lock.py
 
 clean: ## delete .venv, caches and what tests left behind
-	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis test-artifacts lib/rankscope.egg-info build
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis test-artifacts lib/rankscope.egg-info build
 	@find lib tests notebooks site tools -name __pycache__ -prune -exec rm -rf {} + -o -name .ipynb_checkpoints -prune -exec rm -rf {} +
 	@echo "clean: done"

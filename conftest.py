@@ -1,61 +1,88 @@
-"""Which files come first, and what nbval leaves alone."""
+"""Which files pytest looks into, in which order it takes them, and what nbval leaves alone."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
-# Files that take half a minute and more, longest first. Processes that share the files take these first, so that none
-# of them is left for the end, when the other processes have nothing to do.
-LONGEST = (
-    "tests/box/test_profile_command.py",
-    "tests/browser/test_site.py",
-    "tests/browser/test_make_lab.py",
-    "tests/box/test_emulate.py",
-    "tests/ranks/test_launch.py",
-    "tests/ranks/test_surroundings.py",
-    "tests/test_subpackages.py",
-    "notebooks/13_other_ways.ipynb",
-    "tests/test_pytest_plugin.py",
-    "notebooks/12_uneven_inputs.ipynb",
-    "notebooks/14_your_own.ipynb",
-    "tests/course/test_your_own.py",
-    "tests/collectives/test_openmpi.py",
-    "notebooks/10_dataparallel_against_ddp.ipynb",
-    "tests/test_explorers_shown.py",
-    "tests/campaign/test_campaign.py",
-    "tests/browser/test_dashboard.py",
-    "notebooks/18_pipelines.ipynb",
-    "tests/box/test_measure_gpu.py",
-    "notebooks/03_how_a_batch_arrives.ipynb",
-    "notebooks/00_start_here.ipynb",
-    "tests/collectives/test_wire.py",
-    "tests/browser/test_jupyterlab.py",
-    "tests/box/test_transfers.py",
-    "notebooks/09_ddp_buckets_and_overlap.ipynb",
-    "notebooks/20_slow_or_stuck.ipynb",
-    "tests/pipeline/test_dataloader.py",
-    "tests/test_pictures.py",
-    "tests/train/zero/test_run.py",
-    "tests/test_site.py",
-    "tests/collectives/test_simulate.py",
-    "tests/sampling/test_libtorch_samplers.py",
-    "notebooks/04_part_files.ipynb",
-    "tests/box/test_two_nodes.py",
-    "lib/rankscope/train/ddp/followed.py",
-    "tests/scripts/test_hogwild.py",
-    "notebooks/06_allreduce_variants.ipynb",
-    "notebooks/11_zero_memory.ipynb",
-    "tests/diagnose/test_watch.py",
-    "tests/diagnose/test_hangs.py",
-    "tests/test_boundaries.py",
-    "tests/test_extras.py",
-    "tests/test_cli.py",
-)
+import pytest
+
+SECONDS = "rankscope/seconds"  # in pytest's cache: how long each file took, by the expression of `-m`
+SLOW_S = 3.0  # what a slow test or a cell of a notebook is taken to last in a file that has not run here yet
 
 
-def pytest_collection_modifyitems(items: list[Any]) -> None:
-    place = {name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[Any], list[Any]]:
+    """Look for examples only in modules that have some: doctest imports each one, and resolves its lazy names."""
+    collectors = yield
+    if file_path.suffix == ".py" and ">>> " not in file_path.read_text(encoding="utf-8"):
+        return [collector for collector in collectors if type(collector).__name__ != "DoctestModule"]
+    return collectors
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+    """Put the files that take longest first: the last processes to finish then have only short files to do."""
+    seconds = expected_seconds(items, recorded_seconds(config))
+    items.sort(key=lambda item: -seconds[file_of(item.nodeid)])
+
+
+def recorded_seconds(config: pytest.Config) -> dict[str, float]:
+    """Return how long each file took when these markers last chose the tests."""
+    cache = getattr(config, "cache", None)  # which -p no:cacheprovider leaves out
+    if cache is None:
+        return {}
+    seconds: dict[str, float] = cache.get(SECONDS, {}).get(config.getoption("markexpr"), {})
+    return seconds
+
+
+def expected_seconds(items: list[Any], recorded: dict[str, float]) -> dict[str, float]:
+    """Return how long each file took the last time, or a guess from its slow tests and its notebook cells."""
+    seconds = Counter[str]()
+    for item in items:
+        file = file_of(item.nodeid)
+        if file in recorded:
+            seconds[file] = recorded[file]
+        elif file.endswith(".ipynb") or item.get_closest_marker("slow"):
+            seconds[file] += SLOW_S
+        else:
+            seconds[file] += 0.0
+    return seconds
+
+
+def file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+class Durations:
+    """Adds up how long the tests of each file take, and keeps that for the order of the next run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.seconds = Counter[str]()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[file_of(report.nodeid)] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        cache = self.config.cache
+        if cache is None:
+            return
+        of_these_markers = recorded_seconds(self.config)
+        for file, seconds in self.seconds.items():
+            of_these_markers[file] = round(seconds, 2)
+        by_markers = cache.get(SECONDS, {})
+        by_markers[self.config.getoption("markexpr")] = of_these_markers
+        cache.set(SECONDS, by_markers)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_xdist_worker = hasattr(config, "workerinput")
+    has_cache = getattr(config, "cache", None) is not None
+    selects_single_tests = config.getoption("keyword") or any("::" in word for word in config.args)
+    if has_cache and not is_xdist_worker and not selects_single_tests:
+        config.pluginmanager.register(Durations(config))
 
 
 def pytest_collectstart(collector: Any) -> None:

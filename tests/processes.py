@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from rankscope.common import folders
-from rankscope.ranks import crew
+from rankscope.ranks import fork_server
 
 NOT_HANGING_S = 100.0  # what nothing takes, on the busiest machine, but what has come to a halt
 
@@ -43,18 +43,18 @@ def alive(pid: int) -> bool:
 def children(pid: int) -> list[int]:
     """The processes that one has started and that it has not waited for."""
     with suppress(FileNotFoundError, ProcessLookupError):  # it ends just now
-        lists = (task / "children" for task in Path(f"/proc/{pid}/task").iterdir())
-        return [int(child) for found in lists for child in found.read_text().split()]
+        files = [task / "children" for task in Path(f"/proc/{pid}/task").iterdir()]
+        return [int(child) for file in files for child in file.read_text().split()]
     return []
 
 
 def server_pid() -> int:
     """The server that this process has, 0 for none."""
-    return crew._current.pid if crew._current and crew._current.usable else 0
+    return fork_server._current.pid if fork_server._current and fork_server._current.usable else 0
 
 
 def server_folders() -> set[Path]:
-    return {crew._current.folder, crew._current.memory} if crew._current else set()
+    return {fork_server._current.folder, fork_server._current.memory} if fork_server._current else set()
 
 
 def gone(pids: list[int]) -> bool:
@@ -62,9 +62,10 @@ def gone(pids: list[int]) -> bool:
 
 
 def open_files() -> set[int]:
-    """The descriptors that are open, but for those of our server and of multiprocessing's own helpers, which stay."""
+    """The open descriptors, except for those of our server and of multiprocessing's own helpers, which stay."""
     helpers = {resource_tracker._resource_tracker._fd, forkserver._forkserver._forkserver_alive_fd}
-    helpers |= {crew._current._control.fileno()} if crew._current else set()
+    if fork_server._current:
+        helpers.add(fork_server._current._control.fileno())
     helpers |= {folders._owned[folder][1] for folder in server_folders()}
     folder = Path("/proc/self/fd")
     return {int(path.name) for path in folder.iterdir() if path.exists() or path.is_symlink()} - helpers
@@ -92,23 +93,27 @@ def _no_hang() -> Iterator[None]:
 @pytest.fixture
 def leaves_nothing() -> Iterator[None]:
     """After the test there are the processes, the threads, the open files and the shared memory of before."""
-    made, mine, make = list[str](), os.getpid(), tempfile.mkdtemp
-    before = {child.pid for child in multiprocessing.active_children()}
-    threads, files = set(threading.enumerate()), open_files()
+    new_folders: list[str] = []
+    own_pid = os.getpid()
+    mkdtemp = tempfile.mkdtemp
+    processes = {child.pid for child in multiprocessing.active_children()}
+    threads = set(threading.enumerate())
+    files = open_files()
 
-    def noted(*arguments: object, **options: object) -> str:
-        made.append(make(*arguments, **options))  # type: ignore[call-overload]
-        return made[-1]
+    def noted_mkdtemp(*arguments: object, **options: object) -> str:
+        folder = str(mkdtemp(*arguments, **options))  # type: ignore[call-overload]
+        new_folders.append(folder)
+        return folder
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "mkdtemp", noted)
+        patch.setattr(tempfile, "mkdtemp", noted_mkdtemp)
         yield
-    assert os.getpid() == mine
-    assert soon(lambda: {child.pid for child in multiprocessing.active_children()} <= before), "processes are left"
+    assert os.getpid() == own_pid
+    assert soon(lambda: {child.pid for child in multiprocessing.active_children()} <= processes), "processes are left"
     assert soon(lambda: not children(server_pid())), "workers are left"
     if len(open_files()) > len(files):
         gc.collect()
     assert soon(lambda: set(threading.enumerate()) <= threads), "threads are left"
     assert soon(lambda: len(open_files()) <= len(files)), "open files are left"
-    left = {Path(folder) for folder in made if folder.startswith("/dev/shm/")} - server_folders()
-    assert soon(lambda: not any(map(os.path.exists, left))), "shared memory is left"
+    in_memory = {Path(folder) for folder in new_folders if folder.startswith("/dev/shm/")} - server_folders()
+    assert soon(lambda: not any(map(os.path.exists, in_memory))), "shared memory is left"

@@ -142,8 +142,107 @@ def test_a_step_that_is_not_synchronised_is_found(step: Any, num_allreduces: int
     audited = audit_step(work(), 2, step)
     assert kinds(audited) == ["ranks_differ"]
     assert audited.num_allreduces == num_allreduces
+    assert ("DDP allreduced nothing" in str(audited)) == (num_allreduces == 0)
     with pytest.raises(AuditError, match="ranks have different gradients"):
         audited.check()
+
+
+@pytest.mark.slow
+def test_a_step_that_clips_too_early_is_told_from_a_wrong_module() -> None:
+    def clipped_early(ddp: Any, inputs: Tensor, targets: Tensor) -> None:
+        with ddp.no_sync():
+            (mse(ddp(inputs[:2]), targets[:2]) / 2).backward()
+            nn.utils.clip_grad_norm_(ddp.parameters(), 0.5)
+        (mse(ddp(inputs[2:]), targets[2:]) / 2).backward()
+
+    audited = audit_step(work(), 2, clipped_early)
+    assert kinds(audited) == ["not_the_whole_batch"]
+    (cause,) = audited.causes
+    assert cause == "the step changes the gradients: does it clip or scale before the last allreduce?"
+
+
+@pytest.mark.slow
+def test_a_module_that_draws_random_numbers_is_named_and_the_callers_are_left_alone() -> None:
+    class Noisy(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs + torch.rand_like(inputs))
+
+    noisy = work(Noisy(3, 1, dtype=torch.float64))
+    before = torch.get_rng_state()
+    assert audit_step(noisy).causes == ("the module or the loss draws random numbers, and each rank draws its own",)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.slow
+def test_a_step_that_scales_its_loss_is_named_also_next_to_another_cause() -> None:
+    def scaled(ddp: Any, inputs: Tensor, targets: Tensor) -> None:
+        (mse(ddp(inputs), targets) * 1024).backward()
+
+    step = "the step changes the gradients: does it clip or scale before the last allreduce?"
+    audited = audit_step(work(), 2, scaled)
+    assert audited.causes == (step,)
+    assert f"gradients are 1024 times those of one process: {step}" in str(audited)
+    with_norm = work(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)).double())
+    first, second = audit_step(with_norm, 2, scaled).causes
+    assert first == step
+    assert "BatchNorm" in second
+
+
+@pytest.mark.slow
+def test_without_a_step_no_step_is_blamed() -> None:
+    class ByRank(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+            return super().forward(inputs) * (1 + rank)
+
+    assert audit_step(work(ByRank(3, 1, dtype=torch.float64))).causes == (
+        "module or loss behave differently under torch.distributed",
+    )
+
+
+@pytest.mark.slow
+def test_a_loss_that_compares_samples_and_outputs_of_many_widths_are_measured_as_far_as_possible() -> None:
+    def in_batch(outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs @ targets.T, torch.arange(len(outputs)))
+
+    (cause,) = audit_step(work(loss=in_batch)).causes
+    assert cause.endswith("or does the loss compare samples with each other?")
+
+    class Trimmed(nn.Linear):
+        """Its outputs are as wide as the batch is long."""
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs).expand(-1, len(inputs))
+
+    def of_rows(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.sum(dim=1, keepdim=True) - targets).square().mean()
+
+    assert kinds(audit_step(work(Trimmed(3, 1, dtype=torch.float64), of_rows))) == ["not_the_whole_batch"]
+
+
+@pytest.mark.slow
+def test_outputs_that_are_no_tensor_have_no_cause_that_is_made_up() -> None:
+    class Pair(nn.Linear):
+        def forward(self, inputs: Tensor) -> Any:
+            return super().forward(inputs), inputs
+
+    def spread_of_first(outputs: Any, targets: Tensor) -> Tensor:
+        return (outputs[0] - targets).std()
+
+    audited = audit_step(work(Pair(3, 1, dtype=torch.float64), spread_of_first))
+    assert kinds(audited) == ["not_the_whole_batch"]
+    assert audited.causes == ()
+    assert str(audited).endswith("of the largest entry")
+
+
+@pytest.mark.slow
+def test_a_loss_whose_parts_are_not_comparable_has_no_cause_that_is_made_up() -> None:
+    def spread(outputs: Tensor, targets: Tensor) -> Tensor:  # of the whole batch is not the mean of its parts' either
+        return (outputs - targets).std()
+
+    audited = audit_step(work(loss=spread))
+    assert kinds(audited) == ["not_the_whole_batch"]
+    assert not any("BatchNorm" in cause or "random" in cause for cause in audited.causes)
 
 
 @pytest.mark.slow
@@ -154,7 +253,8 @@ def test_a_sum_and_a_loss_over_tokens_are_found() -> None:
     assert "gradients are 0.25 times those of one process: is the loss a sum?" in str(audited)
     labels = torch.tensor([0, 1, -100, -100, 1, 0, 1, 1])
     tokens = Work(nn.Linear(3, 2, dtype=torch.float64), work().inputs, labels, nn.functional.cross_entropy)
-    assert "or do ranks divide by different numbers" in str(audit_step(tokens))
+    (cause,) = audit_step(tokens).causes
+    assert cause.startswith("the whole batch's loss is not the mean of the ranks' losses: do ranks divide by different")
 
 
 @pytest.mark.slow
@@ -162,6 +262,7 @@ def test_statistics_of_a_ranks_own_batch_are_found() -> None:
     audited = audit_step(work(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)).double()))
     assert kinds(audited) == ["not_the_whole_batch", "buffers_differ"]
     assert audited.buffers == ("0.running_mean", "0.running_var")
+    assert audited.causes == ("samples of a batch affect each other, as in BatchNorm, and each rank sees only its own",)
     audited.check(allow=["not_the_whole_batch", "buffers_differ"])
 
 

@@ -17,10 +17,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-
-from conftest import LONGEST
 
 ROOT = Path(__file__).parents[1]
 LIB = ROOT / "lib"
@@ -45,7 +44,7 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 def lint_imports(root: Path) -> str:
-    """What import-linter says of the contracts in pyproject.toml about the packages below a source root."""
+    """Return what import-linter says of the contracts in pyproject.toml about the packages below a source root."""
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
     command += ["--config", str(ROOT / "pyproject.toml"), "--no-cache", "--no-logo"]
     environment = {**os.environ, "PYTHONPATH": str(root)}
@@ -56,41 +55,55 @@ def lint_imports(root: Path) -> str:
 
 
 def test_the_contracts_between_packages_hold() -> None:
-    assert lint_imports(LIB) == ""
+    report = lint_imports(LIB)
+    assert not report, (
+        f"{report}\nA module imports what its package may not import. Remove the import, or move the code to a package "
+        "that may; the contracts, and why they are there, are in pyproject.toml under [tool.importlinter]."
+    )
 
 
-@pytest.fixture
-def library(tmp_path: Path) -> Path:
-    """A copy of the library, to be spoilt."""
-    shutil.copytree(LIB / PACKAGE, tmp_path / PACKAGE, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
-    return tmp_path
+class WrongImport(NamedTuple):
+    """A line that breaks a contract if it is added to a module, and what import-linter then reports."""
+
+    module: str
+    line: str
+    report: str
 
 
-@pytest.mark.parametrize(
-    ("module", "line", "broken"),
-    [
-        ("sampling/files.py", "from .. import figures", "sampling.files -> rankscope.figures"),
-        ("sampling/files.py", "from rankscope.figures import marks", "sampling.files -> rankscope.figures"),
-        ("sampling/files.py", "def later():\n    from ..box import Profile", "sampling.files -> rankscope.box"),
-        ("timeline/events.py", "import rankscope.train.zero.model", "timeline.events -> rankscope.train.zero.model"),
-        ("train/zero/model.py", "from ...box import Profile", "train.zero.model -> rankscope.box"),
-        ("train/zero/model.py", "from ...course import yours", "train.zero.model -> rankscope.course.yours"),
-        ("box/fit.py", "from ..train import zero", "box.fit -> rankscope.train"),
-        ("box/fit.py", "from ..diagnose import diagnose", "box.fit -> rankscope.diagnose"),
-        ("diagnose/trace.py", "from ..box import Profile", "diagnose.trace -> rankscope.box"),
-        ("collectives/cost.py", "from ..sampling import assign", "collectives.cost -> rankscope.sampling"),
-        ("pipeline/queues.py", "from ..collectives import verify", "pipeline.queues -> rankscope.collectives"),
-        ("sampling/files.py", "from matplotlib import pyplot", "sampling.files -> matplotlib"),
-        ("figures/svg.py", "import ipywidgets", "figures.svg -> ipywidgets"),
-        ("explorers/core/samplers.py", "from torch import distributed", "explorers.core.samplers -> torch"),
-        ("train/zero/model.py", "from . import run", "No cycles are allowed in rankscope.train.zero"),
-        ("cellar.py", "", "cellar"),
-    ],
-)
-def test_an_import_that_breaks_a_contract_is_caught(library: Path, module: str, line: str, broken: str) -> None:
-    with (library / PACKAGE / module).open("a", encoding="utf-8") as file:
-        file.write(f"\n{line}\n")
-    assert broken in lint_imports(library)
+WRONG_IMPORTS = [
+    WrongImport("sampling/files.py", "from .. import figures", "sampling.files -> rankscope.figures"),
+    WrongImport("sampling/audit.py", "from rankscope.figures import marks", "sampling.audit -> rankscope.figures"),
+    WrongImport("sampling/kinds.py", "def later():\n    from ..box import Profile", "sampling.kinds -> rankscope.box"),
+    WrongImport("timeline/events.py", "import rankscope.train.zero.model", "timeline.events -> rankscope.train.zero"),
+    WrongImport("train/zero/model.py", "from ...box import Profile", "train.zero.model -> rankscope.box"),
+    WrongImport("train/zero/model.py", "from ...course import yours", "train.zero.model -> rankscope.course.yours"),
+    WrongImport("box/fit.py", "from ..train import zero", "box.fit -> rankscope.train"),
+    WrongImport("box/fit.py", "from ..diagnose import diagnose", "box.fit -> rankscope.diagnose"),
+    WrongImport("diagnose/trace.py", "from ..box import Profile", "diagnose.trace -> rankscope.box"),
+    WrongImport("collectives/cost.py", "from ..sampling import assign", "collectives.cost -> rankscope.sampling"),
+    WrongImport("pipeline/queues.py", "from ..collectives import verify", "pipeline.queues -> rankscope.collectives"),
+    WrongImport("sampling/files.py", "from matplotlib import pyplot", "sampling.files -> matplotlib"),
+    WrongImport("figures/svg.py", "import ipywidgets", "figures.svg -> ipywidgets"),
+    WrongImport("explorers/core/samplers.py", "from torch import distributed", "explorers.core.samplers -> torch"),
+    WrongImport("train/zero/model.py", "from . import run", "No cycles are allowed in rankscope.train.zero"),
+    WrongImport("cellar.py", "", "cellar"),
+]
+
+
+@pytest.fixture(scope="module")
+def report_of_all(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What import-linter says of a copy of the library into which all wrong imports were put at once."""
+    root = tmp_path_factory.mktemp("spoilt")
+    shutil.copytree(LIB / PACKAGE, root / PACKAGE, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
+    for wrong in WRONG_IMPORTS:
+        with (root / PACKAGE / wrong.module).open("a", encoding="utf-8") as file:
+            file.write(f"\n{wrong.line}\n")
+    return lint_imports(root)
+
+
+@pytest.mark.parametrize("wrong", WRONG_IMPORTS, ids=lambda wrong: wrong.report)
+def test_an_import_that_breaks_a_contract_is_caught(report_of_all: str, wrong: WrongImport) -> None:
+    assert wrong.report in report_of_all
 
 
 # ---- what importing a module loads
@@ -151,7 +164,13 @@ def weight_problems(root: Path) -> list[str]:
 
 def test_only_modules_that_import_a_heavy_package_load_it() -> None:
     problems = weight_problems(LIB)
-    assert not problems, "\n".join(problems)
+    assert not problems, "\n".join(
+        [
+            *problems,
+            f"A module may load {', '.join(HEAVY)} only if it imports it itself, at its top. Move the import that "
+            "brings it into the function that needs it, or give the name to `lazy` in the package's __init__.py.",
+        ]
+    )
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -189,6 +208,21 @@ def test_a_module_that_imports_torch_loads_no_other_heavy_package(tmp_path: Path
     assert weight_problems(tree(tmp_path, files)) == ["import rankscope.run loads matplotlib"]
 
 
+# ---- what is run by hand
+
+
+@pytest.mark.slow
+def test_every_benchmark_and_tool_can_be_imported() -> None:
+    """No other test imports some of them. Each is run as `python -m tests.benchmarks.NAME`, or `tests.tools.NAME`."""
+    paths = [*(ROOT / "tests" / "benchmarks").rglob("*.py"), *(ROOT / "tests" / "tools").rglob("*.py")]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths if path.stem[0] != "_"]
+    assert "tests.benchmarks.nccl" in names
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS, *names], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, f"{done.stderr}\nMend the import, or delete the file if nobody runs it."
+
+
 # ---- what packages offer
 
 
@@ -196,7 +230,10 @@ def public_names(root: Path) -> dict[str, list[str]]:
     """What each package and module lists in ``__all__``."""
     found = {}
     for name, path in modules(root).items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        text = path.read_text(encoding="utf-8")
+        if "__all__" not in text:
+            continue
+        for node in ast.parse(text).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 found[name] = ast.literal_eval(node.value)
     return found
@@ -205,9 +242,13 @@ def public_names(root: Path) -> dict[str, list[str]]:
 @pytest.mark.parametrize("name", public_names(LIB))
 def test_every_public_name_is_there_and_in_dir(name: str) -> None:
     package = importlib.import_module(name)
-    assert set(package.__all__) <= set(dir(package))
+    missing = set(package.__all__) - set(dir(package))
+    assert not missing, (
+        f"dir({name}) lacks {sorted(missing)}, which {name}.__all__ lists: define or import each, name its module in "
+        "the call of `lazy`, or take it out of __all__."
+    )
     for public in package.__all__:
-        assert getattr(package, public) is not None
+        assert getattr(package, public) is not None, f"{name}.{public} is None: take it out of {name}.__all__."
 
 
 def imports_of_modules(notebook: Path, public: set[str]) -> list[str]:
@@ -224,8 +265,12 @@ def public_places(root: Path) -> set[str]:
 
 def test_notebooks_import_from_packages() -> None:
     public = public_places(LIB)
-    problems = {path.name: imports_of_modules(path, public) for path in sorted(NOTEBOOKS.glob("*.ipynb"))}
-    assert {name: places for name, places in problems.items() if places} == {}
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        places = imports_of_modules(path, public)
+        assert not places, (
+            f"notebooks/{path.name} imports from {places}. Readers import from packages, and from modules with an "
+            "__all__: import from the package, or export the name there."
+        )
 
 
 @pytest.mark.parametrize(
@@ -240,7 +285,3 @@ def test_an_import_from_a_module_inside_a_package_is_caught(tmp_path: Path, line
     notebook = tmp_path / "deep.ipynb"
     notebook.write_text(json.dumps({"cells": [{"source": ["from rankscope.train.zero import memory\n", line]}]}))
     assert len(imports_of_modules(notebook, public_places(LIB))) == 1
-
-
-def test_the_files_that_tests_begin_with_are_there() -> None:
-    assert [name for name in LONGEST if not (ROOT / name).exists()] == []

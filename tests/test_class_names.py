@@ -21,7 +21,9 @@ def classes(folder: Path) -> dict[str, list[str]]:
 
 def test_a_class_name_exists_once_in_the_library() -> None:
     twice = [f"{name}: {', '.join(places)}" for name, places in classes(LIBRARY).items() if len(places) > 1]
-    assert not twice, "give each class a name that says what it is:\n" + "\n".join(twice)
+    assert not twice, (
+        "Several classes have one name. Give each a name of its own, which says what it is:\n" + "\n".join(twice)
+    )
 
 
 def test_a_name_that_is_there_twice_is_found(tmp_path: Path) -> None:

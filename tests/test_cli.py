@@ -22,6 +22,7 @@ from rankscope.box.measuring.plan import Protocol
 from rankscope.box.profile import WHAT, Point
 from rankscope.cli import app, main
 from rankscope.cli.program import EXAMPLES
+from rankscope.common import extensions as extensions_module
 from rankscope.common.units import cell_words, rate_words
 from rankscope.ranks.errors import MachineError, RankError, WorkerError
 from rankscope.timeline import Timeline
@@ -483,3 +484,15 @@ def test_nccl_refuses_in_one_sentence(words: list[str], says: str, capsys: pytes
     assert main(["nccl", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line
+
+
+def test_an_unknown_command_says_which_modules_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(extensions_module._left_out, "rankscope.box.commands.profile", "nowhere")
+    monkeypatch.setitem(extensions_module._left_out, "rankscope.box.explorers.boxes", "nowhere")
+    assert main(["sow", "{}"]) == 2
+    err = capsys.readouterr().err
+    assert "No such command 'sow'" in err
+    assert "rankscope.box.commands.profile needs nowhere, which is not installed" in err
+    assert "explorers" not in err

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -121,6 +124,24 @@ def test_links_and_folders_of_the_reader_stay(source: Path, target: Path, tmp_pa
     assert (target / "a.py").is_symlink()
     assert text(tmp_path / "elsewhere.py") == "mine"
     assert (target / "profiles" / "b.json").is_dir()
+
+
+def link_to_nothing(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("make", [Path.touch, link_to_nothing])
+def test_what_is_no_folder_where_copies_go_is_one_line_and_stays(make: Callable[[Path], None], tmp_path: Path) -> None:
+    for name in ("tools", "notebooks"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
+    place = tmp_path / "my_notebooks"
+    make(place)
+    command = [sys.executable, tmp_path / "tools" / "lab.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    message = "lab: my_notebooks must be a folder, and is not: move it elsewhere, or rename it\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", message)
+    assert not place.is_dir()
+    assert os.path.lexists(place)
 
 
 # ---- notebooks

@@ -42,35 +42,60 @@ def locked() -> dict[str, tuple[Requirement, int]]:
 
 
 def test_each_direct_dependency_is_constrained_and_nothing_else() -> None:
-    assert constrained().keys() == declared().keys()
+    problems = [
+        f"constraints.txt lacks {name}: add {name}==VERSION" for name in declared().keys() - constrained().keys()
+    ]
+    problems += [
+        f"constraints.txt has {name}, which pyproject.toml does not ask for: delete its line, or add it there"
+        for name in constrained().keys() - declared().keys()
+    ]
+    assert not problems, "\n".join(sorted(problems))
 
 
 @pytest.mark.parametrize("name", sorted(declared()))
 def test_constraint_lies_in_the_declared_range(name: str) -> None:
-    assert constrained()[name] in declared()[name].specifier
-    assert constrained()[name].local is None, "of any build"
+    version = constrained()[name]
+    allowed = declared()[name].specifier
+    assert version in allowed, f"constraints.txt has {name}=={version}, pyproject.toml asks for {allowed}: change one."
+    assert version.local is None, f"constraints.txt has {name}=={version}, a build of its own: write {version.public}."
 
 
 def test_the_lock_holds_each_constrained_version_and_no_torch() -> None:
     lock, pins = locked(), constrained()
-    assert {name for name in pins if name not in lock} == {"torch"}
+    missing = {name for name in pins if name not in lock}
+    assert missing == {"torch"}, (
+        f"requirements.lock lacks {sorted(missing)}, and may lack torch alone, whose build is chosen later: make lock"
+    )
     for name in pins.keys() - {"torch"}:
-        assert pins[name] in lock[name][0].specifier, f"{name} differs: run make lock"
-    assert not [name for name in lock if name.startswith(("nvidia", "cuda", "triton"))]
+        locked_version = lock[name][0].specifier
+        assert pins[name] in locked_version, (
+            f"requirements.lock has {name}{locked_version}, and constraints.txt {name}=={pins[name]}: make lock"
+        )
+    of_a_build = [name for name in lock if name.startswith(("nvidia", "cuda", "triton"))]
+    assert not of_a_build, (
+        f"requirements.lock has {of_a_build}, which a build of torch brings: leave them out in lock.py"
+    )
 
 
 def test_each_locked_package_has_one_version_and_hashes() -> None:
     for name, (requirement, hashes) in locked().items():
-        assert [one.operator for one in requirement.specifier] == ["=="], name
-        assert hashes, name
-        assert not requirement.url, name
+        operators = [clause.operator for clause in requirement.specifier]
+        assert operators == ["=="], f"requirements.lock has {requirement}, not one version as in a==1.2: make lock"
+        assert hashes, f"requirements.lock has {requirement} without a hash, so that nothing checks its file: make lock"
+        assert not requirement.url, (
+            f"requirements.lock takes {name} from {requirement.url}, not from an index: make lock"
+        )
 
 
 def test_environment_asks_for_the_python_that_the_project_does() -> None:
-    assert {f"python{PROJECT['requires-python']}", "pip"} <= {entry for entry in CONDA if isinstance(entry, str)}
+    wanted = {f"python{PROJECT['requires-python']}", "pip"}
+    missing = wanted - {entry for entry in CONDA if isinstance(entry, str)}
+    assert not missing, (
+        f"environment.yml must list {sorted(missing)} under dependencies, as pyproject.toml asks for it."
+    )
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.skipif(os.environ.get("RANKSCOPE_OFFLINE") == "1", reason="RANKSCOPE_OFFLINE=1: asks the package index")
 def test_environment_resolves_to_what_is_tested(tmp_path: Path) -> None:
     """conda gives the pip section to pip in a file next to the yml. uv resolves that file in a tenth of pip's time."""
@@ -84,7 +109,7 @@ def test_environment_resolves_to_what_is_tested(tmp_path: Path) -> None:
     patient = {"UV_HTTP_TIMEOUT": "120", "UV_HTTP_RETRIES": "12"}  # an index that does not answer now and then
     environment = patient | {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     done = subprocess.run(command, cwd=copy, env=environment, text=True, timeout=600, capture_output=True)
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, f"What environment.yml gives to pip cannot be resolved: {done.stderr[-4000:]}"
     lines = done.stdout.splitlines()
     assert "-e ." in lines
     versions = dict(line.partition(" ;")[0].split("==") for line in lines if "==" in line)

@@ -44,7 +44,9 @@ def test_each_package_of_an_extra_that_the_library_imports_has_that_extra_in_the
                 continue
             for module in BRINGS.get(name, (name,)):
                 known[module] = extra
-    assert known == EXTRAS
+    assert known == EXTRAS, (
+        f"EXTRAS in lib/rankscope/common/extras.py must say which extra of pyproject.toml has each package: {known}"
+    )
 
 
 NAMES = """
@@ -169,10 +171,13 @@ USES: dict[str, tuple[list[str], str]] = {
 
 
 def test_every_command_is_tried_without_extras() -> None:
-    assert set(commands()) == set(USES)
+    assert set(commands()) == set(USES), (
+        "USES in tests/test_extras.py must say for each command what it is called with here, and which extra it needs."
+    )
 
 
 @pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("command", USES)
 def test_a_command_works_without_extras_or_names_the_one_to_install(command: str, tmp_path: Path) -> None:
     arguments, extra = USES[command]

@@ -53,7 +53,7 @@ def wheel(source: Path) -> Path:
     return built
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 def test_the_wheel_has_every_file_of_the_library(wheel: Path) -> None:
     tracked = {path for path in LIB.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     expected = {path.relative_to(LIB).as_posix() for path in tracked if "rankscope.egg-info" not in path.parts}
@@ -61,7 +61,7 @@ def test_the_wheel_has_every_file_of_the_library(wheel: Path) -> None:
         assert expected <= set(archive.namelist())
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 def test_an_installed_rankscope_works_away_from_the_clone(wheel: Path, tmp_path: Path) -> None:
     clean = tmp_path / "clean"
     venv.create(clean, symlinks=True)

@@ -16,7 +16,8 @@ from rankscope import networks
 from rankscope.box import Profile, bank
 from rankscope.box.networks import RECORDED
 from rankscope.cluster import Link
-from rankscope.common.extensions import Extension
+from rankscope.common import extensions
+from rankscope.common.extensions import Extension, left_out
 from rankscope.common.frozen import evolve
 from rankscope.networks import CostTable, Network, registered
 from rankscope.train import ddp
@@ -51,11 +52,23 @@ def test_providers_are_asked_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
         registered()
 
 
-def test_a_provider_that_lacks_something_else_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_provider_that_lacks_a_foreign_package_adds_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "provider_of_nothing.py").write_text("import something_that_nobody_has")
     monkeypatch.syspath_prepend(tmp_path)
-    provided_by(monkeypatch, "provider_of_nothing:networks")
-    with pytest.raises(ModuleNotFoundError, match="something_that_nobody_has"):
+    monkeypatch.setattr(extensions, "_left_out", {})
+    provided_by(monkeypatch, "provider_of_nothing:networks", provider(monkeypatch, "provider_of_one", FREE))
+    assert list(registered()) == ["free"]
+    assert left_out() == {"provider_of_nothing": "something_that_nobody_has"}
+
+
+def test_a_faulty_provider_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "provider_with_a_fault.py").write_text("import rankscope.nothing")
+    monkeypatch.syspath_prepend(tmp_path)
+    provided_by(monkeypatch, "provider_with_a_fault:networks")
+    with pytest.raises(ImportError, match="provider_with_a_fault cannot be imported: .* 'rankscope.nothing'"):
+        registered()
+    provided_by(monkeypatch, provider(monkeypatch, "provider_of_text", "free"))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="what provider_of_text:networks returns must be a Network, got 'free'"):
         registered()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import socket
@@ -10,7 +11,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import pytest
 from typer.main import get_command
@@ -23,7 +24,10 @@ from tests.box.made import as_predicted, collective, links, profile
 from tests.diagnose.made_dumps import sick, write
 from tests.diagnose.made_traces import write_traces
 
+from .box import logs_made
 from .box.nccl.test_topology import dump
+
+pytestmark = pytest.mark.oracle  # every path of every command, with everything that is no file
 
 STILL_S = 60  # in which no command does nothing: it waits for what never comes
 STEP = LocalStep.modelled([1 << 18] * 4, backward_s=0.02)
@@ -73,34 +77,92 @@ NO_INPUTS: dict[str, Callable[[Path], Path]] = NO_FILES | {
     "cannot be read": lambda path: Path("/proc/self/mem"),
 }
 
-# by command and parameter: the words, with IN or OUT in the place of what is tried
-INPUTS = {
-    ("show", "path"): "show IN",
-    ("predict", "path"): "predict IN",
-    ("trace", "path"): "trace IN --algorithm ring --num-bytes 1KiB -o out.json",
-    ("compare", "before"): "compare IN good.json",
-    ("compare", "after"): "compare good.json IN",
-    ("import", "files"): "import IN",
-    ("nccl", "log"): "nccl h100x8 --log IN",
-    ("nccl", "topo"): "nccl h100x8 --topo IN",
-    ("nccl", "profile"): "nccl h100x8 --profile IN",
-    ("diagnose", "folder"): "diagnose IN",
-}
-OUTPUTS = {
-    ("show", "picture"): "show good.json --picture OUT",
-    ("import", "output"): "import log.txt --num-ranks 2 -o OUT",
-    ("nccl", "picture"): "nccl h100x4 --topo topo.xml --picture OUT",
-    ("nccl", "tuner_csv"): "nccl h100x8 --profile bank:h100_8 --tuner-csv OUT",
-    ("trace", "output"): "trace good.json --algorithm ring --num-bytes 1KiB -o OUT",
-    ("diagnose", "output"): "diagnose traces -o OUT.html",
-    ("diagnose", "perfetto"): "diagnose traces --perfetto OUT.json",
-    ("profile", "output"): "profile -o OUT --num-ranks 2 --sizes 1KiB --algorithms native --iterations 1",
-}
-LOG = """\
-# OSU MPI Allreduce Latency Test v7.3
-# Size       Avg Latency(us)
-1024                    5.10
-"""
+# ---- which parameters of which commands name files, and what else has to be said
+
+
+class PathParameter(NamedTuple):
+    """A parameter that names a file or a folder, and how it is given: by an option, or in its turn."""
+
+    command: str
+    name: str
+    is_written: bool
+
+    def __str__(self) -> str:
+        return f"{self.command}-{self.name}"
+
+
+def parameters_of(command: str) -> list[Any]:
+    """Return a command's parameters, as the program knows them."""
+    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    return list(commands[command].params)
+
+
+def help_of(parameter: Any) -> str:
+    return parameter.help or ""
+
+
+def names_path(hints: dict[str, Any], parameter: Any) -> bool:
+    """Whether a parameter's type is a path, or its help says that it takes a file."""
+    return "Path" in repr(hints.get(parameter.name)) or "a file or " in help_of(parameter)
+
+
+def path_parameters() -> Iterator[PathParameter]:
+    """Yield each by the commands' type hints. One that is written has a help that says so: "Write …", "… to write"."""
+    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    for command, about in commands.items():
+        hints = get_type_hints(about.callback)
+        for parameter in parameters_of(command):
+            if names_path(hints, parameter):
+                is_written = re.search(r"\bwrite\b", help_of(parameter), re.IGNORECASE) is not None
+                yield PathParameter(command, parameter.name, is_written)
+
+
+PLACES = list(path_parameters())
+INPUTS = [place for place in PLACES if not place.is_written]
+OUTPUTS = [place for place in PLACES if place.is_written]
+
+GOOD_INPUTS = ("good.json", "all_reduce.log", "topo.xml", "traces", "bank:h100_8")
+SAMPLES = {"algorithm": "ring"}  # of required parameters whose help gives no example
+TRIED = "TRIED"  # stands for the path that is tried
+
+
+def sample_of(command: str, parameter: Any, good_input: str) -> str:
+    """Return a value for a parameter that has to be given: a good file, or the example that its help gives."""
+    for place in PLACES:
+        if (place.command, place.name) == (command, parameter.name):
+            return "written.json" if place.is_written else good_input
+    example = re.search(r"\bas in (\w+)", help_of(parameter))
+    if example:
+        return example[1]
+    assert parameter.name in SAMPLES, (
+        f"No example value is known for {parameter.name}, which must be given. Let its help have one, as in "
+        "'Size of the buffer, as in 64KiB.', or add one to SAMPLES in tests/test_no_files.py."
+    )
+    return SAMPLES[parameter.name]
+
+
+def given(parameter: Any, value: str) -> list[str]:
+    """Return the words that give a parameter this value."""
+    if parameter.param_type_name == "argument":
+        return [value]
+    return [max(parameter.opts, key=len), value]
+
+
+def ways_to_say(place: PathParameter) -> Iterator[list[str]]:
+    """Yield command lines with TRIED as this parameter, and with what must be given; then with one more input."""
+    others = [other for other in PLACES if other.command == place.command and other != place and not other.is_written]
+    parameters = parameters_of(place.command)
+    for extra in (None, *others):
+        for good_input in GOOD_INPUTS:
+            words = [place.command]
+            for parameter in parameters:
+                if parameter.name == place.name:
+                    words += given(parameter, TRIED)
+                elif parameter.required:
+                    words += given(parameter, sample_of(place.command, parameter, good_input))
+                elif extra is not None and parameter.name == extra.name:
+                    words += given(parameter, good_input)
+            yield words
 
 
 @pytest.fixture
@@ -110,8 +172,8 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     names = ("ring", "recursive_doubling")
     good = collective(as_predicted(profile(links()), names), {"native": lambda size: 3e-4 + 3e-9 * size})
     good.save("good.json")
-    Path("log.txt").write_text(LOG)
-    Path("topo.xml").write_text(dump([[]] * 4))
+    Path("all_reduce.log").write_text("\n".join(logs_made.table()))
+    Path("topo.xml").write_text(dump([[]] * 8))
     (tmp_path / "traces").mkdir()
     write_traces(tmp_path / "traces", STEP, lambda num_bytes: 1e-3)
     return tmp_path
@@ -131,64 +193,87 @@ def not_still() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def refusal(words: str, capsys: pytest.CaptureFixture[str]) -> str:
+def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """The one line that a command says before it ends with code 2."""
     capsys.readouterr()
     with not_still():
-        code = main(words.split())
+        code = main(words)
     shown = capsys.readouterr()
     assert (code, shown.err.count("\n")) == (2, 1), shown.err
     assert "Traceback" not in shown.err
     return shown.err.removeprefix("rankscope: ")
 
 
-def test_every_parameter_that_names_a_file_is_tried() -> None:
-    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
-    named = {("nccl", "profile")}  # or the name of a machine of the bank
-    for command, about in commands.items():
-        hints = get_type_hints(about.callback)
-        named |= {(command, name) for name, hint in hints.items() if "Path" in repr(hint)}
-    assert named == INPUTS.keys() | OUTPUTS.keys()
+def refusal_of(place: PathParameter, path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what a command says of a path: the first of its refusals that names it."""
+    refusals = []
+    for words in ways_to_say(place):
+        said = refusal([str(path) if word == TRIED else word for word in words], capsys)
+        if path.name in said and "must end in" not in said:
+            return said
+        refusals.append(f"{' '.join(words)}: {said}")
+    raise AssertionError(
+        f"No command line was found with which rankscope {place.command} looks at {place.name}:\n{''.join(refusals)}"
+        "Let GOOD_INPUTS in tests/test_no_files.py have a file that the command can read."
+    )
+
+
+def test_every_command_with_a_path_is_tried() -> None:
+    """Those of today, so that no change of the type hints or of the help loses one."""
+    assert {("show", "path"), ("compare", "after"), ("nccl", "profile"), ("diagnose", "folder")} <= {
+        (place.command, place.name) for place in INPUTS
+    }
+    assert {("show", "picture"), ("import", "output"), ("nccl", "tuner_csv"), ("profile", "output")} <= {
+        (place.command, place.name) for place in OUTPUTS
+    }
 
 
 @pytest.mark.parametrize("what", NO_INPUTS)
-@pytest.mark.parametrize("place", INPUTS, ids="-".join)
-def test_as_input(place: tuple[str, str], what: str, there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("place", INPUTS, ids=str)
+def test_as_input(place: PathParameter, what: str, there: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = NO_INPUTS[what](there / "rank0.json")
-    said = refusal(INPUTS[place].replace("IN", str(path)), capsys)
+    said = refusal_of(place, path, capsys)
     assert said.startswith((f"{path}: ", f"{path} has no trace"))
     assert ("Input/output error" in said) == (what == "cannot be read")
 
 
-@pytest.mark.parametrize("place", INPUTS, ids="-".join)
+@pytest.mark.parametrize("place", INPUTS, ids=str)
 def test_a_fifo_that_somebody_writes_to_is_not_read(
-    place: tuple[str, str], there: Path, capsys: pytest.CaptureFixture[str]
+    place: PathParameter, there: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = fifo(there / "rank0.json")
     writer = os.open(path, os.O_RDWR | os.O_NONBLOCK)
     os.write(writer, b"{}")
-    said = refusal(INPUTS[place].replace("IN", str(path)), capsys)
+    said = refusal_of(place, path, capsys)
     assert "it is not a file" in said
     assert os.read(writer, 10) == b"{}"
     os.close(writer)
 
 
+def contents(folder: Path) -> list[tuple[Path, int, int]]:
+    """Return what is in a folder: each path, of which kind it is, and its number on the disk."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        status = os.lstat(path)
+        found.append((path, stat.S_IFMT(status.st_mode), status.st_ino))
+    return found
+
+
 @pytest.mark.parametrize("what", NO_FILES)
-@pytest.mark.parametrize("place", OUTPUTS, ids="-".join)
-def test_as_output(place: tuple[str, str], what: str, there: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = OUTPUTS[place]
-    name = next(word for word in words.split() if word.startswith("OUT"))
-    path = NO_FILES[what](there / name)
-    before = {one: os.lstat(one) for one in there.iterdir()}
-    said = refusal(words, capsys)
-    assert name in said
+@pytest.mark.parametrize("place", OUTPUTS, ids=str)
+def test_as_output(place: PathParameter, what: str, there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = NO_FILES[what](there / f"out{ending_of(place)}")
+    before = contents(there)
+    said = refusal_of(place, path, capsys)
     wanted = "Too many levels of symbolic links" if what == "loop" else "not a file|must be a file|directory"
     assert any(word in said for word in wanted.split("|")), said
-    after = {one: os.lstat(one) for one in there.iterdir()}
-    assert [(one, stat.S_IFMT(about.st_mode), about.st_ino) for one, about in sorted(after.items())] == [
-        (one, stat.S_IFMT(about.st_mode), about.st_ino) for one, about in sorted(before.items())
-    ]
-    assert path in after
+    assert contents(there) == before
+
+
+def ending_of(place: PathParameter) -> str:
+    """Return an ending that the command accepts: that of a page if its help speaks of HTML, otherwise that of JSON."""
+    (parameter,) = [known for known in parameters_of(place.command) if known.name == place.name]
+    return ".html" if "HTML" in help_of(parameter) else ".json"
 
 
 @pytest.mark.parametrize("what", ["fifo", "socket", "folder", "loop"])
@@ -216,15 +301,14 @@ def files_of_at_most(num_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("place", [one for one in OUTPUTS if one[0] != "profile"], ids="-".join)
+@pytest.mark.parametrize("place", [place for place in OUTPUTS if place.command != "profile"], ids=str)
 def test_a_disk_that_takes_no_more_is_said_with_the_name_of_the_file(
-    place: tuple[str, str], there: Path, capsys: pytest.CaptureFixture[str]
+    place: PathParameter, there: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = OUTPUTS[place]
-    name = next(word for word in words.split() if word.startswith("OUT"))
+    path = Path(f"out{ending_of(place)}")
     with files_of_at_most(10):
-        said = refusal(words, capsys)
-    assert said == f"{name}: File too large\n"
+        said = refusal_of(place, path, capsys)
+    assert said == f"{path}: File too large\n"
     assert not list(there.glob(".*.tmp"))
 
 

@@ -10,7 +10,6 @@ import base64
 import io
 import json
 import re
-import statistics
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator
@@ -29,11 +28,8 @@ NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 MAX_NOTEBOOK_BYTES = 300_000
 MAX_OUTPUT_BYTES = 120_000
 MAX_IGNORED_SHARE = 0.15
-MAX_MEDIAN_LINES = 5
 MAX_CELL_LINES = 15
-MAX_FUNCTION_LINES = 10
 FIRST_CELLS = 3  # one of these code cells shows a picture
-LEAST_LINKS = 3
 
 # What makes nbval compare nothing: its tags, and its comments for the same.
 UNCOMPARED_TAGS = {"nbval-ignore-output", "nbval-skip"}
@@ -42,6 +38,9 @@ INSTALLS = re.compile(r"^\s*[!%]+\s*(pip|conda|mamba|uv)\b|\bsys\.path\b", re.M)
 MACHINE = re.compile(r"/(home|root|tmp|Users)/")
 BINARY = {"image/png", "image/jpeg"}
 MAGIC = re.compile(r"^\s*[%!].*$", re.M)
+
+RESTORE = "Write it: python tests/tools/execute_notebooks.py --form notebooks/NAME.ipynb"
+EXECUTE = "Run it again: python tests/tools/execute_notebooks.py notebooks/NAME.ipynb"
 
 Cell = dict[str, Any]
 Notebook = dict[str, Any]
@@ -72,112 +71,115 @@ def form(nb: Notebook) -> Iterator[str]:
     yield from (f"is no valid notebook: {error.message}" for error in iter_validate(nb))
     for name, times in Counter(cell.get("id") for cell in nb["cells"]).items():
         if times > 1:
-            yield f"{times} cells have the id {name}"
+            yield f"has {times} cells with the id {name}: delete it in all of them except one. {RESTORE}"
     if normalise(nb) != nb:
-        yield "is not in normal form: python tests/tools/execute_notebooks.py --form writes it"
+        yield f"is not in normal form. {RESTORE}"
 
 
 def title(nb: Notebook) -> Iterator[str]:
     first = nb["cells"][0]["source"] if nb["cells"] and nb["cells"][0]["cell_type"] == "markdown" else ""
     heading = first.split("\n")[0]
     if not (heading.startswith("# ") and "?" in heading):
-        yield "does not begin with a title that asks a question"
+        yield f"must begin with a title that asks a question, as in “# Who reads what?”, and begins with {heading!r}"
     if not re.search(r"\b\d+ minutes\b", first):
-        yield "does not say under its title how many minutes it takes"
+        yield "must say under its title how many minutes it takes, as in “*10 minutes.*”, and does not"
 
 
 def keys(nb: Notebook) -> Iterator[str]:
     first = nb["cells"][0]["source"] if nb["cells"] else ""
     if "**Shift+Enter**" not in first or "**Run > Run All Cells**" not in first:
-        yield "does not say in its first cell that Shift+Enter runs a cell and Run > Run All Cells runs all"
+        yield "must say in its first cell: “Press **Shift+Enter** …, or choose **Run > Run All Cells** …”, and does not"
 
 
 def opening(nb: Notebook) -> Iterator[str]:
     first_outputs = [output for cell in code_cells(nb)[:FIRST_CELLS] for output in cell["outputs"]]
     pictures = [output["data"] for output in first_outputs if is_picture(output)]
     if not pictures:
-        yield f"shows no picture in its first {FIRST_CELLS} code cells"
+        yield f"shows no picture in its first {FIRST_CELLS} code cells: show one there, to be seen at once"
     elif not BINARY & set(pictures[0]):
-        yield "has no PNG of its first picture, and where SVG is not trusted, a reader sees nothing"
+        yield f"has no PNG of its first picture, and JupyterLab shows no SVG before it is trusted. {RESTORE}"
 
 
 def links(nb: Notebook) -> Iterator[str]:
     count = sum(cell["source"].count("](https://") for cell in nb["cells"] if cell["cell_type"] == "markdown")
-    if count < LEAST_LINKS:
-        yield f"links {count} sources, not {LEAST_LINKS}"
+    if count == 0:
+        yield "links to no source: give what it claims a source, as in “[paper](https://arxiv.org/abs/…)”"
 
 
 def exercises(nb: Notebook) -> Iterator[str]:
     if not any(re.search(r"\bscore\(", cell["source"]) for cell in code_cells(nb)):
-        yield "has no exercise that builds something and shows its score"
+        yield "has no exercise that builds something and shows its score: end a code cell with score(…)"
 
 
 def counts(nb: Notebook) -> Iterator[str]:
     found = [cell["execution_count"] for cell in code_cells(nb)]
     if found != list(range(1, len(found) + 1)):
-        yield f"was not run from top to bottom: its counts are {found}"
+        yield f"was not run from top to bottom, because its cells are numbered {found}. {EXECUTE}"
 
 
 def comparison(nb: Notebook) -> Iterator[str]:
     cells = code_cells(nb)
     ignored = sum(map(is_uncompared, cells))
     if ignored >= MAX_IGNORED_SHARE * len(cells):
-        yield f"has {ignored} of {len(cells)} code cells whose output nobody compares"
+        yield (
+            f"has {ignored} of {len(cells)} code cells whose output nobody compares, and may have fewer than "
+            f"{MAX_IGNORED_SHARE:.0%}: print what load cannot change, and take away the tag nbval-ignore-output"
+        )
 
 
 def code(nb: Notebook) -> Iterator[str]:
     lengths = [len(cell["source"].splitlines()) for cell in code_cells(nb)]
-    if lengths and statistics.median(lengths) > MAX_MEDIAN_LINES:
-        yield f"has code cells of {statistics.median(lengths)} lines in the median"
     for number, cell in enumerate(code_cells(nb), start=1):
         if lengths[number - 1] > MAX_CELL_LINES:
-            yield f"[{number}] has {lengths[number - 1]} lines"
+            yield (
+                f"[{number}] has {lengths[number - 1]} lines, and may have {MAX_CELL_LINES}: divide it into steps, "
+                "each with its claim, or move code to the library"
+            )
         if INSTALLS.search(cell["source"]):
-            yield f"[{number}] installs something or changes sys.path"
+            yield f"[{number}] installs something or changes sys.path: leave both to make setup"
         if cell["source"].rstrip().endswith(";"):
             yield f"[{number}] ends in a semicolon, which nbval does not heed: write _ = … instead"
         try:
             tree = ast.parse(MAGIC.sub("", cell["source"]))
         except SyntaxError as error:
-            yield f"[{number}] is no Python: {error}"
+            yield f"[{number}] is not Python, so nobody can run it: {error}"
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
-                yield f"[{number}] defines the class {node.name}: it belongs in the library"
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                length = (node.end_lineno or node.lineno) - node.lineno + 1
-                if length > MAX_FUNCTION_LINES:
-                    yield f"[{number}] defines {node.name} in {length} lines: it belongs in the library"
+                yield f"[{number}] defines the class {node.name}: move it to the library, and import it"
 
 
 def results(nb: Notebook) -> Iterator[str]:
     for number, cell, output in outputs(nb):
         text = json.dumps(output, ensure_ascii=False)
         if output["output_type"] == "error":
-            yield f"[{number}] raised {output['ename']}"
+            yield f"[{number}] raised {output['ename']}: mend its code. {EXECUTE}"
         if output.get("name") == "stderr":
-            yield f"[{number}] wrote to stderr"
+            yield f"[{number}] wrote to stderr: mend what it warns of, or catch the warning. {EXECUTE}"
         if len(text.encode()) > MAX_OUTPUT_BYTES:
-            yield f"[{number}] has an output of {len(text.encode())} bytes"
+            yield (
+                f"[{number}] has an output of {len(text.encode())} bytes, and may have {MAX_OUTPUT_BYTES}: "
+                "show fewer items"
+            )
         if WIDGET_TEXT in text and not is_uncompared(cell):
             yield f"[{number}] shows a widget, which nothing compares: tag it nbval-ignore-output"
         try:
             ET.fromstring(output.get("data", {}).get("image/svg+xml", "<svg/>"))
         except ET.ParseError as error:
-            yield f"[{number}] shows an SVG that no browser reads: {error}"
+            yield f"[{number}] shows an SVG that no browser reads, so mend what draws it: {error}"
         data = {key: value for key, value in output.get("data", {}).items() if key not in BINARY}
         if MACHINE.search(json.dumps({**output, "data": data}).replace("\\/", "/")):
-            yield f"[{number}] shows a path of the machine it ran on"
+            yield f"[{number}] shows a path of the machine it ran on: print the file's name alone. {EXECUTE}"
     for number, cell in enumerate(code_cells(nb), start=1):
         pictures = sum(map(is_picture, cell["outputs"]))
         if pictures > 1:
-            yield f"[{number}] shows {pictures} pictures"
+            yield f"[{number}] shows {pictures} pictures, and may show one: give each a cell of its own"
 
 
 def size(nb: Notebook) -> Iterator[str]:
     num_bytes = len(serialise(nb).encode())
     if num_bytes > MAX_NOTEBOOK_BYTES:
-        yield f"has {num_bytes} bytes"
+        yield f"has {num_bytes} bytes, and may have {MAX_NOTEBOOK_BYTES}: show fewer or smaller outputs"
 
 
 def problems(nb: Notebook) -> list[str]:
@@ -192,10 +194,9 @@ def problems(nb: Notebook) -> list[str]:
 def test_notebook_keeps_to_the_rules(path: Path) -> None:
     nb = read(path)
     found = problems(nb)
-    assert not found, "\n".join(found)
-    assert path.read_text(encoding="utf-8") == serialise(nb), (
-        "python tests/tools/execute_notebooks.py --form writes it otherwise"
-    )
+    assert not found, "\n".join(f"notebooks/{path.name} {problem}" for problem in found)
+    is_as_written = path.read_text(encoding="utf-8") == serialise(nb)
+    assert is_as_written, f"notebooks/{path.name} is written otherwise than its normal form. {RESTORE}"
 
 
 # ---- each rule, seen to fail
@@ -225,7 +226,7 @@ SOURCE = "[a](https://example.org) "
 
 def notebook(*cells: Cell, first: str = f"# Who reads what?\n*5 minutes*\n\n{KEYS}", link: str = SOURCE) -> Notebook:
     """A notebook that keeps to the rules, with these cells put in."""
-    text = markdown_cell("word " + link * LEAST_LINKS)
+    text = markdown_cell("word " + link)
     filler = [code_cell("2 + 2", shown(image_jpeg="a")), code_cell("1  # score(1)"), *[code_cell("1 + 1")] * 10]
     nb = {"cells": [markdown_cell(first), text, *cells, *filler]}
     return normalise({**nb, "metadata": METADATA})
@@ -256,7 +257,6 @@ def test_a_good_notebook_has_no_problems() -> None:
     assert problems(good) == []
 
 
-LONG_FUNCTION = "def f():\n" + "    pass\n" * 10
 ERROR = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": []}
 
 
@@ -268,22 +268,20 @@ ERROR = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceba
         (notebook(first="# Samplers\nWhy?"), "title that asks"),
         (notebook(first="# Why?\nA minute."), "how many minutes"),
         (notebook(*[code_cell("x")] * 3), "no picture in its first 3"),
-        (notebook(link=""), "links 0 sources, not 3"),
+        (notebook(link=""), "links to no source"),
         (without("score(1)"), "no exercise that builds"),
         (notebook(code_cell("x", {**shown(), "data": {"image/svg+xml": "<svg>"}})), "no PNG of its first picture"),
         (notebook(first="# Why?\n*5 minutes*"), "Shift+Enter"),
         (notebook(*[code_cell("x", tags=("nbval-ignore-output",))] * 3), "nobody compares"),
         (notebook(*[code_cell("# NBVAL_IGNORE_OUTPUT\nx")] * 3), "nobody compares"),
         (notebook(*[code_cell("x", tags=("nbval-skip",))] * 3), "nobody compares"),
-        (notebook(*[code_cell("x = 1\n" * 6)] * 13), "in the median"),
         (notebook(code_cell("x = 1\n" * 16)), "[1] has 16 lines"),
         (notebook(code_cell("!pip install torch")), "installs something"),
         (notebook(code_cell("%pip install torch")), "installs something"),
         (notebook(code_cell("import sys\nsys.path.insert(0, 'lib')")), "changes sys.path"),
         (notebook(code_cell("plot(x);")), "ends in a semicolon"),
-        (notebook(code_cell("1 +")), "is no Python"),
+        (notebook(code_cell("1 +")), "is not Python"),
         (notebook(code_cell("class Sampler: pass")), "the class Sampler"),
-        (notebook(code_cell(LONG_FUNCTION)), "defines f in 11 lines"),
         (notebook(code_cell("x", ERROR)), "raised ValueError"),
         (notebook(code_cell("x", printed("careful", "stderr"))), "wrote to stderr"),
         (notebook(code_cell("x", printed("1" * 120_001))), "an output of"),
@@ -304,7 +302,7 @@ def test_a_broken_notebook_is_caught(broken: Notebook, problem: str) -> None:
     [
         ({"cells": {2: {"execution_count": None}}}, "top to bottom"),
         ({"cells": {2: {"execution_count": 2}}}, "top to bottom"),
-        ({"cells": {1: {"id": "cell-01"}}}, "2 cells have the id"),
+        ({"cells": {1: {"id": "cell-01"}}}, "2 cells with the id"),
         ({"cells": {2: {"metadata": {"collapsed": True}}}}, "normal form"),
         ({"metadata": {"widgets": {}}}, "normal form"),
         ({"metadata": {"language_info": {"name": "python", "version": "3.11.7"}}}, "normal form"),

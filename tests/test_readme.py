@@ -1,4 +1,7 @@
-"""The README's picture is what the library draws today, its links lead somewhere. Its examples run as doctests."""
+"""Pictures of the README and the guides are what the library draws today, and their links lead somewhere.
+
+Their examples run as doctests.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,14 @@ from rankscope.sampling import assign
 from tests.tools.playing_picture import TARGET, ring
 
 ROOT = Path(__file__).parents[1]
-AGAIN = "write it again: PYTHONPATH=site python -m tests.test_readme"
+AGAIN = (
+    "notebooks/pictures/{} is not what the library draws today. Write it: PYTHONPATH=site python -m tests.test_readme"
+)
 PICTURE = ROOT / "notebooks" / "pictures" / "who_reads_what.svg"
 BOX = PICTURE.with_name("gpu_box.svg")
 MOST_BYTES = 150_000
+GUIDES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "notebooks" / "README.md", *GUIDES]
 
 
 def picture() -> str:
@@ -26,42 +33,64 @@ def picture() -> str:
 
 
 def test_the_picture_that_plays_is_the_one_that_is_drawn_today() -> None:
-    assert TARGET.read_text(encoding="utf-8") == ring(), "write it again: python -m tests.tools.playing_picture"
-    assert TARGET.stat().st_size <= MOST_BYTES
+    again = f"{TARGET.name} is not what the library draws today. Write it: python -m tests.tools.playing_picture"
+    assert TARGET.read_text(encoding="utf-8") == ring(), again
+    num_bytes = TARGET.stat().st_size
+    assert num_bytes <= MOST_BYTES, (
+        f"{TARGET.name} has {num_bytes} bytes, and may have {MOST_BYTES}, because every reader of the README loads it: "
+        "draw fewer steps in tests/tools/playing_picture.py."
+    )
 
 
 def test_the_picture_of_a_gpu_box_is_the_one_that_is_drawn_today() -> None:
-    assert BOX.read_text(encoding="utf-8") == gpu_box.picture(), AGAIN
+    assert BOX.read_text(encoding="utf-8") == gpu_box.picture(), AGAIN.format(BOX.name)
     assert "14 GB/s against 188" in (ROOT / "README.md").read_text(encoding="utf-8")
     found = verdict(Profile.load(f"bank:{gpu_box.SHOWN}"))[0]
     assert "reaches 13.6 GB/s" in found
     assert "NCCL_P2P_DISABLE is set: unset it" in found
 
 
-def dead_links(text: str) -> list[str]:
-    return [link for link in re.findall(r"\]\(([^)#:]+)\)", text) if not (ROOT / link).exists()]
+def dead_links(text: str, folder: Path = ROOT) -> list[str]:
+    """Return the links of a page to files of this repository that are not there, each with its line."""
+    dead = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", line):
+            if not (folder / link).exists():
+                dead.append(f"line {number}: {link}")
+    return dead
 
 
 def test_the_picture_is_the_one_that_is_drawn_today() -> None:
-    assert PICTURE.read_text(encoding="utf-8") == picture(), AGAIN
+    assert PICTURE.read_text(encoding="utf-8") == picture(), AGAIN.format(PICTURE.name)
 
 
-def test_links_lead_somewhere() -> None:
-    assert dead_links((ROOT / "README.md").read_text(encoding="utf-8")) == []
-    assert dead_links("[a](README.md) and [b](nowhere.md)") == ["nowhere.md"]
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    dead = dead_links(page.read_text(encoding="utf-8"), page.parent)
+    assert not dead, f"{page} links to files that are not there: {dead}. A path starts at the folder of the page."
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
-def test_pip_installs_from_the_clone(page: str) -> None:
+def test_a_dead_link_is_found() -> None:
+    assert dead_links("[a](README.md) and\n[b](nowhere.md#part)") == ["line 2: nowhere.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pip_installs_from_the_clone(page: Path) -> None:
     """No index has rankscope, so that installing it by its name fails."""
-    commands = re.findall(r"pip install[^`\n]*", (ROOT / page).read_text(encoding="utf-8"))
-    assert all(re.fullmatch(r'pip install (\.|"\.\[\w+\]")', command) for command in commands), commands
-    assert commands or page != "README.md"
+    commands = re.findall(r"pip install[^`\n]*", page.read_text(encoding="utf-8"))
+    wrong = [command for command in commands if not re.fullmatch(r'pip install (\.|"\.\[\w+\]")', command)]
+    assert not wrong, (
+        f'{page} has {wrong}, but no index has rankscope: write `pip install .` or `pip install ".[torch]"`.'
+    )
+    assert commands or page.name != "library.md", f"{page} must say how to install from the clone: `pip install .`"
 
 
 @pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_every_notebook_is_in_the_tour(notebook: Path) -> None:
-    assert f"(notebooks/{notebook.name})" in (ROOT / "README.md").read_text(encoding="utf-8")
+    is_linked = f"({notebook.name})" in (ROOT / "notebooks" / "README.md").read_text(encoding="utf-8")
+    assert is_linked, (
+        f"notebooks/README.md does not link to {notebook.name}: add a row with [name]({notebook.name}) to its table."
+    )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ from rankscope.common.storage import (
 from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose import join as matching
 from rankscope.diagnose.join import join
-from rankscope.diagnose.kineto import _around, _EventColumns, _within
+from rankscope.diagnose.kineto_events import EventColumns
+from rankscope.diagnose.kineto_trace import _around, _within
 from rankscope.diagnose.savings import what_if
 from rankscope.diagnose.trace import Calls, Trace
 from rankscope.timeline import Span, Timeline
@@ -56,19 +57,19 @@ def packed_problem(action: str, content: tuple[bytes, bytes, bytes], meter: Mete
     return meter.growth_problem(action, *paths)
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", bombs.PACKED_TRACES)
 def test_a_packed_trace_takes_memory_in_proportion_to_the_file(name: str, meter: Meter, tmp_path: Path) -> None:
     assert packed_problem("trace", bombs.PACKED_TRACES[name], meter, tmp_path) == ""
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", bombs.PACKED_TRACES)
 def test_a_packed_timeline_takes_memory_in_proportion_to_the_file(name: str, meter: Meter, tmp_path: Path) -> None:
     assert packed_problem("timeline", bombs.PACKED_TRACES[name], meter, tmp_path) == ""
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", bombs.PACKED_LOGS)
 def test_a_packed_log_takes_memory_in_proportion_to_the_file(name: str, meter: Meter, tmp_path: Path) -> None:
     assert packed_problem("log", bombs.PACKED_LOGS[name], meter, tmp_path) == ""
@@ -102,7 +103,7 @@ def test_a_log_has_lines_and_values_up_to_a_limit(tmp_path: Path) -> None:
 # ---- much of one thing in a trace
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", bombs.EVENTS)
 def test_the_command_takes_time_in_proportion_to_the_events(name: str, meter: Meter, tmp_path: Path) -> None:
     folders = [tmp_path / f"{place}" for place in range(2)]
@@ -125,14 +126,14 @@ def test_the_command_takes_time_in_proportion_to_the_events(name: str, meter: Me
 def test_a_trace_has_so_much_of_a_thing_at_most(
     name: str, limit: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"rankscope.diagnose.kineto.{limit}", 99)
+    monkeypatch.setattr(f"rankscope.diagnose.kineto_events.{limit}", 99)
     bombs.traces(tmp_path, name, 200)
     with pytest.raises(StorageError, match=f"rank0.json: not a readable trace: {said}$"):
         read_traces(tmp_path)
 
 
 def test_of_many_ranges_the_later_ones_share_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankscope.diagnose.kineto._MOST_RANGES", 50)
+    monkeypatch.setattr("rankscope.diagnose.kineto_events._MOST_RANGES", 50)
     bombs.traces(tmp_path, "ranges", 200)
     trace = read_traces(tmp_path)[0]
     ranges = [kind for kind in trace.timeline.kinds if kind.startswith("range: ")]
@@ -198,14 +199,14 @@ def test_spans_around_events_are_those_of_their_threads() -> None:
         expected = np.full(num_inner, -1)
         for thread in range(-1, 4):
             mine, asked = np.flatnonzero(spans.thread == thread), np.flatnonzero(inner.thread == thread)
-            row, inside = _within(inner.start_s[asked], spans.start_s[mine], spans.stop_s[mine])
+            row, inside = _within(inner.start_s[asked], spans.take(mine))
             expected[asked[inside]] = mine[row[inside]]
         assert _around(spans, inner).tolist() == expected.tolist()
 
 
-def events(thread: Any, start_s: Any, stop_s: Any) -> _EventColumns:
+def events(thread: Any, start_s: Any, stop_s: Any) -> EventColumns:
     places = np.arange(thread.size)
-    return _EventColumns(places, thread, start_s, stop_s, places, places)
+    return EventColumns(places, thread, start_s, stop_s, places, places)
 
 
 # ---- many groups and steps
@@ -253,5 +254,5 @@ def test_calls_that_alternate_are_compared_in_bounded_time(monkeypatch: pytest.M
     one, other = matching._CallSignature("allreduce", 1), matching._CallSignature("allreduce", 2)
     blocks = matching._compared([one, other] * 1000, [other, one, one] * 666)
     assert num_searches < 20
-    assert [begin for what, _, _, begin, _ in blocks if what == "equal"]  # the longest pieces are found
-    assert blocks[-1][2::2] == (2000, 1998)
+    assert [block for block in blocks if block.is_equal]  # the longest pieces are found
+    assert (blocks[-1].usual_end, blocks[-1].own_end) == (2000, 1998)

@@ -149,7 +149,7 @@ def looks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, 
     pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("removed", REMOVED, ids="-".join)
 def test_what_is_left_imports_and_shows_what_is_installed(
     removed: tuple[str, ...], looks: dict[tuple[str, ...], Future[dict[str, Any]]]
@@ -173,7 +173,10 @@ def test_what_is_left_imports_and_shows_what_is_installed(
 
 def test_every_subpackage_is_left_out_once() -> None:
     """So that a new one, which has an `extension`, cannot be forgotten here."""
-    assert set(subpackages()) == set(SUBPACKAGES)
+    assert set(subpackages()) == set(SUBPACKAGES), (
+        f"A folder with an extension.py is a subpackage: {sorted(subpackages())}. Name each in SUBPACKAGES in "
+        "tests/test_subpackages.py, so that the library is tried without it."
+    )
     assert len(REMOVED) == 2 ** len(SUBPACKAGES) - 1
 
 
@@ -233,7 +236,6 @@ def run_core_tests(folder: Path, *paths: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=folder, env=where, capture_output=True, text=True, timeout=1800)
 
 
-@pytest.mark.slow
 @pytest.mark.oracle
 def test_the_core_passes_its_own_tests_alone(tmp_path: Path) -> None:
     folder = core_alone(tmp_path)
@@ -261,7 +263,6 @@ def test_an_import_of_a_subpackage_is_caught(tmp_path: Path) -> None:
         left_in(copy, usable_without(("box",)), thorough=False)
 
 
-@pytest.mark.slow
 @pytest.mark.oracle
 def test_an_import_of_a_subpackage_fails_the_tests_of_the_core(tmp_path: Path) -> None:
     folder = core_alone(tmp_path)

@@ -35,7 +35,10 @@ def refresh(source: Path, target: Path) -> list[str]:
 
     A file without a copy is copied. A copy that is as it was made follows its original; if the original is gone, the
     copy is deleted. A copy that the reader has changed stays, and a line says so if the original has changed, too.
+    Raises FileExistsError if `target` is not a folder.
     """
+    if os.path.lexists(target) and not target.is_dir():
+        raise FileExistsError(f"{target.name} must be a folder, and is not: move it elsewhere, or rename it")
     target.mkdir(exist_ok=True)
     before = _read_record(target / RECORD)
     after: dict[str, Copied] = {}

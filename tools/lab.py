@@ -36,7 +36,11 @@ def main(arguments: list[str]) -> None:
         print("edit: JupyterLab on notebooks/ itself; stop it with Ctrl-C", flush=True)
     else:
         folder = COPIES
-        for line in refresh(NOTEBOOKS, COPIES):
+        try:
+            lines = refresh(NOTEBOOKS, COPIES)
+        except FileExistsError as error:
+            sys.exit(f"lab: {error}")
+        for line in lines:
             print(f"lab: {line}", flush=True)
         trust(unchanged(COPIES), data_dir)
         print("lab: JupyterLab on my_notebooks/, your copies of notebooks/; stop it with Ctrl-C", flush=True)

@@ -1,7 +1,7 @@
 """A scope on what each rank of a data-parallel training job does.
 
-Which samples it reads, how its batches arrive, how its gradients meet the others', and what a step then costs:
-predicted by a model, executed for real, and shown side by side. Each package is imported by its own name, as in
+Which samples it reads, how its batches arrive, how its gradients are combined, and what a step costs: predicted by a
+model, executed for real, and shown side by side. Each package is imported by its own name, as in
 ``from rankscope.sampling import assign``; importing this package alone loads none of them.
 `rankscope.watch` is `rankscope.diagnose.watch`, loaded when it is first used, if `diagnose` is installed.
 """
@@ -29,5 +29,5 @@ def __dir__() -> list[str]:
 
 
 def _has_diagnose() -> bool:
-    found = find_spec(f"{__name__}.diagnose")
-    return found is not None and found.origin is not None  # a folder without files is a namespace, and has no origin
+    spec = find_spec(f"{__name__}.diagnose")
+    return spec is not None and spec.origin is not None  # a folder without files is a namespace, and has no origin

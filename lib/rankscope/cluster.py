@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,13 +60,13 @@ class Cluster:
     formulas that ignore incast. With `shared_nic` the ranks of a node share one `inter` link out and one in: messages
     pass it one at a time, but their latencies overlap.
 
-    With `switch_adds` the switch of a node adds what several ranks send into the same run of chunks of one rank in one
-    step: it arrives once, already added, and costs no gamma. What one rank copies to several leaves it once. The own
-    share of the rank that takes a sum, and its own copy of what it sends out, cross its link, too, as NVLink's
-    multimem.ld_reduce and multimem.st do. In a step in which that happens, and in which no message leaves its node,
-    there are no ports: a message ends alpha_s + bytes / bytes_per_s after the latest start of those merged with it, the
-    bytes being all that cross the sender's link outwards or the receiver's inwards, whichever are more. All other steps
-    are as without such a switch.
+    With `switch_adds`, if several ranks send into the same run of chunks of one rank in one step, the switch of their
+    node adds the messages: their sum arrives once and costs no gamma. A run that one rank copies to several leaves it
+    once. The own share of the rank that receives a sum, and its own copy of a run that it sends out, also cross its
+    link, as with NVLink's multimem.ld_reduce and multimem.st. In a step in which that happens, and in which no message
+    leaves its node, there are no ports: a message ends alpha_s + bytes / bytes_per_s after the latest start of those
+    merged with it. The bytes are all that cross the sender's link outwards or the receiver's inwards, whichever are
+    more. All other steps are as without such a switch.
 
     Raises ValueError for numbers out of range and for overrides between ranks that do not exist.
 
@@ -102,19 +101,26 @@ class Cluster:
     @property
     def is_uniform(self) -> bool:
         """Whether all pairs of ranks have the same link, and no switch adds for some of them."""
-        inside, outside = self.gpus_per_node > 1, self.num_nodes > 1
-        links = {self.intra} if not outside else {self.inter} if not inside else {self.intra, self.inter}
-        return (
-            len(links) == 1
-            and not self.overrides
-            and not (inside and (self.switch_adds or (self.shared_nic and outside)))
-        )
+        if self.overrides:
+            return False
+        several_per_node = self.gpus_per_node > 1
+        several_nodes = self.num_nodes > 1
+        if several_per_node and self.switch_adds:
+            return False
+        if several_per_node and several_nodes:
+            return self.intra == self.inter and not self.shared_nic
+        return True
 
     @property
     def quickest(self) -> Link:
         """A link with the lowest latency and the highest bandwidth of any pair of ranks, for lower bounds."""
-        links = [*([self.intra] if self.gpus_per_node > 1 else []), *([self.inter] if self.num_nodes > 1 else [])]
-        links = [*links, *self.overrides.values()] or [self.intra]
+        links = list(self.overrides.values())
+        if self.gpus_per_node > 1:
+            links.append(self.intra)
+        if self.num_nodes > 1:
+            links.append(self.inter)
+        if not links:  # one rank
+            links.append(self.intra)
         return Link(min(link.alpha_s for link in links), max(link.bytes_per_s for link in links))
 
     def node(self, rank: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -123,8 +129,11 @@ class Cluster:
 
     def link(self, src: int, dst: int) -> Link:
         """Return the link from one rank to another."""
-        same = src // self.gpus_per_node == dst // self.gpus_per_node
-        return self.overrides.get((src, dst)) or (self.intra if same else self.inter)
+        if (src, dst) in self.overrides:
+            return self.overrides[src, dst]
+        if src // self.gpus_per_node == dst // self.gpus_per_node:
+            return self.intra
+        return self.inter
 
     def costs(self, src: NDArray[np.int64], dst: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the seconds per message and the seconds per byte of each pair's link."""
@@ -132,22 +141,32 @@ class Cluster:
         alpha_s = np.where(outside, self.inter.alpha_s, self.intra.alpha_s)
         beta = np.where(outside, self.inter.beta_s_per_byte, self.intra.beta_s_per_byte)
         if self.overrides:
-            own, own_alpha_s, own_beta = self._own
+            own = self._own_links
             key = src * self.num_ranks + dst
-            place = np.minimum(np.searchsorted(own, key), own.size - 1)
-            found = own[place] == key
-            alpha_s[found], beta[found] = own_alpha_s[place[found]], own_beta[place[found]]
+            place = np.minimum(np.searchsorted(own.key, key), own.key.size - 1)
+            has_own = own.key[place] == key
+            alpha_s[has_own] = own.alpha_s[place[has_own]]
+            beta[has_own] = own.beta_s_per_byte[place[has_own]]
         return alpha_s, beta
 
     @cached_property
-    def _own(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """The overrides as columns: src · num_ranks + dst (sorted), seconds per message, seconds per byte."""
-        rows = sorted(
-            ((src * self.num_ranks + dst, link) for (src, dst), link in self.overrides.items()), key=itemgetter(0)
+    def _own_links(self) -> _OwnLinks:
+        """The overrides as columns."""
+        pairs = sorted(self.overrides)
+        links = [self.overrides[pair] for pair in pairs]
+        return _OwnLinks(
+            np.array([src * self.num_ranks + dst for src, dst in pairs]),
+            np.array([link.alpha_s for link in links]),
+            np.array([link.beta_s_per_byte for link in links]),
         )
-        keys, links = zip(*rows, strict=True)
-        seconds = np.array([(link.alpha_s, link.beta_s_per_byte) for link in links])
-        return np.array(keys), seconds[:, 0], seconds[:, 1]
+
+
+class _OwnLinks(NamedTuple):
+    """The links of single pairs of ranks, in columns; `key` is src · num_ranks + dst, in ascending order."""
+
+    key: NDArray[np.int64]
+    alpha_s: NDArray[np.float64]
+    beta_s_per_byte: NDArray[np.float64]
 
 
 def node_sizes(nodes: Sequence[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""What this machine is, as torch and psutil describe it, and which optional parts of rankscope work on it.
+"""This machine, as torch and psutil describe it, and the optional parts of rankscope that work on it.
 
 A part that is missing is a diagnosis, never an error.
 """
@@ -23,21 +23,21 @@ from .ranks.host import num_cores
 
 __all__ = ["examine", "machine", "remedy"]
 
-PATIENCE_S = 20.0  # of two ranks that add up; it only bounds a hang
+PATIENCE_S = 20.0  # for the allreduce of two ranks; it only ends a hang
 SHARED_MEMORY = "/dev/shm"
 ENOUGH_SHARED_BYTES = 256 * 2**20  # a container has 64 MiB by default, too little for a few workers
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def machine() -> dict[str, str]:
-    """Return what torch.utils.collect_env and psutil say about this machine, as words by name."""
-    found = {"Python": platform.python_version(), "system": platform.platform(), "cores": str(num_cores())}
+    """Return the facts about this machine that torch.utils.collect_env and psutil report, as text by name."""
+    facts = {"Python": platform.python_version(), "system": platform.platform(), "cores": str(num_cores())}
     if importlib.util.find_spec("torch"):
         from torch.utils.collect_env import get_env_info
 
         about = get_env_info()  # type: ignore[no-untyped-call]
         cuda = about.cuda_compiled_version
-        found |= {
+        facts |= {
             "system": about.os,
             "torch": about.torch_version,
             "built for": "the CPU only" if cuda in (None, "None", "N/A") else f"CUDA {cuda}",
@@ -49,17 +49,17 @@ def machine() -> dict[str, str]:
         import psutil
 
         memory = psutil.virtual_memory()
-        found["memory"] = f"{bytes_words(memory.available)} free of {bytes_words(memory.total)}"
-    return {name: printable(words) for name, words in found.items()}
+        facts["memory"] = f"{bytes_words(memory.available)} free of {bytes_words(memory.total)}"
+    return {name: printable(words) for name, words in facts.items()}
 
 
 class Missing(Exception):
-    """Raised by a probe if the part is missing; it says why."""
+    """Raised by a probe if the part is missing; the message says why."""
 
 
 @attrs.frozen
 class Diagnosis:
-    """Whether a part was found, what was found or why not, its purpose, and, if it is missing, the remedy."""
+    """Whether a part was found, what was found or why it is missing, its purpose, and the remedy if it is missing."""
 
     name: str
     found: bool
@@ -82,7 +82,7 @@ class Check:
     remedy: str
 
     def diagnosis(self) -> Diagnosis:
-        """Run the probe; whatever it raises is a diagnosis, too.
+        """Run the probe, and turn any error that it raises into a diagnosis.
 
         If a package of an extra is missing, the remedy is to install that extra.
         """
@@ -95,8 +95,8 @@ class Check:
             package = package_of_extra(error)
             if package is not None:
                 remedy = install_command(package)
-            first = str(error).strip().partition("\n")[0]
-            detail = f"{type(error).__name__}: {first}"
+            first_line = str(error).strip().partition("\n")[0]
+            detail = f"{type(error).__name__}: {first_line}"
         return Diagnosis(self.name, False, detail, self.used_by, remedy)
 
 
@@ -147,17 +147,21 @@ def shared_memory() -> str:
 
 
 def extra(name: str) -> str:
-    """The packages that an extra of pyproject.toml names, by the installed metadata."""
-    lines = metadata.requires("rankscope") or []
-    wanted = [re.split(r"[^\w.-]", line)[0] for line in lines if re.search(rf"extra == ['\"]{name}['\"]", line)]
-    here = {_normal(one.name) for one in metadata.distributions()}
-    lacking = [package for package in wanted if _normal(package) not in here]
-    if lacking or not wanted:
-        raise Missing(f"not here: {', '.join(lacking) or 'an installed rankscope that has this extra'}")
-    return count_of(len(wanted), "package")
+    """Look for the packages that an extra of pyproject.toml names, according to the installed metadata."""
+    packages = []
+    for requirement in metadata.requires("rankscope") or []:
+        if re.search(rf"extra == ['\"]{name}['\"]", requirement):
+            packages.append(re.split(r"[^\w.-]", requirement)[0])
+    if not packages:
+        raise Missing("not here: an installed rankscope that has this extra")
+    installed = {_normal_name(distribution.name) for distribution in metadata.distributions()}
+    missing = [package for package in packages if _normal_name(package) not in installed]
+    if missing:
+        raise Missing(f"not here: {', '.join(missing)}")
+    return count_of(len(packages), "package")
 
 
-def _normal(package: str) -> str:
+def _normal_name(package: str) -> str:
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
@@ -171,13 +175,13 @@ def which(*names: str) -> str:
 
 
 def library(name: str) -> str:
-    found = find_library(name)
-    if found is None:
+    file_name = find_library(name)
+    if file_name is None:
         raise Missing(f"no library {name}")
-    return found
+    return file_name
 
 
-# ---- all checks: what each is used for, and what to install if it is missing
+# ---- all checks: the purpose of each part, and what to install if it is missing
 
 APT = "apt-get install"
 
@@ -225,15 +229,15 @@ def examine(
     >>> examine(checks=[Check("abacus", "sums", lambda: "10 rows of beads", "buy one")])[0].detail
     '10 rows of beads'
     """
-    found = []
+    diagnoses = []
     for check in checks:
         report(check.name)
-        found.append(check.diagnosis())
-    return tuple(found)
+        diagnoses.append(check.diagnosis())
+    return tuple(diagnoses)
 
 
 def remedy(name: str) -> str:
-    """Return what to do if the thing that a check looks for is missing.
+    """Return what to do if the part that a check looks for is missing.
 
     >>> remedy("C++ compiler")
     'apt-get install g++'

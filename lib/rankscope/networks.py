@@ -46,11 +46,14 @@ class CostTable:
 
     def __call__(self, num_bytes: Any) -> Seconds:
         """Return the seconds of one number of bytes or of an array of them."""
-        size, sizes, seconds = np.asarray(num_bytes, dtype=float), np.array(self.num_bytes), np.array(self.seconds)
+        size = np.asarray(num_bytes, dtype=float)
+        sizes = np.array(self.num_bytes)
+        seconds = np.array(self.seconds)
         slopes = np.maximum(np.diff(seconds) / np.diff(sizes), 0.0)  # beyond the ends more bytes never take less
-        before, after = np.minimum(size - sizes[0], 0.0), np.maximum(size - sizes[-1], 0.0)
+        below = np.minimum(size - sizes[0], 0.0)
+        above = np.maximum(size - sizes[-1], 0.0)
         inside = np.interp(size, sizes, seconds)
-        return np.asarray(np.maximum(inside + before * slopes[0] + after * slopes[-1], 0.0))
+        return np.asarray(np.maximum(inside + below * slopes[0] + above * slopes[-1], 0.0))
 
 
 def _name(field: str, value: Any) -> str:
@@ -114,22 +117,25 @@ class Measured(Protocol):
 def registered() -> dict[str, Network]:
     """Return the networks that the subpackages provide, by name, in the order in which explorers list them.
 
-    Raises ValueError if two of them have the same name.
+    Raises ValueError if two of them have the same name, or if a provider returns something else.
     """
-    found: dict[str, Network] = {}
+    networks: dict[str, Network] = {}
     for extension in extensions():
         for provider in extension.networks:
             for network in _provided(provider):
-                if network.name in found:
+                if network.name in networks:
                     raise ValueError(f"networks must have different names, got {network.name!r} twice")
-                found[network.name] = network
-    return found
+                networks[network.name] = network
+    return networks
 
 
 @cache
 def _provided(provider: str) -> tuple[Network, ...]:
-    provide: Callable[[], Iterable[Network]] = load(provider)
-    return tuple(provide())
+    """The networks of one provider; none if its module needs a package that is not installed."""
+    provide: Callable[[], Iterable[Network]] | None = load(provider)
+    if provide is None:
+        return ()
+    return each(f"what {provider} returns", provide(), Network)
 
 
 def ring_cost(link: Link, num_ranks: int) -> Cost:

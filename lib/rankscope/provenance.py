@@ -21,15 +21,15 @@ from .ranks.host import num_cores
 
 Value = TypeVar("Value")
 
-_PATIENCE_S = 20.0
-_UNDERLINE = re.compile(r"\x1b\[[0-9;]*m")  # and other styles of a terminal
+_PATIENCE_S = 20.0  # with another program
+_STYLES = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, such as underlining
 
 
-# ---- what it may hold
+# ---- the fields of a provenance
 
 
 def _text(name: str, value: Any) -> str:
-    if isinstance(value, str) and all(one.isprintable() or one in "\n\t" for one in value):
+    if isinstance(value, str) and all(map(_is_plain_text, value)):
         return value
     raise ValueError(f"{name} must be a printable string, got {value!r}")
 
@@ -38,7 +38,11 @@ def _terminal_text(name: str, value: Any) -> str:
     """The output of another program without terminal control sequences (nvidia-smi underlines)."""
     if not isinstance(value, str):
         raise ValueError(f"{name} must be a string, got {value!r}")
-    return "".join(one for one in _UNDERLINE.sub("", value) if one.isprintable() or one in "\n\t")
+    return "".join(filter(_is_plain_text, _STYLES.sub("", value)))
+
+
+def _is_plain_text(character: str) -> bool:
+    return character.isprintable() or character in "\n\t"
 
 
 def _date(name: str, value: Any) -> str:
@@ -53,7 +57,7 @@ def items(name: str, value: Any, check: Callable[[str, Any], Value]) -> tuple[Va
     """Return what the check returns for each item of a list; an error names the item's place."""
     if not isinstance(value, list | tuple):
         raise ValueError(f"{name} must be a list, got {value!r}")
-    return tuple(check(f"{name}[{place}]", one) for place, one in enumerate(value))
+    return tuple(check(f"{name}[{place}]", item) for place, item in enumerate(value))
 
 
 _count = partial(whole, low=1, high=1 << 20)
@@ -106,15 +110,18 @@ def checked_provenance(name: str, value: Any) -> ReadOnly:
     Traceback (most recent call last):
     ValueError: provenance must have 'backend', and has not
     """
-    found = mapping(name, value, FIELDS, _NEEDED)
-    num_ranks, ranks = found["num_ranks"], found.get("ranks_per_node")
-    num_nodes = found.get("num_nodes", len(ranks or (0,)))
-    if ranks is not None and (len(ranks), sum(ranks)) != (num_nodes, num_ranks):
+    provenance = mapping(name, value, FIELDS, _NEEDED)
+    num_ranks = provenance["num_ranks"]
+    ranks_per_node = provenance.get("ranks_per_node")
+    num_nodes = provenance.get("num_nodes")
+    if num_nodes is None:
+        num_nodes = len(ranks_per_node) if ranks_per_node else 1
+    if ranks_per_node is not None and (len(ranks_per_node) != num_nodes or sum(ranks_per_node) != num_ranks):
         expected = f"{num_ranks} ranks on {num_nodes} nodes"
-        raise ValueError(f"{name}: ranks_per_node must be of {expected}, got {list(ranks)}")
+        raise ValueError(f"{name}: ranks_per_node must be of {expected}, got {list(ranks_per_node)}")
     if num_nodes > num_ranks:
         raise ValueError(f"{name}: num_nodes must be at most the {num_ranks} ranks, got {num_nodes}")
-    return found
+    return provenance
 
 
 def difference(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str] = SAME) -> str:
@@ -123,11 +130,16 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence
     >>> difference({"torch": "2.6.0", "num_ranks": 4}, {"torch": "2.13.0", "num_ranks": 4})
     "torch is '2.6.0' there and '2.13.0' here"
     """
-    pairs = [(key, one.get(key), other.get(key)) for key in names]
-    return "; ".join(f"{key} is {there!r} there and {here!r} here" for key, there, here in pairs if there != here)
+    differences = []
+    for key in names:
+        there = one.get(key)
+        here = other.get(key)
+        if there != here:
+            differences.append(f"{key} is {there!r} there and {here!r} here")
+    return "; ".join(differences)
 
 
-# ---- what this machine and this run say
+# ---- the values for this machine and this run
 
 
 def of_machine() -> dict[str, Any]:
@@ -174,13 +186,18 @@ def _without_folder(word: str) -> str:
     option, equals, value = word.rpartition("=")
     path = Path(value).expanduser()
     is_path = os.sep in value and (path.is_absolute() or path.parent.is_dir() or value.startswith("."))
-    return f"{option}{equals}{path.name if is_path else value}"
+    if is_path:
+        value = path.name
+    return f"{option}{equals}{value}"
 
 
 def system() -> str:
     """Return the operating system, its major and minor version, and the processor architecture."""
+    words = [platform.system(), platform.machine()]
     version = re.match(r"\d+(\.\d+)?", platform.release())
-    return f"{platform.system()} {version[0] if version else ''} {platform.machine()}".replace("  ", " ")
+    if version is not None:
+        words.insert(1, version[0])
+    return " ".join(words)
 
 
 def cpu() -> str:
@@ -189,10 +206,12 @@ def cpu() -> str:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         text = ""
-    found = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
-    if found is None and sys.platform == "darwin":
+    match = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
+    if match is not None:
+        return match[1].strip()
+    if sys.platform == "darwin":
         return _output(["sysctl", "-n", "machdep.cpu.brand_string"]).strip()
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    return platform.processor() or platform.machine()
 
 
 def free_bytes() -> int:
@@ -202,10 +221,13 @@ def free_bytes() -> int:
 
 def _meminfo(name: str) -> int:
     try:
-        found = re.search(rf"^{name}:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        text = Path("/proc/meminfo").read_text()
     except OSError:
-        found = None
-    return int(found[1]) * 1024 if found else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        text = ""
+    match = re.search(rf"^{name}:\s*(\d+) kB", text, re.MULTILINE)
+    if match is not None:
+        return int(match[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def gpus() -> list[dict[str, Any]]:
@@ -215,10 +237,13 @@ def gpus() -> list[dict[str, Any]]:
     if not torch.cuda.is_available():
         return []
     drivers = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]).split()
-    version: Any = torch.cuda.nccl.version
-    nccl = ".".join(map(str, version())) if torch.distributed.is_nccl_available() else ""
-    versions = {"driver": drivers[0] if drivers else "", "cuda": str(torch.version.cuda or ""), "nccl": nccl}
-    cards = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    versions = {"driver": "", "cuda": str(torch.version.cuda or ""), "nccl": ""}
+    if drivers:
+        versions["driver"] = drivers[0]
+    if torch.distributed.is_nccl_available():
+        version: Any = torch.cuda.nccl.version
+        versions["nccl"] = ".".join(map(str, version()))
+    cards = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return [{"name": card.name, "memory_bytes": int(card.total_memory), **versions} for card in cards]
 
 
@@ -246,15 +271,27 @@ def pcie(rows: str, devices: Path = Path("/sys/bus/pci/devices")) -> str:
     """
     lines = []
     for row in rows.splitlines():
-        index, generation, lanes, bus = (word.strip() for word in (row.split(",") + [""] * 4)[:4])
-        try:  # the kernel uses four digits of the domain and lower case
-            node = (devices / bus[-12:].lower() / "numa_node").read_text().strip()
-        except (OSError, ValueError):
-            node = ""
-        numa = f", NUMA node {node}" if node.isdigit() else ""
-        if generation.isdigit() and lanes.isdigit():
-            lines.append(f"GPU{index}: PCIe {generation} x{lanes}{numa}")
+        words = [word.strip() for word in row.split(",")]
+        if len(words) < 3 or not words[1].isdigit() or not words[2].isdigit():
+            continue
+        index, generation, lanes = words[:3]
+        line = f"GPU{index}: PCIe {generation} x{lanes}"
+        node = ""
+        if len(words) > 3:
+            node = _numa_node(words[3], devices)
+        if node.isdigit():
+            line += f", NUMA node {node}"
+        lines.append(line)
     return "\n".join(lines)
+
+
+def _numa_node(bus_id: str, devices: Path) -> str:
+    """The NUMA node of a PCI device, "" if it is unknown."""
+    name = bus_id[-12:].lower()  # the kernel uses four digits of the domain and lower case
+    try:
+        return (devices / name / "numa_node").read_text().strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def _output(command: list[str]) -> str:
@@ -262,7 +299,7 @@ def _output(command: list[str]) -> str:
     if shutil.which(command[0]) is None:
         return ""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout
+    return process.stdout

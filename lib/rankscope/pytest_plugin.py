@@ -11,7 +11,7 @@ Installed with rankscope. Without the option nothing large is imported, and test
     def test_our_step(rankscope_step):
         rankscope_step(OurModel(), (inputs, targets), our_loss)
 
-A test fails with what was found, a line each. `allow` names the kinds of findings that you accept.
+A test fails with the findings, one per line. `allow` names the kinds of findings that you accept.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _rankscope(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def rankscope_sampler(_rankscope: None) -> Callable[..., Audit]:
-    """Audit what all ranks read: duplicates, samples never read, ranks that read more than others, repeated orders."""
+    """Audit the samples that all ranks read: duplicates, lost samples, unequal numbers, repeated orders."""
 
     def audited(
         make_sampler: Callable[[int, int], Iterable[int]],
@@ -58,15 +58,15 @@ def rankscope_sampler(_rankscope: None) -> Callable[..., Audit]:
     ) -> Audit:
         """Make a sampler for each rank by ``make_sampler(num_replicas, rank)``, and audit it over the epochs.
 
-        As in a training loop a sampler is made once, and ``set_epoch`` is called before each epoch where it has one.
+        As in a training loop, a sampler is made once. If it has ``set_epoch``, that is called before each epoch.
         `allow` takes kinds of `rankscope.sampling.audit`.
         """
         from .sampling import Assignment, audit
 
         samplers = [make_sampler(num_replicas, rank) for rank in range(num_replicas)]
-        found = audit(Assignment.collect(samplers, dataset_size, epoch) for epoch in range(epochs))
-        fail_if_not_allowed(found, allow)
-        return found
+        audit_of_samplers = audit(Assignment.collect(samplers, dataset_size, epoch) for epoch in range(epochs))
+        fail_if_not_allowed(audit_of_samplers, allow)
+        return audit_of_samplers
 
     return audited
 
@@ -79,9 +79,9 @@ def rankscope_loader(_rankscope: None) -> Callable[..., LoaderAudit]:
         """Audit two epochs; `allow` takes kinds of `rankscope.sampling.audit_loader`."""
         from .sampling import audit_loader
 
-        found = audit_loader(loader)
-        fail_if_not_allowed(found, allow)
-        return found
+        audit_of_loader = audit_loader(loader)
+        fail_if_not_allowed(audit_of_loader, allow)
+        return audit_of_loader
 
     return audited
 
@@ -89,6 +89,6 @@ def rankscope_loader(_rankscope: None) -> Callable[..., LoaderAudit]:
 def fail_if_not_allowed(audited: Any, allow: Iterable[str]) -> None:
     """Fail the test with the findings that are not allowed."""
     __tracebackhide__ = True
-    found = [f"{one.kind}: {one.message}" for one in audited.not_allowed(allow)]
-    if found:
-        pytest.fail("\n".join(["rankscope found:", *found]), pytrace=False)
+    lines = [f"{finding.kind}: {finding.message}" for finding in audited.not_allowed(allow)]
+    if lines:
+        pytest.fail("\n".join(["rankscope found:", *lines]), pytrace=False)

@@ -78,6 +78,6 @@ if __name__ == "__main__":
         print(f"{what:16} {src} -> {dst}  {num_bytes:6,} bytes")
     print("the gradients are those of the whole batch on one device")
     if torch.cuda.device_count() > 1:
-        found = gradients(nn.DataParallel(model.cuda()), inputs.cuda(), targets.cuda())
-        torch.testing.assert_close(found, whole_batch, check_device=False)
+        on_gpus = gradients(nn.DataParallel(model.cuda()), inputs.cuda(), targets.cuda())
+        torch.testing.assert_close(on_gpus, whole_batch, check_device=False)
         print("and so are those of nn.DataParallel on the GPUs")

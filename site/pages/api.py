@@ -22,14 +22,17 @@ Every public name, by package. Every line behind ``>>>`` is tested.
 
 
 def packages() -> list[ModuleType]:
-    """The public packages: those right below rankscope, and below its subpackages, that say what is public in them."""
+    """The public packages: those right below rankscope, and below its subpackages, that list their public names.
+
+    A package whose public names are all packages, as `rankscope.train`, has no page of its own; those packages have.
+    """
     places = [rankscope, *(import_module(f"rankscope.{name}") for name in subpackages())]
     found = []
     for place in places:
         for entry in pkgutil.iter_modules(place.__path__, f"{place.__name__}."):
             if not entry.name.rpartition(".")[2].startswith("_"):
                 package = import_module(entry.name)
-                if getattr(package, "__all__", None):
+                if any(not inspect.ismodule(getattr(package, name)) for name in getattr(package, "__all__", ())):
                     found.append(package)
     return found
 

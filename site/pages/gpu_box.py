@@ -1,10 +1,8 @@
-"""The page of GPU boxes: from a bare box to a verdict in five commands, and every machine of the bank."""
+"""The guide to GPU boxes as a page: its picture, and a row for each machine of the bank."""
 
 from __future__ import annotations
 
-import re
-
-from rankscope.box import Profile, bank, verdict
+from rankscope.box import Profile, bank
 from rankscope.box.figures.boxes import draw_beside
 from rankscope.box.machines import SICK
 from rankscope.common.units import bytes_words, rate_words
@@ -12,30 +10,11 @@ from rankscope.figures.svg import to_svg
 
 SHOWN = "runpod_a100_2_no_p2p"  # what stands for your box in the picture
 TITLE = "Two A100 whose peer-to-peer access is off, next to two machines like them"
-PICTURE = "gpu_box.svg"
+GUIDE = "gpu_box.md"  # in docs/
+NAMES = "| Machines | `bank:` names"  # where its short table of the bank begins
 
-_HEAD = """# GPU boxes
-
-What should your GPU box reach, and does it?
-
-{commands}
-
-{meaning}
-
-```{{figure}} {picture}
-:alt: "{title}: {sentence}"
-
-`rankscope show box.json --picture box.svg` of the box `bank:{shown}`
-```
-
-The verdict: "{sentence}"
-
-## The bank: what others measured
-
-rankscope comes with {number} machines, each from a published log whose licence allows it. Write `bank:` and the name
-instead of a file: `rankscope compare box.json bank:h100_8` compares yours with one of them.
-[Notebook 15](notebooks/15_measured_gpu_boxes.ipynb) draws many of them. "Up to" is the bus bandwidth of the fastest
-collective, or the bandwidth of the fastest copy.
+_MACHINES = """The bank has {number} machines. [Notebook 15](../notebooks/15_measured_gpu_boxes.ipynb) draws many of
+them. "Up to" is the bus bandwidth of the fastest collective, or the bandwidth of the fastest copy.
 
 """
 
@@ -45,19 +24,16 @@ def picture() -> str:
     return to_svg(draw_beside(Profile.load(f"bank:{SHOWN}"), title=TITLE)) + "\n"
 
 
-def page(readme: str) -> str:
-    """Return the page as Markdown: the commands as the README has them, a picture, and a row for each machine."""
-    found = re.search(r"### GPU box\n\n(```sh\n.*?```)\n.*?\n(The picture .*?)\n\n", readme, re.S)
-    assert found, "README has no section about a GPU box"
-    commands, meaning = found.groups()
-    sentence = verdict(Profile.load(f"bank:{SHOWN}"))[0].replace('"', "'")
-    shown = {"picture": PICTURE, "title": TITLE, "sentence": sentence, "shown": SHOWN, "number": len(bank())}
+def page(guide: str) -> str:
+    """Return the guide to GPU boxes with a row for each machine of the bank, instead of its short table of names."""
+    before, short_table, _ = guide.partition(NAMES)
+    assert short_table, f"{GUIDE} has no table that begins with {NAMES!r}"
     rows = "".join(_row(name, Profile.load(f"bank:{name}")) for name in bank())
     table = (
         "```{list-table}\n:align: left\n:header-rows: 1\n:widths: 20 30 28 22\n\n"
         f"* - Name\n  - Hardware\n  - Measured\n  - Source\n{rows}```\n"
     )
-    return _HEAD.format(commands=commands, meaning=meaning, **shown) + table
+    return before + _MACHINES.format(number=len(bank())) + table
 
 
 def _row(name: str, profile: Profile) -> str:

@@ -16,6 +16,8 @@ from . import api, commands, gpu_box, notebooks
 from .states import Grid, Shown
 
 _AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages, where they are there
+_GUIDES = "docs"  # the folder of the guides, each of which is a page
+_TOUR = "README.md"  # in notebooks/: the table of all notebooks
 
 _EXPLORERS = """# Explorers
 
@@ -28,7 +30,7 @@ Explained in notebook [{about}](notebooks/{notebook}.ipynb)"""
 
 
 def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]:
-    """Write the sources of the site of the repository at `root`: README as index, notebooks, commands, API.
+    """Write the sources of the site of the repository at `root`: README as index, guides, notebooks, commands, API.
 
     Returns the grids of explorers that pages need, those named in `only_ends` with two values of each setting.
     """
@@ -65,20 +67,26 @@ def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]
     for file, text in api.pages().items():
         (to / "api" / file).write_text(text, encoding="utf-8")
     (to / "commands.md").write_text(commands.page(), encoding="utf-8")
-    readme = linked((root / "README.md").read_text(encoding="utf-8"), root, root)
-    (to / "gpu_box.md").write_text(gpu_box.page(readme), encoding="utf-8")
-    (to / gpu_box.PICTURE).write_text(gpu_box.picture(), encoding="utf-8")
+    guides = sorted((root / _GUIDES).glob("*.md"))
+    (to / _GUIDES).mkdir()
+    for path in guides:
+        text = linked(path.read_text(encoding="utf-8"), root, path.parent)
+        if path.name == gpu_box.GUIDE:
+            text = gpu_box.page(text)
+        (to / _GUIDES / path.name).write_text(text, encoding="utf-8")
+    tour = root / "notebooks" / _TOUR
+    (to / "notebooks" / _TOUR).write_text(linked(tour.read_text(encoding="utf-8"), root, tour.parent), encoding="utf-8")
     at_the_root = [name for name in _AT_THE_ROOT if (root / name).exists()]
     for name in ("README.md", *at_the_root):
         text = linked((root / name).read_text(encoding="utf-8"), root, root)
         (to / name.replace("README", "index")).write_text(text, encoding="utf-8")
+    in_order = [f"{stem[:2]} {titles[stem]} <notebooks/{stem}>" for stem in titles]
     with (to / "index.md").open("a", encoding="utf-8") as index:
         index.write(_contents("Play", ["explorers"]))
-        index.write(_contents("Notebooks", [f"{stem[:2]} {titles[stem]} <notebooks/{stem}>" for stem in titles]))
+        index.write(_contents("Guides", [f"{_GUIDES}/{path.stem}" for path in guides]))
+        index.write(_contents("Notebooks", ["notebooks/README", *in_order]))
         index.write(
-            _contents(
-                "Reference", ["gpu_box", "commands", "api/index", *(name.removesuffix(".md") for name in at_the_root)]
-            )
+            _contents("Reference", ["commands", "api/index", *(name.removesuffix(".md") for name in at_the_root)])
         )
     return list(grids.values())
 
@@ -93,10 +101,14 @@ def linked(text: str, root: Path, folder: Path) -> str:
             return match[0]
         if target == root / "README.md":
             return f"{match[1]}[{match[2]}]({os.path.relpath(root / 'index.md', folder)}{hash_sign}{anchor})"
-        is_page = target.suffix == ".ipynb" or target.name in _AT_THE_ROOT
+        is_page = target.suffix == ".ipynb" or target.name in _AT_THE_ROOT or _is_guide(target, root)
         return match[0] if match[1] or is_page else match[2]
 
     return re.sub(r"(!?)\[([^\]]+)\]\(([^)\s]+)\)", changed, text)
+
+
+def _is_guide(target: Path, root: Path) -> bool:
+    return target.suffix == ".md" and target.parent in (root / _GUIDES, root / "notebooks")
 
 
 def _contents(caption: str, entries: list[str]) -> str:

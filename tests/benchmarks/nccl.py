@@ -16,7 +16,6 @@ from unittest import mock
 import attrs
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from rankscope.box import Profile, nccl
 from rankscope.box.expected import gpu_of
@@ -135,6 +134,8 @@ def fit(curves: list[Curve], start: Terms = NEUTRAL) -> Terms:
             kind: attrs.evolve(terms, **shared, **{name: value for (k, name), value in values.items() if k == kind})
             for kind, terms in start.items()
         }
+
+    from scipy.optimize import least_squares  # takes half a second, and some import this module for other things
 
     def off(logs: Floats) -> Floats:
         terms = made(logs)

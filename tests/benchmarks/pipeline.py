@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchdata.nodes import IterableWrapper, Loader, ParallelMapper, Prefetcher
 
 from rankscope.pipeline import Lognormal, Pipeline, Stage, run, simulate
-from rankscope.ranks.crew import Crew
+from rankscope.ranks.pool import WorkerPool
 from rankscope.ranks.worker import answer
 
 from ..distributions import Exponential
@@ -191,8 +191,8 @@ class Batches:
 
 
 def exchanged(batches: Batches) -> Iterator[Any]:
-    with Crew() as crew:
-        (worker,) = crew.start(crew.pack(partial(answer, batches)), ["worker"])
+    with WorkerPool() as pool:
+        (worker,) = pool.start(pool.pack(partial(answer, batches)), ["worker"])
         worker.ready()
         for place in range(batches.number):
             yield worker.ask(place)[0]

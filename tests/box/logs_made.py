@@ -170,6 +170,76 @@ OSU_ALLREDUCE = """\
 4                      34.31             33.27             35.07        1000
 65536                 137.90            136.15            139.51         100
 """
+# Written by the format of the Intel MPI Benchmarks User Guide and its samples; the figures are made up.
+IMB_HEAD = """\
+#----------------------------------------------------------------
+#    Intel(R) MPI Benchmarks 2021.7, MPI-1 part
+#----------------------------------------------------------------
+# Machine               : x86_64
+# MPI Version           : 3.1
+
+# Calling sequence was:
+
+# IMB-MPI1 PingPong Sendrecv Allreduce Allgather Barrier
+
+# Minimum message length in bytes:   0
+# Maximum message length in bytes:   1048576
+#
+# MPI_Datatype for reductions    :   MPI_FLOAT
+# MPI_Op                         :   MPI_SUM
+#
+"""
+IMB_MESSAGES = f"""\
+{IMB_HEAD}
+#---------------------------------------------------
+# Benchmarking PingPong
+# #processes = 2
+# ( 2 additional processes waiting in MPI_Barrier)
+#---------------------------------------------------
+       #bytes #repetitions      t[usec]   Mbytes/sec
+            0         1000         0.21         0.00
+         1024         1000         0.52      1969.23
+      1048576           40        98.70     10623.87
+
+#-----------------------------------------------------------------------------
+# Benchmarking Sendrecv
+# #processes = 4
+#-----------------------------------------------------------------------------
+       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]   Mbytes/sec
+            0         1000         0.33         0.35         0.34         0.00
+         1024         1000         0.88         0.91         0.90      2250.55
+      1048576           40       188.10       190.42       189.30     11013.30
+"""
+IMB_COLLECTIVES = f"""\
+{IMB_HEAD}
+#----------------------------------------------------------------
+# Benchmarking Allreduce
+# #processes = 4
+#----------------------------------------------------------------
+       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
+            0         1000         0.03         0.04         0.03
+         1024         1000         2.31         2.62         2.47
+      1048576           40       402.11       431.07       420.60
+
+#----------------------------------------------------------------
+# Benchmarking Allgather
+# #processes = 4
+#----------------------------------------------------------------
+       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
+         1024         1000         2.05         2.11         2.08
+       262144          160       150.20       155.41       152.90
+      1048576 out-of-mem.; needed X=   1.125 GB; use flag "-mem 1.13" or MAX_MEM_USAGE>=1.13 (IMB_mem_info.h)
+
+#---------------------------------------------------
+# Benchmarking Barrier
+# #processes = 4
+#---------------------------------------------------
+ #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
+         1000         0.80         0.83         0.81
+
+
+# All processes entering MPI_Finalize
+"""
 SHMOO = """\
 [CUDA Bandwidth Test] - Starting...
 Running on...
@@ -406,6 +476,7 @@ box:1:2 [0] NCCL INFO     AllReduce |    24.0/   6.2 |    44.5/  58.5 |    84.4/
 """
 OTHERS = {
     "osu": (OSU_LATENCY, OSU_BW, OSU_PAIRS, OSU_LATENCY + OSU_BW),
+    "imb": (IMB_MESSAGES, IMB_COLLECTIVES),
     "all_reduce_bench": (BENCH, TRIALS),
     "aiconfigurator": (AICONFIGURATOR,),
     "pairs": (FLEET,),

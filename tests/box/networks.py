@@ -1,14 +1,21 @@
-"""Whether emulated networks can be had, for the tests that need one."""
+"""What tests on emulated networks need: they belong to `make oracles`, and skip where no network can be emulated."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TypeVar
 
 import pytest
 
 from tests.tools.emulate import emulated
 
+Test = TypeVar("Test", bound=Callable[..., object])
 
+
+@cache
 def why_not() -> str:
-    """What is missing; nothing if a network can be made."""
+    """Return what is missing; nothing if a network can be made."""
     try:
         with emulated(1, 1e6, 1e-3):
             return ""
@@ -16,5 +23,7 @@ def why_not() -> str:
         return str(error)
 
 
-_reason = why_not()
-needs_network = pytest.mark.skipif(bool(_reason), reason=_reason or "there is one")
+def needs_network(test: Test) -> Test:
+    """Mark a test; whether a network can be made is tried when the first such test runs."""
+    uses_one: Test = pytest.mark.usefixtures("_skip_without_network")(test)
+    return pytest.mark.oracle(uses_one)

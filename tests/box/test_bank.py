@@ -58,8 +58,8 @@ def test_the_bank_has_what_it_promises_is_small_and_is_shipped() -> None:
     assert set(FOLDER.iterdir()) <= {path for pattern in patterns for path in package.glob(pattern)}
 
 
-def test_the_readme_lists_the_bank() -> None:
-    rows = (ROOT / "README.md").read_text().partition("| `bank:` names")[2].partition("\n\n")[0]
+def test_the_guide_lists_the_bank() -> None:
+    rows = (ROOT / "docs" / "gpu_box.md").read_text().partition("| `bank:` names")[2].partition("\n\n")[0]
     listed = []
     for head, choices, tail in re.findall(r"`([a-z0-9_]+)(?:\{([a-z0-9_,]+)\}([a-z0-9_]*))?`", rows):
         listed += [f"{head}{one}{tail}" for one in choices.split(",")]

@@ -16,6 +16,7 @@ import pytest
 
 from rankscope.box import Profile
 from rankscope.box import read_log as box_read_log
+from rankscope.box.logs import READERS as COMMON
 from rankscope.box.logs import merged
 from rankscope.cli import main
 from rankscope.common.storage import StorageError
@@ -306,6 +307,104 @@ def test_osu_is_read(tmp_path: Path) -> None:
     assert seconds(found, "allreduce", 65536, in_place=False) == pytest.approx(137.9e-6)
 
 
+def test_messages_of_the_intel_mpi_benchmarks_are_read(tmp_path: Path) -> None:
+    ping, together = read(tmp_path, made.IMB_MESSAGES)
+    assert (ping.num_ranks, together.num_ranks) == (2, 4)
+    assert [point.num_bytes for point in ping.points] == [0, 1024, 2**20]
+    assert seconds(ping, "ping_pong", 1024) == pytest.approx(0.52e-6)
+    assert seconds(together, "together", 2**20) == pytest.approx(190.42e-6)  # t_max
+    assert ping.provenance["source"] == {"program": "IMB-MPI1 2021.7"}
+    assert together.backend == "mpi"
+    in_mib = made.IMB_MESSAGES.replace("10623.87", "10131.71").replace("1969.23", "1878.00")  # as old versions print
+    assert seconds(read(tmp_path, in_mib)[0], "ping_pong", 2**20) == pytest.approx(98.70e-6)
+
+
+def test_collectives_of_the_intel_mpi_benchmarks_are_read(tmp_path: Path) -> None:
+    allreduce, allgather = read(tmp_path, made.IMB_COLLECTIVES)
+    assert figures(allreduce) == [(1024, False, pytest.approx(2.62e-6)), (2**20, False, pytest.approx(431.07e-6))]
+    assert [point.num_bytes for point in allgather.points] == [4 * 1024, 2**20]  # the whole buffer of four ranks
+    assert seconds(allgather, "allgather", 4096) == pytest.approx(2.11e-6)
+    assert "1 size not measured" in allgather.provenance["source"]["notes"]
+    assert "times are t_max" in allreduce.provenance["source"]["notes"]
+    without_title = made.IMB_COLLECTIVES.removeprefix(made.IMB_HEAD)
+    assert [found.points for found in read(tmp_path, without_title)] == [allreduce.points, allgather.points]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("# #processes = 4\n", "", r"line \d+: the number of processes of Allreduce is not stated"),
+        ("# #processes = 4", "# #processes = 99999999999", r"line \d+: #processes must be a number from 1 to 1048576"),
+        ("# #processes = 4", "# ( 2 groups of 2 processes each running simultaneous )", r"\(-multi\) are not read"),
+        ("t_max[usec]", "t_most[usec]", r"line \d+: the header must have #bytes, #repetitions and t_min\[usec\]"),
+        ("  1048576           40 ", "     1024           40 ", r"line \d+: must be a larger size than 1024, got 1024"),
+        ("  1048576           40 ", "      512           40 ", r"line \d+: must be a larger size than 1024, got 512"),
+        ("  1048576 out-of-mem", "   262144 out-of-mem", r"line \d+: must be a larger size than 262144, got 262144"),
+        ("# Benchmarking Allreduce", "# Benchmarking Multi-Allreduce", r"line 19: groups .*\(-multi\) .*: Multi-Allr"),
+        ("# Benchmarking Barrier", "# Benchmarking Multi-Barrier", r"line \d+: groups .*\(-multi\) .*: Multi-Barrier"),
+        ("  2.62 ", "  2.22 ", r"line \d+: must have t_min ≤ t_avg ≤ t_max"),
+        ("         2.31         2.62         2.47", "         2.31", r"line \d+: the row is cut or malformed"),
+        ("# Benchmarking Allreduce", "# Allreduce", r"line \d+: a header without a line '# Benchmarking' above it"),
+        ("# Benchmarking Allreduce", "# Benchmarking Exchange", ""),
+    ],
+)
+def test_a_log_of_the_intel_mpi_benchmarks_that_is_damaged_is_refused(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert old in made.IMB_COLLECTIVES
+    text = made.IMB_COLLECTIVES.replace(old, new, 1)
+    if not message:
+        assert [found.points[0].what for found in read(tmp_path, text)] == ["allgather"]
+        return
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize("part", ["P2P", "MPI-P2P", "MPI-NBC", "MPI-2", "RMA", "MPI-1.5"])
+def test_other_parts_of_the_intel_mpi_benchmarks_are_refused_by_name(tmp_path: Path, part: str) -> None:
+    other = made.IMB_MESSAGES.replace("MPI-1 part", f"{part} part")
+    with pytest.raises(
+        ValueError, match=f"line 2: only the MPI-1 part of the Intel MPI Benchmarks is read, got '{part}'"
+    ):
+        read(tmp_path, other)
+    with pytest.raises(ValueError, match=rf"line \d+: only the MPI-1 part .*, got '{part}'"):
+        read(tmp_path, made.IMB_COLLECTIVES + other)
+
+
+def test_older_titles_of_the_intel_mpi_benchmarks_are_read(tmp_path: Path) -> None:
+    for title, program in (
+        ("Intel (R) MPI Benchmark Suite V3.2.4, MPI-1 part", "IMB-MPI1 3.2.4"),
+        ("Intel(R) MPI Benchmarks 2019 Update 6, MPI-1 part", "IMB-MPI1 2019"),
+    ):
+        text = made.IMB_MESSAGES.replace("Intel(R) MPI Benchmarks 2021.7, MPI-1 part", title)
+        assert read(tmp_path, text)[0].provenance["source"] == {"program": program}
+
+
+def test_a_ping_pong_of_other_than_two_processes_is_refused(tmp_path: Path) -> None:
+    text = made.IMB_MESSAGES.replace("# #processes = 2", "# #processes = 4")
+    with pytest.raises(ValueError, match=r"line \d+: PingPong must state #processes = 2, got 4"):
+        read(tmp_path, text)
+
+
+IMB_TIMES = re.compile(r"^ +(?:1024|262144|1048576) +\d.*\n", re.MULTILINE)  # rows of sizes above 0
+
+
+@pytest.mark.parametrize("instead", ["", "      1024 time-out.; Time limit (secs_per_sample * msg_sizes_list_len)\n"])
+def test_a_table_without_times_is_left_out_if_another_one_has_them(tmp_path: Path, instead: str) -> None:
+    first, second = made.IMB_COLLECTIVES.split("# Benchmarking Allgather")
+    untimed = IMB_TIMES.sub("", first)  # only the row of 0 bytes is left
+    if instead:
+        untimed = IMB_TIMES.sub(instead, first, count=1)
+        untimed = IMB_TIMES.sub("", untimed)
+    (allgather,) = read(tmp_path, untimed + "# Benchmarking Allgather" + second)
+    assert allgather.points[0].what == "allgather"
+    with pytest.raises(ValueError, match=r"line \d+: the table of Allreduce has no rows with times"):
+        read(tmp_path, untimed)
+    cut = "\n".join(line for line in first.split("\n") if not line.startswith("   "))
+    with pytest.raises(ValueError, match="Allreduce has no"):
+        read(tmp_path, cut + "# Benchmarking Allgather" + second)
+
+
 def test_all_reduce_bench_is_read(tmp_path: Path) -> None:
     found = one(tmp_path, made.BENCH)
     assert (found.num_ranks, found.protocol["iterations"]) == (32, 20)
@@ -388,7 +487,7 @@ def test_every_kind_is_recognised_and_can_be_forced(tmp_path: Path, kind: str) -
 @pytest.mark.parametrize("kind", RARE)
 def test_the_library_reads_no_rare_logs(tmp_path: Path, kind: str) -> None:
     (tmp_path / "a.log").write_text(made.OTHERS[kind][0])
-    with pytest.raises(ValueError, match="not a log of nccl-tests, osu, all_reduce_bench, nvbandwidth, p2p"):
+    with pytest.raises(ValueError, match=f"not a log of {', '.join(COMMON)}"):
         box_read_log(tmp_path / "a.log")
 
 
@@ -650,6 +749,7 @@ OFF_BY_A_DIGIT = {  # what is replaced in a log, by what is off by a digit, and 
     "OSU": (made.OSU_PAIRS, "9418651.23", "9418700.00", "9644700.00", "line 6: 9644.70 MB/s are not 9418700.00"),
     "bench": (made.BENCH, "12.47GBps", "12.51GBps", "12.77GBps", "line 6: busbw 12.51 does not fit"),
     "trials": (made.TRIALS, "busbw: 667.9252", "busbw: 668.1", "busbw: 684.0", "no throughput fits a busbw of 66"),
+    "IMB": (made.IMB_MESSAGES, "10623.87", "10624.90", "11140.00", "10624.90 MB/s are not 1048576 bytes in 98.70 µs"),
     "sums": (made.NVBANDWIDTH, "memcpy_ce 51.97", "memcpy_ce 52.00", "memcpy_ce 53.22", "do not have the sum 52.00"),
     "shmoo": (made.SHMOO, "12.4 GB/s", "12.6 GB/s", "12.9 GB/s", "line 9: 12.6 GB/s is not 60000000 bytes in 0.00484"),
     "hip": (made.HIP, "21.6897 21", "21.7000 21", "22.0500 21", "line 8: 21.7000 ms are not 536870912 bytes"),

@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -15,12 +16,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from rankscope.box import Profile
 from rankscope.box.measuring import rank as measure_collectives
-from rankscope.box.measuring.plan import MEASURED, Protocol, collective_keys, key_of, keys_of, link_keys
+from rankscope.box.measuring.plan import (
+    MEASURED,
+    Protocol,
+    builder_options,
+    collective_keys,
+    key_of,
+    keys_of,
+    link_keys,
+)
 from rankscope.box.measuring.rank import CollectiveBuffers, check, collective_tasks, method, neighbours, pair, points_of
 from rankscope.box.measuring.run import measure
 from rankscope.box.measuring.turns import measure_all
-from rankscope.collectives import ALGORITHMS
+from rankscope.box.tables import predicted
+from rankscope.collectives import ALGORITHMS, Schedule
 from rankscope.collectives.timing import Ranks, TimedTask, go_first
 from rankscope.ranks import RankError, in_threads
 
@@ -307,7 +318,7 @@ def test_a_run_at_the_place_of_another_is_caught(collective: str) -> None:
             (key,) = collective_keys(collective, 4 * num_elements, [2], ["native"])
             buffers = CollectiveBuffers(collective, 4 * num_elements, ranks)
             right = method(key, buffers, ranks)
-            turned = buffers.given.roll(num_elements // 2 if collective != "allgather" else 1)
+            turned = buffers.input.roll(num_elements // 2 if collective != "allgather" else 1)
             with pytest.raises(RuntimeError, match="wrong result"):
                 check(key, lambda given, right=right, turned=turned: right(turned), buffers)
 
@@ -336,6 +347,59 @@ def test_keys_are_all_different_and_of_whole_elements(sizes: list[int], quads: i
     assert len(set(keys)) == len(keys)
     assert all(num_bytes % 4 == 0 for _, num_bytes, _ in keys)
     assert any(dict(options).get("algorithm") == "native" for _, _, options in keys)
+
+
+def segmented_by_nodes(num_ranks: int, gpus_per_node: int | None = None, num_segments: int = 4) -> Schedule:
+    """A user's builder with both options; it refuses odd numbers of ranks, and needs the ranks of a node."""
+    if num_ranks % 2:
+        raise ValueError(f"num_ranks must be even, got {num_ranks}")
+    return ALGORITHMS["allreduce"]["segmented_ring"](num_ranks, num_segments=num_segments)
+
+
+def test_a_builder_that_refuses_a_number_of_ranks_is_left_out_and_the_others_are_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "users", segmented_by_nodes)
+    names = [dict(options)["algorithm"] for _, _, options in collective_keys("allreduce", 4096, [3])]
+    assert {"native", "ring"} <= set(names)
+    assert "users" not in names
+    assert "users" in [dict(options)["algorithm"] for _, _, options in collective_keys("allreduce", 4096, [4])]
+
+
+def test_a_builder_is_arranged_by_its_own_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "users", segmented_by_nodes)
+    assert builder_options("allreduce", "users", 2**24, [4, 4]) == {"gpus_per_node": 4, "num_segments": 4}
+    assert builder_options("allreduce", "users", 2**24, [8]) == {"num_segments": 4}
+    assert builder_options("allreduce", "torus_2d", 2**24, [8] * 2) == {"shape": (2, 8)}
+    assert builder_options("allreduce", "torus_3d", 2**24, [2] * 4) == {"shape": (2, 2, 2)}
+    assert builder_options("allreduce", "torus_2d", 2**24, [3, 5]) == {}
+    assert builder_options("allreduce", "hierarchical_ring", 2**24, [4, 4]) == {"gpus_per_node": 4}
+    assert builder_options("allreduce", "native", 2**24, [4, 4]) == {}
+
+
+def test_nodes_of_one_rank_are_told_to_a_builder_whose_default_would_be_larger_nodes() -> None:
+    assert builder_options("allreduce", "hierarchical_ring", 2**20, [1] * 4) == {"gpus_per_node": 1}
+    assert builder_options("allreduce", "hierarchical_ring", 2**20, [4]) == {}
+    assert builder_options("allreduce", "hierarchical_ring", 2**20, [1, 2]) == {}
+    assert builder_options("allreduce", "torus_2d", 2**20, [1] * 4) == {}
+
+
+def test_the_points_of_a_stored_measurement_of_one_rank_per_node_are_planned() -> None:
+    folder = Path(__file__).parents[2] / "notebooks" / "profiles"
+    profile = Profile.load(folder / "emulated_100mbit_5ms_4_ranks.json")
+    assert profile.ranks_per_node == (1, 1, 1, 1)
+    points = profile.select("allreduce")
+    assert any(point.options.get("gpus_per_node") == 1 for point in points)
+    for point in points:
+        names = [str(point.options["algorithm"])]
+        places = [bool(point.options["in_place"])]
+        assert point.key in collective_keys("allreduce", point.num_bytes, profile.ranks_per_node, names, places)
+
+
+def test_a_hierarchical_ring_of_nodes_of_one_rank_is_predicted_as_the_ring_that_it_is() -> None:
+    profile = Profile.load("bank:h100_fleet_10x1")
+    seconds = predicted(profile, "allreduce", "hierarchical_ring", 2**26).makespan_s
+    assert seconds == pytest.approx(predicted(profile, "allreduce", "ring", 2**26).makespan_s, rel=0.01)
 
 
 def test_sizes_that_do_not_fit_into_memory_are_left_out_and_told() -> None:

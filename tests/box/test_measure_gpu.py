@@ -80,6 +80,7 @@ def dry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known: Profile) -> Path
     return tmp_path / "gpu.json"
 
 
+@pytest.mark.oracle
 def test_the_script_prints_every_table_and_writes_every_point(
     dry: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +143,7 @@ print(len(points), lines.count("the two agree"))
 """
 
 
+@pytest.mark.oracle
 def test_the_script_needs_nothing_that_a_bare_machine_lacks(tmp_path: Path) -> None:
     lacking = ("cloudpickle", "pytest", "hypothesis", "ipywidgets", "IPython", "sklearn", "nbformat", "psutil")
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules |= dict.fromkeys({lacking})\n")

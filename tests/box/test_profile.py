@@ -159,6 +159,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"clean": "11"}, "clean must be a list, got '11'"),
     ({"options": ["ring"]}, "options must be a mapping"),
     ({"options": {"segments": 1.5}}, "options must be .*got 'segments': 1.5"),
+    ({"options": {"shape": [2, "a"]}}, "options must be .*got 'shape': .2, 'a'."),
+    ({"options": {"shape": []}}, r"options must be .*got 'shape': \[\]"),
+    ({"options": {"shape": [4]}}, r"options must be .*got 'shape': \[4\]"),
+    ({"options": {"shape": [True, 2]}}, r"options must be .*got 'shape': \[True, 2\]"),
+    ({"options": {"algorithm": [1, 2]}}, r"options must be .*got 'algorithm': \[1, 2\]"),
+    ({"options": {"link": [1]}}, r"options must be .*got 'link': \[1\]"),
+    ({"options": {"in_place": (0, 1)}}, r"options must be .*got 'in_place': \(0, 1\)"),
+    ({"options": {"num_segments": [2]}}, r"options must be .*got 'num_segments': \[2\]"),
+    ({"options": {"num_segments": [2, 4]}}, r"options must be .*got 'num_segments': \[2, 4\]"),
     ({"options": {"a": "\x1b[2J"}}, "options must be printable .*got 'a': .*x1b"),
     ({"options": {1: "a"}}, "options must be .*got 1"),
 ]
@@ -316,6 +325,20 @@ def test_a_prediction_is_the_twin_with_each_message_by_its_piece() -> None:
         plain = simulate_executor(build("allreduce", "ring", 4), size, made.cluster())
         assert timeline.makespan_s != pytest.approx(plain.makespan_s, rel=0.01)
     assert made.predict("allreduce", "segmented_ring", 2**22, num_segments=4).makespan_s > 0
+
+
+def test_the_shape_of_a_torus_is_stored_shown_and_predicted_with(tmp_path: Path) -> None:
+    tall = point("allreduce", 2**20, 1.0, algorithm="torus_2d", in_place=True, shape=[4, 1])
+    stored = profile((*links(), tall))
+    path = tmp_path / "a.json"
+    stored.save(path)
+    (loaded,) = Profile.load(path).select("allreduce")
+    assert loaded == tall
+    assert loaded.options["shape"] == (4, 1)
+    assert loaded.builder_words == "shape=4×1"
+    square_s = stored.predict("allreduce", "torus_2d", 2**20).makespan_s
+    assert stored.point_s(loaded) == stored.predict("allreduce", "torus_2d", 2**20, shape=(4, 1)).makespan_s
+    assert stored.point_s(loaded) > square_s
 
 
 def test_a_measured_point_is_predicted_with_its_own_options() -> None:

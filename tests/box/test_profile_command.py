@@ -33,7 +33,7 @@ from rankscope.box.measuring.plan import Protocol
 from rankscope.box.measuring.run import measure
 from rankscope.box.profile import Point
 from rankscope.cli.ending import interruptible
-from rankscope.ranks import RankError, crew
+from rankscope.ranks import RankError, fork_server
 
 from ..ports import free_port
 from ..processes import NOT_HANGING_S, alive, children, hears_hangups, soon
@@ -58,7 +58,7 @@ measure(sys.argv[1], {MANY}, num_ranks=2, report=lambda progress: print(progress
 @pytest.fixture(autouse=True)
 def _no_rank_is_left() -> Iterator[None]:
     yield
-    assert crew._current is None or soon(lambda: not children(crew._current.pid))
+    assert fork_server._current is None or soon(lambda: not children(fork_server._current.pid))
 
 
 def profile_command(path: Path, *words: str) -> tuple[int, str, str]:
@@ -345,6 +345,7 @@ def kill_the_server(name: str, *args: Any) -> Any:
     return getattr(measure_rank, name)(*args)
 
 
+@pytest.mark.oracle
 def test_a_server_that_is_killed_is_one_line_and_another_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,6 +401,7 @@ def finish(path: Path, known: dict[Any, Point]) -> None:
     assert profile == Profile.load(path)
 
 
+@pytest.mark.oracle
 # one that hits Python's own socketpair leaves two sockets for the garbage collector to close
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_interrupts_at_random_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,6 +430,7 @@ def test_interrupts_at_random_lose_nothing(tmp_path: Path, monkeypatch: pytest.M
     finish(path, known)
 
 
+@pytest.mark.oracle
 def test_kills_at_random_lose_nothing_and_leave_nobody(tmp_path: Path) -> None:
     chance, path = random.Random(6), tmp_path / "machine.json"
     known: dict[Any, Point] = {}
@@ -490,6 +493,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
         (["doctor"], b"\x1b[?25l", b"rankscope: interrupted"),
     ],
 )
+@pytest.mark.oracle
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_leaves_no_hidden_cursor(
     sent: signal.Signals, words: list[str], sign: bytes, said: bytes, tmp_path: Path
@@ -514,6 +518,7 @@ def test_a_signal_leaves_no_hidden_cursor(
     assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
 
 
+@pytest.mark.oracle
 def test_a_terminal_that_is_closed_ends_a_command_without_a_traceback(tmp_path: Path) -> None:
     """The kernel sends SIGHUP, and nothing can be written to the terminal any more."""
     errors = tmp_path / "errors"
@@ -541,6 +546,7 @@ def test_a_terminal_that_is_closed_ends_a_command_without_a_traceback(tmp_path: 
     assert Profile.load(tmp_path / "machine.json").points == ()
 
 
+@pytest.mark.oracle
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
     """As SIGHUP is under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

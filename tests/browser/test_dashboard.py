@@ -141,7 +141,6 @@ def drive(page: Page, entry: Entry, given: list[Any]) -> int:
 
 
 @pytest.mark.browser
-@pytest.mark.slow
 def test_every_control_of_every_explorer_moves_and_no_request_leaves_the_machine(tmp_path: Path) -> None:
     find_browser()
     screenshot = ROOT / "test-artifacts" / "dashboard.png"
@@ -169,7 +168,7 @@ def test_every_control_of_every_explorer_moves_and_no_request_leaves_the_machine
     assert not list((tmp_path / "voila").glob("voila_*")), "connection files"
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 def test_without_the_token_it_shows_nothing(tmp_path: Path) -> None:
     with dashboard(tmp_path / "voila") as (address, _), urlopen(address.split("?")[0], timeout=START_S) as answer:
         assert "/login" in answer.url

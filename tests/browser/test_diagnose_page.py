@@ -26,7 +26,6 @@ ATTACK = """() => {
 
 
 @pytest.mark.browser
-@pytest.mark.slow
 def test_its_own_style_holds_and_nothing_else_does(tmp_path: Path) -> None:
     find_browser()
     traces = tmp_path / "traces"

@@ -41,7 +41,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Page, str]]:
 
 
 @pytest.mark.browser
-@pytest.mark.slow
 def test_notebook_01_runs_and_its_explorer_follows_the_keyboard(lab: tuple[Page, str]) -> None:
     page, address = lab
     open_and_run_all(page, address, NOTEBOOK_01)

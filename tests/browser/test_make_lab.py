@@ -39,7 +39,7 @@ ARTIFACTS = ROOT / "test-artifacts"
 FIRST, RUN = "00_start_here.ipynb", "01_who_reads_what.ipynb"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 OURS = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "TZ")  # what the server knows of this environment
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = pytest.mark.browser
 
 
 def git(folder: Path, *words: str) -> str:

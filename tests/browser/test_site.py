@@ -82,7 +82,7 @@ def pages(site: Path) -> list[Path]:
     return sorted(site.rglob("*.html"))
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 def test_every_notebook_and_every_link_is_there(site: Path) -> None:
     notebooks = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
     assert notebooks <= {path.stem for path in (site / "notebooks").glob("*.html")}
@@ -90,7 +90,6 @@ def test_every_notebook_and_every_link_is_there(site: Path) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.slow
 def test_every_page(site: Path, page: Page) -> None:
     """It asks nothing of anybody, its script runs, its text can be read, and it is no wider than its window.
 
@@ -120,7 +119,6 @@ def test_every_page(site: Path, page: Page) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_what_is_wrong_with_a_page_is_seen(site: Path, page: Page, scheme: Literal["light", "dark"]) -> None:
     asked: list[str] = []
@@ -137,7 +135,6 @@ def test_what_is_wrong_with_a_page_is_seen(site: Path, page: Page, scheme: Liter
 
 
 @pytest.mark.browser
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "found"),
     [
@@ -157,7 +154,6 @@ def test_search_works_from_disk(site: Path, page: Page, words: str, found: str) 
 
 
 @pytest.mark.browser
-@pytest.mark.slow
 def test_one_walks_through_the_notebooks(site: Path, page: Page) -> None:
     stems = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
     for stem, after in pairwise(stems):
@@ -205,7 +201,6 @@ def dead_controls(place: Locator) -> list[str]:
 
 
 @pytest.mark.browser
-@pytest.mark.slow
 @pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
 def test_an_explorer_moves_from_disk(site: Path, page: Page, entry: Entry) -> None:
     """Every control that is enabled changes what is shown, a disabled one says why, and nothing is asked for."""
@@ -228,7 +223,6 @@ def test_an_explorer_moves_from_disk(site: Path, page: Page, entry: Entry) -> No
 
 
 @pytest.mark.browser
-@pytest.mark.slow
 def test_all_explorers_are_on_one_page(site: Path, page: Page) -> None:
     page.goto((site / "explorers.html").as_uri())
     places = page.locator(".explorer").all()
@@ -238,7 +232,6 @@ def test_all_explorers_are_on_one_page(site: Path, page: Page) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.slow
 def test_a_collective_plays_and_pauses(site: Path, page: Page) -> None:
     page.goto((site / "explorers.html").as_uri())
     place = opened(page.locator(".explorer[data-states^=player_]"))
@@ -252,7 +245,6 @@ def test_a_collective_plays_and_pauses(site: Path, page: Page) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.slow
 def test_a_dead_control_is_seen(site: Path, page: Page, tmp_path: Path) -> None:
     grid = Shown("uneven").grid(only_ends=True)
     drawn = grid.drawn()
@@ -268,7 +260,6 @@ def test_a_dead_control_is_seen(site: Path, page: Page, tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.slow
 def test_without_a_script_an_explorer_is_a_picture(site: Path, page: Page) -> None:
     browser = page.context.browser
     assert browser

@@ -17,7 +17,7 @@ from random import Random
 from rankscope.box import Profile
 from rankscope.common import folders
 
-from .. import strangers
+from ..foreign_folders import ForeignFolders
 from ..processes import alive, hears_hangups
 from .pool import Verdict, left_behind, run_in_threads
 
@@ -101,7 +101,7 @@ def _case(seed: int, number: int) -> Verdict:
             tempfile.TemporaryDirectory(prefix="campaign-", dir=shm if shm.is_dir() else None) as memory,
         ):
             begun = time.monotonic()
-            planted = strangers.Planted(Path(folder), Path(memory))
+            planted = ForeignFolders(Path(folder), Path(memory))
             wrong, hit = _signalled(job, how, chance, 0.5**attempt, Path(folder), Path(memory), planted)
             changed = planted.changed()
             if changed:
@@ -113,7 +113,13 @@ def _case(seed: int, number: int) -> Verdict:
 
 
 def _signalled(
-    job: str, how: str, chance: Random, share: float, folder: Path, memory: Path, planted: strangers.Planted
+    job: str,
+    how: str,
+    chance: Random,
+    share: float,
+    folder: Path,
+    memory: Path,
+    planted: ForeignFolders,
 ) -> tuple[str, bool]:
     """Run a job, send a signal to one of its processes; return what is wrong afterwards, and whether it was hit."""
     mark, out, err = str(memory), folder / "out", folder / "err"

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from rankscope.common import folders
 
-from .. import strangers
+from ..foreign_folders import ForeignFolders
 from ..processes import children
 
 CASE_S = 10.0  # of a processor: the largest file that is read takes 4
@@ -202,7 +202,7 @@ def _serve(line: Any, kind: str, seed: int, folder: str) -> None:
     folders.memory = lambda: memory
     warnings.simplefilter("ignore")
     make = import_module(kind).prepare(made)
-    theirs = strangers.Planted(made, memory)
+    theirs = ForeignFolders(made, memory)
     vm_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     limit = vm_bytes + 4 * MOST_BYTES  # what is mapped, not only what is used
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))

@@ -32,11 +32,21 @@ from rankscope.timeline import Timeline
 from rankscope.train.ddp import LocalStep
 
 from .. import bombs
+from ..box import logs_made
 from ..box.nccl.test_topology import dump as topology_dump
 from ..diagnose.made_dumps import entry
 from ..diagnose.made_traces import write_traces
 from ..explorers.cases import all_cases
-from ..test_no_files import INPUTS, LOG, NO_FILES, NO_INPUTS, OUTPUTS
+from ..test_no_files import (
+    INPUTS,
+    NO_FILES,
+    NO_INPUTS,
+    OUTPUTS,
+    TRIED,
+    PathParameter,
+    ending_of,
+    ways_to_say,
+)
 from .commands import judge
 from .files import STORED
 from .pool import Case, Wrong, peak_bytes
@@ -330,25 +340,32 @@ def _state_line(chance: Random, work: Path) -> Case:
 
 
 def _no_input(chance: Random, work: Path) -> Case:
-    place, what = chance.choice(list(INPUTS)), chance.choice(list(NO_INPUTS))
+    place = chance.choice(INPUTS)
+    what = chance.choice(list(NO_INPUTS))
     path = NO_INPUTS[what](work / chance.choice(["rank0.json", "trace_0", "a.json.gz", "b.log"]))
-    return _command(INPUTS[place].replace("IN", str(path)).split(), work, what)
+    return _command(_words(chance, place, str(path)), work, what)
 
 
 def _no_output(chance: Random, work: Path) -> Case:
-    places = [one for one in OUTPUTS if one[0] != "profile" or chance.random() < 0.1]
-    words = OUTPUTS[chance.choice(places)].split()
+    places = [place for place in OUTPUTS if place.command != "profile" or chance.random() < 0.1]
+    place = chance.choice(places)
     what = chance.choice(list(NO_FILES))
-    (name,) = (word for word in words if word.startswith("OUT"))
+    name = f"out{ending_of(place)}"
     NO_FILES[what](work / name)
-    return _command(words, work, what)
+    return _command(_words(chance, place, name), work, what)
+
+
+def _words(chance: Random, place: PathParameter, path: str) -> list[str]:
+    """Return a command line that gives this path as a parameter, with other words that may fit it or not."""
+    words = chance.choice(list(ways_to_say(place)))
+    return [path if word == TRIED else word for word in words]
 
 
 def _command(words: list[str], work: Path, what: str) -> Case:
     def run() -> None:
         Profile.load(STORED["profile"]).save("good.json")
-        Path("log.txt").write_text(LOG)
-        Path("topo.xml").write_text(topology_dump([[]] * 4))
+        Path("all_reduce.log").write_text("\n".join(logs_made.table()))
+        Path("topo.xml").write_text(topology_dump([[]] * 8))
         Path("traces").mkdir()
         write_traces(Path("traces"), STEP, lambda num_bytes: 1e-3)
         before = {path: os.lstat(path).st_ino for path in work.iterdir()}

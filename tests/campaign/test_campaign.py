@@ -14,8 +14,8 @@ import pytest
 from rankscope.box import Profile
 from rankscope.common import folders
 
-from .. import strangers
 from ..diagnose.store_job import Result, Settings
+from ..foreign_folders import ForeignFolders
 from ..processes import soon
 from . import __main__ as entry
 from . import commands, kills, names, pool, stores, structures
@@ -32,7 +32,7 @@ SAMPLE = {
 }  # seed and number of cases
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("kind", SAMPLE)
 def test_a_sample_finds_nothing(kind: str) -> None:
     seed, count = SAMPLE[kind]
@@ -142,7 +142,7 @@ def test_the_exit_status_says_whether_there_are_violations(
 
 def test_the_judge_of_folders_of_others(tmp_path: Path) -> None:
     """Whatever is deleted, changed or added in them is told, and then they are as before."""
-    planted = strangers.Planted(tmp_path)
+    planted = ForeignFolders(tmp_path)
     assert planted.changed() == []
     (tmp_path / "rankscope-a1b2c3d4").mkdir()  # one that was left behind
     assert [path.name for path in planted.others(tmp_path)] == ["rankscope-a1b2c3d4"]
@@ -175,7 +175,7 @@ def test_the_judge_of_a_job_with_a_stopped_store() -> None:
 @pytest.mark.slow
 def test_a_sweep_by_name_and_age_alone_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What rankscope did once: a folder without a marker that was old enough was deleted."""
-    planted = strangers.Planted(tmp_path)
+    planted = ForeignFolders(tmp_path)
 
     def sweep(place: Path) -> None:
         for folder in place.glob("rankscope-*"):

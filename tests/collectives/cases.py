@@ -10,7 +10,8 @@ from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, Schedule, Step, build
 from rankscope.collectives.algorithms import IN_SWITCH, algorithm_of, algorithms_of
 
-RANKS = [*range(1, 34), 64, 100]
+RANKS = [*range(1, 18), 24, 31, 32, 33, 64, 100]
+ALL_RANKS = [*range(1, 34), 64, 100]
 NAMES = [(collective, name) for collective in ALGORITHMS for name in algorithms_of(collective)]
 ROOTED = ("broadcast", "reduce", "scatter", "gather")
 WITH_COUNTS = [
@@ -29,7 +30,7 @@ def shapes(num_ranks: int, axes: int) -> list[tuple[int, ...]]:
     if axes == 1:
         return [(num_ranks,)]
     divisors = (size for size in range(1, num_ranks + 1) if num_ranks % size == 0)
-    return [(size, *rest) for size in divisors for rest in shapes(num_ranks // size, axes - 1)]
+    return [(size, *other_axes) for size in divisors for other_axes in shapes(num_ranks // size, axes - 1)]
 
 
 def options(collective: str, name: str, num_ranks: int) -> Iterator[dict[str, Any]]:
@@ -46,8 +47,8 @@ def options(collective: str, name: str, num_ranks: int) -> Iterator[dict[str, An
     if "counts" in algorithm.options and collective == "all_to_all":
         yield {"counts": [[(rank + 2 * peer) % 4 for peer in range(num_ranks)] for rank in range(num_ranks)]}
     elif "counts" in algorithm.options:
-        some = [rank * 5 % 4 for rank in range(num_ranks)]  # 0, 1, 2, 3, 0, …
-        yield from ({"counts": counts} for counts in (some, some[::-1], [0] * num_ranks))
+        uneven = [rank * 5 % 4 for rank in range(num_ranks)]  # 0, 1, 2, 3, 0, …
+        yield from ({"counts": counts} for counts in (uneven, uneven[::-1], [0] * num_ranks))
 
 
 def cluster_of(collective: str, name: str, num_ranks: int, link: Link, gamma: float) -> Cluster:

@@ -39,15 +39,15 @@ class Case(NamedTuple):
     seed: int
 
 
-class Found(NamedTuple):
-    """What it gave, and for each iteration the slowest rank's seconds and the ticks of 10 ms that the host took."""
+class TimedResult(NamedTuple):
+    """The result, and for each iteration the slowest rank's seconds and the ticks of 10 ms that the host took."""
 
     result: NDArray[Any]
     seconds: list[tuple[float, int]]
 
 
 def missing() -> str:
-    """Say what is to be installed; nothing if all is there."""
+    """Say what to install; nothing if all is installed."""
     lacking = [program for program in ("mpirun", "mpicc") if shutil.which(program) is None]
     return f"{' and '.join(lacking)} missing: {remedy('Open MPI')}" if lacking else ""
 
@@ -87,21 +87,23 @@ def command(
     return [*start, str(file), str(iterations), str(int(in_place)), str(margin_s), *words]
 
 
-def read(cases: Sequence[Case], file: Path, printed: str) -> list[Found]:
+def read(cases: Sequence[Case], file: Path, printed: str) -> list[TimedResult]:
     """Return what a run has written and printed."""
-    found, data = [], file.read_bytes()
+    results = []
+    data = file.read_bytes()
     for case, line in zip(cases, printed.strip().splitlines(), strict=True):
-        result, data = np.frombuffer(data[: 4 * case.count], case.dtype), data[4 * case.count :]
+        result = np.frombuffer(data[: 4 * case.count], case.dtype)
+        data = data[4 * case.count :]
         times = [word.split(":") for word in line.split()]
-        found.append(Found(result, [(float(seconds), int(ticks)) for seconds, ticks in times]))
+        results.append(TimedResult(result, [(float(seconds), int(ticks)) for seconds, ticks in times]))
     assert not data
-    return found
+    return results
 
 
 def allreduce(
     program: Path, num_ranks: int, algorithm: str, cases: Sequence[Case], iterations: int = 1, in_place: bool = True
-) -> list[Found]:
-    """Return what Open MPI makes of these cases over loopback."""
+) -> list[TimedResult]:
+    """Run these cases by Open MPI over loopback."""
     file = program.with_name(f"{algorithm}-{num_ranks}")
     words = command(program, num_ranks, algorithm, cases, file, iterations, in_place)
     done = subprocess.run(words, capture_output=True, text=True, timeout=400)

@@ -8,20 +8,30 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from fractions import Fraction
+from typing import NamedTuple
 
 from rankscope.cluster import Cluster
 from rankscope.collectives import Schedule
 
-Told = list[tuple[int, int, int, Fraction, Fraction, Fraction]]
+
+class Message(NamedTuple):
+    """All that one rank sends another in a step, and when it starts, ends and has been added to what is there."""
+
+    step: int
+    src: int
+    dst: int
+    start_s: Fraction
+    end_s: Fraction
+    added_s: Fraction
 
 
-def reference(schedule: Schedule, num_bytes: float, cluster: Cluster) -> tuple[float, Told]:
-    """When all is over, and (step, src, dst, start, end, added) of each message in its order."""
+def reference(schedule: Schedule, num_bytes: float, cluster: Cluster) -> tuple[float, list[Message]]:
+    """Return when all is over, and each message in its order."""
     sizes = [Fraction(size) for size in schedule.chunk_bytes(num_bytes).tolist()]
     ended = [Fraction()] * cluster.num_ranks  # when a rank's messages of earlier steps were over
     added = [[Fraction()] * cluster.num_ranks for _ in range(schedule.lag)]
     cards: dict[tuple[str, int], Fraction] = defaultdict(Fraction)  # when each is free
-    told: Told = []
+    all_messages: list[Message] = []
     for number, step in enumerate(schedule.steps()):
         messages: dict[tuple[int, int], tuple[Fraction, Fraction]] = {}
         for src, dst, chunk, count, reduce in zip(*(column.tolist() for column in step), strict=True):
@@ -46,9 +56,9 @@ def reference(schedule: Schedule, num_bytes: float, cluster: Cluster) -> tuple[f
         ended = list(enter)
         for (src, dst), (start, end, done) in played.items():
             ended[src], ended[dst] = max(ended[src], end), max(ended[dst], end)
-            told.append((number, src, dst, start, end, done))
+            all_messages.append(Message(number, src, dst, start, end, done))
         added = [*added[1:], adder]
-    return float(max([*ended, *added[-1]])), told
+    return float(max([*ended, *added[-1]])), all_messages
 
 
 def _in_switch(rows, merged, enter, adder, cluster):  # type: ignore[no-untyped-def]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,12 +38,12 @@ def test_small_messages_are_for_latency_and_large_ones_for_bandwidth() -> None:
 @pytest.mark.parametrize("size", [0.0, 1e4, 1e7])
 def test_every_candidate_takes_what_its_schedule_takes(cluster: Cluster, size: float) -> None:
     """The closed forms that `best` reads are those of the schedules with the very options that it names."""
-    found = best(size, cluster)
-    assert {candidate.algorithm for candidate in found.candidates} == set(ALGORITHMS["allreduce"])
-    times = [candidate.seconds for candidate in found.candidates]
+    ranking = best(size, cluster)
+    assert {candidate.algorithm for candidate in ranking.candidates} == set(ALGORITHMS["allreduce"])
+    times = [candidate.seconds for candidate in ranking.candidates]
     assert times == pytest.approx(sorted(times), rel=1e-9)
-    assert times[0] >= found.bound_s
-    for name, options, seconds in found.candidates:
+    assert times[0] >= ranking.bound_s
+    for name, options, seconds in ranking.candidates:
         schedule = build("allreduce", name, cluster.num_ranks, **options)
         assert simulate(schedule, size, cluster).makespan_s == pytest.approx(seconds, rel=1e-9)
 
@@ -53,17 +54,17 @@ def test_of_equal_times_the_first_registered_comes_first() -> None:
     for n in range(2, 17):
         for size in 2.0 ** np.arange(4, 31):
             ranked = best(size, Cluster.uniform(n, LINK, 3e-11), algorithms=["ring", "bidirectional_ring", "torus_2d"])
-            for one, two in zip(ranked.candidates, ranked.candidates[1:], strict=False):
-                if one.seconds == pytest.approx(two.seconds, rel=1e-12):
-                    assert names.index(one.algorithm) < names.index(two.algorithm)
+            for first, second in pairwise(ranked.candidates):
+                if first.seconds == pytest.approx(second.seconds, rel=1e-12):
+                    assert names.index(first.algorithm) < names.index(second.algorithm)
 
 
 def test_shapes_follow_the_nodes() -> None:
-    found = best(1e8, Cluster(3, 4, Link(2e-6, 300e9), LINK))
-    options = {candidate.algorithm: candidate.options for candidate in found.candidates}
+    ranking = best(1e8, Cluster(3, 4, Link(2e-6, 300e9), LINK))
+    options = {candidate.algorithm: candidate.options for candidate in ranking.candidates}
     assert options["torus_2d"] == {"shape": (3, 4)}
     assert options["hierarchical_ring"] == {"gpus_per_node": 4}
-    assert found.algorithm == "torus_2d"
+    assert ranking.algorithm == "torus_2d"
     cube = best(1e8, Cluster(4, 3, Link(2e-6, 300e9), LINK), algorithms=["torus_3d"])
     assert cube.candidates[0].options == {"shape": (2, 2, 3)}  # the last axis stays in the nodes
 
@@ -76,8 +77,8 @@ def test_your_own_algorithm_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
         return Schedule.of_steps(steps, **header)
 
     monkeypatch.setitem(ALGORITHMS["allreduce"], "star", star)
-    found = best(1e3, Cluster.uniform(4, LINK))
-    assert {c.algorithm: c.seconds for c in found.candidates}["star"] == pytest.approx(6 * LINK.seconds(1e3))
+    seconds = {c.algorithm: c.seconds for c in best(1e3, Cluster.uniform(4, LINK)).candidates}
+    assert seconds["star"] == pytest.approx(6 * LINK.seconds(1e3))
 
 
 def test_other_collectives() -> None:
@@ -101,25 +102,30 @@ def test_nothing_beats_the_bound(
     cluster = Cluster(nodes, gpus, intra, inter, gamma, ports, shared, own, switch)
     collective = data.draw(st.sampled_from(list(ALGORITHMS)))
     for size in (0.0, 1e3, 1e7):
-        found = best(size, cluster, collective)
-        assert found.seconds >= found.bound_s * (1 - 1e-12)
+        ranking = best(size, cluster, collective)
+        assert ranking.seconds >= ranking.bound_s * (1 - 1e-12)
 
 
 def test_the_bound_knows_slow_links_between_nodes() -> None:
     fast, slow = Link(1e-6, 300e9), Link(10e-6, 25e9)
-    cards, shared = Cluster(4, 8, fast, slow), Cluster(4, 8, fast, slow, shared_nic=True)
-    assert best(1e9, cards).bound_s == pytest.approx(2 * 3 / 4 * 1e9 / (8 * 25e9))  # eight cards per node
-    assert best(1e9, shared).bound_s == pytest.approx(2 * 3 / 4 * 1e9 / 25e9)
-    assert best(8.0, cards).bound_s == pytest.approx(10e-6)  # one message out of a node reaches all four
+    cards = Cluster(4, 8, fast, slow)
+    shared = Cluster(4, 8, fast, slow, shared_nic=True)
+
+    def bound_s(num_bytes: float, cluster: Cluster) -> float:
+        return best(num_bytes, cluster, algorithms=["ring"]).bound_s
+
+    assert bound_s(1e9, cards) == pytest.approx(2 * 3 / 4 * 1e9 / (8 * 25e9))  # eight cards per node
+    assert bound_s(1e9, shared) == pytest.approx(2 * 3 / 4 * 1e9 / 25e9)
+    assert bound_s(8.0, cards) == pytest.approx(10e-6)  # one message out of a node reaches all four
+    assert bound_s(1e9, Cluster(1, 8, fast, slow)) == pytest.approx(2 * 7 / 8 * 1e9 / 300e9)
     assert best(1e9, shared, "all_to_all").bound_s == pytest.approx(8 * 3 / 4 * 1e9 / 25e9)
-    assert best(1e9, Cluster(1, 8, fast, slow)).bound_s == pytest.approx(2 * 7 / 8 * 1e9 / 300e9)
 
 
 def test_a_switch_that_adds_has_algorithms_of_its_own() -> None:
     link, names = Link(1e-6, 450e9), set(ALGORITHMS["allreduce"])
     for nodes, name in ((1, "nvls"), (2, "nvls_tree")):
-        found = best(1e9, Cluster(nodes, 8, link, link, switch_adds=True))
-        assert {candidate.algorithm for candidate in found.candidates} == names | {name}
+        ranking = best(1e9, Cluster(nodes, 8, link, link, switch_adds=True))
+        assert {candidate.algorithm for candidate in ranking.candidates} == names | {name}
     assert best(1e9, Cluster(1, 8, link, link, switch_adds=True)).algorithm == "nvls"
     assert best(1e9, Cluster(1, 2, link, link, switch_adds=True)).algorithm != "nvls"  # two have nothing to merge
     assert {candidate.algorithm for candidate in best(1e9, Cluster(1, 8, link, link)).candidates} == names
@@ -168,26 +174,25 @@ def test_no_other_number_of_segments_does_much_better(collective: str, name: str
 H100_LINKS = Link(3e-6, 450e9), Link(8e-6, 50e9)  # NVLink 4 and 400 Gbit/s per GPU
 H100_NODES = [
     pytest.param(Cluster(nodes, 8, *H100_LINKS, switch_adds=True), size, id=f"{nodes} nodes, {size // 2**20} MiB")
-    for nodes, size in [(2, 2**24), (2, 2**28), (3, 2**24), (3, 2**28), (4, 2**24), (16, 2**24)]
+    for nodes, size in [(2, 2**24), (3, 2**28), (16, 2**24)]
 ]
 
 
 @pytest.mark.parametrize(("cluster", "size"), H100_NODES)
 def test_nvls_tree_gets_a_number_of_segments_that_no_other_beats_by_one_per_cent(cluster: Cluster, size: int) -> None:
     """Two segments lost 12 % to one on two nodes at 16 MiB, and `best` then recommended a slower algorithm."""
-    found = best(size, cluster, algorithms=["nvls_tree"])
-    assert found.candidates[0].options.keys() == {"gpus_per_node", "num_segments"}
+    ranking = best(size, cluster, algorithms=["nvls_tree"])
+    assert ranking.candidates[0].options.keys() == {"gpus_per_node", "num_segments"}
     for segments in (*range(1, 13), 16, 24, 32, 48):
         schedule = build("allreduce", "nvls_tree", cluster.num_ranks, gpus_per_node=8, num_segments=segments)
-        assert found.seconds <= 1.01 * simulate(schedule, size, cluster, detail="ranks").makespan_s
-    assert best(size, cluster).seconds <= found.seconds
+        assert ranking.seconds <= 1.01 * simulate(schedule, size, cluster, detail="ranks").makespan_s
+    assert best(size, cluster).seconds <= ranking.seconds
 
 
 @pytest.mark.parametrize(
     "cluster",
     [
         Cluster(1, 6, Link(0.0, 200e9), LINK, 1e-12),
-        Cluster(7, 8, Link(0.0, 200e9), Link(0.0, 25e9), 1e-12),
         Cluster(3, 4, Link(0.0, 200e9), Link(0.0, 25e9), shared_nic=True),
         Cluster(4, 8, Link(0.0, 450e9), Link(0.0, 50e9), switch_adds=True),
     ],
@@ -196,15 +201,15 @@ def test_without_latency_only_short_schedules_are_simulated(cluster: Cluster, mo
     """More segments are always faster then: the search ended at 16,384 of them, after 20 seconds on six ranks."""
     steps = []
 
-    def counted(schedule: Schedule, *inputs: Any, **options: Any) -> Timeline:
+    def simulate_and_count(schedule: Schedule, *inputs: Any, **options: Any) -> Timeline:
         steps.append(schedule.num_steps)
         return simulate(schedule, *inputs, **options)
 
-    monkeypatch.setattr(best_module, "simulate", counted)
-    found = best(2**20, cluster)
+    monkeypatch.setattr(best_module, "simulate", simulate_and_count)
+    ranking = best(2**20, cluster)
     assert max(steps) <= 1024
     assert sum(steps) < 10_000
-    tree = next(one for one in found.candidates if one.algorithm == "double_binary_tree")
+    tree = next(candidate for candidate in ranking.candidates if candidate.algorithm == "double_binary_tree")
     for segments in (4, 64, 256):  # a further doubling gains at most 2 %
         schedule = build("allreduce", "double_binary_tree", cluster.num_ranks, num_segments=segments)
         assert tree.seconds <= 1.02 * simulate(schedule, 2**20, cluster, detail="ranks").makespan_s
@@ -223,7 +228,7 @@ def test_more_segments_are_tried_although_two_take_longer_than_one() -> None:
 
 def test_an_algorithm_of_rankscope_without_a_closed_form_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a contributor adds has no closed form at first; all algorithms failed with it."""
-    link = Cluster.uniform(8, LINK, 1e-11)
+    cluster = Cluster.uniform(8, LINK, 1e-11)
     for name in ("swing", "segmented_ring"):
         shipped: Any = ALGORITHMS["allreduce"][name]
         monkeypatch.setitem(ALGORITHMS["allreduce"], name, evolve(shipped, form=None))
@@ -232,17 +237,17 @@ def test_an_algorithm_of_rankscope_without_a_closed_form_is_simulated(monkeypatc
     with pytest.raises(ValueError, match="algorithm of allreduce must be one of") as caught:
         closed_form("allreduce", "swung", 8, 1e6, LINK)
     assert not isinstance(caught.value, NoClosedForm)
-    found = {candidate.algorithm: candidate for candidate in best(1e6, link).candidates}
-    assert found.keys() == ALGORITHMS["allreduce"].keys()
+    candidates = {candidate.algorithm: candidate for candidate in best(1e6, cluster).candidates}
+    assert candidates.keys() == ALGORITHMS["allreduce"].keys()
     for name in ("swing", "segmented_ring"):
-        schedule = build("allreduce", name, 8, **found[name].options)
-        assert found[name].seconds == pytest.approx(simulate(schedule, 1e6, link).makespan_s, rel=1e-9)
+        schedule = build("allreduce", name, 8, **candidates[name].options)
+        assert candidates[name].seconds == pytest.approx(simulate(schedule, 1e6, cluster).makespan_s, rel=1e-9)
 
 
 def test_the_margin_and_the_text() -> None:
     assert best(1e3, Cluster.uniform(4, Link(0.0, math.inf))).margin == 0.0  # all take no time
-    found = best(0.0, Cluster(1, 4, Link(0.0, 1e9), LINK))
-    assert found.seconds == found.margin == 0.0
+    nothing_to_send = best(0.0, Cluster(1, 4, Link(0.0, 1e9), LINK))
+    assert nothing_to_send.seconds == nothing_to_send.margin == 0.0
     text = str(best(1e6, Cluster.uniform(6, LINK), algorithms=["torus_2d", "ring"]))
     assert text == "torus_2d() takes 0.0001967 s, then ring, 10% more; lower bound 0.0001667 s"
     assert best(1e6, Cluster.uniform(6, LINK), algorithms=["ring"]).margin == math.inf

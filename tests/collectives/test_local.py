@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import random
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from torch import Tensor
 from rankscope.collectives import Schedule, build, run_local
 from rankscope.ranks import in_threads
 
+from ..extents import SAMPLE_OR_EVERYTHING
 from .cases import NAMES, ROOTED, WITH_COUNTS, allows, schedules
 
 Tensors = list[Tensor]
@@ -28,7 +30,7 @@ OPS = ("sum", "avg", "min", "max", "prod")
 SUMS = ("allreduce", "reduce", "reduce_scatter")
 
 
-def some(
+def small_numbers(
     num_ranks: int, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0, device: str = "cpu"
 ) -> list[Tensor]:
     """For each rank whole numbers so small that their sums are exact in every dtype."""
@@ -85,15 +87,17 @@ def expected(schedule: Schedule, tensors: list[Tensor], op: str = "sum") -> list
     return [total if collective == "allreduce" or rank == root else None for rank in range(n)]
 
 
-def assert_equal(found: list[Tensor | None], wanted: list[Tensor | None]) -> None:
-    assert len(found) == len(wanted)
-    for mine, right in zip(found, wanted, strict=True):
-        if right is None:
-            assert mine is None
+def assert_equal(results: list[Tensor | None], expectations: list[Tensor | None]) -> None:
+    assert len(results) == len(expectations)
+    for result, expectation in zip(results, expectations, strict=True):
+        if expectation is None:
+            assert result is None
         else:
-            assert mine is not None
-            assert (mine.dtype, mine.shape, mine.device) == (right.dtype, right.shape, right.device)
-            assert torch.equal(mine, right)
+            assert result is not None
+            assert result.dtype == expectation.dtype
+            assert result.shape == expectation.shape
+            assert result.device == expectation.device
+            assert torch.equal(result, expectation)
 
 
 def fitting(schedule: Schedule, num_elements: int) -> int:
@@ -106,13 +110,16 @@ def fitting(schedule: Schedule, num_elements: int) -> int:
 # ---- every algorithm
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 5, 8])
-def test_every_algorithm_equals_torch(dtype: torch.dtype, num_ranks: int) -> None:
+def test_every_algorithm_equals_torch(num_ranks: int, everything: bool) -> None:
+    """Each algorithm in one floating dtype and in one drawn at random, or in all; from the first root and the last."""
+    draw = random.Random(num_ranks)
     rooted = (build(*case, num_ranks, root=num_ranks - 1) for case in NAMES if case[0] in ROOTED)
     for schedule in (*schedules(num_ranks), *rooted):
-        for size in (0, 67):
-            tensors = some(num_ranks, (fitting(schedule, size),), dtype)
+        dtypes = DTYPES if everything else [torch.float32, draw.choice(DTYPES)]
+        for size, dtype in itertools.product((0, 67), dtypes):
+            tensors = small_numbers(num_ranks, (fitting(schedule, size),), dtype)
             assert_equal(run_local(schedule, tensors), expected(schedule, tensors))
 
 
@@ -123,19 +130,25 @@ def has_op(dtype: torch.dtype, op: str) -> bool:
     return op not in ("min", "max") or not dtype.is_complex
 
 
+@SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_op_equals_torch(dtype: torch.dtype, op: str) -> None:
-    if not has_op(dtype, op):
-        for name in ("flat", "ring"):
-            with pytest.raises(ValueError, match=f"op '{op}' needs a .*, got {dtype}"):
-                run_local(build("allreduce", name, 4), some(4, (8,), dtype), op)
-        return
-    for schedule in schedules(4):
-        if schedule.collective in SUMS:
-            tensors = some(4, (37,), dtype, seed=3)
-            if dtype.is_complex and op == "prod":
-                tensors = [tensor.real.to(dtype) for tensor in tensors]
+def test_every_op_equals_torch(op: str, everything: bool) -> None:
+    """In every dtype, by an algorithm of each collective that adds, drawn at random, or by all of them."""
+    draw = random.Random(op)
+    adding = [schedule for schedule in schedules(4) if schedule.collective in SUMS]
+    for dtype in DTYPES:
+        if not has_op(dtype, op):
+            for name in ("flat", "ring"):
+                with pytest.raises(ValueError, match=f"op '{op}' needs a .*, got {dtype}"):
+                    run_local(build("allreduce", name, 4), small_numbers(4, (8,), dtype), op)
+            continue
+        tensors = small_numbers(4, (37,), dtype, seed=3)
+        if dtype.is_complex and op == "prod":
+            tensors = [tensor.real.to(dtype) for tensor in tensors]
+        chosen = adding
+        if not everything:
+            chosen = [draw.choice([schedule for schedule in adding if schedule.collective == name]) for name in SUMS]
+        for schedule in chosen:
             assert_equal(run_local(schedule, tensors, op), expected(schedule, tensors, op))
 
 
@@ -149,8 +162,8 @@ def test_any_counts(case: tuple[str, str], counts: list[int], data: st.DataObjec
     numbers = torch.arange(sum(counts))
     parts = list(numbers.split(counts))
     if case[0] == "scatter":
-        found = run_local(schedule, [numbers if rank == root else torch.full_like(numbers, -1) for rank in range(n)])
-        assert_equal(found, list(parts))
+        others = torch.full_like(numbers, -1)
+        assert_equal(run_local(schedule, [numbers if rank == root else others for rank in range(n)]), parts)
     else:
         whole = [numbers if case[0] == "allgather" or rank == root else None for rank in range(n)]
         assert_equal(run_local(schedule, parts), whole)
@@ -161,14 +174,13 @@ TOKENS = [[2, 0, 1], [0, 0, 5], [3, 1, 0]]  # what each rank has for each
 
 @pytest.mark.parametrize("row", [(), (4,)])
 def test_all_to_all_takes_counts_as_torch_does(row: tuple[int, ...]) -> None:
-    given = [
-        torch.arange(sum(own) * max(1, math.prod(row))).reshape(-1, *row) + 100 * rank
-        for rank, own in enumerate(TOKENS)
+    tensors = [
+        torch.arange(sum(own) * math.prod(row)).reshape(-1, *row) + 100 * rank for rank, own in enumerate(TOKENS)
     ]
-    parts = [list(tensor.split(own)) for tensor, own in zip(given, TOKENS, strict=True)]
+    parts = [list(tensor.split(own)) for tensor, own in zip(tensors, TOKENS, strict=True)]
     counts = [[count * math.prod(row) for count in own] for own in TOKENS]
-    found = run_local(build("all_to_all", "pairwise", 3, counts=counts), given)
-    assert_equal(found, [torch.cat([own[rank] for own in parts]) for rank in range(3)])
+    results = run_local(build("all_to_all", "pairwise", 3, counts=counts), tensors)
+    assert_equal(results, [torch.cat([own[rank] for own in parts]) for rank in range(3)])
     with pytest.raises(ValueError, match="rank 1 must pass the 5 elements that the counts add up to, got 4"):
         run_local(build("all_to_all", "pairwise", 3, counts=TOKENS), [torch.zeros(3), torch.zeros(4), torch.zeros(4)])
 
@@ -177,7 +189,7 @@ def test_all_to_all_takes_counts_as_torch_does(row: tuple[int, ...]) -> None:
 def test_other_dimensions_are_kept(shape: tuple[int, ...]) -> None:
     for num_ranks in (1, 2, 3, 6):
         for schedule in schedules(num_ranks):
-            tensors = some(num_ranks, shape, torch.float32)
+            tensors = small_numbers(num_ranks, shape, torch.float32)
             if schedule.collective == "all_to_all" and tensors[0].numel() % num_ranks:
                 continue
             assert_equal(run_local(schedule, tensors), expected(schedule, tensors))
@@ -196,8 +208,8 @@ def test_counts_of_whole_rows_keep_the_other_dimensions() -> None:
 def test_weights_of_ones_own() -> None:
     """Any schedule may cut its buffer by weights, as one with pieces of unlike sizes for each pair of ranks does."""
     pieces = Schedule.from_text("all_to_all mine ranks=2 chunks=4 weights=1,2,0,3\n0: 0>1:1= 1>0:2=\n")
-    found = run_local(pieces, [torch.tensor([1, 2, 3]), torch.tensor([4, 5, 6])])
-    assert_equal(found, [torch.tensor([1]), torch.tensor([2, 3, 4, 5, 6])])
+    results = run_local(pieces, [torch.tensor([1, 2, 3]), torch.tensor([4, 5, 6])])
+    assert_equal(results, [torch.tensor([1]), torch.tensor([2, 3, 4, 5, 6])])
     halves = Schedule.from_text("allreduce mine ranks=2 chunks=2 weights=3,1\n0: 0>1:0-1+ 1>0:0-1+\n")
     assert_equal(run_local(halves, [torch.ones(2, 2)] * 2), [torch.full((2, 2), 2.0)] * 2)
     with pytest.raises(ValueError, match="rank 0 must pass the 4 elements that the counts add up to, got 3"):
@@ -217,7 +229,7 @@ def test_a_tensor_of_no_dimensions_and_a_stack_of_tensors() -> None:
 
 def test_what_is_passed_stays_and_what_is_returned_is_new() -> None:
     for schedule in schedules(4):
-        tensors = some(4, (64,), torch.float32)
+        tensors = small_numbers(4, (64,), torch.float32)
         if schedule.collective in ("broadcast", "scatter"):  # which read only the root's
             tensors[1:] = torch.full((3, 64), 99.0)
         before = [tensor.clone() for tensor in tensors]
@@ -230,7 +242,7 @@ def test_what_is_passed_stays_and_what_is_returned_is_new() -> None:
 
 def test_layout_and_gradients_do_not_matter() -> None:
     for schedule in schedules(3):
-        tensors = [tensor.reshape(6, 9).T.requires_grad_() for tensor in some(3, (54,), torch.float32)]
+        tensors = [tensor.reshape(6, 9).T.requires_grad_() for tensor in small_numbers(3, (54,), torch.float32)]
         assert not tensors[0].is_contiguous()
         plain = [tensor.detach() for tensor in tensors]
         assert_equal(run_local(schedule, tensors), expected(schedule, plain))
@@ -245,8 +257,8 @@ def test_whole_numbers_wrap_round_bools_add_up_and_nan_comes_through() -> None:
 
     tensors = [torch.tensor([1.0, float("nan"), float("inf")]), torch.tensor([float("inf"), 1.0, 5.0])]
     for op, right in (("sum", tensors[0] + tensors[1]), ("max", torch.maximum(*tensors))):
-        found = run_local(build("allreduce", "ring", 2), tensors, op)[1]
-        assert torch.equal(torch.nan_to_num(found, 9.0), torch.nan_to_num(right, 9.0))
+        result = run_local(build("allreduce", "ring", 2), tensors, op)[1]
+        assert torch.equal(torch.nan_to_num(result, 9.0), torch.nan_to_num(right, 9.0))
 
 
 def test_runs_are_the_same_by_every_algorithm() -> None:
@@ -261,31 +273,34 @@ def test_runs_are_the_same_by_every_algorithm() -> None:
 def test_a_real_process_group_says_the_same() -> None:
     """Gloo, for what Gloo itself offers."""
     n, root = 3, 1
-    tensors = some(n, (48,), torch.float32, seed=5)
+    tensors = small_numbers(n, (48,), torch.float32, seed=5)
 
-    def talk(rank: int, group: Any) -> dict[str, Tensor | None]:
-        mine, parts = tensors[rank].clone(), [torch.empty(48) for _ in range(n)]
-        said = {
+    def run_gloo(rank: int, group: Any) -> dict[str, Tensor | None]:
+        tensor = tensors[rank].clone()
+        parts = [torch.empty(48) for _ in range(n)]
+        results = {
             "scatter": torch.empty(16),
             "all_to_all": torch.empty(48),
-            "broadcast": mine.clone(),
-            "allreduce": mine.clone(),
+            "broadcast": tensor.clone(),
+            "allreduce": tensor.clone(),
         }
-        group.allgather([parts], [mine]).wait()
-        group.alltoall_base(said["all_to_all"], mine, [], []).wait()
-        group.allreduce([said["allreduce"]]).wait()
-        scatter, broadcast = dist.ScatterOptions(), dist.BroadcastOptions()
-        scatter.rootRank = broadcast.rootRank = root
-        group.scatter([said["scatter"]], [list(mine.chunk(n))] if rank == root else [], scatter).wait()
-        group.broadcast([said["broadcast"]], broadcast).wait()
-        return {**said, "allgather": torch.cat(parts)}
+        group.allgather([parts], [tensor]).wait()
+        group.alltoall_base(results["all_to_all"], tensor, [], []).wait()
+        group.allreduce([results["allreduce"]]).wait()
+        scatter = dist.ScatterOptions()
+        scatter.rootRank = root
+        group.scatter([results["scatter"]], [list(tensor.chunk(n))] if rank == root else [], scatter).wait()
+        broadcast = dist.BroadcastOptions()
+        broadcast.rootRank = root
+        group.broadcast([results["broadcast"]], broadcast).wait()
+        return {**results, "allgather": torch.cat(parts)}
 
-    said = in_threads(n, talk)
+    results_of_ranks = in_threads(n, run_gloo)
     for collective, name in NAMES:
-        if collective in said[0] and allows(collective, name, n):
+        if collective in results_of_ranks[0] and allows(collective, name, n):
             rooted = {"root": root} if collective in ROOTED else {}
-            found = run_local(build(collective, name, n, **rooted), tensors)
-            assert_equal(found, [answer[collective] for answer in said])
+            results = run_local(build(collective, name, n, **rooted), tensors)
+            assert_equal(results, [of_rank[collective] for of_rank in results_of_ranks])
 
 
 @pytest.mark.gpu
@@ -294,5 +309,5 @@ def test_a_real_process_group_says_the_same() -> None:
 def test_every_algorithm_on_a_gpu(dtype: torch.dtype) -> None:
     for num_ranks in (1, 3, 8):
         for schedule in schedules(num_ranks):
-            tensors = some(num_ranks, (fitting(schedule, 67),), dtype, device="cuda")
+            tensors = small_numbers(num_ranks, (fitting(schedule, 67),), dtype, device="cuda")
             assert_equal(run_local(schedule, tensors), expected(schedule, tensors))

@@ -13,7 +13,7 @@ from rankscope.collectives import ALGORITHMS
 from rankscope.ranks import launch
 
 from . import openmpi
-from .openmpi import Case, Found
+from .openmpi import Case, TimedResult
 
 pytestmark = [
     pytest.mark.oracle,
@@ -30,8 +30,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return openmpi.compiled(tmp_path_factory.mktemp("mpi"))
 
 
-def differences(cases: list[Case], found: list[Found], names: list[str]) -> list[str]:
-    """On one rank: where the result of one of these algorithms is not what Open MPI found."""
+def differences(cases: list[Case], expected: list[TimedResult], names: list[str]) -> list[str]:
+    """On one rank: where the result of one of these algorithms is not Open MPI's."""
     import torch
     import torch.distributed as dist
 
@@ -40,7 +40,7 @@ def differences(cases: list[Case], found: list[Found], names: list[str]) -> list
     wrong = []
     for name in names:
         schedule = build("allreduce", name, dist.get_world_size())
-        for case, theirs in zip(cases, found, strict=True):
+        for case, theirs in zip(cases, expected, strict=True):
             ours = torch.from_numpy(openmpi.numbers(case, dist.get_rank()))
             execute(schedule, ours, op=case.op)
             unlike = openmpi.difference(ours.numpy(), theirs.result)
@@ -57,24 +57,24 @@ def test_every_algorithm_equals_open_mpi(num_ranks: int, program: Path) -> None:
 
 def test_the_oracle_is_right(program: Path) -> None:
     for number, algorithm in enumerate(openmpi.ALGORITHMS):
-        found = openmpi.allreduce(program, 3, algorithm, CASES, iterations=2, in_place=number % 2 == 0)
-        for case, one in zip(CASES, found, strict=True):
+        results = openmpi.allreduce(program, 3, algorithm, CASES, iterations=2, in_place=number % 2 == 0)
+        for case, theirs in zip(CASES, results, strict=True):
             right = REDUCTIONS[case.op].reduce([openmpi.numbers(case, rank) for rank in range(3)])
-            assert not openmpi.difference(right.astype(case.dtype), one.result)
-            assert len(one.seconds) == 2
-            assert all(seconds > 0 for seconds, _ in one.seconds)
+            assert not openmpi.difference(right.astype(case.dtype), theirs.result)
+            assert len(theirs.seconds) == 2
+            assert all(seconds > 0 for seconds, _ in theirs.seconds)
 
 
 def test_a_wrong_result_is_noticed_on_every_rank(program: Path) -> None:
     case = Case("float32", "sum", 67, 0)
-    (found,) = openmpi.allreduce(program, 2, "ring", [case])
-    wrong = found.result.copy()
+    right = openmpi.allreduce(program, 2, "ring", [case])[0].result
+    wrong = right.copy()
     wrong[5] += 1
-    said = launch(differences, 2, args=([case], [Found(wrong, [])], ["ring", "flat"]))
-    unlike = f"{case}: 1 of 67 differ, first element 5: {found.result[5]}, not {wrong[5]}"
-    assert said == [[f"{name}, {unlike}" for name in ("ring", "flat")]] * 2
-    for unlike in (wrong, found.result[:-1], found.result.astype("int32"), -found.result):
-        assert openmpi.difference(found.result, unlike)
+    reports = launch(differences, 2, args=([case], [TimedResult(wrong, [])], ["ring", "flat"]))
+    unlike = f"{case}: 1 of 67 differ, first element 5: {right[5]}, not {wrong[5]}"
+    assert reports == [[f"{name}, {unlike}" for name in ("ring", "flat")]] * 2
+    for other in (wrong, right[:-1], right.astype("int32"), -right):
+        assert openmpi.difference(right, other)
 
 
 def test_a_case_that_open_mpi_does_not_know_is_an_error(program: Path) -> None:

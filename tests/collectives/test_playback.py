@@ -26,8 +26,8 @@ def cluster(num_ranks: int) -> Cluster:
 
 
 def played(num_ranks: int) -> list[Playback]:
-    some = [one for one in schedules(num_ranks) if one.collective != "barrier"]
-    return [playback(one, 96.0, cluster(num_ranks)) for one in some]
+    moving = [schedule for schedule in schedules(num_ranks) if schedule.collective != "barrier"]
+    return [playback(schedule, 96.0, cluster(num_ranks)) for schedule in moving]
 
 
 def counted(play: Playback, at_s: float) -> list[list[int]]:
@@ -35,8 +35,7 @@ def counted(play: Playback, at_s: float) -> list[list[int]]:
     time; then only those messages that are done by this time take effect."""
     schedule = play.schedule
     done = {(step, src, dst): at for step, src, dst, at in zip(play.step, play.src, play.dst, play.done_s, strict=True)}
-    given = schedule.given()
-    start = {(r, c): Counter({r: 1}) for r in range(schedule.num_ranks) for c in np.flatnonzero(given[r])}
+    start = {(rank, chunk): Counter({rank: 1}) for rank, chunk in np.argwhere(schedule.given()).tolist()}
     everything, then = dict(start), dict(start)
     for nth, step in enumerate(schedule.steps()):
         rows = list(zip(*(column.tolist() for column in step.by_chunk()), strict=True))
@@ -46,10 +45,12 @@ def counted(play: Playback, at_s: float) -> list[list[int]]:
             if done[nth, src, dst] <= at_s:
                 then[dst, chunk] = bag + (then[dst, chunk] if adds else Counter())
     chunks = range(schedule.num_chunks)
-    return [[sum(then.get((rank, chunk), Counter()).values()) for chunk in chunks] for rank in range(len(given))]
+    return [
+        [sum(then.get((rank, chunk), Counter()).values()) for chunk in chunks] for rank in range(schedule.num_ranks)
+    ]
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 8])
 def test_it_begins_with_what_is_given_and_ends_with_what_is_promised(num_ranks: int) -> None:
     for play in played(num_ranks):
         schedule, end = play.schedule, play.finish_s
@@ -60,7 +61,7 @@ def test_it_begins_with_what_is_given_and_ends_with_what_is_promised(num_ranks: 
         assert (play.held(10 * end) == play.held(end)).all()
 
 
-@pytest.mark.parametrize("num_ranks", [3, 4, 6, 8])
+@pytest.mark.parametrize("num_ranks", [3, 4, 6])
 def test_at_any_moment_it_holds_what_a_count_in_plain_python_says(num_ranks: int) -> None:
     draw = np.random.default_rng(num_ranks)
     for play in played(num_ranks):
@@ -124,7 +125,7 @@ FOUR = Cluster.uniform(4, ALIKE)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (("ring", 1.0, FOUR), "schedule must be a Schedule, got 'ring'"),
         ((build("barrier", "dissemination", 4), 1.0, FOUR), "a barrier moves no data: there is nothing to play"),
@@ -135,9 +136,9 @@ FOUR = Cluster.uniform(4, ALIKE)
         ((ring(), 1.0, Cluster.uniform(3, ALIKE)), "cluster must have the schedule's 4 ranks, got 3"),
     ],
 )
-def test_what_cannot_be_played_is_refused(given: tuple[Any, ...], message: str) -> None:
+def test_what_cannot_be_played_is_refused(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        playback(*given)
+        playback(*arguments)
 
 
 @pytest.mark.parametrize("at_s", [float("nan"), None, "now"])
@@ -154,10 +155,11 @@ def test_of_an_algorithm_it_takes_the_fastest_options_and_few_segments() -> None
         "allreduce", "torus_2d", 8, shape=(2, 4)
     )
     assert playback_of("broadcast", "chain", 2**30, nodes).schedule == build("broadcast", "chain", 8, num_segments=4)
+    assert playback_of("allreduce", "ring", 8.0, Cluster.uniform(1, ALIKE)).finish_s == 0.0
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (("allreduce", "rng", 1.0, FOUR), "algorithm of allreduce must be one of 'flat', "),
         (("all", "ring", 1.0, FOUR), "collective must be one of 'allreduce', "),
@@ -167,6 +169,6 @@ def test_of_an_algorithm_it_takes_the_fastest_options_and_few_segments() -> None
         (("allreduce", "ring", 1.0, 4), "cluster must be a Cluster, got 4"),
     ],
 )
-def test_an_algorithm_that_cannot_be_played_is_refused(given: tuple[Any, ...], message: str) -> None:
+def test_an_algorithm_that_cannot_be_played_is_refused(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        playback_of(*given)
+        playback_of(*arguments)

@@ -1,4 +1,4 @@
-"""What every public function of the room refuses: one clear error that names the value and what is allowed."""
+"""What every public function of the package refuses: one clear error that names the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -182,10 +182,10 @@ GROUPS: dict[str, list[tuple[Ask, str]]] = {
         ),
         *(
             (
-                lambda one=one: run_local(build(*one, 3, counts=[1, 2, 3]), [torch.zeros(n) for n in (1, 2, 2)]),
+                lambda case=case: run_local(build(*case, 3, counts=[1, 2, 3]), [torch.zeros(n) for n in (1, 2, 2)]),
                 "rank 2 must pass the 3 elements that the counts add up to, got 2",
             )
-            for one in (("gather", "flat"), ("allgather", "ring"))
+            for case in (("gather", "flat"), ("allgather", "ring"))
         ),
         (
             lambda: run_local(build("gather", "flat", 2, counts=[3, 8]), [torch.zeros(1, 3), torch.zeros(2, 4)]),

@@ -21,14 +21,14 @@ from .cases import NAMES, allows, options, schedules
 
 @pytest.mark.parametrize(("collective", "name"), NAMES)
 def test_text_is_read_back(collective: str, name: str) -> None:
-    for n in (1, 2, 3, 5, 8, 11, 16):
+    for n in (1, 2, 3, 8, 11):
         if allows(collective, name, n):
-            for some in ({}, *options(collective, name, n)):
-                schedule = build(collective, name, n, **some)
+            for settings in ({}, *options(collective, name, n)):
+                schedule = build(collective, name, n, **settings)
                 text = schedule.to_text()
-                again = Schedule.from_text(text)
-                assert again == schedule
-                assert again.to_text() == text
+                read = Schedule.from_text(text)
+                assert read == schedule
+                assert read.to_text() == text
                 assert len(text.splitlines()) == 1 + schedule.num_steps
 
 
@@ -125,11 +125,10 @@ def test_malformed_text_is_refused_by_line(text: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
-@given(st.data())
-def test_whatever_is_changed_in_a_text_is_read_or_refused(data: st.DataObject) -> None:
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.sampled_from(list(schedules(4))), st.data())
+def test_whatever_is_changed_in_a_text_is_read_or_refused(schedule: Schedule, data: st.DataObject) -> None:
     """One character of a good text becomes another: a schedule that reads back as itself, or one ScheduleError."""
-    schedule = data.draw(st.sampled_from(list(schedules(4))))
     text = schedule.to_text()
     place = data.draw(st.integers(0, len(text) - 1))
     changed = text[:place] + data.draw(st.sampled_from("0123456789>:+=-, \nx#")) + text[place + 1 :]
@@ -151,10 +150,10 @@ def test_schedules_are_equal_by_what_they_do() -> None:
     assert ring != build("allreduce", "ring", 5)
     assert ring != build("allreduce", "torus_2d", 4, shape=(1, 4))  # by its name
     assert ring != "ring"
-    less = list(ring.steps())[:-1]
-    assert ring != Schedule.of_steps(less, **ring.header())
-    other = Schedule.of_steps([*less, Step.of([0, 1, 2, 3], [1, 2, 3, 0], [0, 1, 2, 3])], **ring.header())
-    assert ring != other
+    all_but_last = list(ring.steps())[:-1]
+    assert ring != Schedule.of_steps(all_but_last, **ring.header())
+    other_last = Step.of([0, 1, 2, 3], [1, 2, 3, 0], [0, 1, 2, 3])
+    assert ring != Schedule.of_steps([*all_but_last, other_last], **ring.header())
     weighted = Schedule.of_steps(ring.steps(), **{**ring.header(), "weights": np.arange(4)})
     assert weighted != ring
     assert weighted.weights == (0, 1, 2, 3)
@@ -167,8 +166,9 @@ def test_schedules_are_equal_by_what_they_do() -> None:
     assert repr(ring) == "<Schedule: allreduce ring, 4 ranks, 4 chunks, 6 steps>"
 
 
-def test_ones_own_come_ready_made_when_asked_for_again() -> None:
-    ring, torus = build("allreduce", "ring", 4), build("allreduce", "torus_2d", 4, shape=(2, 2))
+def test_a_schedule_is_built_once() -> None:
+    ring = build("allreduce", "ring", 4)
+    torus = build("allreduce", "torus_2d", 4, shape=(2, 2))
     assert build("allreduce", "ring", 4) is ring
     assert build("allreduce", "segmented_ring", 4, num_segments=1) is not ring
     assert build("allreduce", "torus_2d", 4, shape=(2, 2)) is torus

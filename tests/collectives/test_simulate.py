@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -15,6 +16,7 @@ from rankscope.collectives.algorithms import algorithms_of
 from rankscope.collectives.schedule import Phase
 from rankscope.collectives.simulate import MOST_MESSAGES
 
+from ..extents import SAMPLE_OR_EVERYTHING
 from .reference import reference
 
 LINKS = st.builds(Link, st.sampled_from([0.0, 1.0, 2.5]), st.sampled_from([0.5, 2.0, 4.0, math.inf]))
@@ -51,39 +53,50 @@ def any_schedule(draw: st.DrawFn, num_ranks: int) -> Schedule:
 
 
 def compare(schedule: Schedule, num_bytes: float, cluster: Cluster) -> None:
-    makespan_s, told = reference(schedule, num_bytes, cluster)
-    spans = simulate(schedule, num_bytes, cluster, detail="messages")
-    assert spans.end_s == pytest.approx(float(max((t[5] for t in told), default=0.0)), rel=1e-12, abs=1e-12)
-    quick = simulate(schedule, num_bytes, cluster, detail="ranks")
-    assert quick.makespan_s == pytest.approx(makespan_s, rel=1e-12, abs=1e-12)
-    for kind, place in (("send", 1), ("receive", 2)):
-        mine = sorted((s.item, s.rank, s.start_s, s.stop_s) for s in spans.select(kind=kind))
-        theirs = sorted((t[0], t[place], float(t[3]), float(t[4])) for t in told)
-        assert np.shape(mine) == np.shape(theirs)
-        np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
+    makespan_s, messages = reference(schedule, num_bytes, cluster)
+    timeline = simulate(schedule, num_bytes, cluster, detail="messages")
+    last_s = float(max((message.added_s for message in messages), default=0.0))
+    assert timeline.end_s == pytest.approx(last_s, rel=1e-12, abs=1e-12)
+    without_messages = simulate(schedule, num_bytes, cluster, detail="ranks")
+    assert without_messages.makespan_s == pytest.approx(makespan_s, rel=1e-12, abs=1e-12)
+    for kind, end in (("send", "src"), ("receive", "dst")):
+        ours = sorted((span.item, span.rank, span.start_s, span.stop_s) for span in timeline.select(kind=kind))
+        theirs = sorted((m.step, getattr(m, end), float(m.start_s), float(m.end_s)) for m in messages)
+        assert np.shape(ours) == np.shape(theirs)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
     if cluster.ports is not None:
-        spans.check()
+        timeline.check()
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_any_steps_on_any_cluster(data: st.DataObject) -> None:
-    cluster = data.draw(clusters())
-    schedule = data.draw(any_schedule(cluster.num_ranks))
-    compare(schedule, 2.0 * sum(schedule.weights) if schedule.weights else 6.0, cluster)  # no rounding: ties are ties
+@SAMPLE_OR_EVERYTHING
+def test_any_steps_on_any_cluster(everything: bool) -> None:
+    @settings(max_examples=300 if everything else 200, deadline=None)
+    @given(st.data())
+    def compare_drawn(data: st.DataObject) -> None:
+        cluster = data.draw(clusters())
+        schedule = data.draw(any_schedule(cluster.num_ranks))
+        num_bytes = 2.0 * sum(schedule.weights) if schedule.weights else 6.0
+        compare(schedule, num_bytes, cluster)  # no rounding: ties are ties
+
+    compare_drawn()
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_real_schedules_on_any_cluster(data: st.DataObject) -> None:
-    cluster = data.draw(clusters())
-    collective = data.draw(st.sampled_from(sorted(ALGORITHMS)))
-    name = data.draw(st.sampled_from(sorted(algorithms_of(collective))))
-    try:
-        schedule = build(collective, name, cluster.num_ranks)
-    except ValueError:
-        return  # not for so many ranks
-    compare(schedule, float(schedule.num_chunks), cluster)  # whole chunks: no rounding decides who is first at a card
+@SAMPLE_OR_EVERYTHING
+def test_real_schedules_on_any_cluster(everything: bool) -> None:
+    @settings(max_examples=150 if everything else 100, deadline=None)
+    @given(st.data())
+    def compare_drawn(data: st.DataObject) -> None:
+        cluster = data.draw(clusters())
+        collective = data.draw(st.sampled_from(sorted(ALGORITHMS)))
+        name = data.draw(st.sampled_from(sorted(algorithms_of(collective))))
+        try:
+            schedule = build(collective, name, cluster.num_ranks)
+        except ValueError:
+            return  # not for so many ranks
+        num_bytes = float(schedule.num_chunks)
+        compare(schedule, num_bytes, cluster)  # whole chunks: no rounding decides who is first at a card
+
+    compare_drawn()
 
 
 @pytest.mark.parametrize("ports", [1, 2, 3])
@@ -91,12 +104,13 @@ def test_rounding_decides_nothing(ports: int) -> None:
     """What is ready at the same time stays so where bytes and latencies are changed in their last bits."""
     for nodes, gpus in ((3, 4), (5, 5)):
         for name in ALGORITHMS["allreduce"]:
-            schedule, found = build("allreduce", name, nodes * gpus), []
+            schedule = build("allreduce", name, nodes * gpus)
+            times_s = []
             for last_bits in (1.0, 1 + 3e-16, 1 - 2e-16, 1 + 7e-15):
                 links = Link(2e-6 * last_bits, 3e11), Link(6e-6, 5e10 * last_bits)
                 cluster = Cluster(nodes, gpus, *links, 1e-11, ports, shared_nic=True)
-                found.append(simulate(schedule, 1e6 * last_bits, cluster).makespan_s)
-            assert found == pytest.approx([found[0]] * 4, rel=1e-12), name
+                times_s.append(simulate(schedule, 1e6 * last_bits, cluster).makespan_s)
+            assert times_s == pytest.approx([times_s[0]] * 4, rel=1e-12), name
 
 
 def test_a_ready_message_waits_for_nobody_on_another_port() -> None:
@@ -117,14 +131,12 @@ def test_the_comparison_sees_a_difference() -> None:
     )
 
 
-UNEVEN = ["ring", "segmented_ring", "torus_2d", "torus_3d", "mesh_2d", "bidirectional_ring", "hierarchical_ring"]
-
-
-@pytest.mark.parametrize("name", UNEVEN)
-def test_the_short_cut_of_steady_steps_loses_nothing(name: str) -> None:
+@SAMPLE_OR_EVERYTHING
+@pytest.mark.parametrize("name", ALGORITHMS["allreduce"])
+def test_the_short_cut_of_steady_steps_loses_nothing(name: str, everything: bool) -> None:
     """Without spans the simulator skips ahead once all ranks move alike; with spans it never does."""
     rng = np.random.default_rng(3)
-    for ranks in (24, 60, 128):
+    for ranks in (24, 60, 64, 128) if everything else (24, 64):
         fast = {
             (r, (r + 1) % ranks): Link(a, b)
             for r, a, b in zip(range(ranks), *rng.uniform(1, 3, (2, ranks)), strict=True)
@@ -137,11 +149,14 @@ def test_the_short_cut_of_steady_steps_loses_nothing(name: str) -> None:
             assert simulate(schedule, 1e3, cluster, detail="ranks").makespan_s == pytest.approx(whole, rel=1e-11)
 
 
-@pytest.mark.parametrize("num_segments", [2, 3, 8])
+@SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize("gamma", [0.0, 0.3, 40.0])  # adding takes no time, hides behind the wire, is slower than it
-def test_the_short_cut_knows_what_is_still_to_be_added(num_segments: int, gamma: float) -> None:
-    schedule = build("allreduce", "segmented_ring", 12, num_segments=num_segments)
-    for inter in (Link(2.0, 5.0), Link(1.0, 7.0), Link(0.0, 0.5)):
+def test_the_short_cut_knows_what_is_still_to_be_added(gamma: float, everything: bool) -> None:
+    segments = (2, 3, 8)
+    links = (Link(2.0, 5.0), Link(1.0, 7.0), Link(0.0, 0.5))
+    pairs = itertools.product(segments, links) if everything else zip(segments, links, strict=True)
+    for num_segments, inter in pairs:
+        schedule = build("allreduce", "segmented_ring", 12, num_segments=num_segments)
         compare(schedule, 1e3, Cluster(3, 4, Link(1.0, 7.0), inter, gamma))
 
 
@@ -149,10 +164,10 @@ def test_a_schedule_that_is_simulated_again_takes_as_long() -> None:
     """Its routes stay with it, by the number of ports that they are for; of a large one they are made each time."""
     clusters = [Cluster(4, 4, Link(1.0, 7.0), Link(2.0, beta), 0.3, ports) for ports in (1, 2, None) for beta in (5, 9)]
     for name in ALGORITHMS["allreduce"]:
-        again = build("allreduce", name, 16)
+        simulated_before = build("allreduce", name, 16)
         for cluster in [*clusters, *reversed(clusters)]:
             new = ALGORITHMS["allreduce"][name](16)
-            assert simulate(again, 1e3, cluster).makespan_s == simulate(new, 1e3, cluster).makespan_s
+            assert simulate(simulated_before, 1e3, cluster).makespan_s == simulate(new, 1e3, cluster).makespan_s
     large = build("all_to_all", "pairwise", 128)
     simulate(large, 1e6, Cluster.uniform(128, Link(1.0, 2.0)), detail="ranks")
     assert not large.cache
@@ -210,8 +225,8 @@ def test_messages_that_are_merged_wait_for_the_last_of_them() -> None:
 
 def test_what_the_spans_say() -> None:
     spans = simulate(build("allreduce", "ring", 2), 8.0, Cluster.uniform(2, Link(1.0, 2.0), 0.5))
-    told = [(s.rank, s.lane, s.kind, s.item, s.start_s, s.stop_s) for s in spans.select(item=0)]
-    assert told == [
+    first_step = [(s.rank, s.lane, s.kind, s.item, s.start_s, s.stop_s) for s in spans.select(item=0)]
+    assert first_step == [
         (0, "send", "send", 0, 0.0, 3.0),
         (1, "send", "send", 0, 0.0, 3.0),
         (1, "receive", "receive", 0, 0.0, 3.0),

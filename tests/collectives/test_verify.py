@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from typing import Any
@@ -13,32 +14,38 @@ from rankscope.collectives import ALGORITHMS, Schedule, ScheduleError, Step, bui
 from rankscope.collectives.schedule import MOVES
 from rankscope.collectives.verify import Verified, holdings
 
-from .cases import NAMES, RANKS, allows, is_right, options, shapes
+from ..extents import SAMPLE_OR_EVERYTHING
+from .cases import ALL_RANKS, NAMES, RANKS, allows, is_right, options, schedules, shapes
 
 # ---- every algorithm, and what it takes
 
 
+@SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize(("collective", "name"), NAMES)
-def test_every_algorithm_at_every_number_of_ranks(collective: str, name: str) -> None:
-    for n in RANKS:
+def test_every_algorithm_at_every_number_of_ranks(collective: str, name: str, everything: bool) -> None:
+    for n in ALL_RANKS if everything else RANKS:
         if allows(collective, name, n):
             schedule = build(collective, name, n)
             assert (schedule.collective, schedule.algorithm, schedule.num_ranks) == (collective, name, n)
-            found = verify(schedule)
-            assert found.num_steps == schedule.num_steps
-            assert max(found.most_sends, found.most_receives) == (schedule.ports if n > 2 else min(1, n - 1)), n
+            verified = verify(schedule)
+            assert verified.num_steps == schedule.num_steps
+            assert max(verified.most_sends, verified.most_receives) == (schedule.ports if n > 2 else min(1, n - 1)), n
             stated = steps_and_messages(collective, name, n)
             if stated is None:  # of a new algorithm no paper's counts need be written down here
                 continue
-            assert (found.num_steps, found.num_messages) == stated, n
+            assert (verified.num_steps, verified.num_messages) == stated, n
             in_node = max(1, _squarest(n, 2)[1] - 1)
             ports = {"flat": max(1, n - 1), "bidirectional_ring": 2, "nvls": max(1, n - 1), "nvls_tree": in_node}
             assert schedule.ports == ports.get(name, 1)
 
 
+@SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize(("collective", "name"), NAMES)
-def test_every_setting(collective: str, name: str) -> None:
-    for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24):
+def test_every_setting(collective: str, name: str, everything: bool) -> None:
+    ranks = [1, 2, 3, 4, 5, 6, 8, 12, 16]
+    if everything:
+        ranks += [7, 9, 24]
+    for n in ranks:
         if allows(collective, name, n):
             for settings in options(collective, name, n):
                 schedule = build(collective, name, n, **settings)
@@ -165,55 +172,56 @@ def moved(rows: list[list[Row]], rng: random.Random) -> list[list[Row]] | None:
     return rows
 
 
-TRIED: Counter[str] = Counter()
-STILL_RIGHT: Counter[str] = Counter()
+@SAMPLE_OR_EVERYTHING
+def test_every_corrupted_schedule_is_caught(everything: bool) -> None:
+    """Each algorithm, corrupted at random in each way. Where `verify` finds nothing, `is_right` must agree with it.
 
-
-@pytest.mark.parametrize(("collective", "name"), NAMES)
-def test_every_corrupted_schedule_is_caught(collective: str, name: str) -> None:
-    """Where verify lets one pass, plain counting must agree that it is right all the same.
-
-    That happens where a redirected share is taken along by whoever got it: another tree, and no corruption. Of the
-    other kinds none is right.
+    That happens where a redirected share is passed on by the rank that received it: another tree, and no corruption.
     """
-    rng = random.Random(f"{collective} {name}")
-    for n in (2, 3, 4, 5, 6, 7, 8, 9, 12, 16):
+    ranks = [2, 3, 4, 5, 8, 12]
+    times = 2
+    least_of_each_kind = 200
+    if everything:
+        ranks += [6, 7, 9, 16]
+        times = 4
+        least_of_each_kind = 500
+    tried: Counter[str] = Counter()
+    still_right = 0
+    for (collective, name), n in itertools.product(NAMES, ranks):
         if not allows(collective, name, n):
             continue
         schedule = build(collective, name, n)
         rows = rows_of(schedule)
-        assert of_rows(schedule, rows).num_steps == verify(of_rows(schedule, rows)).num_steps
-        for kind in KINDS * 4:
+        assert verify(of_rows(schedule, rows)).num_steps == schedule.num_steps
+        rng = random.Random(f"{collective} {name} {n}")
+        for kind in KINDS * times:
             wrong = corrupted(rows, n, kind, rng)
             if wrong is None:
                 continue
-            TRIED[kind] += 1
+            tried[kind] += 1
             changed = of_rows(schedule, wrong)
-            error = complaint(changed)
+            error = error_of(changed)
             if error is None:
                 assert kind == "redirect", f"{kind} at {n} ranks is not caught: {changed.to_text()}"
                 assert is_right(changed, list(changed.steps())), changed.to_text()
-                STILL_RIGHT[name] += 1
+                still_right += 1
                 continue
+            assert error.rank is not None
             for noun in ("step", "rank", "chunk"):
                 number = getattr(error, noun)
-                assert f"{noun} {number}" in str(error) if number is not None else noun != "rank"
+                assert number is None or f"{noun} {number}" in str(error)
+    assert set(tried) == set(KINDS)
+    assert min(tried.values()) >= least_of_each_kind, tried
+    assert still_right <= 0.03 * tried["redirect"]
 
 
-def complaint(schedule: Schedule) -> ScheduleError | None:
+def error_of(schedule: Schedule) -> ScheduleError | None:
     """What verify finds wrong, if anything."""
     try:
         verify(schedule)
     except ScheduleError as error:
         return error
     return None
-
-
-def test_so_many_were_corrupted() -> None:
-    if len(TRIED) < len(KINDS):
-        pytest.skip("needs the whole of the test before")
-    assert min(TRIED.values()) >= 500, TRIED
-    assert sum(STILL_RIGHT.values()) <= 0.03 * TRIED["redirect"], STILL_RIGHT
 
 
 def test_counting_sees_what_is_wrong() -> None:
@@ -242,11 +250,12 @@ def test_doing_nothing_is_right_for_one_rank_only(collective: str) -> None:
 # ---- what is said, and where
 
 
-def made(collective: str, text: str, num_ranks: int = 3, num_chunks: int = 1, **header: Any) -> Schedule:
-    """A schedule whose steps are given as in its text, parted by semicolons."""
-    lines = [f"{number}: {step}" for number, step in enumerate(text.split(";"))]
-    more = "".join(f" {name}={value}" for name, value in header.items())
-    return Schedule.from_text(f"{collective} mine ranks={num_ranks} chunks={num_chunks}{more}\n" + "\n".join(lines))
+def schedule_of(collective: str, text: str, num_ranks: int = 3, num_chunks: int = 1, **header: Any) -> Schedule:
+    """A schedule whose steps are given as in its text, separated by semicolons."""
+    words = [f"{collective} mine ranks={num_ranks} chunks={num_chunks}"]
+    words += [f"{name}={value}" for name, value in header.items()]
+    steps = [f"{number}: {step}" for number, step in enumerate(text.split(";"))]
+    return Schedule.from_text("\n".join([" ".join(words), *steps]))
 
 
 def one_step(*columns: int) -> Schedule:
@@ -255,32 +264,38 @@ def one_step(*columns: int) -> Schedule:
 
 
 IDLE = Schedule.of_steps([], collective="reduce", algorithm="idle", num_ranks=70, num_chunks=1)
-SAID = [
-    (made("broadcast", "1>2:0="), "step 0, rank 1, chunk 0: sends what it does not have"),
-    (made("broadcast", "0>1:0=;2>1:0="), "step 1, rank 2, chunk 0: sends what it does not have"),
-    (made("broadcast", "0>1:0= 1>2:0="), "step 0, rank 1, chunk 0: sends what it does not have"),
-    (made("broadcast", "0>1:0="), "rank 2, chunk 0: ends without it"),
-    (made("broadcast", "0>0:0="), "step 0, rank 0, chunk 0: sends to itself"),
-    (made("broadcast", "0>1:0+"), "step 0, rank 1, chunk 0: broadcast adds nothing up"),
-    (made("broadcast", "0>1:0= 0>2:0="), "step 0, rank 0: sends 2 messages in one step, 1 at most by its ports"),
+ERRORS = [
+    (schedule_of("broadcast", "1>2:0="), "step 0, rank 1, chunk 0: sends what it does not have"),
+    (schedule_of("broadcast", "0>1:0=;2>1:0="), "step 1, rank 2, chunk 0: sends what it does not have"),
+    (schedule_of("broadcast", "0>1:0= 1>2:0="), "step 0, rank 1, chunk 0: sends what it does not have"),
+    (schedule_of("broadcast", "0>1:0="), "rank 2, chunk 0: ends without it"),
+    (schedule_of("broadcast", "0>0:0="), "step 0, rank 0, chunk 0: sends to itself"),
+    (schedule_of("broadcast", "0>1:0+"), "step 0, rank 1, chunk 0: broadcast adds nothing up"),
+    (schedule_of("broadcast", "0>1:0= 0>2:0="), "step 0, rank 0: sends 2 messages in one step, 1 at most by its ports"),
     (
-        made("reduce", "0>2:0+ 1>2:0+", root=2),
+        schedule_of("reduce", "0>2:0+ 1>2:0+", root=2),
         "step 0, rank 2: receives 2 messages in one step, 1 at most by its ports",
     ),
-    (made("reduce", "0>1:0+ 1>2:0+", ports=2), "rank 0, chunk 0: ends without the shares of ranks 1, 2"),
+    (schedule_of("reduce", "0>1:0+ 1>2:0+", ports=2), "rank 0, chunk 0: ends without the shares of ranks 1, 2"),
     (IDLE, "rank 0, chunk 0: ends without the shares of ranks 1, 2, 3, 4, 5, 6, 7, 8, …"),
-    (made("reduce", "1>0:0+;2>0:0+;1>0:0+"), "step 2, rank 0, chunk 0: receives the share of rank 1 a second time"),
-    (made("allreduce", "2>0:1+ 2>0:1+", 3, 2), "step 0, rank 0, chunk 1: receives the share of rank 2 a second time"),
-    (made("barrier", "0>1:0+;0>1:0+"), "step 1, rank 1, chunk 0: receives the share of rank 0 a second time"),
-    (made("allreduce", "1>0:0= 2>0:0=", ports=2), "step 0, rank 0, chunk 0: is written twice in one step"),
-    (made("allreduce", "1>0:0= 2>0:0+", ports=2), "step 0, rank 0, chunk 0: is written twice in one step"),
     (
-        made("allreduce", "1>0:0+ 2>0:0+ 1>3:1= 2>3:1+", 4, 2, ports=3),
+        schedule_of("reduce", "1>0:0+;2>0:0+;1>0:0+"),
+        "step 2, rank 0, chunk 0: receives the share of rank 1 a second time",
+    ),
+    (
+        schedule_of("allreduce", "2>0:1+ 2>0:1+", 3, 2),
+        "step 0, rank 0, chunk 1: receives the share of rank 2 a second time",
+    ),
+    (schedule_of("barrier", "0>1:0+;0>1:0+"), "step 1, rank 1, chunk 0: receives the share of rank 0 a second time"),
+    (schedule_of("allreduce", "1>0:0= 2>0:0=", ports=2), "step 0, rank 0, chunk 0: is written twice in one step"),
+    (schedule_of("allreduce", "1>0:0= 2>0:0+", ports=2), "step 0, rank 0, chunk 0: is written twice in one step"),
+    (
+        schedule_of("allreduce", "1>0:0+ 2>0:0+ 1>3:1= 2>3:1+", 4, 2, ports=3),
         "step 0, rank 3, chunk 1: is written twice in one step",
     ),
-    (made("allgather", "0>1:0=;0>1:0=", 3, 3), "step 1, rank 1, chunk 0: receives what it already has"),
+    (schedule_of("allgather", "0>1:0=;0>1:0=", 3, 3), "step 1, rank 1, chunk 0: receives what it already has"),
     (
-        made("reduce", "1>0:0+;2>0:0+", lag=2),
+        schedule_of("reduce", "1>0:0+;2>0:0+", lag=2),
         "step 1, rank 0, chunk 0: uses a sum received in step 0, less than 2 steps before",
     ),
     (one_step(0, 3, 0), "step 0, rank 3: ranks are from 0 to 2"),
@@ -292,7 +307,7 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize(("schedule", "message"), SAID, ids=[message for _, message in SAID])
+@pytest.mark.parametrize(("schedule", "message"), ERRORS, ids=[message for _, message in ERRORS])
 def test_errors_say_where(schedule: Schedule, message: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         verify(schedule)
@@ -303,13 +318,13 @@ def test_errors_say_where(schedule: Schedule, message: str) -> None:
 
 
 def test_all_that_a_step_sends_is_what_was_there_before() -> None:
-    assert verify(made("allreduce", "0>1:0+ 1>0:0+", num_ranks=2)).num_messages == 2
+    assert verify(schedule_of("allreduce", "0>1:0+ 1>0:0+", num_ranks=2)).num_messages == 2
 
 
-@pytest.mark.parametrize(("collective", "name"), NAMES)
-def test_fewer_ports_than_needed_are_caught(collective: str, name: str) -> None:
-    schedule = build(collective, name, 8)
-    if schedule.ports > 1:
+def test_fewer_ports_than_needed_are_caught() -> None:
+    need_ports = [schedule for schedule in schedules(8) if schedule.ports > 1]
+    assert need_ports
+    for schedule in need_ports:
         with pytest.raises(ScheduleError, match=r"in one step, \d+ at most by its ports"):
             verify(of_rows(schedule, rows_of(schedule), ports=schedule.ports - 1))
 
@@ -363,10 +378,10 @@ def test_a_ring_by_hand() -> None:
 
 
 def test_a_copy_replaces_a_sum_adds_and_a_step_reads_what_was_there_before_it() -> None:
-    there = holdings(made("allreduce", "0>1:0+ 1>2:0+;0>1:0="), 1)
+    there = holdings(schedule_of("allreduce", "0>1:0+ 1>2:0+;0>1:0="), 1)
     assert there[1, 0].tolist() == [True, True, False]
     assert there[2, 0].tolist() == [False, True, True]
-    assert holdings(made("allreduce", "0>1:0+ 1>2:0+;0>1:0="), 2)[1, 0].tolist() == [True, False, False]
+    assert holdings(schedule_of("allreduce", "0>1:0+ 1>2:0+;0>1:0="), 2)[1, 0].tolist() == [True, False, False]
 
 
 def test_what_is_passed_on_keeps_the_rank_it_comes_from() -> None:
@@ -377,8 +392,8 @@ def test_what_is_passed_on_keeps_the_rank_it_comes_from() -> None:
 
 
 @pytest.mark.parametrize(("collective", "name"), NAMES)
-def test_everybody_ends_with_what_is_promised(collective: str, name: str) -> None:
-    for num_ranks in (1, 2, 8, 8 if collective == "all_to_all" else 128):  # that would be 16,384 chunks a rank
+def test_every_rank_ends_with_what_is_promised(collective: str, name: str) -> None:
+    for num_ranks in (1, 2, 8, 8 if collective == "all_to_all" else 128):  # which has num_ranks² chunks
         schedule = build(collective, name, num_ranks)
         there, wants = holdings(schedule, schedule.num_steps), schedule.wanted()
         if collective in MOVES:

@@ -26,7 +26,7 @@ from rankscope.collectives.wire.run import executor
 from rankscope.ranks import RankError, in_threads
 
 from .cases import NAMES, ROOTED, WITH_COUNTS, schedules
-from .test_local import DTYPES, FLOATS, OPS, assert_equal, fitting, has_op, some
+from .test_local import DTYPES, FLOATS, OPS, assert_equal, fitting, has_op, small_numbers
 
 pytestmark = pytest.mark.slow
 
@@ -38,30 +38,30 @@ def numbers(num_ranks: int, shape: tuple[int, ...], seed: int = 0) -> list[Tenso
 
 def check_alike(cases: Iterable[tuple[Schedule, list[Tensor]]], op: str = "sum") -> None:
     """Each schedule on its ranks' tensors gives what `run_local` gives; all on one group of ranks."""
-    listed = list(cases)
+    cases = list(cases)
 
     def work(rank: int, group: Any) -> list[Tensor | None]:
-        return [execute(schedule, tensors[rank].clone(), group, op) for schedule, tensors in listed]
+        return [execute(schedule, tensors[rank].clone(), group, op) for schedule, tensors in cases]
 
-    found = in_threads(listed[0][0].num_ranks, work)
-    for place, (schedule, tensors) in enumerate(listed):
-        assert_equal([mine[place] for mine in found], run_local(schedule, tensors, op))
+    results_of_ranks = in_threads(cases[0][0].num_ranks, work)
+    for place, (schedule, tensors) in enumerate(cases):
+        assert_equal([results[place] for results in results_of_ranks], run_local(schedule, tensors, op))
 
 
 # ---- every algorithm
 
 
 def everything(num_ranks: int) -> Iterator[tuple[Schedule, list[Tensor]]]:
-    """Every algorithm at some sizes and shapes, from every root, on megabytes, with unlike runs and with none."""
+    """Every algorithm at some sizes and shapes, from two roots, on megabytes, with uneven runs and with none."""
     for seed, schedule in enumerate(schedules(num_ranks)):
-        for size in (0, 67, 1030):
+        for size in (0, 1030):
             yield schedule, numbers(num_ranks, (fitting(schedule, size),), seed)
-        for shape in ((), (6, 5), (12, 3), (4, 3, 5)):
+        for shape in ((), (12, 3), (4, 3, 5)):
             if math.prod(shape) >= schedule.num_chunks and fitting(schedule, math.prod(shape)) == math.prod(shape):
                 yield schedule, numbers(num_ranks, shape)
     for collective, name in NAMES:
-        for root in range(1, num_ranks if collective in ROOTED else 0):
-            yield build(collective, name, num_ranks, root=root), numbers(num_ranks, (37,), root)
+        if collective in ROOTED:
+            yield build(collective, name, num_ranks, root=num_ranks - 1), numbers(num_ranks, (37,))
     for name in ALGORITHMS["allreduce"] if num_ranks == 4 else ():
         yield build("allreduce", name, 4), numbers(4, (1 << 19,))
     for (collective, name), counts in product(WITH_COUNTS, ([3, 0, 2, 5], [0, 0, 0, 0], [0, 7, 0, 0])):
@@ -84,13 +84,13 @@ def test_every_algorithm_equals_run_local_bit_for_bit(num_ranks: int) -> None:
 def test_every_op_and_dtype(op: str) -> None:
     names = [("allreduce", "halving_doubling"), ("reduce", "binomial"), ("reduce_scatter", "ring")]
     dtypes = [dtype for dtype in DTYPES if has_op(dtype, op)]
-    check_alike(((build(*name, 4), some(4, (37,), dtype, seed=3)) for dtype in dtypes for name in names), op)
+    check_alike(((build(*name, 4), small_numbers(4, (37,), dtype, seed=3)) for dtype in dtypes for name in names), op)
 
 
 def test_whole_numbers_are_what_gloo_makes_of_them() -> None:
     ops = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX, "prod": dist.ReduceOp.PRODUCT}
     names = [name for collective, name in NAMES if collective == "allreduce"]
-    tensors = some(4, (61,), torch.int64, seed=9)
+    tensors = small_numbers(4, (61,), torch.int64, seed=9)
 
     def work(rank: int, group: Any) -> None:
         for op, native in ops.items():
@@ -131,25 +131,27 @@ def test_results_of_earlier_calls_stay() -> None:
         for schedule in cases:
             run = executor(schedule, torch.zeros(60), group)
             first = run(torch.full((60,), 1.0))
-            kept = None if first is None else first.clone()
+            copy = None if first is None else first.clone()
             run(torch.full((60,), 2.0))
-            assert kept is None or torch.equal(first, kept)
+            assert copy is None or torch.equal(first, copy)
 
     in_threads(3, work)
 
 
 def test_again_and_again_and_two_at_a_time() -> None:
     """Two plans on one group take turns 300 times, among the group's own collectives, at ranks' own pace."""
-    one, other = build("allreduce", "segmented_ring", 4), build("all_to_all", "bruck", 4)
+    ring = build("allreduce", "segmented_ring", 4)
+    bruck = build("all_to_all", "bruck", 4)
 
     def work(rank: int, group: Any) -> None:
-        first, second = executor(one, torch.zeros(50), group), executor(other, torch.zeros(8), group)
+        run_ring = executor(ring, torch.zeros(50), group)
+        run_bruck = executor(bruck, torch.zeros(8), group)
         for turn in range(300):
             if (turn + rank) % 67 == 0:
                 time.sleep(0.002)
-            assert first(torch.full((50,), float(turn))).tolist() == [4.0 * turn] * 50
-            assert second(torch.full((8,), float(rank))).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-            assert execute(one, torch.ones(16), group, "max").tolist() == [1.0] * 16
+            assert run_ring(torch.full((50,), float(turn))).tolist() == [4.0 * turn] * 50
+            assert run_bruck(torch.full((8,), float(rank))).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+            assert execute(ring, torch.ones(16), group, "max").tolist() == [1.0] * 16
             if turn % 50 == 0:
                 total = torch.tensor([rank])
                 group.allreduce([total]).wait()
@@ -336,8 +338,9 @@ def check():
             schedule = build(collective, name, 4)
             tensors = list(torch.randn(4, 1000, generator=torch.Generator().manual_seed(1)))
             right = run_local(schedule, tensors)[rank]
-            found = execute(schedule, tensors[rank].clone())
-            assert (found is None) == (right is None) and (found is None or torch.equal(found, right)), schedule
+            result = execute(schedule, tensors[rank].clone())
+            assert (result is None) == (right is None), schedule
+            assert result is None or torch.equal(result, right), schedule
 check()
 pair = [dist.new_group([0, 2]), dist.new_group([3, 1])]
 mine = pair[rank % 2]
@@ -374,15 +377,17 @@ except RuntimeError as error:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_gloo_carries_what_is_on_a_gpu(dtype: torch.dtype) -> None:
-    check_alike((schedule, some(3, (fitting(schedule, 67),), dtype, device="cuda")) for schedule in schedules(3))
+    check_alike(
+        (schedule, small_numbers(3, (fitting(schedule, 67),), dtype, device="cuda")) for schedule in schedules(3)
+    )
 
 
 def test_what_torch_does_not_compute_with_is_refused_before_anything_is_sent() -> None:
     def work(rank: int, group: Any) -> None:
         with pytest.raises(ValueError, match="op 'sum' needs a dtype that torch computes with, got torch.float8_e5m2"):
             execute(build("allreduce", "ring", 2), torch.zeros(8, dtype=torch.float8_e5m2), group)
-        found = execute(build("broadcast", "binomial", 2), torch.full((8,), rank + 1.0).to(torch.float8_e5m2), group)
-        assert found.float().tolist() == [1.0] * 8
+        tensor = torch.full((8,), rank + 1.0).to(torch.float8_e5m2)
+        assert execute(build("broadcast", "binomial", 2), tensor, group).float().tolist() == [1.0] * 8
 
     in_threads(2, work)
 

@@ -25,21 +25,22 @@ def everything(num_ranks: int) -> Iterator[Schedule]:
     yield from schedules(num_ranks)
     for collective, name in NAMES:
         if allows(collective, name, num_ranks):
-            yield from (build(collective, name, num_ranks, **more) for more in options(collective, name, num_ranks))
+            for settings in options(collective, name, num_ranks):
+                yield build(collective, name, num_ranks, **settings)
 
 
-def overlap(one: Elements, other: Elements) -> bool:
-    return one.scratch == other.scratch and one.start < other.stop and other.start < one.stop
+def overlap(first: Elements, second: Elements) -> bool:
+    return first.scratch == second.scratch and first.start < second.stop and second.start < first.stop
 
 
-def check_memory(made: Plan) -> None:
+def check_memory(rank_plan: Plan) -> None:
     """Nothing is written where a transfer under way reads or writes, and nothing read where one writes."""
     under_way: dict[int, Any] = {}
-    for op in made.program:
+    for op in rank_plan.program:
         if isinstance(op, Post):
             for number in op.transfers:
-                new = made.transfers[number]
-                limit = made.num_scratch if new.span.scratch else made.num_elements
+                new = rank_plan.transfers[number]
+                limit = rank_plan.num_scratch if new.span.scratch else rank_plan.num_elements
                 assert 0 <= new.span.start < new.span.stop <= limit
                 for old in under_way.values():
                     assert (new.sends and old.sends) or not overlap(new.span, old.span), (new, old)
@@ -51,15 +52,15 @@ def check_memory(made: Plan) -> None:
             for old in under_way.values():
                 assert not overlap(op.to, old.span), (op, old)
                 assert old.sends or not overlap(op.source, old.span), (op, old)
-    assert not under_way, "somebody waits for every transfer"
+    assert not under_way, "the program waits for every transfer"
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5, 6, 8])
-@pytest.mark.parametrize("ahead", [True, False])
-def test_nothing_is_written_where_a_message_may_be_read(num_ranks: int, ahead: bool) -> None:
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 6, 8])
+def test_nothing_is_written_where_a_message_may_be_read(num_ranks: int) -> None:
     for schedule in everything(num_ranks):
-        for made in plans(schedule, 24 * num_ranks * 7, ahead):
-            check_memory(made)
+        for ahead in (True, False):
+            for rank_plan in plans(schedule, 24 * num_ranks * 7, ahead):
+                check_memory(rank_plan)
 
 
 class Wire:
@@ -72,11 +73,12 @@ class Wire:
 
     def run(self) -> None:
         at = [0] * len(self.plans)
-        while any(place < len(one.program) for place, one in zip(at, self.plans, strict=True)):
+        while any(place < len(rank_plan.program) for place, rank_plan in zip(at, self.plans, strict=True)):
             moved = False
             for rank in self.random.sample(range(len(at)), len(at)):
                 while at[rank] < len(self.plans[rank].program) and self.step(rank, self.plans[rank].program[at[rank]]):
-                    at[rank], moved = at[rank] + 1, True
+                    at[rank] += 1
+                    moved = True
                     if self.random.random() < 0.3:
                         break
             ready = [key for key, ends in self.posted.items() if len(ends) == 2]
@@ -93,11 +95,11 @@ class Wire:
             to[:] = to + source if op.reduce else source
             return True
         for number in op.transfers:
-            one = self.plans[rank].transfers[number]
-            key = (rank, one.peer, one.step) if one.sends else (one.peer, rank, one.step)
-            ends = self.posted.setdefault(key, {})
-            assert one.sends not in ends, "one message from one rank to one other in a step"
-            ends[one.sends] = rank, number
+            transfer = self.plans[rank].transfers[number]
+            src, dst = (rank, transfer.peer) if transfer.sends else (transfer.peer, rank)
+            ends = self.posted.setdefault((src, dst, transfer.step), {})
+            assert transfer.sends not in ends, "one message from one rank to one other in a step"
+            ends[transfer.sends] = rank, number
         return True
 
     def move(self, ends: dict[bool, tuple[int, int]]) -> None:
@@ -109,49 +111,54 @@ class Wire:
 
 
 def carried_out(schedule: Schedule, arrays: list[np.ndarray], ahead: bool, seed: int) -> list[np.ndarray]:
-    made = plans(schedule, arrays[0].size, ahead)
+    all_plans = plans(schedule, arrays[0].size, ahead)
     memory = []
-    for one, array in zip(made, arrays, strict=True):
-        buffer = np.full(one.num_elements, np.nan)
-        start, stop = one.given
+    for rank_plan, array in zip(all_plans, arrays, strict=True):
+        buffer = np.full(rank_plan.num_elements, np.nan)
+        start, stop = rank_plan.given
         buffer[start:stop] = array[: stop - start]
-        memory.append({False: buffer, True: np.full(one.num_scratch, np.nan)})
-    Wire(made, memory, seed).run()
-    return [
-        np.concatenate([own[False][start:stop] for start, stop in one.wanted]) if one.wanted else np.empty(0)
-        for one, own in zip(made, memory, strict=True)
-    ]
+        memory.append({False: buffer, True: np.full(rank_plan.num_scratch, np.nan)})
+    Wire(all_plans, memory, seed).run()
+    results = []
+    for rank_plan, own in zip(all_plans, memory, strict=True):
+        runs = [own[False][start:stop] for start, stop in rank_plan.wanted or ()]
+        results.append(np.concatenate([np.empty(0), *runs]))
+    return results
 
 
-@pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5, 8])
-def test_every_algorithm_equals_run_local_whenever_messages_move(num_ranks: int, ahead: bool) -> None:
+def test_every_algorithm_equals_run_local_whenever_messages_move(num_ranks: int) -> None:
     numbers = np.random.default_rng(0)
     for seed, schedule in enumerate(schedules(num_ranks)):
         if schedule.collective == "barrier":
             continue
         size = -(-max(67, schedule.num_chunks) // num_ranks) * num_ranks
         arrays = list(numbers.standard_normal((num_ranks, size)))
-        right = run_local(schedule, [torch.from_numpy(array) for array in arrays])
-        for found, wanted in zip(carried_out(schedule, arrays, ahead, seed), right, strict=True):
-            assert np.array_equal(found, np.empty(0) if wanted is None else wanted.numpy()), schedule
+        expected = run_local(schedule, [torch.from_numpy(array) for array in arrays])
+        for ahead in (True, False):
+            for result, tensor in zip(carried_out(schedule, arrays, ahead, seed), expected, strict=True):
+                assert np.array_equal(result, np.empty(0) if tensor is None else tensor.numpy()), schedule
 
 
 @pytest.mark.parametrize("counts", [[3, 0, 2, 5], [0, 0, 0, 0], [0, 7, 0, 0]])
 def test_no_message_of_no_elements(counts: list[int]) -> None:
     for collective, name in (("scatter", "flat"), ("scatter", "binomial"), ("gather", "flat"), ("allgather", "ring")):
         schedule = build(collective, name, 4, counts=counts)
-        for made in plans(schedule, sum(counts)):
-            assert all(one.span.stop > one.span.start for one in made.transfers)
-            check_memory(made)
+        for rank_plan in plans(schedule, sum(counts)):
+            assert all(transfer.span.stop > transfer.span.start for transfer in rank_plan.transfers)
+            check_memory(rank_plan)
 
 
 def test_receives_are_posted_one_step_ahead() -> None:
     def posts(ahead: bool) -> list[list[tuple[int, bool]]]:
         """For each post of rank 0 in a ring the step of each transfer, and whether it sends."""
-        made = plans(build("allreduce", "ring", 4), 40, ahead)[0]
-        found = [[made.transfers[number] for number in op.transfers] for op in made.program if isinstance(op, Post)]
-        return [[(one.step, one.sends) for one in post] for post in found]
+        rank_plan = plans(build("allreduce", "ring", 4), 40, ahead)[0]
+        rows = []
+        for op in rank_plan.program:
+            if isinstance(op, Post):
+                transfers = [rank_plan.transfers[number] for number in op.transfers]
+                rows.append([(transfer.step, transfer.sends) for transfer in transfers])
+        return rows
 
     assert posts(ahead=True)[0] == [(0, False)]
     assert posts(ahead=True)[1:-1] == [[(step, True), (step + 1, False)] for step in range(5)]
@@ -161,13 +168,15 @@ def test_receives_are_posted_one_step_ahead() -> None:
 def test_with_a_lag_sums_are_made_while_the_next_message_travels() -> None:
     def adding_after_posting(schedule: Schedule) -> int:
         """How many sums are made with a send of a later step under way."""
-        made = plans(schedule, 80)[0]
-        count, newest = 0, -1
-        for op in made.program:
+        rank_plan = plans(schedule, 80)[0]
+        count = 0
+        newest = -1
+        for op in rank_plan.program:
             if isinstance(op, Post):
-                newest = max([newest, *(made.transfers[n].step for n in op.transfers if made.transfers[n].sends)])
-            elif isinstance(op, Wait) and not made.transfers[op.transfer].sends:
-                step = made.transfers[op.transfer].step
+                transfers = [rank_plan.transfers[number] for number in op.transfers]
+                newest = max([newest, *(transfer.step for transfer in transfers if transfer.sends)])
+            elif isinstance(op, Wait) and not rank_plan.transfers[op.transfer].sends:
+                step = rank_plan.transfers[op.transfer].step
             elif isinstance(op, Write) and op.reduce:
                 count += newest > step
         return count
@@ -185,15 +194,16 @@ def test_an_allgather_needs_no_scratch_and_a_ring_two_chunks() -> None:
 def test_chunks_that_stand_side_by_side_are_one_run() -> None:
     """Nothing is copied to be sent, and no more messages go from one rank to another than one a step."""
     for schedule in (build("allreduce", "halving_doubling", 8), build("scatter", "binomial", 8)):
-        assert not any(isinstance(op, Write) and op.to.scratch for made in plans(schedule, 80) for op in made.program)
-    for made in plans(build("allreduce", "swing", 8), 80):
-        sends = [(one.step, one.peer) for one in made.transfers if one.sends]
+        for rank_plan in plans(schedule, 80):
+            assert not any(isinstance(op, Write) and op.to.scratch for op in rank_plan.program)
+    for rank_plan in plans(build("allreduce", "swing", 8), 80):
+        sends = [(transfer.step, transfer.peer) for transfer in rank_plan.transfers if transfer.sends]
         assert len(set(sends)) == len(sends)
 
 
 def test_a_damaged_plan_is_seen() -> None:
     """The check of `check_memory`, seen to fail: without the waits for sends, recursive doubling is wrong."""
-    made = plans(build("allreduce", "recursive_doubling", 4), 40)[0]
-    late = [op for op in made.program if not (isinstance(op, Wait) and made.transfers[op.transfer].sends)]
+    rank_plan = plans(build("allreduce", "recursive_doubling", 4), 40)[0]
+    late = [op for op in rank_plan.program if not (isinstance(op, Wait) and rank_plan.transfers[op.transfer].sends)]
     with pytest.raises(AssertionError):
-        check_memory(made._replace(program=late))
+        check_memory(rank_plan._replace(program=late))

@@ -13,9 +13,9 @@ import pytest
 import torch.distributed as dist
 
 from rankscope.common import folders
-from rankscope.ranks import crew, launch
+from rankscope.ranks import fork_server, launch
 
-from ..strangers import contents, plant
+from ..foreign_folders import contents, plant
 
 MAKE = """
 import sys
@@ -82,12 +82,12 @@ def test_folders_of_others_stay_to_the_byte_and_one_of_a_killed_process_is_delet
 
 @pytest.mark.slow
 def test_starting_workers_leaves_folders_of_others_alone(places: list[Path]) -> None:
-    crew._close()  # so that the next launch makes folders, and sweeps before
+    fork_server._close()  # so that the next launch makes folders, and sweeps before
     planted = [path for place in places for path in plant(place)]
     before = contents(planted)
     killed = [killed_owners_folder(place) for place in places]
     assert launch(rank, 2) == [0, 1]
-    crew._close()
+    fork_server._close()
     assert not any(folder.exists() for folder in killed)
     assert contents(planted) == before
 

@@ -14,11 +14,14 @@ import msgspec
 import pytest
 
 from rankscope.cluster import Link
+from rankscope.common import storage
 from rankscope.common.checks import of_type
 from rankscope.common.storage import (
     MOST_BYTES,
     StorageError,
     StoredFile,
+    check_file,
+    decoded,
     load,
     output_path,
     read_arrays,
@@ -244,3 +247,27 @@ def test_links_that_lead_to_themselves_are_an_os_error(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=f"(Too many levels of symbolic links|No such file).*: '{tmp_path / name}'"):
             write_atomically(tmp_path / name, lambda file: file.write(b""))
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "c"]
+
+
+def test_an_intact_file_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "a.json", "rankscope test", 1, rows=[1])
+    kinds = []
+
+    def counted(raw: bytes, kind: type[Any]) -> Any:
+        kinds.append(kind)
+        return decoded(raw, kind)
+
+    monkeypatch.setattr(storage, "decoded", counted)
+    assert load(path, "rankscope test", 1, Rows, build) == {"rows": [1]}
+    assert kinds == [Rows]
+
+
+def test_a_path_is_refused_alike_where_it_is_given_and_where_it_is_written(tmp_path: Path) -> None:
+    for path in (tmp_path, Path("/dev/null")):
+        with pytest.raises(ValueError, match=f"^--output must be a file, got '{path}'$"):
+            check_file("--output", path)
+        with pytest.raises(OSError, match=f"it exists and is not a file: '{path}'"):
+            output_path(path)
+    for path in (tmp_path / "new", Path(__file__)):
+        check_file("--output", path)
+        assert output_path(path) == path.resolve()

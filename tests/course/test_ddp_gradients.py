@@ -33,7 +33,7 @@ def accumulated() -> NoSync:
 def test_no_sync_must_be_around_the_forward(accumulated: NoSync) -> None:
     accumulated.check()
     assert [accumulated.is_right(name) for name in accumulated.placements] == [True, True, False, False]
-    assert [one.num_allreduces for one in accumulated.placements.values()] == [1, 2, 1, 0]
+    assert [result.num_allreduces for result in accumulated.placements.values()] == [1, 2, 1, 0]
     (inputs, targets), module = batch(16), mlp()
     right = gradient(module, CROSS(module(inputs), targets))
     for rank in accumulated.placements["forward and backward"].after_both:
@@ -78,18 +78,18 @@ def leftovers() -> set[int]:
 
 
 def test_without_the_search_one_rank_hangs_and_the_other_learns_of_it_later(unused: dict[bool, Unused]) -> None:
-    found = unused[False]
-    found.check()
-    full, lacking = found.ranks
+    result = unused[False]
+    result.check()
+    full, lacking = result.ranks
     assert (full.error, full.gradient) == ("", None)
     assert lacking.error.startswith("Expected to have finished reduction in the prior iteration")
 
 
 def test_with_the_search_all_gradients_are_right(unused: dict[bool, Unused]) -> None:
     unused[True].check()
-    for one in unused[True].ranks:
-        assert one.gradient is not None
-        np.testing.assert_allclose(one.gradient, np.mean(unused[True].own, axis=0), atol=1e-15)
+    for story in unused[True].ranks:
+        assert story.gradient is not None
+        np.testing.assert_allclose(story.gradient, np.mean(unused[True].own, axis=0), atol=1e-15)
 
 
 def test_stories_that_went_another_way_are_found(unused: dict[bool, Unused]) -> None:
@@ -144,7 +144,7 @@ def test_a_bucket_view_saves_the_gradients() -> None:
     module = nn.Sequential(nn.Linear(300, 1000), nn.Linear(1000, 700), nn.Linear(700, 10))
     view = bucket_view_memory(module, torch.ones(2, 300))
     view.check()
-    size = sum(one.nbytes for one in module.parameters())
+    size = sum(parameter.nbytes for parameter in module.parameters())
     assert view.without.gradient_bytes == view.with_view.gradient_bytes == size == view.saved_bytes
     assert view.without.held_bytes == 2 * size
     with pytest.raises(DemoError, match=f"the view should save the gradients' {size} bytes"):

@@ -159,7 +159,7 @@ ODD = {
 
 
 @cache
-def sources() -> dict[str, str]:
+def notebook_texts() -> dict[str, str]:
     return {
         path.stem: "\n".join("".join(cell["source"]) for cell in json.loads(path.read_text())["cells"])
         for path in sorted(NOTEBOOKS.glob("*.ipynb"))
@@ -171,11 +171,14 @@ _CALL = r'check\("([\d.]+)", (.+?)\)(?:`|$)'
 
 @cache
 def solutions() -> dict[str, str]:
-    """The answers that the notebooks give away, as source: a call of check, with the lines before it in its block."""
-    folded = "\n".join(re.findall(r"<details>.*?</details>", "\n".join(sources().values()), re.S))
-    found = {name: f'check("{name}", {answer})' for name, answer in re.findall(_CALL, folded, re.M)}
-    blocks = re.findall(r"```python\n(.*?)```", folded, re.S)
-    return found | {name: block for block in blocks for name, _ in re.findall(_CALL, block, re.M)}
+    """The solutions in the notebooks, as source: a call of check, with the lines before it in its block."""
+    text = "\n".join(notebook_texts().values())
+    folded = "\n".join(re.findall(r"<details>.*?</details>", text, re.S))
+    sources = {name: f'check("{name}", {answer})' for name, answer in re.findall(_CALL, folded, re.M)}
+    for block in re.findall(r"```python\n(.*?)```", folded, re.S):
+        for name, _ in re.findall(_CALL, block, re.M):
+            sources[name] = block
+    return sources
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -221,7 +224,7 @@ def test_answers_may_come_from_numpy(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_every_exercise_is_asked_in_its_notebook() -> None:
     for name in EXERCISES:
-        (notebook,) = [text for stem, text in sources().items() if stem.startswith(name[:3].replace(".", "_"))]
+        (notebook,) = [text for stem, text in notebook_texts().items() if stem.startswith(name[:3].replace(".", "_"))]
         assert f'check("{name}", ...)' in notebook
 
 
@@ -304,20 +307,20 @@ def test_a_notebook_shows_only_the_message() -> None:
 # ---- what a reader builds
 
 
-def rows(shown: object) -> dict[str, str]:
-    return {line.split()[0]: line for line in str(shown).splitlines()}
+def rows(score: object) -> dict[str, str]:
+    return {line.split()[0]: line for line in str(score).splitlines()}
 
 
 def test_something_built_is_scored_before_it_is_good_enough(capsys: pytest.CaptureFixture[str]) -> None:
     chain = "broadcast mine ranks=4 chunks=1\n0: 0>1:0=\n1: 1>2:0=\n2: 2>3:0="
-    shown = score("14.2", chain)
-    assert list(rows(shown)) == ["steps", "yours", "binomial", "lower"]
-    assert repr(shown) == str(shown)
+    result = score("14.2", chain)
+    assert list(rows(result)) == ["steps", "yours", "binomial", "lower"]
+    assert repr(result) == str(result)
     with pytest.raises(
         WrongAnswer, match=r"^14\.2: it takes 1\.50 times as long as the best; the goal is the same time$"
     ):
         check("14.2", chain)
-    assert capsys.readouterr().out == f"{shown}\n"
+    assert capsys.readouterr().out == f"{result}\n"
 
 
 def test_only_what_is_built_has_a_score() -> None:
@@ -332,12 +335,12 @@ def test_a_sampler_is_scored_by_its_audit() -> None:
     def stride(size: int, num_ranks: int, rank: int, epoch: int) -> range:
         return range(rank, size, num_ranks)
 
-    shown = sampler_score(stride, 10, 4, allow=["unbalanced"])
-    assert rows(shown)["yours"].split() == ["yours", "0", "0", "1", "1"]
-    assert rows(shown)["DistributedSampler"].split()[1:] == ["4", "0", "0", "0"]
-    assert rows(shown)["with"].split()[2:] == ["0", "4", "0", "0"]
-    assert shown.wrong is not None
-    assert "read in the same order on every rank" in shown.wrong
+    result = sampler_score(stride, 10, 4, allow=["unbalanced"])
+    assert rows(result)["yours"].split() == ["yours", "0", "0", "1", "1"]
+    assert rows(result)["DistributedSampler"].split()[1:] == ["4", "0", "0", "0"]
+    assert rows(result)["with"].split()[2:] == ["0", "4", "0", "0"]
+    assert result.wrong is not None
+    assert "read in the same order on every rank" in result.wrong
     assert sampler_score(stride, 10, 4, allow=["unbalanced", "repeated_order"]).wrong is None
     with pytest.raises(ValueError, match="the answer must be a function of size, num_ranks, rank and epoch, got 3"):
         sampler_score(3, 10, 4)  # type: ignore[arg-type]
@@ -346,9 +349,9 @@ def test_a_sampler_is_scored_by_its_audit() -> None:
 def test_a_schedule_is_scored_once_it_is_verified() -> None:
     cluster = Cluster.uniform(4, Link(1e-6, 1e9))
     tree = build("allreduce", "binomial_tree", 4)
-    shown = schedule_score(tree, "allreduce", cluster, 1000)
-    assert [row.split()[0] for row in str(shown).splitlines()[1:]] == ["yours", "recursive_doubling", "ring", "lower"]
-    assert shown.wrong is not None
+    result = schedule_score(tree, "allreduce", cluster, 1000)
+    assert [row.split()[0] for row in str(result).splitlines()[1:]] == ["yours", "recursive_doubling", "ring", "lower"]
+    assert result.wrong is not None
     assert schedule_score(build("allreduce", "ring", 4), "allreduce", cluster, 1e9).wrong is None
     with pytest.raises(ScheduleError):
         schedule_score("allreduce mine ranks=4 chunks=1\n0: 0>1:0+", "allreduce", cluster, 1000)
@@ -361,10 +364,11 @@ def test_a_schedule_is_scored_once_it_is_verified() -> None:
 def test_buckets_are_scored_by_the_predicted_step() -> None:
     local = ddp.LocalStep.modelled([1 << 20] * 64, backward_s=0.064)
     cost = ddp.cost(Link(50e-6, 2e9), num_ranks=8)
-    for mine in (8, "8 MiB", "8192 KiB", [list(range(place, place - 8, -1)) for place in range(63, 0, -8)]):
-        shown = bucket_score(mine, local, cost)
-        assert rows(shown)["yours"].split()[1:] == rows(shown)["recommended"].split()[1:]
-        assert shown.wrong is None
+    eights = [list(range(place, place - 8, -1)) for place in range(63, 0, -8)]
+    for answer in (8, "8 MiB", "8192 KiB", eights):
+        result = bucket_score(answer, local, cost)
+        assert rows(result)["yours"].split()[1:] == rows(result)["recommended"].split()[1:]
+        assert result.wrong is None
     backwards = [list(range(place, place + 8)) for place in range(0, 64, 8)]
     assert "times as long as the best; the goal is at most 1.01 times" in str(
         bucket_score(backwards, local, cost).wrong
@@ -386,9 +390,9 @@ def test_workers_of_stages_are_scored_by_throughput_and_thrift() -> None:
 
 
 def test_shares_are_scored_by_the_fullest_rank() -> None:
-    shown = share_score([[0, 1], [2, 3]], [5, 30, 20, 10], 2)
-    assert rows(shown)["yours"].split() == ["yours", "35", "1.08"]
-    assert shown.wrong is None
+    result = share_score([[0, 1], [2, 3]], [5, 30, 20, 10], 2)
+    assert rows(result)["yours"].split() == ["yours", "35", "1.08"]
+    assert result.wrong is None
     assert share_score([[0], [1, 2, 3]], [5, 30, 20, 10], 2).wrong == "the fullest rank has 60, and 35 are possible"
     for wrong in ([[0, 1], [2]], [[0, 1], [2, 2]], [[0, 1, 2, 3]], [[0, 1], [2, 4]], 3, [1, 2]):
         with pytest.raises(ValueError, match=r"expected|must be"):
@@ -397,9 +401,9 @@ def test_shares_are_scored_by_the_fullest_rank() -> None:
 
 def test_pipeline_schedules_are_scored_by_bubble_and_memory() -> None:
     text = pipeline_parallel.build("one_f_one_b", 4, 8).to_text()
-    shown = pipeline_score(text, 4, 8, most_bubble=3 / 11, most_kept=4)
-    assert shown.wrong is None
-    assert rows(shown)["yours"].split()[1:] == rows(shown)["1F1B"].split()[1:] == ["27.3%", "4"]
+    result = pipeline_score(text, 4, 8, most_bubble=3 / 11, most_kept=4)
+    assert result.wrong is None
+    assert rows(result)["yours"].split()[1:] == rows(result)["1F1B"].split()[1:] == ["27.3%", "4"]
     assert pipeline_score(text, 4, 8, most_kept=3).wrong == "a rank keeps 4 activations; the goal is at most 3"
     assert "the goal is at most 25.0%" in str(pipeline_score(text, 4, 8, most_bubble=0.25).wrong)
     with pytest.raises(ValueError, match="must have 4 ranks and 9 microbatches, got 4 and 8"):
@@ -419,9 +423,9 @@ def test_steps_are_scored_on_real_ranks() -> None:
             mse(ddp(inputs[::2]), targets[::2]).backward()
         mse(ddp(inputs[1::2]), targets[1::2]).backward()
 
-    shown = step_score(both_synchronised, 2)
-    assert rows(shown)["yours"].split() == ["yours", "2", "times", "right"]
-    assert shown.wrong == "gradients are synchronised 2 times; the goal is at most 1"
+    result = step_score(both_synchronised, 2)
+    assert rows(result)["yours"].split() == ["yours", "2", "times", "right"]
+    assert result.wrong == "gradients are synchronised 2 times; the goal is at most 1"
     assert "gradients are 2 times those of one process" in str(step_score(not_divided, 2).wrong)
     with pytest.raises(ValueError, match=r"2 equal micro-batches were expected, got \[\] samples"):
         step_score(print, 2)

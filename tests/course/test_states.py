@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from rankscope.course import states_after_join
-from rankscope.course.states import JoinedTraining, StatesAfterJoin, share_state
-from rankscope.ranks import RankError, launch
+from rankscope.course.states import JoinedTraining, StatesAfterJoin
 from rankscope.train.gradients import DemoError
 
 from ..small import batch, mlp
@@ -31,16 +29,6 @@ def test_states_that_are_not_as_known_are_caught(states: StatesAfterJoin) -> Non
         StatesAfterJoin({**states.ways, "Adam": good}).check()
     moved = JoinedTraining((good.started[0], good.started[0] + 1), good.ended, good.single, good.rounding)
     assert StatesAfterJoin({"SGD": moved}).is_right("SGD") == (True, False, True)
-
-
-def share_after_steps() -> None:
-    rank = torch.distributed.get_rank()
-    share_state(torch.optim.Adam(mlp().parameters()), num_steps=1 - rank)
-
-
-def test_a_state_that_is_not_there_cannot_be_shared() -> None:
-    with pytest.raises(RankError, match="rank 1 has made no step, and its optimizer has no state yet"):
-        launch(share_after_steps, 2, timeout_s=100.0)
 
 
 def test_a_rank_without_a_batch_is_refused() -> None:

@@ -49,7 +49,7 @@ def schedule():
 
 def module():
     widths = {widths!r}
-    return nn.Sequential(*(nn.Linear(one, other) for one, other in zip(widths, widths[1:])))
+    return nn.Sequential(*(nn.Linear(num_in, num_out) for num_in, num_out in zip(widths, widths[1:])))
 
 
 def loss(module, rank, number):
@@ -66,17 +66,22 @@ def random_tree(draw: random.Random, num_ranks: int) -> str:
 
 
 def random_profile(draw: random.Random) -> Profile:
-    """A box of some links, and what allreduces took on it, with noise."""
+    """A box of some links, and the times of allreduces on it, with noise."""
     slow = draw.uniform(0.3, 20)
     points = links(seconds=lambda size: slow * (30e-6 + size / BYTES_PER_S), noise=0.01)
     base = profile(points, num_ranks=2, ranks_per_node=[2], date="2031-02-03T04:05:06+00:00")
-    over = {name: draw.uniform(1.5, 3) * slow for name in ("native", "ring", "recursive_doubling")}
-    times = {name: partial(lambda times, size: times * (60e-6 + size / BYTES_PER_S), one) for name, one in over.items()}
+
+    def seconds(factor: float, size: float) -> float:
+        return factor * (60e-6 + size / BYTES_PER_S)
+
+    algorithms = ("native", "ring", "recursive_doubling")
+    times = {algorithm: partial(seconds, draw.uniform(1.5, 3) * slow) for algorithm in algorithms}
     return collective(base, times)
 
 
-def made_up(draw: random.Random) -> dict[str, Any]:
-    size, num_ranks = draw.randint(5, 60), draw.randint(2, 4)
+def random_values(draw: random.Random) -> dict[str, Any]:
+    size = draw.randint(5, 60)
+    num_ranks = draw.randint(2, 4)
     return {
         "size": size,
         "ranks": [[draw.randrange(size) for _ in range(draw.randint(1, 20))] for _ in range(num_ranks)],
@@ -104,10 +109,11 @@ def papermill(folder: Path, **parameters: str) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 def test_the_five_paths_take_what_is_made_up_at_random(tmp_path: Path) -> None:
     draw = random.Random(SEED)
-    values, box = made_up(draw), random_profile(draw)
+    values = random_values(draw)
+    box = random_profile(draw)
     box.save(tmp_path / "box.json")
     (tmp_path / "mine.py").write_text(MODULE.format(**values))
     done = papermill(tmp_path, yours="mine", box="box.json")
@@ -122,14 +128,17 @@ def test_the_five_paths_take_what_is_made_up_at_random(tmp_path: Path) -> None:
 
     schedule = Schedule.from_text(values["schedule"])
     cluster = box.cluster(schedule.num_ranks)
-    both = schedule, build("allreduce", "ring", schedule.num_ranks)
-    mine_us, ring_us = (simulate(one, 2**16, cluster).makespan_s * 1e6 for one in both)
+    ring = build("allreduce", "ring", schedule.num_ranks)
+    own_us = simulate(schedule, 2**16, cluster).makespan_s * 1e6
+    ring_us = simulate(ring, 2**16, cluster).makespan_s * 1e6
     assert f"{verify(schedule)}\n" in text, SEED
-    assert f"   64 KiB: yours {mine_us:9.1f} µs, the ring {ring_us:9.1f} µs\n" in text, SEED
+    assert f"   64 KiB: yours {own_us:9.1f} µs, the ring {ring_us:9.1f} µs\n" in text, SEED
     assert f"= {sum(range(1, schedule.num_ranks + 1))} everywhere" in text, SEED
 
-    shapes = [size for one, other in pairwise(values["widths"]) for size in (one * other, other)]
-    buckets = ddp.buckets([ParameterSpec(str(place), 4 * size) for place, size in enumerate(shapes)]).rebuilt
+    sizes = []
+    for num_in, num_out in pairwise(values["widths"]):
+        sizes += [num_in * num_out, num_out]
+    buckets = ddp.buckets([ParameterSpec(str(place), 4 * size) for place, size in enumerate(sizes)]).rebuilt
     assert f"launched on two ranks: {len(buckets)}; every gradient" in text, SEED
     assert "write DistributedDataParallel(module" in text or "keep the default" in text, SEED
 
@@ -138,7 +147,7 @@ def test_the_five_paths_take_what_is_made_up_at_random(tmp_path: Path) -> None:
 
 
 def test_an_allreduce_that_is_none_stops_the_notebook_with_its_reason(tmp_path: Path) -> None:
-    values = made_up(random.Random(0)) | {"schedule": "allreduce half ranks=2 chunks=1\n0: 0>1:0+"}
+    values = random_values(random.Random(0)) | {"schedule": "allreduce half ranks=2 chunks=1\n0: 0>1:0+"}
     (tmp_path / "mine.py").write_text(MODULE.format(**values))
     random_profile(random.Random(0)).save(tmp_path / "box.json")
     done = papermill(tmp_path, yours="mine", box="box.json")

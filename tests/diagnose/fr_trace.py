@@ -37,8 +37,11 @@ def fr_trace(folders: Sequence[Path]) -> list[list[Answer] | str]:
     """Return the answers for each folder, or the name of the error that it ended with."""
     command = [sys.executable, "-W", "ignore", "-m", __name__, *map(str, folders)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    found = [json.loads(line) for line in lines]
-    return [one if isinstance(one, str) else [Answer(*row[:3], tuple(row[3])) for row in one] for one in found]
+    rows = [json.loads(line) for line in lines]
+    return [
+        answers if isinstance(answers, str) else [Answer(*row[:3], tuple(row[3])) for row in answers]
+        for answers in rows
+    ]
 
 
 def compared(hang: Hang, answers: list[Answer] | str, members: Sequence[int]) -> str:
@@ -46,7 +49,7 @@ def compared(hang: Hang, answers: list[Answer] | str, members: Sequence[int]) ->
     if isinstance(answers, str) or not answers:
         return f"no answer: {answers or 'no fault found'}"
     _, cause, group, call = hang.culprits[0]
-    ours = {one.rank for one in hang.culprits if one[1:] == (cause, group, call)}
+    ours = {culprit.rank for culprit in hang.culprits if culprit[1:] == (cause, group, call)}
     for answer in answers:
         if answer[:2] == (group, call) and answer.what == _WORDS.get(cause, "missing"):
             is_same = (
@@ -82,7 +85,7 @@ def _answers(folder: Path) -> list[tuple[str, int, str, list[int]]] | str:
         if call.missing_ranks:
             first.setdefault(group, (group, call.collective_seq_id, "missing", sorted(call.missing_ranks)))
         elif call.mismatch_collectives:
-            kinds = sorted({one.type_of_mismatch.state.name for one in call.mismatch_collectives.values()})
+            kinds = sorted({mismatch.type_of_mismatch.state.name for mismatch in call.mismatch_collectives.values()})
             ranks = sorted(call.mismatch_collectives)
             first.setdefault(group, (group, call.collective_seq_id, ", ".join(kinds), ranks))
     return list(first.values())

@@ -75,13 +75,13 @@ def _be_rank(case: Case, folder: Path) -> None:
     if case.what == "late":
         for group in (None, part) if rank in case.part else (None,):
             _set_pg_timeout(timedelta(seconds=TIMEOUT_S), group)
-    made: list[int] = []
-    job = threading.Thread(target=_train, args=(case, part, made), daemon=True)
+    calls_made: list[int] = []
+    job = threading.Thread(target=_train, args=(case, part, calls_made), daemon=True)
     job.start()
     seen, since = -1, time.monotonic()
-    while job.is_alive() and (len(made) != seen or time.monotonic() - since < _STILL_S):
-        if len(made) != seen:
-            seen, since = len(made), time.monotonic()
+    while job.is_alive() and (len(calls_made) != seen or time.monotonic() - since < _STILL_S):
+        if len(calls_made) != seen:
+            seen, since = len(calls_made), time.monotonic()
         time.sleep(0.02)
     if case.what == "late":
         job.join()
@@ -92,11 +92,11 @@ def _be_rank(case: Case, folder: Path) -> None:
         _write(case, folder, rank, groups)
 
 
-def _train(case: Case, part: Any, made: list[int]) -> None:
+def _train(case: Case, part: Any, calls_made: list[int]) -> None:
     rank = dist.get_rank()
 
     def call(is_sick: bool, number: int, group: Any, fn: Any) -> None:
-        made.append(number)
+        calls_made.append(number)
         if not is_sick:
             return fn(torch.ones(4), group=group)
         if case.what in ("missing", "dead", "size", "dtype"):
@@ -107,7 +107,7 @@ def _train(case: Case, part: Any, made: list[int]) -> None:
         elif case.what == "collective":
             dist.all_gather([torch.ones(4) for _ in range(dist.get_world_size(group))], torch.ones(4), group=group)
         elif case.what == "group":
-            made.append(-1)
+            calls_made.append(-1)
             dist.all_reduce(torch.ones(4), group=part)
         # "left out": nothing
 
@@ -133,7 +133,7 @@ def _write(case: Case, folder: Path, rank: int, groups: dict[str, list[int]]) ->
         if case.what == "dtype":
             changed = {"input_dtypes": ["Int"], "output_dtypes": ["Int"]}
         changed |= {"record_id": last["record_id"] + 1, "time_created_ns": last["time_created_ns"] + 10**6}
-        other = next(one for one in dump["entries"] if (one["process_group"][1] == "part") == case.in_part)
+        other = next(entry for entry in dump["entries"] if (entry["process_group"][1] == "part") == case.in_part)
         dump["entries"].append({**other, **changed, "collective_seq_id": case.call, "retired": False})
     for entry in dump["entries"]:
         entry["process_group"] = list(entry["process_group"])

@@ -68,11 +68,11 @@ class Ran(NamedTuple):
 def run_jobs(folder: Path, jobs: Sequence[Job], num_ranks: int = 4) -> list[Ran]:
     """Run jobs one after the other on the same ranks; the traces of each are in a folder of its own."""
     folders = [folder / f"job_{place:04}" for place in range(len(jobs))]
-    for one in folders:
-        one.mkdir(parents=True, exist_ok=True)
+    for job_folder in folders:
+        job_folder.mkdir(parents=True, exist_ok=True)
     seconds = 20 + sum(0.5 + 2 * (job.num_steps + WARM_UP) * (0.1 + job.delay_s) for job in jobs)
     step_s = launch(_be_rank, num_ranks, (list(jobs), folders), timeout_s=4 * seconds)[0]
-    return [Ran(*one) for one in zip(jobs, folders, step_s, strict=True)]
+    return [Ran(*fields) for fields in zip(jobs, folders, step_s, strict=True)]
 
 
 def _be_rank(jobs: list[Job], folders: list[Path]) -> list[list[float]]:
@@ -200,7 +200,7 @@ def _starved(job: Job, rank: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for one in spinners:
-            one.kill()
-            one.wait()
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
         os.sched_setaffinity(0, cores)

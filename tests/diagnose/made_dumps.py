@@ -21,7 +21,7 @@ _DESCRIPTIONS = {"0": "default_pg", "1": "part"}
 CAUSES = ("missing", "left out", "late", "collective", "size", "dtype", "group", "dead")
 
 
-class Made(NamedTuple):
+class QueuedCall(NamedTuple):
     """A call of a rank, before its group numbers it."""
 
     group: str
@@ -29,13 +29,13 @@ class Made(NamedTuple):
     sizes: Sequence[int] = (4,)
     dtype: str = "Float"
     at_s: float = 0.0
-    more: Mapping[str, Any] = ReadOnly()
+    fields: Mapping[str, Any] = ReadOnly()  # of its entry in the dump, in place of the usual ones
 
 
-Job = dict[int, list[Made]]
+Job = dict[int, list[QueuedCall]]
 
 
-def entry(number: int, group: str = "0", kind: str = "all_reduce", **more: Any) -> dict[str, Any]:
+def entry(number: int, group: str = "0", kind: str = "all_reduce", **fields: Any) -> dict[str, Any]:
     """Return a call as a dump has it: the `number`-th of a rank, with what is stated of every call."""
     stated = {
         "record_id": number,
@@ -45,7 +45,7 @@ def entry(number: int, group: str = "0", kind: str = "all_reduce", **more: Any) 
         "state": "started",
         "time_created_ns": 10**12 + 1000 * number,
     }
-    return stated | more
+    return stated | fields
 
 
 def healthy(num_ranks: int, part: Sequence[int] = ()) -> Job:
@@ -53,8 +53,8 @@ def healthy(num_ranks: int, part: Sequence[int] = ()) -> Job:
     job: Job = {rank: [] for rank in range(num_ranks)}
     for rank, calls in job.items():
         for step in range(STEPS):
-            calls += [Made("0", sizes=(64,)), Made("0", sizes=(32,)), Made("0", "broadcast", (8,))]
-            calls += [Made("1", sizes=(16,))] * (rank in part)
+            calls += [QueuedCall("0", sizes=(64,)), QueuedCall("0", sizes=(32,)), QueuedCall("0", "broadcast", (8,))]
+            calls += [QueuedCall("1", sizes=(16,))] * (rank in part)
             calls[:] = [call if call.at_s else call._replace(at_s=10.0 + step) for call in calls]
     return job
 
@@ -71,7 +71,7 @@ def sick(cause: str, num_ranks: int, rank: int, part: Sequence[int] = ()) -> Job
     elif cause == "late":
         calls[at:] = [call._replace(at_s=call.at_s + TIMEOUT_S + 1) for call in calls[at:]]
     elif cause == "group":  # and its host waits for the call of the other group
-        calls[at:] = [Made("1", sizes=(16,), at_s=calls[at].at_s)]
+        calls[at:] = [QueuedCall("1", sizes=(16,), at_s=calls[at].at_s)]
         for other in job:
             if other != rank:
                 job[other] = job[other][: at + 1]
@@ -138,7 +138,7 @@ def write(
                     {"name": "step", "filename": "/home/me/train.py", "line": 12 + place % 4},
                 ],
             }
-            entries.append({**entry, **call.more})
+            entries.append({**entry, **call.fields})
         config = {
             name: {"name": name, "desc": _DESCRIPTIONS.get(name, "mesh_tp"), "ranks": str(list(ranks))}
             for name, ranks in groups.items()
@@ -146,17 +146,17 @@ def write(
         }
         dump = {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries[-keep:]}
         as_bytes: Callable[[Any], bytes] = (
-            pickle.dumps if rank % 2 and not as_json else lambda one: json.dumps(one).encode()
+            pickle.dumps if rank % 2 and not as_json else lambda contents: json.dumps(contents).encode()
         )
         (folder / f"trace_rank_{rank}").write_bytes(as_bytes(dump))
     return folder
 
 
-def _num_ran(queued: list[list[Made]]) -> int:
+def _num_ran(queued: list[list[QueuedCall]]) -> int:
     """How many calls of a group run to their end."""
     ran = 0
     while all(ran < len(calls) for calls in queued):
-        calls = [made[ran] for made in queued]
+        calls = [calls_of_rank[ran] for calls_of_rank in queued]
         times_s = [call.at_s for call in calls]
         if any(call[1:4] != calls[0][1:4] for call in calls) or max(times_s) - min(times_s) >= TIMEOUT_S:
             break

@@ -28,7 +28,7 @@ def on_rank(rank: int, delay_s: float = 0.06, every: int = 1, num_ranks: int = R
     return delays_s
 
 
-class Made:
+class RankRecord:
     """A rank of a job that is made up: its spans, its calls, and the time up to which it has come."""
 
     def __init__(self, rank: int, clock_s: float) -> None:
@@ -41,7 +41,7 @@ class Made:
     def trace(self) -> Trace:
         kinds, groups = ("allreduce", "broadcast"), ("0",)
         columns = list(zip(*self.calls, strict=True)) or [()] * 5
-        kind = np.array([kinds.index(one) for one in columns[0]], np.int64)
+        kind = np.array([kinds.index(word) for word in columns[0]], np.int64)
         num_bytes = np.array(columns[1], np.int64)
         times = (np.array(column, float) for column in columns[2:])
         calls = Calls(np.zeros_like(kind), kind, num_bytes, *times, groups, kinds)
@@ -58,57 +58,59 @@ def job(
     """
     num_ranks = phase_s["loader"].shape[1]
     clocks_s = [100.0 * rank for rank in range(num_ranks)]
-    ranks = [Made(rank, clock_s) for rank, clock_s in enumerate(clocks_s)]
+    ranks = [RankRecord(rank, clock_s) for rank, clock_s in enumerate(clocks_s)]
 
     def together(kind: str, num_bytes: int, launched_s: list[float], after_s: float = 0.0) -> float:
         """A call that ends on all ranks at once; return when, by the first clock."""
         end_s = max(after_s, *(own - clock for own, clock in zip(launched_s, clocks_s, strict=True))) + WIRE_S
-        for one, launch_s, clock_s in zip(ranks, launched_s, clocks_s, strict=True):
+        for record, launch_s, clock_s in zip(ranks, launched_s, clocks_s, strict=True):
             start_s = max(launch_s, after_s + clock_s)
-            one.calls.append((kind, num_bytes, launch_s, start_s, end_s + clock_s))
+            record.calls.append((kind, num_bytes, launch_s, start_s, end_s + clock_s))
             if gpu:
-                one.spans.append(Span(one.rank, "stream 20", kind, len(one.calls) - 1, start_s, end_s + clock_s))
+                record.spans.append(
+                    Span(record.rank, "stream 20", kind, len(record.calls) - 1, start_s, end_s + clock_s)
+                )
         return end_s
 
     def wait(end_s: float) -> None:
-        for one, clock_s in zip(ranks, clocks_s, strict=True):
-            one.now_s = end_s + clock_s
+        for record, clock_s in zip(ranks, clocks_s, strict=True):
+            record.now_s = end_s + clock_s
 
     def work(step: int, kind: str, lane: str) -> None:
         """The host's span and, on a GPU, a kernel of that length that the host launched."""
-        for one in ranks:
-            begin_s, seconds = one.now_s, phase_s[kind][step, one.rank]
-            one.span(kind, seconds, lane)
+        for record in ranks:
+            begin_s, seconds = record.now_s, phase_s[kind][step, record.rank]
+            record.span(kind, seconds, lane)
             if gpu:
-                one.spans += [
-                    Span(one.rank, place, name, step, begin_s, one.now_s)
+                record.spans += [
+                    Span(record.rank, place, name, step, begin_s, record.now_s)
                     for place, name in (("stream 7", "kernel"), ("gpu", kind))
                 ]
 
     for step in range(len(phase_s["loader"])):
-        begun_s = [one.now_s for one in ranks]
-        for one in ranks:
-            one.span("loader", phase_s["loader"][step, one.rank])
-            one.now_s += phase_s["host"][step, one.rank]
+        begun_s = [record.now_s for record in ranks]
+        for record in ranks:
+            record.span("loader", phase_s["loader"][step, record.rank])
+            record.now_s += phase_s["host"][step, record.rank]
         if buffers:
-            for one in ranks:
-                one.span("forward", 2e-6)
-            wait(together("broadcast", 64, [one.now_s - 1e-6 for one in ranks]))
+            for record in ranks:
+                record.span("forward", 2e-6)
+            wait(together("broadcast", 64, [record.now_s - 1e-6 for record in ranks]))
         work(step, "forward", "main")
-        backward_s = [one.now_s for one in ranks]
+        backward_s = [record.now_s for record in ranks]
         work(step, "backward", "backward")
         if by_hand:
             for num_bytes in BUCKETS:
-                for one in ranks:
-                    one.now_s += 1e-6
-                wait(together("allreduce", num_bytes, [one.now_s for one in ranks]))
+                for record in ranks:
+                    record.now_s += 1e-6
+                wait(together("allreduce", num_bytes, [record.now_s for record in ranks]))
         else:
-            middle_s = [(one.now_s + first) / 2 for one, first in zip(ranks, backward_s, strict=True)]
+            middle_s = [(record.now_s + first) / 2 for record, first in zip(ranks, backward_s, strict=True)]
             first_s = together("allreduce", BUCKETS[0], middle_s)
-            wait(together("allreduce", BUCKETS[1], [one.now_s for one in ranks], first_s))
+            wait(together("allreduce", BUCKETS[1], [record.now_s for record in ranks], first_s))
         work(step, "optimizer", "main")
         if metric:
-            wait(together("allreduce", 4, [one.now_s for one in ranks]))
-        for one, begin_s in zip(ranks, begun_s, strict=True):
-            one.spans.append(Span(one.rank, "main", "step", step, begin_s, one.now_s))
-    return [one.trace() for one in ranks]
+            wait(together("allreduce", 4, [record.now_s for record in ranks]))
+        for record, begin_s in zip(ranks, begun_s, strict=True):
+            record.spans.append(Span(record.rank, "main", "step", step, begin_s, record.now_s))
+    return [record.trace() for record in ranks]

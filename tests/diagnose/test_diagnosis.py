@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from rankscope.common.frozen import evolve
 from rankscope.diagnose import diagnose, read_traces
-from rankscope.diagnose.diagnosis import own_times
 from rankscope.diagnose.late_ranks import culprits_of
+from rankscope.diagnose.own_times import own_times
 from rankscope.diagnose.trace import PHASES, Trace
 from rankscope.timeline import Span, Timeline
 from tests.diagnose.jobs import CAUSES, Job, run_jobs
-from tests.diagnose.made_jobs import BUCKETS, RANKS, STEPS, Made, job, on_rank, phases
+from tests.diagnose.made_jobs import BUCKETS, RANKS, STEPS, RankRecord, job, on_rank, phases
 
 WAYS = [{}, {"gpu": True}, {"buffers": True}, {"metric": True}, {"buffers": True, "metric": True}, {"by_hand": True}]
 
@@ -27,10 +27,10 @@ def test_the_late_rank_and_its_cause_are_named_and_cost_what_their_absence_saves
     assert "The job is balanced: no rank stands out above the noise" in str(healthy)
     for rank in range(RANKS):
         for delay_s in (0.02, 0.06):
-            found = diagnose(job(phases(**{cause: on_rank(rank, delay_s)}), **way))
-            assert [(one.rank, one.cause) for one in found.culprits] == [(rank, cause)]
-            assert found.culprits[0].cost_s == pytest.approx(found.step_s - healthy.step_s, rel=0.1)
-            assert f"Rank {rank} arrives" in str(found)
+            diagnosis = diagnose(job(phases(**{cause: on_rank(rank, delay_s)}), **way))
+            assert [(culprit.rank, culprit.cause) for culprit in diagnosis.culprits] == [(rank, cause)]
+            assert diagnosis.culprits[0].cost_s == pytest.approx(diagnosis.step_s - healthy.step_s, rel=0.1)
+            assert f"Rank {rank} arrives" in str(diagnosis)
 
 
 def test_the_longest_backward_would_name_another_rank():
@@ -45,26 +45,28 @@ def test_the_longest_backward_would_name_another_rank():
 
 
 def test_every_fourth_step_two_ranks_and_two_culprits():
-    found = diagnose(job(phases(loader=on_rank(3, every=4))))
-    assert found.culprits[0][:2] == (3, "loader")
-    assert "late in 2 of 9 steps: its loader takes 63.9 ms in these, on the others 4.01 ms." in str(found)
+    diagnosis = diagnose(job(phases(loader=on_rank(3, every=4))))
+    assert diagnosis.culprits[0][:2] == (3, "loader")
+    assert "late in 2 of 9 steps: its loader takes 63.9 ms in these, on the others 4.01 ms." in str(diagnosis)
     assert diagnose(job(phases(2, forward=on_rank(1, num_ranks=2)))).culprits[0][:2] == (1, "forward")
     both = phases(loader=on_rank(0, 0.08), backward=on_rank(2, 0.05))
-    found = diagnose(job(both))
-    assert [one[:2] for one in found.culprits] == [(0, "loader"), (2, "backward")]
-    saved_s = [found.step_s - diagnose(job(phases(**one))).step_s for one in ({"backward": on_rank(2, 0.05)}, {})]
-    assert np.cumsum([one.cost_s for one in found.culprits]) == pytest.approx(saved_s, rel=0.05)
+    diagnosis = diagnose(job(both))
+    assert [culprit[:2] for culprit in diagnosis.culprits] == [(0, "loader"), (2, "backward")]
+    saved_s = [
+        diagnosis.step_s - diagnose(job(phases(**delays))).step_s for delays in ({"backward": on_rank(2, 0.05)}, {})
+    ]
+    assert np.cumsum([culprit.cost_s for culprit in diagnosis.culprits]) == pytest.approx(saved_s, rel=0.05)
     on_one = phases(loader=on_rank(1, 0.04), forward=on_rank(1, 0.05))
-    assert [one[:2] for one in diagnose(job(on_one)).culprits] == [(1, "forward"), (1, "loader")]
+    assert [culprit[:2] for culprit in diagnose(job(on_one)).culprits] == [(1, "forward"), (1, "loader")]
 
 
 def test_a_rank_that_is_late_too_seldom_to_be_named_is_not_called_balanced():
     seconds = phases(steps=12, loader=0.1)
     seconds["host"][[4, 8], 3] += 0.05  # of steps of 0.14 s
-    found = diagnose(job(seconds))
-    assert found.culprits == []
-    assert "balanced" not in str(found)
-    late = str(found).splitlines()[0].replace(_number(found.late_s[[3, 7], 3].mean()), "N")
+    diagnosis = diagnose(job(seconds))
+    assert diagnosis.culprits == []
+    assert "balanced" not in str(diagnosis)
+    late = str(diagnosis).splitlines()[0].replace(_number(diagnosis.late_s[[3, 7], 3].mean()), "N")
     assert late == (
         "No rank makes the others wait in most steps. Rank 3 is late in 2 of 11 steps, by N ms (Python after its "
         "loader), which is not steady enough to be named."
@@ -78,14 +80,14 @@ def _number(seconds: float) -> str:
 
 
 def test_where_the_late_rank_has_no_trace_nobody_is_named_or_called_balanced():
-    traces = [evolve(one, group_ranks={"0": (0, 1, 2, 3)}) for one in job(phases(forward=on_rank(2, 0.07)))]
-    found = diagnose([*traces[:2], traces[3]])
-    assert (found.culprits, found.missing) == ([], (2,))
-    waits = _number(found.exposed_s)
-    assert found.waiting_s.min(axis=1).mean() == pytest.approx(0.07, rel=0.1)
+    traces = [evolve(trace, group_ranks={"0": (0, 1, 2, 3)}) for trace in job(phases(forward=on_rank(2, 0.07)))]
+    diagnosis = diagnose([*traces[:2], traces[3]])
+    assert (diagnosis.culprits, diagnosis.missing) == ([], (2,))
+    waits = _number(diagnosis.exposed_s)
+    assert diagnosis.waiting_s.min(axis=1).mean() == pytest.approx(0.07, rel=0.1)
     said = f"Ranks 0, 1 and 3 wait {waits} ms per step, perhaps for rank 2, whose trace is missing."
-    assert said in str(found).splitlines()
-    assert "balanced" not in str(found)
+    assert said in str(diagnosis).splitlines()
+    assert "balanced" not in str(diagnosis)
     two = str(diagnose(traces[:2]))
     assert "Ranks 0 and 1 wait" in two
     assert "perhaps for ranks 2 and 3, whose traces are missing." in two
@@ -93,7 +95,7 @@ def test_where_the_late_rank_has_no_trace_nobody_is_named_or_called_balanced():
     there = str(diagnose(traces[1:]))  # the late one is
     assert "Rank 2 arrives" in there
     assert "perhaps" not in there
-    healthy = [evolve(one, group_ranks={"0": (0, 1, 2, 3)}) for one in job(phases())][1:]
+    healthy = [evolve(trace, group_ranks={"0": (0, 1, 2, 3)}) for trace in job(phases())][1:]
     assert "None of these ranks stands out" in str(diagnose(healthy))
     assert "balanced" not in str(diagnose(healthy))
 
@@ -102,12 +104,12 @@ def test_the_verdict_states_means_over_all_steps_where_a_rank_is_late_in_each():
     late_s = on_rank(2, 0.06)
     late_s[3, 2] = 0.4  # and one bad step
     late_s[::2, 0] += 0.02
-    found = diagnose(job(phases(backward=late_s)))
-    backward_s = found.phase_s[:, :, PHASES.index("backward")]
+    diagnosis = diagnose(job(phases(backward=late_s)))
+    backward_s = diagnosis.phase_s[:, :, PHASES.index("backward")]
     usual_s = np.median(np.delete(backward_s, 2, axis=1), axis=1).mean()
-    late = f"Rank 2 arrives {_number(found.late_s.mean(axis=0)[2])} ms late in each step"
+    late = f"Rank 2 arrives {_number(diagnosis.late_s.mean(axis=0)[2])} ms late in each step"
     said = f"{late}: its backward takes {_number(backward_s[:, 2].mean())} ms, on the others {_number(usual_s)} ms."
-    assert str(found).startswith(said)
+    assert str(diagnosis).startswith(said)
 
 
 def test_one_bad_step_of_a_balanced_job_names_nobody():
@@ -115,26 +117,26 @@ def test_one_bad_step_of_a_balanced_job_names_nobody():
     late_s[4, 1] = 0.5
     assert diagnose(job(phases(host=late_s))).culprits == []
     late_s[6, 1] = 0.5
-    found = diagnose(job(phases(host=late_s)))
-    assert found.culprits[0][:2] == (1, "host")
-    assert "in 2 of 9 steps: Python after its loader takes" in str(found)
+    diagnosis = diagnose(job(phases(host=late_s)))
+    assert diagnosis.culprits[0][:2] == (1, "host")
+    assert "in 2 of 9 steps: Python after its loader takes" in str(diagnosis)
 
 
 @pytest.mark.parametrize("gpu", [False, True])
 def test_a_rank_that_is_slower_in_all_it_does_is_not_called_starved(gpu):
     """A throttled GPU or CPU looks like this, and so does a shared core: the traces of a profiler do not tell which."""
     for factor in (1.5, 2.5):
-        seconds = {name: one.copy() for name, one in phases().items()}
-        for one in seconds.values():
-            one[:, 2] *= factor
-        found = diagnose(job(seconds, gpu=gpu))
-        assert [one[:2] for one in found.culprits] == [(2, "slower")]
-        assert f"all its phases take {factor} times as long as on the others" in str(found)
-        assert "the traces do not tell which" in str(found)
-        assert "starved" not in str(found)
-        assert "too little of its core" not in str(found)
+        seconds = {name: phase_s.copy() for name, phase_s in phases().items()}
+        for phase_s in seconds.values():
+            phase_s[:, 2] *= factor
+        diagnosis = diagnose(job(seconds, gpu=gpu))
+        assert [culprit[:2] for culprit in diagnosis.culprits] == [(2, "slower")]
+        assert f"all its phases take {factor} times as long as on the others" in str(diagnosis)
+        assert "the traces do not tell which" in str(diagnosis)
+        assert "starved" not in str(diagnosis)
+        assert "too little of its core" not in str(diagnosis)
     seconds["forward"][:, 2] = seconds["forward"][:, 1]  # a part that is as fast as on the others
-    assert "slower" not in {one.cause for one in diagnose(job(seconds, gpu=gpu)).culprits}
+    assert "slower" not in {culprit.cause for culprit in diagnose(job(seconds, gpu=gpu)).culprits}
 
 
 def test_time_without_a_core_is_a_cause_where_it_was_recorded():
@@ -162,33 +164,33 @@ def test_copies_to_the_gpu_are_a_cause():
 
 def test_own_time_and_waiting_make_up_each_window():
     for way in WAYS:
-        found = diagnose(job(phases(forward=on_rank(1)), **way))
-        assert found.host_s.sum(axis=2) == pytest.approx(found.phase_s[..., PHASES.index("host")])
-        assert found.phase_s.sum(axis=2) + found.waiting_s == pytest.approx(found.window_s)
-        assert np.ptp(found.window_s, axis=1) == pytest.approx(0, abs=1e-9)
-        frame = found.to_frame()
+        diagnosis = diagnose(job(phases(forward=on_rank(1)), **way))
+        assert diagnosis.host_s.sum(axis=2) == pytest.approx(diagnosis.phase_s[..., PHASES.index("host")])
+        assert diagnosis.phase_s.sum(axis=2) + diagnosis.waiting_s == pytest.approx(diagnosis.window_s)
+        assert np.ptp(diagnosis.window_s, axis=1) == pytest.approx(0, abs=1e-9)
+        frame = diagnosis.to_frame()
         assert len(frame) == (STEPS - 1) * RANKS
         assert frame.own_s.to_numpy() == pytest.approx(frame[[f"{kind}_s" for kind in PHASES]].sum(axis=1).to_numpy())
         assert frame.groupby("rank").late_s.mean().idxmax() == 1
 
 
 def test_buckets_are_named_and_share_what_is_exposed():
-    found = diagnose(job(phases(forward=on_rank(1)), buffers=True, metric=True))
-    names = {one.name: one for one in found.buckets}
+    diagnosis = diagnose(job(phases(forward=on_rank(1)), buffers=True, metric=True))
+    names = {bucket.name: bucket for bucket in diagnosis.buckets}
     assert list(names) == ["broadcast 0 in forward", "DDP bucket 0", "DDP bucket 1", "allreduce 0 between phases"]
     assert [names[f"DDP bucket {place}"].num_bytes for place in range(2)] == [*BUCKETS]
     assert names["DDP bucket 1"].last_rank == 1
     assert names["DDP bucket 1"].late_s == pytest.approx(0.06, rel=0.1)
-    assert sum(one.exposed_s for one in found.buckets) == pytest.approx(found.exposed_s, rel=0.01)
-    assert found.hidden_s > 0
-    assert sum(one.hidden_s for one in found.buckets) == pytest.approx(found.hidden_s, rel=0.01)
+    assert sum(bucket.exposed_s for bucket in diagnosis.buckets) == pytest.approx(diagnosis.exposed_s, rel=0.01)
+    assert diagnosis.hidden_s > 0
+    assert sum(bucket.hidden_s for bucket in diagnosis.buckets) == pytest.approx(diagnosis.hidden_s, rel=0.01)
 
 
 def test_the_second_culprit_of_two_ranks_is_late_once_the_first_is_mended():
     seconds = phases(2, loader=on_rank(0, 0.08, num_ranks=2), backward=on_rank(1, 0.05, num_ranks=2))
-    found = diagnose(job(seconds))
-    first, second, _ = str(found).splitlines()
-    assert [one[:2] for one in found.culprits] == [(0, "loader"), (1, "backward")]
+    diagnosis = diagnose(job(seconds))
+    first, second, _ = str(diagnosis).splitlines()
+    assert [culprit[:2] for culprit in diagnosis.culprits] == [(0, "loader"), (1, "backward")]
     assert first.startswith("Rank 0 arrives")
     assert second.startswith("Rank 1 would be the next that is late: its backward takes 68")
 
@@ -196,23 +198,23 @@ def test_the_second_culprit_of_two_ranks_is_late_once_the_first_is_mended():
 def test_a_bucket_that_queues_behind_another_is_not_hidden_by_that():
     traces = job(phases(forward=on_rank(1)))
     queued = []
-    for one in traces:  # the second bucket is launched with the first, and waits until that is done
-        calls, launch_s = one.calls, one.calls.launch_s.copy()
+    for trace in traces:  # the second bucket is launched with the first, and waits until that is done
+        calls, launch_s = trace.calls, trace.calls.launch_s.copy()
         launch_s[1::2] = launch_s[::2] + 1e-6
-        queued.append(evolve(one, calls=evolve(calls, launch_s=launch_s)))
-    found = diagnose(queued)
-    assert sum(one.hidden_s for one in found.buckets) == pytest.approx(found.hidden_s, rel=0.01)
-    assert sum(one.exposed_s + one.hidden_s for one in found.buckets) < found.step_s
-    took_s = np.mean([one.calls.stop_s - one.calls.launch_s for one in queued], axis=0)
-    both_s = [one.exposed_s + one.hidden_s for one in found.buckets]
+        queued.append(evolve(trace, calls=evolve(calls, launch_s=launch_s)))
+    diagnosis = diagnose(queued)
+    assert sum(bucket.hidden_s for bucket in diagnosis.buckets) == pytest.approx(diagnosis.hidden_s, rel=0.01)
+    assert sum(bucket.exposed_s + bucket.hidden_s for bucket in diagnosis.buckets) < diagnosis.step_s
+    took_s = np.mean([trace.calls.stop_s - trace.calls.launch_s for trace in queued], axis=0)
+    both_s = [bucket.exposed_s + bucket.hidden_s for bucket in diagnosis.buckets]
     assert both_s[1] < 0.5 * took_s[3::2].mean()
 
 
 def test_the_collectives_of_fsdp_are_named():
     traces = job(phases(), buffers=True)
     kinds = "reduce_scatter", "allgather"
-    sharded = diagnose([evolve(one, calls=evolve(one.calls, kinds=kinds)) for one in traces])
-    names = [one.name for one in sharded.buckets]
+    sharded = diagnose([evolve(trace, calls=evolve(trace.calls, kinds=kinds)) for trace in traces])
+    names = [bucket.name for bucket in sharded.buckets]
     assert names == ["FSDP allgather 0 in forward", *(f"FSDP reduce_scatter {place} in backward" for place in (0, 1))]
 
 
@@ -221,11 +223,11 @@ def test_traces_that_do_not_fit_say_so_first():
     assert "One rank only" in str(diagnose(traces[:1]))
     assert diagnose(traces[:1]).culprits == []
     shorter = job(phases(steps=7))[3]
-    found = diagnose([*traces[:3], shorter])
-    assert found.steps == tuple(range(1, 7))
-    assert str(found).startswith("Only 6 steps")
-    assert found.culprits[0][:2] == (1, "forward")
-    whole = [evolve(one, group_ranks={"0": (0, 1, 2, 3)}) for one in traces]
+    diagnosis = diagnose([*traces[:3], shorter])
+    assert diagnosis.steps == tuple(range(1, 7))
+    assert str(diagnosis).startswith("Only 6 steps")
+    assert diagnosis.culprits[0][:2] == (1, "forward")
+    whole = [evolve(trace, group_ranks={"0": (0, 1, 2, 3)}) for trace in traces]
     assert str(diagnose(whole[:3])).startswith("The job has 4 ranks; there is no trace of rank 3.")
     calls = traces[2].calls
     other = evolve(calls, num_bytes=np.where(np.arange(len(calls)) == 4, 5, calls.num_bytes))
@@ -243,7 +245,7 @@ def test_traces_without_steps_or_collectives():
     without = evolve(traces[1], timeline=spans.select(kind=[kind for kind in spans.kinds if kind != "step"]))
     with pytest.raises(ValueError, match=r"rank1\.json has no steps: give torch\.profiler\.profile a schedule"):
         diagnose([traces[0], without])
-    alone = diagnose([_silent(one) for one in traces])
+    alone = diagnose([_silent(trace) for trace in traces])
     assert (alone.culprits, alone.exposed_s, len(alone.steps)) == ([], 0.0, STEPS)
     assert "no collective" in str(alone)
     assert f"The mean step takes {_number(alone.window_s.mean())} ms." in str(alone)
@@ -251,7 +253,7 @@ def test_traces_without_steps_or_collectives():
 
 
 def _silent(trace: Trace) -> Trace:
-    return evolve(trace, calls=Made(trace.rank, 0.0).trace().calls)
+    return evolve(trace, calls=RankRecord(trace.rank, 0.0).trace().calls)
 
 
 @settings(max_examples=25, deadline=None)
@@ -259,9 +261,13 @@ def _silent(trace: Trace) -> Trace:
 def test_ranks_have_no_order(order, cause, rank):
     seconds = phases(**{cause: on_rank(rank)})
     before = diagnose(job(seconds)).culprits
-    after = diagnose(job({name: one[:, list(order)] for name, one in seconds.items()})).culprits
-    assert [(order[one.rank], one.cause) for one in after] == [one[:2] for one in before] == [(rank, cause)]
-    assert [one.cost_s for one in after] == pytest.approx([one.cost_s for one in before])
+    after = diagnose(job({name: phase_s[:, list(order)] for name, phase_s in seconds.items()})).culprits
+    assert (
+        [(order[culprit.rank], culprit.cause) for culprit in after]
+        == [culprit[:2] for culprit in before]
+        == [(rank, cause)]
+    )
+    assert [culprit.cost_s for culprit in after] == pytest.approx([culprit.cost_s for culprit in before])
 
 
 @settings(max_examples=25, deadline=None)
@@ -273,7 +279,7 @@ def test_clocks_do_not_matter(shifts_s, cause):
         times = {name: getattr(trace.calls, name) + shift_s for name in ("launch_s", "start_s", "stop_s")}
         moved.append(evolve(trace, timeline=trace.timeline.shifted(shift_s), calls=evolve(trace.calls, **times)))
     before, after = diagnose(traces), diagnose(moved)
-    assert [one[:2] for one in after.culprits] == [one[:2] for one in before.culprits] == [(2, cause)]
+    assert [culprit[:2] for culprit in after.culprits] == [culprit[:2] for culprit in before.culprits] == [(2, cause)]
     assert after.phase_s == pytest.approx(before.phase_s, abs=1e-6)
 
 
@@ -282,9 +288,9 @@ def test_a_real_late_rank_is_named(tmp_path):
     """The delay is ten times a phase, so that a busy machine does not hide it."""
     late = [Job("forward", 2, 0.2, num_steps=6, batch_norm=True), Job("loader", 1, 0.2, num_steps=6, metric=True)]
     for ran in run_jobs(tmp_path, late):
-        found = diagnose(read_traces(ran.folder))
-        assert found.culprits[0][:2] == (ran.job.rank, ran.job.cause)
-        assert found.problems == ()
-        assert [one.name for one in found.buckets if one.name.startswith("DDP")] == [
+        diagnosis = diagnose(read_traces(ran.folder))
+        assert diagnosis.culprits[0][:2] == (ran.job.rank, ran.job.cause)
+        assert diagnosis.problems == ()
+        assert [bucket.name for bucket in diagnosis.buckets if bucket.name.startswith("DDP")] == [
             f"DDP bucket {n}" for n in range(4)
         ]

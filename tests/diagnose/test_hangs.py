@@ -21,12 +21,12 @@ from rankscope.figures.svg import to_svg
 
 from .fr_trace import Answer, compared, fr_trace
 from .hang_jobs import Case, run_case
-from .made_dumps import CALL, CAUSES, SICK, Job, Made, blocking, healthy, sick, write
+from .made_dumps import CALL, CAUSES, SICK, Job, QueuedCall, blocking, healthy, sick, write
 
 
-def explained(folder: Path, job: Job, part: Sequence[int] = (), **more: Any) -> Hang:
+def explained(folder: Path, job: Job, part: Sequence[int] = (), **options: Any) -> Hang:
     groups = {"0": range(len(job))} | ({"1": part} if part else {})
-    return explain_hang(read_dumps(write(folder, job, groups, **more)))
+    return explain_hang(read_dumps(write(folder, job, groups, **options)))
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
@@ -77,12 +77,12 @@ def test_words_of_a_dump_that_is_not_there_and_of_a_time_that_is_short(tmp_path:
     hang = explained(tmp_path / "dead", sick("dead", 4, 1), without=[1, 2])
     assert "Ranks 1 and 2 left no dump" in str(hang)
     assert "Ranks 1 and 2 ended or were killed" in str(hang)
-    job = {0: [Made("0", at_s=1.0), Made("0", at_s=2.0)], 1: [Made("0", at_s=2.0 - 1e-6)]}
+    job = {0: [QueuedCall("0", at_s=1.0), QueuedCall("0", at_s=2.0)], 1: [QueuedCall("0", at_s=2.0 - 1e-6)]}
     assert "The last call of rank 1, 1 µs before the first of them" in str(explained(tmp_path / "short", job))
 
 
 def test_two_that_differ_without_a_past_are_both_named(tmp_path: Path) -> None:
-    job = {0: [Made("0", sizes=(4,), at_s=1.0)], 1: [Made("0", sizes=(5,), at_s=1.0)]}
+    job = {0: [QueuedCall("0", sizes=(4,), at_s=1.0)], 1: [QueuedCall("0", sizes=(5,), at_s=1.0)]}
     hang = explained(tmp_path, job)
     assert hang.culprits == [HangCulprit(0, "size", "default_pg", 1), HangCulprit(1, "size", "default_pg", 1)]
     assert str(hang).startswith("Ranks 0 and 1 disagree on the size of collective 1 of the default group.")
@@ -91,20 +91,20 @@ def test_two_that_differ_without_a_past_are_both_named(tmp_path: Path) -> None:
 def test_all_came_and_the_call_does_not_end(tmp_path: Path) -> None:
     job = healthy(3)
     for calls in job.values():
-        calls[-1] = calls[-1]._replace(more={"state": "started", "retired": False})
+        calls[-1] = calls[-1]._replace(fields={"state": "started", "retired": False})
     hang = explained(tmp_path / "all", job)
-    assert [(one.cause, one.ranks, one.call) for one in hang.findings] == [("stuck", (), 15)]
+    assert [(finding.cause, finding.ranks, finding.call) for finding in hang.findings] == [("stuck", (), 15)]
     assert not hang.culprits
-    job[1][-1] = job[1][-1]._replace(more={"state": "scheduled", "retired": False})
+    job[1][-1] = job[1][-1]._replace(fields={"state": "scheduled", "retired": False})
     assert explained(tmp_path / "one", job).culprits == [HangCulprit(1, "stuck", "default_pg", 15)]
 
 
 def test_calls_whose_sizes_may_differ(tmp_path: Path) -> None:
     """Only one rank scatters, only one gathers, alltoall is uneven, and a matrix has as many elements as its rows."""
-    made = {"scatter": "input_sizes", "gather": "output_sizes", "all_to_all": "input_sizes"}
+    sizes_of = {"scatter": "input_sizes", "gather": "output_sizes", "all_to_all": "input_sizes"}
     job = {
-        rank: [Made("0", kind, at_s=1.0, more={key: [[rank + 1]]}) for kind, key in made.items()]
-        + [Made("0", sizes=(4,) if rank else (2, 2), at_s=1.0)]
+        rank: [QueuedCall("0", kind, at_s=1.0, fields={key: [[rank + 1]]}) for kind, key in sizes_of.items()]
+        + [QueuedCall("0", sizes=(4,) if rank else (2, 2), at_s=1.0)]
         for rank in range(2)
     }
     assert not explained(tmp_path, job).culprits
@@ -113,11 +113,11 @@ def test_calls_whose_sizes_may_differ(tmp_path: Path) -> None:
 def test_point_to_point_calls_are_counted_and_coalesced_ones_compared(tmp_path: Path) -> None:
     job = healthy(2)
     for rank, calls in job.items():
-        calls.append(Made("0", "send 0->1" if rank == 0 else "recv 1<-0", at_s=20.0, more={"is_p2p": True}))
+        calls.append(QueuedCall("0", "send 0->1" if rank == 0 else "recv 1<-0", at_s=20.0, fields={"is_p2p": True}))
         together = {"collective_seq_id": 40}
         calls += [
-            Made("0", "all_gather", (8,), at_s=21.0, more=together),
-            Made("0", "coalesced", at_s=21.0, more=together),
+            QueuedCall("0", "all_gather", (8,), at_s=21.0, fields=together),
+            QueuedCall("0", "coalesced", at_s=21.0, fields=together),
         ]
     hang = explained(tmp_path / "fine", job)
     assert not hang.culprits
@@ -129,7 +129,7 @@ def test_point_to_point_calls_are_counted_and_coalesced_ones_compared(tmp_path: 
 def test_groups_of_one_description_have_different_names(tmp_path: Path) -> None:
     job = healthy(4)
     for rank, calls in job.items():
-        calls.append(Made("5" if rank < 2 else "6", at_s=20.0))
+        calls.append(QueuedCall("5" if rank < 2 else "6", at_s=20.0))
     job[3].pop()
     groups = {"0": range(4), "5": (0, 1), "6": (2, 3)}
     hang = explain_hang(read_dumps(write(tmp_path, job, groups)))
@@ -157,7 +157,7 @@ def test_the_table_and_the_drawing(tmp_path: Path) -> None:
 
 
 def test_the_drawing_of_many_ranks_shows_those_to_look_at(tmp_path: Path) -> None:
-    job = {rank: [Made("0", at_s=1.0)] for rank in range(99)}
+    job = {rank: [QueuedCall("0", at_s=1.0)] for rank in range(99)}
     job[70] = []
     drawing = draw_hang(explained(tmp_path, job))
     assert len(drawing.y_ticks) == 16
@@ -176,7 +176,7 @@ def test_one_rank_that_differs_in_jobs_of_random_groups(tmp_path: Path) -> None:
         step = [(draw.choice("0156"), draw.choice(kinds), (draw.randint(1, 3),)) for _ in range(draw.randint(2, 7))]
         rank, cause = draw.randrange(num_ranks), draw.choice(("missing", "left out", "size", "order"))
         job = {
-            r: [Made(*one, at_s=1.0 + at) for at, one in enumerate(step * 4) if r in groups[one[0]]]
+            r: [QueuedCall(*call, at_s=1.0 + at) for at, call in enumerate(step * 4) if r in groups[call[0]]]
             for r in groups["0"]
         }
         calls = job[rank]
@@ -189,7 +189,7 @@ def test_one_rank_that_differs_in_jobs_of_random_groups(tmp_path: Path) -> None:
         if hung == job:  # the change did no harm
             continue
         hang = explain_hang(read_dumps(write(tmp_path / str(trial), hung, groups)))
-        assert {one.rank for one in hang.culprits} == {rank}, f"{trial}, {cause}: {hang}"
+        assert {culprit.rank for culprit in hang.culprits} == {rank}, f"{trial}, {cause}: {hang}"
         num_hung += 1
     assert num_hung > 30
 
@@ -207,13 +207,13 @@ class Evil:
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_no_pickle_is_executed(tmp_path: Path, protocol: int) -> None:
-    made, dump = tmp_path / "made", tmp_path / "trace_0"
-    dump.write_bytes(pickle.dumps({"version": "2.10", "entries": Evil(made)}, protocol))
+    target, dump = tmp_path / "made", tmp_path / "trace_0"
+    dump.write_bytes(pickle.dumps({"version": "2.10", "entries": Evil(target)}, protocol))
     with pytest.raises(StorageError, match=r"trace_0: .* asks for (posix|nt)\.system.* nothing was executed"):
         read_dumps(dump)
-    assert not made.exists()
+    assert not target.exists()
     pickle.loads(dump.read_bytes())  # which Python's own does
-    assert made.exists()
+    assert target.exists()
 
 
 def test_what_a_pickle_may_not_cost(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_names_of_others_are_text(tmp_path: Path) -> None:
     job = sick("missing", 2, 1)
     for calls in job.values():
         calls[:] = [
-            call._replace(kind="\x1b[31m\n<b>", more={"process_group": ["0", "\x1b]0;x\x07"]}) for call in calls
+            call._replace(kind="\x1b[31m\n<b>", fields={"process_group": ["0", "\x1b]0;x\x07"]}) for call in calls
         ]
     text = str(explained(tmp_path, job))
     assert "\x1b" not in text
@@ -322,7 +322,7 @@ def test_real_ranks_that_hang(tmp_path: Path) -> None:
         assert "hang_jobs.py" in str(hang)
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 def test_torchs_own_program_agrees_where_it_has_an_answer(tmp_path: Path) -> None:
     groups = {"0": range(3), "1": (1, 2)}
     folders = [write(tmp_path / cause, sick(cause, 3, 2, (1, 2)), groups, as_json=True) for cause in CAUSES[:-1]]

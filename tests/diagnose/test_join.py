@@ -35,7 +35,7 @@ def trace(
             end_s = number + 0.015 + place * 0.01 + draw.uniform(-jitter_s, jitter_s) - offset_s
             rows.append((group, kind, num_bytes, end_s - 0.005 - 0.001 * rank, end_s - 0.002, end_s))
     names, kinds = sorted({row[0] for row in rows}), sorted({row[1] for row in rows})
-    columns: list[Any] = [np.array(one) for one in zip(*rows, strict=True)]
+    columns: list[Any] = [np.array(column) for column in zip(*rows, strict=True)]
     columns[0] = np.array([names.index(row[0]) for row in rows])
     columns[1] = np.array([kinds.index(row[1]) for row in rows])
     return Trace(rank, Timeline.of(spans), Calls(*columns, tuple(names), tuple(kinds)), group_ranks=dict(groups))
@@ -43,8 +43,8 @@ def trace(
 
 def four(wrong: Sequence[Call], rank: int = 2, step: int = 6) -> list[Trace]:
     return [
-        trace(one, {number: wrong if (one, number) == (rank, step) else STEP for number in (5, 6, 7)})
-        for one in range(4)
+        trace(other, {number: wrong if (other, number) == (rank, step) else STEP for number in (5, 6, 7)})
+        for other in range(4)
     ]
 
 
@@ -139,7 +139,7 @@ def test_profiles_that_start_a_step_apart_are_joined_by_number() -> None:
 
 
 def test_without_steps_the_order_and_the_sizes_decide() -> None:
-    line = [("0", "allreduce", 4 * one) for one in (7, 3, 9, 9, 1, 5, 2, 8)]
+    line = [("0", "allreduce", 4 * size) for size in (7, 3, 9, 9, 1, 5, 2, 8)]
     traces = [trace(rank, {0: line[2 * rank :]}, numbered=False) for rank in range(2)]
     joined = join(traces)
     assert (joined.calls.tolist(), joined.problems) == ([[place + 2, place] for place in range(6)], ())

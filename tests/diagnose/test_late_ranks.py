@@ -36,18 +36,18 @@ def windows(own_s: np.ndarray) -> np.ndarray:
 
 def named(seconds: Job) -> dict[int, set[str]]:
     own_s = table(seconds)
-    found = dict[int, set[str]]()
+    causes = dict[int, set[str]]()
     for rank, cause, _ in culprits_of(range(own_s.shape[1]), windows(own_s), own_s):
-        found.setdefault(rank, set()).add(cause)
-    return found
+        causes.setdefault(rank, set()).add(cause)
+    return causes
 
 
 def verdict(seconds: Job) -> tuple[list[str], str]:
     """What is said of a recorded job, and of the same steps while it runs."""
     own_s = table(seconds)
-    found = lateness(range(own_s.shape[1]), windows(own_s), own_s)
+    result = lateness(range(own_s.shape[1]), windows(own_s), own_s)
     steps = range(len(own_s))
-    return sentences(found, steps, np.zeros(own_s.shape), is_complete=True), headline(found, steps)
+    return sentences(result, steps, np.zeros(own_s.shape), is_complete=True), headline(result, steps)
 
 
 def test_two_ranks_that_are_late_by_the_same_are_both_named_in_every_draw() -> None:
@@ -57,9 +57,9 @@ def test_two_ranks_that_are_late_by_the_same_are_both_named_in_every_draw() -> N
         own_s = np.zeros((NUM_STEPS, 4, len(PHASES)))
         own_s[:, :, PHASES.index("forward")] = 0.03 * random.uniform(0.98, 1.02, (NUM_STEPS, 4))
         own_s[:, :2, PHASES.index("loader")] = 0.06 * random.uniform(0.98, 1.02, (NUM_STEPS, 2))
-        found = culprits_of(range(4), windows(own_s), own_s)
-        assert {(one.rank, one.cause) for one in found} == {(0, "loader"), (1, "loader")}
-        assert sum(one.cost_s for one in found) == pytest.approx(0.06, rel=0.1)
+        culprits = culprits_of(range(4), windows(own_s), own_s)
+        assert {(culprit.rank, culprit.cause) for culprit in culprits} == {(0, "loader"), (1, "loader")}
+        assert sum(culprit.cost_s for culprit in culprits) == pytest.approx(0.06, rel=0.1)
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4, 8])
@@ -196,7 +196,7 @@ def test_costs_add_up_to_what_it_saves_to_mend_all_late_ranks() -> None:
     for case in ("half", "two in turn", "two, two reasons", "all but one"):
         seconds, _ = late(case, "even", 0.05, 4, NUM_STEPS, 2)
         own_s = table(seconds)
-        cost_s = sum(one.cost_s for one in culprits_of(range(4), windows(own_s), own_s))
+        cost_s = sum(culprit.cost_s for culprit in culprits_of(range(4), windows(own_s), own_s))
         healthy_s = windows(table(noisy("even", 0.05, 4, NUM_STEPS, 2))).mean()
         assert cost_s == pytest.approx(windows(own_s).mean() - healthy_s, rel=0.1)
 
@@ -207,47 +207,47 @@ def test_starved_needs_a_record_of_it_and_slower_does_not_name_a_cause() -> None
         times_s[:, 2] *= 1.5
     own_s = table(seconds)
     starved_s = np.zeros(own_s.shape[:2])
-    assert [one[:2] for one in culprits_of(range(4), windows(own_s), own_s, starved_s)] == [(2, "slower")]
+    assert [culprit[:2] for culprit in culprits_of(range(4), windows(own_s), own_s, starved_s)] == [(2, "slower")]
     starved_s[:, 2] = 0.015  # of 42 ms
-    assert [one[:2] for one in culprits_of(range(4), windows(own_s), own_s, starved_s)] == [(2, "slower")]
+    assert [culprit[:2] for culprit in culprits_of(range(4), windows(own_s), own_s, starved_s)] == [(2, "slower")]
     line = headline(lateness(range(4), windows(own_s), own_s, starved_s), range(NUM_STEPS))
     assert line.startswith(
         "rank 2 is late, because all its phases take longer alike (a slower clock, or a shared core): "
     )
     starved_s[:, 2] = 0.03
-    found = lateness(range(4), windows(own_s), own_s, starved_s)
-    assert [one[:2] for one in found.culprits] == [(2, "starved")]
+    result = lateness(range(4), windows(own_s), own_s, starved_s)
+    assert [culprit[:2] for culprit in result.culprits] == [(2, "starved")]
     assert (
         "waited 30 ms longer per step for a core than the others"
-        in sentences(found, [], np.zeros(own_s.shape), True)[0]
+        in sentences(result, [], np.zeros(own_s.shape), True)[0]
     )
     starved_s[:] = 0.03  # on all ranks
-    assert [one[:2] for one in culprits_of(range(4), windows(own_s), own_s, starved_s)] == [(2, "slower")]
+    assert [culprit[:2] for culprit in culprits_of(range(4), windows(own_s), own_s, starved_s)] == [(2, "slower")]
 
 
 def test_the_same_rule_says_balanced_in_traces_and_while_watching() -> None:
     for case in CASES:
         seconds, _ = late(case, "even", 0.05, 4, NUM_STEPS, 7)
-        found = diagnose(job(seconds))
-        assert "balanced" not in str(found)
-        assert "balanced" not in headline(found.lateness, found.steps)
+        diagnosis = diagnose(job(seconds))
+        assert "balanced" not in str(diagnosis)
+        assert "balanced" not in headline(diagnosis.lateness, diagnosis.steps)
     seldom = noisy("even", 0.05, 4, NUM_STEPS, 7)
     seldom["loader"][::4, 1] += 0.06  # in 2 of 11 steps, less than a tenth of each step without the worst
-    found = diagnose(job(seldom))
-    assert found.culprits == []
-    assert "Rank 1 is late in 2 of 11 steps, by 6" in str(found)
-    assert "rank 1 is late in 2 of 11 steps, by 6" in headline(found.lateness, found.steps)
-    found = diagnose(job(noisy("even", 0.05, 4, NUM_STEPS, 7)))
-    assert "The job is balanced" in str(found)
-    assert headline(found.lateness, found.steps).startswith("balanced, ")
+    diagnosis = diagnose(job(seldom))
+    assert diagnosis.culprits == []
+    assert "Rank 1 is late in 2 of 11 steps, by 6" in str(diagnosis)
+    assert "rank 1 is late in 2 of 11 steps, by 6" in headline(diagnosis.lateness, diagnosis.steps)
+    diagnosis = diagnose(job(noisy("even", 0.05, 4, NUM_STEPS, 7)))
+    assert "The job is balanced" in str(diagnosis)
+    assert headline(diagnosis.lateness, diagnosis.steps).startswith("balanced, ")
 
 
 @given(st.lists(st.lists(st.floats(-10, 10), min_size=5, max_size=5), min_size=1, max_size=4), st.integers(2, 5))
 def test_the_median_of_others_is_that_of_the_others(rows: list[list[float]], num_ranks: int) -> None:
     values = np.array(rows)[:, :num_ranks]
-    found = median_of_others(values)
+    medians = median_of_others(values)
     for place in range(num_ranks):
-        np.testing.assert_allclose(found[:, place], np.median(np.delete(values, place, axis=1), axis=1))
+        np.testing.assert_allclose(medians[:, place], np.median(np.delete(values, place, axis=1), axis=1))
 
 
 def test_the_binomial_tail_is_right_also_for_many_steps() -> None:
@@ -259,9 +259,9 @@ def test_the_binomial_tail_is_right_also_for_many_steps() -> None:
 def test_few_ranks_and_few_steps() -> None:
     for num_steps, num_ranks in ((0, 4), (1, 4), (1, 1), (5, 1), (2, 2)):
         own_s = np.full((num_steps, num_ranks, len(PHASES)), 0.01)
-        found = lateness(range(num_ranks), np.full((num_steps, num_ranks), 0.08), own_s)
-        assert found.culprits == []
-        assert found.late_s.shape == (num_steps, num_ranks)
-        assert found.is_balanced
+        result = lateness(range(num_ranks), np.full((num_steps, num_ranks), 0.08), own_s)
+        assert result.culprits == []
+        assert result.late_s.shape == (num_steps, num_ranks)
+        assert result.is_balanced
         if num_steps:
-            assert headline(found, range(num_steps)) == "balanced, 80 ms per step"
+            assert headline(result, range(num_steps)) == "balanced, 80 ms per step"

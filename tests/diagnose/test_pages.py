@@ -35,8 +35,8 @@ LATE_S = (0.0, 0.0, 0.05, 0.0)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("job")
-    return write_traces(made, LAYERS, lambda num_bytes: 0.0005 + num_bytes / 400e6, late_s=LATE_S, cap_mb=2.0)
+    folder = tmp_path_factory.mktemp("job")
+    return write_traces(folder, LAYERS, lambda num_bytes: 0.0005 + num_bytes / 400e6, late_s=LATE_S, cap_mb=2.0)
 
 
 def output(*words: str) -> str:
@@ -50,26 +50,26 @@ def test_arrows_start_and_end_inside_slices_and_the_file_is_read_again(folder: P
     path = to_perfetto(tmp_path / "job.json", traces, join(traces), diagnose(traces))
     assert len(Timeline.from_chrome_trace(path)) == sum(len(trace.timeline) for trace in traces)
     events = json.loads(path.read_text())["traceEvents"]
-    slices = [one for one in events if one["ph"] == "X"]
-    flows = {phase: {one["id"]: one for one in events if one["ph"] == phase} for phase in "sf"}
+    slices = [event for event in events if event["ph"] == "X"]
+    flows = {phase: {event["id"]: event for event in events if event["ph"] == phase} for phase in "sf"}
     assert flows["s"].keys() == flows["f"].keys()
     assert len(flows["s"]) == 3 * 6  # three ranks wait, in each step
     for number, start in flows["s"].items():
-        found = []
-        for one in (start, flows["f"][number]):
+        slices_around = []
+        for flow in (start, flows["f"][number]):
             around = [
                 piece["cat"]
                 for piece in slices
-                if (piece["pid"], piece["tid"]) == (one["pid"], one["tid"])
-                and piece["ts"] <= one["ts"] <= piece["ts"] + piece["dur"]
+                if (piece["pid"], piece["tid"]) == (flow["pid"], flow["tid"])
+                and piece["ts"] <= flow["ts"] <= piece["ts"] + piece["dur"]
             ]
-            found.append(around)
-        assert "launch" in found[0]
-        assert found[1] == ["allreduce"]
+            slices_around.append(around)
+        assert "launch" in slices_around[0]
+        assert slices_around[1] == ["allreduce"]
         assert start["pid"] == 2 != flows["f"][number]["pid"]
         assert start["ts"] <= flows["f"][number]["ts"]
-    words = [one["name"] for one in events if one["ph"] == "i"]
-    assert any(re.fullmatch(r"rank 2: loader costs \S+ ms per step", one) for one in words)
+    words = [event["name"] for event in events if event["ph"] == "i"]
+    assert any(re.fullmatch(r"rank 2: loader costs \S+ ms per step", word) for word in words)
 
 
 def test_a_job_in_which_nobody_is_late_has_no_arrows(tmp_path: Path) -> None:
@@ -77,13 +77,13 @@ def test_a_job_in_which_nobody_is_late_has_no_arrows(tmp_path: Path) -> None:
     path = to_perfetto(tmp_path / "job.json.gz", traces, join(traces), diagnose(traces))
     assert path.read_bytes()[:2] == b"\x1f\x8b"
     plain = to_perfetto(tmp_path / "job.out", traces, join(traces), diagnose(traces)).read_text()
-    assert not {one["ph"] for one in json.loads(plain)["traceEvents"]} & {"s", "f", "i"}
+    assert not {event["ph"] for event in json.loads(plain)["traceEvents"]} & {"s", "f", "i"}
 
 
 def test_the_page_is_one_file_that_asks_for_nothing(folder: Path) -> None:
     traces = read_traces(folder)
-    found = diagnose(traces)
-    page = job_page("<b>job</b>", traces, join(traces), found, what_if(traces, found))
+    diagnosis = diagnose(traces)
+    page = job_page("<b>job</b>", traces, join(traces), diagnosis, what_if(traces, diagnosis))
     assert page.count("<svg") == 4
     alone = diagnose(traces[:1])
     assert job_page("job", traces[:1], join(traces[:1]), alone, None).count("<svg") == 3  # nobody to compare with
@@ -93,7 +93,7 @@ def test_the_page_is_one_file_that_asks_for_nothing(folder: Path) -> None:
     assert set(re.findall(r"https?://[^\"' <]+", page)) <= {"http://www.w3.org/2000/svg"}
     assert policy_problems(page) == []
     assert "rank 2 as fast as the others (loader)" in page
-    assert str(found).splitlines()[0] in page
+    assert str(diagnosis).splitlines()[0] in page
 
 
 def policy_problems(page: str) -> list[str]:
@@ -102,8 +102,8 @@ def policy_problems(page: str) -> list[str]:
     policies = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     styles = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
     digests = [b64encode(sha256(style.encode()).digest()).decode() for style in styles]
-    said = [one.split() for one in policies[0].split(";")] if policies else []
-    if said != [
+    directives = [directive.split() for directive in policies[0].split(";")] if policies else []
+    if directives != [
         ["default-src", "'none'"],
         ["style-src", *(f"'sha256-{digest}'" for digest in digests)],
         ["base-uri", "'none'"],
@@ -124,22 +124,22 @@ def test_the_page_of_a_hang_has_the_same_policy(tmp_path: Path) -> None:
 
 def test_drawings_are_readable_and_say_who_is_late(folder: Path) -> None:
     traces = read_traces(folder)
-    found = diagnose(traces)
-    drawings = draw_phases(found), draw_lateness(found), draw_communication(found)
+    diagnosis = diagnose(traces)
+    drawings = draw_phases(diagnosis), draw_lateness(diagnosis), draw_communication(diagnosis)
     for drawing in drawings:
         svg = to_svg(drawing)
         assert not svg_problems(svg)
         assert float(re.findall(r'width="([\d.]+)"', svg)[0]) <= 500
-    assert "rank 2 starts its last collective" in to_svg(draw_step(traces, join(traces), found))
+    assert "rank 2 starts its last collective" in to_svg(draw_step(traces, join(traces), diagnosis))
     late = drawings[1].rects[0]
     assert {late.fill[place] for place in range(len(late.fill)) if late.y[place] == 2} == {"#a34700"}
 
 
 def test_the_legend_names_what_can_be_seen(folder: Path) -> None:
-    found = diagnose(read_traces(folder))
-    phase_s = found.phase_s.copy()
+    diagnosis = diagnose(read_traces(folder))
+    phase_s = diagnosis.phase_s.copy()
     phase_s[:, :, PHASES.index("zero_grad")], phase_s[:, :, PHASES.index("h2d")] = 1e-6, 1e-2
-    keys = {key.label for key in draw_phases(attrs.evolve(found, phase_s=phase_s)).legend}
+    keys = {key.label for key in draw_phases(attrs.evolve(diagnosis, phase_s=phase_s)).legend}
     assert "h2d" in keys
     assert "zero_grad" not in keys
 
@@ -156,27 +156,27 @@ def test_the_command_says_who_is_late_and_writes_what_it_is_asked_for(folder: Pa
 
 
 def test_json_has_what_it_promises_in_seconds_and_bytes(folder: Path) -> None:
-    found = json.loads(output(str(folder), "--json"))
-    (culprit,) = found["culprits"]
+    fields = json.loads(output(str(folder), "--json"))
+    (culprit,) = fields["culprits"]
     assert (culprit["rank"], culprit["cause"]) == (2, "loader")
     assert culprit["cost_s"] == pytest.approx(0.05, rel=0.1)
-    assert found["ranks"] == [0, 1, 2, 3]
-    assert found["steps"] == [1, 2, 3, 4, 5]
-    assert found["step_s"] > found["exposed_s"] > 0 < found["hidden_s"]
-    assert found["phases"][2]["loader_s"] == pytest.approx(0.052)
-    assert found["buckets"][0]["num_bytes"] > 1 << 20
-    assert {"what", "step_s", "saved_share"} == set(found["what_if"][0])
-    assert found["findings"][0].startswith("Rank 2 arrives")
+    assert fields["ranks"] == [0, 1, 2, 3]
+    assert fields["steps"] == [1, 2, 3, 4, 5]
+    assert fields["step_s"] > fields["exposed_s"] > 0 < fields["hidden_s"]
+    assert fields["phases"][2]["loader_s"] == pytest.approx(0.052)
+    assert fields["buckets"][0]["num_bytes"] > 1 << 20
+    assert {"what", "step_s", "saved_share"} == set(fields["what_if"][0])
+    assert fields["findings"][0].startswith("Rank 2 arrives")
 
 
 def test_json_says_why_there_is_no_what_if_and_which_steps_were_skipped(folder: Path, tmp_path: Path) -> None:
-    found = json.loads(output(str(folder), "--json"))
-    assert found["what_if_skipped_steps"] == []
-    assert found["no_what_if"] is None
+    fields = json.loads(output(str(folder), "--json"))
+    assert fields["what_if_skipped_steps"] == []
+    assert fields["no_what_if"] is None
     blind = write_traces(tmp_path, LAYERS, lambda num_bytes: 0.001, cap_mb=2.0, shapes=False)
-    found = json.loads(output(str(blind), "--json"))
-    assert found["what_if"] == []
-    assert "at least 3 steps with the same allreduces of gradients" in found["no_what_if"]
+    fields = json.loads(output(str(blind), "--json"))
+    assert fields["what_if"] == []
+    assert "at least 3 steps with the same allreduces of gradients" in fields["no_what_if"]
 
 
 def test_the_tables_have_one_unit_and_nobody_is_late_by_rounding(tmp_path: Path) -> None:
@@ -192,11 +192,11 @@ def test_dumps_of_a_hang_name_the_rank_that_did_not_come(tmp_path: Path) -> None
     page = tmp_path / "page.html"
     shown = output(str(tmp_path / "dumps"), "-o", str(page))
     assert "rank 2" in shown.lower()
-    found = json.loads(output(str(tmp_path / "dumps"), "--json"))
-    assert [one["rank"] for one in found["culprits"]] == [2]
-    assert found["ranks"] == [0, 1, 2, 3]
-    assert found["findings"]
-    assert page.read_text().count("<svg") == len(found["findings"])
+    fields = json.loads(output(str(tmp_path / "dumps"), "--json"))
+    assert [culprit["rank"] for culprit in fields["culprits"]] == [2]
+    assert fields["ranks"] == [0, 1, 2, 3]
+    assert fields["findings"]
+    assert page.read_text().count("<svg") == len(fields["findings"])
 
 
 def test_arrows_of_clocks_that_are_off_do_not_end_before_they_start(folder: Path, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_arrows_of_clocks_that_are_off_do_not_end_before_they_start(folder: Path
     off = attrs.evolve(joined, offset_s=joined.offset_s + np.array([0, 0, 0.2, 0]))
     path = to_perfetto(tmp_path / "job.json", traces, off, diagnose(traces))
     events = json.loads(path.read_text())["traceEvents"]
-    flows = {phase: {one["id"]: one["ts"] for one in events if one["ph"] == phase} for phase in "sf"}
+    flows = {phase: {event["id"]: event["ts"] for event in events if event["ph"] == phase} for phase in "sf"}
     assert flows["s"]
     assert all(at <= flows["f"][number] for number, at in flows["s"].items())
 
@@ -219,14 +219,14 @@ def test_without_a_trace_nobody_is_drawn_as_the_latest(folder: Path) -> None:
 
 
 def test_a_folder_with_more_than_traces(folder: Path, tmp_path: Path) -> None:
-    given = shutil.copytree(folder, tmp_path / "job")
-    alone = output(str(given), "--json")
+    job = shutil.copytree(folder, tmp_path / "job")
+    alone = output(str(job), "--json")
     for name in ("all.json", "all.json.gz"):  # written twice: ours may be replaced
         for _ in range(2):
-            output(str(given), "--perfetto", str(given / name))
-    assert output(str(given), "--json") == alone
-    write(given, sick("missing", 2, 1))
-    assert "left out 2 flight-recorder dumps: give dumps alone" in output(str(given), "--json")
+            output(str(job), "--perfetto", str(job / name))
+    assert output(str(job), "--json") == alone
+    write(job, sick("missing", 2, 1))
+    assert "left out 2 flight-recorder dumps: give dumps alone" in output(str(job), "--json")
 
 
 @pytest.mark.parametrize(
@@ -255,12 +255,12 @@ def test_what_is_wrong_is_said_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = tmp_path / "given"
+    inputs = tmp_path / "given"
     if files is not None:
-        given.mkdir()
+        inputs.mkdir()
         for name, text in files.items():
-            (given / name).write_text(text)
-    assert main(["diagnose", str(given), *words]) == 2
+            (inputs / name).write_text(text)
+    assert main(["diagnose", str(inputs), *words]) == 2
     out, err = capsys.readouterr()
     assert not out
     assert err.startswith("rankscope: ")

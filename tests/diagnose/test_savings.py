@@ -26,44 +26,44 @@ def cost(num_bytes: float) -> float:
 
 
 def test_traces_of_a_model_give_the_model_back(tmp_path: Path) -> None:
-    found = what_if(read_traces(write_traces(tmp_path, LAYERS, cost, cap_mb=5.0)), caps_mb=CAPS)
+    forecast = what_if(read_traces(write_traces(tmp_path, LAYERS, cost, cap_mb=5.0)), caps_mb=CAPS)
     exact = recommend(attrs.evolve(LAYERS, forward_s=LAYERS.forward_s + OPTIMIZER_S), cost, caps_mb=CAPS)
-    expected = [one.step_s for one in (exact.default, *exact.candidates)]
-    assert found.step_s == pytest.approx(found.model_s, rel=1e-4)
-    assert [one.num_buckets for one in found.caps] == [one.num_buckets for one in (exact.default, *exact.candidates)]
-    assert [one.step_s for one in found.caps] == pytest.approx(expected, rel=1e-3)
-    assert max(found.contention.compute, found.contention.communication) < 1.01
-    np.testing.assert_allclose(found.local.ready_s, LAYERS.ready_s, atol=1e-6)
-    best = min(found.caps, key=lambda one: one.step_s)
-    assert found.answers[0].what.startswith(f"bucket_cap_mb={best.bucket_cap_mb:g}, ")
-    assert found.answers[0].step_s == best.step_s < found.step_s
+    expected = [cap.step_s for cap in (exact.default, *exact.candidates)]
+    assert forecast.step_s == pytest.approx(forecast.model_s, rel=1e-4)
+    assert [cap.num_buckets for cap in forecast.caps] == [cap.num_buckets for cap in (exact.default, *exact.candidates)]
+    assert [cap.step_s for cap in forecast.caps] == pytest.approx(expected, rel=1e-3)
+    assert max(forecast.contention.compute, forecast.contention.communication) < 1.01
+    np.testing.assert_allclose(forecast.local.ready_s, LAYERS.ready_s, atol=1e-6)
+    best = min(forecast.caps, key=lambda cap: cap.step_s)
+    assert forecast.answers[0].what.startswith(f"bucket_cap_mb={best.bucket_cap_mb:g}, ")
+    assert forecast.answers[0].step_s == best.step_s < forecast.step_s
 
 
 def test_a_late_rank_is_no_slow_network_and_is_taken_out(tmp_path: Path) -> None:
     late = (0.0, 0.0, 0.03, 0.001)
     traces = read_traces(write_traces(tmp_path, LAYERS, cost, cap_mb=5.0, late_s=late))
-    found = what_if(traces, diagnose(traces), caps_mb=CAPS)
-    bytes_per_s = 1e6 / (found.cost.seconds[1] - found.cost.seconds[0])
+    forecast = what_if(traces, diagnose(traces), caps_mb=CAPS)
+    bytes_per_s = 1e6 / (forecast.cost.seconds[1] - forecast.cost.seconds[0])
     assert bytes_per_s == pytest.approx(400e6, rel=1e-3)
-    answers = {one.what: one for one in found.answers}
+    answers = {answer.what: answer for answer in forecast.answers}
     alone = answers["rank 2 as fast as the others (loader)"]
-    assert found.step_s - alone.step_s == pytest.approx(0.03, rel=0.05)
+    assert forecast.step_s - alone.step_s == pytest.approx(0.03, rel=0.05)
     loaded = answers["a loader that never keeps a rank waiting"]
-    assert found.step_s - loaded.step_s == pytest.approx(0.03 + LOADER_S, rel=1e-3)
+    assert forecast.step_s - loaded.step_s == pytest.approx(0.03 + LOADER_S, rel=1e-3)
     faster, bound = answers["a link 2 times as fast"], answers["allreduces that take no time (lower bound)"]
-    assert bound.step_s < faster.step_s < found.step_s
+    assert bound.step_s < faster.step_s < forecast.step_s
     assert bound.step_s == pytest.approx(LAYERS.forward_s + 0.03 + OPTIMIZER_S + LAYERS.backward_s, rel=1e-4)
-    assert found.to_frame().saved_share.tolist() == [one.saved_share for one in found.answers]
-    assert "ms (" in str(found)
+    assert forecast.to_frame().saved_share.tolist() == [answer.saved_share for answer in forecast.answers]
+    assert "ms (" in str(forecast)
 
 
 def test_without_sizes_each_bucket_counts_as_a_gradient_and_no_sizes_at_all_are_refused(tmp_path: Path) -> None:
     traces = read_traces(write_traces(tmp_path, LAYERS, cost, cap_mb=5.0))
     plain = [attrs.evolve(trace, gradient_bytes=np.full(trace.gradient_bytes.size, -1)) for trace in traces]
-    found = what_if(plain, caps_mb=CAPS)
-    assert [one.num_buckets for one in found.caps][-1] == 1
-    assert found.local.sizes.size == max(one.num_buckets for one in found.caps) < len(LAYERS.parameters)
-    assert found.local.num_bytes == LAYERS.num_bytes
+    forecast = what_if(plain, caps_mb=CAPS)
+    assert [cap.num_buckets for cap in forecast.caps][-1] == 1
+    assert forecast.local.sizes.size == max(cap.num_buckets for cap in forecast.caps) < len(LAYERS.parameters)
+    assert forecast.local.num_bytes == LAYERS.num_bytes
     blind = read_traces(write_traces(tmp_path, LAYERS, cost, cap_mb=5.0, shapes=False))
     with pytest.raises(ValueError, match="at least 3 steps with the same allreduces of gradients on every rank"):
         what_if(blind)
@@ -84,11 +84,13 @@ def test_a_step_with_a_late_stamp_is_skipped_and_counted(tmp_path: Path) -> None
     whole = what_if(traces, caps_mb=CAPS)
     assert whole.skipped_steps == ()
     assert whole.notes == []
-    found = what_if([with_late_stamp(traces[0], 3), traces[1]], caps_mb=CAPS)
-    assert found.skipped_steps == (4,)
-    assert [one.what for one in found.answers] == [one.what for one in whole.answers]
-    assert [one.step_s for one in found.answers] == pytest.approx([one.step_s for one in whole.answers], rel=0.02)
-    assert "1 step was skipped, because a stamp came late" in str(found)
+    forecast = what_if([with_late_stamp(traces[0], 3), traces[1]], caps_mb=CAPS)
+    assert forecast.skipped_steps == (4,)
+    assert [answer.what for answer in forecast.answers] == [answer.what for answer in whole.answers]
+    assert [answer.step_s for answer in forecast.answers] == pytest.approx(
+        [answer.step_s for answer in whole.answers], rel=0.02
+    )
+    assert "1 step was skipped, because a stamp came late" in str(forecast)
     both = what_if([with_late_stamp(traces[0], 3), with_late_stamp(traces[1], 5)], caps_mb=CAPS)
     assert both.skipped_steps == (4, 6)
     assert "2 steps were skipped" in str(both)
@@ -103,12 +105,12 @@ def test_where_no_step_is_left_late_stamps_are_named(tmp_path: Path) -> None:
 
 def test_ranks_that_are_late_together_are_taken_out_together(tmp_path: Path) -> None:
     traces = read_traces(write_traces(tmp_path, LAYERS, cost, cap_mb=5.0, late_s=(0.03, 0.03, 0.0, 0.0)))
-    found = what_if(traces, diagnose(traces), caps_mb=CAPS)
-    answers = {one.what: one for one in found.answers}
-    assert found.step_s - answers["ranks 0 and 1 as fast as the others (loader)"].step_s == pytest.approx(
+    forecast = what_if(traces, diagnose(traces), caps_mb=CAPS)
+    answers = {answer.what: answer for answer in forecast.answers}
+    assert forecast.step_s - answers["ranks 0 and 1 as fast as the others (loader)"].step_s == pytest.approx(
         0.03, rel=0.05
     )
-    assert not any(one.startswith("rank ") for one in answers)
+    assert not any(change.startswith("rank ") for change in answers)
 
 
 def test_times_are_in_one_unit_and_no_change_is_printed_as_zero(tmp_path: Path) -> None:
@@ -122,10 +124,10 @@ def test_times_are_in_one_unit_and_no_change_is_printed_as_zero(tmp_path: Path) 
 
 
 def test_steps_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
-    one = read_traces(write_traces(tmp_path, LAYERS, cost, cap_mb=5.0))
+    traces = read_traces(write_traces(tmp_path, LAYERS, cost, cap_mb=5.0))
     other = read_traces(write_traces(tmp_path, LAYERS, cost, cap_mb=4.0))
     with pytest.raises(ValueError, match="have 0 such steps"):
-        what_if([one[0], other[1]])
+        what_if([traces[0], other[1]])
     with pytest.raises(ValueError, match="have 0 such steps"):
         what_if([])
 

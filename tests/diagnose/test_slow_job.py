@@ -1,4 +1,4 @@
-"""The script of notebook 20 and the README's recording, as a reader starts them."""
+"""The script of notebook 20 and the recording of the guide, as a reader starts them."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def test_under_torchrun_it_names_the_slow_rank_as_it_runs_and_afterwards() -> No
 
 
 @pytest.mark.slow
-def test_what_the_readme_records_can_be_diagnosed(tmp_path: Path) -> None:
-    recording = (ROOT / "README.md").read_text(encoding="utf-8").partition("### Slow or stuck job")[2].split("```")[1]
-    code = recording.removeprefix("python")
-    assert "19 steps or more" in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_what_the_guide_records_can_be_diagnosed(tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "slow_or_stuck.md").read_text(encoding="utf-8")
+    code = guide.split("```")[1].removeprefix("python")
+    assert "19 steps or more" in guide
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     for num_steps, num_recorded in ((19, 12), (6, 0)):
         folder = tmp_path / str(num_steps)

@@ -59,7 +59,7 @@ def gloo_step(start: float = 0, step: int = 3) -> list[dict[str, Any]]:
         event("Optimizer.step#SGD.step", 80, 10),
         event("my range", 91, 5),
     ]
-    return [one | {"ts": one["ts"] + start} for one in events]
+    return [event | {"ts": event["ts"] + start} for event in events]
 
 
 def written(folder: Path, events: list[Any], name: str = "rank1.json", **info: Any) -> Path:
@@ -76,8 +76,8 @@ def read(folder: Path, events: list[Any], **info: Any) -> Trace:
 
 def spans(trace: Trace, lane: str) -> list[tuple[str, int, int, int]]:
     return [
-        (one.kind, one.item, round(one.start_s * 1e6), round(one.stop_s * 1e6))
-        for one in trace.timeline.select(lane=lane)
+        (span.kind, span.item, round(span.start_s * 1e6), round(span.stop_s * 1e6))
+        for span in trace.timeline.select(lane=lane)
     ]
 
 
@@ -111,7 +111,7 @@ def test_a_wait_between_two_buckets_is_no_unpacking_though_its_end_is_recorded_l
     work = sized("gloo:all_reduce", 60, 1000, 25, "user_annotation", 9)  # ends at 1060, after the copy has begun
     events = [event("ProfilerStep#3", 0, 1100), event(copy, 61, 1, "cpu_op"), event(copy, 62, 2, "cpu_op"), work]
     trace = read(tmp_path, [*events, event(copy, 1058, 1, "cpu_op"), event("Optimizer.step#SGD.step", 1070, 10)])
-    assert [one for one in spans(trace, "main") if one[0] == "unpack"] == [
+    assert [span for span in spans(trace, "main") if span[0] == "unpack"] == [
         ("unpack", -1, 61, 64),
         ("unpack", -1, 1058, 1059),
     ]
@@ -129,7 +129,7 @@ def test_a_folder_of_ranks_is_read_by_rank_packed_or_not(tmp_path: Path) -> None
 
 
 def test_a_call_that_never_ended(tmp_path: Path) -> None:
-    trace = read(tmp_path, [one for one in gloo_step() if one["tid"] != 9])
+    trace = read(tmp_path, [event for event in gloo_step() if event["tid"] != 9])
     assert len(trace.calls) == 2
     assert trace.calls.launch_s[1] == pytest.approx(43e-6)
     assert math.isnan(trace.calls.stop_s[1])
@@ -149,7 +149,7 @@ def test_a_step_of_fsdp_has_a_forward_and_gloos_reduce_scatter_is_an_allreduce(t
         event("Optimizer.step#SGD.step", 60, 10),
     ]
     trace = read(tmp_path, events)
-    assert [one for one in spans(trace, "main") if one[0] == "forward"] == [("forward", -1, 5, 24)]
+    assert [span for span in spans(trace, "main") if span[0] == "forward"] == [("forward", -1, 5, 24)]
     assert spans(trace, "gloo") == [("reduce_scatter", 0, 46, 55)]
     assert trace.calls.num_bytes.tolist() == [240]
 
@@ -208,7 +208,7 @@ def test_a_step_on_a_gpu(tmp_path: Path) -> None:
         ("launch", 0, 43, 45),
         ("cuda_runtime", -1, 44, 45),
     ]
-    assert [one for one in spans(trace, "main") if one[0] in ("launch", "cuda_sync")] == [
+    assert [span for span in spans(trace, "main") if span[0] in ("launch", "cuda_sync")] == [
         ("launch", 1, 60, 65),
         ("cuda_sync", -1, 90, 95),
     ]
@@ -220,7 +220,7 @@ def test_a_step_on_a_gpu(tmp_path: Path) -> None:
 
 def counted(*intervals: list[tuple[int, int]]) -> int:
     """Microseconds in which one of each runs, one by one."""
-    return sum(all(any(a <= at < b for a, b in one) for one in intervals) for at in range(500))
+    return sum(all(any(a <= at < b for a, b in lane) for lane in intervals) for at in range(500))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -237,7 +237,7 @@ def test_times_of_a_gpu_are_what_counting_gives(tmp_path: Path, seed: int) -> No
             mine.append((start, start + length))
             events.append(gpu(name, start, length, place % 2, "gpu_memset" if place == 2 else "kernel"))
     compute, communication, _ = lanes.values()
-    everything = [one for mine in lanes.values() for one in mine]
+    everything = [interval for mine in lanes.values() for interval in mine]
     total = max(b for _, b in everything) - min(a for a, _ in everything)
     busy = counted(everything)
     expected = (total, busy, total - busy, counted(compute), counted(communication), counted(compute, communication))
@@ -254,9 +254,9 @@ ASK = """
 import json, sys, warnings, logging
 warnings.simplefilter("ignore"); logging.disable(logging.CRITICAL)
 from hta.trace_analysis import TraceAnalysis
-found = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="/", include_last_profiler_step=True)
-(times,) = found.get_temporal_breakdown(visualize=False).to_dict("records")
-(overlap,) = found.get_comm_comp_overlap(visualize=False).to_dict("records")
+analysis = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="/", include_last_profiler_step=True)
+(times,) = analysis.get_temporal_breakdown(visualize=False).to_dict("records")
+(overlap,) = analysis.get_comm_comp_overlap(visualize=False).to_dict("records")
 print(json.dumps(times | overlap))
 """
 
@@ -291,8 +291,8 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 SAMPLE = [*gloo_step(), *gpu_step(), event('a "quoted" }, { name', 97, 1), event("user", 98, 1, nested=[{"a": 1}, {}])]
 
 
-def same(one: Trace, other: Trace) -> bool:
-    return list(one.timeline) == list(other.timeline) and one.num_others == other.num_others
+def same(trace: Trace, other: Trace) -> bool:
+    return list(trace.timeline) == list(other.timeline) and trace.num_others == other.num_others
 
 
 @pytest.mark.parametrize("indent", [None, 1])
@@ -368,7 +368,7 @@ def test_odd_events_are_counted(tmp_path: Path, odd: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("args", [None, 3, [], {"correlation": "1", "bytes": -1, "Input Dims": 3, "dtype": []}])
 def test_odd_arguments_are_not_said(tmp_path: Path, args: Any) -> None:
-    trace = read(tmp_path, [one | {"args": args} for one in [*gpu_step(), *gloo_step()]])
+    trace = read(tmp_path, [event | {"args": args} for event in [*gpu_step(), *gloo_step()]])
     assert (trace.calls.num_bytes == -1).all()
     assert (trace.gradient_bytes == -1).all()
 
@@ -388,9 +388,9 @@ def test_the_rank_stands_after_the_events(tmp_path: Path) -> None:
 
 def test_pairs_of_b_and_e_are_ranges(tmp_path: Path) -> None:
     pairs = []
-    for one in gloo_step():
-        pairs += [one | {"ph": "B", "dur": None}, one | {"ph": "E", "ts": one["ts"] + one["dur"], "name": None}]
-    pairs.sort(key=lambda one: one["ts"])
+    for event in gloo_step():
+        pairs += [event | {"ph": "B", "dur": None}, event | {"ph": "E", "ts": event["ts"] + event["dur"], "name": None}]
+    pairs.sort(key=lambda event: event["ts"])
     trace, expected = read(tmp_path, pairs), read(tmp_path, gloo_step())
     assert same(trace, expected)
 
@@ -421,6 +421,13 @@ def test_files_that_are_not_of_one_job(
         written(tmp_path, gloo_step(), name, rank=rank, world_size=size)
     with pytest.raises(ValueError, match=message):
         read_traces(tmp_path)
+
+
+@pytest.mark.parametrize("sizes", [[None, 2], [2, None]])
+def test_a_trace_that_does_not_state_the_size_of_the_job_fits_any(tmp_path: Path, sizes: list[int | None]) -> None:
+    for rank, size in enumerate(sizes):
+        written(tmp_path, gloo_step(), f"rank{rank}.json", rank=rank, world_size=size)
+    assert [trace.rank for trace in read_traces(tmp_path)] == [0, 1]
 
 
 def test_ranks_that_the_names_say(tmp_path: Path) -> None:
@@ -483,7 +490,7 @@ def test_several_processes_read_as_one_does(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("rankscope.diagnose.kineto.num_cores", lambda: 2)
     lines: list[str] = []
     together = read_traces(tmp_path, report=lines.append)
-    assert all(same(one, other) for one, other in zip(alone, together, strict=True))
+    assert all(same(trace, other) for trace, other in zip(alone, together, strict=True))
     assert sorted(lines) == ["read 0.json.gz", "read 1.json.gz", "read 2.json.gz"]
     (tmp_path / "1.json.gz").write_bytes(b"{")
     with pytest.raises(StorageError, match=r"1\.json\.gz: not a readable trace: "):

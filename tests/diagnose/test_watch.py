@@ -45,8 +45,8 @@ class Net(nn.Module):
         hidden = self.norm(torch.tanh(self.first(self.words(tokens))))
         if hidden.requires_grad:
             hidden.register_hook(lambda gradient: self.late("backward"))
-        found: Tensor = self.second(hidden)
-        return found
+        output: Tensor = self.second(hidden)
+        return output
 
 
 def batches(number: int, seed: int = 0) -> list[Tensor]:
@@ -66,12 +66,14 @@ def gradients(watched: bool, options: dict[str, Any], sparse: bool, hook: Any = 
     model = DistributedDataParallel(Net(sparse), bucket_cap_mb=0.002, **options)
     if hook is not None:
         model.register_comm_hook(None, hook)
-    optimizer, found = torch.optim.SGD(model.parameters(), 0.1), []
+    optimizer, numbers = torch.optim.SGD(model.parameters(), 0.1), []
 
     def step(tokens: Tensor) -> None:
         optimizer.zero_grad()
         model(tokens).square().mean().backward()
-        found.extend(one.grad.to_dense().flatten().tolist() for one in model.parameters() if one.grad is not None)
+        with_gradients = [parameter for parameter in model.parameters() if parameter.grad is not None]
+        for parameter in with_gradients:
+            numbers.extend(parameter.grad.to_dense().flatten().tolist())
         optimizer.step()
 
     first, *middle, last = batches(4, dist.get_rank())
@@ -80,7 +82,7 @@ def gradients(watched: bool, options: dict[str, Any], sparse: bool, hook: Any = 
         for tokens in opened.loader if opened else middle:
             step(tokens)
     step(last)
-    return found
+    return numbers
 
 
 def both_ways(*args: Any) -> bool:
@@ -106,7 +108,9 @@ def traces_left(model: Any) -> list[int]:
     hooks = [model._forward_pre_hooks, model._forward_hooks, model.module._forward_pre_hooks]
     hooks += [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]  # type: ignore[list-item]
     methods = [getattr(dist.ProcessGroup, name) for name in patches.KINDS] + [torch.optim.Optimizer.zero_grad]
-    return [len(one) for one in hooks] + [sum("live" in str(getattr(one, "__code__", "")) for one in methods)]
+    return [len(registry) for registry in hooks] + [
+        sum("live" in str(getattr(registry, "__code__", "")) for registry in methods)
+    ]
 
 
 def _fail(model: DistributedDataParallel) -> None:
@@ -118,28 +122,28 @@ def _fail(model: DistributedDataParallel) -> None:
 def open_and_close() -> dict[str, Any]:
     model = DistributedDataParallel(Net())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    found: dict[str, Any] = {"before": traces_left(model)}
+    counts: dict[str, Any] = {"before": traces_left(model)}
     with watch(model, batches(4), keep=2) as watched:
-        found["open"] = traces_left(model)
+        counts["open"] = traces_left(model)
         for tokens in watched.loader:
             model(tokens).mean().backward()
             optimizer.step()
-    found["after"], found["steps"] = traces_left(model), len(watched.trace.timeline.select(kind="step"))
+    counts["after"], counts["steps"] = traces_left(model), len(watched.trace.timeline.select(kind="step"))
     with pytest.raises(KeyError, match="the user's own"):
         _fail(model)
-    found["after an error"] = traces_left(model)
+    counts["after an error"] = traces_left(model)
     for tokens in watched.loader:  # goes on, unwatched
         model(tokens).mean().backward()
-    found["later"] = len(watched.trace.timeline.select(kind="step"))
-    found["hooks"] = len(model._comm_hooks)
-    return found
+    counts["later"] = len(watched.trace.timeline.select(kind="step"))
+    counts["hooks"] = len(model._comm_hooks)
+    return counts
 
 
 def test_nothing_is_left_behind_also_after_an_error() -> None:
-    for found in in_ranks(open_and_close, 2):
-        assert found["open"] != found["before"]
-        assert found["before"] == found["after"] == found["after an error"] == [0] * 6
-        assert (found["steps"], found["later"], found["hooks"]) == (2, 2, 0)
+    for counts in in_ranks(open_and_close, 2):
+        assert counts["open"] != counts["before"]
+        assert counts["before"] == counts["after"] == counts["after an error"] == [0] * 6
+        assert (counts["steps"], counts["later"], counts["hooks"]) == (2, 2, 0)
 
 
 # ---- what it sees
@@ -211,7 +215,7 @@ def test_micro_batches_belong_to_the_step_that_reduces_their_gradients() -> None
     assert [line.partition(",")[0] for line in lines] == ["steps 1 to 2: balanced", "steps 3 to 4: balanced"]
     counts = {kind: len(trace.timeline.select(kind=kind)) for kind in ("step", "loader", "forward", "backward")}
     assert counts == {"step": 5, "loader": 10, "forward": 10, "backward": 10}
-    parameters = sum(one.nbytes for one in Net().parameters())
+    parameters = sum(parameter.nbytes for parameter in Net().parameters())
     assert (trace.source, trace.calls.num_bytes.tolist()) == ("watch", [parameters] * 5)
     steps = trace.timeline.select(lane="main", kind="step")
     assert (steps.item == np.arange(5)).all()
@@ -245,14 +249,14 @@ def calls_of(hook: Any, **options: Any) -> list[list[int]]:
 
 
 def test_the_wait_for_ddps_allreduces_is_one_call_and_with_torchs_hook_each_bucket_is_one() -> None:
-    total = sum(one.nbytes for one in Net().parameters())
+    total = sum(parameter.nbytes for parameter in Net().parameters())
     for options in ({}, {"static_graph": True}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}):
-        for found in in_ranks(partial(calls_of, **options), 2, None):
-            assert found == [[total]] * 5
+        for sizes in in_ranks(partial(calls_of, **options), 2, None):
+            assert sizes == [[total]] * 5
     assert in_ranks(calls_of, 2, "built-in") == [[[total]] * 5] * 2
-    for found in in_ranks(calls_of, 2, allreduce_hook):
-        assert [sum(one) for one in found] == [total] * 5
-        assert all(len(one) > 1 for one in found[1:])
+    for sizes in in_ranks(calls_of, 2, allreduce_hook):
+        assert [sum(step) for step in sizes] == [total] * 5
+        assert all(len(step) > 1 for step in sizes[1:])
 
 
 # ---- ranks that differ, and ranks that die

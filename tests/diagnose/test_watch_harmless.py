@@ -311,7 +311,7 @@ def an_error_of_the_users() -> list[str]:
         raise OSError("the disk")
 
     model = DistributedDataParallel(Net())
-    found = list[str]()
+    names = list[str]()
     for kind in ("loader", "model", "body"):
         try:
             with watch(model, loader() if kind == "loader" else batches(2), report=lambda line: None) as watched:
@@ -320,8 +320,8 @@ def an_error_of_the_users() -> list[str]:
                         raise LookupError("the user's own")
                     model(inputs[:, :3] if kind == "model" else inputs).mean().backward()
         except Exception as error:
-            found.append(type(error).__name__)
-    return [*found, str(not patches._told.watchers)]
+            names.append(type(error).__name__)
+    return [*names, str(not patches._audience.watchers)]
 
 
 def test_errors_of_the_training_job_stay_its_own() -> None:
@@ -337,7 +337,9 @@ def joined(watched: bool, options: dict[str, bool]) -> list[list[float]]:
         for inputs in opened.loader if opened is not None else loader:
             model.zero_grad()
             model(inputs).square().mean().backward()
-            gradients += [one.grad.flatten().tolist() for one in model.parameters() if one.grad is not None]
+            gradients += [
+                parameter.grad.flatten().tolist() for parameter in model.parameters() if parameter.grad is not None
+            ]
     return gradients
 
 
@@ -405,6 +407,7 @@ WAYS = ["torch.compile(ddp)", "ddp.compile()", "DDP(torch.compile(module))", "to
 
 
 @pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("num_warm", [0, 2])
 def test_a_watch_adds_no_graph_break(way: str, num_warm: int) -> None:

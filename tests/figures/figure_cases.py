@@ -40,7 +40,10 @@ MANY = build("allreduce", "ring", 64)
 def times() -> dict[str, list[float]]:
     names = ("flat", "ring", "binomial_tree", "recursive_doubling", "halving_doubling", "segmented_ring")
     built = {name: build("allreduce", name, 8) for name in names}
-    return {n: [simulate(one, size, EIGHT, detail="ranks").makespan_s for size in SIZES] for n, one in built.items()}
+    return {
+        n: [simulate(schedule, size, EIGHT, detail="ranks").makespan_s for size in SIZES]
+        for n, schedule in built.items()
+    }
 
 
 def curves(**on: Any) -> Axes:
@@ -55,8 +58,8 @@ def spans_of(schedule: Any, **options: Any) -> Timeline:
     return simulate(schedule, 1e6, Cluster.uniform(schedule.num_ranks, LINK), **options)
 
 
-def costs(num_bytes: Any = (1, 2), seconds: Any = None, **more: Any) -> Axes:
-    return figures.costs(num_bytes, {"ring": [1, 1]} if seconds is None else seconds, **more)
+def costs(num_bytes: Any = (1, 2), seconds: Any = None, **options: Any) -> Axes:
+    return figures.costs(num_bytes, {"ring": [1, 1]} if seconds is None else seconds, **options)
 
 
 # of each public figure, and of each of its views, a call as the notebooks make it

@@ -51,9 +51,9 @@ def layout_problems(boxes: list[Box], width: float, height: float) -> Iterator[s
     for box in boxes:
         if min(box.x0, box.y0) < -SLACK_PX or box.x1 > width + SLACK_PX or box.y1 > height + SLACK_PX:
             yield f"{box.text!r} is cut: {tuple(round(v) for v in box[1:])} in {width:.0f} × {height:.0f}"
-    for one, other in combinations(boxes, 2):
-        if one.meets(other) and one.shared(other) > SHARED:
-            yield f"{one.text!r} lies on {other.text!r}"
+    for box, other in combinations(boxes, 2):
+        if box.meets(other) and box.shared(other) > SHARED:
+            yield f"{box.text!r} lies on {other.text!r}"
 
 
 # ---- matplotlib
@@ -79,17 +79,17 @@ def figure_problems(figure: Figure) -> list[str]:
 
 def _drawn(figure: Figure) -> list[Text]:
     """The texts that are drawn: matplotlib has others, too, as of ticks beyond the ends of an axis."""
-    found: dict[int, Text] = {}
+    drawn: dict[int, Text] = {}
     draw = Text.draw
 
-    def drawing(text: Text, *given: Any, **more: Any) -> None:
-        found[id(text)] = text
-        draw(text, *given, **more)
+    def drawing(text: Text, *args: Any, **options: Any) -> None:
+        drawn[id(text)] = text
+        draw(text, *args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Text, "draw", drawing)
         figure.canvas.draw()
-    return [text for text in found.values() if text.get_visible() and text.get_text().strip()]
+    return [text for text in drawn.values() if text.get_visible() and text.get_text().strip()]
 
 
 def _ground(pixels: Any, box: Box) -> str:

@@ -39,8 +39,8 @@ def artist(ax: Axes, label: str) -> Any:
 
 def points(ax: Axes, label: str) -> np.ndarray:
     """x and y of the line or the markers with this label, a row a point."""
-    found = artist(ax, label)
-    return np.asarray((found[0] if hasattr(found, "lines") else found).get_xydata(), dtype=float)
+    drawn = artist(ax, label)
+    return np.asarray((drawn[0] if hasattr(drawn, "lines") else drawn).get_xydata(), dtype=float)
 
 
 def heights(ax: Axes, label: str) -> np.ndarray:

@@ -78,8 +78,10 @@ def test_coverage_shows_the_reader_of_each_sample() -> None:
     epochs = [assign(10, 4, sampler="libtorch_random", drop_last=True, epoch=epoch) for epoch in range(3)]
     drawing = draw_coverage(epochs)
     colors = rank_colors(4)
-    for row, one in enumerate(epochs):
-        expected = {(float(i), float(row)): colors[rank] for rank, indices in enumerate(one.ranks) for i in indices}
+    for row, assignment in enumerate(epochs):
+        expected = {
+            (float(i), float(row)): colors[rank] for rank, indices in enumerate(assignment.ranks) for i in indices
+        }
         assert {place: fill for place, (fill, _) in cells(drawing, 2 * row).items()} == expected
         assert [x for x, _ in cells(drawing, 2 * row + 1)] == [8, 9]
     read = {
@@ -104,9 +106,9 @@ def test_label_counts_write_and_shade_the_counts() -> None:
     assert (cells(drawing)[0, 0][0], cells(drawing)[1, 1][0]) == diverging([-1, 1])
     assert keys_of(drawing) == ["1 sample", "mean 2.5", "4 samples"]
     assert drawing.title == "Each rank reads 1 to 4 samples of each digit"
-    one, other = (draw_label_counts(counts, limits=(0, 10)) for counts in ([[0, 5, 10]], [[4, 5, 6]]))
-    assert cells(one)[1, 0] == cells(other)[1, 0] == (diverging(0)[0], False)
-    assert (cells(one)[0, 0][0], cells(one)[2, 0][0]) == diverging([-1, 1])
-    assert (cells(other)[0, 0][0], cells(other)[2, 0][0]) == diverging([-0.2, 0.2])
+    spread, close = (draw_label_counts(counts, limits=(0, 10)) for counts in ([[0, 5, 10]], [[4, 5, 6]]))
+    assert cells(spread)[1, 0] == cells(close)[1, 0] == (diverging(0)[0], False)
+    assert (cells(spread)[0, 0][0], cells(spread)[2, 0][0]) == diverging([-1, 1])
+    assert (cells(close)[0, 0][0], cells(close)[2, 0][0]) == diverging([-0.2, 0.2])
     alike = draw_label_counts([[3, 3]])
     assert cells(alike)[0, 0][0] == diverging(0)[0]

@@ -91,8 +91,12 @@ def test_both_painters_paint_the_same(drawing: Drawing) -> None:
     assert root.findtext(f"{SVG}title") == drawing.title == ax.get_title(loc="left")
     across, down = drawing.size_px[0] / drawing.width, drawing.size_px[1] / drawing.height
 
-    painted = [one for one in ax.collections if isinstance(one, PolyCollection) and one.get_gid() == "rects"]
-    groups = [one for one in marks.findall(f"{SVG}g[@stroke]") if not one.get("text-anchor")]
+    painted = [
+        collection
+        for collection in ax.collections
+        if isinstance(collection, PolyCollection) and collection.get_gid() == "rects"
+    ]
+    groups = [group for group in marks.findall(f"{SVG}g[@stroke]") if not group.get("text-anchor")]
     for rects, collection, group in zip(drawing.rects, painted, groups, strict=True):
         corners = [path.vertices[0] for path in collection.get_paths()]
         boxes = [box for box in group if not box.get("fill").startswith("url")]
@@ -102,16 +106,22 @@ def test_both_painters_paint_the_same(drawing: Drawing) -> None:
         assert [box.get("fill") for box in boxes] == list(rects.fill)
         assert [to_hex(color) for color in collection.get_facecolors()] == list(rects.fill)
         assert sum(box.get("fill").startswith("url") for box in group) == rects.hatched.sum()
-    hatched = [one for one in ax.collections if one.get_gid() == "hatched"]
-    assert sum(len(one.get_paths()) for one in hatched) == sum(rects.hatched.sum() for rects in drawing.rects)
+    hatched = [collection for collection in ax.collections if collection.get_gid() == "hatched"]
+    assert sum(len(collection.get_paths()) for collection in hatched) == sum(
+        rects.hatched.sum() for rects in drawing.rects
+    )
 
     groups = marks.findall(f"{SVG}g[@class='lines']")
     arrows = [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
-    straight = [one for one in ax.collections if isinstance(one, LineCollection) and one.get_gid() == "lines"]
-    ends = [end for one in straight for end in np.reshape(one.get_segments(), (-1, 4)).tolist()]
-    ends += [[*one._posA_posB[0], *one._posA_posB[1]] for one in arrows]
+    straight = [
+        collection
+        for collection in ax.collections
+        if isinstance(collection, LineCollection) and collection.get_gid() == "lines"
+    ]
+    ends = [end for collection in straight for end in np.reshape(collection.get_segments(), (-1, 4)).tolist()]
+    ends += [[*arrow._posA_posB[0], *arrow._posA_posB[1]] for arrow in arrows]
     ordered = sorted(drawing.lines, key=lambda lines: lines.arrows)
-    expected = [np.stack([one.x0, one.y0, one.x1, one.y1], axis=1) for one in ordered]
+    expected = [np.stack([lines.x0, lines.y0, lines.x1, lines.y1], axis=1) for lines in ordered]
     assert np.allclose(ends, np.concatenate(expected)) if expected else not ends
     for lines, group in zip(drawing.lines, groups, strict=True):
         dashes = [line.get("stroke-dasharray") is not None for line in group.findall(f"{SVG}line")]

@@ -46,11 +46,11 @@ def plays(name: str, cluster: Cluster = NODES) -> list[Playback]:
 
 def boxes(drawing: Drawing, height: float) -> dict[tuple[int, int], str]:
     """Fill by the middle of all rectangles of this height."""
-    found = {}
+    fills = {}
     for rects in drawing.rects:
         rows = zip(rects.x, rects.y, rects.width, rects.height, rects.fill, strict=True)
-        found |= {(round(x + w / 2), round(y + h / 2)): fill for x, y, w, h, fill in rows if abs(h - height) < 1e-6}
-    return found
+        fills |= {(round(x + w / 2), round(y + h / 2)): fill for x, y, w, h, fill in rows if abs(h - height) < 1e-6}
+    return fills
 
 
 def chunk_middles(of: Playback) -> Iterator[tuple[int, int, tuple[int, int]]]:
@@ -96,7 +96,7 @@ def test_a_message_half_way_is_between_the_rows_and_in_the_middle_of_its_line() 
     assert {x for x, _ in marks if x > strip.left} == {now}
     assert {y for x, y in marks if x == now} == {y for _, y in expected}  # two lines cross there
     done = [lines for lines in drawing.lines if lines.width_px == 1.8]
-    assert [one.x0.size for one in done] == [8]
+    assert [lines.x0.size for lines in done] == [8]
     assert max(done[0].x1) == strip.x(3.0)
     (head,) = (lines for lines in drawing.lines if lines.width_px == 2.0)
     assert head.x0.tolist() == head.x1.tolist() == [strip.x(3.0)]
@@ -106,7 +106,7 @@ def test_a_message_half_way_is_between_the_rows_and_in_the_middle_of_its_line() 
 def test_what_is_busy_fills_with_time(name: str) -> None:
     some = plays(name)
     laid = strips(some)
-    end_s = max(one.finish_s for one in some)
+    end_s = max(play.finish_s for play in some)
     for strip in laid:
         filled = []
         for share in (0.0, 0.25, 0.5, 1.0):
@@ -174,7 +174,7 @@ def test_results_are_framed_where_not_all_chunks_are_wanted() -> None:
 def test_every_word_can_be_read(num_ranks: int, share: float) -> None:
     where = Cluster(1, num_ranks, Link(3e-6, 2e11), Link(1e-5, 2.5e10), 1e-12)
     some = [play(name=name, cluster=where) for name in ("ring", "flat")]
-    drawing = draw_play(some, share * max(one.finish_s for one in some))
+    drawing = draw_play(some, share * max(play.finish_s for play in some))
     assert svg_problems(to_svg(drawing)) == []
 
 
@@ -185,7 +185,7 @@ def test_nothing_to_send_is_finished_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "at_s", "message"),
+    ("collectives", "at_s", "message"),
     [
         ([], 0.0, "plays must be one or two, got 0"),
         ([play()] * 3, 0.0, "plays must be one or two, got 3"),
@@ -195,9 +195,9 @@ def test_nothing_to_send_is_finished_at_once() -> None:
         ([play()], float("nan"), "at_s must be a finite number of at least 0, got nan"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(given: Any, at_s: float, message: str) -> None:
+def test_what_cannot_be_drawn_is_refused(collectives: Any, at_s: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        draw_play(given, at_s)
+        draw_play(collectives, at_s)
 
 
 # ---- as an animation: a player of SMIL in a few lines, against the moments
@@ -242,7 +242,7 @@ def visible(node: ET.Element, share: float, fill: str = "", shift: tuple[float, 
 @pytest.mark.parametrize("share", [0.07, 0.33, 0.61, 0.93])
 def test_the_animation_shows_what_its_moments_show(name: str, share: float) -> None:
     some = plays(name)
-    horizon_s = max(one.finish_s for one in some)
+    horizon_s = max(play.finish_s for play in some)
     at_s = share * horizon_s + 1e-4  # between two instants
     root = ET.fromstring(animated(some, seconds=10.0))
     playing = root.find(f".//{SVG}g[@class='playing']")
@@ -253,7 +253,7 @@ def test_the_animation_shows_what_its_moments_show(name: str, share: float) -> N
         for group in strip.cells(at_s)[1:]:
             x, y = group.x + group.width / 2, group.y + group.height / 2
             assert set(zip(map(round, x), map(round, y), group.fill, strict=True)) <= seen
-        sentence, count, finished = strip.said(at_s)
+        sentence, count, finished = strip.captions(at_s)
         words = {word for *_, word in seen}
         assert {sentence, count} - {""} <= words
         assert finished in words | {""}
@@ -264,11 +264,11 @@ def test_the_animation_shows_what_its_moments_show(name: str, share: float) -> N
             assert any(abs(a - middle[0]) < 2 and abs(b - middle[1]) < 2 and c == color for a, b, c in seen)
     numbers = {(round(x), round(y), text) for (x, y), text in placed(drawing).items() if text.isdigit() and x < 250}
     fixed = {(x, y, text) for x, y, text in numbers if (x, y, text) in set(visible(root, share))}
-    assert numbers - fixed - {one for one in numbers if near(one, seen)} == set()
+    assert numbers - fixed - {number for number in numbers if near(number, seen)} == set()
 
 
-def near(one: tuple[int, int, str], seen: set[Any]) -> bool:
-    return any(abs(x - one[0]) < 3 and abs(y - one[1]) < 3 and word == one[2] for x, y, word in seen)
+def near(number: tuple[int, int, str], seen: set[Any]) -> bool:
+    return any(abs(x - number[0]) < 3 and abs(y - number[1]) < 3 and word == number[2] for x, y, word in seen)
 
 
 def test_where_nothing_moves_a_moment_on_the_way_is_shown() -> None:
@@ -279,7 +279,7 @@ def test_where_nothing_moves_a_moment_on_the_way_is_shown() -> None:
     assert paused is not None
     assert playing is not None
     assert (paused.get("display"), playing.get("display")) == (None, "none")
-    assert [(one.get("attributeName"), one.get("to")) for one in (paused[0], playing[0])] == [
+    assert [(animation.get("attributeName"), animation.get("to")) for animation in (paused[0], playing[0])] == [
         ("display", "none"),
         ("display", "inline"),
     ]
@@ -291,5 +291,5 @@ def test_where_nothing_moves_a_moment_on_the_way_is_shown() -> None:
 
 
 def test_two_animations_on_one_page_reveal_their_own() -> None:
-    one, two = (re.findall(r'clipPath id="([^"]+)"', animated(plays(name)))[0] for name in ("one", "race"))
-    assert one != two
+    single, race = (re.findall(r'clipPath id="([^"]+)"', animated(plays(name)))[0] for name in ("one", "race"))
+    assert single != race

@@ -27,16 +27,16 @@ TIMES = {name: closed_form("allreduce", name, 8, SIZES, LINK) for name in ("recu
 
 def test_the_map_shows_the_winner_and_by_how_much() -> None:
     sizes = 2.0**10, 2.0**20
-    found = {n: {size: best(size, Cluster.uniform(n, LINK)) for size in sizes} for n in (4, 6)}
-    drawing = draw_winners(found)
+    results = {n: {size: best(size, Cluster.uniform(n, LINK)) for size in sizes} for n in (4, 6)}
+    drawing = draw_winners(results)
     rows = {label: at - 0.5 for at, label in drawing.y_ticks}
     assert rows == {"4": 1, "6": 0}  # more ranks further up
     assert {label: at - 0.5 for at, label in drawing.x_ticks} == {"1 KiB": 0, "1 MiB": 1}
     style, shown, words = looks(ALGORITHMS["allreduce"]), cells(drawing), placed(drawing)
-    won = {one.algorithm for row in found.values() for one in row.values()}
+    won = {result.algorithm for row in results.values() for result in row.values()}
     assert set(keys_of(drawing)[:-1]) == won
     assert keys_of(drawing)[-1].startswith("5%: the next best")
-    for ranks, row in found.items():
+    for ranks, row in results.items():
         for column, size in enumerate(sizes):
             name = row[size].algorithm
             assert shown[column, rows[str(ranks)]] == (style[name].color, style[name].dashed)
@@ -66,18 +66,18 @@ def test_margins_are_short() -> None:
 
 def test_the_ranking_is_in_order_and_breaks_what_is_far_off() -> None:
     drawing = draw_ranking({"flat": 1e-3, "ring": 2e-6, "swing": 1e-6}, bound_s=0.5e-6, chosen="ring")
-    frame, found = drawing.rects
+    frame, bars = drawing.rects
     assert [label for _, label in drawing.y_ticks] == ["swing", "ring", "flat"]
-    assert np.allclose(found.width, [1, 2, 4])  # [µs], broken at four times the fastest
+    assert np.allclose(bars.width, [1, 2, 4])  # [µs], broken at four times the fastest
     assert drawing.x_label == "time [µs]"
     assert keys_of(drawing) == ["lower bound", "your choice", "// longer than drawn"]
     assert drawing.rules == (0.5,)
     assert words_of(drawing) == ["1", "2", "1,000"]
-    breaks = [(one.y0.tolist(), one.y1.tolist(), one.color) for one in drawing.lines]
+    breaks = [(strokes.y0.tolist(), strokes.y1.tolist(), strokes.color) for strokes in drawing.lines]
     assert breaks == [([2.95], [2.05], (PAPER,))] * 2  # across the third bar alone
-    assert all(3.5 < one.x0[0] < one.x1[0] < 4 for one in drawing.lines)
+    assert all(3.5 < strokes.x0[0] < strokes.x1[0] < 4 for strokes in drawing.lines)
     assert frame.y.tolist() == [1.04]
-    assert found.hatched.tolist() == [True, False, False]
+    assert bars.hatched.tolist() == [True, False, False]
     assert drawing.title == "swing is the fastest"
     assert draw_ranking({"ring": 0.0}).title == "none takes any time"
     assert draw_ranking({"ring": 2.0, "swing": 1.0}).lines == ()  # nothing to break

@@ -201,12 +201,12 @@ def nearest_px(drawing: Drawing) -> list[float]:
     (lines,), (labels,) = drawing.lines, drawing.texts
     part = np.linspace(0, 1, 500)[:, None]
     x, y = lines.x0 + part * (lines.x1 - lines.x0), lines.y0 + part * (lines.y1 - lines.y0)
-    found = []
+    numbers = []
     for at_x, at_y in zip(labels.x, labels.y, strict=True):
         own, other = np.partition(np.hypot((x - at_x) * across, (y - at_y) * down).min(axis=0), 1)[:2]
         assert own < 1
-        found.append(float(other))
-    return found
+        numbers.append(float(other))
+    return numbers
 
 
 @pytest.mark.parametrize("name", ["ring", "halving_doubling", "bidirectional_ring"])
@@ -226,7 +226,7 @@ def test_narrow_axes_name_fewer_chunks() -> None:
     narrow, wide = to_axes(drawing, panels[1]), to_axes(drawing)
     assert len(wide.texts) == len(words_of(drawing)) > 2 * len(narrow.texts) > 0
     boxes = [text.get_window_extent() for text in narrow.texts]
-    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert not any(box.overlaps(other) for box, other in combinations(boxes, 2))
 
 
 def test_messages_name_their_chunks_where_there_is_room() -> None:
@@ -250,8 +250,8 @@ def test_messages_name_their_chunks_where_there_is_room() -> None:
 
 def test_each_link_has_its_bytes() -> None:
     drawing = draw_link_load(build("allreduce", "halving_doubling", 4).traffic(2**20).link_bytes)
-    found = cells(drawing)  # senders down, receivers to the right; 0 to 1 carries most: 1 MiB
-    assert [found[place][0] for place in ((0, 0), (1, 0), (2, 0))] == ["#ececec", ramp(1)[0], ramp(0.5)[0]]
+    shades = cells(drawing)  # senders down, receivers to the right; 0 to 1 carries most: 1 MiB
+    assert [shades[place][0] for place in ((0, 0), (1, 0), (2, 0))] == ["#ececec", ramp(1)[0], ramp(0.5)[0]]
     assert words_of(drawing) == ["1", "0.5", "1", "0.5", "0.5", "1", "0.5", "1"]
     assert drawing.x_label == "receiver [rank]"
     assert drawing.title == "8 of 12 links in use, at most 1 MiB over one"

@@ -119,9 +119,9 @@ def colors(kinds: Sequence[str]) -> dict[str, tuple[str, bool]]:
 def test_a_kind_of_work_looks_the_same_in_every_picture() -> None:
     assert colors(list(WORK)) == WORK
     for kinds in (["copy", "read"], ["step", "start"], ["stop", "allreduce", "decode", "another"], ["load", "read"]):
-        found = colors(kinds)
-        assert {kind: look for kind, look in found.items() if kind in WORK} == {k: WORK[k] for k in kinds if k in WORK}
-        assert len(set(found.values())) == len(kinds)
+        looks = colors(kinds)
+        assert {kind: look for kind, look in looks.items() if kind in WORK} == {k: WORK[k] for k in kinds if k in WORK}
+        assert len(set(looks.values())) == len(kinds)
     assert keys_of(drawn(*(Span(0, "a", kind, n, n, n + 1) for n, kind in enumerate(["stop", "a", "start"])))) == [
         "stop, start",
         "a",
@@ -129,6 +129,6 @@ def test_a_kind_of_work_looks_the_same_in_every_picture() -> None:
 
 
 def test_what_is_not_known_takes_no_hue_of_what_is() -> None:
-    found = colors(["forward", "backward", "forward 1", "backward 1", "mine"])
-    assert len(set(found.values())) == 5
-    assert found["forward"] == WORK["forward"]
+    looks = colors(["forward", "backward", "forward 1", "backward 1", "mine"])
+    assert len(set(looks.values())) == 5
+    assert looks["forward"] == WORK["forward"]

@@ -226,9 +226,9 @@ def test_errors_are_the_plain_loaders_and_the_loop_can_go_on(num_workers):
                 seen.append(str(error).strip().splitlines()[-1])
 
     recorded = record_dataloader(DataLoader(Failing(), num_workers=num_workers))
-    found = outcome(recorded)
-    assert found == outcome(DataLoader(Failing(), num_workers=num_workers))
-    assert "no sample 5" in found[5]
+    seen = outcome(recorded)
+    assert seen == outcome(DataLoader(Failing(), num_workers=num_workers))
+    assert "no sample 5" in seen[5]
     timeline = recorded.timeline()
     timeline.check()
     assert timeline.select(kind="step").item.tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
@@ -297,7 +297,8 @@ def test_an_epoch_left_early_spoils_nothing(persistent):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_iterators_at_the_same_time_have_lanes_of_their_own(num_workers):
     recorded = record_dataloader(DataLoader(Waiting(4), num_workers=num_workers))
-    assert [(one.item(), two.item()) for one, two in zip(recorded, recorded, strict=True)] == [(n, n) for n in range(4)]
+    pairs = [(first.item(), second.item()) for first, second in zip(recorded, recorded, strict=True)]
+    assert pairs == [(0, 0), (1, 1), (2, 2), (3, 3)]
     list(recorded)
     timeline = recorded.timeline()
     timeline.check()

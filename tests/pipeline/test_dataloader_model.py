@@ -42,13 +42,13 @@ def case(seed, count, num_workers, prefetch_factor, in_order, pins, held_s):
     }
 
 
-WAY = ("handover_s", "receive_s", "pin_s", "held_s", "startup_s")
+HANDOVER = ("handover_s", "receive_s", "pin_s", "held_s", "startup_s")
 
 
-def twin(given):
-    way = Handover(**{name: given[name] for name in WAY})
-    rest = {name: value for name, value in given.items() if name not in WAY}
-    timeline = simulate_dataloader(num_batches=len(given["fetch_s"]), handover=way, **rest)
+def simulated(settings):
+    handover = Handover(**{name: settings[name] for name in HANDOVER})
+    others = {name: value for name, value in settings.items() if name not in HANDOVER}
+    timeline = simulate_dataloader(num_batches=len(settings["fetch_s"]), handover=handover, **others)
     timeline.check()
     return {
         (mark, span.item): time_s
@@ -58,12 +58,12 @@ def twin(given):
     }
 
 
-def difference_s(one, other):
-    assert one.keys() == other.keys()
-    return max(abs(one[key] - other[key]) for key in one)
+def difference_s(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    return max(abs(ours[key] - theirs[key]) for key in ours)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     count=st.integers(1, 40),
@@ -74,16 +74,16 @@ def difference_s(one, other):
     held_s=st.sampled_from([0.0, 0.3, 5.0]),
 )
 def test_it_is_torchs_iterator_to_the_nanosecond(seed, count, num_workers, prefetch_factor, in_order, pins, held_s):
-    given = case(seed, count, num_workers, prefetch_factor, in_order, pins, held_s)
-    assert difference_s(twin(given), Reference(**given).run()) < 1e-9
+    drawn = case(seed, count, num_workers, prefetch_factor, in_order, pins, held_s)
+    assert difference_s(simulated(drawn), Reference(**drawn).run()) < 1e-9
 
 
 @pytest.mark.parametrize(
     "wrong", [{"prefetch_factor": 3}, {"in_order": False}, {"held_s": 0.0}, {"num_workers": 4}, {"startup_s": 0.0}]
 )
 def test_the_comparison_sees_what_is_wrong(wrong):
-    given = case(1, 40, 3, 2, True, False, 0.3)
-    assert difference_s(twin(given | wrong), Reference(**given).run()) > 1e-3
+    right = case(1, 40, 3, 2, True, False, 0.3)
+    assert difference_s(simulated(right | wrong), Reference(**right).run()) > 1e-3
 
 
 def test_without_workers_everything_comes_in_turn():

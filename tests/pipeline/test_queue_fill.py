@@ -13,7 +13,7 @@ from ..distributions import Exponential
 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("capacity", [1, 3, 16])
-def test_a_queue_never_holds_more_than_it_can_nor_less_than_nothing(capacity, ordered):
+def test_a_queue_holds_from_nothing_up_to_its_capacity(capacity, ordered):
     path = Pipeline(
         [
             Stage("read", Lognormal(0.1, 1.0), num_workers=3, capacity=capacity, ordered=ordered),

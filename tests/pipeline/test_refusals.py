@@ -38,8 +38,8 @@ PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, False, *[np.ones(3)] * 9)
 IMAGES = np.zeros((3, 8, 8))
 
 
-def loader(**given: Any) -> Timeline:
-    return simulate_dataloader(**{"fetch_s": 1.0, "step_s": 1.0, "num_batches": 4, "num_workers": 2, **given})
+def loader(**changes: Any) -> Timeline:
+    return simulate_dataloader(**{"fetch_s": 1.0, "step_s": 1.0, "num_batches": 4, "num_workers": 2, **changes})
 
 
 @pytest.mark.parametrize(
@@ -124,5 +124,5 @@ def test_a_stage_that_does_not_exist_is_named() -> None:
 
 def test_the_closest_of_all_is_kept_where_none_is_close_enough() -> None:
     values = [math.nan, 3.0, -2.0, 4.0]
-    found = iter(values)
-    assert closest(lambda: next(found), lambda value: value, within=1.0, tries=len(values)) == -2.0
+    measured = iter(values)
+    assert closest(lambda: next(measured), lambda value: value, within=1.0, tries=len(values)) == -2.0

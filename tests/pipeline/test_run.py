@@ -19,11 +19,13 @@ import pytest
 import torch
 
 from rankscope.pipeline import Lognormal, Pipeline, Stage, StageError, run, simulate
-from rankscope.ranks import crew
+from rankscope.ranks import pool
+from rankscope.ranks.fork_server import ForkServer
 from rankscope.sampling import Assignment, assign
 from rankscope.timeline import Recorder
 
 from ..distributions import Exponential
+from ..extents import SAMPLE_OR_EVERYTHING
 from ..processes import NOT_HANGING_S, alive, gone, soon
 from .virtual_time import VirtualTime, run_module
 
@@ -84,7 +86,7 @@ def num_threads(value):
 @pytest.mark.parametrize("processes", [False, True])
 @pytest.mark.parametrize("ordered", [False, True])
 def test_every_item_passes_every_stage_once(processes, ordered):
-    given = [np.full(100, float(number)) for number in range(60)]
+    arrays = [np.full(100, float(number)) for number in range(60)]
     seen = []
     path = Pipeline(
         [
@@ -93,7 +95,7 @@ def test_every_item_passes_every_stage_once(processes, ordered):
             Stage("keep", fn=lambda array: seen.append(float(array[0]))),
         ]
     )
-    timeline = run(path, given)
+    timeline = run(path, arrays)
     timeline.check()
     expected = [number * 2.0 + 1 for number in range(60)]
     assert sorted(seen) == expected
@@ -384,16 +386,17 @@ def test_a_worker_that_hangs_is_named_with_its_item_and_where_it_stands():
         assert (caught.value.stage, caught.value.item) == ("slow", 1)
 
 
+@SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_killed_worker_is_named_at_once_ten_times_over(ordered, monkeypatch):
+def test_a_killed_worker_is_named_at_once_each_time(ordered, everything, monkeypatch):
     """No wait that only a deadline ends: each would take longer than this test may."""
-    ended = crew.Worker.ended
-    monkeypatch.setattr(crew.Worker, "ended", lambda self, within_s: ended(self, 1000 * within_s))
+    ended = pool.Worker.ended
+    monkeypatch.setattr(pool.Worker, "ended", lambda self, within_s: ended(self, 1000 * within_s))
     monkeypatch.setattr(run_module, "_GRACE_S", 1000.0)
     path = Pipeline(
         [Stage("die", fn=die_at_five, num_workers=2, ordered=ordered, processes=True), Stage("b", fn=double)]
     )
-    for _ in range(10):
+    for _ in range(10 if everything else 5):
         with pytest.raises(StageError, match=r"stage 'die' failed on item 5: worker [01] .* was killed by SIGKILL"):
             run(path, range(1000))
 
@@ -423,7 +426,7 @@ def test_a_worker_killed_from_outside_while_it_waits_is_named(monkeypatch):
 SCRIPT = """
 import os, sys, time
 from rankscope.pipeline import Pipeline, Stage, run
-from rankscope.ranks import crew
+from rankscope.ranks import fork_server
 
 def work(value):
     if sys.argv[1] == "long":
@@ -434,7 +437,7 @@ def work(value):
 def tell(pid):
     print(f"{pid}\\n", end="", flush=True)  # in one piece: others write there, too
 
-print(crew.workshop().memory, flush=True)
+print(fork_server.fork_server().memory, flush=True)
 path = Pipeline([Stage("work", fn=work, num_workers=3, processes=True), Stage("tell", fn=tell)])
 try:
     run(path, range(100_000))
@@ -472,8 +475,8 @@ def test_ctrl_c_and_a_kill_leave_nothing_running(tmp_path, ending, items):
 
 
 def test_ctrl_c_in_the_middle_of_a_start_is_not_lost(monkeypatch):
-    fork, before = crew.Workshop.fork, signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(crew.Workshop, "fork", lambda *words: (interrupt(), fork(*words))[1])
+    fork, before = ForkServer.fork, signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(ForkServer, "fork", lambda *words: (interrupt(), fork(*words))[1])
     with pytest.raises(KeyboardInterrupt):
         run(Pipeline([Stage("work", fn=slowly, num_workers=3, processes=True)]), range(9))
     assert signal.getsignal(signal.SIGINT) is before

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from rankscope.pipeline.stored_images import StoredImages
 
 
 def test_a_decoded_image_looks_like_the_original():
+    from sklearn.datasets import load_digits  # takes a second, in every process that collects tests
+
     digits = load_digits()
     dataset = StoredImages(digits.images[:20] / 16, digits.target[:20], size_px=128)
     assert len(dataset) == 20

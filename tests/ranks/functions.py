@@ -103,6 +103,16 @@ def start_a_process(folder: str) -> None:
     Path(folder, str(rank())).write_text(str(child.pid))
 
 
+def stop_with_a_process(folder: str) -> None:
+    """Rank 0 stops; each rank leaves its own process id, and that of one that it has started."""
+    child = subprocess.Popen(["sleep", "600"])
+    Path(folder, f"{rank()}-child").write_text(str(child.pid))
+    note(folder)
+    if rank() == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
+
+
 def say() -> None:
     print(f"line of {rank()}")
     print(f"warning of {rank()}", file=sys.stderr)

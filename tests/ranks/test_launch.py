@@ -20,7 +20,7 @@ import pytest
 
 from rankscope import transfer
 from rankscope.cluster import Cluster
-from rankscope.ranks import RankError, crew, host, launch
+from rankscope.ranks import RankError, host, launch, pool, stacks
 from rankscope.ranks import launcher as launching
 from rankscope.timeline import Recorder, Timeline
 
@@ -184,7 +184,7 @@ def test_a_rank_that_raises_is_shown_with_its_traceback(tmp_path):
 def test_a_killed_rank_is_named_at_once_20_times(tmp_path, monkeypatch):
     """No wait that only a deadline ends: each would take longer than this test may."""
     monkeypatch.setattr(launching, "_GONE_S", 1000.0)
-    monkeypatch.setattr(crew, "_STOP_S", 1000.0)
+    monkeypatch.setattr(pool, "_STOP_S", 1000.0)
     launch(functions.rank, 3)
     for turn in range(20):
         start = time.monotonic()
@@ -225,7 +225,7 @@ def test_a_stopped_rank_is_named_at_the_timeout_20_times(tmp_path):
 
 
 def test_a_stuck_rank_tells_where_it_stands(tmp_path, monkeypatch):
-    monkeypatch.setattr(crew, "_STACKS_S", NOT_HANGING_S)
+    monkeypatch.setattr(stacks, "_STACKS_S", NOT_HANGING_S)
     stands = r"rank {} stands at\n.*in wait_long\n    time.sleep\(600\)"
     said, _ = late(f"(?s){stands.format(0)}.*{stands.format(1)}", functions.wait_long, (str(tmp_path),), 1.0)
     assert "ranks 0, 1 have not returned after" in said
@@ -380,7 +380,7 @@ def test_ctrl_c_ends_all_ranks(tmp_path):
             launch(functions.wait_long, 2, (str(tmp_path),))
         assert gone(functions.noted(tmp_path))
     assert launch(functions.total, 2) == [1, 1]
-    gc.collect()  # a crew that an interrupt kept from being entered goes with what was raised
+    gc.collect()  # a pool that an interrupt kept from being entered goes with what was raised
 
 
 def test_launches_from_several_threads():
@@ -414,11 +414,11 @@ def test_where_the_server_is_killed_the_ranks_end_and_another_starts(tmp_path):
 
 def test_a_server_that_is_stopped_is_an_error_and_another_starts(monkeypatch):
     launch(functions.rank, 2)
-    monkeypatch.setattr(crew, "_STOP_S", 0.2)
+    monkeypatch.setattr(pool, "_STOP_S", 0.2)
     os.kill(server_pid(), signal.SIGSTOP)
     with pytest.raises(RuntimeError, match=r"the server that forks the workers is stopped \(SIGSTOP\)"):
         launch(functions.rank, 2)
-    monkeypatch.setattr(crew, "_STOP_S", 5.0)
+    monkeypatch.setattr(pool, "_STOP_S", 5.0)
     assert launch(functions.total, 2) == [1, 1]
 
 
@@ -440,7 +440,7 @@ import torch
 import torch.distributed as dist
 from tests.ranks import functions
 from rankscope.ranks import launch
-from rankscope.ranks import crew
+from rankscope.ranks import fork_server
 BASE = 10
 class Sum:
     def __init__(self, value): self.value = value
@@ -451,7 +451,7 @@ def work(extra):
     return Sum(tensor.item())
 results = launch(work, 2, (5,))
 assert all(isinstance(each, Sum) for each in results)
-print([each.value for each in results], crew._current.pid, flush=True)
+print([each.value for each in results], fork_server._current.pid, flush=True)
 launch(functions.wait_long, 2, (sys.argv[1],))
 """,
     )
@@ -476,12 +476,12 @@ def test_a_fork_of_the_caller_has_its_own_server_and_holds_nobody(tmp_path):
 import multiprocessing, os, signal, sys, time, warnings
 from tests.ranks import functions
 from rankscope.ranks import launch
-from rankscope.ranks import crew
+from rankscope.ranks import fork_server
 warnings.simplefilter("ignore", DeprecationWarning)
 def child(queue):
-    queue.put((launch(functions.total, 2), crew._current.pid))
+    queue.put((launch(functions.total, 2), fork_server._current.pid))
 assert launch(functions.total, 2) == [1, 1]
-ours = crew._current.pid
+ours = fork_server._current.pid
 context = multiprocessing.get_context("fork")
 queue = context.SimpleQueue()
 process = context.Process(target=child, args=(queue,))
@@ -489,7 +489,7 @@ process.start()
 found, theirs = queue.get()
 process.join()
 assert found == [1, 1] and theirs != ours, (found, theirs, ours)
-assert launch(functions.total, 2) == [1, 1] and crew._current.pid == ours
+assert launch(functions.total, 2) == [1, 1] and fork_server._current.pid == ours
 pid = os.fork()  # holds our sockets, and goes on after us
 if pid == 0:
     time.sleep(60)

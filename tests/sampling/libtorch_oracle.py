@@ -350,15 +350,17 @@ def whole_epochs(binary: Path) -> list[dict[str, Any]]:
         for size, n in ((20, 4), (22, 4), (10, 4), (3, 8), (5, 2), (97, 16), (64, 1))
         for epoch, drop_last in ((0, False), (1, False), (2, True), (2**32 + 1, False))
     ]
-    ranks = []
-    for one in epochs:
-        kind, size, n = one["sampler"].removeprefix("libtorch_"), one["size"], one["num_replicas"]
-        ops = (f"e{one['epoch']}", "r", f"n{size + 1}")
-        ranks += [Case(kind, size, n, rank, not one["drop_last"], ops) for rank in range(n)]
+    ranks: list[Case] = []
+    for epoch in epochs:
+        kind = epoch["sampler"].removeprefix("libtorch_")
+        size = epoch["size"]
+        n = epoch["num_replicas"]
+        ops = (f"e{epoch['epoch']}", "r", f"n{size + 1}")
+        ranks += [Case(kind, size, n, rank, not epoch["drop_last"], ops) for rank in range(n)]
     reads = iter(run_oracle(binary, ranks))
-    for one in epochs:
-        lines = [next(reads).replace("none", "") for _ in range(one["num_replicas"])]
-        one["ranks"] = [[int(index) for index in line.split(",") if index] for line in lines]
+    for epoch in epochs:
+        lines = [next(reads).replace("none", "") for _ in range(epoch["num_replicas"])]
+        epoch["ranks"] = [[int(index) for index in line.split(",") if index] for line in lines]
     return epochs
 
 

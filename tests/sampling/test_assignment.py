@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,12 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
 from rankscope.sampling import (
+    SAMPLERS,
     Assignment,
     DistributedRandomSampler,
     DistributedSampler,
     DistributedSequentialSampler,
+    Sampler,
     assign,
     shard_files,
 )
@@ -40,25 +43,39 @@ def listed(assignment):
     return [indices.tolist() for indices in assignment.ranks]
 
 
-@pytest.mark.parametrize("kind", ["libtorch_random", "libtorch_sequential"])
-@pytest.mark.parametrize(("size", "num_replicas"), [(0, 3), (1, 4), (3, 8), (10, 4), (64, 16), (97, 1), (1000, 7)])
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_libtorch_in_one_pass_is_what_the_samplers_give(kind, size, num_replicas, drop_last):
-    twin = DistributedRandomSampler if kind == "libtorch_random" else DistributedSequentialSampler
-    for epoch in (0, 1, 2**32 + 1):
-        ranks = []
-        for rank in range(num_replicas):
-            sampler = twin(size, num_replicas, rank, not drop_last)
-            sampler.set_epoch(epoch)
-            sampler.reset()
-            ranks.append(sampler.next(size + 1) or [])
-        assert listed(assign(size, num_replicas, sampler=kind, epoch=epoch, drop_last=drop_last)) == ranks
+def read_by_torch(size, num_replicas, rank, epoch, drop_last):
+    sampler = TorchDistributedSampler(range(size), num_replicas, rank, drop_last=drop_last)
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+def read_by_libtorch(sampler_class, size, num_replicas, rank, epoch, drop_last):
+    sampler = sampler_class(size, num_replicas, rank, not drop_last)
+    sampler.set_epoch(epoch)
+    sampler.reset()
+    return sampler.next(size + 1) or []
+
+
+READ_BY_ONE_RANK = {
+    "torch": read_by_torch,
+    "libtorch_random": partial(read_by_libtorch, DistributedRandomSampler),
+    "libtorch_sequential": partial(read_by_libtorch, DistributedSequentialSampler),
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_all_ranks_at_once_read_what_each_sampler_gives_its_rank(kind):
+    for size, num_replicas in [(0, 3), (1, 4), (3, 8), (10, 4), (64, 16), (97, 1), (1000, 7)]:
+        for epoch, drop_last in itertools.product((0, 1, 2**32 + 1), (False, True)):
+            ranks = [READ_BY_ONE_RANK[kind](size, num_replicas, rank, epoch, drop_last) for rank in range(num_replicas)]
+            assert listed(assign(size, num_replicas, sampler=kind, epoch=epoch, drop_last=drop_last)) == ranks
 
 
 @pytest.mark.parametrize(("seed", "epoch"), [(-(2**63), -1), (2**64 - 1, 1), (0, 2**70)])
-def test_unshuffled_no_seed_and_epoch_are_too_much(seed, epoch):
+def test_only_a_shuffle_limits_the_sum_of_seed_and_epoch(seed, epoch):
     recipe = {"shuffle": False, "seed": seed}
-    ours, theirs = (kind(range(10), 4, 1, **recipe) for kind in (DistributedSampler, TorchDistributedSampler))
+    ours = DistributedSampler(range(10), 4, 1, **recipe)
+    theirs = TorchDistributedSampler(range(10), 4, 1, **recipe)
     ours.set_epoch(epoch)
     theirs.set_epoch(epoch)
     assert assign(10, 4, epoch=epoch, **recipe).ranks[1].tolist() == list(ours) == list(theirs)
@@ -87,20 +104,30 @@ def test_the_loader_on_top_is_torchs_data_loader(drop_last, num_workers):
         sampler = DistributedSampler(57, 4, rank, seed=1)
         sampler.set_epoch(2)
         loader = DataLoader(WhoReads(57), batch_size=4, sampler=sampler, drop_last=drop_last, num_workers=num_workers)
-        real = [(index.tolist(), set(worker.tolist())) for index, worker in loader]
-        mine = frame[frame["rank"] == rank].groupby("batch")
-        assert [rows["index"].tolist() for _, rows in mine] == [indices for indices, _ in real]
-        assert [set(rows["worker"]) for _, rows in mine] == [workers for _, workers in real]
-        assert [batch.tolist() for batch in assignment.batches(rank)] == [indices for indices, _ in real]
+        batches, workers = [], []
+        for index, worker in loader:
+            batches.append(index.tolist())
+            workers.append(set(worker.tolist()))
+        predicted = frame[frame["rank"] == rank].groupby("batch")
+        assert [rows["index"].tolist() for _, rows in predicted] == batches
+        assert [set(rows["worker"]) for _, rows in predicted] == workers
+        assert [batch.tolist() for batch in assignment.batches(rank)] == batches
+
+
+def test_a_loader_keeps_the_incomplete_last_batch_unless_told_to_drop_it():
+    assignment = assign(10, 2)
+    assert listed(assignment.with_loader(4)) == listed(assignment)
+    assert [indices.size for indices in assignment.with_loader(4, drop_last=True).ranks] == [4, 4]
 
 
 def test_repeats_are_torchs_padding():
     assignment = assign(10, 4, seed=5)
-    places = [(rank, step) for rank, marks in enumerate(assignment.repeats()) for step in np.flatnonzero(marks)]
-    assert places == [(2, 2), (3, 2)]  # positions 10 and 11 of the order: step 2 of ranks 2 and 3
-    counted = zip(assignment.ranks, assignment.repeats(), strict=True)
-    correct = [index for indices, again in counted for index in indices[~again]]
-    assert sorted(correct) == list(range(10))
+    steps = [np.flatnonzero(repeated).tolist() for repeated in assignment.repeats()]
+    assert steps == [[], [], [2], [2]]  # positions 10 and 11 of the order: step 2 of ranks 2 and 3
+    counted_once: list[int] = []
+    for indices, repeated in zip(assignment.ranks, assignment.repeats(), strict=True):
+        counted_once += indices[~repeated].tolist()
+    assert sorted(counted_once) == list(range(10))
 
 
 def test_labels_are_counted_per_rank():
@@ -108,7 +135,7 @@ def test_labels_are_counted_per_rank():
     assert counts.tolist() == [[1, 2], [2, 1]]  # rank 0 reads b, b, a; rank 1 reads a, a, b
 
 
-def test_the_frame_has_a_row_a_read():
+def test_the_frame_has_one_row_per_read():
     frame = assign(10, 4, shuffle=False, epoch=3).to_frame()
     assert list(frame.columns) == ["epoch", "rank", "step", "index"]
     assert frame[frame["rank"] == 3]["index"].tolist() == [3, 7, 1]
@@ -125,12 +152,11 @@ def test_the_frame_has_a_row_a_read():
     ],
 )
 def test_the_stored_form_comes_back_the_same(assignment, tmp_path):
-    path = assignment.save(tmp_path / "epoch.npz")
-    again = Assignment.load(path)
-    assert listed(again) == listed(assignment)
+    loaded = Assignment.load(assignment.save(tmp_path / "epoch.npz"))
+    assert listed(loaded) == listed(assignment)
     for name in ("size", "sampler", "shuffle", "seed", "epoch", "drop_last", "loader"):
-        assert getattr(again, name) == getattr(assignment, name)
-    assert [p.name for p in tmp_path.iterdir()] == ["epoch.npz"]
+        assert getattr(loaded, name) == getattr(assignment, name)
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch.npz"]
 
 
 def test_a_damaged_file_is_one_clear_error(tmp_path):
@@ -138,7 +164,7 @@ def test_a_damaged_file_is_one_clear_error(tmp_path):
     with np.load(path) as stored:
         columns = dict(stored)
     header, flat = str(columns["header"]), columns["indices"]
-    words = [
+    replacements = [
         ('"version": 1', '"version": 2'),
         ("rankscope.assignment", "somebody.else"),
         ('"seed"', '"sead"'),
@@ -151,9 +177,10 @@ def test_a_damaged_file_is_one_clear_error(tmp_path):
         (header, "[" * 100_000),
     ]
     for changed in (
-        *({"header": np.array(header.replace(*pair))} for pair in words),
+        *({"header": np.array(header.replace(*replacement))} for replacement in replacements),
         {"lengths": columns["lengths"][None]},
         {"lengths": columns["lengths"][:0], "indices": flat[:0]},
+        {"lengths": np.array([-1, flat.size + 1])},
         {"indices": flat[:-1]},
         {"indices": flat + 0.5},
         {"indices": np.array([{"a": 1}] * flat.size)},
@@ -175,8 +202,11 @@ def test_a_damaged_file_is_one_clear_error(tmp_path):
         (lambda: assign(10, 2, sampler="grain"), "sampler must be one of 'torch', .* got 'grain'"),
         (lambda: assign(10, 2, epoch=0.5), "epoch must be a whole number, got 0.5"),
         (lambda: assign(10, 2, epoch=-1, sampler="libtorch_random"), "epoch .* at least 0, got -1"),
-        (lambda: assign(10, 2, seed=1, sampler="libtorch_random"), "libtorch_random has no seed"),
-        (lambda: assign(10, 2, shuffle=False, sampler="libtorch_random"), "libtorch_random always shuffles"),
+        (
+            lambda: assign(10, 2, seed=1, sampler="libtorch_random"),
+            "seed must be 0 for libtorch_random, got 1: libtorch's .* no seed$",
+        ),
+        (lambda: assign(10, 2, shuffle=False, sampler="libtorch_random"), "shuffle must be True for libtorch_random"),
         (lambda: assign(10, 2, seed=2**64), "seed must be"),
         (lambda: assign(10, 2, seed=2**64 - 1, epoch=1), r"seed \+ epoch must be"),
         (lambda: assign(10, 2, shuffle="no"), "shuffle must be True or False, got 'no'"),
@@ -186,6 +216,7 @@ def test_a_damaged_file_is_one_clear_error(tmp_path):
         (lambda: assign(10, 2).with_loader(2).with_loader(2), "has a loader already"),
         (lambda: assign(5, 2).count_labels("abab"), "labels must have the dataset's length 5, got shape"),
         (lambda: assign(3, 8, sampler="libtorch_random").count_labels([0, 1, 2]), "reads outside the dataset's 3 samp"),
+        (lambda: Assignment(3, ([-1, 0],)).count_labels([0, 1, 2]), "rank 0 reads outside the dataset's 3 samples"),
         (lambda: Assignment(3, ()), "at least one rank"),
         (lambda: Assignment(3, None), "ranks must be a list of a rank's indices each, got None"),
         (lambda: Assignment(3, ([0], [0.5])), "rank 1 must read a 1-D array of integers, got float64"),
@@ -207,19 +238,68 @@ def test_bad_input(make, message):
         make()
 
 
+def _one_rank_reads_all(recipe):
+    return [np.arange(recipe.size)] + [np.arange(0)] * (recipe.num_replicas - 1)
+
+
+@pytest.mark.parametrize(("setting", "value"), [("shuffle", False), ("seed", 3), ("epoch", 2), ("drop_last", True)])
+def test_a_setting_that_a_sampler_does_not_have_must_be_at_its_default(monkeypatch, setting, value):
+    reason = "rank 0 always reads everything"
+    monkeypatch.setitem(SAMPLERS, "mine", Sampler("mine", _one_rank_reads_all, without_effect={setting: reason}))
+    assert listed(assign(3, 2, sampler="mine")) == [[0, 1, 2], []]
+    with pytest.raises(ValueError, match=f"^{setting} must be .* for mine, got {value}: {reason}$"):
+        assign(3, 2, sampler="mine", **{setting: value})
+
+
+def test_a_sampler_that_never_shuffles_may_be_told_so(monkeypatch):
+    kind = Sampler("mine", _one_rank_reads_all, False, {"shuffle": "rank 0 always reads everything"})
+    monkeypatch.setitem(SAMPLERS, "mine", kind)
+    for shuffle in (True, False):
+        assert assign(3, 2, sampler="mine", shuffle=shuffle).shuffle is False
+
+
+def test_a_sampler_without_a_setting_must_name_one_that_exists():
+    with pytest.raises(ValueError, match="without_effect must hold nothing but shuffle, seed, epoch, drop_last, got"):
+        Sampler("mine", _one_rank_reads_all, without_effect={"sead": "a slip"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"title": 3}, "title of Sampler must be a str, got 3"),
+        ({"indices": "torch"}, "indices of Sampler must be a function of an EpochRecipe that returns .*, got 'torch'"),
+        ({"always_shuffles": "no"}, "always_shuffles of Sampler must be True or False, got 'no'"),
+        ({"without_effect": ["seed"]}, r"without_effect must be a mapping, got \['seed'\]"),
+    ],
+)
+def test_a_sampler_names_the_field_that_is_wrong(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Sampler(**{"title": "mine", "indices": _one_rank_reads_all, **fields})
+
+
+@pytest.mark.parametrize("num_arrays", [0, 1, 3])
+def test_a_sampler_must_return_indices_for_each_rank(monkeypatch, num_arrays):
+    kind = Sampler("mine", lambda recipe: [np.arange(recipe.size)] * num_arrays)
+    monkeypatch.setitem(SAMPLERS, "mine", kind)
+    with pytest.raises(
+        ValueError, match=f"'mine' must return an array of indices for each of 2 ranks, got {num_arrays}"
+    ):
+        assign(3, 2, sampler="mine")
+
+
 def test_an_assignment_cannot_be_changed():
     assignment = assign(10, 2)
     with pytest.raises(ValueError, match="read-only"):
         assignment.ranks[0][0] = 5
-    mine = torch.arange(4).numpy()
-    Assignment(4, (mine,))
-    mine[0] = 3  # the caller's own array stays the caller's
+    array = torch.arange(4).numpy()
+    Assignment(4, (array,))
+    array[0] = 3  # the caller's array can still be written
 
 
-def test_numbers_and_lists_of_any_make(tmp_path):
+def test_numpy_integers_lists_and_arrays_are_taken_alike(tmp_path):
     assignment = Assignment(np.int64(3), ([0, 1, 2],), epoch=np.int64(1), seed=np.uint8(2)).with_loader(np.int64(2))
-    again = Assignment.load(assignment.save(tmp_path / "a.npz"))
-    assert (again.size, again.epoch, again.seed, again.loader) == (3, 1, 2, assignment.loader)
+    loaded = Assignment.load(assignment.save(tmp_path / "a.npz"))
+    assert (loaded.size, loaded.epoch, loaded.seed, loaded.loader) == (3, 1, 2, assignment.loader)
     assert listed(Assignment(4, np.arange(4).reshape(2, 2))) == [[0, 1], [2, 3]]
     assert listed(Assignment.collect((iter([i]) for i in range(2)), size=2)) == [[0], [1]]
     mixed = Assignment(4, (np.array([0, 1], dtype=np.uint64), np.array([2, 3])))
@@ -230,14 +310,14 @@ def test_numbers_and_lists_of_any_make(tmp_path):
 # ---- shards of a file list
 
 
-@pytest.mark.parametrize(("num_files", "num_trainers"), [(0, 3), (2, 5), (10, 1), (1000, 8), (1000, 7)])
-def test_shards_are_exclusive_complete_and_ragged(num_files, num_trainers):
-    files = [f"part-{i:05d}" for i in range(num_files)]
-    shards = [shard_files(files, num_trainers, trainer, seed=3) for trainer in range(num_trainers)]
-    assert sorted(itertools.chain(*shards)) == files
-    assert max(map(len, shards)) - min(map(len, shards)) <= 1
-    (order,) = [shard_files(files, 1, 0, seed=3)]
-    assert shards == [order[trainer::num_trainers] for trainer in range(num_trainers)]
+def test_shards_are_exclusive_complete_and_ragged():
+    for num_files, num_trainers in [(0, 3), (2, 5), (10, 1), (1000, 8), (1000, 7)]:
+        files = [f"part-{i:05d}" for i in range(num_files)]
+        shards = [shard_files(files, num_trainers, trainer, seed=3) for trainer in range(num_trainers)]
+        assert sorted(itertools.chain(*shards)) == files
+        assert max(map(len, shards)) - min(map(len, shards)) <= 1
+        order = shard_files(files, 1, 0, seed=3)
+        assert shards == [order[trainer::num_trainers] for trainer in range(num_trainers)]
 
 
 def test_the_listing_order_does_not_matter_and_the_seed_does():

@@ -22,7 +22,7 @@ Copy = tuple[str, int, int, int]  # what, from which device, to which, bytes
 
 
 def script(*changes: tuple[str, str]) -> dict[str, Any]:
-    """The names that the script defines, without what it does as a program."""
+    """The names that the script defines, without running it as a program."""
     names: dict[str, Any] = {"__name__": "data_parallel"}
     exec(compile(text_of("data_parallel.py", *changes), "data_parallel.py", "exec"), names)
     return names
@@ -32,8 +32,9 @@ def copies_of(names: dict[str, Any], module: nn.Module, size: int, num_devices: 
     """The copies of one step. AssertionError if its gradients are not those of the whole batch."""
     inputs, targets = batch(size)
     names["messages"].clear()
-    found = names["gradients"](names["CpuDataParallel"](module, num_devices), inputs, targets)
-    torch.testing.assert_close(found, torch.autograd.grad(CROSS(module(inputs), targets), list(module.parameters())))
+    gradients = names["gradients"](names["CpuDataParallel"](module, num_devices), inputs, targets)
+    whole_batch = torch.autograd.grad(CROSS(module(inputs), targets), list(module.parameters()))
+    torch.testing.assert_close(gradients, whole_batch)
     return sorted(names["messages"])
 
 
@@ -56,8 +57,8 @@ def test_nine_samples_reach_five_of_eight_devices() -> None:
 @pytest.mark.slow
 def test_as_a_program_it_prints_the_copies_in_the_order_of_the_model() -> None:
     *rows, last = lines_of(text_of("data_parallel.py"), "4")
-    found = [row for row in map(PRINTED.fullmatch, rows) if row]
-    printed = [(row[1], int(row[2]), int(row[3]), int(row[4].replace(",", ""))) for row in found]
+    matches = [row for row in map(PRINTED.fullmatch, rows) if row]
+    printed = [(row[1], int(row[2]), int(row[3]), int(row[4].replace(",", ""))) for row in matches]
     sizes = StepSizes(24, input_bytes=64 * 8, output_bytes=10 * 8, parameter_bytes=(65 * 128 + 129 * 10) * 8)
     assert printed == [tuple(message)[1:] for message in messages_of(sizes, 4)]
     assert len(rows) == len(printed)

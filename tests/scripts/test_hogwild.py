@@ -26,19 +26,19 @@ QUICKER = [
 
 def check(lines: list[str]) -> None:
     """Raise AssertionError unless three processes have trained one model and lost as many increments as they must."""
-    results = {found[1]: found for found in map(RESULT.fullmatch, lines) if found}
+    results = {match[1]: match for match in map(RESULT.fullmatch, lines) if match}
     assert list(results) == ["at the start", "one process", "Hogwild"]
-    losses = {name: float(found[2]) for name, found in results.items()}
-    accuracies = {name: float(found[3]) for name, found in results.items()}
+    losses = {name: float(result[2]) for name, result in results.items()}
+    accuracies = {name: float(result[3]) for name, result in results.items()}
     assert losses["Hogwild"] < losses["at the start"] / 3
     assert abs(accuracies["Hogwild"] - accuracies["one process"]) < 0.05
     assert results["one process"][4] == "300"
     arrived = [int(number) for number in results["Hogwild"][4].split(", ")]
     assert len(arrived) == 3
-    for number in arrived:  # of 100 each few are lost, and none counts twice
+    for number in arrived:  # of 100 each, few are lost, and none counts twice
         assert 80 <= number <= 100
 
-    counts = {found[1]: found for found in map(COUNTED.fullmatch, lines) if found}
+    counts = {match[1]: match for match in map(COUNTED.fullmatch, lines) if match}
     assert list(counts) == ["in step", "locked", "free"]
     assert counts["in step"][2] == "100"
     assert counts["locked"][2] == counts["in step"][3] == "300"

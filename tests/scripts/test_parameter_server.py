@@ -27,21 +27,21 @@ IN_A_RANK = [
 
 def check(lines: list[str]) -> None:
     """Raise AssertionError unless all gradients were used once, and were as late as those of three workers must be."""
-    heads = [found for found in map(SERVED.fullmatch, lines) if found]
-    workers = [found for found in map(WORKER.fullmatch, lines) if found]
+    heads = [match for match in map(SERVED.fullmatch, lines) if match]
+    workers = [match for match in map(WORKER.fullmatch, lines) if match]
     assert len(heads) + len(workers) + 1 == len(lines)
     assert lines[1 + WORKERS] == "  equal to one process with the same batches, to 1e-12"
-    assert [int(found[1]) for found in workers] == 2 * [1, 2, 3]
+    assert [int(worker[1]) for worker in workers] == 2 * [1, 2, 3]
     num_bytes = f"{BATCHES * 2 * 64 * 10 * 8:,}"  # the parameters there and the gradient back
-    assert [found[3] for found in heads] == [num_bytes, num_bytes]
+    assert [head[3] for head in heads] == [num_bytes, num_bytes]
 
     synchronous, asynchronous = heads
     assert synchronous.group(1, 2, 4) == ("synchronous", "60", "0.00")
-    assert [found.group(2, 3) for found in workers[:WORKERS]] == WORKERS * [("60", "0.00")]
+    assert [worker.group(2, 3) for worker in workers[:WORKERS]] == WORKERS * [("60", "0.00")]
 
     assert asynchronous.group(1, 2) == ("asynchronous", str(BATCHES))
-    counts = [int(found[2]) for found in workers[WORKERS:]]
-    behind = [float(found[3]) for found in workers[WORKERS:]]
+    counts = [int(worker[2]) for worker in workers[WORKERS:]]
+    behind = [float(worker[3]) for worker in workers[WORKERS:]]
     assert sum(counts) == BATCHES
     assert counts[2] < max(counts)  # the slow worker
     assert behind[2] > min(behind)

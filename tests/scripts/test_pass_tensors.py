@@ -24,7 +24,7 @@ TIMES = re.compile(r"(\d+ .iB), fastest of 20 \[ms\]: by value (\S+), handle (\S
 def check(lines: list[str]) -> None:
     """Raise AssertionError unless handles share memory, values do not, and what is shared already is not copied."""
     assert lines[:3] == FACTS
-    rows = [found for found in map(TIMES.fullmatch, lines[3:]) if found]
+    rows = [match for match in map(TIMES.fullmatch, lines[3:]) if match]
     assert [row[1] for row in rows] == ["4 KiB", "1 MiB", "2 MiB", "64 MiB"]
     for row in rows:
         assert min(float(row[2]), float(row[3]), float(row[4])) > 0

@@ -21,7 +21,7 @@ from rankscope.common.checks import number
 from rankscope.common.units import time_words
 from rankscope.figures.marks import Drawing, Lines, Rects, Texts
 from rankscope.figures.palette import INK, ink_on
-from rankscope.figures.player import CHUNKS, TIME_PX, Strip, moment_parts, playhead, still_parts, strips
+from rankscope.figures.player import CHUNKS_PX, TIME_PX, Strip, moment_parts, playhead, still_parts, strips
 from rankscope.figures.svg import marks, to_svg
 
 TARGET = Path(__file__).parents[2] / "notebooks" / "pictures" / "ring_playing.svg"
@@ -49,7 +49,7 @@ def animated(plays: Sequence[Playback], seconds: float = 12.0, title: str | None
     film = Film(laid[0].horizon_s, number("seconds", seconds, above=0, high=MOST_SECONDS))
     still = still_parts(laid, title, -1.0)
     bare = attrs.evolve(still, rects=(), lines=(), texts=())
-    paused = marks(attrs.evolve(still, **moment_parts(laid, laid[0].horizon_s * TELLING)))
+    paused = marks(attrs.evolve(still, **moment_parts(laid, laid[0].horizon_s * TELLING)._asdict()))
     over = (
         "<style>@media (prefers-reduced-motion: reduce){.playing{display:none!important}"
         ".paused{display:inline!important}}</style>"
@@ -128,12 +128,12 @@ class Film:
             yield from self._cells(strip)
             yield from self._packets(strip, painted)
             yield from self._done(strip, painted)
-            yield from self._said(strip, painted)
+            yield from self._captions(strip, painted)
         move = self.glides("", 0.0, end_s, "0 0", f"{TIME_PX:g} 0", moves=True)
         times = [end_s * place / CLOCK_READINGS for place in range(CLOCK_READINGS + 1)]
         yield f'<g>{move}{painted(lines=[playhead(strip, 0.0) for strip in laid])}<g text-anchor="middle" '
         yield 'font-size="10" stroke="#ffffff" stroke-width="4" paint-order="stroke" dominant-baseline="central">'
-        at = f'x="{left:g}" y="{laid[0].top + CHUNKS:g}"'
+        at = f'x="{left:g}" y="{laid[0].top + CHUNKS_PX:g}"'
         for at_s, until_s in zip([-1.0, *times[1:]], [*times[1:], None], strict=True):
             yield self.shown(f"<text {at}>{time_words(max(at_s, 0.0))}</text>", at_s, until_s)
         yield "</g></g>"
@@ -194,10 +194,10 @@ class Film:
                 move = self.glides("", start_s, end_s, "0 0", f"{to_right:.5g} {down:.5g}", moves=True)
                 yield self.shown(where, start_s or -1.0, done_s, move)
 
-    def _said(self, strip: Strip, painted: Callable[..., str]) -> Iterator[str]:
+    def _captions(self, strip: Strip, painted: Callable[..., str]) -> Iterator[str]:
         """Every sentence, from when it holds to the next."""
         times = np.unique(np.r_[0.0, strip.play.start_s, strip.play.done_s]).tolist()
-        for place, words in zip(strip.lettering(), zip(*map(strip.said, times), strict=True), strict=True):
+        for place, words in zip(strip.caption_places(), zip(*map(strip.captions, times), strict=True), strict=True):
             firsts = [nth for nth in range(len(times)) if not nth or words[nth] != words[nth - 1]]
             for nth, after in zip(firsts, [*firsts[1:], None], strict=True):
                 until_s = None if after is None else times[after]

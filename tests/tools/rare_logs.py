@@ -96,7 +96,7 @@ def rocm_bandwidth_test(log: Log) -> list[Profile]:
     times = Times(log)
     for line, found in log.rows(_ROCM_TITLE, _ROCM_MARK):
         both = found[1] == "B"
-        for (src, dst), (at, text) in matrix(log, line, True)[0].items():
+        for (src, dst), (at, text) in matrix(log, line, True).cells.items():
             log.check(src in names and dst in names, at, "a device that is not listed above")
             if text == "N/A" or not {src, dst} & set(gpu_of):
                 continue
@@ -152,7 +152,7 @@ def bandwidth_test(log: Log) -> list[Profile]:
             log.check(fits, line, f"must be a size and a bandwidth below their header; got {text.strip()[:80]!r}")
             method = "device" if way == "d2d" else memory.lower()
             times.copy(line, way, method, log.number(line, cells[1]) * units[unit], int(cells[0]))
-    if any(("direction", "d2d") in options for _, _, options in times.found):
+    if any(("direction", "d2d") in options for _, _, options in times.printed):
         times.notes.append(
             "a copy on the GPU counts twice in bandwidthTest, for reading and writing; times are size / bandwidth"
         )

@@ -52,9 +52,9 @@ def test_zero_says_what_its_memory_does() -> None:
 
 def test_a_layer_is_no_larger_than_its_model_and_buckets_are_ddps() -> None:
     now = ZERO.at(model="125 M", layer_millions=2000, buckets=True)
-    found = [memory(None, now, stage) for stage in range(4)]
-    assert found[3].terms["largest_layer"] == 125_000_000 * 4
-    assert [one.terms["buckets"] > 0 for one in found] == [True, True, False, False]
+    memories = [memory(None, now, stage) for stage in range(4)]
+    assert memories[3].terms["largest_layer"] == 125_000_000 * 4
+    assert [stage_memory.terms["buckets"] > 0 for stage_memory in memories] == [True, True, False, False]
 
 
 def test_zero_of_your_own_module() -> None:
@@ -80,8 +80,8 @@ def test_zero_of_your_own_module() -> None:
     ],
 )
 def test_uneven_says_what_becomes_of_the_samples(settings: dict[str, Any], lines: list[str]) -> None:
-    for line, found in zip(lines, report(UNEVEN, **settings), strict=True):
-        assert line in found
+    for line, reported in zip(lines, report(UNEVEN, **settings), strict=True):
+        assert line in reported
 
 
 # ---- pipeline_parallel

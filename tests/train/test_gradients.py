@@ -27,8 +27,8 @@ def summed(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def gradient(module: nn.Module, loss: torch.Tensor) -> np.ndarray[Any, Any]:
-    found = torch.autograd.grad(loss, list(module.parameters()))
-    return np.concatenate([one.numpy().ravel() for one in found])
+    gradients = torch.autograd.grad(loss, list(module.parameters()))
+    return np.concatenate([tensor.numpy().ravel() for tensor in gradients])
 
 
 # ---- DDP and one process
@@ -39,13 +39,13 @@ def test_ddp_trains_as_one_process_does(num_ranks: int, dtype: torch.dtype) -> N
     trained = equal_training(work(dtype=dtype), num_ranks, num_steps=4, learning_rate=0.2)
     trained.check()
     module, (inputs, targets) = mlp(dtype), batch(12, dtype)
-    velocity = [torch.zeros_like(one) for one in module.parameters()]
+    velocity = [torch.zeros_like(parameter) for parameter in module.parameters()]
     for _ in range(4):  # the oracle: momentum by hand
         gradients = torch.autograd.grad(CROSS(module(inputs), targets), list(module.parameters()))
         with torch.no_grad():
             for parameter, gradient, speed in zip(module.parameters(), gradients, velocity, strict=True):
                 parameter.sub_(0.2 * speed.mul_(0.9).add_(gradient))
-    by_hand = np.concatenate([one.detach().double().numpy().ravel() for one in module.parameters()])
+    by_hand = np.concatenate([p.detach().double().numpy().ravel() for p in module.parameters()])
     for rank in trained.ranks:
         np.testing.assert_allclose(rank, by_hand, rtol=0, atol=1e-14 if dtype is torch.float64 else 1e-5)
     off = trained.ranks[1].copy()
@@ -57,14 +57,14 @@ def test_ddp_trains_as_one_process_does(num_ranks: int, dtype: torch.dtype) -> N
 
 
 def test_a_summed_loss_gives_an_nth_and_a_mean_does_not() -> None:
-    found = equal_training(work(loss_fn=summed), num_ranks=3, num_steps=1)
-    found.check(share=1 / 3)
-    assert found.ratio == pytest.approx(1 / 3)
+    training = equal_training(work(loss_fn=summed), num_ranks=3, num_steps=1)
+    training.check(share=1 / 3)
+    assert training.ratio == pytest.approx(1 / 3)
     (inputs, targets), module = batch(12), mlp()
     by_hand = values_of(mlp()) - 0.1 / 3 * gradient(module, summed(module(inputs), targets))
-    np.testing.assert_allclose(found.ranks[0], by_hand, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(training.ranks[0], by_hand, rtol=0, atol=1e-14)
     with pytest.raises(DemoError, match="after 1 steps the ranks are 0.* from 1 of the way of one process"):
-        found.check()
+        training.check()
 
 
 # ---- bad input

@@ -46,4 +46,5 @@ __getattr__, __dir__ = lazy(
         "stated": "link_facts",
         "verdict": "sentences",
     },
+    submodules=["nccl"],
 )

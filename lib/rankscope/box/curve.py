@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,18 @@ _MOST = math.log(1e6)  # largest half-width: beyond it nothing is known
 
 
 def _measured(name: str, value: Any) -> ReadOnly:
-    found = mapping(name, value)
-    sizes = sorted(whole(f"{name}: size", size, 0) for size in found)
-    if len(sizes) - (0 in sizes) < LEAST_SIZES:
+    seconds = mapping(name, value)
+    sizes = sorted(whole(f"{name}: size", size, 0) for size in seconds)
+    if sum(size > 0 for size in sizes) < LEAST_SIZES:
         raise ValueError(f"{name} must be of at least {LEAST_SIZES} sizes above 0, got {sizes}")
-    return ReadOnly({size: number(f"{name} of {size} bytes", found[size], 1e-12, 1e9) for size in sizes})
+    return ReadOnly({size: number(f"{name} of {size} bytes", seconds[size], 1e-12, 1e9) for size in sizes})
+
+
+class _Knots(NamedTuple):
+    """Octaves (log2 of bytes) and log seconds of some sizes."""
+
+    octaves: Times
+    log_s: Times
 
 
 @frozen
@@ -60,13 +67,19 @@ class Curve:
 
     def seconds(self, num_bytes: float) -> float:
         """Return the time of `num_bytes` in seconds. Raises ValueError for a negative size."""
-        if number("num_bytes", num_bytes, 0) in self.measured_s:
+        number("num_bytes", num_bytes, 0)
+        if num_bytes in self.measured_s:
             return self.measured_s[int(num_bytes)]
-        x, y, line = self._kept
-        (size, last), (time, last_s) = np.exp2(x[-2:]), np.exp(y[-2:])
+        octaves, log_s = self._even_knots
+        before, last = np.exp2(octaves[-2:])
+        before_s, last_s = np.exp(log_s[-2:])
         if num_bytes <= last:
-            return math.exp(line(max(math.log2(max(num_bytes, 1)), x[0])))
-        return float(last_s + (num_bytes - last) * (max((last_s - time) / (last - size), 0.0) or last_s / last))
+            octave = max(math.log2(max(num_bytes, 1)), octaves[0])
+            return math.exp(self._interpolate(octave))
+        s_per_byte = (last_s - before_s) / (last - before)
+        if s_per_byte <= 0:
+            s_per_byte = last_s / last
+        return float(last_s + (num_bytes - last) * s_per_byte)
 
     def covers(self, num_bytes: float) -> bool:
         """Return whether `num_bytes` lies within the range of measured sizes above 0."""
@@ -75,13 +88,16 @@ class Curve:
 
     def interval_s(self, num_bytes: float) -> tuple[float, float]:
         """Return the ends, in seconds, of the range that covers 90 % of measurements. Raises as `seconds` does."""
-        seconds, x = self.seconds(num_bytes), math.log2(max(num_bytes, 1))
-        far = _LEAST_OCTAVES if num_bytes in self.measured_s else max(_octaves(self._kept[0], x), _LEAST_OCTAVES)
-        places, residuals = self._residuals
-        weight = np.exp2(-np.abs(places - x))
-        scale = (_TRUST * _TYPICAL + weight @ residuals) / (_TRUST + weight.sum())
-        wide = math.exp(min(_WIDE * scale * far, _MOST))
-        return seconds / wide, seconds * wide
+        seconds = self.seconds(num_bytes)
+        octave = math.log2(max(num_bytes, 1))
+        distance = _LEAST_OCTAVES
+        if num_bytes not in self.measured_s:
+            distance = max(_distance(self._even_knots.octaves, octave), _LEAST_OCTAVES)
+        residuals = self._residuals
+        weight = np.exp2(-np.abs(residuals.octaves - octave))
+        scale = (_TRUST * _TYPICAL + weight @ residuals.per_octave) / (_TRUST + weight.sum())
+        factor = math.exp(min(_WIDE * scale * distance, _MOST))
+        return seconds / factor, seconds * factor
 
     @cached_property
     def odd(self) -> Mapping[int, float]:
@@ -92,61 +108,90 @@ class Curve:
         through the two above. A protocol switch agrees with one side, so it is not odd. The oddest size is found first
         and then left out of the search for others.
         """
-        x, y = self._points
-        found = dict[int, float]()
-        while len(x) > 3:
-            off = [_off(x, y, place) for place in range(len(x) - 1)]
+        octaves, log_s = self._knots
+        odd = {}
+        while len(octaves) > 3:
+            off = [_off(octaves, log_s, place) for place in range(len(octaves) - 1)]
             worst = int(np.argmax(np.abs(off)))
-            if not off[worst]:
+            if off[worst] == 0:
                 break
-            found[round(2 ** x[worst])] = math.exp(off[worst])
-            x, y = np.delete(x, worst), np.delete(y, worst)
-        return ReadOnly(sorted(found.items()))
+            odd[round(2 ** octaves[worst])] = math.exp(off[worst])
+            octaves = np.delete(octaves, worst)
+            log_s = np.delete(log_s, worst)
+        return ReadOnly(sorted(odd.items()))
 
     @cached_property
-    def _points(self) -> tuple[Times, Times]:
-        """Octaves and log seconds of the sizes above 0."""
+    def _knots(self) -> _Knots:
+        """All sizes above 0."""
         sizes = [size for size in self.measured_s if size]
-        return np.log2(sizes), np.log([self.measured_s[size] for size in sizes])
+        return _Knots(np.log2(sizes), np.log([self.measured_s[size] for size in sizes]))
 
     @cached_property
-    def _even(self) -> NDArray[np.bool_]:
+    def _is_even(self) -> NDArray[np.bool_]:
+        """Which sizes above 0 are not odd, or only too fast."""
         return np.array([self.odd.get(size, 0) <= 1 for size in self.measured_s if size])
 
     @cached_property
-    def _kept(self) -> tuple[Times, Times, Callable[[float], Any]]:
-        x, y = (one[self._even] for one in self._points)
-        return x, y, _pchip(x, y)
+    def _even_knots(self) -> _Knots:
+        return _Knots(self._knots.octaves[self._is_even], self._knots.log_s[self._is_even])
 
     @cached_property
-    def _residuals(self) -> tuple[Times, Times]:
-        """The octaves of inner sizes, and how far each is off the curve through the others, per octave of distance."""
-        (x, y), places = self._points, np.arange(len(self._even))
-        found = []
+    def _interpolate(self) -> Callable[[float], Any]:
+        return _pchip(*self._even_knots)
+
+    @cached_property
+    def _residuals(self) -> _Residuals:
+        """How far each inner size is off the curve through the others."""
+        octaves, log_s = self._knots
+        places = np.arange(len(octaves))
+        inner = []
+        per_octave = []
         for place in places:
-            others = x[self._even & (places != place)]
-            if others[0] < x[place] < others[-1]:
-                off = y[place] - _pchip(others, y[self._even & (places != place)])(x[place])
-                found.append((x[place], abs(off) / _octaves(others, x[place])))
-        return np.array([x for x, _ in found]), np.array([off for _, off in found])
+            others = self._is_even & (places != place)
+            knots = octaves[others]
+            if knots[0] < octaves[place] < knots[-1]:
+                off = log_s[place] - _pchip(knots, log_s[others])(octaves[place])
+                inner.append(octaves[place])
+                per_octave.append(abs(off) / _distance(knots, octaves[place]))
+        return _Residuals(np.array(inner), np.array(per_octave))
 
 
-def _off(x: Times, y: Times, place: int) -> float:
-    """The log of a time over the one its neighbours suggest; 0 if it is not odd."""
+class _Residuals(NamedTuple):
+    """How far sizes are off the curve through the others, in log time per octave of distance."""
+
+    octaves: Times
+    per_octave: Times
+
+
+def _off(octaves: Times, log_s: Times, place: int) -> float:
+    """Return the log of a time over the one that its neighbours suggest; 0 if it is not odd."""
+    time = log_s[place]
     if place == 0:
-        return float(y[0] - y[1]) if y[0] - y[1] > _PEAK else 0.0
+        off = float(time - log_s[1])
+        return off if off > _PEAK else 0.0
     pairs = [(place - 1, place + 1), (place - 2, place - 1), (place + 1, place + 2)]
-    lines = [(max(a, 0), b) for a, b in pairs if b < len(x)]  # below the smallest size the time is constant
-    off = y[place] - np.array([y[a] + (y[b] - y[a]) / max(x[b] - x[a], 1e-9) * (x[place] - x[a]) for a, b in lines])
-    odd = off.min() > _ODD or off.max() < -_ODD or y[place] - max(y[place - 1], y[place + 1]) > _PEAK
-    return float(off[0]) if odd else 0.0
+    suggested = []
+    for before, after in pairs:
+        if after < len(octaves):
+            first = max(before, 0)  # below the smallest size the time is constant
+            slope = (log_s[after] - log_s[first]) / max(octaves[after] - octaves[first], 1e-9)
+            suggested.append(log_s[first] + slope * (octaves[place] - octaves[first]))
+    off_each = time - np.array(suggested)
+    is_off_on_all = off_each.min() > _ODD or off_each.max() < -_ODD
+    is_peak = time - max(log_s[place - 1], log_s[place + 1]) > _PEAK
+    return float(off_each[0]) if is_off_on_all or is_peak else 0.0
 
 
-def _octaves(knots: Times, x: float) -> float:
-    """The distance of x from its knots: a b / (a + b) between two, else that from the nearest."""
-    place = int(np.searchsorted(knots, x))
-    a, b = (x - knots[place - 1] if place else np.inf), (knots[place] - x if place < len(knots) else np.inf)
-    return float(min(a, b) if np.inf in (a, b) else a * b / (a + b))
+def _distance(knots: Times, octave: float) -> float:
+    """Return the distance from the knots in octaves: a b / (a + b) between two, else that from the nearest."""
+    place = int(np.searchsorted(knots, octave))
+    if place == 0:
+        return float(knots[0] - octave)
+    below = octave - knots[place - 1]
+    if place == len(knots):
+        return float(below)
+    above = knots[place] - octave
+    return float(below * above / (below + above))
 
 
 def _pchip(x: Times, y: Times) -> Callable[[float], Any]:

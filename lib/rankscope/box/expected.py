@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,19 +14,26 @@ import attrs
 import numpy as np
 
 from ..common.units import bytes_words, rate_words
+from .curve import Curve
 from .fit import LEAST_SIZES
 from .machines import PREFIX, is_sick, provenances
 from .pcie import GPU_GENERATIONS, pcie_bytes_per_s
 from .profile import Profile, busbw_factor
 
-LARGE_BYTES, SMALL_BYTES = 2**24, 2**15  # at least this: bandwidth-bound; at most this: latency-bound
+LARGE_BYTES = 2**24  # from this size on, bandwidth decides
+SMALL_BYTES = 2**15  # up to this size, latency decides
 LOW = 0.75  # of the slowest similar machine: below it we look for a cause (healthy machines reach 91 % or more)
-_SOCKETS, _LATE, _AS_QUICK = 0.25, 0.6, 0.85  # of bandwidth; of small sizes' speed: far lower, hardly lower
+_SOCKETS = 0.25  # of similar machines' rate: sockets reach less
+_LATE = 0.6  # of similar machines' speed at small sizes: below it, nodes seem to talk through sockets
+_AS_QUICK = 0.85  # of similar machines' speed at small sizes: from here on, small sizes count as equally fast
 _NEAR = 0.25  # tolerance around 1 / number of network cards
-_HOST, _HALF = 40e9, 0.5  # maximum bytes/s through the host's memory; share of similar machines' rate
-_SLOW_GPUS, _SLOW_NODES = 0.5, 0.9  # of the median pair
+_MOST_THROUGH_HOST = 40e9  # bytes/s that copies through the host's memory can reach
+_HALF = 0.5  # of similar machines' rate: GPUs that copy through the host's memory reach less
+_SLOW_GPUS = 0.5  # of the median pair of GPUs
+_SLOW_NODES = 0.9  # of the median pair of nodes
 _MOST_OF = 0.6  # share of the slow pairs that include one node
-_FALLS, _EVEN = 0.92, 0.9  # at a dip, of the size before; around it, of the peers' best
+_FALLS = 0.92  # at a dip, of the bandwidth at the size before
+_EVEN = 0.9  # around a dip, of the peers' best
 _SLOW_START = 0.6  # of similar machines' speed at small sizes: 1.7 times their time
 
 NVLINK = {  # bytes/s from one GPU to the others, one way; source: NVIDIA's data sheets
@@ -71,9 +79,13 @@ def stated(about: Mapping[str, Any]) -> Stated:
     >>> stated({"network": "NET/Socket, P2P"})
     Stated(uses_sockets=True, is_p2p_off=False, is_gpudirect_off=None)
     """
-    network, environment = str(about.get("network", "")), str(about.get("environment", ""))
-    has_sockets, has_other = bool(_SOCKETS_STATED.search(network)), bool(_NETWORK_STATED.search(network))
-    uses_sockets = has_sockets if has_sockets != has_other else None
+    network = str(about.get("network", ""))
+    environment = str(about.get("environment", ""))
+    has_sockets = bool(_SOCKETS_STATED.search(network))
+    has_other = bool(_NETWORK_STATED.search(network))
+    uses_sockets: bool | None = None
+    if has_sockets != has_other:
+        uses_sockets = has_sockets
     is_p2p_off: bool | None = None
     if _P2P_STATED.search(network):
         is_p2p_off = False
@@ -109,18 +121,38 @@ class ComparedSize(NamedTuple):
 
     collective: str
     num_bytes: int
-    got: float
+    rate: float
     low: float
     high: float
 
     @property
     def share(self) -> float:
-        return self.got / self.low
+        return self.rate / self.low
 
     @property
     def expected(self) -> str:
-        low, high = rate_words(self.low), rate_words(self.high)
+        low = rate_words(self.low)
+        high = rate_words(self.high)
         return low if low == high else f"{low} to {high}"
+
+
+class WorstCollective(NamedTuple):
+    """The slowest collective: its median share at large and at small sizes (nan if none), and its largest size."""
+
+    share: float = math.nan
+    small_share: float = math.nan
+    row: ComparedSize | None = None
+
+
+class _PeerCurve(NamedTuple):
+    """The times of a collective on a similar machine, and the factor from algbw to busbw."""
+
+    times: Curve
+    busbw_factor: float
+
+    def rate(self, num_bytes: int) -> float:
+        """Return the busbw in bytes/s."""
+        return num_bytes * self.busbw_factor / self.times.seconds(num_bytes)
 
 
 def gpu_of(about: Mapping[str, Any]) -> str:
@@ -129,8 +161,10 @@ def gpu_of(about: Mapping[str, Any]) -> str:
     >>> gpu_of({"gpus": [{"name": "NVIDIA A100-SXM4-80GB"}, {"name": "A100-SXM4-40GB"}]})
     'A100 SXM4'
     """
-    names = {_NO_MODEL.sub(" ", one.get("name", "").upper().replace("-", " ")) for one in about.get("gpus", ())}
-    models = {" ".join(name.split()) for name in names}
+    models = set()
+    for gpu in about.get("gpus", ()):
+        model = _NO_MODEL.sub(" ", gpu.get("name", "").upper().replace("-", " "))
+        models.add(" ".join(model.split()))
     return models.pop() if len(models) == 1 else ""
 
 
@@ -163,35 +197,46 @@ class Beside:
     @cached_property
     def rates(self) -> dict[str, dict[int, float]]:
         """The busbw of the native backend in bytes/s, by collective and size."""
-        return {
-            what: {size: point.busbw_bytes_per_s(self.profile.num_ranks) for size, point in points.items()}
-            for what, points in self.profile.native.items()
-        }
+        rates = {}
+        for collective, points in self.profile.native.items():
+            num_ranks = self.profile.num_ranks
+            rates[collective] = {size: point.busbw_bytes_per_s(num_ranks) for size, point in points.items()}
+        return rates
 
     @cached_property
     def rows(self) -> tuple[ComparedSize, ...]:
         """What the native backend reached, at the sizes that lie within a similar machine's measured range."""
-        found = []
-        for what, rates in self.rates.items():
-            swept = [peer for peer in self.peers.values() if len(peer.native.get(what, ())) >= LEAST_SIZES]
-            curves = [(peer.curve(what), busbw_factor(what, peer.num_ranks)) for peer in swept]
-            for size, got in rates.items():
-                others = [size * factor / curve.seconds(size) for curve, factor in curves if curve.covers(size)]
-                found += [ComparedSize(what, size, got, min(others), max(others))] if others and got > 0 else []
-        return tuple(found)
+        rows = []
+        for collective, rates in self.rates.items():
+            curves = self._peer_curves(collective)
+            for num_bytes, rate in rates.items():
+                peer_rates = [curve.rate(num_bytes) for curve in curves if curve.times.covers(num_bytes)]
+                if peer_rates and rate > 0:
+                    rows.append(ComparedSize(collective, num_bytes, rate, min(peer_rates), max(peer_rates)))
+        return tuple(rows)
+
+    def _peer_curves(self, collective: str) -> list[_PeerCurve]:
+        """Return the curves of the similar machines that were measured at enough sizes."""
+        curves = []
+        for peer in self.peers.values():
+            if len(peer.native.get(collective, ())) >= LEAST_SIZES:
+                curves.append(_PeerCurve(peer.curve(collective), busbw_factor(collective, peer.num_ranks)))
+        return curves
 
     @cached_property
-    def worst(self) -> tuple[float, float, ComparedSize | None]:
-        """For the slowest collective: median share at large and at small sizes (nan if none), and its largest row."""
-        found: list[tuple[float, float, ComparedSize | None]] = []
-        for what in self.rates:
-            rows = [row for row in self.rows if row.collective == what]
-            large, small = (
-                [row.share for row in rows if sign * row.num_bytes >= sign * ends]
-                for sign, ends in ((1, LARGE_BYTES), (-1, SMALL_BYTES))
-            )
-            found += [(float(np.median(large)), float(np.median(small or [np.nan])), rows[-1])] if large else []
-        return min(found, key=lambda one: one[0], default=(np.nan, np.nan, None))
+    def worst(self) -> WorstCollective:
+        """The collective with the lowest median share at large sizes; its share is nan if none has large sizes."""
+        worst = WorstCollective()
+        for collective in self.rates:
+            rows = [row for row in self.rows if row.collective == collective]
+            large = [row.share for row in rows if row.num_bytes >= LARGE_BYTES]
+            small = [row.share for row in rows if row.num_bytes <= SMALL_BYTES]
+            if not large:
+                continue
+            share = float(np.median(large))
+            if worst.row is None or share < worst.share:
+                worst = WorstCollective(share, float(np.median(small)) if small else math.nan, rows[-1])
+        return worst
 
     @cached_property
     def stated(self) -> Stated:
@@ -201,23 +246,31 @@ class Beside:
     @cached_property
     def figures(self) -> str:
         """A sentence with the rate reached and the expected one; without the latter if no machine is similar."""
-        if row := self.worst[2]:
-            where = f"{row.collective} at {bytes_words(row.num_bytes)} reaches {rate_words(row.got)}"
+        row = self.worst.row
+        if row is not None:
+            where = f"{row.collective} at {bytes_words(row.num_bytes)} reaches {rate_words(row.rate)}"
             return f"{where}, {row.share:.0%} of the {row.expected} of {self.names}."
-        rates = [(rate, what, size) for what, by_size in self.rates.items() for size, rate in by_size.items()]
-        rate, what, size = max(rates, default=(0.0, "", 0))
-        return f"{what} reaches {rate_words(rate)} at most, at {bytes_words(size)}." if rates else ""
+        rates = []
+        for collective, by_size in self.rates.items():
+            for num_bytes, rate in by_size.items():
+                rates.append((rate, collective, num_bytes))
+        if not rates:
+            return ""
+        rate, collective, num_bytes = max(rates)
+        return f"{collective} reaches {rate_words(rate)} at most, at {bytes_words(num_bytes)}."
 
     @cached_property
     def findings(self) -> tuple[RuleFinding, ...]:
-        share, *_ = self.worst
-        enough = [RuleFinding("reaches", self.figures, False)] if share >= LOW else []
-        causes = [found for rule in CAUSES for found in rule(self)]
+        """What each rule found. Below `LOW` there is at least one cause, or a sentence that none is known."""
+        share = self.worst.share
+        findings = []
+        if share >= LOW:
+            findings.append(RuleFinding("reaches", self.figures, False))
+        causes = [finding for rule in CAUSES for finding in rule(self)]
         if share < LOW and not causes:
-            causes = [
-                RuleFinding("unexplained", f"{self.figures} No known cause fits: compare NCCL version and topo -m.")
-            ]
-        return (*enough, *causes, *slow_start(self), *switch_costs(self), *switch_adds(self))
+            words = f"{self.figures} No known cause fits: compare NCCL version and topo -m."
+            causes.append(RuleFinding("unexplained", words))
+        return (*findings, *causes, *slow_start(self), *switch_costs(self), *switch_adds(self))
 
 
 def beside(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Beside:
@@ -226,20 +279,38 @@ def beside(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Besi
     If none has as many nodes, the peers are the next smaller and the next larger cluster of such nodes. A profile is
     never compared with itself, nor with a machine whose network is known to be of another kind.
     """
-    about, nodes = profile.provenance, profile.num_nodes or 0
-    if peers is not None or not (profile.backend == "nccl" and nodes and gpu_of(about) and profile.native):
+    num_nodes = profile.num_nodes or 0
+    is_comparable = profile.backend == "nccl" and num_nodes and gpu_of(profile.provenance) and profile.native
+    if peers is not None or not is_comparable:
         return Beside(profile, peers or {})
     by_nodes: dict[int, dict[str, Profile]] = {}
-    for name, other in provenances().items():
-        others = int(other.get("num_nodes", 0))
-        alike = gpu_of(other) == gpu_of(about) and other["num_ranks"] * nodes == profile.num_ranks * others
-        fabrics = {found.lastgroup for one in (about, other) if (found := _FABRIC.search(one.get("network", "")))}
-        if alike and not is_sick(other) and (nodes == 1 or len(fabrics) < 2) and not _has(name, profile):
-            by_nodes.setdefault(others, {})[name] = _loaded(name)
-    fewer, more = [one for one in by_nodes if 1 < one < nodes], [one for one in by_nodes if one > nodes]
-    if nodes not in by_nodes and fewer and more and nodes > 1:
-        return Beside(profile, by_nodes[max(fewer)] | by_nodes[min(more)], True)
-    return Beside(profile, by_nodes.get(nodes, {}))
+    for name, about in provenances().items():
+        if _is_peer(profile, name, about):
+            by_nodes.setdefault(int(about.get("num_nodes", 0)), {})[name] = _loaded(name)
+    smaller = [number for number in by_nodes if 1 < number < num_nodes]
+    larger = [number for number in by_nodes if number > num_nodes]
+    if num_nodes > 1 and num_nodes not in by_nodes and smaller and larger:
+        return Beside(profile, by_nodes[max(smaller)] | by_nodes[min(larger)], True)
+    return Beside(profile, by_nodes.get(num_nodes, {}))
+
+
+def _is_peer(profile: Profile, name: str, about: Mapping[str, Any]) -> bool:
+    """Return whether a bank machine is healthy and has the same GPUs, ranks per node and kind of network."""
+    num_nodes = profile.num_nodes or 0
+    has_same_gpus = gpu_of(about) == gpu_of(profile.provenance)
+    has_same_nodes = about["num_ranks"] * num_nodes == profile.num_ranks * int(about.get("num_nodes", 0))
+    if not has_same_gpus or not has_same_nodes or is_sick(about):
+        return False
+    fabrics = {_fabric(profile.provenance), _fabric(about)} - {""}
+    if num_nodes > 1 and len(fabrics) > 1:
+        return False
+    return not _has(name, profile)
+
+
+def _fabric(about: Mapping[str, Any]) -> str:
+    """Return the kind of network that a provenance names; "" if it names none that is known."""
+    fabric = _FABRIC.search(about.get("network", ""))
+    return str(fabric.lastgroup) if fabric else ""
 
 
 @cache
@@ -249,28 +320,49 @@ def _loaded(name: str) -> Profile:
 
 def _has(name: str, profile: Profile) -> bool:
     """Whether a bank machine is the profile itself, or has too few sizes to compare with."""
-    points = _loaded(name).points
-    return set(profile.points) <= set(points) or all(len(some) < LEAST_SIZES for some in _loaded(name).native.values())
+    machine = _loaded(name)
+    if set(profile.points) <= set(machine.points):
+        return True
+    return all(len(points) < LEAST_SIZES for points in machine.native.values())
 
 
 def is_like(profile: Profile, other: Profile) -> bool:
     """Return whether both profiles use NCCL with the same GPU model, ranks and nodes; unstated facts count as equal."""
-    sides = [(one.backend, one.num_ranks, one.num_nodes, gpu_of(one.provenance)) for one in (profile, other)]
-    return profile.backend == "nccl" and all(a == b or not (a and b) for a, b in zip(*sides, strict=True))
+    if profile.backend != "nccl":
+        return False
+    pairs = (
+        (profile.backend, other.backend),
+        (profile.num_ranks, other.num_ranks),
+        (profile.num_nodes, other.num_nodes),
+        (gpu_of(profile.provenance), gpu_of(other.provenance)),
+    )
+    return all(here == there or not here or not there for here, there in pairs)
 
 
 # ---- why: each rule yields a finding only if it applies
 
 
+def _is_high(share: float) -> bool:
+    """Return whether a share is known (not nan) and so high that nothing needs a cause."""
+    return not math.isnan(share) and share >= LOW
+
+
 def p2p_off(box: Beside) -> Iterator[RuleFinding]:
     """The GPUs of a node communicate through the host's memory."""
-    share, _, row = box.worst
-    is_seen = bool(box.gpu in NVLINK and box.profile.num_nodes == 1 and share < _HALF and row and row.got < _HOST)
-    if _decided(box.stated.is_p2p_off, is_seen) and not share >= LOW:
-        is_set = _P2P_FORBIDDEN.search(str(box.profile.provenance.get("environment", "")))
-        how = "NCCL_P2P_DISABLE is set: unset it" if is_set else "See if `nvidia-smi topo -m` has PHB or SYS there"
-        words = "The GPUs of a node talk through the host's memory: peer-to-peer access is off"
-        yield RuleFinding("p2p_off", f"{box.figures} {words}. {how}.")
+    worst = box.worst
+    is_seen = (
+        box.gpu in NVLINK
+        and box.profile.num_nodes == 1
+        and worst.share < _HALF
+        and worst.row is not None
+        and worst.row.rate < _MOST_THROUGH_HOST
+    )
+    if _is_high(worst.share) or not _decided(box.stated.is_p2p_off, is_seen):
+        return
+    is_forbidden = _P2P_FORBIDDEN.search(str(box.profile.provenance.get("environment", "")))
+    how = "NCCL_P2P_DISABLE is set: unset it" if is_forbidden else "See if `nvidia-smi topo -m` has PHB or SYS there"
+    words = "The GPUs of a node talk through the host's memory: peer-to-peer access is off"
+    yield RuleFinding("p2p_off", f"{box.figures} {words}. {how}.")
 
 
 def plug_in_missing(box: Beside) -> Iterator[RuleFinding]:
@@ -278,9 +370,9 @@ def plug_in_missing(box: Beside) -> Iterator[RuleFinding]:
 
     A log of one node names sockets wherever there is no other network, although the node's ranks do not use them.
     """
-    share, small, _ = box.worst
-    is_seen = box.has_network and not box.is_series and share < _SOCKETS and small < _LATE
-    if box.profile.num_nodes == 1 or share >= LOW or not _decided(box.stated.uses_sockets, is_seen):
+    worst = box.worst
+    is_seen = box.has_network and not box.is_series and worst.share < _SOCKETS and worst.small_share < _LATE
+    if box.profile.num_nodes == 1 or _is_high(worst.share) or not _decided(box.stated.uses_sockets, is_seen):
         return
     if box.stated.uses_sockets:
         words = "The log states that nodes talk through sockets (NET/Socket). If their network has a plug-in, load it"
@@ -293,9 +385,9 @@ def no_gpudirect(box: Beside) -> Iterator[RuleFinding]:
     """Data pass through the host's memory on their way to the network: less bandwidth, slower small sizes."""
     if box.stated.uses_sockets:  # which know no GPUDirect
         return
-    share, small, _ = box.worst
-    is_seen = box.has_network and not box.is_series and _SOCKETS <= share < LOW and small < _AS_QUICK
-    is_off = _decided(box.stated.is_gpudirect_off, is_seen) and not share >= LOW
+    worst = box.worst
+    is_seen = box.has_network and not box.is_series and _SOCKETS <= worst.share < LOW and worst.small_share < _AS_QUICK
+    is_off = _decided(box.stated.is_gpudirect_off, is_seen) and not _is_high(worst.share)
     if is_off and not any((*plug_in_missing(box), *p2p_off(box))):
         how = "The log states that" if box.stated.is_gpudirect_off else "It looks as if"
         words = "GPUDirect RDMA is off, so bytes pass through the host's memory: load nvidia-peermem"
@@ -306,55 +398,77 @@ def one_nic(box: Beside) -> Iterator[RuleFinding]:
     """Bandwidth is a half, a quarter or an eighth of the peers', but small sizes are as fast."""
     if box.stated.uses_sockets:  # which are a cause of their own
         return
-    share, small, _ = box.worst
+    share = box.worst.share
     cards = min((2, 4, 8), key=lambda number: abs(np.log(share * number)))
     is_part = share < LOW and abs(share * cards - 1) < _NEAR
-    if box.has_network and not box.is_series and is_part and small >= _AS_QUICK:
+    if box.has_network and not box.is_series and is_part and box.worst.small_share >= _AS_QUICK:
         words = f"Small sizes are as fast: NCCL seems to use one network card where others use {cards}"
         yield RuleFinding("one_nic", f"{box.figures} {words}. Look at NCCL_IB_HCA and what NCCL_DEBUG=INFO lists.")
 
 
 def degraded_node(box: Beside) -> Iterator[RuleFinding]:
     """Both smaller and larger clusters of the same nodes reach more."""
-    if box.is_series and box.worst[0] < LOW:
+    if box.is_series and box.worst.share < LOW:
         words = "Smaller and larger clusters of such nodes do better: measure the nodes in pairs to find a slow one"
         yield RuleFinding("degraded_node", f"{box.figures} {words}.")
 
 
+_Pair = tuple[str, str]
+
+
 def degraded_pair(box: Beside) -> Iterator[RuleFinding]:
     """Some pairs (of nodes or GPUs) are much slower than the median pair."""
-    by_kind: dict[tuple[Any, ...], dict[int, dict[tuple[str, str], float]]] = {}
-    for point in box.profile.points:
-        options = point.options
-        if {"src", "dst"} <= set(options) and options.get("direction") != "through_host":
-            kind = point.what, *(options.get(name) for name in ("direction", "method", "both", "in_place"))
-            pair = str(options["src"]), str(options["dst"])
-            by_kind.setdefault(kind, {}).setdefault(point.num_bytes, {})[pair] = point.algbw_bytes_per_s
-    for (what, *_), by_size in by_kind.items():
-        size, rates = max(by_size.items())
-        median, share = float(np.median(list(rates.values()))), _SLOW_GPUS if what == "transfer" else _SLOW_NODES
-        name = {"transfer": "copies", "together": "sends"}.get(what, what)
+    for operation, by_size in _pair_rates(box.profile):
+        num_bytes = max(by_size)
+        rates = by_size[num_bytes]
+        if operation == "transfer":
+            share = _SLOW_GPUS
+            name = "copies"
+        else:
+            share = _SLOW_NODES
+            name = "sends" if operation == "together" else operation
+        median = float(np.median(list(rates.values())))
         slow = {pair: rate for pair, rate in rates.items() if rate < share * median}
-        if slow and len(rates) > 2:
-            worst = min(slow, key=slow.__getitem__)
-            [(node, number)] = Counter(end for pair in slow for end in pair).most_common(1)
-            who = f"{node} is in {number} of them" if 1 < len(slow) * _MOST_OF <= number else "none is in most of them"
-            where = f"{len(slow)} of {len(rates)} pairs reach less than {share:.0%} of the median {rate_words(median)}"
-            least = f"the slowest {rate_words(slow[worst])} ({worst[0]} and {worst[1]})"
-            words = f"{where}, {least}, the fastest {rate_words(max(rates.values()))}; {who}"
-            yield RuleFinding("degraded_pair", f"{name} of {bytes_words(size)}, pair by pair: {words}.")
+        if not slow or len(rates) < 3:
+            continue
+        worst = min(slow, key=slow.__getitem__)
+        [(node, number)] = Counter(end for pair in slow for end in pair).most_common(1)
+        who = "none is in most of them"
+        if 1 < len(slow) * _MOST_OF <= number:
+            who = f"{node} is in {number} of them"
+        where = f"{len(slow)} of {len(rates)} pairs reach less than {share:.0%} of the median {rate_words(median)}"
+        least = f"the slowest {rate_words(slow[worst])} ({worst[0]} and {worst[1]})"
+        words = f"{where}, {least}, the fastest {rate_words(max(rates.values()))}; {who}"
+        yield RuleFinding("degraded_pair", f"{name} of {bytes_words(num_bytes)}, pair by pair: {words}.")
+
+
+def _pair_rates(profile: Profile) -> Iterator[tuple[str, dict[int, dict[_Pair, float]]]]:
+    """Yield, for each way in which pairs were measured, its operation and its bytes/s by size and pair."""
+    by_way: dict[tuple[Any, ...], dict[int, dict[_Pair, float]]] = {}
+    for point in profile.points:
+        options = point.options
+        if "src" not in options or "dst" not in options or options.get("direction") == "through_host":
+            continue
+        way = (point.what, *(options.get(name) for name in ("direction", "method", "both", "in_place")))
+        by_size = by_way.setdefault(way, {})
+        pair = str(options["src"]), str(options["dst"])
+        by_size.setdefault(point.num_bytes, {})[pair] = point.algbw_bytes_per_s
+    for (operation, *_), by_size in by_way.items():
+        yield operation, by_size
 
 
 def slow_start(box: Beside) -> Iterator[RuleFinding]:
     """Small sizes take much longer than on similar machines, although large sizes reach what they should."""
-    if box.is_series or box.worst[0] < LOW:
+    if box.is_series or box.worst.share < LOW:
         return
     slow = []
-    for what in box.rates:
-        shares = [row.share for row in box.rows if row.collective == what and row.num_bytes <= SMALL_BYTES]
-        share = float(np.median(shares)) if shares else 1.0
+    for collective in box.rates:
+        rows = [row for row in box.rows if row.collective == collective and row.num_bytes <= SMALL_BYTES]
+        if not rows:
+            continue
+        share = float(np.median([row.share for row in rows]))
         if share < _SLOW_START:
-            slow.append(f"{what} takes {1 / share:.1f} times as long")
+            slow.append(f"{collective} takes {1 / share:.1f} times as long")
     if slow:
         words = f"At sizes up to {bytes_words(SMALL_BYTES)}, {', '.join(slow)} as on {box.names}, in the median"
         why = "Latency decides there, not bandwidth: compare NCCL's version, the CPU and what else it runs"
@@ -363,38 +477,52 @@ def slow_start(box: Beside) -> Iterator[RuleFinding]:
 
 def switch_costs(box: Beside) -> Iterator[RuleFinding]:
     """Bandwidth drops at a size and recovers later; a fault if similar machines show no such drop."""
-    for what, rates in box.rates.items():
-        rows = {row.num_bytes: row for row in box.rows if row.collective == what}
-        odd = box.profile.curve(what).odd if len(rates) >= LEAST_SIZES else {}
+    for collective, rates in box.rates.items():
+        rows = {row.num_bytes: row for row in box.rows if row.collective == collective}
+        even = [size for size, row in rows.items() if row.rate >= _EVEN * row.high]
+        odd = box.profile.curve(collective).odd if len(rates) >= LEAST_SIZES else {}
         for before, size in pairwise(size for size in rates if size > SMALL_BYTES):
-            even = [one for one, row in rows.items() if row.got >= _EVEN * row.high]
-            back = even if rows.get(size) else [one for one in rates if rates[one] > rates[before]]
-            later, others = [one for one in back if one > size], ""
-            if not later or rates[size] > _FALLS * rates[before] or {before, size} & set(odd):
+            if rates[size] > _FALLS * rates[before] or before in odd or size in odd:
                 continue
-            if row := rows.get(size):
-                if before not in even or row.got > LOW * row.high:
-                    continue
-                others = f", where others reach {rate_words(row.high)}"
+            row = rows.get(size)
+            if row is None:
+                recovered = [other for other in rates if rates[other] > rates[before]]
+                comparison = ""
+            elif before in even and row.rate <= LOW * row.high:
+                recovered = even
+                comparison = f", where others reach {rate_words(row.high)}"
+            else:
+                continue
+            later = [other for other in recovered if other > size]
+            if not later:
+                continue
             falls = f"falls from {rate_words(rates[before])} at {bytes_words(before)} to {rate_words(rates[size])}"
-            words = f"{falls} at {bytes_words(size)}{others}; from {bytes_words(later[0])} on it is back"
+            words = f"{falls} at {bytes_words(size)}{comparison}; from {bytes_words(min(later))} on it is back"
             cause = "The figures do not tell why"
             if box.profile.backend == "nccl":
                 cause = "NCCL seems to switch its algorithm too early: try another NCCL_ALGO, NCCL_PROTO or version"
-            yield RuleFinding("switch_costs", f"{what}: busbw {words}. {cause}.", bool(row))
+            yield RuleFinding("switch_costs", f"{collective}: busbw {words}. {cause}.", is_fault=row is not None)
 
 
 def switch_adds(box: Beside) -> Iterator[RuleFinding]:
     """The busbw of an allreduce exceeds the link rate; this takes a switch that reduces (NVLS)."""
-    rates, wire = box.rates.get("allreduce", {}), box.wire_bytes_per_s
-    size = max(rates, key=rates.__getitem__, default=0)
-    if wire and rates and rates[size] > wire:
+    rates = box.rates.get("allreduce", {})
+    wire = box.wire_bytes_per_s
+    if not rates or not wire:
+        return
+    size = max(rates, key=rates.__getitem__)
+    if rates[size] > wire:
         words = f"busbw is {rate_words(rates[size])}, more than the {rate_words(wire)} of a GPU's links"
         why = "This is expected: the switch reduces (NVLS), so each GPU sends its bytes only once"
         yield RuleFinding("switch_adds", f"allreduce at {bytes_words(size)}: {words}. {why}.", False)
 
 
 CAUSES: Sequence[Callable[[Beside], Iterator[RuleFinding]]] = (
-    *(p2p_off, plug_in_missing, no_gpudirect, one_nic, degraded_pair, degraded_node),
+    p2p_off,
+    plug_in_missing,
+    no_gpudirect,
+    one_nic,
+    degraded_pair,
+    degraded_node,
 )
 RULES = ("reaches", "unexplained", *(rule.__name__ for rule in (*CAUSES, slow_start, switch_costs, switch_adds)))

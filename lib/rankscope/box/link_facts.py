@@ -59,16 +59,22 @@ class LinkFacts:
         included. With `both` directions at once, pinned memory takes no longer, because the link is full duplex;
         pageable memory takes the sum, because one thread serves both.
         """
-        num_bytes, both = number("num_bytes", num_bytes, 0), truth("both", both)
+        number("num_bytes", num_bytes, 0)
+        truth("both", both)
         link_s = num_bytes / self.bytes_per_s(direction)
         started_s = whole("pieces", pieces, 1) * self.start_s
-        host_s, back = num_bytes / self.host_copy_bytes_per_s, "d2h" if direction == "h2d" else "h2d"
-        if one_of("method", method, METHODS) in ON_THE_FLY:
-            return started_s + link_s + (host_s if direction == "h2d" else 0.0)
+        host_s = num_bytes / self.host_copy_bytes_per_s
+        opposite = "d2h" if direction == "h2d" else "h2d"
+        one_of("method", method, METHODS)
+        if method in ON_THE_FLY:
+            copied_s = host_s if direction == "h2d" else 0.0
+            return started_s + link_s + copied_s
         if method.startswith("pinned"):
-            return started_s + (max(link_s, num_bytes / self.bytes_per_s(back)) if both else link_s)
-        back_s = self.seconds(num_bytes, back, method, pieces) if both else 0.0
-        return started_s + max(link_s, host_s) + back_s
+            if both:
+                link_s = max(link_s, num_bytes / self.bytes_per_s(opposite))
+            return started_s + link_s
+        opposite_s = self.seconds(num_bytes, opposite, method, pieces) if both else 0.0
+        return started_s + max(link_s, host_s) + opposite_s
 
 
 def stated(generation: int, num_lanes: int = 16, host_copy_bytes_per_s: float = HOST_COPY_BYTES_PER_S) -> LinkFacts:
@@ -77,7 +83,8 @@ def stated(generation: int, num_lanes: int = 16, host_copy_bytes_per_s: float = 
     >>> stated(5).name
     'PCIe 5 x16'
     """
-    h2d, d2h = (pcie_bytes_per_s(generation, num_lanes, direction) for direction in ("h2d", "d2h"))
+    h2d = pcie_bytes_per_s(generation, num_lanes, "h2d")
+    d2h = pcie_bytes_per_s(generation, num_lanes, "d2h")
     return LinkFacts(f"PCIe {generation} x{num_lanes}", h2d, d2h, host_copy_bytes_per_s)
 
 
@@ -88,12 +95,16 @@ def facts_of(profile: Profile) -> LinkFacts | None:
     copy into memory that was already pinned, if there is one.
     """
     of_type("profile", profile, Profile)
-    found = _GPU0.search(profile.provenance.get("topology", ""))
-    if found is None or int(found[1]) not in PCIE or not 1 <= int(found[2]) <= 32:
+    link = _GPU0.search(profile.provenance.get("topology", ""))
+    if link is None:
+        return None
+    generation = int(link[1])
+    num_lanes = int(link[2])
+    if generation not in PCIE or not 1 <= num_lanes <= 32:
         return None
     pins = sorted(profile.select("pin", cached=True), key=lambda point: point.num_bytes)
     host = pins[-1].algbw_bytes_per_s if pins else HOST_COPY_BYTES_PER_S
-    return stated(int(found[1]), int(found[2]), host)
+    return stated(generation, num_lanes, host)
 
 
 def transfers_of(
@@ -109,15 +120,20 @@ def peer_rates(profile: Profile) -> tuple[int, dict[tuple[int, int], float]]:
 
     One copy runs at a time. Raises ValueError if the profile has no such copies, or has more than `MOST_GPUS` GPUs.
     """
-    found = profile.select("transfer", direction="p2p", both=False)
-    ends = [(point.options.get("src"), point.options.get("dst"), point) for point in found]
-    known = [(src, dst, one) for src, dst, one in ends if isinstance(src, int) and isinstance(dst, int)]
-    size = max((point.num_bytes for *_, point in known), default=0)
-    rates = {(src, dst): size / one.median_s for src, dst, one in known if one.num_bytes == size}
-    if not rates:
+    copies = []
+    for point in profile.select("transfer", direction="p2p", both=False):
+        if isinstance(point.options.get("src"), int) and isinstance(point.options.get("dst"), int):
+            copies.append(point)
+    if not copies:
         raise ValueError("profile must have copies between GPUs (direction 'p2p'), got none")
-    if (number := len(set(chain.from_iterable(rates)))) > MOST_GPUS:
-        raise ValueError(f"profile must have copies between at most {MOST_GPUS} GPUs, got {number}")
+    size = max(point.num_bytes for point in copies)
+    rates = {}
+    for point in copies:
+        if point.num_bytes == size:
+            rates[point.options["src"], point.options["dst"]] = size / point.median_s
+    num_gpus = len(set(chain.from_iterable(rates)))
+    if num_gpus > MOST_GPUS:
+        raise ValueError(f"profile must have copies between at most {MOST_GPUS} GPUs, got {num_gpus}")
     return size, rates
 
 
@@ -134,13 +150,24 @@ def recorded(
     ...     print(recorded(folder), recorded(folder, "allreduce", "bank:h100_8").num_ranks)
     None 8
     """
-    head, point = f'{{"format": "{FORMAT}"'.encode(), f'{{"what":"{one_of("what", what, WHAT)}"'.encode()
-    found = []
+    head = f'{{"format": "{FORMAT}"'.encode()
+    mark = f'{{"what":"{one_of("what", what, WHAT)}"'.encode()
+    profiles = []
     for path in sorted(Path(folder, name) for name in os.listdir(folder) if name.endswith(".json")):
-        if path.is_file():  # not a folder or a broken link
-            with suppress(ValueError):  # empty, or larger than any profile
-                raw = read_bytes(path)
-                found += [path] if raw.startswith(head) and point in raw else []
-    profiles = [one for one in map(Profile.load, found) if what == "transfer" or one.provenance.get("gpus")]
-    latest = max(profiles, key=lambda profile: str(profile.provenance.get("date", "")), default=None)
-    return Profile.load(otherwise) if latest is None and otherwise is not None else latest
+        if _is_profile_with(path, head, mark):
+            profile = Profile.load(path)
+            if what == "transfer" or profile.provenance.get("gpus"):
+                profiles.append(profile)
+    if profiles:
+        return max(profiles, key=lambda profile: str(profile.provenance.get("date", "")))
+    return None if otherwise is None else Profile.load(otherwise)
+
+
+def _is_profile_with(path: Path, head: bytes, mark: bytes) -> bool:
+    """Return whether a file begins with `head` and contains `mark`; False for a folder, and for too large a file."""
+    if not path.is_file():  # but a folder or a broken link
+        return False
+    with suppress(ValueError):  # empty, or larger than any profile
+        raw = read_bytes(path)
+        return raw.startswith(head) and mark in raw
+    return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ..common.checks import one_line
 
 FOLDER = Path(__file__).parent / "published"
 PREFIX = "bank:"
-_NEAR = 0.7  # of difflib's similarity: names that a slip of the finger explains
+_NEAR = 0.7  # difflib's similarity of names that a typing error explains
 _MOST_NEAR = 3  # names that an error suggests
 _TELLING = 3  # letters of a name that are enough to suggest the names that contain them
 SICK = "sick: "  # first word of the notes of a machine whose figures nobody should expect
@@ -49,7 +49,7 @@ def is_sick(about: Mapping[str, Any]) -> bool:
     return str(about.get("source", {}).get("notes", "")).startswith(SICK)
 
 
-def found(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+def file_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     """Return the file of a name such as ``bank:dgx_h100_8``; any other path is returned unchanged.
 
     Raises ValueError for a name that the bank does not have.
@@ -59,10 +59,24 @@ def found(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         return path
     name = text.removeprefix(PREFIX)
     if name not in bank():
-        containing = [known for known in bank() if name in known] if len(name) >= _TELLING else []
-        near = containing[:_MOST_NEAR] or difflib.get_close_matches(name, bank(), _MOST_NEAR, _NEAR)
-        either = " or ".join(filter(None, [", ".join(near[:-1]), *near[-1:]]))
-        meant = f"Did you mean {either}? " if near else ""
+        suggested = _suggested(name)
+        meant = f"Did you mean {_or_words(suggested)}? " if suggested else ""
         lists = "`rankscope bank`, or box.bank() in Python, lists all machines"
         raise ValueError(one_line(f"the bank has no {name!r}. {meant}{lists}"))
     return FOLDER / f"{name}.json"
+
+
+def _suggested(name: str) -> list[str]:
+    """Return the machines whose names contain this one; without any, those that are spelled nearly so."""
+    if len(name) >= _TELLING:
+        containing = [known for known in bank() if name in known]
+        if containing:
+            return containing[:_MOST_NEAR]
+    return difflib.get_close_matches(name, bank(), _MOST_NEAR, _NEAR)
+
+
+def _or_words(names: Sequence[str]) -> str:
+    """Return names as in "a, b or c"."""
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} or {names[-1]}"

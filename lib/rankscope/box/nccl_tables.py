@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -19,22 +19,30 @@ from .nccl import GPUS, Model, read_topology
 from .nccl.public import error_words, public
 
 SIZES = tuple(2**power for power in range(10, 34, 2))
+_BOX = re.compile(r"([a-z]\w*)x(\d{1,2})")
 
 
-def box_of(text: str) -> tuple[str, int]:
+class GpuBox(NamedTuple):
+    """The GPUs of a node."""
+
+    gpu: str
+    num_gpus: int
+
+
+def box_of(text: str) -> GpuBox:
     """Return the GPU and the number of GPUs per node, as in ``h100x8``. Raises ValueError for any other string."""
-    found = re.fullmatch(r"([a-z]\w*)x(\d{1,2})", text.strip().lower())
-    if not found or found[1] not in GPUS:
+    match = _BOX.fullmatch(text.strip().lower())
+    if match is None or match[1] not in GPUS:
         raise ValueError(
             f"BOX must be a GPU and the number of GPUs per node, as in h100x8; known GPUs: {', '.join(GPUS)}"
         )
-    return found[1], int(found[2])
+    return GpuBox(match[1], int(match[2]))
 
 
 def of_topology(path: Path, gpu: str, num_gpus: int, picture: Path | None) -> tuple[list[str], dict[str, Any]]:
     """Read a topology file, draw it if wanted, and return what connects its GPUs, in words and as fields of `Model`.
 
-    Raises ValueError where the file is of another number of GPUs.
+    Raises ValueError if the file is of another number of GPUs.
     """
     box = read_topology(path, gpu)
     if box.num_gpus != num_gpus:
@@ -44,40 +52,63 @@ def of_topology(path: Path, gpu: str, num_gpus: int, picture: Path | None) -> tu
         from .figures.topology import draw_topology
 
         save_svg(draw_topology(box), picture)
-    pairs = Counter((box.ways[a][b], box.gb_per_s[a, b]) for a in range(num_gpus) for b in range(a))
-    links = (f"{count_of(times, 'pair')} {way}, {rate:.4g} GB/s" for (way, rate), times in pairs.most_common())
+    links: Counter[tuple[str, float]] = Counter()
+    for src in range(num_gpus):
+        for dst in range(src):
+            links[box.ways[src][dst], box.gb_per_s[src, dst]] += 1
+    link_words = []
+    for (way, rate), times in links.most_common():
+        link_words.append(f"{count_of(times, 'pair')} {way}, {rate:.4g} GB/s")
     each = "of unstated rate" if box.nic_gb_per_s is None else f"of {box.nic_gb_per_s:.4g} GB/s"
-    words = [f"{'; '.join(links)}; {count_of(box.nics, 'network card')} {each}", *box.notes]
-    more: dict[str, Any] = {"nics": box.nics} if box.nics else {}
-    return words, more | ({"nic_bytes_per_s": box.nic_gb_per_s * 1e9} if box.nic_gb_per_s else {})
+    words = [f"{'; '.join(link_words)}; {count_of(box.nics, 'network card')} {each}", *box.notes]
+    fields: dict[str, Any] = {}
+    if box.nics:
+        fields["nics"] = box.nics
+    if box.nic_gb_per_s:
+        fields["nic_bytes_per_s"] = box.nic_gb_per_s * 1e9
+    return words, fields
 
 
 def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iterator[RenderableType]:
-    """Yield the table by size, and what the model leaves out."""
-    curves, machines = [], public(model)
+    """Yield the table by size, the error to expect, and the limits of the model."""
+    machines = public(model)
+    curves = []
     for profile in machines.values():
         if len(profile.native_s(collective)) >= LEAST_SIZES:
             curves.append(profile.curve(collective))
-    gpus = f"{model.num_nodes} × {model.gpus_per_node}" if model.num_nodes > 1 else f"{model.gpus_per_node}"
+    gpus = f"{model.gpus_per_node}"
+    if model.num_nodes > 1:
+        gpus = f"{model.num_nodes} × {model.gpus_per_node}"
     version = ".".join(map(str, model.version)).removesuffix(".99")
     title = f"{collective} on {gpus} {model.gpu.upper().replace('_', ' ')}, NCCL {version}"
     table = table_of(title, "size", "algorithm", "ch", "NCCL", "model", "mostly", "public")
     for size in sizes:
         choice = model.choose(collective, size)
-        most_s, mostly = max((seconds, name) for name, seconds in choice.terms_s.items())
-        got = sorted(one.seconds(size) for one in curves if one.covers(size))
-        low, high = (cell_words(one) for one in (got[0], got[-1])) if got else ("", "")
+        largest_s, largest = max((seconds, name) for name, seconds in choice.terms_s.items())
+        measured_s = [curve.seconds(size) for curve in curves if curve.covers(size)]
         table.add_row(
             bytes_words(size),
             f"{choice.algorithm} {choice.protocol}",
             str(choice.channels),
             cell_words(choice.nccl_s),
             cell_words(choice.time_s),
-            f"{mostly} {most_s / choice.time_s:.0%}",
-            high if low == high else f"{low.removesuffix(f' {high.split()[-1]}')} to {high}",
+            f"{largest} {largest_s / choice.time_s:.0%}",
+            _range_words(measured_s),
         )
-    got_words = f"public: what {', '.join(machines)} took" if curves else "the bank has no machine like it"
-    table.caption = f"NCCL: the time it expects; model: with the terms it lacks, the largest named; {got_words}"
+    public_words = f"public: what {', '.join(machines)} took" if curves else "the bank has no machine like it"
+    table.caption = f"NCCL: the time it expects; model: with the terms it lacks, the largest named; {public_words}"
     yield table
     yield Text(error_words(model))
     yield from (Text(note) for note in model.notes)
+
+
+def _range_words(seconds: Sequence[float]) -> str:
+    """Return the shortest and the longest of some times, their unit once if it is the same; "" for none."""
+    if not seconds:
+        return ""
+    low = cell_words(min(seconds))
+    high = cell_words(max(seconds))
+    if low == high:
+        return high
+    unit = high.split()[-1]
+    return f"{low.removesuffix(f' {unit}')} to {high}"

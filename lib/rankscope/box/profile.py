@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,23 +26,45 @@ from ..networks import CostTable, Network
 from ..provenance import PROTOCOL, checked_provenance, items
 from .curve import Curve
 from .fit import LinkFit, fit_link, slope_s_per_byte
-from .machines import found
+from .machines import file_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ..timeline import Timeline
 
-FORMAT, VERSION = "rankscope profile", 1
-EVEN_RANKS = 64
+FORMAT = "rankscope profile"
+VERSION = 1
+EVEN_RANKS = 64  # in a prediction, from this number on all chunks are equally long
 MOST_RANKS = 256  # in a prediction by algorithm: 1,024 ranks would take half a minute and 2 GiB
-MOST_BYTES, LEAST_S, MOST_S = 1 << 60, 1e-9, 1e6  # limits of a point
+MOST_BYTES = 1 << 60  # of a point, and the limits of its seconds
+LEAST_S = 1e-9
+MOST_S = 1e6
 NATIVE = "native"  # stands for the backend's own collective instead of an algorithm's name
 TRANSFERS = ("transfer", "transfer_host", "pin")
 PAST = ("too_early", "changed_source", "loader")  # no longer measured; profiles that have them still load
 WHAT = (*COLLECTIVES, "ping_pong", "together", "add", "copy", *TRANSFERS, *PAST)
-LINKS, PATTERNS = ("inter", "intra"), ("together", "ping_pong")
+LINKS = ("inter", "intra")
+PATTERNS = ("together", "ping_pong")  # of messages over a link
+_SPLIT = ("reduce_scatter", "allgather", "all_to_all", "scatter", "gather")  # a rank keeps or brings only its part
 NAMED = ("algorithm", "in_place", "link")  # options that have their own columns
+_SINGLE = (  # options with one word, number or boolean; others, such as the shape of a torus, may have several numbers
+    *NAMED,
+    "num_segments",
+    "gpus_per_node",
+    "root",
+    "direction",
+    "method",
+    "pieces",
+    "both",
+    "cached",
+    "src",
+    "dst",
+    "gpu",
+    "numa",
+    "pairs",
+    "size",
+)
 _PREDICTED_BYTES = tuple(4**power for power in range(5, 16))  # 1 KiB to 1 GiB
 Key = tuple[str, int, tuple[tuple[str, Any], ...]]
 
@@ -53,18 +75,27 @@ Key = tuple[str, int, tuple[tuple[str, Any], ...]]
 def _seconds(name: str, value: Any) -> tuple[float, ...]:
     if not isinstance(value, list | tuple) or not value:
         raise ValueError(f"{name} must be of at least one iteration, got {value!r}")
-    return tuple(float(f"{number(name, one, LEAST_S, MOST_S):.6g}") for one in value)
+    return tuple(float(f"{number(name, seconds, LEAST_S, MOST_S):.6g}") for seconds in value)
 
 
 def _options(name: str, value: Any) -> ReadOnly:
     options = mapping(name, value)
-    for key, one in options.items():
-        texts = [key, one] if isinstance(one, str) else [key]
-        printable = all(isinstance(text, str) and text.isprintable() for text in texts)
-        if not printable or not isinstance(one, str | int | bool):
-            known = "printable strings, whole numbers or booleans by name"
-            raise ValueError(f"{name} must be {known}, got {key!r}: {one!r}")
-    return options
+    return ReadOnly({key: _option(name, key, option) for key, option in options.items()})
+
+
+def _option(name: str, key: Any, value: Any) -> str | int | bool | tuple[int, ...]:
+    """Return the value of an option; several numbers, such as the shape of a torus, as a tuple."""
+    if isinstance(key, str) and key.isprintable():
+        if isinstance(value, str) and value.isprintable():
+            return value
+        if isinstance(value, int):
+            return value
+        if isinstance(value, list | tuple) and key not in _SINGLE:
+            are_whole = all(isinstance(number, int) and not isinstance(number, bool) for number in value)
+            if are_whole and len(value) >= 2:
+                return tuple(value)
+    known = "printable strings, whole numbers, several of them (such as a shape), or booleans by name"
+    raise ValueError(f"{name} must be {known}, got {key!r}: {value!r}")
 
 
 @frozen
@@ -97,15 +128,18 @@ class Point:
 
     def like(self, num_bytes: int, seconds: tuple[float, ...]) -> Point:
         """Return the same operation at another size, all iterations clean; fast. Raises as `Point` does."""
-        if not (seconds and 0 <= num_bytes <= MOST_BYTES and all(LEAST_S <= one <= MOST_S for one in seconds)):
-            return Point(self.what, num_bytes, seconds, (True,) * len(seconds), self.options)
-        made, put = object.__new__(Point), object.__setattr__
-        put(made, "what", self.what)
-        put(made, "num_bytes", num_bytes)
-        put(made, "seconds", tuple([float(f"{one:.6g}") for one in seconds]))
-        put(made, "clean", (True,) * len(seconds))
-        put(made, "options", self.options)
-        return made
+        clean = (True,) * len(seconds)
+        is_valid = seconds and 0 <= num_bytes <= MOST_BYTES and all(LEAST_S <= each_s <= MOST_S for each_s in seconds)
+        if not is_valid:
+            return Point(self.what, num_bytes, seconds, clean, self.options)
+        point = object.__new__(Point)  # without the checks of its fields, which these values passed
+        set_field = object.__setattr__
+        set_field(point, "what", self.what)
+        set_field(point, "num_bytes", num_bytes)
+        set_field(point, "seconds", tuple([float(f"{each_s:.6g}") for each_s in seconds]))
+        set_field(point, "clean", clean)
+        set_field(point, "options", self.options)
+        return point
 
     @property
     def key(self) -> Key:
@@ -170,7 +204,11 @@ class Point:
     @property
     def builder_words(self) -> str:
         """The arguments of the algorithm's builder as one string."""
-        return ", ".join(f"{name}={value}" for name, value in sorted(self.builder_options.items()))
+        words = []
+        for name, value in sorted(self.builder_options.items()):
+            shown = "×".join(map(str, value)) if isinstance(value, tuple) else value
+            words.append(f"{name}={shown}")
+        return ", ".join(words)
 
 
 def busbw_factor(what: str, num_ranks: int) -> float:
@@ -180,9 +218,13 @@ def busbw_factor(what: str, num_ranks: int) -> float:
     (1.5, 0.75, 1.0)
     """
     share = (num_ranks - 1) / num_ranks
-    shared = ("reduce_scatter", "allgather", "all_to_all", "scatter", "gather")
-    factors = {"allreduce": 2 * share, "broadcast": 1.0, "reduce": 1.0} | dict.fromkeys(shared, share)
-    return factors.get(what, math.nan)
+    if what == "allreduce":
+        return 2 * share
+    if what in _SPLIT:
+        return share
+    if what in ("broadcast", "reduce"):
+        return 1.0
+    return math.nan
 
 
 # ---- profiles
@@ -193,7 +235,7 @@ def _points(name: str, value: Any) -> tuple[Point, ...]:
     seen = set[Key]()
     for place, point in enumerate(points):
         if point.key in seen:
-            options = ", ".join(f"{key}={one}" for key, one in point.options.items())
+            options = ", ".join(f"{key}={option}" for key, option in point.options.items())
             what = f"{point.what} of {point.num_bytes} bytes ({options})"
             raise ValueError(f"{name}[{place}] must differ from those before, got {what} again")
         seen.add(point.key)
@@ -219,7 +261,7 @@ class Profile:
         or is damaged, cut short, changed or written by a newer version; ValueError for a name that the bank does not
         have; OSError if the file cannot be opened.
         """
-        return storage.load(found(path), FORMAT, VERSION, _StoredProfile, _profile)
+        return storage.load(file_of(path), FORMAT, VERSION, _StoredProfile, _profile)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the profile as JSON, one point per line, atomically. Raises OSError if that fails."""
@@ -242,32 +284,31 @@ class Profile:
 
     def select(self, what: str | None = None, num_bytes: int | None = None, **options: Any) -> tuple[Point, ...]:
         """Return the points that match all arguments, in their order."""
-        return tuple(
-            point
-            for point in self.points
-            if what in (None, point.what)
-            and num_bytes in (None, point.num_bytes)
-            and all(name in point.options and point.options[name] == value for name, value in options.items())
-        )
+        selected = []
+        for point in self.points:
+            if what in (None, point.what) and num_bytes in (None, point.num_bytes) and _has(point, options):
+                selected.append(point)
+        return tuple(selected)
 
     def native_points(self, collective: str) -> dict[int, list[Point]]:
         """Return all points of the backend's own collective by size, which rises: in place, out of place, by pairs."""
-        found: dict[int, list[Point]] = {}
+        by_size: dict[int, list[Point]] = {}
         for point in self.select(collective, algorithm=NATIVE):
-            found.setdefault(point.num_bytes, []).append(point)
-        return dict(sorted(found.items()))
+            by_size.setdefault(point.num_bytes, []).append(point)
+        return dict(sorted(by_size.items()))
 
     @cached_property
     def native(self) -> Mapping[str, Mapping[int, Point]]:
-        """The points of the backend's own collectives by collective and size, one of each: in place where there is one.
+        """The points of the backend's own collectives by collective and size: one each, in place if there is one.
 
         Pairs of a fleet and points of 0 bytes are left out.
         """
-        found: dict[str, dict[int, Point]] = {}
-        for point in sorted(self.select(algorithm=NATIVE), key=lambda point: bool(point.options.get("in_place"))):
+        by_collective: dict[str, dict[int, Point]] = {}
+        in_place_last = sorted(self.select(algorithm=NATIVE), key=lambda point: bool(point.options.get("in_place")))
+        for point in in_place_last:
             if "src" not in point.options and point.num_bytes:
-                found.setdefault(point.what, {})[point.num_bytes] = point
-        return {what: dict(sorted(points.items())) for what, points in found.items()}
+                by_collective.setdefault(point.what, {})[point.num_bytes] = point
+        return {collective: dict(sorted(by_size.items())) for collective, by_size in by_collective.items()}
 
     def native_s(self, collective: str) -> dict[int, float]:
         """Return the median seconds of the points in `native` by size; empty if the collective was not measured."""
@@ -275,31 +316,47 @@ class Profile:
 
     def __str__(self) -> str:
         """A few lines that describe the machine and how it was measured."""
-        said, protocol = self.provenance, self.protocol
-        where = "".join(f", {said[name]}" for name in ("device", "network") if said.get(name))
-        nodes = f"on {count_of(self.num_nodes, 'node')}" if self.num_nodes else "(nodes not stated)"
-        ranks = f"{count_of(self.num_ranks, 'rank')} {nodes}"
-        cores = count_of(said["num_cores"], "core") if "num_cores" in said else ""
-        memory = bytes_words(said["memory_bytes"]) if "memory_bytes" in said else ""
-        gpus = Counter(one["name"] for one in said.get("gpus", ()) if "name" in one)
-        cards = [f"{count} × {name}" for name, count in gpus.items()]
-        machine = ", ".join(filter(None, [said.get("cpu"), cores, memory, *cards, said.get("system")]))
-        versions = [f"{name} {said[name]}" for name in ("rankscope", "torch", "python") if name in said]
-        how = [protocol[name] for name in ("dtype", "statistic") if name in protocol]
-        if {"warm_up", "iterations"} <= set(protocol):
-            how.insert(0, f"{protocol['warm_up']} + {protocol['iterations']} iterations")
-        source = said.get("source", {})
-        origin = ", ".join(source[name] for name in ("repository", "path", "date", "licence") if name in source)
+        about = self.provenance
+        source = about.get("source", {})
+        origin = [source[name] for name in ("repository", "path", "date", "licence") if name in source]
+        versions = [f"{name} {about[name]}" for name in ("rankscope", "torch", "python") if name in about]
         lines = [
-            f"{said['name']}: {ranks}, {self.backend}{where}",
-            machine,
-            origin and f"from {origin}",
+            f"{about['name']}: {self._ranks_words()}",
+            self._machine_words(),
+            f"from {', '.join(origin)}" if origin else "",
             source.get("notes"),
-            said.get("environment"),
-            ", ".join([said.get("date", "date not stated"), *versions]),
-            "; ".join([count_of(len(self.points), "point"), *how]),
+            about.get("environment"),
+            ", ".join([about.get("date", "date not stated"), *versions]),
+            "; ".join([count_of(len(self.points), "point"), *self._protocol_words()]),
         ]
         return "\n".join(filter(None, lines))
+
+    def _ranks_words(self) -> str:
+        nodes = f"on {count_of(self.num_nodes, 'node')}" if self.num_nodes else "(nodes not stated)"
+        words = [f"{count_of(self.num_ranks, 'rank')} {nodes}", self.backend]
+        for name in ("device", "network"):
+            if self.provenance.get(name):
+                words.append(self.provenance[name])
+        return ", ".join(words)
+
+    def _machine_words(self) -> str:
+        about = self.provenance
+        words = [about.get("cpu")]
+        if "num_cores" in about:
+            words.append(count_of(about["num_cores"], "core"))
+        if "memory_bytes" in about:
+            words.append(bytes_words(about["memory_bytes"]))
+        gpus = Counter(gpu["name"] for gpu in about.get("gpus", ()) if "name" in gpu)
+        words += [f"{count} × {name}" for name, count in gpus.items()]
+        words.append(about.get("system"))
+        return ", ".join(filter(None, words))
+
+    def _protocol_words(self) -> list[str]:
+        protocol = self.protocol
+        words = [protocol[name] for name in ("dtype", "statistic") if name in protocol]
+        if "warm_up" in protocol and "iterations" in protocol:
+            words.insert(0, f"{protocol['warm_up']} + {protocol['iterations']} iterations")
+        return words
 
     @property
     def num_ranks(self) -> int:
@@ -314,10 +371,13 @@ class Profile:
     @property
     def ranks_per_node(self) -> tuple[int, ...]:
         """The number of ranks on each node. Raises ValueError if the profile does not state its nodes."""
-        stated = {1: (self.num_ranks,), self.num_ranks: (1,) * self.num_ranks}.get(self.num_nodes or 0)
-        if (ranks := self.provenance.get("ranks_per_node", stated)) is None:
-            raise ValueError(f"profile {self.provenance['name']!r} does not state its nodes")
-        return tuple(ranks)
+        if "ranks_per_node" in self.provenance:
+            return tuple(self.provenance["ranks_per_node"])
+        if self.num_nodes == self.num_ranks:
+            return (1,) * self.num_ranks
+        if self.num_nodes == 1:
+            return (self.num_ranks,)
+        raise ValueError(f"profile {self.provenance['name']!r} does not state its nodes")
 
     @property
     def backend(self) -> str:
@@ -352,12 +412,12 @@ class Profile:
         Raises ValueError if no link was measured, or none at enough sizes.
         """
         one_of("where", where, LINKS)
-        measured = [
-            (place, how)
-            for place in sorted(LINKS, key=where.__ne__)
-            for how in PATTERNS
-            if self.select(how, link=place)
-        ]
+        places = (where, *(place for place in LINKS if place != where))
+        measured = []
+        for place in places:
+            for how in PATTERNS:
+                if self.select(how, link=place):
+                    measured.append((place, how))
         if not measured:
             raise ValueError("this profile has no link: neither together nor ping_pong points were measured")
         for place, how in measured:
@@ -369,7 +429,9 @@ class Profile:
     def gamma_s_per_byte(self) -> float:
         """The seconds per byte of a sum, fitted to the "add" points; 0 if there are none."""
         points = self.select("add")
-        return slope_s_per_byte([p.num_bytes for p in points], [p.used_s for p in points]) if points else 0.0
+        if not points:
+            return 0.0
+        return slope_s_per_byte([point.num_bytes for point in points], [point.used_s for point in points])
 
     def cluster(self, num_ranks: int | None = None) -> Cluster:
         """Return the model's cluster: the profile's nodes and ranks, the links of `best_link`, and `gamma_s_per_byte`.
@@ -385,7 +447,8 @@ class Profile:
         each = number if len(ranks) == 1 else min(number, ranks[0])
         if number % each:
             raise ValueError(f"num_ranks must be a multiple of the {ranks[0]} ranks on a node, got {number}")
-        intra, inter = self.best_link("intra").link, self.best_link("inter").link
+        intra = self.best_link("intra").link
+        inter = self.best_link("inter").link
         return Cluster(number // each, each, intra, inter, self.gamma_s_per_byte)
 
     def predict(
@@ -410,18 +473,23 @@ class Profile:
         if isinstance(collective, Point):
             if algorithm is not None or num_bytes is not None or options:
                 raise ValueError("a point has its own algorithm, bytes and options: add only num_ranks and detail")
-            point, options = collective, collective.builder_options
-            collective, algorithm, num_bytes = point.what, str(point.options.get("algorithm")), point.num_bytes
+            point = collective
+            collective = point.what
+            algorithm = str(point.options.get("algorithm"))
+            num_bytes = point.num_bytes
+            options = point.builder_options
         one_of("collective", collective, tuple(ALGORITHMS))
         algorithm = one_of(f"algorithm of {collective}", algorithm, tuple(ALGORITHMS[collective]))
         num_bytes = whole("num_bytes", num_bytes, 0)
         cluster = self.cluster(num_ranks)
         schedule = build(collective, algorithm, cluster.num_ranks, **options)
-        intra_at, inter_at = (cache(self.best_link(where).at) for where in ("intra", "inter"))
+        intra_at = cache(self.best_link("intra").at)
+        inter_at = cache(self.best_link("inter").at)
 
         def link_at(src: int, dst: int, message_bytes: float) -> Link:
-            same = src // cluster.gpus_per_node == dst // cluster.gpus_per_node
-            return (intra_at if same else inter_at)(message_bytes)
+            if src // cluster.gpus_per_node == dst // cluster.gpus_per_node:
+                return intra_at(message_bytes)
+            return inter_at(message_bytes)
 
         if cluster.num_ranks >= EVEN_RANKS and collective != "all_to_all" and schedule.weights is None:
             num_bytes += -num_bytes % (ELEMENT_BYTES * schedule.num_chunks)
@@ -443,24 +511,41 @@ class Profile:
         >>> print(f"{Profile(provenance, {}, points).predicted_s('allreduce', 100_000) * 1e6:.1f} µs")
         20.0 µs
         """
-        defaults = {"algorithm": NATIVE} if one_of("collective", collective, WHAT) in COLLECTIVES else {}
-        wanted = (defaults if collective != "transfer" else {"pieces": 1, "both": False}) | options
-        wanted |= {} if in_place is None else {"in_place": in_place}
+        one_of("collective", collective, WHAT)
+        wanted: dict[str, Any] = {}
+        if collective in COLLECTIVES:
+            wanted["algorithm"] = NATIVE
+        elif collective == "transfer":
+            wanted |= {"pieces": 1, "both": False}
+        wanted |= options
+        if in_place is not None:
+            wanted["in_place"] = in_place
         key = collective, tuple(sorted(wanted.items()))
         if key not in self._curves:
             named = ", ".join(f"{name}={value}" for name, value in wanted.items())
-            found = self.select(collective, **wanted)
-            found = (in_place is None and self.select(collective, **wanted, in_place=True)) or found
-            if not found:
-                raise ValueError(f"this profile has no points of {collective} ({named})")
-            if several := set().union(*(set(point.options.items()) ^ set(found[0].options.items()) for point in found)):
-                names = " and ".join(sorted({name for name, _ in several}))
-                raise ValueError(f"this profile has points of {collective} ({named}) with several {names}: say which")
+            points = self._points_of_a_curve(collective, wanted, named)
             try:
-                self._curves[key] = Curve({point.num_bytes: point.median_s for point in found})
+                self._curves[key] = Curve({point.num_bytes: point.median_s for point in points})
             except ValueError as error:
                 raise ValueError(f"{collective} ({named}): {error}") from error
         return self._curves[key]
+
+    def _points_of_a_curve(self, what: str, wanted: Mapping[str, Any], named: str) -> tuple[Point, ...]:
+        """Return the points with the wanted options: in place if there are any and the options do not say.
+
+        Raises ValueError if there are none, or several at a size.
+        """
+        points = self.select(what, **wanted)
+        if "in_place" not in wanted:
+            points = self.select(what, **wanted, in_place=True) or points
+        if not points:
+            raise ValueError(f"this profile has no points of {what} ({named})")
+        first = set(points[0].options.items())
+        differing = {name for point in points for name, _ in first ^ set(point.options.items())}
+        if differing:
+            names = " and ".join(sorted(differing))
+            raise ValueError(f"this profile has points of {what} ({named}) with several {names}: say which")
+        return points
 
     @cached_property
     def _curves(self) -> dict[tuple[Any, ...], Curve]:
@@ -514,13 +599,17 @@ class Profile:
     def _fastest_allreduce_s(self) -> Mapping[int, float]:
         """The median seconds of the backend's own allreduce by size, the faster one of in place and out of place."""
         points = self.native_points("allreduce")
-        return {size: min(point.median_s for point in some) for size, some in points.items()}
+        return {size: min(point.median_s for point in at_size) for size, at_size in points.items()}
 
     @cached_property
     def model_s(self) -> Mapping[Key, float]:
         """The predicted seconds of each point, by its key; no entry for points that cannot be predicted."""
-        seconds = ((point.key, self.point_s(point)) for point in self.points)
-        return ReadOnly({key: one for key, one in seconds if one is not None})
+        seconds = {}
+        for point in self.points:
+            predicted_s = self.point_s(point)
+            if predicted_s is not None:
+                seconds[point.key] = predicted_s
+        return ReadOnly(seconds)
 
     def point_s(self, point: Point) -> float | None:
         """Return the predicted seconds of a point of this profile; None if it cannot be predicted.
@@ -574,27 +663,61 @@ def compare(before: Profile, after: Profile) -> pd.DataFrame:
     """
     import pandas as pd
 
-    one = {point.key: point for point in of_type("before", before, Profile).points}
-    other = {point.key: point for point in of_type("after", after, Profile).points}
-    keys = list(dict.fromkeys([*one, *other]))
-    frame = pd.DataFrame(_operations([one.get(key) or other[key] for key in keys]))
-    for name, points in (("before_s", one), ("after_s", other)):
-        frame[name] = [points[key].median_s if key in points else math.nan for key in keys]
+    old = {point.key: point for point in of_type("before", before, Profile).points}
+    new = {point.key: point for point in of_type("after", after, Profile).points}
+    rows = [_ComparedPoint(old.get(key), new.get(key)) for key in dict.fromkeys([*old, *new])]
+    frame = pd.DataFrame(_operations([row.either for row in rows]))
+    frame["before_s"] = [row.before.median_s if row.before else math.nan for row in rows]
+    frame["after_s"] = [row.after.median_s if row.after else math.nan for row in rows]
     frame["ratio"] = frame.after_s / frame.before_s
-    pairs = [(one.get(key), other.get(key)) for key in keys]
-    frame["has_spread"] = [a is not None and b is not None and a.has_spread and b.has_spread for a, b in pairs]
-    frame["beyond_noise"] = [
-        bool(known) and one[key].differs(other[key]) for known, key in zip(frame.has_spread, keys, strict=True)
-    ]
-    frame["only_in"] = ["before" if key not in other else "after" if key not in one else "" for key in keys]
+    frame["has_spread"] = [row.has_spread for row in rows]
+    frame["beyond_noise"] = [row.is_beyond_noise for row in rows]
+    frame["only_in"] = [row.only_in for row in rows]
     return frame
 
 
+class _ComparedPoint(NamedTuple):
+    """The points with the same key of two profiles; one of them may be missing."""
+
+    before: Point | None
+    after: Point | None
+
+    @property
+    def either(self) -> Point:
+        point = self.before or self.after
+        assert point is not None
+        return point
+
+    @property
+    def has_spread(self) -> bool:
+        return self.before is not None and self.after is not None and self.before.has_spread and self.after.has_spread
+
+    @property
+    def is_beyond_noise(self) -> bool:
+        if self.before is None or self.after is None or not self.has_spread:
+            return False
+        return self.before.differs(self.after)
+
+    @property
+    def only_in(self) -> str:
+        if self.after is None:
+            return "before"
+        return "after" if self.before is None else ""
+
+
+def _has(point: Point, options: Mapping[str, Any]) -> bool:
+    """Return whether a point has all of these options."""
+    return all(name in point.options and point.options[name] == value for name, value in options.items())
+
+
 def _operations(points: Sequence[Point]) -> dict[str, list[Any]]:
-    """The columns of a table that say what was measured."""
-    named = {name: [point.options.get(name) for point in points] for name in NAMED}
-    options, sizes = [point.builder_words for point in points], [point.num_bytes for point in points]
-    return {"what": [point.what for point in points], **named, "options": options, "num_bytes": sizes}
+    """Return the columns of a table that say what was measured."""
+    columns: dict[str, list[Any]] = {"what": [point.what for point in points]}
+    for name in NAMED:
+        columns[name] = [point.options.get(name) for point in points]
+    columns["options"] = [point.builder_words for point in points]
+    columns["num_bytes"] = [point.num_bytes for point in points]
+    return columns
 
 
 class _StoredPoint(storage.StoredPart):
@@ -613,7 +736,8 @@ class _StoredProfile(storage.StoredFile):
 
 def _profile(stored: _StoredProfile) -> Profile:
     points = []
-    for place, one in enumerate(stored.points):
+    for place, point in enumerate(stored.points):
         with storage.within(f"points[{place}]"):
-            points.append(Point(one.what, one.num_bytes, one.seconds, tuple(map(bool, one.clean)), one.options))
+            clean = tuple(map(bool, point.clean))
+            points.append(Point(point.what, point.num_bytes, point.seconds, clean, point.options))
     return Profile(stored.provenance, stored.protocol, tuple(points))

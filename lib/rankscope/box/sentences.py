@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import groupby, pairwise
+from itertools import pairwise
+from typing import NamedTuple
 
 import attrs
 import numpy as np
@@ -19,14 +20,15 @@ from ..common.units import bytes_words, cell_words, rate_words, three_digits
 from .expected import beside
 from .fit import LinkFit
 from .link_facts import transfers_of
-from .profile import LINKS, NATIVE, PATTERNS, Point, Profile, busbw_factor
+from .profile import LINKS, NATIVE, PATTERNS, Point, Profile
 
 _AS_FAST = 1.05  # as stated in the sentence
 _FAR_UNDER = 0.5  # of the link's rate
 _MOSTLY_BYTES = 5  # a size is large if bandwidth time is this multiple of latency
 _FALLS_TO = 0.7  # of the rate at the size before
 _WIDE = 0.25  # of the median
-_FIT_OFF, _PREDICTED_OFF = 0.10, 0.25
+_FIT_OFF = 0.10  # of the times of sizes held out
+_PREDICTED_OFF = 0.25  # of the measured times, in the median
 _MOST_SIZES = 40  # of an algorithm, used to judge its predictions; a sweep over powers of two has fewer
 _MOST_ODD = 3  # sizes that a sentence names
 
@@ -69,7 +71,7 @@ class MeasuredCollective:
 
 def groups(profile: Profile) -> list[MeasuredCollective]:
     """Return the collectives that were measured, in the order of their first points."""
-    found = []
+    collectives = []
     named = [point for point in profile.points if "algorithm" in point.options]
     for collective in dict.fromkeys(point.what for point in named):
         points = [point for point in named if point.what == collective]
@@ -77,8 +79,8 @@ def groups(profile: Profile) -> list[MeasuredCollective]:
         by_size: dict[int, dict[str, Point]] = {}
         for point in sorted(points, key=lambda point: -point.median_s):  # the fastest comes last, and stays
             by_size.setdefault(point.num_bytes, {})[str(point.options["algorithm"])] = point
-        found.append(MeasuredCollective(collective, dict(sorted(by_size.items()))))
-    return found
+        collectives.append(MeasuredCollective(collective, dict(sorted(by_size.items()))))
+    return collectives
 
 
 def joining(profile: Profile) -> dict[str, LinkFit]:
@@ -86,8 +88,12 @@ def joining(profile: Profile) -> dict[str, LinkFit]:
 
     Raises ValueError if no link was measured, or if the profile does not state its nodes.
     """
-    several = {"inter": len(profile.ranks_per_node) > 1, "intra": max(profile.ranks_per_node) > 1}
-    return {where: profile.best_link(where) for where, there in several.items() if there}
+    links = {}
+    if len(profile.ranks_per_node) > 1:
+        links["inter"] = profile.best_link("inter")
+    if max(profile.ranks_per_node) > 1:
+        links["intra"] = profile.best_link("intra")
+    return links
 
 
 def bounds(profile: Profile, collective: str, num_bytes: int, num_ranks: int | None = None) -> Bounds:
@@ -97,11 +103,15 @@ def bounds(profile: Profile, collective: str, num_bytes: int, num_ranks: int | N
     enough to tell α or not large enough to tell B: a bound must hold.
     """
     fits = list(joining(profile).values()) or [profile.best_link("intra")]
-    if gap := next(filter(None, (fit.gap(num_bytes) for fit in fits)), ""):
-        raise ValueError(f"there is no lower bound: {gap}")
-    alpha_s, rate = min(fit.at(0).alpha_s for fit in fits), max(fit.at(num_bytes).bytes_per_s for fit in fits)
-    number = profile.num_ranks if num_ranks is None else num_ranks
-    return lower_bounds(collective, number, num_bytes, Link(alpha_s, rate), profile.gamma_s_per_byte)
+    for fit in fits:
+        gap = fit.gap(num_bytes)
+        if gap:
+            raise ValueError(f"there is no lower bound: {gap}")
+    alpha_s = min(fit.at(0).alpha_s for fit in fits)
+    rate = max(fit.at(num_bytes).bytes_per_s for fit in fits)
+    if num_ranks is None:
+        num_ranks = profile.num_ranks
+    return lower_bounds(collective, num_ranks, num_bytes, Link(alpha_s, rate), profile.gamma_s_per_byte)
 
 
 def bound_s(profile: Profile, collective: str, num_bytes: int, num_ranks: int | None = None) -> float:
@@ -122,17 +132,27 @@ def expected_got_why(profile: Profile) -> Iterator[str]:
 
 def fastest(profile: Profile) -> Iterator[str]:
     """Which algorithm to use at which sizes; the previous one stays if it is within 5 % or the noise of the fastest."""
-    for group in (group for group in groups(profile) if not group.is_native):
-        chosen: list[tuple[str, int]] = []
+    for group in groups(profile):
+        if group.is_native:
+            continue
+        sizes_by_run: list[tuple[str, list[int]]] = []  # an algorithm, and the sizes for which it stays
         for size, points in group.by_size.items():
-            best = group.fastest(size)
-            last = points.get(chosen[-1][0]) if chosen else None
-            stays = last and (last.median_s <= best.median_s * _AS_FAST or not last.differs(best))
-            point = last if last and stays else best
-            chosen.append((str(point.options["algorithm"]), size))
-        runs = [(name, [size for _, size in run]) for name, run in groupby(chosen, lambda one: one[0])]
-        words = ", ".join(f"{name} {_range(sizes)}" for name, sizes in runs)
+            name = str(group.fastest(size).options["algorithm"])
+            if sizes_by_run and _stays(points.get(sizes_by_run[-1][0]), group.fastest(size)):
+                name = sizes_by_run[-1][0]
+            if sizes_by_run and sizes_by_run[-1][0] == name:
+                sizes_by_run[-1][1].append(size)
+            else:
+                sizes_by_run.append((name, [size]))
+        words = ", ".join(f"{name} {_range(sizes)}" for name, sizes in sizes_by_run)
         yield f"{group.collective}: use {words}; no other is faster by more than 5 % or the noise."
+
+
+def _stays(previous: Point | None, best: Point) -> bool:
+    """Return whether the algorithm of the size before is within 5 % or the noise of the best one."""
+    if previous is None:
+        return False
+    return previous.median_s <= best.median_s * _AS_FAST or not previous.differs(best)
 
 
 def _range(sizes: list[int]) -> str:
@@ -143,24 +163,37 @@ def _range(sizes: list[int]) -> str:
 def against_native(profile: Profile) -> Iterator[str]:
     """Our fastest algorithm compared with the native one, at its best and at its worst size."""
     for group in groups(profile):
-        shares: dict[int, tuple[float, str]] = {}
+        shares: dict[int, _NativeShare] = {}
         for size, points in group.by_size.items():
             ours = [(point.median_s, name) for name, point in points.items() if name != NATIVE]
             if ours and NATIVE in points:
-                shares[size] = (min(ours)[0] / points[NATIVE].median_s, min(ours)[1])
+                seconds, name = min(ours)
+                shares[size] = _NativeShare(seconds / points[NATIVE].median_s, name)
         if shares:
-            least, most = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
-            ends = ((*shares[size], bytes_words(size)) for size in dict.fromkeys([least, most]))
-            words = (f"{name} takes {share:.2f} of native's time at {size}" for share, name, size in ends)
+            ends = dict.fromkeys([min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)])
+            words = []
+            for size in ends:
+                share, name = shares[size]
+                words.append(f"{name} takes {share:.2f} of native's time at {bytes_words(size)}")
             yield f"{group.collective}: {', '.join(words)}."
+
+
+class _NativeShare(NamedTuple):
+    """The time of an algorithm, as a share of native's."""
+
+    share: float
+    algorithm: str
 
 
 def above_the_bound(profile: Profile) -> Iterator[str]:
     """How far the fastest algorithm is above the lower bound, at the smallest and the largest size."""
     for group in groups(profile):
-        ends = {size: bound_s(profile, group.collective, size) for size in (min(group.by_size), max(group.by_size))}
-        times = [(group.fastest(size).median_s / least_s, size) for size, least_s in ends.items() if least_s]
-        words = [f"{many:.2f} times the lower bound at {bytes_words(size)}" for many, size in times]
+        words = []
+        for size in dict.fromkeys([min(group.by_size), max(group.by_size)]):
+            bound = bound_s(profile, group.collective, size)
+            if bound:
+                multiple = group.fastest(size).median_s / bound
+                words.append(f"{multiple:.2f} times the lower bound at {bytes_words(size)}")
         if words:
             yield f"{group.collective}: the fastest takes {', '.join(words)}."
 
@@ -170,9 +203,11 @@ def copies(profile: Profile) -> Iterator[str]:
     for direction, name in (("h2d", "to the GPU"), ("d2h", "to the host")):
         rates = []
         for method in ("pinned_non_blocking", "pageable"):
-            for point in transfers_of(profile, direction, method)[-1:]:  # the largest
-                rate, size = rate_words(point.algbw_bytes_per_s), bytes_words(point.num_bytes)
-                rates.append(f"{rate} with {method.split('_')[0]} memory at {size}")
+            points = transfers_of(profile, direction, method)
+            if points:
+                largest = points[-1]
+                rate = rate_words(largest.algbw_bytes_per_s)
+                rates.append(f"{rate} with {method.split('_')[0]} memory at {bytes_words(largest.num_bytes)}")
         if rates:
             yield f"Copies {name}: {', '.join(rates)}."
 
@@ -195,7 +230,8 @@ def no_prediction(profile: Profile) -> Iterator[str]:
         yield f"Nothing can be predicted: {error}."
         return
     for where, fit in joining(profile).items():
-        if gap := fit.gap(0):
+        gap = fit.gap(0)
+        if gap:
             yield f"Link {where}: {gap}, so predictions by algorithm are guesses, and there is no lower bound."
 
 
@@ -219,24 +255,28 @@ def native_falls_off(profile: Profile) -> Iterator[str]:
     for group in groups(profile) if profile.num_ranks > 1 else []:
         points = [group.by_size[size][NATIVE] for size in group.by_size if NATIVE in group.by_size[size]]
         for before, after in pairwise(points):
-            rates = before.algbw_bytes_per_s, after.algbw_bytes_per_s
-            if rates[1] < _FALLS_TO * rates[0]:
-                factor = busbw_factor(group.collective, profile.num_ranks)
-                words = " to ".join(rate_words(rate * factor) for rate in rates)
+            if after.algbw_bytes_per_s < _FALLS_TO * before.algbw_bytes_per_s:
+                rates = [rate_words(point.busbw_bytes_per_s(profile.num_ranks)) for point in (before, after)]
                 sizes = f"from {bytes_words(before.num_bytes)} to {bytes_words(after.num_bytes)}"
-                yield f"{group.collective}: native drops {sizes}: busbw falls from {words}."
+                yield f"{group.collective}: native drops {sizes}: busbw falls from {rates[0]} to {rates[1]}."
 
 
 def odd_points(profile: Profile) -> Iterator[str]:
     """Sizes at which the native time disagrees with those of its neighbours; see `Curve.odd`."""
-    for what, way in dict.fromkeys((p.what, p.options.get("in_place")) for p in profile.select(algorithm=NATIVE)):
+    ways = dict.fromkeys((point.what, point.options.get("in_place")) for point in profile.select(algorithm=NATIVE))
+    for collective, in_place in ways:
         with suppress(ValueError):  # too few sizes, or measured in several ways
-            odd = sorted(profile.curve(what, way).odd.items(), key=lambda one: -abs(math.log(one[1])))
-            words = [f"{bytes_words(size)} takes {three_digits(times)}×" for size, times in odd]
-            if odd:
-                name = " ".join(filter(None, [what, {True: "in place", False: "out of place", None: ""}[way]]))
-                more = f"; also odd: {count_of(len(odd) - _MOST_ODD, 'more size')}" if len(odd) > _MOST_ODD else ""
-                yield f"{name}: {', '.join(words[:_MOST_ODD])} the time that its neighbours suggest{more}."
+            odd = sorted(profile.curve(collective, in_place).odd.items(), key=lambda item: -abs(math.log(item[1])))
+            if not odd:
+                continue
+            words = [f"{bytes_words(size)} takes {three_digits(times)}×" for size, times in odd[:_MOST_ODD]]
+            name = collective
+            if in_place is not None:
+                name += " in place" if in_place else " out of place"
+            others = ""
+            if len(odd) > _MOST_ODD:
+                others = f"; also odd: {count_of(len(odd) - _MOST_ODD, 'more size')}"
+            yield f"{name}: {', '.join(words)} the time that its neighbours suggest{others}."
 
 
 def few_clean(profile: Profile) -> Iterator[str]:
@@ -283,10 +323,14 @@ def prediction_is_off(profile: Profile) -> Iterator[str]:
         wrong = []
         for name in dict.fromkeys(name for points in group.by_size.values() for name in points):
             points = [points[name] for points in group.by_size.values() if name in points]
-            predicted = ((profile.point_s(point), point) for point in points[:: -(-len(points) // _MOST_SIZES)])
-            off = [seconds / point.median_s - 1 for seconds, point in predicted if seconds is not None]
-            if off and float(np.median(np.abs(off))) > _PREDICTED_OFF:
-                wrong.append(f"{name} ({float(np.median(off)):+.0%})")
+            every = math.ceil(len(points) / _MOST_SIZES)
+            errors = []
+            for point in points[::every]:
+                predicted_s = profile.point_s(point)
+                if predicted_s is not None:
+                    errors.append(predicted_s / point.median_s - 1)
+            if errors and float(np.median(np.abs(errors))) > _PREDICTED_OFF:
+                wrong.append(f"{name} ({float(np.median(errors)):+.0%})")
         if wrong:
             names = f"{', '.join(wrong)} at the median of sizes"
             yield f"{group.collective}: predictions are off for {names}{_cause(profile)}."
@@ -294,9 +338,12 @@ def prediction_is_off(profile: Profile) -> Iterator[str]:
 
 def _cause(profile: Profile) -> str:
     cores = profile.provenance.get("num_cores")
-    if cores and (most := max(profile.ranks_per_node)) > cores:
-        return f", probably because {most} ranks share {count_of(cores, 'core')}"
-    return ""
+    if not cores:
+        return ""
+    most_ranks = max(profile.ranks_per_node)
+    if most_ranks <= cores:
+        return ""
+    return f", probably because {most_ranks} ranks share {count_of(cores, 'core')}"
 
 
 WARNINGS = (

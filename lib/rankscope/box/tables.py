@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -57,30 +57,43 @@ def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]
 
     For a size that was not measured it has the native time, interpolated by its curve.
     """
+    measured = groups(profile)
     for size in sizes:
-        found = [(group, group.by_size[size]) for group in groups(profile) if size in group.by_size]
-        between = None if found else _between_sizes(profile, size)
-        if between and between.row_count:
-            yield between
-        elif not found:
-            known = ", ".join(dict.fromkeys(bytes_words(size) for group in groups(profile) for size in group.by_size))
-            raise ValueError(f"--num-bytes must be a size that was measured ({known or 'none was'}), got {size}")
-        for group, points in found:
-            has_several = any(len(point.seconds) > 1 for point in points.values())
-            spread, clean = (["IQR", "p99"], ["clean"]) if has_several else ([], [])
-            columns = ["algorithm", middle_of(profile), *spread, "busbw", "model", "off", *clean]
-            table = table_of(f"{group.collective}, {bytes_words(size)}", *columns)
-            for place, point in enumerate(sorted(points.values(), key=lambda point: point.median_s)):
-                cells = [_named(point), cell_words(point.median_s)]
-                if has_several:
-                    cells += [cell_words(point.iqr_s), cell_words(point.p99_s)]
-                cells.append(_busbw(profile, point))
-                guess = profile.point_s(point)
-                cells += ["", ""] if guess is None else [cell_words(guess), f"{guess / point.median_s - 1:+.0%}"]
-                if has_several:
-                    cells.append(f"{point.num_clean}/{len(point.seconds)}")
-                table.add_row(*cells, style=_FASTEST if place == 0 else None)
-            yield table
+        at_size = [group for group in measured if size in group.by_size]
+        if not at_size:
+            interpolated = _between_sizes(profile, size)
+            if not interpolated.row_count:
+                every = dict.fromkeys(bytes_words(each) for group in measured for each in group.by_size)
+                known = ", ".join(every) or "none was"
+                raise ValueError(f"--num-bytes must be a size that was measured ({known}), got {size}")
+            yield interpolated
+        for group in at_size:
+            yield _at_size(profile, group, size)
+
+
+def _at_size(profile: Profile, group: MeasuredCollective, size: int) -> Table:
+    """Return every algorithm at a size, the fastest first; with quartiles if there are several iterations."""
+    points = sorted(group.by_size[size].values(), key=lambda point: point.median_s)
+    has_several = any(len(point.seconds) > 1 for point in points)
+    columns = ["algorithm", middle_of(profile), "busbw", "model", "off"]
+    if has_several:
+        columns[2:2] = ["IQR", "p99"]
+        columns.append("clean")
+    table = table_of(f"{group.collective}, {bytes_words(size)}", *columns)
+    for place, point in enumerate(points):
+        cells = [_named(point), cell_words(point.median_s)]
+        if has_several:
+            cells += [cell_words(point.iqr_s), cell_words(point.p99_s)]
+        cells.append(_busbw(profile, point))
+        predicted_s = profile.point_s(point)
+        if predicted_s is None:
+            cells += ["", ""]
+        else:
+            cells += [cell_words(predicted_s), f"{predicted_s / point.median_s - 1:+.0%}"]
+        if has_several:
+            cells.append(f"{point.num_clean}/{len(point.seconds)}")
+        table.add_row(*cells, style=_FASTEST if place == 0 else None)
+    return table
 
 
 def middle_of(profile: Profile) -> str:
@@ -99,7 +112,7 @@ def _between_sizes(profile: Profile, size: int) -> Table:
             seconds = curve.seconds(size)
             busbw = size / seconds * busbw_factor(group.collective, profile.num_ranks)
             times = map(cell_words, (seconds, *curve.interval_s(size)))
-            table.add_row(group.collective, *times, rate_words(busbw) if busbw == busbw else "")
+            table.add_row(group.collective, *times, "" if math.isnan(busbw) else rate_words(busbw))
     return table
 
 
@@ -119,9 +132,10 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
         sizes = [point.num_bytes for point in profile.points]
         printed = count_of(sum(len(point.seconds) for point in profile.points), "time")
         plain, has_warning, warning = source.get("notes", "").partition(WARNING)
-        note = f" ({plain.removesuffix('; ')})" if plain else ""
-        sizes_words = f"{bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
-        yield Text(f"{first}, {source['program']}: {printed}, {sizes_words}{note}")
+        words = f"{first}, {source['program']}: {printed}, {bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
+        if plain:
+            words += f" ({plain.removesuffix('; ')})"
+        yield Text(words)
         if has_warning:
             yield Text(f"{WARNING}{warning}", "yellow")
         yield from _why(beside(profile))
@@ -138,10 +152,15 @@ def predictions(
     one_of("--collective", collective, tuple(ALGORITHMS))
     for name in algorithms or ():
         one_of(f"--algorithm of {collective}", name, tuple(ALGORITHMS[collective]))
-    measured = {group.collective: group.by_size for group in groups(profile)}.get(collective, {})
-    curve, names = None, tuple(algorithms or ALGORITHMS[collective])
-    with contextlib.suppress(ValueError):  # native was not measured, or at too few sizes
-        curve = None if algorithms else profile.curve(collective)
+    measured: Mapping[int, Mapping[str, Point]] = {}
+    for group in groups(profile):
+        if group.collective == collective:
+            measured = group.by_size
+    curve = None
+    if not algorithms:
+        with contextlib.suppress(ValueError):  # native was not measured, or at too few sizes
+            curve = profile.curve(collective)
+    names = tuple(algorithms or ALGORITHMS[collective])
     try:
         profile.cluster()  # raises what is missing, if anything
     except ValueError:
@@ -150,32 +169,65 @@ def predictions(
         names = ()
     for size in sizes:
         rounded = num_elements(collective, size, profile.num_ranks) * ITEM_BYTES
-        rows = [(curve.seconds(rounded), NATIVE)] if curve else []
-        for name in names:
-            try:
-                rows.append((predicted(profile, collective, name, rounded, "ranks").makespan_s, name))
-            except ValueError:  # only algorithms that support this number of ranks
-                if algorithms:
-                    raise
-        least_s = bound_s(profile, collective, rounded) if names else 0.0
         points = measured.get(rounded, {})
-        least = f"; lower bound {cell_words(least_s)}" if least_s else ""
-        title = f"{collective}, {bytes_words(rounded)}{least}"
-        table = table_of(title, "algorithm", "predicted", "×bound", *(["measured", "off"] if points else []))
-        if curve:
+        predicted_s = _predicted_s(profile, collective, names, rounded, points, are_asked_for=bool(algorithms))
+        if curve is not None:
+            predicted_s[NATIVE] = curve.seconds(rounded)
+        bound = bound_s(profile, collective, rounded) if names else 0.0
+        table = _predictions(f"{collective}, {bytes_words(rounded)}", predicted_s, points, bound)
+        if curve is not None:
             low, high = map(cell_words, curve.interval_s(rounded))
             table.caption = f"native: from the curve through the measured sizes; 90 % interval {low} to {high}"
-        for place, (seconds, name) in enumerate(sorted(rows)):
-            point = points.get(name)
-            off = "" if name == NATIVE or not point else f"{seconds / point.median_s - 1:+.0%}"
-            cells = [cell_words(point.median_s), off] if point else []
-            ratio = f"{seconds / least_s:.2f}" if least_s else ""
-            table.add_row(name, cell_words(seconds), ratio, *cells, style=None if place else _FASTEST)
         yield table
 
 
+def _predicted_s(
+    profile: Profile,
+    collective: str,
+    names: Sequence[str],
+    num_bytes: int,
+    measured: Mapping[str, Point],
+    are_asked_for: bool,
+) -> dict[str, float]:
+    """Return the predicted seconds of algorithms, with the builder options of their measured points if there are any.
+
+    An algorithm that does not support the number of ranks raises ValueError if it was asked for.
+    """
+    seconds = {}
+    for name in names:
+        try:
+            if name in measured:
+                timeline = profile.predict(measured[name], detail="ranks")
+            else:
+                timeline = predicted(profile, collective, name, num_bytes, "ranks")
+            seconds[name] = timeline.makespan_s
+        except ValueError:
+            if are_asked_for:
+                raise
+    return seconds
+
+
+def _predictions(title: str, predicted_s: Mapping[str, float], measured: Mapping[str, Point], bound: float) -> Table:
+    """Return a table of predictions, the fastest first, with the measured points of the same size, if there are any."""
+    if bound:
+        title += f"; lower bound {cell_words(bound)}"
+    columns = ["algorithm", "predicted", "×bound"]
+    if measured:
+        columns += ["measured", "off"]
+    table = table_of(title, *columns)
+    ranked = sorted((seconds, name) for name, seconds in predicted_s.items())
+    for place, (seconds, name) in enumerate(ranked):
+        cells = [name, cell_words(seconds), f"{seconds / bound:.2f}" if bound else ""]
+        point = measured.get(name)
+        if point is not None:
+            cells.append(cell_words(point.median_s))
+            cells.append("" if name == NATIVE else f"{seconds / point.median_s - 1:+.0%}")
+        table.add_row(*cells, style=_FASTEST if place == 0 else None)
+    return table
+
+
 def predicted(profile: Profile, collective: str, algorithm: str, num_bytes: int, detail: str = "messages") -> Timeline:
-    """Return the prediction of `Profile.predict` for an algorithm with the builder options used for measuring."""
+    """Return the prediction of `Profile.predict`, with the builder options that a measurement would have."""
     one_of("--collective", collective, tuple(ALGORITHMS))
     one_of(f"--algorithm of {collective}", algorithm, tuple(ALGORITHMS[collective]))
     size = num_elements(collective, num_bytes, profile.num_ranks) * ITEM_BYTES
@@ -203,19 +255,34 @@ def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[Re
     chosen = both if everything else both[both.beyond_noise | (~both.has_spread & is_different)]
     if len(chosen):
         yield _both_times(chosen, middle_of(before), middle_of(after))
-    for letter, profile, other in (("A", before, after), ("B", after, before)):
-        like = is_like(profile, other)
-        box = beside(profile, {"AB"[letter == "A"]: other}) if like else beside(profile)
-        if any(finding.is_fault or letter == "A" for finding in box.findings):
-            yield heading(f"{letter}: expected, got, why")
-            if like and letter == "A":
-                yield from (_beside(box, group) for group in groups(profile) if group.is_native)
-            yield from _why(box)
+    yield from _explained("A", before, after)
+    yield from _explained("B", after, before)
+
+
+def _explained(letter: str, profile: Profile, other: Profile) -> Iterator[RenderableType]:
+    """Yield what explains the performance of one side: always for A, for B only if something is faulty.
+
+    The other side is what it is compared with, if both are alike; else similar machines of the bank.
+    """
+    is_first = letter == "A"
+    are_alike = is_like(profile, other)
+    box = beside(profile)
+    if are_alike:
+        box = beside(profile, {"B" if is_first else "A": other})
+    if not any(finding.is_fault or is_first for finding in box.findings):
+        return
+    yield heading(f"{letter}: expected, got, why")
+    if are_alike and is_first:
+        for group in groups(profile):
+            if group.is_native:
+                yield _beside(box, group)
+    yield from _why(box)
 
 
 def _compared(both: DataFrame) -> Iterator[str]:
     """Yield at how many points of both profiles B is faster and slower, and at how many that cannot be told."""
-    judged, unknown = both[both.has_spread], both[~both.has_spread]
+    judged = both[both.has_spread]
+    unknown = both[~both.has_spread]
     faster = int((judged.beyond_noise & (judged.ratio < 1)).sum())
     slower = int((judged.beyond_noise & (judged.ratio > 1)).sum())
     if len(judged):
@@ -226,8 +293,9 @@ def _compared(both: DataFrame) -> Iterator[str]:
         yield f"Of {count_of(len(judged), 'point')} in both profiles, {counts}; {within or 'none'} {is_are} {noise}."
     if len(unknown):
         points = f"{count_of(len(unknown), 'point')} in both profiles"
-        have, their = ("has", "its") if len(unknown) == 1 else ("have", "their")
-        few = f"{have} fewer than {LEAST_CLEAN} iterations in A or B, so {their} noise is not known"
+        few = f"have fewer than {LEAST_CLEAN} iterations in A or B, so their noise is not known"
+        if len(unknown) == 1:
+            few = f"has fewer than {LEAST_CLEAN} iterations in A or B, so its noise is not known"
         ends = dict.fromkeys([f"{unknown.ratio.min():.2f}", f"{unknown.ratio.max():.2f}"])
         cannot = f"`compare` cannot tell whether B differs there; B/A is {' to '.join(ends)}"
         yield f"{points} {few}: {cannot}. {LEAST_CLEAN} runs of each, imported together, would have a spread."
@@ -239,11 +307,16 @@ def _both_times(chosen: DataFrame, middle: str, other: str) -> Table:
     title = f"{middle.capitalize()} times" if middle == other else f"Times: the {middle} in A, the {other} in B"
     table = table_of(title, "what", "size", "A", "B", "B/A", "")
     for row in chosen.itertuples():
-        mark, style = "", None
+        mark = ""
+        style = None
         if not row.has_spread:
             mark = "?"
+        elif row.beyond_noise and row.ratio > 1:
+            mark = "slower"
+            style = "red"
         elif row.beyond_noise:
-            mark, style = ("slower", "red") if row.ratio > 1 else ("faster", "green")
+            mark = "faster"
+            style = "green"
         times = cell_words(row.before_s, row.after_s), cell_words(row.after_s, row.before_s)
         table.add_row(_what(row), bytes_words(row.num_bytes), *times, f"{row.ratio:.2f}", mark, style=style)
     if not chosen.has_spread.all():
@@ -272,47 +345,74 @@ def _by_size(profile: Profile, group: MeasuredCollective) -> Table:
     table = table_of(group.collective, *columns)
     table.caption = "gain: native's time / our time; ×bound: time / lower bound"
     for size, points in group.by_size.items():
-        best, native = group.fastest(size), points.get(NATIVE)
-        least_s = bound_s(profile, group.collective, size)
+        best = group.fastest(size)
+        native = points.get(NATIVE)
+        bound = bound_s(profile, group.collective, size)
         ours = [point.median_s for name, point in points.items() if name != NATIVE]
-        ratio = native.median_s / min(ours) if native and ours else math.nan
-        style = "green" if ratio > 1 + _CLEAR else "red" if ratio < 1 - _CLEAR else ""
+        gain = Text("")
+        if native is not None and ours:
+            gain = _gain(native.median_s / min(ours))
         table.add_row(
             bytes_words(size),
             _named(best),
             cell_words(best.median_s),
             _busbw(profile, best),
             cell_words(native.median_s) if native else "",
-            Text(f"{ratio:.2f}", style) if ratio == ratio else "",
-            f"{best.median_s / least_s:.2f}" if least_s else "",
+            gain,
+            f"{best.median_s / bound:.2f}" if bound else "",
             f"{best.num_clean}/{len(best.seconds)}",
         )
     return table
 
 
+def _gain(ratio: float) -> Text:
+    """Return native's time by ours, green if we are faster and red if we are slower."""
+    style = ""
+    if ratio > 1 + _CLEAR:
+        style = "green"
+    elif ratio < 1 - _CLEAR:
+        style = "red"
+    return Text(f"{ratio:.2f}", style)
+
+
 def _beside(box: Beside, group: MeasuredCollective) -> Table:
-    """The native times and rates, and those of similar machines of the bank."""
+    """Return the native times and rates, and those of similar machines of the bank."""
     rows = {row.num_bytes: row for row in box.rows if row.collective == group.collective}
-    wire, has_clean = box.wire_bytes_per_s, any(len(p.seconds) > 1 for p in box.profile.select(group.collective))
-    columns = [*(["expected", "share"] if rows else []), *(["of link"] if wire else []), *(["clean"] * has_clean)]
-    table = table_of(f"{group.collective}, {NATIVE}", "size", middle_of(box.profile), "got", *columns)
-    notes = [f"expected: of {box.names}; share: of the slowest"] if rows else []
-    if not rows:
-        notes = [f"the bank has no machine like it{'' if box.gpu else ': its GPUs are not stated'}"]
-    notes += [f"link: {rate_words(wire)} one way, empty below 1 %"] if wire else []
-    table.caption = "; ".join([f"got: busbw; {notes[0]}", *notes[1:]] if notes else ["got: busbw"])
+    wire = box.wire_bytes_per_s
+    has_clean = any(len(point.seconds) > 1 for point in box.profile.select(group.collective))
+    columns = ["size", middle_of(box.profile), "got"]
+    notes = ["got: busbw"]
+    if rows:
+        columns += ["expected", "share"]
+        notes.append(f"expected: of {box.names}; share: of the slowest")
+    elif box.gpu:
+        notes.append("the bank has no machine like it")
+    else:
+        notes.append("the bank has no machine like it: its GPUs are not stated")
+    if wire:
+        columns.append("of link")
+        notes.append(f"link: {rate_words(wire)} one way, empty below 1 %")
+    if has_clean:
+        columns.append("clean")
+    table = table_of(f"{group.collective}, {NATIVE}", *columns)
+    table.caption = "; ".join(notes)
     for size, points in group.by_size.items():
         if NATIVE not in points:
             continue
-        point, row = points[NATIVE], rows.get(size)
+        point = points[NATIVE]
+        row = rows.get(size)
         cells = [bytes_words(size), cell_words(point.median_s), _busbw(box.profile, point)]
-        cells += ([row.expected, f"{row.share:.0%}"] if row else ["", ""]) if rows else []
+        if row is not None:
+            cells += [row.expected, f"{row.share:.0%}"]
+        elif rows:
+            cells += ["", ""]
         if wire:
             of_link = point.busbw_bytes_per_s(box.profile.num_ranks) / wire
             cells.append(f"{of_link:.0%}" if of_link >= _LEAST_SHOWN else "")
-        cells += [f"{point.num_clean}/{len(point.seconds)}"] if has_clean else []
-        style = None if row is None or size < LARGE_BYTES or row.share >= LOW else "red"
-        table.add_row(*cells, style=style)
+        if has_clean:
+            cells.append(f"{point.num_clean}/{len(point.seconds)}")
+        is_slow = row is not None and size >= LARGE_BYTES and row.share < LOW
+        table.add_row(*cells, style="red" if is_slow else None)
     return table
 
 
@@ -327,18 +427,34 @@ def _named(point: Point) -> str:
 
 def _busbw(profile: Profile, point: Point) -> str:
     rate = point.busbw_bytes_per_s(profile.num_ranks)
-    return rate_words(rate) if rate == rate else ""
+    return "" if math.isnan(rate) else rate_words(rate)
 
 
 def _what(row: Any) -> str:
-    place = " out of place" if row.what == "allreduce" and row.in_place is False else ""
-    words = [row.what, *(one for one in (row.algorithm, row.link) if isinstance(one, str)), row.options]
-    return " ".join(filter(None, words)) + place
+    """Return the operation of a row of `compare`, in words."""
+    words = [row.what]
+    for name in (row.algorithm, row.link):
+        if isinstance(name, str):
+            words.append(name)
+    if row.options:
+        words.append(row.options)
+    if row.what == "allreduce" and row.in_place is False:
+        words.append("out of place")
+    return " ".join(words)
 
 
 # ---- copies to and from a GPU
 
-Columns = dict[str, tuple[Callable[[float], str], str, dict[str, Any]]]  # by name: in which words, and which points
+
+class _CopyColumn(NamedTuple):
+    """A column of a table of copies: which points it shows, and their time or rate."""
+
+    in_words: Callable[[float], str]
+    what: str
+    options: Mapping[str, Any]
+
+
+Columns = Mapping[str, _CopyColumn]
 _PLAIN = {"pieces": 1, "both": False}
 _METHODS = {
     "pageable": "pageable",
@@ -349,12 +465,12 @@ _METHODS = {
 }
 _PINNED = {"direction": "h2d", "method": "pinned_non_blocking", **_PLAIN}
 _OTHERS: Columns = {
-    "to GPU": (cell_words, "transfer", _PINNED),
-    "both ways": (cell_words, "transfer", _PINNED | {"both": True}),
-    "in pieces": (cell_words, "transfer", _PINNED | {"pieces": NUM_PIECES}),
-    "on GPU": (cell_words, "transfer", {"direction": "d2d"}),
-    "pin": (cell_words, "pin", {"cached": False}),
-    "cached": (cell_words, "pin", {"cached": True}),
+    "to GPU": _CopyColumn(cell_words, "transfer", _PINNED),
+    "both ways": _CopyColumn(cell_words, "transfer", _PINNED | {"both": True}),
+    "in pieces": _CopyColumn(cell_words, "transfer", _PINNED | {"pieces": NUM_PIECES}),
+    "on GPU": _CopyColumn(cell_words, "transfer", {"direction": "d2d"}),
+    "pin": _CopyColumn(cell_words, "pin", {"cached": False}),
+    "cached": _CopyColumn(cell_words, "pin", {"cached": True}),
 }
 
 
@@ -371,18 +487,26 @@ def copies_tables(profile: Profile) -> Iterator[Table]:
 
 def _methods(direction: str) -> Columns:
     pinned = _PINNED | {"direction": direction}
-    found: Columns = {name: (rate_words, "transfer", pinned | {"method": way}) for name, way in _METHODS.items()}
-    return found | {"call": (cell_words, "transfer_host", pinned)}
+    columns = {}
+    for name, method in _METHODS.items():
+        columns[name] = _CopyColumn(rate_words, "transfer", pinned | {"method": method})
+    columns["call"] = _CopyColumn(cell_words, "transfer_host", pinned)
+    return columns
 
 
-def _copies(profile: Profile, title: str, columns: Columns, caption: str, **copied: Any) -> Iterator[Table]:
-    """Yield a table by size, a column for each kind of copies; nothing where there are no copies at all."""
-    sizes = sorted({point.num_bytes for point in profile.select("transfer", **copied)})
+def _copies(profile: Profile, title: str, columns: Columns, caption: str, **any_copy: Any) -> Iterator[Table]:
+    """Yield a table with a row for each size of the points with the options `any_copy`; nothing if there are none.
+
+    Each column states the options of its own points.
+    """
+    sizes = sorted({point.num_bytes for point in profile.select("transfer", **any_copy)})
+    if not sizes:
+        return
     table = table_of(title, "size", *columns)
     table.caption = caption
     for size in sizes:
-        table.add_row(bytes_words(size), *(_median(profile, size, *column) for column in columns.values()))
-    yield from [table] * bool(sizes)
+        table.add_row(bytes_words(size), *(_median(profile, size, column) for column in columns.values()))
+    yield table
 
 
 def _between_gpus(profile: Profile) -> Table:
@@ -395,11 +519,12 @@ def _between_gpus(profile: Profile) -> Table:
     return table
 
 
-def _median(
-    profile: Profile, num_bytes: int, in_words: Callable[[float], str], what: str, options: Mapping[str, Any]
-) -> str:
-    """The median of the matching point, as time or rate; "" if there is none."""
-    found = profile.select(what, num_bytes, **options)
-    if not found:
+def _median(profile: Profile, num_bytes: int, column: _CopyColumn) -> str:
+    """Return the median of the matching point, as time or rate; "" if there is none."""
+    points = profile.select(column.what, num_bytes, **column.options)
+    if not points:
         return ""
-    return in_words(num_bytes / found[0].median_s if in_words is rate_words else found[0].median_s)
+    seconds = points[0].median_s
+    if column.in_words is rate_words:
+        return rate_words(num_bytes / seconds)
+    return column.in_words(seconds)

@@ -1,4 +1,4 @@
-"""How a command ends early: by Ctrl-C, SIGTERM or SIGHUP, with a message on stderr and nothing left behind."""
+"""The early end of a command, by Ctrl-C, SIGTERM or SIGHUP: a message on stderr, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -19,39 +19,47 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasa
 def interruptible(signals: bool = True, words: Callable[[], str] = str) -> Iterator[None]:
     """Let SIGTERM and SIGHUP end the body as Ctrl-C does, so that a hidden cursor is shown again.
 
-    The exit code is 128 and the signal's number: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, which a process gets
-    when its terminal is closed. `words` are added to the message on stderr. Without `signals`, these two end the
-    process at once, as usual. One that is ignored, as SIGHUP is under nohup, stays ignored.
+    The exit code is 128 plus the signal's number: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, which a process gets
+    when its terminal is closed. `words` returns an addition to the message on stderr. Without `signals`, SIGTERM and
+    SIGHUP end the process at once, as usual. A signal that is ignored, as SIGHUP is under nohup, stays ignored.
     """
     received: int | None = None
 
     def interrupt(number: int, frame: Any) -> None:
         nonlocal received
         received = number
-        handler = signal.getsignal(signal.SIGINT)  # it may be delayed for a moment
-        (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
+        handler = signal.getsignal(signal.SIGINT)  # not that of Python while a part of the code delays interrupts
+        if not callable(handler):
+            handler = signal.default_int_handler
+        handler(signal.SIGINT, frame)
 
-    handles = signals and threading.current_thread() is threading.main_thread()
-    caught = [one for one in _SIGNALS if handles and signal.getsignal(one) is not signal.SIG_IGN]
-    before = {one: signal.signal(one, interrupt) for one in caught}
+    earlier_handlers = {}
+    if signals and threading.current_thread() is threading.main_thread():  # others cannot set handlers
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                earlier_handlers[number] = signal.signal(number, interrupt)
     try:
         yield
     except (KeyboardInterrupt, OSError) as error:
-        # a terminal that is gone cannot be written to: what shows the progress may say so before the signal does
+        # Once the terminal is closed, the progress display may fail to write to it before the signal arrives.
         if received is None and isinstance(error, OSError):
             raise
-        _say("; ".join(filter(None, ["rankscope: interrupted", words()])))
+        message = "rankscope: interrupted"
+        addition = words()
+        if addition:
+            message += f"; {addition}"
+        _print_last(message)
         raise typer.Exit(128 + (received or signal.SIGINT)) from None
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, earlier_handler in earlier_handlers.items():
+            signal.signal(number, earlier_handler)
 
 
-def _say(words: str) -> None:
-    """Show the cursor again and print a line on stderr, where there still is a terminal."""
+def _print_last(message: str) -> None:
+    """Show the cursor again and print a line on stderr, if there still is a terminal."""
     with contextlib.suppress(OSError):
-        # whatever has hidden the cursor may have been just about to know of it, with sys.stderr replaced by its own
+        # A progress display replaces sys.stderr, and may have been interrupted between hiding the cursor and noting it.
         terminal = sys.__stderr__
         if terminal is not None and terminal.isatty():
             print(_SHOW_CURSOR, end="", file=terminal, flush=True)
-        print(words, file=sys.stderr, flush=True)
+        print(message, file=sys.stderr, flush=True)

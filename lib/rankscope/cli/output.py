@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-_WRAPPED = ("what", "claim", "hardware")  # columns that may wrap
+_WRAPPED = ("what", "claim", "hardware")  # columns of words that may wrap
+_WORDS = ("algorithm", "fastest", "profile", "", *_WRAPPED)  # columns of words; the others are of numbers
 
 
 def table_of(title: str, *columns: str) -> Table:
     """Return an empty table with right-aligned numbers."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    made.caption_justify, made.caption_style = "left", "dim"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.caption_justify = "left"
+    table.caption_style = "dim"
     for name in columns:
-        words = name in ("algorithm", "fastest", "profile", *_WRAPPED, "")
-        made.add_column(name, justify="left" if words else "right", no_wrap=name not in _WRAPPED, header_style="dim")
-    return made
+        justify: JustifyMethod = "left" if name in _WORDS else "right"
+        table.add_column(name, justify=justify, no_wrap=name not in _WRAPPED, header_style="dim")
+    return table
 
 
 def marked(lines: Iterable[tuple[str, str]]) -> Table:

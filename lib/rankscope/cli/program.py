@@ -12,9 +12,10 @@ import typer
 from .. import __version__
 from ..common.checks import one_line
 from ..ranks.errors import MachineError
-from .registry import commands
+from .registry import commands, left_out_commands
 
-_EXAMPLES = (  # in the order in which they are used; the help shows those whose command is installed
+# In the order in which they are used. The help shows those whose command is installed.
+_EXAMPLES = (
     ("rankscope profile -o box.json", "measure this machine"),
     ("rankscope import all_reduce.log -o box.json", "or read logs of other programs"),
     ("rankscope show box.json", "what it reaches, and why"),
@@ -58,19 +59,19 @@ for _name, _function in commands().items():
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 2 after an error that the user can fix, stated in one line on stderr.
+    """Run a command and return its exit code. It is 2 after an error that the user can fix, with one line on stderr.
 
-    Such errors are bad input, files, memory, a missing package, and what the machine cannot do (MachineError). Any
-    other exception is a bug of ours and keeps its traceback.
+    Such errors are bad input, files, memory, a missing package, and limits of the machine (MachineError). Any other
+    exception is a bug in rankscope and keeps its traceback.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # α and µ on a terminal that has no such letters
+            stream.reconfigure(errors="replace")  # for a terminal without letters such as α and µ
     try:
         return int(app(words or ["--help"], prog_name="rankscope", standalone_mode=False) or 0)
     except BrokenPipeError:  # the reader has closed the pipe
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for what is still to be flushed
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for output that will still be flushed
         return 1
     except (KeyboardInterrupt, typer.Abort):
         print("rankscope: interrupted", file=sys.stderr)
@@ -91,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not hasattr(error, "format_message"):  # typer's error about an argument
             raise
         message = str(error.format_message())
+        if message.startswith("No such command"):
+            message += _left_out_hint()
     print(f"rankscope: {one_line(' '.join(message.split()))}", file=sys.stderr)
     return 2
 
@@ -104,3 +107,11 @@ def _install_hint(error: ModuleNotFoundError) -> str:
             raise error
     except ModuleNotFoundError as named:
         return str(named)
+
+
+def _left_out_hint() -> str:
+    """Return which modules of commands are left out for a missing package; "" if all are there."""
+    reasons = [f"{module} needs {package}, which is not installed" for module, package in left_out_commands().items()]
+    if not reasons:
+        return ""
+    return f" Commands of these modules are left out: {'; '.join(reasons)}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..common.extensions import check_unclaimed, extensions, import_all
+from ..common.extensions import check_unclaimed, extensions, import_all, left_out
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -33,3 +33,9 @@ def commands() -> dict[str, Callable[..., Any]]:
         for package in extension.commands:
             import_all(package)
     return dict(_COMMANDS)
+
+
+def left_out_commands() -> dict[str, str]:
+    """Return the modules of commands that were left out, each with the package that it needs and that is missing."""
+    packages = tuple(f"{package}." for extension in extensions() for package in extension.commands)
+    return {module: missing for module, missing in left_out().items() if f"{module}.".startswith(packages)}

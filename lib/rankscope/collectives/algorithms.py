@@ -1,7 +1,7 @@
 """`ALGORITHMS`: one record for each algorithm, by collective and name; add your own to it.
 
 Everything else reads these records: `build`, `closed_form`, `best`, the explorers, the figures, and the tests, which
-verify, simulate and execute whatever stands here.
+verify, simulate and execute everything registered here.
 """
 
 from __future__ import annotations
@@ -12,33 +12,57 @@ from inspect import signature
 from typing import Any
 
 from ..cluster import Cluster
-from ..common.checks import one_of
-from ..common.frozen import frozen
+from ..common.checks import function, of_type, one_of, truth, whole
+from ..common.frozen import checked, frozen
 from . import forms
 from .builders import double_tree, exchange, halving, rings, rooted, switch
 from .schedule import COLLECTIVES, Schedule
 
 Builder = Callable[..., Schedule]
+_MOST_AXES = 8  # of a torus; its default shape is found by recursion, an axis at a time
+
+
+def _in_record(field: str, value: Any, check: Callable[..., Any], *limits: Any) -> Any:
+    """Check a field of an `Algorithm`; the error names the record and the field."""
+    return check(f"{field} of Algorithm", value, *limits)
+
+
+def _form(name: str, value: Any) -> Any:
+    return None if value is None else function(name, value, "of Terms and options that returns seconds, or None")
+
+
+def _num_axes(name: str, value: Any) -> int:
+    number = whole(name, value, 0, _MOST_AXES)
+    if number == 1:
+        raise ValueError(f"{name} must be 0, for no shape, or from 2 to {_MOST_AXES}, got 1")
+    return number
 
 
 @frozen
 class Algorithm:
     """One way to do a collective. Calling it builds its schedule: ``algorithm(num_ranks, **options)``.
 
-    `form` is its closed form, a function of `rankscope.collectives.forms`, or None: it is then simulated. `paper` is
-    where it is described. Some algorithms, and some forms, are for powers of two only. What a builder can be asked for
-    follows from its parameters: `shape` (of `num_axes` numbers) and `gpus_per_node` arrange it by the nodes,
-    `num_segments` cuts the buffer, `root` and `counts` are as in MPI.
+    `form` is its closed form, a function of `rankscope.collectives.forms`, or None: it is then simulated. `best` and
+    `closed_form` trust the form of your own record as they trust rankscope's, so compare it with `simulate` first.
+    `paper` is where the algorithm is described. Some algorithms, and some forms, are for powers of two only. What a
+    builder can be asked for follows from its parameters: `shape` (of `num_axes` numbers, at least two) and
+    `gpus_per_node` arrange it by the nodes, `num_segments` cuts the buffer, `root` and `counts` are as in MPI.
+
+    Raises ValueError, which names the field, for a builder or a form that is no function, and for numbers out of range.
+
+    >>> Algorithm(None)
+    Traceback (most recent call last):
+    ValueError: builder of Algorithm must be a function of the number of ranks, got None
     """
 
-    builder: Builder
-    form: forms.Form | None = None
-    paper: str = ""
-    num_axes: int = 0
-    needs_power_of_two: bool = False
-    form_needs_power_of_two: bool = False
-    within_a_node: bool = True
-    across_nodes: bool = True
+    builder: Builder = checked(_in_record, function, "of the number of ranks")
+    form: forms.Form | None = checked(_in_record, _form, default=None)
+    paper: str = checked(_in_record, of_type, str, default="")
+    num_axes: int = checked(_in_record, _num_axes, default=0)
+    needs_power_of_two: bool = checked(_in_record, truth, default=False)
+    form_needs_power_of_two: bool = checked(_in_record, truth, default=False)
+    within_a_node: bool = checked(_in_record, truth, default=True)
+    across_nodes: bool = checked(_in_record, truth, default=True)
 
     def __call__(self, num_ranks: int, **options: Any) -> Schedule:
         return self.builder(num_ranks, **options)
@@ -49,7 +73,7 @@ class Algorithm:
         return tuple(signature(self.builder).parameters)[1:]
 
     def arranged(self, cluster: Cluster) -> dict[str, Any]:
-        """Return the options that arrange it by the cluster's nodes; none where the cluster has only one axis."""
+        """Return the options that arrange it by the cluster's nodes; none if the cluster has only one axis."""
         nodes = cluster.num_nodes
         gpus = cluster.gpus_per_node
         if nodes == 1 or gpus == 1:
@@ -78,7 +102,8 @@ _PAT = "Jeaugey (2025), PAT: a new algorithm for all-gather and reduce-scatter o
 _BARRIER = "Hensgen, Finkel and Manber (1988), Two algorithms for barrier synchronization"
 _MULTIMEM = "NVIDIA's PTX ISA: multimem.ld_reduce and multimem.st"
 
-# What you add here, a record or a plain builder, is verified, drawn, simulated and chosen from like the rest.
+# What you add here is verified, drawn, simulated and chosen from like the rest: a record, or a plain builder, which has
+# no closed form and is built without options.
 ALGORITHMS: dict[str, dict[str, Builder]] = {
     "allreduce": {
         "flat": Algorithm(rooted.flat, forms.flat),
@@ -163,15 +188,21 @@ IN_SWITCH: dict[str, dict[str, Builder]] = {
 def algorithms_of(collective: str) -> dict[str, Algorithm]:
     """Return the algorithms of a collective by name: those of `ALGORITHMS`, and those for a switch that adds.
 
-    A plain builder becomes an `Algorithm` without a closed form.
+    A plain builder becomes an `Algorithm` without a closed form. Raises ValueError for an entry that is neither.
     """
-    return {name: _record(builder) for name, builder in _builders_of(collective).items()}
+    return {name: _record(collective, name, builder) for name, builder in _builders_of(collective).items()}
 
 
 def algorithm_of(collective: str, name: str) -> Algorithm:
     """Return one of `algorithms_of`. Raises ValueError for a name that is not there, naming those that are."""
     builders = _builders_of(collective)
-    return _record(builders[one_of(f"algorithm of {collective}", name, tuple(builders))])
+    one_of(f"algorithm of {collective}", name, tuple(builders))
+    return _record(collective, name, builders[name])
+
+
+def has_record(collective: str, name: str) -> bool:
+    """Return whether an algorithm is registered as an `Algorithm`, which says what it can do, and not as a function."""
+    return isinstance(_builders_of(collective)[name], Algorithm)
 
 
 def _builders_of(collective: str) -> dict[str, Builder]:
@@ -179,10 +210,11 @@ def _builders_of(collective: str) -> dict[str, Builder]:
     return {**ALGORITHMS[collective], **IN_SWITCH.get(collective, {}), **ALGORITHMS[collective]}
 
 
-def _record(builder: Builder) -> Algorithm:
+def _record(collective: str, name: str, builder: Builder) -> Algorithm:
     if isinstance(builder, Algorithm):
         return builder
-    return Algorithm(builder)
+    entry = f"ALGORITHMS[{collective!r}][{name!r}]"
+    return Algorithm(function(entry, builder, "of the number of ranks, or an Algorithm"))
 
 
 _SHIPPED = {collective: algorithms_of(collective) for collective in ALGORITHMS}

@@ -1,12 +1,14 @@
-"""`closed_form` and `lower_bounds` of what a collective takes, in the single-port full-duplex Hockney model.
+"""`closed_form` and `lower_bounds` of the time of a collective, in the single-port full-duplex Hockney model.
 
-The forms themselves, with their sources, stand in `rankscope.collectives.forms`. Bounds: Chan and others (2007),
+The forms themselves, with their sources, are in `rankscope.collectives.forms`. Bounds: Chan and others (2007),
 Collective communication: theory, practice, and experience.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +18,7 @@ from ..cluster import Link
 from ..common.checks import number, of_type, one_of, truth, whole
 from .algorithms import ALGORITHMS, algorithm_of, check_options
 from .forms import NoClosedForm, Terms
-from .schedule import ROOTED
+from .schedule import COLLECTIVES, ROOTED, SUMS
 
 
 def closed_form(
@@ -29,7 +31,7 @@ def closed_form(
     inner: Link | None = None,
     **options: Any,
 ) -> Any:
-    """Return the seconds that the algorithm takes where all ranks are joined by `link`.
+    """Return the seconds that the algorithm takes if all ranks are joined by `link`.
 
     `num_bytes` is each rank's whole buffer, or an array of such sizes; `options` are those of the builder. `inner` is
     the link within a node, for the algorithms that distinguish nodes: the ranks of a node are those along the last axis
@@ -37,28 +39,59 @@ def closed_form(
     whose switch adds (`Cluster.switch_adds`), all others for links alone.
 
     Raises ValueError for an unknown name or option, and NoClosedForm, a ValueError, if no closed form is stated for a
-    registered algorithm or for so many ranks; `simulate` has no such limit.
+    registered algorithm, for so many ranks, or for an option such as `counts`; `simulate` has no such limit.
 
     >>> closed_form("allreduce", "ring", 4, 8.0, Link(alpha_s=1.0, bytes_per_s=2.0))
     12.0
     """
-    n = whole("num_ranks", num_ranks, 1)
+    num_ranks = whole("num_ranks", num_ranks, 1)
     one_of("collective", collective, tuple(ALGORITHMS))
     record = algorithm_of(collective, algorithm)
     form = record.form
     if form is None:
         raise NoClosedForm(f"no closed form is stated for {algorithm} of {collective}: use simulate")
-    if (record.needs_power_of_two or record.form_needs_power_of_two) and n & (n - 1):
-        raise NoClosedForm(f"no closed form is stated for {n} ranks, not a power of two: use simulate")
+    is_power_of_two = num_ranks & (num_ranks - 1) == 0
+    if (record.needs_power_of_two or record.form_needs_power_of_two) and not is_power_of_two:
+        raise NoClosedForm(f"no closed form is stated for {num_ranks} ranks, not a power of two: use simulate")
     size = _sizes(num_bytes)
     gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
-    if collective in ROOTED:  # all ranks being joined alike, it does not matter which is the root
-        whole("root", options.pop("root", 0), 0, n - 1)
-    check_options(collective, algorithm, options, form)
+    if collective in ROOTED:  # all links are equal, so the choice of the root changes no time
+        whole("root", options.pop("root", 0), 0, num_ranks - 1)
+    options = _options_of_form(collective, algorithm, record.builder, form, options)
     of_type("link", link, Link)
-    inner = link if inner is None else of_type("inner", inner, Link)
-    seconds = form(Terms(n, size, link, gamma, inner), **options) + 0 * size
-    return float(seconds) if np.ndim(seconds) == 0 else seconds
+    if inner is None:
+        inner = link
+    else:
+        of_type("inner", inner, Link)
+    seconds = form(Terms(num_ranks, size, link, gamma, inner), **options)
+    return _one_or_array(seconds + 0 * size)  # a form that does not depend on the size returns one number
+
+
+def _options_of_form(
+    collective: str,
+    algorithm: str,
+    builder: Callable[..., Any],
+    form: Callable[..., Any],
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the options that the form takes; raise NoClosedForm if another one is not at the builder's default."""
+    if not options:
+        return {}
+    of_form = signature(form).parameters
+    known = {}
+    for name, value in options.items():
+        if name in of_form:
+            known[name] = value
+            continue
+        check_options(collective, algorithm, [name], builder)
+        if not _are_equal(value, signature(builder).parameters[name].default):
+            raise NoClosedForm(f"no closed form is stated for {algorithm} of {collective} with {name}: use simulate")
+    return known
+
+
+def _are_equal(value: Any, default: Any) -> bool:
+    """Return whether two values are equal, or two arrays or nested lists in their shapes and all elements."""
+    return value is default or np.array_equal(value, default)
 
 
 class Bounds(NamedTuple):
@@ -71,8 +104,7 @@ class Bounds(NamedTuple):
     @property
     def seconds(self) -> Any:
         """The largest of the three."""
-        largest = np.maximum(np.maximum(self.latency_s, self.bandwidth_s), self.adding_s)
-        return float(largest) if np.ndim(largest) == 0 else largest
+        return _one_or_array(np.maximum(np.maximum(self.latency_s, self.bandwidth_s), self.adding_s))
 
 
 def lower_bounds(
@@ -86,36 +118,76 @@ def lower_bounds(
 ) -> Bounds:
     """Return the lower bounds for point-to-point messages, after Chan and others (2007).
 
-    With p ports what depends on all ranks takes ⌈log₍ₚ₊₁₎N⌉ messages in a row. Some rank must bring out, or take in,
-    so many bytes over its p ports: 2(N-1)/N·S for allreduce, S for broadcast and reduce, (N-1)/N·S for the others.
+    With p ports, a result that depends on all ranks takes ⌈log₍ₚ₊₁₎N⌉ messages in a row. Some rank must send or
+    receive a number of bytes over its p ports: 2(N-1)/N·S for allreduce, S for broadcast and reduce, and (N-1)/N·S for
+    the others.
 
-    Where `switch_adds`, one message may carry the sum of all: a single α, no adding, and for allreduce S each way.
+    If `switch_adds`, one message may carry the sum of all ranks: a single α, no adding, and S each way for allreduce.
 
     Raises ValueError for an unknown collective and for numbers out of range.
 
     >>> lower_bounds("allreduce", 4, 8.0, Link(alpha_s=1.0, bytes_per_s=2.0)).seconds
     6.0
     """
-    n = whole("num_ranks", num_ranks, 1)
-    share = (n - 1) / n
-    moved = {"allreduce": 2 * share, "broadcast": float(n > 1), "reduce": float(n > 1), "barrier": 0.0}
-    others = ("reduce_scatter", "scatter", "gather", "allgather", "all_to_all")
-    one_of("collective", collective, (*moved, *others))
+    num_ranks = whole("num_ranks", num_ranks, 1)
+    one_of("collective", collective, COLLECTIVES)
     of_type("link", link, Link)
-    size, gamma = _sizes(num_bytes)[()], number("gamma_s_per_byte", gamma_s_per_byte, 0)
-    many = n if ports is None else whole("ports", ports, 1)
-    adds = share if collective in ("allreduce", "reduce", "reduce_scatter") else 0.0
-    moves = moved.get(collective, share)
+    size = _sizes(num_bytes)[()]  # a number instead of an array of no dimension
+    gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
+    num_ports: float = math.inf
+    receivers_per_message = num_ranks  # without a limit on ports, one step reaches every rank
+    if ports is not None:
+        num_ports = receivers_per_message = whole("ports", ports, 1)
+    buffers_moved = _buffers_moved(collective, num_ranks)
+    buffers_added = 0.0
+    if collective in SUMS:
+        buffers_added = (num_ranks - 1) / num_ranks
     if truth("switch_adds", switch_adds):
-        moves, adds = min(moves, 1.0), 0.0
-    rounds = next(k for k in range(64) if ((n if switch_adds else many) + 1) ** k >= n)
-    bandwidth_s = moves * size * link.beta_s_per_byte / (math.inf if ports is None else many)
-    return Bounds(rounds * link.alpha_s, bandwidth_s, adds * size * gamma)
+        receivers_per_message = num_ranks
+        buffers_moved = min(buffers_moved, 1.0)
+        buffers_added = 0.0
+    num_messages = _messages_in_a_row(num_ranks, receivers_per_message)
+    bandwidth_s = buffers_moved * size * link.beta_s_per_byte / num_ports
+    return Bounds(num_messages * link.alpha_s, bandwidth_s, buffers_added * size * gamma)
+
+
+def _buffers_moved(collective: str, num_ranks: int) -> float:
+    """Return how much some rank must send or receive, as a share of the whole buffer."""
+    share = (num_ranks - 1) / num_ranks  # of the buffer that belongs to the other ranks
+    if collective == "barrier":
+        return 0.0
+    if collective == "allreduce":
+        return 2 * share
+    if collective in ("broadcast", "reduce"):
+        return float(num_ranks > 1)
+    return share
+
+
+def _messages_in_a_row(num_ranks: int, receivers_per_message: int) -> int:
+    """Return the least number of steps after which one rank's data can have reached all of them.
+
+    >>> _messages_in_a_row(9, receivers_per_message=2)
+    2
+    """
+    num_messages = 0
+    reached = 1
+    while reached < num_ranks:
+        reached *= receivers_per_message + 1
+        num_messages += 1
+    return num_messages
 
 
 def _sizes(num_bytes: ArrayLike) -> Any:
+    """Return finite sizes of at least 0 as an array of floats. Raises ValueError for anything else."""
     size = np.asarray(num_bytes)
-    numbers = size.dtype != bool and np.can_cast(size.dtype, float, "same_kind")
-    if not (numbers and np.isfinite(size).all() and (size >= 0).all()):
+    is_numeric = size.dtype != bool and np.can_cast(size.dtype, float, "same_kind")
+    if not is_numeric or not np.isfinite(size).all() or (size < 0).any():
         raise ValueError(f"num_bytes must be finite and at least 0, got {num_bytes!r}")
     return size.astype(float)
+
+
+def _one_or_array(seconds: Any) -> Any:
+    """Return a float for an array of no dimension, and any other array as it is."""
+    if np.ndim(seconds) == 0:
+        return float(seconds)
+    return seconds

@@ -1,10 +1,10 @@
-"""Closed forms of what an algorithm takes, in the single-port full-duplex Hockney model: a function for each.
+"""Closed forms of the time of an algorithm, in the single-port full-duplex Hockney model: a function for each.
 
-N ranks, S bytes in each rank's whole buffer, a message of m bytes α + mβ on both ports, adding mγ. Sources: Thakur,
-Rabenseifner and Gropp (2005), Optimization of collective communication operations in MPICH; Rabenseifner (2004);
-Patarasuk and Yuan (2009); Chan and others (2007), Collective communication: theory, practice, and experience. Where
-texts differ, the test that compares each form with `simulate` decides. `rankscope.collectives.algorithms` says which
-form belongs to which algorithm.
+There are N ranks with S bytes in each rank's whole buffer. A message of m bytes takes α + mβ on both ports, and adding
+it takes mγ. Sources: Thakur, Rabenseifner and Gropp (2005), Optimization of collective communication operations in
+MPICH; Rabenseifner (2004); Patarasuk and Yuan (2009); Chan and others (2007), Collective communication: theory,
+practice, and experience. Where texts differ, the test that compares each form with `simulate` decides.
+`rankscope.collectives.algorithms` says which form belongs to which algorithm.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Form = Callable[..., Any]  # form(terms, **options) → seconds
 
 
 class NoClosedForm(ValueError):
-    """No closed form is stated for this algorithm or this number of ranks; `simulate` has no such limit."""
+    """No closed form is stated for this algorithm, number of ranks or option; `simulate` has no such limit."""
 
 
 class Terms(NamedTuple):
-    """What a formula is made of; `inner` is the link along the last axis of a grid, or within a node."""
+    """The quantities of a formula; `inner` is the link along the last axis of a grid, or within a node."""
 
     num_ranks: int
     num_bytes: Any
@@ -45,16 +45,19 @@ class Terms(NamedTuple):
         return 1 << (self.num_ranks.bit_length() - 1)
 
     @property
-    def rest(self) -> float:
+    def share_of_others(self) -> float:
         """(N-1)/N."""
         return (self.num_ranks - 1) / self.num_ranks
 
     def send(self, num_bytes: Any, times: float = 1, adding: bool = False) -> Any:
-        """So many messages of so many bytes, one after the other, each added up where `adding`."""
-        return times * (self.link.alpha_s + num_bytes * (self.link.beta_s_per_byte + adding * self.gamma))
+        """The seconds of so many messages of so many bytes, one after the other, each added up if `adding`."""
+        per_byte_s = self.link.beta_s_per_byte
+        if adding:
+            per_byte_s += self.gamma
+        return times * (self.link.alpha_s + num_bytes * per_byte_s)
 
     def move(self, share: float, times: int) -> Any:
-        """That share of the buffer over the wire so many times, and added up once."""
+        """The seconds of that share of the buffer over the wire so many times, and added up once."""
         return share * self.num_bytes * (times * self.link.beta_s_per_byte + self.gamma)
 
 
@@ -72,8 +75,10 @@ def binomial_tree(t: Terms) -> Any:
 
 
 def _fold(t: Terms) -> Any:
-    """The whole buffer there and back again, where N is no power of two."""
-    return 0 if t.power == t.num_ranks else t.send(t.num_bytes, adding=True) + t.send(t.num_bytes)
+    """The whole buffer there and back again, if N is not a power of two."""
+    if t.power == t.num_ranks:
+        return 0
+    return t.send(t.num_bytes, adding=True) + t.send(t.num_bytes)
 
 
 def recursive_doubling(t: Terms) -> Any:
@@ -84,32 +89,42 @@ def recursive_doubling(t: Terms) -> Any:
 def halving_doubling(t: Terms) -> Any:
     """2log₂N·α + 2(N-1)/N·Sβ + (N-1)/N·Sγ; other N fold before and unfold after."""
     p = t.power
-    return 2 * (p.bit_length() - 1) * t.link.alpha_s + t.move((p - 1) / p, 2) + _fold(t)
+    num_rounds = p.bit_length() - 1
+    return 2 * num_rounds * t.link.alpha_s + t.move((p - 1) / p, 2) + _fold(t)
 
 
 def ring(t: Terms) -> Any:
     """2(N-1)(α + S/N·β) + (N-1)/N·Sγ."""
-    return 2 * (t.num_ranks - 1) * t.link.alpha_s + t.move(t.rest, 2)
+    return 2 * (t.num_ranks - 1) * t.link.alpha_s + t.move(t.share_of_others, 2)
 
 
 def segmented_ring(t: Terms, num_segments: int = 4) -> Any:
-    """2(N-1)m messages of S/(Nm), σ bytes each; adding shows only where it takes longer than a message, or m is 1.
+    """2(N-1)m messages of σ = S/(Nm) bytes; adding shows only if it takes longer than a message, or if m is 1.
 
-    With one segment it is the ring. With more, either the port is always busy, or, where σγ > α + σβ, the adding of the
-    way round is, and the allgather follows it at one segment's distance.
+    With one segment it is the ring. With more, the port is always busy, or, if σγ > α + σβ, the adding of the first
+    round is always busy, and the allgather follows it at a distance of one segment.
     """
-    n, m = t.num_ranks, whole("num_segments", num_segments, 1)
+    n = t.num_ranks
+    m = whole("num_segments", num_segments, 1)
     if m == 1 or n == 1:
         return ring(t)
-    one, adding = t.send(t.num_bytes / (n * m)), t.num_bytes / (n * m) * t.gamma
-    return np.maximum(2 * (n - 1) * m * one, (2 + (n - 2) * m) * one + (n - 1) * m * adding)
+    message_s = t.send(t.num_bytes / (n * m))
+    adding_s = t.num_bytes / (n * m) * t.gamma
+    port_is_busy_s = 2 * (n - 1) * m * message_s
+    adder_is_busy_s = (2 + (n - 2) * m) * message_s + (n - 1) * m * adding_s
+    return np.maximum(port_is_busy_s, adder_is_busy_s)
 
 
 def _grid(t: Terms, shape: Sequence[int]) -> Any:
-    """Per axis of n ranks, from the last, 2(n-1)α + 2(n-1)/n·sβ + (n-1)/n·sγ, s a 1/n of what it was after each."""
-    seconds, size = 0, t.num_bytes
+    """The sum over the axes, from the last one, of 2(n-1)α + 2(n-1)/n·sβ + (n-1)/n·sγ, for n ranks along the axis.
+
+    s is S along the last axis, and becomes s/n after each axis.
+    """
+    seconds = 0
+    size = t.num_bytes
+    last = len(shape) - 1
     for axis in reversed(range(len(shape))):
-        link = t.inner if axis == len(shape) - 1 else t.link
+        link = t.inner if axis == last else t.link
         seconds = seconds + ring(t._replace(num_ranks=shape[axis], num_bytes=size, link=link))
         size = size / shape[axis]
     return seconds
@@ -138,21 +153,29 @@ def hierarchical_ring(t: Terms, gpus_per_node: int | None = None) -> Any:
 
 
 def double_binary_tree(t: Terms, num_segments: int = 8) -> Any:
-    """For a power of two N from 4 on: 2(log₂N + m) - 3 steps up and as many down, of S/2m bytes; m each for N = 2."""
+    """2(log₂N + m) - 3 steps up and as many down, of S/2m bytes, if N is a power of two from 4; m each for N = 2."""
     m = whole("num_segments", num_segments, 1)
-    steps = {1: 0, 2: m}.get(t.num_ranks, 2 * (t.log + m) - 3)
-    return t.send(t.num_bytes / (2 * m), steps, adding=True) + t.send(t.num_bytes / (2 * m), steps)
+    num_steps = 2 * (t.log + m) - 3
+    if t.num_ranks == 1:
+        num_steps = 0
+    elif t.num_ranks == 2:
+        num_steps = m
+    return t.send(t.num_bytes / (2 * m), num_steps, adding=True) + t.send(t.num_bytes / (2 * m), num_steps)
 
 
 def nvls(t: Terms, num_segments: int = 4) -> Any:
-    """(m+1)α + (2 + (m-1)(1+1/N))·S/m·β where the switch adds: a segment in, m-1 in and out, one out.
+    """(m+1)α + (2 + (m-1)(1+1/N))·S/m·β if the switch adds: a segment in, m-1 in and out, one out.
 
     It adds for three ranks and more. Two send each other half a segment: (m+1)α + Sβ + S/2·γ.
     """
-    n, m = t.num_ranks, whole("num_segments", num_segments, 1)
-    if n < 3:
-        return 0 if n == 1 else (m + 1) * t.link.alpha_s + t.move(0.5, 2)
-    return (m + 1) * t.link.alpha_s + (2 + (m - 1) * (1 + 1 / n)) * t.num_bytes / m * t.link.beta_s_per_byte
+    n = t.num_ranks
+    m = whole("num_segments", num_segments, 1)
+    if n == 1:
+        return 0
+    latency_s = (m + 1) * t.link.alpha_s
+    if n == 2:
+        return latency_s + t.move(0.5, 2)
+    return latency_s + (2 + (m - 1) * (1 + 1 / n)) * t.num_bytes / m * t.link.beta_s_per_byte
 
 
 def nvls_tree(t: Terms, gpus_per_node: int | None = None, num_segments: int = 4) -> Any:
@@ -170,24 +193,30 @@ def nvls_tree(t: Terms, gpus_per_node: int | None = None, num_segments: int = 4)
 
 def halves(t: Terms) -> Any:
     """⌈log₂N⌉ messages that make up (N-1)/N of the buffer."""
-    return t.log * t.link.alpha_s + t.rest * t.num_bytes * t.link.beta_s_per_byte
+    return t.log * t.link.alpha_s + t.share_of_others * t.num_bytes * t.link.beta_s_per_byte
 
 
 def added_halves(t: Terms) -> Any:
-    """The same, with what comes added up."""
-    return t.log * t.link.alpha_s + t.move(t.rest, 1)
+    """The same, with each message added up."""
+    return t.log * t.link.alpha_s + t.move(t.share_of_others, 1)
 
 
 def all_to_all_bruck(t: Terms) -> Any:
-    """⌈log₂N⌉ messages; the k-th carries the blocks whose distance has bit k: S/2 where N is a power of two."""
-    blocks = [sum(away >> k & 1 for away in range(t.num_ranks)) for k in range(t.log)]
-    return sum(t.send(t.num_bytes * count / t.num_ranks) for count in blocks)
+    """⌈log₂N⌉ messages; the k-th carries the blocks whose distance has bit k: S/2 if N is a power of two."""
+    seconds = 0
+    for bit in range(t.log):
+        num_blocks = sum(distance >> bit & 1 for distance in range(t.num_ranks))
+        seconds = seconds + t.send(t.num_bytes * num_blocks / t.num_ranks)
+    return seconds
 
 
 def chain(t: Terms, num_segments: int = 8) -> Any:
-    """N-2+m messages of S/m, one after the other, for the last rank to have all m."""
+    """N-2+m messages of S/m, one after the other, until the last rank has all m."""
     m = whole("num_segments", num_segments, 1)
-    return t.send(t.num_bytes / m, t.num_ranks - 2 + m if t.num_ranks > 1 else 0)
+    num_messages = t.num_ranks - 2 + m
+    if t.num_ranks == 1:
+        num_messages = 0
+    return t.send(t.num_bytes / m, num_messages)
 
 
 def parts(t: Terms) -> Any:
@@ -196,7 +225,7 @@ def parts(t: Terms) -> Any:
 
 
 def added_parts(t: Terms) -> Any:
-    """The same, with what comes added up."""
+    """The same, with each message added up."""
     return t.send(t.num_bytes / t.num_ranks, t.num_ranks - 1, adding=True)
 
 
@@ -206,7 +235,7 @@ def whole_buffers(t: Terms) -> Any:
 
 
 def added_whole_buffers(t: Terms) -> Any:
-    """The same, with what comes added up."""
+    """The same, with each message added up."""
     return t.send(t.num_bytes, t.num_ranks - 1, adding=True)
 
 
@@ -216,7 +245,7 @@ def tree(t: Terms) -> Any:
 
 
 def added_tree(t: Terms) -> Any:
-    """The same, with what comes added up."""
+    """The same, with each message added up."""
     return t.send(t.num_bytes, t.log, adding=True)
 
 
@@ -227,7 +256,7 @@ def scatter_allgather(t: Terms) -> Any:
 
 def reduce_scatter_gather(t: Terms) -> Any:
     """2log₂N messages that make up 2(N-1)/N of the buffer, half of it added up."""
-    return 2 * t.log * t.link.alpha_s + t.move(t.rest, 2)
+    return 2 * t.log * t.link.alpha_s + t.move(t.share_of_others, 2)
 
 
 def latencies(t: Terms) -> Any:

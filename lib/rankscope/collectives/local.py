@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,14 +24,16 @@ OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor | None]:
-    """Return what each rank has after the collective: a new tensor, or None where it gets nothing.
+    """Return what each rank has after the collective: a new tensor, or None for a rank that gets nothing.
 
-    `tensors` holds what each rank passes, one shape, dtype and device for all. As in MPI, scatter and reduce_scatter
-    take whole buffers and return each rank its own run; gather and allgather take own runs and return whole buffers;
-    all_to_all takes and returns one run for each rank; broadcast and scatter read the root's tensor only. Runs of whole
-    rows keep the other dimensions, and are flat elsewhere. `op` is sum, avg, min, max or prod, in the dtype given.
+    `tensors` has the tensor that each rank passes, all of one shape, dtype and device. As in MPI, scatter and
+    reduce_scatter take whole buffers and return each rank its own run; gather and allgather take own runs and return
+    whole buffers; all_to_all takes and returns one run for each rank; broadcast and scatter read the root's tensor
+    only. Runs of whole rows keep the other dimensions, and other runs are flat. `op` is sum, avg, min, max or prod, in
+    the dtype of the tensors.
 
-    The flattened elements are cut into chunks as evenly as can be, or by the schedule's weights, which then count them.
+    The flattened elements are cut into chunks as evenly as possible, or by the schedule's weights, which then count
+    them.
 
     Raises ScheduleError for a schedule that does not `verify`, and ValueError for tensors and an op that do not fit it.
 
@@ -44,7 +47,7 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     """
     of_type("schedule", schedule, Schedule)
     one_of("op", op, tuple(OPS))
-    tensors = _alike(schedule, tensors)
+    tensors = _checked_tensors(schedule, tensors)
     if schedule.collective in SUMS:
         check_op(op, tensors[0])
     for rank, tensor in enumerate(tensors):
@@ -53,27 +56,46 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     verify(schedule)
     if schedule.collective == "barrier":
         return [None] * schedule.num_ranks
-    held: list[dict[int, Tensor]] = []  # for each rank the chunks that it has
-    for tensor, chunks in zip(tensors, schedule.given(), strict=True):
-        run, flat = np.flatnonzero(chunks).tolist(), tensor.detach().reshape(-1)
-        start = ends[run[0]] if run else 0
-        held.append({chunk: flat[ends[chunk] - start : ends[chunk + 1] - start] for chunk in run})
+    chunks_of = _chunks_at_the_start(schedule, tensors, ends)
+    combine = OPS[op]
     for step in schedule.steps():
-        rows = list(zip(*(column.tolist() for column in step.by_chunk()), strict=True))
-        sent = [held[src][chunk] for src, _, chunk, _, _ in rows]  # all is read before anything is written
-        for (_, dst, chunk, _, reduce), new in zip(rows, sent, strict=True):
-            held[dst][chunk] = OPS[op](held[dst][chunk], new) if reduce else new
+        transfers = list(zip(*(column.tolist() for column in step.by_chunk()), strict=True))
+        sent = [chunks_of[src][chunk] for src, _, chunk, _, _ in transfers]  # before anything of the step is written
+        for (_, dst, chunk, _, reduce), received in zip(transfers, sent, strict=True):
+            if reduce:
+                chunks_of[dst][chunk] = combine(chunks_of[dst][chunk], received)
+            else:
+                chunks_of[dst][chunk] = received
+    divide = op == "avg" and schedule.collective in SUMS
     results: list[Tensor | None] = []
-    for chunks, own in zip(schedule.wanted(), held, strict=True):
-        whole = torch.cat([own[chunk] for chunk in np.flatnonzero(chunks).tolist()]) if chunks.any() else None
-        if whole is not None and op == "avg" and schedule.collective in SUMS:
-            whole = whole / schedule.num_ranks
-        results.append(whole if whole is None else whole.reshape(shape_of(schedule, tensors[0], ends, whole.numel())))
+    for chunks, is_wanted in zip(chunks_of, schedule.wanted(), strict=True):
+        if not is_wanted.any():
+            results.append(None)
+            continue
+        result = torch.cat([chunks[chunk] for chunk in np.flatnonzero(is_wanted).tolist()])
+        if divide:
+            result = result / schedule.num_ranks
+        results.append(result.reshape(shape_of(schedule, tensors[0], ends, result.numel())))
     return results
 
 
+def _chunks_at_the_start(schedule: Schedule, tensors: list[Tensor], ends: list[int]) -> list[dict[int, Tensor]]:
+    """Return for each rank the chunks that it passes, by number; a rank's tensor begins with its first one."""
+    chunks_of = []
+    for tensor, is_given in zip(tensors, schedule.given(), strict=True):
+        flat = tensor.detach().reshape(-1)
+        chunks = {}
+        start = None
+        for chunk in np.flatnonzero(is_given).tolist():
+            if start is None:
+                start = ends[chunk]
+            chunks[chunk] = flat[ends[chunk] - start : ends[chunk + 1] - start]
+        chunks_of.append(chunks)
+    return chunks_of
+
+
 def check_counts(schedule: Schedule, rank: int, num_elements: int) -> None:
-    """Raise ValueError where the schedule has weights, and a rank passes another number of elements than they say."""
+    """Raise ValueError if the schedule has weights and a rank passes another number of elements than they say."""
     if schedule.weights is None:
         return
     chunks = schedule.given()[rank]
@@ -82,22 +104,28 @@ def check_counts(schedule: Schedule, rank: int, num_elements: int) -> None:
         raise ValueError(f"rank {rank} must pass the {count} elements that the counts add up to, got {num_elements}")
 
 
-def _alike(schedule: Schedule, given: Iterable[Tensor]) -> list[Tensor]:
-    """The tensors, if they are one per rank and of one kind."""
-    tensors = several("tensors", given, "one per rank")
+def _checked_tensors(schedule: Schedule, values: Any) -> list[Tensor]:
+    """Return the tensors as a list if they are one per rank, and equal in shape, dtype and device."""
+    tensors: list[Tensor] = several("tensors", values, "one per rank")
     if len(tensors) != schedule.num_ranks:
         raise ValueError(f"tensors must be {schedule.num_ranks}, one per rank, got {len(tensors)}")
-    unlike = schedule.weights is not None and schedule.collective in (*RUNS_IN, "all_to_all")
-    skip = 1 if unlike else 0  # runs may differ in length
-    names = ("shape except in the first dimension" if skip else "shape", "dtype", "device")
+    runs_may_differ = schedule.weights is not None and schedule.collective in (*RUNS_IN, "all_to_all")
     for rank, tensor in enumerate(tensors):
         if not isinstance(tensor, Tensor):
             raise ValueError(f"tensors must be torch tensors, got {tensor!r} for rank {rank}")
-        pairs = ((tuple(t.shape)[skip:], t.dtype, t.device) for t in (tensors[0], tensor))
-        for name, first, mine in zip(names, *pairs, strict=True):
-            if first != mine:
-                raise ValueError(f"tensors must be of one {name}, got {first} for rank 0 and {mine} for rank {rank}")
+        first = tensors[0]
+        if runs_may_differ:
+            _check_equal("shape except in the first dimension", tuple(first.shape)[1:], tuple(tensor.shape)[1:], rank)
+        else:
+            _check_equal("shape", tuple(first.shape), tuple(tensor.shape), rank)
+        _check_equal("dtype", first.dtype, tensor.dtype, rank)
+        _check_equal("device", first.device, tensor.device, rank)
     return tensors
+
+
+def _check_equal(name: str, of_rank_0: Any, of_rank: Any, rank: int) -> None:
+    if of_rank_0 != of_rank:
+        raise ValueError(f"tensors must be of one {name}, got {of_rank_0} for rank 0 and {of_rank} for rank {rank}")
 
 
 def check_op(op: str, tensor: Tensor) -> None:
@@ -109,12 +137,17 @@ def check_op(op: str, tensor: Tensor) -> None:
 
 
 def shape_of(schedule: Schedule, tensor: Tensor, ends: list[int], num_elements: int) -> tuple[int, ...]:
-    """Return the shape of a result: as passed, or whole rows of it, or flat where a run's end falls within a row."""
+    """Return the shape of a result: as passed, or whole rows of it, or flat if a run ends within a row."""
     passed = tuple(tensor.shape)
-    if schedule.collective not in (*RUNS_IN, *RUNS_OUT) and num_elements == math.prod(passed):
+    is_whole = schedule.collective not in (*RUNS_IN, *RUNS_OUT)
+    if is_whole and num_elements == math.prod(passed):
         return passed
-    row = math.prod(passed[1:])
-    each = 1 if schedule.collective == "all_to_all" else schedule.num_chunks // schedule.num_ranks
-    if not passed or not row or any(end % row for end in ends[::each]):
+    row_elements = math.prod(passed[1:])
+    if not passed or row_elements == 0:
         return (num_elements,)
-    return (num_elements // row, *passed[1:])
+    chunks_per_run = schedule.num_chunks // schedule.num_ranks
+    if schedule.collective == "all_to_all":
+        chunks_per_run = 1
+    if any(end % row_elements for end in ends[::chunks_per_run]):
+        return (num_elements,)
+    return (num_elements // row_elements, *passed[1:])

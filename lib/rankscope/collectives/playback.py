@@ -1,6 +1,8 @@
-"""`Playback`: what every rank holds, and what is on its way, at any moment of a simulated schedule."""
+"""`Playback`: the chunks of every rank, and the messages on their way, at any moment of a simulated schedule."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import attrs
 import numpy as np
@@ -14,18 +16,20 @@ from .schedule import MOVES, Ints, Schedule
 from .simulate import Seconds, messages, simulate
 from .verify import verify
 
-_MOST_SEGMENTS = 4
+_MOST_SEGMENTS = 4  # more make chunks too small to be seen
+MOST_CELLS = 4096  # ranks × chunks: more cannot be told from one another
+MOST_MESSAGES = 5000  # likewise
 Bools = NDArray[np.bool_]
-MOST_CELLS, MOST_MESSAGES = 4096, 5000  # ranks × chunks, and what is sent: more cannot be told from one another
 
 
 @attrs.frozen(eq=False)
 class Playback:
     """A schedule with the times of its messages, on one cluster and at one size; `playback` makes it.
 
-    A row per message: it leaves `src` at `start_s`, has arrived at `dst` at `end_s`, and has been added up, or replaced
-    what was there, at `done_s`. A row per chunk of a message, in the order in which they take effect: `message` is the
-    message it belongs to, `carries` the number of shares in it, `leaves` that in the receiver's chunk afterwards.
+    The columns from `src` to `done_s` have a row per message: it leaves `src` at `start_s`, has arrived at `dst` at
+    `end_s`, and at `done_s` has been added up or has replaced the receiver's chunks. The columns from `message` on have
+    a row per chunk of a message, in the order in which they take effect: `message` is the message that it belongs to,
+    `carries` the number of shares in it, and `leaves` the number in the receiver's chunk afterwards.
     """
 
     schedule: Schedule
@@ -45,26 +49,29 @@ class Playback:
 
     @property
     def finish_s(self) -> float:
-        """When the last message has taken effect; 0 where there is none."""
+        """When the last message has taken effect; 0 if there is none."""
         return float(self.done_s.max(initial=0.0))
 
     @property
     def all_shares(self) -> int:
-        """How many shares a finished chunk has: one from each rank where ranks add up, and else 1."""
-        return 1 if self.schedule.collective in MOVES else self.schedule.num_ranks
+        """How many shares a finished chunk has: one from each rank if ranks add up, otherwise 1."""
+        if self.schedule.collective in MOVES:
+            return 1
+        return self.schedule.num_ranks
 
     def held(self, at_s: float) -> Ints:
         """Return how many shares are in each chunk of each rank at this time, of shape (num_ranks, num_chunks).
 
         A message counts from its `done_s` on. Raises ValueError for a time that is not a finite number.
         """
-        rows = self.message[: np.searchsorted(self.done_s[self.message], number("at_s", at_s), side="right")]
-        found = self.schedule.given().astype(np.int64)
-        found[self.dst[rows], self.chunk[: rows.size]] = self.leaves[: rows.size]  # of equal places the last one stays
-        return found
+        num_rows = np.searchsorted(self.done_s[self.message], number("at_s", at_s), side="right")
+        shares = self.schedule.given().astype(np.int64)
+        receivers = self.dst[self.message[:num_rows]]
+        shares[receivers, self.chunk[:num_rows]] = self.leaves[:num_rows]  # of equal places the last one stays
+        return shares
 
     def finished(self, at_s: float) -> Bools:
-        """Return which chunks of which ranks are what the collective promises there, of the same shape as `held`."""
+        """Return which chunks of which ranks are final and wanted there, of the same shape as `held`."""
         return np.asarray(self.schedule.wanted() & (self.held(at_s) == self.all_shares))
 
     def on_the_way(self, at_s: float) -> Ints:
@@ -73,11 +80,11 @@ class Playback:
 
 
 def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback:
-    """Return when each message of the schedule starts, arrives and takes effect, as `simulate` has it, and with what.
+    """Return when each message of the schedule starts, arrives and takes effect by `simulate`, and what it carries.
 
-    `num_bytes` is each rank's whole buffer. Raises ScheduleError for a schedule that does not `verify`, and ValueError
-    for a barrier, which moves no data, for more than 4,096 chunks over all ranks or 5,000 messages, and for what
-    `simulate` refuses.
+    `num_bytes` is each rank's whole buffer. Raises ScheduleError for a schedule that does not `verify`. Raises
+    ValueError for a barrier, which moves no data, for more than 4,096 chunks over all ranks or 5,000 messages, and for
+    inputs that `simulate` rejects.
 
     >>> from ..cluster import Link
     >>> from . import ALGORITHMS
@@ -90,46 +97,89 @@ def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback
     cells = schedule.num_ranks * schedule.num_chunks
     if cells > MOST_CELLS:
         raise ValueError(f"a player shows at most {MOST_CELLS} chunks, ranks × chunks, got {cells}: take fewer ranks")
-    if (sent := verify(schedule).num_messages) > MOST_MESSAGES:
-        raise ValueError(f"a player shows at most {MOST_MESSAGES} messages, got {sent}: take fewer ranks or segments")
+    num_messages = verify(schedule).num_messages
+    if num_messages > MOST_MESSAGES:
+        raise ValueError(
+            f"a player shows at most {MOST_MESSAGES} messages, got {num_messages}: take fewer ranks or segments"
+        )
     timeline = simulate(schedule, num_bytes, cluster, detail="messages")
-    message, step, src, dst, chunk, adds, carries = _sent(schedule)
-    start_s, end_s = timeline.select(kind="send").start_s, timeline.select(kind="send").stop_s
-    done_s, adding = timeline.select(kind="receive").stop_s.copy(), timeline.select(kind="reduce")
+    sends = timeline.select(kind="send")
+    done_s = timeline.select(kind="receive").stop_s.copy()
+    adding = timeline.select(kind="reduce")  # a span for each message that has bytes to add
+    chunks = _sent_chunks(schedule)
     if len(adding):
-        done_s[np.bincount(message, schedule.chunk_bytes(num_bytes)[chunk] * adds) > 0] = adding.stop_s
-    _, first = np.unique(message, return_index=True)
-    of_messages = src[first], dst[first], step[first], np.bincount(message, adds) > 0, start_s, end_s, done_s
-    order = np.lexsort((step, done_s[message]))
-    message, dst, chunk, adds, carries = (column[order] for column in (message, dst, chunk, adds, carries))
-    leaves, now = np.empty_like(carries), schedule.given().astype(np.int64)
-    for row, (to, which, added, shares) in enumerate(
-        zip(dst.tolist(), chunk.tolist(), adds.tolist(), carries.tolist(), strict=True)
-    ):
-        now[to, which] = leaves[row] = shares + now[to, which] * added
-    return Playback(schedule, float(num_bytes), cluster.gpus_per_node, *of_messages, message, chunk, carries, leaves)
+        added_bytes = np.bincount(chunks.message, schedule.chunk_bytes(num_bytes)[chunks.chunk] * chunks.reduce)
+        done_s[added_bytes > 0] = adding.stop_s
+
+    _, first = np.unique(chunks.message, return_index=True)  # chunk of each message
+    order = np.lexsort((chunks.step, done_s[chunks.message]))
+    in_order = _SentChunks(*(column[order] for column in chunks))
+    return Playback(
+        schedule=schedule,
+        num_bytes=float(num_bytes),
+        gpus_per_node=cluster.gpus_per_node,
+        src=chunks.src[first],
+        dst=chunks.dst[first],
+        step=chunks.step[first],
+        reduce=np.bincount(chunks.message, chunks.reduce) > 0,
+        start_s=sends.start_s,
+        end_s=sends.stop_s,
+        done_s=done_s,
+        message=in_order.message,
+        chunk=in_order.chunk,
+        carries=in_order.carries,
+        leaves=_shares_left(schedule, in_order),
+    )
 
 
-def _sent(schedule: Schedule) -> Ints:
-    """Columns with a row per chunk of a message: message, step, sender, receiver, chunk, whether it is added, and how
-    many shares it has when it is sent: all transfers of a step read what was there before."""
-    now, columns, num_messages = schedule.given().astype(np.int64), [np.empty((7, 0), dtype=np.int64)], 0
+class _SentChunks(NamedTuple):
+    """Columns with a row per chunk of a message; `carries` is how many shares it has when it is sent."""
+
+    message: Ints
+    step: Ints
+    src: Ints
+    dst: Ints
+    chunk: Ints
+    reduce: Ints
+    carries: Ints
+
+
+def _sent_chunks(schedule: Schedule) -> _SentChunks:
+    """Return the chunks of all messages; all transfers of a step read the shares from before the step."""
+    num_shares = schedule.given().astype(np.int64)  # of how many ranks a chunk is the sum, by rank and chunk
+    tables = [np.empty((len(_SentChunks._fields), 0), dtype=np.int64)]
+    num_messages = 0  # of the steps before
     for nth, step in enumerate(schedule.steps()):
         src, dst, chunk, _, reduce = step.by_chunk()
-        message, first = messages(schedule.num_ranks, src, dst)
-        shares = now[src, chunk]
-        columns.append(np.array([num_messages + message, np.full_like(src, nth), src, dst, chunk, reduce, shares]))
-        num_messages += first.size
-        now[dst[~reduce], chunk[~reduce]] = shares[~reduce]
-        np.add.at(now, (dst[reduce], chunk[reduce]), shares[reduce])
-    return np.concatenate(columns, axis=1)
+        message_in_step, first_of_message = messages(schedule.num_ranks, src, dst)
+        message = num_messages + message_in_step
+        carries = num_shares[src, chunk]
+        tables.append(np.array([message, np.full_like(src, nth), src, dst, chunk, reduce, carries]))
+        num_messages += len(first_of_message)
+        num_shares[dst[~reduce], chunk[~reduce]] = carries[~reduce]
+        np.add.at(num_shares, (dst[reduce], chunk[reduce]), carries[reduce])
+    return _SentChunks(*np.concatenate(tables, axis=1))
+
+
+def _shares_left(schedule: Schedule, chunks: _SentChunks) -> Ints:
+    """Return how many shares the receiver's chunk has after each row; rows are in the order of time."""
+    shares = schedule.given().astype(np.int64)
+    leaves = np.empty_like(chunks.carries)
+    columns = (chunks.dst.tolist(), chunks.chunk.tolist(), chunks.reduce.tolist(), chunks.carries.tolist())
+    for row, (dst, chunk, reduce, carries) in enumerate(zip(*columns, strict=True)):
+        if reduce:
+            shares[dst, chunk] += carries
+        else:
+            shares[dst, chunk] = carries
+        leaves[row] = shares[dst, chunk]
+    return leaves
 
 
 def playback_of(collective: str, algorithm: str, num_bytes: float, cluster: Cluster) -> Playback:
     """Return the playback of an algorithm by its name, with the options with which it is fastest on this cluster.
 
-    It cuts chunks into at most 4 segments, so that each can be seen. Raises ValueError for an unknown name, for what
-    does not exist for so many ranks, and for what `playback` refuses.
+    It cuts chunks into at most 4 segments, so that each can be seen. Raises ValueError for an unknown name, for an
+    algorithm that does not exist for so many ranks, and for inputs that `playback` rejects.
     """
     whole("num_ranks of cluster", of_type("cluster", cluster, Cluster).num_ranks, 1, MOST_CELLS)
     options = dict(best(num_bytes, cluster, collective, [algorithm]).candidates[0].options)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import count_of, function, number, one_line, one_of, whole
-from ..common.frozen import checked, each, frozen, optional
+from ..common.frozen import checked, each, fields_of, frozen, optional
 
 Ints = NDArray[np.int64]
 
@@ -21,9 +21,12 @@ SUMS = ("allreduce", "reduce", "reduce_scatter")  # each rank has a share in eve
 MOVES = ("broadcast", "scatter", "gather", "allgather", "all_to_all")  # each chunk comes from one rank
 COLLECTIVES = (*SUMS, *MOVES, "barrier")
 ROOTED = ("reduce", "broadcast", "scatter", "gather")
-RUNS_IN, RUNS_OUT = ("gather", "allgather"), ("scatter", "reduce_scatter")  # a rank passes, or gets, only its own run
-MOST_RANKS, MOST_CHUNKS = 1 << 16, 1 << 26  # a column of all chunks takes 512 MiB
-MOST_SEGMENTS, MOST_LAG = 1 << 16, 1 << 10  # more than any schedule gains by
+RUNS_IN = ("gather", "allgather")  # a rank passes only its own run of chunks
+RUNS_OUT = ("scatter", "reduce_scatter")  # a rank gets only its own run of chunks
+MOST_RANKS = 1 << 16
+MOST_CHUNKS = 1 << 26  # a column of all chunks takes 512 MiB
+MOST_SEGMENTS = 1 << 16  # more than any schedule gains by
+MOST_LAG = 1 << 10  # likewise
 MOST_KEPT = 1 << 13  # rows of a result that is kept in the cache of a schedule
 
 
@@ -34,28 +37,31 @@ def turns(keys: Ints) -> Ints:
     [0, 0, 1, 2]
     """
     order = np.argsort(keys, kind="stable")
-    ordered, found = keys[order], np.empty_like(keys)
-    found[order] = np.arange(keys.size) - np.searchsorted(ordered, ordered)
-    return found
+    ordered = keys[order]
+    num_before = np.empty_like(keys)
+    num_before[order] = np.arange(keys.size) - np.searchsorted(ordered, ordered)
+    return num_before
 
 
 class ScheduleError(ValueError):
-    """A schedule that does not do what its collective promises; `step`, `rank`, `chunk` say where, or are None."""
+    """A schedule that does not compute the result of its collective; `step`, `rank`, `chunk` say where, or are None."""
 
     def __init__(
         self, message: str, step: int | None = None, rank: int | None = None, chunk: int | None = None
     ) -> None:
         super().__init__(one_line(message))
-        self.step, self.rank, self.chunk = step, rank, chunk
+        self.step = step
+        self.rank = rank
+        self.chunk = chunk
 
 
 class Step(NamedTuple):
-    """The transfers of one step as columns, an entry a transfer.
+    """The transfers of one step as columns, with an entry per transfer.
 
-    Chunks `chunk` … `chunk + num_chunks - 1` go from `src` to `dst`, which adds them to its own where `reduce` is set
-    and replaces its own elsewhere.
+    Chunks `chunk` … `chunk + num_chunks - 1` go from `src` to `dst`, which adds them to its own if `reduce` is set, and
+    otherwise replaces its own.
 
-    All transfers of a step read what was there before it. Those between the same two ranks are one message.
+    All transfers of a step read the chunks from before the step. Those between the same two ranks are one message.
     """
 
     src: Ints
@@ -95,8 +101,8 @@ class Step(NamedTuple):
 class Phase:
     """`num_steps` steps in which the same ranks send to the same ranks; only the chunks change.
 
-    `chunk` is a column, or a function from the step within the phase to one, called only when somebody asks: costing a
-    schedule needs the routes and not the chunks.
+    `chunk` is a column, or a function from the step within the phase to one. It is called only for a step whose chunks
+    are needed; the cost of a schedule often depends only on which ranks send to which.
     """
 
     def __init__(
@@ -110,12 +116,16 @@ class Phase:
     ) -> None:
         self._chunk = chunk
         self.num_steps = whole("num_steps", num_steps, 0)
-        first = 0 if callable(chunk) else chunk
+        first: ArrayLike = 0
+        if not callable(chunk):
+            first = chunk
         self.src, self.dst, _, self.num_chunks, self.reduce = Step.of(src, dst, first, num_chunks, reduce)
 
     def step(self, number: int) -> Step:
         """Return the step of this number, from 0 within the phase."""
-        chunk = self._chunk(number) if callable(self._chunk) else self._chunk
+        chunk = self._chunk
+        if callable(chunk):
+            chunk = chunk(number)
         return Step.of(self.src, self.dst, chunk, self.num_chunks, self.reduce)
 
 
@@ -127,9 +137,9 @@ def _name(field: str, value: Any) -> str:
 
 @attrs.frozen(eq=False)
 class Traffic:
-    """Of one collective: `link_bytes[src, dst]`, how many messages there are, and each rank's `peak_buffer_bytes`.
+    """The traffic of one collective: `link_bytes[src, dst]`, the number of messages, and each rank's peak memory.
 
-    The peak counts the chunks that a rank holds and one message for each step of lag that comes in to be added. A chunk
+    The peak counts the chunks that a rank has and, for each step of lag, one message that arrives to be added. A chunk
     that has been passed on and is not part of the rank's result is freed.
     """
 
@@ -139,7 +149,7 @@ class Traffic:
 
     @property
     def sent_bytes(self) -> NDArray[np.float64]:
-        """What each rank sends."""
+        """The bytes that each rank sends."""
         return np.asarray(self.link_bytes.sum(axis=1))
 
 
@@ -170,10 +180,13 @@ class Schedule:
 
     def __attrs_post_init__(self) -> None:
         whole("root", self.root, 0, self.num_ranks - 1)
-        each = self.num_ranks if self.collective in (*RUNS_IN, *RUNS_OUT) else 1
-        each = self.num_ranks**2 if self.collective == "all_to_all" else each
-        if self.num_chunks % each:
-            raise ValueError(f"num_chunks of {self.collective} must be a multiple of {each}, got {self.num_chunks}")
+        num_runs = 1
+        if self.collective in (*RUNS_IN, *RUNS_OUT):
+            num_runs = self.num_ranks
+        elif self.collective == "all_to_all":
+            num_runs = self.num_ranks**2
+        if self.num_chunks % num_runs:
+            raise ValueError(f"num_chunks of {self.collective} must be a multiple of {num_runs}, got {self.num_chunks}")
         if self.weights is not None and len(self.weights) != self.num_chunks:
             raise ValueError(f"weights must be {self.num_chunks}, one a chunk, got {len(self.weights)}")
 
@@ -184,7 +197,7 @@ class Schedule:
 
     @cached_property
     def cache(self) -> dict[Any, Any]:
-        """What has been computed from this schedule, and is kept for as long as it lives."""
+        """Results that were computed from this schedule, kept for as long as it lives."""
         return {}
 
     @property
@@ -197,28 +210,31 @@ class Schedule:
             yield from map(phase.step, range(phase.num_steps))
 
     def header(self) -> dict[str, Any]:
-        """Return all fields but the phases, for another schedule of the same kind."""
-        names = (field.name for field in attrs.fields(Schedule) if field.name != "phases")  # type: ignore[arg-type]
-        return {name: getattr(self, name) for name in names}
+        """Return all fields except the phases, for another schedule of the same kind."""
+        header = fields_of(self)
+        del header["phases"]
+        return header
 
     def chunk_bytes(self, num_bytes: float) -> NDArray[np.float64]:
-        """Return the bytes of each chunk where each rank's whole buffer has `num_bytes`; a barrier carries none.
+        """Return the bytes of each chunk if each rank's whole buffer has `num_bytes`; a barrier carries none.
 
         In all_to_all with weights the buffers of ranks differ: `num_bytes` is then their mean.
         """
         if self.collective == "barrier":
             return np.zeros(self.num_chunks)
-        total = num_bytes * (self.num_ranks if self.collective == "all_to_all" else 1)
+        total = num_bytes
+        if self.collective == "all_to_all":
+            total = num_bytes * self.num_ranks
         if self.weights is None:
             return np.full(self.num_chunks, total / self.num_chunks)
         return np.asarray(self.weights, dtype=float) * (total / max(1, sum(self.weights)))
 
     def chunk_ends(self, num_elements: int) -> list[int]:
-        """Return where the chunks begin and end, as num_chunks + 1 numbers, where each rank passes `num_elements`.
+        """Return where the chunks begin and end, as num_chunks + 1 numbers, if each rank passes `num_elements`.
 
-        They count through the whole buffer, and in all_to_all through those of all ranks. Chunks are as even as can
-        be, or as the weights say; those of a barrier have one element of their own. Raises ValueError where a chunk
-        would be left without an element.
+        They count through the whole buffer, and in all_to_all through those of all ranks. Chunks are as even as
+        possible, or as the weights say; each chunk of a barrier has one element. Raises ValueError if a chunk would be
+        left without an element.
 
         >>> from . import ALGORITHMS
         >>> ALGORITHMS["allreduce"]["ring"](4).chunk_ends(10)
@@ -229,7 +245,9 @@ class Schedule:
         if self.weights is not None:
             return [0, *itertools.accumulate(self.weights)]
         n = self.num_ranks
-        parts = n if self.collective in (*RUNS_IN, "all_to_all") else 1  # where a rank passes a part of the whole
+        parts = 1
+        if self.collective in (*RUNS_IN, "all_to_all"):
+            parts = n  # each rank passes a part of the whole
         if num_elements * parts < self.num_chunks:
             least = count_of(self.num_chunks // parts, "element")
             raise ValueError(f"tensors must have at least {least}, one for each chunk, got {num_elements}")
@@ -239,44 +257,53 @@ class Schedule:
 
     def origins(self) -> Ints:
         """Return the rank that each chunk comes from, for the collectives of `MOVES`."""
-        return np.full(self.num_chunks, self.root) if self.collective in ("broadcast", "scatter") else self._owners()
+        if self.collective in ("broadcast", "scatter"):
+            return np.full(self.num_chunks, self.root)
+        return self._owners()
 
     def _owners(self) -> Ints:
-        """The rank that owns each chunk, where the chunks are dealt out in equal runs."""
+        """The rank that owns each chunk, if the chunks are dealt out in equal runs."""
         return np.arange(self.num_chunks) * self.num_ranks // self.num_chunks
 
     def given(self) -> NDArray[np.bool_]:
         """Return which rank has which chunk at the start, of shape (num_ranks, num_chunks)."""
         ranks = np.arange(self.num_ranks)[:, None]
-        who = self.origins() if self.collective in MOVES else ranks
-        return np.broadcast_to(ranks == who, (self.num_ranks, self.num_chunks))
+        owners: Ints = ranks  # every rank has every chunk
+        if self.collective in MOVES:
+            owners = self.origins()
+        return np.broadcast_to(ranks == owners, (self.num_ranks, self.num_chunks))
 
     def wanted(self) -> NDArray[np.bool_]:
         """Return which rank must have which chunk in the end, of shape (num_ranks, num_chunks)."""
         ranks = np.arange(self.num_ranks)[:, None]
-        who: Ints = ranks
+        receivers: Ints = ranks  # every rank gets every chunk
         if self.collective in ("reduce", "gather"):
-            who = np.full((1, 1), self.root)
+            receivers = np.full((1, 1), self.root)
         elif self.collective in RUNS_OUT:
-            who = self._owners()
+            receivers = self._owners()
         elif self.collective == "all_to_all":
-            block = self.num_chunks // self.num_ranks
-            who = np.arange(self.num_chunks) % block * self.num_ranks // block
-        return np.broadcast_to(ranks == who, (self.num_ranks, self.num_chunks))
+            chunks_per_sender = self.num_chunks // self.num_ranks
+            receivers = np.arange(self.num_chunks) % chunks_per_sender * self.num_ranks // chunks_per_sender
+        return np.broadcast_to(ranks == receivers, (self.num_ranks, self.num_chunks))
 
     def traffic(self, num_bytes: float) -> Traffic:
-        """Return what this puts on each link and into each rank's memory, each whole buffer having `num_bytes`.
+        """Return the bytes over each link and in each rank's memory if each whole buffer has `num_bytes`.
 
-        Raises ValueError for bytes that are not a finite number from 0 on.
+        Raises ValueError for bytes that are not a finite number of at least 0.
 
         >>> from . import ALGORITHMS
         >>> ALGORITHMS["allreduce"]["ring"](4).traffic(1024).link_bytes[0].tolist()
         [0.0, 1536.0, 0.0, 0.0]
         """
-        sizes, ranks = self.chunk_bytes(number("num_bytes", num_bytes, 0)), self.num_ranks
-        moves, wants, holds = self.collective in MOVES, self.wanted(), self.given().copy()
-        link, scratch = np.zeros(ranks * ranks), np.zeros((self.lag, ranks))
-        peak = held_bytes = holds @ sizes
+        sizes = self.chunk_bytes(number("num_bytes", num_bytes, 0))
+        ranks = self.num_ranks
+        moves = self.collective in MOVES
+        is_wanted = self.wanted()
+        has_chunk = self.given().copy()
+        link = np.zeros(ranks * ranks)
+        scratch = np.zeros((self.lag, ranks))
+        chunk_bytes = has_chunk @ sizes  # of all chunks that each rank has
+        peak = chunk_bytes
         num_messages = 0
         for nth, step in enumerate(self.steps()):
             rows = step.by_chunk()
@@ -288,11 +315,11 @@ class Schedule:
             added[:] = 0
             np.maximum.at(added, message % ranks, np.bincount(place, sizes[rows.chunk] * rows.reduce, message.size))
             if moves:
-                holds[rows.dst, rows.chunk] = True
-                held_bytes = holds @ sizes
-            peak = np.maximum(peak, held_bytes + scratch.sum(axis=0))
+                has_chunk[rows.dst, rows.chunk] = True
+                chunk_bytes = has_chunk @ sizes
+            peak = np.maximum(peak, chunk_bytes + scratch.sum(axis=0))
             if moves:
-                holds[rows.src, rows.chunk] &= wants[rows.src, rows.chunk]
+                has_chunk[rows.src, rows.chunk] &= is_wanted[rows.src, rows.chunk]
         return Traffic(link.reshape(ranks, ranks), num_messages, peak)
 
     def to_text(self) -> str:
@@ -313,8 +340,11 @@ class Schedule:
         for nth, step in enumerate(self.steps()):
             words = [f"{nth}:"]
             for src, dst, chunk, count, reduce in zip(*(column.tolist() for column in step), strict=True):
-                chunks = f"{chunk}-{chunk + count - 1}" if count > 1 else chunk
-                words.append(f"{src}>{dst}:{chunks}{'+' if reduce else '='}")
+                chunks = str(chunk)
+                if count > 1:
+                    chunks = f"{chunk}-{chunk + count - 1}"
+                sign = "+" if reduce else "="
+                words.append(f"{src}>{dst}:{chunks}{sign}")
             lines.append(" ".join(words))
         return "\n".join(lines) + "\n"
 
@@ -324,8 +354,11 @@ class Schedule:
 
         Raises ScheduleError naming the line, counted from 1, and what is wrong in it.
         """
-        lines = [(place, line.split()) for place, line in enumerate(text.splitlines(), 1)]
-        lines = [(place, words) for place, words in lines if words and not words[0].startswith("#")]
+        lines = []
+        for place, line in enumerate(text.splitlines(), 1):
+            words = line.split()
+            if words and not words[0].startswith("#"):
+                lines.append((place, words))
         if not lines:
             raise ScheduleError("the text of a schedule must start with a header line, and this one is empty")
         header = _read_header(*lines[0])
@@ -341,8 +374,10 @@ class Schedule:
             return NotImplemented
         if self.header() != other.header() or self.num_steps != other.num_steps:
             return False
-        pairs = zip(self.steps(), other.steps(), strict=True)
-        return all(np.array_equal(a, b) for one, two in pairs for a, b in zip(one, two, strict=True))
+        for step, other_step in zip(self.steps(), other.steps(), strict=True):
+            if not all(map(np.array_equal, step, other_step)):
+                return False
+        return True
 
     __hash__ = None  # type: ignore[assignment]  # equal by contents, which may be too many to hash
 
@@ -365,12 +400,17 @@ def _read_header(place: int, words: list[str]) -> dict[str, Any]:
     header: dict[str, Any] = {"collective": words[0], "algorithm": words[1]}
     for word in words[2:]:
         name, _, value = word.partition("=")
-        numbers = value.split(",") if name == "weights" else [value]
+        numbers = [value]
+        if name == "weights":
+            numbers = value.split(",")
         if name not in _HEADER or not all(re.fullmatch("[0-9]{1,24}", number) for number in numbers):
             raise ScheduleError(f"line {place}: expected {', '.join(_HEADER)} with whole numbers, got {word!r}")
         if _HEADER[name] in header:
             raise ScheduleError(f"line {place}: {name}= is there twice")
-        header[_HEADER[name]] = tuple(map(int, numbers)) if name == "weights" else int(value)
+        if name == "weights":
+            header["weights"] = tuple(map(int, numbers))
+        else:
+            header[_HEADER[name]] = int(value)
     for name in ("ranks", "chunks"):
         if _HEADER[name] not in header:
             raise ScheduleError(f"line {place}: {name}= is missing")
@@ -383,11 +423,16 @@ def _read_header(place: int, words: list[str]) -> dict[str, Any]:
 def _read_step(place: int, nth: int, words: list[str], header: dict[str, Any]) -> Step:
     rows = []
     for word in words:
-        found = _TRANSFER.fullmatch(word)
-        if found is None:
+        match = _TRANSFER.fullmatch(word)
+        if match is None:
             wanted = "src>dst:first-last with + or = after it"
             raise ScheduleError(f"line {place}: expected {wanted}, got {word!r}", nth)
-        src, dst, first, last = (int(part or found[3]) for part in found.groups()[:4])
+        src = int(match[1])
+        dst = int(match[2])
+        first = int(match[3])
+        last = first
+        if match[4] is not None:
+            last = int(match[4])
         for rank in (src, dst):
             if rank >= header["num_ranks"]:
                 limit = header["num_ranks"] - 1
@@ -395,5 +440,7 @@ def _read_step(place: int, nth: int, words: list[str], header: dict[str, Any]) -
         if not first <= last < header["num_chunks"]:
             limit = header["num_chunks"] - 1
             raise ScheduleError(f"line {place}: chunks must be from 0 to {limit}, got {word!r}", nth, src, last)
-        rows.append((src, dst, first, last - first + 1, found[5] == "+"))
-    return Step.of(*zip(*rows, strict=True)) if rows else Step.of([], [], [], [], [])
+        rows.append((src, dst, first, last - first + 1, match[5] == "+"))
+    if not rows:
+        return Step.of([], [], [], [], [])
+    return Step.of(*zip(*rows, strict=True))

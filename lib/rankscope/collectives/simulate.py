@@ -22,17 +22,23 @@ MOST_MESSAGES = 250_000  # that get spans of their own by default
 _EPS = float(np.finfo(float).eps)
 _SAME = 1e-12  # times that differ by less, relative to the latest, are the same: rounding decides nothing
 
+# Events of one instant of `_QueuedStep`, in the order in which they take effect.
+_ENDED = 0  # a message has arrived
+_ADDED = 1  # a message has been added up
+_ENTERED = 2  # a rank has entered the step
+_LEFT = 3  # the bytes of a message have left the sender's network card
+
 
 def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str | None = None) -> Timeline:
     """Return when each message of the schedule is sent, received and added up if all ranks start at time 0.
 
     `num_bytes` is each rank's whole buffer, the total array for allgather and reduce_scatter. A message starts when
-    both ranks have finished their earlier steps, adding included (that up to `schedule.lag` steps before), and it has a
+    both ranks have finished their earlier steps, including the sums of up to `schedule.lag` steps before, and it has a
     port at both. The messages of a rank get its ports in the order of the step, each the first that is free. A message
-    holds its ports for alpha_s + bytes / bytes_per_s, the receiver's until it is added up. A receiver adds one message
-    after the other, as they arrive. A shared network card serves the messages of earlier steps first, and those of one
-    step in the order in which they are ready, or of the step where they are ready at once. What a switch that adds does
-    stands in `Cluster`. The schedule is not checked here: use `verify`.
+    holds its ports for alpha_s + bytes / bytes_per_s, and the receiver's until it is added up. A receiver adds one
+    message after the other, as they arrive. A shared network card serves the messages of earlier steps first, and those
+    of one step in the order in which they are ready; if they are ready at once, in the order of the step. `Cluster`
+    says what a switch that adds does. The schedule is not checked here: use `verify`.
 
     Lanes and kinds are "send", "receive" and "reduce" ("send 1", … for further ports), items are steps. `detail` is
     "messages", or "ranks" for a single span per rank, from 0 to its end; None means messages up to `MOST_MESSAGES`.
@@ -56,7 +62,7 @@ def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str
 
 
 class Sent(NamedTuple):
-    """What became of a step's messages: when each started, ended and was added up, and the ports that it took."""
+    """The messages of a step: when each started, ended and was added up, and the ports that it took."""
 
     start_s: Seconds
     end_s: Seconds
@@ -65,232 +71,400 @@ class Sent(NamedTuple):
     receive_port: Ints
 
 
-_ENDED, _ADDED, _ENTERED, _LEFT = range(4)  # events of an instant, in this order; _LEFT is for the sender's card
+class _Costs(NamedTuple):
+    """Seconds of each message of a step: its latency, latency and bytes together, and the time to add it up."""
+
+    alpha_s: Seconds
+    message_s: Seconds
+    adding_s: Seconds
+
+    @property
+    def wire_s(self) -> Seconds:
+        """The time of the bytes alone."""
+        return self.message_s - self.alpha_s
+
+
+class _CardTimes(NamedTuple):
+    """When the network card of each node is free to send, and to receive."""
+
+    sends_s: Seconds
+    receives_s: Seconds
+
+
+class _SimulatedStep(NamedTuple):
+    """What the spans of a step are made of."""
+
+    step: int
+    routes: Routes
+    adding_s: Seconds
+    sent: Sent
 
 
 class _ScheduleSimulation:
     """One simulation: `ready_s` is when each rank may enter its next step."""
 
     def __init__(self, schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str | None) -> None:
-        self.schedule, self.cluster = schedule, cluster
+        self.schedule = schedule
+        self.cluster = cluster
         self.ready_s: Seconds = np.zeros(schedule.num_ranks)
         # of the last `lag` steps, when each rank had added up what it received
         self.added_s = deque([np.zeros(schedule.num_ranks)] * schedule.lag, maxlen=schedule.lag)
-        # when each node's network card is free, to send and to receive
-        self.out_s, self.in_s = np.zeros(cluster.num_nodes), np.zeros(cluster.num_nodes)
-        self.records: list[tuple[Any, ...]] | None = [] if detail != "ranks" else None
+        self.cards = _CardTimes(np.zeros(cluster.num_nodes), np.zeros(cluster.num_nodes))
+        self.records: list[_SimulatedStep] | None = None
+        if detail != "ranks":
+            self.records = []
         sizes = schedule.chunk_bytes(num_bytes)
-        shares = None if schedule.weights is None else np.r_[0.0, np.cumsum(sizes)]
-        step = messages = 0
+        bytes_before = None  # of all chunks before each, if the chunks differ in size
+        if schedule.weights is not None:
+            bytes_before = np.r_[0.0, np.cumsum(sizes)]
+        num_steps = 0
+        num_messages = 0
         for routes in all_routes(schedule, cluster.ports):
-            messages += routes.num_messages * routes.num_steps
-            if detail is None and messages > MOST_MESSAGES:
+            num_messages += routes.num_messages * routes.num_steps
+            if detail is None and num_messages > MOST_MESSAGES:
                 self.records = None
-            self._phase(routes, shares, sizes[0], step)
-            step += routes.num_steps
+            self._phase(routes, bytes_before, sizes[0], first=num_steps)
+            num_steps += routes.num_steps
 
-    def _phase(self, routes: Routes, shares: Seconds | None, chunk_bytes: float, first: int) -> None:
+    def _phase(self, routes: Routes, bytes_before: Seconds | None, chunk_bytes: float, first: int) -> None:
+        """Let the steps of a phase take place; the number of its first one is `first`."""
+        if routes.num_steps == 0:
+            return
         alpha_s, beta = self.cluster.costs(routes.src, routes.dst)
-        alike = self.records is None and not self.cluster.shared_nic and shares is None
-        meets = self.cluster.switch_adds and routes.meets
-        meets = meets and np.array_equal(self.cluster.node(routes.src), self.cluster.node(routes.dst))
-        alike = alike and not meets  # what meets in the switch depends on the chunks
+
+        def costs_of(message_bytes: Seconds, added_bytes: Seconds) -> _Costs:
+            return _Costs(alpha_s, alpha_s + message_bytes * beta, added_bytes * self.cluster.gamma_s_per_byte)
+
+        may_merge = self._may_merge(routes)
+        costs = costs_of(*routes.bytes_of(bytes_before, chunk_bytes, 0))
+        # Which chunks are sent decides their sizes if they differ, and what meets in a switch.
+        steps_are_equal = bytes_before is None and not may_merge
+        if steps_are_equal and self.records is None and not self.cluster.shared_nic:
+            self._equal_steps(routes, costs, first)
+            return
+        for index in range(routes.num_steps):
+            if index > 0 and bytes_before is not None:
+                costs = costs_of(*routes.bytes_of(bytes_before, chunk_bytes, index))
+            merged = None
+            if may_merge:
+                merged = routes.merged(bytes_before, chunk_bytes, index, self.schedule.num_ranks)
+            if merged is None:
+                self._step(routes, costs, first + index)
+            else:
+                self._step(routes, costs_of(merged.crossing, merged.added), first + index, merged)
+
+    def _may_merge(self, routes: Routes) -> bool:
+        """Whether a switch may merge messages: several meet at a rank, and none leaves its node."""
+        if not self.cluster.switch_adds or not routes.meet_at_a_rank:
+            return False
+        return np.array_equal(self.cluster.node(routes.src), self.cluster.node(routes.dst))
+
+    def _equal_steps(self, routes: Routes, costs: _Costs, first: int) -> None:
+        """Let the steps of a phase take place if each costs the same.
+
+        Once a step has moved all ranks on by the same time, so will all further ones, since a step is linear in max and
+        plus. Then the others are skipped. This is looked for after 1, 2, 4, 8, … steps.
+        """
         shift: Callable[[Seconds], Seconds] | None = None
-        for nth in range(routes.num_steps):
-            if nth == 0 or shares is not None:
-                sent, added = routes.bytes_of(shares, chunk_bytes, nth)
-                costs_s, adding_s = alpha_s + sent * beta, added * self.cluster.gamma_s_per_byte
-            if nth == 0 and alike and self.schedule.lag == 1 and routes.shift is not None:
-                shift = _shifting(routes.shift, costs_s, adding_s)
-            before_s = self._state() if alike and nth & (nth + 1) == 0 else None
-            merged = routes.merged(shares, chunk_bytes, nth, self.schedule.num_ranks) if meets else None
+        if self.schedule.lag == 1 and routes.shift is not None:
+            shift = _shifting(routes.shift, costs)
+        for index in range(routes.num_steps):
+            num_done = index + 1
+            is_power_of_two = num_done & (num_done - 1) == 0
+            before_s = self._state() if is_power_of_two else None
             if shift is not None:
                 self.ready_s = shift(self.ready_s)
-            elif merged is not None:
-                crossing_s, adding = alpha_s + merged.crossing * beta, merged.added * self.cluster.gamma_s_per_byte
-                self._step(routes, alpha_s, crossing_s, adding, first + nth, merged)
             else:
-                self._step(routes, alpha_s, costs_s, adding_s, first + nth)
-            if before_s is not None:
-                after_s = self._state()
-                moved_s = after_s - before_s
-                if moved_s.max() - moved_s.min() <= 8 * _EPS * after_s.max():
-                    # All ranks moved on by the same time, and do so for ever: a step is linear in max and plus.
-                    self.ready_s, *added_s = after_s + moved_s * (routes.num_steps - 1 - nth)
-                    self.added_s.extend(added_s)
-                    return
+                self._step(routes, costs, first + index)
+            if before_s is None:
+                continue
+            after_s = self._state()
+            moved_s = after_s - before_s
+            if moved_s.max() - moved_s.min() <= 8 * _EPS * after_s.max():
+                self.ready_s, *added_s = after_s + moved_s * (routes.num_steps - num_done)
+                self.added_s.extend(added_s)
+                return
 
     def _state(self) -> Seconds:
-        """All that the next step depends on, a row a time: with a lag of 1 no rank goes on before it has added up."""
-        return np.array([self.ready_s, *self.added_s]) if self.schedule.lag > 1 else self.ready_s[None]
+        """All times that the next step depends on, in rows; with a lag of 1, each rank goes on once it has added up."""
+        if self.schedule.lag == 1:
+            return self.ready_s[None]
+        return np.array([self.ready_s, *self.added_s])
 
-    def _step(
-        self,
-        routes: Routes,
-        alpha_s: Seconds,
-        costs_s: Seconds,
-        adding_s: Seconds,
-        number: int,
-        merged: Merged | None = None,
-    ) -> None:
+    def _step(self, routes: Routes, costs: _Costs, step: int, merged: Merged | None = None) -> None:
         enter_s = np.maximum(self.ready_s, self.added_s[0])
         if merged is not None:
-            sent = self._in_switch(routes, enter_s, costs_s, adding_s, merged)
+            sent = self._in_switch(routes, enter_s, costs, merged)
         elif routes.num_ports or (self.cluster.shared_nic and len(routes.levels) > 1):
-            sent = self._queued(routes, enter_s, alpha_s, costs_s, adding_s)
+            sent = _QueuedStep(routes, self.cluster, self.cards, enter_s, self.added_s[-1], costs).run()
         else:
-            sent = self._by_level(routes, enter_s, alpha_s, costs_s, adding_s)
-        ready_s, added_s = enter_s.copy(), self.added_s[-1].copy()  # when each rank is done with all sums so far
+            sent = self._by_level(routes, enter_s, costs)
+        ready_s = enter_s.copy()
         np.maximum.at(ready_s, routes.src, sent.end_s)
         np.maximum.at(ready_s, routes.dst, sent.end_s)
+        added_s = self.added_s[-1].copy()  # when each rank is done with all sums so far
         np.maximum.at(added_s, routes.dst, sent.done_s)
         self.added_s.append(added_s)
-        self.ready_s = np.maximum(ready_s, added_s) if self.schedule.lag == 1 else ready_s
+        self.ready_s = ready_s
+        if self.schedule.lag == 1:
+            self.ready_s = np.maximum(ready_s, added_s)
         if self.records is not None:
-            self.records.append((number, routes, adding_s, sent))
+            self.records.append(_SimulatedStep(step, routes, costs.adding_s, sent))
 
-    def _by_level(
-        self, routes: Routes, enter_s: Seconds, alpha_s: Seconds, costs_s: Seconds, adding_s: Seconds
-    ) -> Sent:
-        """A message waits for the one port at each end; a receiver's is free once it has added what came."""
+    def _by_level(self, routes: Routes, enter_s: Seconds, costs: _Costs) -> Sent:
+        """A message waits for the one port at each end; a receiver's is free once it has added up the one before."""
         added_s = self.added_s[-1].copy()
-        start_s, end_s, done_s = (np.zeros(routes.num_messages + 1) for _ in range(3))  # the last entry: no message
+        start_s = np.zeros(routes.num_messages + 1)  # here and below the last entry, at -1, stands for no message
+        end_s = np.zeros(routes.num_messages + 1)
+        done_s = np.zeros(routes.num_messages + 1)
         for level in routes.levels:
-            src, dst = routes.src[level], routes.dst[level]
+            src = routes.src[level]
+            dst = routes.dst[level]
             start = np.maximum(enter_s[src], enter_s[dst])
             if level is not routes.levels[0]:
                 start = np.maximum(start, end_s[routes.after_send[level]])
                 start = np.maximum(start, done_s[routes.after_receive[level]])
-            end = start + costs_s[level]
+            end = start + costs.message_s[level]
             if self.cluster.shared_nic:
-                self._pass_cards(src, dst, start, end, (costs_s - alpha_s)[level], alpha_s[level])
-            start_s[level], end_s[level] = start, end
-            done_s[level] = _add_up(dst, end, adding_s[level], added_s)
+                self._pass_cards(src, dst, start, end, costs.wire_s[level], costs.alpha_s[level])
+            start_s[level] = start
+            end_s[level] = end
+            done_s[level] = _add_up(dst, end, costs.adding_s[level], added_s)
         return Sent(start_s[:-1], end_s[:-1], done_s[:-1], routes.send_port, routes.receive_port)
 
-    def _in_switch(self, routes: Routes, enter_s: Seconds, costs_s: Seconds, adding_s: Seconds, merged: Merged) -> Sent:
+    def _in_switch(self, routes: Routes, enter_s: Seconds, costs: _Costs, merged: Merged) -> Sent:
         """All messages of a rank share its link; those that the switch merges wait for the last one's start."""
         start_s = np.maximum(enter_s[routes.src], enter_s[routes.dst])
-        latest_s, end_s = np.zeros(merged.group.max() + 1), start_s.copy()
-        np.maximum.at(latest_s, merged.group, start_s[merged.message])
-        np.maximum.at(end_s, merged.message, latest_s[merged.group])
-        end_s += costs_s
-        done_s = _add_up(routes.dst, end_s, adding_s, self.added_s[-1].copy())
+        latest_start_s = np.zeros(merged.group.max() + 1)  # of each group
+        np.maximum.at(latest_start_s, merged.group, start_s[merged.message])
+        end_s = start_s.copy()
+        np.maximum.at(end_s, merged.message, latest_start_s[merged.group])
+        end_s += costs.message_s
+        done_s = _add_up(routes.dst, end_s, costs.adding_s, self.added_s[-1].copy())
         return Sent(start_s, end_s, done_s, turns(routes.src), turns(routes.dst))
-
-    def _queued(self, routes: Routes, enter_s: Seconds, alpha_s: Seconds, costs_s: Seconds, adding_s: Seconds) -> Sent:
-        """The step as events in the order of time, where ports, cards and adders are waited for."""
-        ends, num_messages = (routes.src.tolist(), routes.dst.tolist()), routes.num_messages
-        nodes = self.cluster.node(routes.src).tolist(), self.cluster.node(routes.dst).tolist()
-        alpha, wire, adding = alpha_s.tolist(), (costs_s - alpha_s).tolist(), adding_s.tolist()
-        added_s = self.added_s[-1].tolist()
-        start_s, end_s, done_s = ([0.0] * num_messages for _ in range(3))
-        # of the sending side and of the receiving one: who waits at each rank, its free ports, and the ports taken
-        lines = [[deque[int]() for _ in enter_s] for _ in ends]
-        free = [[list(range(routes.num_ports or 1)) for _ in enter_s] for _ in ends]
-        taken = [[0] * num_messages for _ in ends]
-        lacking, startable = [2] * num_messages, list[int]()  # ports that a message still waits for
-        for line, ranks in zip(lines, ends, strict=True):
-            for message, rank in enumerate(ranks):
-                line[rank].append(message)
-
-        def give_ports(side: int, rank: int) -> None:
-            while lines[side][rank] and free[side][rank]:
-                message = lines[side][rank].popleft()
-                taken[side][message] = heappop(free[side][rank])
-                lacking[message] -= 1
-                if not lacking[message]:
-                    startable.append(message)
-
-        def release(side: int, message: int) -> None:
-            rank = ends[side][message]
-            heappush(free[side][rank], taken[side][message])
-            give_ports(side, rank)
-
-        events = [(time_s, _ENTERED, rank) for rank, time_s in enumerate(enter_s.tolist())]
-        heapify(events)
-        while events:
-            instant, until_s = list[tuple[float, int, int]](), events[0][0] * (1 + _SAME)
-            while events and events[0][0] <= until_s:
-                instant.append(heappop(events))
-            now_s, arriving = instant[-1][0], all(kind == _LEFT for _, kind, _ in instant)
-            for time_s, kind, at in sorted(instant, key=itemgetter(1, 2)):
-                if kind == _ENTERED:
-                    give_ports(0, at)
-                    give_ports(1, at)
-                elif kind == _LEFT and not arriving:
-                    heappush(events, (time_s, kind, at))  # after all that starts now, and may leave at once
-                elif kind == _LEFT:
-                    card = nodes[1][at]
-                    self.in_s[card] = max(time_s, self.in_s[card] + wire[at])
-                    heappush(events, (float(self.in_s[card]) + alpha[at], _ENDED, at))
-                elif kind == _ENDED:
-                    end_s[at] = time_s
-                    release(0, at)
-                    if adding[at] > 0:
-                        added_s[ends[1][at]] = max(time_s, added_s[ends[1][at]]) + adding[at]
-                        heappush(events, (added_s[ends[1][at]], _ADDED, at))
-                if kind == _ADDED or (kind == _ENDED and not adding[at]):
-                    done_s[at] = time_s
-                    release(1, at)
-            for at in sorted(startable):
-                start_s[at], card = now_s, nodes[0][at]
-                if self.cluster.shared_nic and card != nodes[1][at]:
-                    self.out_s[card] = max(now_s, self.out_s[card]) + wire[at]
-                    heappush(events, (float(self.out_s[card]), _LEFT, at))
-                else:
-                    heappush(events, (now_s + alpha[at] + wire[at], _ENDED, at))
-            startable.clear()
-        return Sent(*map(np.array, (start_s, end_s, done_s)), *map(np.array, taken))
 
     def _pass_cards(
         self, src: Ints, dst: Ints, start_s: Seconds, end_s: Seconds, wire_s: Seconds, alpha_s: Seconds
     ) -> None:
-        """Set when messages between nodes end: their bytes leave a node's card, and arrive at one, in turn."""
-        leaves, enters = self.cluster.node(src), self.cluster.node(dst)
+        """Set when messages between nodes end: their bytes leave a node's card, and arrive at one, in turn.
+
+        All arrays have an entry per message. A card takes one message in each round of `_one_each`.
+        """
+        leaves = self.cluster.node(src)
+        enters = self.cluster.node(dst)
         away = np.flatnonzero(leaves != enters)
-        gone_s = start_s.copy()
-        for turn in _one_each(leaves[away], start_s[away]):
-            at = away[turn]
-            gone_s[at] = self.out_s[leaves[at]] = np.maximum(start_s[at], self.out_s[leaves[at]]) + wire_s[at]
-        for turn in _one_each(enters[away], gone_s[away]):
-            at = away[turn]
-            self.in_s[enters[at]] = np.maximum(gone_s[at], self.in_s[enters[at]] + wire_s[at])
-            end_s[at] = self.in_s[enters[at]] + alpha_s[at]
+        left_s = start_s.copy()
+        for place in _one_each(leaves[away], start_s[away]):
+            message = away[place]
+            card = leaves[message]
+            left_s[message] = np.maximum(start_s[message], self.cards.sends_s[card]) + wire_s[message]
+            self.cards.sends_s[card] = left_s[message]
+        for place in _one_each(enters[away], left_s[away]):
+            message = away[place]
+            card = enters[message]
+            arrived_s = np.maximum(left_s[message], self.cards.receives_s[card] + wire_s[message])
+            self.cards.receives_s[card] = arrived_s
+            end_s[message] = arrived_s + alpha_s[message]
 
     def timeline(self) -> Timeline:
-        """A span for each message at its sender, one at its receiver, and one for the adding where that takes time."""
         if self.records is None:
-            ends_s = np.maximum(self.ready_s, self.added_s[-1])
-            ranks, none = np.arange(ends_s.size), np.zeros(ends_s.size, dtype=np.int64)
-            name = self.schedule.collective
-            return Timeline(ranks, none, none, none - 1, np.zeros(ends_s.size), ends_s, ("collective",), (name,))
-        most = (max(sent.send_port.max(initial=0), sent.receive_port.max(initial=0)) for *_, sent in self.records)
-        ports = 1 + int(max(most, default=0))
-        lanes = [f"{verb} {port}" if port else verb for verb in ("send", "receive") for port in range(ports)]
-        empty = np.empty(0, dtype=np.int64)
-        columns: list[tuple[Any, ...]] = [(empty,) * 4 + (np.empty(0),) * 2]
-        for place, routes, adding_s, (start_s, end_s, done_s, send_port, receive_port) in self.records:
-            kind, adds = np.zeros_like(routes.src), adding_s > 0
-            columns.append((routes.src, send_port, kind, kind + place, start_s, end_s))
-            columns.append((routes.dst, receive_port + ports, kind + 1, kind + place, start_s, end_s))
-            adder, kind = routes.dst[adds], kind[adds]
-            columns.append((adder, kind + 2 * ports, kind + 2, kind + place, (done_s - adding_s)[adds], done_s[adds]))
-        rank, lane, kind, item, start_s, stop_s = (np.concatenate(column) for column in zip(*columns, strict=True))
-        return Timeline(rank, lane, kind, item, start_s, stop_s, (*lanes, "reduce"), ("send", "receive", "reduce"))
+            return self._timeline_of_ranks()
+        return self._timeline_of_messages(self.records)
+
+    def _timeline_of_ranks(self) -> Timeline:
+        """A span for each rank, from 0 to its end."""
+        ends_s = np.maximum(self.ready_s, self.added_s[-1])
+        ranks = np.arange(ends_s.size)
+        zeros = np.zeros_like(ranks)
+        name = self.schedule.collective
+        return Timeline(ranks, zeros, zeros, zeros - 1, np.zeros(ends_s.size), ends_s, ("collective",), (name,))
+
+    def _timeline_of_messages(self, records: list[_SimulatedStep]) -> Timeline:
+        """A span for each message at its sender, one at its receiver, and one for adding if that takes time."""
+        num_ports = 1
+        for record in records:
+            last_sending = int(record.sent.send_port.max(initial=0))
+            last_receiving = int(record.sent.receive_port.max(initial=0))
+            num_ports = max(num_ports, 1 + last_sending, 1 + last_receiving)
+        lanes = [*_port_lanes("send", num_ports), *_port_lanes("receive", num_ports), "reduce"]
+        reduce_lane = 2 * num_ports
+        kinds = ("send", "receive", "reduce")
+
+        spans = [_span_columns(0, 0, 0, np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))]
+        for step, routes, adding_s, sent in records:
+            adds = adding_s > 0
+            adder = routes.dst[adds]
+            done_s = sent.done_s[adds]
+            spans += [
+                _span_columns(sent.send_port, 0, step, routes.src, sent.start_s, sent.end_s),
+                _span_columns(sent.receive_port + num_ports, 1, step, routes.dst, sent.start_s, sent.end_s),
+                _span_columns(reduce_lane, 2, step, adder, (sent.done_s - adding_s)[adds], done_s),
+            ]
+        rank, lane, kind, item, start_s, stop_s = (np.concatenate(column) for column in zip(*spans, strict=True))
+        return Timeline(rank, lane, kind, item, start_s, stop_s, tuple(lanes), kinds)
 
 
-def _shifting(shape: tuple[int, ...], costs_s: Seconds, adding_s: Seconds) -> Callable[[Seconds], Seconds]:
-    """A function for steps in which each rank sends to the next along an axis and waits for both of its messages.
+def _port_lanes(verb: str, num_ports: int) -> list[str]:
+    """The names of the lanes of a rank's ports: "send", "send 1", …"""
+    return [verb, *(f"{verb} {port}" for port in range(1, num_ports))]
 
-    It returns when each rank has finished; the result is overwritten by the call after the next.
+
+def _span_columns(
+    lane: Ints | int, kind: int, step: int, rank: Ints, start_s: Seconds, stop_s: Seconds
+) -> tuple[NDArray[Any], ...]:
+    """The columns of a `Timeline` for spans of one kind and step: rank, lane, kind, item, start_s, stop_s."""
+    lanes = np.broadcast_to(lane, rank.shape)
+    return rank, lanes, np.full_like(rank, kind), np.full_like(rank, step), start_s, stop_s
+
+
+class _Side:
+    """The ports of all ranks on the sending or the receiving side of a step."""
+
+    def __init__(self, rank_of: Ints, num_ranks: int, num_ports: int) -> None:
+        self.rank_of: list[int] = rank_of.tolist()  # of each message
+        self.waiting = [deque[int]() for _ in range(num_ranks)]  # messages that wait for a port of the rank, in order
+        for message, rank in enumerate(self.rank_of):
+            self.waiting[rank].append(message)
+        self.free = [list(range(num_ports)) for _ in range(num_ranks)]  # a heap of ports for each rank
+        self.port_of = [0] * len(self.rank_of)  # the port that each message took
+
+
+class _QueuedStep:
+    """One step as events in the order of time, in which messages wait for ports, cards and adders.
+
+    An event is a time, one of `_ENDED`, `_ADDED`, `_ENTERED` and `_LEFT`, and the message that it is about, or for
+    `_ENTERED` the rank. The `cards` are those of the simulation, and change.
     """
-    cost, adding, adds = costs_s.reshape(shape), adding_s.reshape(shape), bool(adding_s.any())
-    end, *results = (np.empty(shape) for _ in range(3))
-    done = np.empty(shape) if adds else end
+
+    def __init__(
+        self, routes: Routes, cluster: Cluster, cards: _CardTimes, enter_s: Seconds, added_s: Seconds, costs: _Costs
+    ) -> None:
+        num_ranks = enter_s.size
+        num_ports = routes.num_ports or 1
+        self._senders = _Side(routes.src, num_ranks, num_ports)
+        self._receivers = _Side(routes.dst, num_ranks, num_ports)
+        self._source_node: list[int] = cluster.node(routes.src).tolist()
+        self._target_node: list[int] = cluster.node(routes.dst).tolist()
+        self._shared_nic = cluster.shared_nic
+        self._cards = cards
+        self._alpha_s: list[float] = costs.alpha_s.tolist()
+        self._wire_s: list[float] = costs.wire_s.tolist()
+        self._adding_s: list[float] = costs.adding_s.tolist()
+        self._added_s: list[float] = added_s.tolist()  # when each rank is done with all sums so far
+        self._start_s = [0.0] * routes.num_messages
+        self._end_s = [0.0] * routes.num_messages
+        self._done_s = [0.0] * routes.num_messages
+        self._num_lacking = [2] * routes.num_messages  # ports that a message still waits for
+        self._startable: list[int] = []
+        self._events = [(time_s, _ENTERED, rank) for rank, time_s in enumerate(enter_s.tolist())]
+        heapify(self._events)
+
+    def run(self) -> Sent:
+        while self._events:
+            self._happen(self._next_instant())
+        return Sent(
+            np.array(self._start_s),
+            np.array(self._end_s),
+            np.array(self._done_s),
+            np.array(self._senders.port_of),
+            np.array(self._receivers.port_of),
+        )
+
+    def _next_instant(self) -> list[tuple[float, int, int]]:
+        """Take the earliest events; times that differ by rounding only are the same instant."""
+        instant = []
+        until_s = self._events[0][0] * (1 + _SAME)
+        while self._events and self._events[0][0] <= until_s:
+            instant.append(heappop(self._events))
+        return instant
+
+    def _happen(self, instant: list[tuple[float, int, int]]) -> None:
+        now_s = instant[-1][0]
+        only_left = all(kind == _LEFT for _, kind, _ in instant)
+        for time_s, kind, place in sorted(instant, key=itemgetter(1, 2)):
+            if kind == _ENDED:
+                self._end(place, time_s)
+            elif kind == _ADDED:
+                self._finish(place, time_s)
+            elif kind == _ENTERED:
+                self._give_ports(self._senders, place)
+                self._give_ports(self._receivers, place)
+            elif only_left:
+                self._arrive(place, time_s)
+            else:
+                heappush(self._events, (time_s, kind, place))  # after all that starts now, and may leave at once
+        for message in sorted(self._startable):
+            self._start(message, now_s)
+        self._startable.clear()
+
+    def _give_ports(self, side: _Side, rank: int) -> None:
+        waiting = side.waiting[rank]
+        free = side.free[rank]
+        while waiting and free:
+            message = waiting.popleft()
+            side.port_of[message] = heappop(free)
+            self._num_lacking[message] -= 1
+            if self._num_lacking[message] == 0:
+                self._startable.append(message)
+
+    def _release(self, side: _Side, message: int) -> None:
+        rank = side.rank_of[message]
+        heappush(side.free[rank], side.port_of[message])
+        self._give_ports(side, rank)
+
+    def _start(self, message: int, now_s: float) -> None:
+        self._start_s[message] = now_s
+        card = self._source_node[message]
+        if self._shared_nic and card != self._target_node[message]:
+            left_s = max(now_s, float(self._cards.sends_s[card])) + self._wire_s[message]
+            self._cards.sends_s[card] = left_s
+            heappush(self._events, (left_s, _LEFT, message))
+        else:
+            end_s = now_s + self._alpha_s[message] + self._wire_s[message]
+            heappush(self._events, (end_s, _ENDED, message))
+
+    def _arrive(self, message: int, left_s: float) -> None:
+        """Let the bytes of a message pass the receiver's card."""
+        card = self._target_node[message]
+        arrived_s = max(left_s, float(self._cards.receives_s[card]) + self._wire_s[message])
+        self._cards.receives_s[card] = arrived_s
+        heappush(self._events, (arrived_s + self._alpha_s[message], _ENDED, message))
+
+    def _end(self, message: int, now_s: float) -> None:
+        self._end_s[message] = now_s
+        self._release(self._senders, message)
+        if self._adding_s[message] == 0:
+            self._finish(message, now_s)
+            return
+        rank = self._receivers.rank_of[message]
+        self._added_s[rank] = max(now_s, self._added_s[rank]) + self._adding_s[message]
+        heappush(self._events, (self._added_s[rank], _ADDED, message))
+
+    def _finish(self, message: int, now_s: float) -> None:
+        """The message has been added up, or needs no adding."""
+        self._done_s[message] = now_s
+        self._release(self._receivers, message)
+
+
+def _shifting(shape: tuple[int, int, int], costs: _Costs) -> Callable[[Seconds], Seconds]:
+    """Return a function for steps in which each rank sends to the next along an axis, and waits for both messages.
+
+    It takes and returns when each rank is ready; its result is overwritten by the call after the next. `shape` is
+    (outer, along, inner) as of `_shift`, so index 1 of each array below counts along the axis, and [:, 0] follows
+    [:, -1]. All arrays are made once: these are the most frequent steps of all.
+    """
+    cost = costs.message_s.reshape(shape)
+    adding = costs.adding_s.reshape(shape)
+    adds = bool(costs.adding_s.any())
+    end = np.empty(shape)
+    done = end
+    if adds:
+        done = np.empty(shape)
+    results = [np.empty(shape), np.empty(shape)]
 
     def step(ready_s: Seconds) -> Seconds:
-        ready, after = ready_s.reshape(shape), results[0]
+        ready = ready_s.reshape(shape)
+        after = results[0]
         results.reverse()
         np.maximum(ready[:, :-1], ready[:, 1:], out=end[:, :-1])
         np.maximum(ready[:, -1], ready[:, 0], out=end[:, -1])
@@ -318,121 +492,155 @@ class Merged(NamedTuple):
     group: Ints
 
 
-def messages(num_ranks: int, src: Ints, dst: Ints) -> tuple[Ints, Ints]:
-    """Return the message of each transfer, and the first transfer of each message, which are in the order of those."""
+class Messages(NamedTuple):
+    """The message of each transfer, and the first transfer of each message; messages are in the order of those."""
+
+    message: Ints
+    first: Ints
+
+
+def messages(num_ranks: int, src: Ints, dst: Ints) -> Messages:
+    """Return which transfers make up which message: those of a step between the same two ranks are one."""
     _, first, place = np.unique(src * num_ranks + dst, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     number = np.empty_like(order)
     number[order] = np.arange(order.size)
-    return number[place], first[order]
+    return Messages(number[place], first[order])
+
+
+class _PortUse(NamedTuple):
+    """For each message the port of its rank that it takes, and the message that has the only port before it, or -1."""
+
+    port: Ints
+    after: Ints
 
 
 class Routes:
     """The messages of each step of a phase: all transfers from one rank to one other are one message.
 
     Message i takes port `send_port[i]` of its sender, where message `after_send[i]` is before it (-1: none), and so on
-    for the receiver; `levels` groups the messages so that each waits only for messages of earlier groups. Where ranks
-    have several ports, and some have more messages than that, time decides who takes which: `num_ports` is their number
-    then, and else 0.
+    for the receiver; `levels` groups the messages so that each waits only for messages of earlier groups. If ranks have
+    several ports, and some have more messages than that, time decides which message takes which port: `num_ports` is
+    their number then, and otherwise 0.
     """
 
     def __init__(self, num_ranks: int, phase: Phase, ports: int | None) -> None:
         self.message, first = messages(num_ranks, phase.src, phase.dst)
-        self.src, self.dst = phase.src[first], phase.dst[first]
-        self.num_messages, self.num_steps = first.size, phase.num_steps
+        self.src = phase.src[first]
+        self.dst = phase.dst[first]
+        self.num_messages = first.size
+        self.num_steps = phase.num_steps
         self._phase = phase
         self.send_port, self.after_send = _on_ports(self.src, ports)
         self.receive_port, self.after_receive = _on_ports(self.dst, ports)
-        most = max(np.bincount(rank).max(initial=0) for rank in (self.src, self.dst))
-        self.num_ports = ports if ports and 1 < ports < most else 0
+        most_sends = np.bincount(self.src).max(initial=0)
+        most_receives = np.bincount(self.dst).max(initial=0)
+        most_per_rank = max(most_sends, most_receives)
+        self.meet_at_a_rank = most_per_rank > 1  # only then may a switch merge messages
+        self.num_ports = 0
+        if ports is not None and 1 < ports < most_per_rank:
+            self.num_ports = ports
         self.levels = self._levels()
         self.shift = _shift(num_ranks, self.src, self.dst)
-        self.meets = most > 1  # at a rank: only there may a switch merge messages
 
-    def bytes_of(self, shares: Seconds | None, num_bytes: float, number: int) -> tuple[Seconds, Seconds]:
+    def bytes_of(self, bytes_before: Seconds | None, chunk_bytes: float, number: int) -> tuple[Seconds, Seconds]:
         """Return the bytes of each message in this step, and how many of them are added up.
 
-        `shares[c]` are the bytes of all chunks before c, or None where all chunks are of one size.
+        ``bytes_before[c]`` are the bytes of all chunks before c, or None if all chunks have `chunk_bytes`.
         """
-        phase, rows = self._phase, self._row_bytes(shares, num_bytes, number)
-        sent: Seconds = np.bincount(self.message, rows, self.num_messages).astype(float)
-        added: Seconds = np.bincount(self.message, rows * phase.reduce, self.num_messages).astype(float)
-        return sent, added
+        row_bytes = self._row_bytes(bytes_before, chunk_bytes, number)
+        sent = np.bincount(self.message, row_bytes, self.num_messages)
+        added = np.bincount(self.message, row_bytes * self._phase.reduce, self.num_messages)
+        return sent.astype(float), added.astype(float)
 
-    def _row_bytes(self, shares: Seconds | None, num_bytes: float, number: int) -> Seconds:
-        if shares is None:
-            return np.asarray(self._phase.num_chunks * num_bytes)
+    def _row_bytes(self, bytes_before: Seconds | None, chunk_bytes: float, number: int) -> Seconds:
+        """The bytes of each transfer of a step."""
+        if bytes_before is None:
+            return np.asarray(self._phase.num_chunks * chunk_bytes)
         step = self._phase.step(number)
-        return np.asarray(shares[step.chunk + step.num_chunks] - shares[step.chunk])
+        return np.asarray(bytes_before[step.chunk + step.num_chunks] - bytes_before[step.chunk])
 
-    def merged(self, shares: Seconds | None, num_bytes: float, number: int, num_ranks: int) -> Merged | None:
-        """Return what a switch that adds makes of this step, None where it has nothing to merge.
+    def merged(self, bytes_before: Seconds | None, chunk_bytes: float, number: int, num_ranks: int) -> Merged | None:
+        """Return what a switch that adds makes of this step, or None if it has nothing to merge.
 
         It adds what several ranks send into the same run of chunks of one rank, and copies what one rank sends to
-        several; `hub` is that one rank.
+        several. That one rank is the `hub` of a transfer, and the other one its `rim`. Apart from `crossing`, arrays
+        have an entry per transfer.
         """
-        step, rows = self._phase.step(number), self._row_bytes(shares, num_bytes, number)
-        inwards = step.reduce.astype(np.int64)
-        hub, rim = np.where(step.reduce, step.dst, step.src), np.where(step.reduce, step.src, step.dst)
+        step = self._phase.step(number)
+        row_bytes = self._row_bytes(bytes_before, chunk_bytes, number)
+        inwards = step.reduce.astype(np.int64)  # 1 if the transfer goes to the hub
+        outwards = 1 - inwards
+        hub = np.where(step.reduce, step.dst, step.src)
+        rim = np.where(step.reduce, step.src, step.dst)
+
+        # Transfers of one group have the same hub, direction and chunks.
         keys = np.array([hub, inwards, step.chunk, step.num_chunks])
         order = np.lexsort(keys)
         group = np.empty_like(order)
         group[order] = np.cumsum((np.diff(keys[:, order], prepend=-1) != 0).any(axis=0)) - 1
-        first = turns(group) == 0
-        one = np.empty_like(rim)
-        one[group[first]] = rim[first]  # a rank of each group, which is of several if another is in it
-        several = np.bincount(group, rim != one[group])[group] > 0
-        if not several.any():
+        is_first = turns(group) == 0
+        first_rim = np.empty_like(rim)  # of each group
+        first_rim[group[is_first]] = rim[is_first]
+        is_merged = np.bincount(group, rim != first_rim[group])[group] > 0  # its group has several ranks on the rim
+        if not is_merged.any():
             return None
-        own, once = several & first, first | ~several
-        crossing = np.zeros((2, num_ranks))  # outwards and inwards
-        np.add.at(crossing, (1 - inwards, rim), rows)
-        np.add.at(crossing, (inwards[once], hub[once]), rows[once])
-        np.add.at(crossing, (1 - inwards[own], hub[own]), rows[own])  # the hub's own share, or its own copy
-        added = np.bincount(self.message, rows * (step.reduce & ~several), self.num_messages)
+
+        crossing = np.zeros((2, num_ranks))  # bytes over each rank's link: outwards in row 0, inwards in row 1
+        np.add.at(crossing, (outwards, rim), row_bytes)
+        crosses_at_hub = is_first | ~is_merged  # a merged group crosses the hub's link once
+        np.add.at(crossing, (inwards[crosses_at_hub], hub[crosses_at_hub]), row_bytes[crosses_at_hub])
+        own = is_merged & is_first  # the hub's own share of the sum, or its own copy
+        np.add.at(crossing, (outwards[own], hub[own]), row_bytes[own])
+        added = np.bincount(self.message, row_bytes * (step.reduce & ~is_merged), self.num_messages)
         most = np.maximum(crossing[0, self.src], crossing[1, self.dst])
-        return Merged(most, added.astype(float), self.message[several], group[several])
+        return Merged(most, added.astype(float), self.message[is_merged], group[is_merged])
 
     def _levels(self) -> list[Ints]:
         if not self.num_messages:
             return []
         level = np.zeros(self.num_messages, dtype=np.int64)
         if (self.after_send >= 0).any() or (self.after_receive >= 0).any():
-            for i, (one, other) in enumerate(zip(self.after_send.tolist(), self.after_receive.tolist(), strict=True)):
-                level[i] = max(level[one] + 1 if one >= 0 else 0, level[other] + 1 if other >= 0 else 0)
+            pairs = zip(self.after_send.tolist(), self.after_receive.tolist(), strict=True)
+            for message, (sent_before, received_before) in enumerate(pairs):
+                if sent_before >= 0:
+                    level[message] = level[sent_before] + 1
+                if received_before >= 0:
+                    level[message] = max(level[message], level[received_before] + 1)
         order = np.argsort(level, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(level[order])) + 1)
 
 
 def all_routes(schedule: Schedule, ports: int | None) -> Iterator[Routes]:
     """Yield the routes of each phase; those of a small schedule are made once, for all sizes and clusters."""
-    key = "routes", ports
+    key = ("routes", ports)
     if key in schedule.cache:
         yield from schedule.cache[key]
         return
-    made, num_rows = list[Routes](), 0
+    kept: list[Routes] = []
+    num_rows = 0
     for phase in schedule.phases():
         routes = Routes(schedule.num_ranks, phase, ports)
         num_rows += 1 + phase.src.size  # a message may have many rows
         if num_rows <= MOST_KEPT:
-            made.append(routes)
+            kept.append(routes)
         yield routes
     if num_rows <= MOST_KEPT:
-        schedule.cache[key] = made
+        schedule.cache[key] = kept
 
 
-def _on_ports(rank: Ints, ports: int | None) -> tuple[Ints, Ints]:
-    """For each message the port of its rank that it takes, and the message that has the only port before it, or -1."""
-    before = np.full(rank.size, -1)
+def _on_ports(rank: Ints, ports: int | None) -> _PortUse:
+    """Give each message a port of its rank; `rank` has an entry per message."""
+    after = np.full(rank.size, -1)
     if np.bincount(rank).max(initial=0) < 2:
-        return np.zeros_like(rank), before
+        return _PortUse(np.zeros_like(rank), after)
     turn = turns(rank)
     if ports != 1:
-        return turn, before
+        return _PortUse(turn, after)
     order = np.argsort(rank, kind="stable")
     waits = np.flatnonzero(turn[order])
-    before[order[waits]] = order[waits - 1]
-    return np.zeros_like(rank), before
+    after[order[waits]] = order[waits - 1]
+    return _PortUse(np.zeros_like(rank), after)
 
 
 def _shift(num_ranks: int, src: Ints, dst: Ints) -> tuple[int, int, int] | None:
@@ -440,21 +648,31 @@ def _shift(num_ranks: int, src: Ints, dst: Ints) -> tuple[int, int, int] | None:
     ranks = np.arange(num_ranks)
     if src.size != num_ranks or num_ranks < 2 or not np.array_equal(src, ranks):
         return None
-    inner, back = int((dst - src).max()), int((src - dst).max())
-    along = back // inner + 1 if inner > 0 else 1
+    inner = int((dst - src).max())  # how far the next rank is
+    back = int((src - dst).max())  # how far the first rank of the axis is from the last one
+    if inner <= 0:
+        return None
+    along = back // inner + 1
     if along < 2 or num_ranks % (along * inner):
         return None
-    wraps = ranks // inner % along == along - 1
-    same = np.array_equal(dst, ranks + np.where(wraps, -(along - 1) * inner, inner))
-    return (num_ranks // (along * inner), along, inner) if same else None
+    is_last = ranks // inner % along == along - 1
+    if not np.array_equal(dst, ranks + np.where(is_last, -(along - 1) * inner, inner)):
+        return None
+    return num_ranks // (along * inner), along, inner
 
 
 def _add_up(dst: Ints, end_s: Seconds, adding_s: Seconds, added_s: Seconds) -> Seconds:
-    """When each message is added up: a rank adds one after the other, as they arrive; `added_s` is when it is free."""
+    """Return when each message is added up: a rank adds one after the other, as they arrive.
+
+    `added_s` is when each rank is free to add, and is brought up to date.
+    """
     done_s = end_s.copy()
-    for turn in _one_each(dst, end_s) if adding_s.any() else ():
-        turn = turn[adding_s[turn] > 0]
-        done_s[turn] = added_s[dst[turn]] = np.maximum(end_s[turn], added_s[dst[turn]]) + adding_s[turn]
+    if not adding_s.any():
+        return done_s
+    for turn in _one_each(dst, end_s):
+        adding = turn[adding_s[turn] > 0]
+        done_s[adding] = np.maximum(end_s[adding], added_s[dst[adding]]) + adding_s[adding]
+        added_s[dst[adding]] = done_s[adding]
     return done_s
 
 

@@ -16,8 +16,9 @@ import torch.distributed as dist
 
 from .wire.group import TAGS, backend_of, group_of, takes_batches
 
-AWAKE_S = 0.001  # a rank stops sleeping this long before the start: a sleeping core wakes slowly
-REST_S, MOST_REST_S = 0.001, 0.005  # pause after an iteration, so that no rank takes a core while others finish
+AWAKE_S = 0.001  # a rank stops sleeping this long before the start, because a sleeping core wakes slowly
+REST_S = 0.001  # shortest pause after an iteration, so that no rank takes a core while others finish
+MOST_REST_S = 0.005  # longest such pause
 AGREEMENTS = 12  # number of agreements, to estimate the time of one
 ROUND_TRIPS = 20  # number of answers, to estimate the offset of a clock
 PRIORITY = 10
@@ -66,12 +67,15 @@ class Ranks:
     `clock_offset_s` is how far this rank's instant may be off that of rank 0: 0 if all share a machine and its clock.
     """
 
-    clock, stolen, machine = staticmethod(time.monotonic), staticmethod(stolen_ticks), staticmethod(boot_id)
+    clock = staticmethod(time.monotonic)
+    stolen = staticmethod(stolen_ticks)
+    machine = staticmethod(boot_id)
 
     def __init__(self, group: Any = None, device: str = "cpu") -> None:
         self.group = group_of(group)
         self.device = torch.device(device)
-        self.rank, self.size = self.group.rank(), self.group.size()
+        self.rank = self.group.rank()
+        self.size = self.group.size()
         self._control = self.group  # for agreements: a Gloo group if the measured group supports only GPUs
         if takes_batches(backend_of(self.group, torch.empty(0, device=self.device))):
             everyone = [dist.get_global_rank(self.group, rank) for rank in range(self.size)]
@@ -99,16 +103,17 @@ class Ranks:
         rows = [torch.zeros_like(row) for _ in range(self.size)]
         self._control.allgather([rows], [row]).wait()
         order: dict[int, int] = {}
-        return [order.setdefault(int(one.item()), len(order)) for one in rows]
+        return [order.setdefault(int(other.item()), len(order)) for other in rows]
 
     def _margin(self) -> float:
         """How long before the start all ranks must know it: the longest time that an agreement takes."""
-        took = []
+        times_s = []
         for _ in range(AGREEMENTS):
             begin = self.clock()
             self.slowest([0.0])
-            took.append(self.clock() - begin)
-        return AWAKE_S + self.slowest([2 * statistics.median(took[AGREEMENTS // 3 :])])[0]
+            times_s.append(self.clock() - begin)
+        after_warm_up = times_s[AGREEMENTS // 3 :]
+        return AWAKE_S + self.slowest([2 * statistics.median(after_warm_up)])[0]
 
     def _offset(self, machines: list[int]) -> tuple[float, float]:
         """How far this rank's clock is ahead of rank 0's, and the error of that; (0, 0) on rank 0's machine.
@@ -124,57 +129,64 @@ class Ranks:
         return ahead
 
     def _ask(self, peer: int) -> None:
-        question, answer = torch.zeros(2, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-        wire, trips = backend_of(self._control, question), []
+        question = torch.zeros(2, dtype=torch.float64)
+        answer = torch.zeros(1, dtype=torch.float64)
+        wire = backend_of(self._control, question)
+        trips = []
         for _ in range(ROUND_TRIPS):
             answered = wire.recv([answer], peer, TAGS)
-            question[0] = begin = self.clock()
+            begin = self.clock()
+            question[0] = begin
             wire.send([question], peer, TAGS).wait()
             answered.wait()
             end = self.clock()
             trips.append((end - begin, answer.item() - (begin + end) / 2))
-        took, ahead = min(trips)
-        wire.send([torch.tensor([ahead, took / 2], dtype=torch.float64)], peer, TAGS).wait()
+        round_trip_s, ahead_s = min(trips)
+        wire.send([torch.tensor([ahead_s, round_trip_s / 2], dtype=torch.float64)], peer, TAGS).wait()
 
     def _answer(self) -> tuple[float, float]:
-        question, answer = torch.zeros(2, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+        question = torch.zeros(2, dtype=torch.float64)
+        answer = torch.zeros(1, dtype=torch.float64)
         wire = backend_of(self._control, question)
         for _ in range(ROUND_TRIPS):
             wire.recv([question], 0, TAGS).wait()
             answer[0] = self.clock()
             wire.send([answer], 0, TAGS).wait()
         wire.recv([question], 0, TAGS).wait()
-        ahead, uncertain = question.tolist()
-        return ahead, uncertain
+        ahead_s, uncertainty_s = question.tolist()
+        return ahead_s, uncertainty_s
 
     def together(self) -> tuple[float, bool]:
-        """Wait for an instant that all ranks agree on; return it by this rank's clock, and whether this rank was on
-        time."""
+        """Wait for an instant that all ranks agree on.
+
+        Return it by this rank's clock, and whether this rank was on time.
+        """
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         instant = self.slowest([self.clock() - self._ahead_s + self.margin_s])[0] + self._ahead_s
-        kept = self.clock() < instant
+        is_on_time = self.clock() < instant
         time.sleep(max(0.0, instant - AWAKE_S - self.clock()))
         while self.clock() < instant:
             os.sched_yield()
-        return instant, kept
+        return instant, is_on_time
 
     def once(self, task: TimedTask) -> tuple[float, bool]:
         """Run one iteration; return this rank's seconds, and whether it ran undisturbed on this node."""
         task.before()
         stolen = self.stolen()
-        instant, kept = self.together()
+        instant, is_on_time = self.together()
         seconds = self._timed(task.run, instant)
         task.after()
         time.sleep(min(REST_S + seconds / 4, MOST_REST_S))
-        return seconds, kept and self.stolen() == stolen
+        return seconds, is_on_time and self.stolen() == stolen
 
     def _timed(self, run: Callable[[], object], instant: float) -> float:
         if self.device.type != "cuda":
             run()
             return self.clock() - instant
         event: Any = torch.cuda.Event
-        begin, end = event(enable_timing=True), event(enable_timing=True)
+        begin = event(enable_timing=True)
+        end = event(enable_timing=True)
         begin.record()
         run()
         end.record()

@@ -1,11 +1,12 @@
-"""`verify`: a schedule does what its collective promises, shown by following every share through every step.
+"""`verify`: a schedule computes the result of its collective, shown by following every share through every step.
 
-The promises are those of the MPI standard, chapter 6. The method is that of msccl-tools (Microsoft), with shares
+The results are those of the MPI standard, chapter 6. The method is that of msccl-tools (Microsoft), with shares
 counted instead of or-ed, so that one added twice is seen.
 """
 
 from __future__ import annotations
 
+import math
 from itertools import islice
 from typing import Any, NamedTuple, NoReturn
 
@@ -22,10 +23,12 @@ MOST_BYTES = 1 << 31  # of the table that follows every share
 def _before(schedule: Schedule) -> Shares:
     """Whose shares each rank has in each chunk at the start, as bits.
 
-    Shape (num_ranks, num_chunks, words): where ranks add up, bit r of the words stands for rank r's share, counted
-    once; where they only pass on, one bit says that the chunk is there.
+    Shape (num_ranks, num_chunks, words): if ranks add up, bit r of the words stands for rank r's share, counted once;
+    if they only pass on, one bit says that the chunk is there.
     """
-    words = 1 if schedule.collective in MOVES else -(-schedule.num_ranks // 64)
+    words = math.ceil(schedule.num_ranks / 64)
+    if schedule.collective in MOVES:
+        words = 1
     num_bytes = 8 * schedule.num_ranks * schedule.num_chunks * words
     if num_bytes > MOST_BYTES:
         sizes = f"{schedule.num_ranks} ranks and {schedule.num_chunks} chunks need {num_bytes}"
@@ -39,12 +42,12 @@ def _before(schedule: Schedule) -> Shares:
 
 
 def holdings(schedule: Schedule, step: int) -> NDArray[np.bool_]:
-    """Return what is where before a step, as [rank, chunk, origin]: whether the rank's chunk has the origin's share.
+    """Return whether a rank's chunk has the share of an origin before a step, as [rank, chunk, origin].
 
-    `step` counts from 0, and ``schedule.num_steps`` asks for the end. Where ranks only pass on, the one origin of a
-    chunk is the rank that it comes from. Nothing is checked here: a transfer of a chunk that nobody has brings nothing,
-    and a share that is added twice looks like one; `verify` finds both. Raises ValueError for a step that does not
-    exist.
+    `step` counts from 0, and ``schedule.num_steps`` asks for the end. If ranks only pass on, the one origin of a chunk
+    is the rank that it comes from. The schedule is not checked here: a transfer of a chunk that the sender does not
+    have changes nothing, and a share that is added twice looks like one; `verify` finds both. Raises ValueError for a
+    step that does not exist.
 
     >>> from . import ALGORITHMS
     >>> ring = ALGORITHMS["allreduce"]["ring"](3)
@@ -54,17 +57,18 @@ def holdings(schedule: Schedule, step: int) -> NDArray[np.bool_]:
     shares = _before(schedule)
     for transfers in islice(schedule.steps(), whole("step", step, 0, schedule.num_steps)):
         rows = transfers.by_chunk()
-        sent, added = shares[rows.src, rows.chunk], rows.reduce
+        sent = shares[rows.src, rows.chunk]
+        added = rows.reduce
         shares[rows.dst[~added], rows.chunk[~added]] = sent[~added]
         np.bitwise_or.at(shares, (rows.dst[added], rows.chunk[added]), sent[added])
     chunks = np.arange(schedule.num_chunks)
-    there = np.zeros((schedule.num_ranks, schedule.num_chunks, schedule.num_ranks), dtype=bool)
+    has_share = np.zeros((schedule.num_ranks, schedule.num_chunks, schedule.num_ranks), dtype=bool)
     if schedule.collective in MOVES:
-        there[:, chunks, schedule.origins()] = shares.any(axis=2)
-        return there
+        has_share[:, chunks, schedule.origins()] = shares.any(axis=2)
+        return has_share
     for origin in range(schedule.num_ranks):
-        there[:, :, origin] = shares[:, :, origin // 64] >> np.uint64(origin % 64) & np.uint64(1)
-    return there
+        has_share[:, :, origin] = shares[:, :, origin // 64] >> np.uint64(origin % 64) & np.uint64(1)
+    return has_share
 
 
 class Verified(NamedTuple):
@@ -84,13 +88,13 @@ class Verified(NamedTuple):
 
 
 def verify(schedule: Schedule) -> Verified:
-    """Return what the schedule takes, if it fulfils its collective; else raise ScheduleError naming step, rank, chunk.
+    """Return the steps and messages of a correct schedule; raise ScheduleError naming step, rank and chunk for others.
 
-    These are checked: ranks and chunks exist; no rank sends what it does not have, sends to itself, or sends or
-    receives more messages in a step than `schedule.ports`; no share is added twice, and nothing is written twice in a
-    step, copied where it already is, or used within `schedule.lag` steps of being received; in the end every rank has
-    what the collective promises, each rank's share exactly once. Memory grows with num_ranks · num_chunks words of 64
-    ranks each; ValueError for more than 2 GiB of them.
+    These are checked: ranks and chunks exist; no rank sends a chunk that it does not have, sends to itself, or sends or
+    receives more messages in a step than `schedule.ports`; no share is added twice, and no chunk is written twice in a
+    step, copied to where it already is, or used within `schedule.lag` steps of being received; in the end every rank
+    has the result of the collective, with each rank's share exactly once. Memory grows with num_ranks · num_chunks
+    words of 64 ranks each; raises ValueError for more than 2 GiB of them.
 
     >>> from . import ALGORITHMS
     >>> print(verify(ALGORITHMS["allreduce"]["ring"](4)))
@@ -99,7 +103,10 @@ def verify(schedule: Schedule) -> Verified:
     shares = _before(of_type("schedule", schedule, Schedule))
     complete = np.bitwise_or.reduce(shares[:, 0], axis=0)  # a chunk in which nothing is missing
     received = np.full(shares.shape[:2], -schedule.lag)  # the step in which a sum last came in
-    num_steps = num_messages = most_sends = most_receives = 0
+    num_steps = 0
+    num_messages = 0
+    most_sends = 0
+    most_receives = 0
     for number, step in enumerate(schedule.steps()):
         _check_places(schedule, number, step)
         pairs = np.unique(step.src * schedule.num_ranks + step.dst)
@@ -111,19 +118,36 @@ def verify(schedule: Schedule) -> Verified:
             _check_lag(schedule, number, rows, received)
         _apply(schedule, number, rows, shares)
         num_steps += 1
-    lacking = (shares != complete).any(axis=2) & schedule.wanted()
-    if lacking.any():
-        rank, chunk = (int(place[0]) for place in np.nonzero(lacking))
-        ranks = _bits(complete & ~shares[rank, chunk])
-        some = ", ".join(map(str, ranks[:8].tolist())) + (", …" if ranks.size > 8 else "")
-        whose = f"the share of rank {some}" if ranks.size == 1 else f"the shares of ranks {some}"
-        what = "it" if schedule.collective in MOVES else whose
-        raise ScheduleError(f"rank {rank}, chunk {chunk}: ends without {what}", None, rank, chunk)
+    _check_result(schedule, shares, complete)
     return Verified(num_steps, num_messages, most_sends, most_receives)
 
 
+def _check_result(schedule: Schedule, shares: Shares, complete: Shares) -> None:
+    """Raise ScheduleError if a chunk that a rank must have in the end is not `complete`."""
+    is_lacking = (shares != complete).any(axis=2) & schedule.wanted()
+    if not is_lacking.any():
+        return
+    rank, chunk = (int(place[0]) for place in np.nonzero(is_lacking))
+    lacks = "it"
+    if schedule.collective not in MOVES:
+        lacks = _shares_of(_bits(complete & ~shares[rank, chunk]).tolist())
+    raise ScheduleError(f"rank {rank}, chunk {chunk}: ends without {lacks}", None, rank, chunk)
+
+
+def _shares_of(ranks: list[int]) -> str:
+    """Return the shares of these ranks in words; of more than eight the first ones."""
+    if len(ranks) == 1:
+        return f"the share of rank {ranks[0]}"
+    names = [str(rank) for rank in ranks[:8]]
+    if len(ranks) > 8:
+        names.append("…")
+    return f"the shares of ranks {', '.join(names)}"
+
+
 def _fail(what: str, number: int, rank: int, chunk: int | None = None) -> NoReturn:
-    where = f"step {number}, rank {rank}" + ("" if chunk is None else f", chunk {chunk}")
+    where = f"step {number}, rank {rank}"
+    if chunk is not None:
+        where += f", chunk {chunk}"
     raise ScheduleError(f"{where}: {what}", number, rank, chunk)
 
 
@@ -143,7 +167,8 @@ def _check_places(schedule: Schedule, number: int, step: Step) -> None:
     _fail_at(step.src == step.dst, "sends to itself", number, step.src, step.chunk)
     wrong = (step.chunk < 0) | (step.num_chunks < 1) | (step.chunk + step.num_chunks > schedule.num_chunks)
     if wrong.any():
-        chunk, count = int(step.chunk[wrong][0]), int(step.num_chunks[wrong][0])
+        chunk = int(step.chunk[wrong][0])
+        count = int(step.num_chunks[wrong][0])
         text = f"{count_of(count, 'chunk')} from {chunk} on, where there are {schedule.num_chunks}"
         _fail(text, number, int(step.src[wrong][0]), chunk)
     if schedule.collective in MOVES:
@@ -163,14 +188,18 @@ def _check_lag(schedule: Schedule, number: int, rows: Step, received: Ints) -> N
     for ranks in (rows.src, rows.dst):
         early = received[ranks, rows.chunk] > number - schedule.lag
         if early.any():
-            rank, chunk = int(ranks[early][0]), int(rows.chunk[early][0])
+            rank = int(ranks[early][0])
+            chunk = int(rows.chunk[early][0])
             text = f"uses a sum received in step {received[rank, chunk]}, less than {schedule.lag} steps before"
             _fail(text, number, rank, chunk)
     received[rows.dst[rows.reduce], rows.chunk[rows.reduce]] = number
 
 
 def _apply(schedule: Schedule, number: int, rows: Step, shares: Shares) -> None:
-    """Let the transfers of one step, a row for each chunk, take place."""
+    """Let the transfers of one step, a row for each chunk, take place.
+
+    Rows that add to the same chunk of the same rank take place in turns, so that a share that comes twice is found.
+    """
     sent = shares[rows.src, rows.chunk]
     _fail_at(~sent.any(axis=1), "sends what it does not have", number, rows.src, rows.chunk)
     place = rows.dst * schedule.num_chunks + rows.chunk
@@ -181,7 +210,10 @@ def _apply(schedule: Schedule, number: int, rows: Step, shares: Shares) -> None:
     _fail_at(twice, "is written twice in one step", number, rows.dst, rows.chunk)
     for now in range(int(turn.max(initial=0)) + 1):
         at = turn == now
-        dst, chunk, reduce, new = rows.dst[at], rows.chunk[at], rows.reduce[at], sent[at]
+        dst = rows.dst[at]
+        chunk = rows.chunk[at]
+        reduce = rows.reduce[at]
+        new = sent[at]
         old = shares[dst, chunk]
         again = (new & old).any(axis=1) & reduce
         if schedule.collective == "barrier":

@@ -1,1 +1,1 @@
-"""What every room stands on: checks of input, frozen values, files, units."""
+"""Used by all packages: checks of arguments, frozen values, files, units, lazy imports."""

@@ -1,4 +1,4 @@
-"""What every room says in the same words: one error for bad input, and numbers with their nouns."""
+"""Checks of arguments: one ValueError with the name, the allowed range and the value; and words for messages."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 Kind = TypeVar("Kind")
-_MOST_CHARACTERS = 400  # of an error about what others wrote
+_MOST_CHARACTERS = 400  # of an error message, which may quote a foreign file
 
 
 def whole(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
     """Return `value` as an int if it is a whole number in [low, high].
 
-    numpy integers and 0-d integer tensors count as whole numbers; bools and floats do not, since a rank of
-    ``True`` or ``1.5`` is always a slip.
+    numpy integers and 0-d integer tensors count as whole numbers. Bools and floats do not, because a rank of ``True``
+    or ``1.5`` is always a mistake.
 
     >>> whole("rank", 3, 0, 7)
     3
@@ -26,20 +26,29 @@ def whole(name: str, value: Any, low: int | None = None, high: int | None = None
     Traceback (most recent call last):
     ValueError: size must be a whole number of at least 0, got 2.5
     """
-    try:
-        plain = not isinstance(value, bool) and "bool" not in str(getattr(value, "dtype", ""))
-        number = operator.index(value) if plain and getattr(value, "ndim", 0) == 0 else None
-    except TypeError:
-        number = None
+    number = _as_whole(value)
     if number is not None and (low is None or number >= low) and (high is None or number <= high):
         return number
-    bounds = {
-        (False, False): f" from {low} to {high}",
-        (False, True): f" of at least {low}",
-        (True, False): f" of at most {high}",
-        (True, True): "",
-    }[low is None, high is None]
+    bounds = ""
+    if low is not None and high is not None:
+        bounds = f" from {low} to {high}"
+    elif low is not None:
+        bounds = f" of at least {low}"
+    elif high is not None:
+        bounds = f" of at most {high}"
     raise ValueError(f"{name} must be a whole number{bounds}, got {value!r}")
+
+
+def _as_whole(value: Any) -> int | None:
+    """Return a whole number as an int, and None for anything else."""
+    if isinstance(value, bool):
+        return None
+    try:
+        if "bool" in str(getattr(value, "dtype", "")) or getattr(value, "ndim", 0) != 0:
+            return None
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def number(
@@ -47,7 +56,8 @@ def number(
 ) -> float:
     """Return `value` as a float if it is a number in [low, high] and greater than `above`.
 
-    It must be finite unless `high` is infinite. numpy's numbers and 0-d tensors count; bools and strings do not.
+    It must be finite unless `high` is infinite. numpy's numbers and 0-d tensors count as numbers; bools and strings do
+    not.
 
     >>> number("alpha_s", 1, 0)
     1.0
@@ -58,35 +68,58 @@ def number(
     Traceback (most recent call last):
     ValueError: bytes_per_s must be a number above 0, got '10'
     """
+    number = _as_float(value)
+    if number is not None and _is_in_range(number, low, high, above):
+        return number
+    bounds = []
+    if low is not None:
+        bounds.append(f"of at least {low}")
+    if above is not None:
+        bounds.append(f"above {above}")
+    if high is not None and high != math.inf:
+        bounds.append(f"of at most {high}")
+    expected = "number" if high == math.inf else "finite number"
+    if bounds:
+        expected += f" {' and '.join(bounds)}"
+    raise ValueError(f"{name} must be a {expected}, got {value!r}")
+
+
+def _as_float(value: Any) -> float | None:
+    """Return a number as a float, and None for anything else."""
+    if isinstance(value, bool | str | bytes):
+        return None
+    dtype = str(getattr(value, "dtype", "float"))
+    if "int" not in dtype and "float" not in dtype:
+        return None
+    if getattr(value, "ndim", None) not in (None, 0):
+        return None
+    if not hasattr(value, "__float__") and not hasattr(value, "__index__"):
+        return None
     try:
-        found = float(value) if _is_number(value) else math.nan
+        return float(value)
     except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    least, most = -math.inf if low is None else low, math.inf if high is None else high
-    enough = least <= found <= most and (above is None or found > above)
-    if enough and (math.isfinite(found) or high == math.inf):
-        return found
-    bounds = [] if low is None else [f"of at least {low}"]
-    bounds += [] if above is None else [f"above {above}"]
-    bounds += [] if high in (None, math.inf) else [f"of at most {high}"]
-    kind = "number" if high == math.inf else "finite number"
-    raise ValueError(f"{name} must be a {' '.join([kind, ' and '.join(bounds)]).rstrip()}, got {value!r}")
+        return None
+
+
+def _is_in_range(number: float, low: float | None, high: float | None, above: float | None) -> bool:
+    if math.isnan(number):
+        return False
+    if math.isinf(number) and high != math.inf:
+        return False
+    if low is not None and number < low:
+        return False
+    if high is not None and number > high:
+        return False
+    return above is None or number > above
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether a value is one number or the like rather than several: a Python number, a numpy one, a 0-d array."""
+    """Whether a value is one number or truth value rather than several: Python's, numpy's or a 0-d array."""
     return isinstance(value, bool | int | float) or getattr(value, "ndim", None) == 0
 
 
-def _is_number(value: Any) -> bool:
-    kind = str(getattr(value, "dtype", "float"))
-    if isinstance(value, bool | str | bytes) or not ("int" in kind or "float" in kind):
-        return False
-    return getattr(value, "ndim", None) in (None, 0) and (hasattr(value, "__float__") or hasattr(value, "__index__"))
-
-
 def truth(name: str, value: Any) -> bool:
-    """Return `value` as a bool if it is True or False, Python's or numpy's.
+    """Return `value` as a bool if it is True or False, of Python or numpy.
 
     >>> truth("ordered", "no")
     Traceback (most recent call last):
@@ -98,7 +131,7 @@ def truth(name: str, value: Any) -> bool:
 
 
 def of_type(name: str, value: Any, kind: type[Kind]) -> Kind:
-    """Return `value` if it is of that class.
+    """Return `value` if it is of this class.
 
     >>> of_type("pipeline", [], dict)
     Traceback (most recent call last):
@@ -111,7 +144,7 @@ def of_type(name: str, value: Any, kind: type[Kind]) -> Kind:
 
 
 def function(name: str, value: Any, what: str = "") -> Any:
-    """Return `value` if it can be called; `what` says of what it is a function, or what it returns.
+    """Return `value` if it can be called; `what` describes its arguments or its result.
 
     >>> function("step", 3, "of inputs and targets")
     Traceback (most recent call last):
@@ -119,11 +152,14 @@ def function(name: str, value: Any, what: str = "") -> Any:
     """
     if callable(value):
         return value
-    raise ValueError(f"{name} must be a function{what and f' {what}'}, got {value!r}")
+    expected = "a function"
+    if what:
+        expected += f" {what}"
+    raise ValueError(f"{name} must be {expected}, got {value!r}")
 
 
 def several(name: str, values: Any, what: str = "") -> list[Any]:
-    """Return the values as a list; ValueError for what cannot be iterated over, and for a text or a mapping, which can.
+    """Return the values of an iterable as a list. Raises ValueError for a string, a mapping and anything else.
 
     >>> several("shape", (2, 4))
     [2, 4]
@@ -134,14 +170,15 @@ def several(name: str, values: Any, what: str = "") -> list[Any]:
     Traceback (most recent call last):
     ValueError: caps_mb must be a list of caps, got 25
     """
-    one = isinstance(values, str | bytes | Mapping) or getattr(values, "ndim", 1) == 0
-    if one or not isinstance(values, Iterable):
-        raise ValueError(f"{name} must be a list{what and f' of {what}'}, got {values!r}")
+    is_single = isinstance(values, str | bytes | Mapping) or getattr(values, "ndim", 1) == 0
+    if is_single or not isinstance(values, Iterable):
+        expected = f"a list of {what}" if what else "a list"
+        raise ValueError(f"{name} must be {expected}, got {values!r}")
     return list(values)
 
 
 def count_of(number: int, noun: str) -> str:
-    """Return the number with its noun, in the plural unless it is one.
+    """Return the number with its noun, in the plural unless the number is one.
 
     >>> count_of(1, "rank"), count_of(2, "rank")
     ('1 rank', '2 ranks')
@@ -150,29 +187,35 @@ def count_of(number: int, noun: str) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return a text without what would do something where it is shown: it is a space, an escape, or one of `keep`.
+    """Return a text in which characters that are not printable are spaces or escapes, except for those in `keep`.
+
+    Such characters, in a foreign file for example, could control the terminal.
 
     >>> print(printable("a\\x1b[31m\\ud800\\tb"))
     a\\x1b[31m\\ud800 b
     """
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in keep else _escape(one) for one in text)
+    return "".join(char if char.isprintable() or char in keep else _escape(char) for char in text)
 
 
 def one_line(text: str) -> str:
-    """Return a text as an error says it: printable, and without its middle where it is longer than 400 characters.
+    """Return a text for an error message: printable, and without its middle if it is longer than 400 characters.
 
     >>> len(one_line("got " + "9" * 5000))
     403
     """
     line = printable(text)
+    if len(line) <= _MOST_CHARACTERS:
+        return line
     half = _MOST_CHARACTERS // 2
-    return line if len(line) <= _MOST_CHARACTERS else f"{line[:half]} … {line[-half:]}"
+    return f"{line[:half]} … {line[-half:]}"
 
 
-def _escape(one: str) -> str:
-    return " " if one.isspace() else one.encode("unicode_escape").decode()
+def _escape(char: str) -> str:
+    if char.isspace():
+        return " "
+    return char.encode("unicode_escape").decode()
 
 
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:

@@ -3,16 +3,24 @@
 The core and each subpackage have a module `extension` with an `Extension`. The explorers' catalogue, the command line
 and the other tables are made of these records. So no module of the core imports a subpackage, and one that is not
 installed, or that lacks another one that it needs, adds nothing.
+
+A module that a record names may fail to import. The rule is:
+
+- If it needs a package that is not part of rankscope and is not installed, such as one of an extra, then this module
+  adds nothing, and everything else works. `left_out` lists such modules with the package that each one needs.
+- Any other error is a fault of that module. It is raised as an ImportError that names the module and the error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
+from importlib.util import find_spec
 from pkgutil import iter_modules
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 _ROOT = __name__.partition(".")[0]
@@ -26,6 +34,8 @@ class Extension(NamedTuple):
     which is called like the figure, or `draw_` and its name if it returns a drawing. `networks` are functions that
     return networks, as "module:function". `fixtures` are modules of pytest fixtures. `needs` are the subpackages
     without which this one does not work: if one of them is not installed, this one adds nothing.
+
+    A field of another type raises ValueError, which names the subpackage and the field, when `extensions` reads it.
     """
 
     explorers: tuple[str, ...] = ()
@@ -43,48 +53,154 @@ def extensions() -> tuple[Extension, ...]:
     >>> [extension.networks for extension in extensions()][0]
     ()
     """
-    core = import_module(f"{_ROOT}.extension").EXTENSION
+    core = _read(f"{_ROOT}.extension")
     return (core, *subpackages().values())
 
 
 @cache
 def subpackages() -> Mapping[str, Extension]:
     """Return the record of each subpackage that is installed with everything that it needs, by its name."""
-    found: dict[str, Extension] = {}
     folders = [folder for folder in files(_ROOT).iterdir() if folder.is_dir()]  # in an archive, too
-    for name in sorted(folder.name for folder in folders if folder.joinpath("extension.py").is_file()):
-        found[name] = import_module(f"{_ROOT}.{name}.extension").EXTENSION
-    return with_their_needs(found)
+    names = sorted(folder.name for folder in folders if folder.joinpath("extension.py").is_file())
+    return with_their_needs({name: _read(f"{_ROOT}.{name}.extension") for name in names})
 
 
-def with_their_needs(found: Mapping[str, Extension]) -> Mapping[str, Extension]:
+def with_their_needs(installed: Mapping[str, Extension]) -> Mapping[str, Extension]:
     """Return the subpackages that have all they need among these, directly and through others.
 
-    >>> found = {"course": Extension(needs=("diagnose",)), "diagnose": Extension(needs=("train",)), "box": Extension()}
-    >>> list(with_their_needs(found))
+    >>> needy = {"course": Extension(needs=("diagnose",)), "diagnose": Extension(needs=("train",))}
+    >>> list(with_their_needs({**needy, "box": Extension()}))
     ['box']
     """
-    usable = {name: extension for name, extension in found.items() if found.keys() >= set(extension.needs)}
-    if len(usable) < len(found):
+    usable = {name: extension for name, extension in installed.items() if installed.keys() >= set(extension.needs)}
+    if len(usable) < len(installed):
         return with_their_needs(usable)
     return MappingProxyType(usable)
 
 
+def _read(module: str) -> Extension:
+    """Return the record of a module, with its fields checked."""
+    try:
+        extension: Extension = import_module(module).EXTENSION
+    except Exception as error:
+        raise _fault(module, error) from error
+    check_extension(module, extension)
+    return extension
+
+
+def check_extension(module: str, extension: Any) -> None:
+    """Raise ValueError, which names the module and the field, if this is no `Extension` or a field is wrong.
+
+    >>> check_extension("rankscope.mine.extension", Extension(needs="train"))
+    Traceback (most recent call last):
+    ValueError: needs of EXTENSION in rankscope.mine.extension must be a tuple of names, got 'train'
+    """
+    record = f"EXTENSION in {module}"
+    if not isinstance(extension, Extension):
+        raise ValueError(f"{record} must be an Extension, got {extension!r}")
+    for field, value in extension._asdict().items():
+        if field == "figures":
+            if not isinstance(value, Mapping) or not _are_names([*value, *value.values()]):
+                raise ValueError(f"figures of {record} must map names of figures to modules, got {value!r}")
+        elif not isinstance(value, tuple) or not _are_names(value):
+            raise ValueError(f"{field} of {record} must be a tuple of names, got {value!r}")
+    for place in extension.networks:
+        if place.count(":") != 1:
+            raise ValueError(f"networks of {record} must be like 'module:function', got {place!r}")
+
+
+def _are_names(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str) and value for value in values)
+
+
 @cache
 def import_all(package: str) -> None:
-    """Import every module of a package, so that each can declare what it adds."""
-    for module in iter_modules(import_module(package).__path__):
-        import_module(f"{package}.{module.name}")
+    """Import every module of a package, so that each can declare what it adds.
+
+    Modules that need a package which is not installed are left out. Raises ImportError, which names the module, for
+    any other error.
+    """
+    import_or_leave_out(package)
+    if package in _left_out:
+        return
+    for module in iter_modules(sys.modules[package].__path__):
+        import_or_leave_out(f"{package}.{module.name}")
+
+
+def import_or_leave_out(module: str) -> ModuleType | None:
+    """Return a module, or None if it needs a package that is not installed and not part of rankscope.
+
+    Raises ImportError, which names the module, for any other error.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        package = (error.name or _ROOT).partition(".")[0]
+        if package == _ROOT or _is_installed(package):
+            raise _fault(module, error) from error
+        _left_out[module] = package
+        return None
+    except Exception as error:
+        raise _fault(module, error) from error
+
+
+def _is_installed(package: str) -> bool:
+    """Return whether a package can be imported, so that what is missing is only a module in it."""
+    if sys.modules.get(package) is not None:
+        return True
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # from an import hook that refuses the package
+        return False
+
+
+_left_out: dict[str, str] = {}
+
+
+def left_out() -> Mapping[str, str]:
+    """Return the modules that were left out so far, each with the package that it needs and that is not installed."""
+    return MappingProxyType(_left_out)
+
+
+def _fault(module: str, error: Exception) -> ImportError:
+    return ImportError(f"{module} cannot be imported: {type(error).__name__}: {error}", name=module)
 
 
 def load(place: str) -> Any:
-    """Return what "module:name" names.
+    """Return what "module:name" names, or None if that module is left out as `import_or_leave_out` does.
+
+    Raises ImportError, which names the module, for any other error.
 
     >>> load("math:pi")
     3.141592653589793
     """
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+    name_of_module, _, name = place.partition(":")
+    module = import_or_leave_out(name_of_module)
+    if module is None:
+        return None
+    if not hasattr(module, name):
+        raise ImportError(f"{name_of_module} has no {name!r}, which an EXTENSION names", name=name_of_module)
+    return getattr(module, name)
+
+
+def check_not_in_package(what: str, name: str, module: str, package: str) -> None:
+    """Raise ValueError if a package that offers what is added has a name or a module of its own that is called so.
+
+    Python finds those before the package's table is asked, so that the addition could not be reached.
+
+    >>> check_not_in_package("explorer", "panel", "rankscope.box.explorers.mine", "rankscope.explorers")
+    Traceback (most recent call last):
+    ValueError: explorer 'panel' of rankscope.box.explorers.mine needs another name: rankscope.explorers.panel exists
+    """
+    if name in _names_in(package):
+        raise ValueError(f"{what} {name!r} of {module} needs another name: {package}.{name} exists")
+
+
+@cache
+def _names_in(package: str) -> frozenset[str]:
+    """The modules of a package and the names in it, whether or not its modules are imported already."""
+    module = import_module(package)
+    return frozenset([*vars(module), *(found.name for found in iter_modules(module.__path__))])
 
 
 def check_unclaimed(what: str, name: str, new: Callable[..., Any], known: Callable[..., Any] | None) -> None:

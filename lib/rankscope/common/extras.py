@@ -1,4 +1,4 @@
-"""What to install where a package of an extra is missing: pyproject.toml names the extras and what is in them."""
+"""The extra to install if a package is missing: pyproject.toml defines the extras and their packages."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ EXTRAS = {
 def install_command(package: str) -> str:
     """Return the command that installs the extra with this package.
 
-    It also works where rankscope was installed from a clone, because pip then only adds what the extra names. Raises
-    KeyError for a package of no extra.
+    It also works if rankscope was installed from a clone, because pip then only adds the packages of the extra. Raises
+    KeyError for a package that is in no extra.
 
     >>> install_command("ipywidgets")
     "pip install 'rankscope[notebooks]'"
@@ -51,7 +51,7 @@ def _missing(package: str, user: str) -> ModuleNotFoundError:
 
 
 def package_of_extra(error: BaseException) -> str | None:
-    """Return the missing package that an error is about if an extra brings it; else None.
+    """Return the missing package that an error is about if it is in an extra, else None.
 
     >>> package_of_extra(ModuleNotFoundError("No module named 'torch.distributed'", name="torch.distributed"))
     'torch'
@@ -59,12 +59,14 @@ def package_of_extra(error: BaseException) -> str | None:
     if not isinstance(error, ModuleNotFoundError):
         return None
     package = (error.name or "").partition(".")[0]
-    return package if package in EXTRAS else None
+    if package not in EXTRAS:
+        return None
+    return package
 
 
 @contextmanager
 def naming_extras(user: str) -> Iterator[None]:
-    """Name the extra if an import in this block fails for want of one of its packages.
+    """Name the extra if an import in this block fails because one of its packages is missing.
 
     `user` is the part of rankscope that needs the package. Any other error passes unchanged.
     """

@@ -1,10 +1,10 @@
 """Temporary folders that are deleted with their owner; if it was killed, the next process that makes one deletes them.
 
-Others keep folders next to ours, under names like ours, and theirs must survive. So a folder is swept only if all of
-this holds: its name is one that `tempfile.mkdtemp` makes with our prefix; it is a folder, not a link to one; it and the
-marker in it belong to this user; the marker has our text with the name of this machine and the folder's inode, which a
-copy of the folder does not have; nobody holds the marker's lock. The marker is locked before the folder has its name,
-so a folder is never without its lock while its owner lives.
+Other programs have folders in the same place, with similar names, which must not be deleted. So a folder is swept only
+if all of these conditions hold: its name is one that `tempfile.mkdtemp` makes with our prefix; it is a folder, not a
+link to one; it and the marker in it belong to this user; the marker contains our text with the name of this machine and
+the folder's inode, which a copy of the folder does not have; no process holds the marker's lock. The marker is locked
+before the folder gets its name, so a folder is never without its lock while its owner lives.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _swept: set[Path] = set()
 
 
 def make_folder(parent: Path | None = None) -> Path:
-    """Make a folder in `parent`, by default the place for temporary files, after deleting those of dead processes.
+    """Make a folder in `parent`, by default the place for temporary files, after deleting those of ended processes.
 
-    A folder belongs to whoever holds the lock of its marker: this process and those that it forks. On a file system
-    without locks the folder has no marker, and only its owner deletes it.
+    A folder belongs to the processes that hold the lock of its marker: this one and those that it forks. On a file
+    system without locks the folder has no marker, and only its owner deletes it.
     """
     place = Path(tempfile.gettempdir() if parent is None else parent)
     if fcntl and place not in _swept:
@@ -59,7 +59,7 @@ def make_folder(parent: Path | None = None) -> Path:
 
 
 def delete_folder(folder: Path) -> None:
-    """Delete a folder that `make_folder` made in this process, whatever is in it; one that was forked only lets go."""
+    """Delete a folder that `make_folder` made in this process, with its content; in a forked process, only close it."""
     owner, marker = _owned.pop(folder)
     if owner == os.getpid():
         shutil.rmtree(folder, ignore_errors=True)
@@ -68,9 +68,11 @@ def delete_folder(folder: Path) -> None:
 
 
 def memory() -> Path | None:
-    """Return the place for files that are memory, not disk, or None where the system has none."""
+    """Return the place for files in memory, or None if the system has none."""
     place = Path("/dev/shm")
-    return place if place.is_dir() and os.access(place, os.W_OK) else None
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        return None
+    return place
 
 
 def _marker_text(inode: int) -> bytes:
@@ -96,10 +98,10 @@ def _make_marker(folder: Path) -> int | None:
 def _sweep(place: Path) -> None:
     """Delete the folders in `place` that are ours and whose owners have ended."""
     names = list[str]()
-    with contextlib.suppress(OSError):  # a place that cannot be listed
+    with contextlib.suppress(OSError):  # if the place cannot be listed
         names = [name for name in os.listdir(place) if _NAME.fullmatch(name)]
     for name in names:
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:  # not ours, locked, or going just now
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:  # if not ours, locked, or just deleted
             folder = os.open(place / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             stack.callback(os.close, folder)
             marker = os.open(_MARKER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
@@ -125,8 +127,8 @@ def _is_ours(folder: int, marker: int) -> bool:
 def _delete(path: Path, folder: int) -> None:
     """Delete an open folder, the marker last, so that a sweep that is interrupted can be finished by another.
 
-    All goes by the descriptor: if the name has come to stand for something else meanwhile, that stays. Raises OSError
-    if something in the folder cannot be deleted; the marker then stays.
+    It uses the descriptor, so if the name has been given to another folder meanwhile, that one stays. Raises OSError if
+    something in the folder cannot be deleted; the marker then stays.
     """
     names = [name for name in os.listdir(folder) if name != _MARKER]
     for name in names:

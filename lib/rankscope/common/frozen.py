@@ -1,4 +1,4 @@
-"""Frozen values whose fields check what they are given: attrs, with rankscope's checks as converters."""
+"""Frozen values whose fields are checked: attrs, with rankscope's checks as converters."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class ReadOnly(dict[Any, Any]):
 def mapping(
     name: str, value: Any, checks: Mapping[str, Callable[[str, Any], Any]] | None = None, needed: Iterable[str] = ()
 ) -> ReadOnly:
-    """Return a read-only copy of a mapping, with `checks` of these keys only, in this order, each value checked.
+    """Return a read-only copy of a mapping. With `checks`, it has only these keys, in this order, and checked values.
 
-    Raises ValueError for anything else, and where a `needed` key is missing.
+    Raises ValueError for another key, for anything but a mapping, and if a `needed` key is missing.
 
     >>> mapping("options", [1])
     Traceback (most recent call last):
@@ -54,14 +54,16 @@ def mapping(
     return ReadOnly({key: check(f"{name}: {key}", value[key]) for key, check in checks.items() if key in value})
 
 
-def optional(name: str, value: Any, check: Callable[..., Any], *limits: Any, **more: Any) -> Any:
-    """Return None, or what the check returns for any other value.
+def optional(name: str, value: Any, check: Callable[..., Any], *limits: Any, **options: Any) -> Any:
+    """Return None for None, and the result of the check for any other value.
 
     >>> from rankscope.common.checks import whole
     >>> optional("ports", None, whole, 1), optional("ports", 2, whole, 1)
     (None, 2)
     """
-    return None if value is None else check(name, value, *limits, **more)
+    if value is None:
+        return None
+    return check(name, value, *limits, **options)
 
 
 def fields_of(value: Any) -> dict[str, Any]:
@@ -71,11 +73,11 @@ def fields_of(value: Any) -> dict[str, Any]:
     >>> fields_of(Link(1e-6, 1e9))
     {'alpha_s': 1e-06, 'bytes_per_s': 1000000000.0}
     """
-    return {one.name: getattr(value, one.name) for one in attrs.fields(type(value))}
+    return {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
 
 
-def each(name: str, values: Any, check: Callable[..., Any] | type, *limits: Any, **more: Any) -> tuple[Any, ...]:
-    """Return a tuple of what the check returns for each of several values; a class means that each must be of it.
+def each(name: str, values: Any, check: Callable[..., Any] | type, *limits: Any, **options: Any) -> tuple[Any, ...]:
+    """Return a tuple with the result of the check for each of several values; a class checks that they are of it.
 
     >>> from rankscope.common.checks import number
     >>> each("step_s", [1, 2.5], number, 0)
@@ -86,7 +88,7 @@ def each(name: str, values: Any, check: Callable[..., Any] | type, *limits: Any,
     """
     if isinstance(check, type):
         check, limits = of_type, (check,)
-    return tuple([check(name, one, *limits, **more) for one in several(name, values)])
+    return tuple([check(name, value, *limits, **options) for value in several(name, values)])
 
 
 def checked(
@@ -95,21 +97,23 @@ def checked(
     default: Any = attrs.NOTHING,
     factory: Any = None,
     hash: bool | None = None,
-    **more: Any,
+    **options: Any,
 ) -> Any:
-    """Declare a field of a frozen value that is what ``check(its name, the value given, *limits, **more)`` returns.
+    """Declare a field of a frozen value. Its value is the result of ``check(name, argument, *limits, **options)``.
 
-    A class in the place of a check means that the value must be of it. `default` and `factory` are those of
-    `attrs.field`; ``hash=False`` leaves a field that cannot be hashed out of the value's hash.
+    A class instead of a check means that the value must be of it. `default` and `factory` are those of `attrs.field`;
+    ``hash=False`` excludes a field that cannot be hashed from the value's hash.
     """
     if isinstance(check, type):
         check, limits = of_type, (check,)
 
     def convert(value: Any, field: Any) -> Any:
-        return check(field.name, value, *limits, **more)
+        return check(field.name, value, *limits, **options)
 
-    options: dict[str, Any] = {"factory": factory} if factory is not None else {"default": default}
-    return attrs.field(converter=attrs.Converter(convert, takes_field=True), hash=hash, **options)
+    converter = attrs.Converter(convert, takes_field=True)
+    if factory is not None:
+        return attrs.field(converter=converter, hash=hash, factory=factory)
+    return attrs.field(converter=converter, hash=hash, default=default)
 
 
 @overload
@@ -120,8 +124,8 @@ def frozen(*, eq: bool = True) -> Callable[[Class], Class]: ...
 def frozen(kind: Any = None, *, eq: bool = True) -> Any:
     """Make a class a frozen value: its annotated fields become its parameters, and none can be set again.
 
-    Declare a field with `checked`, and nothing else has to check it. Checks of several fields together go into
-    ``__attrs_post_init__``. ``eq=False`` is for values that hold arrays.
+    A field that is declared with `checked` needs no other check. Checks of several fields together belong in
+    ``__attrs_post_init__``. ``eq=False`` is for values with arrays.
 
     >>> from rankscope.common.checks import number, whole
     >>> @frozen
@@ -135,11 +139,13 @@ def frozen(kind: Any = None, *, eq: bool = True) -> Any:
     ValueError: alpha_s must be a finite number of at least 0, got -1
     """
     make = attrs.frozen(eq=eq, hash=None if eq else False)
-    return make if kind is None else make(kind)
+    if kind is None:
+        return make
+    return make(kind)
 
 
 def evolve(value: Value, **changes: Any) -> Value:
-    """Return a copy of a frozen value with some fields changed; they are checked as the first ones were.
+    """Return a copy of a frozen value with some fields changed; all fields are checked again.
 
     >>> from rankscope.cluster import Link
     >>> evolve(Link(alpha_s=1.0, bytes_per_s=2.0), alpha_s=0)

@@ -13,5 +13,7 @@ def used_places(clean: Sequence[bool]) -> tuple[int, ...]:
     >>> used_places([True, False, True, True, True]), used_places([True, False, True])
     ((0, 2, 3, 4), (0, 1, 2))
     """
-    places = tuple(place for place, one in enumerate(clean) if one)
-    return places if len(places) >= LEAST_CLEAN else tuple(range(len(clean)))
+    places = tuple(place for place, is_clean in enumerate(clean) if is_clean)
+    if len(places) < LEAST_CLEAN:
+        return tuple(range(len(clean)))
+    return places

@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import IO, Any, BinaryIO, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 
 from .checks import one_line, whole
 
-MOST_BYTES = 1 << 26  # of a stored value
-MOST_VALUES = 1 << 23  # of a stored value: numbers, texts, lists and mappings
+MOST_BYTES = 1 << 26  # the longest file of a stored value
+MOST_VALUES = 1 << 23  # the most numbers, strings, lists and mappings in a stored value
 MOST_UNPACKED_RATIO = 64  # by which a gzipped file may grow; traces and logs grow by 5 to 30
-FREE_UNPACKED_BYTES = 32 << 20  # up to which it may grow in any case
-_MOST_LENGTH = 1 << 62  # of a dimension; numpy counts in 64 bits
-_ANY_SIZE_BYTES = 1 << 63  # no file is longer
-Mark = bool | Literal[0, 1]  # a truth value, as lists in files hold it
+FREE_UNPACKED_BYTES = 32 << 20  # the size up to which any gzipped file may grow
+_MOST_LENGTH = 1 << 62  # of an array's dimension; numpy counts in 64 bits
+_ANY_SIZE_BYTES = 1 << 63  # a limit that admits every file
+_PIECE_BYTES = 1 << 20  # read at once while unpacking
+Mark = bool | Literal[0, 1]  # a truth value, as lists in files store it
 
 PathLike = str | os.PathLike[str]
 Value = TypeVar("Value")
@@ -37,7 +38,7 @@ Fields = TypeVar("Fields", bound="StoredFile")
 
 
 class StorageError(ValueError):
-    """A file does not hold what it should. The message is one printable line that begins with the path."""
+    """A file's content is not what it should be. The message is one printable line that begins with the path."""
 
     def __init__(self, path: PathLike, message: str) -> None:
         super().__init__(one_line(f"{os.fspath(path)}: {message}"))
@@ -46,8 +47,8 @@ class StorageError(ValueError):
 def save(path: PathLike, format: str, version: int, **fields: Any) -> Path:
     """Write fields as JSON under a head with format, version and a checksum of all that follows; return the path.
 
-    Each field stands on a line of its own, and so does each item of a list and of a mapping, for readable diffs.
-    Raises OSError, with this path, where the file cannot be written, or where there is something that is no file.
+    Each field has its own line, and so has each item of a list or a mapping, so that diffs are readable. Raises
+    OSError, with this path, if the file cannot be written or if the path is that of a folder or a device.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -66,9 +67,11 @@ def save(path: PathLike, format: str, version: int, **fields: Any) -> Path:
 
 def _in_lines(value: Any) -> str:
     if isinstance(value, Mapping):
-        items = [f"{_json(name)}: {_json(one)}" for name, one in value.items()]
-        return "{\n" + ",\n".join(items) + "\n}"
-    return "[\n" + ",\n".join(map(_json, value)) + "\n]" if isinstance(value, list | tuple) else _json(value)
+        entries = [f"{_json(name)}: {_json(item)}" for name, item in value.items()]
+        return "{\n" + ",\n".join(entries) + "\n}"
+    if isinstance(value, list | tuple):
+        return "[\n" + ",\n".join(map(_json, value)) + "\n]"
+    return _json(value)
 
 
 def _json(value: Any) -> str:
@@ -76,7 +79,7 @@ def _json(value: Any) -> str:
 
 
 class StoredPart(msgspec.Struct, forbid_unknown_fields=True):
-    """A part of a file, by the types of its fields: it holds all of them, and no others."""
+    """A part of a file. Its fields are those of the class: all of them, of these types, and no others."""
 
 
 class StoredFile(StoredPart, kw_only=True):
@@ -88,7 +91,7 @@ class StoredFile(StoredPart, kw_only=True):
 
 
 class _FileHead(msgspec.Struct):
-    """What is looked at first, whatever else the file holds."""
+    """What tells a file of another format, a newer or a damaged one from a file with wrong fields."""
 
     format: Any = None
     version: Any = None
@@ -98,20 +101,19 @@ class _FileHead(msgspec.Struct):
 def load(path: PathLike, format: str, version: int, fields: type[Fields], build: Callable[[Fields], Value]) -> Value:
     """Return what `build` makes from a file that `save` wrote, in this version of the format or older.
 
-    `fields` says what the file must hold. Raises StorageError for a file that is damaged, cut short, of another format,
-    newer, or longer than `MOST_BYTES`, for other fields or types, and for values that `build` refuses; OSError where it
-    cannot be opened.
+    `fields` is the type of the file's content. Raises StorageError for a file that is damaged, cut short, of another
+    format, newer, or longer than `MOST_BYTES`, for other fields or types, and for values that `build` refuses; OSError
+    if it cannot be opened.
     """
     try:
         raw = read_bytes(path)
-        head = decoded(raw, _FileHead)
-        if head.format != format:
-            raise ValueError(f"format must be {format!r}, got {head.format!r}")
-        if whole("version", head.version, 1) > version:
-            raise ValueError(f"version {head.version} is newer than {version}, the newest this rankscope reads")
-        if head.crc32 not in _checksums(raw):
-            raise ValueError(f"crc32 {head.crc32!r} does not fit: the file was damaged or edited by hand")
-        return build(decoded(raw, fields))
+        try:
+            stored = decoded(raw, fields)
+        except (ValueError, RecursionError):
+            _check_head(decoded(raw, _FileHead), raw, format, version)  # which explains more than a wrong field does
+            raise
+        _check_head(stored, raw, format, version)
+        return build(stored)
     except StorageError:
         raise
     except RecursionError as error:
@@ -120,8 +122,18 @@ def load(path: PathLike, format: str, version: int, fields: type[Fields], build:
         raise StorageError(path, f"not a readable {format}: {error}") from error
 
 
+def _check_head(head: StoredFile | _FileHead, raw: bytes, format: str, version: int) -> None:
+    """Raise ValueError if a file is of another format, of a newer version, or was changed after it was written."""
+    if head.format != format:
+        raise ValueError(f"format must be {format!r}, got {head.format!r}")
+    if whole("version", head.version, 1) > version:
+        raise ValueError(f"version {head.version} is newer than {version}, the newest this rankscope reads")
+    if head.crc32 not in _checksums(raw):
+        raise ValueError(f"crc32 {head.crc32!r} does not fit: the file was damaged or edited by hand")
+
+
 def decoded(raw: bytes | str, kind: type[Value]) -> Value:
-    """Return JSON as this type, mostly a `StoredPart`; ValueError names the place that does not fit.
+    """Return JSON as this type, usually a `StoredPart`. Raises ValueError with the place of what does not fit.
 
     >>> class Sizes(StoredPart):
     ...     sizes: list[int]
@@ -136,15 +148,17 @@ def decoded(raw: bytes | str, kind: type[Value]) -> Value:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$.")
-        raise ValueError(f"{place.rstrip('`')}: {problem}" if place else problem) from error
+        if place:
+            problem = f"{place.rstrip('`')}: {problem}"
+        raise ValueError(problem) from error
     except msgspec.DecodeError as error:
         raise ValueError(f"damaged, cut short or not JSON: {error}") from error
 
 
 def check_num_values(text: bytes, most_values: int) -> None:
-    """Raise ValueError if JSON may have more values than this, before each of them takes up to 232 bytes of memory.
+    """Raise ValueError if JSON may have more values than this; decoded, each would need up to 232 bytes of memory.
 
-    Commas and brackets are counted, those within strings included.
+    It counts commas and brackets, including those within strings.
 
     >>> check_num_values(b"[0,0,0]", 2)
     Traceback (most recent call last):
@@ -155,7 +169,10 @@ def check_num_values(text: bytes, most_values: int) -> None:
 
 
 def _checksums(raw: bytes) -> set[str]:
-    """Of all after the head, and of the items of its only list: cap sweeps of version 1 were signed that way."""
+    """Return the checksums that a file may carry: of all after the head, or of the items of its only list.
+
+    Cap sweeps of version 1 carry the second one.
+    """
     body = raw.partition(b"\n")[2].rstrip().removesuffix(b"}")
     items = body[body.find(b"[\n") + 2 : body.rfind(b"\n]")]
     return {f"{zlib.crc32(part):08x}" for part in (body, items)}
@@ -163,7 +180,7 @@ def _checksums(raw: bytes) -> set[str]:
 
 @contextlib.contextmanager
 def within(place: str) -> Iterator[None]:
-    """Let a ValueError name the place in the file where its value stands.
+    """Add the place in the file to the message of a ValueError.
 
     >>> with within("points[2]"):
     ...     raise ValueError("num_bytes must be at least 0")
@@ -178,7 +195,7 @@ def within(place: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming(path: PathLike) -> Iterator[None]:
-    """Let an OSError of the body have this path, if it has none: reading and writing leave it out, unlike opening."""
+    """Add this path to an OSError of the body that names none: errors of reading and writing do not, unlike opening."""
     try:
         yield
     except OSError as error:
@@ -188,13 +205,13 @@ def naming(path: PathLike) -> Iterator[None]:
 
 
 def read_bytes(path: PathLike, most_bytes: int = MOST_BYTES) -> bytes:
-    """Return all of a regular file.
+    """Return the content of a regular file.
 
-    Raises ValueError for a longer, an empty or another kind of file; OSError, with this path, for none and for one that
-    cannot be read.
+    Raises ValueError for a file that is empty, longer or of another kind; OSError, with this path, if there is none or
+    it cannot be read.
     """
     with open_file(path, most_bytes) as file, naming(path):
-        raw = file.read(os.fstat(file.fileno()).st_size + 1)  # takes memory for as much
+        raw = file.read(os.fstat(file.fileno()).st_size + 1)  # a read without a size may reserve more memory
     if len(raw) > most_bytes:
         raise ValueError(f"it has more than {most_bytes} bytes")
     if not raw.strip():
@@ -203,17 +220,23 @@ def read_bytes(path: PathLike, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def open_file(path: PathLike, most_bytes: int) -> BinaryIO:
-    """Open a regular file; ValueError for a longer or another kind of file, OSError for none."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # that of a FIFO waits for no writer
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
+    """Open a regular file. Raises ValueError for a file that is longer or of another kind, OSError if there is none."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # so that a FIFO does not wait for a writer
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise ValueError(f"it has more than {most_bytes} bytes" if stat.S_ISREG(found.st_mode) else "it is not a file")
+        raise ValueError("it is not a file")
+    if status.st_size > most_bytes:
+        os.close(descriptor)
+        raise ValueError(f"it has more than {most_bytes} bytes")
     return os.fdopen(descriptor, "rb")
 
 
 def open_of_any_size(path: PathLike) -> BinaryIO:
-    """Open a regular file, to look at how it begins; StorageError for another kind of file, OSError for none."""
+    """Open a regular file of any length, to read its beginning.
+
+    Raises StorageError for another kind of file, OSError if there is none.
+    """
     try:
         return open_file(path, _ANY_SIZE_BYTES)
     except ValueError as error:
@@ -221,22 +244,24 @@ def open_of_any_size(path: PathLike) -> BinaryIO:
 
 
 def most_unpacked_bytes(packed_bytes: int, most_bytes: int) -> int:
-    """Return to how much a gzipped file may unpack: `most_bytes`, or less if the file is small.
+    """Return how many bytes a gzipped file may unpack to: `most_bytes`, or fewer if the file is small.
 
-    Zeros shrink by a factor of 1,000, and so a file of megabytes could ask for gigabytes of memory.
+    Zeros shrink by a factor of 1,000, so a file of megabytes could require gigabytes of memory.
     """
     return min(most_bytes, max(FREE_UNPACKED_BYTES, MOST_UNPACKED_RATIO * packed_bytes))
 
 
 def unpacked(raw: bytes, most_bytes: int) -> bytes:
-    """Return what was gzipped.
+    """Return the content of gzipped bytes.
 
-    Raises ValueError for more than `most_bytes`, or than `most_unpacked_bytes` allows; OSError or EOFError for no gzip.
+    Raises ValueError for more than `most_bytes`, or than `most_unpacked_bytes` allows; OSError or EOFError if the bytes
+    are not gzipped or are damaged.
     """
     most_bytes = most_unpacked_bytes(len(raw), most_bytes)
-    pieces, num_bytes = list[bytes](), 0
+    pieces = list[bytes]()
+    num_bytes = 0
     with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
-        while piece := file.read(1 << 20):
+        while piece := file.read(_PIECE_BYTES):
             pieces.append(piece)
             num_bytes += len(piece)
             if num_bytes > most_bytes:
@@ -247,61 +272,88 @@ def unpacked(raw: bytes, most_bytes: int) -> bytes:
 def read_arrays(raw: bytes, most_bytes: int) -> dict[str, NDArray[Any]]:
     """Return the arrays of an npz archive by their names; pickles are never read.
 
-    What the archive and each array declare is compared with what is there before memory is taken for it. Raises
-    ValueError for arrays of more than `most_bytes` together and for what is no such archive, zipfile.BadZipFile for
-    what is no archive.
+    Before it takes memory for an array, it compares the sizes that the archive and the array's header declare. Raises
+    ValueError if the arrays have more than `most_bytes` together or the archive contains anything else,
+    zipfile.BadZipFile for bytes that are not an archive.
     """
     try:
         return _arrays(raw, most_bytes)
     except (ValueError, zipfile.BadZipFile):
         raise
     except _DAMAGED_ARCHIVE as error:
-        said = str(error) or type(error).__name__
-        raise ValueError(f"it is damaged, or no archive of arrays: {said}") from error
+        problem = str(error) or type(error).__name__
+        raise ValueError(f"it is damaged, or no archive of arrays: {problem}") from error
 
 
-# a size above 64 bits, another compression, a password, what is cut short, and headers that are none of an array
+# What zipfile and numpy raise for a size above 64 bits, another compression, a password, a file that is cut short, and
+# a header that is not an array's.
 _DAMAGED_ARCHIVE = (
-    *(OverflowError, NotImplementedError, RuntimeError, EOFError, OSError, zlib.error, struct.error),
-    *(TypeError, KeyError, IndexError, SyntaxError, AttributeError),
+    OverflowError,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    OSError,
+    zlib.error,
+    struct.error,
+    TypeError,
+    KeyError,
+    IndexError,
+    SyntaxError,
+    AttributeError,
 )
+_HEADER_READERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 def _arrays(raw: bytes, most_bytes: int) -> dict[str, NDArray[Any]]:
-    found: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-        num_bytes = sum(one.file_size for one in archive.infolist())
+        members = archive.infolist()
+        num_bytes = sum(member.file_size for member in members)
         if num_bytes > most_bytes:
             raise ValueError(f"its arrays must have at most {most_bytes} bytes unpacked, and have {num_bytes}")
-        for one in archive.infolist():
-            with archive.open(one) as file:
-                version = np.lib.format.read_magic(file)
-                read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-                if version not in read_header:
-                    raise ValueError(f"{one.filename} must be of version 1.0 or 2.0 of npy, got {version}")
-                shape, _, dtype = read_header[version](file)
-                if not all(0 <= size < _MOST_LENGTH for size in shape):
-                    raise ValueError(f"{one.filename} must have sizes from 0 to {_MOST_LENGTH - 1}, got {shape}")
-                declared = file.tell() + math.prod(shape) * dtype.itemsize
-                if declared != one.file_size and not dtype.hasobject:
-                    what = f"{declared} bytes for {dtype} of shape {shape}"
-                    raise ValueError(f"{one.filename} must have {what}, and has {one.file_size}")
-            with archive.open(one) as file:
-                found[one.filename.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
-    return found
+        for member in members:
+            with archive.open(member) as file:
+                _check_declared_size(file, member)
+            with archive.open(member) as file:
+                arrays[member.filename.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
+    return arrays
+
+
+def _check_declared_size(file: IO[bytes], member: zipfile.ZipInfo) -> None:
+    """Raise ValueError if the header of an array declares another size than that of its file in the archive."""
+    version = np.lib.format.read_magic(file)
+    if version not in _HEADER_READERS:
+        raise ValueError(f"{member.filename} must be of version 1.0 or 2.0 of npy, got {version}")
+    shape, _, dtype = _HEADER_READERS[version](file)
+    if not all(0 <= size < _MOST_LENGTH for size in shape):
+        raise ValueError(f"{member.filename} must have sizes from 0 to {_MOST_LENGTH - 1}, got {shape}")
+    if dtype.hasobject:
+        return  # read_array refuses these, because they are pickled
+    declared = file.tell() + math.prod(shape) * dtype.itemsize
+    if declared != member.file_size:
+        expected = f"{declared} bytes for {dtype} of shape {shape}"
+        raise ValueError(f"{member.filename} must have {expected}, and has {member.file_size}")
 
 
 def check_file(name: str, path: PathLike) -> None:
-    """Refuse a path, given as `name`, of a folder or a device, which a file must not replace."""
-    if os.path.exists(path) and not os.path.isfile(path):
+    """Raise ValueError for a path, given as `name`, that a file must not replace: that of a folder or a device."""
+    if _is_other_than_file(path):
         raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}")
 
 
-def write_atomically(path: PathLike, write: Callable[[BinaryIO], object]) -> Path:
-    """Let `write` fill a new file next to `path`, then put it in the place of `path` in one step.
+def _is_other_than_file(path: PathLike) -> bool:
+    """Whether there is a folder, a FIFO, a socket or a device at this path."""
+    return os.path.exists(path) and not os.path.isfile(path)
 
-    An exception or a crash before the last step leaves whatever stood at `path` as it was. Raises OSError
-    naming `path` where it cannot be written, and where there is a folder, a FIFO, a socket or a device.
+
+def write_atomically(path: PathLike, write: Callable[[BinaryIO], object]) -> Path:
+    """Let `write` fill a new file next to `path`, then replace `path` by it in one step.
+
+    After an exception or a crash before the last step, `path` is as it was. Raises OSError naming `path` if it cannot
+    be written, or if it is a folder, a FIFO, a socket or a device.
     """
     target = output_path(path)
     temporary = target.with_name(f".{os.getpid()}-{secrets.token_hex(4)}.tmp")
@@ -315,18 +367,18 @@ def write_atomically(path: PathLike, write: Callable[[BinaryIO], object]) -> Pat
 
 
 def output_path(path: PathLike) -> Path:
-    """Return where a file is written: behind the links, so that a link stays a link.
+    """Return the path that a file is written to: links are followed, so that a link stays a link.
 
-    Raises OSError naming `path` for links that lead to themselves, and for what exists and is not a file: a folder, or
-    a FIFO or a device, which a file must not replace.
+    Raises OSError naming `path` for links that lead to themselves, and for what a file must not replace: a folder, a
+    FIFO, a socket or a device.
     """
     try:
         with contextlib.suppress(FileNotFoundError):
             os.stat(path)
         target = Path(path).resolve()
-    except RuntimeError as error:  # what Python 3.11 and 3.12 say of a loop; "none/../loop" is one, and has no stat
+    except RuntimeError as error:  # Python 3.11 and 3.12 raise it for a loop that has no stat, as "none/../loop"
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path)) from error
-    if target.exists() and not target.is_file():
+    if _is_other_than_file(target):
         code = errno.EISDIR if target.is_dir() else errno.EEXIST
         raise OSError(code, "it exists and is not a file", os.fspath(path))
     return target
@@ -343,12 +395,15 @@ def _replace(target: Path, temporary: Path, write: Callable[[BinaryIO], object])
             temporary.chmod(target.stat().st_mode)
         os.replace(temporary, target)
     except BaseException:
-        temporary.unlink(missing_ok=True)  # Ctrl-C may come once it has its name
+        temporary.unlink(missing_ok=True)  # it may have its final name already if Ctrl-C came late
         raise
 
 
 def reserve(descriptor: int, num_bytes: int) -> None:
-    """Make an open file that size; on a full disk this raises OSError, where writing to a mapped hole would kill."""
+    """Give an open file this size, with disk space for all of it.
+
+    On a full disk this raises OSError. Writing to a mapped file without that space would kill the process.
+    """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, num_bytes)
     else:

@@ -4,29 +4,54 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
+# Units from the largest to the smallest, each with its size in the basic unit.
 _SECONDS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s"))
 _DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _BINARY = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
-_SCALES = {  # of each unit: what it is a unit of, and its size
-    **{unit: ("time", scale) for scale, unit in (*_SECONDS, (1e-6, "us"))},
-    **{unit: ("bytes", scale) for scale, unit in (*_DECIMAL, *_BINARY)},
-    **{unit: ("rate", scale) for scale, unit in (*_RATES, *((scale, f"{unit}/s") for scale, unit in _BINARY))},
-    "": ("number", 1.0),
-    "%": ("number", 0.01),
-}
+
+
+class _NamedUnit(NamedTuple):
+    """A unit that a text can name: the quantity that it measures, and its size."""
+
+    quantity: str
+    scale: float
+
+
+def _units_by_name() -> Mapping[str, _NamedUnit]:
+    units = {"": _NamedUnit("number", 1.0), "%": _NamedUnit("number", 0.01), "us": _NamedUnit("time", 1e-6)}
+    for scale, name in _SECONDS:
+        units[name] = _NamedUnit("time", scale)
+    for scale, name in (*_DECIMAL, *_BINARY):
+        units[name] = _NamedUnit("bytes", scale)
+    for scale, name in _RATES:
+        units[name] = _NamedUnit("rate", scale)
+    for scale, name in _BINARY:
+        units[f"{name}/s"] = _NamedUnit("rate", scale)
+    return MappingProxyType(units)
+
+
+_UNITS = _units_by_name()
+# A number with "," between thousands or without, and what follows it.
 _AMOUNT = re.compile(r"([-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:e[-+]?\d+)?)\s*(\D*)", re.ASCII | re.IGNORECASE)
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Return the largest unit of which there are at least two; seconds where there is no time at all.
+    """Return the largest unit of which there are at least two, or seconds if the time is 0.
 
     >>> time_unit(0.5), time_unit(3.0)
     ((0.001, 'ms'), (1.0, 's'))
     """
-    fits = [(scale, unit) for scale, unit in _SECONDS if seconds >= 2 * scale]
-    return fits[0] if fits else _SECONDS[-1] if seconds else (1.0, "s")
+    if not seconds:
+        return (1.0, "s")
+    for scale, unit in _SECONDS:
+        if seconds >= 2 * scale:
+            return (scale, unit)
+    return _SECONDS[-1]
 
 
 def time_words(seconds: float) -> str:
@@ -39,10 +64,10 @@ def time_words(seconds: float) -> str:
 
 
 def times_in_one_unit(*seconds: float) -> list[str]:
-    """Return times that stand next to each other in the same unit.
+    """Return times that are shown next to each other, in the same unit.
 
     It is the largest unit in which no time is below 0.1. If the longest time would have five digits or more in it, the
-    unit is that of the longest time, and only those below 0.01 have a unit of their own.
+    unit is that of the longest time, and times below 0.01 of it have their own unit.
 
     >>> times_in_one_unit(0.001242, 0.00247, 0.0), times_in_one_unit(1.4, 0.036)
     (['1.24 ms', '2.47 ms', '0 ms'], ['1400 ms', '36 ms'])
@@ -54,12 +79,18 @@ def times_in_one_unit(*seconds: float) -> list[str]:
 
 def _in_one_unit(units: tuple[tuple[float, str], ...], values: tuple[float, ...]) -> list[str]:
     largest = max(values, default=0.0)
-    smallest = min((value for value in values if value), default=0.0)
     if not largest:
-        return [f"0 {name}" for scale, name in units if scale == 1.0 for _ in values]
-    whole = _largest(units, largest)
-    fine = next((unit for unit in units if unit[0] <= whole[0] and smallest >= 0.1 * unit[0]), units[-1])
-    unit = fine if largest < 9999.5 * fine[0] else whole
+        (basic_unit,) = (name for scale, name in units if scale == 1.0)
+        return [f"0 {basic_unit}"] * len(values)
+    smallest = min(value for value in values if value)
+    unit_of_largest = _largest(units, largest)
+    unit = units[-1]
+    for scale, name in units:
+        if scale <= unit_of_largest[0] and smallest >= 0.1 * scale:
+            unit = (scale, name)
+            break
+    if largest >= 9999.5 * unit[0]:
+        unit = unit_of_largest
     words = []
     for value in values:
         own = unit
@@ -70,9 +101,10 @@ def _in_one_unit(units: tuple[tuple[float, str], ...], values: tuple[float, ...]
 
 
 def cell_words(seconds: float, beside_s: float = 0.0) -> str:
-    """Return a time for a table, in the largest unit of which there is one, so that 1.24 ms stands above 2.47 ms.
+    """Return a time for a table, in the largest unit of which there is at least one.
 
-    `time_words` would write 1242 µs. A time next to another one has the unit of the longer of the two.
+    So 1.24 ms is above 2.47 ms, where `time_words` would write 1242 µs. A time next to another one has the unit of the
+    longer of the two.
 
     >>> cell_words(1242e-6), cell_words(2.47e-3), cell_words(999.7e-6), cell_words(0)
     ('1.24 ms', '2.47 ms', '1 ms', '0 s')
@@ -88,7 +120,7 @@ def cell_words(seconds: float, beside_s: float = 0.0) -> str:
 
 
 def bytes_unit(num_bytes: float) -> tuple[float, str]:
-    """Return the largest unit of which there is at least one, bytes where there is none.
+    """Return the largest unit of which there is at least one, or bytes if there is none.
 
     >>> bytes_unit(1024), bytes_unit(0)
     ((1024.0, 'KiB'), (1.0, 'B'))
@@ -108,7 +140,7 @@ def bytes_words(num_bytes: float) -> str:
 
 
 def parse_bytes(name: str, text: str) -> int:
-    """Return the bytes that a text like ``64 KiB``, ``1MiB`` or ``512`` states; ValueError for any other.
+    """Return the bytes that a text like ``64 KiB``, ``1MiB`` or ``512`` states. Raises ValueError for any other text.
 
     >>> parse_bytes("sizes", "64 KiB"), parse_bytes("sizes", "1.5MiB")
     (65536, 1572864)
@@ -116,15 +148,16 @@ def parse_bytes(name: str, text: str) -> int:
     Traceback (most recent call last):
     ValueError: sizes must be bytes like 512, 64KiB or 1.5MiB, got '3 apples'
     """
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(B|KiB|MiB|GiB|TiB)?", text.strip())
-    scaled = float(found[1]) * _SCALES[found[2] or "B"][1] if found else 0.5
-    if not scaled.is_integer():
-        raise ValueError(f"{name} must be bytes like 512, 64KiB or 1.5MiB, got {text!r}")
-    return int(scaled)
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(B|KiB|MiB|GiB|TiB)?", text.strip())
+    if match is not None:
+        num_bytes = float(match[1]) * _UNITS[match[2] or "B"].scale
+        if num_bytes.is_integer():
+            return int(num_bytes)
+    raise ValueError(f"{name} must be bytes like 512, 64KiB or 1.5MiB, got {text!r}")
 
 
 def parse_amount(text: str, unit: str) -> float:
-    """Return the number that a text states, in `unit`; it may name another unit of the same kind, or none.
+    """Return the number that a text states, in `unit`. The text may name another unit of the same quantity, or none.
 
     Units are those of time, bytes and bytes per second, and "%" of a plain number. Any other unit must be the same.
 
@@ -136,20 +169,30 @@ def parse_amount(text: str, unit: str) -> float:
     Traceback (most recent call last):
     ValueError: the answer must be a number in GB/s, such as '3' or '3 GB/s', got '3 s'
     """
-    found = _AMOUNT.fullmatch(text.strip())
-    given = (found[2] or unit) if found else None
-    (kind, scale), (stated, stated_scale) = (_SCALES.get(one or "", (one, 1.0)) for one in (unit, given))
-    value = float(found[1].replace(",", "")) * (stated_scale / scale) if found and stated == kind else math.inf
-    if found and kind == unit and given == unit.removesuffix("s"):
-        value = float(found[1])
-    if math.isinf(value):
+    value = _parsed_amount(text, unit)
+    if value is None or math.isinf(value):
         like = f" in {unit}, such as '3' or '3 {unit}'" if unit else ", such as '0.5' or '50 %'"
         raise ValueError(f"the answer must be a number{like}, got {text!r}")
     return value
 
 
+def _parsed_amount(text: str, unit: str) -> float | None:
+    """Return the number that a text states, in `unit`, or None if it states none in this or a related unit."""
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None:
+        return None
+    stated_unit = match[2] or unit
+    if unit not in _UNITS and stated_unit == unit.removesuffix("s"):  # the singular, as in "1 rank"
+        return float(match[1].replace(",", ""))
+    expected = _UNITS.get(unit, _NamedUnit(unit, 1.0))
+    stated = _UNITS.get(stated_unit, _NamedUnit(stated_unit, 1.0))
+    if stated.quantity != expected.quantity:
+        return None
+    return float(match[1].replace(",", "")) * (stated.scale / expected.scale)
+
+
 def rate_unit(bytes_per_s: float) -> tuple[float, str]:
-    """Return the largest decimal unit of which there is at least one, B/s where there is none.
+    """Return the largest decimal unit of which there is at least one, or B/s if there is none.
 
     >>> rate_unit(12.5e6), rate_unit(0)
     ((1000000.0, 'MB/s'), (1.0, 'B/s'))
@@ -167,7 +210,7 @@ def rate_words(bytes_per_s: float) -> str:
 
 
 def rates_in_one_unit(*bytes_per_s: float) -> list[str]:
-    """Return bandwidths that stand next to each other in the same unit, as `times_in_one_unit` does for times.
+    """Return bandwidths that are shown next to each other, in the same unit, as `times_in_one_unit` does for times.
 
     >>> rates_in_one_unit(12.5e9, 950e6), rates_in_one_unit(125e9, 950e6)
     (['12.5 GB/s', '0.95 GB/s'], ['125 GB/s', '0.95 GB/s'])
@@ -176,7 +219,7 @@ def rates_in_one_unit(*bytes_per_s: float) -> list[str]:
 
 
 def decimal_unit(num_bytes: float) -> tuple[float, str]:
-    """Return the largest decimal unit of which there is at least one, bytes where there is none.
+    """Return the largest decimal unit of which there is at least one, or bytes if there is none.
 
     >>> decimal_unit(31.4e9), decimal_unit(0)
     ((1000000000.0, 'GB'), (1.0, 'B'))
@@ -202,11 +245,14 @@ def _in_largest_unit(value: float, units: tuple[tuple[float, str], ...]) -> str:
 
 
 def _largest(units: tuple[tuple[float, str], ...], value: float) -> tuple[float, str]:
-    return next((pair for pair in units if value >= pair[0]), units[-1])
+    for scale, name in units:
+        if value >= scale:
+            return (scale, name)
+    return units[-1]
 
 
 def decimal_words(num_bytes: float) -> str:
-    """Return the bytes in the decimal unit that suits them, as memory is sold; see `bytes_words`.
+    """Return the bytes in the decimal unit that suits them, as on a label; see `bytes_words`.
 
     >>> decimal_words(31.40625e9), decimal_words(938e6), decimal_words(999.9e6)
     ('31.4 GB', '938 MB', '1 GB')
@@ -224,11 +270,12 @@ def three_digits(value: float) -> str:
 
 
 def round_ticks(width: float) -> tuple[tuple[float, str], ...]:
-    """Return ticks at round numbers from 0 to `width`, which is above 0: at most ten after that at 0.
+    """Return ticks at round numbers from 0 to `width`, which is above 0: one at 0, and at most ten more.
 
     >>> [label for _, label in round_ticks(35)]
     ['0', '5', '10', '15', '20', '25', '30', '35']
     """
     power = 10.0 ** math.floor(math.log10(width / 10))
     step = next(power * factor for factor in (1, 2, 5, 10, 20) if width <= power * factor * 10)
-    return tuple((place * step, f"{place * step:g}") for place in range(int(width / step + 1e-9) + 1))
+    num_steps = int(width / step + 1e-9)
+    return tuple((place * step, f"{place * step:g}") for place in range(num_steps + 1))

@@ -1,4 +1,4 @@
-"""Several numbers or names as a sentence lists them."""
+"""Lists of numbers or names in sentences."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ from collections.abc import Iterable, Sequence
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and the last number of each run without a gap; the numbers rise.
+    """Return the first and the last number of each run without a gap; the numbers are in ascending order.
 
     >>> runs([0, 1, 2, 5])
     [(0, 2), (5, 5)]
     """
-    found: list[tuple[int, int]] = []
+    runs_so_far: list[tuple[int, int]] = []
     for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1] = (found[-1][0], number)
+        if runs_so_far and number == runs_so_far[-1][1] + 1:
+            first, _ = runs_so_far[-1]
+            runs_so_far[-1] = (first, number)
         else:
-            found.append((number, number))
-    return found
+            runs_so_far.append((number, number))
+    return runs_so_far
 
 
 def run_words(numbers: Iterable[int], to: str) -> list[str]:
-    """Return rising whole numbers as text, those without a gap between them by their ends.
+    """Return ascending whole numbers as text; a run without a gap is given by its ends.
 
     >>> run_words([0, 1, 2, 5], " to ")
     ['0 to 2', '5']
     """
-    return [f"{first}" if first == last else f"{first}{to}{last}" for first, last in runs(numbers)]
+    return [str(first) if first == last else f"{first}{to}{last}" for first, last in runs(numbers)]
 
 
 def listed(noun: str, numbers: Iterable[int]) -> str:
-    """Name some of a kind by their numbers; three and more without a gap by their ends.
+    """Return a noun with numbers; a run of three and more without a gap is given by its ends.
 
     >>> listed("rank", [3]), listed("rank", [0, 1, 2, 3, 6]), listed("step", [1, 4])
     ('rank 3', 'ranks 0 to 3 and 6', 'steps 1 and 4')

@@ -1,4 +1,4 @@
-"""Demonstrations that only the notebooks use: what DDP and Join do in unusual ways, on real ranks."""
+"""Demonstrations that only the notebooks use: unusual uses of DDP and Join on real ranks."""
 
 from __future__ import annotations
 
@@ -21,4 +21,5 @@ __getattr__, __dir__ = lazy(
         "static_graph": "ddp_gradients",
         "unused_parameters": "ddp_gradients",
     },
+    submodules=["exercises"],
 )

@@ -1,4 +1,4 @@
-"""What `course` needs; it adds nothing to the common tables. See `rankscope.common.extensions`."""
+"""The subpackages that `course` needs; it adds nothing to the common tables. See `rankscope.common.extensions`."""
 
 from __future__ import annotations
 

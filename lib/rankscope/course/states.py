@@ -1,4 +1,4 @@
-"""What Join does not update: the optimizer state of ranks that ran out of batches before the others."""
+"""Join and optimizers: it does not update the optimizer state of ranks that ran out of batches before the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..common.frozen import frozen
 from ..ranks.launcher import launch
 from ..sampling import Assignment
-from ..train.gradients import TIMEOUT_S, DemoError, Vector, apart, rounding_of, values_of
+from ..train.gradients import TIMEOUT_S, DemoError, Vector, relative_difference, rounding_of, values_of
 from ..train.uneven.model import batches_by_rank
 from ..train.uneven.run import Losses, TrainingTask, own_batches
 from ..train.zero.run import zero_redundancy_class
@@ -33,12 +33,13 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "SGD": Kind("sgd", False, (True, True, True)),
-    "Adam": Kind("adam", False, (True, False, False)),
-    "Adam, state shared": Kind("adam", True, (True, True, True)),
-    "ZeroRedundancyOptimizer": Kind("zero", False, (False, True, False)),
+    "SGD": Kind("sgd", shared=False, known=(True, True, True)),
+    "Adam": Kind("adam", shared=False, known=(True, False, False)),
+    "Adam, state shared": Kind("adam", shared=True, known=(True, True, True)),
+    "ZeroRedundancyOptimizer": Kind("zero", shared=False, known=(False, True, False)),
 }
-_RATE, _EPOCHS = 0.05, 2
+_LEARNING_RATE = 0.05
+_NUM_EPOCHS = 2
 
 
 @frozen(eq=False)
@@ -56,11 +57,11 @@ class JoinedTraining:
     @property
     def rank_difference(self) -> float:
         """The difference between ranks in the second epoch, relative to the largest parameter."""
-        return max(apart(one, self.started[-1]) for one in self.started)
+        return max(relative_difference(parameters, self.started[-1]) for parameters in self.started)
 
     def difference(self, epoch: int) -> float:
         """Return a rank's difference from the single process after an epoch, relative to the largest parameter."""
-        return max(apart(one, self.single[epoch]) for one in self.ended[epoch])
+        return max(relative_difference(parameters, self.single[epoch]) for parameters in self.ended[epoch])
 
 
 @frozen(eq=False)
@@ -72,38 +73,37 @@ class StatesAfterJoin:
     def is_right(self, name: str) -> tuple[bool, bool, bool]:
         """Return whether the first epoch is right, whether ranks agree in the second, and whether the second is
         right."""
-        one = self.ways[name]
-        first, agree, second = (
-            off <= one.rounding for off in (one.difference(0), one.rank_difference, one.difference(1))
-        )
+        training = self.ways[name]
+        first = training.difference(0) <= training.rounding
+        agree = training.rank_difference <= training.rounding
+        second = training.difference(1) <= training.rounding
         return first, agree, second
 
     def check(self) -> None:
         """Raise DemoError unless each result is as known."""
-        found = {name: self.is_right(name) for name in self.ways}
+        results = {name: self.is_right(name) for name in self.ways}
         known = {name: kind.known for name, kind in KINDS.items()}
-        if found != known:
-            raise DemoError(f"first epoch right, ranks agree, second epoch right should be {known}, but: {found}")
+        if results != known:
+            raise DemoError(f"first epoch right, ranks agree, second epoch right should be {known}, but: {results}")
 
 
 def share_state(optimizer: torch.optim.Optimizer, num_steps: int) -> None:
-    """Give every rank the optimizer state of a rank with the most steps. Each rank passes its own `num_steps`.
+    """Copy the optimizer state of a rank with the most steps to every rank. Each rank passes its own `num_steps`.
 
-    The tensors of the state are broadcast one by one; the optimizer must have stepped at least once on every rank.
+    The tensors of the state are broadcast one by one; the optimizer must have stepped at least once on every
+    rank, because otherwise ranks broadcast different numbers of tensors, and hang.
 
-    Use it after a Join, which shares only the module's parameters and buffers. Raises RuntimeError on all ranks if one
-    has made no step, and so has no state to receive into.
+    Use it after a Join, which shares only the module's parameters and buffers.
     """
-    made = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(made, torch.tensor([num_steps]))
-    steps = [int(one) for one in made]
-    if not all(steps):
-        raise RuntimeError(f"rank {steps.index(0)} has made no step, and its optimizer has no state yet")
+    gathered = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, torch.tensor([num_steps]))
+    steps = [int(rank_steps) for rank_steps in gathered]
+    source = steps.index(max(steps))
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             for _, value in sorted(optimizer.state[parameter].items()):
                 if isinstance(value, Tensor):
-                    dist.broadcast(value, src=steps.index(max(steps)))
+                    dist.broadcast(value, src=source)
 
 
 def states_after_join(
@@ -111,56 +111,71 @@ def states_after_join(
 ) -> StatesAfterJoin:
     """Train two epochs under Join with each optimizer of `KINDS`, and in one process that takes the same steps.
 
-    Under Join, ranks without batches shadow the allreduces, and at the end get the last rank's parameters. Their
-    optimizers have not stepped. Plain SGD has no state; Adam's moments are then older than those of other ranks, so in
-    the next epoch the ranks train different models. A ZeroRedundancyOptimizer in the same Join steps on finished ranks,
-    too, but with the gradients of their own last step: DDP's shadows do not set gradients, and "gradients must be
-    properly set before this hook is called", as its `join_hook` says.
+    Under Join, ranks without batches shadow the allreduces, and at the end they receive the last rank's parameters.
+    Their optimizers have not stepped. Plain SGD has no state. Adam's moments, however, are then older than those of
+    other ranks, so in the next epoch the ranks train different models. A ZeroRedundancyOptimizer in the same Join also
+    steps on finished ranks, but with the gradients of their own last step, because DDP's shadows do not set gradients
+    and "gradients must be properly set before this hook is called", as its `join_hook` says.
 
     Raises ValueError for invalid arguments, and if a rank has no batch.
     """
     task = TrainingTask(module, inputs, targets, epoch, losses_fn)
-    own = batches_by_rank(epoch)
-    if not min(own):
-        raise ValueError(f"epoch must have a batch for each rank, got {own}")
-    by_rank = launch(_train_all, len(own), (task,), timeout_s=TIMEOUT_S)
-    rounding = _EPOCHS * max(own) * rounding_of(module.parameters())
+    num_batches = batches_by_rank(epoch)
+    if not min(num_batches):
+        raise ValueError(f"epoch must have a batch for each rank, got {num_batches}")
+    by_rank = launch(_train_all, len(num_batches), (task,), timeout_s=TIMEOUT_S)
+    rounding = _NUM_EPOCHS * max(num_batches) * rounding_of(module.parameters())
     ways = {}
-    for (name, kind), *ranks in zip(KINDS.items(), *by_rank, strict=True):
-        started, ended = zip(*ranks, strict=True)
-        ways[name] = JoinedTraining(started, tuple(zip(*ended, strict=True)), _single(task, kind.optimizer), rounding)
+    for (name, kind), ranks in zip(KINDS.items(), zip(*by_rank, strict=True), strict=True):
+        ways[name] = JoinedTraining(
+            started=tuple(rank.started for rank in ranks),
+            ended=tuple(zip(*(rank.ended for rank in ranks), strict=True)),
+            single=_single(task, kind.optimizer),
+            rounding=rounding,
+        )
     return StatesAfterJoin(ways)
 
 
 def _single(task: TrainingTask, optimizer: str) -> tuple[Vector, ...]:
     """The parameters after each epoch in one process: gradients of all ranks' batches, divided by the number of
     ranks."""
-    module, epoch = copy.deepcopy(task.module), task.epoch
+    module = copy.deepcopy(task.module)
+    num_ranks = task.epoch.num_ranks
     rule = _optimizer(module, "adam" if optimizer == "zero" else optimizer)
-    batches = [epoch.batches(rank) for rank in range(epoch.num_ranks)]
+    batches = [task.epoch.batches(rank) for rank in range(num_ranks)]
     ended = []
-    for _ in range(_EPOCHS):
+    for _ in range(_NUM_EPOCHS):
         for step in range(max(map(len, batches))):
             rule.zero_grad()
-            for indices in (rank[step].tolist() for rank in batches if step < len(rank)):
-                losses = task.losses_fn(module(task.inputs[indices]), task.targets[indices])
-                (losses.mean() / epoch.num_ranks).backward()  # type: ignore[no-untyped-call]
+            for rank_batches in batches:
+                if step < len(rank_batches):
+                    indices = rank_batches[step].tolist()
+                    losses = task.losses_fn(module(task.inputs[indices]), task.targets[indices])
+                    (losses.mean() / num_ranks).backward()  # type: ignore[no-untyped-call]
             rule.step()
         ended.append(values_of(module))
     return tuple(ended)
 
 
-def _train_all(task: TrainingTask) -> list[tuple[Vector, tuple[Vector, ...]]]:
+class _RankTraining(NamedTuple):
+    """One rank's parameters after the first step of the last epoch, and after each epoch."""
+
+    started: Vector
+    ended: tuple[Vector, ...]
+
+
+def _train_all(task: TrainingTask) -> list[_RankTraining]:
     return [_train(task, kind.optimizer, kind.shared) for kind in KINDS.values()]
 
 
-def _train(task: TrainingTask, optimizer: str, shared: bool) -> tuple[Vector, tuple[Vector, ...]]:
-    """The parameters after the first step of the last epoch, and after each epoch."""
+def _train(task: TrainingTask, optimizer: str, shared: bool) -> _RankTraining:
     ddp = DistributedDataParallel(copy.deepcopy(task.module))
     rule = _optimizer(ddp, optimizer)
     ended = []
-    for _ in range(_EPOCHS):
-        joinables: list[Any] = [ddp, rule] if optimizer == "zero" else [ddp]
+    for _ in range(_NUM_EPOCHS):
+        joinables: list[Any] = [ddp]
+        if optimizer == "zero":
+            joinables.append(rule)
         num_steps = 0
         with Join(joinables):
             for _, inputs, targets in own_batches(task, "join"):
@@ -173,12 +188,12 @@ def _train(task: TrainingTask, optimizer: str, shared: bool) -> tuple[Vector, tu
         if shared:
             share_state(rule, num_steps)
         ended.append(values_of(ddp))
-    return started, tuple(ended)
+    return _RankTraining(started, tuple(ended))
 
 
 def _optimizer(module: nn.Module, name: str) -> torch.optim.Optimizer:
     if name == "sgd":
-        return torch.optim.SGD(module.parameters(), lr=_RATE)
+        return torch.optim.SGD(module.parameters(), lr=_LEARNING_RATE)
     if name == "adam":
-        return torch.optim.Adam(module.parameters(), lr=_RATE)
-    return zero_redundancy_class()(module.parameters(), optimizer_class=torch.optim.Adam, lr=_RATE)
+        return torch.optim.Adam(module.parameters(), lr=_LEARNING_RATE)
+    return zero_redundancy_class()(module.parameters(), optimizer_class=torch.optim.Adam, lr=_LEARNING_RATE)

@@ -1,7 +1,7 @@
-"""What notebook 14 looks at: copy this file next to it, put your own things in, and name the copy there.
+"""The objects that notebook 14 examines: copy this file next to it, put in your own objects, and name the copy there.
 
-Each function gives one thing of yours, and is called without arguments, except `loss`. It is imported as a module, in
-this process and in the ranks, so that nothing in it needs a ``__main__`` guard.
+Each function returns one of your objects, and is called without arguments, except `loss`. The file is imported as a
+module, in this process and in the ranks, so nothing in it needs a ``__main__`` guard.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from rankscope.collectives import Schedule
 
 
 def samplers() -> tuple[list[Iterable[int]], int]:
-    """Return one sampler a rank, and how many samples the dataset has."""
-    size, num_ranks = 50, 4
+    """Return one sampler for each rank, and the number of samples in the dataset."""
+    size = 50
+    num_ranks = 4
     samples: Any = range(size)
     return [DistributedSampler(samples, num_ranks, rank) for rank in range(num_ranks)], size
 
 
 def loader() -> DataLoader[Any]:
-    """Return the loader that a rank trains from."""
+    """Return the loader of a rank."""
     return DataLoader(TensorDataset(torch.ones(256, 64, 64)), batch_size=16, num_workers=1)
 
 
 def schedule() -> Schedule:
-    """Return an allreduce: which rank sends which chunk where, and whether it is added (+) or replaces (=).
+    """Return an allreduce: which rank sends which chunk to which rank, and whether it is added (+) or replaces (=).
 
     >>> schedule().num_ranks
     3
@@ -39,11 +40,14 @@ def schedule() -> Schedule:
 
 
 def module() -> nn.Module:
-    """Return the model, as it is before DistributedDataParallel."""
-    return nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(512, 512), nn.ReLU())))
+    """Return the model, before it is wrapped in DistributedDataParallel."""
+    layers: list[nn.Module] = []
+    for _ in range(6):
+        layers += [nn.Linear(512, 512), nn.ReLU()]
+    return nn.Sequential(*layers)
 
 
 def loss(module: nn.Module, rank: int, number: int) -> Tensor:
-    """Return the loss of a micro-batch, by its number, which is found or made here."""
+    """Return the loss of a micro-batch, which is loaded or made here from its number."""
     value: Tensor = module(torch.ones(64, 512)).square().mean()
     return value

@@ -35,14 +35,23 @@ MOST_RANKS = 1 << 20  # of a job
 _MOST_JSON_VALUES = 1 << 22  # of a dump: 64 MiB of calls with their stacks have two thirds of that
 _MOST_DIMENSIONS = 64  # of a tensor
 _MOST_ELEMENTS = 2**63 - 1
+_MOST_LABELLED = 2  # tensors in the label of a call
 
 _RANK = re.compile(r"(\d{1,9})(\.json|\.pkl|\.pickle)?$", re.ASCII)
 _HEAD = re.compile(rb'\x80|\s*\{\s*"(version|entries|pg_config|pg_status|nccl_version|comm_lib_version)"')
 _LIBRARY = re.compile(r"site-packages|dist-packages|[/\\]torch[/\\]|[/\\]lib[/\\]python3|^<frozen|\.(cpp|so|hpp|h|cc)$")
 
-_DAMAGE = (
-    *(ValueError, TypeError, LookupError, AttributeError, EOFError, OverflowError, RecursionError, MemoryError),
-    *(struct.error, pickle.UnpicklingError),
+_DAMAGE = (  # the errors that reading a damaged dump may raise
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    EOFError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    struct.error,
+    pickle.UnpicklingError,
 )
 
 
@@ -73,24 +82,32 @@ class Call(NamedTuple):
     where: str
 
     @property
-    def what(self) -> tuple[Any, ...]:
+    def signature(self) -> tuple[Any, ...]:
         """What must be the same on all ranks of the group: the collective, its elements and their types.
 
         Only one rank has something to scatter, and only one gathers; the sizes of alltoall may differ.
         """
         is_alltoall = self.collective.startswith("all_to_all")
-        what: list[Any] = [self.collective]
+        signature: list[Any] = [self.collective]
         if self.collective != "scatter" and not is_alltoall:
-            what.append((self.inputs.num_elements, self.inputs.types))
+            signature.append((self.inputs.num_elements, self.inputs.types))
         if self.collective != "gather" and not is_alltoall:
-            what.append((self.outputs.num_elements, self.outputs.types))
-        return tuple(what)
+            signature.append((self.outputs.num_elements, self.outputs.types))
+        return tuple(signature)
 
     def label(self, types: bool = True) -> str:
-        sizes, names, _ = self.inputs if self.inputs.sizes else self.outputs
-        shown = [" ".join([str(list(size)), *names[at : at + 1] * types]) for at, size in enumerate(sizes[:2])]
-        more = [f"{len(sizes) - 2} more"] * (len(sizes) > 2)
-        return " ".join([self.collective, " and ".join([*shown, *more])]).rstrip()
+        """Return the collective with the sizes of its first tensors, and with their types if those are asked for."""
+        tensors = self.inputs if self.inputs.sizes else self.outputs
+        shown = []
+        for place, size in enumerate(tensors.sizes[:_MOST_LABELLED]):
+            words = str(list(size))
+            if types and place < len(tensors.types):
+                words = f"{words} {tensors.types[place]}"
+            shown.append(words)
+        num_others = len(tensors.sizes) - _MOST_LABELLED
+        if num_others > 0:
+            shown.append(f"{num_others} more")
+        return f"{self.collective} {' and '.join(shown)}".rstrip()
 
     def __str__(self) -> str:
         return f"{self.label()} at {self.where}" if self.where else self.label()
@@ -98,7 +115,7 @@ class Call(NamedTuple):
 
 @frozen(eq=False)
 class Dump:
-    """What the recorder of a rank held: its calls in order, and of each group its name and ranks (none: not stated)."""
+    """The contents of a rank's recorder: its calls in order, and each group's name and ranks (none: not stated)."""
 
     rank: int
     calls: tuple[Call, ...]
@@ -145,7 +162,7 @@ _Undecoded = TypeVar("_Undecoded")
 
 
 class _File(msgspec.Struct, Generic[_Undecoded]):
-    """A dump whose calls are decoded one after another, since most of what they hold is not kept."""
+    """A dump whose calls are decoded one after another, because most of their contents are not kept."""
 
     version: str
     entries: list[_Undecoded] = []
@@ -165,21 +182,16 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
     """Return the flight-recorder dumps of a job, pickles or JSON, by rank.
 
     Give the files, or a folder, of which those are read whose names end in a number, or in a number and .json or .pkl.
-    That number is the rank. `num_ranks` is the job's number of ranks, for dumps that do not state it, as most of Gloo:
-    without it nobody misses a last rank that left no dump. No pickle is executed: only containers, texts and numbers
-    are decoded, 10,000 calls per second or so.
+    That number is the rank. `num_ranks` is the job's number of ranks, for dumps that do not state it, such as most of
+    Gloo's: without it, a missing dump from the last rank goes unnoticed. No pickle is executed: only containers, texts
+    and numbers are decoded, about 10,000 calls per second.
 
     Raises StorageError, which names the file, for one that is no dump, is damaged, holds code, has more than 64 MiB, or
     asks for more memory than its calls need; ValueError for no dumps, two of one rank, and dumps of jobs of different
     sizes.
     """
     optional("num_ranks", num_ranks, whole, 1, MOST_RANKS)
-    if isinstance(folder_or_files, str | Path):
-        given = Path(folder_or_files)
-        inside = sorted(given.iterdir()) if given.is_dir() else []
-        files = [path for path in inside if _RANK.search(path.name) and path.is_file()] if given.is_dir() else [given]
-    else:
-        files = [Path(path) for path in several("folder_or_files", folder_or_files, "files")]
+    files = _files(folder_or_files)
     if not files:
         raise ValueError("there must be dumps, files whose names end in the number of a rank, and there is none")
     dumps: dict[int, Dump] = {}
@@ -187,8 +199,8 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
         try:
             dump = _read(path, num_ranks)
         except _DAMAGE as error:
-            said = error if isinstance(error, ValueError) else "damaged or cut short"
-            raise StorageError(path, f"not a readable flight-recorder dump: {said}") from error
+            reason = str(error) if isinstance(error, ValueError) else "damaged or cut short"
+            raise StorageError(path, f"not a readable flight-recorder dump: {reason}") from error
         other = dumps.setdefault(dump.rank, dump)
         if other is not dump:
             raise ValueError(f"{dump.source} and {other.source} are both of rank {dump.rank}: give one dump per rank")
@@ -197,6 +209,15 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
         jobs = [f"{dump.source} is of a job of {count_of(size, 'rank')}" for size, dump in sizes.items()]
         raise ValueError(f"{jobs[0]} and {jobs[1]}: give the dumps of one job")
     return tuple(dumps[rank] for rank in sorted(dumps))
+
+
+def _files(folder_or_files: PathLike | Iterable[PathLike]) -> list[Path]:
+    if not isinstance(folder_or_files, str | Path):
+        return [Path(path) for path in several("folder_or_files", folder_or_files, "files")]
+    path = Path(folder_or_files)
+    if not path.is_dir():
+        return [path]
+    return [file for file in sorted(path.iterdir()) if _RANK.search(file.name) and file.is_file()]
 
 
 def _read(path: Path, num_ranks: int | None) -> Dump:
@@ -209,19 +230,19 @@ def _read(path: Path, num_ranks: int | None) -> Dump:
     file, entries = _of_pickle(raw) if raw[0] == 0x80 else _of_json(raw)
     if not file.version.startswith("2."):
         raise ValueError(f"version must be 2.x, of torch 2.4 or later, got {file.version!r}")
-    known = _Known()
+    maker = _CallMaker()
     groups: dict[str, tuple[str, tuple[int, ...]]] = {}
     calls: list[tuple[int, Call]] = []
     for entry in entries:
         name, desc = entry.process_group
-        groups[name] = known.text(desc), ()
-        calls.append((entry.record_id, known.call(entry)))
+        groups[name] = maker.text(desc), ()
+        calls.append((entry.record_id, maker.call(entry)))
     calls.sort(key=lambda numbered_call: numbered_call[0])
     size = num_ranks or 0
     for name, group in file.pg_config.items():
-        ranks = known.ranks(group.ranks)
+        ranks = maker.ranks(group.ranks)
         if name:
-            groups[name] = known.text(group.desc), ranks
+            groups[name] = maker.text(group.desc), ranks
         if ranks and (group.desc == "default_pg" or not name):  # Gloo's default group has no name here
             size = size or len(ranks)
     most = size or MOST_RANKS
@@ -244,8 +265,8 @@ def _of_pickle(raw: bytes) -> tuple[_File[Any], Iterable[_DumpEntry]]:
     return file, (msgspec.convert(entry, _DumpEntry) for entry in file.entries)
 
 
-class _Known:
-    """Makes calls of the entries of a dump; what they have in common is worked out and kept once.
+class _CallMaker:
+    """Turns the entries of a dump into calls. What entries have in common is computed once.
 
     A pickle can name a long text a thousand times, so that work on it for each call would take time without bound.
     """
@@ -259,18 +280,18 @@ class _Known:
         self._place = cache(lambda filename, line, name: one_line(f"{Path(filename).name}:{line} in {name}"))
 
     def call(self, entry: _DumpEntry) -> Call:
-        backend, collective, is_peer = self._operation(entry.profiling_name)
-        ended = entry.retired and entry.state == "scheduled" and backend == "gloo"
+        operation = self._operation(entry.profiling_name)
+        has_ended = entry.retired and entry.state == "scheduled" and operation.backend == "gloo"
         return Call(
             group=entry.process_group[0],
             number=entry.collective_seq_id,
-            collective=collective,
+            collective=operation.collective,
             inputs=self._tensors(entry.input_sizes, entry.input_dtypes),
             outputs=self._tensors(entry.output_sizes, entry.output_dtypes),
-            state="ended" if ended else self.text(entry.state),
+            state="ended" if has_ended else self.text(entry.state),
             created_s=entry.time_created_ns / 1e9,
             timeout_s=None if entry.timeout_ms is None else entry.timeout_ms / 1e3,
-            is_peer=entry.is_p2p or is_peer,
+            is_peer=entry.is_p2p or operation.is_peer,
             where=self._where(entry.frames),
         )
 
@@ -281,10 +302,15 @@ class _Known:
         return ""
 
 
-def _operation(profiling_name: str) -> tuple[str, str, bool]:
-    """The backend, the collective, and whether it is a point-to-point call."""
+class _RecordedOperation(NamedTuple):
+    backend: str
+    collective: str
+    is_peer: bool  # a point-to-point call
+
+
+def _operation(profiling_name: str) -> _RecordedOperation:
     backend, _, name = profiling_name.partition(":")
-    return backend, one_line(name or backend), name.split(" ")[0] in ("send", "recv")
+    return _RecordedOperation(backend, one_line(name or backend), is_peer=name.split(" ")[0] in ("send", "recv"))
 
 
 def _tensors(sizes: tuple[tuple[int, ...], ...], types: tuple[str, ...]) -> Tensors:

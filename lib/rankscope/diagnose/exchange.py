@@ -1,8 +1,8 @@
-"""What the ranks of a watch tell each other through the store of the process group, off the training path.
+"""The messages between the ranks of a watch, through the store of the process group and off the training path.
 
-A daemon thread per rank sends the numbers of each window of steps and, at the end, the trace; the first rank's judges
-the windows and reports. The training loop only puts things into a queue. Each operation on the store is bounded in
-time, because a store whose server is stopped does not answer for as long as that lasts.
+A daemon thread per rank sends the numbers of each window of steps and, at the end, the trace; that of the first rank
+judges the windows and reports them. The training loop only puts messages into a queue. Each operation on the store is
+bounded in time, because a store does not answer while its server is stopped.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 ANSWER_S = 10.0  # how long an operation on the store may take, until the exchange gives up
-CLOSE_S = 1.0  # how long closing a watch may wait for what is under way
+CLOSE_S = 1.0  # how long closing a watch may wait for messages that are under way
 _LAST_S = 10.0  # how long the thread tries to report the last windows after that
-_LONGEST_PAUSE_S = 0.1  # between two looks for the numbers of other ranks
+_FIRST_PAUSE_S = 0.002  # between two looks for the numbers of other ranks; it doubles …
+_LONGEST_PAUSE_S = 0.1  # … up to this
 _SLOTS = 4  # windows of a rank that stay in the store; a first rank that is further behind skips some
 _MOST_POSTED = 8  # windows that may wait for the thread
 
@@ -48,17 +49,17 @@ _started: list[threading.Thread] = []  # by BoundedStore, and not known to have 
 
 
 def _hold_all() -> None:
-    """At the end of the process, keep the threads that still wait for a store from coming back.
+    """At the end of the process, keep the threads that still wait for a store from returning to Python.
 
-    If a thread comes back from C++ while Python ends, Python up to 3.13 ends the thread, C++ does not allow that there,
-    and the process aborts (https://github.com/python/cpython/issues/87135). From 3.14 on the thread hangs instead. This
-    does the same: it sends the thread a signal whose handler never returns.
+    If a thread returns from C++ while Python ends, Python up to 3.13 ends the thread, C++ does not allow that there,
+    and the process aborts (https://github.com/python/cpython/issues/87135). In Python 3.14 and later the thread hangs
+    instead. This does the same: it sends the thread a signal whose handler never returns.
     """
     waiting = [thread for thread in _started if thread.is_alive()]
     if not waiting or sys.version_info >= (3, 14) or sys.platform != "linux":
         return
     number = signal.SIGRTMAX - 1
-    libc = ctypes.PyDLL(None)  # which keeps the GIL: nobody comes back meanwhile
+    libc = ctypes.PyDLL(None)  # which keeps the GIL: no thread returns meanwhile
     if signal.getsignal(number) != signal.SIG_DFL or not hasattr(libc, "tgkill"):
         return
     libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
@@ -68,7 +69,7 @@ def _hold_all() -> None:
         libc.tgkill(os.getpid(), thread.native_id, number)
 
 
-atexit.register(_hold_all)  # before any exchange is started, so that it is called after these have been left
+atexit.register(_hold_all)  # before any exchange starts, so that it is called after all of them have been left
 
 
 class BoundedStore:
@@ -120,7 +121,7 @@ class BoundedStore:
 
 
 class _Window(NamedTuple):
-    """Steps, and the number of the window that they make."""
+    """The steps of a window, and its number."""
 
     number: int
     steps: list[Any]
@@ -188,7 +189,7 @@ class StoreExchange:
         self._ended.wait(CLOSE_S)
 
     def _leave(self) -> None:
-        """At the end of the process: a thread that came back from the store while Python ends would abort it."""
+        """End the thread with the process, which a thread that returns from the store while Python ends would abort."""
         self._leaving.set()
         self._messages.put(None)
         self._thread.join(CLOSE_S)
@@ -207,7 +208,16 @@ class StoreExchange:
             atexit.unregister(self._leave)
 
     def _serve(self) -> None:
-        pause_s = 0.0
+        self._serve_messages()
+        deadline = time.monotonic() + _LAST_S
+        pause_s = _FIRST_PAUSE_S
+        while self._awaited and self._last_lines and time.monotonic() < deadline and not self._leaving.wait(pause_s):
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            self._look()
+
+    def _serve_messages(self) -> None:
+        """Send what the training loop posts, and look for the numbers of other ranks, until the watch is closed."""
+        pause_s = _FIRST_PAUSE_S
         while not self._leaving.is_set():
             try:
                 message = self._messages.get(timeout=pause_s if self._awaited else None)
@@ -216,18 +226,14 @@ class StoreExchange:
                 self._look()
                 continue
             if message is None:
-                break
+                return
             if isinstance(message, bytes):
                 with suppress(Exception):  # a store is gone once the process that serves it has ended
                     self._store.call("set", f"trace/{self._rank}", message)
             elif self._has_lines:
                 self._send(message)
                 self._look()
-                pause_s = 0.002
-        deadline = time.monotonic() + _LAST_S
-        while self._awaited and self._last_lines and time.monotonic() < deadline and not self._leaving.wait(pause_s):
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            self._look()
+                pause_s = _FIRST_PAUSE_S
 
     def _send(self, window: _Window) -> None:
         table = self._numbers_of(window.steps)
@@ -273,7 +279,7 @@ class StoreExchange:
             self._end_lines(f"report raised {described(error)}")
 
     def _lose_store(self, error: Exception) -> None:
-        """End the lines as the store is silent or gone; the first rank says so, for all."""
+        """End the lines, because the store is silent or gone; the first rank says so for all."""
         reason = str(error)
         if not isinstance(error, TimeoutError):
             reason = f"the store of the process group is gone ({described(error)})"

@@ -1,14 +1,14 @@
 """`explain_hang`: which rank did not come to which collective, or came with another one, from flight-recorder dumps.
 
-The calls of each group are compared number by number. The first number at which ranks are missing or differ is where
-the group stops. A rank that is missing because it waits in another group is a consequence of what stops that group.
+The calls of each group are compared number by number. The group stops at the first number at which ranks are missing or
+differ. If a rank is missing because it waits in another group, the cause is the one that stops that other group.
 Point-to-point calls and the sizes of alltoall are not compared.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 _MOST_RANKS = 1 << 21  # of all groups together
 _MOST_LINES = 30  # that one finding lists of groups that wait for each other
-_MOST_ALIKE = 3  # calls before one, which are compared with those before an earlier one
+_MOST_ALIKE = 3  # calls before a call that are compared with those before an earlier call like it
+_MOST_LAST_CALLS = 4  # missing ranks whose last call a finding names
 _PROGRESS = {"scheduled": 0, "started": 1, "ended": 2, "completed": 2}
 _ADVICE = {
     "missing": "See its log and its stack (py-spy dump): a slow batch, an evaluation, an error, the end of its loop.",
@@ -76,15 +77,17 @@ class Group:
 
     def first(self, number: int) -> Call:
         """Return the call of the rank that came first."""
-        return min((at[number][0] for at in self.calls.values() if number in at), key=lambda call: call.created_s)
+        calls = [by_number[number][0] for by_number in self.calls.values() if number in by_number]
+        return min(calls, key=lambda call: call.created_s)
 
-    def what(self, rank: int, number: int) -> tuple[Any, ...]:
-        return tuple(call.what for call in self.calls[rank].get(number, ()))
+    def signature(self, rank: int, number: int) -> tuple[Any, ...]:
+        """Return what must be the same on all ranks of a call, or of calls that share a number."""
+        return tuple(call.signature for call in self.calls[rank].get(number, ()))
 
 
 @attrs.frozen(eq=False)
 class Hang:
-    """What `explain_hang` found: the causes, by time; what follows from them, in sentences; and what it compared."""
+    """The result of `explain_hang`: the causes, by time; their consequences, in sentences; and the groups compared."""
 
     findings: tuple[HangFinding, ...]
     notes: tuple[str, ...]
@@ -92,28 +95,34 @@ class Hang:
 
     @property
     def culprits(self) -> list[HangCulprit]:
-        """The ranks to look at, by finding; empty where no rank differs from the others."""
-        return [HangCulprit(rank, one.cause, one.group, one.call) for one in self.findings for rank in one.ranks]
+        """The ranks to look at, by finding; empty if no rank differs from the others."""
+        culprits = []
+        for finding in self.findings:
+            culprits += [HangCulprit(rank, finding.cause, finding.group, finding.call) for rank in finding.ranks]
+        return culprits
 
     def __str__(self) -> str:
-        num_calls = count_of(sum(len(calls) for group in self.groups for calls in group.calls.values()), "call")
-        fine = f"No hang: in {num_calls} of {count_of(len(self.groups), 'group')} no rank is missing or differs."
-        return "\n".join([*([one.words for one in self.findings] or [fine]), *self.notes])
+        lines = [finding.words for finding in self.findings]
+        if not lines:
+            num_calls = sum(len(calls) for group in self.groups for calls in group.calls.values())
+            compared = f"{count_of(num_calls, 'call')} of {count_of(len(self.groups), 'group')}"
+            lines = [f"No hang: in {compared} no rank is missing or differs."]
+        return "\n".join([*lines, *self.notes])
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per call and rank: the last calls of the groups with a finding, or of all where there is none.
+        """Return a row per call and rank: the last calls of the groups with a finding, or of all if there is none.
 
         `after_s` is the time since the first rank made the call. A rank that did not make it has empty words there.
         """
         import pandas as pd
 
-        found: dict[str, list[HangFinding]] = defaultdict(list)
+        findings_of: dict[str, list[HangFinding]] = defaultdict(list)
         for finding in self.findings:
-            found[finding.group].append(finding)
+            findings_of[finding.group].append(finding)
         rows: list[tuple[Any, ...]] = []
         for group in self.groups:
-            if group.name in found or not found:
-                rows += self._rows(group, found.get(group.name, []))
+            if group.name in findings_of or not findings_of:
+                rows += self._rows(group, findings_of.get(group.name, []))
         columns = ["group", "call", "rank", "what", "state", "where", "after_s", "cause"]
         return pd.DataFrame(rows, columns=columns).astype({"after_s": float})
 
@@ -125,28 +134,29 @@ class Hang:
         for number in group.last_calls(findings[0].call if findings else None):
             for rank in group.ranks:
                 cause = causes.get((number, rank), "")
-                for call in group.calls.get(rank, {}).get(number, [None]):
-                    after_s = call and call.created_s - group.first(number).created_s
-                    words = (call.label(), call.state, call.where) if call else ("", "", "")
-                    yield group.name, number, rank, *words, after_s, cause
+                calls = group.calls.get(rank, {}).get(number)
+                if calls is None:
+                    yield group.name, number, rank, "", "", "", None, cause
+                    continue
+                first_s = group.first(number).created_s
+                for call in calls:
+                    after_s = call.created_s - first_s
+                    yield group.name, number, rank, call.label(), call.state, call.where, after_s, cause
 
 
 @attrs.frozen(eq=False)
 class _Stop:
-    """Where a group stops: the ranks that came, did not, came with another call, too late, stand behind, left no dump.
-
-    `waits` says of ranks that did not come where they wait.
-    """
+    """The call at which a group stops, and which ranks came to it, and how."""
 
     group: Group
     number: int
     came: list[int]
     absent: list[int]
-    odd: list[int]
-    late: list[int]
-    behind: list[int]
-    dead: list[int]
-    waits: dict[int, _Stop] = attrs.field(factory=dict)
+    odd: list[int]  # came with another call
+    late: list[int]  # came after the timeout of the first one
+    behind: list[int]  # whose call has made less progress than that of others
+    dead: list[int]  # left no dump
+    waits: dict[int, _Stop] = attrs.field(factory=dict)  # by rank: where a rank that did not come waits instead
 
     def has(self, rank: int) -> bool:
         """Whether a rank came."""
@@ -156,7 +166,8 @@ class _Stop:
         return self.group.calls[rank][self.number][0]
 
     @property
-    def made(self) -> Call:
+    def first(self) -> Call:
+        """The call of the rank that came first."""
         return self.group.first(self.number)
 
     def __str__(self) -> str:
@@ -169,8 +180,8 @@ def explain_hang(dumps: Sequence[Dump]) -> Hang:
     The causes: "missing" (the rank did not come to the call), "left out" (it made the next one), "late" (it came after
     the timeout of the others), "collective", "size" (in elements), "dtype" (it made another call than the others),
     "group" (it waits in another group, and that one for this), "dead" (it left no dump), and "stuck" (all came, and its
-    call stands behind that of the others). Of two ranks that differ, the one that breaks with its own earlier steps is
-    named, and both where there are none. Raises ValueError for anything but dumps.
+    call is behind that of the others). Of two ranks that differ, the one that breaks with its own earlier steps is
+    named; without earlier steps, both are. Raises ValueError for anything but dumps.
 
     >>> print(explain_hang([]))
     No hang: in 0 calls of 0 groups no rank is missing or differs.
@@ -178,35 +189,48 @@ def explain_hang(dumps: Sequence[Dump]) -> Hang:
     of_rank = {dump.rank: dump for dump in each("dumps", dumps, Dump)}
     groups = _groups(of_rank)
     past = {rank: _Past(dump) for rank, dump in of_rank.items()}
-    stops = [stop for group in groups if (stop := _stop(group, of_rank, past))]
-    stops.sort(key=lambda stop: stop.group.first(stop.number).created_s)
+    stops = _stops(groups, of_rank, past)
     _add_waits(stops)
-    own = [one for one in stops if one.odd or {*one.absent, *one.dead} - {*one.waits} or not one.absent]
-    reached = _reached(stops, own)
+    with_own_cause = [stop for stop in stops if _has_own_cause(stop)]
+    reached = _reached(stops, with_own_cause)
     in_circles = {*stops} - {*reached}
-    found = _circle([stop for stop in stops if stop in in_circles], past)
-    blamed: dict[str, set[int]] = defaultdict(set)
-    for one in found:
-        blamed[one.cause].update(one.ranks)
-    for stop in own:
-        for cause, ranks, *words in _causes(stop, of_rank):
-            if not ranks or {*ranks} - blamed[cause]:
-                found.append(_finding(cause, ranks, stop, words))
-                blamed[cause].update(ranks)
-    named = {one.group for one in found}
-    notes = [
-        f"So {listed('rank', stop.came)} cannot end {stop}: {listed('rank', stop.absent)} did not come."
-        for stop in reached
-        if stop.absent and stop.group.name not in named
-    ]
+    findings = _circle([stop for stop in stops if stop in in_circles], past)
+    blamed: dict[str, set[int]] = defaultdict(set)  # by cause
+    for finding in findings:
+        blamed[finding.cause].update(finding.ranks)
+    for stop in with_own_cause:
+        for cause in _causes(stop, of_rank):
+            if not cause.ranks or {*cause.ranks} - blamed[cause.name]:
+                findings.append(_finding(cause, stop))
+                blamed[cause.name].update(cause.ranks)
+    return Hang(tuple(findings), tuple(_notes(findings, reached, of_rank)), groups)
+
+
+def _notes(findings: list[HangFinding], stops: list[_Stop], of_rank: dict[int, Dump]) -> list[str]:
+    """Sentences on the groups that stop as a consequence, and on calls that are not compared."""
+    named = {finding.group for finding in findings}
+    notes = []
+    for stop in stops:
+        if stop.absent and stop.group.name not in named:
+            came = listed("rank", stop.came)
+            notes.append(f"So {came} cannot end {stop}: {listed('rank', stop.absent)} did not come.")
     num_peers = sum(call.is_peer for dump in of_rank.values() for call in dump.calls)
     if num_peers:
         notes.append(f"{count_of(num_peers, 'point-to-point call')} not compared.")
-    return Hang(tuple(found), tuple(notes), groups)
+    return notes
+
+
+# ---- which stop is the consequence of which
+
+
+def _has_own_cause(stop: _Stop) -> bool:
+    """Whether it stops not only because ranks wait elsewhere."""
+    without_reason = {*stop.absent, *stop.dead} - {*stop.waits}
+    return bool(stop.odd or without_reason or not stop.absent)
 
 
 def _add_waits(stops: list[_Stop]) -> None:
-    """Say of the ranks that did not come to a stop at which other one they are; `stops` are in order of time."""
+    """Set where the ranks wait that did not come to a stop; `stops` are in order of time."""
     first_of: dict[int, _Stop] = {}  # by rank, the first stop to which it came
     for stop in stops:
         for rank in stop.came:
@@ -218,21 +242,22 @@ def _add_waits(stops: list[_Stop]) -> None:
     order = {stop: place for place, stop in enumerate(stops)}
     waits_for = {stop: dict.fromkeys(stop.waits.values()) for stop in stops}
     for stop in stops:
-        for other in waits_for[stop]:  # who is missing there as well is missing there first
+        for other in waits_for[stop]:  # a rank that is missing there as well is missing there first
             if stop not in waits_for[other] or order[other] < order[stop]:
                 for rank in {*stop.absent, *stop.dead} & {*other.absent, *other.dead}:
                     stop.waits.setdefault(rank, other)
 
 
-def _reached(stops: list[_Stop], own: list[_Stop]) -> list[_Stop]:
+def _reached(stops: list[_Stop], with_own_cause: list[_Stop]) -> list[_Stop]:
     """The stops with a cause of their own, then those that wait for them, then those that wait for these, and so on."""
     order = {stop: place for place, stop in enumerate(stops)}
     waiting: dict[_Stop, list[_Stop]] = defaultdict(list)  # for a stop
     for stop in stops:
         for other in dict.fromkeys(stop.waits.values()):
             waiting[other].append(stop)
-    reached, known = [*own], {*own}
-    last = own
+    reached = [*with_own_cause]
+    known = {*with_own_cause}
+    last = with_own_cause
     while last:
         following = {stop for other in last for stop in waiting[other]} - known
         last = sorted(following, key=lambda stop: order[stop])
@@ -241,69 +266,117 @@ def _reached(stops: list[_Stop], own: list[_Stop]) -> list[_Stop]:
     return reached
 
 
-def _finding(cause: str, ranks: Iterable[int], stop: _Stop, words: list[str]) -> HangFinding:
-    who, was = listed("Rank", ranks := tuple(ranks)), "was" if len(ranks) == 1 else "were"
-    lines = "\n  ".join([*words, _ADVICE[cause].format(who=who, was=was)] if cause in _ADVICE else words)
-    return HangFinding(cause, ranks, stop.group.name, stop.number, tuple(stop.came), lines)
+class _Cause(NamedTuple):
+    """A cause by its name, the ranks to look at, and sentences."""
+
+    name: str
+    ranks: list[int]
+    words: list[str]
+
+
+def _finding(cause: _Cause, stop: _Stop) -> HangFinding:
+    lines = [*cause.words]
+    if cause.name in _ADVICE:
+        was = "was" if len(cause.ranks) == 1 else "were"
+        lines.append(_ADVICE[cause.name].format(who=listed("Rank", cause.ranks), was=was))
+    words = "\n  ".join(lines)
+    return HangFinding(cause.name, tuple(cause.ranks), stop.group.name, stop.number, tuple(stop.came), words)
+
+
+# ---- groups
+
+
+class _GroupKey(NamedTuple):
+    """What dumps state of a group; ranks with the same key are in one group."""
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]  # none if it is not stated
 
 
 def _groups(of_rank: dict[int, Dump]) -> tuple[Group, ...]:
     num_ranks = max((max(dump.num_ranks, rank + 1) for rank, dump in of_rank.items()), default=0)
-    found: dict[Any, dict[int, dict[int, list[Call]]]] = {}  # by name, description and ranks
-    for rank, dump in of_rank.items():
-        of_name: dict[str, dict[int, list[Call]]] = {}
-        for call in dump.calls:
-            if not call.is_peer:
-                if call.group not in of_name:
-                    key = (call.group, *dump.groups[call.group])
-                    of_name[call.group] = found.setdefault(key, {}).setdefault(rank, {})
-                of_name[call.group].setdefault(call.number, []).append(call)
-    keys = [(name, _word(name, desc), ranks) for name, desc, ranks in found]
-    num_of_word = Counter(word for _, word, _ in keys)
-    num_of_name = Counter((word, name) for name, word, _ in keys)
-    if sum(len(ranks) or num_ranks for *_, ranks in keys) > _MOST_RANKS:
+    calls_of = _calls_by_group(of_rank)
+    words = {key: _word(key.name, key.desc) for key in calls_of}
+    num_of_word = Counter(words.values())
+    num_of_name = Counter((words[key], key.name) for key in calls_of)
+    if sum(len(key.ranks) or num_ranks for key in calls_of) > _MOST_RANKS:
         raise ValueError(f"the groups of these dumps have more than {_MOST_RANKS} ranks together")
     without_dump = {*range(num_ranks)} - {*of_rank}
     groups = []
-    for (name, word, ranks), of_group in zip(keys, found.values(), strict=True):
-        if not ranks:  # those without a dump may belong to it
+    for key, calls in calls_of.items():
+        word = words[key]
+        ranks = key.ranks
+        if not ranks:  # ranks without a dump may belong to it
             unknown = range(num_ranks) if word == "default_pg" else without_dump
-            ranks = tuple(sorted({*of_group, *unknown}))
+            ranks = tuple(sorted({*calls, *unknown}))
         label = word
         if num_of_word[word] > 1:
-            label = f"{word} ({name})" if num_of_name[word, name] == 1 else f"{word} of {listed('rank', ranks)}"
-        calls_by_rank = {rank: of_group.get(rank, {}) for rank in ranks if rank in of_rank}
-        groups.append(Group(label, ranks, calls_by_rank))
+            label = f"{word} ({key.name})" if num_of_name[word, key.name] == 1 else f"{word} of {listed('rank', ranks)}"
+        groups.append(Group(label, ranks, {rank: calls.get(rank, {}) for rank in ranks if rank in of_rank}))
     return tuple(groups)
+
+
+def _calls_by_group(of_rank: dict[int, Dump]) -> dict[_GroupKey, dict[int, dict[int, list[Call]]]]:
+    """The collectives of each group, by rank and number."""
+    calls_of: dict[_GroupKey, dict[int, dict[int, list[Call]]]] = {}
+    for rank, dump in of_rank.items():
+        of_name: dict[str, dict[int, list[Call]]] = {}
+        for call in dump.calls:
+            if call.is_peer:
+                continue
+            if call.group not in of_name:
+                key = _GroupKey(call.group, *dump.groups[call.group])
+                of_name[call.group] = calls_of.setdefault(key, {}).setdefault(rank, {})
+            of_name[call.group].setdefault(call.number, []).append(call)
+    return calls_of
 
 
 def _word(name: str, desc: str) -> str:
     return f"group {name}" if desc in ("", "undefined") else desc
 
 
+# ---- where a group stops
+
+
 class _Past:
-    """What a rank called, arranged so that earlier calls like a given one are found at once."""
+    """The calls of a rank, with an index of calls that are alike."""
 
     def __init__(self, dump: Dump) -> None:
         self._place = {id(call): place for place, call in enumerate(dump.calls)}
-        known: dict[Any, int] = {}
-        self._made = [known.setdefault((call.group, call.what), len(known)) for call in dump.calls]
+        numbers: dict[Any, int] = {}
+        # calls that are alike have the same number
+        self._kinds = [numbers.setdefault((call.group, call.signature), len(numbers)) for call in dump.calls]
         self._alike: dict[int, list[int]] = defaultdict(list)
-        for place, what in enumerate(self._made):
-            self._alike[what].append(place)
+        for place, kind in enumerate(self._kinds):
+            self._alike[kind].append(place)
 
     def habit(self, call: Call) -> int:
-        """How many calls before it, at most 3, also came before an earlier call like it; -1 where there was none."""
+        """How many calls before it, at most 3, also came before an earlier call like it; -1 if there is none."""
         end = self._place[id(call)]
         most = -1
-        for place in self._alike[self._made[end]]:
+        for place in self._alike[self._kinds[end]]:
             if place >= end or most == _MOST_ALIKE:
                 break
-            length = 0
-            while length < min(_MOST_ALIKE, place) and self._made[place - length - 1] == self._made[end - length - 1]:
-                length += 1
-            most = max(most, length)
+            most = max(most, self._num_alike_before(place, end))
         return most
+
+    def _num_alike_before(self, place: int, other: int) -> int:
+        """How many calls before two places, at most 3, are alike."""
+        length = 0
+        while length < min(_MOST_ALIKE, place) and self._kinds[place - length - 1] == self._kinds[other - length - 1]:
+            length += 1
+        return length
+
+
+def _stops(groups: Sequence[Group], of_rank: dict[int, Dump], past: dict[int, _Past]) -> list[_Stop]:
+    """Where groups stop, in order of time."""
+    stops = []
+    for group in groups:
+        stop = _stop(group, of_rank, past)
+        if stop is not None:
+            stops.append(stop)
+    return sorted(stops, key=lambda stop: stop.first.created_s)
 
 
 def _stop(group: Group, of_rank: dict[int, Dump], past: dict[int, _Past]) -> _Stop | None:
@@ -319,8 +392,10 @@ def _stop(group: Group, of_rank: dict[int, Dump], past: dict[int, _Past]) -> _St
             if number not in calls and not _is_forgotten(of_rank[rank], first_number.get(rank), number, first.created_s)
         ]
         odd = _odd(group, number, came, past)
-        after_s = {rank: group.calls[rank][number][0].created_s - first.created_s for rank in came}
-        late = [rank for rank in came if first.timeout_s and after_s[rank] >= first.timeout_s]
+        late = []
+        if first.timeout_s:
+            after_s = {rank: group.calls[rank][number][0].created_s - first.created_s for rank in came}
+            late = [rank for rank in came if after_s[rank] >= first.timeout_s]
         progress = {rank: min(_PROGRESS.get(call.state, 0) for call in group.calls[rank][number]) for rank in came}
         least, most = min(progress.values()), max(progress.values())
         behind = [rank for rank in came if progress[rank] == least < most]
@@ -338,84 +413,126 @@ def _is_forgotten(dump: Dump, first_number: int | None, number: int, created_s: 
 
 
 def _odd(group: Group, number: int, came: list[int], past: dict[int, _Past]) -> list[int]:
-    """The ranks whose call differs from that of most; of equal parties, those that break with their earlier steps."""
+    """The ranks whose call differs from that of most; of equal parties, those that break with their earlier steps.
+
+    A party is made of ranks with the same call.
+    """
     parties: dict[Any, list[int]] = {}
     for rank in came:
-        parties.setdefault(group.what(rank, number), []).append(rank)
-    weights = {what: len(ranks) for what, ranks in parties.items()}
-    if len(parties) > 1 and len({*weights.values()}) == 1:
-        heads = {what: ranks[0] for what, ranks in parties.items()}
-        weights = {what: past[rank].habit(group.calls[rank][number][0]) for what, rank in heads.items()}
+        parties.setdefault(group.signature(rank, number), []).append(rank)
+    if len(parties) == 1:
+        return []
+    weights = {signature: len(ranks) for signature, ranks in parties.items()}
+    if len({*weights.values()}) == 1:
+        for signature, ranks in parties.items():
+            weights[signature] = past[ranks[0]].habit(group.calls[ranks[0]][number][0])
     most = max(weights.values())
-    best = [what for what in parties if weights[what] == most]
-    return [] if len(parties) == 1 else [rank for rank in came if len(best) > 1 or rank not in parties[best[0]]]
+    heaviest = [signature for signature in parties if weights[signature] == most]
+    if len(heaviest) > 1:
+        return came
+    return [rank for rank in came if rank not in parties[heaviest[0]]]
 
 
 def _circle(stops: list[_Stop], past: dict[int, _Past]) -> list[HangFinding]:
-    """Groups that wait for each other: odd is who breaks with its earlier steps, or who most of a group wait for."""
+    """Explain groups that wait for each other, by the ranks that break with their habits, or else block most others."""
     if not stops:
         return []
     weights = []
     for stop in stops:
-        habits = [past[rank].habit(at.call(rank)) for rank, at in stop.waits.items() if at.has(rank)]
+        habits = [past[rank].habit(other.call(rank)) for rank, other in stop.waits.items() if other.has(rank)]
         weights.append((-min(habits, default=0), len(stop.came) / len(stop.group.ranks)))
     most = max(weights)
     odd = [stop for stop, weight in zip(stops, weights, strict=True) if weight == most]
     ranks = sorted({rank for stop in odd for rank in stop.absent})
     words = [f"{listed('Rank', ranks)} came to another group than {odd[0]}.", "The groups wait for each other:"]
     words += [
-        f"{listed('Rank', stop.came)} made {stop}, {stop.made}, without {listed('rank', stop.absent)}."
+        f"{listed('Rank', stop.came)} made {stop}, {stop.first}, without {listed('rank', stop.absent)}."
         for stop in stops[:_MOST_LINES]
     ]
     if len(stops) > _MOST_LINES:
         words.append(f"So do {len(stops) - _MOST_LINES} more groups.")
-    return [_finding("group", ranks, odd[0], words)]
+    return [_finding(_Cause("group", ranks, words), odd[0])]
 
 
-def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[tuple[Any, ...]]:
-    """Yield what is wrong at a stop by itself: the cause, the ranks, sentences."""
-    group, number, first = stop.group, stop.number, stop.group.first(stop.number)
+# ---- why a group stops
+
+
+def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[_Cause]:
+    """Yield what is wrong at a stop by itself."""
+    missing = [rank for rank in stop.absent if rank not in stop.waits]
+    dead = [rank for rank in stop.dead if rank not in stop.waits]
     if stop.odd:
-        usual = [rank for rank in stop.came if rank not in stop.odd]
-        what = group.what(stop.odd[0], number)
-        rest = usual or [rank for rank in stop.odd if group.what(rank, number) != what]
-        one, other = stop.call(stop.odd[0]), stop.call(rest[0])
-        same = (one.inputs.sizes, one.outputs.sizes) == (other.inputs.sizes, other.outputs.sizes)
-        cause = "collective" if one.collective != other.collective else "dtype" if same else "size"
-        sides = f"Rank {stop.odd[0]} called {one}, {listed('rank', rest)} {other}."
-        if not usual:
-            yield cause, stop.odd, f"{listed('Rank', stop.odd)} disagree on the {cause} of {stop}.", sides
-        elif _is_next(group, number, rest[0], what):
-            yield "left out", stop.odd, f"{listed('Rank', stop.odd)} seems to have left out {stop}.", sides
-        else:
-            yield cause, stop.odd, f"{listed('Rank', stop.odd)} made {stop} with another {cause}.", sides
-    if missing := [rank for rank in stop.absent if rank not in stop.waits]:
-        words = [
-            f"{listed('Rank', missing)} did not come to {stop}.",
-            f"{listed('Rank', stop.came)} made it: {stop.made}.",
-        ]
-        for rank in missing[:4]:
-            for last in of_rank[rank].calls[-1:]:
-                after_s = last.created_s - first.created_s
-                apart = "1 µs" if abs(after_s) < 2e-6 else time_words(abs(after_s))  # finer the clock is not
-                when = f"{apart} {'after' if after_s > 0 else 'before'} the first of them"
-                words.append(f"The last call of rank {rank}, {when}: {last}, {last.state}.")
-        yield "missing", missing, *words
+        yield _odd_cause(stop)
+    if missing:
+        yield _missing_cause(stop, missing, of_rank)
     elif stop.late and not stop.odd:
-        after = time_words(max(stop.call(rank).created_s for rank in stop.late) - first.created_s)
-        words = [f"{listed('Rank', stop.late)} came to {stop} {after} after the first rank, and too late."]
-        yield "late", stop.late, *words, f"The timeout of {stop.made} is {time_words(first.timeout_s or 0)}."
-    if dead := [rank for rank in stop.dead if rank not in stop.waits]:
-        words = [f"{listed('Rank', dead)} left no dump, and the others stop at {stop}."]
-        yield "dead", dead, *words, f"{listed('Rank', stop.came)} made it: {stop.made}."
+        yield _late_cause(stop)
+    if dead:
+        made = f"{listed('Rank', stop.came)} made it: {stop.first}."
+        yield _Cause("dead", dead, [f"{listed('Rank', dead)} left no dump, and the others stop at {stop}.", made])
     if not (stop.odd or stop.absent or stop.late or stop.dead):
         where = f"{listed('rank', stop.behind)} stands behind the others" if stop.behind else "it has ended on none"
-        yield "stuck", stop.behind, f"All ranks made {stop}, and {where}.", f"They called {stop.made}."
+        words = [f"All ranks made {stop}, and {where}.", f"They called {stop.first}."]
+        yield _Cause("stuck", stop.behind, words)
 
 
-def _is_next(group: Group, number: int, rank: int, what: tuple[Any, ...]) -> bool:
+def _odd_cause(stop: _Stop) -> _Cause:
+    """Ranks came with another call."""
+    usual_ranks = [rank for rank in stop.came if rank not in stop.odd]
+    odd_signature = stop.group.signature(stop.odd[0], stop.number)
+    others = usual_ranks
+    if not others:
+        others = [rank for rank in stop.odd if stop.group.signature(rank, stop.number) != odd_signature]
+    odd_call = stop.call(stop.odd[0])
+    other_call = stop.call(others[0])
+    difference = _difference(odd_call, other_call)
+    calls = f"Rank {stop.odd[0]} called {odd_call}, {listed('rank', others)} {other_call}."
+    odd_ranks = listed("Rank", stop.odd)
+    if not usual_ranks:
+        return _Cause(difference, stop.odd, [f"{odd_ranks} disagree on the {difference} of {stop}.", calls])
+    if _is_next(stop.group, stop.number, others[0], odd_signature):
+        return _Cause("left out", stop.odd, [f"{odd_ranks} seems to have left out {stop}.", calls])
+    return _Cause(difference, stop.odd, [f"{odd_ranks} made {stop} with another {difference}.", calls])
+
+
+def _difference(call: Call, other: Call) -> str:
+    if call.collective != other.collective:
+        return "collective"
+    same_sizes = call.inputs.sizes == other.inputs.sizes and call.outputs.sizes == other.outputs.sizes
+    return "dtype" if same_sizes else "size"
+
+
+def _missing_cause(stop: _Stop, missing: list[int], of_rank: dict[int, Dump]) -> _Cause:
+    """Ranks did not come."""
+    words = [
+        f"{listed('Rank', missing)} did not come to {stop}.",
+        f"{listed('Rank', stop.came)} made it: {stop.first}.",
+    ]
+    for rank in missing[:_MOST_LAST_CALLS]:
+        calls = of_rank[rank].calls
+        if not calls:
+            continue
+        last = calls[-1]
+        after_s = last.created_s - stop.first.created_s
+        apart = "1 µs" if abs(after_s) < 2e-6 else time_words(abs(after_s))  # the clock is no finer than this
+        when = f"{apart} {'after' if after_s > 0 else 'before'} the first of them"
+        words.append(f"The last call of rank {rank}, {when}: {last}, {last.state}.")
+    return _Cause("missing", missing, words)
+
+
+def _late_cause(stop: _Stop) -> _Cause:
+    """Ranks came after the timeout."""
+    first = stop.first
+    after_s = max(stop.call(rank).created_s for rank in stop.late) - first.created_s
+    words = [
+        f"{listed('Rank', stop.late)} came to {stop} {time_words(after_s)} after the first rank, and too late.",
+        f"The timeout of {first} is {time_words(first.timeout_s or 0)}.",
+    ]
+    return _Cause("late", stop.late, words)
+
+
+def _is_next(group: Group, number: int, rank: int, signature: tuple[Any, ...]) -> bool:
     """Whether a call comes after the `number`-th one on that rank, or came after one like it before."""
-    like = group.what(rank, number)
-    return any(
-        at <= number and group.what(rank, at) == like and group.what(rank, at + 1) == what for at in group.calls[rank]
-    )
+    alike = group.signature(rank, number)
+    earlier = [place for place in group.calls[rank] if place <= number and group.signature(rank, place) == alike]
+    return any(group.signature(rank, place + 1) == signature for place in earlier)

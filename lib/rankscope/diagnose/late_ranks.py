@@ -1,4 +1,4 @@
-"""Which ranks the others wait for, in which phase, and what that costs: `lateness`, the rule behind every verdict.
+"""Which ranks the others wait for, in which phase, and the cost: `lateness`, the rule behind every verdict.
 
 Lateness is judged by the noise of the ranks that are not late, the calm ones. Late ranks would hide in their own noise:
 two that share the lateness each make the other look like a usual fluctuation.
@@ -87,7 +87,7 @@ class Lateness(NamedTuple):
         if num_ranks < 2:
             return np.zeros(own_s.shape)
         first_group = self.groups[0] if self.groups else ()
-        late = [one.place for one in first_group]
+        late = [rank.place for rank in first_group]
         calm = np.setdiff1d(np.arange(num_ranks), late)
         if calm.size < 2:  # a calm rank has no other one to be compared with
             late_s = np.asarray(own_s - median_of_others(own_s))
@@ -178,6 +178,13 @@ def _mended(
     return tuple(culprits)
 
 
+class _Division(NamedTuple):
+    """Late ranks with their late steps, and the seconds per step that these explain."""
+
+    cost_s: float
+    late_steps: dict[int, Steps]
+
+
 def _divided(phase_s: Seconds, step_s: float) -> tuple[dict[int, Steps], Ints]:
     """Return the late ranks, the latest first, each with its late steps; and the calm ones."""
     own_s = phase_s.sum(axis=2)
@@ -186,9 +193,10 @@ def _divided(phase_s: Seconds, step_s: float) -> tuple[dict[int, Steps], Ints]:
     latest_first = np.argsort(-_sum_without_worst(behind_first_s), kind="stable")
     least_s = max(LEAST_S, SHARE_OF_STEP * step_s)
     last_s = own_s.max(axis=1)
-    found = list[tuple[float, dict[int, Steps]]]()  # what a division explains, in seconds per step
+    divisions: list[_Division] = []
     for num_late in range(1, num_ranks):
-        late, calm_ranks = latest_first[:num_late], latest_first[num_late:]
+        late = latest_first[:num_late]
+        calm_ranks = latest_first[num_late:]
         cost_s = float(_sum_without_worst(last_s - own_s[:, calm_ranks].max(axis=1))) / max(len(own_s) - 1, 1)
         least_late_s = own_s[:, late[-1]] - np.median(own_s[:, calm_ranks], axis=1)
         if cost_s <= least_s or (least_late_s > least_s).sum() < 2:  # most divisions fail here, and this is fast
@@ -203,12 +211,12 @@ def _divided(phase_s: Seconds, step_s: float) -> tuple[dict[int, Steps], Ints]:
                 break
             late_steps[place] = in_steps
         if len(late_steps) == num_late:
-            found.append((cost_s, dict(reversed(late_steps.items()))))
-    if not found:
+            divisions.append(_Division(cost_s, dict(reversed(late_steps.items()))))
+    if not divisions:
         return {}, latest_first
-    most_s = max(cost_s for cost_s, _ in found)
-    chosen = next(late_steps for cost_s, late_steps in found if cost_s >= most_s - least_s)
-    return chosen, latest_first[len(chosen) :]
+    most_s = max(division.cost_s for division in divisions)
+    chosen = next(division for division in divisions if division.cost_s >= most_s - least_s)
+    return chosen.late_steps, latest_first[len(chosen.late_steps) :]
 
 
 class _Calm(NamedTuple):
@@ -287,8 +295,7 @@ def median_of_others(values: Seconds) -> Seconds:
 
     def other(place: int) -> Seconds:
         """The value at a place in the order of the others: those behind the rank itself move up by one."""
-        before, after = ordered[:, [place]], ordered[:, [place + 1]]
-        return np.where(place_of > place, before, after)
+        return np.where(place_of > place, ordered[:, [place]], ordered[:, [place + 1]])
 
     return np.asarray((other((num_others - 1) // 2) + other(num_others // 2)) / 2)
 
@@ -315,8 +322,8 @@ def _mean_without_worst(longer_s: Seconds) -> Seconds:
 
 
 def _causes(longer_s: Seconds, usual_s: Seconds, starved_longer_s: float) -> list[tuple[str, list[int]]]:
-    """Why a rank takes longer in its phases than what is usual there, and which phases each cause makes longer."""
-    every_phase = [*range(len(PHASES))]
+    """Why a rank takes longer in its phases than is usual there, and which phases each cause makes longer."""
+    every_phase = list(range(len(PHASES)))
     if starved_longer_s > longer_s.sum() / 2:
         return [("starved", every_phase)]
     is_alike = longer_s * usual_s.sum() > _ALIKE * longer_s.sum() * usual_s

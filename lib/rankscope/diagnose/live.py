@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial, wraps
-from itertools import count, repeat
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -35,13 +35,13 @@ from torch.utils._pytree import tree_leaves
 from ..common.checks import of_type, whole
 from ..timeline import Span, Timeline
 from . import patches
-from .diagnosis import own_times
 from .exchange import BoundedStore, StoreExchange, described, tell
 from .late_ranks import lateness
+from .own_times import own_times
 from .trace import Calls, Trace
 from .verdict import headline
 
-_WAIT_S = 60.0  # for the traces of the other ranks
+_WAIT_S = 60.0  # for the traces of other ranks
 _LOOK_S = 0.05  # between two looks for them
 _FEWEST_STEPS = 2  # of the last, shorter window: a line about one step would say nothing of the job
 _ENGINE: Any = torch.autograd.Variable._execution_engine
@@ -150,10 +150,13 @@ class Watched:
         self._step: WatchedStep | None = None  # the one under way
         self._stamps: Any = deque(maxlen=0)  # of the step, if there is one
         self._now: Callable[[], Any] = _event if self._is_cuda else time.perf_counter_ns
-        self._num_steps, self._syncs, self._reduces, self._in_backward = 0, False, False, False
-        self._gradient_bytes = sum(one.nbytes for one in model.parameters() if one.requires_grad)
+        self._num_steps = 0
+        self._syncs = False  # the forward under way will have its gradients reduced
+        self._reduces = False  # so will any forward of the step
+        self._in_backward = False
+        self._gradient_bytes = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
         self._ended = deque[WatchedStep]()  # whose stamps may lie ahead, on the GPU
-        self._kept = deque[WatchedStep](maxlen=keep)
+        self._last_steps = deque[WatchedStep](maxlen=keep)
         self._window = list[WatchedStep]()  # the steps that the next line is about, and the one before them
 
     def __enter__(self) -> Watched:
@@ -188,21 +191,24 @@ class Watched:
         self._is_open = False
         self._is_closed = True
         self._undo.close()
-        self._step, self._stamps, self._model = None, deque(maxlen=0), None
-        self._exchange.send_trace(zlib.compress(msgspec.json.encode(list(self._kept)), 1))
+        self._step = None
+        self._stamps = deque(maxlen=0)
+        self._model = None
+        self._exchange.send_trace(zlib.compress(msgspec.json.encode(list(self._last_steps)), 1))
         self._exchange.close(last_lines=kind is None)
 
     def _fail(self, error: Exception) -> None:
         """End the watch before its `with` does, as stamps could not be taken."""
         self._is_open = False
-        self._step, self._stamps = None, deque(maxlen=0)
+        self._step = None
+        self._stamps = deque(maxlen=0)
         tell(f"rank {self._rank}: the watch ends, {described(error)}; training goes on")
 
     @property
     def trace(self) -> Trace:
         """What this rank did in the last steps, in seconds from the first of them."""
-        self._keep()
-        return _trace(self._rank, list(self._kept))
+        self._take_ended()
+        return _trace(self._rank, list(self._last_steps))
 
     @property
     def timeline(self) -> Timeline:
@@ -217,7 +223,7 @@ class Watched:
         """
         if self._was_entered and not self._is_closed:
             raise RuntimeError("traces of all ranks are there once the watch is closed; `trace` is this rank's so far")
-        own = list(self._kept)
+        own = list(self._last_steps)
         by_rank = {self._rank: own}
         others = [rank for rank in self._ranks if rank != self._rank]
         deadline = time.monotonic() + _WAIT_S
@@ -274,8 +280,8 @@ class Watched:
 
     @_stamping
     def before_broadcast(self) -> None:
-        self._broadcast = [self._group, "broadcast", sum(buffer.nbytes for buffer in self._model.modules_buffers)]
-        self._broadcast.append(self._now())
+        num_bytes = sum(buffer.nbytes for buffer in self._model.modules_buffers)
+        self._broadcast = [self._group, "broadcast", num_bytes, self._now()]
 
     @_stamping
     def after_broadcast(self) -> None:
@@ -299,7 +305,8 @@ class Watched:
 
     @_stamping
     def _after_backward(self) -> None:
-        now, self._in_backward = self._now(), False
+        now = self._now()
+        self._in_backward = False
         self._stamps.append(("backward", False, now))
         if self._syncs and self._step is not None and not self._model._comm_hooks:  # theirs ask from Python
             call = [self._group, "allreduce", self._gradient_bytes, now, None]
@@ -335,11 +342,15 @@ class Watched:
             self._num_steps += 1
             if len(self._ended) + len(self._window) > self._every:
                 self._end_windows()
-        self._reduces = self._in_backward = False
-        self._step = step = WatchedStep(self._num_steps, stamp, ran) if goes_on else None
-        self._stamps = deque(maxlen=0) if step is None else step.stamps
+        self._reduces = False
+        self._in_backward = False
+        self._step = None
+        self._stamps = deque(maxlen=0)
+        if goes_on:
+            self._step = WatchedStep(self._num_steps, stamp, ran)
+            self._stamps = self._step.stamps
 
-    # ---- what the ranks tell each other
+    # ---- windows, for the other ranks
 
     @_stamping
     def _end_last_step(self) -> None:
@@ -347,18 +358,18 @@ class Watched:
         if self._is_cuda:
             torch.cuda.synchronize()
 
-    def _keep(self) -> None:
-        """Keep the steps that have come to pass."""
+    def _take_ended(self) -> None:
+        """Move the steps whose stamps have come to pass to the last steps, and to the window."""
         while self._ended and (not self._is_cuda or self._ended[0].end.query()):
             step = self._ended.popleft()
             if self._is_cuda:
                 step, self._origin = _in_ns(step, *self._origin)
-            self._kept.append(step)
+            self._last_steps.append(step)
             self._window.append(step)
 
     def _end_windows(self) -> None:
         """Have the numbers of every so many steps sent to the first rank, which reports them."""
-        self._keep()
+        self._take_ended()
         while len(self._window) > self._every:
             self._exchange.post(self._window[: self._every + 1])
             self._window = self._window[self._every :]
@@ -376,18 +387,22 @@ class Watched:
         own = own_times(_trace(self._rank, steps))
         return np.column_stack([own.steps, own.window_s, own.starved_s, own.phase_s])
 
-    def _line_of(self, both: NDArray[np.float64]) -> str:
-        """Return a line about these numbers of all ranks, steps x ranks x numbers."""
-        steps = both[:, 0, 0].astype(int)
-        found = lateness(self._ranks, both[..., 1], both[..., 3:], both[..., 2])
-        return f"steps {steps[0]} to {steps[-1]}: {headline(found, steps.tolist())}"
+    def _line_of(self, numbers: NDArray[np.float64]) -> str:
+        """Return a line about the numbers of all ranks, steps x ranks x columns of `_numbers_of`."""
+        steps = numbers[:, 0, 0].astype(int)
+        window_s = numbers[..., 1]
+        starved_s = numbers[..., 2]
+        phase_s = numbers[..., 3:]
+        line = headline(lateness(self._ranks, window_s, phase_s, starved_s), steps.tolist())
+        return f"steps {steps[0]} to {steps[-1]}: {line}"
 
 
 class _Batches:
     """A loader whose `next` is stamped while a watch is open."""
 
     def __init__(self, watched: Watched, loader: Iterable[Any]) -> None:
-        self._watched, self._loader = watched, loader
+        self._watched = watched
+        self._loader = loader
 
     def __iter__(self) -> Iterator[Any]:
         watched = self._watched
@@ -415,9 +430,11 @@ def _event() -> Any:
 
 
 def _num_bytes(args: tuple[Any, ...]) -> int:
-    """The bytes that a rank puts into a collective, where there are inputs and outputs into the last of the two."""
-    tensors = [tree_leaves(arg) for arg in args[:2] if isinstance(arg, Tensor | list | tuple)]
-    return sum(one.numel() * one.element_size() for one in tensors[-1] if isinstance(one, Tensor)) if tensors else 0
+    """The bytes that a rank puts into a collective, whose arguments are its inputs, or its outputs and its inputs."""
+    arguments = [tree_leaves(arg) for arg in args[:2] if isinstance(arg, Tensor | list | tuple)]
+    if not arguments:
+        return 0
+    return sum(tensor.numel() * tensor.element_size() for tensor in arguments[-1] if isinstance(tensor, Tensor))
 
 
 def _in_ns(step: WatchedStep, event: Any, ns: int) -> tuple[WatchedStep, tuple[Any, int]]:
@@ -427,40 +444,80 @@ def _in_ns(step: WatchedStep, event: Any, ns: int) -> tuple[WatchedStep, tuple[A
         return ns + round(event.elapsed_time(stamp) * 1e6) if stamp is not None and stamp.query() else None
 
     stamps = [(phase, begins, at(stamp)) for phase, begins, stamp in step.stamps]
-    calls = [[*about, at(launch), at(stop)] for *about, launch, stop in step.calls]
-    begin: Any = at(step.begin)  # the clock is read from step to step: elapsed_time has 24 bits
-    return WatchedStep(step.number, begin, step.ran, at(step.end), step.ran_at_end, stamps, calls), (step.begin, begin)
+    calls = [[*call, at(launch), at(stop)] for *call, launch, stop in step.calls]
+    begin: Any = at(step.begin)  # the clock is read from step to step, because elapsed_time has 24 bits
+    in_ns = WatchedStep(step.number, begin, step.ran, at(step.end), step.ran_at_end, stamps, calls)
+    return in_ns, (step.begin, begin)
 
 
 def _trace(rank: int, steps: Sequence[WatchedStep]) -> Trace:
-    """What these steps were, in the words of a `Trace`, from the begin of the first."""
-    rows, calls = list[tuple[Any, ...]](), [call for step in steps for call in step.calls]
+    """Return the trace of these steps, in seconds from the begin of the first."""
+    calls = [call for step in steps for call in step.calls]
+    spans: list[_StampedSpan] = []
     for step in steps:
-        rows.append(("main", "step", step.number, step.begin, step.end))
-        rows += _phases(step)
-        before, after = ([int(word) for word in text.split()[:2]] for text in (step.ran, step.ran_at_end))
-        ran, queued = after[0] - before[0], after[1] - before[1]
-        if ran:
-            rows.append(("cpu", "ran", step.number, step.begin, step.begin + ran))
-            rows.append(("cpu", "starved", step.number, step.begin + ran, step.begin + ran + queued))
+        spans.append(_StampedSpan("main", "step", step.number, step.begin, step.end))
+        spans += _phases(step)
+        spans += _cpu_spans(step)
     for place, (_, kind, _, launch, stop) in enumerate(calls):
-        rows.append(("main", "launch", place, launch, launch))
+        spans.append(_StampedSpan("main", "launch", place, launch, launch))
         if stop is not None:
-            rows.append(("gloo", kind, place, launch, stop))
+            spans.append(_StampedSpan("gloo", kind, place, launch, stop))
     first = steps[0].begin if steps else 0
-    lanes, kinds, items, *times = list(zip(*rows, strict=True)) or [()] * 5
-    start_s, stop_s = ((np.array(column, np.int64) - first) * 1e-9 for column in times)
-    timeline = Timeline.of(map(Span, repeat(rank), lanes, kinds, items, start_s.tolist(), stop_s.tolist()))
-    groups, kinds, num_bytes, *times = list(zip(*calls, strict=True)) or [()] * 5
-    launch_s, stop_s = ((np.array(column, float) - first) * 1e-9 for column in times)  # nan where there is none
-    known: Any = [tuple(dict.fromkeys(words)) for words in (groups, kinds)]
-    places: Any = [[*map(known[0].index, groups)], [*map(known[1].index, kinds)]]
-    columns: Any = num_bytes, launch_s, launch_s, stop_s
-    return Trace(rank, timeline, Calls(*places, *columns, *known), source="watch")
+    start_s = (np.array([span.start for span in spans], np.int64) - first) * 1e-9
+    stop_s = (np.array([span.stop for span in spans], np.int64) - first) * 1e-9
+    times = zip(start_s.tolist(), stop_s.tolist(), strict=True)
+    timeline = Timeline.of(
+        Span(rank, span.lane, span.kind, span.item, start, stop)
+        for span, (start, stop) in zip(spans, times, strict=True)
+    )
+    return Trace(rank, timeline, _calls(calls, first), source="watch")
 
 
-def _phases(step: WatchedStep) -> Iterator[tuple[Any, ...]]:
-    """The outermost of phases within each other, without one that the step began within."""
+def _calls(calls: Sequence[Sequence[Any]], first: int) -> Calls:
+    """Return the calls of steps, [group, kind, bytes, launch, stop or None], in seconds from `first`."""
+    groups = tuple(dict.fromkeys(group for group, *_ in calls))
+    kinds = tuple(dict.fromkeys(kind for _, kind, *_ in calls))
+    launch_s = (np.array([launch for *_, launch, _ in calls], float) - first) * 1e-9
+    stop_s = (np.array([stop for *_, stop in calls], float) - first) * 1e-9  # None becomes nan
+    return Calls(
+        group=np.array([groups.index(group) for group, *_ in calls], np.int64),
+        kind=np.array([kinds.index(kind) for _, kind, *_ in calls], np.int64),
+        num_bytes=np.array([num_bytes for _, _, num_bytes, *_ in calls], np.int64),
+        launch_s=launch_s,
+        start_s=launch_s,
+        stop_s=stop_s,
+        groups=groups,
+        kinds=kinds,
+    )
+
+
+class _StampedSpan(NamedTuple):
+    """A span whose times are stamps, in nanoseconds."""
+
+    lane: str
+    kind: str
+    item: int
+    start: int
+    stop: int
+
+
+def _cpu_spans(step: WatchedStep) -> list[_StampedSpan]:
+    """How long the thread ran, and how long it waited for a core, one after the other from the begin of the step."""
+    ran_before, waited_before = (int(word) for word in step.ran.split()[:2])
+    ran_after, waited_after = (int(word) for word in step.ran_at_end.split()[:2])
+    ran = ran_after - ran_before
+    waited = waited_after - waited_before
+    if not ran:  # the kernel does not say it
+        return []
+    end = step.begin + ran
+    return [
+        _StampedSpan("cpu", "ran", step.number, step.begin, end),
+        _StampedSpan("cpu", "starved", step.number, end, end + waited),
+    ]
+
+
+def _phases(step: WatchedStep) -> Iterator[_StampedSpan]:
+    """The outermost of nested phases, without one that had begun before the step."""
     begun = dict[str, list[int]]()
     for phase, begins, stamp in step.stamps:
         stack = begun.setdefault(phase, [])
@@ -469,4 +526,5 @@ def _phases(step: WatchedStep) -> Iterator[tuple[Any, ...]]:
         elif stack:
             start = stack.pop()
             if not stack:
-                yield "backward" if phase == "backward" else "main", phase, step.number, start, stamp
+                lane = "backward" if phase == "backward" else "main"
+                yield _StampedSpan(lane, phase, step.number, start, stamp)

@@ -38,7 +38,7 @@ KINDS = {  # of what a process group is asked for, by the name of its method
 
 
 class Watcher(Protocol):
-    """What is told when a method is called; none of this raises."""
+    """What is called before and after the methods; none of this raises."""
 
     def watches(self, model: object) -> bool: ...
 
@@ -58,7 +58,7 @@ class Watcher(Protocol):
 
 
 class _Patch(NamedTuple):
-    """A method of a class, what the class itself had under this name (None: nothing, it inherits), and ours."""
+    """A replaced method: the class, its own attribute of this name (None if it inherits it), and the replacement."""
 
     owner: Any
     name: str
@@ -66,11 +66,11 @@ class _Patch(NamedTuple):
     replacement: Any
 
 
-class _Told:
-    """Whom replacements tell. All that are made at once share one: the first watch makes them, and the last one ends.
+class _Audience:
+    """The watchers that replacements call. All replacements that are made at once share one audience.
 
-    Somebody who has replaced one of ours goes on calling it. It then tells nobody, so that the next watch, which
-    replaces their method, is told only once.
+    The first watch makes them, and the last one ends them. Other code that has replaced a replacement goes on calling
+    it. It then has no watchers any more, so that the next watch, which replaces that other method, is called only once.
     """
 
     def __init__(self) -> None:
@@ -78,41 +78,41 @@ class _Told:
 
 
 _lock = threading.Lock()
-_told = _Told()
+_audience = _Audience()
 _patches: list[_Patch] = []
 
 
 def start(watcher: Watcher) -> None:
-    """Have the methods tell this watcher, too."""
-    global _told
+    """Have the methods call this watcher, too."""
+    global _audience
     with _lock:
-        if not _told.watchers:
-            _told = _Told()
-            _replace_all(_told)
-        _told.watchers = (*_told.watchers, watcher)
+        if not _audience.watchers:
+            _audience = _Audience()
+            _replace_all(_audience)
+        _audience.watchers = (*_audience.watchers, watcher)
 
 
 def stop(watcher: Watcher) -> None:
-    """Tell it no more; with the last one, all methods are as they were before the first."""
+    """Do not call it any more; with the last one, all methods are as they were before the first."""
     with _lock:
-        had_any = bool(_told.watchers)
-        _told.watchers = tuple(other for other in _told.watchers if other is not watcher)
-        if had_any and not _told.watchers:
+        had_any = bool(_audience.watchers)
+        _audience.watchers = tuple(other for other in _audience.watchers if other is not watcher)
+        if had_any and not _audience.watchers:
             _restore_all()
 
 
-def _replace_all(told: _Told) -> None:
+def _replace_all(audience: _Audience) -> None:
     for name, kind in KINDS.items():
-        _replace(dist.ProcessGroup, name, partial(_collective, told, kind))
-    _replace(torch.optim.Optimizer, "zero_grad", partial(_zero_grad, told))
-    _replace(DistributedDataParallel, "__call__", partial(_forward, told))
-    _replace(DistributedDataParallel, "_sync_buffers", partial(_broadcast, told))
-    _replace(OptimizedModule, "__call__", partial(_forward, told))
+        _replace(dist.ProcessGroup, name, partial(_collective, audience, kind))
+    _replace(torch.optim.Optimizer, "zero_grad", partial(_zero_grad, audience))
+    _replace(DistributedDataParallel, "__call__", partial(_forward, audience))
+    _replace(DistributedDataParallel, "_sync_buffers", partial(_broadcast, audience))
+    _replace(OptimizedModule, "__call__", partial(_forward, audience))
 
 
 def _replace(owner: Any, name: str, replacement_of: Callable[[Any], Callable[..., Any]]) -> None:
     method = getattr(owner, name, None)
-    if method is None:  # this torch has none
+    if method is None:  # this version of torch does not have it
         return
     replacement = torch.compiler.disable(wraps(method)(replacement_of(method)), recursive=False)  # type: ignore[no-untyped-call]
     _patches.append(_Patch(owner, name, vars(owner).get(name), replacement))
@@ -123,20 +123,20 @@ def _restore_all() -> None:
     while _patches:
         patch = _patches.pop()
         if vars(patch.owner).get(patch.name) is not patch.replacement:
-            continue  # somebody has replaced ours, and calls it: it goes on to the original
+            continue  # other code has replaced it, and calls it: it goes on to the original
         if patch.original is None:
             delattr(patch.owner, patch.name)
         else:
             setattr(patch.owner, patch.name, patch.original)
 
 
-# ---- what stands in for the methods
+# ---- the replacements
 
 
-def _forward(told: _Told, method: Any) -> Callable[..., Any]:
+def _forward(audience: _Audience, method: Any) -> Callable[..., Any]:
     def call(module: Any, *args: Any, **options: Any) -> Any:
         model = module._orig_mod if isinstance(module, OptimizedModule) else module
-        watchers = [watcher for watcher in told.watchers if watcher.watches(model)]
+        watchers = [watcher for watcher in audience.watchers if watcher.watches(model)]
         for watcher in watchers:
             watcher.before_forward()
         outputs = method(module, *args, **options)
@@ -147,22 +147,22 @@ def _forward(told: _Told, method: Any) -> Callable[..., Any]:
     return call
 
 
-def _broadcast(told: _Told, method: Any) -> Callable[..., Any]:
+def _broadcast(audience: _Audience, method: Any) -> Callable[..., Any]:
     def sync_buffers(model: Any, *args: Any, **options: Any) -> Any:
-        watchers = [watcher for watcher in told.watchers if watcher.watches(model)]
+        watchers = [watcher for watcher in audience.watchers if watcher.watches(model)]
         for watcher in watchers:
             watcher.before_broadcast()
-        answer = method(model, *args, **options)
+        result = method(model, *args, **options)
         for watcher in watchers:
             watcher.after_broadcast()
-        return answer
+        return result
 
     return sync_buffers
 
 
-def _collective(told: _Told, kind: str, method: Any) -> Callable[..., Any]:
+def _collective(audience: _Audience, kind: str, method: Any) -> Callable[..., Any]:
     def ask(group: Any, *args: Any, **options: Any) -> Any:
-        watchers = told.watchers
+        watchers = audience.watchers
         calls = [watcher.before_collective(group, kind, args) for watcher in watchers]
         work = method(group, *args, **options)
         for watcher, call in zip(watchers, calls, strict=True):
@@ -174,14 +174,14 @@ def _collective(told: _Told, kind: str, method: Any) -> Callable[..., Any]:
     return ask
 
 
-def _zero_grad(told: _Told, method: Any) -> Callable[..., Any]:
+def _zero_grad(audience: _Audience, method: Any) -> Callable[..., Any]:
     def clear(optimizer: Any, *args: Any, **options: Any) -> Any:
-        watchers = told.watchers
+        watchers = audience.watchers
         for watcher in watchers:
             watcher.stamp("zero_grad", True)
-        answer = method(optimizer, *args, **options)
+        result = method(optimizer, *args, **options)
         for watcher in watchers:
             watcher.stamp("zero_grad", False)
-        return answer
+        return result
 
     return clear

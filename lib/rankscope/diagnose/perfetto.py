@@ -1,10 +1,10 @@
-"""All ranks of a job on one clock, with what was found as arrows: a trace for Perfetto."""
+"""All ranks of a job on one clock, with arrows from late ranks to those that wait: a trace for Perfetto."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,72 +16,106 @@ from .join import Joined
 from .trace import Trace
 from .verdict import in_ms
 
-_EDGE_S = 1e-6
-_LATE = 0.05  # of a step: an arrival that others wait longer for gets arrows
+_EDGE_S = 1e-6  # from the edge of a slice to an arrow
+_LATE = 0.05  # of a step: if others wait longer than this for an arrival, it gets arrows
 
 
 def to_perfetto(path: PathLike, traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) -> Path:
     """Write the timelines of all ranks, in seconds of the first, and return the path; gzipped if it ends in .gz.
 
     In each step, arrows run from where a late rank asks for its first late collective to the same collective on the
-    ranks that wait there, and a mark says in words how long they do. Another mark says of each culprit what it costs;
-    of several ranks that are late next to each other, what they cost together. Arrows are pairs of flow events of the
+    ranks that wait there, and a mark says in words how long they wait. Another mark states the cost of each culprit;
+    for ranks that are late next to each other, it states their cost together. Arrows are pairs of flow events of the
     Trace Event Format, which bind to the slice around their time
     (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU, "Flow Events").
     """
-    offset_s = np.nan_to_num(joined.offset_s)
-    spans = Timeline.concat([trace.timeline.shifted(by) for trace, by in zip(traces, offset_s.tolist(), strict=True)])
-    tids = {lane: tid for tid, lane in enumerate(spans.rank_lanes())}
-    slices = [_slices(trace, by) for trace, by in zip(traces, offset_s.tolist(), strict=True)]
-    marks: list[dict[str, Any]] = []
+    offsets_s = np.nan_to_num(joined.offset_s).tolist()
+    aligned = [trace.timeline.shifted(offset_s) for trace, offset_s in zip(traces, offsets_s, strict=True)]
+    spans = Timeline.concat(aligned)
+    marks = _Marks(spans)
+    _mark_late_arrivals(marks, [_slices(timeline) for timeline in aligned], traces, joined, diagnosis)
+    _mark_culprits(marks, spans, diagnosis)
+    return spans.to_chrome_trace(path, marks.events)
 
-    def mark(phase: str, name: str, span: Span, at_s: float, **more: Any) -> None:
-        place = {"pid": span.rank, "tid": tids[span.rank, span.lane], "ts": at_s * 1e6}
-        marks.append({"ph": phase, "name": name, "cat": "finding", **place, **more})
 
+class _Marks:
+    """Events of the Trace Event Format, which are added to a timeline."""
+
+    def __init__(self, spans: Timeline) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._tids = {lane: tid for tid, lane in enumerate(spans.rank_lanes())}
+
+    def add(self, phase: str, name: str, span: Span, at_s: float, **fields: Any) -> None:
+        """Add an event of a phase ("i" instant, "s" and "f" start and end of a flow) to the lane of a span."""
+        event = {"ph": phase, "name": name, "cat": "finding", "pid": span.rank}
+        event |= {"tid": self._tids[span.rank, span.lane], "ts": at_s * 1e6}
+        self.events.append(event | fields)
+
+
+def _mark_late_arrivals(
+    marks: _Marks, slices: Sequence[_CallSpans], traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis
+) -> None:
+    """Mark the first late collective of each rank in each step, with arrows to the ranks that wait there."""
     seen = set[tuple[int, int]]()
     for step, places in zip(joined.step.tolist(), joined.calls.tolist(), strict=True):
-        asked = {row: slices[row][0].get(place) for row, place in enumerate(places)}
-        came = {row: span for row, span in asked.items() if span}
-        if len(came) < 2:
+        arrivals: dict[int, Span] = {}
+        for row, place in enumerate(places):
+            arrival = slices[row].arrivals.get(place)
+            if arrival is not None:
+                arrivals[row] = arrival
+        if len(arrivals) < 2:
             continue
-        late = max(came, key=lambda row: came[row].start_s)
-        waited_s = came[late].start_s - float(np.median([came[row].start_s for row in came if row != late]))
+        late = max(arrivals, key=lambda row: arrivals[row].start_s)
+        late_arrival = arrivals[late]
+        others_s = [arrival.start_s for row, arrival in arrivals.items() if row != late]
+        waited_s = late_arrival.start_s - float(np.median(others_s))
         if waited_s <= _LATE * diagnosis.step_s or (step, late) in seen:
             continue
         seen.add((step, late))
-        at_s = _inside(came[late], came[late].start_s)
+        at_s = _inside(late_arrival, late_arrival.start_s)
         words = f"rank {traces[late].rank} is {in_ms(waited_s)} late"
-        mark("i", words, came[late], at_s, s="p")
+        marks.add("i", words, late_arrival, at_s, s="p")
         for row, place in enumerate(places):
-            waiting = slices[row][1].get(place)
-            if row != late and waiting and waiting.start_s < came[late].start_s:
-                reached_s = _inside(waiting, at_s)
-                left_s = min(at_s, reached_s)  # by the error of the clocks it may have ended before the late rank came
-                mark("s", words, came[late], left_s, id=len(marks))
-                mark("f", words, waiting, reached_s, id=len(marks) - 1, bp="e")
+            waiting = slices[row].work.get(place)
+            if row == late or waiting is None or waiting.start_s >= late_arrival.start_s:
+                continue
+            end_s = _inside(waiting, at_s)
+            start_s = min(at_s, end_s)  # by the error of the clocks it may have ended before the late rank came
+            number = len(marks.events)
+            marks.add("s", words, late_arrival, start_s, id=number)
+            marks.add("f", words, waiting, end_s, id=number, bp="e")
+
+
+def _mark_culprits(marks: _Marks, spans: Timeline, diagnosis: JobDiagnosis) -> None:
+    """Mark the first step of each culprit with its cost."""
     for group in diagnosis.lateness.groups:
         culprits = [culprit for late in group for culprit in late.culprits]
         together_s = sum(culprit.cost_s for culprit in culprits)
-        who = listed("rank", [culprit.rank for culprit in culprits])
-        for rank, cause, cost_s in culprits:
-            words = f"rank {rank}: {cause} costs {in_ms(cost_s)} per step"
+        ranks = listed("rank", [culprit.rank for culprit in culprits])
+        for culprit in culprits:
+            words = f"rank {culprit.rank}: {culprit.cause} costs {in_ms(culprit.cost_s)} per step"
             if len(group) > 1:
-                words = f"rank {rank}: {cause}; {who} cost {in_ms(together_s)} per step"
-            for step_span in spans.select(rank=rank, kind="step")[:1]:
-                mark("i", words, step_span, step_span.start_s, s="g")
-    return spans.to_chrome_trace(path, marks)
+                words = f"rank {culprit.rank}: {culprit.cause}; {ranks} cost {in_ms(together_s)} per step"
+            for step in spans.select(rank=culprit.rank, kind="step")[:1]:
+                marks.add("i", words, step, step.start_s, s="g")
 
 
-def _slices(trace: Trace, offset_s: float) -> tuple[dict[int, Span], dict[int, Span]]:
-    """By place in the calls: the span that asks for it, where there is one, else its own; and its own."""
-    found = []
-    for kinds in (("launch",), Timeline.COMMUNICATION):
-        spans = trace.timeline.select(kind=kinds).shifted(offset_s)
-        found.append({span.item: span for span in spans if span.item >= 0})
-    launches, own = found
-    on_gpu = {place for place, span in own.items() if span.lane.startswith("stream")}
-    return own | {place: span for place, span in launches.items() if place not in on_gpu}, own
+class _CallSpans(NamedTuple):
+    """The spans of a rank's collectives, by their places in its calls."""
+
+    arrivals: dict[int, Span]  # the span that asks for the call, on the GPU and without such a span that of its work
+    work: dict[int, Span]
+
+
+def _slices(timeline: Timeline) -> _CallSpans:
+    launches = {span.item: span for span in timeline.select(kind="launch") if span.item >= 0}
+    work = {span.item: span for span in timeline.select(kind=Timeline.COMMUNICATION) if span.item >= 0}
+    arrivals = dict(work)
+    for place, launch in launches.items():
+        is_on_gpu = place in work and work[place].lane.startswith("stream")
+        if not is_on_gpu:
+            arrivals[place] = launch
+    return _CallSpans(arrivals, work)
 
 
 def _inside(span: Span, at_s: float) -> float:

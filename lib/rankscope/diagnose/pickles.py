@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 MOST_OPCODES = 1 << 23
 MOST_CONTAINERS = 1 << 21  # a dictionary takes up to 232 bytes
 MOST_MEMO = 1 << 21  # objects that may be named again; each takes some 80 bytes
-MOST_VALUES = 1 << 24  # once each object stands wherever it is named
+MOST_VALUES = 1 << 24  # if each object counts as often as it is named
 DEEPEST = 16  # containers within containers; a dump has six
 
 _OPCODES = """
     PROTO FRAME MARK STOP NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE SHORT_BINUNICODE
     EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET
     GLOBAL STACK_GLOBAL
-"""  # all that a flight-recorder dump has, and those by which a class is asked for
+"""  # those of flight-recorder dumps, and those that ask for a class
 
 
 def read_pickle(raw: bytes) -> Any:
@@ -30,10 +30,10 @@ def read_pickle(raw: bytes) -> Any:
     Raises ValueError where it asks for a class or a function, and where it has more of anything than the limits above.
     A damaged pickle raises whatever Python's own unpickler does, such as EOFError and IndexError.
     """
-    found = _Unpickler(io.BytesIO(raw)).load()
-    if _num_values(found, {}, 0) > MOST_VALUES:
+    contents = _Unpickler(io.BytesIO(raw)).load()
+    if _num_values(contents, {}, 0) > MOST_VALUES:
         raise ValueError(f"it stands for more than {MOST_VALUES} values, because it names the same ones many times")
-    return found
+    return contents
 
 
 def _num_values(value: Any, known: dict[int, int], depth: int) -> int:
@@ -44,7 +44,7 @@ def _num_values(value: Any, known: dict[int, int], depth: int) -> int:
         raise ValueError(f"it is nested more than {DEEPEST} deep")
     if id(value) not in known:
         inner = value.values() if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_num_values(one, known, depth + 1) for one in inner)
+        known[id(value)] = 1 + sum(_num_values(item, known, depth + 1) for item in inner)
     return known[id(value)]
 
 
@@ -68,7 +68,7 @@ class _Unpickler(pickle._Unpickler):
     """
 
     dispatch: ClassVar[dict[int, Any]] = {
-        code: pickle._Unpickler.dispatch[code] for code in (getattr(pickle, name)[0] for name in _OPCODES.split())
+        getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]] for name in _OPCODES.split()
     }
 
     def __init__(self, file: io.BytesIO) -> None:

@@ -1,8 +1,8 @@
 """`what_if`: what a recorded step would take with another bucket cap, a faster link, or without the rank that is late.
 
-Recorded steps become what `ddp.recommend` takes: when the last rank has each gradient ready, what an allreduce takes by
-its size once the last rank has come, and how much the two slow each other down. What this model misses of the recorded
-step is added to each answer.
+Recorded steps become the input of `ddp.recommend`: when the last rank has each gradient ready, the time of an allreduce
+by its size once the last rank has arrived, and how much the two slow each other down. The difference between this model
+and the recorded step is added to each answer.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from .diagnosis import JobDiagnosis
-    from .trace import Trace
+    from .trace import Calls, Trace
 
 _LEAST_STEPS = 2
 _MOST_PAIRS = 1 << 21  # of gradients and allreduces, or of two allreduces, in a step
 _MOST_PAIRS_OF_STEPS = 1 << 26  # of all steps; where there are more, the last steps are taken
-_SPREAD = 4.0  # of sizes that say what an allreduce takes without any bytes
-_FREE, _BUSY = 0.1, 0.9  # shares of a gradient's time in which allreduces run
-_SAMPLES = 3
-_LEAST_SHARE, _MOST_SLOWED = 0.1, 8.0
-_WORTH = 0.01  # of a step: smaller than what the model can resolve
-_OF_RANKS = ("loader_s", "begin_s", "ready_s")
-_FASTER = 2  # times as fast as the link is
+_SPREAD = 4.0  # the largest size by the smallest: sizes that are closer do not show the latency
+_FREE = 0.1  # of a gradient's time: with a smaller share of allreduces it counts as undisturbed …
+_BUSY = 0.9  # … and with a larger one as disturbed
+_SAMPLES = 3  # of each kind, at least, to compare them
+_LEAST_SHARE = 0.1  # of its usual progress that an allreduce makes during the backward, at least
+_MOST_SLOWED = 8.0  # times as long as without allreduces, at most
+_WORTH = 0.01  # of a step: the model cannot resolve smaller savings
+_FASTER = 2  # times as fast as the recorded link
 
 
 class Answer(NamedTuple):
@@ -54,12 +55,12 @@ class Answer(NamedTuple):
 
 @frozen(eq=False)
 class SavingsForecast:
-    """What changes to a recorded job are predicted to give, and the model that says so.
+    """The predicted effects of changes to a recorded job, and the model behind them.
 
     `step_s` is the recorded step, `model_s` the same step by the model; their difference is in every answer.
     ``ddp.simulate(local, cost, contention=contention)`` draws the model's step with DDP's default cap. `caps` has each
-    cap that was asked for, and None, DDP's default. `skipped_steps` are the numbers of steps in which some rank's
-    stamps came late: its backward seems to begin before the allreduces of the step before it end.
+    requested cap, and None for DDP's default. `skipped_steps` are the numbers of steps in which some rank's stamps came
+    late: its backward seems to begin before the allreduces of the step before it end.
     """
 
     step_s: float
@@ -78,21 +79,24 @@ class SavingsForecast:
         return pd.DataFrame(self.answers, columns=Answer._fields)
 
     def __str__(self) -> str:
-        now, *times = times_in_one_unit(self.step_s, *(one.step_s for one in self.answers))
+        now, *times = times_in_one_unit(self.step_s, *(answer.step_s for answer in self.answers))
         lines = [f"The median step takes {now}. It would take"]
-        for one, step in zip(self.answers, times, strict=True):
-            change = f" ({change_words(one.saved_share)})" if change_words(one.saved_share) else ""
-            lines.append(f"  {step}{change} with {one.what}")
+        for answer, step in zip(self.answers, times, strict=True):
+            change = change_words(answer.saved_share)
+            if change:
+                step = f"{step} ({change})"
+            lines.append(f"  {step} with {answer.what}")
         return "\n".join([*lines, *self.notes])
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on what was left out."""
+        """Sentences on steps that were left out."""
         if not self.skipped_steps:
             return []
-        number = count_of(len(self.skipped_steps), "step")
+        steps = count_of(len(self.skipped_steps), "step")
+        were = "was" if len(self.skipped_steps) == 1 else "were"
         why = "a stamp came late, so that backward seems to begin before the allreduces of the step before it end"
-        return [f"{number} {'was' if len(self.skipped_steps) == 1 else 'were'} skipped, because {why}."]
+        return [f"{steps} {were} skipped, because {why}."]
 
 
 def change_words(saved_share: float) -> str:
@@ -108,7 +112,7 @@ def change_words(saved_share: float) -> str:
 def what_if(
     traces: Sequence[Trace], diagnosis: JobDiagnosis | None = None, *, caps_mb: Iterable[float] = DEFAULT_CAPS_MB
 ) -> SavingsForecast:
-    """Return what other settings are predicted to give, from the traces of all ranks of a DDP job.
+    """Return the predicted effects of other settings, from the traces of all ranks of a DDP job.
 
     A cap is predicted from the sizes of gradients, so record with ``record_shapes=True``; without them, and on a GPU,
     whose gradients are ready at times that no trace has, each recorded bucket counts as one gradient: larger caps join
@@ -120,56 +124,83 @@ def what_if(
 
     Raises ValueError where no steps with allreduces of gradients are in all traces.
     """
-    seen = _seen(several("traces", traces))
-    slowed = _slowed_by_allreduces(seen)
-    cost, slows = _cost(seen)
-    contention, local = Contention(slowed, slows), _local(seen, slowed)
-    ready, sizes = local.ready_s[::-1], local.sizes[::-1]
-    last = np.searchsorted(np.cumsum(sizes), np.cumsum(seen.num_bytes))
-    recorded = Launches(ready[np.minimum(last, sizes.size - 1)], seen.num_bytes)
+    recorded = _recorded_steps(several("traces", traces))
+    slowed = _slowed_by_allreduces(recorded)
+    local = _local(recorded, slowed)
+    cost, allreduces_slowed = _cost(recorded)
+    contention = Contention(slowed, allreduces_slowed)
+    ready_s = local.ready_s[::-1]
+    # the last gradient of each bucket, by the sizes of gradients and of buckets
+    last = np.searchsorted(np.cumsum(local.sizes[::-1]), np.cumsum(recorded.num_bytes))
+    launches = Launches(ready_s[np.minimum(last, ready_s.size - 1)], recorded.num_bytes)
 
-    def model_s(faster: float = 1.0) -> float:
-        linked = CostTable(cost.num_bytes, tuple(seconds / faster for seconds in cost.seconds))
-        return local.forward_s + last_backward(local, recorded, linked, contention).end_s
+    def model_s(times_faster: float = 1.0) -> float:
+        faster = CostTable(cost.num_bytes, tuple(seconds / times_faster for seconds in cost.seconds))
+        return local.forward_s + last_backward(local, launches, faster, contention).end_s
 
-    step_s, modelled_s = float(np.median(seen.step_s)), model_s()
-    found = recommend(local, cost, caps_mb=caps_mb, contention=contention)
+    step_s = float(np.median(recorded.step_s))
+    modelled_s = model_s()
     missed_s = step_s - modelled_s
-    caps = tuple(one._replace(step_s=max(one.step_s + missed_s, 0.0)) for one in (found.default, *found.candidates))
-    best = min(caps, key=lambda one: one.step_s)
-    if best.step_s < (1 - _WORTH) * step_s:
-        cap = "DDP's default cap" if best.bucket_cap_mb is None else f"bucket_cap_mb={best.bucket_cap_mb:g}"
-        buckets = f"{count_of(best.num_buckets, 'bucket')} instead of {seen.num_bytes.size}"
-        changes = [(f"{cap}, {buckets}", best.step_s)]
-    else:
-        changes = [("the recorded bucket_cap_mb: no other saves 1 % or more", step_s)]
-    changes += [(f"a link {_FASTER} times as fast", model_s(_FASTER) + missed_s)]
-    changes += [("allreduces that take no time (lower bound)", local.forward_s + local.backward_s + missed_s)]
-    if seen.loader_s.any():
-        without_s = seen.begin_s.max(axis=1) - (seen.begin_s - seen.loader_s).max(axis=1)
-        changes += [("a loader that never keeps a rank waiting", step_s - float(np.median(without_s)))]
+    caps = _caps(local, cost, contention, caps_mb, missed_s)
+    changes = [_best_cap(caps, recorded, step_s)]
+    changes.append(_Effect(f"a link {_FASTER} times as fast", model_s(_FASTER) + missed_s))
+    without_allreduces_s = local.forward_s + local.backward_s + missed_s
+    changes.append(_Effect("allreduces that take no time (lower bound)", without_allreduces_s))
+    if recorded.loader_s.any():
+        saved_s = recorded.begin_s.max(axis=1) - (recorded.begin_s - recorded.loader_s).max(axis=1)
+        changes.append(_Effect("a loader that never keeps a rank waiting", step_s - float(np.median(saved_s))))
     if diagnosis:
         changes += _mended(diagnosis, step_s)
-    answers = tuple(Answer(what, max(seconds, 0.0), 1 - max(seconds, 0.0) / step_s) for what, seconds in changes)
-    return SavingsForecast(step_s, modelled_s, local, cost, contention, caps, answers, seen.skipped_steps)
+    answers = []
+    for change in changes:
+        seconds = max(change.step_s, 0.0)
+        answers.append(Answer(change.what, seconds, 1 - seconds / step_s))
+    return SavingsForecast(step_s, modelled_s, local, cost, contention, caps, tuple(answers), recorded.skipped_steps)
 
 
-def _mended(diagnosis: JobDiagnosis, step_s: float) -> list[tuple[str, float]]:
-    """What a step takes without each culprit; ranks that are late together are taken out together."""
+class _Effect(NamedTuple):
+    """A change in words, and the seconds of a step with it, by the model."""
+
+    what: str
+    step_s: float
+
+
+def _caps(
+    local: LocalStep, cost: CostTable, contention: Contention, caps_mb: Iterable[float], missed_s: float
+) -> tuple[CapCandidate, ...]:
+    """DDP's default cap and each of these, with the seconds that the model misses added to their steps."""
+    recommendation = recommend(local, cost, caps_mb=caps_mb, contention=contention)
+    candidates = (recommendation.default, *recommendation.candidates)
+    return tuple(cap._replace(step_s=max(cap.step_s + missed_s, 0.0)) for cap in candidates)
+
+
+def _best_cap(caps: Sequence[CapCandidate], recorded: _StepsOfShape, step_s: float) -> _Effect:
+    best = min(caps, key=lambda cap: cap.step_s)
+    if best.step_s >= (1 - _WORTH) * step_s:
+        return _Effect("the recorded bucket_cap_mb: no other saves 1 % or more", step_s)
+    cap = "DDP's default cap" if best.bucket_cap_mb is None else f"bucket_cap_mb={best.bucket_cap_mb:g}"
+    buckets = f"{count_of(best.num_buckets, 'bucket')} instead of {recorded.num_bytes.size}"
+    return _Effect(f"{cap}, {buckets}", best.step_s)
+
+
+def _mended(diagnosis: JobDiagnosis, step_s: float) -> list[_Effect]:
+    """A step without each culprit; ranks that are late together are taken out together."""
     changes = []
     for group in diagnosis.lateness.groups:
         culprits = [culprit for late in group for culprit in late.culprits]
         if len(group) == 1:
-            saved_s = [(f"rank {rank} as fast as the others ({cause})", cost_s) for rank, cause, cost_s in culprits]
+            parts = [([culprit], f"rank {culprit.rank}") for culprit in culprits]
         else:
-            who = listed("rank", [culprit.rank for culprit in culprits])
-            causes = ", ".join(dict.fromkeys(culprit.cause for culprit in culprits))
-            saved_s = [(f"{who} as fast as the others ({causes})", sum(culprit.cost_s for culprit in culprits))]
-        changes += [(what, step_s * (1 - cost_s / diagnosis.step_s)) for what, cost_s in saved_s]
+            parts = [(culprits, listed("rank", [culprit.rank for culprit in culprits]))]
+        for together, ranks in parts:
+            cost_s = sum(culprit.cost_s for culprit in together)
+            causes = ", ".join(dict.fromkeys(culprit.cause for culprit in together))
+            change = f"{ranks} as fast as the others ({causes})"
+            changes.append(_Effect(change, step_s * (1 - cost_s / diagnosis.step_s)))
     return changes
 
 
-# ---- what the traces say
+# ---- the recorded steps
 
 
 class _StepsOfShape(NamedTuple):
@@ -204,100 +235,157 @@ class _StepOfRank(NamedTuple):
     calls_s: Seconds
 
 
-def _seen(traces: Sequence[Trace]) -> _StepsOfShape:
-    ranks, alone, skipped = zip(*map(_rows, traces), strict=True) if traces else ((), (), ())
-    skipped_steps = tuple(sorted(set().union(*skipped)))
-    shapes: dict[int, set[tuple[tuple[int, ...], ...]]] = {}
-    for number in sorted(set.intersection(*map(set, ranks))) if ranks else ():
-        shapes[number] = {(rows[number].sizes, rows[number].num_bytes) for rows in ranks}
-    alike = Counter(shape for found in shapes.values() if len(found) == 1 for shape in found)
-    if not alike or alike.most_common(1)[0][1] < _LEAST_STEPS:
+class _StepsOfRank(NamedTuple):
+    """The steps of one rank, by their numbers.
+
+    `alone_s` has the steps without allreduces: the seconds that each gradient takes to compute. `skipped` are the
+    numbers of steps whose backward begins before the allreduces of the step before it end: a thread of Gloo stamps this
+    end, and is late if it has no core.
+    """
+
+    steps: dict[int, _StepOfRank]
+    alone_s: list[Seconds]
+    skipped: set[int]
+
+
+def _recorded_steps(traces: Sequence[Trace]) -> _StepsOfShape:
+    """Return the steps whose shape is the most common one, of those that have the same shape on every rank."""
+    ranks = [_steps_of_rank(trace) for trace in traces]
+    skipped_steps = tuple(sorted({number for rank in ranks for number in rank.skipped}))
+    shapes = _shapes(ranks)
+    num_alike = Counter(shapes.values())
+    if not num_alike or num_alike.most_common(1)[0][1] < _LEAST_STEPS:
         wanted = f"at least {_LEAST_STEPS + 1} steps with the same allreduces of gradients on every rank"
         late = f", and {count_of(len(skipped_steps), 'step')} with late stamps" if skipped_steps else ""
-        raise ValueError(f"traces must have {wanted}, and have {count_of(sum(alike.values()), 'such step')}{late}")
-    common = alike.most_common(1)[0][0]
-    num, unknown = len(common[0]), np.full(len(common[0]), np.nan)
-    num_pairs = max(num, len(common[1])) * len(common[1])  # each gradient and each call is compared with all calls
+        number = count_of(sum(num_alike.values()), "such step")
+        raise ValueError(f"traces must have {wanted}, and have {number}{late}")
+    shape = num_alike.most_common(1)[0][0]
+    num_gradients = len(shape.sizes)
+    num_calls = len(shape.num_bytes)
+    num_pairs = max(num_gradients, num_calls) * num_calls  # each gradient and each call is compared with all calls
     if num_pairs > _MOST_PAIRS:
         wanted = f"at most {_MOST_PAIRS} pairs of gradients and allreduces"
         raise ValueError(f"a step must have {wanted}, and has {num_pairs}")
     most_steps = max(_MOST_PAIRS_OF_STEPS // num_pairs, _LEAST_STEPS)
-    chosen = [number for number, found in shapes.items() if found == {common}][-most_steps:]
-    steps = [[rows[number] for rows in ranks] for number in chosen]
-    loader_s, begin_s, ready_s = (
-        np.array([[getattr(row, name) for row in step] for step in steps]) for name in _OF_RANKS
-    )
+    numbers = [number for number, known in shapes.items() if known == shape][-most_steps:]
+    steps = [[rank.steps[number] for rank in ranks] for number in numbers]
+    # a call starts, and ends, when it does so on the last rank; the last axis but one has start and stop
     calls_s = np.array([np.max([row.calls_s for row in step], axis=0) for step in steps])
     return _StepsOfShape(
-        np.array(common[0], dtype=np.int64),
-        np.array(common[1], dtype=np.int64),
-        np.array([np.mean([row.step_s for row in step]) for step in steps]),
-        loader_s,
-        begin_s,
-        ready_s,
-        (calls_s[:, 0], np.maximum(calls_s[:, 0], calls_s[:, 1])),
-        np.array([np.median([one for one in found if one.size == num] or [unknown], axis=0) for found in alone]),
-        skipped_steps,
+        sizes=np.array(shape.sizes, dtype=np.int64),
+        num_bytes=np.array(shape.num_bytes, dtype=np.int64),
+        step_s=np.array([np.mean([row.step_s for row in step]) for step in steps]),
+        loader_s=np.array([[row.loader_s for row in step] for step in steps]),
+        begin_s=np.array([[row.begin_s for row in step] for step in steps]),
+        ready_s=np.array([[row.ready_s for row in step] for step in steps]),
+        calls_s=(calls_s[:, 0], np.maximum(calls_s[:, 0], calls_s[:, 1])),
+        alone_s=np.array([_median_alone(rank.alone_s, num_gradients) for rank in ranks]),
+        skipped_steps=skipped_steps,
     )
 
 
-def _rows(trace: Trace) -> tuple[dict[int, _StepOfRank], list[Seconds], set[int]]:
-    """The steps of a rank that follow one with allreduces of gradients, by their numbers; those without; and those left
-    out.
+class _Shape(NamedTuple):
+    """The bytes of a step's gradients, and of its allreduces."""
 
-    Of those without, the seconds from the gradient before until each is computed. Left out, by their numbers, are those
-    whose backward begins before the allreduces of the step before it end: a thread of Gloo stamps this end, and is late
-    where it has no core.
-    """
-    spans, calls = trace.timeline, trace.calls
-    gradients, backward, loader = (spans.select(kind=kind) for kind in ("gradient", "backward", "loader"))
+    sizes: tuple[int, ...]
+    num_bytes: tuple[int, ...]
+
+
+def _shapes(ranks: Sequence[_StepsOfRank]) -> dict[int, _Shape]:
+    """The shapes of the steps that have the same shape on every rank, by the numbers of these."""
+    if not ranks:
+        return {}
+    common = set.intersection(*(set(rank.steps) for rank in ranks))
+    shapes = {}
+    for number in sorted(common):
+        different = {_Shape(rank.steps[number].sizes, rank.steps[number].num_bytes) for rank in ranks}
+        if len(different) == 1:
+            (shapes[number],) = different
+    return shapes
+
+
+def _median_alone(alone_s: list[Seconds], num_gradients: int) -> Seconds:
+    """The median over the steps with so many gradients, nan without any."""
+    alike = [seconds for seconds in alone_s if seconds.size == num_gradients]
+    if not alike:
+        return np.full(num_gradients, np.nan)
+    return np.asarray(np.median(alike, axis=0))
+
+
+def _gradients_of_last_pass(gradients: Timeline, begin_s: float, end_s: float, num_passes: int) -> Timeline:
+    """Return those of the last of so many equal micro-batches, out of the gradients that a backward makes ready."""
+    ready = gradients.take(_between(gradients.stop_s, begin_s, end_s))
+    ready = ready.take(np.flatnonzero(ready.start_s >= begin_s))
+    per_pass = len(ready) // num_passes
+    if per_pass == 0:
+        return ready
+    return ready.take(np.arange(len(ready) - per_pass, len(ready)))
+
+
+def _steps_of_rank(trace: Trace) -> _StepsOfRank:
+    """Return the steps of a rank that follow one with allreduces of gradients."""
+    spans = trace.timeline
+    calls = trace.calls
+    gradients = spans.select(kind="gradient")
     gradients = gradients.take(np.argsort(gradients.stop_s, kind="stable"))
-    on_gpu = any(lane.startswith("stream") for _, lane in spans.select(kind=Timeline.COMMUNICATION).rank_lanes())
-    asked_s = np.where(np.isnan(calls.launch_s), calls.start_s, calls.launch_s)
-    sums = [place for place, kind in enumerate(calls.kinds) if kind == "allreduce"]
-    summing = np.flatnonzero(np.isfinite(calls.start_s + calls.stop_s) & np.isin(calls.kind, sums))
-    summing = summing[np.argsort(asked_s[summing], kind="stable")]
+    backward = spans.select(kind="backward")
+    loader = spans.select(kind="loader")
     forward = spans.select(kind="forward")
-    rows = dict[int, _StepOfRank]()
-    alone = list[Seconds]()
-    skipped = set[int]()
-    before_s: float | None = None
+    on_gpu = any(lane.startswith("stream") for _, lane in spans.select(kind=Timeline.COMMUNICATION).rank_lanes())
+    launch_s = np.where(np.isnan(calls.launch_s), calls.start_s, calls.launch_s)
+    reach_s = calls.start_s if on_gpu else launch_s  # when the rank reaches a call
+    allreduces = _allreduces(calls, launch_s)
+
+    rank = _StepsOfRank({}, [], set())
+    previous_end_s: float | None = None  # of the allreduces of the step before, if it had any
     steps = spans.select(kind="step")
     for place in np.argsort(steps.start_s).tolist():
         step = steps[place]
-        inside = (backward.start_s >= step.start_s) & (backward.start_s < step.stop_s)
-        if not inside.any():
+        in_step = (backward.start_s >= step.start_s) & (backward.start_s < step.stop_s)
+        if not in_step.any():
             continue
-        begin_s, end_s = float(backward.start_s[inside].min()), float(backward.stop_s[inside].max())
-        own = np.sort(summing[_between(asked_s[summing], begin_s, end_s)])
-        ready = gradients.take(_between(gradients.stop_s, begin_s, end_s))
-        ready = ready.take(np.flatnonzero(ready.start_s >= begin_s))
-        passes = max(len(forward.select(between_s=(step.start_s, step.stop_s))), 1)
-        ready = ready.take(np.arange(len(ready))[-(len(ready) // passes) :])  # the last micro-batch's
+        begin_s = float(backward.start_s[in_step].min())
+        end_s = float(backward.stop_s[in_step].max())
+        own = np.sort(allreduces[_between(launch_s[allreduces], begin_s, end_s)])
+        num_passes = max(len(forward.select(between_s=(step.start_s, step.stop_s))), 1)
+        ready = _gradients_of_last_pass(gradients, begin_s, end_s, num_passes)
         if not own.size:
-            alone += [ready.start_s - np.append(begin_s, ready.stop_s)[:-1]] * (not on_gpu)
-            before_s = None
+            if not on_gpu:
+                # each gradient alone: from when the one before it was ready, or from the begin of backward
+                previous_ready_s = np.append(begin_s, ready.stop_s)[:-1]
+                rank.alone_s.append(ready.start_s - previous_ready_s)
+            previous_end_s = None
             continue
-        sizes, ready_s = trace.gradient_bytes[ready.item], np.array([ready.start_s, ready.stop_s])
-        if on_gpu or not sizes.size or sizes.min() < 0:
-            came_s = np.maximum.accumulate((calls.start_s if on_gpu else asked_s)[own])
-            sizes, ready_s = calls.num_bytes[own], np.array([came_s, came_s])
         stop_s = float(calls.stop_s[own].max())
-        if before_s is not None and begin_s < before_s:
-            skipped.add(step.item)
-        elif before_s is not None and (sizes >= 0).all() and (calls.num_bytes[own] >= 0).all():
-            loaded = loader.select(between_s=(before_s, begin_s))
-            rows[step.item] = _StepOfRank(
-                tuple(sizes.tolist()),
-                tuple(calls.num_bytes[own].tolist()),
-                stop_s - before_s,
-                float((loaded.stop_s - loaded.start_s).sum()),
-                begin_s - before_s,
-                ready_s - before_s,
-                np.array([calls.start_s[own], calls.stop_s[own]]) - before_s,
-            )
-        before_s = stop_s
-    return rows, alone, skipped
+        if previous_end_s is not None and begin_s < previous_end_s:
+            rank.skipped.add(step.item)
+        elif previous_end_s is not None:
+            sizes = trace.gradient_bytes[ready.item]
+            ready_s = np.array([ready.start_s, ready.stop_s])
+            if on_gpu or not sizes.size or sizes.min() < 0:  # each bucket counts as one gradient
+                sizes = calls.num_bytes[own]
+                arrive_s = np.maximum.accumulate(reach_s[own])
+                ready_s = np.array([arrive_s, arrive_s])
+            if (sizes >= 0).all() and (calls.num_bytes[own] >= 0).all():
+                loaded = loader.select(between_s=(previous_end_s, begin_s))
+                rank.steps[step.item] = _StepOfRank(
+                    sizes=tuple(sizes.tolist()),
+                    num_bytes=tuple(calls.num_bytes[own].tolist()),
+                    step_s=stop_s - previous_end_s,
+                    loader_s=float((loaded.stop_s - loaded.start_s).sum()),
+                    begin_s=begin_s - previous_end_s,
+                    ready_s=ready_s - previous_end_s,
+                    calls_s=np.array([calls.start_s[own], calls.stop_s[own]]) - previous_end_s,
+                )
+        previous_end_s = stop_s
+    return rank
+
+
+def _allreduces(calls: Calls, launch_s: Seconds) -> NDArray[np.int64]:
+    """The places of the allreduces that ended within the trace, in the order of their launches."""
+    kinds = [place for place, kind in enumerate(calls.kinds) if kind == "allreduce"]
+    places = np.flatnonzero(np.isfinite(calls.start_s + calls.stop_s) & np.isin(calls.kind, kinds))
+    return np.asarray(places[np.argsort(launch_s[places], kind="stable")])
 
 
 def _between(times_s: Seconds, low_s: float, high_s: float) -> NDArray[np.int64]:
@@ -305,94 +393,123 @@ def _between(times_s: Seconds, low_s: float, high_s: float) -> NDArray[np.int64]
     return np.arange(np.searchsorted(times_s, low_s, "left"), np.searchsorted(times_s, high_s, "right"))
 
 
-# ---- what it says about the model
+# ---- the parameters of the model
 
 
-def _slowed_by_allreduces(seen: _StepsOfShape) -> float:
+def _slowed_by_allreduces(recorded: _StepsOfShape) -> float:
     """How many times as long computing takes during allreduces.
 
     Steps under ``no_sync`` say so. Without them, layers that repeat do: gradients of one size after gradients of one
     size take equally long to compute, and the first of them are computed before the first allreduce. It is 1 where
     neither is recorded.
     """
-    if np.isfinite(seen.alone_s).all():  # DDP's copies into buckets, in the gradients' own spans, are not in these
-        low_s = np.concatenate([seen.begin_s[:, :, None], seen.ready_s[:, :, 1, :-1]], axis=2)
-        length_s, during_s = _lengths(seen, low_s, seen.ready_s[:, :, 0])
-        busy_s, free_s = (float(np.median(one.sum(axis=2))) for one in (during_s, length_s - during_s))
-        return max(busy_s / max(float(seen.alone_s.sum(axis=1).mean()) - free_s, busy_s / _MOST_SLOWED, 1e-9), 1.0)
-    length_s, during_s = _gaps(seen)
+    if np.isfinite(recorded.alone_s).all():  # DDP's copies into buckets, in the gradients' own spans, are not in these
+        low_s = np.concatenate([recorded.begin_s[:, :, None], recorded.ready_s[:, :, 1, :-1]], axis=2)
+        length_s, during_s = _lengths(recorded, low_s, recorded.ready_s[:, :, 0])
+        busy_s = float(np.median(during_s.sum(axis=2)))
+        free_s = float(np.median((length_s - during_s).sum(axis=2)))
+        busy_alone_s = float(recorded.alone_s.sum(axis=1).mean()) - free_s
+        return max(busy_s / max(busy_alone_s, busy_s / _MOST_SLOWED, 1e-9), 1.0)
+    length_s, during_s = _gaps(recorded)
     share = during_s / np.maximum(length_s, 1e-9)
-    pairs = list(zip(seen.sizes[:-1].tolist(), seen.sizes[1:].tolist(), strict=True))
+    pairs = list(zip(recorded.sizes[:-1].tolist(), recorded.sizes[1:].tolist(), strict=True))
     free_s = busy_s = 0.0
     for pair in dict.fromkeys(pairs):
-        own = [place + 1 for place, one in enumerate(pairs) if one == pair]
-        lengths_s, shares = length_s[:, :, own], share[:, :, own]
-        free, busy = lengths_s[shares < _FREE], lengths_s[shares > _BUSY]
-        if min(free.size, busy.size) >= _SAMPLES:
-            free_s, busy_s = free_s + float(np.median(free)), busy_s + float(np.median(busy))
+        own = [place + 1 for place, other in enumerate(pairs) if other == pair]
+        lengths_s = length_s[:, :, own]
+        shares = share[:, :, own]
+        without_s = lengths_s[shares < _FREE]
+        with_s = lengths_s[shares > _BUSY]
+        if min(without_s.size, with_s.size) >= _SAMPLES:
+            free_s += float(np.median(without_s))
+            busy_s += float(np.median(with_s))
     return max(busy_s / free_s, 1.0) if free_s else 1.0
 
 
-def _gaps(seen: _StepsOfShape) -> tuple[Seconds, Seconds]:
+def _gaps(recorded: _StepsOfShape) -> tuple[Seconds, Seconds]:
     """Of each gradient of each step and rank the seconds after the one before, and how many of them have allreduces."""
-    edges = np.concatenate([seen.begin_s[:, :, None], seen.ready_s[:, :, 1]], axis=2)
-    return _lengths(seen, edges[:, :, :-1], edges[:, :, 1:])
+    edges = np.concatenate([recorded.begin_s[:, :, None], recorded.ready_s[:, :, 1]], axis=2)
+    return _lengths(recorded, edges[:, :, :-1], edges[:, :, 1:])
 
 
-def _lengths(seen: _StepsOfShape, low_s: Seconds, high_s: Seconds) -> tuple[Seconds, Seconds]:
+def _lengths(recorded: _StepsOfShape, low_s: Seconds, high_s: Seconds) -> tuple[Seconds, Seconds]:
     """The lengths of these intervals, steps by ranks by gradients, and how much of each has allreduces."""
     during_s = np.empty(low_s.shape)
-    for place, (start_s, stop_s) in enumerate(zip(*seen.calls_s, strict=True)):
+    for place, (start_s, stop_s) in enumerate(zip(*recorded.calls_s, strict=True)):
         starts, stops = merge(start_s, stop_s)
         both = np.minimum(high_s[place, :, :, None], stops) - np.maximum(low_s[place, :, :, None], starts)
         during_s[place] = np.maximum(both, 0.0).sum(axis=-1)
     return np.maximum(high_s - low_s, 0.0), during_s
 
 
-def _local(seen: _StepsOfShape, slowed: float) -> LocalStep:
+def _local(recorded: _StepsOfShape, slowed: float) -> LocalStep:
     """The step of the last rank if no allreduce slowed it; parameters stand in reverse order of their gradients."""
-    length_s, during_s = _gaps(seen)
-    own_s = seen.begin_s[:, :, None] + np.cumsum(length_s - during_s * (1 - 1 / slowed), axis=2)
-    begin_s = float(np.median(seen.begin_s.max(axis=1)))
+    length_s, during_s = _gaps(recorded)
+    own_s = recorded.begin_s[:, :, None] + np.cumsum(length_s - during_s * (1 - 1 / slowed), axis=2)
+    begin_s = float(np.median(recorded.begin_s.max(axis=1)))
     ready_s = np.maximum.accumulate(np.maximum(np.median(own_s.max(axis=1), axis=0) - begin_s, 0.0))
-    names = [f"gradient {place}" for place in range(seen.sizes.size)]
-    specs = tuple(map(ParameterSpec, names[::-1], seen.sizes[::-1].tolist()))
+    names = [f"gradient {place}" for place in range(recorded.sizes.size)]
+    specs = tuple(map(ParameterSpec, names[::-1], recorded.sizes[::-1].tolist()))
     return LocalStep(specs, ready_s[::-1], forward_s=begin_s, backward_s=float(ready_s[-1]))
 
 
-def _cost(seen: _StepsOfShape) -> tuple[CostTable, float]:
-    """What an allreduce takes by its size while nothing else runs, and how many times as long during the backward.
+class _Fit(NamedTuple):
+    """The times of an allreduce: α, seconds per byte, and its share of progress during the backward."""
+
+    alpha_s: float
+    per_byte_s: float
+    share: float
+
+    @property
+    def is_plausible(self) -> bool:
+        return self.per_byte_s > 0 and self.alpha_s >= 0 and _LEAST_SHARE < self.share < 1 + 1e-6
+
+
+def _cost(recorded: _StepsOfShape) -> tuple[CostTable, float]:
+    """The time of an allreduce by its size while nothing else runs, and how many times as long it takes in backward.
 
     Calls that run at once share the wire. The seconds of a call after the backward, and a share of those during it, are
-    α + bytes / bandwidth: least squares over the medians of each call, relative to its time.
+    α + bytes / bandwidth: least squares over the medians of each call, relative to its time. Of the fits, which have
+    fewer and fewer parameters, the first plausible one counts.
     """
-    both = [
-        _shares(*calls, float(seen.ready_s[step, :, 1].max()))
-        for step, calls in enumerate(zip(*seen.calls_s, strict=True))
+    steps_s = [
+        _shares(*calls_s, float(recorded.ready_s[step, :, 1].max()))
+        for step, calls_s in enumerate(zip(*recorded.calls_s, strict=True))
     ]
-    during_s, after_s = np.median(both, axis=0)
-    num_bytes = seen.num_bytes.astype(float)
-    weight = 1 / np.maximum(during_s + after_s, 1e-9)
-    bytes_only, latency, slow = num_bytes, np.ones_like(num_bytes), -during_s
-    spread = num_bytes.max() > _SPREAD * max(num_bytes.min(), 1.0)
-    for columns, times_s in (
-        ((bytes_only, slow, latency), after_s),
-        ((bytes_only, slow), after_s),
-        ((bytes_only, latency), after_s + during_s),
-        ((bytes_only,), after_s + during_s),
-    ):
-        if len(columns) > num_bytes.size or (columns[-1] is latency and not spread):
+    during_s, after_s = np.median(steps_s, axis=0)
+    num_bytes = recorded.num_bytes.astype(float)
+    has_spread = num_bytes.max() > _SPREAD * max(num_bytes.min(), 1.0)
+    for with_share, with_latency in ((True, True), (True, False), (False, True), (False, False)):
+        num_parameters = 1 + with_share + with_latency
+        if num_parameters > num_bytes.size or (with_latency and not has_spread):
             continue
-        found = np.linalg.lstsq(np.stack(columns, axis=1) * weight[:, None], times_s * weight, rcond=None)[0]
-        per_byte_s, alpha_s = found[0], found[-1] if columns[-1] is latency else 0.0
-        share = found[1] if slow is columns[min(1, len(columns) - 1)] else 1.0
-        if per_byte_s > 0 and alpha_s >= 0 and _LEAST_SHARE < share < 1 + 1e-6:
+        fit = _fit(num_bytes, during_s, after_s, with_share, with_latency)
+        if fit.is_plausible:
             break
-    return CostTable((0.0, 1e6), (alpha_s, alpha_s + 1e6 * per_byte_s)), max(float(1 / share), 1.0)
+    cost = CostTable((0.0, 1e6), (fit.alpha_s, fit.alpha_s + 1e6 * fit.per_byte_s))
+    return cost, max(float(1 / fit.share), 1.0)
+
+
+def _fit(num_bytes: Seconds, during_s: Seconds, after_s: Seconds, with_share: bool, with_latency: bool) -> _Fit:
+    """The least squares of ``after + share · during = α + bytes / bandwidth``; without a parameter share = 1, α = 0."""
+    columns = [num_bytes]
+    times_s = after_s + during_s
+    if with_share:
+        columns.append(-during_s)
+        times_s = after_s
+    if with_latency:
+        columns.append(np.ones_like(num_bytes))
+    weight = 1 / np.maximum(during_s + after_s, 1e-9)
+    parameters = np.linalg.lstsq(np.stack(columns, axis=1) * weight[:, None], times_s * weight, rcond=None)[0]
+    return _Fit(
+        alpha_s=parameters[-1] if with_latency else 0.0,
+        per_byte_s=parameters[0],
+        share=parameters[1] if with_share else 1.0,
+    )
 
 
 def _shares(start_s: Seconds, stop_s: Seconds, backward_s: float) -> tuple[Seconds, Seconds]:
-    """The seconds of each call during the backward and after it, each call with its share of those that it shares."""
+    """The seconds of each call during the backward and after it; calls that run at once share them equally."""
     edges = np.unique([*start_s, *stop_s, backward_s])
     runs = (start_s[:, None] <= edges[:-1]) & (stop_s[:, None] >= edges[1:])
     own_s = runs * np.diff(edges) / np.maximum(runs.sum(axis=0), 1)

@@ -93,7 +93,15 @@ def gpu_times(trace: Trace) -> GpuTimes:
     streams = trace.timeline.select(lane=[lane for lane in trace.timeline.lanes if lane.startswith("stream ")])
     compute = streams.select(kind="kernel")
     communication = streams.select(kind=(*Timeline.COMMUNICATION, "barrier", "gather", "scatter"))
-    both = intersect(*(merge(one.start_s, one.stop_s) for one in (compute, communication)))
-    busy_s, total_s = streams.busy_s, streams.makespan_s
-    overlap_s = float((both[1] - both[0]).sum())
-    return GpuTimes(total_s, busy_s, total_s - busy_s, compute.busy_s, communication.busy_s, overlap_s)
+    computing = merge(compute.start_s, compute.stop_s)
+    communicating = merge(communication.start_s, communication.stop_s)
+    starts_s, stops_s = intersect(computing, communicating)
+    total_s = streams.makespan_s
+    return GpuTimes(
+        total_s=total_s,
+        busy_s=streams.busy_s,
+        idle_s=total_s - streams.busy_s,
+        compute_s=compute.busy_s,
+        communication_s=communication.busy_s,
+        overlap_s=float((stops_s - starts_s).sum()),
+    )

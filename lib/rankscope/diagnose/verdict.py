@@ -1,4 +1,4 @@
-"""What `lateness` found, in words: `sentences` for a recorded job, `headline` for a line while it runs."""
+"""The result of `lateness` in words: `sentences` for a recorded job, `headline` for a line while it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SELDOM_NOISE = 2.0  # … and later than so many times the noise
 _QUANTILE = 0.9  # of how far ranks are from each other: the noise that a verdict states
 _AT_ONCE = 0.5  # of the late steps of one rank: another one is late in the same steps
 _MOST_OF_IT = 0.5  # of all waiting
-_FEW = 0.25  # of the steps: most of the waiting in so few of them is told step by step
+_FEW = 0.25  # of the steps: if most of the waiting is in so few of them, they are listed one by one
 _MOST_LISTED = 4  # ranks, steps or phases in a sentence
 _LEAST_SAVED = 0.01  # of a step: less is nothing
 _LEAST_LISTED = 0.1  # of the extra time: a phase with less is not mentioned
@@ -38,33 +38,36 @@ _HINTS = {
 # ---- a recorded job
 
 
-def sentences(found: Lateness, steps: Sequence[int], host_s: Seconds, is_complete: bool) -> list[str]:
+def sentences(lateness: Lateness, steps: Sequence[int], host_s: Seconds, is_complete: bool) -> list[str]:
     """Return the verdict on who is late, a sentence or a few per line.
 
     `steps` are the numbers of the steps; `host_s`, steps by ranks by phases, is the time of the phase "host" by the
     phase before it. A job is called balanced only if it `is_complete`, with a trace of each rank.
     """
-    words = _VerdictWords(found, steps, host_s)
-    if not found.groups:
+    words = _VerdictWords(lateness, steps, host_s)
+    if not lateness.groups:
         return words.of_nobody(is_complete)
     lines = []
-    for group in found.groups:
-        lines += words.of_one(group[0]) if len(group) == 1 else words.of_several(group)
+    for group in lateness.groups:
+        if len(group) == 1:
+            lines += words.of_late_rank(group[0])
+        else:
+            lines += words.of_late_ranks(group)
     return lines
 
 
 class _VerdictWords:
-    def __init__(self, found: Lateness, steps: Sequence[int], host_s: Seconds) -> None:
-        self._found = found
+    def __init__(self, lateness: Lateness, steps: Sequence[int], host_s: Seconds) -> None:
+        self._lateness = lateness
         self._steps = steps
         self._host_s = host_s
-        self._late_s = found.late_s
+        self._late_s = lateness.late_s
 
     # ---- late ranks
 
-    def of_one(self, late: LateRank) -> list[str]:
+    def of_late_rank(self, late: LateRank) -> list[str]:
         """A line for each cause of a rank that is late alone."""
-        rank = self._found.ranks[late.place]
+        rank = self._lateness.ranks[late.place]
         mean_s = float(self._late_s[late.in_steps, late.place].mean())
         arrives = f"arrives {in_ms(mean_s)} late {self._when(late)}"
         if mean_s <= 0:  # a rank that is named before it has more own time
@@ -76,7 +79,7 @@ class _VerdictWords:
             lines.append(f"Rank {rank} {arrives}: {why}. {cost} {_hint(culprit.cause, 'its')}")
         return lines
 
-    def of_several(self, group: Sequence[LateRank]) -> list[str]:
+    def of_late_ranks(self, group: Sequence[LateRank]) -> list[str]:
         """What ranks that share the lateness cost together, and a line for each cause."""
         cost_s = sum(culprit.cost_s for late in group for culprit in late.culprits)
         lines = [
@@ -89,24 +92,26 @@ class _VerdictWords:
                 by_cause[culprit.cause].append(late)
         for cause, ranks in by_cause.items():
             its = "its" if len(ranks) == 1 else "their"
-            lateness_s = [float(self._late_s[late.in_steps, late.place].mean()) for late in ranks]
-            arrives = "arrives" if len(ranks) == 1 else "arrive"
-            when = self._when(ranks[0]) if len({self._when(late) for late in ranks}) == 1 else "in their late steps"
+            late_s = [float(self._late_s[late.in_steps, late.place].mean()) for late in ranks]
+            arrive = "arrives" if len(ranks) == 1 else "arrive"
+            when = self._when(ranks[0])
+            if any(self._when(late) != when for late in ranks):
+                when = "in their late steps"
             lines.append(
-                f"{self._ranks('Rank', ranks)} {arrives} {_range(lateness_s)} late {when}: "
+                f"{self._ranks('Rank', ranks)} {arrive} {_range(late_s)} late {when}: "
                 f"{self._why(ranks, cause, its)}. {_hint(cause, its)}"
             )
         return lines
 
     def _saved_by_one(self, group: Sequence[LateRank]) -> str:
         """What it saves at most to mend only one of these ranks."""
-        own_s = self._found.phase_s.sum(axis=2)
+        own_s = self._lateness.phase_s.sum(axis=2)
         saved_s = []
         for late in group:
             mended_s = own_s.copy()
             mended_s[:, late.place] = np.minimum(mended_s[:, late.place], late.usual_s.sum(axis=1))
             saved_s.append(float((own_s.max(axis=1) - mended_s.max(axis=1)).mean()))
-        if max(saved_s) < _LEAST_SAVED * self._found.step_s:
+        if max(saved_s) < _LEAST_SAVED * self._lateness.step_s:
             return "nothing"
         return f"at most {in_ms(max(saved_s))}"
 
@@ -119,28 +124,29 @@ class _VerdictWords:
         """What takes longer on these ranks, and what it takes on the calm ones."""
         in_all_steps = all(late.in_steps.all() for late in ranks)
         columns = [*range(len(PHASES))] if cause in ("starved", "slower") else [PHASES.index(cause)]
-        takes_s, usual_s, starved_s = [], [], []
+        takes_s = []
+        usual_s = []
         for late in ranks:
             rows = late.in_steps
-            takes_s.append(float(self._found.phase_s[rows, late.place][:, columns].sum(axis=1).mean()))
+            takes_s.append(float(self._lateness.phase_s[rows, late.place][:, columns].sum(axis=1).mean()))
             usual_s.append(float(late.usual_s[rows][:, columns].sum(axis=1).mean()))
-            starved_s.append(late.starved_s)
         if cause == "starved":
-            there = "per step" if in_all_steps else "in each of these steps"
+            longer = _range([late.starved_s for late in ranks])
+            when = "per step" if in_all_steps else "in each of these steps"
             it_was = "it was" if its == "its" else "they were"
-            return f"{it_was} ready to run but waited {_range(starved_s)} longer {there} for a core than the others"
+            return f"{it_was} ready to run but waited {longer} longer {when} for a core than the others"
         if cause == "slower":
             ratios = [takes / max(usual, 1e-9) for takes, usual in zip(takes_s, usual_s, strict=True)]
-            times = _span(f"{min(ratios):.1f}", f"{max(ratios):.1f}")
+            times = _from_to(f"{min(ratios):.1f}", f"{max(ratios):.1f}")
             return (
                 f"all {its} phases take {times} times as long as on the others, as with a slower clock of {its} GPU or "
                 "CPU, or with a shared core; the traces do not tell which"
             )
-        there = "" if in_all_steps else " in these"
-        what = _takes(cause, its, self._after(ranks) if cause == "host" else "")
-        return f"{what} {_range(takes_s)}{there}, on the others {in_ms(float(np.mean(usual_s)))}"
+        when = "" if in_all_steps else " in these"
+        phase_takes = _takes(cause, its, self._phase_before_host(ranks) if cause == "host" else "")
+        return f"{phase_takes} {_range(takes_s)}{when}, on the others {in_ms(float(np.mean(usual_s)))}"
 
-    def _after(self, ranks: Sequence[LateRank]) -> str:
+    def _phase_before_host(self, ranks: Sequence[LateRank]) -> str:
         """The phase after which ranks lose their time in Python."""
         longer_s = np.zeros(len(PHASES))
         for late in ranks:
@@ -152,7 +158,7 @@ class _VerdictWords:
 
     def of_nobody(self, is_complete: bool) -> list[str]:
         lines = []
-        if not self._found.is_balanced:
+        if not self._lateness.is_balanced:
             lines.append(self._unattributed())
         seldom = self._seldom()
         if seldom:
@@ -166,81 +172,90 @@ class _VerdictWords:
 
     def _unattributed(self) -> str:
         """How long ranks wait for each other, and how that is distributed over steps, ranks and phases."""
-        found = self._found
+        lateness = self._lateness
         first = (
-            f"Ranks wait for each other, for up to {self._of_step(found.longest_wait_s)}, but no rank is late steadily "
-            "enough to be named."
+            f"Ranks wait for each other, for up to {self._of_step(lateness.longest_wait_s)}, but no rank is late "
+            "steadily enough to be named."
         )
-        few_steps = _few_steps(found, self._steps)
+        few_steps = _few_steps(lateness, self._steps)
         if few_steps:
             return f"{first} {few_steps}"
-        return f"{first} {_last_ranks(found)} {_phases_of_the_last(found)}"
+        return f"{first} {_last_ranks(lateness)} {_phases_of_the_last(lateness)}"
 
     def _seldom(self) -> str:
         """Ranks that are late in some steps, which does not suffice to name them."""
-        said = []
-        for place, rows in _seldom_late(self._found):
-            longer_s = (self._found.phase_s - median_of_others(self._found.phase_s))[rows, place].mean(axis=0)
-            cause = PHASES[int(longer_s.argmax())]
-            after = ""
+        seldom = _seldom_late(self._lateness)
+        if not seldom:
+            return ""
+        phase_longer_s = self._lateness.phase_s - median_of_others(self._lateness.phase_s)
+        host_longer_s = self._host_s - median_of_others(self._host_s)
+        sentences = []
+        for place, rows in seldom:
+            cause = PHASES[int(phase_longer_s[rows, place].mean(axis=0).argmax())]
+            before_host = ""
             if cause == "host":
-                host_longer_s = (self._host_s - median_of_others(self._host_s))[rows, place].sum(axis=0)
-                after = PHASES[int(host_longer_s.argmax())]
-            why = _takes(cause, "its", after).removesuffix(" takes").removesuffix(" take")
-            said.append(f"{_late_in(self._found, place, rows)} ({why}), which is not steady enough to be named.")
-        return " ".join(one[0].upper() + one[1:] for one in said)
+                before_host = PHASES[int(host_longer_s[rows, place].sum(axis=0).argmax())]
+            phase = _noun(cause, "its", before_host)
+            sentence = f"{_late_in(self._lateness, place, rows)} ({phase}), which is not steady enough to be named."
+            sentences.append(sentence[0].upper() + sentence[1:])
+        return " ".join(sentences)
 
     # ---- parts of sentences
 
     def _ranks(self, noun: str, late: Sequence[LateRank]) -> str:
-        return listed(noun, [self._found.ranks[one.place] for one in late])
+        return listed(noun, [self._lateness.ranks[rank.place] for rank in late])
 
     def _of_step(self, seconds: float) -> str:
-        return f"{in_ms(seconds)} per step, {seconds / max(self._found.step_s, 1e-9):.0%} of it"
+        return f"{in_ms(seconds)} per step, {seconds / max(self._lateness.step_s, 1e-9):.0%} of it"
 
 
 # ---- while a job runs
 
 
-def headline(found: Lateness, steps: Sequence[int]) -> str:
+def headline(lateness: Lateness, steps: Sequence[int]) -> str:
     """Return who is late and why, and what that costs, in one line."""
-    step = _whole_ms(found.step_s)
-    if not found.groups:
-        seldom = [_late_in(found, place, rows) for place, rows in _seldom_late(found)]
-        if found.is_balanced and seldom:
-            return f"no rank is late in most steps of {step}; {and_joined(seldom)}"
-        if found.is_balanced:
-            return f"balanced, {step} per step"
-        where = _few_steps(found, steps) or _last_ranks(found)
-        wait = f"ranks wait for each other, for up to {_whole_ms(found.longest_wait_s)} of each step of {step}"
-        return f"{wait}, but no rank is late steadily enough to be named. {where}"
-    group = found.groups[0]
+    if not lateness.groups:
+        return _headline_of_nobody(lateness, steps)
+    group = lateness.groups[0]
+    step = _whole_ms(lateness.step_s)
+    if len(group) == 1:
+        culprit = group[0].culprits[0]
+        cost = f"{_whole_ms(culprit.cost_s)} of each step of {step}"
+        return f"rank {culprit.rank} is late, {_because(culprit.cause, 'its')}: {cost}"
     cost_s = sum(culprit.cost_s for late in group for culprit in late.culprits)
     cost = f"{_whole_ms(cost_s)} of each step of {step}"
-    if len(group) == 1:
-        (late,) = group
-        first = late.culprits[0]
-        cost = f"{_whole_ms(first.cost_s)} of each step of {step}"
-        return f"rank {first.rank} is late, {_because(first.cause, 'its')}: {cost}"
-    who = listed("rank", [found.ranks[late.place] for late in group])
-    by_first_cause = defaultdict[str, list[int]](list)
+    ranks = listed("rank", [lateness.ranks[late.place] for late in group])
+    ranks_by_cause = defaultdict[str, list[int]](list)  # by the first cause
     for late in group:
-        by_first_cause[late.culprits[0].cause].append(found.ranks[late.place])
-    mostly = "mostly " if any(len(late.culprits) > 1 for late in group) else ""  # the cost is of all causes
-    if len(by_first_cause) == 1:
-        (only_cause,) = by_first_cause
-        return f"{who} are late {_pattern(group)}, {mostly}{_because(only_cause, 'their')}: {cost}"
-    each = []
-    for cause, ranks in by_first_cause.items():
-        its = "its" if len(ranks) == 1 else "their"
-        each.append(f"{listed('rank', ranks)} {mostly}{_because(cause, its)}")
-    return f"{who} are late {_pattern(group)}, {and_joined(each)}: {cost}"
+        ranks_by_cause[late.culprits[0].cause].append(lateness.ranks[late.place])
+    mostly = "mostly " if any(len(late.culprits) > 1 for late in group) else ""  # the cost is that of all causes
+    if len(ranks_by_cause) == 1:
+        (cause,) = ranks_by_cause
+        return f"{ranks} are late {_pattern(group)}, {mostly}{_because(cause, 'their')}: {cost}"
+    reasons = []
+    for cause, with_cause in ranks_by_cause.items():
+        its = "its" if len(with_cause) == 1 else "their"
+        reasons.append(f"{listed('rank', with_cause)} {mostly}{_because(cause, its)}")
+    return f"{ranks} are late {_pattern(group)}, {and_joined(reasons)}: {cost}"
+
+
+def _headline_of_nobody(lateness: Lateness, steps: Sequence[int]) -> str:
+    step = _whole_ms(lateness.step_s)
+    if not lateness.is_balanced:
+        distribution = _few_steps(lateness, steps) or _last_ranks(lateness)
+        wait = f"ranks wait for each other, for up to {_whole_ms(lateness.longest_wait_s)} of each step of {step}"
+        return f"{wait}, but no rank is late steadily enough to be named. {distribution}"
+    seldom = [_late_in(lateness, place, rows) for place, rows in _seldom_late(lateness)]
+    if seldom:
+        return f"no rank is late in most steps of {step}; {and_joined(seldom)}"
+    return f"balanced, {step} per step"
 
 
 def _because(cause: str, its: str) -> str:
     it_is = "it is" if its == "its" else "they are"
     if cause == "starved":
-        return f"because {it_is} starved of {its} core{'' if its == 'its' else 's'}"
+        cores = "core" if its == "its" else "cores"
+        return f"because {it_is} starved of {its} {cores}"
     if cause == "slower":
         return f"because all {its} phases take longer alike (a slower clock, or a shared core)"
     return f"because of {_phase(cause, its)}"
@@ -252,9 +267,9 @@ def _because(cause: str, its: str) -> str:
 def _pattern(group: Sequence[LateRank]) -> str:
     """Whether these ranks are late in the same steps."""
     shares = []
-    for one, other in combinations(group, 2):
-        both = (one.in_steps & other.in_steps).sum()
-        shares.append(both / max(min(one.in_steps.sum(), other.in_steps.sum()), 1))
+    for late, other in combinations(group, 2):
+        num_common = (late.in_steps & other.in_steps).sum()
+        shares.append(num_common / max(min(late.in_steps.sum(), other.in_steps.sum()), 1))
     if min(shares) > _AT_ONCE:
         return "together"
     if max(shares) < _AT_ONCE:
@@ -262,87 +277,96 @@ def _pattern(group: Sequence[LateRank]) -> str:
     return "partly together and partly in turn"
 
 
-def _seldom_late(found: Lateness) -> list[tuple[int, NDArray[np.bool_]]]:
+def _seldom_late(lateness: Lateness) -> list[tuple[int, NDArray[np.bool_]]]:
     """The columns of ranks that are very late in at least two steps, and these steps."""
-    if len(found.ranks) < 2:
+    if len(lateness.ranks) < 2:
         return []
-    late_s = found.late_s
-    last = found.phase_s.sum(axis=2).argmax(axis=1)
+    late_s = lateness.late_s
+    last = lateness.phase_s.sum(axis=2).argmax(axis=1)
     seldom = []
-    for place in range(len(found.ranks)):
+    for place in range(len(lateness.ranks)):
         noise_s = float(np.quantile(np.abs(np.delete(late_s, place, axis=1)), _QUANTILE))
-        least_s = max(LEAST_S, _SELDOM_SHARE * float(np.median(found.window_s)), _SELDOM_NOISE * noise_s)
+        least_s = max(LEAST_S, _SELDOM_SHARE * float(np.median(lateness.window_s)), _SELDOM_NOISE * noise_s)
         rows = (late_s[:, place] > least_s) & (last == place)
         if rows.sum() > 1:
             seldom.append((place, rows))
     return seldom
 
 
-def _late_in(found: Lateness, place: int, rows: NDArray[np.bool_]) -> str:
-    mean = in_ms(float(found.late_s[rows, place].mean()))
-    return f"rank {found.ranks[place]} is late in {rows.sum()} of {len(rows)} steps, by {mean}"
+def _late_in(lateness: Lateness, place: int, rows: NDArray[np.bool_]) -> str:
+    mean = in_ms(float(lateness.late_s[rows, place].mean()))
+    return f"rank {lateness.ranks[place]} is late in {rows.sum()} of {len(rows)} steps, by {mean}"
 
 
-def _few_steps(found: Lateness, steps: Sequence[int]) -> str:
+def _few_steps(lateness: Lateness, steps: Sequence[int]) -> str:
     """The few steps that most of the waiting is in, with their last ranks; nothing if it is not in few steps."""
-    waits_s = found.waits_s.mean(axis=1)
+    waits_s = lateness.waits_s.mean(axis=1)
     longest_first = np.argsort(-waits_s, kind="stable")
     num_steps = int(np.searchsorted(np.cumsum(waits_s[longest_first]), _MOST_OF_IT * waits_s.sum())) + 1
     if num_steps > max(_FEW * len(waits_s), 1) or num_steps > _MOST_LISTED:
         return ""
-    own_s = found.phase_s.sum(axis=2)
-    usual_s = median_of_others(found.phase_s)
-    said = []
+    own_s = lateness.phase_s.sum(axis=2)
+    usual_s = median_of_others(lateness.phase_s)
+    parts = []
     for row in sorted(longest_first[:num_steps].tolist()):
         last = int(own_s[row].argmax())
-        longer_s = found.phase_s[row, last] - usual_s[row, last]
+        longer_s = lateness.phase_s[row, last] - usual_s[row, last]
         phase = _phase(PHASES[int(longer_s.argmax())], "its")
         longer = in_ms(float(longer_s.sum()))
-        said.append(f"rank {found.ranks[last]} takes {longer} longer in step {steps[row]}, mostly in {phase}")
+        parts.append(f"rank {lateness.ranks[last]} takes {longer} longer in step {steps[row]}, mostly in {phase}")
     in_steps = "one step" if num_steps == 1 else f"{num_steps} steps"
-    words = f"Most of it is in {in_steps} of {len(waits_s)}: {and_joined(said)}."
+    words = f"Most of it is in {in_steps} of {len(waits_s)}: {and_joined(parts)}."
     other_steps = longest_first[num_steps:]
     if not other_steps.size:
         return words
-    return (
-        f"{words} In the other steps they wait for up to {in_ms(float(found.waits_s[other_steps].mean(axis=0).max()))}."
-    )
+    longest_s = float(lateness.waits_s[other_steps].mean(axis=0).max())
+    return f"{words} In the other steps they wait for up to {in_ms(longest_s)}."
 
 
-def _last_ranks(found: Lateness) -> str:
+def _last_ranks(lateness: Lateness) -> str:
     """How often each rank has the most own time."""
-    last = Counter(found.phase_s.sum(axis=2).argmax(axis=1).tolist())
-    num_steps = len(found.phase_s)
-    said = [f"rank {found.ranks[place]} in {number}" for place, number in last.most_common(_MOST_LISTED)]
-    others = len(last) - _MOST_LISTED
-    if others > 0:
-        said.append(f"{others} other{'s' if others > 1 else ''} in the rest")
-    return f"The last to arrive is {and_joined(said)} of {num_steps} steps."
+    num_last = Counter(lateness.phase_s.sum(axis=2).argmax(axis=1).tolist())
+    parts = [f"rank {lateness.ranks[place]} in {number}" for place, number in num_last.most_common(_MOST_LISTED)]
+    num_others = len(num_last) - _MOST_LISTED
+    if num_others == 1:
+        parts.append("1 other in the rest")
+    elif num_others > 1:
+        parts.append(f"{num_others} others in the rest")
+    return f"The last to arrive is {and_joined(parts)} of {len(lateness.phase_s)} steps."
 
 
-def _phases_of_the_last(found: Lateness) -> str:
+def _phases_of_the_last(lateness: Lateness) -> str:
     """In which phases the last rank of each step takes longer than the others."""
-    own_s = found.phase_s.sum(axis=2)
+    own_s = lateness.phase_s.sum(axis=2)
     rows = np.arange(len(own_s))
     last = own_s.argmax(axis=1)
-    longer_s = np.maximum(found.phase_s - median_of_others(found.phase_s), 0.0)[rows, last].sum(axis=0)
+    longer_s = np.maximum(lateness.phase_s - median_of_others(lateness.phase_s), 0.0)[rows, last].sum(axis=0)
     shares = longer_s / max(float(longer_s.sum()), 1e-12)
     chosen = [place for place in np.argsort(-shares, kind="stable").tolist() if shares[place] >= _LEAST_LISTED]
-    said = [f"{_phase(PHASES[place], 'its')} ({shares[place]:.0%})" for place in chosen[:_MOST_LISTED]]
-    return f"Its extra time is spent in {and_joined(said)}." if said else ""
+    parts = [f"{_phase(PHASES[place], 'its')} ({shares[place]:.0%})" for place in chosen[:_MOST_LISTED]]
+    return f"Its extra time is spent in {and_joined(parts)}." if parts else ""
 
 
 # ---- words
 
 
 def _phase(cause: str, its: str) -> str:
-    return {"h2d": f"{its} copies to the GPU", "host": f"Python between {its} phases"}.get(cause, f"{its} {cause}")
+    if cause == "h2d":
+        return f"{its} copies to the GPU"
+    if cause == "host":
+        return f"Python between {its} phases"
+    return f"{its} {cause}"
 
 
-def _takes(cause: str, its: str, after: str) -> str:
-    if cause == "host" and after not in ("", "host"):
-        return f"Python after {its} {after} takes"
-    return f"{_phase(cause, its)} {'take' if cause == 'h2d' else 'takes'}"
+def _noun(cause: str, its: str, before_host: str) -> str:
+    """The phase; "host" by the phase before it, if that is known."""
+    if cause == "host" and before_host not in ("", "host"):
+        return f"Python after {its} {before_host}"
+    return _phase(cause, its)
+
+
+def _takes(cause: str, its: str, before_host: str) -> str:
+    return f"{_noun(cause, its, before_host)} {'take' if cause == 'h2d' else 'takes'}"
 
 
 def _hint(cause: str, its: str) -> str:
@@ -350,20 +374,26 @@ def _hint(cause: str, its: str) -> str:
 
 
 def _range(seconds: Sequence[float]) -> str:
-    """Times as one, or as the least and the most of them."""
-    return _span(in_ms(min(seconds)).removesuffix(" ms"), in_ms(max(seconds)).removesuffix(" ms")) + " ms"
+    """The shortest and the longest time, or only one if they are equal in words."""
+    least = in_ms(min(seconds)).removesuffix(" ms")
+    most = in_ms(max(seconds)).removesuffix(" ms")
+    return f"{_from_to(least, most)} ms"
 
 
-def _span(least: str, most: str) -> str:
+def _from_to(least: str, most: str) -> str:
     return least if least == most else f"{least} to {most}"
 
 
 def in_ms(seconds: float) -> str:
     """Milliseconds with three digits, in whole microseconds and without an exponent."""
     milliseconds = round(seconds * 1e3, 3)
-    return f"{milliseconds:.3g} ms" if abs(milliseconds) < 999.5 else f"{milliseconds:.0f} ms"
+    if abs(milliseconds) >= 999.5:  # which three digits would write with an exponent
+        return f"{milliseconds:.0f} ms"
+    return f"{milliseconds:.3g} ms"
 
 
 def _whole_ms(seconds: float) -> str:
     """Whole milliseconds if that is at least two digits."""
-    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.00995 else in_ms(seconds)
+    if seconds < 0.00995:
+        return in_ms(seconds)
+    return f"{seconds * 1e3:.0f} ms"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..common.extensions import left_out
 from .entries import catalogue
 from .entries import gallery as gallery
 
@@ -18,8 +19,16 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted(["gallery", *shown])
     if name not in shown:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_why_left_out(name)}")
     return shown[name]
+
+
+def _why_left_out(name: str) -> str:
+    """The package that the module of this explorer needs, if it was left out for that; else nothing."""
+    for module, package in left_out().items():
+        if module.rpartition(".")[2] == name:
+            return f": {module} needs {package}, which is not installed"
+    return ""
 
 
 def __dir__() -> list[str]:

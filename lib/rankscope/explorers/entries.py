@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 def catalogue() -> tuple[Entry, ...]:
     """Return the explorers of the core and of each subpackage that is installed, in the order of their notebooks.
 
+    One that needs a package which is not installed is left out; see `rankscope.common.extensions`.
+
     >>> [entry.name for entry in catalogue()][:2]
     ['samplers', 'pipeline']
     """
@@ -35,9 +37,9 @@ def gallery(
 
     `profiles`, by name, are for `machine`; those of GPUs are also for `boxes`, and for `ddp` if they have the backend's
     own allreduce. Without any, machines of the bank are shown. `gpu`, a profile with copies to a GPU, is for
-    `transfers`. An explorer is made when it is first picked, and keeps its settings when another one is. `address` is
-    the query of a page of its own, like ``state=explorers.zero(stage=1)``, with the state to start at; the page then
-    links to what it shows. Raises ValueError for what is no profile and no explorer.
+    `transfers`. An explorer is made when it is first picked, and keeps its settings when another one is picked.
+    `address` is the query of a page of its own, like ``state=explorers.zero(stage=1)``, with the state to start at; the
+    page then links to its present state. Raises ValueError for a value that is no profile, and for an unknown explorer.
 
     >>> box = gallery()
     >>> [label for label, _ in box.children[0].options][:2]

@@ -1,4 +1,4 @@
-"""What explorers share: a table of settings, and pictures and a report that are pure functions of them.
+"""`Explorer`: a table of settings, and pictures and a report that are pure functions of them.
 
 Nothing here needs ipywidgets. Only the panel with the controls does (`panel`).
 """
@@ -21,12 +21,31 @@ from ..figures.svg import to_svg
 
 MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
 _MOST_LINE_CHARACTERS = 2000
-# what ast.parse and ast.literal_eval raise, as their documentation says; TypeError is for {[]: 1}
-_NO_LITERAL = SyntaxError, ValueError, TypeError, RecursionError, MemoryError
-Now = Any  # what every setting is set to: a named tuple, so that it can be a key of a cache
+_REPORT_STYLE = "line-height:1.35;font-family:monospace;white-space:pre-wrap;word-break:normal"
+# The errors that ast.parse and ast.literal_eval raise according to their documentation; TypeError is for {[]: 1}.
+_NO_LITERAL = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
+Now = Any  # the values of all settings: a named tuple, so that it can be a key of a cache
 
 
 ALL: tuple[Any, ...] = ()  # of a setting that moves on the site: every value that its control offers
+
+
+class ByIdentity:
+    """An object as part of the key of a cache, equal to itself only, so that it need not be hashable.
+
+    >>> builder = ["a callable object, say, that cannot be hashed"]
+    >>> ByIdentity(builder) == ByIdentity(builder), ByIdentity(builder) == ByIdentity(list(builder))
+    (True, False)
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value  # held, so that no other object gets its id while the key is in use
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByIdentity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
 
 
 class Steps(tuple[Any, ...]):
@@ -43,11 +62,11 @@ def sizes(low: int, high: int) -> Steps:
 
 
 class Setting(NamedTuple):
-    """A setting and its control, which the default and the choices tell.
+    """A setting and its control, whose kind follows from the default and the choices.
 
     A bool is a switch. A `range` of whole numbers and `Steps` are sliders. Any other collection is a list; its values
-    are strings or pairs (label, string), and where they may change a function returns it. `hint` says more than the
-    label.
+    are strings or pairs (label, string), and if they may change, `choices` is a function that returns them. `hint` says
+    more than the label.
 
     >>> Setting("num_ranks", 4, range(1, 65), "ranks").check(65)
     Traceback (most recent call last):
@@ -84,7 +103,9 @@ class Setting(NamedTuple):
         """
         if isinstance(self.default, bool):
             return ("off", False), ("on", True)
-        choices = self.choices() if callable(self.choices) else self.choices
+        choices = self.choices
+        if callable(choices):
+            choices = choices()
         return tuple(choice if isinstance(choice, tuple) else (str(choice), choice) for choice in choices)
 
     @property
@@ -100,23 +121,25 @@ class Setting(NamedTuple):
         """
         if isinstance(self.default, bool):
             return "False or True"
-        return ", ".join(map(repr, self.values) if self.kind is str else run_words(self.values, " to "))
+        if self.kind is str:
+            return ", ".join(map(repr, self.values))
+        return ", ".join(run_words(self.values, " to "))
 
 
-def jitter(default: int, what: str) -> Setting:
-    """Return the setting of how much the times of something vary."""
-    hint = f"standard deviation of {what}, in per cent of the mean"
+def jitter(default: int, times: str) -> Setting:
+    """Return the setting of how much some times vary."""
+    hint = f"standard deviation of {times}, in per cent of the mean"
     return Setting("jitter", default, Steps((0, 10, 20, 30, 40, 50, 75, 100, 150, 200)), "jitter [%]", hint)
 
 
 class Explorer:
-    """A table of settings, and what is shown of them: pictures, each with a name, and the lines of a report.
+    """A table of settings, with pictures, each of which has a name, and the lines of a report.
 
-    Everything is a pure function of the settings. A picture may be None, and may raise ValueError, whose message then
-    stands in its place. `presets` are settings worth seeing, by the text of their buttons; what one does not name is at
-    its default. `without_effect` gives the reason for each control that changes nothing at these settings, `most` the
-    largest value of a slider that ends before its own end, and `derived` the value of each setting that follows from
-    the others: whatever it is set to, it has that value.
+    Everything is a pure function of the settings. A picture may be None, and may raise ValueError, whose message is
+    then shown instead. `presets` are settings worth seeing, by the text of their buttons; settings that a preset does
+    not name are at their defaults. `without_effect` returns the reason for each control that changes nothing at these
+    settings, `most` the largest value of a slider that ends before its own end, and `derived` the value of each setting
+    that follows from the others, whatever its control says.
     """
 
     name: str = ""  # of the function that makes it, if one does
@@ -132,15 +155,20 @@ class Explorer:
         most: Callable[[Now], dict[str, int]] = lambda now: {},
         derived: Callable[[Now], dict[str, Any]] = lambda now: {},
     ) -> None:
-        self.settings, self.pictures, self.report = settings, pictures, report
-        self.presets, self.without_effect, self.most = presets or {}, without_effect, most
+        self.settings = settings
+        self.pictures = pictures
+        self.report = report
+        self.presets = presets or {}
+        self.without_effect = without_effect
+        self.most = most
         self.derived = derived
         self._now: Any = namedtuple("Now", [setting.name for setting in settings])  # type: ignore[misc]
 
     def at(self, **given: Any) -> Now:
         """Return all settings: these, and the defaults of the others. Raises ValueError for wrong and unknown ones."""
         known = self._now._fields
-        if unknown := given.keys() - {*known}:
+        unknown = given.keys() - {*known}
+        if unknown:
             raise ValueError(f"settings are {', '.join(known)}; got {', '.join(sorted(unknown))}")
         now = self._now(*(setting.check(given.get(setting.name, setting.default)) for setting in self.settings))
         return now._replace(**self.derived(now))
@@ -158,7 +186,7 @@ class Explorer:
         return f"explorers.{self.name}({', '.join([*self.inputs, *words])})"
 
     def read(self, line: str) -> Now:
-        """Return the settings of such a line, which is not run. Raises ValueError for any other."""
+        """Return the settings of such a line without running it. Raises ValueError for any other text."""
         try:
             if len(line) > _MOST_LINE_CHARACTERS:
                 raise ValueError
@@ -166,44 +194,48 @@ class Explorer:
             if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != self.name:
                 raise ValueError
             written = {str(key.arg): key.value for key in call.keywords if key.arg not in self.inputs}
-            given = {name: ast.literal_eval(value) for name, value in written.items()}
+            settings = {name: ast.literal_eval(value) for name, value in written.items()}
         except _NO_LITERAL:
             like = self.line(self.at(**next(iter(self.presets.values()), {})))
             raise ValueError(f"a line must be like {like}, got {one_line(line)!r}") from None
-        return self.at(**given)
+        return self.at(**settings)
 
     def svg(self, picture: str, now: Now) -> str:
-        """Return one picture as SVG, nothing where it is None. Raises ValueError where it cannot be drawn."""
+        """Return one picture as SVG, "" if it is None. Raises ValueError if it cannot be drawn."""
         drawing = self.pictures[picture](now)
-        return to_svg(drawing) if drawing else ""
+        if drawing is None:
+            return ""
+        return to_svg(drawing)
 
     def still(self, now: Now) -> str:
         """Return the first picture that there is at these settings, as SVG; "" for none."""
         for picture in self.pictures:
             with suppress(ValueError):
-                if svg := self.svg(picture, now):
+                svg = self.svg(picture, now)
+                if svg:
                     return svg
         return ""
 
     def html(self, now: Now) -> tuple[str, str]:
         """Return all pictures, and the report, as the panel shows them."""
-        pictures, words = "", escape(printable("\n".join(self.report(now)), keep="\n"))
+        report = escape(printable("\n".join(self.report(now)), keep="\n"))
+        pictures = ""
         for picture in self.pictures:
             try:
                 pictures += self.svg(picture, now)
             except ValueError as error:
                 pictures += f"<p>{escape(printable(str(error)))}</p>"
-        return (
-            pictures,
-            f"<pre style='line-height:1.35;font-family:monospace;white-space:pre-wrap;word-break:normal'>{words}</pre>",
-        )
+        return pictures, f"<pre style='{_REPORT_STYLE}'>{report}</pre>"
 
 
 def _typed(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    """A value as a person types it in a line."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)
 
 
 def explorer_of(show: Any, *inputs: Any) -> Explorer:
-    """Return what a function such as `explorers.zero` opens a panel of."""
+    """Return the Explorer that a function such as `explorers.zero` opens a panel of."""
     explorer: Explorer = show.explorer(*inputs)
     return explorer

@@ -18,13 +18,19 @@ class Gallery(Pictured):
         self.entries = {entry.name: entry for entry in entries}
         self.inputs = inputs
         self.linked = address is not None
-        self.made: dict[str, Panel] = {}
+        self.panels: dict[str, Panel] = {}  # of the explorers that were picked so far
         state = parse_qs(address or "").get("state", [""])[0]
-        named = next((name for name in self.entries if name in state.partition("(")[0].split(".")), opened)
+        called = state.partition("(")[0].split(".")  # "explorers.zero(stage=1)" calls explorers.zero
+        for name in self.entries:
+            if name in called:
+                opened = name
+                break
         self.picked = widgets.ToggleButtons(
-            options=[(entry.title, entry.name) for entry in entries], value=named, style={"button_width": "auto"}
+            options=[(entry.title, entry.name) for entry in entries], value=opened, style={"button_width": "auto"}
         )
-        self.heading, self.place, self.link = widgets.HTML(), widgets.VBox(), widgets.HTML()
+        self.heading = widgets.HTML()
+        self.place = widgets.VBox()
+        self.link = widgets.HTML()
         super().__init__([self.picked, self.heading, self.place, self.link])
         self.picked.observe(self._show, names="value")
         self._show()
@@ -33,16 +39,16 @@ class Gallery(Pictured):
 
     @property
     def panel(self) -> Panel:
-        return self.made[self.picked.value]
+        return self.panels[self.picked.value]
 
     def still(self) -> str:
         return self.panel.still()
 
     def _show(self, _: object = None) -> None:
         entry = self.entries[self.picked.value]
-        if entry.name not in self.made:
-            given = [self.inputs[entry.name]] if self.inputs.get(entry.name) else []
-            self.made[entry.name] = entry.show(*given)
+        if entry.name not in self.panels:
+            inputs = self.inputs.get(entry.name)
+            self.panels[entry.name] = entry.show(inputs) if inputs else entry.show()
             self.panel.line.observe(self._link, names="value")
         self.heading.value = f"<p><b>{escape(entry.title)}</b>, the subject of notebook {entry.notebook}</p>"
         self.place.children = (self.panel,)

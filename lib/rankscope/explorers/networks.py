@@ -32,7 +32,9 @@ class Networks:
     """
 
     def __init__(self, profiles: Mapping[str, Measured] | None = None) -> None:
-        own = _own_networks({} if profiles is None else profiles)
+        own: dict[str, Network] = {}
+        if profiles is not None:
+            own = _own_networks(profiles)
         others = {name: network for name, network in registered().items() if name not in own}
         self.by_name = own | others
         if own:

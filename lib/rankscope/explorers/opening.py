@@ -1,6 +1,7 @@
-"""From a function that returns an Explorer to one that opens its panel, for which ipywidgets is imported only then.
+"""`shows`: makes a function that returns an Explorer into one that opens its panel.
 
-Such a function with a title and a notebook is an entry of the catalogue, from which `gallery` is made.
+ipywidgets is imported only when a panel is opened. A function with a title and a notebook is an entry of the catalogue,
+from which `gallery` is made.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..common.extensions import check_unclaimed
+from ..common.checks import function, of_type
+from ..common.extensions import check_not_in_package, check_unclaimed
 from ..common.extras import naming_extras
-from ..common.frozen import ReadOnly
+from ..common.frozen import ReadOnly, mapping
 from .explorer import Explorer, Setting
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Given(NamedTuple):
-    """What `gallery` was given: profiles by name, and the profile of a GPU or None."""
+    """The arguments of `gallery`: profiles by name, and the profile of a GPU or None."""
 
     profiles: Mapping[str, Any]
     gpu: Any
@@ -34,9 +36,9 @@ def _no_inputs(given: Given) -> Any:
 class Entry(NamedTuple):
     """The function that opens an explorer, a title, and the notebook (its file's stem) that explains it.
 
-    `inputs` returns what the explorer takes of what the gallery was given, None if that is nothing. It raises
-    ValueError for what is no profile. `on_the_site` has the settings that move on its static page, where no kernel
-    runs, with their values; `ALL` stands for every value of the control.
+    `inputs` returns the part of the gallery's arguments that the explorer takes, or None. It raises ValueError for a
+    value that is no profile. `on_the_site` has the settings that move on its static page, where no kernel runs, with
+    their values; `ALL` stands for every value of the control.
     """
 
     show: Callable[..., Panel]
@@ -62,48 +64,72 @@ def shows(
     inputs: Callable[[Given], Any] = _no_inputs,
     on_the_site: Mapping[str, tuple[Any, ...]] = ReadOnly(),
 ) -> Callable[[Callable[..., Explorer]], Callable[..., Panel]]:
-    """Make of a function that returns an Explorer one that opens its panel, and takes settings as keywords, too.
+    """Make a function that returns an Explorer into one that opens its panel, and also takes settings as keywords.
 
-    The new function's signature and docstring list the settings; `explorer_of` gives the Explorer. `opens` is the
+    The new function's signature and docstring list the settings; `explorer_of` returns the Explorer. `opens` is the
     module and the class of the panel, which is imported when one is opened, so that importing an explorer does not need
-    ipywidgets. With a `title` the function becomes an `Entry` of the catalogue; see there for the last three.
+    ipywidgets. With a `title` the function becomes an `Entry` of the catalogue, whose docstring describes the last
+    three.
+
+    Raises ValueError if the name is one of a module or a function of `rankscope.explorers`, or of another module's
+    explorer, and if a field of the entry is wrong.
     """
 
     def decorate(make: Callable[..., Explorer]) -> Callable[..., Panel]:
         signature = inspect.signature(make)
 
-        def made(*inputs: Any, **own: Any) -> Explorer:
-            explorer = make(*inputs, **own)
-            explorer.name, explorer.inputs = make.__name__, tuple(signature.bind(*inputs, **own).arguments)
+        def make_named(*inputs: Any, **named_inputs: Any) -> Explorer:
+            explorer = make(*inputs, **named_inputs)
+            explorer.name = make.__name__
+            explorer.inputs = tuple(signature.bind(*inputs, **named_inputs).arguments)
             return explorer
 
         @wraps(make, assigned=("__module__", "__name__", "__qualname__"))
-        def show(*inputs: Any, **given: Any) -> Panel:
-            own = {name: given.pop(name) for name in signature.parameters if name in given}
-            explorer = made(*inputs, **own)
-            panel: Panel = open_panel(opens, explorer.name, explorer, explorer.at(**given))
+        def show(*inputs: Any, **keywords: Any) -> Panel:
+            named_inputs = {name: value for name, value in keywords.items() if name in signature.parameters}
+            start = {name: value for name, value in keywords.items() if name not in signature.parameters}
+            explorer = make_named(*inputs, **named_inputs)
+            panel: Panel = open_panel(opens, explorer.name, explorer, explorer.at(**start))
             return panel
 
-        keywords = [
-            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.kind)
-            for one in settings
+        parameters = [*signature.parameters.values(), *map(_keyword_of, settings)]
+        ranges = [
+            f"- `{setting.name}`: {setting.allowed} (“{setting.label}”)" for setting in settings if setting.choices
         ]
-        parameters = [*signature.parameters.values(), *keywords]
-        ranges = [f"- `{one.name}`: {one.allowed} (“{one.label}”)" for one in settings if one.choices]
         text = "Controls start at these settings. Raises ValueError for a setting that its control does not offer:"
         show.__doc__ = "\n".join([inspect.getdoc(make) or "", "", text, "", *ranges])
         show.__dict__ = {
             "__signature__": inspect.Signature(parameters, return_annotation="Panel"),
-            "explorer": made,  # and not __wrapped__: Sphinx would look for the defaults of the settings in its source
+            # Not as __wrapped__: Sphinx would look for the defaults of the settings in its source.
+            "explorer": make_named,
         }
         if title:
-            entry = Entry(show, title, notebook, inputs, on_the_site)
-            known = ENTRIES.get(entry.name)
-            check_unclaimed("explorer", entry.name, show, known.show if known else None)
-            ENTRIES[entry.name] = entry
+            _add_entry(Entry(show, title, notebook, inputs, on_the_site))
         return show
 
     return decorate
+
+
+def _keyword_of(setting: Setting) -> inspect.Parameter:
+    """The keyword parameter of a setting."""
+    return inspect.Parameter(
+        setting.name, inspect.Parameter.KEYWORD_ONLY, default=setting.default, annotation=setting.kind
+    )
+
+
+def _add_entry(entry: Entry) -> None:
+    """Add an entry to the catalogue; raise ValueError if its name is taken or one of its fields is wrong."""
+    of_type(f"title of explorer {entry.name!r}", entry.title, str)
+    of_type(f"notebook of explorer {entry.name!r}", entry.notebook, str)
+    function(f"inputs of explorer {entry.name!r}", entry.inputs, "of what the gallery was given")
+    mapping(f"on_the_site of explorer {entry.name!r}", entry.on_the_site)
+    check_not_in_package("explorer", entry.name, entry.show.__module__, __package__)
+    known = ENTRIES.get(entry.name)
+    known_show = None
+    if known is not None:
+        known_show = known.show
+    check_unclaimed("explorer", entry.name, entry.show, known_show)
+    ENTRIES[entry.name] = entry
 
 
 def open_panel(panel: str, user: str, *arguments: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -12,6 +13,10 @@ import ipywidgets as widgets
 from ..common.checks import printable
 from .explorer import MOST_SVG_BYTES, Explorer, Now, Setting, Steps
 
+_CHARACTER_PX = 7  # about as wide as a character of a label is
+_LABEL_MARGIN_PX = 14
+_LIST_MARGIN_PX = 40  # for the arrow of a list
+_LEAST_CONTROL_PX = 200  # without its label
 _MOST_COLUMN_PX = 400  # so that two columns fit next to JupyterLab's file browser on a screen of 1,280 px
 _STYLE = """<style>
 .rankscope-explorer .widget-readout { flex: none; min-width: 48px; max-width: none; white-space: nowrap; }
@@ -26,12 +31,18 @@ def make_control(setting: Setting, value: Any) -> Any:
     looks["layout"] = widgets.Layout(width="auto")
     if isinstance(setting.choices, range):
         return widgets.IntSlider(min=setting.choices[0], max=setting.choices[-1], **looks)
-    kind = widgets.SelectionSlider if isinstance(setting.choices, Steps) else widgets.Dropdown
-    return kind(options=setting.options, **looks)
+    if isinstance(setting.choices, Steps):
+        return widgets.SelectionSlider(options=setting.options, **looks)
+    return widgets.Dropdown(options=setting.options, **looks)
+
+
+def _label_px(setting: Setting) -> int:
+    """The width of a setting's label."""
+    return _LABEL_MARGIN_PX + _CHARACTER_PX * len(setting.label)
 
 
 class Pictured(widgets.VBox):  # type: ignore[misc]
-    """A widget that also gives a picture as it is when the cell is run, for readers without a kernel.
+    """A widget that also provides a picture of its state when the cell is run, for readers without a kernel.
 
     Front ends that can show widgets prefer the widget.
     """
@@ -40,19 +51,27 @@ class Pictured(widgets.VBox):  # type: ignore[misc]
         """Return the picture, as SVG; "" for none."""
         raise NotImplementedError
 
-    def _repr_mimebundle_(self, **given: Any) -> dict[str, Any]:
-        data: dict[str, Any] = super()._repr_mimebundle_(**given)
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        data: dict[str, Any] = super()._repr_mimebundle_(**options)
         picture = self.still()
-        return data | ({"image/svg+xml": picture} if 0 < len(picture.encode()) <= MOST_SVG_BYTES else {})
+        if picture and len(picture.encode()) <= MOST_SVG_BYTES:
+            data = data | {"image/svg+xml": picture}
+        return data
 
 
 class Panel(Pictured):
     """Presets over controls over pictures and a report, which change with them; the line is their state, both ways."""
 
     def __init__(self, explorer: Explorer, start: Now) -> None:
-        self.explorer, self._painted, self._held = explorer, None, False
-        self.controls = {one.name: make_control(one, getattr(start, one.name)) for one in explorer.settings}
-        self.pictures, self.report, self.refusal = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        self.explorer = explorer
+        self._painted: Now = None
+        self._is_held = False
+        self.controls = {
+            setting.name: make_control(setting, getattr(start, setting.name)) for setting in explorer.settings
+        }
+        self.pictures = widgets.HTML()
+        self.report = widgets.HTML()
+        self.refusal = widgets.HTML()
         self.line = widgets.Text(
             description="these settings",
             tooltip="Copy this line into a notebook, or paste one here",
@@ -60,11 +79,10 @@ class Panel(Pictured):
             layout=widgets.Layout(width="auto"),
             style={"description_width": "initial"},
         )
-        starts = {label: explorer.at(**given) for label, given in [*explorer.presets.items(), ("reset", {})]}
-        self.presets = [
-            self._button(label, explorer.line(to), lambda to=to: self.go(to))  # type: ignore[misc]
-            for label, to in starts.items()
-        ]
+        self.presets = []
+        for label, settings in [*explorer.presets.items(), ("reset", {})]:
+            target = explorer.at(**settings)
+            self.presets.append(self._button(label, explorer.line(target), partial(self.go, target)))
         above = [widgets.HTML(_STYLE), self._row(self.presets), self._grid(), self.line]
         super().__init__([*above, self.refusal, self.pictures, self.report])
         self.add_class("rankscope-explorer")
@@ -93,14 +111,14 @@ class Panel(Pictured):
     @contextmanager
     def _hold(self) -> Iterator[None]:
         """Controls that are moved here do not paint."""
-        self._held = True
+        self._is_held = True
         try:
             yield
         finally:
-            self._held = False
+            self._is_held = False
 
     def _paint(self) -> None:
-        if self._held:
+        if self._is_held:
             return
         with self._hold():
             for name, most in self.explorer.most(self.now).items():
@@ -116,10 +134,11 @@ class Panel(Pictured):
                     reason = reasons.get(setting.name, "")
                     self.controls[setting.name].disabled = bool(reason)
                     self.controls[setting.name].tooltip = reason or setting.hint or None
-            self.line.value, self.refusal.value = self.explorer.line(now), ""
+            self.line.value = self.explorer.line(now)
+            self.refusal.value = ""
 
     def _read(self) -> None:
-        if self._held:
+        if self._is_held:
             return
         try:
             self.go(self.explorer.read(self.line.value))
@@ -135,15 +154,20 @@ class Panel(Pictured):
         return widgets.Box(children, layout=widgets.Layout(flex_flow="row wrap"))
 
     def _grid(self) -> widgets.Box:
-        """Controls in as many columns as there is room for; labels in line, unless that cuts what a list shows."""
-        labels_px = 14 + max(7 * len(one.label) for one in self.explorer.settings if one.kind is not bool)
-        lists = [one for one in self.explorer.settings if one.kind is str and not isinstance(one.choices, Steps)]
-        longest_px = {one.name: 40 + 7 * max(len(label) for label, _ in one.options) for one in lists}
-        column_px = min(labels_px + max(200, *longest_px.values(), 0), _MOST_COLUMN_PX)
+        """Controls in as many columns as fit; labels in line, unless that would cut the values of a list."""
+        labels_px = max(_label_px(setting) for setting in self.explorer.settings if setting.kind is not bool)
+        list_px = {}  # of each list, for its longest value
+        for setting in self.explorer.settings:
+            if setting.kind is str and not isinstance(setting.choices, Steps):
+                longest = max(len(label) for label, _ in setting.options)
+                list_px[setting.name] = _LIST_MARGIN_PX + _CHARACTER_PX * longest
+        control_px = max([_LEAST_CONTROL_PX, *list_px.values()])
+        column_px = min(labels_px + control_px, _MOST_COLUMN_PX)
         for setting in self.explorer.settings:
             if setting.kind is not bool:
-                own_px = min(labels_px, column_px - longest_px.get(setting.name, 0))
-                self.controls[setting.name].style.description_width = f"{max(own_px, 14 + 7 * len(setting.label))}px"
+                own_px = min(labels_px, column_px - list_px.get(setting.name, 0))
+                width_px = max(own_px, _label_px(setting))
+                self.controls[setting.name].style.description_width = f"{width_px}px"
         return widgets.Box(
             list(self.controls.values()),
             layout=widgets.Layout(

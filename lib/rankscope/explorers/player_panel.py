@@ -31,13 +31,20 @@ class Player(Panel):
         row = self._row([self.play, *buttons])
         place = self.children.index(self.line)
         grid = self.children[place - 1]
-        grid.children, below = grid.children[:_ABOVE], grid.children[_ABOVE:]  # so that the picture is near its player
-        links = widgets.Box(below, layout=grid.layout)
+        links = widgets.Box(grid.children[_ABOVE:], layout=grid.layout)  # below, so that the picture is near its player
+        grid.children = grid.children[:_ABOVE]
         self.children = (*self.children[:place], row, *self.children[place:], links)
 
     def step(self, by: int) -> None:
-        """Move on, or back, to where the next message is done."""
+        """Move on for 1, or back for -1, to where the next message is done."""
+        control = self.controls["moment"]
+        if control.disabled:
+            return
         now = self.now
-        if not self.controls["moment"].disabled:
-            ahead = [one for one in instants(now)[::by] if (one - now.moment) * by > 0]
-            self.controls["moment"].value = ahead[0] if ahead else now.moment
+        moments = instants(now)
+        if by > 0:
+            ahead = [moment for moment in moments if moment > now.moment]
+        else:
+            ahead = [moment for moment in reversed(moments) if moment < now.moment]
+        if ahead:
+            control.value = ahead[0]

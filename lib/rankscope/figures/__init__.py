@@ -1,6 +1,6 @@
-"""Figures: a noun becomes a drawing, a drawing is painted on matplotlib Axes (here) or as SVG (`svg.to_svg`).
+"""Figures: a value becomes a drawing, a drawing is painted on matplotlib Axes (here) or as SVG (`svg.to_svg`).
 
-Every function takes what it draws and an optional `ax`, returns the Axes, and never shows. The core and the subpackages
+Every function takes the value and an optional `ax`, returns the Axes, and never shows. The core and the subpackages
 name their figures in their `Extension`; each is loaded, and matplotlib with it, when it is first used.
 """
 
@@ -12,7 +12,7 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
-from ..common.extensions import extensions
+from ..common.extensions import check_not_in_package, extensions
 from ..common.extras import naming_extras
 from .marks import Drawing
 
@@ -21,10 +21,17 @@ if TYPE_CHECKING:
 
 
 def _modules() -> dict[str, str]:
-    """The module of each figure, by the figure's name."""
+    """The module of each figure, by the figure's name.
+
+    Raises ValueError if two parts of the library have a figure of one name, or if this package has a module of it.
+    """
     modules: dict[str, str] = {}
     for extension in extensions():
-        modules.update(extension.figures)
+        for name, module in extension.figures.items():
+            check_not_in_package("figure", name, module, __name__)
+            if name in modules:
+                raise ValueError(f"{modules[name]} has a figure {name!r} already, and so has {module}")
+            modules[name] = module
     return modules
 
 
@@ -40,19 +47,19 @@ def _figure(name: str) -> Callable[..., Axes]:
 
 
 def _painted(draw: Callable[..., Drawing]) -> Callable[..., Axes]:
-    """Return the figure of a drawing: a function that takes what `draw` takes, and `ax` before the title."""
+    """Return the figure of a drawing: a function with the parameters of `draw`, and `ax` before the title."""
     parameters = list(signature(draw).parameters.values())
     place = [parameter.name for parameter in parameters].index("title")
-    ax = Parameter("ax", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation="Axes | None")
-    shown = signature(draw).replace(parameters=[*parameters[:place], ax, *parameters[place:]], return_annotation="Axes")
+    parameters.insert(place, Parameter("ax", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation="Axes | None"))
+    shown = signature(draw).replace(parameters=parameters, return_annotation="Axes")
 
     def figure(*args: Any, **options: Any) -> Axes:
         with naming_extras("rankscope.figures"):
             from .axes import to_axes
 
-        given = shown.bind(*args, **options).arguments
-        on = given.pop("ax", None)
-        return to_axes(draw(**given), on)
+        arguments = shown.bind(*args, **options).arguments
+        ax = arguments.pop("ax", None)
+        return to_axes(draw(**arguments), ax)
 
     figure.__name__ = figure.__qualname__ = draw.__name__.removeprefix("draw_")
     figure.__doc__ = draw.__doc__

@@ -1,8 +1,9 @@
-"""Drawings of who reads what: the order of reading, the dataset covered, the labels that each rank gets."""
+"""Drawings of which rank reads which sample: the order of reading, the coverage of the dataset, labels per rank."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,115 +15,152 @@ from .marks import Drawing, Key, Rects, Texts, numbers_on, whole_ticks
 from .palette import ALARM, PAPER, diverging, ramp, rank_colors
 
 _WIDE_PX = 900.0
+_MOST_UNREAD = 24  # samples that nobody reads, if no rank has more reads than that
+_LEAST_BATCH_PX = 8  # closer lines between batches would hide the cells
 _MOST_CELLS = 65_536
 
 
 def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str | None = None) -> Drawing:
     """Draw which rank reads which sample at which step of an epoch.
 
-    A row is a rank, a column a read, the number in a cell the sample's index, where it fits. Colour says which rank
-    reads (`color_by` "rank") or where in the dataset the sample lies ("position"). Reads of a sample already read are
+    A row is a rank, a column a read, the number in a cell the sample's index, if it fits. Colour says which rank reads
+    (`color_by` "rank") or where in the dataset the sample lies ("position"). Reads of a sample already read are
     hatched; samples that nobody reads stand in a row of their own; lines separate the batches. Raises ValueError for an
     unknown `color_by` and for more than 65,536 cells.
     """
     one_of("color_by", color_by, ("rank", "position"))
     epoch = audit(of_type("assignment", assignment, Assignment)).epochs[0]
-    num_ranks, size = assignment.num_ranks, assignment.size
-    steps = max(assignment.num_steps, min(epoch.dropped.size, 24), 1)
-    _check_cells(num_ranks * steps)
-    unread = epoch.dropped[:steps]
-    height = num_ranks + 1.5 if unread.size else num_ranks
-    row_px, cell_px = 20.0 if num_ranks <= 32 else 13.0, _cell_px(steps)
-    size_px = min(11.0, row_px - 3)
+    num_ranks = assignment.num_ranks
+    size = assignment.size
+    num_columns = max(assignment.num_steps, min(epoch.dropped.size, _MOST_UNREAD), 1)
+    _check_cells(num_ranks * num_columns)
+    unread_samples = epoch.dropped[:num_columns]
+    row_px = 20.0 if num_ranks <= 32 else 13.0
+    cell_px = _cell_px(num_columns)
+    letter_px = min(11.0, row_px - 3)
 
-    rank, step = assignment.coordinates()
-    sample = np.concatenate(assignment.ranks)
-    colors = rank_colors(num_ranks)
-    fill = [colors[one] for one in rank.tolist()] if color_by == "rank" else ramp(sample / max(size - 1, 1))
-    stray = (sample < 0) | (sample >= size)
-    inside = [color for color, strays in zip(fill, stray.tolist(), strict=True) if not strays]
-    repeated = np.concatenate(assignment.repeats())[~stray]
-    reads = Rects(step[~stray], rank[~stray], inside, hatched=repeated)
-    strays = Rects(step[stray], rank[stray], PAPER, hatched=True, edge=ALARM)
-    below = Rects(np.arange(unread.size), num_ranks + 0.5, PAPER, edge=ALARM)
+    cells = _cells(assignment, unread_samples, color_by)
     texts: list[Texts] = []
     if cell_px >= 6.4 * len(str(max(size - 1, 0))) + 3:
-        texts += numbers_on(reads, sample[~stray], size_px=size_px)
-        texts += numbers_on(strays, sample[stray], ALARM, size_px)
-        texts += numbers_on(below, unread, ALARM, size_px)
-    empty = np.array([one for one, indices in enumerate(assignment.ranks) if size and not indices.size])
-    blank = Texts(0.1, empty + 0.5, "reads nothing", ALARM, anchor="start", size_px=size_px)
+        for rects, samples, ink in cells:
+            texts += numbers_on(rects, samples, ink, letter_px)
+    idle_ranks = np.array([place for place, indices in enumerate(assignment.ranks) if size and not indices.size])
+    texts.append(Texts(0.1, idle_ranks + 0.5, "reads nothing", ALARM, anchor="start", size_px=letter_px))
 
+    legend = _reading_legend(assignment, epoch, color_by, unread_samples.size)
+    rules: list[float] = []
     batch_size = assignment.loader.batch_size if assignment.loader else 1
-    parted = batch_size > 1 and batch_size * cell_px >= 8  # closer lines would hide the cells
-    rules = tuple(float(x) for x in range(batch_size, assignment.num_steps, batch_size)) if parted else ()
+    if batch_size > 1 and batch_size * cell_px >= _LEAST_BATCH_PX:
+        rules = [float(x) for x in range(batch_size, assignment.num_steps, batch_size)]
+    if rules:
+        legend.append(Key(f"lines separate batches of {batch_size}", PAPER, line="none"))
+    height: float = num_ranks
+    y_ticks = [*whole_ticks(num_ranks, most=32)]
+    if unread_samples.size:
+        height += 1.5
+        y_ticks.append((num_ranks + 1.0, "nobody"))
     return Drawing(
         title=title or reading_title(assignment),
         x_label="read of the epoch [step]",
         y_label="rank",
-        width=steps,
+        width=num_columns,
         height=height,
-        size_px=(cell_px * steps, row_px * height),
-        rects=(reads, strays, below),
-        texts=(*texts, blank),
+        size_px=(cell_px * num_columns, row_px * height),
+        rects=[rects for rects, _, _ in cells],
+        texts=texts,
         rules=rules,
         rules_to=num_ranks,
-        x_ticks=whole_ticks(assignment.num_steps, most=max(1, int(cell_px * steps / 30))),
-        y_ticks=whole_ticks(num_ranks, most=32) + (((num_ranks + 1.0, "nobody"),) if unread.size else ()),
-        legend=(
-            *_reading_legend(assignment, epoch, color_by, unread.size),
-            *[Key(f"lines separate batches of {batch_size}", PAPER, line="none")] * bool(rules),
-        ),
+        x_ticks=whole_ticks(assignment.num_steps, most=max(1, int(cell_px * num_columns / 30))),
+        y_ticks=y_ticks,
+        legend=legend,
     )
+
+
+class _Cells(NamedTuple):
+    """Cells, each with the number of a sample in this ink, or in one that is legible on the cell."""
+
+    rects: Rects
+    samples: NDArray[np.int64]
+    ink: str | None
+
+
+def _cells(assignment: Assignment, unread: NDArray[np.int64], color_by: str) -> list[_Cells]:
+    """The reads, the reads of what is not in the dataset, and the samples that nobody reads."""
+    rank, step = assignment.coordinates()
+    sample = np.concatenate(assignment.ranks)
+    repeated = np.concatenate(assignment.repeats())
+    inside = (sample >= 0) & (sample < assignment.size)
+    if color_by == "rank":
+        color_of_rank = np.array(rank_colors(assignment.num_ranks))
+        fill = color_of_rank[rank[inside]].tolist()
+    else:
+        fill = ramp(sample[inside] / max(assignment.size - 1, 1))
+    reads = Rects(step[inside], rank[inside], fill, hatched=repeated[inside])
+    out_of_range = Rects(step[~inside], rank[~inside], PAPER, hatched=True, edge=ALARM)
+    below = Rects(np.arange(unread.size), assignment.num_ranks + 0.5, PAPER, edge=ALARM)
+    return [
+        _Cells(reads, sample[inside], None),
+        _Cells(out_of_range, sample[~inside], ALARM),
+        _Cells(below, unread, ALARM),
+    ]
 
 
 def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Drawing:
     """Draw which rank reads each sample of the dataset, epoch by epoch.
 
-    A row is an epoch; white with a red edge is read by nobody. The rank is the colour, and the number in the cell where
-    it fits. Samples read more than once in an epoch are hatched and take the lowest rank that reads them. The last row
-    is grey where any of the epochs read the sample. Raises ValueError for no epochs, for epochs of different datasets
-    or world sizes, and for more than 65,536 cells.
+    A row is an epoch; white with a red edge is read by nobody. The rank is the colour, and the number in the cell if it
+    fits. Samples read more than once in an epoch are hatched and have the colour of the lowest rank that reads them.
+    The last row is grey where any of the epochs read the sample. Raises ValueError for no epochs, for epochs of
+    different datasets or world sizes, and for more than 65,536 cells.
     """
     if not isinstance(epochs, Sequence):
         raise ValueError(f"epochs must be a sequence of Assignments, got {epochs!r}")
-    report = audit(of_type(f"epochs[{place}]", one, Assignment) for place, one in enumerate(epochs))
-    size, num_ranks = max(report.size, 1), report.num_ranks
-    _check_cells(size * (len(epochs) + 1))
+    report = audit(of_type(f"epochs[{place}]", epoch, Assignment) for place, epoch in enumerate(epochs))
+    num_columns = max(report.size, 1)
+    num_ranks = report.num_ranks
+    _check_cells(num_columns * (len(epochs) + 1))
+    cell_px = _cell_px(num_columns)
     colors = rank_colors(num_ranks)
+    is_legible = cell_px >= 6.4 * len(str(num_ranks - 1)) + 3
     rects: list[Rects] = []
     texts: list[Texts] = []
-    legible = _cell_px(size) >= 6.4 * len(str(num_ranks - 1)) + 3
     for row, assignment in enumerate(epochs):
-        reader, reads = _readers(assignment)
-        read = np.flatnonzero(reads)
+        reader, num_reads = _readers(assignment)
+        read = np.flatnonzero(num_reads)
         fill = [colors[rank] for rank in reader[read].tolist()]
-        rects.append(Rects(read, row, fill, height=0.92, hatched=reads[read] > 1))
-        texts += numbers_on(rects[-1], reader[read]) if legible else ()
-        rects.append(Rects(np.flatnonzero(reads == 0), row, PAPER, height=0.92, edge=ALARM))
-    last, never = len(epochs) + 0.25, report.never_seen
-    rects.append(Rects(np.setdiff1d(np.arange(report.size), never), last, "#777777", height=0.92))
-    rects.append(Rects(never, last, PAPER, height=0.92, edge=ALARM))
-    shown = range(num_ranks) if num_ranks <= 8 else (0, num_ranks // 2, num_ranks - 1)
-    keys = [Key(f"rank {rank}", colors[rank]) for rank in shown]
+        cells = Rects(read, row, fill, height=0.92, hatched=num_reads[read] > 1)
+        rects.append(cells)
+        if is_legible:
+            texts += numbers_on(cells, reader[read])
+        rects.append(Rects(np.flatnonzero(num_reads == 0), row, PAPER, height=0.92, edge=ALARM))
+    last_row = len(epochs) + 0.25
+    never_read = report.never_seen
+    rects.append(Rects(np.setdiff1d(np.arange(report.size), never_read), last_row, "#777777", height=0.92))
+    rects.append(Rects(never_read, last_row, PAPER, height=0.92, edge=ALARM))
+
+    ranks_in_legend = range(num_ranks) if num_ranks <= 8 else (0, num_ranks // 2, num_ranks - 1)
+    keys = [Key(f"rank {rank}", colors[rank]) for rank in ranks_in_legend]
     if report.duplicates:
         keys.append(Key("read more than once", PAPER, hatched=True))
     if report.dropped:
         keys.append(Key("read by nobody", PAPER, edge=ALARM))
-    samples, within = count_of(report.size, "sample"), count_of(len(epochs), "epoch")
-    all_read = f"All of {samples} read within {within}"
-    labels = [(row + 0.5, str(assignment.epoch)) for row, assignment in enumerate(epochs)]
+    samples = count_of(report.size, "sample")
+    within = count_of(len(epochs), "epoch")
+    finding = f"All of {samples} read within {within}"
+    if never_read.size:
+        finding = f"{never_read.size} of {samples} never read in {within}"
+    epoch_ticks = [(row + 0.5, str(assignment.epoch)) for row, assignment in enumerate(epochs)]
     return Drawing(
-        title=title or (f"{never.size} of {samples} never read in {within}" if never.size else all_read),
+        title=title or finding,
         x_label="sample [index in the dataset]",
         y_label="epoch",
-        width=size,
-        height=last + 1,
-        size_px=(_cell_px(size) * size, 22.0 * (last + 1)),
+        width=num_columns,
+        height=last_row + 1,
+        size_px=(cell_px * num_columns, 22.0 * (last_row + 1)),
         rects=rects,
         texts=texts,
-        x_ticks=whole_ticks(size, most=20),
-        y_ticks=(*labels, (last + 0.5, "any")),
+        x_ticks=whole_ticks(num_columns, most=20),
+        y_ticks=(*epoch_ticks, (last_row + 0.5, "any")),
         legend=keys,
     )
 
@@ -133,7 +171,7 @@ def draw_label_counts(
     """Draw how many samples of each label each rank reads, from `Assignment.count_labels`.
 
     Blue is fewer than the mean over all ranks and labels, orange is more. `limits` are the counts that the darkest
-    shades stand for, the smallest and largest where not given: pass the same to drawings that you compare.
+    shades stand for, by default the smallest and the largest: pass the same to drawings that you compare.
     Raises ValueError unless `counts` is a (num_ranks, num_labels) array of whole numbers, for limits that are not whole
     numbers, and for more than 65,536 cells.
     """
@@ -146,11 +184,11 @@ def draw_label_counts(
         raise ValueError(f"limits must be two whole numbers, got {limits!r}")
     low, high = (whole("limits", limit) for limit in limits or (table.min(), table.max()))
     mean = float(table.mean())
-    far = max(high - mean, mean - low) or 1.0
-    y, x = np.indices(table.shape)
-    rects = Rects(x, y, diverging((table - mean) / far))
+    largest_difference = max(high - mean, mean - low) or 1.0
+    row, column = np.indices(table.shape)
+    rects = Rects(column, row, diverging((table - mean) / largest_difference))
     cell_px = max(34.0, 420.0 / num_labels)
-    keys = zip((low, mean, high), (count_of(low, "sample"), f"mean {mean:.3g}", count_of(high, "sample")), strict=True)
+    labelled = [(low, count_of(low, "sample")), (mean, f"mean {mean:.3g}"), (high, count_of(high, "sample"))]
     return Drawing(
         title=title or f"Each rank reads {table.min()} to {count_of(int(table.max()), 'sample')} of each {label_name}",
         x_label=f"{label_name} [samples read]",
@@ -162,7 +200,7 @@ def draw_label_counts(
         texts=numbers_on(rects, table.ravel()),
         x_ticks=whole_ticks(num_labels, most=num_labels),
         y_ticks=whole_ticks(num_ranks, most=32),
-        legend=[Key(label, diverging((value - mean) / far)[0]) for value, label in keys],
+        legend=[Key(label, diverging((value - mean) / largest_difference)[0]) for value, label in labelled],
     )
 
 
@@ -175,14 +213,20 @@ def _check_cells(cells: int) -> None:
         raise ValueError(f"a drawing has at most {_MOST_CELLS} cells, got {cells}: take fewer samples, ranks or epochs")
 
 
-def _readers(assignment: Assignment) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return for each sample the lowest rank that reads it, and how many reads it gets."""
-    ranks, _ = assignment.coordinates()
-    flat = np.concatenate(assignment.ranks)
-    inside = (flat >= 0) & (flat < assignment.size)
-    reader = np.full(assignment.size, assignment.num_ranks)
-    np.minimum.at(reader, flat[inside], ranks[inside])
-    return reader, np.bincount(flat[inside], minlength=assignment.size)
+class _Readers(NamedTuple):
+    """For each sample the lowest rank that reads it, and its number of reads."""
+
+    lowest_rank: NDArray[np.int64]
+    num_reads: NDArray[np.int64]
+
+
+def _readers(assignment: Assignment) -> _Readers:
+    rank, _ = assignment.coordinates()
+    sample = np.concatenate(assignment.ranks)
+    in_dataset = (sample >= 0) & (sample < assignment.size)
+    lowest_rank = np.full(assignment.size, assignment.num_ranks)
+    np.minimum.at(lowest_rank, sample[in_dataset], rank[in_dataset])
+    return _Readers(lowest_rank, np.bincount(sample[in_dataset], minlength=assignment.size))
 
 
 def reading_title(assignment: Assignment, when: str | None = None) -> str:
@@ -190,15 +234,21 @@ def reading_title(assignment: Assignment, when: str | None = None) -> str:
     epoch = audit(of_type("assignment", assignment, Assignment)).epochs[0]
     samples = count_of(assignment.size, "sample")
     ranks = count_of(assignment.num_ranks, "rank")
-    what = f"{samples} over {ranks}, {when or f'epoch {assignment.epoch}'}"
+    subject = f"{samples} over {ranks}, {when or f'epoch {assignment.epoch}'}"
     if not assignment.size and not epoch.num_reads:
-        return f"{what}: nothing to read"
-    counts = epoch.num_repeats, epoch.dropped.size, epoch.out_of_range.size
-    odd = zip(counts, ("read again", "read by nobody", "out of range"), strict=True)
-    return f"{what}: {', '.join(f'{number} {words}' for number, words in odd if number) or 'each read exactly once'}"
+        return f"{subject}: nothing to read"
+    findings = []
+    if epoch.num_repeats:
+        findings.append(f"{epoch.num_repeats} read again")
+    if epoch.dropped.size:
+        findings.append(f"{epoch.dropped.size} read by nobody")
+    if epoch.out_of_range.size:
+        findings.append(f"{epoch.out_of_range.size} out of range")
+    return f"{subject}: {', '.join(findings) or 'each read exactly once'}"
 
 
-def _reading_legend(assignment: Assignment, epoch: EpochAudit, color_by: str, num_shown: int) -> tuple[Key, ...]:
+def _reading_legend(assignment: Assignment, epoch: EpochAudit, color_by: str, num_shown: int) -> list[Key]:
+    """The legend of an assignment, of whose samples that nobody reads so many are shown."""
     keys = []
     if color_by == "position":
         last = max(assignment.size - 1, 0)
@@ -209,6 +259,8 @@ def _reading_legend(assignment: Assignment, epoch: EpochAudit, color_by: str, nu
     if epoch.out_of_range.size:
         keys.append(Key("not in the dataset", PAPER, hatched=True, edge=ALARM))
     if num_shown:
-        some = "" if num_shown == epoch.dropped.size else f" (first {num_shown} of {epoch.dropped.size})"
-        keys.append(Key(f"read by nobody{some}", PAPER, edge=ALARM))
-    return tuple(keys)
+        label = "read by nobody"
+        if num_shown < epoch.dropped.size:
+            label = f"read by nobody (first {num_shown} of {epoch.dropped.size})"
+        keys.append(Key(label, PAPER, edge=ALARM))
+    return keys

@@ -1,11 +1,11 @@
-"""Paints a Drawing on matplotlib Axes, with collections rather than an artist a mark."""
+"""Paints a Drawing on matplotlib Axes, with a few collections rather than an artist for each mark."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from itertools import compress
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -21,26 +21,31 @@ from .palette import FAINT, INK, PAPER, hatch_on
 
 
 def sharpen() -> None:
-    """Have a notebook show figures at twice the size, unless its user chose a format."""
-    shell = ipython.get_ipython() if (ipython := sys.modules.get("IPython")) else None
-    if getattr(shell, "kernel", None):
-        inline = import_module("matplotlib_inline.config").InlineBackend.instance(parent=shell)
-        if inline.figure_formats == {"png"}:
-            inline.figure_formats = {"retina"}
+    """Have a notebook show figures at twice the resolution, unless its user chose a format."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if not getattr(shell, "kernel", None):
+        return
+    inline = import_module("matplotlib_inline.config").InlineBackend.instance(parent=shell)
+    if inline.figure_formats == {"png"}:
+        inline.figure_formats = {"retina"}
 
 
 sharpen()
 _PX_PER_INCH = 96.0
 _POINTS_PER_PX = 72.0 / _PX_PER_INCH
+_NARROW_PX = 4  # rectangles narrower than this have no outline, which would hide them
+_SMALL = 0.6  # of the drawing's width: on smaller Axes, texts are left out that would cover others
 
 
 def to_axes(drawing: Drawing, ax: Axes | None = None) -> Axes:
     """Draw on `ax`, or on a new figure of the drawing's own size, and return the Axes. Never shows."""
     if ax is None:
-        wide, high = (px / _PX_PER_INCH for px in drawing.size_px)
+        width_px, height_px = drawing.size_px
         labels = [key.label for key in drawing.legend]
-        rows = -(-len(labels) // _columns(labels, drawing.size_px[0]))
-        _, ax = plt.subplots(figsize=(wide + 1.0, high + 1.1 + 0.18 * rows), layout="constrained")
+        legend_rows = math.ceil(len(labels) / _columns(labels, width_px))
+        inches = (width_px / _PX_PER_INCH + 1.0, height_px / _PX_PER_INCH + 1.1 + 0.18 * legend_rows)
+        _, ax = plt.subplots(figsize=inches, layout="constrained")
     _paint(drawing, ax)
     _label(drawing, ax)
     return ax
@@ -57,11 +62,11 @@ def _paint(drawing: Drawing, ax: Axes) -> None:
     for lines in drawing.lines:
         _paint_lines(lines, ax)
     for texts in drawing.texts:
-        _paint_texts(texts, ax, _room(texts, drawing, ax))
+        _paint_texts(texts, ax, _texts_with_room(texts, drawing, ax))
 
 
 def as_text(*texts: Text) -> None:
-    """Have matplotlib write what the texts say as `plain` has it: what stands between two $ is no formula."""
+    """Have matplotlib write texts as `plain` returns them: the part between two $ is not a formula."""
     for text in texts:
         text.set(text=plain(text.get_text()), parse_math=False)
 
@@ -72,56 +77,63 @@ def ground(color: str) -> dict[str, Any]:
 
 
 def _paint_rects(rects: Rects, drawing: Drawing, ax: Axes) -> None:
-    x, y, w, h = rects.x, rects.y, rects.width, rects.height
-    outline = np.stack([np.stack(c, axis=-1) for c in ((x, y), (x + w, y), (x + w, y + h), (x, y + h))], axis=1)
-    corners = list(outline)
-    width = np.where(w / drawing.width * drawing.size_px[0] < 4, 0.0, 0.6)  # an outline would hide a narrow one
-    # several faces with a hatch each would take a collection each: hatches go on top, see-through
-    plain = PolyCollection(corners, facecolors=rects.fill, edgecolors=rects.edge, linewidths=width, gid="rects")
-    ax.add_collection(plain).set_clip_on(False)
+    left, top = rects.x, rects.y
+    right, bottom = left + rects.width, top + rects.height
+    # rectangles by corners by x and y
+    corners = list(np.stack([left, top, right, top, right, bottom, left, bottom], axis=-1).reshape(-1, 4, 2))
+    is_narrow = rects.width / drawing.width * drawing.size_px[0] < _NARROW_PX
+    outlines = np.where(is_narrow, 0.0, 0.6)
+    # a collection has one hatch, so that hatched rectangles are painted plain, and then see-through with their hatches
+    filled = PolyCollection(corners, facecolors=rects.fill, edgecolors=rects.edge, linewidths=outlines, gid="rects")
+    ax.add_collection(filled).set_clip_on(False)
     hatched = np.flatnonzero(rects.hatched).tolist()
     for ink in (INK, PAPER):
-        marked = [corners[place] for place in hatched if hatch_on(rects.fill[place]) == ink]
-        if marked:
+        in_this_ink = [corners[place] for place in hatched if hatch_on(rects.fill[place]) == ink]
+        if in_this_ink:
             style: dict[str, Any] = {"facecolors": "none", "edgecolors": ink, "hatch": "///", "linewidths": 0.6}
-            ax.add_collection(PolyCollection(marked, **style, gid="hatched")).set_clip_on(False)
+            ax.add_collection(PolyCollection(in_this_ink, **style, gid="hatched")).set_clip_on(False)
 
 
 def _paint_lines(lines: Lines, ax: Axes) -> None:
-    ends = np.stack([lines.x0, lines.y0, lines.x1, lines.y1], axis=-1).reshape(-1, 2, 2)
+    ends = np.stack([lines.x0, lines.y0, lines.x1, lines.y1], axis=-1).reshape(-1, 2, 2)  # lines by ends by x and y
     width = lines.width_px * _POINTS_PER_PX
     dashes = ["--" if dashed else "-" for dashed in lines.dashed.tolist()]
     if not lines.arrows:
-        style: dict[str, Any] = {"colors": lines.color, "linewidths": width, "linestyles": dashes, "gid": "lines"}
-        ax.add_collection(LineCollection(list(ends), **style))
+        ax.add_collection(
+            LineCollection(list(ends), colors=lines.color, linewidths=width, linestyles=dashes, gid="lines")
+        )
         return
-    style = {"arrowstyle": "-|>,head_length=4,head_width=2", "shrinkA": 0, "shrinkB": 0, "gid": "lines"}
+    style: dict[str, Any] = {"arrowstyle": "-|>,head_length=4,head_width=2", "shrinkA": 0, "shrinkB": 0, "gid": "lines"}
     for ((x0, y0), (x1, y1)), color, dash in zip(ends.tolist(), lines.color, dashes, strict=True):
         ax.add_patch(FancyArrowPatch((x0, y0), (x1, y1), color=color, linestyle=dash, linewidth=width, **style))
 
 
-def _room(texts: Texts, drawing: Drawing, ax: Axes) -> list[bool]:
-    """Which texts with a halo have room on Axes much narrower than the drawing: those that keep clear of others."""
-    wide, high = (px / ax.figure.dpi * _PX_PER_INCH for px in (ax.bbox.width, ax.bbox.height))
-    if not texts.halo or wide > 0.6 * drawing.size_px[0]:
-        return [True] * len(texts.text)
-    places = zip((texts.x / drawing.width * wide).tolist(), (texts.y / drawing.height * high).tolist(), strict=True)
-    kept: list[tuple[float, float]] = []
-    room = []
-    for (x, y), text in zip(places, texts.text, strict=True):
-        room.append(all(abs(x - a) > texts.size_px * (0.8 * len(text) + 1.5) or abs(y - b) > 24 for a, b in kept))
-        kept += [(x, y)] * room[-1]
-    return room
+def _texts_with_room(texts: Texts, drawing: Drawing, ax: Axes) -> list[int]:
+    """The places of the texts to paint: all, except for those with a halo that would cover others on small Axes."""
+    everything = list(range(len(texts.text)))
+    width_px = ax.bbox.width / ax.figure.dpi * _PX_PER_INCH
+    height_px = ax.bbox.height / ax.figure.dpi * _PX_PER_INCH
+    if not texts.halo or width_px > _SMALL * drawing.size_px[0]:
+        return everything
+    x = (texts.x / drawing.width * width_px).tolist()
+    y = (texts.y / drawing.height * height_px).tolist()
+    chosen: list[int] = []
+    for place in everything:
+        needed_px = texts.size_px * (0.8 * len(texts.text[place]) + 1.5)
+        is_clear = all(abs(x[place] - x[other]) > needed_px or abs(y[place] - y[other]) > 24 for other in chosen)
+        if is_clear:
+            chosen.append(place)
+    return chosen
 
 
-def _paint_texts(texts: Texts, ax: Axes, room: list[bool]) -> None:
+def _paint_texts(texts: Texts, ax: Axes, places: list[int]) -> None:
     align = {"middle": "center", "start": "left", "end": "right"}[texts.anchor]
-    grounds: list[Any] = [ground(halo) for halo in texts.halo] or [None] * len(texts.text)
     style: dict[str, Any] = {"ha": align, "va": "center_baseline", "parse_math": False}
     style["size"] = texts.size_px * _POINTS_PER_PX
-    rows = zip(texts.x.tolist(), texts.y.tolist(), texts.text, texts.color, grounds, strict=True)
-    for x, y, text, color, box in compress(rows, room):
-        ax.text(x, y, text, bbox=box, color=color, **style)
+    x, y = texts.x.tolist(), texts.y.tolist()
+    for place in places:
+        box = ground(texts.halo[place]) if texts.halo else None
+        ax.text(x[place], y[place], texts.text[place], bbox=box, color=texts.color[place], **style)
 
 
 def _label(drawing: Drawing, ax: Axes) -> None:
@@ -140,15 +152,17 @@ def _label(drawing: Drawing, ax: Axes) -> None:
 
 
 def keys_below(ax: Axes, keys: Mapping[str, Any], wide_px: float | None = None) -> None:
-    """One legend for the whole figure, below it: what other Axes have put there stays."""
+    """Put one legend below the whole figure. The entries of other Axes stay in it."""
+    figure_px = ax.figure.bbox.width / ax.figure.dpi * _PX_PER_INCH
+    if wide_px is None:
+        wide_px = figure_px
     handles: dict[str, Any] = {}
-    wide = wide_px or ax.figure.bbox.width / ax.figure.dpi * _PX_PER_INCH
     for old in [legend for legend in ax.figure.legends if legend.get_gid() == "keys"]:
         handles |= {text.get_text(): handle for text, handle in zip(old.get_texts(), old.legend_handles, strict=True)}
-        wide = ax.figure.bbox.width / ax.figure.dpi * _PX_PER_INCH
+        wide_px = figure_px
         old.remove()
     handles |= keys
-    columns = _columns(list(handles), wide)
+    columns = _columns(list(handles), wide_px)
     place: dict[str, Any] = {"loc": "outside lower left", "ncols": columns, "fontsize": 8, "frameon": False}
     legend = ax.figure.legend(list(handles.values()), list(handles), **place)
     legend.set_gid("keys")
@@ -157,15 +171,19 @@ def keys_below(ax: Axes, keys: Mapping[str, Any], wide_px: float | None = None) 
 
 def _columns(labels: Sequence[str], wide_px: float) -> int:
     """The most columns that a legend of that width has room for; its entries run down the columns."""
-
-    needed = np.array([40 + 6.0 * len(label) for label in labels])
-    fits = (n for n in range(needed.size, 1, -1) if sum(map(np.max, np.array_split(needed, n))) <= wide_px)
-    return next(fits, 1)
+    needed_px = np.array([40 + 6.0 * len(label) for label in labels])
+    for num_columns in range(needed_px.size, 1, -1):
+        widest_px = [float(column.max()) for column in np.array_split(needed_px, num_columns)]
+        if sum(widest_px) <= wide_px:
+            return num_columns
+    return 1
 
 
 def _handle(key: Key) -> Patch | Line2D:
     if key.line:
         dash: Any = {"solid": "-", "dashed": "--", "none": "none"}[key.line]
         return Line2D([], [], color=key.fill, linestyle=dash, label=key.label)
-    edge = key.edge if key.edge != PAPER else hatch_on(key.fill) if key.hatched else FAINT
+    edge = key.edge
+    if edge == PAPER:
+        edge = hatch_on(key.fill) if key.hatched else FAINT
     return Patch(facecolor=key.fill, edgecolor=edge, hatch="///" if key.hatched else None, label=key.label)

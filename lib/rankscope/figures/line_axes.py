@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from ..common.units import bytes_words
@@ -21,7 +22,12 @@ Floats = NDArray[np.float64]
 
 LABEL_PT = 8.0
 GREY = "#8a8a8a"
-_TICK_STEPS = (1, 2, 5, 10, 20, 50)
+_TICK_STEPS = (1, 2, 5, 10, 20, 50)  # a tick at each power of two, at each second one, …
+
+# as parts of the axes' width, from their left edge: the hair from a line's end, a piece of the line, and its name
+_HAIR = (1, 1.02)
+_PIECE = (1.02, 1.05)
+_NAME = 1.055
 
 
 def line_axes(
@@ -40,13 +46,13 @@ def line_axes(
     grid: str = "y",
     grid_color: str = "#e6e6e6",
 ) -> Axes:
-    """Return the Axes given, or those of a new figure of that size, dressed for lines.
+    """Return `ax`, or the Axes of a new figure of that size, with title, labels, scales, ticks and grid for lines.
 
     With `x`, values that rise, their axis is logarithmic, reaches past them by a factor of `x_margin`, and has ticks at
     powers of two, named by `x_words`. The `grid` is that of axis "x" or "y", of "both", or of none ("").
     """
     if ax is None:
-        ax = plt.subplots(figsize=inches, layout="constrained")[1]
+        _, ax = plt.subplots(figsize=inches, layout="constrained")
     as_text(ax.set_xlabel(x_label), ax.set_ylabel(y_label))
     as_text(ax.set_title(title, loc="left", fontsize=11, fontweight="bold"))
     if x is not None:
@@ -73,18 +79,18 @@ def size_axes(
     y_label: str,
     sizes: Sequence[float] | Floats,
     x_label: str = "size of each rank's buffer",
-    **more: Any,
+    **options: Any,
 ) -> Axes:
-    """Return `line_axes` over the size of a message in bytes; `more` is what that takes."""
-    return line_axes(ax, inches, title, x_label, y_label, x=sizes, most_ticks=8, grid="both", **more)
+    """Return `line_axes` over the size of a message in bytes, with other `options` of that function."""
+    return line_axes(ax, inches, title, x_label, y_label, x=sizes, most_ticks=8, grid="both", **options)
 
 
 def _power_ticks(ax: Axes, x: Sequence[float] | Floats, words: Callable[[float], str], most: int) -> None:
-    """Put ticks at powers of two between the first and the last x: every 1st, 2nd, 5th, …, for at most so many."""
+    """Put ticks at powers of two between the first and the last x: at each, at each second, …, at most so many."""
     powers = np.arange(np.ceil(np.log2(x[0]) - 1e-9), np.floor(np.log2(x[-1]) + 1e-9) + 1)
     every = next(step for step in _TICK_STEPS if powers.size <= most * step)
     shown = 2.0 ** powers[powers % every == 0]
-    ax.set_xticks(shown, [words(one) for one in shown.tolist()])
+    ax.set_xticks(shown, [words(size) for size in shown.tolist()])
     ax.set_xticks([], minor=True)
 
 
@@ -93,16 +99,28 @@ def dash(look: Look) -> Any:
 
 
 def markers(ax: Axes, name: str, look: Look, x: Any, low: Floats, middle: Floats, high: Floats) -> Any:
-    """A marker for each thing measured, with a bar from low to high; returns them."""
-    style: dict[str, Any] = {"color": look.color, "marker": look.marker, "linestyle": "none", "zorder": 3}
-    spread = np.stack([middle - low, high - middle])
-    style |= {"label": f"{name}, measured", "markersize": 6, "elinewidth": 1, "clip_on": False}
-    return ax.errorbar(x, middle, spread, **style)
+    """Draw a marker for each measurement, with a bar from low to high, and return them."""
+    return ax.errorbar(
+        x,
+        middle,
+        np.stack([middle - low, high - middle]),
+        color=look.color,
+        marker=look.marker,
+        linestyle="none",
+        zorder=3,
+        label=f"{name}, measured",
+        markersize=6,
+        elinewidth=1,
+        clip_on=False,
+    )
 
 
 def explain(ax: Axes, kinds: Mapping[str, Mapping[str, Any]]) -> None:
-    """Say below the figure what lines and markers are, by a dark sample of each."""
-    keys_below(ax, {label: Line2D([], [], **{"color": INK, **style}) for label, style in kinds.items()})
+    """Explain below the figure what lines and markers are, by a dark sample of each."""
+    samples: dict[str, Any] = {}
+    for label, style in kinds.items():
+        samples[label] = Line2D([], [], **{"color": INK, **style})
+    keys_below(ax, samples)
 
 
 def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any) -> None:
@@ -111,7 +129,7 @@ def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, floa
 
 
 class _Placer(Artist):
-    """Draws nothing, and is the first to be drawn and measured: places what depends on the limits of the axes."""
+    """Draws nothing. It is drawn and measured first, and then places what depends on the limits of the axes."""
 
     def __init__(self, place: Callable[[], None]) -> None:
         super().__init__()
@@ -126,27 +144,31 @@ class _Placer(Artist):
 
 
 def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
-    """A piece of each line with its name next to the line's end, and a hair to it; no name covers another.
+    """Put a piece of each line with its name next to the line's end, and a hair to it; no name covers another.
 
     They keep their places when the limits or scales of the axes change later.
     """
     style: dict[str, Any] = {"transform": ax.transAxes, "clip_on": False}
     hairs = {name: ax.plot([], [], color=look.color, linewidth=0.7, **style)[0] for name, (_, look) in ends.items()}
+    pieces: dict[str, Line2D] = {}
+    words: dict[str, Text] = {}
     for name, (_, look) in ends.items():
-        ax.plot([], [], color=look.color, linestyle=(0, (2, 1)) if look.dashed else "-", linewidth=1.8, **style)
-        as_text(ax.text(1.055, 0, name, transform=ax.transAxes, va="center", fontsize=LABEL_PT, color=INK))
-    pieces, words = ax.lines[-len(ends) :], ax.texts[-len(ends) :]
+        dashes: Any = (0, (2, 1)) if look.dashed else "-"
+        (pieces[name],) = ax.plot([], [], color=look.color, linestyle=dashes, linewidth=1.8, **style)
+        words[name] = ax.text(_NAME, 0, name, transform=ax.transAxes, va="center", fontsize=LABEL_PT, color=INK)
+        as_text(words[name])
 
     def place() -> None:
-        into, x = ax.transData + ax.transAxes.inverted(), ax.get_xlim()[1]
-        at = {name: float(into.transform((x, y))[1]) for name, (y, _) in ends.items()}  # 0 bottom … 1 top of the axes
-        names = sorted(at, key=lambda name: at[name])
-        tall = 1.3 * LABEL_PT / (ax.bbox.height / ax.figure.dpi * 72)
-        to = dict(zip(names, spread_out([at[name] for name in names], tall), strict=True))
-        for name, piece, word in zip(ends, pieces, words, strict=True):
-            hairs[name].set_data([1, 1.02], [at[name], to[name]])
-            piece.set_data([1.02, 1.05], [to[name]] * 2)
-            word.set_y(to[name])
+        to_axes = ax.transData + ax.transAxes.inverted()
+        _, right = ax.get_xlim()
+        end_of = {name: float(to_axes.transform((right, y))[1]) for name, (y, _) in ends.items()}  # 0 bottom … 1 top
+        upwards = sorted(end_of, key=lambda name: end_of[name])
+        name_height = 1.3 * LABEL_PT / (ax.bbox.height / ax.figure.dpi * 72)
+        name_places = spread_out([end_of[name] for name in upwards], name_height)
+        for name, y in zip(upwards, name_places, strict=True):
+            hairs[name].set_data(_HAIR, (end_of[name], y))
+            pieces[name].set_data(_PIECE, (y, y))
+            words[name].set_y(y)
 
     ax.add_artist(_Placer(place))
     place()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,8 @@ from .axes import as_text
 from .line_axes import GREY, LABEL_PT, Floats, dash, explain, line_axes, markers, name_ends, note, size_axes
 from .palette import CATEGORIES, INK, PAPER, Look, looks
 
-_MARKERS = "o", "s", "^", "D"
+_MARKERS = ("o", "s", "^", "D")
+_STRIP = 1.4  # the height of a queue's strip, in capacities
 
 
 # ---- over any quantity
@@ -31,39 +32,55 @@ def curves(
     ax: Axes | None = None,
     discrete: bool = False,
 ) -> Axes:
-    """Draw ``curves[name] = (predicted, executed)`` over `x`, either of them None where there is none.
+    """Draw ``curves[name] = (predicted, executed)`` over `x`; either of them may be None.
 
-    A prediction is a line, an execution markers of the same hue; of several the name stands at the right end. With
-    `discrete`, a prediction is a short dash at each x, for quantities that do not exist in between. Raises ValueError
-    for more curves than there are hues, for one without either, and for lengths that differ from that of `x`.
+    A prediction is a line, an execution markers of the same hue. If there are several curves, their names stand at the
+    right end. With `discrete`, a prediction is a short dash at each x, for quantities without values in between.
+
+    Raises ValueError for more curves than there are hues, for one without either, and for lengths that differ from that
+    of `x`.
     """
     _check_pairs("curves", curves)
-    if empty := [name for name, pair in curves.items() if pair[0] is None and pair[1] is None]:
-        raise ValueError(f"curves must have a prediction or an execution each, got neither for {empty[0]!r}")
-    places = np.asarray(x)
+    x_values = np.asarray(x)
     for name, pair in curves.items():
-        for values, kind in zip(pair, ("predicted", "executed"), strict=True):
-            if values is not None and np.shape(values) != places.shape:
-                raise ValueError(f"{name}, {kind}: {np.shape(values)} values over x of shape {places.shape}")
+        _check_curve(name, pair, x_values)
     ax = line_axes(ax, (8, 3.6), title, x_label, y_label)
     ends: dict[str, tuple[float, Look]] = {}
     for place, (name, (predicted, executed)) in enumerate(curves.items()):
         look = Look(CATEGORIES[place], place % 2 == 1, _MARKERS[place % len(_MARKERS)])
-        line: dict[str, Any] = {"linestyle": dash(look), "linewidth": 1.6}
-        if discrete:
-            line = {"linestyle": "none", "marker": "_", "markersize": 18, "markeredgewidth": 1.8}
-        dots: dict[str, Any] = {"linestyle": "none", "marker": look.marker, "markersize": 4, "zorder": 3}
-        for values, kind, style in ((predicted, "predicted", line), (executed, "executed", dots)):
-            if values is not None:
-                ax.plot(places, values, color=look.color, label=f"{name}, {kind}", **style)
-                seen = np.asarray(values, dtype=float)
-                ends.setdefault(name, (float(seen[np.isfinite(seen)][-1:].sum()), look))
-    if {kind for pair in curves.values() for kind in (0, 1) if pair[kind] is not None} == {0, 1}:
-        dot = {"marker": "o", "markersize": 4, "linestyle": "none"}
-        explain(ax, {"predicted": {"linewidth": 1.6}, "executed": dot})
+        if predicted is not None:
+            style: dict[str, Any] = {"linestyle": dash(look), "linewidth": 1.6}
+            if discrete:
+                style = {"linestyle": "none", "marker": "_", "markersize": 18, "markeredgewidth": 1.8}
+            ax.plot(x_values, predicted, color=look.color, label=f"{name}, predicted", **style)
+        if executed is not None:
+            style = {"linestyle": "none", "marker": look.marker, "markersize": 4, "zorder": 3}
+            ax.plot(x_values, executed, color=look.color, label=f"{name}, executed", **style)
+        ends[name] = _last_finite(executed if predicted is None else predicted), look
+    has_predicted = any(predicted is not None for predicted, _ in curves.values())
+    has_executed = any(executed is not None for _, executed in curves.values())
+    if has_predicted and has_executed:
+        marker = {"marker": "o", "markersize": 4, "linestyle": "none"}
+        explain(ax, {"predicted": {"linewidth": 1.6}, "executed": marker})
     if len(curves) > 1:
         name_ends(ax, ends)
     return ax
+
+
+def _check_curve(name: str, pair: tuple[ArrayLike | None, ArrayLike | None], x: Floats) -> None:
+    predicted, executed = pair
+    if predicted is None and executed is None:
+        raise ValueError(f"curves must have a prediction or an execution each, got neither for {name!r}")
+    for kind, values in (("predicted", predicted), ("executed", executed)):
+        if values is not None and np.shape(values) != x.shape:
+            raise ValueError(f"{name}, {kind}: {np.shape(values)} values over x of shape {x.shape}")
+
+
+def _last_finite(values: ArrayLike | None) -> float:
+    """The last value that is finite, 0 if none is."""
+    numbers = np.asarray(values, dtype=float)
+    finite = numbers[np.isfinite(numbers)]
+    return float(finite[-1]) if finite.size else 0.0
 
 
 def queue_fill(
@@ -74,8 +91,8 @@ def queue_fill(
 ) -> Axes:
     """Draw how many items wait over time, ``fills[name] = (times_s, number)`` as `pipeline.queue_fill` gives them.
 
-    Each has a strip of its own, the first on top, all as high as the `capacity`, or as the largest number without one.
-    Raises ValueError for more than eight, for lengths that differ, and for a capacity below 0.
+    Each queue has a strip of its own, the first on top, all as high as the `capacity`, or as the largest number if that
+    is None. Raises ValueError for more than eight, for lengths that differ, and for a capacity below 0.
     """
     _check_pairs("fills", fills)
     for name, (times_s, waiting) in fills.items():
@@ -83,23 +100,27 @@ def queue_fill(
             raise ValueError(f"{name}: {np.shape(waiting)} numbers over times of shape {np.shape(times_s)}")
     optional("capacity", capacity, whole, 0)
     most = max(int(np.max(waiting, initial=0)) for _, waiting in fills.values())
-    tall = max(most, capacity or 0, 1)
     finding = f"At most {count_of(most, 'item')} in the queue"
     if capacity is not None:
         finding += f", which holds {capacity}"
-    inches = 8, 0.6 + 1.1 * len(fills)
-    y_limits = -0.05 * tall, 1.4 * tall * len(fills)
+    height = max(most, capacity or 0, 1)  # of a full queue
+    strip = _STRIP * height
+    inches = (8, 0.6 + 1.1 * len(fills))
+    y_limits = (-0.05 * height, strip * len(fills))
     ax = line_axes(ax, inches, title or finding, "time [s]", "items in the queue", y_limits=y_limits, grid="")
     ticks: dict[float, str] = {}
-    for row, ((name, (times_s, waiting)), color) in enumerate(zip(fills.items(), CATEGORIES, strict=False)):
-        ground = 1.4 * tall * (len(fills) - 1 - row)
-        x, height = np.asarray(times_s, dtype=float), ground + np.asarray(waiting, dtype=float)
-        ax.fill_between(x, ground, height, step="post", color=color, linewidth=0, alpha=0.8, label=name)
-        for level, width in ((ground, 0.8), (ground + (capacity or 0), 0.8 * (capacity is not None))):
-            ax.axhline(level, color=GREY, linewidth=width, zorder=0)
-        coords = ("axes fraction", "data"), "offset points"
-        as_text(ax.annotate(name, (0, ground + tall), (0, 3), *coords, fontsize=LABEL_PT))
-        ticks |= {ground: "0", ground + tall: f"{tall}"}
+    for row, (name, (times_s, waiting)) in enumerate(fills.items()):
+        ground = strip * (len(fills) - 1 - row)
+        x = np.asarray(times_s, dtype=float)
+        top = ground + np.asarray(waiting, dtype=float)
+        ax.fill_between(x, ground, top, step="post", color=CATEGORIES[row], linewidth=0, alpha=0.8, label=name)
+        ax.axhline(ground, color=GREY, linewidth=0.8, zorder=0)
+        if capacity is not None:
+            ax.axhline(ground + capacity, color=GREY, linewidth=0.8, zorder=0)
+        coordinates = ("axes fraction", "data")
+        as_text(ax.annotate(name, (0, ground + height), (0, 3), coordinates, "offset points", fontsize=LABEL_PT))
+        ticks[ground] = "0"
+        ticks[ground + height] = f"{height}"
     ax.set_yticks(list(ticks), list(ticks.values()))
     return ax
 
@@ -108,16 +129,17 @@ def _check_pairs(name: str, pairs: Mapping[str, Any]) -> None:
     if not isinstance(pairs, Mapping) or not 0 < len(pairs) <= len(CATEGORIES):
         got = len(pairs) if isinstance(pairs, Mapping) else repr(pairs)
         raise ValueError(f"{name} must number from 1 to {len(CATEGORIES)}, by name, got {got}")
-    for one, pair in pairs.items():
+    for key, pair in pairs.items():
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise ValueError(f"{name}[{one!r}] must be a pair of columns, got {pair!r}")
+            raise ValueError(f"{name}[{key!r}] must be a pair of columns, got {pair!r}")
 
 
 # ---- over sizes
 
 _GROUND = "#ededed"
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
-_SAME = 1e-9  # lines as close as this, in logarithms, are one
+_SAME = 1e-9  # lines as close as this, in logarithms, coincide
+_LABEL_SHARE = 0.07  # of the width of the axes: the room for the size at a change
 
 
 def costs(
@@ -132,52 +154,42 @@ def costs(
     """Draw ``seconds[algorithm]`` over `num_bytes`, both axes logarithmic, each line named at its right end.
 
     Below `bound_s` it is grey. A dot, with its size, marks where another algorithm becomes the fastest. `measured`
-    holds ``(num_bytes, seconds)`` of an algorithm, of shape (sizes,) or (sizes, repeats): markers at the median with a
+    has ``(num_bytes, seconds)`` of an algorithm, of shape (sizes,) or (sizes, repeats): markers at the median with a
     bar from least to most. `half_bytes` marks n½, where latency and bandwidth take the same time.
 
     Raises ValueError for no algorithm, sizes that do not rise from above 0, times that are not above 0, a bound below
     0, and lengths that differ.
     """
-    sizes = np.asarray(num_bytes, dtype=float)
-    rises = sizes.ndim == 1 and sizes.size > 1 and np.isfinite(sizes).all() and (np.diff(sizes, prepend=0.0) > 0).all()
-    if not rises:
-        raise ValueError(f"num_bytes must be at least two sizes that rise from above 0, got {num_bytes!r}")
+    sizes = _sizes(num_bytes)
     if not isinstance(seconds, Mapping) or not seconds:
         raise ValueError(f"seconds must hold the times of at least one algorithm, by name, got {seconds!r}")
-    lines = {name: _times(name, values, sizes) for name, values in seconds.items()}
-    below = None if bound_s is None else _times("bound_s", bound_s, sizes, low=0)
-    points = {}
-    for name, (x, y) in (measured or {}).items():
-        places = np.asarray(x, dtype=float)
-        if places.ndim != 1 or not places.size or not (np.isfinite(places).all() and (places > 0).all()):
-            raise ValueError(f"{name}, measured: sizes must be finite and above 0, got {x!r}")
-        points[name] = places, _times(f"{name}, measured", y, places, most_axes=2).reshape(places.size, -1)
+    lines_s = {name: _times(name, values, sizes) for name, values in seconds.items()}
+    lower_bound_s = None if bound_s is None else _times("bound_s", bound_s, sizes, low=0)
+    points = _points(measured or {})
     optional("half_bytes", half_bytes, number, above=0)
 
-    values = np.concatenate([*lines.values(), *(y.ravel() for _, y in points.values())])
-    scale, unit = next((pair for pair in _UNITS if values.min() >= pair[0]), _UNITS[-1])
-    lowest_y, highest_y = values.min() / scale, values.max() / scale
-    first, changes = lowest(sizes, np.stack(list(lines.values())) / scale)
-    leaders = [list(lines)[place] for place in (first, *(change.leader for change in changes))]
-    finding = f"Fastest, from small to large: {', '.join(leaders)}"
-    if len(leaders) == 1:
-        finding = f"{leaders[0]} is the fastest at every size"
-    y_limits = lowest_y / 2, highest_y * 1.6
+    all_s = np.concatenate([*lines_s.values(), *(times_s.ravel() for _, times_s in points.values())])
+    scale, unit = next((pair for pair in _UNITS if all_s.min() >= pair[0]), _UNITS[-1])
+    lowest_y = all_s.min() / scale
+    highest_y = all_s.max() / scale
+    first, changes = lowest(sizes, np.stack(list(lines_s.values())) / scale)
+    finding = _fastest(list(lines_s), [first, *(change.leader for change in changes)])
+    y_limits = (lowest_y / 2, highest_y * 1.6)
     ax = size_axes(ax, (9, 5), title or finding, f"time [{unit}]", sizes, y_limits=y_limits, log_y=True)
-    if below is not None:
-        ax.fill_between(sizes, np.full(sizes.size, lowest_y / 1e3), below / scale, color=_GROUND, zorder=0)
-        ax.plot(sizes, below / scale, color=GREY, linewidth=1.2, label="lower bound", zorder=1)
-    ends = {}
-    for (name, y), look in zip(lines.items(), looks(lines).values(), strict=True):
-        order = 2 + look.dashed / 2
-        ax.plot(sizes, y / scale, color=look.color, linestyle=dash(look), linewidth=1.8, label=name, zorder=order)
-        ends[name] = float(y[-1]) / scale, look
-    if below is not None:
-        ends["lower bound"] = float(below[-1]) / scale, Look(GREY, False, "")
-    styles = looks([*lines, *points])
-    for name, (x, y) in points.items():
-        low, middle, high = (found(y, axis=1) / scale for found in (np.min, np.median, np.max))
-        markers(ax, name, styles[name], x, low, middle, high)
+    if lower_bound_s is not None:
+        _draw_bound(ax, sizes, lower_bound_s / scale, lowest_y)
+    ends: dict[str, tuple[float, Look]] = {}
+    for (name, times_s), look in zip(lines_s.items(), looks(lines_s).values(), strict=True):
+        y = times_s / scale
+        order = 2 + look.dashed / 2  # a dashed line shows on the one that it coincides with
+        ax.plot(sizes, y, color=look.color, linestyle=dash(look), linewidth=1.8, label=name, zorder=order)
+        ends[name] = float(y[-1]), look
+    if lower_bound_s is not None:
+        ends["lower bound"] = float(lower_bound_s[-1]) / scale, Look(GREY, False, "")
+    styles = looks([*lines_s, *points])
+    for name, (x, times_s) in points.items():
+        middle = np.median(times_s, axis=1) / scale
+        markers(ax, name, styles[name], x, times_s.min(axis=1) / scale, middle, times_s.max(axis=1) / scale)
         ends.setdefault(name, (float(middle[-1]), styles[name]))
     if points:
         explain(ax, {"measured: median, from least to most": {"marker": "o", "linestyle": "none"}})
@@ -189,16 +201,50 @@ def costs(
     return ax
 
 
+def _sizes(num_bytes: ArrayLike) -> Floats:
+    sizes = np.asarray(num_bytes, dtype=float)
+    is_column = sizes.ndim == 1 and sizes.size > 1
+    if not is_column or not np.isfinite(sizes).all() or not (np.diff(sizes, prepend=0.0) > 0).all():
+        raise ValueError(f"num_bytes must be at least two sizes that rise from above 0, got {num_bytes!r}")
+    return sizes
+
+
+def _points(measured: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> dict[str, tuple[Floats, Floats]]:
+    """The sizes measured of each algorithm, and the times, sizes by repeats."""
+    points = {}
+    for name, (num_bytes, seconds) in measured.items():
+        sizes = np.asarray(num_bytes, dtype=float)
+        is_column = sizes.ndim == 1 and sizes.size > 0
+        if not is_column or not np.isfinite(sizes).all() or not (sizes > 0).all():
+            raise ValueError(f"{name}, measured: sizes must be finite and above 0, got {num_bytes!r}")
+        times_s = _times(f"{name}, measured", seconds, sizes, most_axes=2)
+        points[name] = sizes, times_s.reshape(sizes.size, -1)
+    return points
+
+
+def _fastest(names: Sequence[str], leaders: Sequence[int]) -> str:
+    if len(leaders) == 1:
+        return f"{names[leaders[0]]} is the fastest at every size"
+    return f"Fastest, from small to large: {', '.join(names[place] for place in leaders)}"
+
+
+def _draw_bound(ax: Axes, sizes: Floats, bound: Floats, lowest_y: float) -> None:
+    bottom = np.full(sizes.size, lowest_y / 1e3)
+    ax.fill_between(sizes, bottom, bound, color=_GROUND, zorder=0)
+    ax.plot(sizes, bound, color=GREY, linewidth=1.2, label="lower bound", zorder=1)
+
+
 def _draw_changes(ax: Axes, changes: list[Change]) -> None:
     """A dot for each change of the fastest; its size stands below, where the dots leave room."""
-    x, y = [change.x for change in changes], [change.y for change in changes]
+    x = [change.x for change in changes]
+    y = [change.y for change in changes]
     ax.plot(x, y, "o", color=INK, markersize=5, markerfacecolor=PAPER, label="crossover", zorder=4)
-    last = -np.inf
+    last_share = -np.inf
     for change in changes:
-        at = float(ax.transAxes.inverted().transform(ax.transData.transform((change.x, change.y)))[0])
-        if at - last > 0.07:
+        share = float(ax.transAxes.inverted().transform(ax.transData.transform((change.x, change.y)))[0])
+        if share - last_share > _LABEL_SHARE:
             note(ax, bytes_words(change.x), (change.x, change.y), (0, -7), va="top", ha="center")
-            last = at
+            last_share = share
 
 
 def _times(name: str, values: ArrayLike, sizes: Floats, most_axes: int = 1, low: float | None = None) -> Floats:
@@ -206,8 +252,13 @@ def _times(name: str, values: ArrayLike, sizes: Floats, most_axes: int = 1, low:
     times = np.asarray(values, dtype=float)
     if times.shape[:1] != sizes.shape or times.ndim > most_axes or not times.size:
         raise ValueError(f"{name}: {times.shape} values over sizes of shape {sizes.shape}")
-    if not (np.isfinite(times).all() and (times > 0 if low is None else times >= low).all()):
-        allowed = "above 0 on a logarithmic axis" if low is None else f"at least {low}"
+    if low is None:
+        is_allowed = times > 0
+        allowed = "above 0 on a logarithmic axis"
+    else:
+        is_allowed = times >= low
+        allowed = f"at least {low}"
+    if not (np.isfinite(times) & is_allowed).all():
         raise ValueError(f"{name}: times must be finite and {allowed}")
     return times
 
@@ -216,7 +267,7 @@ def _times(name: str, values: ArrayLike, sizes: Floats, most_axes: int = 1, low:
 
 
 class Change(NamedTuple):
-    """From `x` on, where the lines are at `y`, line `leader` is the lowest."""
+    """At `x` and above, line `leader` is the lowest; it is `y` high there."""
 
     x: float
     y: float
@@ -226,29 +277,38 @@ class Change(NamedTuple):
 def lowest(x: Floats, y: Floats) -> tuple[int, list[Change]]:
     """Return the lowest line at the left, and each change of it, for lines that are straight on logarithmic axes.
 
-    `y` has a row a line, all above 0. Of lines that coincide the one that led keeps the lead, else the first has it.
+    `y` has a row for each line, all above 0. Of lines that coincide the one that was the lowest remains so; at the left
+    it is the first of them.
 
     >>> first, changes = lowest(np.array([1.0, 100.0]), np.array([[1.0, 100.0], [10.0, 10.0]]))
     >>> first, [(round(change.x, 9), round(change.y, 9), change.leader) for change in changes]
     (0, [(10.0, 10.0, 1)])
     """
-    across, down = np.log(x), np.log(y)
-    first = leader = int((down[:, 0] <= down[:, 0].min() + _SAME).argmax())
+    log_x = np.log(x)
+    log_y = np.log(y)
+    first = int((log_y[:, 0] <= log_y[:, 0].min() + _SAME).argmax())
+    leader = first
     changes: list[Change] = []
     for place in range(x.size - 1):
-        left, rise = down[:, place], down[:, place + 1] - down[:, place]
+        left = log_y[:, place]
+        rise = log_y[:, place + 1] - left
         for part in _meetings(left, rise):
             height = left + part * rise
-            together = np.flatnonzero(height <= height.min() + _SAME)
-            after = int(together[rise[together].argmin()])
-            if rise[after] < rise[leader] - _SAME:
-                leader, at = after, across[place] + part * (across[place + 1] - across[place])
-                changes.append(Change(float(np.exp(at)), float(np.exp(height[leader])), leader))
+            lowest_lines = np.flatnonzero(height <= height.min() + _SAME)
+            next_leader = int(lowest_lines[rise[lowest_lines].argmin()])  # the one that rises least
+            if rise[next_leader] < rise[leader] - _SAME:
+                leader = next_leader
+                change_x = log_x[place] + part * (log_x[place + 1] - log_x[place])
+                changes.append(Change(float(np.exp(change_x)), float(np.exp(height[leader])), leader))
     return first, changes
 
 
 def _meetings(left: Floats, rise: Floats) -> list[float]:
-    """Where in an interval two lines meet, as parts of it, and its beginning."""
-    with np.errstate(divide="ignore", invalid="ignore"):  # parallel lines
+    """Where two lines meet in an interval, as parts of it, in order, after its beginning.
+
+    Lines start at `left` and reach ``left + rise``.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):  # parallel lines meet nowhere: the part is infinite or nan
         parts = np.subtract.outer(left, left) / -np.subtract.outer(rise, rise)
-    return np.unique([0.0, *parts[(parts > 0) & (parts < 1 - _SAME)]]).tolist()  # type: ignore[no-any-return]
+    inside = parts[(parts > 0) & (parts < 1 - _SAME)]
+    return np.unique([0.0, *inside]).tolist()  # type: ignore[no-any-return]

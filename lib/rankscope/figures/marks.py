@@ -26,9 +26,11 @@ def _flags(values: ArrayLike) -> NDArray[np.bool_]:
 
 
 def plain(text: str) -> str:
-    """Return a text as a picture can have it: printable, though in several lines, and of bounded length."""
+    """Return a text for a picture: of printable characters and line breaks, and of bounded length."""
     shown = printable(text[: _MOST_CHARACTERS + 1], keep="\n")
-    return shown if len(shown) <= _MOST_CHARACTERS else f"{shown[: _MOST_CHARACTERS - 1]}…"
+    if len(shown) > _MOST_CHARACTERS:
+        return f"{shown[: _MOST_CHARACTERS - 1]}…"
+    return shown
 
 
 def _plain_texts(values: Sequence[str] | str) -> Any:
@@ -47,27 +49,27 @@ def _strings(values: Sequence[str] | str) -> Any:
     return values if isinstance(values, str) else tuple(values)
 
 
-def _align(marks: Any, kind: str, columns: str, strings: str) -> None:
-    """Give all columns of new marks the same length: what all share is repeated."""
-    names = columns.split()
-    aligned = np.broadcast_arrays(*(getattr(marks, name) for name in names))
-    for name, column in zip(names, aligned, strict=True):
+def _align(marks: Any, kind: str, columns: Sequence[str], strings: Sequence[str]) -> None:
+    """Give all columns of new marks the same length: a value that all share is repeated."""
+    aligned = np.broadcast_arrays(*(getattr(marks, name) for name in columns))
+    for name, column in zip(columns, aligned, strict=True):
         object.__setattr__(marks, name, column)
     size = aligned[0].size
-    for name in strings.split():
-        given = getattr(marks, name)
-        if isinstance(given, str):
-            object.__setattr__(marks, name, (given,) * size)
-        elif len(given) != size:
-            raise ValueError(f"{size} {kind} need {size} values of {name}, got {len(given)}")
+    for name in strings:
+        values = getattr(marks, name)
+        if isinstance(values, str):
+            object.__setattr__(marks, name, (values,) * size)
+        elif len(values) != size:
+            raise ValueError(f"{size} {kind} need {size} values of {name}, got {len(values)}")
 
 
 @attrs.frozen(eq=False)
 class Rects:
     """Rectangles as columns: left edge, top edge, fill (``#rrggbb``), width, height, hatched or not.
 
-    What all share may be given once. `edge` colours every outline. `joined` says that an SVG may have one shape for all
-    of a fill, which a browser paints sooner where there are hundreds. Raises ValueError for columns of other lengths.
+    A value that all share may be given once. `edge` colours every outline. `joined` says that an SVG may have one shape
+    for all of a fill, which a browser paints faster if there are hundreds. Raises ValueError for columns of other
+    lengths.
     """
 
     x: FloatArray = attrs.field(converter=_column)
@@ -80,14 +82,14 @@ class Rects:
     joined: bool = False
 
     def __attrs_post_init__(self) -> None:
-        _align(self, "rectangles", "x y width height hatched", "fill")
+        _align(self, "rectangles", ("x", "y", "width", "height", "hatched"), ("fill",))
 
 
 @attrs.frozen(eq=False)
 class Texts:
     """Texts at points, a colour each; `halo`, if not empty, has the colour that outlines each, for a hatched ground.
 
-    What all share may be given once. Raises ValueError for columns of other lengths.
+    A value that all share may be given once. Raises ValueError for columns of other lengths.
     """
 
     x: FloatArray = attrs.field(converter=_column)
@@ -99,14 +101,15 @@ class Texts:
     halo: tuple[str, ...] = attrs.field(converter=_strings, default=())
 
     def __attrs_post_init__(self) -> None:
-        _align(self, "texts", "x y", "text color" + " halo" * bool(self.halo))
+        strings = ("text", "color", "halo") if self.halo else ("text", "color")
+        _align(self, "texts", ("x", "y"), strings)
 
 
 @attrs.frozen(eq=False)
 class Lines:
     """Straight lines as columns, a colour each, dashed or not; `arrows` puts a head at the end of each.
 
-    What all share may be given once. Raises ValueError for columns of other lengths.
+    A value that all share may be given once. Raises ValueError for columns of other lengths.
     """
 
     x0: FloatArray = attrs.field(converter=_column)
@@ -120,12 +123,12 @@ class Lines:
     joined: bool = False
 
     def __attrs_post_init__(self) -> None:
-        _align(self, "lines", "x0 y0 x1 y1 dashed", "color")
+        _align(self, "lines", ("x0", "y0", "x1", "y1", "dashed"), ("color",))
 
 
 @attrs.frozen
 class Key:
-    """One entry of a legend: a box, a piece of line where `line` is "solid" or "dashed", no mark where it is "none"."""
+    """One entry of a legend: a box, or a piece of line if `line` is "solid" or "dashed", or no mark if it is "none"."""
 
     label: str = attrs.field(converter=plain)
     fill: str
@@ -136,11 +139,11 @@ class Key:
 
 @attrs.frozen
 class Drawing:
-    """Marks in data units, x to the right and y DOWN (rank 0 on top), and what a reader needs to read them.
+    """Marks in data units, x to the right and y DOWN (rank 0 on top), with title, labels, ticks and legend.
 
-    `width` and `height` are the extent in data units from (0, 0); `size_px` is that of the area they fill. Lines lie
-    on rectangles, texts on both. `rules` are vertical lines from the top down to `rules_to`, the whole height where
-    that is None. Whatever texts hold, it is written as `plain` has it.
+    `width` and `height` are the extent in data units from (0, 0); `size_px` is the size of the area they fill. Lines
+    lie on rectangles, texts on both. `rules` are vertical lines from the top down to `rules_to`, over the whole height
+    if that is None. All texts are written as `plain` returns them.
     """
 
     title: str = attrs.field(converter=plain)
@@ -171,13 +174,15 @@ def numbers_on(
     Without a `color` it is dark or white, whichever stands out more from the fill. On a hatched ground it has a halo of
     the fill's colour, which keeps the hatching off it.
     """
-    keep = np.ones(numbers.size, dtype=bool) if wanted is None else wanted
+    if wanted is None:
+        wanted = np.ones(numbers.size, dtype=bool)
     texts = []
     for hatched in (False, True):
-        places = np.flatnonzero(keep & (rects.hatched == hatched))
+        places = np.flatnonzero(wanted & (rects.hatched == hatched))
         fills = [rects.fill[place] for place in places.tolist()]
         ink = [color or ink_on(fill) for fill in fills]
-        x, y = rects.x[places] + rects.width[places] / 2, rects.y[places] + rects.height[places] / 2
+        x = rects.x[places] + rects.width[places] / 2
+        y = rects.y[places] + rects.height[places] / 2
         words = [str(number) for number in numbers[places].tolist()]
         texts.append(Texts(x, y, words, ink, size_px=size_px, halo=fills if hatched else ()))
     return tuple(texts)
@@ -195,13 +200,14 @@ def shaded(table: FloatArray, scale: float) -> tuple[Rects, tuple[Texts, ...]]:
 
 def frame(rows: ArrayLike, length: ArrayLike, width: float, margin: float = 0.003) -> Rects:
     """Return frames around the horizontal bars of these rows and lengths, for a drawing of that width."""
-    more = margin * width
-    return Rects(-more, np.add(rows, 0.04), INK, width=np.add(length, 2 * more), height=0.92, edge=INK)
+    pad = margin * width
+    return Rects(-pad, np.add(rows, 0.04), INK, width=np.add(length, 2 * pad), height=0.92, edge=INK)
 
 
 def stacked(parts: Mapping[Key, FloatArray], margin: float = 0.14) -> list[Rects]:
     """Return horizontal bars, one below the other: each part looks as its key, and begins where the one before ends."""
-    bars, start = list[Rects](), np.zeros(1)
+    bars: list[Rects] = []
+    start: FloatArray = np.zeros(1)
     for key, length in parts.items():
         y = np.arange(length.size) + margin
         bars.append(Rects(start, y, key.fill, width=length, height=1 - 2 * margin, hatched=key.hatched))
@@ -217,12 +223,15 @@ def whole_ticks(count: int, most: int = 12) -> tuple[tuple[float, str], ...]:
     >>> [label for _, label in whole_ticks(64)]
     ['0', '10', '20', '30', '40', '50', '60']
     """
-    step = next(s for power in range(20) for s in (10**power, 2 * 10**power, 5 * 10**power) if count <= s * most)
+    steps = (factor * 10**power for power in range(20) for factor in (1, 2, 5))
+    step = next(step for step in steps if count <= step * most)
     return tuple((place + 0.5, str(place)) for place in range(0, count, step))
 
 
 def spread_out(places: Sequence[float], least: float) -> list[float]:
-    """Rising places moved as little as it takes to stand at least so far apart, groups about their middle, up to 1.
+    """Return rising places, moved as little as possible so that they are at least this far apart, and at most 1.
+
+    Places that are too close form a group, which keeps its middle.
 
     >>> [round(place, 3) for place in spread_out([0.0, 0.0, 1.0], 0.1)]
     [-0.05, 0.05, 1.0]
@@ -231,11 +240,16 @@ def spread_out(places: Sequence[float], least: float) -> list[float]:
     def middle(group: list[float]) -> float:
         return sum(group) / len(group)
 
+    def overlap(before: list[float], after: list[float]) -> bool:
+        return middle(after) - middle(before) < least / 2 * (len(before) + len(after))
+
     groups: list[list[float]] = []
     for place in places:
         groups.append([place])
-        while len(groups) > 1 and middle(groups[-1]) - middle(groups[-2]) < least / 2 * sum(map(len, groups[-2:])):
+        while len(groups) > 1 and overlap(groups[-2], groups[-1]):
             groups[-2:] = [groups[-2] + groups[-1]]
-    moved = [middle(g) + (place - (len(g) - 1) / 2) * least for g in groups for place in range(len(g))]
-    top = [1 - least * place for place in reversed(range(len(moved)))]
-    return [min(pair) for pair in zip(moved, top, strict=True)]
+    moved = []
+    for group in groups:
+        moved += [middle(group) + (number - (len(group) - 1) / 2) * least for number in range(len(group))]
+    highest = [1 - least * number for number in reversed(range(len(moved)))]
+    return [min(place, high) for place, high in zip(moved, highest, strict=True)]

@@ -1,4 +1,4 @@
-"""One colour-blind-safe palette for the whole collection.
+"""One colour-blind-safe palette for all figures.
 
 Up to eight ranks take the eight colours of Okabe and Ito (2008); more ranks, and quantities, take a ramp of even
 lightness from dark violet to pale yellow, after viridis (Smith and van der Walt, 2015). Differences take two hues that
@@ -17,7 +17,10 @@ from numpy.typing import ArrayLike
 
 CATEGORIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#000000")
 _BLUE, _ORANGE, _GREEN, _PINK, _SKY, _VERMILLION, _YELLOW, _BLACK = CATEGORIES
-INK, PAPER, FAINT, ALARM = "#222222", "#ffffff", "#c9c9c9", "#b00020"
+INK = "#222222"
+PAPER = "#ffffff"
+FAINT = "#c9c9c9"
+ALARM = "#b00020"
 EMPTY = "#ececec"  # a cell with nothing in it
 LEGIBLE = 4.5  # the contrast that WCAG 2 asks of text
 
@@ -27,8 +30,12 @@ _DIVERGING = ("#0b4f8a", "#5a9bd0", "#b9d5ea", "#f1f1f1", "#f7cfa0", "#e08a3c", 
 
 # ---- kinds of work
 
-OTHER, WAITING = "#b0b0b0", "#e2e2e2"
-_BROWN, _NAVY, _PLUM, _LIME = "#8f5a2b", "#283593", "#604860", "#b4e07a"
+OTHER = "#b0b0b0"
+WAITING = "#e2e2e2"
+_BROWN = "#8f5a2b"
+_NAVY = "#283593"
+_PLUM = "#604860"
+_LIME = "#b4e07a"
 HUES = (*CATEGORIES, _BROWN, _NAVY, _PLUM, _LIME)
 _WORK = (  # a hue, the work of one machine that has it, and the communication that has it with hatching
     (_BLUE, "read", "allreduce"),
@@ -45,13 +52,18 @@ _WORK = (  # a hue, the work of one machine that has it, and the communication t
     (OTHER, "start stop", ""),
     (WAITING, "wait blocked", "barrier"),
 )
+
+
+def _work() -> dict[str, tuple[str, bool]]:
+    work: dict[str, tuple[str, bool]] = {}
+    for hue, local, communication in _WORK:
+        work |= dict.fromkeys(local.split(), (hue, False))
+        work |= dict.fromkeys(communication.split(), (hue, True))
+    return work
+
+
 # the hue of each kind of work in every figure, and whether it is hatched; kinds of one meaning share both
-WORK = {
-    kind: (hue, hatched)
-    for hue, *both in _WORK
-    for hatched, kinds in zip((False, True), both, strict=True)
-    for kind in kinds.split()
-}
+WORK = _work()
 
 
 # ---- algorithms and ways to copy
@@ -113,9 +125,9 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     >>> looks(["ring", "mine"])["ring"] == looks(["other", "ring"])["ring"]
     True
     """
-    wanted = list(dict.fromkeys(names))
+    different_names = list(dict.fromkeys(names))
     known: dict[str, Look] = {}
-    for name in wanted:
+    for name in different_names:
         if name in _LOOKS and _LOOKS[name] not in known.values():
             known[name] = _LOOKS[name]
     used = {(look.color, look.dashed) for look in known.values()}
@@ -124,7 +136,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     for marker in _MARKERS[1:]:
         free += [Look(color, dashed, marker) for color, dashed in pairs]
     others = cycle([look for look in free if look not in known.values()])
-    return {name: known[name] if name in known else next(others) for name in wanted}
+    return {name: known[name] if name in known else next(others) for name in different_names}
 
 
 def ramp(fractions: ArrayLike, anchors: tuple[str, ...] = _RAMP) -> tuple[str, ...]:
@@ -186,21 +198,27 @@ def hatch_on(fill: str) -> str:
     return PAPER if ink_on(fill) == PAPER else INK
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(color: str, other: str) -> float:
     """Return the WCAG 2 contrast ratio of two colours, from 1 to 21.
 
     >>> round(contrast("#000000", "#ffffff"))
     21
     """
-    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
+    darker, lighter = sorted((_luminance(color), _luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
 def _luminance(color: str) -> float:
-    shares = (channel / 255 for channel in _channels(color))
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in shares)
+    red, green, blue = (_linear(channel / 255) for channel in _channels(color))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def _channels(color: str) -> tuple[int, ...]:
-    return tuple(int(color[i : i + 2], 16) for i in (1, 3, 5))
+def _linear(share: float) -> float:
+    if share <= 0.04045:
+        return share / 12.92
+    return float(((share + 0.055) / 1.055) ** 2.4)
+
+
+def _channels(color: str) -> tuple[int, int, int]:
+    """Red, green and blue, from 0 to 255."""
+    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 import attrs
 import numpy as np
@@ -14,19 +14,34 @@ from ..collectives.playback import Playback
 from ..collectives.schedule import MOVES, Ints
 from ..common.checks import count_of, number, of_type, several
 from ..common.units import bytes_words, round_ticks, time_unit, time_words, times_in_one_unit
-from .marks import Drawing, Key, Lines, Rects, Texts
+from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts
 from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ink_on, ramp, rank_colors
-from .schedules import _ADDED, _COPIED
+from .schedules import ADDED, COPIED
 
-Floats = NDArray[np.floating[Any]]
+TIME_PX = 480.0  # the width of the area that shows time
+_GAP_PX = 48.0  # between the chunks and that area
+_RIGHT_PX = 24.0  # to the right of it
+_BETWEEN_PX = 24.0  # between two strips
 
-TIME_PX, _GAP_PX, _BETWEEN_PX, _RIGHT_PX = 480.0, 48.0, 24.0, 24.0
-_NAME, _CAPTION, _READ, CHUNKS, _HEAD = 8.0, 25.0, 43.0, 57.0, 66.0  # lines of text, from the top of a strip
-_CELL_PX, _ROWS_PX = 44.0, {1: 300.0, 2: 240.0}
-_GRID_PX, _ROW_PX = (256.0, 290.0), (9.0, 38.0)  # the least and the most
-_PALE, _QUIET = "#d4d4d4", "#5f5f5f"  # what is still to come; words that say how to read it
-_COLORS = {True: _ADDED, False: _COPIED}  # of messages that are added, and that replace
-_MOST_SHOWN = 2
+# where the lines of text stand, from the top of a strip, and where the rows of the ranks begin
+_NAME_PX = 8.0
+_CAPTION_PX = 25.0
+_READ_PX = 43.0
+CHUNKS_PX = 57.0
+_HEAD_PX = 66.0
+_BARS_HEAD_PX = 26.0  # between the rows of the ranks and the bars below them
+_LEGEND_OF_BARS_PX = 9.0  # the text above the bars is so far above them
+
+_CELL_PX = 44.0  # the width of a chunk, as far as `_GRID_PX` allows
+_ROWS_PX = {1: 300.0, 2: 240.0}  # the height of all rows of a strip, by the number of strips
+_GRID_PX = (256.0, 290.0)  # the width of a rank's buffer, at least and at most
+_ROW_PX = (9.0, 38.0)  # the height of a row, at least and at most
+_NUMBERED_ROW_PX = 12  # rows of at least this height each have the number of their rank
+_NUMBERED_BAR_PX = 10  # and bars of at least this height
+
+_PALE = "#d4d4d4"  # lines and bars of what is still to come
+_QUIET = "#5f5f5f"  # text that says how to read the picture
+_MOST_SHOWN = 2  # collectives
 
 
 def shades_of(num_ranks: int) -> tuple[str, ...]:
@@ -34,11 +49,28 @@ def shades_of(num_ranks: int) -> tuple[str, ...]:
     return (EMPTY, *ramp(np.arange(num_ranks) / max(1, num_ranks - 1)))
 
 
+class ChunkBoxes(NamedTuple):
+    """The left and the top edge of each chunk, and the width and the height of all."""
+
+    left: FloatArray
+    top: FloatArray
+    width: float
+    height: float
+
+
+class Captions(NamedTuple):
+    """The sentences of a strip: what happens, how many chunks are finished, and when all of them were."""
+
+    happening: str
+    progress: str
+    finished: str  # empty until then, and where there is no room
+
+
 @attrs.frozen(eq=False)
 class Strip:
-    """One collective in the picture: its chunks to the left, its messages and who is busy to the right, in pixels from
-    `top`. `horizon_s` is the time at the right edge, `grid_px` the width of a rank's buffer, and `rows_px` the height
-    of all rows where there are many."""
+    """One collective in the picture: its chunks to the left, its messages and the busy ranks to the right, in pixels
+    from `top`. `horizon_s` is the time at the right edge, `grid_px` the width of a rank's buffer, and `rows_px` the
+    height of all rows if there are many."""
 
     play: Playback
     top: float
@@ -56,7 +88,7 @@ class Strip:
 
     @property
     def bar_px(self) -> float:
-        """The height of a rank that is busy."""
+        """The height of the bar of a rank that is busy."""
         return max(6.0, min(16.0, 0.5 * self.row_px))
 
     @property
@@ -66,7 +98,7 @@ class Strip:
     @property
     def busy(self) -> float:
         """Where the bars begin."""
-        return self.top + _HEAD + self.ranks * self.row_px + 26.0
+        return self.top + _HEAD_PX + self.ranks * self.row_px + _BARS_HEAD_PX
 
     @property
     def bottom(self) -> float:
@@ -77,62 +109,74 @@ class Strip:
         """Where time begins."""
         return self.grid_px + _GAP_PX
 
-    def x(self, time_s: Floats | float) -> Floats:
+    def x(self, time_s: FloatArray | float) -> FloatArray:
         return np.asarray(self.left + np.asarray(time_s) / self.horizon_s * TIME_PX)
 
-    def y(self, rank: Ints) -> Floats:
+    def y(self, rank: Ints) -> FloatArray:
         """The middle of a rank's row."""
-        return np.asarray(self.top + _HEAD + (rank + 0.5) * self.row_px)
+        return np.asarray(self.top + _HEAD_PX + (rank + 0.5) * self.row_px)
 
     # ---- chunks
 
     @cached_property
     def places(self) -> tuple[Ints, Ints]:
         """The rank and the number of each chunk."""
-        rank, chunk = (places.ravel() for places in np.indices((self.ranks, self.play.schedule.num_chunks)))
-        return rank, chunk
+        rank, chunk = np.indices((self.ranks, self.play.schedule.num_chunks))
+        return rank.ravel(), chunk.ravel()
 
     @cached_property
-    def boxes(self) -> tuple[Floats, Floats, float, float]:
-        """Left and top of each chunk, and the width and the height of all."""
-        pad, high = min(2.5, 0.12 * self.cell_px), 0.76 * self.row_px
+    def boxes(self) -> ChunkBoxes:
+        pad_px = min(2.5, 0.12 * self.cell_px)
+        height = 0.76 * self.row_px
         rank, chunk = self.places
-        return chunk * self.cell_px + pad, self.y(rank) - high / 2, self.cell_px - 2 * pad, high
+        left = chunk * self.cell_px + pad_px
+        return ChunkBoxes(left, self.y(rank) - height / 2, self.cell_px - 2 * pad_px, height)
 
     def looks(self, shares: Ints, chunk: Ints) -> tuple[list[str], list[str]]:
-        """The colour of each chunk, and what is written on it: how many shares, or the rank that it comes from."""
-        schedule = self.play.schedule
-        if schedule.collective in MOVES:
-            of_rank, origin = rank_colors(self.ranks), schedule.origins()
-            pairs = list(zip(shares.tolist(), origin[chunk].tolist(), strict=True))
-            fill = [of_rank[rank] if held else EMPTY for held, rank in pairs]
-            words = [str(rank) if held else "" for held, rank in pairs]
+        """The colour of each chunk, and the text on it: how many shares it has, or the rank that it comes from."""
+        if self.play.schedule.collective in MOVES:
+            fill, words = self._looks_by_origin(shares, chunk)
         else:
             shades = shades_of(self.ranks)
             fill = [shades[count] for count in shares.tolist()]
             words = [str(count) if count else "" for count in shares.tolist()]
-        roomy = self.cell_px >= 7.0 * len(str(self.ranks)) + 4 and self.row_px >= 13
-        return fill, words if roomy else [""] * len(words)
+        is_legible = self.cell_px >= 7.0 * len(str(self.ranks)) + 4 and self.row_px >= 13
+        if not is_legible:
+            words = [""] * len(words)
+        return fill, words
+
+    def _looks_by_origin(self, shares: Ints, chunk: Ints) -> tuple[list[str], list[str]]:
+        color_of_rank = rank_colors(self.ranks)
+        origins = self.play.schedule.origins()[chunk]
+        fill, words = [], []
+        for count, rank in zip(shares.tolist(), origins.tolist(), strict=True):
+            fill.append(color_of_rank[rank] if count else EMPTY)
+            words.append(str(rank) if count else "")
+        return fill, words
 
     def cells(self, at_s: float) -> list[Rects]:
-        """Frames round the chunks that are results, where some are not, and the chunks of all ranks."""
-        x, y, w, h = self.boxes
+        """The chunks of all ranks, and below them frames around those that are results, if some chunks never are."""
+        left, top, width, height = self.boxes
         fill, _ = self.looks(self.play.held(at_s).ravel(), self.places[1])
-        framed = self.play.finished(at_s).ravel() & (not self.play.schedule.wanted().all())
-        edge = Rects(x[framed] - 2, y[framed] - 2, INK, width=w + 4, height=h + 4, edge=INK)
-        return [edge, Rects(x, y, fill, width=w, height=h, joined=True)]
+        framed = np.zeros(left.size, dtype=bool)
+        if not self.play.schedule.wanted().all():
+            framed = self.play.finished(at_s).ravel()
+        frames = Rects(left[framed] - 2, top[framed] - 2, INK, width=width + 4, height=height + 4, edge=INK)
+        return [frames, Rects(left, top, fill, width=width, height=height, joined=True)]
 
     def numbers(self, at_s: float) -> Texts:
-        """What is written on the chunks that nothing passes over."""
-        play, (x, y, w, h) = self.play, self.boxes
+        """The texts on the chunks that no message passes over."""
+        play = self.play
+        left, top, width, height = self.boxes
         fill, words = self.looks(play.held(at_s).ravel(), self.places[1])
-        rows = np.flatnonzero(np.isin(play.message, play.on_the_way(at_s)))
-        rank = (self.height(at_s)[play.message[rows]] - self.y(np.array(0))) / self.row_px
-        for row in (np.floor(rank), np.ceil(rank)):  # those that it lies on
-            covered = row * play.schedule.num_chunks + play.chunk[rows]
-            for place in covered[abs(rank - row) < 0.55].astype(int).tolist():
-                words[place] = ""
-        return _written(x + w / 2, y + h / 2, words, fill, self.number_px)
+        moving = np.flatnonzero(np.isin(play.message, play.on_the_way(at_s)))
+        rank = (self.height(at_s)[play.message[moving]] - self.y(np.array(0))) / self.row_px  # between two rows
+        for row in (np.floor(rank), np.ceil(rank)):
+            place = row * play.schedule.num_chunks + play.chunk[moving]
+            is_covered = abs(rank - row) < 0.55
+            for covered in place[is_covered].astype(int).tolist():
+                words[covered] = ""
+        return _texts_on(left + width / 2, top + height / 2, words, fill, self.number_px)
 
     @property
     def number_px(self) -> float:
@@ -143,158 +187,236 @@ class Strip:
 
     @property
     def packet_px(self) -> tuple[float, float]:
+        """The width and the height of a chunk on its way."""
         return 0.66 * self.cell_px, 0.54 * self.row_px
 
     @cached_property
-    def aside(self) -> Floats:
-        """How far from the left of its cell each chunk of a message travels, in pixels: in the middle, and where two
-        ranks exchange one chunk, to the left on the way up and to the right on the way down."""
-        play, (wide, _) = self.play, self.packet_px
+    def packet_left(self) -> FloatArray:
+        """How far from the left of its cell each chunk of a message travels, in pixels.
+
+        It is in the middle. Where two ranks exchange a chunk, it is to the left on the way up, and to the right on the
+        way down.
+        """
+        play = self.play
+        width, _ = self.packet_px
         src, dst = play.src[play.message], play.dst[play.message]
-        place = np.stack([play.step[play.message], np.minimum(src, dst), np.maximum(src, dst), play.chunk])
-        _, which, often = np.unique(place, axis=1, return_inverse=True, return_counts=True)
-        way = np.where(often[which.ravel()] > 1, np.where(dst > src, 0.96, 0.04), 0.5)
-        return np.asarray(way * (self.cell_px - wide))
+        exchange = np.stack([play.step[play.message], np.minimum(src, dst), np.maximum(src, dst), play.chunk])
+        _, group, num_in_group = np.unique(exchange, axis=1, return_inverse=True, return_counts=True)
+        side = np.where(dst > src, 0.96, 0.04)
+        share = np.where(num_in_group[group.ravel()] > 1, side, 0.5)
+        return np.asarray(share * (self.cell_px - width))
 
-    def progress(self, at_s: float) -> Floats:
-        """What share of its way each message has behind it."""
-        takes = np.maximum(self.play.end_s - self.play.start_s, 1e-300)
-        return np.asarray(np.clip((at_s - self.play.start_s) / takes, 0.0, 1.0))
+    def progress(self, at_s: float) -> FloatArray:
+        """The share of its way that each message has behind it."""
+        takes_s = np.maximum(self.play.end_s - self.play.start_s, 1e-300)
+        return np.asarray(np.clip((at_s - self.play.start_s) / takes_s, 0.0, 1.0))
 
-    def height(self, at_s: float) -> Floats:
+    def height(self, at_s: float) -> FloatArray:
         """How far down each message is."""
         y0, y1 = self.y(self.play.src), self.y(self.play.dst)
         return np.asarray(y0 + self.progress(at_s) * (y1 - y0))
 
-    def packets(self, rows: Ints, y: Floats) -> tuple[list[Rects], Texts]:
-        """Chunks on their way between the rows of the grid, at these heights, and what is written on them."""
-        play, (w, h) = self.play, self.packet_px
-        left, edge = play.chunk[rows] * self.cell_px + self.aside[rows], min(2.5, 0.1 * self.cell_px)
+    def packets(self, rows: Ints, y: FloatArray) -> tuple[list[Rects], Texts]:
+        """Chunks on their way between the rows of the grid, at these heights, and the texts on them."""
+        play = self.play
+        width, height = self.packet_px
+        left = play.chunk[rows] * self.cell_px + self.packet_left[rows]
+        edge = min(2.5, 0.1 * self.cell_px)
         fill, words = self.looks(play.carries[rows], play.chunk[rows])
         color = self.colors[play.message[rows]].tolist()
-        frame = Rects(left - edge, y - h / 2 - edge, color, width=w + 2 * edge, height=h + 2 * edge)
-        box = Rects(left, y - h / 2, fill, width=w, height=h, edge="none")
-        return [frame, box], _written(left + w / 2, y, words, fill, min(10.0, self.number_px))
+        frame = Rects(left - edge, y - height / 2 - edge, color, width=width + 2 * edge, height=height + 2 * edge)
+        box = Rects(left, y - height / 2, fill, width=width, height=height, edge="none")
+        return [frame, box], _texts_on(left + width / 2, y, words, fill, min(10.0, self.number_px))
 
     def marks(self, messages: Ints, at_s: float) -> Rects:
         """Where messages are on their lines."""
         x = self.x(np.clip(at_s, self.play.start_s[messages], self.play.end_s[messages]))
-        y, color = self.height(at_s)[messages], self.colors[messages].tolist()
-        return Rects(x - 4, y - 4, color, width=8, height=8)
+        y = self.height(at_s)[messages]
+        return Rects(x - 4, y - 4, self.colors[messages].tolist(), width=8, height=8)
 
     # ---- what time reveals
 
     @cached_property
     def colors(self) -> NDArray[np.str_]:
-        return np.where(self.play.reduce, _COLORS[True], _COLORS[False])
+        """The colour of each message."""
+        return np.where(self.play.reduce, ADDED, COPIED)
 
     def lines(self, at_s: float) -> tuple[Lines, Lines]:
-        """Each message from its sender to its receiver: what is not over, in grey, and what has happened."""
-        play, share = self.play, self.progress(at_s)
-        x0, x1, y0, y1 = self.x(play.start_s), self.x(play.end_s), self.y(play.src), self.y(play.dst)
-        x, y = x0 + share * (x1 - x0), y0 + share * (y1 - y0)
-        ahead, behind, dashed = share < 1, share > 0, ~play.reduce
-        pale = Lines(x0[ahead], y0[ahead], x1[ahead], y1[ahead], _PALE, dashed=dashed[ahead], joined=True)
-        color = self.colors[behind].tolist()
-        look: dict[str, Any] = {"dashed": dashed[behind], "width_px": 1.8, "joined": True}
-        return pale, Lines(x0[behind], y0[behind], x[behind], y[behind], color, **look)
+        """Each message from its sender to its receiver: grey lines for what is to come, and lines for the past."""
+        play = self.play
+        x0, x1 = self.x(play.start_s), self.x(play.end_s)
+        y0, y1 = self.y(play.src), self.y(play.dst)
+        share = self.progress(at_s)
+        x = x0 + share * (x1 - x0)
+        y = y0 + share * (y1 - y0)
+        dashed = ~play.reduce
+        ahead = share < 1
+        to_come = Lines(x0[ahead], y0[ahead], x1[ahead], y1[ahead], _PALE, dashed=dashed[ahead], joined=True)
+        begun = share > 0
+        past = Lines(
+            x0[begun],
+            y0[begun],
+            x[begun],
+            y[begun],
+            self.colors[begun].tolist(),
+            dashed=dashed[begun],
+            width_px=1.8,
+            joined=True,
+        )
+        return to_come, past
 
     def bars(self, at_s: float) -> tuple[Rects, Rects]:
-        """Who sends (upper half), and receives and adds (lower half): what is not over, in grey, and what is."""
-        play, half = self.play, 0.42 * self.bar_px
-        start, stop = np.r_[play.start_s, play.start_s], np.r_[play.end_s, play.done_s]
+        """When ranks send (upper half), and receive and add (lower half): grey bars for what is to come, and the past.
+
+        Columns have first the sending of each message, then its receiving.
+        """
+        play = self.play
+        height = 0.42 * self.bar_px
+        start_s = np.r_[play.start_s, play.start_s]
+        stop_s = np.r_[play.end_s, play.done_s]
+        fill = np.r_[self.colors, self.colors]
         y = self.busy + np.r_[play.src, play.dst] * self.bar_px
         y = y + np.repeat([0.04 * self.bar_px, 0.5 * self.bar_px], play.src.size)
-        now, fill = np.clip(at_s, start, stop), np.r_[self.colors, self.colors]
-        ahead, behind = stop > now, now > start
-        x0, x, x1 = self.x(start), self.x(now), self.x(stop)
-        pale = Rects(x0[ahead], y[ahead], _PALE, (x1 - x0)[ahead], half, joined=True)
-        return pale, Rects(x0[behind], y[behind], fill[behind].tolist(), (x - x0)[behind], half, joined=True)
+        now_s = np.clip(at_s, start_s, stop_s)
+        x0, x, x1 = self.x(start_s), self.x(now_s), self.x(stop_s)
+        ahead = stop_s > now_s
+        to_come = Rects(x0[ahead], y[ahead], _PALE, (x1 - x0)[ahead], height, joined=True)
+        begun = now_s > start_s
+        past = Rects(x0[begun], y[begun], fill[begun].tolist(), (x - x0)[begun], height, joined=True)
+        return to_come, past
 
-    # ---- what is said
+    # ---- what stands still
 
     @property
     def rails(self) -> Lines:
         """A thin line for each rank, on which its messages begin and end, and a darker one between nodes."""
-        y, edge = self.y(np.arange(self.ranks)), self.play.gpus_per_node
-        between = self.top + _HEAD + np.arange(edge, self.ranks if edge > 1 else 0, edge) * self.row_px
-        left, y = np.r_[y * 0 + self.left, between * 0], np.r_[y, between]
-        colors = [FAINT] * self.ranks + [_QUIET] * between.size
+        y_of_ranks = self.y(np.arange(self.ranks))
+        gpus_per_node = self.play.gpus_per_node
+        first_of_nodes = np.arange(0)
+        if gpus_per_node > 1:
+            first_of_nodes = np.arange(gpus_per_node, self.ranks, gpus_per_node)
+        y_between_nodes = self.top + _HEAD_PX + first_of_nodes * self.row_px
+        # zeros for the lines between nodes: those go through the chunks, too
+        left = np.r_[np.full(self.ranks, self.left), np.zeros(first_of_nodes.size)]
+        y = np.r_[y_of_ranks, y_between_nodes]
+        colors = [FAINT] * self.ranks + [_QUIET] * first_of_nodes.size
         return Lines(left, y, self.left + TIME_PX, y, colors, width_px=0.8)
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
         """The numbers of the ranks, as many as there is room for."""
-        some = np.arange(0, self.ranks, 1 if self.row_px >= 12 else 2)
-        return list(zip(self.y(some).tolist(), map(str, some.tolist()), strict=True))
+        every = 1 if self.row_px >= _NUMBERED_ROW_PX else 2
+        ranks = np.arange(0, self.ranks, every)
+        return [(y, str(rank)) for y, rank in zip(self.y(ranks).tolist(), ranks.tolist(), strict=True)]
 
     @property
     def fixed(self) -> list[Texts]:
-        """What stands still: the name, how to read it, and the numbers of chunks and ranks."""
-        ranks, schedule = np.arange(self.ranks), self.play.schedule
+        """The texts that stand still: the name, how to read the picture, and the numbers of chunks and ranks."""
+        return [self._name(), self._explanations(), self._numbers_of_chunks(), *self._numbers_of_ranks()]
+
+    def _name(self) -> Texts:
+        schedule = self.play.schedule
         size = bytes_words(self.play.num_bytes)
         name = f"{schedule.algorithm} {schedule.collective} of {size} on {count_of(self.ranks, 'rank')}"
-        number = "rank it comes from" if schedule.collective in MOVES else "ranks summed in"
-        heads = (
+        return _line(0.0, self.top + _NAME_PX, name, 13.0)
+
+    def _explanations(self) -> Texts:
+        number = "rank it comes from" if self.play.schedule.collective in MOVES else "ranks summed in"
+        words = (
             f"each rank's chunks; number: {number}",
             "messages, from sender to receiver",
             "busy ranks: upper half sends, lower half receives and adds",
         )
-        places = (0.0, self.left, self.left), (self.top + _READ, self.top + _READ, self.busy - 9.0)
-        found = [_line(0.0, self.top + _NAME, name, 13.0), Texts(*places, heads, _QUIET, 10.0, "start")]
-        shown = np.arange(0, schedule.num_chunks, max(1, int(np.ceil(20.0 / self.cell_px))))
-        words = tuple(map(str, shown.tolist()))
-        found.append(Texts((shown + 0.5) * self.cell_px, self.top + CHUNKS, words, _QUIET, 10.0))
-        rows = [self.y(ranks)] * (self.row_px >= 12) + [self.busy + (ranks + 0.5) * self.bar_px] * (self.bar_px >= 10)
-        return found + [Texts(self.left - 8.0, y, [str(r) for r in ranks], INK, 10.0, "end") for y in rows]
+        x = (0.0, self.left, self.left)
+        y = (self.top + _READ_PX, self.top + _READ_PX, self.busy - _LEGEND_OF_BARS_PX)
+        return Texts(x, y, words, _QUIET, 10.0, "start")
 
-    def said(self, at_s: float) -> tuple[str, str, str]:
-        """What happens at this time, how much is finished, and when all was, where there is room for it."""
+    def _numbers_of_chunks(self) -> Texts:
+        every = max(1, int(np.ceil(20.0 / self.cell_px)))
+        chunks = np.arange(0, self.play.schedule.num_chunks, every)
+        words = [str(chunk) for chunk in chunks.tolist()]
+        return Texts((chunks + 0.5) * self.cell_px, self.top + CHUNKS_PX, words, _QUIET, 10.0)
+
+    def _numbers_of_ranks(self) -> list[Texts]:
+        """The numbers at the rows and at the bars, each if these are tall enough."""
+        ranks = np.arange(self.ranks)
+        columns = []
+        if self.row_px >= _NUMBERED_ROW_PX:
+            columns.append(self.y(ranks))
+        if self.bar_px >= _NUMBERED_BAR_PX:
+            columns.append(self.busy + (ranks + 0.5) * self.bar_px)
+        words = [str(rank) for rank in ranks]
+        return [Texts(self.left - 8.0, y, words, INK, 10.0, "end") for y in columns]
+
+    # ---- captions
+
+    def captions(self, at_s: float) -> Captions:
+        """Return the sentences at this time."""
         play = self.play
-        finish, _ = times_in_one_unit(play.finish_s, self.horizon_s)  # as the title has it
-        after = f"finished after {finish}"
-        count = f"{int(play.finished(at_s).sum())} of {int(play.schedule.wanted().sum())} chunks finished"
+        num_finished = int(play.finished(at_s).sum())
+        count = f"{num_finished} of {int(play.schedule.wanted().sum())} chunks finished"
         if at_s < play.finish_s:
-            return self._happening(at_s), count, ""
-        roomy = play.src.size and self._finish_x + 8.0 * len(after) <= self.left + TIME_PX
-        return f"F{after[1:]}: {_promise(play)}", count, after if roomy else ""
+            return Captions(self._happening(at_s), count, "")
+        finish, _ = times_in_one_unit(play.finish_s, self.horizon_s)  # in the unit of the title
+        finished = f"finished after {finish}"
+        happening = f"Finished after {finish}: {_result(play)}"
+        has_room = self._finish_x + 8.0 * len(finished) <= self.left + TIME_PX
+        if not play.src.size or not has_room:
+            finished = ""
+        return Captions(happening, count, finished)
 
     @property
     def _finish_x(self) -> float:
         return float(self.x(self.play.finish_s)) + 8.0
 
-    def lettering(self) -> tuple[Texts, Texts, Texts]:
-        """Where the three of `said` stand, as texts without words."""
-        middle = (self.busy + self.bottom) / 2
-        count = _line(0.0, self.busy - 9.0, "")
-        return _line(0.0, self.top + _CAPTION, ""), count, _line(self._finish_x, middle, "", 12.0, (PAPER,))
+    def caption_places(self) -> tuple[Texts, Texts, Texts]:
+        """Where the three `captions` stand, as texts without words."""
+        happening = _line(0.0, self.top + _CAPTION_PX, "")
+        count = _line(0.0, self.busy - _LEGEND_OF_BARS_PX, "")
+        finished = _line(self._finish_x, (self.busy + self.bottom) / 2, "", 12.0, (PAPER,))
+        return happening, count, finished
 
     def done(self, at_s: float) -> Rects:
         """How much is finished, as a bar over its ground."""
         share = self.play.finished(at_s).sum() / max(1, self.play.schedule.wanted().sum())
-        fill = (EMPTY, _QUIET if self.play.schedule.collective in MOVES else shades_of(self.ranks)[-1])
-        return Rects(0.0, self.busy + 2, fill, width=(self.grid_px, share * self.grid_px), height=8.0, edge="none")
+        color = _QUIET if self.play.schedule.collective in MOVES else shades_of(self.ranks)[-1]
+        width = (self.grid_px, share * self.grid_px)
+        return Rects(0.0, self.busy + 2, (EMPTY, color), width=width, height=8.0, edge="none")
 
     def _happening(self, at_s: float) -> str:
-        play, flying = self.play, self.play.on_the_way(at_s)
+        """Which step is under way, who sends, and what the receivers do."""
+        play = self.play
+        flying = play.on_the_way(at_s)
         if not flying.size:
             return ""
-        first, last = int(play.step[flying].min()) + 1, int(play.step[flying].max()) + 1
-        which = f"Step {first}" if first == last else f"Steps {first}–{last}"
-        senders = np.unique(play.src[flying]).size
-        who = f"{senders} of {self.ranks} ranks send" if senders > 1 else "1 rank sends"
-        who = "each rank sends" if senders == self.ranks else who
+        first = int(play.step[flying].min()) + 1
+        last = int(play.step[flying].max()) + 1
+        steps = f"Step {first}" if first == last else f"Steps {first}–{last}"
         chunks = np.bincount(play.message, minlength=play.src.size)[flying]
         most = int(chunks.max())
-        what = count_of(most, "chunk") if most == chunks.min() else f"up to {count_of(most, 'chunk')}"
-        how = {True: "the receiver adds {} to its own", False: "the receiver keeps a copy"}
-        kinds = [how[kind].format("it" if most == 1 else "them") for kind in set(play.reduce[flying].tolist())]
-        return f"{which} of {play.schedule.num_steps}: {who} {what}" + (f", {kinds[0]}" if len(kinds) == 1 else "")
+        sent = count_of(most, "chunk")
+        if most > chunks.min():
+            sent = f"up to {sent}"
+        sentence = f"{steps} of {play.schedule.num_steps}: {self._senders(flying)} {sent}"
+        if play.reduce[flying].all():
+            return f"{sentence}, the receiver adds {'it' if most == 1 else 'them'} to its own"
+        if not play.reduce[flying].any():
+            return f"{sentence}, the receiver keeps a copy"
+        return sentence
+
+    def _senders(self, messages: Ints) -> str:
+        num_senders = np.unique(self.play.src[messages]).size
+        if num_senders == self.ranks:
+            return "each rank sends"
+        if num_senders == 1:
+            return "1 rank sends"
+        return f"{num_senders} of {self.ranks} ranks send"
 
 
-def _promise(play: Playback) -> str:
+def _result(play: Playback) -> str:
     """What a collective leaves behind."""
-    root, ranks = play.schedule.root, play.schedule.num_ranks
+    root = play.schedule.root
+    ranks = play.schedule.num_ranks
     return {
         "allreduce": f"every rank has the sum of all {ranks}",
         "reduce": f"rank {root} has the sum of all {ranks}",
@@ -311,9 +433,12 @@ def _line(x: float, y: float, text: str, size_px: float = 11.0, halo: tuple[str,
     return Texts([x], [y], [text], INK, size_px, "start", halo)
 
 
-def _written(x: Floats, y: Floats, words: Sequence[str], fill: Sequence[str], size_px: float) -> Texts:
-    shown = [place for place, word in enumerate(words) if word]
-    return Texts(x[shown], y[shown], [words[one] for one in shown], [ink_on(fill[one]) for one in shown], size_px)
+def _texts_on(x: FloatArray, y: FloatArray, words: Sequence[str], fill: Sequence[str], size_px: float) -> Texts:
+    """The words that are not empty, each legible on its fill."""
+    places = [place for place, word in enumerate(words) if word]
+    shown = [words[place] for place in places]
+    ink = [ink_on(fill[place]) for place in places]
+    return Texts(x[places], y[places], shown, ink, size_px)
 
 
 # ---- one moment
@@ -326,41 +451,55 @@ def strips(plays: Sequence[Playback]) -> list[Strip]:
         raise ValueError(f"plays must be one or two, got {len(plays)}")
     horizon_s = max(play.finish_s for play in plays) or 1.0
     grid_px = float(np.clip(_CELL_PX * max(play.schedule.num_chunks for play in plays), *_GRID_PX))
-    found: list[Strip] = []
+    laid: list[Strip] = []
+    top = 0.0
     for play in plays:
-        top = found[-1].bottom + _BETWEEN_PX if found else 0.0
-        found.append(Strip(play, top, grid_px, _ROWS_PX[len(plays)], horizon_s))
-    return found
+        strip = Strip(play, top, grid_px, _ROWS_PX[len(plays)], horizon_s)
+        laid.append(strip)
+        top = strip.bottom + _BETWEEN_PX
+    return laid
 
 
 def finishes(plays: Sequence[Playback]) -> str:
-    """When each finishes, as a title says it."""
-    alike = len({play.schedule.collective for play in plays}) == 1
-    names = [f"{play.schedule.algorithm}{'' if alike else f' {play.schedule.collective}'}" for play in plays]
-    ends = [f"after {time}" for time in times_in_one_unit(*[play.finish_s for play in plays])]
-    return ", ".join([f"{names[0]} finishes {ends[0]}", *map(" ".join, zip(names[1:], ends[1:], strict=True))])
+    """Return when each finishes, in the words of a title."""
+    schedules = [play.schedule for play in plays]
+    names = [schedule.algorithm for schedule in schedules]
+    if len({schedule.collective for schedule in schedules}) > 1:
+        names = [f"{schedule.algorithm} {schedule.collective}" for schedule in schedules]
+    times = times_in_one_unit(*[play.finish_s for play in plays])
+    first = f"{names[0]} finishes after {times[0]}"
+    others = [f"{name} after {time}" for name, time in zip(names[1:], times[1:], strict=True)]
+    return ", ".join([first, *others])
 
 
 def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None) -> Drawing:
-    """Draw one or two collectives as they stand at one moment, one below the other on the same axis of time.
+    """Draw one or two collectives at one moment, one below the other on the same axis of time.
 
-    Of each: to the left a row of chunks for each rank, with what is on its way between the rows; to the right its
-    messages, from sender to receiver, and below them which ranks are busy. What is not over is grey; the upright line
-    is now. Chunks are as wide as their share of a rank's buffer.
+    To the left, each rank has a row of chunks, with the chunks that are on their way between the rows. To the right are
+    the messages, from sender to receiver, and below them the busy ranks. What is still to come is grey; the vertical
+    line is the moment. The width of a chunk is its share of a rank's buffer.
 
-    Raises ValueError for a negative time, and for more than two.
+    Raises ValueError for a negative time, and for more than two collectives.
     """
-    laid, at_s = strips(plays), number("at_s", at_s, 0)
+    laid = strips(plays)
+    at_s = number("at_s", at_s, 0)
     still = still_parts(laid, title, at_s)
-    both: dict[str, Any] = {name: [*getattr(still, name), *more] for name, more in moment_parts(laid, at_s).items()}
-    return attrs.evolve(still, **both)
+    moment = moment_parts(laid, at_s)
+    return attrs.evolve(
+        still,
+        rects=[*still.rects, *moment.rects],
+        lines=[*still.lines, *moment.lines],
+        texts=[*still.texts, *moment.texts],
+    )
 
 
 def still_parts(laid: Sequence[Strip], title: str | None, at_s: float) -> Drawing:
     """Title, axes, legend, and what is grey at this time."""
-    last, plays = laid[-1], [strip.play for strip in laid]
+    last = laid[-1]
+    plays = [strip.play for strip in laid]
     scale, unit = time_unit(last.horizon_s)
-    width, height = last.left + TIME_PX + _RIGHT_PX, last.bottom + 4
+    width = last.left + TIME_PX + _RIGHT_PX
+    height = last.bottom + 4
     return Drawing(
         title=title or finishes(plays),
         x_label=f"time [{unit}]",
@@ -377,48 +516,73 @@ def still_parts(laid: Sequence[Strip], title: str | None, at_s: float) -> Drawin
     )
 
 
-def moment_parts(laid: Sequence[Strip], at_s: float) -> dict[str, Any]:
-    """What depends on the moment, over what stands still: rectangles, lines and texts of a drawing."""
-    rects, lines, texts = list[Rects](), list[Lines](), list[Texts]()
-    now = min(at_s, laid[0].horizon_s)
+class MomentParts(NamedTuple):
+    """The parts of a drawing that depend on the moment, and lie over those that stand still."""
+
+    rects: list[Rects]
+    lines: list[Lines]
+    texts: list[Texts]
+
+
+def moment_parts(laid: Sequence[Strip], at_s: float) -> MomentParts:
+    """Return what depends on the moment."""
+    parts = MomentParts([], [], [])
+    now_s = min(at_s, laid[0].horizon_s)
     for strip in laid:
         play = strip.play
         flying = play.on_the_way(at_s)
         rows = np.flatnonzero(np.isin(play.message, flying))
-        packets, carried = strip.packets(rows, strip.height(at_s)[play.message[rows]])
-        rects += [*strip.cells(at_s), strip.done(at_s), strip.bars(at_s)[1], *packets, strip.marks(flying, at_s)]
-        lines += [strip.lines(at_s)[1], playhead(strip, now)]
-        said = zip(strip.lettering(), strip.said(at_s), strict=True)
-        texts += [strip.numbers(at_s), carried, *(attrs.evolve(place, text=(words,)) for place, words in said)]
-    return {"rects": rects, "lines": lines, "texts": [*texts, _clock(laid[0], now)]}
+        packets, words_on_packets = strip.packets(rows, strip.height(at_s)[play.message[rows]])
+        _, past_bars = strip.bars(at_s)
+        _, past_lines = strip.lines(at_s)
+        parts.rects.extend([*strip.cells(at_s), strip.done(at_s), past_bars, *packets, strip.marks(flying, at_s)])
+        parts.lines.extend([past_lines, playhead(strip, now_s)])
+        parts.texts.extend([strip.numbers(at_s), words_on_packets])
+        for place, words in zip(strip.caption_places(), strip.captions(at_s), strict=True):
+            parts.texts.append(attrs.evolve(place, text=(words,)))
+    parts.texts.append(_clock(laid[0], now_s))
+    return parts
 
 
 def playhead(strip: Strip, at_s: float) -> Lines:
-    """Return the upright line of a strip that marks a time."""
-    now = strip.x(at_s)
-    return Lines(now, strip.top + _HEAD - 3, now, strip.bottom + 4, INK, width_px=2.0)
+    """Return the vertical line of a strip that marks a time."""
+    x = strip.x(at_s)
+    return Lines(x, strip.top + _HEAD_PX - 3, x, strip.bottom + 4, INK, width_px=2.0)
 
 
 def _clock(strip: Strip, at_s: float) -> Texts:
-    return Texts([strip.x(at_s)], [strip.top + CHUNKS], [time_words(at_s)], size_px=10.0, halo=PAPER)
+    return Texts([strip.x(at_s)], [strip.top + CHUNKS_PX], [time_words(at_s)], size_px=10.0, halo=PAPER)
 
 
-def _legend(plays: Sequence[Playback]) -> tuple[Key, ...]:
-    keys: list[Key] = []
-    ranks = plays[0].schedule.num_ranks
-    sums = [play.schedule.collective not in MOVES for play in plays]
-    if any(sums):
-        shades = shades_of(ranks)
-        counts = range(1, ranks) if ranks <= 4 else (1, ranks // 2)
-        keys += [Key(f"{count} summed", shades[count]) for count in counts]
-        keys.append(Key(f"all {ranks} summed", shades[ranks]))
-    if not all(sums):
-        moved = [play.schedule.origins() for play, adds in zip(plays, sums, strict=True) if not adds]
-        some = np.unique(np.concatenate(moved)).tolist()
-        some = some if len(some) <= len(CATEGORIES) else [some[0], some[len(some) // 2], some[-1]]
-        keys += [Key(f"from rank {rank}", rank_colors(ranks)[rank]) for rank in some]
+def _legend(plays: Sequence[Playback]) -> list[Key]:
+    keys = _sum_keys(plays) + _origin_keys(plays)
     if not all(play.schedule.wanted().all() for play in plays):
         keys.append(Key("a rank's result", PAPER, edge=INK))
-    kinds = {kind for play in plays for kind in play.reduce.tolist()}
-    named = ((True, "message: the receiver adds it", "solid"), (False, "message: the receiver copies it", "dashed"))
-    return (*keys, *(Key(label, _COLORS[kind], line=line) for kind, label, line in named if kind in kinds))
+    if any(play.reduce.any() for play in plays):
+        keys.append(Key("message: the receiver adds it", ADDED, line="solid"))
+    if not all(play.reduce.all() for play in plays):
+        keys.append(Key("message: the receiver copies it", COPIED, line="dashed"))
+    return keys
+
+
+def _sum_keys(plays: Sequence[Playback]) -> list[Key]:
+    """The shades of the collectives that add up, if there are any."""
+    if all(play.schedule.collective in MOVES for play in plays):
+        return []
+    ranks = plays[0].schedule.num_ranks
+    shades = shades_of(ranks)
+    counts = range(1, ranks) if ranks <= 4 else (1, ranks // 2)
+    keys = [Key(f"{count} summed", shades[count]) for count in counts]
+    return [*keys, Key(f"all {ranks} summed", shades[ranks])]
+
+
+def _origin_keys(plays: Sequence[Playback]) -> list[Key]:
+    """The colours of the collectives that only move chunks, if there are any; of many ranks three."""
+    moving = [play.schedule for play in plays if play.schedule.collective in MOVES]
+    if not moving:
+        return []
+    origins = np.unique(np.concatenate([schedule.origins() for schedule in moving])).tolist()
+    if len(origins) > len(CATEGORIES):
+        origins = [origins[0], origins[len(origins) // 2], origins[-1]]
+    colors = rank_colors(plays[0].schedule.num_ranks)
+    return [Key(f"from rank {rank}", colors[rank]) for rank in origins]

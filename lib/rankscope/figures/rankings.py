@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,83 +13,128 @@ from ..common.units import bytes_words, round_ticks, time_unit
 from .marks import Drawing, Key, Lines, Rects, Texts, frame, numbers_on
 from .palette import INK, PAPER, looks
 
-_WIDE_PX, _ROW_PX, _LETTER_PX, _MOST_CELLS = 860.0, 24.0, 6.6, 16_384
+_WIDE_PX = 860.0
+_ROW_PX = 24.0
+_LETTER_PX = 6.6
+_SIZE_PX = 60  # of a size below the map
+_MARGIN_PX = 32  # a cell that is wide enough for the margin of the fastest
+_MOST_CELLS = 16_384
 _CUT = 4.0  # times the fastest, beyond which a bar has a break
+
+
+# ---- a map over sizes and ranks
 
 
 def draw_winners(found: Mapping[int, Mapping[float, Best]], title: str | None = None) -> Drawing:
     """Draw which algorithm is the fastest at each size and number of ranks, and by how much.
 
-    `found` has what `collectives.best` found, by number of ranks and then by size. Sizes go to the right, ranks
-    upwards. An algorithm has the hue of its line in `costs`, hatched where that is dashed. Its name stands where it
-    wins at most sizes in a row; other cells say how much longer the next best takes where there is room, = for equal.
+    `found` has the results of `collectives.best`, by number of ranks and then by size. Sizes go to the right, ranks
+    upwards. An algorithm has the hue of its line in `costs`, and is hatched if that line is dashed. Its name stands
+    where it is the fastest at most sizes in a row. Other cells say how much longer the next best takes, = for equal, if
+    there is room.
 
     Raises ValueError for no number of ranks or no size, and for more than 16,384 cells.
     """
-    table = [list(row.values()) for row in found.values()]
-    rows, columns = len(table), len(table[0]) if table else 0
-    if not 0 < rows * columns <= _MOST_CELLS:
-        raise ValueError(f"a drawing has from 1 to {_MOST_CELLS} cells, sizes × ranks, got {columns} × {rows}")
-    best = [cell for row in table for cell in row]
-    won = [cell.algorithm for cell in best]
-    style = looks(candidate.algorithm for cell in best for candidate in cell.candidates)
-    row, column = np.indices((rows, columns))
-    cell_px = min(_WIDE_PX / columns, max(40.0, 420.0 / columns))
-    fill, hatched = [style[name].color for name in won], [style[name].dashed for name in won]
-    rects = Rects(column, rows - 1 - row, fill, hatched=hatched)
-    words = np.array([_margin_words(cell.margin) for cell in best])
-    wanted = np.full((rows, columns), cell_px >= 32)
-    named: list[tuple[int, int, int, str]] = []  # row, first column, cells, name
-    for name, (length, first, at) in _longest_runs([[cell.algorithm for cell in cells] for cells in table]).items():
-        if length * cell_px >= _LETTER_PX * len(name) + 6:
-            named.append((rows - 1 - at, first, length, name))
-            wanted[at, first : first + length] = False
-    top, left, cells, names = zip(*named, strict=True) if named else ((), (), (), ())
-    areas = Rects(left, top, [style[name].color for name in names], cells, 1.0, [style[name].dashed for name in names])
-    sizes = [float(size) for size in next(iter(found.values()))]
-    powers = [place for place, size in enumerate(sizes) if size > 0 and math.log2(size) % 1 == 0]
-    marked = powers if len(powers) > 1 else range(columns)
-    every = max(1, math.ceil(len(marked) * 60 / (cell_px * columns)))
-    counts = {name: won.count(name) for name in dict.fromkeys(won)}
-    most = max(counts, key=lambda name: counts[name])
-    keys = [Key(name, style[name].color, hatched=style[name].dashed) for name in counts]
+    table = [list(by_size.values()) for by_size in found.values()]
+    num_rows = len(table)
+    num_columns = len(table[0]) if table else 0
+    if not 0 < num_rows * num_columns <= _MOST_CELLS:
+        raise ValueError(f"a drawing has from 1 to {_MOST_CELLS} cells, sizes × ranks, got {num_columns} × {num_rows}")
+    results = [result for row in table for result in row]
+    winners = [result.algorithm for result in results]
+    style = looks(candidate.algorithm for result in results for candidate in result.candidates)
+    cell_px = min(_WIDE_PX / num_columns, max(40.0, 420.0 / num_columns))
+
+    row, column = np.indices((num_rows, num_columns))
+    dashed = [style[name].dashed for name in winners]
+    cells = Rects(column, num_rows - 1 - row, [style[name].color for name in winners], hatched=dashed)
+    margins = np.array([_margin_words(result.margin) for result in results])
+    has_margin = np.full((num_rows, num_columns), cell_px >= _MARGIN_PX)
+    named: list[_Winning] = []
+    for run in _longest_runs([[result.algorithm for result in row] for row in table]):
+        if run.length * cell_px >= _LETTER_PX * len(run.name) + 6:
+            named.append(run)
+            has_margin[run.row, run.column : run.column + run.length] = False
+    names = [run.name for run in named]
+    areas = Rects(
+        [run.column for run in named],
+        [num_rows - 1 - run.row for run in named],
+        [style[name].color for name in names],
+        width=[run.length for run in named],
+        hatched=[style[name].dashed for name in names],
+    )
+
+    num_won = {name: winners.count(name) for name in dict.fromkeys(winners)}
+    most = max(num_won, key=lambda name: num_won[name])
+    keys = [Key(name, style[name].color, hatched=style[name].dashed) for name in num_won]
+    if has_margin.any():
+        keys.append(Key("5%: the next best takes 5% longer; =: as long", PAPER, line="none"))
     return Drawing(
-        title=title or f"Fastest most often: {most}, in {counts[most]} of {rows * columns} cells",
+        title=title or f"Fastest most often: {most}, in {num_won[most]} of {num_rows * num_columns} cells",
         x_label="size of each rank's buffer",
         y_label="ranks",
-        width=columns,
-        height=rows,
-        size_px=(cell_px * columns, _ROW_PX * rows),
-        rects=(rects, areas),
-        texts=(*numbers_on(rects, words, wanted=wanted.ravel()), *numbers_on(areas, np.array(names, dtype=str))),
-        x_ticks=[(place + 0.5, bytes_words(sizes[place])) for place in marked[::every]],
-        y_ticks=[(rows - place - 0.5, str(ranks)) for place, ranks in enumerate(found)],
-        legend=(
-            *keys,
-            *[Key("5%: the next best takes 5% longer; =: as long", PAPER, line="none")] * bool(wanted.any()),
+        width=num_columns,
+        height=num_rows,
+        size_px=(cell_px * num_columns, _ROW_PX * num_rows),
+        rects=(cells, areas),
+        texts=(
+            *numbers_on(cells, margins, wanted=has_margin.ravel()),
+            *numbers_on(areas, np.array(names, dtype=str)),
         ),
+        x_ticks=_size_ticks([float(size) for size in next(iter(found.values()))], cell_px),
+        y_ticks=[(num_rows - place - 0.5, str(num_ranks)) for place, num_ranks in enumerate(found)],
+        legend=keys,
     )
 
 
-def _longest_runs(table: Sequence[Sequence[str]]) -> dict[str, tuple[int, int, int]]:
-    """Of each name the longest run of cells in a row: how many, the first column and the row."""
-    found: dict[str, tuple[int, int, int]] = {}
-    for at, row in enumerate(table):
+class _Winning(NamedTuple):
+    """Cells in a row in which an algorithm is the fastest."""
+
+    name: str
+    row: int
+    column: int  # of the first cell
+    length: int
+
+
+def _longest_runs(table: Sequence[Sequence[str]]) -> list[_Winning]:
+    """The longest run of each name, the first of several."""
+    longest: dict[str, _Winning] = {}
+    for row, names in enumerate(table):
         first = 0
-        for column, name in enumerate(row):
-            first = column if name != row[first] else first
-            if column + 1 - first > found.get(name, (0, 0, 0))[0]:
-                found[name] = column + 1 - first, first, at
-    return found
+        for column, name in enumerate(names):
+            if name != names[first]:
+                first = column
+            length = column + 1 - first
+            if name not in longest or length > longest[name].length:
+                longest[name] = _Winning(name, row, first, length)
+    return list(longest.values())
+
+
+def _size_ticks(sizes: Sequence[float], cell_px: float) -> list[tuple[float, str]]:
+    """As many sizes as there is room for, of the powers of two if there are several, and else of all."""
+    places = [place for place, size in enumerate(sizes) if size > 0 and math.log2(size) % 1 == 0]
+    if len(places) < 2:
+        places = list(range(len(sizes)))
+    every = max(1, math.ceil(len(places) * _SIZE_PX / (cell_px * len(sizes))))
+    return [(place + 0.5, bytes_words(sizes[place])) for place in places[::every]]
 
 
 def _margin_words(margin: float) -> str:
-    """The share as text of at most four characters, = for none; nothing where there is no next best."""
+    """The share as text of at most four characters, = for none; nothing if there is no next best."""
     if not np.isfinite(margin):
         return ""
+    if margin <= 1e-9:
+        return "="
     if margin < 0.005:
-        return "<1%" if margin > 1e-9 else "="
-    return f"{margin:.0%}" if margin < 9.995 else f"{margin + 1:.0f}×" if margin < 998 else ">999"
+        return "<1%"
+    if margin < 9.995:
+        return f"{margin:.0%}"
+    if margin < 998:
+        return f"{margin + 1:.0f}×"
+    return ">999"
+
+
+# ---- bars at one size
 
 
 def draw_ranking(
@@ -105,51 +151,87 @@ def draw_ranking(
     """
     if not seconds or not all(0 <= value < float("inf") for value in seconds.values()):
         raise ValueError(f"seconds must be finite, at least 0 and of at least one algorithm, got {dict(seconds)}")
+    measured = measured or {}
     names = sorted(seconds, key=lambda name: seconds[name])
-    fastest, slowest = seconds[names[0]], seconds[names[-1]]
-    longest = max(min(slowest, _CUT * fastest) if fastest else slowest, bound_s or 0.0)
-    ticks = {name: min(value, longest) for name, value in (measured or {}).items() if name in seconds}
-    scale, unit = time_unit(longest)
-    width = (1.45 if ticks else 1.25) * longest / scale or 1.0
-    rows = np.arange(len(names))
-    length = np.array([min(seconds[name], longest) for name in names]) / scale
-    ends = np.array([max(end, ticks.get(name, 0.0) / scale) for name, end in zip(names, length, strict=True)])
-    took = {name: f", measured {value / scale:,.4g}" for name, value in (measured or {}).items()}
-    words = [f"{seconds[name] / scale:,.4g}{took.get(name, '')}" for name in names]
+    longest_s = _longest_s(seconds[names[0]], seconds[names[-1]], bound_s or 0.0)
+    ticks_s = {name: min(measured_s, longest_s) for name, measured_s in measured.items() if name in seconds}
+    scale, unit = time_unit(longest_s)
+    width = (1.45 if ticks_s else 1.25) * longest_s / scale or 1.0
+
     style = looks(names)
-    colors, hatched = [style[name].color for name in names], [style[name].dashed for name in names]
-    framed = [row for row, name in enumerate(names) if name == chosen]
-    at, ticked = np.array(list(ticks.values())) / scale, np.array([names.index(name) for name in ticks])
-    measured_at = Lines(at, ticked + 0.02, at, ticked + 0.98, INK, width_px=3.0)
-    beyond = [row for row, name in enumerate(names) if max(seconds[name], (measured or {}).get(name, 0)) > longest]
-    keys = {
-        Key("lower bound", INK, line="solid"): bound_s,
-        Key("your choice", PAPER, edge=INK): framed,
-        Key("measured", INK): ticks,
-        Key("// longer than drawn", PAPER, line="none"): beyond,
-    }
+    rows = np.arange(len(names))
+    length = np.array([min(seconds[name], longest_s) for name in names]) / scale
+    bars = Rects(
+        0,
+        rows + 0.12,
+        [style[name].color for name in names],
+        width=length,
+        height=0.76,
+        hatched=[style[name].dashed for name in names],
+    )
+    is_chosen = [row for row, name in enumerate(names) if name == chosen]
+    is_cut = [row for row, name in enumerate(names) if max(seconds[name], measured.get(name, 0)) > longest_s]
+    lines = []
+    if ticks_s:
+        x = np.array(list(ticks_s.values())) / scale
+        y = np.array([names.index(name) for name in ticks_s])
+        lines.append(Lines(x, y + 0.02, x, y + 0.98, INK, width_px=3.0))
+    if is_cut:
+        lines += _breaks(is_cut, longest_s / scale, width)
+    words = [_time_words(seconds[name], measured.get(name), scale) for name in names]
+    # the words stand behind the bar and the tick
+    ends = np.array([max(end, ticks_s.get(name, 0.0) / scale) for name, end in zip(names, length, strict=True)])
+
     return Drawing(
-        title=title or (f"{names[0]} is the fastest" if longest else "none takes any time"),
+        title=title or (f"{names[0]} is the fastest" if longest_s else "none takes any time"),
         x_label=f"time [{unit}]",
         y_label="",
         width=width,
         height=len(names),
         size_px=(560.0, 19.0 * len(names)),
-        rects=(
-            frame(framed, length[framed], width),
-            Rects(0, rows + 0.12, colors, width=length, height=0.76, hatched=hatched),
-        ),
-        lines=(*([measured_at] if ticks else []), *_breaks(beyond, longest / scale, width)),
+        rects=(frame(is_chosen, length[is_chosen], width), bars),
+        lines=lines,
         texts=(Texts(ends + 0.01 * width, rows + 0.5, words, anchor="start"),),
         rules=(bound_s / scale,) if bound_s else (),
-        x_ticks=round_ticks(longest / scale) if longest else (),
+        x_ticks=round_ticks(longest_s / scale) if longest_s else (),
         y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
-        legend=[key for key, wanted in keys.items() if wanted],
+        legend=_ranking_legend(bound_s, is_chosen, ticks_s, is_cut),
     )
 
 
-def _breaks(rows: Sequence[int], longest: float, width: float) -> tuple[Lines, ...]:
+def _ranking_legend(
+    bound_s: float | None, chosen: Sequence[int], ticks_s: Mapping[str, float], cut: Sequence[int]
+) -> list[Key]:
+    """The entries of what there is, with the rows of chosen and of cut bars."""
+    keys = []
+    if bound_s:
+        keys.append(Key("lower bound", INK, line="solid"))
+    if chosen:
+        keys.append(Key("your choice", PAPER, edge=INK))
+    if ticks_s:
+        keys.append(Key("measured", INK))
+    if cut:
+        keys.append(Key("// longer than drawn", PAPER, line="none"))
+    return keys
+
+
+def _time_words(seconds: float, measured_s: float | None, scale: float) -> str:
+    words = f"{seconds / scale:,.4g}"
+    if measured_s is not None:
+        words = f"{words}, measured {measured_s / scale:,.4g}"
+    return words
+
+
+def _longest_s(fastest_s: float, slowest_s: float, bound_s: float) -> float:
+    """The time that the longest bar stands for."""
+    if fastest_s == 0:
+        return max(slowest_s, bound_s)
+    return max(min(slowest_s, _CUT * fastest_s), bound_s)
+
+
+def _breaks(rows: Sequence[int], longest: float, width: float) -> list[Lines]:
     """Two light strokes across the end of each of these bars."""
-    y, slant = np.array(rows, dtype=float), 0.006 * width
+    y = np.array(rows, dtype=float)
+    slant = 0.006 * width
     places = [longest - part * width for part in (0.04, 0.026)]
-    return tuple(Lines(x - slant, y + 0.95, x + slant, y + 0.05, PAPER, width_px=3.5) for x in places if rows)
+    return [Lines(x - slant, y + 0.95, x + slant, y + 0.05, PAPER, width_px=3.5) for x in places]

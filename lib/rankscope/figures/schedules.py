@@ -1,4 +1,4 @@
-"""Drawings of a schedule: who holds what at a step, its messages over time, the bytes over each link."""
+"""Drawings of a schedule: what each rank has at a step, the messages over time, the bytes over each link."""
 
 from __future__ import annotations
 
@@ -22,14 +22,27 @@ from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ramp, rank_colors
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
-_MOST_CELLS, _MOST_MESSAGES, _MOST_LABELS, _MOST_RANKS = 4096, 5000, 150, 256
-_STRIPED = 8  # ranks up to which each has a stripe of its own in a cell
-_WRITTEN = 16  # ranks up to which the bytes stand in a link's cell
-_GRID_PX, _STRIP_PX, _ROW_PX = 380.0, 200.0, 27.0
-_HEAD, _TALL = 0.8, 0.8  # rows above the first rank; a cell's part of its row
-_WIDE_PX, _MATRIX_PX = 860.0, 720.0
-_ADDED, _COPIED = CATEGORIES[0], CATEGORIES[5]
-_PLACES = np.array([0.35, 0.25, 0.45, 0.55, 0.65, 0.75, 0.3, 0.4, 0.2, 0.8, 0.6])  # of its line, for a message's chunks
+_MOST_CELLS = 4096
+_MOST_MESSAGES = 5000
+_MOST_LABELLED = 150  # messages over time that are labelled with their chunks
+_MOST_RANKS = 256  # of a matrix of links
+_MOST_STRIPED = 8  # ranks up to which each has a stripe of its own in a cell
+_MOST_WRITTEN = 16  # ranks up to which the bytes stand in a link's cell
+
+# one step
+_GRID_PX = 380.0  # the width of a grid of chunks, at most
+_STRIP_PX = 200.0  # of the arrows between two grids
+_ROW_PX = 27.0
+_HEAD = 0.8  # rows above the first rank
+_TALL = 0.8  # a cell's part of its row
+
+_WIDE_PX = 860.0  # messages over time
+_MATRIX_PX = 720.0  # a matrix of links, at most
+
+ADDED = CATEGORIES[0]  # the colour of messages that the receiver adds to its own chunks
+COPIED = CATEGORIES[5]  # … and of those that replace its chunks
+# where a message's label may stand, as a part of its line; the first one without other lines around it is taken
+_PLACES = np.array([0.35, 0.25, 0.45, 0.55, 0.65, 0.75, 0.3, 0.4, 0.2, 0.8, 0.6])
 
 
 def draw_schedule(
@@ -39,19 +52,20 @@ def draw_schedule(
     gpus_per_node: int | None = None,
     title: str | None = None,
 ) -> Drawing:
-    """Draw which rank sends what, and where to: at one `step` of a schedule, or over the time of a `timeline`.
+    """Draw which rank sends what to which rank: at one `step` of a schedule, or over the time of a `timeline`.
 
-    With `step`: who holds what before it, its messages as arrows, and who holds what after it. A row is a rank, a
-    column a chunk; lines part the nodes of `gpus_per_node` ranks. Where ranks add up, each cell has a stripe for every
-    rank, in its colour where its share is in; for more than eight ranks, and for cells too small, a shade for the
-    number of shares, paler for more. Where they only pass on, a cell has the colour and the number of the rank it comes
-    from. Framed cells are sent, and received; arrows name their chunks where there are several. Solid arrows add,
-    dashed ones replace. ``step=schedule.num_steps`` draws the end.
+    With `step`, the drawing shows the chunks of each rank before the step, its messages as arrows, and the chunks after
+    it. A row is a rank, a column a chunk; lines separate the nodes of `gpus_per_node` ranks. If ranks add up, each cell
+    has a stripe for every rank, which is coloured if that rank's share is in the chunk. For more than eight ranks, and
+    if cells are too small, a shade stands for the number of shares, paler for more. If ranks only pass chunks on, a
+    cell has the colour and the number of the rank that the chunk comes from. Framed cells are sent, and received;
+    arrows are labelled with their chunks if a rank has several. Solid arrows add, dashed ones replace.
+    ``step=schedule.num_steps`` draws the end.
 
-    With `timeline`, which is what ``simulate(schedule, …)`` gives with its messages: each message as a line from its
-    sender when it starts to its receiver when it has come. A row is a rank, time goes to the right and counts from the
-    first span. Blue solid lines are added on arrival, red dashed ones replace; bars on a row are adding. A line names
-    its chunks where there are several and there is room.
+    With `timeline`, the result of ``simulate(schedule, …)`` with its messages, each message is a line from its sender,
+    when it starts, to its receiver, when it has arrived. A row is a rank; time goes to the right and counts from the
+    first span. Blue solid lines are added on arrival, red dashed ones replace; a bar on a row shows that the rank adds.
+    Lines are labelled with their chunks if a rank has several and there is room.
 
     Raises ValueError unless one of the two is given, for a step that does not exist, for nodes of no rank, for more
     than 4,096 cells, for more than 5,000 messages, and for the timeline of another schedule or without messages.
@@ -87,11 +101,12 @@ class Message(NamedTuple):
 
 def messages(step: Step) -> list[Message]:
     """Return the messages of a step in the order of their first transfers."""
-    found: dict[tuple[int, int], tuple[list[int], bool]] = {}
+    chunks_of: dict[tuple[int, int], list[int]] = {}
+    is_added: dict[tuple[int, int], bool] = {}
     for src, dst, first, count, reduce in zip(*(column.tolist() for column in step), strict=True):
-        chunks, added = found.get((src, dst), ([], False))
-        found[src, dst] = [*chunks, *range(first, first + count)], added or reduce
-    return [Message(src, dst, tuple(chunks), reduce) for (src, dst), (chunks, reduce) in found.items()]
+        chunks_of.setdefault((src, dst), []).extend(range(first, first + count))
+        is_added[src, dst] = is_added.get((src, dst), False) or reduce
+    return [Message(src, dst, tuple(chunks), is_added[src, dst]) for (src, dst), chunks in chunks_of.items()]
 
 
 def _name(schedule: Schedule) -> str:
@@ -101,7 +116,7 @@ def _name(schedule: Schedule) -> str:
 # ---- one step
 
 
-_CELLS = {  # what a cell says of a chunk
+_CELLS = {  # the ways to show a chunk in a cell, each with its explanation
     "stripes": "a stripe: this rank's share is in the chunk",
     "shares": "shade and number: how many shares are in the chunk",
     "origin": "colour and number: the rank that the chunk comes from",
@@ -109,33 +124,40 @@ _CELLS = {  # what a cell says of a chunk
 
 
 def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: str | None) -> Drawing:
-    ranks, chunks = schedule.num_ranks, schedule.num_chunks
-    if ranks * chunks > _MOST_CELLS:
-        raise ValueError(f"a drawing has at most {_MOST_CELLS} cells, ranks × chunks, got {ranks * chunks}: take fewer")
-    transfers = next(islice(schedule.steps(), whole("step", step, 0, schedule.num_steps), None), None)
+    num_ranks, num_chunks = schedule.num_ranks, schedule.num_chunks
+    if num_ranks * num_chunks > _MOST_CELLS:
+        raise ValueError(
+            f"a drawing has at most {_MOST_CELLS} cells, ranks × chunks, got {num_ranks * num_chunks}: take fewer"
+        )
+    whole("step", step, 0, schedule.num_steps)
+    transfers = next(islice(schedule.steps(), step, None), None)
     sent = messages(transfers) if transfers else []
-    roomy = ranks <= _STRIPED and _GRID_PX / chunks - 6.0 >= 2.0 * ranks  # two pixels for each stripe, at least
-    cells = "origin" if schedule.collective in MOVES else "stripes" if roomy else "shares"
-    cell_px = min(_GRID_PX / chunks, 12.0 + 9.0 * ranks if cells == "stripes" else 40.0)
-    wide, height = cell_px * chunks, ranks + _HEAD
-    rects, texts = _grid(holdings(schedule, step), cells, cell_px, 0.0, [(m.src, m.chunks) for m in sent])
+    cells = _kind_of_cells(schedule)
+    cell_px = min(_GRID_PX / num_chunks, 12.0 + 9.0 * num_ranks if cells == "stripes" else 40.0)
+    grid_px = cell_px * num_chunks
+
+    before = _grid(holdings(schedule, step), cells, cell_px, 0.0, [(m.src, m.chunks) for m in sent])
+    rects = [*before.rects]
+    texts = [*before.texts]
     lines: list[Lines] = []
-    heads = {0.0: "in the end"}
+    head_at = {0.0: "in the end"}  # the heads of the grids, by their left edges
     if transfers:
-        right = wide + _STRIP_PX
-        heads = {0.0: "before the step", right: "after it"}
-        lines, labels = _arrows(sent, chunks, wide)
-        framed = [(m.dst, m.chunks) for m in sent]
-        after, numbers = _grid(holdings(schedule, step + 1), cells, cell_px, right, framed)
-        names = [str(rank) for rank in range(ranks)]  # once more, where the arrows end
-        ends = Texts(right - 4.0, np.arange(ranks) + _HEAD + 0.5, names, anchor="end")
-        rects, texts = [*rects, *after], [*texts, *labels, *numbers, ends]
-    texts = [*texts, *(Texts(left, _HEAD * 0.45, [head], anchor="start") for left, head in heads.items())]
-    width = max(heads) + wide
-    if gpus_per_node and gpus_per_node < ranks:
-        edges = np.arange(gpus_per_node, ranks, gpus_per_node) + _HEAD
-        lines = [*lines, Lines(0.0, edges, width, edges, "#8a8a8a", width_px=1.0)]
-    ticks = whole_ticks(chunks, most=max(1, int(wide / 18)))
+        right = grid_px + _STRIP_PX
+        head_at = {0.0: "before the step", right: "after it"}
+        arrows = _arrows(sent, num_chunks, grid_px)
+        after = _grid(holdings(schedule, step + 1), cells, cell_px, right, [(m.dst, m.chunks) for m in sent])
+        ranks = [str(rank) for rank in range(num_ranks)]  # once more, where the arrows end
+        rects += after.rects
+        lines += arrows.lines
+        texts += [*arrows.labels, *after.texts, Texts(right - 4.0, _middle(np.arange(num_ranks)), ranks, anchor="end")]
+    texts += [Texts(left, _HEAD * 0.45, [head], anchor="start") for left, head in head_at.items()]
+
+    width = max(head_at) + grid_px
+    height = num_ranks + _HEAD
+    if gpus_per_node and gpus_per_node < num_ranks:
+        edges = np.arange(gpus_per_node, num_ranks, gpus_per_node) + _HEAD
+        lines.append(Lines(0.0, edges, width, edges, "#8a8a8a", width_px=1.0))
+    chunk_ticks = whole_ticks(num_chunks, most=max(1, int(grid_px / 18)))
     return Drawing(
         title=title or f"{_name(schedule)}, {_happening(schedule, step, sent)}",
         x_label="chunk [index]",
@@ -146,104 +168,150 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         rects=rects,
         lines=lines,
         texts=texts,
-        x_ticks=[(left + at * cell_px, label) for left in heads for at, label in ticks],
-        y_ticks=[(at + _HEAD, label) for at, label in whole_ticks(ranks, most=64)],
-        legend=(*_step_legend(ranks, cells, sent), Key(_CELLS[cells], PAPER, line="none")),
+        x_ticks=[(left + place * cell_px, label) for left in head_at for place, label in chunk_ticks],
+        y_ticks=[(place + _HEAD, label) for place, label in whole_ticks(num_ranks, most=64)],
+        legend=_step_legend(num_ranks, cells, sent),
     )
 
 
-def _grid(
-    there: Bools, cells: str, cell_px: float, left: float, framed: list[tuple[int, tuple[int, ...]]]
-) -> tuple[list[Rects], Sequence[Texts]]:
-    """The cells of all ranks, with frames round these chunks of these ranks."""
-    num_ranks = len(there)
+def _kind_of_cells(schedule: Schedule) -> str:
+    """Return the key of `_CELLS` for a schedule."""
+    if schedule.collective in MOVES:
+        return "origin"
+    px_for_stripes = _GRID_PX / schedule.num_chunks - 6.0
+    if schedule.num_ranks <= _MOST_STRIPED and px_for_stripes >= 2.0 * schedule.num_ranks:  # at least two pixels each
+        return "stripes"
+    return "shares"
+
+
+def _middle(rank: Ints) -> Floats:
+    """The middle of a rank's row."""
+    return np.asarray(rank + _HEAD + 0.5, dtype=float)
+
+
+class _Grid(NamedTuple):
+    rects: list[Rects]
+    texts: Sequence[Texts]
+
+
+def _grid(shares: Bools, cells: str, cell_px: float, left: float, framed: list[tuple[int, tuple[int, ...]]]) -> _Grid:
+    """The cells of all ranks, with frames around these chunks of these ranks.
+
+    `shares` says which ranks' shares are in a chunk: ranks by chunks by ranks.
+    """
+    num_ranks = len(shares)
     pad = min(3.0, 0.18 * cell_px)
-    wide, edge = cell_px - 2 * pad, min(2.0, pad)
-    rank, chunk = (np.asarray(places) for places in np.indices(there.shape[:2]))
-    x, y = left + chunk * cell_px + pad, rank + _HEAD + (1 - _TALL) / 2
-    marked = np.zeros(x.shape, dtype=bool)
-    for who, chunks in framed:
-        marked[who, list(chunks)] = True
-    width, height = wide + 2 * edge, _TALL + 2 * edge / _ROW_PX
-    frame = Rects(x[marked] - edge, y[marked] - edge / _ROW_PX, INK, width, height, edge=INK)
+    width = cell_px - 2 * pad
+    rank, chunk = (np.asarray(places) for places in np.indices(shares.shape[:2]))
+    x = left + chunk * cell_px + pad
+    y = rank + _HEAD + (1 - _TALL) / 2
+
+    is_framed = np.zeros(x.shape, dtype=bool)
+    for framed_rank, chunks in framed:
+        is_framed[framed_rank, list(chunks)] = True
+    edge_x = min(2.0, pad)
+    edge_y = edge_x / _ROW_PX
+    frames = Rects(x[is_framed] - edge_x, y[is_framed] - edge_y, INK, width + 2 * edge_x, _TALL + 2 * edge_y, edge=INK)
     colors = np.array(rank_colors(num_ranks))
     if cells == "stripes":
-        ground = Rects(x, y, EMPTY, width=wide, height=_TALL, edge=EMPTY)
-        rows, columns, origin = np.nonzero(there)
-        stripe = wide / num_ranks
-        at = x[rows, columns] + origin * stripe
-        fill = colors[origin].tolist()
-        return [frame, ground, Rects(at, y[rows, columns], fill, width=stripe, height=_TALL)], []
+        ground = Rects(x, y, EMPTY, width=width, height=_TALL, edge=EMPTY)
+        rows, columns, origin = np.nonzero(shares)
+        stripe = width / num_ranks
+        stripe_x = x[rows, columns] + origin * stripe
+        stripes = Rects(stripe_x, y[rows, columns], colors[origin].tolist(), width=stripe, height=_TALL)
+        return _Grid([frames, ground, stripes], [])
+
     if cells == "shares":
-        numbers = there.sum(axis=2)
+        numbers = shares.sum(axis=2)
         shades = ramp(np.sqrt(numbers / num_ranks))  # the first shares make the most difference
     else:
-        numbers = there.argmax(axis=2)
+        numbers = shares.argmax(axis=2)
         shades = tuple(colors[numbers.ravel()].tolist())
-    held = there.any(axis=2).ravel()
-    fill = [shade if full else EMPTY for shade, full in zip(shades, held.tolist(), strict=True)]
-    rects = Rects(x, y, fill, width=wide, height=_TALL)
-    legible = wide >= 6.4 * len(str(num_ranks)) + 2
-    return [frame, rects], numbers_on(rects, numbers.ravel(), wanted=held & legible)
+    has_shares = shares.any(axis=2).ravel()
+    fill = [shade if full else EMPTY for shade, full in zip(shades, has_shares.tolist(), strict=True)]
+    rects = Rects(x, y, fill, width=width, height=_TALL)
+    is_legible = width >= 6.4 * len(str(num_ranks)) + 2
+    return _Grid([frames, rects], numbers_on(rects, numbers.ravel(), wanted=has_shares & is_legible))
 
 
-def _arrows(sent: list[Message], num_chunks: int, wide: float) -> tuple[list[Lines], list[Texts]]:
-    """An arrow for each message, from its sender before to its receiver after, and its chunks at the end that has
-    fewer arrows."""
+class _Arrows(NamedTuple):
+    lines: list[Lines]
+    labels: list[Texts]
+
+
+def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
+    """An arrow for each message, from its sender before the step to its receiver after it.
+
+    The chunks stand at the end that has fewer arrows; not at all if each end has more than two.
+    """
     if not sent:
-        return [], []
-    src, dst, added = np.array([(m.src, m.dst, m.reduce) for m in sent]).T
-    x0, x1 = wide + 6.0, wide + _STRIP_PX - 22.0
-    y0, y1 = src + _HEAD + 0.5, dst + _HEAD + 0.5
+        return _Arrows([], [])
+    src = np.array([message.src for message in sent])
+    dst = np.array([message.dst for message in sent])
+    dashed = [not message.reduce for message in sent]
+    x0 = left + 6.0
+    x1 = left + _STRIP_PX - 22.0
+    y0, y1 = _middle(src), _middle(dst)
+    most_sent = int(np.bincount(src).max())
+    most_received = int(np.bincount(dst).max())
+    if num_chunks == 1 or min(most_sent, most_received) > 2:
+        return _Arrows([Lines(x0, y0, x1, y1, INK, dashed=dashed, arrows=True)], [])
+
     words = [message.words() for message in sent]
-    most_out, most_in = (int(np.bincount(end).max()) for end in (src, dst))
-    texts = []
-    if num_chunks > 1 and min(most_out, most_in) <= 2:
-        room = 6.2 * max(map(len, words)) + 6
-        at_tail = most_out <= most_in
-        place, other = (src, dst) if at_tail else (dst, src)
-        y = place + _HEAD + 0.5 + _spread(place, other)
-        if at_tail:
-            x, x0, y0 = x0, x0 + room, y
-        else:
-            x, x1, y1 = x1 - room + 6, x1 - room, y
-        texts = [Texts(x, np.r_[_HEAD * 0.45, y], ["chunk", *words], anchor="start")]
-    return [Lines(x0, y0, x1, y1, INK, dashed=added == 0, arrows=True)], texts
+    label_px = 6.2 * max(map(len, words)) + 6
+    if most_sent <= most_received:
+        y0 = y0 + _spread(src, dst)
+        label_x, label_y = x0, y0
+        x0 += label_px
+    else:
+        y1 = y1 + _spread(dst, src)
+        label_x, label_y = x1 - label_px + 6, y1
+        x1 -= label_px
+    labels = Texts(label_x, np.r_[_HEAD * 0.45, label_y], ["chunk", *words], anchor="start")
+    return _Arrows([Lines(x0, y0, x1, y1, INK, dashed=dashed, arrows=True)], [labels])
 
 
-def _spread(place: Ints, other: Ints) -> Floats:
-    """How far from the middle of the row an arrow stands: two at one place do so in the order of their other ends."""
-    up = np.zeros(place.size)
-    for one in np.unique(place):
-        rows = np.flatnonzero(place == one)
-        order = rows[np.argsort(other[rows], kind="stable")]
-        up[order] = (np.arange(rows.size) - (rows.size - 1) / 2) * 0.44
-    return up
+def _spread(rank: Ints, peer: Ints) -> Floats:
+    """How far from the middle of its rank's row each arrow stands: several in a row are in the order of their peers."""
+    offset = np.zeros(rank.size)
+    for row in np.unique(rank):
+        arrows = np.flatnonzero(rank == row)
+        arrows = arrows[np.argsort(peer[arrows], kind="stable")]
+        offset[arrows] = (np.arange(arrows.size) - (arrows.size - 1) / 2) * 0.44
+    return offset
 
 
-def _step_legend(ranks: int, cells: str, sent: list[Message]) -> tuple[Key, ...]:
+def _step_legend(num_ranks: int, cells: str, sent: list[Message]) -> list[Key]:
     if cells == "shares":
-        keys = [Key(count_of(count, "share"), ramp(np.sqrt(count / ranks))[0]) for count in (1, ranks // 2)]
+        counts = (1, num_ranks // 2)
+        keys = [Key(count_of(count, "share"), ramp(np.sqrt(count / num_ranks))[0]) for count in counts]
         keys.append(Key("all shares", ramp(1)[0]))
     else:
-        shown = range(ranks) if ranks <= _STRIPED else (0, ranks // 2, ranks - 1)
-        keys = [Key(f"rank {rank}", rank_colors(ranks)[rank]) for rank in shown]
+        shown = range(num_ranks) if num_ranks <= _MOST_STRIPED else (0, num_ranks // 2, num_ranks - 1)
+        keys = [Key(f"rank {rank}", rank_colors(num_ranks)[rank]) for rank in shown]
     if sent:
         keys.append(Key("sent, received", PAPER, edge=INK))
-    kinds = {message.reduce for message in sent}
-    names = ((True, "is added", "solid"), (False, "replaces", "dashed"))
-    return (*keys, *(Key(label, INK, line=line) for kind, label, line in names if kind in kinds))
+    if any(message.reduce for message in sent):
+        keys.append(Key("is added", INK, line="solid"))
+    if not all(message.reduce for message in sent):
+        keys.append(Key("replaces", INK, line="dashed"))
+    return [*keys, Key(_CELLS[cells], PAPER, line="none")]
 
 
 def _happening(schedule: Schedule, step: int, sent: list[Message]) -> str:
     if step == schedule.num_steps:
         return f"after {count_of(step, 'step')}"
-    added = sum(message.reduce for message in sent)
-    copied = len(sent) - added
-    done = f"{added} added, {copied} copied" if added and copied else "added" if added else "copied"
-    done = f"{count_of(len(sent), 'message')}, {done}" if sent else "no messages"
     last = schedule.num_steps - 1
-    return f"{f'step {step} of 0–{last}' if last else 'its only step'}: {done}"
+    words = f"step {step} of 0–{last}" if last else "its only step"
+    if not sent:
+        return f"{words}: no messages"
+    num_added = sum(message.reduce for message in sent)
+    num_copied = len(sent) - num_added
+    if num_added and num_copied:
+        effect = f"{num_added} added, {num_copied} copied"
+    else:
+        effect = "added" if num_added else "copied"
+    return f"{words}: {count_of(len(sent), 'message')}, {effect}"
 
 
 # ---- messages over time
@@ -253,32 +321,44 @@ def _over_time(schedule: Schedule, timeline: Timeline, title: str | None) -> Dra
     sent = [message for step in schedule.steps() for message in messages(step)]
     if len(sent) > _MOST_MESSAGES:
         raise ValueError(f"a drawing has at most {_MOST_MESSAGES} messages, got {len(sent)}: take fewer ranks")
-    out, into = timeline.select(kind="send"), timeline.select(kind="receive")
-    if out.rank.tolist() != [m.src for m in sent] or into.rank.tolist() != [m.dst for m in sent]:
+    sends = timeline.select(kind="send")
+    receives = timeline.select(kind="receive")
+    src = [message.src for message in sent]
+    dst = [message.dst for message in sent]
+    if sends.rank.tolist() != src or receives.rank.tolist() != dst:
         raise ValueError(
             f"timeline must be simulate's of this schedule, with its {len(sent)} messages (detail='messages'), "
-            f"got {count_of(len(out), 'send')} and {count_of(len(into), 'receive')} of others"
+            f"got {count_of(len(sends), 'send')} and {count_of(len(receives), 'receive')} of others"
         )
-    begin_s, (scale, unit) = timeline.begin_s, time_unit(timeline.makespan_s)
-    width = timeline.makespan_s / scale or 1.0
+    begin_s = timeline.begin_s
+    scale, unit = time_unit(timeline.makespan_s)
+    width = timeline.makespan_s / scale or 1.0  # a timeline without any time has some width, too
     row_px = max(18.0, min(56.0, 380.0 / schedule.num_ranks))
-    src, dst, reduce = np.array([(m.src, m.dst, m.reduce) for m in sent], dtype=np.int64).reshape(-1, 3).T
-    added = reduce > 0
-    colors = np.where(added, _ADDED, _COPIED).tolist()
-    start, stop = (out.start_s - begin_s) / scale, (into.stop_s - begin_s) / scale
-    travels = Lines(start, src + 0.5, stop, dst + 0.5, colors, dashed=~added)
-    ranks = np.arange(schedule.num_ranks) + 0.5
-    rows = Rects(0, ranks, FAINT, width=width, height=0.1 / row_px, edge=FAINT)
+
+    is_added = np.array([message.reduce for message in sent], dtype=bool)
+    travels = Lines(
+        (sends.start_s - begin_s) / scale,
+        np.array(src) + 0.5,
+        (receives.stop_s - begin_s) / scale,
+        np.array(dst) + 0.5,
+        np.where(is_added, ADDED, COPIED).tolist(),
+        dashed=~is_added,
+    )
+    rows = Rects(0, np.arange(schedule.num_ranks) + 0.5, FAINT, width=width, height=0.1 / row_px, edge=FAINT)
     adding = timeline.select(kind="reduce")
-    length = (adding.stop_s - adding.start_s) / scale
-    bars = Rects((adding.start_s - begin_s) / scale, adding.rank + 0.4, _ADDED, width=length, height=0.2)
-    words = [m.words() for m in sent] if schedule.num_chunks > 1 and len(sent) <= _MOST_LABELS else []
-    keys = [Key("message, is added", _ADDED, line="solid")] if added.any() else []
-    keys += [Key("message, replaces", _COPIED, line="dashed")] if not added.all() else []
-    keys += [Key("adding", _ADDED)] if bars.x.size else []
-    happened = f"{count_of(len(sent), 'message')} in {time_words(timeline.makespan_s)}"
+    bars = Rects(
+        (adding.start_s - begin_s) / scale,
+        adding.rank + 0.4,
+        ADDED,
+        width=(adding.stop_s - adding.start_s) / scale,
+        height=0.2,
+    )
+    words: list[str] = []
+    if schedule.num_chunks > 1 and len(sent) <= _MOST_LABELLED:
+        words = [message.words() for message in sent]
+    finding = f"{count_of(len(sent), 'message')} in {time_words(timeline.makespan_s)}"
     return Drawing(
-        title=title or f"{_name(schedule)}: {happened}",
+        title=title or f"{_name(schedule)}: {finding}",
         x_label=f"time [{unit}]",
         y_label="rank",
         width=width,
@@ -289,41 +369,68 @@ def _over_time(schedule: Schedule, timeline: Timeline, title: str | None) -> Dra
         texts=_labels(travels, words, _WIDE_PX / width, row_px),
         x_ticks=round_ticks(width),
         y_ticks=whole_ticks(schedule.num_ranks, most=32),
-        legend=keys,
+        legend=_time_legend(is_added, has_adding=len(adding) > 0),
     )
 
 
+def _time_legend(is_added: Bools, has_adding: bool) -> list[Key]:
+    keys = []
+    if is_added.any():
+        keys.append(Key("message, is added", ADDED, line="solid"))
+    if not is_added.all():
+        keys.append(Key("message, replaces", COPIED, line="dashed"))
+    if has_adding:
+        keys.append(Key("adding", ADDED))
+    return keys
+
+
+class _Label(NamedTuple):
+    """A text of this width in pixels, around a point."""
+
+    x: float
+    y: float
+    width: float
+    text: str
+
+
 def _labels(lines: Lines, words: Sequence[str], across: float, down: float) -> tuple[Texts, ...]:
-    """The words on their lines, each where other lines are furthest away; those without such a place are left out."""
+    """The words on their lines, each as far from other lines as possible; without room a word is left out.
+
+    `across` and `down` are pixels per unit.
+    """
     ends = np.stack([lines.x0 * across, lines.y0 * down, lines.x1 * across, lines.y1 * down], axis=1)
-    start, way = ends[:, :2], ends[:, 2:] - ends[:, :2]
-    long = np.maximum((way**2).sum(axis=1), 1e-9)
-    taken: list[tuple[float, float, float, str]] = []
+    start = ends[:, :2]
+    way = ends[:, 2:] - start
+    squared_length = np.maximum((way**2).sum(axis=1), 1e-9)
+    labels: list[_Label] = []
     for line, text in enumerate(words):
-        wide = 6.4 * len(text) + 4
-        if np.sqrt(long[line]) < wide + 10 or way[line, 0] < 0.6 * wide:
+        width = 6.4 * len(text) + 4
+        if np.sqrt(squared_length[line]) < width + 10 or way[line, 0] < 0.6 * width:
             continue
-        at = start[line] + _PLACES[:, None] * way[line]
-        along = np.clip(((at[:, None] - start) * way).sum(axis=2) / long, 0, 1)
-        apart = np.linalg.norm(at[:, None] - start - along[:, :, None] * way, axis=2)
-        apart[:, line] = np.inf
-        for place in np.argsort(-np.minimum(apart.min(axis=1), wide), kind="stable").tolist():
-            x, y = at[place].tolist()
-            free = all(abs(x - a) > (wide + w) / 2 or abs(y - b) > 12 for a, b, w, _ in taken)
-            if free and apart[place].min() > wide / 2 + 4:
-                taken.append((x, y, wide, text))
+        points = start[line] + _PLACES[:, None] * way[line]
+        # distances of these points, which are rows, from all lines, which are columns; the last axis is x and y
+        along = np.clip(((points[:, None] - start) * way).sum(axis=2) / squared_length, 0, 1)
+        distance = np.linalg.norm(points[:, None] - start - along[:, :, None] * way, axis=2)
+        distance[:, line] = np.inf
+        nearest = distance.min(axis=1)
+        for place in np.argsort(-np.minimum(nearest, width), kind="stable").tolist():
+            x, y = points[place].tolist()
+            is_free = all(abs(x - other.x) > (width + other.width) / 2 or abs(y - other.y) > 12 for other in labels)
+            if is_free and nearest[place] > width / 2 + 4:
+                labels.append(_Label(x, y, width, text))
                 break
-    if not taken:
+    if not labels:
         return ()
-    x_px, y_px, _, shown = zip(*taken, strict=True)
-    return (Texts(np.array(x_px) / across, np.array(y_px) / down, shown, size_px=10.0, halo=PAPER),)
+    x = np.array([label.x for label in labels]) / across
+    y = np.array([label.y for label in labels]) / down
+    return (Texts(x, y, [label.text for label in labels], size_px=10.0, halo=PAPER),)
 
 
 # ---- bytes over links
 
 
 def draw_link_load(link_bytes: ArrayLike, title: str | None = None) -> Drawing:
-    """Draw how many bytes each rank sends to each other; paler is more.
+    """Draw how many bytes each rank sends to each other one; paler is more.
 
     `link_bytes` are those of ``schedule.traffic(num_bytes)``. Up to 16 ranks the numbers stand in the cells; links
     that carry nothing are grey. Raises ValueError unless it is a square matrix of finite numbers of at least 0, and for
@@ -337,30 +444,45 @@ def draw_link_load(link_bytes: ArrayLike, title: str | None = None) -> Drawing:
     num_ranks = table.shape[0]
     if num_ranks > _MOST_RANKS:
         raise ValueError(f"a drawing has at most {_MOST_RANKS} ranks, got {num_ranks}")
-    used, most = table > 0, float(table.max())
-    least = float(table[table > 0].min()) if used.any() else 0.0
+    is_used = table > 0
+    most = float(table.max())
     scale, unit = bytes_unit(most)
     cells, numbers = shaded(table, scale)
+    is_written = num_ranks <= _MOST_WRITTEN
     cell_px = max(2.0, min(46.0, _MATRIX_PX / num_ranks))
-    written = num_ranks <= _WRITTEN
+    row_px = 26.0 if is_written else cell_px
     ticks = whole_ticks(num_ranks, most=max(1, int(cell_px * num_ranks / 22)))
-    keys = [Key(bytes_words(value), ramp(value / most)[0]) for value in sorted({least, most}) if value]
-    if not used.all():
+    keys = []
+    if is_used.any():
+        values = sorted({float(table[is_used].min()), most})
+        keys = [Key(bytes_words(value), ramp(value / most)[0]) for value in values]
+    if not is_used.all():
         keys.append(Key("nothing", EMPTY))
-    keys += [Key(f"numbers: {unit}", PAPER, line="none")] * written
-    alike = np.allclose(table[table > 0], most, rtol=1e-9)
-    over = f"{bytes_words(most)} over each" if alike else f"at most {bytes_words(most)} over one"
-    finding = f"{int(used.sum())} of {count_of(table.size - num_ranks, 'link')} in use, {over}"
+    if is_written:
+        keys.append(Key(f"numbers: {unit}", PAPER, line="none"))
     return Drawing(
-        title=title or (finding if most else "no link carries anything"),
+        title=title or _link_load_title(table),
         x_label="receiver [rank]",
         y_label="sender [rank]",
         width=num_ranks,
         height=num_ranks,
-        size_px=(cell_px * num_ranks, (26.0 if written else cell_px) * num_ranks),
+        size_px=(cell_px * num_ranks, row_px * num_ranks),
         rects=(cells,),
-        texts=numbers if written else (),
+        texts=numbers if is_written else (),
         x_ticks=ticks,
         y_ticks=ticks,
         legend=keys,
     )
+
+
+def _link_load_title(table: Floats) -> str:
+    used_bytes = table[table > 0]
+    if not used_bytes.size:
+        return "no link carries anything"
+    most = float(used_bytes.max())
+    num_links = table.size - len(table)  # without the diagonal
+    if np.allclose(used_bytes, most, rtol=1e-9):
+        load = f"{bytes_words(most)} over each"
+    else:
+        load = f"at most {bytes_words(most)} over one"
+    return f"{used_bytes.size} of {count_of(num_links, 'link')} in use, {load}"

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from html import escape
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,15 @@ from ..common.storage import PathLike, write_atomically
 from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts
 from .palette import FAINT, INK, PAPER, hatch_on
 
-_TOP, _RIGHT, _BOTTOM = 34, 14, 44
-_KEY_HEIGHT, _HEAD_PX = 22, 9.0
+_TOP_PX = 34  # around the area of the marks: the title above, and the axis below
+_RIGHT_PX = 14
+_BOTTOM_PX = 44
+_LEFT_PX = 76.0  # at least
+_KEY_PX = 22  # the height of a row of the legend
+_LETTER_PX = 6.6  # the width of a letter, about
+_TITLE_LETTER_PX = 8.6
+_ARROW_PX = 9.0  # the length of an arrow's head
+_NARROW_PX = 4  # rectangles narrower than this have no outline, which would hide them
 _FONT = 'font-family="DejaVu Sans, Verdana, sans-serif" font-size="11"'
 _HATCHES = {INK: "rankscope-hatch-dark", PAPER: "rankscope-hatch-white"}
 _DEFS = "".join(
@@ -28,27 +35,29 @@ _DEFS = "".join(
 def to_svg(drawing: Drawing, *, shrinks: bool = True) -> str:
     """Return the drawing as one ``<svg class="rankscope">`` element, with title, axes and legend.
 
-    It `shrinks` where the page around it is narrower, by a style of its own. A page that sets the size of its drawings,
-    and forbids elements a style of their own, does without.
+    It `shrinks`, by a style of its own, if the page around it is narrower. Pass False for a page that sets the size of
+    its drawings, and forbids elements a style of their own.
     """
     style = ' style="max-width:100%;height:auto"' if shrinks else ""
-    wide, high = drawing.size_px
-    keys, key_rows = _legend(drawing.legend, max(wide, 8.6 * len(drawing.title)))
-    left = max(76.0, 30 + 6.6 * max((len(label) for _, label in drawing.y_ticks), default=0))
-    width = max(wide, 8.6 * len(drawing.title)) + left + _RIGHT
-    height = high + _TOP + _BOTTOM + key_rows * _KEY_HEIGHT
-    parts = [
+    marks_width, marks_height = drawing.size_px
+    inner_width = max(marks_width, _TITLE_LETTER_PX * len(drawing.title))
+    legend = _legend(drawing.legend, inner_width)
+    longest_tick = max((len(label) for _, label in drawing.y_ticks), default=0)
+    left = max(_LEFT_PX, 30 + _LETTER_PX * longest_tick)
+    width = inner_width + left + _RIGHT_PX
+    height = marks_height + _TOP_PX + _BOTTOM_PX + legend.num_rows * _KEY_PX
+    legend_top = _TOP_PX + marks_height + _BOTTOM_PX - 2
+    title = escape(drawing.title)
+    return (
         f'<svg class="rankscope" xmlns="http://www.w3.org/2000/svg" role="img" width="{width:g}" height="{height:g}" '
         f'viewBox="0 0 {width:g} {height:g}"{style} {_FONT} fill="{INK}">'
-        f"<title>{escape(drawing.title)}</title><defs>{_DEFS}</defs>"
+        f"<title>{title}</title><defs>{_DEFS}</defs>"
         f'<rect width="{width:g}" height="{height:g}" rx="6" fill="{PAPER}"/>'
-        f'<text x="{left:g}" y="20" font-size="14" font-weight="bold">{escape(drawing.title)}</text>'
-        f'<g class="marks" transform="translate({left:g} {_TOP})">{marks(drawing)}</g>'
-    ]
-    across, down = wide / drawing.width, high / drawing.height
-    parts.append(_axes(drawing, across, down, left))
-    parts.append(f'<g class="legend" transform="translate({left:g} {_TOP + high + _BOTTOM - 2:g})">{keys}</g></svg>')
-    return "".join(parts)
+        f'<text x="{left:g}" y="20" font-size="14" font-weight="bold">{title}</text>'
+        f'<g class="marks" transform="translate({left:g} {_TOP_PX})">{marks(drawing)}</g>'
+        f"{_axes(drawing, left)}"
+        f'<g class="legend" transform="translate({left:g} {legend_top:g})">{legend.svg}</g></svg>'
+    )
 
 
 def save_svg(drawing: Drawing, path: PathLike) -> None:
@@ -59,16 +68,26 @@ def save_svg(drawing: Drawing, path: PathLike) -> None:
 
 def marks(drawing: Drawing) -> str:
     """Return the drawing's rectangles, rules, lines and texts, in pixels from the corner of the area that they fill."""
-    across, down = drawing.size_px[0] / drawing.width, drawing.size_px[1] / drawing.height
+    across, down = _px_per_unit(drawing)
     parts = [_rects(rects, across, down) for rects in drawing.rects]
     if drawing.rules:
-        bottom = (drawing.height if drawing.rules_to is None else drawing.rules_to) * down
-        lines = "".join(f"M{x * across:.6g} 0V{bottom:g}" for x in drawing.rules)
-        for color, width_px in ((PAPER, 4), (INK, 2)):  # a light edge, so that they show on dark cells too
-            parts.append(f'<path d="{lines}" stroke="{color}" stroke-width="{width_px}"/>')
+        parts.append(_rules(drawing))
     parts += [_lines(lines, across, down) for lines in drawing.lines]
     parts += [_texts(texts, across, down) for texts in drawing.texts]
     return "".join(parts)
+
+
+def _px_per_unit(drawing: Drawing) -> tuple[float, float]:
+    """The pixels of a unit of the drawing, across and down."""
+    return drawing.size_px[0] / drawing.width, drawing.size_px[1] / drawing.height
+
+
+def _rules(drawing: Drawing) -> str:
+    across, down = _px_per_unit(drawing)
+    bottom = drawing.height if drawing.rules_to is None else drawing.rules_to
+    lines = "".join(f"M{x * across:.6g} 0V{bottom * down:g}" for x in drawing.rules)
+    light_edge = f'<path d="{lines}" stroke="{PAPER}" stroke-width="4"/>'  # so that rules show on dark cells too
+    return f'{light_edge}<path d="{lines}" stroke="{INK}" stroke-width="2"/>'
 
 
 def _each(template: str, *columns: Iterable[Any]) -> str:
@@ -78,98 +97,129 @@ def _each(template: str, *columns: Iterable[Any]) -> str:
 
 
 def _joined(looks: Iterable[str], template: str, *columns: FloatArray) -> str:
-    """One path for all shapes of a look."""
-    paths = defaultdict[str, list[str]](list)
+    """One path for all shapes with the same look, which is given as attributes of the path."""
+    shapes_of = defaultdict[str, list[str]](list)
     for look, *row in zip(looks, *(column.tolist() for column in columns), strict=True):
-        paths[look].append(template.format(*row))
-    return "".join(f'<path d="{"".join(found)}" {look}/>' for look, found in paths.items())
+        shapes_of[look].append(template.format(*row))
+    return "".join(f'<path d="{"".join(shapes)}" {look}/>' for look, shapes in shapes_of.items())
+
+
+_RECT = '<rect x="{:.6g}" y="{:.6g}" width="{:.6g}" height="{:.6g}"{}'  # the last one: whether it has an outline
 
 
 def _rects(rects: Rects, across: float, down: float) -> str:
-    x, y, wide, high = rects.x * across, rects.y * down, rects.width * across, rects.height * down
-    narrow = wide < 4  # an outline would hide these
-    outline = 0 if narrow.all() else 1
-    bare = np.where(narrow, ' stroke-width="0"' if outline else "", "")
+    x, y = rects.x * across, rects.y * down
+    width, height = rects.width * across, rects.height * down
+    is_narrow = width < _NARROW_PX
+    outline = 0 if is_narrow.all() else 1
+    without_outline = ' stroke-width="0"' if outline else ""
+    narrow = np.where(is_narrow, without_outline, "")
     if rects.joined:
-        looks = map('fill="{}"{}'.format, rects.fill, bare.tolist())
-        body = _joined(looks, "M{:.5g} {:.5g}h{:.5g}v{:.5g}h-{:.5g}z", x, y, wide, high, wide)
+        looks = map('fill="{}"{}'.format, rects.fill, narrow.tolist())
+        body = _joined(looks, "M{:.5g} {:.5g}h{:.5g}v{:.5g}h-{:.5g}z", x, y, width, height, width)
     else:
-        box = '<rect x="{:.6g}" y="{:.6g}" width="{:.6g}" height="{:.6g}"{}'
-        body = _each(f'{box} fill="{{}}"/>', x, y, wide, high, bare, rects.fill)
-        marked = np.flatnonzero(rects.hatched)
-        inks = [hatch_on(rects.fill[place]) for place in marked.tolist()]
-        shown = (column[marked] for column in (x, y, wide, high, bare))
-        body += _each(f'{box} fill="url(#{{}})" stroke="{{}}"/>', *shown, map(_HATCHES.__getitem__, inks), inks)
+        body = _each(f'{_RECT} fill="{{}}"/>', x, y, width, height, narrow, rects.fill)
+        hatched = np.flatnonzero(rects.hatched)
+        inks = [hatch_on(rects.fill[place]) for place in hatched.tolist()]
+        patterns = [_HATCHES[ink] for ink in inks]
+        columns = [column[hatched] for column in (x, y, width, height, narrow)]
+        body += _each(f'{_RECT} fill="url(#{{}})" stroke="{{}}"/>', *columns, patterns, inks)
     return f'<g stroke="{rects.edge}" stroke-width="{outline}">{body}</g>'
 
 
 def _lines(lines: Lines, across: float, down: float) -> str:
-    x0, y0, x1, y1 = lines.x0 * across, lines.y0 * down, lines.x1 * across, lines.y1 * down
+    x0, y0 = lines.x0 * across, lines.y0 * down
+    x1, y1 = lines.x1 * across, lines.y1 * down
     length = np.maximum(np.hypot(x1 - x0, y1 - y0), 1e-9)
-    ex, ey = (x1 - x0) / length, (y1 - y0) / length
-    head = _HEAD_PX if lines.arrows else 0.0  # the line ends where its head begins, lest it blunt the point
-    bx, by, half = x1 - head * ex, y1 - head * ey, head * 0.45
+    unit_x, unit_y = (x1 - x0) / length, (y1 - y0) / length
+    head = _ARROW_PX if lines.arrows else 0.0
+    neck_x, neck_y = x1 - head * unit_x, y1 - head * unit_y  # a line that ended at the point would make it blunt
     dashes = np.where(lines.dashed, ' stroke-dasharray="5 4"', "")
     if lines.joined:
         looks = map('fill="none" stroke="{}"{}'.format, lines.color, dashes.tolist())
-        body = _joined(looks, "M{:.5g} {:.5g}L{:.5g} {:.5g}", x0, y0, bx, by)
+        body = _joined(looks, "M{:.5g} {:.5g}L{:.5g} {:.5g}", x0, y0, neck_x, neck_y)
     else:
         line = '<line x1="{:.6g}" y1="{:.6g}" x2="{:.6g}" y2="{:.6g}" stroke="{}"{}/>'
-        body = _each(line, x0, y0, bx, by, lines.color, dashes)
+        body = _each(line, x0, y0, neck_x, neck_y, lines.color, dashes)
     if lines.arrows:
-        corners = x1, y1, bx - half * ey, by + half * ex, bx + half * ey, by - half * ex
-        point = '<path d="M{:.6g} {:.6g}L{:.6g} {:.6g}L{:.6g} {:.6g}Z" fill="{}"/>'
-        body += _each(point, *corners, lines.color)
+        half = head * 0.45  # of the head's width
+        right_x, right_y = neck_x - half * unit_y, neck_y + half * unit_x
+        left_x, left_y = neck_x + half * unit_y, neck_y - half * unit_x
+        triangle = '<path d="M{:.6g} {:.6g}L{:.6g} {:.6g}L{:.6g} {:.6g}Z" fill="{}"/>'
+        body += _each(triangle, x1, y1, right_x, right_y, left_x, left_y, lines.color)
     return f'<g class="lines" stroke-width="{lines.width_px:g}">{body}</g>'
 
 
 def _texts(texts: Texts, across: float, down: float) -> str:
-    halos = map(' stroke="{}"'.format, texts.halo) if texts.halo else repeat("")
+    halos: Iterable[str] = repeat("")
+    halo_style = ""
+    if texts.halo:
+        halos = map(' stroke="{}"'.format, texts.halo)
+        halo_style = ' stroke-width="4" paint-order="stroke"'
     text = '<text x="{:.6g}" y="{:.6g}" fill="{}"{}>{}</text>'
     body = _each(text, texts.x * across, texts.y * down, texts.color, halos, map(escape, texts.text))
-    around = ' stroke-width="4" paint-order="stroke"' if texts.halo else ""
-    return (
-        f'<g text-anchor="{texts.anchor}" dominant-baseline="central" font-size="{texts.size_px:g}"{around}>{body}</g>'
-    )
+    style = f'text-anchor="{texts.anchor}" dominant-baseline="central" font-size="{texts.size_px:g}"{halo_style}'
+    return f"<g {style}>{body}</g>"
 
 
-def _axes(drawing: Drawing, across: float, down: float, left: float) -> str:
-    wide, high = drawing.size_px
-    below = "".join(
-        f'<text x="{x * across:.6g}" y="{high + 14:g}" text-anchor="middle">{escape(label)}</text>'
+def _axes(drawing: Drawing, left: float) -> str:
+    across, down = _px_per_unit(drawing)
+    width, height = drawing.size_px
+    x_ticks = "".join(
+        f'<text x="{x * across:.6g}" y="{height + 14:g}" text-anchor="middle">{escape(label)}</text>'
         for x, label in drawing.x_ticks
     )
-    at_left = "".join(
+    y_ticks = "".join(
         f'<text x="-6" y="{y * down:.6g}" text-anchor="end" dominant-baseline="central">{escape(label)}</text>'
         for y, label in drawing.y_ticks
     )
-    middle = max(wide / 2, 3.6 * len(drawing.x_label) - left)  # under a narrow picture it begins at the edge
-    return (
-        f'<g class="axes" transform="translate({left:g} {_TOP})">{below}{at_left}'
-        f'<text x="{middle:g}" y="{high + 31:g}" text-anchor="middle" font-size="12">{escape(drawing.x_label)}</text>'
-        f'<text transform="translate({14 - left:g} {high / 2:g}) rotate(-90)" text-anchor="middle" font-size="12">'
-        f"{escape(drawing.y_label)}</text></g>"
+    middle = max(width / 2, 3.6 * len(drawing.x_label) - left)  # under a narrow picture the label begins at the edge
+    x_label = (
+        f'<text x="{middle:g}" y="{height + 31:g}" text-anchor="middle" font-size="12">{escape(drawing.x_label)}</text>'
     )
+    y_label = (
+        f'<text transform="translate({14 - left:g} {height / 2:g}) rotate(-90)" text-anchor="middle" font-size="12">'
+        f"{escape(drawing.y_label)}</text>"
+    )
+    return f'<g class="axes" transform="translate({left:g} {_TOP_PX})">{x_ticks}{y_ticks}{x_label}{y_label}</g>'
 
 
-def _legend(keys: tuple[Key, ...], wide: float) -> tuple[str, int]:
-    """Lay the keys out in rows no wider than the drawing; return them and the number of rows."""
-    parts, x, row = [], 0.0, 0
+class _Legend(NamedTuple):
+    svg: str
+    num_rows: int
+
+
+def _legend(keys: tuple[Key, ...], width: float) -> _Legend:
+    """Lay the keys out in rows no wider than the drawing."""
+    if not keys:
+        return _Legend("", 0)
+    parts = []
+    x = 0.0
+    row = 0
     for key in keys:
-        mark = 0 if key.line == "none" else 20
-        needed = 12 + mark + 6.6 * len(key.label)
-        if x and x + needed > wide:
-            x, row = 0.0, row + 1
-        y = row * _KEY_HEIGHT
-        edge = key.edge if key.edge != PAPER else FAINT
-        box = f'x="{x:.6g}" y="{y}" width="14" height="14"'
-        if key.line in ("solid", "dashed"):
-            dash = ' stroke-dasharray="4 3"' if key.line == "dashed" else ""
-            parts.append(f'<path d="M{x - 3:.6g} {y + 7}h18" stroke="{key.fill}" stroke-width="2"{dash}/>')
-        elif mark:
-            parts.append(f'<rect {box} fill="{key.fill}" stroke="{edge}"/>')
-        if key.hatched:
-            parts.append(f'<rect {box} fill="url(#{_HATCHES[hatch_on(key.fill)]})" stroke="{edge}"/>')
-        parts.append(f'<text x="{x + mark:.6g}" y="{y + 7}" dominant-baseline="central">{escape(key.label)}</text>')
-        x += needed
-    return "".join(parts), row + 1 if keys else 0
+        mark_px = 0 if key.line == "none" else 20
+        key_px = 12 + mark_px + _LETTER_PX * len(key.label)
+        if x and x + key_px > width:
+            x = 0.0
+            row += 1
+        y = row * _KEY_PX
+        parts.append(_key_mark(key, x, y))
+        parts.append(f'<text x="{x + mark_px:.6g}" y="{y + 7}" dominant-baseline="central">{escape(key.label)}</text>')
+        x += key_px
+    return _Legend("".join(parts), row + 1)
+
+
+def _key_mark(key: Key, x: float, y: int) -> str:
+    """The piece of a line, or the box, in front of a key's label."""
+    edge = key.edge if key.edge != PAPER else FAINT
+    box = f'x="{x:.6g}" y="{y}" width="14" height="14"'
+    mark = ""
+    if key.line in ("solid", "dashed"):
+        dash = ' stroke-dasharray="4 3"' if key.line == "dashed" else ""
+        mark = f'<path d="M{x - 3:.6g} {y + 7}h18" stroke="{key.fill}" stroke-width="2"{dash}/>'
+    elif key.line != "none":
+        mark = f'<rect {box} fill="{key.fill}" stroke="{edge}"/>'
+    if key.hatched:
+        pattern = _HATCHES[hatch_on(key.fill)]
+        mark += f'<rect {box} fill="url(#{pattern})" stroke="{edge}"/>'
+    return mark

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,12 @@ from .marks import Drawing, Key, Rects, Texts, numbers_on
 from .palette import HUES, OTHER, WORK
 
 COMMUNICATION = frozenset(kind for kind, (_, hatched) in WORK.items() if hatched)
-_WIDE_PX, _ROW_PX, _GAP = 860.0, 22.0, 0.5
-_HEAD = 0.85  # rows above the lanes of a rank, where its name stands
-_DIGIT_PX, _WORDS_PX = 6.4, 8.0  # the latter with room for Axes that are narrower than the drawing
+_WIDE_PX = 860.0
+_ROW_PX = 22.0
+_GAP = 0.5  # rows between ranks
+_HEAD = 0.85  # rows above the lanes of a rank, if its name stands there
+_DIGIT_PX = 6.4  # of a number
+_LETTER_PX = 8.0  # of words, with room for Axes that are narrower than the drawing
 _MOST_SPANS = 20_000
 
 
@@ -27,95 +30,161 @@ def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collect
 
     A row is a lane, rank 0 on top. Colour is the kind of work, hatching is communication, the same in every figure (see
     `palette.WORK`), and the number is the item. In a lane with several kinds their names are written where they fit.
-    Waiting is light grey, and left out where it is shorter than a pixel. Kinds that are not known take the colours that
-    are left, those that take most time first; the rest is grey. Kinds in `hatched` are hatched, too. Time counts from
-    the first span. Raises ValueError for more than 20,000 spans: select a window,
+    Waiting is light grey, and omitted if it is shorter than a pixel. Unknown kinds take the colours that are left,
+    those that take most time first; the others are grey. Kinds in `hatched` are hatched, too. Time counts from the
+    first span. Raises ValueError for more than 20,000 spans: select a window,
     `timeline.select(between_s=(from, to))`, or some ranks.
     """
     if len(of_type("timeline", timeline, Timeline)) > _MOST_SPANS:
         raise ValueError(f"a drawing has at most {_MOST_SPANS} spans, got {len(timeline)}: select a window or a rank")
-    waits = np.isin(timeline.kind, [place for place, kind in enumerate(timeline.kinds) if kind in WAITS])
-    long = (timeline.stop_s - timeline.start_s) * _WIDE_PX >= timeline.makespan_s
-    timeline = timeline.take(np.flatnonzero(~waits | long))
-    rows, heads = _rows(list(timeline.rank_lanes()))
+    timeline = _without_short_waits(timeline)
+    layout = _layout(list(timeline.rank_lanes()))
     scale, unit = time_unit(timeline.makespan_s)
-    width = timeline.makespan_s / scale or 1.0
+    width = timeline.makespan_s / scale or 1.0  # a timeline without any time has some width, too
+
     start = (timeline.start_s - timeline.begin_s) / scale
-    length = np.maximum((timeline.stop_s - timeline.start_s) / scale, width / _WIDE_PX)  # a mark is a pixel wide
-    places = zip(timeline.rank.tolist(), timeline.lane.tolist(), strict=True)
-    y = np.array([rows[rank, timeline.lanes[lane]] for rank, lane in places], dtype=float)
-    styles = {kind: (hue, marked or kind in hatched) for kind, (hue, marked) in _styles(timeline).items()}
-    looks = [styles[timeline.kinds[kind]] for kind in timeline.kind.tolist()]
-    marked = np.array([look[1] for look in looks], dtype=bool)
-    rects = Rects(start, y + 0.06, [hue for hue, _ in looks], width=length, height=0.88, hatched=marked)
+    length = np.maximum((timeline.stop_s - timeline.start_s) / scale, width / _WIDE_PX)  # at least a pixel
+    lanes_of_spans = zip(timeline.rank.tolist(), timeline.lane.tolist(), strict=True)
+    y = np.array([layout.top_of[rank, timeline.lanes[lane]] for rank, lane in lanes_of_spans], dtype=float)
+    looks = _looks(timeline, hatched)
+    look_of_spans = [looks[timeline.kinds[kind]] for kind in timeline.kind.tolist()]
+    rects = Rects(
+        start,
+        y + 0.06,
+        [look.hue for look in look_of_spans],
+        width=length,
+        height=0.88,
+        hatched=[look.hatched for look in look_of_spans],
+    )
     words = _words(timeline, rects.width * _WIDE_PX / width)
-    height = max(rows.values(), default=0.0) + 1
-    ranks, lanes = {rank for rank, _ in rows}, {lane for _, lane in rows}
-    single = len(lanes) == 1 < len(ranks)
-    label = f"rank {min(ranks)}" if len(ranks) == 1 else min(lanes) if single else ""
-    names = Texts(0.0, [y for y, _ in heads], [name for _, name in heads], anchor="start", size_px=11.0)
+    head_names = [name for _, name in layout.heads]
+    heads = Texts(0.0, [y for y, _ in layout.heads], head_names, anchor="start", size_px=11.0)
     return Drawing(
         title=title or _title(timeline, scale, unit),
         x_label=f"time [{unit}]",
-        y_label=label,
+        y_label=layout.label,
         width=width,
-        height=height,
-        size_px=(_WIDE_PX, _ROW_PX * height),
+        height=layout.height,
+        size_px=(_WIDE_PX, _ROW_PX * layout.height),
         rects=(rects,),
-        texts=(*numbers_on(rects, words, wanted=words != ""), names),
+        texts=(*numbers_on(rects, words, wanted=words != ""), heads),
         x_ticks=round_ticks(width),
-        y_ticks=[(row + 0.5, f"rank {rank}" if single else lane) for (rank, lane), row in rows.items()],
-        legend=_keys(styles),
+        y_ticks=layout.ticks,
+        legend=_keys(looks),
     )
 
 
-def _rows(lanes: list[tuple[int, str]]) -> tuple[dict[tuple[int, str], float], list[tuple[float, str]]]:
-    """The top edge of each lane, with a gap between ranks; where ranks have several lanes each, its name in the gap."""
-    ranks = [rank for rank, _ in lanes]
-    headed = 1 < len(set(ranks)) < len(lanes)
-    rows: dict[tuple[int, str], float] = {}
-    heads, top = [], 0.0
-    for place, (rank, lane) in enumerate(lanes):
-        if place == 0 or rank != ranks[place - 1]:
-            top += _HEAD if headed else _GAP if place else 0.0
-            heads += [(top - 0.4, f"rank {rank}")] * headed
-        rows[rank, lane] = top
+def _without_short_waits(timeline: Timeline) -> Timeline:
+    """The spans without waits that are shorter than a pixel."""
+    wait_kinds = [place for place, kind in enumerate(timeline.kinds) if kind in WAITS]
+    is_wait = np.isin(timeline.kind, wait_kinds)
+    is_visible = (timeline.stop_s - timeline.start_s) * _WIDE_PX >= timeline.makespan_s
+    return timeline.take(np.flatnonzero(~is_wait | is_visible))
+
+
+# ---- rows
+
+
+class _Layout(NamedTuple):
+    """Where lanes stand, from the top down, in rows."""
+
+    top_of: dict[tuple[int, str], float]  # the top edge of each rank's lane
+    heads: list[tuple[float, str]]  # heights and names of ranks, if these stand above their lanes
+    height: float
+    label: str  # of the axis
+    ticks: list[tuple[float, str]]
+
+
+def _layout(lanes: Sequence[tuple[int, str]]) -> _Layout:
+    """Lay lanes out, which are sorted by rank, with a gap between ranks.
+
+    If ranks have several lanes each, the rank's name stands in the gap.
+    """
+    ranks = {rank for rank, _ in lanes}
+    names = {name for _, name in lanes}
+    has_heads = 1 < len(ranks) < len(lanes)
+    top_of: dict[tuple[int, str], float] = {}
+    heads: list[tuple[float, str]] = []
+    top = 0.0
+    last_rank: int | None = None
+    for rank, name in lanes:
+        if rank != last_rank:
+            if has_heads:
+                top += _HEAD
+                heads.append((top - 0.4, f"rank {rank}"))
+            elif last_rank is not None:
+                top += _GAP
+        top_of[rank, name] = top
         top += 1
-    return rows, heads
+        last_rank = rank
+
+    has_one_lane_each = len(names) == 1 < len(ranks)
+    label = ""
+    if len(ranks) == 1:
+        label = f"rank {min(ranks)}"
+    elif has_one_lane_each:
+        label = min(names)
+    ticks = [(y + 0.5, f"rank {rank}" if has_one_lane_each else name) for (rank, name), y in top_of.items()]
+    height = max(top_of.values(), default=0.0) + 1
+    return _Layout(top_of, heads, height, label, ticks)
 
 
-def _keys(styles: Mapping[str, tuple[str, bool]]) -> tuple[Key, ...]:
-    """An entry for each look; the kinds that share one share the entry."""
-    kinds = defaultdict[tuple[str, bool], list[str]](list)
-    for kind, look in styles.items():
-        kinds[look].append("other" if look[0] == OTHER and kind not in WORK else kind)
-    return tuple(Key(", ".join(dict.fromkeys(names)), hue, hatched=hatched) for (hue, hatched), names in kinds.items())
+# ---- looks of spans
 
 
-def _words(timeline: Timeline, wide_px: NDArray[np.floating[Any]]) -> NDArray[np.str_]:
-    """What is written on each span: of its kind, where its lane has several, and its item what fits."""
-    places = list(zip(timeline.rank.tolist(), timeline.lane.tolist(), strict=True))
-    kinds = defaultdict[tuple[int, int], set[int]](set)
-    for place, kind in zip(places, timeline.kind.tolist(), strict=True):
-        kinds[place].add(kind)
+class _SpanLook(NamedTuple):
+    hue: str
+    hatched: bool
+
+
+def _looks(timeline: Timeline, hatched: Collection[str]) -> dict[str, _SpanLook]:
+    """The look of each kind of work in the timeline: its own if the palette has one, else a hue that is left."""
+    present = [timeline.kinds[place] for place in np.unique(timeline.kind).tolist()]
+    unknown = [kind for kind in present if kind not in WORK]
+    used = {WORK[kind][0] for kind in present if kind in WORK}
+    free = [hue for hue in HUES if hue not in used]
+    seconds = np.bincount(timeline.kind, weights=timeline.stop_s - timeline.start_s, minlength=len(timeline.kinds))
+    longest_first = sorted(unknown, key=lambda kind: -seconds[timeline.kinds.index(kind)])
+    with_hue = sorted(longest_first[: len(free)], key=unknown.index)
+    hue_of = dict(zip(with_hue, free, strict=False))
+    looks = {}
+    for kind in sorted(present, key=WAITS.__contains__):  # waits last
+        hue, is_hatched = WORK.get(kind, (hue_of.get(kind, OTHER), False))
+        looks[kind] = _SpanLook(hue, is_hatched or kind in hatched)
+    return looks
+
+
+def _keys(looks: Mapping[str, _SpanLook]) -> list[Key]:
+    """An entry for each look; kinds with the same look share the entry."""
+    kinds_of = defaultdict[_SpanLook, list[str]](list)
+    for kind, look in looks.items():
+        is_other = look.hue == OTHER and kind not in WORK
+        kinds_of[look].append("other" if is_other else kind)
+    return [Key(", ".join(dict.fromkeys(kinds)), look.hue, hatched=look.hatched) for look, kinds in kinds_of.items()]
+
+
+def _words(timeline: Timeline, width_px: NDArray[np.floating[Any]]) -> NDArray[np.str_]:
+    """The text on each span: its kind, if its lane has several, and its item, as much of it as fits."""
+    lanes = list(zip(timeline.rank.tolist(), timeline.lane.tolist(), strict=True))
+    kinds_of = defaultdict[tuple[int, int], set[int]](set)
+    for lane, kind in zip(lanes, timeline.kind.tolist(), strict=True):
+        kinds_of[lane].add(kind)
     words = []
-    for place, kind, item, px in zip(places, timeline.kind.tolist(), timeline.item.tolist(), wide_px, strict=True):
+    for lane, kind, item, px in zip(lanes, timeline.kind.tolist(), timeline.item.tolist(), width_px, strict=True):
         number = "" if item == -1 else str(item)
-        both = f"{timeline.kinds[kind]} {number}".rstrip() if len(kinds[place]) > 1 else number
-        words.append(both if px >= _WORDS_PX * len(both) + 3 else number if px >= _DIGIT_PX * len(number) + 3 else "")
+        text = number
+        if len(kinds_of[lane]) > 1:
+            text = f"{timeline.kinds[kind]} {number}".rstrip()
+        words.append(_fitting(text, number, px))
     return np.array(words, dtype=str)
 
 
-def _styles(timeline: Timeline) -> dict[str, tuple[str, bool]]:
-    """The look of each kind of work that is there: its own where it is known, else a hue that is left."""
-    present = [timeline.kinds[place] for place in np.unique(timeline.kind).tolist()]
-    unknown = [kind for kind in present if kind not in WORK]
-    taken = {WORK[kind][0] for kind in present if kind in WORK}
-    free = [hue for hue in HUES if hue not in taken]
-    seconds = np.bincount(timeline.kind, weights=timeline.stop_s - timeline.start_s, minlength=len(timeline.kinds))
-    longest = sorted(unknown, key=lambda kind: -seconds[timeline.kinds.index(kind)])[: len(free)]
-    own = {kind: (hue, False) for kind, hue in zip(sorted(longest, key=unknown.index), free, strict=False)}
-    return {kind: WORK.get(kind) or own.get(kind) or (OTHER, False) for kind in sorted(present, key=WAITS.__contains__)}
+def _fitting(text: str, number: str, px: float) -> str:
+    if px >= _LETTER_PX * len(text) + 3:
+        return text
+    if px >= _DIGIT_PX * len(number) + 3:
+        return number
+    return ""
 
 
 def _title(timeline: Timeline, scale: float, unit: str) -> str:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -20,20 +21,21 @@ from .files import Load, Part, PartError, load_part, loaded
 from .simulate import TRAINER, loader_lane, parts_ahead
 
 Batch = TypeVar("Batch")
+_NO_BATCH = object()  # after the last batch of a rank
 
 
 class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
-    """The batches of one trainer's share of the part files; each part is loaded when the one before is used up.
+    """The batches of one trainer's share of the part files; each part is loaded after the one before has been read.
 
-    `files` are shuffled by `seed` plus epoch and dealt out by `shard_files`: each trainer has files of its own. `load`
+    `files` are shuffled by `seed` plus epoch and dealt out by `shard_files`, so each trainer has its own files. `load`
     takes a path and returns a dict of arrays or CPU tensors with the same number of rows. A batch is a dict of tensors
-    of `batch_size` rows, views of the part; none has rows of two parts, so a part ends with a shorter one, which
-    `drop_last` leaves out. Spans go to `recorder` as rank `trainer_id`, lane "trainer": kind "load", item the part's
-    place in the share.
+    of `batch_size` rows, which are views of the part. No batch has rows of two parts, so the last batch of a part may
+    be shorter; `drop_last` leaves it out. Spans are written to `recorder` as rank `trainer_id`, lane "trainer", kind
+    "load"; their item is the part's place in the share.
 
-    Give it to a DataLoader with ``batch_size=None`` and no workers: each of them would read the whole share again.
-    Raises ValueError for what `shard_files` refuses and for numbers out of range; while it is iterated, PartError,
-    whose cause is what `load` raised, and RuntimeError in a DataLoader's worker.
+    Pass it to a DataLoader with ``batch_size=None`` and no workers, because each worker would read the whole share
+    again. Raises ValueError for files that `shard_files` refuses and for numbers out of range. An iteration raises
+    PartError, whose cause is the error of `load`, and RuntimeError in a DataLoader's worker.
     """
 
     def __init__(
@@ -48,20 +50,21 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
         drop_last: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
-        one = isinstance(files, str | bytes | os.PathLike)  # shard_files says what is wrong with that
-        self._files: Any = files if one else several("files", files, "file names")
+        is_single = isinstance(files, str | bytes | os.PathLike)  # for which shard_files has a better message
+        self._files: Any = files if is_single else several("files", files, "file names")
         self.batch_size = whole("batch_size", batch_size, 1)
         self.num_trainers = whole("num_trainers", num_trainers, 1)
         self.trainer_id = whole("trainer_id", trainer_id, 0, self.num_trainers - 1)
         self.seed = whole("seed", seed)
-        self.load, self.drop_last = function("load", load, "of a path"), truth("drop_last", drop_last)
+        self.load = function("load", load, "of a path")
+        self.drop_last = truth("drop_last", drop_last)
         self.set_epoch(0)
         self.recorder = None
         if recorder is not None:
             self.recorder = of_type("recorder", recorder, Recorder).for_rank(self.trainer_id)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that the next iteration deals out the files for. Raises ValueError for no whole number."""
+        """Set the epoch for which the next iteration deals out the files. Raises ValueError if it is not whole."""
         self.epoch = whole("epoch", epoch)
         shard = shard_files(self._files, self.num_trainers, self.trainer_id, self.seed + self.epoch)
         self.shard: list[str] = [os.fspath(file) for file in shard]
@@ -74,8 +77,9 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
             yield from self._batches(part)
 
     def _batches(self, part: Part) -> Iterator[dict[str, Tensor]]:
-        num_rows = len(next(iter(part.values())))
-        stop = num_rows - num_rows % self.batch_size if self.drop_last else num_rows
+        stop = len(next(iter(part.values())))
+        if self.drop_last:
+            stop -= stop % self.batch_size
         for start in range(0, stop, self.batch_size):
             yield {name: torch.as_tensor(rows[start : start + self.batch_size]) for name, rows in part.items()}
 
@@ -87,14 +91,15 @@ class AsyncPartDataset(SyncPartDataset):
     """The same batches in the same order, from parts that the workers of a torch DataLoader load ahead.
 
     `num_loaders` workers load the parts in turn. They are at most `queue_size` + `num_loaders` parts ahead of the
-    trainer, rounded up to a multiple of `num_loaders`: that many are loaded or being loaded. Parts come through shared
-    memory, so a batch that is kept keeps its whole part. Workers record kind "load" on lanes "loader 0", …; the trainer
-    records kind "wait" on lane "trainer".
+    trainer, rounded up to a multiple of `num_loaders`: so many parts are loaded or being loaded. Parts are passed
+    through shared memory, so a reference to a batch keeps its whole part in memory. Workers record kind "load" on lanes
+    "loader 0", …; the trainer records kind "wait" on lane "trainer".
 
-    The workers start with the first iteration (`with` starts them before), stay for the next epoch, and end with
-    `close`, with the dataset, and with an iteration that is not finished. On Linux they are forked, so `load` may be of
-    a notebook; elsewhere it is pickled. Beyond what `SyncPartDataset` raises: PartError, naming the file, if the worker
-    that loads it dies, or if it takes longer than `timeout_s`; the cause is torch's own error, which names the process.
+    The workers start with the first iteration (or earlier, with `with`), stay for the next epoch, and end with `close`,
+    with the dataset, and with an iteration that is not finished. On Linux they are forked, so `load` may be defined in
+    a notebook; elsewhere it is pickled. In addition to the errors of `SyncPartDataset`, it raises PartError, naming the
+    file, if the worker that loads a part dies or takes longer than `timeout_s`; the cause is torch's own error, which
+    names the process.
 
     >>> AsyncPartDataset([], batch_size=32, queue_size=0)
     Traceback (most recent call last):
@@ -140,10 +145,10 @@ class AsyncPartDataset(SyncPartDataset):
             next(parts, None)  # tells the loader that its epoch is over
             self._idle.append(loader)
         finally:
-            del loader, parts  # which end the workers, unless they are idle; a traceback would keep them
+            del loader, parts  # a traceback would keep them, and so the workers, unless these are idle
 
     def close(self) -> None:
-        """End the workers that wait for an epoch; the next iteration starts new ones."""
+        """End the idle workers; the next iteration starts new ones."""
         self._idle.clear()
 
     def __enter__(self) -> AsyncPartDataset:
@@ -169,7 +174,7 @@ class AsyncPartDataset(SyncPartDataset):
             timeout=self.timeout_s,
             multiprocessing_context="fork" if sys.platform == "linux" else None,
         )
-        for _ in loader:  # an epoch without files
+        for _ in loader:  # an epoch without files, which starts the workers
             pass
         return loader
 
@@ -188,7 +193,7 @@ class _ShardFiles(Sampler[tuple[int, str]]):
 
 
 class _PartFiles(Dataset[Any]):
-    """What a worker does: load the part of a file. A part that cannot be loaded is its error, as a value."""
+    """The dataset in a worker: it loads the part of a file, and returns an error as a value."""
 
     def __init__(self, load: Load, recorder: Recorder | None) -> None:
         self._load = load
@@ -197,9 +202,11 @@ class _PartFiles(Dataset[Any]):
     def __getitem__(self, item: tuple[int, str]) -> dict[str, Tensor] | _LoadFailure:
         place, file = item
         worker: Any = get_worker_info()
-        recording = self._recorder.span(loader_lane(worker.id), "load", place) if self._recorder else nullcontext()
+        span: AbstractContextManager[None] = nullcontext()
+        if self._recorder:
+            span = self._recorder.span(loader_lane(worker.id), "load", place)
         try:
-            with recording:
+            with span:
                 part = loaded(self._load, file)
         except PartError as error:
             return _LoadFailure(str(error), portable(error.__cause__ or error))
@@ -207,9 +214,9 @@ class _PartFiles(Dataset[Any]):
 
 
 class _LoadFailure(NamedTuple):
-    """Why there is no part: the words of its PartError, and what `load` raised."""
+    """The message of a PartError, and the error that `load` raised."""
 
-    words: str
+    message: str
     cause: BaseException
 
 
@@ -217,14 +224,14 @@ def _next_part(parts: Iterator[Any], file: str) -> Part | PartError:
     """Return the next part from the workers, or the error if it could not be loaded or did not arrive."""
     try:
         part: Any = next(parts)
-    except RuntimeError as error:  # torch's, for a worker that has died or is too late
+    except RuntimeError as error:  # of torch, for a worker that has died or is too late
         part = _LoadFailure(f"part file {file} did not arrive: {error}", error.with_traceback(None))
-    if not isinstance(part, _LoadFailure):
-        found: Part = part
-        return found
-    problem = PartError(part.words)
-    problem.__cause__ = part.cause
-    return problem
+    if isinstance(part, _LoadFailure):
+        problem = PartError(part.message)
+        problem.__cause__ = part.cause
+        return problem
+    arrays: Part = part
+    return arrays
 
 
 def _as_it_is(part: Any) -> Any:
@@ -234,28 +241,27 @@ def _as_it_is(part: Any) -> Any:
 def in_step(
     batches: Iterable[Batch], group: Any = None, recorder: Recorder | None = None, device: str = "cpu"
 ) -> Iterator[Batch | None]:
-    """Yield this rank's batches, then None until the last rank has had its own: all ranks do the same number of steps.
+    """Yield this rank's batches, then None until all ranks have yielded theirs, so that all take the same steps.
 
     Before each step the ranks of `group` (the default group) agree whether any of them has a batch left, by an
-    all-reduce of one number on `device` (for NCCL: the rank's GPU). A rank that gets None must still take part in what
-    the others do together in that step. Waiting is recorded on lane "trainer": kind "barrier", item the step. Raises
-    what the all-reduce raises where a rank is gone; a rank that stops early must leave the group.
+    all-reduce of one number on `device` (for NCCL: the rank's GPU). A rank that gets None must still take part in the
+    collectives of that step. Waiting is recorded on lane "trainer" with kind "barrier"; the item is the step. If a rank
+    has ended, the error of the all-reduce is raised; a rank that stops early must leave the group.
     """
     if group is None:
         group = torch.distributed.group.WORLD
         if group is None:
             raise ValueError("group must be a process group where there is no default group, got None")
-    nothing, step, iterator = object(), 0, iter(batches)
-    while True:
-        batch: Any = next(iterator, nothing)
-        left = torch.tensor([batch is not nothing], dtype=torch.int64, device=device)
+    iterator = iter(batches)
+    for step in count():
+        batch: Any = next(iterator, _NO_BATCH)
+        num_ranks_left = torch.tensor([batch is not _NO_BATCH], dtype=torch.int64, device=device)
         with recorder.span(TRAINER, "barrier", step) if recorder else nullcontext():
-            group.allreduce([left]).wait()
-            any_left = bool(left.item())
-        if not any_left:
+            group.allreduce([num_ranks_left]).wait()
+            is_end = num_ranks_left.item() == 0
+        if is_end:
             return
-        yield None if batch is nothing else batch
-        step += 1
+        yield None if batch is _NO_BATCH else batch
 
 
 def _refuse_workers() -> None:

@@ -1,4 +1,4 @@
-"""Part files: a data set cut into files of rows, written by a helper, read whole, and read late on demand."""
+"""Part files: a data set cut into files of rows. They are written, read as a whole, and read with a delay."""
 
 from __future__ import annotations
 
@@ -24,20 +24,36 @@ from ..pipeline.service import Distribution, Service, check, check_times, draw
 Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows: numpy's or torch's
 Load: TypeAlias = Callable[[str], Mapping[str, Any]]
 
-# what numpy and torch both have
-_TYPES = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
-_TYPES |= {"bool", "float16", "float32", "float64", "complex64", "complex128"}
+# The types that both numpy and torch have.
+_TYPES = {
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+}
+_RESERVED_NAMES = {"file", "allow_pickle"}  # arguments of numpy.savez
+_MOST_PART_NUMBER = 999_999  # of a part whose delay is drawn, because the delays of all parts before it are, too
 
-# numpy parses an array's header by `ast`, which in Python 3.11 fails now and then when two threads are in it at once
+# numpy parses an array's header with `ast`, which sometimes fails in Python 3.11 if two threads use it at once.
 _ONE_READER = threading.Lock()
 os.register_at_fork(before=_ONE_READER.acquire, after_in_parent=_ONE_READER.release, after_in_child=_ONE_READER.release)
 
 
-MOST_PART_BYTES = 1 << 30  # unpacked: each loader holds a part in memory as a whole
+MOST_PART_BYTES = 1 << 30  # unpacked: each loader has a whole part in memory
 
 
 class PartError(RuntimeError):
-    """A part file could not be loaded; the cause is what `load` raised."""
+    """A part file could not be loaded; the cause is the error that `load` raised."""
 
 
 def write_parts(
@@ -45,16 +61,16 @@ def write_parts(
 ) -> list[Path]:
     """Cut arrays of the same number of rows into part-00000.npz, part-00001.npz, … and return their paths.
 
-    `rows_per_part` is how many rows each gets, the last one what is left, or a list with the rows of each part. Each
-    file is written whole or not at all. Raises ValueError for no arrays or ones that differ in rows, for types that
-    torch has not, for a list that does not add up to the rows, and for a folder that holds parts already (a reader that
-    lists it would mix the two); OSError where the folder cannot be written.
+    `rows_per_part` is the number of rows of each part, of which the last one may have fewer, or a list with the number
+    of rows of each part. Each file is written whole or not at all. Raises ValueError if there are no arrays, they
+    differ in rows, torch does not have their type, the list does not add up to the number of rows, or the folder
+    contains parts already (a reader that lists it would mix the two); OSError if the folder cannot be written to.
     """
-    checked = check_part({name: np.asarray(array) for name, array in arrays.items()}, "what is written")
-    reserved = sorted({"file", "allow_pickle"} & checked.keys())
+    part = check_part({name: np.asarray(array) for name, array in arrays.items()}, "what is written")
+    reserved = sorted(_RESERVED_NAMES & part.keys())
     if reserved:
         raise ValueError(f"an array's name must differ from numpy.savez's own arguments, got {reserved[0]!r}")
-    num_rows = len(next(iter(checked.values())))
+    num_rows = len(next(iter(part.values())))
     if isinstance(rows_per_part, Sequence) or (isinstance(rows_per_part, np.ndarray) and rows_per_part.ndim):
         sizes = [whole(f"rows_per_part[{place}]", size, 0) for place, size in enumerate(rows_per_part)]
         if sum(sizes) != num_rows:
@@ -66,20 +82,19 @@ def write_parts(
     place.mkdir(parents=True, exist_ok=True)
     if any(place.glob("part-*.npz")):
         raise ValueError(f"folder must hold no parts yet, got {os.fspath(folder)!r}")
-    return [
-        write_atomically(
-            place / f"part-{number:05d}.npz",
-            partial(np.savez, allow_pickle=False, **{name: rows[start:stop] for name, rows in checked.items()}),
-        )
-        for number, (start, stop) in enumerate(pairwise(edges))
-    ]
+    paths = []
+    for number, (start, stop) in enumerate(pairwise(edges)):
+        rows_of_part = {name: rows[start:stop] for name, rows in part.items()}
+        write = partial(np.savez, allow_pickle=False, **rows_of_part)
+        paths.append(write_atomically(place / f"part-{number:05d}.npz", write))
+    return paths
 
 
 def load_part(path: str | os.PathLike[str]) -> Part:
     """Return the arrays of a part file by their names; pickles are never read.
 
-    Raises ValueError or zipfile.BadZipFile for any other file and for one of more than `MOST_PART_BYTES`, OSError where
-    it cannot be opened.
+    Raises ValueError or zipfile.BadZipFile for any other file and for one of more than `MOST_PART_BYTES`, OSError if it
+    cannot be opened.
     """
     raw = read_bytes(path, MOST_PART_BYTES)
     with _ONE_READER:
@@ -88,12 +103,12 @@ def load_part(path: str | os.PathLike[str]) -> Part:
 
 @frozen(eq=False)
 class DelayedLoad:
-    """Loads a part after a delay: local files stand in for remote storage of which the times are known.
+    """Loads a part after a delay, so that local files behave like remote storage with known times.
 
     `delays_s` is seconds, a list with a time for each part, a distribution or a function of the part's number, which
-    is the last number in the file's name. The same seed gives the same delays, whoever loads. Raises ValueError for
-    delays that are none of these; when called, for a file without a number, and with a distribution for one above
-    999 999.
+    is the last number in the file's name. The same seed gives the same delays in every process. Raises ValueError for
+    delays that are none of these; a call raises it for a file without a number and, with a distribution, for a number
+    above 999 999.
 
     >>> DelayedLoad([0.5, 0.7]).delay_s("parts/part-00001.npz")
     0.7
@@ -104,15 +119,15 @@ class DelayedLoad:
     seed: int = checked(whole, default=0)
 
     def delay_s(self, path: str | os.PathLike[str]) -> float:
-        """Return the seconds that the loading of this file is delayed."""
+        """Return by how many seconds the loading of this file is delayed."""
         numbers = re.findall(r"\d+", Path(path).stem)
         if not numbers:
             raise ValueError(f"a delayed part must have its number in its name, got {os.fspath(path)!r}")
         part = int(numbers[-1])
         if isinstance(self.delays_s, float):
             return self.delays_s
-        if isinstance(self.delays_s, Distribution):  # which is drawn from for the parts before it, too
-            whole(f"the part's number in {os.fspath(path)!r}", part, 0, 999_999)
+        if isinstance(self.delays_s, Distribution):
+            whole(f"the part's number in {os.fspath(path)!r}", part, 0, _MOST_PART_NUMBER)
         elif callable(self.delays_s):
             return float(check_times("delays_s", [self.delays_s(part)])[0])
         return float(draw("delays_s", self.delays_s, part + 1, self.seed)[part])
@@ -123,7 +138,7 @@ class DelayedLoad:
 
 
 def loaded(load: Load, file: str) -> Part:
-    """Load a part, ready to be cut into batches. Raises PartError, naming the file, whatever `load` raises."""
+    """Load a part, ready to be cut into batches. Raises PartError, naming the file, for any error of `load`."""
     try:
         return check_part(load(file), f"what is loaded from {file}")
     except Exception as error:
@@ -131,14 +146,15 @@ def loaded(load: Load, file: str) -> Part:
 
 
 def check_part(part: Any, name: str) -> Part:
-    """Return the arrays of a part, writable and in one piece; raise ValueError for what torch cannot cut into batches.
+    """Return the arrays of a part, writable and contiguous.
 
-    That is anything but a dict of arrays or CPU tensors with the same number of rows, of types that torch has.
+    Raises ValueError unless it is a dict of arrays or CPU tensors with the same number of rows, of types that torch
+    has.
     """
     if not isinstance(part, Mapping) or not part:
         raise ValueError(f"{name} must be a dict of one array or more, got {part!r}")
     torch = sys.modules.get("torch")
-    found: Part = {}
+    checked_part: Part = {}
     for key, array in part.items():
         if isinstance(array, np.ndarray):
             if array.dtype.name not in _TYPES or not array.dtype.isnative:
@@ -148,8 +164,8 @@ def check_part(part: Any, name: str) -> Part:
             raise ValueError(f"{name}: {key!r} must be a numpy array or a CPU tensor, got {array!r}")
         if not array.ndim:
             raise ValueError(f"{name}: {key!r} must have rows, got the single value {array!r}")
-        found[key] = array
-    rows = {key: len(array) for key, array in found.items()}
-    if len(set(rows.values())) > 1:
-        raise ValueError(f"{name}: arrays must be of the same number of rows, got {rows}")
-    return found
+        checked_part[key] = array
+    num_rows = {key: len(array) for key, array in checked_part.items()}
+    if len(set(num_rows.values())) > 1:
+        raise ValueError(f"{name}: arrays must be of the same number of rows, got {num_rows}")
+    return checked_part

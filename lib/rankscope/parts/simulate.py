@@ -1,10 +1,10 @@
-"""Part files simulated: what trainers in lock-step wait for parts that they load themselves, or that loaders bring."""
+"""Part files simulated: trainers in lock-step that load parts themselves, or wait for loaders to load them."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ..common.frozen import optional
 from ..pipeline.service import Service, check, check_times, draw
 from ..timeline import Span, Timeline
 
-TRAINER = "trainer"  # the lane of what a trainer does
+TRAINER = "trainer"  # the lane of a trainer
 _SEEDS = (-(2**63), 2**64 - 1)
 
 
@@ -22,9 +22,9 @@ def loader_lane(loader: int) -> str:
 
 
 def parts_ahead(queue_size: int, num_loaders: int) -> int:
-    """Return how many parts are loaded or being loaded before the trainer takes the first of them.
+    """Return the number of parts that are loaded or being loaded before the trainer takes the first of them.
 
-    That is the queue and one for each loader, rounded up to the same number for each loader.
+    These are those in the queue and one per loader, rounded up to the same number for each loader.
 
     >>> parts_ahead(1, 1), parts_ahead(2, 2), parts_ahead(1, 3)
     (2, 4, 6)
@@ -42,19 +42,20 @@ def simulate(
     barrier_s: float = 0.0,
     seed: int = 0,
 ) -> Timeline:
-    """Return what trainers do that take steps together, each on the parts of its own shard.
+    """Simulate trainers that take steps together, each on the parts of its own shard, and return the timeline.
 
-    Either `load_s` is a list for each trainer with the seconds that each of its parts takes to load, or
-    `steps_per_part` is one with the steps that each lasts, or both; else an int or a `Service` holds for all, and each
-    trainer draws times of its own. `step_s` gives the seconds of each trainer's steps 0, 1, ….
+    `load_s` has the seconds to load a part, and `steps_per_part` the steps on a part. At least one of them is nested: a
+    list for each trainer with a value for each of its parts. The other one may be a `Service` or an int for all parts;
+    each trainer then draws its own times. `step_s` has the seconds of each trainer's steps 0, 1, ….
 
-    With `queue_size` None a trainer loads its parts itself (`SyncPartDataset`): kind "load" on lane "trainer". With a
-    number, loaders load ahead (`AsyncPartDataset`): loader n modulo `num_loaders` loads part n, once it has loaded its
-    part before and the trainer has taken part n - `parts_ahead`. A trainer's other kinds are "wait" for a part,
-    "barrier" for the other trainers and "step". Agreeing costs `barrier_s` before each step and at the end. A trainer
-    without batches holds nobody up.
+    If `queue_size` is None, a trainer loads its parts itself (`SyncPartDataset`): kind "load" on lane "trainer". If it
+    is a number, loaders load ahead (`AsyncPartDataset`). Loader n modulo `num_loaders` then loads part n, once it has
+    loaded its previous part and the trainer has taken the part that is ``parts_ahead(queue_size, num_loaders)`` parts
+    earlier. A trainer's other kinds are "wait" for a part, "barrier" for the other trainers and "step". The all-reduce
+    before each step and at the end takes `barrier_s`. A trainer without batches delays no other.
 
-    Raises ValueError for numbers out of range, shards that do not fit each other, and times that are negative.
+    Raises ValueError for numbers out of range, for `load_s` and `steps_per_part` with different shards, and for
+    negative times.
 
     >>> spans = simulate([[1.0, 1.0]], 2, 0.5, queue_size=1).select(lane="trainer", kind="wait")
     >>> [(span.item, span.start_s, span.stop_s) for span in spans]
@@ -65,7 +66,7 @@ def simulate(
 
 
 def simulated_idle_share(load_s: Any, steps_per_part: Any, step_s: Service, **options: Any) -> float:
-    """Return the `idle_share` of what `simulate` returns for the same, in half the time: without its timeline.
+    """Return the `idle_share` of what `simulate` returns, in half the time, because it makes no timeline.
 
     >>> simulated_idle_share([[1.0]], 1, 3.0)
     0.25
@@ -73,11 +74,13 @@ def simulated_idle_share(load_s: Any, steps_per_part: Any, step_s: Service, **op
     spans, num_trainers = _play(load_s, steps_per_part, step_s, **options)
     busy_s = sum(span.stop_s - span.start_s for span in spans if span.kind == "step")
     end_s = max(span.stop_s for span in spans)
-    return 1.0 - busy_s / num_trainers / end_s if end_s else 0.0
+    if not end_s:
+        return 0.0
+    return 1.0 - busy_s / num_trainers / end_s
 
 
 def idle_share(timeline: Timeline) -> float:
-    """Return the share of the makespan in which a trainer takes no step: the mean over trainers, 0 for none.
+    """Return the share of the makespan in which a trainer is not in a step: the mean over trainers, or 0 without any.
 
     >>> idle_share(simulate([[1.0]], 1, 3.0))
     0.25
@@ -86,11 +89,13 @@ def idle_share(timeline: Timeline) -> float:
     ranks = np.unique(timeline.select(lane=TRAINER).rank)
     steps = timeline.select(lane=TRAINER, kind="step")
     busy_s = [steps.select(rank=int(rank)).busy_s for rank in ranks]
-    return 1.0 - float(np.mean(busy_s)) / timeline.makespan_s if busy_s and timeline.makespan_s else 0.0
+    if not busy_s or not timeline.makespan_s:
+        return 0.0
+    return 1.0 - float(np.mean(busy_s)) / timeline.makespan_s
 
 
 def _by_lane(span: Span) -> tuple[int, bool, str, float, float]:
-    """Each rank's trainer first, then its loaders, in their order."""
+    """Return a key that sorts by rank, and puts a rank's trainer before its loaders."""
     return span.rank, span.lane != TRAINER, span.lane, span.start_s, span.stop_s
 
 
@@ -103,108 +108,122 @@ def _play(
     barrier_s: float = 0.0,
     seed: int = 0,
 ) -> tuple[list[Span], int]:
-    """Let all trainers go through their parts; return the spans, in any order, and how many trainers there are."""
-    num_loaders, queue_size = whole("num_loaders", num_loaders, 1), optional("queue_size", queue_size, whole, 1)
-    loads, steps = _shards(load_s, steps_per_part, whole("seed", seed, *_SEEDS))
+    """Let all trainers go through their parts; return the spans, in any order, and the number of trainers."""
+    num_loaders = whole("num_loaders", num_loaders, 1)
+    queue_size = optional("queue_size", queue_size, whole, 1)
+    shards = _shards(load_s, steps_per_part, whole("seed", seed, *_SEEDS))
     barrier_s = number("barrier_s", barrier_s, 0)
-    times = [draw("step_s", step_s, sum(counts), seed, rank, 1).tolist() for rank, counts in enumerate(steps)]
+    step_times_s = []
+    for rank, shard in enumerate(shards):
+        step_times_s.append(draw("step_s", step_s, sum(shard.num_steps), seed, rank, 1).tolist())
     spans: list[Span] = []
-    trainers = [
-        _synchronous(*trainer, spans) if queue_size is None else _asynchronous(*trainer, spans, queue_size, num_loaders)
-        for trainer in zip(range(len(loads)), loads, steps, strict=True)
-    ]
-    _keep_step(trainers, times, barrier_s, spans)
+    trainers = []
+    for rank, shard in enumerate(shards):
+        if queue_size is None:
+            trainers.append(_synchronous(rank, shard, spans))
+        else:
+            trainers.append(_asynchronous(rank, shard, spans, queue_size, num_loaders))
+    _keep_step(trainers, step_times_s, barrier_s, spans)
     return spans, len(trainers)
 
 
-# A generator that is sent the time at which the trainer wants a batch, yields that at which it has one, and returns
-# that at which it knows that there are no more.
+class _Shard(NamedTuple):
+    """The seconds to load each part of a trainer, and the number of steps on it."""
+
+    load_s: list[float]
+    num_steps: list[int]
+
+
+# A generator that receives the time at which the trainer asks for a batch, and yields the time at which it has one. It
+# returns the time at which it knows that there are no more.
 _Trainer: TypeAlias = Generator[float, float, float]
 
 
-def _synchronous(rank: int, loads: list[float], steps: list[int], spans: list[Span]) -> _Trainer:
-    now = yield 0.0  # to be sent the first time
-    for part, (seconds, lasting) in enumerate(zip(loads, steps, strict=True)):
-        spans.append(Span(rank, TRAINER, "load", part, now, now + seconds))
-        now += seconds
-        for _ in range(lasting):
-            now = yield now
-    return now
+def _synchronous(rank: int, shard: _Shard, spans: list[Span]) -> _Trainer:
+    now_s = yield 0.0  # runs up to here before the first time is sent
+    for part, (load_s, num_steps) in enumerate(zip(shard.load_s, shard.num_steps, strict=True)):
+        spans.append(Span(rank, TRAINER, "load", part, now_s, now_s + load_s))
+        now_s += load_s
+        for _ in range(num_steps):
+            now_s = yield now_s
+    return now_s
 
 
-def _asynchronous(
-    rank: int, loads: list[float], steps: list[int], spans: list[Span], queue_size: int, num_loaders: int
-) -> _Trainer:
-    ahead = parts_ahead(queue_size, num_loaders)
-    arrived: list[float] = []
-    taken: list[float] = []
-    now = yield 0.0  # to be sent the first time
-    for part, (seconds, lasting) in enumerate(zip(loads, steps, strict=True)):
-        free = arrived[part - num_loaders] if part >= num_loaders else 0.0
-        room = taken[part - ahead] if part >= ahead else 0.0
-        start = max(free, room)
-        spans.append(Span(rank, loader_lane(part % num_loaders), "load", part, start, start + seconds))
-        arrived.append(start + seconds)
-        taken.append(max(now, arrived[-1]))
-        spans.append(Span(rank, TRAINER, "wait", part, now, taken[-1]))
-        now = taken[-1]
-        for _ in range(lasting):
-            now = yield now
-    return now
+def _asynchronous(rank: int, shard: _Shard, spans: list[Span], queue_size: int, num_loaders: int) -> _Trainer:
+    num_ahead = parts_ahead(queue_size, num_loaders)
+    loaded_s: list[float] = []  # of each part
+    taken_s: list[float] = []  # of each part, by the trainer
+    now_s = yield 0.0  # runs up to here before the first time is sent
+    for part, (load_s, num_steps) in enumerate(zip(shard.load_s, shard.num_steps, strict=True)):
+        loader_free_s = loaded_s[part - num_loaders] if part >= num_loaders else 0.0
+        room_s = taken_s[part - num_ahead] if part >= num_ahead else 0.0
+        start_s = max(loader_free_s, room_s)
+        stop_s = start_s + load_s
+        spans.append(Span(rank, loader_lane(part % num_loaders), "load", part, start_s, stop_s))
+        loaded_s.append(stop_s)
+        part_taken_s = max(now_s, stop_s)
+        taken_s.append(part_taken_s)
+        spans.append(Span(rank, TRAINER, "wait", part, now_s, part_taken_s))
+        now_s = part_taken_s
+        for _ in range(num_steps):
+            now_s = yield now_s
+    return now_s
 
 
-def _keep_step(trainers: list[_Trainer], times: list[list[float]], barrier_s: float, spans: list[Span]) -> None:
-    """Let all take their steps together; who has no batch comes to the barrier at once."""
-    free = dict.fromkeys(range(len(trainers)), 0.0)
+def _keep_step(trainers: list[_Trainer], step_times_s: list[list[float]], barrier_s: float, spans: list[Span]) -> None:
+    """Let all trainers take their steps together; one that has no batch goes to the barrier at once."""
+    free_s = dict.fromkeys(range(len(trainers)), 0.0)  # by rank: when its last step ended
     for trainer in trainers:
         next(trainer)
-    having = set(free)
+    with_batches = set(free_s)  # ranks
     for step in count():
-        ready = dict(free)
-        for rank in sorted(having):
+        at_barrier_s = dict(free_s)
+        for rank in sorted(with_batches):
             try:
-                ready[rank] = trainers[rank].send(free[rank])
+                at_barrier_s[rank] = trainers[rank].send(free_s[rank])
             except StopIteration as end:
-                ready[rank] = end.value
-                having.discard(rank)
-        together = max(ready.values()) + barrier_s
-        for rank, since in ready.items():
-            spans.append(Span(rank, TRAINER, "barrier", step, since, together))
-            free[rank] = together + (times[rank][step] if rank in having else 0.0)
-            if rank in having:
-                spans.append(Span(rank, TRAINER, "step", step, together, free[rank]))
-        if not having:
+                at_barrier_s[rank] = end.value
+                with_batches.discard(rank)
+        begin_s = max(at_barrier_s.values()) + barrier_s
+        for rank, arrival_s in at_barrier_s.items():
+            spans.append(Span(rank, TRAINER, "barrier", step, arrival_s, begin_s))
+            free_s[rank] = begin_s
+            if rank in with_batches:
+                free_s[rank] += step_times_s[rank][step]
+                spans.append(Span(rank, TRAINER, "step", step, begin_s, free_s[rank]))
+        if not with_batches:
             return
 
 
-def _shards(load_s: Any, steps_per_part: Any, seed: int) -> tuple[list[list[float]], list[list[int]]]:
-    """Seconds and steps of each part of each trainer."""
+def _shards(load_s: Any, steps_per_part: Any, seed: int) -> list[_Shard]:
+    """Return the shard of each trainer."""
     loads = None
-    if _nested(load_s):
-        loads = [check_times(f"load_s[{rank}]", shard).tolist() for rank, shard in enumerate(load_s)]
+    if _is_nested(load_s):
+        loads = [check_times(f"load_s[{rank}]", times_s).tolist() for rank, times_s in enumerate(load_s)]
     else:
         check("load_s", load_s)
-    if _nested(steps_per_part):
-        steps = [
-            [whole(f"steps_per_part[{rank}][{part}]", count, 0) for part, count in enumerate(shard)]
-            for rank, shard in enumerate(steps_per_part)
-        ]
+    if _is_nested(steps_per_part):
+        steps = []
+        for rank, counts in enumerate(steps_per_part):
+            steps.append([whole(f"steps_per_part[{rank}][{part}]", num, 0) for part, num in enumerate(counts)])
     elif loads is None:
         raise ValueError(
             f"load_s or steps_per_part must be a list for each trainer, got {load_s!r} and {steps_per_part!r}"
         )
     else:
-        each = whole("steps_per_part", steps_per_part, 0)
-        steps = [[each] * len(shard) for shard in loads]
+        steps_of_each = whole("steps_per_part", steps_per_part, 0)
+        steps = [[steps_of_each] * len(times_s) for times_s in loads]
     if loads is None:
-        loads = [draw("load_s", load_s, len(shard), seed, rank, 0).tolist() for rank, shard in enumerate(steps)]
-    lengths = [len(shard) for shard in loads], [len(shard) for shard in steps]
-    if lengths[0] != lengths[1] or not loads:
-        given = f"got {lengths[0]} and {lengths[1]}"
-        raise ValueError(f"load_s and steps_per_part must have the same parts, of one trainer or more; {given}")
-    return loads, steps
+        loads = [draw("load_s", load_s, len(counts), seed, rank, 0).tolist() for rank, counts in enumerate(steps)]
+    num_loads = [len(times_s) for times_s in loads]
+    num_steps = [len(counts) for counts in steps]
+    if num_loads != num_steps or not loads:
+        got = f"got {num_loads} and {num_steps}"
+        raise ValueError(f"load_s and steps_per_part must have the same parts, of one trainer or more; {got}")
+    return [_Shard(times_s, counts) for times_s, counts in zip(loads, steps, strict=True)]
 
 
-def _nested(values: Any) -> bool:
-    several = isinstance(values, Sequence | np.ndarray) and not is_scalar(values)
-    return several and all(isinstance(v, Sequence | np.ndarray) for v in values)
+def _is_nested(values: Any) -> bool:
+    if not isinstance(values, Sequence | np.ndarray) or is_scalar(values):
+        return False
+    return all(isinstance(item, Sequence | np.ndarray) for item in values)

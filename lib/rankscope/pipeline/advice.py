@@ -1,14 +1,14 @@
-"""`advise`: what holds a DataLoader back, and what other settings of it would give.
+"""`advise`: the bottleneck of a DataLoader, and the epoch times to expect with other settings.
 
-Predictions are those of `dataloader_model`, which takes what was recorded of each batch, one after the other: their
-mean and their whole distribution.
+Predictions are those of `dataloader_model`. It uses the recorded times of all batches, one after the other, so the
+predictions depend on their whole distribution and not only on their mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import attrs
 import numpy as np
@@ -21,14 +21,20 @@ from .service import Seconds, check_times
 
 PARTS = ("reading", "collating", "hand-over", "pinning", "training step", "worker start-up", "CPU cores")
 COLUMNS = ("read_s", "collate_s", "cpu_s", "receive_s", "pin_s", "wait_s", "step_s", "step_cpu_s", "handover_s")
-_CLEAR = 1.05  # a prediction is within a few percent: less than this is no gain
-_WORTH_THE_ORDER = 1.10
-_FEW = 20  # batches
+_CLEAR_GAIN = 1.05  # predictions are off by a few percent, so a smaller gain may be none
+_GAIN_WORTH_THE_ORDER = 1.10  # a smaller gain does not justify batches in an order that differs from run to run
+_FEW_BATCHES = 20  # predictions from fewer are rough
+_NEAR_CPU_BOUND = 1.25  # an epoch up to this factor above the bound of the cores is limited by them
+_MOST_ERROR = 0.1  # of the prediction for the recorded settings; a larger one gets a note
+_SHARE_OF_BEST_GAIN = 0.9  # if faster cores gain this share of the best gain, the cores are the bottleneck
+_LEAST_MOST_WORKERS = 8  # tried by default on a machine with few cores
+_USUAL_NUM_WORKERS = (0, *(2**power for power in range(16)))
+_FASTER = 2  # by this factor a part is made faster to see whether it is the bottleneck
 
 
 @frozen
 class LoaderSettings:
-    """What a DataLoader was made with; `pin_memory` is true only where there is an accelerator to pin for.
+    """The settings of a DataLoader; `pin_memory` is true only if there is an accelerator to pin for.
 
     Raises ValueError for fewer than 0 workers and a prefetch_factor below 1.
     """
@@ -49,7 +55,7 @@ class LoaderSettings:
 
 @frozen
 class PinningCosts:
-    """Seconds to copy one batch to the accelerator, as it is and from pinned memory, and to pin it (a copy, too).
+    """Seconds to copy one batch to the accelerator, as it is and from pinned memory, and to pin it (also a copy).
 
     Raises ValueError for times that are negative or not finite.
     """
@@ -61,14 +67,14 @@ class PinningCosts:
 
 @frozen(eq=False)
 class LoaderProfile:
-    """What a loader and its training loop cost, measured: a time of each batch in each of the columns, in seconds.
+    """The measured times of a loader and its training loop: columns with a time per batch, in seconds.
 
-    `read_s` is the dataset access and `collate_s` the collate_fn, `cpu_s` the CPU time of both and of sending the
-    batch. `receive_s` is what taking it in costs the training loop, or the pin thread, which then pins for `pin_s`.
-    `wait_s` is the training loop's wait for the batch, `step_s` its step, `step_cpu_s` the CPU time of that. Times are
-    without waits for a core, where the system reports them. `handover_s` holds, for as many batches as show it, the
-    seconds from the end of the fetch to the arrival at a loop that waited. Workers, of which each takes
-    `startup_each_s` to make, first read `startup_s` after the last was made. `num_batches` is an epoch's.
+    `read_s` is the dataset access, `collate_s` the collate_fn, and `cpu_s` the CPU time of both and of sending the
+    batch. `receive_s` is the time in which the training loop takes the batch in, or the pin thread, which then pins for
+    `pin_s`. `wait_s` is the training loop's wait for the batch, `step_s` its step, `step_cpu_s` the CPU time of the
+    step. If the system reports waits for a core, the times do not include them. `handover_s` contains the seconds from
+    the end of the fetch to the arrival, for those batches for which the loop was waiting. Making a worker takes
+    `startup_each_s`; workers begin to read `startup_s` after the last one was made. `num_batches` is that of an epoch.
 
     Raises ValueError for no batch, columns of different lengths, and times that are negative or not finite.
     """
@@ -108,19 +114,19 @@ class LoaderProfile:
 
     @property
     def cpu_bound_s(self) -> float:
-        """The least seconds of an epoch that these cores allow, however it is loaded."""
+        """The lower bound on the seconds of an epoch that these cores impose on any loader."""
         return float(self.cpu_s.mean() + self.step_cpu_s.mean()) * self.num_batches / self.num_cores
 
 
 class Recorded(Protocol):
-    """What has a profile: a `RecordedLoader`."""
+    """An object with a profile: a `RecordedLoader`."""
 
     def profile(self) -> LoaderProfile: ...
 
 
 @attrs.frozen
 class SettingsForecast:
-    """One setting, the seconds that an epoch is predicted to take, and how many times as fast as recorded that is."""
+    """Settings, the predicted seconds of an epoch with them, and the speedup over the recorded settings."""
 
     settings: LoaderSettings
     predicted_s: float
@@ -129,12 +135,12 @@ class SettingsForecast:
 
 @attrs.frozen
 class Advice:
-    """What `advise` found; ``str()`` is the report.
+    """The result of `advise`; ``str()`` is the report.
 
     `bottleneck` is one of `PARTS`: the one that would shorten the epoch most if it were twice as fast;
-    `bottleneck_next` is that with the settings of `best`. `waiting_share` and `recorded_s` are measured. `current` is
-    the prediction for the recorded settings, and shows how far predictions are off. `rows` are the settings tried,
-    fastest first.
+    `bottleneck_next` is the same with the settings of `best`. `waiting_share` and `recorded_s` are measured. `current`
+    is the prediction for the recorded settings, and shows how accurate predictions are. `rows` are all settings that
+    were tried, fastest first.
     """
 
     bottleneck: str
@@ -148,15 +154,16 @@ class Advice:
 
     def __str__(self) -> str:
         predicted = _seconds(self.current.predicted_s)
-        best = "nothing: no other settings are clearly faster"
+        recommended = "nothing: no other settings are clearly faster"
         if self.best is not self.current:
+            time = _seconds(self.best.predicted_s)
             gain = f"{self.best.speedup:.2f} times as fast as predicted for the recorded settings"
-            best = f"{self.best.settings}: {_seconds(self.best.predicted_s)}, {gain}; the bottleneck is then: "
-            best += self.bottleneck_next
+            next_bottleneck = f"the bottleneck is then: {self.bottleneck_next}"
+            recommended = f"{self.best.settings}: {time}, {gain}; {next_bottleneck}"
         lines = [
             f"bottleneck: {self.bottleneck}; the training loop waits for {self.waiting_share:.0%} of the epoch",
             f"  recorded: {self.current.settings}: {_seconds(self.recorded_s)} (predicted {predicted})",
-            f"  recommended: {best}",
+            f"  recommended: {recommended}",
             *(f"  note: {note}" for note in self.notes),
         ]
         return "\n".join(lines)
@@ -171,36 +178,39 @@ def advise(
 ) -> Advice:
     """Name the bottleneck of a recorded loader, and predict an epoch of `num_batches` with other settings.
 
-    By default it has as many as the longest recorded: after a part of one, pass ``num_batches=len(loader)``.
-    Tried are these `num_workers` (0, 1, 2, 4, … up to 8 or twice the cores) and `prefetch_factors`, in order and not,
-    pinned and not where both are known, and the recorded settings. Recommended is, of those within 5 % of the
-    fastest, the recorded one if it is among them, else the one with the fewest workers. The order of the batches is
-    left only for a gain of more than 10 %.
+    By default, an epoch has as many batches as the longest one recorded. If you recorded part of an epoch, pass
+    ``num_batches=len(loader)``. It tries these `num_workers` (by default 0, 1, 2, 4, … up to 8 or twice the cores) and
+    `prefetch_factors`, with and without in_order, with and without pinning if both are known, and the recorded
+    settings. Of the settings within 5 % of the fastest, it recommends the recorded ones if they are among them, else
+    those with the fewest workers. It recommends in_order=False only for a gain of more than 10 %.
 
-    Raises ValueError for what has no profile or no batch in it, and for counts that are too small.
+    Raises ValueError if `recorded` has no profile, nothing has been recorded, or counts are too small.
     """
-    if not isinstance(recorded, LoaderProfile) and not hasattr(recorded, "profile"):
+    if isinstance(recorded, LoaderProfile):
+        profile = recorded
+    elif hasattr(recorded, "profile"):
+        profile = recorded.profile()
+    else:
         raise ValueError(f"advise takes a recorded loader or its profile, got a {type(recorded).__name__}")
-    profile = recorded if isinstance(recorded, LoaderProfile) else recorded.profile()
     if num_batches is not None:
         profile = attrs.evolve(profile, num_batches=num_batches)  # type: ignore[misc]
-    most = max(8, 2 * profile.num_cores)
-    usual = [number for number in (0, *(2**power for power in range(16))) if number <= most]
-    numbers = each("num_workers", usual if num_workers is None else num_workers, whole, 0)
-    factors = each("prefetch_factors", prefetch_factors, whole, 1)
-    now, persistent = profile.settings, profile.settings.persistent_workers
-    pins = (False, True) if profile.accelerator and profile.pinning else (now.pin_memory,)
-    tried = product(numbers, factors, (True, False), pins)
-    different = dict.fromkeys(_normal(LoaderSettings(*one, persistent)) for one in tried)
-    now_s = simulate_profile(profile, now).makespan_s
-
-    def what_if(settings: LoaderSettings) -> SettingsForecast:
-        predicted_s = simulate_profile(profile, settings).makespan_s
-        return SettingsForecast(settings, predicted_s, now_s / predicted_s if predicted_s else 1.0)
-
-    current = SettingsForecast(now, now_s, 1.0)
-    others = [what_if(settings) for settings in different if settings != _normal(now)]
-    rows = tuple(sorted((current, *others), key=lambda row: row.predicted_s))
+    if num_workers is None:
+        most_workers = max(_LEAST_MOST_WORKERS, 2 * profile.num_cores)
+        num_workers = [number for number in _USUAL_NUM_WORKERS if number <= most_workers]
+    candidates = _candidates(
+        profile,
+        each("num_workers", num_workers, whole, 0),
+        each("prefetch_factors", prefetch_factors, whole, 1),
+    )
+    current_s = simulate_profile(profile, profile.settings).makespan_s
+    current = SettingsForecast(profile.settings, current_s, 1.0)
+    forecasts = [current]
+    for settings in candidates:
+        if settings != _normal(profile.settings):
+            predicted_s = simulate_profile(profile, settings).makespan_s
+            speedup = current_s / predicted_s if predicted_s else 1.0
+            forecasts.append(SettingsForecast(settings, predicted_s, speedup))
+    rows = tuple(sorted(forecasts, key=lambda row: row.predicted_s))
     best = _best(rows, current)
     return Advice(
         bottleneck=_bottleneck(profile, current.settings),
@@ -218,93 +228,126 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
+def _candidates(
+    profile: LoaderProfile, num_workers: Iterable[int], prefetch_factors: Iterable[int]
+) -> list[LoaderSettings]:
+    """Return the different settings to try, in a fixed order."""
+    pins = [profile.settings.pin_memory]
+    if profile.accelerator and profile.pinning:
+        pins = [False, True]
+    candidates = []
+    for workers, factor, in_order, pin_memory in product(num_workers, prefetch_factors, (True, False), pins):
+        settings = LoaderSettings(workers, factor, in_order, pin_memory, profile.settings.persistent_workers)
+        candidates.append(_normal(settings))
+    return list(dict.fromkeys(candidates))
+
+
 def _normal(settings: LoaderSettings) -> LoaderSettings:
-    """The same settings, with what has no effect as it is by default."""
+    """Return the same settings, with defaults for those that have no effect."""
     if settings.num_workers:
         return settings
     return LoaderSettings(0, pin_memory=settings.pin_memory)
 
 
 def _best(rows: tuple[SettingsForecast, ...], current: SettingsForecast) -> SettingsForecast:
-    """Of those near the fastest, the one with the fewest workers; the order of batches is given up for 10 % only."""
-    kept = [row for row in rows if row.settings.in_order or not current.settings.in_order]
-    if not kept or kept[0].predicted_s > rows[0].predicted_s * _WORTH_THE_ORDER:
-        kept = list(rows)
-    near = [row for row in kept if row.predicted_s <= kept[0].predicted_s * _CLEAR]
+    """Return the recorded settings if they are near the fastest, else the settings near it with the fewest workers."""
+    allowed = [row for row in rows if row.settings.in_order or not current.settings.in_order]
+    if not allowed or allowed[0].predicted_s > rows[0].predicted_s * _GAIN_WORTH_THE_ORDER:
+        allowed = list(rows)
+    near_fastest = [row for row in allowed if row.predicted_s <= allowed[0].predicted_s * _CLEAR_GAIN]
+    if current in near_fastest:
+        return current
 
     def effort(row: SettingsForecast) -> tuple[bool, int, bool, int, bool, float]:
-        new, factor = row.settings, row.settings.prefetch_factor
-        factor_differs = factor != current.settings.prefetch_factor
-        return not new.in_order, new.num_workers, factor_differs, factor, new.pin_memory, row.predicted_s
+        settings = row.settings
+        return (
+            not settings.in_order,
+            settings.num_workers,
+            settings.prefetch_factor != current.settings.prefetch_factor,
+            settings.prefetch_factor,
+            settings.pin_memory,
+            row.predicted_s,
+        )
 
-    return current if current in near else min(near, key=effort)
+    return min(near_fastest, key=effort)
 
 
 def _bottleneck(profile: LoaderProfile, settings: LoaderSettings) -> str:
-    """The part that would shorten the epoch most by being twice as fast; cores, where they are as good as any."""
-    taken_s = {part: simulate_profile(profile, settings, faster=part).makespan_s for part in PARTS}
-    base_s, least_s = simulate_profile(profile, settings).makespan_s, min(taken_s.values())
-    if base_s - taken_s["CPU cores"] >= 0.9 * (base_s - least_s) > 0:
+    """Return the part that shortens the epoch most if it is twice as fast; the cores, if they are about as good."""
+    epoch_s = {part: simulate_profile(profile, settings, faster=part).makespan_s for part in PARTS}
+    base_s = simulate_profile(profile, settings).makespan_s
+    best_gain_s = base_s - min(epoch_s.values())
+    if best_gain_s > 0 and base_s - epoch_s["CPU cores"] >= _SHARE_OF_BEST_GAIN * best_gain_s:
         return "CPU cores"
-    return min(PARTS, key=lambda part: taken_s[part])
+    return min(PARTS, key=lambda part: epoch_s[part])
 
 
 def _notes(profile: LoaderProfile, current: SettingsForecast, best: SettingsForecast) -> Iterator[str]:
     if not profile.accelerator:
         yield "no accelerator: pinning would change nothing"
     elif profile.pinning is None:
-        yield "what pinning costs and gives could not be measured"
-    if profile.read_s.size < _FEW:
+        yield "the cost and gain of pinning could not be measured"
+    if profile.read_s.size < _FEW_BATCHES:
         yield f"batches recorded: {profile.read_s.size}; predictions from so few are rough"
     if not profile.settings.num_workers:
         yield "recorded without workers: their start-up and hand-over are not known, and predicted to be free"
-    if profile.cpu_bound_s * 1.25 > best.predicted_s:
+    if best.predicted_s < _NEAR_CPU_BOUND * profile.cpu_bound_s:
         cores = count_of(profile.num_cores, "core")
         busy = f"the CPU work alone keeps {cores} busy for {_seconds(profile.cpu_bound_s)}"
         yield f"{busy}: no number of workers goes below that"
     if current.settings.in_order and not best.settings.in_order:
         yield "in_order=False hands batches over in an order that differs from run to run"
-    off = current.predicted_s / profile.epoch_s - 1 if profile.epoch_s else 0.0
-    if abs(off) > 0.1:
-        yield f"the prediction for the recorded settings is {off:+.0%} off: record more batches, on a quiet machine"
+    if profile.epoch_s:
+        error = current.predicted_s / profile.epoch_s - 1
+        if abs(error) > _MOST_ERROR:
+            remedy = "record more batches, on a quiet machine"
+            yield f"the prediction for the recorded settings is {error:+.0%} off: {remedy}"
 
 
-# ---- what an epoch would take
+# ---- the time of an epoch
 
 
 def simulate_profile(profile: LoaderProfile, settings: LoaderSettings, faster: str | None = None) -> Timeline:
-    """Return the timeline of an epoch with other settings, and with one of `PARTS` twice as fast where it is named.
+    """Return the timeline of an epoch with other settings; `faster` is one of `PARTS`, which is made twice as fast.
 
-    Batches take the times that were recorded last, again from the first of these where the epoch is longer. A loader
-    with persistent_workers is past its first epoch. Raises ValueError for pinning where neither the recording nor
+    Batches have the times that were recorded last. If the epoch has more batches, these times are repeated. A loader
+    with persistent_workers is past its first epoch. Raises ValueError for pinning if neither the recording nor
     `pinning` has its costs.
     """
-    count = profile.num_batches
+
+    def factor(part: str) -> int:
+        return _FASTER if part == faster else 1
 
     def column(part: str, values: Seconds) -> Seconds:
-        return np.resize(values[-count:], count) / (2 if part == faster else 1)
+        """Return the times of the batches of this epoch."""
+        return np.resize(values[-profile.num_batches :], profile.num_batches) / factor(part)
 
-    fetch_s = column("reading", profile.read_s) + column("collating", profile.collate_s)
-    pin_s, step_s = _pinned(profile, settings)
-    startup_s = profile.startup_s + profile.startup_each_s * settings.num_workers
-    started = 0.0 if settings.persistent_workers else 0.5 if faster == "worker start-up" else 1.0
-    quick_s = np.minimum(profile.receive_s, 2 * profile.receive_s.min())  # without a lock in the way
+    pinning = _pinned(profile, settings)
+    handover_s: float | Seconds = 0.0
+    if profile.handover_s.size:
+        handover_s = column("hand-over", profile.handover_s)
+    startup_s = 0.0
+    if not settings.persistent_workers:
+        startup_s = profile.startup_s + profile.startup_each_s * settings.num_workers
+    least_receive_s = profile.receive_s.min()
+    unhindered_s = np.minimum(profile.receive_s, 2 * least_receive_s)  # the rest is due to the interpreter lock
+    held_s = float(np.quantile(profile.receive_s - unhindered_s, 0.9))
     return simulate_dataloader(
-        fetch_s,
-        column("training step", step_s),
-        count,
+        fetch_s=column("reading", profile.read_s) + column("collating", profile.collate_s),
+        step_s=column("training step", pinning.step_s),
+        num_batches=profile.num_batches,
         num_workers=settings.num_workers,
         prefetch_factor=settings.prefetch_factor,
         in_order=settings.in_order,
         handover=Handover(
-            handover_s=column("hand-over", profile.handover_s) if profile.handover_s.size else 0.0,
-            receive_s=column("hand-over", quick_s),
-            pin_s=None if pin_s is None else column("pinning", pin_s),
-            held_s=float(np.quantile(profile.receive_s - quick_s, 0.9)) / (2 if faster == "hand-over" else 1),
-            startup_s=startup_s * started,
+            handover_s=handover_s,
+            receive_s=column("hand-over", unhindered_s),
+            pin_s=None if pinning.pin_s is None else column("pinning", pinning.pin_s),
+            held_s=held_s / factor("hand-over"),
+            startup_s=startup_s / factor("worker start-up"),
         ),
         cores=Cores(
-            profile.num_cores * (2 if faster == "CPU cores" else 1),
+            profile.num_cores * factor("CPU cores"),
             fetch_cpu=_share(profile.cpu_s, profile.read_s + profile.collate_s),
             step_cpu=_share(profile.step_cpu_s, profile.step_s),
         ),
@@ -315,14 +358,21 @@ def _share(cpu_s: Seconds, wall_s: Seconds) -> float:
     return float(cpu_s.sum() / wall_s.sum()) if wall_s.sum() else 0.0
 
 
-def _pinned(profile: LoaderProfile, settings: LoaderSettings) -> tuple[Seconds | None, Seconds]:
-    """The times to pin, None where nothing is pinned, and those of the step with the copy it then has."""
-    was, costs = profile.settings.pin_memory, profile.pinning
-    if settings.pin_memory == was:
-        return (profile.pin_s if was else None), profile.step_s
+class _Pinned(NamedTuple):
+    """The times to pin each batch, or None without pinning, and those of the steps, which include the copies."""
+
+    pin_s: Seconds | None
+    step_s: Seconds
+
+
+def _pinned(profile: LoaderProfile, settings: LoaderSettings) -> _Pinned:
+    was_pinned = profile.settings.pin_memory
+    if settings.pin_memory == was_pinned:
+        return _Pinned(profile.pin_s if was_pinned else None, profile.step_s)
+    costs = profile.pinning
     if costs is None:
         raise ValueError("pin_memory must be as recorded where no costs of pinning were measured, got another")
-    gained_s = costs.pageable_copy_s - costs.pinned_copy_s
-    if was:
-        return None, profile.step_s + max(gained_s, 0.0)
-    return np.full_like(profile.step_s, costs.pin_s), np.maximum(profile.step_s - gained_s, 0.0)
+    gain_s = costs.pageable_copy_s - costs.pinned_copy_s  # of each copy in a step
+    if was_pinned:
+        return _Pinned(None, profile.step_s + max(gain_s, 0.0))
+    return _Pinned(np.full_like(profile.step_s, costs.pin_s), np.maximum(profile.step_s - gain_s, 0.0))

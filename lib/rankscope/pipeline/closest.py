@@ -1,7 +1,8 @@
-"""`closest`: a real run made again while it is far from its prediction, since other work on a machine delays some."""
+"""`closest`: a real run repeated while it is far from its prediction, because other work on a machine delays some."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -13,24 +14,26 @@ Measured = TypeVar("Measured")
 def closest(
     measure: Callable[[], Measured], off: Callable[[Measured], float], *, within: float, tries: int = 20
 ) -> Measured:
-    """Call `measure` until what it returns is off by `within` at most, either way; return that, or the closest of all.
+    """Call `measure` until its result is off by at most `within`, in either direction; return that or the closest one.
 
-    What is off in each of `tries` runs is off by itself, and not by what else the machine did. Raises ValueError for a
-    bound below 0 and for no tries.
+    If all of `tries` results are off, the cause is probably not other work on the machine. Raises ValueError for a
+    bound below 0 and for fewer than 1 try.
 
     >>> times_s = iter([1.9, 1.4, 0.98, 1.0])
     >>> closest(lambda: next(times_s), lambda seconds: seconds / 1.0 - 1, within=0.25)
     0.98
     """
-    within, tries = number("within", within, 0), whole("tries", tries, 1)
+    within = number("within", within, 0)
+    tries = whole("tries", tries, 1)
     function("off", off)
-    best: Measured = function("measure", measure)()
-    least = abs(off(best))
+    closest_result: Measured = function("measure", measure)()
+    least_distance = abs(off(closest_result))
     for _ in range(tries - 1):
-        if least <= within:
+        if least_distance <= within:
             break
-        found = measure()
-        distance = abs(off(found))
-        if not least <= distance:  # nor where the first is not a number
-            best, least = found, distance
-    return best
+        result = measure()
+        distance = abs(off(result))
+        if math.isnan(least_distance) or math.isnan(distance) or distance < least_distance:
+            closest_result = result
+            least_distance = distance
+    return closest_result

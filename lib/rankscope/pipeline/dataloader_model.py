@@ -1,21 +1,21 @@
 """torch's `DataLoader`, predicted: the same queues, the same order, the same prefetching, without running it.
 
-Source: `_MultiProcessingDataLoaderIter` in torch/utils/data/dataloader.py. num_workers × prefetch_factor indices are
-dealt round robin at the start, one more for each batch that is handed over. A worker reads what it was dealt, first
-come first served. The training loop takes batches in the order dealt, holding back those that come too early, or,
-with ``in_order=False``, as they come, and then deals the next index to the next worker that has fewer than
-prefetch_factor batches in hand.
+Source: `_MultiProcessingDataLoaderIter` in torch/utils/data/dataloader.py. At the start it deals num_workers ×
+prefetch_factor indices round robin, then one more for each batch that is handed over. A worker reads its indices in the
+order in which it got them. The training loop takes batches in the order in which they were dealt and holds back those
+that arrive too early. With ``in_order=False`` it takes them as they arrive, and deals the next index to the next worker
+that has fewer than prefetch_factor batches in hand.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from heapq import heappop, heappush
 from itertools import cycle
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,10 @@ from ..common.frozen import checked, frozen, optional
 from ..timeline import Timeline
 from .service import Seconds, Service, check, draw
 
-_READY, _ARRIVED, _PINNED = range(3)
-LOOP, PIN_THREAD = "training loop", "pin thread"
+LOOP = "training loop"
+PIN_THREAD = "pin thread"
+_MOST_WORKERS = 4096
+_NUM_HALVINGS = 60  # of the interval in which the share of a core is searched: as exact as a float
 
 
 def worker_lane(worker: int) -> str:
@@ -36,12 +38,12 @@ def worker_lane(worker: int) -> str:
 
 @frozen(eq=False)
 class Handover:
-    """What a batch costs between its worker and the training loop; raises ValueError for what is no time.
+    """The costs of a batch between its worker and the training loop. Raises ValueError for anything but times.
 
-    The worker's sending thread takes `handover_s`. Taking the batch in costs the training loop `receive_s`, or the pin
-    thread `receive_s` and `pin_s` where `pin_s` is given. Taking it in takes up to `held_s` more while the batch's
-    worker is busy with its next: the worker has to answer, and cannot while a fetch that computes holds Python's
-    interpreter lock. Workers read from `startup_s` on.
+    The worker's sending thread needs `handover_s`. Taking the batch in costs the training loop `receive_s`, or the pin
+    thread `receive_s` and `pin_s` if `pin_s` is given. It takes up to `held_s` longer while the batch's worker is busy
+    with its next batch: the worker has to answer, and cannot while a fetch that computes holds Python's interpreter
+    lock. Workers start to read at `startup_s`.
     """
 
     handover_s: Service = checked(check, default=0.0)
@@ -51,9 +53,16 @@ class Handover:
     startup_s: float = checked(number, 0, default=0.0)
 
 
+class _Speeds(NamedTuple):
+    """How fast each fetch and the step run; 1 is the speed of one that runs alone."""
+
+    fetch: float
+    step: float
+
+
 @frozen
 class Cores:
-    """Cores that fetches and steps share fairly; raises ValueError for what is negative or no number.
+    """Cores that fetches and steps share fairly. Raises ValueError for negative numbers and anything but numbers.
 
     `fetch_cpu` and `step_cpu` are the cores that one fetch or step keeps busy while it runs alone: 0.1 for one that
     mostly waits, 4 for a step of 4 threads.
@@ -66,21 +75,29 @@ class Cores:
     def speeds(self, num_fetches: int, stepping: bool) -> tuple[float, float]:
         """Return the speeds of each fetch and of the step, 1 being that of one that runs alone.
 
-        A thread that computes for a share c of its time and waits for the rest takes (1 - c) + c / s times as long
-        where it gets a share s of a core; s is such that all cores are busy, or 1.
+        A thread that computes for a share c of its time and waits for the rest takes (1 - c) + c / s times as long if
+        it gets a share s of a core. All threads get the same s: the one at which all cores are busy, or 1.
         """
-        if num_fetches * self.fetch_cpu + stepping * self.step_cpu <= self.num_cores:
-            return 1.0, 1.0
-        computing = min(self.fetch_cpu, 1.0), min(self.step_cpu, 1.0)  # of each thread
-        low, high = 0.0, 1.0
-        for _ in range(60):
+        num_steps = 1 if stepping else 0
+        if num_fetches * self.fetch_cpu + num_steps * self.step_cpu <= self.num_cores:
+            return _Speeds(1.0, 1.0)
+        low = 0.0
+        high = 1.0
+        for _ in range(_NUM_HALVINGS):
             share = (low + high) / 2
-            fetch, step = (share / (share * (1 - cpu) + cpu) for cpu in computing)
-            if num_fetches * self.fetch_cpu * fetch + stepping * self.step_cpu * step > self.num_cores:
+            fetch = _speed(share, self.fetch_cpu)
+            step = _speed(share, self.step_cpu)
+            if num_fetches * self.fetch_cpu * fetch + num_steps * self.step_cpu * step > self.num_cores:
                 high = share
             else:
                 low = share
-        return fetch, step
+        return _Speeds(fetch, step)
+
+
+def _speed(share: float, cpu: float) -> float:
+    """Return the speed of a thread that keeps `cpu` cores busy alone and gets this share of a core."""
+    computing = min(cpu, 1.0)  # a thread uses one core at most
+    return share / (share * (1 - computing) + computing)
 
 
 def simulate_dataloader(
@@ -95,17 +112,17 @@ def simulate_dataloader(
     cores: Cores | None = None,
     seed: int = 0,
 ) -> Timeline:
-    """Return the timeline of one epoch. All times are seconds as in a `Stage`, drawn alike for any number of workers.
+    """Return the timeline of one epoch. All times are seconds as in a `Stage`, the same for any number of workers.
 
-    A batch takes its worker `fetch_s` (dataset access and collate_fn), its way to the training loop what `handover`
-    says, by default nothing, and the training loop `step_s`. With 0 workers the training loop fetches, pins and steps
-    in turn. Where there are `cores`, fetches and steps that run at once share them.
+    A batch takes its worker `fetch_s` (dataset access and collate_fn), and the training loop `step_s`; `handover` has
+    the costs in between, by default none. With 0 workers the training loop fetches, pins and steps in turn. With
+    `cores`, fetches and steps that run at the same time share them.
 
-    From bare times it is the best case rather than a forecast: real sleeps end late, a batch's way to the training loop
-    takes some tenths of a millisecond, and workers take tens of milliseconds to start. For batches that come every 1 to
-    3 ms it was 9 % too fast in the median, 45 % at worst. What it needs there is a recording: `record_dataloader` has
-    the times as they were taken, and its `profile()` what goes into a `Handover`, `handover_s`, `receive_s` and
-    `startup_s`. `advise` predicts from all of that.
+    From bare times it is the best case rather than a forecast: real sleeps end late, a batch needs some tenths of a
+    millisecond to reach the training loop, and workers take tens of milliseconds to start. For batches that arrive
+    every 1 to 3 ms it was 9 % too fast in the median, and 45 % in the worst case. For a forecast, record the loader:
+    `record_dataloader` measures the times, and its `profile()` has the `handover_s`, `receive_s` and `startup_s` of a
+    `Handover`. `advise` predicts from all of them.
 
     Raises ValueError for counts out of range and for times that are negative or not finite.
 
@@ -115,19 +132,29 @@ def simulate_dataloader(
     3.01
     1.03
     """
-    count, num_workers = whole("num_batches", num_batches, 1), whole("num_workers", num_workers, 0, 4096)
-    window, in_order = whole("prefetch_factor", prefetch_factor, 1), truth("in_order", in_order)
+    num_batches = whole("num_batches", num_batches, 1)
+    num_workers = whole("num_workers", num_workers, 0, _MOST_WORKERS)
+    prefetch_factor = whole("prefetch_factor", prefetch_factor, 1)
+    in_order = truth("in_order", in_order)
     seed = whole("seed", seed, -(2**63), 2**64 - 1)
-    way = Handover() if handover is None else of_type("handover", handover, Handover)
+    handover = Handover() if handover is None else of_type("handover", handover, Handover)
     cores = Cores() if cores is None else of_type("cores", cores, Cores)
-    services = {"fetch_s": fetch_s, "step_s": step_s, "handover_s": way.handover_s, "receive_s": way.receive_s}
-    drawn = (draw(name, service, count, seed, 0, stream) for stream, (name, service) in enumerate(services.items()))
-    fetch, step, handed, receive = drawn
-    pin = None if way.pin_s is None else draw("pin_s", way.pin_s, count, seed, 0, len(services))
-    work = _BatchTimes(fetch, step, handed, receive, pin)
+
+    def times(name: str, service: Service, stream: int) -> Seconds:
+        return draw(name, service, num_batches, seed, 0, stream)
+
+    work = _BatchTimes(
+        fetch=times("fetch_s", fetch_s, 0),
+        step=times("step_s", step_s, 1),
+        handover=times("handover_s", handover.handover_s, 2),
+        receive=times("receive_s", handover.receive_s, 3),
+        pin=None if handover.pin_s is None else times("pin_s", handover.pin_s, 4),
+    )
     if num_workers == 0:
-        return _alone(work)
-    return _Epoch(work, num_workers, window, in_order, cores, way).timeline()
+        return _without_workers(work)
+    epoch = _Epoch(work, num_workers, prefetch_factor, in_order, cores, handover)
+    epoch.run()
+    return epoch.timeline()
 
 
 class _BatchTimes(NamedTuple):
@@ -140,63 +167,123 @@ class _BatchTimes(NamedTuple):
     pin: Seconds | None
 
 
+# Kinds of events. An event is a plain tuple, because there are several per batch and a heap compares them. It has its
+# time, the number of a worker (if it is _READY) or of a batch, and its kind.
+_READY = 0  # a worker can fetch its next batch
+_ARRIVED = 1  # a batch is in the process of the training loop
+_PINNED = 2  # a batch can be taken by the training loop
+
+_Event: TypeAlias = tuple[float, int, int]
+
+
+class _Moments:
+    """When the phases of each batch begin and end: a column per phase, with a row per batch."""
+
+    def __init__(self, num_batches: int) -> None:
+        self.read_start = np.zeros(num_batches)
+        self.read_stop = np.zeros(num_batches)
+        self.pin_start = np.zeros(num_batches)
+        self.pin_stop = np.zeros(num_batches)
+        self.requested = np.zeros(num_batches)
+        self.handed = np.zeros(num_batches)
+        self.step_stop = np.zeros(num_batches)
+
+
 class _Epoch:
-    """An epoch, event by event. Fetches run at one common speed: a clock of their own says when each is done."""
+    """An epoch, event by event.
+
+    All fetches run at one speed, which changes whenever a fetch or a step begins or ends. So the time when a fetch
+    ends is not known in advance, but its reading of `fetch_clock`, which runs at that speed, is.
+    """
 
     def __init__(
-        self, work: _BatchTimes, num_workers: int, window: int, in_order: bool, cores: Cores, way: Handover
+        self,
+        work: _BatchTimes,
+        num_workers: int,
+        prefetch_factor: int,
+        in_order: bool,
+        cores: Cores,
+        handover: Handover,
     ) -> None:
-        self.work, self.num_workers, self.window, self.in_order = work, num_workers, window, in_order
-        self.speeds, self.startup_s, self.held_s = cache(cores.speeds), way.startup_s, way.held_s
-        self.count, self.now = work.fetch.size, 0.0
-        self.events: list[tuple[float, int, int]] = []  # time, batch (of _READY: worker), what
-        self.fetch_clock, self.fetching = 0.0, list[tuple[float, int]]()
-        self.step_left, self.stepping = 0.0, False
-        self.dealt, self.to_deal_to = 0, cycle(range(num_workers))
-        self.queues: list[deque[int]] = [deque() for _ in range(num_workers)]  # dealt, not begun
-        self.idle, self.busy = [False] * num_workers, [False] * num_workers
-        self.in_hand = [0] * num_workers  # dealt, not handed over
-        self.sender_free, self.pin_free = [0.0] * num_workers, 0.0
-        self.arrived: deque[int] = deque()
-        self.loop_s, self.receiving = math.inf, -1  # when the training loop goes on, and the batch that it takes in
-        self.worker = np.zeros(self.count, dtype=np.int64)
-        self.order: list[int] = []  # as handed over
-        columns = ("read_start", "read_stop", "pin_start", "pin_stop", "requested", "handed", "step_stop")
-        self.at: dict[str, Seconds] = {name: np.zeros(self.count) for name in columns}
+        self.work = work
+        self.num_workers = num_workers
+        self.prefetch_factor = prefetch_factor
+        self.in_order = in_order
+        self.speeds = cache(cores.speeds)
+        self.startup_s = handover.startup_s
+        self.held_s = handover.held_s
+        self.num_batches = work.fetch.size
+        self.moments = _Moments(self.num_batches)
+        self.order: list[int] = []  # batches as they are handed over
+
+        self.now = 0.0
+        self.events: list[_Event] = []  # a heap
+        self.fetch_clock = 0.0
+        self.fetching: list[tuple[float, int]] = []  # a heap: the fetch clock at the end, and the batch
+
+        self.num_dealt = 0
+        self.deal_to = cycle(range(num_workers))
+        self.worker = np.zeros(self.num_batches, dtype=np.int64)  # of each batch
+        self.queues: list[deque[int]] = [deque() for _ in range(num_workers)]  # batches dealt, but not begun
+        self.is_idle = [False] * num_workers
+        self.is_busy = [False] * num_workers
+        self.in_hand = [0] * num_workers  # batches dealt, but not handed over
+        self.sender_free_s = [0.0] * num_workers
+        self.pin_free_s = 0.0
+
+        self.arrived: deque[int] = deque()  # batches that the training loop can take
+        self.loop_s = math.inf  # when the training loop continues
+        self.receiving = -1  # the batch that the training loop is taking in, or -1
+        self.is_stepping = False
+        self.step_left_s = 0.0  # of the step, at full speed
+
         for worker in range(num_workers):
-            heappush(self.events, (way.startup_s, worker, _READY))
-        for _ in range(min(num_workers * window, self.count)):
+            heappush(self.events, (handover.startup_s, worker, _READY))
+        for _ in range(min(num_workers * prefetch_factor, self.num_batches)):
             self.deal()
 
-    def finish(self) -> None:
+    def run(self) -> None:
         """Go from event to event until the last step is done."""
         loop = self.training_loop()
         self.loop_s = next(loop)
         while True:
-            fetch_speed, step_speed = self.speeds(len(self.fetching), self.stepping)
+            fetch_speed, step_speed = self.speeds(len(self.fetching), self.is_stepping)
             event_s = self.events[0][0] if self.events else math.inf
-            fetch_s = self.now + (self.fetching[0][0] - self.fetch_clock) / fetch_speed if self.fetching else math.inf
-            step_s = self.now + self.step_left / step_speed if self.stepping else math.inf
-            then = max(self.now, min(event_s, self.loop_s, fetch_s, step_s))
-            self.fetch_clock += (then - self.now) * fetch_speed
-            self.step_left -= (then - self.now) * step_speed
-            self.now = then
-            if then >= event_s:
-                _, batch, what = heappop(self.events)
-                (self.ready, self.arrive, self.pinned)[what](batch)
-            elif self.loop_s > then >= fetch_s:
-                self.fetched(heappop(self.fetching)[1])
+            fetch_s = math.inf
+            if self.fetching:
+                fetch_s = self.now + (self.fetching[0][0] - self.fetch_clock) / fetch_speed
+            step_s = math.inf
+            if self.is_stepping:
+                step_s = self.now + self.step_left_s / step_speed
+            next_s = max(self.now, min(event_s, self.loop_s, fetch_s, step_s))
+            self.fetch_clock += (next_s - self.now) * fetch_speed
+            self.step_left_s -= (next_s - self.now) * step_speed
+            self.now = next_s
+            if next_s >= event_s:
+                _, number, kind = heappop(self.events)
+                self.handle(number, kind)
+            elif self.loop_s > next_s >= fetch_s:
+                _, batch = heappop(self.fetching)
+                self.fetched(batch)
             else:
-                self.stepping = False
-                goes_on_s = next(loop, None)
-                if goes_on_s is None:
+                self.is_stepping = False
+                loop_s = next(loop, None)
+                if loop_s is None:
                     return
-                self.loop_s = goes_on_s
+                self.loop_s = loop_s
+
+    def handle(self, number: int, kind: int) -> None:
+        if kind == _READY:
+            self.ready(number)
+        elif kind == _ARRIVED:
+            self.arrive(number)
+        else:
+            self.pinned(number)
 
     def training_loop(self) -> Iterator[float]:
-        """Wait for a batch and take a step, again and again; yield when it goes on where nothing wakes it before."""
+        """Wait for a batch and take a step, again and again. Yield the time to continue, unless something wakes it."""
         early = set[int]()
-        for turn in range(self.count):
+        for turn in range(self.num_batches):
             requested_s = self.now
             while True:
                 batch = turn
@@ -207,96 +294,136 @@ class _Epoch:
                 batch = self.arrived.popleft()
                 if self.work.pin is None:
                     self.receiving = batch
-                    yield self.now + float(self.work.receive[batch]) + self.held_s * self.busy[self.worker[batch]]
+                    received_s = self.now + float(self.work.receive[batch])
+                    if self.is_busy[self.worker[batch]]:
+                        received_s += self.held_s
+                    yield received_s
                     self.receiving = -1
                 if not self.in_order or batch == turn:
                     break
                 early.add(batch)
-            self.at["requested"][batch], self.at["handed"][batch] = requested_s, self.now
+            self.moments.requested[batch] = requested_s
+            self.moments.handed[batch] = self.now
             self.order.append(batch)
             self.in_hand[self.worker[batch]] -= 1
             self.deal()
-            self.step_left, self.stepping = float(self.work.step[batch]), True
+            self.step_left_s = float(self.work.step[batch])
+            self.is_stepping = True
             yield math.inf
-            self.at["step_stop"][batch] = self.now
+            self.moments.step_stop[batch] = self.now
 
     def deal(self) -> None:
-        if self.dealt == self.count:
+        """Deal the next batch, if there is one, to the worker whose turn it is."""
+        if self.num_dealt == self.num_batches:
             return
-        worker = next(self.to_deal_to)
-        while not self.in_order and self.in_hand[worker] >= self.window:
-            worker = next(self.to_deal_to)
-        self.worker[self.dealt] = worker
-        self.queues[worker].append(self.dealt)
+        worker = next(self.deal_to)
+        while not self.in_order and self.in_hand[worker] >= self.prefetch_factor:
+            worker = next(self.deal_to)
+        self.worker[self.num_dealt] = worker
+        self.queues[worker].append(self.num_dealt)
         self.in_hand[worker] += 1
-        self.dealt += 1
-        if self.idle[worker]:
+        self.num_dealt += 1
+        if self.is_idle[worker]:
             self.ready(worker)
 
     def ready(self, worker: int) -> None:
-        self.idle[worker] = not self.queues[worker]
-        if self.queues[worker]:
-            batch, self.busy[worker] = self.queues[worker].popleft(), True
-            self.at["read_start"][batch] = self.now
+        """Let a worker fetch its next batch, or wait for one."""
+        queue = self.queues[worker]
+        self.is_idle[worker] = not queue
+        if queue:
+            batch = queue.popleft()
+            self.is_busy[worker] = True
+            self.moments.read_start[batch] = self.now
             heappush(self.fetching, (self.fetch_clock + float(self.work.fetch[batch]), batch))
 
     def fetched(self, batch: int) -> None:
+        """Let a worker send a batch, and go on with its next one."""
         worker = int(self.worker[batch])
-        self.at["read_stop"][batch] = self.now
-        self.sender_free[worker] = max(self.sender_free[worker], self.now) + float(self.work.handover[batch])
-        heappush(self.events, (self.sender_free[worker], batch, _ARRIVED))
+        self.moments.read_stop[batch] = self.now
+        sent_s = max(self.sender_free_s[worker], self.now) + float(self.work.handover[batch])
+        self.sender_free_s[worker] = sent_s
+        heappush(self.events, (sent_s, batch, _ARRIVED))
         if self.receiving >= 0 and self.worker[self.receiving] == worker:  # which can answer now
             self.loop_s = min(self.loop_s, self.now + float(self.work.receive[self.receiving]))
-        self.busy[worker] = False
+        self.is_busy[worker] = False
         self.ready(worker)
 
     def arrive(self, batch: int) -> None:
+        """Let the pin thread pin a batch, if there is one."""
         if self.work.pin is None:
             self.pinned(batch)
             return
-        start_s = max(self.pin_free, self.now) + float(self.work.receive[batch])
-        self.pin_free = start_s + float(self.work.pin[batch])
-        self.at["pin_start"][batch], self.at["pin_stop"][batch] = start_s, self.pin_free
-        heappush(self.events, (self.pin_free, batch, _PINNED))
+        start_s = max(self.pin_free_s, self.now) + float(self.work.receive[batch])
+        self.pin_free_s = start_s + float(self.work.pin[batch])
+        self.moments.pin_start[batch] = start_s
+        self.moments.pin_stop[batch] = self.pin_free_s
+        heappush(self.events, (self.pin_free_s, batch, _PINNED))
 
     def pinned(self, batch: int) -> None:
+        """Let the training loop take a batch, and wake it if it waits for one."""
         self.arrived.append(batch)
-        if self.receiving < 0 and not self.stepping:  # the training loop waits
+        if self.receiving < 0 and not self.is_stepping:
             self.loop_s = self.now
 
     def timeline(self) -> Timeline:
-        """Run to the end, and return what ran when: workers, pin thread, training loop."""
-        self.finish()
-        num_workers, order = self.num_workers, np.array(self.order)
-        started, dealt = np.arange(num_workers if self.startup_s else 0), np.arange(self.count)
+        """Return the spans of the workers, the pin thread and the training loop, once the epoch has run."""
+        moments = self.moments
+        dealt = np.arange(self.num_batches)
+        started = np.arange(self.num_workers if self.startup_s else 0)
+        no_item = np.full_like(started, -1)
         start_s = np.zeros(started.size)
-        parts = [(started, "start", np.full_like(started, -1), start_s, start_s + self.startup_s)]
-        parts.append((self.worker, "read", dealt, self.at["read_start"], self.at["read_stop"]))
+        parts = [
+            _Spans(started, "start", no_item, start_s, start_s + self.startup_s),
+            _Spans(self.worker, "read", dealt, moments.read_start, moments.read_stop),
+        ]
         if self.work.pin is not None:
-            pins = np.lexsort((dealt, self.at["pin_start"]))
-            places = np.full(dealt.size, num_workers)
-            parts.append((places, "pin", pins, self.at["pin_start"][pins], self.at["pin_stop"][pins]))
-        loop = np.full(order.size, num_workers + 1)
-        parts.append((loop, "wait", order, self.at["requested"][order], self.at["handed"][order]))
-        parts.append((loop, "step", order, self.at["handed"][order], self.at["step_stop"][order]))
-        return _timeline((*map(worker_lane, range(num_workers)), PIN_THREAD, LOOP), parts)
+            order = np.lexsort((dealt, moments.pin_start))
+            lane = np.full(order.size, self.num_workers)
+            parts.append(_Spans(lane, "pin", order, moments.pin_start[order], moments.pin_stop[order]))
+        order = np.array(self.order)
+        lane = np.full(order.size, self.num_workers + 1)
+        parts.append(_Spans(lane, "wait", order, moments.requested[order], moments.handed[order]))
+        parts.append(_Spans(lane, "step", order, moments.handed[order], moments.step_stop[order]))
+        return _timeline([*map(worker_lane, range(self.num_workers)), PIN_THREAD, LOOP], parts)
 
 
-def _alone(work: _BatchTimes) -> Timeline:
-    """No workers: the training loop does everything, one thing after the other."""
-    kinds = {"read": work.fetch, **({} if work.pin is None else {"pin": work.pin}), "step": work.step}
-    stops = np.cumsum(np.stack(list(kinds.values()), axis=1)).reshape(work.fetch.size, -1)
-    starts = np.append(0.0, stops.ravel()[:-1]).reshape(stops.shape)
-    place, dealt = np.zeros(work.fetch.size, dtype=np.int64), np.arange(work.fetch.size)
-    parts = [(place, kind, dealt, starts[:, column], stops[:, column]) for column, kind in enumerate(kinds)]
-    return _timeline((LOOP,), parts)
+def _without_workers(work: _BatchTimes) -> Timeline:
+    """Return the timeline of a training loop that does everything itself, one thing after the other."""
+    kinds = {"read": work.fetch}
+    if work.pin is not None:
+        kinds["pin"] = work.pin
+    kinds["step"] = work.step
+    num_batches = work.fetch.size
+    stop_s = np.cumsum(np.stack(list(kinds.values()), axis=1))  # flat: all kinds of batch 0, then of batch 1, …
+    start_s = np.append(0.0, stop_s[:-1])
+    lane = np.zeros(num_batches, dtype=np.int64)
+    dealt = np.arange(num_batches)
+    parts = []
+    for column, kind in enumerate(kinds):
+        of_kind = slice(column, None, len(kinds))
+        parts.append(_Spans(lane, kind, dealt, start_s[of_kind], stop_s[of_kind]))
+    return _timeline([LOOP], parts)
 
 
-_Part = tuple[NDArray[np.int64], str, NDArray[np.int64], Seconds, Seconds]
+class _Spans(NamedTuple):
+    """Spans of one kind, as columns; `lane` contains places in the list of lanes."""
+
+    lane: NDArray[np.int64]
+    kind: str
+    item: NDArray[np.int64]
+    start_s: Seconds
+    stop_s: Seconds
 
 
-def _timeline(lanes: tuple[str, ...], parts: list[_Part]) -> Timeline:
-    kinds = tuple(kind for _, kind, *_ in parts)
-    lane, item, start_s, stop_s = (np.concatenate([part[place] for part in parts]) for place in (0, 2, 3, 4))
-    kind = np.repeat(np.arange(len(parts)), [part[0].size for part in parts])
-    return Timeline(np.zeros_like(lane), lane, kind, item, start_s, stop_s, lanes, kinds)
+def _timeline(lanes: Sequence[str], parts: Sequence[_Spans]) -> Timeline:
+    lane = np.concatenate([spans.lane for spans in parts])
+    return Timeline(
+        rank=np.zeros_like(lane),
+        lane=lane,
+        kind=np.repeat(np.arange(len(parts)), [spans.lane.size for spans in parts]),
+        item=np.concatenate([spans.item for spans in parts]),
+        start_s=np.concatenate([spans.start_s for spans in parts]),
+        stop_s=np.concatenate([spans.stop_s for spans in parts]),
+        lanes=tuple(lanes),
+        kinds=tuple(spans.kind for spans in parts),
+    )

@@ -1,4 +1,4 @@
-"""What passes through a pipeline on each rank: a number of items, or what an `Assignment` hands to the rank."""
+"""The items that pass through a pipeline on each rank: a number of them, or those that an `Assignment` gives it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ..sampling.assignment import Assignment
 
 
 class Items(NamedTuple):
-    """The items of one rank in their order: the number by which a timeline knows each, and what a stage is given."""
+    """The items of one rank, in order: the number of each in a timeline, and its value, which is passed to a stage."""
 
     numbers: NDArray[np.int64]
     values: Sequence[Any]
 
 
 def counted(num_items: int) -> Items:
-    """Return items 0 … num_items-1, which are their numbers."""
+    """Return items whose values are their numbers, 0 to num_items - 1."""
     return Items(np.arange(num_items), range(num_items))
 
 
 def of_ranks(assignment: Assignment) -> list[Items]:
-    """Return the items of each rank: its batches, numbered from 0, where there is a loader, else its indices.
+    """Return the items of each rank: its batches, numbered from 0, if there is a loader, else its indices.
 
-    Raises ValueError for an index below 0, which no timeline can hold.
+    Raises ValueError for an index below 0, because -1 means "no item" in a timeline.
 
     >>> from rankscope.sampling import assign
     >>> [items.values for items in of_ranks(assign(5, 2, shuffle=False))]

@@ -1,7 +1,7 @@
-"""What threads of one run pass items through: bounded queues, a source, and turns, all of which can be stopped at once.
+"""Queues, sources and turns, through which the threads of a run pass items, and which can be stopped at any time.
 
-Everything that blocks does so inside `queue.SimpleQueue` or a lock, both written in C: a hand-over costs a few
-microseconds, where `queue.Queue` and its condition variables cost tens.
+All waiting is inside `queue.SimpleQueue` or a lock, both of which are written in C. So a hand-over takes a few
+microseconds; with `queue.Queue` and its condition variables it would take tens of them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 
 
 class Stopped(Exception):
-    """The run was stopped: whoever gets this ends."""
+    """The run was stopped: a thread that gets this ends."""
 
 
 class End(Exception):
-    """No more items will come."""
+    """There are no more items."""
 
 
 class Item(NamedTuple):
-    """`place` is the item's among those of its rank, `number` what spans and errors call it."""
+    """An item on its way; `place` is its place among the items of its rank, `number` its number in spans and errors."""
 
     place: int
     number: int
@@ -30,32 +30,33 @@ class Item(NamedTuple):
 
 
 class Queue:
-    """At most `capacity` items between stages; takes as many ends as there are takers."""
+    """At most `capacity` items between two stages. Each of the `num_takers` threads that take items gets an end."""
 
-    wait = "blocked"  # the kind of the span of a worker that finds no room
+    wait = "blocked"  # the kind of span in which a worker waits for room
 
     def __init__(self, capacity: int, num_takers: int) -> None:
-        self._items: SimpleQueue[Item | None] = SimpleQueue()
-        self._room: SimpleQueue[None] = SimpleQueue()
-        self._num_takers, self._stopped = num_takers, False
+        self._items: SimpleQueue[Item | None] = SimpleQueue()  # None is an end
+        self._room: SimpleQueue[None] = SimpleQueue()  # an entry for each item that fits in
+        self._num_takers = num_takers
+        self._stopped = False
         for _ in range(capacity):
             self._room.put(None)
 
     def put(self, item: Item) -> bool:
-        """Put the item there as soon as there is room; say whether that had to be waited for."""
-        waits = False
+        """Add an item as soon as there is room; return whether it had to wait for that."""
+        had_to_wait = False
         try:
             self._room.get_nowait()
         except Empty:
-            waits = True
+            had_to_wait = True
             self._room.get()
             if self._stopped:
                 raise Stopped from None
         self._items.put(item)
-        return waits
+        return had_to_wait
 
     def take(self) -> Item:
-        """Wait for an item, and make room."""
+        """Wait for an item, make room for another one, and return it."""
         item = self._items.get()
         if self._stopped:
             raise Stopped
@@ -69,7 +70,7 @@ class Queue:
             self._items.put(None)
 
     def stop(self, num_waiting: int) -> None:
-        """Wake everybody who waits here, up to that many."""
+        """Wake the threads that wait for items or for room, at most `num_waiting`."""
         self._stopped = True
         for _ in range(num_waiting):
             self._items.put(None)
@@ -77,14 +78,16 @@ class Queue:
 
 
 class Source:
-    """The items that come in from outside; taken from one thread at a time, and not asked after their end."""
+    """The user's items. One thread at a time takes from them, and none after their end."""
 
     def __init__(self, items: Iterable[Any], numbers: Iterable[int] | None = None) -> None:
         if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
             raise ValueError(f"items must be something that can be iterated over, got {items!r}")
-        self._given = iter(items)
-        self._items: Iterator[Item] = map(Item, count(), count() if numbers is None else numbers, self._given)
-        self._lock, self._stopped, self._ended = allocate_lock(), False, False
+        self._values = iter(items)
+        self._items: Iterator[Item] = map(Item, count(), count() if numbers is None else numbers, self._values)
+        self._lock = allocate_lock()
+        self._stopped = False
+        self._ended = False
 
     def take(self) -> Item:
         with self._lock:
@@ -102,68 +105,81 @@ class Source:
         self._stopped = True
 
     def close(self) -> None:
-        """Close a generator, so that it releases what it holds; not one in which a thread still is."""
-        if isinstance(self._given, Generator) and self._lock.acquire(False):
+        """Close a generator, so that it releases its resources, unless a thread is still running it."""
+        if isinstance(self._values, Generator) and self._lock.acquire(False):
             try:
-                self._given.close()
+                self._values.close()
             finally:
                 self._lock.release()
 
 
-class Turns:
-    """Items of a stage leave in the order in which they were taken, whoever is done first.
+class Turn(NamedTuple):
+    """An item and its turn: a lock that the item before releases when it leaves, and the item's own lock."""
 
-    With an item comes its turn, a pair of locks: the one that the item before it releases, and its own.
-    """
+    item: Item
+    before: LockType
+    own: LockType
+
+
+class Turns:
+    """Makes the items of a stage leave in the order in which they were taken, whichever is done first."""
 
     def __init__(self, source: Queue | Source) -> None:
-        self._source, self._lock, self._last = source, allocate_lock(), allocate_lock()
+        self._source = source
+        self._lock = allocate_lock()
+        self._last = allocate_lock()  # the own lock of the item that was taken last; at first, one that is free
 
-    def take(self) -> tuple[Item, LockType, LockType]:
+    def take(self) -> Turn:
         own = allocate_lock()
         own.acquire()
         with self._lock:
             item = self._source.take()
-            before, self._last = self._last, own
-        return item, before, own
+            before = self._last
+            self._last = own
+        return Turn(item, before, own)
 
 
 class Lockstep:
-    """What the last stage of each rank hands its items to: nobody goes on before all that have items left have come."""
+    """The barrier to which the last stage of each rank hands its items, each of which waits for all other ranks.
 
-    wait = "barrier"  # the kind of the span of a worker that waits for other ranks
+    A rank that has no items left is not waited for.
+    """
+
+    wait = "barrier"  # the kind of span in which a worker waits for other ranks
 
     def __init__(self, num_ranks: int) -> None:
-        self._lock, self._left, self._stopped = allocate_lock(), num_ranks, False
-        self._waiting: list[SimpleQueue[bool]] = []
+        self._lock = allocate_lock()
+        self._num_left = num_ranks
+        self._stopped = False
+        self._waiting: list[SimpleQueue[bool]] = []  # of each waiting rank: gets whether to continue
 
     def put(self, item: Item) -> bool:
-        """Return once all have come; say whether they had to be waited for."""
+        """Return once all ranks have arrived; return whether this one had to wait for them."""
         with self._lock:
             if self._stopped:
                 raise Stopped
-            if len(self._waiting) + 1 >= self._left:
-                self._call()
+            if len(self._waiting) + 1 >= self._num_left:
+                self._release()
                 return False
-            call: SimpleQueue[bool] = SimpleQueue()
-            self._waiting.append(call)
-        if not call.get():
+            released: SimpleQueue[bool] = SimpleQueue()
+            self._waiting.append(released)
+        if not released.get():
             raise Stopped
         return True
 
     def end(self) -> None:
-        """Wait no longer for one of the ranks: it has no items left."""
+        """Stop waiting for one of the ranks, which has no items left."""
         with self._lock:
-            self._left -= 1
-            if len(self._waiting) >= self._left:
-                self._call()
+            self._num_left -= 1
+            if len(self._waiting) >= self._num_left:
+                self._release()
 
     def stop(self) -> None:
         with self._lock:
             self._stopped = True
-            self._call()
+            self._release()
 
-    def _call(self) -> None:
-        for call in self._waiting:
-            call.put(not self._stopped)
+    def _release(self) -> None:
+        for released in self._waiting:
+            released.put(not self._stopped)
         self._waiting.clear()

@@ -1,7 +1,7 @@
-"""How long a piece of work takes: a constant, a distribution, the times that were measured, or a function of the item.
+"""How long a piece of work takes: a constant, a distribution, measured times, or a function of the item.
 
-Distributions are given by their mean and their coefficient of variation (standard deviation / mean): the mean decides
-what a stage can deliver at best, the variation how much of it is lost to queues that run empty or full.
+Distributions have a mean and a coefficient of variation (standard deviation / mean). The mean decides the upper bound
+of a stage's throughput, and the variation decides how much of it is lost to queues that run empty or full.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Seconds: TypeAlias = NDArray[np.float64]
 
 @runtime_checkable
 class Distribution(Protocol):
-    """Anything that has a mean and draws times: independent ones, the first n the same however many are drawn."""
+    """An object with a mean that draws independent times; the first n are the same for any number of them."""
 
     @property
     def mean_s(self) -> float: ...
@@ -29,13 +29,14 @@ class Distribution(Protocol):
     def draw(self, rng: np.random.Generator, num_items: int) -> Seconds: ...
 
 
-_KINDS = "seconds, a list of them, a distribution or a function"
+_EXPECTED = "seconds, a list of them, a distribution or a function"  # in error messages
+_LARGE_CV = 1e100  # above this, the square of a coefficient of variation could overflow
 Service: TypeAlias = float | Sequence[float] | Seconds | Distribution | Callable[[int], float]
 
 
 @frozen
 class Lognormal:
-    """Times with a long tail, as reads from shared storage have; `cv` is the standard deviation over the mean.
+    """Times with a long tail, such as those of reads from shared storage; `cv` is the standard deviation over the mean.
 
     Raises ValueError for a mean or a cv that is negative or not finite.
 
@@ -47,19 +48,21 @@ class Lognormal:
     cv: float = checked(number, 0)
 
     def draw(self, rng: np.random.Generator, num_items: int) -> Seconds:
-        sigma = math.sqrt(math.log1p(self.cv**2) if self.cv < 1e100 else 2 * math.log(self.cv))
+        variance = 2 * math.log(self.cv) if self.cv >= _LARGE_CV else math.log1p(self.cv**2)  # of the logarithm
+        sigma = math.sqrt(variance)
         return self.mean_s * np.exp(sigma * rng.standard_normal(num_items) - sigma**2 / 2)
 
 
 def draw(name: str, service_s: Service, num_items: int, *stream: int) -> Seconds:
-    """Return the times of items 0 … num_items-1, the same ones each time for the same `stream` (seed, rank, stage).
+    """Return the times of items 0 to num_items - 1, which are the same each time for the same `stream`.
 
-    A distribution is drawn from; a list holds a time an item; a function is called with each item's number. Raises
-    ValueError, naming the work, for a list that is too short and for a time that is negative or not finite.
+    Times are drawn from a distribution, read from a list with a time per item, or returned by a function of the item's
+    number. `stream` is the seed, the rank and the stage. Raises ValueError, naming the work, for a list that is too
+    short and for a time that is negative or not finite.
     """
     service_s = check(name, service_s)
     if isinstance(service_s, Distribution):
-        rng = np.random.default_rng([place % 2**64 for place in stream])
+        rng = np.random.default_rng([number % 2**64 for number in stream])  # which must not be negative
         return check_times(name, service_s.draw(rng, num_items))
     if callable(service_s):
         return check_times(name, [service_s(item) for item in range(num_items)])
@@ -72,17 +75,17 @@ def draw(name: str, service_s: Service, num_items: int, *stream: int) -> Seconds
 
 
 def check(name: str, service_s: Service) -> Service:
-    """Return a time as a float, a list as a column of seconds, and anything else as it is.
+    """Return a time as a float, a list as a column of seconds, and a distribution or a function as it is.
 
-    Raises ValueError, naming the work, for what is none of a time, a list, a distribution or a function.
+    Raises ValueError, naming the work, for anything else.
     """
     if isinstance(service_s, bool | str | type) or service_s is None:
-        raise ValueError(f"{name} must be {_KINDS}, got {service_s!r}")
+        raise ValueError(f"{name} must be {_EXPECTED}, got {service_s!r}")
     if is_scalar(service_s):
         return number(name, service_s, 0)
     if isinstance(service_s, Distribution) or callable(service_s):
         return service_s
-    times_s = np.array(check_times(name, service_s))  # a copy: whose list it was may change it
+    times_s = np.array(check_times(name, service_s))  # a copy, because the caller may change the list
     if not times_s.size:
         raise ValueError(f"{name} must have at least one time, got none")
     times_s.flags.writeable = False
@@ -90,18 +93,18 @@ def check(name: str, service_s: Service) -> Service:
 
 
 def check_times(name: str, times_s: Any) -> Seconds:
-    """Return a column of seconds; raise ValueError for what is no list of numbers, negative or not finite."""
+    """Return a column of seconds; raise ValueError unless it is a list of finite numbers of at least 0."""
     try:
-        given = np.asarray(times_s)
-        if given.dtype.kind not in "iufO":
+        array = np.asarray(times_s)
+        if array.dtype.kind not in "iufO":
             raise TypeError
-        column = given.astype(np.float64, copy=False)
+        column = array.astype(np.float64, copy=False)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} must be {_KINDS}, got {times_s!r}") from None
+        raise ValueError(f"{name} must be {_EXPECTED}, got {times_s!r}") from None
     if column.ndim != 1:
         raise ValueError(f"{name} must be a list of seconds, got an array of shape {column.shape}")
-    bad = ~(np.isfinite(column) & (column >= 0))
-    if bad.any():
-        place = int(bad.argmax())
+    is_valid = np.isfinite(column) & (column >= 0)
+    if not is_valid.all():
+        place = int(is_valid.argmin())
         raise ValueError(f"{name} must be finite seconds of at least 0, got {column[place]} for item {place}")
     return column

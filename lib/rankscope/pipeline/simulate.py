@@ -2,9 +2,9 @@
 
 Stages with finite queues obey a recurrence in max and plus: item n starts when it has arrived and a worker is free, and
 leaves when it is done, the item before it has left and the next stage has taken item n - capacity (tandem queues with
-blocking after service; Baccelli, Cohen, Olsder, Quadrat: Synchronization and Linearity, 1992). Where order is not kept
-the n-th that is done stands for item n. All that a time depends on lies before it, so each stage is a generator that
-yields when its results leave, and pulls its arrivals from the stage before.
+blocking after service; Baccelli, Cohen, Olsder, Quadrat: Synchronization and Linearity, 1992). In a stage that does not
+keep the order, the n-th item that is done takes the place of item n. Each time depends on earlier times only. So each
+stage is a generator that yields the times at which its results leave, and takes its arrivals from the stage before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush, heapreplace
 from itertools import chain, count, islice, pairwise, repeat, zip_longest
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,24 +25,25 @@ from .service import Seconds
 from .stages import Pipeline, Stage, check_lockstep
 
 _MOST_RANKS = 65_536
-_MOST_PASSAGES = 1 << 25  # of an item through a stage: each takes some 150 bytes and a microsecond
+_MOST_PASSAGES = 1 << 25  # of an item through a stage: each needs some 150 bytes and a microsecond
 
 
 def simulate(pipeline: Pipeline, items: int | Assignment, seed: int = 0, num_ranks: int | None = None) -> Timeline:
-    """Return what happens when items pass through the pipeline, all of them there at time 0.
+    """Simulate the pipeline and return its timeline. All items are available at time 0.
 
-    `items` is how many there are, or an `Assignment`: then the ranks are its ranks, and the items of each are its
-    batches, numbered from 0, where the assignment has a loader, else its indices, which the spans have as their `item`.
+    `items` is their number, or an `Assignment`. The ranks are then those of the assignment. If it has a loader, the
+    items of a rank are its batches, numbered from 0, else its indices, which are the `item` of the spans.
 
-    A span whose kind is the stage's name is work; kind "blocked" follows it where the worker cannot hand on at once,
-    for want of room or because it is not its turn. The lanes are `Stage.lanes()`.
+    A span whose kind is the stage's name is work. A span of kind "blocked" follows it if the worker cannot hand its
+    result on at once, because the queue is full or because an earlier item is not done. The lanes are `Stage.lanes()`.
 
-    With several ranks each has such a pipeline and times of its own, and the last stage keeps lock-step: in each step
-    every rank that has items left waits for the slowest, kind "barrier". What is drawn depends on seed, rank, place of
-    the stage and place of the item alone, so pipelines that differ in workers or queues are compared on the same times.
+    With several ranks, each has such a pipeline and its own times, and the last stage keeps lock-step: in each step
+    every rank that has items left waits for the slowest, kind "barrier". Times that are drawn depend only on the seed,
+    the rank, the place of the stage and the place of the item, so pipelines that differ in workers or queues are
+    compared on the same times.
 
     Raises ValueError for a stage without `service_s`, for numbers out of range, and for a last stage with several
-    workers where ranks keep lock-step.
+    workers if ranks keep lock-step.
 
     >>> spans = simulate(Pipeline([Stage("read", 1.0), Stage("train", 3.0)]), 2)
     >>> [(span.kind, span.item, span.start_s, span.stop_s) for span in spans]
@@ -52,156 +53,210 @@ def simulate(pipeline: Pipeline, items: int | Assignment, seed: int = 0, num_ran
     >>> [(span.rank, span.item, span.start_s) for span in spans]
     [(0, 0, 0.0), (0, 2, 1.0), (0, 4, 2.0), (1, 1, 0.0), (1, 3, 1.0), (1, 5, 2.0)]
     """
-    last = of_type("pipeline", pipeline, Pipeline).stages[-1]
-    given = _given(items, num_ranks)
+    of_type("pipeline", pipeline, Pipeline)
+    items_of_ranks = _items_of_ranks(items, num_ranks)
     seed = whole("seed", seed, -(2**63), 2**64 - 1)
-    check_lockstep(pipeline, len(given))
-    num_items = sum(len(own.values) for own in given)
+    check_lockstep(pipeline, len(items_of_ranks))
+    num_items = sum(len(rank_items.values) for rank_items in items_of_ranks)
     whole("items of all ranks times stages", num_items * len(pipeline.stages), 0, _MOST_PASSAGES)
     ranks = []
-    for rank, own in enumerate(given):
-        order: Sequence[int] = range(len(own.values))
+    for rank, rank_items in enumerate(items_of_ranks):
+        order: Sequence[int] = range(len(rank_items.values))
         passages = []
         for place, stage in enumerate(pipeline.stages):
-            passages.append(_Passage(stage, stage.times_s(own, seed, rank, place), order))
-            order = passages[-1].items_out
+            passage = _Passage(stage, stage.times_s(rank_items, seed, rank, place), order)
+            passages.append(passage)
+            order = passage.items_out
         ranks.append(passages)
-    arrivals = [_arrivals(passages) for passages in ranks]
+    arrivals = [_arrivals_at_last_stage(passages) for passages in ranks]
+    waits = ["blocked"] * len(pipeline.stages)
     if len(ranks) == 1:
         for _ in _flow(ranks[0][-1], arrivals[0], repeat(0.0)):
             pass
     else:
         _keep_step([passages[-1] for passages in ranks], arrivals)
-    waits = ["barrier" if len(ranks) > 1 and stage is last else "blocked" for stage in pipeline.stages]
-    pairs = enumerate(zip(ranks, given, strict=True))
-    return Timeline.concat([_timeline(rank, passages, own.numbers, waits) for rank, (passages, own) in pairs])
+        waits[-1] = "barrier"
+    timelines = []
+    for rank, (passages, rank_items) in enumerate(zip(ranks, items_of_ranks, strict=True)):
+        timelines.append(_timeline(rank, passages, rank_items.numbers, waits))
+    return Timeline.concat(timelines)
 
 
-def _given(items: int | Assignment, num_ranks: int | None) -> list[Items]:
+def _items_of_ranks(items: int | Assignment, num_ranks: int | None) -> list[Items]:
     if not isinstance(items, Assignment):
-        own = counted(whole("items", items, 0, _MOST_PASSAGES))
-        return [own] * whole("num_ranks", 1 if num_ranks is None else num_ranks, 1, _MOST_RANKS)
+        items_of_each = counted(whole("items", items, 0, _MOST_PASSAGES))
+        return [items_of_each] * whole("num_ranks", 1 if num_ranks is None else num_ranks, 1, _MOST_RANKS)
     if num_ranks not in (None, items.num_ranks):
         raise ValueError(f"num_ranks must be left out or the assignment's own, {items.num_ranks}, got {num_ranks!r}")
     return of_ranks(items)
 
 
+class _PassageTimes(NamedTuple):
+    """The passage of items through a stage, as columns in the order in which the stage took them."""
+
+    worker: NDArray[np.int64]
+    taken_s: Seconds
+    done_s: Seconds
+    left_s: Seconds
+    items_out: NDArray[np.int64]  # in the order in which they left
+
+
 class _Passage:
-    """What happens at one stage: when items 0, 1, … are taken, in that order, and when they leave, in that order."""
+    """The passage of all items through one stage.
+
+    `taken_s` and `left_s` are the times at which items are taken and leave, each in order of time. They grow while the
+    simulation runs, and other stages read them.
+    """
 
     def __init__(self, stage: Stage, service_s: Seconds, items: Sequence[int]) -> None:
-        self.stage, self.items = stage, items  # in the order of arrival, which is that of taking
+        self.stage = stage
+        self.items = items  # in the order in which they arrive and are taken
         self.keeps_order = stage.ordered or stage.num_workers == 1
-        self.drawn_s = service_s
-        self.service_s: list[float] = service_s.tolist()
+        self.drawn_s = service_s  # by item
+        self.service_s: list[float] = service_s.tolist()  # the same, for a loop in Python
         self.taken_s: list[float] = []
         self.left_s: list[float] = []
         self.items_out: Sequence[int] = items if self.keeps_order else []
 
-    def columns(self, item: NDArray[np.int64]) -> tuple[NDArray[Any], ...]:
-        """Of these items, in the order of taking: worker, when taken, done and gone; then the items by leaving."""
-        taken_s, left_s = (np.fromiter(times_s, np.float64, item.size) for times_s in (self.taken_s, self.left_s))
-        workers = list(range(self.stage.num_workers))
+    def times(self, item: NDArray[np.int64]) -> _PassageTimes:
+        """Return the times once the simulation has ended; `item` contains `items`."""
+        taken_s = np.fromiter(self.taken_s, np.float64, item.size)
+        done_s = taken_s + self.drawn_s[item]
+        left_s = np.fromiter(self.left_s, np.float64, item.size)
         if self.keeps_order:
-            return np.arange(item.size) % len(workers), taken_s, taken_s + self.drawn_s[item], left_s, item
-        gone, place_of = np.fromiter(self.items_out, np.int64, item.size), np.empty_like(item)
-        place_of[item] = np.arange(item.size)
-        place, stop_s = place_of[gone], np.empty_like(left_s)
-        stop_s[place] = left_s
-        # the n-th to be taken has the worker of the (n - workers)-th to leave
-        workers.extend(workers[before] for before in place.tolist())
-        return np.fromiter(workers, np.int64, item.size), taken_s, taken_s + self.drawn_s[item], stop_s, gone
+            worker = np.arange(item.size) % self.stage.num_workers
+            return _PassageTimes(worker, taken_s, done_s, left_s, item)
+        items_out = np.fromiter(self.items_out, np.int64, item.size)
+        place_of_item = np.empty_like(item)
+        place_of_item[item] = np.arange(item.size)
+        places_out = place_of_item[items_out]  # in the order of taking, for each item in the order of leaving
+        left_s_by_place = np.empty_like(left_s)
+        left_s_by_place[places_out] = left_s
+        # The n-th item to be taken has the worker of the (n - num_workers)-th to leave.
+        workers = list(range(self.stage.num_workers))
+        for place in places_out.tolist():
+            workers.append(workers[place])
+        worker = np.fromiter(workers, np.int64, item.size)
+        return _PassageTimes(worker, taken_s, done_s, left_s_by_place, items_out)
 
 
-def _arrivals(passages: list[_Passage]) -> Iterator[float]:
-    """When items reach the last stage, worked out as they are asked for."""
+def _arrivals_at_last_stage(passages: list[_Passage]) -> Iterator[float]:
+    """Return the times at which items reach the last stage; they are computed when they are asked for."""
     flow: Iterator[float] = repeat(0.0, len(passages[0].service_s))
-    for passage, after in pairwise(passages):
-        room = chain(repeat(0.0, passage.stage.capacity), after.taken_s)  # grows ahead of who reads it
+    for passage, next_passage in pairwise(passages):
+        room = chain(repeat(0.0, passage.stage.capacity), next_passage.taken_s)  # which grows before it is read
         flow = _flow(passage, flow, room)
     return flow
 
 
 def _flow(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -> Iterator[float]:
-    return (_in_order if passage.keeps_order else _as_done)(passage, arrivals, room)
+    """Yield the times at which items leave a stage; `room` are the times at which its queue has room for the next."""
+    if passage.keeps_order:
+        return _in_order(passage, arrivals, room)
+    return _as_done(passage, arrivals, room)
 
 
 def _in_order(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -> Iterator[float]:
-    taken, left = passage.taken_s.append, passage.left_s.append
-    free = chain(repeat(0.0, passage.stage.num_workers), passage.left_s)  # of item n: when item n - workers left
+    add_taken = passage.taken_s.append
+    add_left = passage.left_s.append
+    free = chain(repeat(0.0, passage.stage.num_workers), passage.left_s)  # for item n: when item n - num_workers left
     service: Iterable[float] = passage.service_s
     if not isinstance(passage.items, range):
         service = map(passage.service_s.__getitem__, passage.items)
-    leave = 0.0
-    for start, seconds, room_s, free_s in zip(arrivals, service, room, free, strict=False):
-        if free_s > start:
-            start = free_s
-        taken(start)
-        done = start + seconds
-        if done > leave:
-            leave = done
-        if room_s > leave:
-            leave = room_s
-        left(leave)
-        yield leave
+    left_s = 0.0
+    for start_s, seconds, room_s, free_s in zip(arrivals, service, room, free, strict=False):
+        if free_s > start_s:  # written out, because `max` is slower
+            start_s = free_s
+        add_taken(start_s)
+        done_s = start_s + seconds
+        if done_s > left_s:
+            left_s = done_s
+        if room_s > left_s:
+            left_s = room_s
+        add_left(left_s)
+        yield left_s
 
 
 def _as_done(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -> Iterator[float]:
     assert isinstance(passage.items_out, list)
-    taken, left, gone = passage.taken_s.append, passage.left_s.append, passage.items_out.append
+    add_taken = passage.taken_s.append
+    add_left = passage.left_s.append
+    add_item_out = passage.items_out.append
     service_s = passage.service_s
-    free = chain(repeat(0.0, passage.stage.num_workers), passage.left_s)  # of the n-th: when the (n - workers)-th left
+    free = chain(repeat(0.0, passage.stage.num_workers), passage.left_s)  # as in `_in_order`
     takes = zip(count(), arrivals, passage.items, free, strict=False)
-    busy: list[tuple[float, int, int]] = []  # done, place in the order of taking, item
-    for place, start, item, _ in islice(takes, passage.stage.num_workers):
-        taken(start)
-        heappush(busy, (start + service_s[item], place, item))
+    busy: list[tuple[float, int, int]] = []  # a heap of the workers: done at, place in the order of taking, item
+    for place, start_s, item, _ in islice(takes, passage.stage.num_workers):
+        add_taken(start_s)
+        heappush(busy, (start_s + service_s[item], place, item))
     for room_s in room:
         if not busy:
             return
-        leave, _, item = busy[0]
-        if room_s > leave:
-            leave = room_s
-        left(leave)
-        gone(item)
-        yield leave
-        for place, start, item, free_s in takes:
-            if free_s > start:
-                start = free_s
-            taken(start)
-            heapreplace(busy, (start + service_s[item], place, item))
-            break
-        else:
+        left_s, _, item = busy[0]
+        if room_s > left_s:
+            left_s = room_s
+        add_left(left_s)
+        add_item_out(item)
+        yield left_s
+        next_take = next(takes, None)
+        if next_take is None:
             heappop(busy)
+        else:
+            place, start_s, item, free_s = next_take
+            if free_s > start_s:
+                start_s = free_s
+            add_taken(start_s)
+            heapreplace(busy, (start_s + service_s[item], place, item))
 
 
-def _keep_step(lasts: list[_Passage], arrivals: list[Iterator[float]]) -> None:
-    """The last stage of all ranks, a step at a time: of those with items left, nobody goes on before the slowest."""
-    together = 0.0
-    for place, step in enumerate(zip_longest(*arrivals)):
-        before, left = together, []
-        for passage, start in zip(lasts, step, strict=True):
-            if start is None:
+def _keep_step(last_passages: list[_Passage], arrivals: list[Iterator[float]]) -> None:
+    """Pass items through the last stage of all ranks, step by step.
+
+    In each step, all ranks with items left wait for the slowest of them.
+    """
+    end_s = 0.0
+    for place, starts_s in enumerate(zip_longest(*arrivals)):
+        begin_s = end_s
+        in_step = []
+        for passage, start_s in zip(last_passages, starts_s, strict=True):
+            if start_s is None:  # it has no items left
                 continue
-            if before > start:
-                start = before
-            passage.taken_s.append(start)
-            together = max(together, start + passage.service_s[passage.items[place]])
-            left.append(passage.left_s)
-        for left_s in left:
-            left_s.append(together)
+            start_s = max(start_s, begin_s)
+            passage.taken_s.append(start_s)
+            end_s = max(end_s, start_s + passage.service_s[passage.items[place]])
+            in_step.append(passage)
+        for passage in in_step:
+            passage.left_s.append(end_s)
 
 
 def _timeline(rank: int, passages: list[_Passage], numbers: NDArray[np.int64], waits: list[str]) -> Timeline:
+    """Return the spans of a rank: those of work and of waiting, stage by stage; `waits` are the kinds of waiting."""
     lanes = [lane for passage in passages for lane in passage.stage.lanes()]
     kinds = list(dict.fromkeys([*(passage.stage.name for passage in passages), *waits]))
-    parts: list[tuple[Any, ...]] = []
-    gone = np.arange(len(passages[0].taken_s))
+    lane_parts = []
+    kind_parts = []
+    item_parts = []
+    start_parts = []
+    stop_parts = []
+    item = np.arange(len(passages[0].taken_s))
     for passage, wait in zip(passages, waits, strict=True):
-        item = gone
-        worker, start_s, done_s, stop_s, gone = passage.columns(item)
-        lane, late = worker + lanes.index(passage.stage.lanes()[0]), stop_s > done_s
-        parts.append((lane, np.full(item.size, kinds.index(passage.stage.name)), item, start_s, done_s))
-        parts.append((lane[late], np.full(late.sum(), kinds.index(wait)), item[late], done_s[late], stop_s[late]))
-    lane, kind, item, start_s, stop_s = map(np.concatenate, zip(*parts, strict=True))
-    return Timeline(np.full(lane.size, rank), lane, kind, numbers[item], start_s, stop_s, tuple(lanes), tuple(kinds))
+        times = passage.times(item)
+        lane = times.worker + lanes.index(passage.stage.lanes()[0])
+        waited = times.left_s > times.done_s
+        lane_parts += [lane, lane[waited]]
+        kind_parts += [np.full(lane.size, kinds.index(passage.stage.name)), np.full(waited.sum(), kinds.index(wait))]
+        item_parts += [item, item[waited]]
+        start_parts += [times.taken_s, times.done_s[waited]]
+        stop_parts += [times.done_s, times.left_s[waited]]
+        item = times.items_out
+    lane = np.concatenate(lane_parts)
+    return Timeline(
+        rank=np.full(lane.size, rank),
+        lane=lane,
+        kind=np.concatenate(kind_parts),
+        item=numbers[np.concatenate(item_parts)],
+        start_s=np.concatenate(start_parts),
+        stop_s=np.concatenate(stop_parts),
+        lanes=tuple(lanes),
+        kinds=tuple(kinds),
+    )

@@ -15,7 +15,10 @@ from ..timeline.timeline import WAITS, Timeline
 from .items import Items
 from .service import Distribution, Seconds, Service, check, check_times, draw
 
-MOST_STAGES = 128  # each waits for the one before it within one call: Python's own stack ends at about 1,000
+MOST_STAGES = 128  # a simulated stage calls the one before it, and Python's stack ends at about 1,000 calls
+_MOST_WORKERS = 4096
+_MOST_CAPACITY = 1_000_000
+_ITEMS_FOR_MEAN = 1000  # over which a function's mean time is computed
 
 
 def _word(name: str, value: Any) -> str:
@@ -28,16 +31,16 @@ def _word(name: str, value: Any) -> str:
 class Stage:
     """One kind of work on each item, done by `num_workers` at once, and the queue in which its results wait.
 
-    `service_s` is how long it takes: seconds, a list of times that is looked up by the item's number, a distribution
-    (`Lognormal`, or any object with a `mean_s` and a `draw`) or a function of the item: of its number
-    or, where an `Assignment` passes, of the index or of the batch's indices. `fn` does the work: it takes what the
-    stage before gave and returns what the next one takes. A model needs `service_s`, a run needs either: without `fn`
-    it sleeps.
+    `service_s` is the time of an item: seconds, a list of times by the item's number, a distribution (`Lognormal`, or
+    any object with a `mean_s` and a `draw`) or a function of the item. The function's argument is the item's number or,
+    if the items come from an `Assignment`, the index or the batch's indices. `fn` does the work: its argument is the
+    result of the stage before, and its result goes to the next stage. To simulate a stage you need `service_s`. To run
+    it you need either of the two: without `fn` it sleeps.
 
-    `capacity` results wait for the next stage at most. A worker whose result finds no room keeps it, and starts nothing
-    new meanwhile. `ordered` stages hand on in the order in which they took the items, so that a worker that is done
-    early waits for its turn; others hand on whatever is done. With `processes` the workers are processes instead of
-    threads: for work that holds Python's interpreter lock.
+    At most `capacity` results wait for the next stage. If the queue is full, the worker keeps its result and starts
+    nothing new until there is room. `ordered` stages hand items on in the order in which they took them, so a worker
+    that is done early waits for its turn; other stages hand on whatever is done. With `processes` the workers are
+    processes instead of threads, for work that holds Python's interpreter lock.
 
     Raises ValueError for a stage without a name, with neither `service_s` nor `fn`, and for numbers out of range.
     """
@@ -45,8 +48,8 @@ class Stage:
     name: str = checked(_word)
     service_s: Service | None = checked(optional, check, default=None)
     fn: Callable[[Any], Any] | None = checked(optional, function, default=None)
-    num_workers: int = checked(whole, 1, 4096, default=1)
-    capacity: int = checked(whole, 1, 1_000_000, default=2)
+    num_workers: int = checked(whole, 1, _MOST_WORKERS, default=1)
+    capacity: int = checked(whole, 1, _MOST_CAPACITY, default=2)
     ordered: bool = checked(truth, default=True)
     processes: bool = checked(truth, default=False)
 
@@ -56,32 +59,34 @@ class Stage:
 
     @property
     def mean_s(self) -> float:
-        """The mean time of an item, of a function over items 0 … 999; raises ValueError where only a `fn` is known."""
+        """The mean time of an item; for a function, of items 0 to 999. Raises ValueError without `service_s`."""
         service_s = self.known_service_s
         if isinstance(service_s, Distribution):
             return service_s.mean_s
-        several = draw(f"service_s of stage {self.name!r}", service_s, 1000) if callable(service_s) else service_s
-        return float(np.mean(several))
+        if callable(service_s):
+            service_s = draw(f"service_s of stage {self.name!r}", service_s, _ITEMS_FOR_MEAN)
+        return float(np.mean(service_s))
 
     @property
     def known_service_s(self) -> Service:
-        """`service_s`; raises ValueError where there is none."""
+        """`service_s`; raises ValueError if it is None."""
         if self.service_s is None:
             raise ValueError(f"stage {self.name!r} has no service_s: run it, and ask Pipeline.measured for it")
         return self.service_s
 
     def times_s(self, items: Items, *stream: int) -> Seconds:
-        """Return how long each of a rank's items takes, the same each time for the same `stream` (seed, rank, place).
+        """Return the times of a rank's items, which are the same each time for the same `stream` (seed, rank, place).
 
-        Raises ValueError where the times are not known, too few, negative or not finite.
+        Raises ValueError if the times are not known, too few, negative or not finite.
         """
-        name, service_s = f"service_s of stage {self.name!r}", self.known_service_s
+        name = f"service_s of stage {self.name!r}"
+        service_s = self.known_service_s
         if isinstance(service_s, Distribution | float):
             return draw(name, service_s, len(items.values), *stream)
         if callable(service_s):
             return check_times(name, [service_s(value) for value in items.values])
-        most = int(items.numbers.max(initial=-1)) + 1
-        return draw(name, service_s, most)[items.numbers]
+        num_times = int(items.numbers.max(initial=-1)) + 1
+        return draw(name, service_s, num_times)[items.numbers]
 
     def lanes(self) -> list[str]:
         """Return the names of its workers' lanes in a timeline.
@@ -89,25 +94,30 @@ class Stage:
         >>> Stage("read", 0.01).lanes(), Stage("decode", 0.03, num_workers=2).lanes()
         (['read'], ['decode 0', 'decode 1'])
         """
-        return [self.name] if self.num_workers == 1 else [f"{self.name} {worker}" for worker in range(self.num_workers)]
+        if self.num_workers == 1:
+            return [self.name]
+        return [f"{self.name} {worker}" for worker in range(self.num_workers)]
 
 
 def _stages(name: str, value: Any) -> tuple[Stage, ...]:
     stages = each(name, value, Stage)
     whole("number of stages", len(stages), 1, MOST_STAGES)
-    names = {"name": [stage.name for stage in stages], "lane": [lane for stage in stages for lane in stage.lanes()]}
-    for what, words in names.items():
-        twice = next((word for word, times in Counter(words).items() if times > 1), None)
-        if twice is not None:
-            raise ValueError(f"stages must differ in {what}, got {twice!r} twice")
+    _check_different("name", [stage.name for stage in stages])
+    _check_different("lane", [lane for stage in stages for lane in stage.lanes()])
     return stages
+
+
+def _check_different(what: str, words: list[str]) -> None:
+    for word, count in Counter(words).items():
+        if count > 1:
+            raise ValueError(f"stages must differ in {what}, got {word!r} twice")
 
 
 @frozen(eq=False)
 class Pipeline:
     """Stages in the order in which an item passes them.
 
-    Raises ValueError for none, and for two of one name or with a lane of one name.
+    Raises ValueError if there is no stage, or if two stages have the same name or a lane of the same name.
 
     >>> path = Pipeline([Stage("read", 0.010), Stage("decode", 0.030, num_workers=2), Stage("train", 0.012)])
     >>> path.bottleneck, round(path.bound_per_s, 1)
@@ -126,9 +136,9 @@ class Pipeline:
         raise KeyError(f"stages are {', '.join(stage.name for stage in self.stages)}; got {name!r}")
 
     def changed(self, name: str, **changes: Any) -> Pipeline:
-        """Return a pipeline in which one stage is different, `num_workers=4` say; the question "what if"."""
-        changed = attrs.evolve(self[name], **changes)  # type: ignore[misc]
-        return Pipeline([changed if stage.name == name else stage for stage in self.stages])
+        """Return a pipeline in which one stage is changed, as by ``num_workers=4``, to answer "what if" questions."""
+        changed_stage = attrs.evolve(self[name], **changes)  # type: ignore[misc]
+        return Pipeline([changed_stage if stage.name == name else stage for stage in self.stages])
 
     def bounds_per_s(self) -> dict[str, float]:
         """Return for each stage the items per second that it could deliver if it never waited: workers / mean time."""
@@ -137,35 +147,35 @@ class Pipeline:
 
     @property
     def bound_per_s(self) -> float:
-        """Items a second that the pipeline can deliver at best: what its slowest stage can."""
+        """The upper bound on the items per second of the pipeline: that of its slowest stage."""
         return min(self.bounds_per_s().values())
 
     @property
     def bottleneck(self) -> str:
-        """The name of the stage that bounds the others; of several equal ones the first."""
+        """The name of the stage with the lowest bound; the first one, if several have the same."""
         bounds = self.bounds_per_s()
         return min(bounds, key=lambda name: bounds[name])
 
     def measured(self, timeline: Timeline) -> Pipeline:
-        """Return the same pipeline with the service times that a run of it took, each item's own.
+        """Return the same pipeline with the service times of each item that were measured in a run of it.
 
-        Raises ValueError for a stage of which the timeline has no span, or not one of each item from 0 onwards.
+        Raises ValueError unless the timeline has, for each stage, one span of each item from 0 onwards.
         """
         of_type("timeline", timeline, Timeline)
         stages = []
         for stage in self.stages:
             spans = timeline.select(kind=stage.name)
-            order = np.argsort(spans.item, kind="stable")
-            if not len(spans) or not np.array_equal(spans.item[order], np.arange(len(spans))):
-                found = f"{stage.name!r} for each item from 0, got {len(spans)} spans"
-                raise ValueError(f"a timeline must have one span of {found}")
-            times_s = (spans.stop_s - spans.start_s)[order]
+            spans = spans.take(np.argsort(spans.item, kind="stable"))
+            if not len(spans) or not np.array_equal(spans.item, np.arange(len(spans))):
+                expected = f"one span of {stage.name!r} for each item from 0"
+                raise ValueError(f"a timeline must have {expected}, got {len(spans)} spans")
+            times_s = spans.stop_s - spans.start_s
             stages.append(attrs.evolve(stage, service_s=times_s))  # type: ignore[misc]
         return Pipeline(stages)
 
 
 def check_lockstep(pipeline: Pipeline, num_ranks: int) -> None:
-    """Raise ValueError where several ranks cannot keep lock-step in the last stage."""
+    """Raise ValueError if several ranks cannot keep lock-step in the last stage."""
     last = pipeline.stages[-1]
     if num_ranks > 1 and last.num_workers > 1:
         raise ValueError(f"in lock-step the last stage must have 1 worker, got {last.num_workers} for {last.name!r}")

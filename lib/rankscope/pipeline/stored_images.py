@@ -12,14 +12,14 @@ from ..common.checks import number, whole
 
 
 class StoredImages:
-    """Images kept as their low frequencies, compressed: a read inflates them and transforms back to a larger image.
+    """Images stored as their low frequencies, compressed. A read decompresses and transforms them to a larger image.
 
-    In kind that is what a JPEG costs, and like a JPEG it is a little blurred. A map-style dataset as a DataLoader takes
-    it: item i is a float32 image of `size_px` × `size_px` and its label. `latency_s` is slept before each read and
-    stands in for storage that is far away.
+    This is the kind of work that a JPEG needs, and like a JPEG the image is slightly blurred. It is a map-style dataset
+    for a DataLoader: item i is a float32 image of `size_px` × `size_px` and its label. Each read first sleeps for
+    `latency_s`, as if the storage were far away.
 
-    Raises ValueError for images that are no array of (number, height, width), labels of another number, a `size_px`
-    below four times that of the images, and a latency that is negative or not finite.
+    Raises ValueError if `images` is not an array of shape (number, height, width), for another number of labels, a
+    `size_px` below four times the size of the images, and a latency that is negative or not finite.
 
     >>> dataset = StoredImages(np.eye(8)[None], [3], size_px=32)
     >>> image, label = dataset[0]
@@ -28,13 +28,14 @@ class StoredImages:
     """
 
     def __init__(self, images: ArrayLike, labels: ArrayLike, size_px: int = 256, latency_s: float = 0.0) -> None:
-        pictures, self.labels = np.asarray(images, dtype=np.float32), np.asarray(labels)
+        pictures = np.asarray(images, dtype=np.float32)
+        self.labels = np.asarray(labels)
         if pictures.ndim != 3 or pictures.shape[:1] != self.labels.shape:
             shapes = f"{pictures.shape} and {self.labels.shape}"
             raise ValueError(f"images must be (number, height, width) with a label each, got arrays of {shapes}")
         self.size_px = whole("size_px", size_px, 4 * max(pictures.shape[1:]))
         self.latency_s = number("latency_s", latency_s, 0)
-        self._cut = self.size_px // 4  # frequencies kept along each axis
+        self._num_frequencies = self.size_px // 4  # that are stored along each axis
         self._stored = [self._encode(picture) for picture in pictures]
 
     def __len__(self) -> int:
@@ -43,16 +44,18 @@ class StoredImages:
     def __getitem__(self, index: int) -> tuple[NDArray[np.float32], int]:
         if self.latency_s:
             time.sleep(self.latency_s)
-        low = np.frombuffer(zlib.decompress(self._stored[index]), np.complex64).reshape(2 * self._cut, self._cut)
+        low = np.frombuffer(zlib.decompress(self._stored[index]), np.complex64)
         spectrum = np.zeros((self.size_px, self.size_px // 2 + 1), np.complex64)
-        spectrum[self._rows(), : self._cut] = low
+        spectrum[self._rows(), : self._num_frequencies] = low.reshape(2 * self._num_frequencies, self._num_frequencies)
         image = np.fft.irfft2(spectrum, s=(self.size_px, self.size_px))
         return image.astype(np.float32), int(self.labels[index])
 
     def _encode(self, picture: NDArray[np.float32]) -> bytes:
         places = [np.arange(self.size_px) * length // self.size_px for length in picture.shape]
         spectrum = np.fft.rfft2(picture[np.ix_(*places)])
-        return zlib.compress(spectrum[self._rows(), : self._cut].astype(np.complex64).tobytes(), level=1)
+        low = spectrum[self._rows(), : self._num_frequencies].astype(np.complex64)
+        return zlib.compress(low.tobytes(), level=1)
 
     def _rows(self) -> NDArray[np.int64]:
-        return np.arange(-self._cut, self._cut)
+        """Return the rows of a spectrum with low frequencies; the negative ones are its last rows."""
+        return np.arange(-self._num_frequencies, self._num_frequencies)

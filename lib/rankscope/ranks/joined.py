@@ -12,7 +12,7 @@ from typing import Any
 
 from . import pickling
 from .errors import RankError
-from .threads import let_go
+from .threads import clear_frames
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MPIRUN = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -74,13 +74,13 @@ def _join(backend: str, timeout: timedelta) -> Any:
     if backend == "nccl":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     if not _stores:
-        found = dist.rendezvous("env://", timeout=timeout)  # type: ignore[attr-defined]
-        _stores.append(next(iter(found)))
+        rendezvous = dist.rendezvous("env://", timeout=timeout)  # type: ignore[attr-defined]
+        _stores.append(next(iter(rendezvous)))
     store, rank, world = _stores[0]
-    ours = dist.PrefixStore(f"launch/{next(_launches)}", store)  # type: ignore[attr-defined]
-    ours.set_timeout(timeout)
-    dist.init_process_group(backend, store=ours, rank=rank, world_size=world, timeout=timeout)
-    return ours
+    own_store = dist.PrefixStore(f"launch/{next(_launches)}", store)  # type: ignore[attr-defined]
+    own_store.set_timeout(timeout)
+    dist.init_process_group(backend, store=own_store, rank=rank, world_size=world, timeout=timeout)
+    return own_store
 
 
 def _gathered(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
@@ -91,8 +91,8 @@ def _gathered(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
         result = pickling.to_bytes(fn(*args))
     except Exception as error:
         text = "".join(traceback.format_exception(error)).rstrip()
-        let_go(error)
+        clear_frames(error)
         raise RankError(f"rank {rank} failed: {type(error).__name__}: {error}\n\n{text}", rank) from error
     results: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(results, result)
-    return [pickle.loads(each) for each in results]
+    return [pickle.loads(pickled) for pickled in results]

@@ -7,9 +7,9 @@ do not run.
 
 In a script that ``torchrun`` (or another launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT) runs on one
 or more machines, its processes are the ranks: each calls `launch` with the same arguments, `num_ranks` as many or None,
-and gets all results. Nothing is forked, what ranks print goes where torchrun lets it, and `timeout_s` is the group's. A
-rank that fails raises RankError in its own process, and the others at their next collective. "mpi" goes by ``mpirun``,
-in the same manner, where torch was built with it.
+and gets all results. Nothing is forked, what ranks print goes where torchrun sends it, and `timeout_s` is the group's.
+A rank that fails raises RankError in its own process, and the others at their next collective. "mpi" goes by
+``mpirun``, in the same manner, where torch was built with it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from __future__ import annotations
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -26,10 +26,12 @@ from typing import Any, NoReturn, TypeVar
 from ..common.checks import function, number, one_of, truth, whole
 from ..common.extras import require
 from . import joined, pickling
-from .crew import STOPPED, Crew, Worker, stands
 from .errors import MachineError, RankError
 from .host import MOST_RANKS, how_it_ended, is_ending
+from .output import Output
+from .pool import Worker, WorkerPool, describe_stacks
 from .rank import Failure, Rank, Returned, Unable
+from .stacks import STOPPED
 from .worker import Refused
 
 Result = TypeVar("Result")
@@ -38,7 +40,8 @@ _BACKENDS = ("gloo", "nccl", "mpi")
 _GRACE_S = 0.1  # whether an error came from another rank's death is known by then
 _CAUSE_S = 1.0  # for the rank that failed before the one which lost its peer
 _GONE_S = 5.0  # for the server to say that a rank has ended
-_LIVE_S, _WORD_S = 0.1, 2.0
+_SHOW_S = 0.1  # how often new output is shown with `progress`
+_COUNT_S = 2.0  # how often it says how many ranks have returned
 
 
 def launch(
@@ -56,11 +59,12 @@ def launch(
     Spans come on one time axis: pass a `Recorder`, and record with ``recorder.for_rank(dist.get_rank())``.
 
     What ranks print follows at the end, rank by rank, as ``[rank 2] …``; with `progress`, line by line as they run,
-    with a word on stderr every two seconds on how many have returned.
+    and every two seconds a line on stderr says how many have returned.
 
-    RankError, with its rank's number and traceback, is raised when a rank raises or its process ends; and `timeout_s`
-    after the start, with where those stand that have not returned. All ranks have ended by then. ValueError for bad
-    input, what cannot be pickled, more NCCL ranks than GPUs; RuntimeError where the server cannot run.
+    RankError, with its rank's number and traceback, is raised when a rank raises or its process ends; and
+    `timeout_s` after the start if some have not returned: its message says where in their code these ranks are. All
+    ranks have ended by then. ValueError for bad input, what cannot be pickled, more NCCL ranks than GPUs; RuntimeError
+    if the server cannot run.
 
     >>> def total(base):
     ...     import torch
@@ -77,22 +81,23 @@ def launch(
     return _forked(fn, tuple(args), num_ranks, backend, timeout_s, progress)
 
 
-def launch_in(
-    networks: Sequence[tuple[str, str]],
+def launch_after(
+    before: Callable[[int], object],
+    num_ranks: int,
     fn: Callable[..., Result],
     args: Sequence[Any] = (),
     timeout_s: float = 60.0,
     progress: bool = False,
     guards: Mapping[int, Callable[[], str]] | None = None,
 ) -> list[Result]:
-    """As `launch` on Gloo, with rank r in the network namespace, and on the interface, that are ``networks[r]``.
+    """As `launch` on Gloo, but each rank calls `before` with its number before it connects to the others.
 
-    `guards` are descriptors that are ready when something has ended without which the networks cannot be, and functions
+    `guards` are descriptors that are ready when something has ended without which the ranks cannot go on, and functions
     that say so: it becomes a MachineError.
     """
     timeout_s = _checked(fn, args, "gloo", timeout_s, progress)
-    num_ranks = whole("num_ranks", len(networks), 1, MOST_RANKS)
-    return _forked(fn, tuple(args), num_ranks, "gloo", timeout_s, progress, tuple(networks), guards)
+    num_ranks = whole("num_ranks", num_ranks, 1, MOST_RANKS)
+    return _forked(fn, tuple(args), num_ranks, "gloo", timeout_s, progress, before, guards)
 
 
 def _checked(fn: Any, args: Any, backend: Any, timeout_s: Any, progress: Any) -> float:
@@ -112,22 +117,23 @@ def _forked(
     backend: str,
     timeout_s: float,
     progress: bool,
-    networks: tuple[tuple[str, str], ...] = (),
+    before: Callable[[int], object] | None = None,
     guards: Mapping[int, Callable[[], str]] | None = None,
 ) -> list[Any]:
-    with Crew(MODULES, in_memory=False) as crew:
-        output = _Output(crew.folder, num_ranks)
+    with WorkerPool(MODULES, in_memory=False) as pool:
+        output = Output(pool.folder, num_ranks)
         try:
-            name = crew.pack(Rank(fn, args, num_ranks, backend, timeout_s, crew.folder, networks))
+            work = pool.pack(Rank(fn, args, num_ranks, backend, timeout_s, pool.folder, before))
         except Exception as error:
             raise pickling.not_sent(fn, args, error) from error
         try:
-            with output.files() as files:
-                ranks = crew.start(name, [f"rank {rank}" for rank in range(num_ranks)], files)
-            _RanksUnderWay(ranks, guards or {}).wait(timeout_s, output if progress else None)
-            return [_result(crew.folder, rank) for rank in range(num_ranks)]
+            labels = [f"rank {rank}" for rank in range(num_ranks)]
+            with output.descriptors() as descriptors:
+                ranks = pool.start(work, labels, descriptors)
+            _RunningRanks(ranks, guards or {}).wait(timeout_s, output if progress else None)
+            return [_result(pool.folder, rank) for rank in range(num_ranks)]
         finally:
-            crew.end()
+            pool.end()
             output.show()
 
 
@@ -139,52 +145,58 @@ def _result(folder: Path, rank: int) -> Any:
         raise RankError(problem, rank) from error
 
 
-class _RanksUnderWay:
-    """Who runs, who has returned, who failed, and why."""
+class _RunningRanks:
+    """Which ranks run, which have returned, which failed, and why."""
 
     def __init__(self, ranks: list[Worker], guards: Mapping[int, Callable[[], str]]) -> None:
-        self._ranks, self._guards = ranks, guards
+        self._ranks = ranks
+        self._guards = guards
         self._running = set(range(len(ranks)))
-        self._lines: dict[Any, int] = {one: rank for rank, one in enumerate(ranks)}
-        self._connections: dict[Any, int] = {one.post.connection: rank for rank, one in enumerate(ranks)}
-        self._failures: dict[int, Failure] = {}
+        self._alive: dict[Any, int] = {worker: rank for rank, worker in enumerate(ranks)}
+        self._connections: dict[Any, int] = {worker.values.connection: rank for rank, worker in enumerate(ranks)}
+        self._failures: dict[int, Failure] = {}  # in the order in which they came
         self._failed_s = 0.0  # when the first of them came
 
-    def wait(self, timeout_s: float, live: _Output | None) -> None:
-        """Wait until all have returned, and show meanwhile what is `live`. Raises RankError, and what else `launch`
-        says."""
-        begin = word = now = time.monotonic()
+    def wait(self, timeout_s: float, live_output: Output | None) -> None:
+        """Wait until all have returned, and show their output meanwhile if asked to. Raises RankError, and the other
+        errors of `launch`."""
+        begin_s = time.monotonic()
+        now_s = begin_s
+        count_s = begin_s + _COUNT_S
         while self._running:
-            if self._failures and self._cause_is_known(now - self._failed_s):
-                self._raise()
-            if not self._failures and now >= begin + timeout_s:
+            if self._failures:
+                if self._cause_is_known(now_s - self._failed_s):
+                    self._raise()
+            elif now_s >= begin_s + timeout_s:
                 self._give_up(timeout_s)
-            self._listen(_LIVE_S if live or self._failures else begin + timeout_s - now)
-            now = time.monotonic()
-            if live:
-                live.show(last=False)
-                if now > word + _WORD_S:
-                    word = now
-                    done = len(self._ranks) - len(self._running)
-                    print(f"launch: {done} of {len(self._ranks)} ranks after {now - begin:.0f} s", file=sys.stderr)
+            self._listen(_SHOW_S if live_output or self._failures else begin_s + timeout_s - now_s)
+            now_s = time.monotonic()
+            if live_output:
+                live_output.show(last=False)
+                if now_s > count_s:
+                    count_s = now_s + _COUNT_S
+                    num_done = len(self._ranks) - len(self._running)
+                    text = f"launch: {num_done} of {len(self._ranks)} ranks after {now_s - begin_s:.0f} s"
+                    print(text, file=sys.stderr)
 
     def _listen(self, within_s: float) -> None:
-        ready: list[Any] = list(wait([*self._connections, *self._lines, *self._guards], within_s))
+        sources: list[Any] = [*self._connections, *self._alive, *self._guards]
+        ready: list[Any] = list(wait(sources, within_s))
         for source in ready:
             if source in self._guards:
                 raise MachineError(self._guards[source]())
             if source in self._connections:
-                self._hear(self._connections[source])
-        for source in ready:
-            if source in self._lines and source.listen() and source.code is not None:
-                self._note_end(self._lines.pop(source), source)
+                self._receive(self._connections[source])
+        for source in ready:  # after the messages, of which the last may say why a rank has ended
+            if source in self._alive and source.listen() and source.code is not None:
+                self._note_end(self._alive.pop(source), source)
 
-    def _hear(self, rank: int) -> None:
-        post = self._ranks[rank].post
+    def _receive(self, rank: int) -> None:
+        values = self._ranks[rank].values
         try:
-            message = post.receive()
-        except (EOFError, ConnectionError):  # it has ended, as the server says
-            del self._connections[post.connection]
+            message = values.receive()
+        except (EOFError, ConnectionError):  # it has ended, as the server will report
+            del self._connections[values.connection]
             return
         if isinstance(message, Returned):
             self._running.discard(rank)
@@ -193,7 +205,8 @@ class _RanksUnderWay:
         elif isinstance(message, Unable):
             raise ValueError(message.reason)
         elif isinstance(message, Failure):
-            self._failed_s = self._failed_s or time.monotonic()
+            if not self._failures:
+                self._failed_s = time.monotonic()
             self._failures[rank] = message
 
     def _note_end(self, rank: int, worker: Worker) -> None:
@@ -206,60 +219,28 @@ class _RanksUnderWay:
         others = [worker for rank, worker in enumerate(self._ranks) if rank not in self._failures]
         if any(is_ending(worker.pid) for worker in others):
             return since_s > _GONE_S
-        return since_s > (_CAUSE_S if all(one.is_lost_peer for one in self._failures.values()) else _GRACE_S)
+        if all(failure.is_lost_peer for failure in self._failures.values()):
+            return since_s > _CAUSE_S
+        return since_s > _GRACE_S
 
     def _raise(self) -> NoReturn:
         rank, failure = min(self._failures.items(), key=lambda item: item[1].is_lost_peer)  # the first in time
-        try:
-            cause = None if failure.error is None else pickle.loads(failure.error)
-        except Exception:  # its class is not to be had here
-            cause = None
-        text = "" if failure.text == failure.line else f"\n\n{failure.text}"
-        raise RankError(f"rank {rank} failed: {failure.line}{text}", rank) from cause
+        cause = None
+        if failure.error is not None:
+            with suppress(Exception):  # its class cannot be imported here
+                cause = pickle.loads(failure.error)
+        message = f"rank {rank} failed: {failure.line}"
+        if failure.text != failure.line:
+            message = f"{message}\n\n{failure.text}"
+        raise RankError(message, rank) from cause
 
     def _give_up(self, timeout_s: float) -> NoReturn:
         late = sorted(self._running)
-        names = f"rank {late[0]} has" if len(late) == 1 else f"ranks {', '.join(map(str, late))} have"
-        where = dict(zip(late, stands([self._ranks[rank] for rank in late]), strict=True))
+        numbers = ", ".join(map(str, late))
+        names = f"ranks {numbers} have" if len(late) > 1 else f"rank {numbers} has"
+        stacks = describe_stacks([self._ranks[rank] for rank in late])
         lines = [f"{names} not returned after {timeout_s:g} s (timeout_s)"]
-        lines += [f"rank {rank} {stand}" for rank, stand in where.items()]
-        stopped = [rank for rank in late if where[rank] == STOPPED]
-        raise RankError("\n".join(lines), (stopped or late)[0])
-
-
-class _Output:
-    """What ranks print, brought to the caller with their number in front of each line."""
-
-    def __init__(self, folder: Path, num_ranks: int) -> None:
-        self._paths = {(name, rank): folder / f"{rank}.{name}" for name in ("out", "err") for rank in range(num_ranks)}
-        self._places = dict.fromkeys(self._paths, 0)
-        self._num_ranks = num_ranks
-
-    @contextmanager
-    def files(self) -> Iterator[list[tuple[int, int]]]:
-        """The descriptors to which each rank prints."""
-        with ExitStack() as stack:
-            files = {key: stack.enter_context(open(path, "ab")).fileno() for key, path in self._paths.items()}
-            yield [(files["out", rank], files["err", rank]) for rank in range(self._num_ranks)]
-
-    def show(self, last: bool = True) -> None:
-        """Print what is new, by rank, stdout before stderr; a line without an end only if it is the last time."""
-        for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
-            keys = [key for key in self._paths if key[0] == name]
-            text = "".join(f"[rank {key[1]}] {line}\n" for key in keys for line in self._new_lines(key, last))
-            if text and stream is not None:
-                stream.write(text)
-                stream.flush()
-
-    def _new_lines(self, key: tuple[str, int], last: bool) -> list[str]:
-        try:
-            with open(self._paths[key], "rb") as file:
-                file.seek(self._places[key])
-                data = file.read()
-        except FileNotFoundError:  # interrupted before it was made
-            return []
-        if not last:
-            data = data[: data.rfind(b"\n") + 1]
-        self._places[key] += len(data)
-        lines = data.decode("utf-8", "replace").split("\n")
-        return lines if lines[-1] else lines[:-1]
+        lines += [f"rank {rank} {stack}" for rank, stack in zip(late, stacks, strict=True)]
+        stopped = [rank for rank, stack in zip(late, stacks, strict=True) if stack == STOPPED]
+        culprit = stopped[0] if stopped else late[0]
+        raise RankError("\n".join(lines), culprit)

@@ -1,4 +1,4 @@
-"""How values travel between processes: functions of a notebook by value, arrays and CPU tensors without a detour.
+"""How values travel between processes: functions of a notebook by value, arrays and CPU tensors without extra copies.
 
 Pickles are read from this user's own processes only. Without cloudpickle nothing goes by value.
 """
@@ -53,12 +53,15 @@ class Pickler(_Base):  # type: ignore[misc]
     def reducer_override(self, value: Any) -> Any:
         torch = sys.modules.get("torch")
         if torch is not None and type(value) is torch.Tensor and _is_plain(value, torch):
-            octets = value.contiguous().view(-1).view(torch.uint8).numpy() if value.numel() else np.empty(0, np.uint8)
+            octets = np.empty(0, np.uint8)
+            if value.numel():
+                octets = value.contiguous().view(-1).view(torch.uint8).numpy()
             return _tensor, (octets, str(value.dtype).removeprefix("torch."), tuple(value.shape))
         if isinstance(value, ModuleType):
             self._note(value.__name__)
         elif isinstance(value, type | FunctionType):
-            self._note(module := value.__module__ or "")
+            module = value.__module__ or ""
+            self._note(module)
             if not module.startswith(("numpy", "torch")):
                 return super().reducer_override(value)
         return NotImplemented
@@ -94,14 +97,14 @@ def not_sent(fn: Callable[..., Any], args: tuple[Any, ...], error: Exception) ->
     for name, value in _parts(fn, args):
         try:
             to_bytes(value)
-        except Exception as found:
-            return ValueError(f"{name} cannot be sent to another process: {type(found).__name__}: {found}")
+        except Exception as problem:
+            return ValueError(f"{name} cannot be sent to another process: {type(problem).__name__}: {problem}")
     return ValueError(f"fn={fn!r} cannot be sent to another process: {type(error).__name__}: {error}")
 
 
 def _parts(fn: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    for place, value in enumerate(args):
-        yield f"args[{place}]={value!r}", value
+    for index, value in enumerate(args):
+        yield f"args[{index}]={value!r}", value
     if inspect.isfunction(fn):
         used = inspect.getclosurevars(fn)
         for name, value in {**used.globals, **used.nonlocals}.items():
@@ -109,8 +112,10 @@ def _parts(fn: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[tuple[str,
 
 
 def _is_plain(tensor: Any, torch: Any) -> bool:
-    usual = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.requires_grad
-    return usual and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.__dict__)
+    """Whether its bytes, its dtype and its shape are all there is to a tensor."""
+    if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.requires_grad:
+        return False
+    return not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.__dict__)
 
 
 def _tensor(octets: Any, dtype: str, shape: tuple[int, ...]) -> Any:

@@ -1,7 +1,7 @@
-"""What a worker of `launch` does: it joins the group, calls the function, says what came of it, and waits.
+"""What a worker of `launch` does: it joins the group, calls the function, reports what became of it, and waits.
 
 A rank that has its result stays until all have theirs: a peer that left early would break the connections of those
-that still read from it. Then it is killed. A regular exit would gain nothing, and hangs now and then where a
+that still read from it. Then it is killed. A regular exit would gain nothing, and hangs now and then if a
 DistributedDataParallel outlives its group.
 """
 
@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from . import pickling
 from .host import num_cores
-from .namespaces import enter
 from .worker import WorkerLine, flush
 
 _LATER_S = 10.0  # the group waits longer than the caller, whose error says more
@@ -39,12 +38,12 @@ class Unable(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why a rank has no result: in a line, at length, and the error itself, pickled, where it can be."""
+    """Why a rank has no result: in a line, at length, and the error itself, pickled, if it can be."""
 
     line: str
     text: str
     error: bytes | None = None
-    is_lost_peer: bool = False  # as where another rank has failed before
+    is_lost_peer: bool = False  # the error looks like the consequence of another rank's failure
 
 
 @dataclass(frozen=True)
@@ -57,28 +56,24 @@ class Rank:
     backend: str
     timeout_s: float
     folder: Path  # where ranks meet, and for results
-    networks: tuple[tuple[str, str], ...]  # a namespace and its interface for each rank that is in another one
+    before: Callable[[int], object] | None  # is called with the number of the rank before anything is connected
 
-    def __call__(self, post: WorkerLine, rank: int) -> None:
+    def __call__(self, values: WorkerLine, rank: int) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self.networks:
-            path, os.environ["GLOO_SOCKET_IFNAME"] = self.networks[rank]
-            enter(path)  # before anything is connected
-        for name in ("lo", "lo0"):  # ranks talk over loopback unless the environment says something else
-            if name in [interface for _, interface in socket.if_nameindex()]:
-                os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-                os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+        if self.before is not None:
+            self.before(rank)
+        _talk_over_loopback()
         try:
-            post.send(self._done(rank))
+            values.send(self._run(rank))
         except BaseException as error:
             flush()
-            post.send(_failure(error))
+            values.send(_failure(error))
             while True:  # with all that the error's frames hold: were it closed here, peers would fail on that
                 signal.pause()
 
-    def _done(self, rank: int) -> Returned | Unable | Failure:
+    def _run(self, rank: int) -> Returned | Unable | Failure:
         """Call the function and keep its result."""
-        reason = self._joined(rank)
+        reason = self._join(rank)
         if reason:
             return Unable(reason)
         result = self.fn(*self.args)
@@ -86,13 +81,13 @@ class Rank:
         try:
             pickling.write(self.folder / f"{rank}.result", result)
         except Exception as error:
-            what = f"what fn returned cannot be sent back: {type(error).__name__}: {error}"
-            return Failure(what, what)
+            problem = f"what fn returned cannot be sent back: {type(error).__name__}: {error}"
+            return Failure(problem, problem)
         flush()
         return Returned()
 
-    def _joined(self, rank: int) -> str:
-        """Join the group, with NCCL on the GPU of that number; return why that cannot be, if it cannot."""
+    def _join(self, rank: int) -> str:
+        """Join the group, with NCCL on the GPU of that number; if that cannot be, return why."""
         import torch
         import torch.distributed as dist
 
@@ -110,6 +105,15 @@ class Rank:
         timeout = timedelta(seconds=self.timeout_s + _LATER_S)
         dist.init_process_group(self.backend, store=store, rank=rank, world_size=self.num_ranks, timeout=timeout)
         return ""
+
+
+def _talk_over_loopback() -> None:
+    """Let ranks talk over loopback, unless the environment says something else."""
+    interfaces = [name for _, name in socket.if_nameindex()]
+    for name in ("lo", "lo0"):
+        if name in interfaces:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
 def _synchronize() -> None:

@@ -1,190 +1,242 @@
-"""The server: a fresh interpreter with one thread that stays, and forks the workers of the process that started it.
+"""The fork server: a fresh interpreter with one thread, which imports modules once and forks the workers of its owner.
 
-Forking from it is safe and fast, and a worker inherits nothing of its owner's: no pipes, threads or script. It runs
-nothing on torch and never touches CUDA, so that a worker may use any device. Each worker leads a process group, which
-is killed when the worker ends, when its owner hangs up, or when the owner ends. Where the server is killed itself, the
-workers are, too.
+A worker that is forked from it starts fast, and inherits no pipes, threads, script or CUDA context of the owner. Each
+worker leads a process group, which is killed when the worker ends, when the owner asks for it or closes the worker's
+line, and when the owner ends. If the server itself is killed, so are the workers.
+
+We tried multiprocessing's fork server with preloading instead. With that server the following tests fail:
+
+- It executes a socket.py or pickle.py of the working directory when it starts, and the owner's script in each rank:
+  `test_no_file_in_the_working_directory_passes_for_a_library`, `test_a_script_needs_no_guard_…`.
+- If the owner is killed while a rank is stopped, the server, all ranks and what they have started stay alive, because
+  every rank holds the pipe whose closing would end the server; their folders are never deleted:
+  `test_a_stopped_rank_and_what_ranks_have_started_end_…`, `test_memory_goes_with_an_owner_that_is_killed`.
+- It imports nothing after its start, so each rank imports what a function of this library needs. Eight ranks that use
+  `rankscope.train` take five times as long: `test_ranks_are_forked_with_what_they_are_sent_of_this_library`.
+- It ends if a single fork fails: `test_a_fork_that_fails_is_one_error_and_the_server_goes_on`.
+
+A program shares that server with its own use of multiprocessing, and a private one is not a documented interface.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
-import select
-import selectors
 import shutil
 import signal
 import socket
-import struct
 import sys
 import traceback
-from collections.abc import Callable
-from functools import partial
 from importlib import import_module
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NamedTuple
 
-from .worker import DUMP, be_worker
+from .stacks import DUMP
+from .worker import be_worker
 
-NEWS = struct.Struct("<cq")  # what the server tells an owner about a worker
-FORKED, NOT_FORKED, ENDED = b"f", b"n", b"e"  # with its process id, the errno, or the exit code, negative for a signal
-WHERE = b"?"  # what an owner sends to have a worker write where it stands
-_PARENT_CHECK_S = 0.5  # where the system cannot tell that a process has ended
+_ORPHANED_S = 0.5  # how often the server looks whether its owner has ended, where nothing wakes it
+_NUM_DESCRIPTORS = 4  # of a request: the line, the connection for values, stdout and stderr
+
+
+class Request(NamedTuple):
+    """The first message on a worker's line: what to import before the worker is forked, and its work.
+
+    The server answers with the worker's process id, or the OSError of the fork, and at the end with its exit code.
+    """
+
+    modules: list[str]
+    folder: Path
+    name: str
+    number: int
 
 
 def serve(descriptor: str, owner_pid: str, *folders: str) -> None:
-    """Be the server of the owner at the other end of a socket; delete these folders at the end."""
+    """Serve the owner at the other end of a socket; delete these folders when it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(DUMP, signal.SIG_IGN)  # until a worker has its own way with it
-    os.set_inheritable(int(descriptor), False)
+    signal.signal(DUMP, signal.SIG_IGN)  # a worker that has no handler yet must survive it
     server = _Server(socket.socket(fileno=int(descriptor)), int(owner_pid))
     try:
-        with contextlib.suppress(EOFError, ConnectionError, ProcessLookupError):  # the owner is gone
-            server.run()
+        server.run()
+    except Exception:
+        if os.getppid() == int(owner_pid):
+            folders = ()  # the owner reads the traceback in one of them, and deletes them
+        raise
     finally:
-        server.end_all()
+        server.kill_all()
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Server:
     def __init__(self, control: socket.socket, owner_pid: int) -> None:
-        self._control, self._owner_pid = control, owner_pid
-        self._lines: dict[int, socket.socket] = {}  # to the owner, by the process id of the worker that each is about
-        self._selector = selectors.DefaultSelector()
-        self._woken, self._wake = os.pipe()  # written to when a worker ends
-        os.set_blocking(self._woken, False)
+        self._control = control
+        self._owner_pid = owner_pid
+        self._owner = _open_process(owner_pid)
+        self._workers: set[int] = set()  # the process ids of those that have not been waited for
+        self._lines: dict[int, Connection] = {}  # to the owner, by the process id of the worker
+        self._woken, self._wake = os.pipe()  # Python writes to it when a worker ends
         os.set_blocking(self._wake, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        os.set_inheritable(control.fileno(), False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a signal that is ignored would wake nobody
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def run(self) -> None:
-        """Serve; raises EOFError, ConnectionError or ProcessLookupError when the owner is gone."""
-        timeout = None
-        self._watch(self._control, self._accept)
-        self._watch(self._woken, self._bury)
-        try:
-            self._watch(os.pidfd_open(self._owner_pid), self._leave)
-        except ProcessLookupError:
-            raise
-        except (AttributeError, OSError):  # not on this system
-            timeout = _PARENT_CHECK_S
+        """Serve until the owner is gone.
+
+        The end of its socket does not suffice: a process that C code has forked from the owner may still hold it.
+        """
         while os.getppid() == self._owner_pid:
-            for key, _ in self._selector.select(timeout):
-                key.data()
+            if self._owner is None:
+                ready = wait([self._control, self._woken, *self._lines.values()], _ORPHANED_S)
+            else:
+                ready = wait([self._control, self._woken, self._owner, *self._lines.values()])
+                if self._owner in ready:
+                    return
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+            self._reap()  # first, so that a worker which has ended by itself is reported as such
+            for pid, line in list(self._lines.items()):
+                if line in ready:
+                    self._obey(pid, line)
+            if self._control in ready:
+                data, descriptors, _, _ = socket.recv_fds(self._control, 1, _NUM_DESCRIPTORS)
+                if not data:
+                    return
+                for descriptor in descriptors:
+                    os.set_inheritable(descriptor, False)  # what a worker starts must not hold its connection
+                if descriptors:  # otherwise no more can be opened, and the owner sees its line closed
+                    self._start_worker(descriptors)
 
-    def _watch(self, source: Any, then: Callable[[], None]) -> None:
-        self._selector.register(source, selectors.EVENT_READ, then)
-
-    def _leave(self) -> None:
-        raise EOFError
-
-    def _accept(self) -> None:
-        """Import what the next worker needs, and fork it."""
-        length, descriptors, _, _ = socket.recv_fds(self._control, 4, 4)
-        if not length:
-            raise EOFError
-        words = os.fsdecode(self._control.recv(int.from_bytes(length), socket.MSG_WAITALL))
-        modules, *where = words.split("\0")
-        missing = [name for name in modules.split() if name not in sys.modules]
-        for name in missing:
-            import_module(name)
-        if missing:
-            gc.collect()
-            gc.freeze()  # collecting what all workers share would copy it
-        line = socket.socket(fileno=descriptors[0])
+    def _start_worker(self, descriptors: list[int]) -> None:
+        line = Connection(descriptors[0])
         try:
-            self._fork(line, descriptors[1:], where)
+            try:
+                request: Request = line.recv()
+            except (EOFError, OSError):  # the owner is gone
+                return
+            if len(descriptors) < _NUM_DESCRIPTORS:
+                _tell(line, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+                return
+            self._import(request.modules)
+            if not line.poll():  # otherwise the owner has given up meanwhile
+                self._fork(line, request, descriptors[1:])
         finally:
             for descriptor in descriptors[1:]:
                 os.close(descriptor)
 
-    def _fork(self, line: socket.socket, descriptors: list[int], where: list[str]) -> None:
-        if select.select([line], (), (), 0)[0]:  # the owner has hung up meanwhile
-            line.close()
+    def _import(self, modules: list[str]) -> None:
+        """Import what is missing. An error ends the server; its traceback is in the report that the owner gives."""
+        missing = [name for name in modules if name not in sys.modules]
+        if not missing:
             return
+        signal.signal(signal.SIGALRM, self._leave_orphaned)
+        signal.setitimer(signal.ITIMER_REAL, _ORPHANED_S, _ORPHANED_S)
+        try:
+            for name in missing:
+                import_module(name)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        gc.collect()
+        gc.freeze()  # collecting what all workers share would copy it
+
+    def _leave_orphaned(self, *_: object) -> None:
+        """End if the owner has ended: on a busy machine, an import of torch takes half a minute."""
+        if os.getppid() != self._owner_pid:
+            raise SystemExit
+
+    def _fork(self, line: Connection, request: Request, descriptors: list[int]) -> None:
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell(line, NOT_FORKED, error.errno or 0)
-            line.close()
+            _tell(line, error)
             return
         if pid == 0:
             try:
-                self._become_worker(line, descriptors, *where)
+                self._become_worker(line, request, *descriptors)
             except BaseException:
                 traceback.print_exc()
             finally:
                 os._exit(1)
-        with contextlib.suppress(OSError):  # the worker does so, too: whoever is first
+        with contextlib.suppress(OSError):  # the worker does so, too: whichever comes first
             os.setpgid(pid, pid)
+        self._workers.add(pid)
         self._lines[pid] = line
-        self._watch(line, partial(self._hear, pid, line))
-        self._tell(line, FORKED, pid)
+        _tell(line, pid)
 
-    def _become_worker(
-        self, line: socket.socket, descriptors: list[int], folder: str, name: str, number: str
-    ) -> NoReturn:
-        """In a forked process: let go of all that is the server's, and be a worker."""
+    def _become_worker(self, line: Connection, request: Request, connection: int, out: int, err: int) -> None:
+        """In the forked process: close all that is the server's, and work."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for descriptor in [key.fd for key in self._selector.get_map().values()] + [self._wake]:
-            os.close(descriptor)
-        self._selector.close()
-        line.close()
-        connection, *streams = descriptors
-        for target, stream in enumerate(streams, start=1):
-            os.dup2(stream, target)
-            os.close(stream)
-        be_worker(connection, os.getppid(), Path(folder), name, int(number))
+        os.close(self._woken)
+        os.close(self._wake)
+        if self._owner is not None:
+            os.close(self._owner)
+        self._control.close()
+        for other in [line, *self._lines.values()]:
+            other.close()
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        os.close(out)
+        os.close(err)
+        be_worker(Connection(connection), os.getppid(), request.folder, request.name, request.number)
 
-    def _hear(self, pid: int, line: socket.socket) -> None:
-        if self._lines.get(pid) is not line:  # the worker was buried a moment ago
-            return
+    def _obey(self, pid: int, line: Connection) -> None:
+        """Send the worker the signal that the owner asks for; kill it if the owner has closed the line."""
         try:
-            message = line.recv(16)
-        except OSError:
-            message = b""
-        if message:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, DUMP)
-        else:  # the owner has hung up
-            self._selector.unregister(line)
-            self._bury()  # a worker that has ended by itself is reported as such
-            if pid in self._lines:
-                self._kill(pid)
-
-    def _kill(self, pid: int) -> None:
-        """Kill a worker and all that it has started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-
-    def _bury(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._woken, 1 << 16)
-        with contextlib.suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                self._report(*ended)
-
-    def _report(self, pid: int, status: int) -> None:
-        line = self._lines.pop(pid, None)
-        if line is None:  # a process that an import has started
+            number = line.recv()
+        except (EOFError, ConnectionError):
+            _kill_group(pid)  # that may take a while, so `_reap` waits for it
+            del self._lines[pid]
+            line.close()
             return
-        self._kill(pid)  # what it has left behind
-        self._tell(line, ENDED, os.waitstatus_to_exitcode(status))
-        with contextlib.suppress(KeyError):
-            self._selector.unregister(line)
-        line.close()
+        if number == signal.SIGKILL:
+            _kill_group(pid)
+        else:
+            os.kill(pid, number)
 
-    def _tell(self, line: socket.socket, kind: bytes, value: int) -> None:
-        with contextlib.suppress(OSError):  # nobody listens: that is noticed elsewhere
-            line.send(NEWS.pack(kind, value))
+    def _reap(self) -> None:
+        """Report the workers that have ended."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid not in self._workers:  # a process that an import has started
+                continue
+            self._workers.remove(pid)
+            _kill_group(pid)  # what it has started
+            line = self._lines.pop(pid, None)
+            if line is not None:
+                _tell(line, os.waitstatus_to_exitcode(status))
 
-    def end_all(self) -> None:
+    def kill_all(self) -> None:
         """Kill all workers, and wait until they are gone."""
-        for pid in self._lines:
-            self._kill(pid)
-        with contextlib.suppress(ChildProcessError):
-            while self._lines:
-                self._report(*os.waitpid(-1, 0))
+        for pid in self._workers:
+            _kill_group(pid)
+        for pid in self._workers:
+            os.waitpid(pid, 0)
+
+
+def _open_process(pid: int) -> int | None:
+    """Return a descriptor that is ready when the process has ended, or None if the system has none."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def _kill_group(pid: int) -> None:
+    """Kill a worker and all that it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _tell(line: Connection, message: int | OSError) -> None:
+    with contextlib.suppress(OSError):  # nobody listens any more
+        line.send(message)

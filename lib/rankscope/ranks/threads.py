@@ -42,14 +42,16 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
     results: dict[int, Result] = {}
     errors: list[tuple[int, BaseException]] = []
 
-    def be(rank: int) -> None:
+    def run(rank: int) -> None:
         try:
             results[rank] = work(rank, dist.ProcessGroupGloo(store, rank, num_ranks, timeout))
         except BaseException as error:
             errors.append((rank, error))
-            let_go(error)
+            clear_frames(error)
 
-    threads = [threading.Thread(target=be, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(num_ranks)]
+    threads = []
+    for rank in range(num_ranks):
+        threads.append(threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True))
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -59,14 +61,16 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
     return [results[rank] for rank in range(num_ranks)]
 
 
-def let_go(error: BaseException) -> None:
+def clear_frames(error: BaseException) -> None:
     """Clear the frames of an error, and of all that it came from: they hold the group."""
-    known: set[int] = set()
+    cleared: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
-        one = waiting.pop()
-        if one is not None and id(one) not in known:
-            known.add(id(one))
-            traceback.clear_frames(one.__traceback__)
-            waiting += [one.__cause__, one.__context__]
-            waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else []
+        origin = waiting.pop()
+        if origin is None or id(origin) in cleared:
+            continue
+        cleared.add(id(origin))
+        traceback.clear_frames(origin.__traceback__)
+        waiting += [origin.__cause__, origin.__context__]
+        if isinstance(origin, BaseExceptionGroup):
+            waiting += origin.exceptions

@@ -9,7 +9,6 @@ import linecache
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -18,11 +17,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from . import pickling
+from . import pickling, stacks
 from .errors import MachineError, portable
 from .shared import SharedMemoryEnd
 
-DUMP = signal.SIGUSR1  # lets a worker write where it stands
 _PR_SET_PDEATHSIG = 1
 
 
@@ -33,39 +31,42 @@ class Surroundings(NamedTuple):
     folder: str  # the working directory
     path: list[str]
     argv: list[str]
-    sources: dict[str, Any]  # of cells: no file has them
+    sources: dict[str, Any]  # of notebook cells, which are in no file
 
     @classmethod
     def of_this_process(cls) -> Surroundings:
-        """Raises MachineError where the working directory was deleted."""
+        """Raises MachineError if the working directory was deleted."""
         try:
             folder = os.getcwd()
         except FileNotFoundError as error:
             raise MachineError("the working directory was deleted: change to another one, with os.chdir") from error
         sources = {name: entry for name, entry in list(linecache.cache.items()) if len(entry) == 4 and entry[1] is None}
-        path = [os.fspath(place) or folder for place in sys.path]
-        return cls(dict(os.environ), folder, path, list(getattr(sys, "argv", [])), sources)
+        path = [os.fspath(entry) or folder for entry in sys.path]
+        argv = list(getattr(sys, "argv", []))
+        return cls(dict(os.environ), folder, path, argv, sources)
 
     def take_on(self) -> None:
         os.environ.clear()
         os.environ.update(self.environment)
         with contextlib.suppress(OSError):
             os.chdir(self.folder)
-        sys.path[:], sys.argv[:] = self.path, self.argv
+        sys.path[:] = self.path
+        sys.argv[:] = self.argv
         linecache.cache.update(self.sources)
 
 
 class WorkerLine:
-    """One end of the line between a worker, side 1, and its owner: values pass as by `SharedMemoryEnd`."""
+    """One end of the line for values between a worker, side 1, and its owner; they pass as by `SharedMemoryEnd`."""
 
-    def __init__(self, connection: Connection, place: Path, side: int) -> None:
-        self.connection, self.exchange = connection, SharedMemoryEnd(place, side)
+    def __init__(self, connection: Connection, path: Path, side: int) -> None:
+        self.connection = connection
+        self.exchange = SharedMemoryEnd(path, side)
 
     def send(self, value: Any) -> None:
         self.connection.send_bytes(self.exchange.pack(value))
 
     def receive(self) -> Any:
-        """Wait for the next value; raises EOFError or ConnectionError where the other end is gone."""
+        """Wait for the next value; raises EOFError or ConnectionError if the other end is gone."""
         return self.exchange.unpack(self.connection.recv_bytes())
 
 
@@ -81,44 +82,46 @@ class Raised(NamedTuple):
     error: BaseException
 
 
-def be_worker(descriptor: int, server_pid: int, folder: Path, name: str, number: int) -> NoReturn:
-    """Carry out the work of that name in the folder, as number so-and-so of those that do."""
+def be_worker(connection: Connection, server_pid: int, folder: Path, name: str, number: int) -> NoReturn:
+    """Carry out the work of that name in the folder, as this number of those that do."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)  # Ctrl-C is for the owner; and what a worker starts ends with it
     _die_with(server_pid)
-    for output, stream in ((1, "stdout"), (2, "stderr")):  # those of the server were of another kind
-        setattr(sys, stream, open(output, "w", 1, "utf-8", "backslashreplace", closefd=False))  # noqa: SIM115
-    place = folder / f"{name}-{number}"
+    sys.stdout = _line_buffered(1)
+    sys.stderr = _line_buffered(2)
     faulthandler.enable(2)
-    stack = os.open(f"{place}-stack", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    faulthandler.register(DUMP, stack, all_threads=False)
-    os.set_inheritable(descriptor, False)
-    post = WorkerLine(Connection(descriptor), place, 1)
+    path = folder / f"{name}-{number}"
+    stacks.write_at_signal(path)
+    values = WorkerLine(connection, path, 1)
     with contextlib.suppress(EOFError, ConnectionError):  # the owner is gone
         surroundings: Surroundings = pickling.read(folder / "surroundings")
         surroundings.take_on()
         np.random.seed()  # as in any fresh process; Python's own generator does so by itself
-        try:
-            work: Callable[[WorkerLine, int], object] = pickling.read(folder / name)
-        except Exception as error:
-            post.send(Refused(f"{type(error).__name__}: {error}"))
-        else:
-            post.send(None)
-            work(post, number)
-        flush()
+        _work(values, folder / name, number)
         while True:
             signal.pause()
     os._exit(0)
 
 
-def answer(fn: Callable[[Any], Any], post: WorkerLine, number: int) -> None:
+def _work(values: WorkerLine, packed: Path, number: int) -> None:
+    try:
+        work: Callable[[WorkerLine, int], object] = pickling.read(packed)
+    except Exception as error:
+        values.send(Refused(f"{type(error).__name__}: {error}"))
+        return
+    values.send(None)
+    work(values, number)
+    flush()
+
+
+def answer(fn: Callable[[Any], Any], values: WorkerLine, number: int) -> None:
     """Work: answer each value with what `fn` returns for it, and when that began and ended (`time.perf_counter_ns`)."""
     if "torch" in sys.modules:  # as torch's own DataLoader does
         sys.modules["torch"].set_num_threads(1)
     while True:
-        reply = _answer(fn, post.exchange, post.connection.recv_bytes())
+        reply = _answer(fn, values.exchange, values.connection.recv_bytes())
         flush()
-        post.connection.send_bytes(reply)
+        values.connection.send_bytes(reply)
 
 
 def _answer(fn: Callable[[Any], Any], exchange: SharedMemoryEnd, message: bytes) -> bytes:
@@ -138,17 +141,15 @@ def flush() -> None:
             stream.flush()
 
 
+def _line_buffered(descriptor: int) -> Any:
+    """A stream to a descriptor in place of the server's, which is of another kind."""
+    return open(descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)
+
+
 def _die_with(server_pid: int) -> None:
-    """Let the worker be killed when the server ends."""
+    """Let the worker be killed when the server ends. Other systems than Linux have no such call: there the owner kills
+    it, see `Worker.listen`."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:
-        threading.Thread(target=_watch, args=(server_pid,), name="server", daemon=True).start()
     if os.getppid() != server_pid:
         os._exit(1)
-
-
-def _watch(server_pid: int) -> None:
-    while os.getppid() == server_pid:
-        time.sleep(0.5)
-    os._exit(1)

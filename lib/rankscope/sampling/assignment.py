@@ -1,4 +1,4 @@
-"""`Assignment`: which rank reads which sample, in which order, for one epoch; all ranks made in one pass."""
+"""`Assignment`: which rank reads which sample, in which order, in one epoch; `assign` makes that of all ranks."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ from .permutation import SEEDS, IntArray, torch_order
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_SAMPLES, MOST_RANKS = 1 << 28, 1 << 16  # of an assignment: an order of 1 GiB, and what `audit` takes on top
-_MOST_HEADER_BYTES = 1 << 16
-_FORMAT, _VERSION = "rankscope.assignment", 1
+MOST_SAMPLES = 1 << 28  # read by all ranks of an assignment: an order of 1 GiB, and about as much again for `audit`
+MOST_RANKS = 1 << 16  # of an assignment
+_MOST_HEADER_BYTES = 1 << 16  # of a stored assignment: the JSON and the headers of its arrays
+_FORMAT = "rankscope.assignment"
+_VERSION = 1
 
 
 @frozen
 class Loader:
     """How a DataLoader on each rank groups that rank's indices.
 
-    Batch b of a rank is made by its worker ``b % num_workers`` (torch/utils/data/dataloader.py, map-style dataset,
-    in_order), by the training process itself where `num_workers` is 0.
+    Worker ``b % num_workers`` makes batch b of its rank (torch/utils/data/dataloader.py, map-style dataset, in_order).
+    If `num_workers` is 0, the training process makes all batches.
     """
 
     batch_size: int = checked(whole, 1, default=1)
@@ -58,7 +60,7 @@ class _StoredRecipe(StoredPart):
 
 
 class _StoredHeader(StoredPart):
-    """What the file of an `Assignment` says in JSON next to its arrays."""
+    """The JSON in the file of an `Assignment`, next to its arrays."""
 
     format: str
     version: int
@@ -67,15 +69,19 @@ class _StoredHeader(StoredPart):
 
 
 def _all_ranks(name: str, values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
-    """Views that cannot be written through, of signed integers: unsigned ones turn into floats next to signed."""
+    """Return read-only views of the ranks' indices, as signed integers.
+
+    numpy would turn unsigned integers into floats when they are combined with signed ones.
+    """
     views = []
-    for rank, indices in enumerate(several(name, values, "a rank's indices each")):
-        given = np.asarray(indices)
-        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-            raise ValueError(f"rank {rank} must read a 1-D array of integers, got {given.dtype} of shape {given.shape}")
-        if given.size and given.dtype.kind == "u" and given.max() > np.iinfo(np.int64).max:
-            raise ValueError(f"rank {rank} must read indices below 2**63, got {given.max()}")
-        view = given.view() if given.dtype.kind == "i" else given.astype(np.int64)
+    for rank, values_of_rank in enumerate(several(name, values, "a rank's indices each")):
+        indices = np.asarray(values_of_rank)
+        if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+            got = f"{indices.dtype} of shape {indices.shape}"
+            raise ValueError(f"rank {rank} must read a 1-D array of integers, got {got}")
+        if indices.size and indices.dtype.kind == "u" and indices.max() > np.iinfo(np.int64).max:
+            raise ValueError(f"rank {rank} must read indices below 2**63, got {indices.max()}")
+        view = indices.view() if indices.dtype.kind == "i" else indices.astype(np.int64)
         view.flags.writeable = False
         views.append(view)
         if len(views) > MOST_RANKS:
@@ -89,8 +95,9 @@ def _all_ranks(name: str, values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
 class Assignment:
     """The indices that every rank reads in one epoch, and the recipe they came from.
 
-    `size` is the dataset's length; ``ranks[r]`` holds what rank r reads, in order (ragged allowed). `loader` is the
-    DataLoader on top, if one was put there with `with_loader`. The arrays are read-only.
+    `size` is the dataset's length; ``ranks[r]`` contains the indices that rank r reads, in order. Ranks may read
+    different numbers of samples. `loader` is the DataLoader on top, if `with_loader` added one. The arrays are
+    read-only.
     """
 
     size: int = checked(whole, 0, MOST_SAMPLES)
@@ -104,26 +111,27 @@ class Assignment:
 
     @classmethod
     def collect(cls, samplers: Iterable[Iterable[int]], size: int, epoch: int = 0) -> Assignment:
-        """Iterate one sampler a rank, after ``set_epoch(epoch)`` where it has one: any sampler can be audited.
+        """Iterate one sampler per rank, after ``set_epoch(epoch)`` if it has one. So any sampler can be audited.
 
-        Raises ValueError where a sampler yields something else than whole numbers.
+        Raises ValueError if a sampler yields anything but whole numbers.
 
         >>> from torch.utils.data import DistributedSampler
         >>> samplers = [DistributedSampler(range(5), num_replicas=2, rank=r, shuffle=False) for r in range(2)]
         >>> [indices.tolist() for indices in Assignment.collect(samplers, size=5).ranks]
         [[0, 2, 4], [1, 3, 0]]
         """
-        samplers, ranks = several("samplers", samplers, "a rank's sampler each"), []
+        samplers = several("samplers", samplers, "a rank's sampler each")
         for sampler in samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
+        ranks = []
         for rank, sampler in enumerate(samplers):
             try:
                 ranks.append(np.fromiter(map(operator.index, sampler), dtype=np.int64))
             except TypeError as error:
                 raise ValueError(f"rank {rank}'s sampler must yield whole numbers: {error}") from error
-        shuffles = {getattr(sampler, "shuffle", None) for sampler in samplers}
-        return cls(size, tuple(ranks), epoch=epoch, shuffle=False if shuffles == {False} else None)
+        none_shuffles = {getattr(sampler, "shuffle", None) for sampler in samplers} == {False}
+        return cls(size, tuple(ranks), epoch=epoch, shuffle=False if none_shuffles else None)
 
     @property
     def num_ranks(self) -> int:
@@ -132,7 +140,7 @@ class Assignment:
 
     @property
     def num_steps(self) -> int:
-        """The number of reads of the rank that reads most."""
+        """The number of samples of the rank that reads most."""
         return max(indices.size for indices in self.ranks)
 
     def with_loader(self, batch_size: int, drop_last: bool = False, num_workers: int = 0) -> Assignment:
@@ -144,11 +152,14 @@ class Assignment:
         if self.loader is not None:
             raise ValueError(f"this assignment has a loader already: {self.loader}")
         loader = Loader(batch_size, drop_last, num_workers)
-        size = loader.batch_size if loader.drop_last else 1
-        return evolve(self, ranks=[indices[: indices.size // size * size] for indices in self.ranks], loader=loader)
+        if not loader.drop_last:
+            return evolve(self, loader=loader)
+        size = loader.batch_size
+        full_batches = [indices[: indices.size // size * size] for indices in self.ranks]
+        return evolve(self, ranks=full_batches, loader=loader)
 
     def batches(self, rank: int) -> list[IntArray]:
-        """Return the batches that one rank's DataLoader makes (of one sample where there is no loader)."""
+        """Return the batches that one rank's DataLoader makes, or batches of one sample if there is no loader."""
         indices = self.ranks[whole("rank", rank, 0, self.num_ranks - 1)]
         size = self.loader.batch_size if self.loader else 1
         return [indices[start : start + size] for start in range(0, indices.size, size)]
@@ -156,21 +167,22 @@ class Assignment:
     def repeats(self) -> tuple[NDArray[np.bool_], ...]:
         """Mark each read of an index that was read before: at an earlier step, or at the same step by a lower rank.
 
-        These are torch's and libtorch's padding, so the reads that a correct evaluation must not count. (It cannot even
-        read the indices ≥ size that libtorch may give; `audit` finds those.)
+        These reads are torch's and libtorch's padding, so a correct evaluation must not count them. It cannot even read
+        the indices ≥ size that libtorch may return; `audit` finds those.
         """
         ranks, steps = self.coordinates()
         indices = np.concatenate(self.ranks)
-        in_time = np.lexsort((ranks, steps))
-        _, first = np.unique(indices[in_time], return_index=True)
+        in_time = np.lexsort((ranks, steps))  # places in `indices`, by step and then by rank
+        _, first = np.unique(indices[in_time], return_index=True)  # places in `in_time`
         repeated = np.ones(indices.size, dtype=bool)
         repeated[in_time[first]] = False
-        return tuple(np.split(repeated, np.cumsum([i.size for i in self.ranks])[:-1]))
+        stops = np.cumsum([indices.size for indices in self.ranks])
+        return tuple(np.split(repeated, stops[:-1]))
 
     def count_labels(self, labels: ArrayLike) -> NDArray[np.int64]:
-        """Return how often each rank reads each label: shape (num_ranks, number of labels), labels sorted.
+        """Return how often each rank reads each label: an array of shape (num_ranks, number of labels), labels sorted.
 
-        `labels` has the dataset's length. Indices outside the dataset raise ValueError.
+        `labels` has the dataset's length. Raises ValueError if a rank reads indices outside the dataset.
         """
         kinds, codes = np.unique(np.asarray(labels), return_inverse=True)
         if codes.shape != (self.size,):
@@ -181,7 +193,7 @@ class Assignment:
         return np.array([np.bincount(codes[indices], minlength=kinds.size) for indices in self.ranks])
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row a read: rank, step, index, and with a loader batch and worker (-1: the training process)."""
+        """Return a row per read: rank, step, index, and with a loader batch and worker (-1: the training process)."""
         import pandas as pd
 
         ranks, steps = self.coordinates()
@@ -189,11 +201,14 @@ class Assignment:
         if self.loader is not None:
             batches = steps // self.loader.batch_size
             columns["batch"] = batches
-            columns["worker"] = batches % self.loader.num_workers if self.loader.num_workers else -1
+            if self.loader.num_workers:
+                columns["worker"] = batches % self.loader.num_workers
+            else:
+                columns["worker"] = -1
         return pd.DataFrame(columns)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write an .npz, whole or not at all. Raises OSError where the folder cannot be written."""
+        """Write an .npz file, whole or not at all. Raises OSError if the folder cannot be written to."""
         recipe = attrs.asdict(self)  # type: ignore[arg-type]  # to mypy it is a dataclass
         del recipe["ranks"]
         header = {"format": _FORMAT, "version": _VERSION, "loader": recipe.pop("loader"), "recipe": recipe}
@@ -205,37 +220,44 @@ class Assignment:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Assignment:
-        """Read what `save` wrote. Raises ValueError naming the file where it is damaged, foreign or newer."""
-        kind = f"not a readable {_FORMAT} of version {_VERSION}"
+        """Read a file that `save` wrote. Raises ValueError naming the file if it is damaged, foreign or newer."""
+        problem = f"not a readable {_FORMAT} of version {_VERSION}"
         try:
             content = read_bytes(path, 8 * (MOST_SAMPLES + MOST_RANKS) + _MOST_HEADER_BYTES)
         except ValueError as error:
-            raise StorageError(path, f"{kind}: {error}") from error
+            raise StorageError(path, f"{problem}: {error}") from error
         try:
-            stored = read_arrays(content, len(content))  # `save` compresses nothing
-            header = decoded(str(stored["header"]), _StoredHeader)
-            lengths, flat = stored["lengths"], stored["indices"]
-            if header.format != _FORMAT or header.version != _VERSION:
-                raise ValueError(f"format {header.format!r} version {header.version!r}")
-            if lengths.ndim != 1 or not lengths.size or lengths.dtype.kind != "i":
-                raise ValueError(f"lengths of {lengths.dtype} in shape {lengths.shape}")
-            whole("the number of ranks", lengths.size, 1, MOST_RANKS)
-            total = sum(lengths.tolist())  # numpy's sum goes round at 2**63
-            if total != flat.size or (lengths < 0).any():
-                raise ValueError(f"lengths add up to {total}, with {flat.size} indices")
-            loader = None
-            if header.loader is not None:
-                loader = Loader(**msgspec.structs.asdict(header.loader))
-            ranks = tuple(np.split(flat, np.cumsum(lengths)[:-1]))
-            return cls(ranks=ranks, loader=loader, **msgspec.structs.asdict(header.recipe))
+            return cls._decoded(content)
         except Exception as error:  # a damaged file can fail in many ways
-            raise StorageError(path, f"{kind}: {error}") from error
+            raise StorageError(path, f"{problem}: {error}") from error
+
+    @classmethod
+    def _decoded(cls, content: bytes) -> Assignment:
+        stored = read_arrays(content, len(content))  # `save` compresses nothing
+        header = decoded(str(stored["header"]), _StoredHeader)
+        lengths = stored["lengths"]
+        flat = stored["indices"]
+        if header.format != _FORMAT or header.version != _VERSION:
+            raise ValueError(f"format {header.format!r} version {header.version!r}")
+        if lengths.ndim != 1 or not lengths.size or lengths.dtype.kind != "i":
+            raise ValueError(f"lengths of {lengths.dtype} in shape {lengths.shape}")
+        whole("the number of ranks", lengths.size, 1, MOST_RANKS)
+        total = sum(lengths.tolist())  # numpy's sum would overflow at 2**63
+        if total != flat.size or (lengths < 0).any():
+            raise ValueError(f"lengths add up to {total}, with {flat.size} indices")
+        loader = None
+        if header.loader is not None:
+            loader = Loader(**msgspec.structs.asdict(header.loader))
+        ranks = tuple(np.split(flat, np.cumsum(lengths)[:-1]))
+        return cls(ranks=ranks, loader=loader, **msgspec.structs.asdict(header.recipe))
 
     def coordinates(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rank and the step of every read, in the order of ``np.concatenate(ranks)``."""
         lengths = np.array([indices.size for indices in self.ranks])
         ranks = np.repeat(np.arange(lengths.size), lengths)
-        return ranks, np.arange(ranks.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        first_of_rank = np.cumsum(lengths) - lengths
+        steps = np.arange(ranks.size) - np.repeat(first_of_rank, lengths)
+        return ranks, steps
 
 
 def assign(
@@ -248,14 +270,15 @@ def assign(
     epoch: int = 0,
     drop_last: bool = False,
 ) -> Assignment:
-    """Return what every rank reads in one epoch, as `num_replicas` samplers of that kind would hand it out.
+    """Return the indices that every rank reads in one epoch, if each has a sampler of this kind.
 
-    `size` is the dataset's length. For libtorch's samplers `drop_last` is ``allow_duplicates=False``, and the
-    shuffle is a matter of which sampler: `shuffle` concerns torch's alone. The ranks' arrays are views of one order.
+    `size` is the dataset's length. For libtorch's samplers `drop_last` is ``allow_duplicates=False``. One of them
+    always shuffles and the other never does, so `shuffle` has no effect on them. The ranks' arrays are views of one
+    order.
 
-    Raises ValueError for a size that is fractional or outside 0 … `MOST_SAMPLES`, which all ranks together must not
-    read more of either, for replicas outside 1 … `MOST_RANKS`, an unknown sampler, and for a seed or ``shuffle=False``
-    given to a libtorch sampler that does not take it.
+    Raises ValueError for a size outside 0 … `MOST_SAMPLES`, more reads of all ranks together than that, replicas
+    outside 1 … `MOST_RANKS`, an unknown sampler, a setting that the sampler does not have, as a seed for libtorch's,
+    and a sampler that does not return indices for each rank.
 
     >>> [indices.tolist() for indices in assign(10, 4, shuffle=False).ranks]
     [[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]
@@ -265,19 +288,32 @@ def assign(
     size = whole("size", size, 0, MOST_SAMPLES)
     num_replicas = whole("num_replicas", num_replicas, 1, MOST_RANKS)
     kind = SAMPLERS[one_of("sampler", sampler, tuple(SAMPLERS))]
-    seed = whole("seed", seed, *SEEDS)
-    epoch = whole("epoch", epoch)
-    shuffle = truth("shuffle", shuffle)
-    if "seed" in kind.without_effect and seed != 0:
-        raise ValueError(f"{sampler} has no seed, the epoch alone decides its order: seed must be 0, got {seed}")
-    if kind.always_shuffles and not shuffle:
-        raise ValueError(f"{sampler} always shuffles: shuffle must be True, got False")
+    recipe = EpochRecipe(
+        size=size,
+        num_replicas=num_replicas,
+        seed=whole("seed", seed, *SEEDS),
+        epoch=whole("epoch", epoch),
+        shuffle=truth("shuffle", shuffle),
+        drop_last=truth("drop_last", drop_last),
+    )
+    kind.check(sampler, recipe)
     if kind.always_shuffles is not None:
-        shuffle = kind.always_shuffles
-    recipe = EpochRecipe(size, num_replicas, shuffle, seed, epoch, truth("drop_last", drop_last))
+        recipe = evolve(recipe, shuffle=kind.always_shuffles)
     whole(f"the samples that {num_replicas} ranks read together", recipe.reads, 0, MOST_SAMPLES)
-    ranks = kind.indices(recipe)
-    return Assignment(size, ranks, sampler, shuffle, seed, epoch, recipe.drop_last)
+    ranks = several(f"the indices of sampler {sampler!r}", kind.indices(recipe), "arrays")
+    if len(ranks) != num_replicas:
+        raise ValueError(
+            f"sampler {sampler!r} must return an array of indices for each of {num_replicas} ranks, got {len(ranks)}"
+        )
+    return Assignment(
+        size=size,
+        ranks=tuple(ranks),
+        sampler=sampler,
+        shuffle=recipe.shuffle,
+        seed=recipe.seed,
+        epoch=recipe.epoch,
+        drop_last=recipe.drop_last,
+    )
 
 
 Name = TypeVar("Name", str, os.PathLike[str])
@@ -286,13 +322,13 @@ Name = TypeVar("Name", str, os.PathLike[str])
 def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed: int = 0) -> list[Name]:
     """Return the files of one trainer: those whose place in the shuffled list is `trainer_id` modulo `num_trainers`.
 
-    The list is sorted before it is shuffled, because trainers list a folder in whatever order their file system
-    gives, and shards of differently ordered lists overlap and lose files. For the same reason all trainers must
-    pass the same `seed`. Shards are ragged: their lengths differ by at most one, and with fewer files than
-    trainers some are empty. The shuffle is that of ``torch.randperm(len(files))`` after ``manual_seed(seed)``.
+    The list is sorted before it is shuffled, because file systems list a folder in different orders, and shards of
+    differently ordered lists overlap and lose files. For the same reason all trainers must pass the same `seed`. The
+    lengths of the shards differ by at most one; with fewer files than trainers, some shards are empty. The shuffle is
+    that of ``torch.randperm(len(files))`` after ``manual_seed(seed)``.
 
     Raises ValueError for a trainer_id outside [0, num_trainers - 1], for a file that is listed twice (two trainers
-    would read it), and for one string in place of a list.
+    would read it), and for a string instead of a list.
 
     >>> [shard_files(["a", "b", "c", "d", "e"], 2, trainer) for trainer in range(2)]
     [['e', 'b', 'c'], ['a', 'd']]
@@ -306,8 +342,8 @@ def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed:
         if not isinstance(file, str | os.PathLike):
             raise ValueError(f"files must be names or paths of files, got {file!r}")
     ordered.sort(key=os.fspath)
-    twice = next((one for one, other in pairwise(ordered) if os.fspath(one) == os.fspath(other)), None)
-    if twice is not None:
-        raise ValueError(f"files must differ from each other, got {os.fspath(twice)!r} twice")
+    for file, next_file in pairwise(ordered):
+        if os.fspath(file) == os.fspath(next_file):
+            raise ValueError(f"files must differ from each other, got {os.fspath(file)!r} twice")
     order = torch_order(len(ordered), whole("seed", seed, *SEEDS))
-    return [ordered[i] for i in order[trainer_id::num_trainers].tolist()]
+    return [ordered[place] for place in order[trainer_id::num_trainers].tolist()]

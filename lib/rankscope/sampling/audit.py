@@ -1,4 +1,4 @@
-"""`audit`: what an assignment, or a run of epochs, does to the dataset: duplicates, losses, overlap, repetition."""
+"""`audit`: the duplicates, losses, overlaps and repeated orders of an assignment, or of several epochs."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from .permutation import IntArray
 
 
 class AuditError(ValueError):
-    """An assignment does what its owner did not allow."""
+    """An audit has findings that are not allowed."""
 
 
 class Finding(NamedTuple):
-    """One thing found: `kind` is the word to allow it by, `message` says it with its figures."""
+    """One finding: `kind` is the word that allows it, `message` describes it with its figures."""
 
     kind: str
     message: str
 
 
 class Findings:
-    """What every audit does with its findings, which are of some of its `KINDS`."""
+    """The base of all audits: findings, each of one of its `KINDS`, and what to do with them."""
 
     KINDS: ClassVar[tuple[str, ...]]
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Everything that was found."""
+        """All findings, in the order of `KINDS`."""
         raise NotImplementedError
 
     def not_allowed(self, allow: Iterable[str] = ()) -> list[Finding]:
@@ -46,22 +46,26 @@ class Findings:
 
     def check(self, allow: Iterable[str] = ()) -> None:
         """Raise AuditError unless every finding's kind is allowed; ValueError for a kind that does not exist."""
-        found = [finding.message for finding in self.not_allowed(allow)]
-        if found:
-            raise AuditError("; ".join(found))
+        messages = [finding.message for finding in self.not_allowed(allow)]
+        if messages:
+            raise AuditError("; ".join(messages))
 
     def report(self, head: str, nothing: str) -> str:
-        """Return a line of what was audited, and one for each finding, or one that says that there is none."""
-        lines = [f"  {one.kind.replace('_', ' ')}: {one.message}" for one in self.findings]
-        return "\n".join([head, *(lines or [f"  {nothing}"])])
+        """Return the line `head` and a line for each finding, or the line `nothing` if there is none."""
+        lines = [f"  {finding.kind.replace('_', ' ')}: {finding.message}" for finding in self.findings]
+        if not lines:
+            lines = [f"  {nothing}"]
+        return "\n".join([head, *lines])
 
 
 @attrs.frozen(eq=False)
 class EpochAudit:
-    """One epoch: sorted arrays of indices, and the reads a rank has.
+    """The audit of one epoch.
 
-    `duplicated` are read more than once; `overlap` are those of the dataset's that more than one rank reads; `dropped`
-    are read by no rank; `out_of_range` do not exist in the dataset. `num_repeats` counts reads beyond an index's first.
+    `duplicated`, `overlap`, `dropped` and `out_of_range` are sorted indices: those that are read more than once, those
+    of the dataset that more than one rank reads, those that no rank reads, and those outside the dataset. `num_reads`
+    is the number of reads of all ranks, `num_repeats` the number of reads after an index's first, `shortest` and
+    `longest` the fewest and the most reads of a rank.
     """
 
     epoch: int
@@ -78,10 +82,11 @@ class EpochAudit:
 
 @attrs.frozen(eq=False)
 class Audit(Findings):
-    """What `audit` found; ``str()`` is the report, `check` raises, `findings` is what both are made from.
+    """The result of `audit`: ``str()`` is the report, `check` raises; both are made from `findings`.
 
-    `never_seen` are the indices that no rank read in any of the epochs. `repeated_orders` pairs places in the run
-    of epochs that read in exactly the same order on every rank, unless the sampler is known not to shuffle.
+    `never_seen` are the indices that no rank read in any of the epochs. `repeated_orders` are pairs of epochs, as their
+    places in `epochs`, in which every rank read in exactly the same order; it is empty if the sampler is known not to
+    shuffle.
     """
 
     KINDS = (
@@ -102,49 +107,59 @@ class Audit(Findings):
 
     @property
     def duplicates(self) -> int:
-        """Reads of an index already read in the same epoch, over all epochs."""
+        """The number of reads of an index that was already read in the same epoch, over all epochs."""
         return sum(epoch.num_repeats for epoch in self.epochs)
 
     @property
     def dropped(self) -> int:
-        """Samples not read in an epoch, added up over the epochs."""
+        """The number of samples that are not read in an epoch, added up over the epochs."""
         return sum(epoch.dropped.size for epoch in self.epochs)
 
     @property
     def overlap(self) -> int:
-        """Indices read by more than one rank in the same epoch, over all epochs."""
+        """The number of indices that more than one rank reads in the same epoch, over all epochs."""
         return sum(epoch.overlap.size for epoch in self.epochs)
 
     @property
     def out_of_range(self) -> int:
-        """Distinct indices outside the dataset, over all epochs."""
+        """The number of distinct indices outside the dataset in each epoch, added up over the epochs."""
         return sum(epoch.out_of_range.size for epoch in self.epochs)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Everything that is not an exact, balanced, fresh partition of the dataset."""
-        epochs, unseen = self.epochs, self.never_seen
-        reads, times = count_of(self.duplicates, "read"), count_of(self.overlap, "time")
-        strays = np.unique(np.concatenate([epoch.out_of_range for epoch in epochs]))
-        empty = sum(epoch.num_reads == 0 for epoch in epochs) if self.size else 0
-        share = f"{count_of(self.size, 'sample')}, {count_of(self.num_ranks, 'rank')}"
-        dropped = "and what does not fill every rank's share or batch is dropped"
-        uneven = max(epochs, key=lambda epoch: epoch.longest - epoch.shortest)
-        lengths = f"from {uneven.shortest} to {uneven.longest} samples in epoch {uneven.epoch}"
-        found = (  # in the order of KINDS
-            (strays.size, f"indices that a dataset of {self.size} does not have: {_some(strays)}"),
-            (empty, f"no rank reads anything in {empty} of {count_of(len(epochs), 'epoch')}: {share}, {dropped}"),
-            (self.duplicates, f"{reads} of a sample already read in its epoch"),
-            (self.overlap, f"{times} a sample is read by more than one rank in an epoch"),
-            (self.dropped, f"{count_of(self.dropped, 'time')} a sample is left out of an epoch"),
-            (
-                unseen.size if len(epochs) > 1 else 0,
-                f"{count_of(unseen.size, 'sample')} not read in any epoch: {_some(unseen)}",
-            ),
-            (uneven.longest - uneven.shortest, f"ranks read {lengths}"),
-            (len(self.repeated_orders), _repetition(self)),
-        )
-        return tuple(Finding(kind, says) for kind, (present, says) in zip(self.KINDS, found, strict=True) if present)
+        """Each way in which the epochs are not exact, balanced partitions of the dataset, each in a new order."""
+        findings = []
+
+        def add(kind: str, message: str) -> None:
+            findings.append(Finding(kind, message))
+
+        strays = np.unique(np.concatenate([epoch.out_of_range for epoch in self.epochs]))
+        if strays.size:
+            add("out_of_range", f"indices that a dataset of {self.size} does not have: {_some(strays)}")
+        num_empty = sum(epoch.num_reads == 0 for epoch in self.epochs)
+        if num_empty and self.size:
+            share = f"{count_of(self.size, 'sample')}, {count_of(self.num_ranks, 'rank')}"
+            why = f"{share}, and what does not fill every rank's share or batch is dropped"
+            add(
+                "nothing_read", f"no rank reads anything in {num_empty} of {count_of(len(self.epochs), 'epoch')}: {why}"
+            )
+        if self.duplicates:
+            add("duplicates", f"{count_of(self.duplicates, 'read')} of a sample already read in its epoch")
+        if self.overlap:
+            times = count_of(self.overlap, "time")
+            add("overlap", f"{times} a sample is read by more than one rank in an epoch")
+        if self.dropped:
+            add("dropped", f"{count_of(self.dropped, 'time')} a sample is left out of an epoch")
+        if self.never_seen.size and len(self.epochs) > 1:
+            samples = count_of(self.never_seen.size, "sample")
+            add("never_seen", f"{samples} not read in any epoch: {_some(self.never_seen)}")
+        uneven = max(self.epochs, key=lambda epoch: epoch.longest - epoch.shortest)
+        if uneven.longest > uneven.shortest:
+            lengths = f"from {uneven.shortest} to {uneven.longest} samples in epoch {uneven.epoch}"
+            add("unbalanced", f"ranks read {lengths}")
+        if self.repeated_orders:
+            add("repeated_order", _repetition(self))
+        return tuple(findings)
 
     def __str__(self) -> str:
         over = f"{count_of(self.num_ranks, 'rank')}, {count_of(len(self.epochs), 'epoch')}"
@@ -154,9 +169,10 @@ class Audit(Findings):
 
 
 def audit(assignments: Assignment | Iterable[Assignment]) -> Audit:
-    """Audit one epoch, or a run of epochs of the same dataset and world size (one is held at a time).
+    """Audit one epoch, or several epochs of the same dataset and world size.
 
-    Raises ValueError for no epochs at all, and where size or number of ranks changes on the way.
+    Only one assignment is in memory at a time if they come from a generator. Raises ValueError if there is no epoch, or
+    if the size or the number of ranks changes between epochs.
 
     >>> from rankscope.sampling import assign
     >>> print(audit(assign(10, 4) for _ in range(2)))  # set_epoch forgotten
@@ -165,12 +181,13 @@ def audit(assignments: Assignment | Iterable[Assignment]) -> Audit:
       overlap: 4 times a sample is read by more than one rank in an epoch
       repeated order: 2 of 2 epochs read in the same order on every rank, that of epoch 0: was set_epoch forgotten?
     """
-    run = assignments if isinstance(assignments, Iterable) else [assignments]  # one at a time: it may be a generator
+    if not isinstance(assignments, Iterable):
+        assignments = [assignments]
     epochs: list[EpochAudit] = []
-    orders: dict[bytes, int] = {}
+    place_of_order: dict[bytes, int] = {}  # the first epoch with each order, by its fingerprint
     repeated: list[tuple[int, int]] = []
-    shape: tuple[int, int] | None = None
-    for place, assignment in enumerate(run):
+    shape: tuple[int, int] | None = None  # the dataset's size and the number of ranks
+    for place, assignment in enumerate(assignments):
         of_type("assignments", assignment, Assignment)
         if shape is None:
             shape = (assignment.size, assignment.num_ranks)
@@ -183,7 +200,7 @@ def audit(assignments: Assignment | Iterable[Assignment]) -> Audit:
         flat = np.concatenate(assignment.ranks)
         epochs.append(_audit_epoch(assignment, flat, seen))
         if assignment.shuffle is not False and assignment.size > 1 and flat.size:
-            first = orders.setdefault(_fingerprint(assignment, flat), place)
+            first = place_of_order.setdefault(_fingerprint(assignment, flat), place)
             if first != place:
                 repeated.append((first, place))
     if shape is None:
@@ -192,29 +209,32 @@ def audit(assignments: Assignment | Iterable[Assignment]) -> Audit:
 
 
 def _audit_epoch(assignment: Assignment, flat: IntArray, seen: NDArray[np.bool_]) -> EpochAudit:
-    """Audit one epoch and mark in `seen` what it reads."""
+    """Audit one epoch, and mark the samples that it reads in `seen`. `flat` contains the indices of all ranks."""
     lengths = np.array([indices.size for indices in assignment.ranks])
     size = assignment.size
     inside = flat
     outside = flat[:0]
     if flat.size and (flat.min() < 0 or flat.max() >= size):
         valid = (flat >= 0) & (flat < size)
-        inside, outside = flat[valid], flat[~valid]
+        inside = flat[valid]
+        outside = flat[~valid]
     counts = np.bincount(inside, minlength=size)
     seen |= counts > 0
     duplicated = np.flatnonzero(counts > 1)
     strays, stray_counts = np.unique(outside, return_counts=True)
-    again = strays[stray_counts > 1]
-    repeats = int((counts[duplicated] - 1).sum() + (stray_counts - 1).sum())
+    repeated_strays = strays[stray_counts > 1]
+    num_repeats = int((counts[duplicated] - 1).sum() + (stray_counts - 1).sum())
     return EpochAudit(
         epoch=assignment.epoch,
         seed=assignment.seed,
         num_reads=flat.size,
-        num_repeats=repeats,
+        num_repeats=num_repeats,
         shortest=int(lengths.min()),
         longest=int(lengths.max()),
-        duplicated=np.concatenate([again[again < 0], duplicated, again[again >= size]]),  # in order
-        overlap=_read_by_many(assignment) if repeats else duplicated,
+        duplicated=np.concatenate(
+            [repeated_strays[repeated_strays < 0], duplicated, repeated_strays[repeated_strays >= size]]
+        ),
+        overlap=_read_by_many(assignment) if num_repeats else duplicated,
         dropped=np.flatnonzero(counts == 0),
         out_of_range=strays,
     )
@@ -222,13 +242,14 @@ def _audit_epoch(assignment: Assignment, flat: IntArray, seen: NDArray[np.bool_]
 
 def _read_by_many(assignment: Assignment) -> IntArray:
     """Return the indices of the dataset that at least two ranks read."""
-    reader, many = np.full(assignment.size, -1), np.zeros(assignment.size, dtype=bool)
+    reader = np.full(assignment.size, -1)  # the last rank that reads each sample
+    is_shared = np.zeros(assignment.size, dtype=bool)
     for rank, indices in enumerate(assignment.ranks):
         inside = indices[(indices >= 0) & (indices < assignment.size)]
-        before = reader[inside]
-        many[inside[(before != -1) & (before != rank)]] = True
+        earlier_reader = reader[inside]
+        is_shared[inside[(earlier_reader != -1) & (earlier_reader != rank)]] = True
         reader[inside] = rank
-    return np.flatnonzero(many)
+    return np.flatnonzero(is_shared)
 
 
 def _fingerprint(assignment: Assignment, flat: IntArray) -> bytes:
@@ -239,12 +260,13 @@ def _fingerprint(assignment: Assignment, flat: IntArray) -> bytes:
 
 def _some(indices: IntArray, limit: int = 8) -> str:
     shown = ", ".join(map(str, indices[:limit].tolist()))
-    return shown if indices.size <= limit else f"{shown}, … ({indices.size} in all)"
+    if indices.size <= limit:
+        return shown
+    return f"{shown}, … ({indices.size} in all)"
 
 
 def _repetition(audit: Audit) -> str:
-    if not audit.repeated_orders:
-        return ""
+    """Return the message about epochs with the same order: which ones, and why."""
     first_place, again_place = audit.repeated_orders[0]
     first = audit.epochs[first_place]
     again = audit.epochs[again_place]
@@ -266,15 +288,18 @@ def _repetition(audit: Audit) -> str:
 
 
 def _forgotten(audit: Audit, place: int) -> str:
-    """What to say of epochs that had the seed and the epoch of the one at `place`."""
-    recipe = audit.epochs[place].seed, audit.epochs[place].epoch
-    repeats = 0
-    for first, again in audit.repeated_orders:
-        if first == place and (audit.epochs[again].seed, audit.epochs[again].epoch) == recipe:
-            repeats += 1
-    names = f"{1 + repeats} of {count_of(len(audit.epochs), 'epoch')}"
-    rest = _more_pairs(len(audit.repeated_orders) - repeats)
-    return f"{names}{rest} read in the same order on every rank, that of epoch {recipe[1]}: was set_epoch forgotten?"
+    """Return the message about epochs that had the same seed and number as the one at `place`."""
+    epoch = audit.epochs[place]
+    num_repeats = 0
+    for first, again_place in audit.repeated_orders:
+        again = audit.epochs[again_place]
+        if first == place and (again.seed, again.epoch) == (epoch.seed, epoch.epoch):
+            num_repeats += 1
+    names = f"{1 + num_repeats} of {count_of(len(audit.epochs), 'epoch')}"
+    others = _more_pairs(len(audit.repeated_orders) - num_repeats)
+    return (
+        f"{names}{others} read in the same order on every rank, that of epoch {epoch.epoch}: was set_epoch forgotten?"
+    )
 
 
 def _more_pairs(number: int) -> str:

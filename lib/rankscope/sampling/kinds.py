@@ -6,18 +6,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
-from ..common.checks import whole
-from ..common.frozen import ReadOnly, frozen
+from ..common.checks import function, of_type, truth, whole
+from ..common.frozen import ReadOnly, checked, frozen, mapping, optional
 from .libtorch_samplers import libtorch_random_order
 from .permutation import SEEDS, IntArray, share, torch_order
+
+# The settings that a sampler need not have, with the values that `assign` gives them by default.
+OPTIONAL_SETTINGS = ReadOnly(shuffle=True, seed=0, epoch=0, drop_last=False)
 
 
 @frozen
 class EpochRecipe:
-    """What an epoch is made from, as `assign` was given it; every field has been checked."""
+    """The arguments of `assign` that decide what each rank reads; every field has been checked."""
 
     size: int
     num_replicas: int
@@ -32,26 +36,58 @@ class EpochRecipe:
 
     @property
     def reads(self) -> int:
-        """The reads of all ranks."""
+        """The number of samples that all ranks read together."""
         return self.reads_per_rank * self.num_replicas
+
+
+def _in_record(field: str, value: Any, check: Callable[..., Any], *limits: Any) -> Any:
+    """Check a field of a `Sampler`; the error names the record and the field."""
+    return check(f"{field} of Sampler", value, *limits)
+
+
+def _reasons(name: str, value: Any) -> ReadOnly:
+    return mapping(name, value, dict.fromkeys(OPTIONAL_SETTINGS, lambda place, reason: of_type(place, reason, str)))
 
 
 @frozen
 class Sampler:
-    """A kind of sampler: its `title`, and `indices`, which returns what each rank reads, in order.
+    """A kind of sampler: its `title`, and `indices`, which returns the indices that each rank reads, in order.
 
-    `always_shuffles` is None where `shuffle` decides. `without_effect` says for each setting that this sampler does not
-    have why it changes nothing. `indices` raises ValueError for a seed or an epoch outside the sampler's range.
+    `always_shuffles` is None if the setting `shuffle` decides. `without_effect` gives, for each of `shuffle`, `seed`,
+    `epoch` and `drop_last` that this sampler does not have, the reason. `assign` then accepts only its default.
+    `indices` raises ValueError for a seed or an epoch outside the sampler's range.
+
+    Raises ValueError, which names the field, for a value of another type.
+
+    >>> Sampler("mine", None)
+    Traceback (most recent call last):
+    ValueError: indices of Sampler must be a function of an EpochRecipe that returns each rank's indices, got None
     """
 
-    title: str
-    indices: Callable[[EpochRecipe], tuple[IntArray, ...]]
-    always_shuffles: bool | None = None
-    without_effect: Mapping[str, str] = ReadOnly()
+    title: str = checked(_in_record, of_type, str)
+    indices: Callable[[EpochRecipe], tuple[IntArray, ...]] = checked(
+        _in_record, function, "of an EpochRecipe that returns each rank's indices"
+    )
+    always_shuffles: bool | None = checked(_in_record, optional, truth, default=None)
+    without_effect: Mapping[str, str] = checked(_reasons, default=ReadOnly())
+
+    def check(self, name: str, recipe: EpochRecipe) -> None:
+        """Raise ValueError if a recipe for the sampler of this name changes a setting that the sampler does not have.
+
+        `shuffle` may always be what the sampler does.
+        """
+        for setting, reason in self.without_effect.items():
+            value = getattr(recipe, setting)
+            default = OPTIONAL_SETTINGS[setting]
+            agrees = setting == "shuffle" and value == self.always_shuffles
+            if value != default and not agrees:
+                raise ValueError(f"{setting} must be {default} for {name}, got {value}: {reason}")
+        if self.always_shuffles and not recipe.shuffle:
+            raise ValueError(f"{name} always shuffles: shuffle must be True, got False")
 
 
 def _interleaved(order: IntArray, num_replicas: int) -> tuple[IntArray, ...]:
-    """Rank r reads every `num_replicas`-th item of the order, from item r on."""
+    """Rank r reads every `num_replicas`-th item of the order, beginning with item r."""
     return tuple(order[rank::num_replicas] for rank in range(num_replicas))
 
 
@@ -62,12 +98,12 @@ def _slices(order: IntArray, num_replicas: int) -> tuple[IntArray, ...]:
 
 
 def _unshuffled(recipe: EpochRecipe) -> IntArray:
-    """The dataset in its order, and again from its start where there are more reads than samples."""
+    """Return the dataset in its order, and again from its start if there are more reads than samples."""
     return np.arange(recipe.reads) % max(recipe.size, 1)
 
 
 def _torch(recipe: EpochRecipe) -> tuple[IntArray, ...]:
-    """What `torch.utils.data.DistributedSampler` hands out (torch/utils/data/distributed.py)."""
+    """Return the indices of `torch.utils.data.DistributedSampler` (torch/utils/data/distributed.py)."""
     if not recipe.shuffle:
         return _interleaved(_unshuffled(recipe), recipe.num_replicas)
     seed = whole("seed + epoch", recipe.seed + recipe.epoch, *SEEDS)
@@ -75,13 +111,13 @@ def _torch(recipe: EpochRecipe) -> tuple[IntArray, ...]:
 
 
 def _libtorch_random(recipe: EpochRecipe) -> tuple[IntArray, ...]:
-    """What libtorch's `DistributedRandomSampler` hands out (torch/csrc/api/src/data/samplers/distributed.cpp)."""
+    """Return the indices of libtorch's `DistributedRandomSampler` (csrc/api/src/data/samplers/distributed.cpp)."""
     epoch = whole("epoch", recipe.epoch, 0)
     return _slices(libtorch_random_order(recipe.size, recipe.reads, epoch), recipe.num_replicas)
 
 
 def _libtorch_sequential(recipe: EpochRecipe) -> tuple[IntArray, ...]:
-    """What libtorch's `DistributedSequentialSampler` hands out (torch/csrc/api/src/data/samplers/distributed.cpp)."""
+    """Return the indices of libtorch's `DistributedSequentialSampler` (the same file)."""
     whole("epoch", recipe.epoch, 0)
     return _slices(_unshuffled(recipe), recipe.num_replicas)
 

@@ -1,8 +1,8 @@
-"""The samplers of libtorch's C++ data API, the same order to the bit where libtorch is built with libstdc++.
+"""The samplers of libtorch's C++ data API, with the same order to the bit if libtorch is built with libstdc++.
 
-Source: torch/csrc/api/src/data/samplers/distributed.cpp. How they differ from Python's DistributedSampler:
-the shuffle is seeded by the epoch alone (there is no seed), indices are padded or cut before they are shuffled, and
-a rank takes a contiguous slice of the order instead of every N-th item.
+Source: torch/csrc/api/src/data/samplers/distributed.cpp. They differ from Python's DistributedSampler: the shuffle is
+seeded by the epoch alone (there is no seed), indices are padded or cut before they are shuffled, and a rank reads a
+contiguous slice of the order instead of every N-th item.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 from ..common.checks import of_type, truth, whole
 from .permutation import IntArray, libstdcxx_shuffle, share
 
-_SIZE_T = 2**64 - 1
+_MOST_EPOCH = 2**64 - 1  # the largest size_t of C++
 
 
 class _Slice:
-    """What both samplers share: this rank's slice [begin, end) of the epoch, and how far it has been read."""
+    """The common part of both samplers: this rank's slice [begin, end) of the epoch, and how far it has been read."""
 
-    _needed: tuple[str, ...] = ("sample_index",)  # of a state
+    _needed: tuple[str, ...] = ("sample_index",)  # the entries that a state must have
 
     def __init__(self, size: int, num_replicas: int = 1, rank: int = 0, allow_duplicates: bool = True) -> None:
         self.size = whole("size", size, 0)
@@ -31,11 +31,11 @@ class _Slice:
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch. As in C++ it counts from the next `reset` on, and the shuffle takes it modulo 2**32."""
-        self.epoch = whole("epoch", epoch, 0, _SIZE_T)
+        """Set the epoch. As in C++, it has no effect before the next `reset`, and the shuffle uses it modulo 2**32."""
+        self.epoch = whole("epoch", epoch, 0, _MOST_EPOCH)
 
     def index(self) -> int:
-        """Return the position in the epoch's order, over all ranks, of the next index to be read."""
+        """Return the position of the next index to read in the epoch's order, which is that of all ranks."""
         return self._sample_index
 
     def __len__(self) -> int:
@@ -47,56 +47,71 @@ class _Slice:
         if new_size is not None:
             self.size = whole("new_size", new_size, 0)
         count = share(self.size, self.num_replicas, drop_last=not self.allow_duplicates)
-        self._begin, self._end = self.rank * count, (self.rank + 1) * count
+        self._begin = self.rank * count
+        self._end = self._begin + count
         self._sample_index = self._begin
 
     def next(self, batch_size: int) -> list[int] | None:
-        """Return the next `batch_size` indices, fewer at the end, and None when this rank's slice is used up."""
+        """Return the next `batch_size` indices, fewer at the end, and None after the end of this rank's slice."""
         start = self._sample_index
         self._sample_index = min(start + whole("batch_size", batch_size, 1), self._end)
-        return self._read(start, self._sample_index) if start < self._end else None
+        if start == self._end:
+            return None
+        return self._read(start, self._sample_index)
 
     def _read(self, start: int, stop: int) -> list[int]:
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` needs; C++ keeps only sample_index and, where it shuffles, epoch of it."""
-        names = ("size", "num_replicas", "rank", "allow_duplicates")
-        return {"sample_index": self._sample_index} | {name: getattr(self, name) for name in names}
+        """Return the state for `load_state_dict`. C++ stores only sample_index and, if it shuffles, epoch."""
+        return {
+            "sample_index": self._sample_index,
+            "size": self.size,
+            "num_replicas": self.num_replicas,
+            "rank": self.rank,
+            "allow_duplicates": self.allow_duplicates,
+        }
 
     def load_state_dict(self, state: dict[str, Any], strict: bool = False) -> None:
-        """Go to the state's epoch and position. Raises ValueError for a state that is damaged or does not fit."""
-        missing = [name for name in self._needed if name not in of_type("state", state, dict)]
+        """Go to the state's epoch and position. Raises ValueError for a state that is damaged or does not fit.
+
+        With `strict`, the state must be of a sampler that was made with the same arguments.
+        """
+        of_type("state", state, dict)
+        missing = [name for name in self._needed if name not in state]
         if missing:
             raise ValueError(f"the sampler's state lacks {', '.join(missing)}")
-        place = whole("sample_index", state["sample_index"], self._begin, self._end)
-        differing = [
-            f"{name} {state.get(name)!r}, not {mine!r}"
-            for name, mine in self.state_dict().items()
-            if name not in ("sample_index", "epoch") and state.get(name) != mine
-        ]
-        if truth("strict", strict) and differing:
-            raise ValueError(f"the state was taken from another sampler, with {'; '.join(differing)}")
+        sample_index = whole("sample_index", state["sample_index"], self._begin, self._end)
+        if truth("strict", strict):
+            self._check_same_arguments(state)
         if "epoch" in self._needed:
             self.set_epoch(state["epoch"])
         self.reset()
-        self._sample_index = place
+        self._sample_index = sample_index
+
+    def _check_same_arguments(self, state: dict[str, Any]) -> None:
+        differences = []
+        for name, own_value in self.state_dict().items():
+            if name not in ("sample_index", "epoch") and state.get(name) != own_value:
+                differences.append(f"{name} {state.get(name)!r}, not {own_value!r}")
+        if differences:
+            raise ValueError(f"the state was taken from another sampler, with {'; '.join(differences)}")
 
 
 class DistributedRandomSampler(_Slice):
     """libtorch's `DistributedRandomSampler`: shuffled, each rank a contiguous slice of the shuffled order.
 
-    Its quirks, reproduced unless said otherwise:
+    It reproduces these peculiarities of libtorch, except for the last one:
 
     - Padding is ``i - size`` for each place i ≥ size, so with ``num_replicas * ceil(size / num_replicas) > 2 * size``
-      indices ≥ size come out (size 3 over 8 replicas gives 3 and 4). The padded samples are always the first ones.
+      it returns indices ≥ size (size 3 over 8 replicas gives 3 and 4). The padded samples are always the first ones.
     - With ``allow_duplicates=False`` the last ``size % num_replicas`` samples are never read, in any epoch.
       `shuffle_first` avoids both: it shuffles the samples, then pads by starting over, or cuts.
-    - There is no seed: every job shuffles epoch 0 alike.
-    - `set_epoch` waits for `reset`; `load_state_dict` does not compare the sampler with the one that was saved
-      (``strict=True`` does).
-    - libtorch itself checks neither rank nor replicas (0 replicas crash), and lets a batch of 0 spin for ever; here
-      they raise ValueError.
+    - There is no seed, so every job shuffles epoch 0 in the same way.
+    - `set_epoch` has no effect before `reset`. `load_state_dict` does not compare the sampler with the one that was
+      saved, unless ``strict=True``.
+    - libtorch itself checks neither rank nor replicas (0 replicas crash), and never ends with a batch size of 0; here
+      these raise ValueError.
 
     >>> sampler = DistributedRandomSampler(10, num_replicas=4, rank=1)
     >>> sampler.next(2), sampler.next(2), sampler.next(2)
@@ -131,10 +146,10 @@ class DistributedRandomSampler(_Slice):
 
 
 class DistributedSequentialSampler(_Slice):
-    """libtorch's `DistributedSequentialSampler`: unshuffled, each rank a contiguous slice, padding wraps round.
+    """libtorch's `DistributedSequentialSampler`: unshuffled, each rank a contiguous slice, padded from the start.
 
-    Its quirk: with ``allow_duplicates=False`` the last ``size % num_replicas`` samples are never read; with True
-    nothing is lost. The epoch changes nothing.
+    As in libtorch, with ``allow_duplicates=False`` the last ``size % num_replicas`` samples are never read. With True
+    nothing is lost. The epoch has no effect.
 
     >>> sampler = DistributedSequentialSampler(10, num_replicas=4, rank=3)
     >>> sampler.next(2), sampler.next(2), sampler.next(2)
@@ -146,11 +161,13 @@ class DistributedSequentialSampler(_Slice):
 
 
 def libtorch_random_order(size: int, total: int, epoch: int, shuffle_first: bool = False) -> IntArray:
-    """Return the shuffled order of all ranks, `total` long, that the random sampler cuts its slices from."""
+    """Return the shuffled order of all ranks, of length `total`, from which the random sampler cuts its slices."""
     if shuffle_first:
         order = np.arange(size)
         libstdcxx_shuffle(order, epoch)
-        return np.resize(order, total) if size else order
+        if size:
+            order = np.resize(order, total)
+        return order
     order = np.arange(total)
     order[size:] -= size
     libstdcxx_shuffle(order, epoch)

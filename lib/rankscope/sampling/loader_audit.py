@@ -1,10 +1,11 @@
-"""`audit_loader`: how a DataLoader cuts an epoch into batches, and which random numbers its workers draw."""
+"""`audit_loader`: the batches that a DataLoader makes of an epoch, and the random numbers that its workers draw."""
 
 from __future__ import annotations
 
 import random
 import warnings
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -14,62 +15,67 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from ..common.checks import count_of, of_type
 from .audit import Finding, Findings
 
-_EPOCHS = 2
+_NUM_EPOCHS = 2  # enough to show numbers that are the same in every epoch
 _GENERATORS = ("NumPy", "random", "torch")
+_Numbers = tuple[float, float, float]  # drawn from each of _GENERATORS
 
 
 @attrs.frozen(eq=False)
 class LoaderAudit(Findings):
-    """What `audit_loader` found; ``str()`` is the report, `check` raises.
+    """The result of `audit_loader`; ``str()`` is the report, `check` raises.
 
-    `batch_sizes` are the samples of each batch of an epoch, `num_samples` those that the dataset has. `draws` holds the
-    first number that a worker draws in an epoch from NumPy, random and torch, by (epoch, worker).
+    `batch_sizes` are the numbers of samples in each batch of an epoch, `num_samples` is that of the dataset. `draws`
+    contains the first numbers that a worker draws in an epoch from NumPy, random and torch, by (epoch, worker).
     """
 
     KINDS = ("nothing_read", "short_last_batch", "read_by_each_worker", "same_random", "repeated_random")
     batch_sizes: tuple[int, ...]
     num_samples: int
     num_workers: int
-    draws: dict[tuple[int, int], tuple[float, float, float]]
+    draws: dict[tuple[int, int], _Numbers]
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Everything that changes what a model learns without an error."""
-        sizes, found = self.batch_sizes, []
+        """Everything that changes, without an error, how a model is trained."""
+        return (*self._findings_of_batches(), *self._findings_of_numbers())
+
+    def _findings_of_batches(self) -> Iterator[Finding]:
+        sizes = self.batch_sizes
         if not sizes:
-            found.append(
-                Finding("nothing_read", f"the loader gives no batch of {count_of(self.num_samples, 'sample')}")
-            )
+            samples = count_of(self.num_samples, "sample")
+            yield Finding("nothing_read", f"the loader gives no batch of {samples}")
         elif sizes[-1] < max(sizes):
             counts = f"the last of {len(sizes)} batches has {count_of(sizes[-1], 'sample')}, others {max(sizes)}"
-            more = f"a mean over batches counts each {max(sizes) / sizes[-1]:.3g} times"
-            found.append(Finding("short_last_batch", f"{counts}: {more}"))
-        if self.num_samples and sum(sizes) > self.num_samples and sum(sizes) % self.num_samples == 0:
-            reads = f"{count_of(self.num_workers, 'worker')} give {sum(sizes)} samples of {self.num_samples}"
-            found.append(Finding("read_by_each_worker", f"{reads}: each reads all of them; ask get_worker_info()"))
+            effect = f"a mean over batches counts each {max(sizes) / sizes[-1]:.3g} times"
+            yield Finding("short_last_batch", f"{counts}: {effect}")
+        num_reads = sum(sizes)
+        if self.num_samples and num_reads > self.num_samples and num_reads % self.num_samples == 0:
+            reads = f"{count_of(self.num_workers, 'worker')} give {num_reads} samples of {self.num_samples}"
+            yield Finding("read_by_each_worker", f"{reads}: each reads all of them; ask get_worker_info()")
+
+    def _findings_of_numbers(self) -> Iterator[Finding]:
         for place, name in enumerate(_GENERATORS):
-            drawn = {key: numbers[place] for key, numbers in self.draws.items()}
-            first = [number for (epoch, _), number in drawn.items() if not epoch]
-            if len(set(first)) < len(first):
-                found.append(Finding("same_random", f"workers draw the same numbers from {name}: see worker_init_fn"))
-            if any(drawn.get((0, worker)) == drawn[epoch, worker] for epoch, worker in drawn if epoch):
-                says = f"a worker draws the same numbers from {name} in every epoch: see worker_init_fn"
-                found.append(Finding("repeated_random", says))
-        return tuple(found)
+            drawn = {epoch_and_worker: numbers[place] for epoch_and_worker, numbers in self.draws.items()}
+            in_first_epoch = [number for (epoch, _), number in drawn.items() if epoch == 0]
+            if len(set(in_first_epoch)) < len(in_first_epoch):
+                yield Finding("same_random", f"workers draw the same numbers from {name}: see worker_init_fn")
+            if any(drawn.get((0, worker)) == drawn[epoch, worker] for epoch, worker in drawn if epoch > 0):
+                problem = f"a worker draws the same numbers from {name} in every epoch"
+                yield Finding("repeated_random", f"{problem}: see worker_init_fn")
 
     def __str__(self) -> str:
         count = len(self.batch_sizes)
-        batches = f"{count} batch{'es' if count != 1 else ''}"
+        batches = "1 batch" if count == 1 else f"{count} batches"
         return self.report(f"{batches}, {sum(self.batch_sizes)} samples", "nothing found")
 
 
 def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
-    """Audit two epochs of a DataLoader: its batches, and what its workers draw from NumPy, random and torch.
+    """Audit two epochs of a DataLoader: its batches, and the numbers its workers draw from NumPy, random and torch.
 
-    A map-style dataset is not read: its indices take its place, with the loader's own sampler, workers and
-    worker_init_fn. An iterable one is read. Raises ValueError for anything but a DataLoader.
+    A map-style dataset is not read: the loader's own sampler, workers and worker_init_fn run on its indices instead.
+    An iterable dataset is read. Raises ValueError for anything but a DataLoader.
 
-    Since 1.9 torch seeds NumPy in each worker, too, anew in each epoch; a worker_init_fn can undo that:
+    Since version 1.9, torch also seeds NumPy in each worker, anew in each epoch; a worker_init_fn can undo that:
 
     >>> def same_seed(worker):
     ...     np.random.seed(0)
@@ -81,45 +87,68 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
       repeated random: a worker draws the same numbers from NumPy in every epoch: see worker_init_fn
     """
     of_type("loader", loader, DataLoader)
-    iterable = isinstance(loader.dataset, IterableDataset)
-    dataset: Any = loader.dataset if iterable else range(len(loader.dataset))  # type: ignore[arg-type]
-    options: dict[str, Any] = {"batch_sampler": loader.batch_sampler}
-    if iterable:
-        options = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    elif loader.batch_sampler is None:
-        options = {"batch_size": None, "sampler": loader.sampler}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of more workers than cores
-        probe: DataLoader[Any] = DataLoader(
-            dataset,
-            **options,
-            num_workers=loader.num_workers,
-            collate_fn=_Draw(loader.batch_size is None and loader.batch_sampler is None),
-            worker_init_fn=loader.worker_init_fn,
-            generator=loader.generator,
-            multiprocessing_context=loader.multiprocessing_context,
-            persistent_workers=loader.persistent_workers,
-            prefetch_factor=loader.prefetch_factor,
-        )
-        epochs = [list(probe) for _ in range(_EPOCHS if loader.num_workers else 1)]
-    draws: dict[tuple[int, int], tuple[float, float, float]] = {}
-    for number, batches in enumerate(epochs):
-        for worker, _, numbers in batches:
-            if worker is not None:
-                draws.setdefault((number, worker), numbers)
-    samples: Any = loader.dataset
-    num_samples = sum(1 for _ in samples) if iterable else len(dataset)
-    return LoaderAudit(tuple(size for _, size, _ in epochs[0]), num_samples, loader.num_workers, draws)
+        warnings.simplefilter("ignore")  # about more workers than cores
+        probe = _probe(loader)
+        num_epochs = _NUM_EPOCHS if loader.num_workers else 1
+        epochs: list[list[_ProbedBatch]] = [list(probe) for _ in range(num_epochs)]
+    draws: dict[tuple[int, int], _Numbers] = {}
+    for epoch, batches in enumerate(epochs):
+        for batch in batches:
+            if batch.worker is not None:
+                draws.setdefault((epoch, batch.worker), batch.numbers)
+    dataset: Any = loader.dataset
+    num_samples = sum(1 for _ in dataset) if isinstance(dataset, IterableDataset) else len(dataset)
+    return LoaderAudit(
+        batch_sizes=tuple(batch.size for batch in epochs[0]),
+        num_samples=num_samples,
+        num_workers=loader.num_workers,
+        draws=draws,
+    )
+
+
+class _ProbedBatch(NamedTuple):
+    """What the probe returns in the place of a batch; `worker` is None in the training process."""
+
+    worker: int | None
+    size: int
+    numbers: _Numbers
+
+
+def _probe(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Return a loader like this one that yields a `_ProbedBatch` for each batch."""
+    dataset: Any = loader.dataset
+    options: dict[str, Any]
+    if isinstance(dataset, IterableDataset):
+        options = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    else:
+        dataset = range(len(dataset))
+        options = {"batch_sampler": loader.batch_sampler}
+        if loader.batch_sampler is None:
+            options = {"batch_size": None, "sampler": loader.sampler}
+    return DataLoader(
+        dataset,
+        **options,
+        num_workers=loader.num_workers,
+        collate_fn=_Draw(loader.batch_size is None and loader.batch_sampler is None),
+        worker_init_fn=loader.worker_init_fn,
+        generator=loader.generator,
+        multiprocessing_context=loader.multiprocessing_context,
+        persistent_workers=loader.persistent_workers,
+        prefetch_factor=loader.prefetch_factor,
+    )
 
 
 class _Draw:
-    """A collate_fn that says which worker it is in, how many samples came, and what it draws there."""
+    """A collate_fn that returns which worker it runs in, the size of the batch, and the numbers it draws there."""
 
-    def __init__(self, single: bool) -> None:
-        self.single = single
+    def __init__(self, is_single: bool) -> None:
+        self.is_single = is_single  # whether it is called with one sample instead of a list
 
-    def __call__(self, samples: Any) -> tuple[int | None, int, tuple[float, float, float]]:
-        worker, size = get_worker_info(), 1 if self.single else len(samples)
-        if worker is None:  # the numbers of this process belong to others
-            return None, size, (0.0, 0.0, 0.0)
-        return worker.id, size, (float(np.random.random()), random.random(), float(torch.rand(1)))
+    def __call__(self, samples: Any) -> _ProbedBatch:
+        size = 1 if self.is_single else len(samples)
+        worker = get_worker_info()
+        if worker is None:  # do not touch the generators of this process
+            return _ProbedBatch(None, size, (0.0, 0.0, 0.0))
+        numbers = (float(np.random.random()), random.random(), float(torch.rand(1)))
+        return _ProbedBatch(worker.id, size, numbers)

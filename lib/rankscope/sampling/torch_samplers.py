@@ -1,4 +1,4 @@
-"""torch's DistributedSampler, the same order to the bit, streamed instead of listed."""
+"""torch's DistributedSampler, with the same order to the bit, streamed instead of listed."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from torch.utils.data import DistributedSampler as TorchDistributedSampler
 from ..common.checks import of_type, whole
 from .permutation import SEEDS, share, torch_order_blocks
 
-_VERSION = 1  # of the state, and of the order it is a place in
+_VERSION = 1  # of the state, and of the order that it refers to
 
 
 class DistributedSampler(TorchDistributedSampler[int]):
-    """A drop-in for `torch.utils.data.DistributedSampler`: same arguments, same order, same errors.
+    """A drop-in replacement for `torch.utils.data.DistributedSampler`: same arguments, same order, same errors.
 
-    It is one (`isinstance` holds, so trainers that look for torch's find it), but an epoch is streamed: unshuffled
-    in O(1) memory, shuffled in one array of 4 bytes a sample (8 from 2**31 samples), and the first index comes
-    before the epoch has been shuffled. torch's makes Python lists of the whole dataset in every rank.
+    It is a subclass, so trainers that check with `isinstance` accept it, but it streams an epoch. Unshuffled, an epoch
+    needs O(1) memory; shuffled, one array of 4 bytes per sample (8 at 2**31 samples and above). The first index is
+    available before the whole epoch has been shuffled. torch's sampler makes Python lists of the whole dataset in every
+    rank.
 
-    `dataset` is a dataset with a length, or the length itself. What torch lets through is refused with a
-    ValueError: whole numbers that are not (a rank of 1.5 or True), a seed that the generator cannot take, and a
-    dataset whose length changed since the sampler was made (torch then repeats, loses or invents samples).
+    `dataset` is a dataset with a length, or the length itself. Some inputs that torch accepts raise ValueError: numbers
+    that are not whole (a rank of 1.5 or True), a seed outside the generator's range, and a dataset whose length has
+    changed since the sampler was made (torch then repeats, loses or invents samples).
 
-    As in torch: the order depends on ``seed + epoch`` alone, so (seed 0, epoch 1) and (seed 1, epoch 0) agree, and
-    without `set_epoch` every epoch reads in the same order; padding repeats the first samples of the order; with
-    `drop_last` and fewer samples than ranks there is nothing to read, silently (`audit` says so).
+    As in torch, the order depends on ``seed + epoch`` alone, so (seed 0, epoch 1) and (seed 1, epoch 0) agree, and
+    without `set_epoch` every epoch reads in the same order. Padding repeats the first samples of the order. With
+    `drop_last` and fewer samples than ranks, no rank reads anything, without an error (`audit` reports it).
 
-    Beyond torch: `state_after` and `resume` take an epoch up again where it was left, on any number of ranks.
+    In addition, `state_after` and `resume` continue an epoch where it was stopped, on any number of ranks.
 
     Source: torch/utils/data/distributed.py.
 
@@ -57,8 +58,8 @@ class DistributedSampler(TorchDistributedSampler[int]):
             rank = whole("rank", rank)
         seed = whole("seed", seed, *SEEDS)
         has_length = isinstance(dataset, Sized) and getattr(dataset, "ndim", None) != 0
-        items: Sized = dataset if has_length else _range(dataset)  # type: ignore[assignment]
-        super().__init__(items, num_replicas, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
+        items: Any = dataset if has_length else _range(dataset)
+        super().__init__(items, num_replicas, rank, shuffle, seed, drop_last)
         self._size = len(items)
         self._start_at(0)
 
@@ -76,9 +77,9 @@ class DistributedSampler(TorchDistributedSampler[int]):
         return _Order.of(self._shuffled(seed, self._consumed, self._stop))
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that the next iteration shuffles for. Raises ValueError where it is not a whole number.
+        """Set the epoch that the next iteration shuffles for. Raises ValueError if it is not a whole number.
 
-        The epoch that `resume` has set stays resumed until it has been read; any other is read from its beginning.
+        The epoch that `resume` has set stays resumed until it has been read. Any other is read from its beginning.
         """
         epoch = whole("epoch", epoch)
         if epoch != self.epoch:
@@ -86,23 +87,23 @@ class DistributedSampler(TorchDistributedSampler[int]):
         self.epoch = epoch
 
     def state_after(self, trained: int) -> dict[str, Any]:
-        """Return where the epoch stands once each rank has TRAINED on `trained` samples since it began or was resumed.
+        """Return the state of the epoch after each rank has TRAINED on `trained` samples since its start or `resume`.
 
-        Count what was trained, not what the loader has fetched ahead. All ranks must be at the same step: then what
-        they have read together is the beginning of the order, whatever their number, and the state is the same on
-        every rank. Raises ValueError for more than the epoch has left.
+        Count the samples that were trained on, not those that the loader has fetched ahead. All ranks must be at the
+        same step: the samples they have read together are then the beginning of the order, for any number of ranks, and
+        the state is the same on every rank. Raises ValueError if the epoch has fewer samples left.
         """
         trained = whole("trained", trained, 0, self.num_samples)
         consumed = min(self._consumed + trained * self.num_replicas, self._size)
         return {"version": _VERSION, "epoch": self.epoch, "consumed": consumed} | self._recipe()
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on with the rest of the state's epoch, dealt out among this sampler's ranks, as many as before or not.
+        """Continue the state's epoch: deal out its remaining samples among this sampler's ranks, of any number.
 
-        Once: the first iteration from which an index is taken reads the rest, the one after it a whole epoch again;
-        `len` and `state_after` speak of the rest until then.
-        Nothing is lost and nothing read twice but the padding at the very end. Raises ValueError for a state of
-        another version, or of a sampler with another dataset length, seed or shuffle.
+        The first iteration from which an index is taken reads the remaining samples, and the next one reads a whole
+        epoch again; `len` and `state_after` are about the remaining samples until then. No sample is lost, and none is
+        read twice except for the padding at the very end. Raises ValueError for a state of another version, or of a
+        sampler with another dataset length, seed or shuffle.
 
         >>> before = [DistributedSampler(10, 3, rank, shuffle=False) for rank in range(3)]  # stopped after one step
         >>> after = [DistributedSampler(10, 2, rank, shuffle=False) for rank in range(2)]
@@ -111,13 +112,17 @@ class DistributedSampler(TorchDistributedSampler[int]):
         >>> [list(sampler) for sampler in after]
         [[3, 5, 7, 9], [4, 6, 8, 0]]
         """
+        of_type("state", state, dict)
         expected = {"version": _VERSION} | self._recipe()
-        missing = (expected.keys() | {"epoch", "consumed"}) - of_type("state", state, dict).keys()
+        missing = (expected.keys() | {"epoch", "consumed"}) - state.keys()
         if missing:
             raise ValueError(f"the sampler's state lacks {', '.join(sorted(missing))}")
-        differing = [f"{name} {state[name]!r}, not {mine!r}" for name, mine in expected.items() if state[name] != mine]
-        if differing:
-            raise ValueError(f"the state is of another sampler: {'; '.join(differing)}")
+        differences = []
+        for name, own_value in expected.items():
+            if state[name] != own_value:
+                differences.append(f"{name} {state[name]!r}, not {own_value!r}")
+        if differences:
+            raise ValueError(f"the state is of another sampler: {'; '.join(differences)}")
         consumed = whole("consumed", state["consumed"], 0, self._size)
         self.epoch = whole("epoch", state["epoch"])
         self._start_at(consumed)
@@ -126,7 +131,7 @@ class DistributedSampler(TorchDistributedSampler[int]):
         return {"size": self._size, "seed": self.seed, "shuffle": bool(self.shuffle)}
 
     def _start_at(self, consumed: int) -> None:
-        """Deal out what is left of the epoch after `consumed` samples: places `consumed` … `_stop` - 1 of the order."""
+        """Deal out the samples after the first `consumed` ones: places `consumed` … `_stop` - 1 of the order."""
         self._consumed = consumed
         self.num_samples = share(self._size - consumed, self.num_replicas, self.drop_last)
         self.total_size = self.num_samples * self.num_replicas
@@ -143,25 +148,27 @@ class DistributedSampler(TorchDistributedSampler[int]):
     def _shuffled(self, seed: int, consumed: int, stop: int) -> Iterator[list[int]]:
         """Yield this rank's indices in lists: its share of each block of the order, then its share of the padding.
 
-        What `set_epoch` and `resume` change is passed in: an iterator goes on as it began. Here it begins, at its first
-        index: DataLoader asks for iterators that it never uses.
+        `set_epoch` and `resume` change the arguments, so an iterator that has begun is not affected by them. It begins
+        with its first index, because DataLoader asks for iterators that it never uses.
         """
         self._resume_used |= 0 < consumed == self._consumed
-        padding = max(stop - self._size, 0)
-        mine, ranks = consumed + self.rank, self.num_replicas
-        head: list[int] = []
+        num_ranks = self.num_replicas
+        first_place = consumed + self.rank  # this rank reads every num_ranks-th place of the order, beginning here
+        num_padding = max(stop - self._size, 0)
+        head: list[int] = []  # the beginning of the order, which the padding repeats
         first = 0
         for block in torch_order_blocks(self._size, seed, min(self._size, stop)):
             start = max(first, consumed)
-            yield block[start - first + (mine - start) % ranks :: ranks].tolist()
-            head += block[: max(min(padding, self._size) - first, 0)].tolist()
+            skipped = (first_place - start) % num_ranks
+            yield block[start - first + skipped :: num_ranks].tolist()
+            head += block[: max(min(num_padding, self._size) - first, 0)].tolist()
             first += block.size
-        start = self._size + (mine - self._size) % ranks
-        yield [head[place % self._size] for place in range(start, stop, ranks)]
+        start = self._size + (first_place - self._size) % num_ranks
+        yield [head[place % self._size] for place in range(start, stop, num_ranks)]
 
 
 class _Order(chain[int]):
-    """Indices out of one piece after the other, at chain's own speed; unlike it they can be pickled and copied."""
+    """The indices in one piece after the other, at the speed of `chain`; unlike a `chain`, it can be pickled."""
 
     _pieces: _Pieces
 
@@ -173,25 +180,26 @@ class _Order(chain[int]):
         return order  # type: ignore[no-any-return]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What is left of the epoch: what has not been shuffled yet is, and is held as lists, as torch holds it all."""
-        self._pieces.rest = iter(left := list(self._pieces.rest))
-        return _Order.of, ([copy(self._pieces.piece), *left],)
+        """Return the rest of the epoch, shuffled and in lists: as much memory as torch needs for all of it."""
+        remaining = list(self._pieces.remaining)
+        self._pieces.remaining = iter(remaining)
+        return _Order.of, ([copy(self._pieces.piece), *remaining],)
 
 
 class _Pieces(Iterator[Iterator[int]]):
-    """Iterators over the pieces; `piece` is the one handed out last."""
+    """An iterator over each of the pieces; `piece` is the last one that was returned."""
 
     def __init__(self, pieces: Iterable[Iterable[int]]) -> None:
-        self.rest = iter(pieces)
+        self.remaining = iter(pieces)
         self.piece: Iterator[int] = iter(())
 
     def __next__(self) -> Iterator[int]:
-        self.piece = iter(next(self.rest))
+        self.piece = iter(next(self.remaining))
         return self.piece
 
 
 def _range(length: Any) -> range:
-    """A stand-in for a dataset of that many samples."""
+    """Return a substitute for a dataset of this many samples."""
     if isinstance(length, Number) or hasattr(length, "__index__"):
         return range(whole("dataset length", length, 0, 2**63 - 1))
     raise TypeError(f"the dataset has no length: pass a map-style dataset or its length, got {type(length).__name__}")

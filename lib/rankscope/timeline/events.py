@@ -1,4 +1,4 @@
-"""`TraceFile`: the events of a Chrome trace, decoded in pieces, so that a file of gigabytes takes the memory of one."""
+"""`TraceFile`: the events of a Chrome trace, decoded in pieces, so that a file of gigabytes needs little memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import Any, BinaryIO, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,36 +19,48 @@ from ..common.storage import StorageError, check_num_values, most_unpacked_bytes
 Entry = TypeVar("Entry")
 
 _PIECE_BYTES = 4 << 20  # of text, decoded at once
-_MOST_EVENT_BYTES = 1 << 24  # so much text must hold the end of an event
-_FREE_EVENTS, _LEAST_EVENT_BYTES = 1 << 20, 32  # beyond so many, events must have so much text: the shortest have 50
-_MOST_FIELD_VALUES = 1 << 22  # of what stands before and after the events
-_MOST_CUTS, _MOST_BRACES = 8, 1000  # places that are tried, or looked at, before more is read
+_MOST_EVENT_BYTES = 1 << 24  # of text without the end of an event
+_FREE_EVENTS = 1 << 20  # events that any trace may have
+_LEAST_EVENT_BYTES = 32  # of text, on average, that events beyond these must have; the shortest have 50
+_MOST_FIELD_VALUES = 1 << 22  # of the fields before and after the events
+_MOST_CUTS = 8  # places that are tried as the end of an event before more text is read
+_MOST_BRACES = 1000  # opening braces that are looked at for such a place
+_MOST_GAP_BYTES = 64  # between two events; longer ones are not recognised as the end of an event
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
-_BETWEEN = re.compile(rb"\}\s*,\s*$")  # of what stands before an event: the end of the one before it
+_BETWEEN = re.compile(rb"\}\s*,\s*$")  # of the text before an event: the end of the event before it
 _BOM = b"\xef\xbb\xbf"
+_GZIP_MAGIC = b"\x1f\x8b"
 _OURS = b'{"displayTimeUnit": "ms", "otherData": {"format": "rankscope.timeline"'
+
+
+class _Text(NamedTuple):
+    """Text that has been read, but not been decoded yet."""
+
+    content: bytes
+    is_last: bool  # whether it ends at the end of the file
 
 
 class TraceFile(Generic[Entry]):
     """A trace on disk, gzipped or not, whose events are decoded as `entry`, a type for msgspec.
 
-    `fields` holds the other fields of the file's object, those after the events only once all pieces were taken.
+    `fields` contains the other fields of the file's object; those after the events only after all pieces were taken.
     """
 
     def __init__(self, path: str | os.PathLike[str], entry: Any, most_bytes: int) -> None:
-        self._path, self._most_bytes = path, most_bytes
+        self._path = path
+        self._most_bytes = most_bytes
         self._entries = list[entry]
         self._decoder = msgspec.json.Decoder(self._entries)
         self.fields: dict[str, Any] = {}
         self.num_bytes = 0  # of text that were read
 
     def pieces(self) -> Iterator[list[Entry]]:
-        """Yield the events, some thousands at a time, in their order.
+        """Yield the events in order, some thousands at a time.
 
-        A cut is right where what stands before it is a list once it is closed, whatever its strings hold. Raises
-        ValueError for what is no trace, for one that is cut short, for more than `most_bytes` of text, before memory is
-        taken for it, and for millions of events with hardly any text; OSError and EOFError for what cannot be read, and
-        RecursionError.
+        The text may be cut at a place if the text before it, once closed, is a list; the content of strings cannot
+        mislead this. Raises ValueError for a file that is not a trace or is cut short, for more than `most_bytes` of
+        text, before memory is taken for it, and for millions of events with hardly any text; OSError, EOFError and
+        RecursionError for a file that cannot be read.
         """
         with open_file(self._path, self._most_bytes) as raw, naming(self._path), _unpacked(raw) as file:
             if file is not raw:
@@ -56,62 +68,70 @@ class TraceFile(Generic[Entry]):
             num_events = 0
             for events in self._cut(file):
                 num_events += len(events)
-                most = _FREE_EVENTS + self.num_bytes // _LEAST_EVENT_BYTES
-                if num_events > most:
-                    raise ValueError(f"it has more than {most} events in {self.num_bytes} bytes")
+                most_events = _FREE_EVENTS + self.num_bytes // _LEAST_EVENT_BYTES
+                if num_events > most_events:
+                    raise ValueError(f"it has more than {most_events} events in {self.num_bytes} bytes")
                 yield events
 
     def _cut(self, file: BinaryIO) -> Iterator[list[Entry]]:
-        text, size = self._read(file, b"", _PIECE_BYTES).removeprefix(_BOM), _PIECE_BYTES
-        if not text.strip():
+        start = self._read(file, b"", _PIECE_BYTES).content.removeprefix(_BOM)
+        if not start.strip():
             raise ValueError("it is empty")
-        opening, at_end = self._opened(text), False
-        while opening is None and not at_end:  # what comes before the events is long
-            more = self._read(file, text, size)
-            at_end, text, size = len(more) == len(text), more, 2 * size
-            opening = self._opened(text)
-        head, text = (b"", text) if opening is None else (text[:opening], text[opening:])
+        text = _Text(start, is_last=False)
         size = _PIECE_BYTES
-        while opening is not None and not at_end:
-            for place in _cuts(text):
+        place = self._begin(text.content)
+        while place is None and not text.is_last:  # the fields before the events are long
+            text = self._read(file, text.content, size)
+            size *= 2
+            place = self._begin(text.content)
+        if place is None:  # there are no events, or there is no place to cut
+            yield self._rest_of_object(text.content)
+            return
+
+        is_list = text.content[:place].lstrip().startswith(b"[")
+        text = text._replace(content=text.content[place:])
+        size = _PIECE_BYTES
+        while not text.is_last:
+            for cut in _cuts(text.content):
                 try:
-                    events = self._events(b"[" + text[:place] + b"]")
+                    events = self._events(b"[" + text.content[:cut] + b"]")
                 except ValueError:
                     continue
                 yield events
-                text, size = text[place:].lstrip()[1:], _PIECE_BYTES
+                text = text._replace(content=text.content[cut:].lstrip().removeprefix(b","))
+                size = _PIECE_BYTES
                 break
-            more = self._read(file, text, size)
-            at_end, text, size = len(more) == len(text), more, 2 * size
-        if head.lstrip()[:1] == b"[":
-            yield self._events(b"[" + text)
+            text = self._read(file, text.content, size)
+            size *= 2
+        if is_list:
+            yield self._events(b"[" + text.content)
         else:
-            yield self._last(b'{"traceEvents":[' + text if opening is not None else text)
+            yield self._rest_of_object(b'{"traceEvents":[' + text.content)
 
-    def _opened(self, text: bytes) -> int | None:
-        """Where the list of events begins, None where it does not; keeps the fields before it."""
-        if text.lstrip()[:1] == b"[":
+    def _begin(self, text: bytes) -> int | None:
+        """Return where the list of events begins, or None if it does not; keep the fields before it."""
+        if text.lstrip().startswith(b"["):
             return text.index(b"[") + 1
-        for found in islice(_LIST.finditer(text), _MOST_CUTS):
-            head = text[: found.end()] + b"]}"
+        for match in islice(_LIST.finditer(text), _MOST_CUTS):
+            head = text[: match.end()] + b"]}"
             check_num_values(head, _MOST_FIELD_VALUES)
             try:
                 fields = _decoded(head, dict[str, Any])
-            except ValueError:  # within a string, or deeper
+            except ValueError:  # the match is within a string, or in an inner object
                 continue
             self.fields.update(fields)
-            return found.end()
+            return match.end()
         return None
 
-    def _last(self, text: bytes) -> list[Entry]:
-        """The events before the end of the file's object, and the fields after them."""
+    def _rest_of_object(self, text: bytes) -> list[Entry]:
+        """Return the events up to the end of the file's object, and keep the fields after them."""
         events: list[Entry]
         try:
-            found = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-            events = self._decoder.decode(found.pop("traceEvents"))
-            for one in found.values():
-                check_num_values(bytes(one), _MOST_FIELD_VALUES)
-            fields: Any = {name: msgspec.json.decode(one) for name, one in found.items()}
+            raw_fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+            events = self._decoder.decode(raw_fields.pop("traceEvents"))
+            for raw_field in raw_fields.values():
+                check_num_values(bytes(raw_field), _MOST_FIELD_VALUES)
+            fields: Any = {name: msgspec.json.decode(raw_field) for name, raw_field in raw_fields.items()}
         except (msgspec.DecodeError, KeyError):
             check_num_values(text, _MOST_FIELD_VALUES)
             fields = _loaded(text)
@@ -124,41 +144,46 @@ class TraceFile(Generic[Entry]):
     def _events(self, text: bytes) -> list[Entry]:
         return _decoded(text, self._entries)  # type: ignore[no-any-return]
 
-    def _read(self, file: BinaryIO, text: bytes, size: int) -> bytes:
+    def _read(self, file: BinaryIO, text: bytes, size: int) -> _Text:
+        """Return `text` and up to `size` bytes after it."""
         if len(text) > _MOST_EVENT_BYTES:
             raise ValueError(
                 f"it is damaged, or no trace: no event ends in {len(text)} bytes before byte {self.num_bytes}"
             )
         pieces = [text]
-        while size and (piece := file.read(min(size, _PIECE_BYTES))):
+        num_missing = size
+        while num_missing:
+            piece = file.read(min(num_missing, _PIECE_BYTES))
+            if not piece:
+                break
             pieces.append(piece)
-            size -= len(piece)
+            num_missing -= len(piece)
             self.num_bytes += len(piece)
             if self.num_bytes > self._most_bytes:
                 raise ValueError(f"it has more than {self._most_bytes} bytes unpacked")
-        return b"".join(pieces)
+        return _Text(b"".join(pieces), is_last=num_missing == size)
 
 
 @contextmanager
 def readable(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Let whatever a damaged trace raises be a StorageError; an OSError stays one."""
+    """Turn every error that a damaged trace raises into a StorageError; an OSError stays one."""
     try:
         yield
-    except (RecursionError, MemoryError) as error:
-        deep = isinstance(error, RecursionError)
-        problem = "nested too deeply" if deep else "there is not enough memory to read it"
-        raise StorageError(path, f"not a readable trace: {problem}") from error
+    except RecursionError as error:
+        raise StorageError(path, "not a readable trace: nested too deeply") from error
+    except MemoryError as error:
+        raise StorageError(path, "not a readable trace: there is not enough memory to read it") from error
     except Exception as error:  # a damaged file can fail in many ways
         if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
             raise
-        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
-        raise StorageError(path, f"not a readable trace: {kind}{error}") from error
+        problem = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        raise StorageError(path, f"not a readable trace: {problem}") from error
 
 
 def is_ours(path: str | os.PathLike[str]) -> bool:
-    """Whether `Timeline.to_chrome_trace` wrote this file, by how it begins.
+    """Whether `Timeline.to_chrome_trace` wrote this file, judged by its beginning.
 
-    Raises StorageError for what is not a file, and OSError for what cannot be read.
+    Raises StorageError if it is not a file, and OSError if it cannot be read.
     """
     damage = suppress(gzip.BadGzipFile, EOFError, zlib.error)
     with open_of_any_size(path) as raw, naming(path), _unpacked(raw) as file, damage:
@@ -167,39 +192,51 @@ def is_ours(path: str | os.PathLike[str]) -> bool:
 
 
 def _unpacked(raw: BinaryIO) -> BinaryIO:
-    packed = raw.read(2) == b"\x1f\x8b"
+    is_packed = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
     raw.seek(0)
-    return gzip.open(raw) if packed else raw  # type: ignore[return-value]
+    if is_packed:
+        return gzip.open(raw)  # type: ignore[return-value]
+    return raw
 
 
 def _cuts(text: bytes) -> Iterator[int]:
-    """Where events seem to end, the last first; what strings hold is not looked at."""
-    place, num_cuts = len(text), 0
+    """Yield where events seem to end, the last first; braces within strings count, too."""
+    brace = len(text)
+    num_cuts = 0
     for _ in range(_MOST_BRACES):
-        place = text.rfind(b"{", 0, place)
-        if place <= 0 or num_cuts == _MOST_CUTS:
+        brace = text.rfind(b"{", 0, brace)
+        if brace <= 0 or num_cuts == _MOST_CUTS:
             return
-        if found := _BETWEEN.search(text, max(0, place - 64), place):
+        end_of_event = _BETWEEN.search(text, max(0, brace - _MOST_GAP_BYTES), brace)
+        if end_of_event is not None:
             num_cuts += 1
-            yield found.start() + 1
+            yield end_of_event.start() + 1
 
 
 def _decoded(text: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError:  # Python's own reader also takes NaN, which some profilers write
+    except msgspec.DecodeError:  # Python's own reader accepts NaN, too, which some profilers write
         return msgspec.convert(_loaded(text), kind)
 
 
 def _loaded(text: bytes) -> Any:
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        if text.lstrip()[:1] not in (b"{", b"["):
+    except UnicodeDecodeError as error:
+        if not _looks_like_json(text):
             raise ValueError("it is not JSON") from error
-        if isinstance(error, UnicodeDecodeError):
-            cut, reason = error.reason == "unexpected end of data", error.reason
-        else:
-            cut = error.pos > len(error.doc.rstrip()) - 10 or error.msg.startswith("Unterminated")
-            reason = error.msg
-        raise ValueError(f"it ends in the middle ({reason})" if cut else f"it is damaged ({reason})") from error
+        if error.reason == "unexpected end of data":
+            raise ValueError(f"it ends in the middle ({error.reason})") from error
+        raise ValueError(f"it is damaged ({error.reason})") from error
+    except json.JSONDecodeError as error:
+        if not _looks_like_json(text):
+            raise ValueError("it is not JSON") from error
+        is_near_end = error.pos > len(error.doc.rstrip()) - 10
+        if is_near_end or error.msg.startswith("Unterminated"):
+            raise ValueError(f"it ends in the middle ({error.msg})") from error
+        raise ValueError(f"it is damaged ({error.msg})") from error
+
+
+def _looks_like_json(text: bytes) -> bool:
+    return text.lstrip()[:1] in (b"{", b"[")

@@ -1,4 +1,4 @@
-"""What `train` adds to the common tables; see `rankscope.common.extensions`."""
+"""The entries of `train` in the common tables; see `rankscope.common.extensions`."""
 
 from __future__ import annotations
 

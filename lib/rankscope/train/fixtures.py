@@ -29,13 +29,13 @@ def rankscope_step(_rankscope: None) -> Callable[..., StepAudit]:
         """Run the step on `num_replicas` ranks, which share the batch of inputs and targets.
 
         ``step(ddp, inputs, targets)`` is your own forward and backward, by default that of ``loss(outputs, targets)``.
-        `allow` takes kinds of `rankscope.train.gradients.audit_step`.
+        `allow` has kinds of findings of `rankscope.train.gradients.audit_step`.
         """
         from .gradients import Work, audit_step
 
         inputs, targets = batch
-        found = audit_step(Work(module, inputs, targets, loss), num_replicas, step)
-        fail_if_not_allowed(found, allow)
-        return found
+        audit = audit_step(Work(module, inputs, targets, loss), num_replicas, step)
+        fail_if_not_allowed(audit, allow)
+        return audit
 
     return audited

@@ -1,14 +1,16 @@
-"""What DistributedDataParallel does to gradients, shown on real ranks: equal training, and an audit of your own step.
+"""DistributedDataParallel's gradients on real ranks: training equal to one process, and an audit of your own step.
 
-Each function here starts ranks of its own, which end with it, and returns what they found next to what one process
-finds. The `check` of a result raises DemoError unless DDP did what it is known to do.
+Each function here starts its own ranks, which end with it, and compares their results with one process. The `check` of
+a result raises DemoError unless DDP behaved as known.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import chain
 from typing import Any, NamedTuple
 
 import attrs
@@ -34,32 +36,34 @@ LossFn = Callable[[Tensor, Tensor], Tensor]
 Step = Callable[[Any, Tensor, Tensor], object]  # from a module in DDP and a rank's part of the batch to its gradients
 Vector = NDArray[np.float64]  # all parameters, or their gradients, one after the other
 TIMEOUT_S = 60.0
-_ROUNDING = 64  # times the dtype's epsilon: sums in another order differ by a few
+_ROUNDING = 64  # times the dtype's epsilon, because sums in another order differ by a few epsilons
 _MOST_RANKS = 64
 
 
 class DemoError(RuntimeError):
-    """DDP did not do what it is known to do."""
+    """DDP did not behave as known."""
 
 
-# ---- what is trained, and what is compared
+# ---- the work of the ranks, and comparisons
 
 
 def _samples(name: str, value: Any) -> Tensor:
-    if not (of_type(name, value, Tensor).ndim and len(value)):
+    tensor: Tensor = of_type(name, value, Tensor)
+    if tensor.ndim == 0 or len(tensor) == 0:
         raise ValueError(f"{name} must have a row for each sample, and at least one, got {value!r}")
-    return value  # type: ignore[no-any-return]
+    return tensor
 
 
 def _trainable(name: str, value: Any) -> nn.Module:
-    if not any(parameter.requires_grad for parameter in of_type(name, value, nn.Module).parameters()):
+    module: nn.Module = of_type(name, value, nn.Module)
+    if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ValueError(f"{name} must have a parameter that gets a gradient, got {value!r}")
-    return value  # type: ignore[no-any-return]
+    return module
 
 
 @frozen(eq=False)
 class Work:
-    """What is trained: a module, a whole batch, and ``loss_fn(outputs, targets)``, as a rule a mean over the samples.
+    """A module, a whole batch, and ``loss_fn(outputs, targets)``, which is usually a mean over the samples.
 
     Raises ValueError for a module without gradients, and for inputs and targets of different lengths.
 
@@ -78,10 +82,11 @@ class Work:
             raise ValueError(f"targets must have the {len(self.inputs)} samples of the inputs, got {len(self.targets)}")
 
     def part(self, which: int, num_parts: int) -> Work:
-        """Return the same work with one of equal parts of the batch; ValueError if it does not divide."""
+        """Return the same work with one of equal parts of the batch; ValueError if the batch does not divide."""
         if len(self.inputs) % num_parts:
             raise ValueError(f"inputs must be a multiple of {num_parts} samples, got {len(self.inputs)}")
-        inputs, targets = (tensor.chunk(num_parts)[which] for tensor in (self.inputs, self.targets))
+        inputs = self.inputs.chunk(num_parts)[which]
+        targets = self.targets.chunk(num_parts)[which]
         return Work(self.module, inputs, targets, self.loss_fn)
 
     def loss(self, module: nn.Module) -> Tensor:
@@ -89,12 +94,12 @@ class Work:
         return self.loss_fn(module(self.inputs), self.targets)
 
     def gradient(self) -> Vector:
-        """Return the gradient of the whole batch in one process; the module stays as it is."""
+        """Return the gradient of the whole batch in one process, without changing the module."""
         return gradient_alone(self.module, self.loss)
 
     @property
     def rounding(self) -> float:
-        """How far values may differ that depend on the order of sums, as a share of the largest."""
+        """The allowed difference of values that depend on the order of sums, as a share of the largest value."""
         return rounding_of(self.module.parameters())
 
 
@@ -109,12 +114,15 @@ def values_of(module: nn.Module) -> Vector:
 
 
 def gradient_of(module: nn.Module) -> Vector:
-    """Return all gradients in one vector, 0 where a parameter has none."""
-    return flat(torch.zeros_like(one) if one.grad is None else one.grad for one in module.parameters())
+    """Return all gradients in one vector, 0 for a parameter that has none."""
+    gradients = []
+    for parameter in module.parameters():
+        gradients.append(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+    return flat(gradients)
 
 
 def gradient_alone(module: nn.Module, loss: Callable[..., Tensor], *args: Any) -> Vector:
-    """Return the gradient of ``loss(module, *args)`` in one process; the module stays as it is."""
+    """Return the gradient of ``loss(module, *args)`` in one process, without changing the module."""
     module = copy.deepcopy(module)
     module.zero_grad()
     loss(module, *args).backward()  # type: ignore[no-untyped-call]
@@ -122,35 +130,35 @@ def gradient_alone(module: nn.Module, loss: Callable[..., Tensor], *args: Any) -
 
 
 def rounding_of(tensors: Iterable[Tensor]) -> float:
-    """Return how far results may differ that depend on the order of sums, as a share of the largest."""
-    return _ROUNDING * max(torch.finfo(one.dtype).eps for one in tensors)
+    """Return the allowed difference of results that depend on the order of sums, as a share of the largest result."""
+    return _ROUNDING * max(torch.finfo(tensor.dtype).eps for tensor in tensors)
 
 
-def apart(one: Vector, other: Vector) -> float:
+def relative_difference(vector: Vector, reference: Vector) -> float:
     """Return the largest difference of two vectors, as a share of the largest entry of the second."""
-    return float(np.abs(one - other).max() / (np.abs(other).max() or 1.0))
+    return float(np.abs(vector - reference).max() / (np.abs(reference).max() or 1.0))
 
 
-def divided(work: Work, num_ranks: int, num_parts: int = 1) -> None:
-    """Raise ValueError unless so many ranks can each have so many equal parts of the batch."""
+def check_divides(work: Work, num_ranks: int, num_parts: int = 1) -> None:
+    """Raise ValueError unless the batch divides into `num_parts` equal parts for each rank."""
     of_type("work", work, Work).part(0, num_parts * whole("num_ranks", num_ranks, 2, _MOST_RANKS))
 
 
 def on_ranks(fn: Callable[..., Any], num_ranks: int, *args: Any) -> list[Any]:
-    """Return what `fn` returns on each of so many ranks."""
+    """Return the results of `fn` on so many ranks."""
     return launch(fn, num_ranks, args, timeout_s=TIMEOUT_S)
 
 
 def in_ddp(work: Work) -> tuple[DistributedDataParallel, Work]:
-    """Return a copy of the module in DDP and this rank's part of the batch; on a rank.
+    """Return a copy of the module in DDP and this rank's part of the batch; called on a rank.
 
-    A DDP module must be gone before its process group is, or the process may hang at its end: keep it local.
+    A DDP module must be deleted before its process group, or the process may hang at exit. So keep it local.
     """
     return DistributedDataParallel(copy.deepcopy(work.module)), work.part(dist.get_rank(), dist.get_world_size())
 
 
 def on_bucket(ddp: DistributedDataParallel, note: Callable[[Tensor], object]) -> None:
-    """Let `note` see the buffer of each bucket before it is averaged over the ranks."""
+    """Call `note` with the buffer of each bucket before it is averaged over the ranks."""
 
     def average(buffer: Tensor) -> Any:
         note(buffer)
@@ -176,38 +184,42 @@ class EqualTraining:
     @property
     def difference(self) -> float:
         """The largest difference between a rank and the one process, as a share of the largest parameter."""
-        return max(apart(rank, self.single) for rank in self.ranks)
+        return max(relative_difference(rank, self.single) for rank in self.ranks)
 
     @property
     def moved(self) -> float:
         """The largest change by training, as a share of the largest parameter."""
-        return apart(self.start, self.single)
+        return relative_difference(self.start, self.single)
 
     @property
     def ratio(self) -> float:
-        """How far DDP went as a multiple of the one process's way, by least squares."""
-        ddp, single = self.ranks[0] - self.start, self.single - self.start
+        """DDP's change of the parameters as a multiple of the one process's change, by least squares."""
+        ddp = self.ranks[0] - self.start
+        single = self.single - self.start
         return float(ddp @ single / (single @ single))
 
     def check(self, share: float = 1.0) -> None:
-        """Raise DemoError if ranks differ in any bit, or went another `share` of the one process's way."""
+        """Raise DemoError if ranks differ in any bit, or if DDP's change is not `share` of the one process's change."""
         if any((rank != self.ranks[0]).any() for rank in self.ranks):
             raise DemoError("ranks have come to different parameters")
-        off = apart(self.ranks[0], self.start + share * (self.single - self.start))
-        if not off <= self.num_steps * self.rounding < self.moved:
+        off = relative_difference(self.ranks[0], self.start + share * (self.single - self.start))
+        rounding = self.num_steps * self.rounding
+        is_equal = off <= rounding
+        has_moved = self.moved > rounding
+        if not is_equal or not has_moved:
             raise DemoError(
                 f"after {self.num_steps} steps the ranks are {off:.2g} from {share:.3g} of the way of one process, "
-                f"which moved by {self.moved:.2g}; rounding makes {self.num_steps * self.rounding:.2g}"
+                f"which moved by {self.moved:.2g}; rounding makes {rounding:.2g}"
             )
 
 
 def equal_training(work: Work, num_ranks: int = 2, num_steps: int = 5, learning_rate: float = 0.1) -> EqualTraining:
     """Train with DDP, each rank on its part of the batch, and in one process on all of it; SGD with momentum.
 
-    They are equal to rounding if the loss is a mean over samples and no sample affects another, as it does in batch
-    normalisation. DDP averages the ranks' gradients: of means over equal parts that is the mean over all samples; of a
-    loss that is a sum it is 1/N of the sum, and so is the `ratio` after one step. Raises ValueError if the ranks' parts
-    are not equal.
+    They are equal up to rounding if the loss is a mean over samples and no sample affects another, as in batch
+    normalisation. DDP averages the ranks' gradients. If their losses are means over equal parts, the average is the
+    mean over all samples. If the loss is a sum, the average is 1/N of the sum, and the `ratio` after one step is 1/N.
+    Raises ValueError if the ranks' parts are not equal.
 
     >>> both = torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 1, dtype=torch.float64)
     >>> equal_training(Work(nn.Linear(3, 1, dtype=torch.float64), *both, nn.functional.mse_loss)).check()
@@ -216,8 +228,9 @@ def equal_training(work: Work, num_ranks: int = 2, num_steps: int = 5, learning_
     >>> summed = equal_training(Work(nn.Linear(3, 1, dtype=torch.float64), *both, squares), num_steps=1)
     >>> summed.check(share=1 / 2)
     """
-    num_steps, learning_rate = whole("num_steps", num_steps, 1), number("learning_rate", learning_rate, above=0)
-    divided(work, num_ranks)
+    num_steps = whole("num_steps", num_steps, 1)
+    learning_rate = number("learning_rate", learning_rate, above=0)
+    check_divides(work, num_ranks)
     ranks = on_ranks(_train_rank, num_ranks, work, num_steps, learning_rate)
     single = copy.deepcopy(work.module)
     _train(single, work, num_steps, learning_rate)
@@ -242,9 +255,9 @@ def _train(module: nn.Module, work: Work, num_steps: int, learning_rate: float) 
 
 
 def differing(module: nn.Module) -> list[str]:
-    """Return the names of parameters and buffers that are not the same, to the bit, on all ranks; call it on each.
+    """Return the names of parameters and buffers that differ between ranks in any bit; call it on every rank.
 
-    It sends 16 bytes per tensor, so that a job can ask every thousand steps. Needs a process group.
+    It sends 16 bytes per tensor, so a job can call it every thousand steps. It needs a process group.
 
     >>> def seeds_differ():
     ...     torch.manual_seed(dist.get_rank())
@@ -259,17 +272,21 @@ def differing(module: nn.Module) -> list[str]:
 
 
 def _digests(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, bytes]:
-    raw = ((name, one.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy()) for name, one in tensors)
-    return {name: hashlib.blake2b(one.tobytes(), digest_size=16).digest() for name, one in raw}
+    digests = {}
+    for name, tensor in tensors:
+        raw = tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy()
+        digests[name] = hashlib.blake2b(raw.tobytes(), digest_size=16).digest()
+    return digests
 
 
 def _unlike(ranks: list[dict[str, bytes]]) -> list[str]:
-    names = dict.fromkeys(name for one in ranks for name in one)
-    return [name for name in names if len({one.get(name) for one in ranks}) > 1]
+    """The names whose digests differ between ranks."""
+    names = dict.fromkeys(chain.from_iterable(ranks))
+    return [name for name in names if len({digests.get(name) for digests in ranks}) > 1]
 
 
 class _Audited(NamedTuple):
-    """What one rank found: its gradient, what it leaves unused, its buffers, and how often it synchronised."""
+    """One rank's gradient, unused parameters, digests of buffers, and number of synchronisations."""
 
     gradient: Vector
     unused: tuple[str, ...]
@@ -281,8 +298,10 @@ class _Audited(NamedTuple):
 class StepAudit(Findings):
     """The gradients of a step under DDP, by rank, and that of one process with the whole batch.
 
-    `unused` are the parameters that each rank leaves without a gradient, `buffers` those that differ between ranks
-    after the step. `num_allreduces` says how often all gradients were synchronised. ``str()`` is the report.
+    `unused` has the parameters that each rank leaves without a gradient, and `buffers` the buffers that differ between
+    ranks after the step. `num_allreduces` counts how often all gradients were synchronised. `causes` are measured
+    reasons why the mean over ranks is not the gradient of the whole batch; without any, the report states only that it
+    is not. ``str()`` is the report.
     """
 
     KINDS = ("unused", "ranks_differ", "not_the_whole_batch", "buffers_differ")
@@ -292,6 +311,7 @@ class StepAudit(Findings):
     unused: tuple[tuple[str, ...], ...]
     buffers: tuple[str, ...]
     num_allreduces: float
+    causes: tuple[str, ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -300,28 +320,48 @@ class StepAudit(Findings):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Everything in which the step differs from one process with the whole batch."""
-        found = []
-        for names in dict.fromkeys(filter(None, self.unused)):
-            ranks = [f"{rank}" for rank, own in enumerate(self.unused) if own == names]
-            whose = "any rank" if len(ranks) == len(self.ranks) else f"rank {', '.join(ranks)}"
-            says = f"no gradient on {whose} for {_some(names)}: DDP hangs or raises one step later"
-            found.append(Finding("unused", f"{says}, unless find_unused_parameters=True"))
-        if (spread := max(apart(one, self.ranks[0]) for one in self.ranks)) > 0:
-            says = f"ranks have different gradients, by up to {spread:.0%} of the largest entry"
-            found.append(Finding("ranks_differ", f"{says}: their parameters drift apart"))
-        elif (off := apart(self.ranks[0], self.single)) > self.rounding:
-            if apart(self.ranks[0], self.ratio * self.single) <= self.rounding:
-                says = f"gradients are {self.ratio:.4g} times those of one process: is the loss a sum? DDP takes means"
-            else:
-                says = f"gradients differ from one process's by up to {off:.0%} of the largest entry: do samples"
-                says += " affect each other (BatchNorm), does the module draw random numbers, or do ranks divide by"
-                says += " different numbers of samples or tokens?"
-            found.append(Finding("not_the_whole_batch", says))
+        """All differences between the step and one process with the whole batch."""
+        findings = self._unused_findings()
+        spread = max(relative_difference(rank, self.ranks[0]) for rank in self.ranks)
+        if spread > 0:
+            findings.append(Finding("ranks_differ", self._difference_between_ranks(spread)))
+        elif relative_difference(self.ranks[0], self.single) > self.rounding:
+            findings.append(Finding("not_the_whole_batch", self._difference_from_single()))
         if self.buffers:
-            says = f"buffers differ between ranks: {_some(self.buffers)}"
-            found.append(Finding("buffers_differ", f"{says}; only rank 0's are kept"))
-        return tuple(found)
+            message = f"buffers differ between ranks: {_some(self.buffers)}"
+            findings.append(Finding("buffers_differ", f"{message}; only rank 0's are kept"))
+        return tuple(findings)
+
+    def _unused_findings(self) -> list[Finding]:
+        """A finding for each set of unused parameters, with the ranks that leave these unused."""
+        findings = []
+        for names in dict.fromkeys(self.unused):
+            if not names:
+                continue
+            ranks = [str(rank) for rank, unused in enumerate(self.unused) if unused == names]
+            whose = "any rank" if len(ranks) == len(self.ranks) else f"rank {', '.join(ranks)}"
+            message = f"no gradient on {whose} for {_some(names)}: DDP hangs or raises one step later"
+            findings.append(Finding("unused", f"{message}, unless find_unused_parameters=True"))
+        return findings
+
+    def _difference_from_single(self) -> str:
+        is_multiple = relative_difference(self.ranks[0], self.ratio * self.single) <= self.rounding
+        if is_multiple:
+            message = f"gradients are {self.ratio:.4g} times those of one process"
+        else:
+            off = relative_difference(self.ranks[0], self.single)
+            message = f"gradients differ from one process's by up to {off:.0%} of the largest entry"
+        if not self.causes:
+            return message
+        return f"{message}: {'; '.join(self.causes)}"
+
+    def _difference_between_ranks(self, spread: float) -> str:
+        message = f"ranks have different gradients, by up to {spread:.0%} of the largest entry"
+        message = f"{message}: their parameters drift apart"
+        if self.num_allreduces > 0:
+            return message
+        question = "does the step call ddp.module(x) instead of ddp(x), or is all of it under no_sync?"
+        return f"{message}. DDP allreduced nothing: {question}"
 
     def __str__(self) -> str:
         head = f"{count_of(len(self.ranks), 'rank')}, {self.num_allreduces:g} synchronised"
@@ -332,9 +372,9 @@ def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> Step
     """Run one step on real ranks under DDP, each with its part of the batch, and compare with one process.
 
     ``step(ddp, inputs, targets)`` leaves the gradients of a rank's part, before any clipping; by default it is a
-    forward, `loss_fn` and a backward. Dropout modules are switched off, since each rank draws its own numbers. Where a
-    rank leaves a parameter unused, DDP would hang: the step is then not run, and the mean of what ranks compute alone
-    is compared. Raises ValueError if the batch does not divide, RankError where the step raises.
+    forward, `loss_fn` and a backward. Dropout modules are switched off, because each rank draws its own numbers. If a
+    rank leaves a parameter unused, DDP would hang. Then the step is not run, and the mean of the gradients that the
+    ranks compute alone is compared. Raises ValueError if the batch does not divide, RankError if the step raises.
 
     >>> both = torch.randn(8, 3), torch.randn(8, 1)
     >>> print(audit_step(Work(nn.Linear(3, 1), *both, nn.functional.mse_loss)))
@@ -344,43 +384,132 @@ def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> Step
     2 ranks, 1 synchronised
       not the whole batch: gradients are 0.5 times those of one process: is the loss a sum? DDP takes means
     """
-    divided(work, num_ranks)
+    check_divides(work, num_ranks)
     optional("step", step, function, "of ddp, inputs and targets")
     work = Work(copy.deepcopy(work.module), work.inputs, work.targets, work.loss_fn)
-    for one in work.module.modules():
-        if isinstance(one, nn.modules.dropout._DropoutNd):
-            one.eval()
+    for part in work.module.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.eval()
     ranks: list[_Audited] = on_ranks(_audited, num_ranks, work, step)
-    return StepAudit(
-        tuple(one.gradient for one in ranks),
-        work.gradient(),
-        work.rounding,
-        tuple(one.unused for one in ranks),
-        tuple(_unlike([one.buffers for one in ranks])),
-        ranks[0].num_allreduces,
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
+        single = work.gradient()
+    audit = StepAudit(
+        ranks=tuple(rank.gradient for rank in ranks),
+        single=single,
+        rounding=work.rounding,
+        unused=tuple(rank.unused for rank in ranks),
+        buffers=tuple(_unlike([rank.buffers for rank in ranks])),
+        num_allreduces=ranks[0].num_allreduces,
     )
+    if all(finding.kind != "not_the_whole_batch" for finding in audit.findings):
+        return audit
+    with torch.random.fork_rng(devices=[]):
+        return attrs.evolve(audit, causes=_causes(work, audit.ranks[0], num_ranks, has_step=step is not None))
+
+
+def _causes(work: Work, delivered: Vector, num_ranks: int, has_step: bool) -> tuple[str, ...]:
+    """Say why the gradient that DDP delivered is not that of the whole batch, by experiments in this process.
+
+    The mean of the parts' gradients stands between the two. If DDP delivered something else, the step changed it. If
+    that mean is not the gradient of the whole batch, module or loss are the reason, and further experiments say which.
+    An experiment that cannot be made says nothing.
+    """
+    parts = [work.part(rank, num_ranks) for rank in range(num_ranks)]
+    if _draws_random_numbers(work):
+        return ("the module or the loss draws random numbers, and each rank draws its own",)
+    mean = np.mean([part.gradient() for part in parts], axis=0)
+    causes = []
+    if relative_difference(delivered, mean) > work.rounding:
+        if has_step:
+            causes.append("the step changes the gradients: does it clip or scale before the last allreduce?")
+        else:
+            causes.append("module or loss behave differently under torch.distributed")
+    if relative_difference(mean, work.gradient()) > work.rounding:
+        causes += _causes_in_module_or_loss(work, parts)
+    return tuple(causes)
+
+
+def _causes_in_module_or_loss(work: Work, parts: Sequence[Work]) -> list[str]:
+    causes = []
+    with suppress(Exception):  # the outputs may be anything, and of any shape
+        if _samples_affect_each_other(work, parts):
+            causes.append("samples of a batch affect each other, as in BatchNorm, and each rank sees only its own")
+    with suppress(Exception):
+        losses = _losses(work, parts)
+        tolerance = work.rounding * max(abs(losses.whole), *(abs(loss) for loss in losses.parts))
+        if abs(sum(losses.parts) - losses.whole) <= tolerance:
+            causes.append("is the loss a sum? DDP takes means")
+        elif abs(sum(losses.parts) / len(parts) - losses.whole) > tolerance:
+            causes.append(
+                "the whole batch's loss is not the mean of the ranks' losses: do ranks divide by different numbers of "
+                "samples or tokens, or does the loss compare samples with each other?"
+            )
+    return causes
+
+
+def _draws_random_numbers(work: Work) -> bool:
+    torch.default_generator.manual_seed(0)  # torch.manual_seed would seed the GPUs, too
+    first = work.gradient()
+    torch.default_generator.manual_seed(1)
+    return bool((work.gradient() != first).any())
+
+
+def _outputs(work: Work) -> Tensor:
+    """Return the module's outputs; raise ValueError unless they are a tensor with a row for each sample."""
+    outputs = copy.deepcopy(work.module)(work.inputs)
+    if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != len(work.inputs):
+        raise ValueError("the outputs have no row for each sample")
+    return outputs
+
+
+def _samples_affect_each_other(work: Work, parts: Iterable[Work]) -> bool:
+    in_parts = torch.cat([_outputs(part) for part in parts])
+    return relative_difference(flat([in_parts]), flat([_outputs(work)])) > work.rounding
+
+
+class _Losses(NamedTuple):
+    """The loss of the whole batch's outputs, and those of the ranks' parts of the same outputs."""
+
+    whole: float
+    parts: list[float]
+
+
+def _losses(work: Work, parts: Sequence[Work]) -> _Losses:
+    outputs = _outputs(work)
+    parts_outputs = outputs.chunk(len(parts))
+    of_parts = [
+        part.loss_fn(part_outputs, part.targets).item() for part, part_outputs in zip(parts, parts_outputs, strict=True)
+    ]
+    return _Losses(work.loss_fn(outputs, work.targets).item(), of_parts)
 
 
 def _audited(work: Work, step: Step | None) -> _Audited:
-    own, alone = work.part(dist.get_rank(), dist.get_world_size()), copy.deepcopy(work.module)
+    own = work.part(dist.get_rank(), dist.get_world_size())
+    alone = copy.deepcopy(work.module)
     alone.zero_grad()
     own.loss(alone).backward()  # type: ignore[no-untyped-call]
-    trained = [(name, one) for name, one in alone.named_parameters() if one.requires_grad]
-    unused = tuple(name for name, one in trained if one.grad is None)
-    mean, anywhere = torch.from_numpy(gradient_of(alone)), torch.tensor(len(unused))
+    trained = [(name, parameter) for name, parameter in alone.named_parameters() if parameter.requires_grad]
+    unused = tuple(name for name, parameter in trained if parameter.grad is None)
+    mean = torch.from_numpy(gradient_of(alone))
+    num_unused = torch.tensor(len(unused))
     dist.all_reduce(mean)
-    dist.all_reduce(anywhere)
-    if anywhere:
+    dist.all_reduce(num_unused)
+    if num_unused:
         return _Audited((mean / dist.get_world_size()).numpy(), unused, _digests(alone.named_buffers()), 0)
-    ddp, sent = DistributedDataParallel(copy.deepcopy(work.module)), list[int]()
-    on_bucket(ddp, lambda buffer: sent.append(buffer.numel()))
+    ddp = DistributedDataParallel(copy.deepcopy(work.module))
+    sent_sizes: list[int] = []
+    on_bucket(ddp, lambda buffer: sent_sizes.append(buffer.numel()))
     if step is None:
         own.loss(ddp).backward()  # type: ignore[no-untyped-call]
     else:
         step(ddp, own.inputs, own.targets)
-    num_allreduces = sum(sent) / sum(one.numel() for _, one in trained)
+    num_allreduces = sum(sent_sizes) / sum(parameter.numel() for _, parameter in trained)
     return _Audited(gradient_of(ddp), unused, _digests(ddp.module.named_buffers()), num_allreduces)
 
 
 def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    """Up to four names, and how many more there are."""
+    listed = ", ".join(names[:4])
+    if len(names) > 4:
+        listed += f" and {len(names) - 4} more"
+    return listed

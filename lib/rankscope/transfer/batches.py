@@ -35,11 +35,11 @@ def mapped(value: Any, move: Callable[[Any], Any]) -> Any:
     if _has(value, "to"):
         return move(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        made = copy.copy(value)
+        new_value = copy.copy(value)
         for field in dataclasses.fields(value):
             if hasattr(value, field.name):  # a field without a value may be missing
-                object.__setattr__(made, field.name, mapped(getattr(value, field.name), move))
-        return made
+                object.__setattr__(new_value, field.name, mapped(getattr(value, field.name), move))
+        return new_value
     return value
 
 
@@ -49,34 +49,35 @@ def leaves(value: Any) -> list[Any]:
     >>> [tensor.tolist() for tensor in leaves((torch.ones(1), {"y": [torch.zeros(2)]}))]
     [[1.0], [0.0, 0.0]]
     """
-    found: list[Any] = []
+    objects: list[Any] = []
 
-    def keep(leaf: Any) -> Any:
-        found.append(leaf)
+    def add(leaf: Any) -> Any:
+        objects.append(leaf)
         return leaf
 
-    mapped(value, keep)
-    return found
+    mapped(value, add)
+    return objects
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
     """Yield each tensor in an object once, at any depth."""
-    known: set[int] = set()
-    waiting = [value]
-    while waiting:
-        item = waiting.pop()
-        if id(item) in known or isinstance(item, type | _FLAT):
+    visited_ids: set[int] = set()
+    to_visit = [value]
+    while to_visit:
+        item = to_visit.pop()
+        if id(item) in visited_ids or isinstance(item, type | _FLAT):
             continue
-        known.add(id(item))
+        visited_ids.add(id(item))
         if isinstance(item, torch.Tensor):
             yield item
         elif isinstance(item, Mapping):
-            waiting.extend(item.values())
+            to_visit.extend(item.values())
         elif isinstance(item, Sequence):
-            waiting.extend(item)
+            to_visit.extend(item)
         else:
-            slots = [getattr(item, name, None) for kind in type(item).__mro__ for name in _slots(kind)]
-            waiting.extend([*getattr(item, "__dict__", {}).values(), *slots])
+            to_visit.extend(getattr(item, "__dict__", {}).values())
+            for kind in type(item).__mro__:
+                to_visit.extend(getattr(item, name, None) for name in _slots(kind))
 
 
 def is_pinnable(value: Any) -> bool:
@@ -112,17 +113,19 @@ def _has(value: Any, name: str) -> bool:
 
 def _slots(kind: type) -> tuple[str, ...]:
     slots = kind.__dict__.get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+    if isinstance(slots, str):
+        return (slots,)
+    return tuple(slots)
 
 
 def _rebuilt(value: Any, items: dict[Any, Any] | list[Any], mutable: type) -> Any:
-    """A container of the value's type with these items; just the items if it cannot be rebuilt."""
+    """Return a container of the value's type with these items, or just the items if it cannot be rebuilt."""
     try:
         if not isinstance(value, mutable):
             return type(value)(items)
-        made: Any = copy.copy(value)
+        container: Any = copy.copy(value)
         for place, item in items.items() if isinstance(items, dict) else enumerate(items):
-            made[place] = item
-        return made
+            container[place] = item
+        return container
     except TypeError:
         return items

@@ -9,7 +9,7 @@ from ..pipeline.simulate import simulate as simulate_pipeline
 from ..pipeline.stages import Pipeline, Stage
 from ..timeline import Timeline
 
-_TURN = "turn"
+_TURN = "turn"  # the stage of a loop that copies a batch and computes on it before it asks for the next
 
 
 def simulate(
@@ -34,20 +34,23 @@ def simulate(
     996
     600
     """
-    given = {"load_s": load_s, "copy_s": copy_s, "step_s": step_s, "pin_s": pin_s}
-    load_s, copy_s, step_s, pin_s = (number(name, seconds, 0) for name, seconds in given.items())
+    load_s = number("load_s", load_s, 0)
+    copy_s = number("copy_s", copy_s, 0)
+    step_s = number("step_s", step_s, 0)
+    pin_s = number("pin_s", pin_s, 0)
     num_batches = whole("num_batches", num_batches, 0)
     stages = [Stage("load", load_s, num_workers=num_workers, capacity=num_workers)]
-    stages += [Stage("pin", pin_s)] if pin_s else []
+    if pin_s:
+        stages.append(Stage("pin", pin_s))
     if truth("prefetched", prefetched):
         stages += [Stage("copy", copy_s, capacity=1), Stage("compute", step_s)]
         return simulate_pipeline(Pipeline(stages), num_batches)
     in_turn = simulate_pipeline(Pipeline([*stages, Stage(_TURN, copy_s + step_s)]), num_batches)
     spans = [span for span in in_turn if span.kind != _TURN]
     for turn in in_turn.select(kind=_TURN):
-        there_s = min(turn.start_s + copy_s, turn.stop_s)
-        spans.append(turn._replace(lane="copy", kind="copy", stop_s=there_s))
-        spans.append(turn._replace(lane="compute", kind="compute", start_s=there_s))
+        copied_s = min(turn.start_s + copy_s, turn.stop_s)
+        spans.append(turn._replace(lane="copy", kind="copy", stop_s=copied_s))
+        spans.append(turn._replace(lane="compute", kind="compute", start_s=copied_s))
     return Timeline.of(spans)
 
 
@@ -67,13 +70,17 @@ def preprocess_pipeline(
     load and preprocess 47.6
     preprocess and step 90.9
     """
-    on_gpu = one_of("where", where, ("workers", "gpu")) == "gpu"
-    given = {"load_s": load_s, "preprocess_s": preprocess_s, "copy_s": copy_s, "step_s": step_s}
-    load_s, preprocess_s, copy_s, step_s = (number(name, seconds, 0) for name, seconds in given.items())
-    first = ("load", load_s) if on_gpu else ("load and preprocess", load_s + preprocess_s)
-    last = ("preprocess and step", preprocess_s + step_s) if on_gpu else ("step", step_s)
-    loading = Stage(*first, num_workers=num_workers, capacity=num_workers)
-    return Pipeline([loading, Stage("copy", copy_s, capacity=1), Stage(*last)])
+    one_of("where", where, ("workers", "gpu"))
+    load_s = number("load_s", load_s, 0)
+    preprocess_s = number("preprocess_s", preprocess_s, 0)
+    copy_s = number("copy_s", copy_s, 0)
+    step_s = number("step_s", step_s, 0)
+    copy = Stage("copy", copy_s, capacity=1)
+    if where == "gpu":
+        load = Stage("load", load_s, num_workers=num_workers, capacity=num_workers)
+        return Pipeline([load, copy, Stage("preprocess and step", preprocess_s + step_s)])
+    load = Stage("load and preprocess", load_s + preprocess_s, num_workers=num_workers, capacity=num_workers)
+    return Pipeline([load, copy, Stage("step", step_s)])
 
 
 def overlap_share(timeline: Timeline) -> float:
@@ -92,8 +99,9 @@ def overlap_share(timeline: Timeline) -> float:
     of_type("timeline", timeline, Timeline)
     if np.unique(timeline.rank).size > 1:
         raise ValueError("timeline must have one rank: use select(rank=…)")
-    steps, copies = timeline.select(kind="compute"), timeline.select(kind="copy")
+    steps = timeline.select(kind="compute")
+    copies = timeline.select(kind="copy")
     if not len(copies) or not steps.makespan_s:
         raise ValueError(f"timeline must have spans of kinds 'copy' and 'compute', got {timeline!r}")
-    meanwhile = copies.select(between_s=(steps.begin_s, steps.end_s))
-    return max(meanwhile.busy_s, steps.busy_s) / steps.makespan_s
+    copies_during_steps = copies.select(between_s=(steps.begin_s, steps.end_s))
+    return max(copies_during_steps.busy_s, steps.busy_s) / steps.makespan_s

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -25,10 +25,12 @@ from ..timeline import Recorder
 from .batches import copied_strides, is_dense, is_pinnable, is_plain, leaves, mapped, tensors
 
 T = TypeVar("T")
-COPY, COMPUTE = "copy", "compute"  # lanes, and kinds of their spans
+COPY = "copy"  # a lane, and the kind of its spans
+COMPUTE = "compute"  # the same for steps
 _now = time.perf_counter_ns
-_MAX_AHEAD = 64
+_MOST_AHEAD = 64
 _FAR_MS = 10_000.0  # beyond this, CUDA's single-precision times are too coarse
+_NUM_MOMENTS = 5  # readings of both clocks, of which the most exact one is used
 
 
 def prefetched(
@@ -68,36 +70,43 @@ def prefetched(
         where = torch.device("meta")
     if where.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:' and its number, got {device!r}")
-    num_ahead = whole("num_ahead", num_ahead, 1, _MAX_AHEAD)
-    spans = None if recorder is None else of_type("recorder", recorder, Recorder)
-    return Prefetched(loader, PrefetchGpu(where) if where.type == "cuda" else None, num_ahead, spans)
+    num_ahead = whole("num_ahead", num_ahead, 1, _MOST_AHEAD)
+    if recorder is not None:
+        of_type("recorder", recorder, Recorder)
+    cuda = PrefetchGpu(where) if where.type == "cuda" else None
+    return Prefetched(loader, cuda, num_ahead, recorder)
 
 
 class Prefetched(Generic[T]):
     """A loader with its batches on the device; created by `prefetched`. Each iteration starts the loader again.
 
     Attributes that it lacks are read from `loader`: ``prefetched(loader, device).sampler.set_epoch(3)`` sets the epoch
-    of the loader's own sampler. They cannot be set through it.
+    of the loader's own sampler. They cannot be set through it. `cuda` is None on the CPU.
     """
 
     def __init__(
         self, loader: Iterable[T], cuda: PrefetchGpu | None, num_ahead: int, recorder: Recorder | None
     ) -> None:
-        self.loader, self.num_ahead, self.recorder = loader, num_ahead, recorder
-        self.cuda, self._numbers = cuda, itertools.count()  # None is for the CPU
+        self.loader = loader
+        self.cuda = cuda
+        self.num_ahead = num_ahead
+        self.recorder = recorder
         self.device = cuda.device if cuda else torch.device("cpu")
+        self._numbers = itertools.count()  # of batches, over all iterations
 
     def __iter__(self) -> Iterator[T]:
         batches = iter(self.loader)
         if self.cuda is not None:
             return _Ahead(batches, self.cuda, self.num_ahead, self.recorder, self._numbers).handed_over()
-        return batches if self.recorder is None else _timed(batches, self.recorder, self._numbers)
+        if self.recorder is not None:
+            return _timed(batches, self.recorder, self._numbers)
+        return batches
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not arrived yet
+        if name == "loader":  # before __init__ has set it
             raise AttributeError(name)
         return getattr(self.loader, name)
 
@@ -108,20 +117,45 @@ def _timed(batches: Iterator[T], recorder: Recorder, numbers: Iterator[int]) -> 
             batch = [next(batches)]
         except StopIteration:
             return
-        item, start_ns = next(numbers), _now()
-        yield batch.pop()  # and drop the reference
+        item = next(numbers)
+        start_ns = _now()
+        yield batch.pop()  # so that this generator keeps no reference to it
         recorder.add(COMPUTE, COMPUTE, item, start_ns, _now())
 
 
 @dataclass
 class _Slot:
-    """A slot of the ring: pinned buffers, and the last copy made from them."""
+    """A slot of the ring: pinned buffers, and the last copy made from them. `begun` and `done` are its events."""
 
     buffers: list[torch.Tensor] = field(default_factory=list)
     sources: list[Any] = field(default_factory=list)  # the copy's source, which must live until the copy has ended
     item: int = -1
-    begun: Any = None
-    done: Any = None
+    begun: Any = None  # None without a recorder
+    done: Any = None  # None if there is no copy to wait for
+
+
+class _StagedLeaf(NamedTuple):
+    """A tensor or object of a batch on its way to the device."""
+
+    value: Any  # in pinned memory if it uses the copy stream, else already on the device
+    uses_copy_stream: bool
+
+
+class _BatchInFlight(NamedTuple):
+    """A batch whose copy has been started."""
+
+    item: int
+    batch: Any  # with tensors on the device
+    copied: list[Any]  # those that the copy stream copies
+    done: Any  # the event after the copy
+
+
+class _EnqueuedStep(NamedTuple):
+    """A step that was enqueued, with the events before and after it."""
+
+    item: int
+    begun: Any  # None without a recorder
+    ended: Any
 
 
 class _Ahead:
@@ -135,113 +169,129 @@ class _Ahead:
         recorder: Recorder | None,
         numbers: Iterator[int],
     ) -> None:
-        self._batches, self._cuda, self._num_ahead, self._numbers = batches, cuda, num_ahead, numbers
-        self._arrivals: deque[tuple[int, Any, list[Any], Any]] = deque()  # number, batch, what was copied, its event
+        self._batches = batches
+        self._cuda = cuda
+        self._num_ahead = num_ahead
+        self._numbers = numbers
+        self._arrivals: deque[_BatchInFlight] = deque()
         self._error: Exception | None = None  # of the loader or of a copy: raised after the batches before it
         self._ring = deque(_Slot() for _ in range(num_ahead + 1))  # least recently used first
-        self._steps: deque[tuple[int, Any, Any]] = deque()
-        self._recorder, self._timed = recorder, recorder is not None
+        self._steps: deque[_EnqueuedStep] = deque()
+        self._recorder = recorder
+        self._is_timed = recorder is not None
         self._clock: Callable[[Any], int] | None = None
-        self._ended_ns = {COPY: 0, COMPUTE: 0}
+        self._ended_ns = {COPY: 0, COMPUTE: 0}  # the end of the last span on each lane
 
     def handed_over(self) -> Iterator[Any]:
         """Yield the batches, each after the copies of the following ones have been started."""
         try:
-            if self._timed:
+            if self._is_timed:
                 self._clock = self._cuda.clock()
-            more = True
+            has_next = True
             while True:
-                while more and len(self._arrivals) <= self._num_ahead:
-                    more = self._send_next()
+                while has_next and len(self._arrivals) <= self._num_ahead:
+                    has_next = self._send_next()
                 if not self._arrivals:
-                    self._raise()
+                    self._raise_error()
                     return
-                item, begun, batch = self._receive()
-                yield batch.pop()  # and drop the reference
-                self._steps.append((item, begun, self._cuda.mark(self._timed)))
+                item = self._arrivals[0].item
+                batch = [self._receive()]
+                begun = self._cuda.mark(True) if self._is_timed else None
+                yield batch.pop()  # so that this generator keeps no reference to it
+                self._steps.append(_EnqueuedStep(item, begun, self._cuda.mark(self._is_timed)))
         finally:
             self._finish()
 
     def _send_next(self) -> bool:
-        """Start copying the loader's next batch; an error waits for its turn. Return whether there may be more."""
+        """Start copying the loader's next batch; keep an error for later. Return whether there may be another batch."""
         try:
             batch = next(self._batches, self)
             if batch is self:
                 return False
             while len(self._steps) > self._num_ahead:
                 self._end_step()
-            self._arrivals.append(self._sent(batch))
+            self._arrivals.append(self._send(batch))
         except Exception as error:
             self._error = error
         return self._error is None
 
-    def _raise(self) -> None:
-        """Raise the error that has waited, if there is one."""
+    def _raise_error(self) -> None:
+        """Raise the error that was kept, if there is one."""
         try:
             if self._error is not None:
                 raise self._error
         finally:
-            self._error = None  # its traceback leads here: a cycle
+            self._error = None  # its traceback refers to this frame, which would be a cycle
 
-    def _sent(self, batch: Any) -> tuple[int, Any, list[Any], Any]:
-        """The number of a batch, the batch with device tensors, those that are being copied, and their event."""
+    def _send(self, batch: Any) -> _BatchInFlight:
+        """Start copying a batch."""
         slot = self._ring[0]
         self._ring.rotate(-1)
         self._release(slot)
-        ready = [self._staged(leaf, slot) for leaf in leaves(batch)]
+        staged = [self._stage(leaf, slot) for leaf in leaves(batch)]
         slot.item = next(self._numbers)
+        moved = []
         with self._cuda.copying():
-            slot.begun = self._cuda.mark(True) if self._timed else None
+            if self._is_timed:
+                slot.begun = self._cuda.mark(True)
             try:
-                there = [self._cuda.copy(leaf) if rides else leaf for rides, leaf in ready]
-            finally:  # even after an error: earlier batches continue
-                slot.done = self._cuda.mark(self._timed)
-        arrived, riders = iter(there), [leaf for (rides, _), leaf in zip(ready, there, strict=True) if rides]
-        return slot.item, mapped(batch, lambda _: next(arrived)), riders, slot.done
+                for leaf in staged:
+                    moved.append(self._cuda.copy(leaf.value) if leaf.uses_copy_stream else leaf.value)
+            finally:  # also after an error, because earlier batches are still handed over
+                slot.done = self._cuda.mark(self._is_timed)
+        copied = [target for leaf, target in zip(staged, moved, strict=True) if leaf.uses_copy_stream]
+        next_moved = iter(moved)
+        batch_on_device = mapped(batch, lambda _: next(next_moved))  # visits the leaves in the same order
+        return _BatchInFlight(slot.item, batch_on_device, copied, slot.done)
 
-    def _staged(self, leaf: Any, slot: _Slot) -> tuple[bool, Any]:
-        """Whether a leaf uses the copy stream, and the leaf in pinned memory; otherwise the leaf already moved."""
+    def _stage(self, leaf: Any, slot: _Slot) -> _StagedLeaf:
+        """Bring a leaf into pinned memory, or to the device if it cannot use the copy stream."""
         if isinstance(leaf, torch.Tensor):
-            rides = is_plain(leaf)
-            source = self._in_pinned(leaf, slot) if rides else leaf.to(self._cuda.device)
+            if not is_plain(leaf):
+                return _StagedLeaf(leaf.to(self._cuda.device), uses_copy_stream=False)
+            source = self._in_pinned(leaf, slot)
         else:
-            rides = is_pinnable(leaf) and next(tensors(leaf), None) is not None
-            source = leaf.pin_memory() if rides else leaf.to(self._cuda.device)
-        if rides:
-            slot.sources.append(source)
-        return rides, source
+            has_pinnable_tensors = is_pinnable(leaf) and next(tensors(leaf), None) is not None
+            if not has_pinnable_tensors:
+                return _StagedLeaf(leaf.to(self._cuda.device), uses_copy_stream=False)
+            source = leaf.pin_memory()
+        slot.sources.append(source)
+        return _StagedLeaf(source, uses_copy_stream=True)
 
     def _in_pinned(self, tensor: torch.Tensor, slot: _Slot) -> torch.Tensor:
-        """The tensor if it can be copied directly, else its copy in a buffer of the slot."""
+        """Return the tensor if it can be copied directly, else its copy in a buffer of the slot."""
         if is_dense(tensor) and self._cuda.is_pinned(tensor):
             return tensor
         place = len(slot.sources)
         while len(slot.buffers) <= place:
             slot.buffers.append(torch.empty(0, dtype=torch.uint8))
         if slot.buffers[place].numel() < tensor.nbytes:
-            slot.buffers[place] = self._cuda.pinned(1 << (tensor.nbytes - 1).bit_length())
-        room = slot.buffers[place][: tensor.nbytes].view(tensor.dtype)
-        return room.as_strided(tensor.shape, copied_strides(tensor)).copy_(tensor)
+            next_power_of_two = 1 << (tensor.nbytes - 1).bit_length()
+            slot.buffers[place] = self._cuda.pinned(next_power_of_two)
+        target = slot.buffers[place][: tensor.nbytes].view(tensor.dtype)
+        return target.as_strided(tensor.shape, copied_strides(tensor)).copy_(tensor)
 
-    def _receive(self) -> tuple[int, Any, list[Any]]:
-        """The number of the oldest batch, the start of its step, and the batch."""
-        item, batch, riders, done = self._arrivals.popleft()
-        self._cuda.wait_for(done)
-        for tensor in tensors(riders):
+    def _receive(self) -> Any:
+        """Return the oldest batch, after making the consumer's stream wait for its copy."""
+        arrival = self._arrivals.popleft()
+        self._cuda.wait_for(arrival.done)
+        for tensor in tensors(arrival.copied):
             self._cuda.hand_over(tensor)
-        return item, self._cuda.mark(True) if self._timed else None, [batch]
+        return arrival.batch
 
     def _release(self, slot: _Slot) -> None:
         """Wait for the last copy from a slot, and release its source."""
         if slot.done is not None:
             slot.done.synchronize()
             self._record(COPY, slot.item, slot.begun, slot.done)
-        slot.sources, slot.begun, slot.done = [], None, None
+        slot.sources = []
+        slot.begun = None
+        slot.done = None
 
     def _end_step(self) -> None:
-        item, begun, ended = self._steps.popleft()
-        ended.synchronize()
-        self._record(COMPUTE, item, begun, ended)
+        step = self._steps.popleft()
+        step.ended.synchronize()
+        self._record(COMPUTE, step.item, step.begun, step.ended)
 
     def _record(self, lane: str, item: int, begun: Any, ended: Any) -> None:
         if self._recorder is None or self._clock is None:
@@ -254,8 +304,9 @@ class _Ahead:
         """Wait for all copies and, with a recorder only, for all steps."""
         for slot in self._ring:
             self._release(slot)
-        while self._timed and self._steps:
-            self._end_step()
+        if self._is_timed:
+            while self._steps:
+                self._end_step()
 
 
 class PrefetchGpu:
@@ -291,7 +342,7 @@ class PrefetchGpu:
 
     def mark(self, timed: bool) -> torch.cuda.Event:
         """Return an event that completes when the current stream has finished all work enqueued so far."""
-        # blocking: a waiting host yields its core
+        # A host that waits for a blocking event yields its core.
         event = torch.cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event
@@ -310,23 +361,34 @@ class PrefetchGpu:
 
         Both clocks are read at one moment, to about 10 µs; after that only the device's clock is used.
         """
-        _, anchor, anchor_ns = min((self._moment() for _ in range(5)), key=lambda moment: moment[0])
+        moments = [self._moment() for _ in range(_NUM_MOMENTS)]
+        best = min(moments, key=lambda moment: moment.waited_ns)
+        anchor = best.event
+        anchor_ns = best.event_ns
 
         def read(event: torch.cuda.Event) -> int:
             nonlocal anchor, anchor_ns
             elapsed_ms: float = anchor.elapsed_time(event)
             event_ns: int = anchor_ns + round(elapsed_ms * 1e6)
             if elapsed_ms > _FAR_MS:
-                anchor, anchor_ns = event, event_ns
+                anchor = event
+                anchor_ns = event_ns
             return event_ns
 
         return read
 
-    def _moment(self) -> tuple[int, torch.cuda.Event, int]:
-        """How long the host waited for an event of the copy stream, the event, and its approximate time."""
+    def _moment(self) -> _Moment:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         before_ns = _now()
         event.record(self._copy_stream)
         event.synchronize()
         after_ns = _now()
-        return after_ns - before_ns, event, (before_ns + after_ns) // 2
+        return _Moment(after_ns - before_ns, event, (before_ns + after_ns) // 2)
+
+
+class _Moment(NamedTuple):
+    """An event of the copy stream, its approximate time on the host's clock, and how long the host waited for it."""
+
+    waited_ns: int
+    event: torch.cuda.Event
+    event_ns: int

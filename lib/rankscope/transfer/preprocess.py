@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ from ..common.checks import number, of_type, whole
 from ..common.frozen import each
 
 Words = NDArray[np.uint64]
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_DRAWS = 5  # draws per image: area, shape, row, column, flip
-_LEAST_AREA, _WIDEST = 0.08, 4 / 3
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # the constant that splitmix64 adds
+_NUM_DRAWS = 5  # per image: area, shape, row, column, flip
+_LEAST_AREA = 0.08  # of a crop, as a share of the image
+_LARGEST_RATIO = 4 / 3  # of a crop's width to its height; the smallest is 3 / 4
 
 
 def random_crops(indices: ArrayLike, image_px: Sequence[int], *, seed: int = 0, epoch: int = 0) -> torch.Tensor:
@@ -38,10 +39,11 @@ def random_crops(indices: ArrayLike, image_px: Sequence[int], *, seed: int = 0, 
     height, width = _sides("image_px", image_px)
     share, shape, row, column, coin = _uniform(indices, seed, epoch).T
     pixels = (_LEAST_AREA + (1 - _LEAST_AREA) * share) * height * width
-    ratio = np.exp((2 * shape - 1) * math.log(_WIDEST))
+    ratio = np.exp((2 * shape - 1) * math.log(_LARGEST_RATIO))
     heights = np.clip(np.rint(np.sqrt(pixels / ratio)), 1, height)
     widths = np.clip(np.rint(np.sqrt(pixels * ratio)), 1, width)
-    tops, lefts = np.floor(row * (height - heights + 1)), np.floor(column * (width - widths + 1))
+    tops = np.floor(row * (height - heights + 1))
+    lefts = np.floor(column * (width - widths + 1))
     return torch.from_numpy(np.stack([tops, lefts, heights, widths, coin < 0.5], axis=1).astype(np.int64))
 
 
@@ -65,68 +67,86 @@ def preprocessed(
     """
     _check(images, crops)
     height, width = _sides("size_px", size_px)
-    scale, shift = _normalisation(mean, std, images)
-    top, left, tall, broad, flipped = crops.to(images.device, non_blocking=True).unbind(1)
-    rows, columns = _places(top, tall, height, images.shape[1]), _places(left, broad, width, images.shape[2])
+    normalisation = _normalisation(mean, std, images)
+    top, left, crop_height, crop_width, flipped = crops.to(images.device, non_blocking=True).unbind(1)
+    rows = _grid_positions(top, crop_height, height, images.shape[1])
+    columns = _grid_positions(left, crop_width, width, images.shape[2])
     columns = torch.where(flipped.bool()[:, None], columns.flip(1), columns)
-    shape = len(images), height, width
-    places = torch.stack([columns[:, None, :].expand(shape), rows[:, :, None].expand(shape)], 3)
+    shape = (len(images), height, width)
+    grid = torch.stack([columns[:, None, :].expand(shape), rows[:, :, None].expand(shape)], 3)  # x and y of each pixel
     values = images.permute(0, 3, 1, 2).float()
-    resized = grid_sample(values, places, mode="bilinear", padding_mode="border", align_corners=False)
-    return resized.mul_(scale).add_(shift)
+    resized = grid_sample(values, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return resized.mul_(normalisation.scale).add_(normalisation.shift)
 
 
-def _places(first: torch.Tensor, length: torch.Tensor, num: int, side: int) -> torch.Tensor:
-    """The positions of `num` pixels spread over each crop, along the image's side: -1 to 1, as in `grid_sample`."""
+def _grid_positions(first: torch.Tensor, length: torch.Tensor, num: int, side: int) -> torch.Tensor:
+    """Return the positions of `num` pixels spread over each crop, along a side of the image, as in `grid_sample`.
+
+    `first` and `length` have an entry per image, the result a row per image. -1 and 1 are the ends of the side.
+    """
     centre = torch.arange(num, device=first.device) + 0.5
-    place = (centre * (length[:, None] / num) - 0.5).clamp_(min=0)
-    pixel = first[:, None] + torch.minimum(place, length[:, None] - 1.0)  # nothing outside the crop is read
+    in_crop = (centre * (length[:, None] / num) - 0.5).clamp_(min=0)
+    pixel = first[:, None] + torch.minimum(in_crop, length[:, None] - 1.0)  # so that nothing outside the crop is read
     return (2 * pixel + 1) / side - 1
 
 
-def _normalisation(
-    mean: Sequence[float], std: Sequence[float], images: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The factor and the offset applied to pixel values, per channel."""
-    channels = images.shape[3]
-    columns = []
-    for name, given, above in (("mean", mean, None), ("std", std, 0)):
-        values = [number(name, value, above=above) for value in np.atleast_1d(np.asarray(given)).tolist()]
-        if len(values) not in (1, channels):
-            raise ValueError(f"{name} must be one number, or one for each of {channels} channels, got {given!r}")
-        columns.append(np.array(values))
-    both = torch.tensor(np.stack(np.broadcast_arrays(1 / (255 * columns[1]), -columns[0] / columns[1])))
+class _Normalisation(NamedTuple):
+    """The factor and the offset of pixel values, each of shape (channel or 1, 1, 1)."""
+
+    scale: torch.Tensor
+    shift: torch.Tensor
+
+
+def _normalisation(mean: Sequence[float], std: Sequence[float], images: torch.Tensor) -> _Normalisation:
+    num_channels = images.shape[3]
+    means = _by_channel("mean", mean, num_channels, above=None)
+    stds = _by_channel("std", std, num_channels, above=0)
+    both = torch.tensor(np.stack(np.broadcast_arrays(1 / (255 * stds), -means / stds)))  # copied together
     scale, shift = both.to(torch.float32).to(images.device, non_blocking=True)[:, :, None, None]
-    return scale, shift
+    return _Normalisation(scale, shift)
+
+
+def _by_channel(name: str, values: Any, num_channels: int, above: float | None) -> NDArray[np.float64]:
+    numbers = [number(name, value, above=above) for value in np.atleast_1d(np.asarray(values)).tolist()]
+    if len(numbers) not in (1, num_channels):
+        raise ValueError(f"{name} must be one number, or one for each of {num_channels} channels, got {values!r}")
+    return np.array(numbers)
 
 
 def _check(images: Any, crops: Any) -> None:
     of_type("images", images, torch.Tensor)
     of_type("crops", crops, torch.Tensor)
     if images.dtype != torch.uint8 or images.ndim != 4:
-        given = f"{images.dtype} of shape {tuple(images.shape)}"
-        raise ValueError(f"images must be uint8 of shape (image, height, width, channel), got {given}")
+        got = f"{images.dtype} of shape {tuple(images.shape)}"
+        raise ValueError(f"images must be uint8 of shape (image, height, width, channel), got {got}")
     if crops.dtype != torch.int64 or crops.shape != (len(images), 5):
-        given = f"{crops.dtype} of shape {tuple(crops.shape)}"
-        raise ValueError(f"crops must be int64 of shape ({len(images)}, 5), as random_crops gives them, got {given}")
-    if crops.device.type == "cpu":  # checking on a GPU would make the host wait
-        first, length, sides = crops[:, :2], crops[:, 2:4], torch.tensor(images.shape[1:3])
-        outside = ((first < 0) | (length < 1) | (first + length > sides)).any(1)
-        if outside.any():
-            place = int(outside.int().argmax())
-            raise ValueError(f"crops must lie in images of {tuple(sides.tolist())} pixels, got {crops[place].tolist()}")
+        got = f"{crops.dtype} of shape {tuple(crops.shape)}"
+        raise ValueError(f"crops must be int64 of shape ({len(images)}, 5), as random_crops gives them, got {got}")
+    if crops.device.type != "cpu":  # a check on a GPU would make the host wait
+        return
+    first = crops[:, :2]
+    length = crops[:, 2:4]
+    sides = torch.tensor(images.shape[1:3])
+    outside = ((first < 0) | (length < 1) | (first + length > sides)).any(1)
+    if outside.any():
+        place = int(outside.int().argmax())
+        raise ValueError(f"crops must lie in images of {tuple(sides.tolist())} pixels, got {crops[place].tolist()}")
 
 
 def _uniform(indices: ArrayLike, seed: int, epoch: int) -> NDArray[np.float64]:
-    """Numbers in [0, 1), `_DRAWS` for each index: a hash of seed, epoch, index and place (splitmix64; Steele 2014)."""
-    given = np.asarray(indices)
-    if given.ndim != 1 or (given.size and (given.dtype.kind not in "iu" or given.min() < 0)):
+    """Return numbers in [0, 1), a row of `_NUM_DRAWS` per index.
+
+    They are hashes of seed, epoch, index and place in the row (splitmix64; Steele 2014).
+    """
+    array = np.asarray(indices)
+    if array.ndim != 1 or (array.size and (array.dtype.kind not in "iu" or array.min() < 0)):
         raise ValueError(f"indices must be a list of whole numbers of at least 0, got {indices!r}")
-    words: Any = np.zeros((given.size, _DRAWS), dtype=np.uint64)
-    parts = (whole("seed", seed, 0, 2**63 - 1), whole("epoch", epoch, 0, 2**63 - 1))
-    for part in (*(np.uint64(part) for part in parts), given.astype(np.uint64)[:, None], np.arange(_DRAWS, dtype="u8")):
-        words = _mixed(words + part)
-    return np.asarray((words >> np.uint64(11)) * 2.0**-53)
+    words: Any = np.zeros((array.size, _NUM_DRAWS), dtype=np.uint64)
+    words = _mixed(words + np.uint64(whole("seed", seed, 0, 2**63 - 1)))
+    words = _mixed(words + np.uint64(whole("epoch", epoch, 0, 2**63 - 1)))
+    words = _mixed(words + array.astype(np.uint64)[:, None])
+    words = _mixed(words + np.arange(_NUM_DRAWS, dtype=np.uint64))
+    return np.asarray((words >> np.uint64(11)) * 2.0**-53)  # the upper 53 bits, as many as a float has
 
 
 def _mixed(words: Words) -> Words:

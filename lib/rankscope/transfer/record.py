@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -27,19 +27,37 @@ from .batches import leaves, mapped
 from .prefetch import COPY, Prefetched, PrefetchGpu, prefetched
 
 PHASES = ("load", "copy", "forward", "backward", "optimizer")
-GPU, GPU_COPIES = "GPU", "GPU copies"  # our lanes: the stream of the steps, and that of the copies
+GPU = "GPU"  # our lane of the stream of the steps
+GPU_COPIES = "GPU copies"  # our lane of the copy stream
 STREAM = "GPU stream "  # plus its number: lanes of the profiler
 H2D = "h2d"  # the kind of the profiler's copies from the host
-TOLERANCE_S = 1e-4
+TOLERANCE_S = 1e-4  # by which the two recordings of a phase may differ, plus the uncertainty of the clocks
 _now = time.perf_counter_ns
 _NUM_READINGS = 5  # readings of the profiler's clock before and after the steps
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
-_NONE = object()
-PREFIX = "rankscope: "
+_LOG_ERRORS = "6"  # at a lower level the profiler logs each start and stop on stderr
+_NO_BATCH = object()
+PREFIX = "rankscope: "  # of our ranges in the profiler's trace
 CLOCK = f"{PREFIX}clock"
-_WORK = {"kernel": "kernel", "gpu_memset": "memset"}  # by the trace's categories
-_COPIES = {"Memcpy HtoD": H2D, "Memcpy DtoH": "d2h"}  # by how the trace's names begin
-Reading = tuple[float, float, float]  # seconds before a range "rankscope: clock", in it, and after it
+_WORK = {"kernel": "kernel", "gpu_memset": "memset"}  # kinds, by the trace's categories
+_COPIES = {"Memcpy HtoD": H2D, "Memcpy DtoH": "d2h"}  # kinds, by the beginnings of the trace's names
+
+
+class TraceClockReading(NamedTuple):
+    """Our clock in seconds before a range "rankscope: clock" of the profiler, in it, and after it."""
+
+    before_s: float
+    inside_s: float
+    after_s: float
+
+
+class _PhaseEvents(NamedTuple):
+    """A phase of a step on the GPU, with the CUDA events before and after it."""
+
+    kind: str
+    item: int
+    begin: Any
+    end: Any
 
 
 def record_steps(
@@ -50,7 +68,7 @@ def record_steps(
     device: str | torch.device = "cpu",
     num_batches: int | None = None,
 ) -> RecordedSteps:
-    """Train on the loader's batches, all or the first `num_batches`, and return what both recorders saw.
+    """Train on the loader's batches, all or the first `num_batches`, and return both recordings.
 
     A batch is a pair of inputs and targets. A step has five phases: "load" gets the batch from the loader, "copy" moves
     it to the device, "forward" is ``loss(module(inputs), targets)``, "backward" computes the gradients, "optimizer" is
@@ -71,27 +89,30 @@ def record_steps(
     [3, 3, 3, 3, 3]
     >>> recorded.agreement().check()
     """
-    there = prefetched(loader, device)  # which checks them both
-    own = loader if isinstance(loader, Prefetched) else None
-    if own is not None and own.device != there.device:
-        raise ValueError(f"device must be that of the prefetched loader, {str(own.device)!r}, got {device!r}")
+    on_device = prefetched(loader, device)  # which checks both arguments
+    if isinstance(loader, Prefetched) and loader.device != on_device.device:
+        raise ValueError(f"device must be that of the prefetched loader, {str(loader.device)!r}, got {device!r}")
     of_type("module", module, torch.nn.Module)
     of_type("optimizer", optimizer, torch.optim.Optimizer)
     function("loss", loss, "of outputs and targets")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if tensor.device != there.device:
-            raise ValueError(f"module must be on {str(there.device)!r}, and its {name} is on {str(tensor.device)!r}")
-    most = None if num_batches is None else whole("num_batches", num_batches, 1)
-    if own is None:
-        return _StepsRecording(module, loss, optimizer, there.device, there.cuda).recorded(loader, most, copies=True)
-    run = _StepsRecording(module, loss, optimizer, own.device, own.cuda)
-    watched = Prefetched(own.loader, own.cuda, own.num_ahead, run.copies if own.cuda else None)
-    return run.recorded(watched, most, copies=False)
+        if tensor.device != on_device.device:
+            expected = f"module must be on {str(on_device.device)!r}"
+            raise ValueError(f"{expected}, and its {name} is on {str(tensor.device)!r}")
+    if num_batches is not None:
+        num_batches = whole("num_batches", num_batches, 1)
+    if isinstance(loader, Prefetched):
+        recording = _StepsRecording(module, loss, optimizer, loader.device, loader.cuda)
+        copies = recording.copies if loader.cuda else None
+        recorded_loader = Prefetched(loader.loader, loader.cuda, loader.num_ahead, copies)
+        return recording.recorded(recorded_loader, num_batches, copies=False)
+    recording = _StepsRecording(module, loss, optimizer, on_device.device, on_device.cuda)
+    return recording.recorded(loader, num_batches, copies=True)
 
 
 @dataclass
 class _StepsRecording:
-    """One recording: what is trained, and what has been recorded so far."""
+    """One recording: the objects that are trained, and the recordings so far."""
 
     module: torch.nn.Module
     loss: Callable[[Any, Any], torch.Tensor]
@@ -99,22 +120,25 @@ class _StepsRecording:
     device: torch.device
     cuda: PrefetchGpu | None
     host: Recorder = field(default_factory=Recorder)
-    copies: Recorder = field(default_factory=Recorder)  # a prefetcher's
-    events: list[tuple[str, int, Any, Any]] = field(default_factory=list)  # before and after a phase
-    readings: list[Reading] = field(default_factory=list)
+    copies: Recorder = field(default_factory=Recorder)  # of a prefetcher
+    events: list[_PhaseEvents] = field(default_factory=list)
+    readings: list[TraceClockReading] = field(default_factory=list)
 
-    def recorded(self, loader: Iterable[Any], most: int | None, copies: bool) -> RecordedSteps:
+    def recorded(self, loader: Iterable[Any], num_batches: int | None, copies: bool) -> RecordedSteps:
+        """Train and return both recordings; with `copies`, a step has a phase "copy"."""
         batches = iter(loader)
         read = self.cuda.clock() if self.cuda else None
-        wanted = {ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.cuda else [])}
-        activities = wanted & supported_activities()  # type: ignore[no-untyped-call]
+        activities = {ProfilerActivity.CPU}
+        if self.cuda:
+            activities.add(ProfilerActivity.CUDA)
+        activities &= supported_activities()  # type: ignore[no-untyped-call]
         with contextlib.ExitStack() as ends:
             if not self.cuda and _LOG_LEVEL not in os.environ:
-                os.environ[_LOG_LEVEL] = "6"  # otherwise the profiler logs each start and stop on stderr
+                os.environ[_LOG_LEVEL] = _LOG_ERRORS
                 ends.callback(os.environ.pop, _LOG_LEVEL, None)
             profiler = ends.enter_context(profile(activities=activities, acc_events=True))
             self._read_clock()
-            num_steps = self._train(batches, most, copies)
+            num_steps = self._train(batches, num_batches, copies)
             self._read_clock()
         if not num_steps:
             raise ValueError("loader must give at least one batch, got none")
@@ -122,18 +146,25 @@ class _StepsRecording:
             path = str(Path(folder, "trace.json"))
             profiler.export_chrome_trace(path)
             theirs, clock_s = read_steps(path, self.readings)
-        ours = Timeline.concat([self.host.timeline(), *(self._on_gpu(read) if read else [])])
-        ours, theirs = (_without_end(spans, num_steps).shifted(-ours.begin_s) for spans in (ours, theirs))
-        return RecordedSteps(ours, theirs, clock_s)
+        timelines = [self.host.timeline()]
+        if read is not None:
+            timelines += self._on_gpu(read)
+        ours = Timeline.concat(timelines)
+        begin_s = ours.begin_s
+        return RecordedSteps(
+            ours=_without_end(ours, num_steps).shifted(-begin_s),
+            profiler=_without_end(theirs, num_steps).shifted(-begin_s),
+            clock_s=clock_s,
+        )
 
-    def _train(self, batches: Iterator[Any], most: int | None, copies: bool) -> int:
-        """Train, wait for the device, and return the number of batches."""
+    def _train(self, batches: Iterator[Any], num_batches: int | None, copies: bool) -> int:
+        """Train, wait for the device, and return the number of steps."""
         num_steps = 0
         try:
-            while num_steps != most:
+            while num_steps != num_batches:
                 with self._phase("load", num_steps, None):
-                    batch = next(batches, _NONE)
-                if batch is _NONE:
+                    batch = next(batches, _NO_BATCH)
+                if batch is _NO_BATCH:
                     break
                 self._step(num_steps, batch, copies)
                 num_steps += 1
@@ -141,7 +172,7 @@ class _StepsRecording:
             if hasattr(batches, "close"):
                 batches.close()
         if self.events:
-            self.events[-1][-1].synchronize()
+            self.events[-1].end.synchronize()
         return num_steps
 
     def _step(self, item: int, batch: Any, copies: bool) -> None:
@@ -154,9 +185,9 @@ class _StepsRecording:
             if self.cuda and all(map(operator.is_, leaves((inputs, targets)), leaves(tuple(batch)))):
                 self.events.pop()  # nothing had to be copied
         with self._phase("forward", item, self.cuda):
-            value = self.loss(self.module(inputs), targets)
+            loss = self.loss(self.module(inputs), targets)
         with self._phase("backward", item, self.cuda):
-            value.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]
         with self._phase("optimizer", item, self.cuda):
             self.optimizer.step()
             self.optimizer.zero_grad()
@@ -167,7 +198,7 @@ class _StepsRecording:
         with self.host.span(kind, kind, item), record_function(f"{PREFIX}{kind}"):
             yield
         if cuda:
-            self.events.append((kind, item, begin, cuda.mark(True)))
+            self.events.append(_PhaseEvents(kind, item, begin, cuda.mark(True)))
 
     def _read_clock(self) -> None:
         """Record the position of profiler ranges on our clock."""
@@ -175,20 +206,21 @@ class _StepsRecording:
             before_ns = _now()
             with record_function(CLOCK):
                 inside_ns = _now()
-            self.readings.append((before_ns / 1e9, inside_ns / 1e9, _now() / 1e9))
+            self.readings.append(TraceClockReading(before_ns / 1e9, inside_ns / 1e9, _now() / 1e9))
 
     def _on_gpu(self, read: Callable[[Any], int]) -> list[Timeline]:
-        """The phases as the device ran them, and the copies of a prefetcher."""
+        """Return the phases as the device ran them, and the copies of a prefetcher."""
         steps = []
-        for kind, item, begin, end in self.events:
-            begin_s, end_s = read(begin) / 1e9, read(end) / 1e9
-            steps.append(Span(0, GPU, kind, item, begin_s, max(begin_s, end_s)))
+        for events in self.events:
+            begin_s = read(events.begin) / 1e9
+            end_s = read(events.end) / 1e9
+            steps.append(Span(0, GPU, events.kind, events.item, begin_s, max(begin_s, end_s)))
         copies = (span._replace(lane=GPU_COPIES) for span in self.copies.timeline().select(kind=COPY))
         return [Timeline.of(steps), Timeline.of(copies)]
 
 
 def _without_end(timeline: Timeline, num_steps: int) -> Timeline:
-    """All spans except the load that found no further batch."""
+    """Return all spans except the load that found no further batch."""
     is_load = np.array([kind == "load" for kind in timeline.kinds], dtype=bool)[timeline.kind]
     return timeline.take(np.flatnonzero(~(is_load & (timeline.item == num_steps))))
 
@@ -196,40 +228,50 @@ def _without_end(timeline: Timeline, num_steps: int) -> Timeline:
 # ---- the profiler's trace
 
 
-def read_steps(path: str | os.PathLike[str], readings: Sequence[Reading]) -> tuple[Timeline, float]:
+def read_steps(path: str | os.PathLike[str], readings: Sequence[TraceClockReading]) -> tuple[Timeline, float]:
     """Return the phases and the GPU's work from a trace, on the clock of `readings`, and the clock's uncertainty.
 
     A range "rankscope: clock" starts between the first and the second time of its reading, and ends between the second
     and the third. Together these ranges bound how far the trace's clock is ahead. Raises RuntimeError if the trace does
     not have as many of these ranges as there are readings, ValueError if it cannot be read.
     """
-    spans, names = (Timeline.from_chrome_trace(path, kind) for kind in ("category", "name"))  # same spans, same order
-    sort, words = (np.array(one.kinds, dtype=object)[one.kind] for one in (spans, names))
-    ranges = np.flatnonzero(sort == "user_annotation")
-    ranges = ranges[np.argsort(spans.start_s[ranges], kind="stable")]
-    ahead_s, clock_s = _offset_s(spans.take(ranges[words[ranges] == CLOCK]), readings)
-    rows = []
+    by_category = Timeline.from_chrome_trace(path, kind="category")
+    by_name = Timeline.from_chrome_trace(path, kind="name")  # the same spans in the same order
+    category = np.array(by_category.kinds, dtype=object)[by_category.kind]
+    name = np.array(by_name.kinds, dtype=object)[by_name.kind]
+    ranges = np.flatnonzero(category == "user_annotation")
+    ranges = ranges[np.argsort(by_category.start_s[ranges], kind="stable")]
+    offset_s, clock_s = _offset_s(by_category.take(ranges[name[ranges] == CLOCK]), readings)
+    spans = []
     for phase in PHASES:
-        for item, place in enumerate(ranges[words[ranges] == f"{PREFIX}{phase}"]):
-            rows.append(Span(0, phase, phase, item, spans.start_s[place], spans.stop_s[place]))
-    for place in range(len(spans)):
-        kind = _WORK.get(sort[place])
-        if sort[place] == "gpu_memcpy":
-            kind = next((kind for begin, kind in _COPIES.items() if words[place].startswith(begin)), "d2d")
-        if kind:
-            lane = STREAM + spans[place].lane.rpartition("stream")[2].strip()
-            rows.append(Span(0, lane, kind, -1, spans.start_s[place], spans.stop_s[place]))
-    return Timeline.of(rows).shifted(ahead_s), clock_s
+        for item, place in enumerate(ranges[name[ranges] == f"{PREFIX}{phase}"]):
+            spans.append(Span(0, phase, phase, item, by_category.start_s[place], by_category.stop_s[place]))
+    for place in range(len(by_category)):
+        kind = _gpu_kind(category[place], name[place])
+        if kind is not None:
+            lane = STREAM + by_category[place].lane.rpartition("stream")[2].strip()
+            spans.append(Span(0, lane, kind, -1, by_category.start_s[place], by_category.stop_s[place]))
+    return Timeline.of(spans).shifted(offset_s), clock_s
 
 
-def _offset_s(ranges: Timeline, readings: Sequence[Reading]) -> tuple[float, float]:
-    """The offset to add to the trace's times, and its uncertainty."""
+def _gpu_kind(category: str, name: str) -> str | None:
+    """Return the kind of an event of the profiler's trace if it is work of the GPU."""
+    if category != "gpu_memcpy":
+        return _WORK.get(category)
+    for beginning, kind in _COPIES.items():
+        if name.startswith(beginning):
+            return kind
+    return "d2d"
+
+
+def _offset_s(ranges: Timeline, readings: Sequence[TraceClockReading]) -> tuple[float, float]:
+    """Return the offset to add to the trace's times, and its uncertainty."""
     if len(ranges) != len(readings) or not readings:
         raise RuntimeError(f"torch.profiler recorded {len(ranges)} of {len(readings)} ranges that set its clock")
     before_s, inside_s, after_s = np.array(sorted(readings)).T
-    least = np.max([before_s - ranges.start_s, inside_s - ranges.stop_s])
-    most = np.min([inside_s - ranges.start_s, after_s - ranges.stop_s])
-    return float(least + most) / 2, abs(float(most - least)) / 2
+    least_s = np.max([before_s - ranges.start_s, inside_s - ranges.stop_s])
+    most_s = np.min([inside_s - ranges.start_s, after_s - ranges.stop_s])
+    return float(least_s + most_s) / 2, abs(float(most_s - least_s)) / 2
 
 
 # ---- how well two recordings agree
@@ -258,7 +300,9 @@ class PhaseAgreement:
     @property
     def name(self) -> str:
         """The phase, with its lane if that has another name."""
-        return self.kind if self.lane == self.kind else f"{self.kind} on lane {self.lane!r}"
+        if self.lane == self.kind:
+            return self.kind
+        return f"{self.kind} on lane {self.lane!r}"
 
     def __str__(self) -> str:
         counts = f"{count_of(self.num_ours, 'span')} and {count_of(self.num_profiler, 'range')}"
@@ -278,17 +322,16 @@ class Agreement:
         A range may extend beyond its span by `tolerance_s` plus the uncertainty of the clocks.
         """
         within_s = number("tolerance_s", tolerance_s, 0) + self.clock_s
-        found = []
+        problems = []
         for phase in self.phases:
             if phase.unmatched:
+                items = ", ".join(map(str, phase.unmatched))
                 counts = f"{phase.num_ours} and {phase.num_profiler} in all"
-                found.append(
-                    f"{phase.name}: not one span and one range of {', '.join(map(str, phase.unmatched))}, but {counts}"
-                )
+                problems.append(f"{phase.name}: not one span and one range of {items}, but {counts}")
             if phase.reach_s > within_s:
-                found.append(f"{phase.name}: a range reaches {time_words(phase.reach_s)} out of our span")
-        if found:
-            raise DisagreementError("; ".join(found))
+                problems.append(f"{phase.name}: a range reaches {time_words(phase.reach_s)} out of our span")
+        if problems:
+            raise DisagreementError("; ".join(problems))
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.phases), f"clocks known to {time_words(self.clock_s)}"])
@@ -325,67 +368,95 @@ class RecordedSteps:
         Traceback (most recent call last):
         rankscope.transfer.record.DisagreementError: load: a range reaches 1000 ms out of our span
         """
-        ours, theirs = self.ours, self.profiler
-        phases = [
-            _of_host(ours.select(lane=phase, kind=phase), theirs.select(lane=phase, kind=phase), phase)
-            for phase in PHASES
-            if phase in ours.lanes or phase in theirs.lanes
-        ]
-        return Agreement((*phases, *_of_gpu(ours, theirs, self.clock_s + TOLERANCE_S)), self.clock_s)
+        ours = self.ours
+        theirs = self.profiler
+        phases = []
+        for phase in PHASES:
+            if phase in ours.lanes or phase in theirs.lanes:
+                our_spans = ours.select(lane=phase, kind=phase)
+                their_ranges = theirs.select(lane=phase, kind=phase)
+                phases.append(_on_host(our_spans, their_ranges, phase))
+        phases += _on_gpu(ours, theirs, self.clock_s + TOLERANCE_S)
+        return Agreement(tuple(phases), self.clock_s)
 
 
-def _of_host(ours: Timeline, theirs: Timeline, phase: str) -> PhaseAgreement:
-    (items, counts), (others, other_counts) = (np.unique(one.item, return_counts=True) for one in (ours, theirs))
-    once = np.intersect1d(items[counts == 1], others[other_counts == 1])
-    unmatched = np.setdiff1d(np.union1d(items, others), once)
-    orders = (np.argsort(spans.item, kind="stable") for spans in (ours, theirs))
-    mine, other = (spans.take(o[np.isin(spans.item[o], once)]) for spans, o in zip((ours, theirs), orders, strict=True))
-    return _phase(phase, phase, ours, mine, (other.start_s, other.stop_s), len(theirs), unmatched, other.busy_s)
+def _on_host(ours: Timeline, theirs: Timeline, phase: str) -> PhaseAgreement:
+    """Compare our spans of a phase with the profiler's ranges of it."""
+    our_items, our_counts = np.unique(ours.item, return_counts=True)
+    their_items, their_counts = np.unique(theirs.item, return_counts=True)
+    matched = np.intersect1d(our_items[our_counts == 1], their_items[their_counts == 1])
+    unmatched = np.setdiff1d(np.union1d(our_items, their_items), matched)
+    spans = _by_item(ours, matched)
+    ranges = _by_item(theirs, matched)
+    return PhaseAgreement(
+        lane=phase,
+        kind=phase,
+        num_ours=len(ours),
+        num_profiler=len(theirs),
+        unmatched=tuple(unmatched.tolist()),
+        reach_s=_reach_s(spans, ranges.start_s, ranges.stop_s),
+        coverage=_coverage(spans, ranges.busy_s),
+    )
 
 
-def _of_gpu(ours: Timeline, theirs: Timeline, slack_s: float) -> Iterator[PhaseAgreement]:
-    """For each lane and kind: our spans, and the GPU work in each, from the first start to the last end."""
-    own = [place for place, lane in enumerate(ours.lanes) if lane in (GPU, GPU_COPIES)]
+def _by_item(spans: Timeline, items: NDArray[np.int64]) -> Timeline:
+    """Return the spans of these items, sorted by item."""
+    order = np.argsort(spans.item, kind="stable")
+    return spans.take(order[np.isin(spans.item[order], items)])
+
+
+def _on_gpu(ours: Timeline, theirs: Timeline, slack_s: float) -> Iterator[PhaseAgreement]:
+    """Compare our spans with the GPU's work in each of them, from its first start to its last end."""
+    our_lanes = [place for place, lane in enumerate(ours.lanes) if lane in (GPU, GPU_COPIES)]
     streams = [place for place, lane in enumerate(theirs.lanes) if lane.startswith(STREAM)]
-    spans = ours.take(np.flatnonzero(np.isin(ours.lane, own)))
+    spans = ours.take(np.flatnonzero(np.isin(ours.lane, our_lanes)))
     work = theirs.take(np.flatnonzero(np.isin(theirs.lane, streams)))
     if len(work) and not len(spans):
         raise DisagreementError(f"the profiler saw {len(work)} kernels and copies on the GPU, and we nothing")
     owner = _owners(spans, work, slack_s)
     for lane, kind in dict.fromkeys((span.lane, span.kind) for span in spans):
-        places = np.flatnonzero((spans.lane == spans.lanes.index(lane)) & (spans.kind == spans.kinds.index(kind)))
-        busy = places[np.isin(places, owner)]
-        start_s = np.array([work.start_s[owner == place].min() for place in busy])
-        stop_s = np.array([work.stop_s[owner == place].max() for place in busy])
-        idle = np.setdiff1d(spans.item[places], spans.item[busy])
-        run_s = work.take(np.flatnonzero(np.isin(owner, places))).busy_s
-        yield _phase(lane, kind, spans.take(places), spans.take(busy), (start_s, stop_s), len(busy), idle, run_s)
+        of_phase = (spans.lane == spans.lanes.index(lane)) & (spans.kind == spans.kinds.index(kind))
+        places = np.flatnonzero(of_phase)
+        with_work = places[np.isin(places, owner)]
+        start_s = np.array([work.start_s[owner == place].min() for place in with_work])
+        stop_s = np.array([work.stop_s[owner == place].max() for place in with_work])
+        busy_s = work.take(np.flatnonzero(np.isin(owner, places))).busy_s
+        spans_with_work = spans.take(with_work)
+        without_work = np.setdiff1d(spans.item[places], spans.item[with_work])
+        yield PhaseAgreement(
+            lane=lane,
+            kind=kind,
+            num_ours=places.size,
+            num_profiler=with_work.size,
+            unmatched=tuple(without_work.tolist()),
+            reach_s=_reach_s(spans_with_work, start_s, stop_s),
+            coverage=_coverage(spans_with_work, busy_s),
+        )
 
 
 def _owners(spans: Timeline, work: Timeline, slack_s: float) -> NDArray[np.int64]:
-    """The index of the span that each kernel or copy belongs to: among those within `slack_s`, one of its kind."""
-    is_copy = np.array([kind == "copy" for kind in spans.kinds])[spans.kind]
+    """Return the place of the span that each kernel or copy belongs to.
+
+    That is the nearest one. If several are within `slack_s`, it is one of the same kind: a copy or not.
+    """
+    span_is_copy = np.array([kind == "copy" for kind in spans.kinds])[spans.kind]
     owner = np.zeros(len(work), dtype=np.int64)
     for place in range(len(work)):
         middle_s = (work.start_s[place] + work.stop_s[place]) / 2
-        away_s = np.maximum(np.maximum(spans.start_s - middle_s, middle_s - spans.stop_s), 0.0)
-        other_sort = is_copy != (work.kinds[work.kind[place]] == H2D)
-        owner[place] = np.lexsort((away_s, other_sort, np.maximum(away_s, slack_s)))[0]
+        distance_s = np.maximum(np.maximum(spans.start_s - middle_s, middle_s - spans.stop_s), 0.0)
+        work_is_copy = work.kinds[work.kind[place]] == H2D
+        is_other_kind = span_is_copy != work_is_copy
+        # lexsort's last key comes first: the distance beyond the slack, then the kind, then the distance
+        owner[place] = np.lexsort((distance_s, is_other_kind, np.maximum(distance_s, slack_s)))[0]
     return owner
 
 
-def _phase(
-    lane: str,
-    kind: str,
-    ours: Timeline,
-    mine: Timeline,
-    theirs: tuple[Times, Times],
-    num_theirs: int,
-    unmatched: NDArray[np.int64],
-    busy_s: float,
-) -> PhaseAgreement:
-    """The figures of our spans (`mine`) and as many of the profiler's, in the same order."""
-    reach_s = float(np.max([0.0, *(mine.start_s - theirs[0]), *(theirs[1] - mine.stop_s)]))
-    whole_s = float((mine.stop_s - mine.start_s).sum())
-    coverage = busy_s / whole_s if whole_s else 1.0
-    return PhaseAgreement(lane, kind, len(ours), num_theirs, tuple(unmatched.tolist()), reach_s, coverage)
+def _reach_s(spans: Timeline, start_s: Times, stop_s: Times) -> float:
+    """Return by how much the furthest range, from `start_s` to `stop_s`, extends beyond its span."""
+    return float(np.max([0.0, *(spans.start_s - start_s), *(stop_s - spans.stop_s)]))
+
+
+def _coverage(spans: Timeline, busy_s: float) -> float:
+    """Return the share of the spans' time that is busy."""
+    whole_s = float((spans.stop_s - spans.start_s).sum())
+    return busy_s / whole_s if whole_s else 1.0

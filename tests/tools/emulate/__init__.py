@@ -17,14 +17,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from rankscope.common.checks import number, whole
-from rankscope.ranks import namespaces as network_namespaces
 from rankscope.ranks.errors import MachineError
 from rankscope.ranks.host import how_it_ended
-from rankscope.ranks.launcher import launch_in
+from rankscope.ranks.launcher import launch_after
 
+from . import namespaces as network_namespaces
 from . import switch as switching
 
 Result = TypeVar("Result")
@@ -82,8 +83,9 @@ class Network:
     ) -> list[Result]:
         """Launch as `rankscope.ranks.launch` with Gloo, with `ranks_per_host` consecutive ranks on each host."""
         each = whole("ranks_per_host", ranks_per_host, 1)
-        places = [(path, self.device) for path in self.namespaces for _ in range(each)]
-        return launch_in(places, fn, args, timeout_s, progress, self._guards)
+        paths = [path for path in self.namespaces for _ in range(each)]
+        enter = partial(network_namespaces.enter_as_rank, paths, self.device)
+        return launch_after(enter, len(paths), fn, args, timeout_s, progress, self._guards)
 
     def popen(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a program on a host, with the options of `subprocess.Popen`; it is killed when the network ends."""

@@ -116,7 +116,7 @@ def sparse_embedding() -> Case:
 
 def sparse_and_dense_bags() -> Case:
     def forward(self, ids):
-        return self.top(torch.cat([one(ids) for one in self.bags] + [self.bottom(ids.float())], dim=1))
+        return self.top(torch.cat([bag(ids) for bag in self.bags] + [self.bottom(ids.float())], dim=1))
 
     bags = [nn.EmbeddingBag(50, 8, mode="sum", sparse=sparse) for sparse in (True, False, True, True)]
     return tokens(Calls(forward, bottom=nn.Linear(7, 8), bags=nn.ModuleList(bags), top=nn.Linear(40, 4)))
@@ -140,7 +140,9 @@ def checkpointed() -> Case:
 
 MODELS: dict[str, Callable[[], Case]] = {
     "one_scalar": lambda: vectors(Calls(lambda self, x: x * self.scale, scale=nn.Parameter(torch.tensor(2.0)))),
-    "deep_mlp": lambda: vectors(nn.Sequential(*[layer for one in linears(*[None] * 20) for layer in (one, nn.Tanh())])),
+    "deep_mlp": lambda: vectors(
+        nn.Sequential(*[module for linear in linears(*[None] * 20) for module in (linear, nn.Tanh())])
+    ),
     "one_huge_parameter": lambda: vectors(
         nn.Sequential(*linears(None, None, None), nn.Linear(16, 48_000, bias=False), nn.Linear(48_000, 1))
     ),

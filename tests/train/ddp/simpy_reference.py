@@ -10,7 +10,7 @@ import simpy
 
 from rankscope.train.ddp import Contention, LocalStep
 
-Found = dict[tuple[str, int], tuple[float, float]]  # (kind, item): start, stop
+Times = dict[tuple[str, int], tuple[float, float]]  # (kind, item): start, stop
 
 
 def reference(
@@ -19,7 +19,7 @@ def reference(
     cost: Callable[[float], float],
     contention: Contention,
     overlap: bool = True,
-) -> Found:
+) -> Times:
     """Run the backward, the allreduces and the unpacking of one rank, from the backward's start."""
     return _Step(local, buckets, cost, contention, overlap).run()
 
@@ -37,9 +37,9 @@ class _Step:
         self.missing = [set(bucket) for bucket in buckets]
         self.reduced = [self.env.event() for _ in buckets]
         self.queue = simpy.Store(self.env)
-        self.seen: Found = {}
+        self.seen: Times = {}
 
-    def run(self) -> Found:
+    def run(self) -> Times:
         self.env.process(self._compute())
         self.env.process(self._communicate())
         self.env.run()

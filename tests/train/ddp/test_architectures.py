@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -37,7 +36,7 @@ def test_the_small_cnn_is_what_torch_makes_of_it() -> None:
     layers = [nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
     model = nn.Sequential(*layers, nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10))
     shapes = [shape for layer in small_cnn() for shape in layer.shapes.values()]
-    assert shapes == [tuple(one.shape) for one in model.parameters()]
+    assert shapes == [tuple(parameter.shape) for parameter in model.parameters()]
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, 1, 28, 28))
     assert 2 * sum(layer.num_macs for layer in small_cnn()) == counter.get_total_flops()
@@ -58,7 +57,7 @@ def test_a_block_of_gpt2_multiplies_as_often_as_torch_counts() -> None:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_gradients_get_ready_from_the_last_layer_to_the_first(name: str) -> None:
     step = architecture_step(name, 4, 2e12)
-    assert all(one >= other for one, other in pairwise(step.ready_s.tolist()))
+    assert (np.diff(step.ready_s) <= 0).all()
     assert step.ready_s[0] == step.backward_s == pytest.approx(2 * step.forward_s)
     twice = architecture_step(name, 8, 2e12)
     np.testing.assert_allclose(twice.ready_s, 2 * step.ready_s)
@@ -73,14 +72,6 @@ def test_a_tied_embedding_is_ready_last_though_the_head_comes_first() -> None:
     assert step.ready_s[names.index("ln_f.bias")] == pytest.approx(head_s)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (("GPT-5", 1, 1e12), "name must be one of 'small CNN', .*, got 'GPT-5'"),
-        (("GPT-2", 0, 1e12), "num_samples must be a whole number of at least 1, got 0"),
-        (("GPT-2", 1, 0), "flops_per_s must be a finite number above 0, got 0"),
-    ],
-)
-def test_what_is_no_step_is_refused(arguments: tuple[str, int, float], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        architecture_step(*arguments)
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="name must be one of 'small CNN', .*, got 'GPT-5'"):
+        architecture_step("GPT-5", 1, 1e12)

@@ -33,8 +33,8 @@ def layers(number: int, num_bytes: int = MIB) -> list[ParameterSpec]:
     return [ParameterSpec(f"{n}", num_bytes) for n in range(number)]
 
 
-def indices(found: tuple[Bucket, ...]) -> list[list[int]]:
-    return [list(bucket.indices) for bucket in found]
+def indices(of_buckets: tuple[Bucket, ...]) -> list[list[int]]:
+    return [list(bucket.indices) for bucket in of_buckets]
 
 
 # ---- the function that the Reducer calls
@@ -53,8 +53,8 @@ def random_tensors(rng: random.Random) -> tuple[list[torch.Tensor], list[bool]]:
     return tensors, sparse
 
 
-def test_500_random_lists_are_assigned_as_torch_does() -> None:
-    for case in range(500):
+def test_random_lists_are_assigned_as_torch_does() -> None:
+    for case in range(300):
         rng = random.Random(case)
         tensors, sparse = random_tensors(rng)
         rows = zip(parameter_specs(tensors), sparse, strict=True)
@@ -79,14 +79,14 @@ def test_500_random_lists_are_assigned_as_torch_does() -> None:
 def test_open_buckets_come_in_the_order_of_torchs_hash_table() -> None:
     """All dtypes on two devices: more keys than slots, some of which coincide, so it is not just the last one first."""
     keys = [(dtype, device) for device in ("cpu", "meta") for dtype in DTYPES]
-    reversed_ones = 0
+    num_reversed = 0
     for seed in range(200):
-        some = random.Random(seed).sample(keys, random.Random(seed).randint(1, len(keys)))
-        tensors = [torch.empty(1, dtype=getattr(torch, dtype), device=device) for dtype, device in some]
-        theirs, _ = dist._compute_bucket_assignment_by_size(tensors, [MIB], [], list(range(len(some))))
-        assert table_order(some) == [some[place] for (place,) in theirs]
-        reversed_ones += table_order(some) == some[::-1]
-    assert reversed_ones < 150
+        sample = random.Random(seed).sample(keys, random.Random(seed).randint(1, len(keys)))
+        tensors = [torch.empty(1, dtype=getattr(torch, dtype), device=device) for dtype, device in sample]
+        theirs, _ = dist._compute_bucket_assignment_by_size(tensors, [MIB], [], list(range(len(sample))))
+        assert table_order(sample) == [sample[place] for (place,) in theirs]
+        num_reversed += table_order(sample) == sample[::-1]
+    assert num_reversed < 150
     unknown = [("float32", "cpu"), ("float32", "npu:0"), ("float32", "npu:1"), ("float4", "cpu")]
     assert table_order(unknown) == unknown[::-1]  # each has a slot of its own
 
@@ -150,7 +150,7 @@ def test_the_table() -> None:
 # ---- bad input, and buckets that are not the predicted ones
 
 
-UNTOLD = "parameters must be a module, its parameters or ParameterSpec values, got"
+NOT_PARAMETERS = "parameters must be a module, its parameters or ParameterSpec values, got"
 NONE = "parameters must hold at least one that requires a gradient, got none"
 
 
@@ -160,8 +160,8 @@ NONE = "parameters must hold at least one that requires a gradient, got none"
         ([], {}, NONE),
         (nn.ReLU(), {}, NONE),
         ([torch.zeros(3)[0].requires_grad_(False)], {}, NONE),
-        (3, {}, f"{UNTOLD} 3"),
-        ([3], {}, f"{UNTOLD} 3"),
+        (3, {}, f"{NOT_PARAMETERS} 3"),
+        ([3], {}, f"{NOT_PARAMETERS} 3"),
         (3, {"bucket_cap_mb": -1}, "bucket_cap_mb must be a finite number of at least 0, got -1"),
         (3, {"ready_order": [0, 0, 1]}, "ready_order must name each parameter once, got .0, 0, 1."),
         (3, {"ready_order": [0, 1, 3]}, "ready_order must be a whole number from 0 to 2, got 3"),
@@ -176,7 +176,7 @@ def test_bad_input_is_refused_in_one_sentence(parameters: Any, options: dict[str
 
 
 @pytest.mark.parametrize(
-    ("found", "problem"),
+    ("places", "problem"),
     [
         (3, "buckets must be a list of buckets, got 3"),
         ([0, 1], "a bucket must be a list of places, got 0"),
@@ -188,24 +188,24 @@ def test_bad_input_is_refused_in_one_sentence(parameters: Any, options: dict[str
         ([[0, 1]], "buckets must hold each of 3 parameters once, got"),
     ],
 )
-def test_what_is_no_list_of_buckets_is_refused(found: Any, problem: str) -> None:
+def test_what_is_no_list_of_buckets_is_refused(places: Any, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        buckets_of("buckets", found, 3)
+        buckets_of("buckets", places, 3)
 
 
 def test_buckets_are_a_tuple_that_is_checked_once() -> None:
-    made = Buckets([np.array([2, 1]), (0,)])
-    assert repr(made) == "((2, 1), (0,))"
-    assert Buckets(made) is made
-    assert type(pickle.loads(pickle.dumps(made))) is Buckets
-    assert (made.num_parameters, Buckets([]).num_parameters) == (3, 0)
+    checked = Buckets([np.array([2, 1]), (0,)])
+    assert repr(checked) == "((2, 1), (0,))"
+    assert Buckets(checked) is checked
+    assert type(pickle.loads(pickle.dumps(checked))) is Buckets
+    assert (checked.num_parameters, Buckets([]).num_parameters) == (3, 0)
 
 
 PREDICTED = buckets(layers(6, 2 * MIB), 4)  # 5 4 | 3 2 | 1 0
 
 
 @pytest.mark.parametrize(
-    ("found", "problem"),
+    ("observed", "problem"),
     [
         ([[5, 4], [1, 0], [3, 2]], "bucket 1: expected parameters 3, 2, found 1, 0"),
         ([[5, 4], [3], [2, 1, 0]], "bucket 1: expected parameters 3, 2, found 3"),
@@ -216,10 +216,10 @@ PREDICTED = buckets(layers(6, 2 * MIB), 4)  # 5 4 | 3 2 | 1 0
         ([], "bucket 0: expected parameters 5, 4, found no such bucket"),
     ],
 )
-def test_other_buckets_than_the_predicted_ones_are_found(found: list[list[int]], problem: str) -> None:
+def test_other_buckets_than_the_predicted_ones_are_found(observed: list[list[int]], problem: str) -> None:
     PREDICTED.check([[5, 4], [3, 2], [1, 0]], iteration=1)
     with pytest.raises(BucketError, match=f"^iteration 1, {problem}$"):
-        PREDICTED.check(found, iteration=1)
+        PREDICTED.check(observed, iteration=1)
     with pytest.raises(BucketError, match="^iteration 0, bucket 0"):
         PREDICTED.check([[5, 4], [3, 2], [1, 0]], iteration=0)
     with pytest.raises(ValueError, match="found must be a list of places, got 5"):

@@ -52,8 +52,8 @@ def test_what_is_no_table_is_refused(sizes: Any, seconds: Any, problem: str) -> 
 
 def test_a_profile_says_what_it_measured(slow: Profile) -> None:
     points = slow.select("allreduce", algorithm="native")
-    found = cost(slow)
-    np.testing.assert_array_equal(found([p.num_bytes for p in points]), [p.median_s for p in points])
+    predicted_s = cost(slow)([point.num_bytes for point in points])
+    np.testing.assert_array_equal(predicted_s, [point.median_s for point in points])
 
 
 def test_for_other_ranks_a_profile_says_what_it_predicts(slow: Profile) -> None:
@@ -63,12 +63,12 @@ def test_for_other_ranks_a_profile_says_what_it_predicts(slow: Profile) -> None:
 
 
 def test_a_link_says_what_the_simulation_does() -> None:
-    found = cost(LINK, num_ranks=8)
+    of_link = cost(LINK, num_ranks=8)
     sizes = np.array([0, 1 << 13, 1 << 20])
     uniform = Cluster.uniform(8, LINK)
     expected = [simulate(build("allreduce", "ring", 8), int(size), uniform).makespan_s for size in sizes]
-    np.testing.assert_allclose(found(sizes), expected, rtol=1e-12)
-    assert found(1 << 20) == pytest.approx(expected[-1])
+    np.testing.assert_allclose(of_link(sizes), expected, rtol=1e-12)
+    assert of_link(1 << 20) == pytest.approx(expected[-1])
 
 
 @pytest.mark.parametrize(

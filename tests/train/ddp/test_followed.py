@@ -81,17 +81,20 @@ def test_the_samples_read_are_the_assignments(walk: tuple[Assignment, FollowedSt
 
 def test_the_ranks_end_where_one_process_ends_that_trains_on_all_their_samples(followed: FollowedSteps) -> None:
     followed.check()
-    alone, dataset = model(), Digits()
+    alone = model()
+    dataset = Digits()
     optimizer = sgd(alone.parameters())
     for step in range(STEPS):
         pairs = [dataset[number] for batch in followed.samples(step) for number in batch]
-        inputs, targets = torch.stack([one for one, _ in pairs]), torch.tensor([one for _, one in pairs])
+        inputs = torch.stack([image for image, _ in pairs])
+        targets = torch.tensor([label for _, label in pairs])
         loss = nn.functional.cross_entropy(alone(inputs), targets)
         assert followed.losses[:, step].mean() == pytest.approx(loss.item(), rel=1e-12)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    end, start = (torch.cat([one.detach().flatten() for one in it.parameters()]).numpy() for it in (alone, model()))
+    end = nn.utils.parameters_to_vector(alone.parameters()).detach().numpy()
+    start = nn.utils.parameters_to_vector(model().parameters()).detach().numpy()
     assert np.abs(followed.parameters[0] - end).max() < 1e-12
     assert np.abs(start - end).max() > 0.01
 
@@ -108,14 +111,14 @@ def test_a_batch_is_read_then_loaded_then_trained_on_and_spans_do_not_overlap(fo
     for number in range(STEPS):
         step = followed.step(number)
         for rank in range(RANKS):
-            mine = step.select(rank=rank)
-            kinds = [mine.select(kind=kind) for kind in ("load", "forward", "backward", "optimizer")]
-            assert [len(one) for one in kinds] == [1, 1, 1, 1]
-            times = [(one.begin_s, one.end_s) for one in kinds]
-            assert all(before[1] <= after[0] for before, after in pairwise(times))
-            assert len(mine.select(kind="read")) == len(mine.select(kind="collate")) == 1
-            assert mine.select(kind="collate").end_s <= times[0][1]
-            assert len(mine.select(kind="allreduce")) == len(followed.buckets[number])
+            spans = step.select(rank=rank)
+            phases = [spans.select(kind=kind) for kind in ("load", "forward", "backward", "optimizer")]
+            assert [len(phase) for phase in phases] == [1, 1, 1, 1]
+            for before, after in pairwise(phases):
+                assert before.end_s <= after.begin_s
+            assert len(spans.select(kind="read")) == len(spans.select(kind="collate")) == 1
+            assert spans.select(kind="collate").end_s <= phases[0].end_s
+            assert len(spans.select(kind="allreduce")) == len(followed.buckets[number])
     first = followed.step(0).select(kind="allreduce")
     assert first.start_s.max() < first.stop_s.min()  # the ranks' sums are one event: all are in it at once
 

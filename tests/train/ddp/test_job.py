@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import matplotlib.pyplot
@@ -29,33 +30,32 @@ def costs(mib_per_s: float, alpha_s: float = 0.0) -> Any:
 
 def test_by_hand() -> None:
     # forward 1 s, backward 2 s, two buckets of 40 MiB, the first one ready in the middle of the backward
-    found = ddp.job([40 * MIB, 40 * MIB], 3.0, costs(80), bucket_cap_mb=40)
-    assert found.step_s == pytest.approx((3.0, 3.5, 4.0))
-    assert found.allreduce_s == pytest.approx(1.0)
+    two_buckets = ddp.job([40 * MIB, 40 * MIB], 3.0, costs(80), bucket_cap_mb=40)
+    assert two_buckets.step_s == pytest.approx((3.0, 3.5, 4.0))
+    assert two_buckets.allreduce_s == pytest.approx(1.0)
     one_bucket = ddp.job([80 * MIB], 3.0, costs(80))
     assert one_bucket.step_s == pytest.approx((3.0, 4.0, 4.0))
 
 
 def test_the_same_ranks_take_the_same_step() -> None:
-    found = ddp.job("ResNet-50", 0.3, costs(5000), measured_allreduce_s=costs(5000))
-    assert found.step_s == pytest.approx((0.3, 0.3, 0.3))
+    job = ddp.job("ResNet-50", 0.3, costs(5000), measured_allreduce_s=costs(5000))
+    assert job.step_s == pytest.approx((0.3, 0.3, 0.3))
     assert ddp.job("ResNet-50", 0.3, lambda num_bytes: 0.0).step_s == (0.3, 0.3, 0.3)
 
 
 def test_faster_allreduces_make_the_low_end_the_one_without_overlap() -> None:
-    found = ddp.job([100 * MIB], 3.0, costs(200), measured_allreduce_s=costs(100))
-    assert found.step_s == pytest.approx((2.5, 2.5, 3.0))
+    job = ddp.job([100 * MIB], 3.0, costs(200), measured_allreduce_s=costs(100))
+    assert job.step_s == pytest.approx((2.5, 2.5, 3.0))
 
 
 @given(st.integers(1, 12), st.floats(10, 1000), st.floats(10, 1000), st.sampled_from([None, 1.0, 8.0, 1000.0]))
 def test_it_undoes_what_simulate_does(layers: int, before: float, after: float, cap_mb: float | None) -> None:
     local = LocalStep.modelled([3 * MIB] * layers, 0.2, optimizer_s=0.01)
-    measured_s, wanted_s = (
-        ddp.simulate(local, costs(rate, 1e-4), bucket_cap_mb=cap_mb).makespan_s for rate in (before, after)
-    )
-    options: dict[str, Any] = {"measured_allreduce_s": costs(before, 1e-4), "bucket_cap_mb": cap_mb}
-    found = ddp.job(local, measured_s, costs(after, 1e-4), **options)
-    assert found.step_s.expected == pytest.approx(wanted_s, rel=1e-9)
+    costs_before, costs_after = costs(before, 1e-4), costs(after, 1e-4)
+    before_s = ddp.simulate(local, costs_before, bucket_cap_mb=cap_mb).makespan_s
+    after_s = ddp.simulate(local, costs_after, bucket_cap_mb=cap_mb).makespan_s
+    job = ddp.job(local, before_s, costs_after, measured_allreduce_s=costs_before, bucket_cap_mb=cap_mb)
+    assert job.step_s.expected == pytest.approx(after_s, rel=1e-9)
 
 
 def test_models_by_name_module_bytes_and_step() -> None:
@@ -64,8 +64,9 @@ def test_models_by_name_module_bytes_and_step() -> None:
     local = LocalStep.modelled(module, 7.0)
     first, *others = (ddp.job(model, 0.1, costs(100), bucket_cap_mb=1).step_s for model in (module, sizes, local))
     assert others == [pytest.approx(first)] * 2
-    named, made = (ddp.job(m, 0.1, costs(9e3)) for m in ("ResNet-50", architecture_step("ResNet-50", 8, 1e12)))
-    assert named.step_s == pytest.approx(made.step_s)
+    named = ddp.job("ResNet-50", 0.1, costs(9e3))
+    of_step = ddp.job(architecture_step("ResNet-50", 8, 1e12), 0.1, costs(9e3))
+    assert named.step_s == pytest.approx(of_step.step_s)
     assert named.allreduce_s == pytest.approx(25_557_032 * 4 / (9e3 * MIB))
 
 
@@ -102,24 +103,29 @@ def test_epochs() -> None:
 # ---- ABCI's jobs
 
 
+def assert_within(median_and_worst: Iterable[float], bars: Iterable[float]) -> None:
+    for error, bar in zip(median_and_worst, bars, strict=True):
+        assert error <= bar
+
+
 def test_abci_inside_a_node() -> None:
-    held = abci.inside()
-    assert len(held) == 6
-    assert all(found <= bar for found, bar in zip(abci.median_and_worst(held), abci.INSIDE_BARS, strict=True))
-    left_ms = np.sort([one.left_ms for one in held])[:5]
+    jobs = abci.inside()
+    assert len(jobs) == 6
+    assert_within(abci.median_and_worst(jobs), abci.INSIDE_BARS)
+    left_ms = np.sort([job.left_ms for job in jobs])[:5]
     assert left_ms == pytest.approx(np.full(5, 3.5), abs=0.15)
 
 
 def test_abci_on_several_nodes() -> None:
-    held = abci.several()
-    assert [one.name for one in held if one.gpu == "V100"] == [f"{nodes} nodes" for nodes in (2, 4, 8, 16, 32)]
-    assert all(found <= bar for found, bar in zip(abci.median_and_worst(held), abci.NODES_BARS, strict=True))
-    assert all(one.predicted_s.low < one.predicted_s.expected < one.predicted_s.high for one in held)
-    assert all(found <= bar for found, bar in zip(abci.median_and_worst(abci.totals()), abci.NODES_BARS, strict=True))
+    jobs = abci.several()
+    assert [job.name for job in jobs if job.gpu == "V100"] == [f"{nodes} nodes" for nodes in (2, 4, 8, 16, 32)]
+    assert_within(abci.median_and_worst(jobs), abci.NODES_BARS)
+    assert_within(abci.median_and_worst(abci.totals()), abci.NODES_BARS)
+    assert all(job.predicted_s.low < job.predicted_s.expected < job.predicted_s.high for job in jobs)
 
 
 def test_four_times_the_allreduce_would_hardly_show() -> None:
-    expected = [[one.errors.expected for one in abci.several(times)] for times in abci.TIMES]
+    expected = [[job.errors.expected for job in abci.several(times)] for times in abci.TIMES]
     grown = np.array(expected[-1]) - np.array(expected[1])
     assert (grown > 0).all()
     assert (grown < 0.021).all()
@@ -147,17 +153,17 @@ def test_the_notebook_draws_and_says_what_the_benchmark_finds(monkeypatch: pytes
     for cell in cells[:7]:
         exec("".join(cell["source"]), names)
     drawn = [bar for ax in names["axes"] for bar in ax.patches]
-    held = abci.several()
-    one_node_s = [names["one_node_s"][one.gpu] / int(one.name.split()[0]) / 100 for one in held]
-    low = [one.predicted_s.low / unit for one, unit in zip(held, one_node_s, strict=True)]
-    high = [one.predicted_s.high / unit for one, unit in zip(held, one_node_s, strict=True)]
+    jobs = abci.several()
+    one_node_s = [names["one_node_s"][job.gpu] / int(job.name.split()[0]) / 100 for job in jobs]
+    low = [job.predicted_s.low / unit for job, unit in zip(jobs, one_node_s, strict=True)]
+    high = [job.predicted_s.high / unit for job, unit in zip(jobs, one_node_s, strict=True)]
     assert [bar.get_y() for bar in drawn] == pytest.approx(low)
     assert [bar.get_y() + bar.get_height() for bar in drawn] == pytest.approx(high)
     published = np.concatenate([ax.lines[0].get_ydata() for ax in names["axes"]])
-    assert published == pytest.approx([one.published_s / unit for one, unit in zip(held, one_node_s, strict=True)])
+    assert published == pytest.approx([job.published_s / unit for job, unit in zip(jobs, one_node_s, strict=True)])
     errors = [text.get_text() for ax in names["axes"] for text in ax.texts]
-    assert errors == [f"{one.errors.expected:+.1%}" for one in held]
+    assert errors == [f"{job.errors.expected:+.1%}" for job in jobs]
     assert max(published) < names["axes"][0].get_ylim()[1]
     printed = "".join("".join(output["text"]) for cell in cells for output in cell["outputs"] if "text" in output)
-    assert all(f"{one.errors.expected:+.1%}" in printed for one in [*held, *abci.inside()])
+    assert all(f"{job.errors.expected:+.1%}" in printed for job in [*jobs, *abci.inside()])
     matplotlib.pyplot.close("all")

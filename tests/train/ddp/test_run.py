@@ -116,9 +116,9 @@ class Expects(torch.optim.Optimizer):
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for parameter in self.param_groups[0]["params"]:
-            found = parameter.grad.unique().tolist()
-            if found != [self.gradient]:
-                raise AssertionError(f"gradient {found}, expected {self.gradient}")
+            values = parameter.grad.unique().tolist()
+            if values != [self.gradient]:
+                raise AssertionError(f"gradient {values}, expected {self.gradient}")
 
 
 AVERAGED = partial(Expects, 1.5)  # of ranks 0 and 1, times 1 and 2

@@ -43,20 +43,21 @@ def cap(cap_mb: float, buckets: Any = BUCKETS, step_s: Any = (0.7,), clean: Any 
 
 def sweep(**changes: Any) -> CapSweep:
     measured = cap(1.0, BUCKETS, (0.5, 0.4, 0.6), (True, True, False)), cap(25.0, [[2, 1, 0]])
-    given = {"name": "made", "provenance": PROVENANCE, "local": LOCAL, "cost": COST, "contention": Contention(1.5, 2.0)}
-    return CapSweep(**{**given, "measured": measured, **changes})
+    values = {"name": "two caps", "provenance": PROVENANCE, "local": LOCAL, "cost": COST, "measured": measured}
+    return CapSweep(**{**values, "contention": Contention(1.5, 2.0), **changes})
 
 
 def test_a_sweep_predicts_each_cap_with_the_buckets_that_were_there() -> None:
-    found = sweep()
+    two_caps = sweep()
     expected = [
-        simulate(LOCAL, COST, buckets=one.buckets, contention=Contention(1.5, 2.0)).makespan_s for one in found.measured
+        simulate(LOCAL, COST, buckets=measured.buckets, contention=Contention(1.5, 2.0)).makespan_s
+        for measured in two_caps.measured
     ]
-    assert found.predicted_s().tolist() == expected
-    assert found.measured_s.tolist() == [0.5, 0.7]
-    free = found.predicted_s(Contention()) < found.predicted_s()
-    assert free.tolist() == [True, False]  # one bucket overlaps nothing
-    assert (found.num_ranks, found.network, found.caps_mb) == (2, "loopback", (1.0, 25.0))
+    assert two_caps.predicted_s().tolist() == expected
+    assert two_caps.measured_s.tolist() == [0.5, 0.7]
+    faster = two_caps.predicted_s(Contention()) < two_caps.predicted_s()
+    assert faster.tolist() == [True, False]  # one bucket overlaps nothing
+    assert (two_caps.num_ranks, two_caps.network, two_caps.caps_mb) == (2, "loopback", (1.0, 25.0))
 
 
 def test_clean_iterations_count_if_there_are_enough() -> None:
@@ -66,13 +67,13 @@ def test_clean_iterations_count_if_there_are_enough() -> None:
 
 
 def test_a_file_is_the_same_again_to_seven_digits(tmp_path: Path) -> None:
-    made = [sweep(local=evolve(LOCAL, ready_s=[np.nan, 0.1, 1 / 30])), sweep(name="other")]
-    path = save_sweeps(tmp_path / "sweeps.json", made, "python -m made")
+    saved = sweep(local=evolve(LOCAL, ready_s=[np.nan, 0.1, 1 / 30]))
+    path = save_sweeps(tmp_path / "sweeps.json", [saved, sweep(name="other")], "a command")
     first, second = load_sweeps(path)
-    assert (first.measured, first.cost, first.local.parameters) == (made[0].measured, COST, LOCAL.parameters)
+    assert (first.measured, first.cost, first.local.parameters) == (saved.measured, COST, LOCAL.parameters)
     assert second.name == "other"
-    assert first.predicted_s() == pytest.approx(made[0].predicted_s(), rel=1e-6)
-    assert save_sweeps(tmp_path / "again.json", [first, second], "python -m made").read_bytes() == path.read_bytes()
+    assert first.predicted_s() == pytest.approx(saved.predicted_s(), rel=1e-6)
+    assert save_sweeps(tmp_path / "again.json", [first, second], "a command").read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -115,14 +116,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     return nn.Sequential(*(nn.Linear(32, 32) for _ in range(3)))
 
 
+@pytest.mark.slow
 def test_a_sweep_is_measured_in_rounds(small: nn.Module) -> None:
     turn = measure_round({"small": (small, loss)}, 2, 2, Where(), caps_mb=(0.001, None))
-    (found,) = sweeps_of([turn, turn])
-    assert [len(one.buckets) for one in found.measured] == [3, 1]
-    assert [len(one.step_s) for one in found.measured] == [4, 4]
-    assert found.cost.num_bytes == (2**12, 2**14)
-    assert found.local.num_bytes == 3 * 4 * (32 * 32 + 32)
-    assert (found.predicted_s() > 0).all()
+    (measured_twice,) = sweeps_of([turn, turn])
+    assert [len(cap.buckets) for cap in measured_twice.measured] == [3, 1]
+    assert [len(cap.step_s) for cap in measured_twice.measured] == [4, 4]
+    assert measured_twice.cost.num_bytes == (2**12, 2**14)
+    assert measured_twice.local.num_bytes == 3 * 4 * (32 * 32 + 32)
+    assert (measured_twice.predicted_s() > 0).all()
     alone, run = turn.modules["small"][:2]
     assert joined([run, run]).step_s == run.step_s * 2
     with pytest.raises(ValueError, match="runs must be of one module, setting and number of ranks"):
@@ -132,9 +134,10 @@ def test_a_sweep_is_measured_in_rounds(small: nn.Module) -> None:
         joined([run, turned])
 
 
+@pytest.mark.slow
 def test_contention_is_measured(small: nn.Module) -> None:
-    found = ddp.measure_contention(COST, iterations=2, backend="gloo")
-    assert min(found.compute, found.communication) >= 1.0
+    contention = ddp.measure_contention(COST, iterations=2, backend="gloo")
+    assert min(contention.compute, contention.communication) >= 1.0
 
 
 def test_contention_and_allreduce_are_measured_on_the_backend_that_is_named(monkeypatch: Any) -> None:
@@ -178,8 +181,8 @@ SETTINGS = [(2, "loopback"), (4, "loopback"), (2, "emulated: 400 Mbit/s"), (4, "
 
 @pytest.fixture(scope="module")
 def recorded() -> dict[tuple[int, str], list[CapSweep]]:
-    found = load_sweeps(RECORDED)
-    return {where: [one for one in found if (one.num_ranks, one.network) == where] for where in SETTINGS}
+    sweeps = load_sweeps(RECORDED)
+    return {where: [sweep for sweep in sweeps if (sweep.num_ranks, sweep.network) == where] for where in SETTINGS}
 
 
 def median_error(sweeps: list[CapSweep], contention: Contention | None = None) -> float:
@@ -187,26 +190,26 @@ def median_error(sweeps: list[CapSweep], contention: Contention | None = None) -
 
 
 def test_the_recorded_sweeps_are_those_that_were_promised(recorded: Any) -> None:
-    found = load_sweeps(RECORDED)
-    assert {(one.num_ranks, one.network) for one in found} == set(SETTINGS)
-    assert {one.caps_mb for one in found} == {(None, 1.0, 5.0, 25.0, 100.0)}
     for num_ranks in (2, 4):
-        assert [one.name for one in recorded[num_ranks, "loopback"]] == ["MLP", "conv net", "transformer"]
-    assert all(20 * 2**20 <= one.local.num_bytes <= 150 * 2**20 for one in found)
-    for one in found:
-        assert all(one.provenance[name] for name in ("cpu", "num_cores", "torch", "system", "date"))
+        assert [sweep.name for sweep in recorded[num_ranks, "loopback"]] == ["MLP", "conv net", "transformer"]
+    sweeps = load_sweeps(RECORDED)
+    assert {(sweep.num_ranks, sweep.network) for sweep in sweeps} == set(SETTINGS)
+    for sweep in sweeps:
+        assert sweep.caps_mb == (None, 1.0, 5.0, 25.0, 100.0)
+        assert 20 * 2**20 <= sweep.local.num_bytes <= 150 * 2**20
+        assert all(sweep.provenance[name] for name in ("cpu", "num_cores", "torch", "system", "date"))
 
 
 @pytest.mark.parametrize("where", SETTINGS, ids=str)
 def test_recorded_steps_are_predicted_and_the_recommended_cap_is_good(where: tuple[int, str], recorded: Any) -> None:
     sweeps = recorded[where]
-    assert len({(one.cost, one.contention) for one in sweeps}) == 1  # once for all modules and caps
+    assert len({(sweep.cost, sweep.contention) for sweep in sweeps}) == 1  # once for all modules and caps
     assert median_error(sweeps) <= (0.05 if where[1].startswith("emulated") else 0.10)
-    for one in sweeps:
-        caps = [cap for cap in one.caps_mb if cap is not None]
-        found = recommend(one.local, one.cost, caps_mb=caps, contention=one.contention)
-        measured_s = one.measured_s[one.caps_mb.index(found.bucket_cap_mb)]
-        assert measured_s <= 1.05 * one.measured_s.min(), one.name
+    for sweep in sweeps:
+        caps_mb = [cap_mb for cap_mb in sweep.caps_mb if cap_mb is not None]
+        advice = recommend(sweep.local, sweep.cost, caps_mb=caps_mb, contention=sweep.contention)
+        measured_s = sweep.measured_s[sweep.caps_mb.index(advice.bucket_cap_mb)]
+        assert measured_s <= 1.05 * sweep.measured_s.min(), sweep.name
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4])

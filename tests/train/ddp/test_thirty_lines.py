@@ -11,6 +11,8 @@ import pytest
 
 from rankscope.ranks import RankError, launch
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[3] / "notebooks" / "scripts" / "ddp_in_30_lines.py"
 TEXT = SCRIPT.read_text(encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""What the pictures of DDP's buckets and of bucket caps show, read back from drawings and artists."""
+"""The pictures of DDP's buckets and of bucket caps, read back from drawings and artists."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_many_buckets_are_thin() -> None:
     assert len(pieces(drawing)) == 256
 
 
-# ---- what a step takes by cap
+# ---- steps by cap
 
 
 @cache
@@ -90,23 +90,23 @@ def recommendation(rate: float = 2e9) -> Recommendation:
 
 
 def test_each_bar_is_a_step_in_its_parts() -> None:
-    found = recommendation()
-    drawn = draw_caps(found, bucket_cap_mb=8)
-    rows = [found.default, *until_alike(found)]
+    recommended = recommendation()
+    drawn = draw_caps(recommended, bucket_cap_mb=8)
+    rows = [recommended.default, *until_alike(recommended)]
     frame, alone, held, wait = drawn.rects
     assert [name for _, name in drawn.y_ticks][:3] == ["default", "1 MiB", "2 MiB"]
-    np.testing.assert_allclose(alone.width, found.alone_s * 1e3)
+    np.testing.assert_allclose(alone.width, recommended.alone_s * 1e3)
     np.testing.assert_allclose(held.x + held.width, wait.x)
     np.testing.assert_allclose(wait.width, [row.wait_s * 1e3 for row in rows], atol=1e-12)
     np.testing.assert_allclose(wait.x + wait.width, [row.step_s * 1e3 for row in rows])
     assert keys_of(drawn) == [*PARTS, "your cap"]
     assert (held.hatched.all(), wait.hatched.any(), wait.fill[0]) == (True, False, WORK["wait"][0])
     assert frame.y.round().tolist() == [[row.bucket_cap_mb for row in rows].index(8)]
-    assert words_of(drawn)[0] == f"{found.default.step_s * 1e3:.3g} ms, {found.default.num_buckets} buckets"
-    assert drawn.title == f"Best: 4 MiB, {found.gain:.1%} less than the default"
+    assert words_of(drawn)[0] == f"{recommended.default.step_s * 1e3:.3g} ms, {recommended.default.num_buckets} buckets"
+    assert drawn.title == f"Best: 4 MiB, {recommended.gain:.1%} less than the default"
     assert drawn.width > max(row.step_s for row in rows) * 1e3
-    assert draw_caps(found).rects[0].y.round().tolist() == [0]  # the default is framed where no cap is chosen
-    assert draw_caps(found, bucket_cap_mb=3).rects[0].y.size == 0  # and none by a cap that is not there
+    assert draw_caps(recommended).rects[0].y.round().tolist() == [0]  # the default is framed where no cap is chosen
+    assert draw_caps(recommended, bucket_cap_mb=3).rects[0].y.size == 0  # and none by a cap that is not there
     nothing = ddp.recommend(LocalStep((), np.empty(0), 0.0, 0.0), ddp.cost(Link(0.0, 1e9), num_ranks=2))
     assert draw_caps(nothing).title == "Best: default"
 
@@ -114,29 +114,29 @@ def test_each_bar_is_a_step_in_its_parts() -> None:
 def test_a_sweep_stops_where_larger_caps_change_nothing() -> None:
     local = LocalStep.modelled([1 << 20] * 64, backward_s=0.064)
     caps = [2.0**power for power in range(16)]  # 64 MiB hold all
-    found = ddp.recommend(local, ddp.cost(Link(50e-6, 2e9), num_ranks=8), caps_mb=caps)
-    drawn = draw_caps(found, bucket_cap_mb=32768)
+    recommended = ddp.recommend(local, ddp.cost(Link(50e-6, 2e9), num_ranks=8), caps_mb=caps)
+    drawn = draw_caps(recommended, bucket_cap_mb=32768)
     assert [name for _, name in drawn.y_ticks][-2:] == ["32 MiB", "64 MiB and more"]
     assert words_of(drawn)[-1].endswith(", 1 bucket")
     assert drawn.rects[0].y.round().tolist() == [len(drawn.y_ticks) - 1]  # the last bar stands for it
-    assert len(until_alike(found)) == 7 == len(drawn.y_ticks) - 1
-    assert [one.bucket_cap_mb for one in until_alike(found, 200)][-2:] == [128, 256]
-    assert points(figures.bucket_caps(found), "step, predicted")[-1, 0] == 128  # one more shows that it stays
+    assert len(until_alike(recommended)) == 7 == len(drawn.y_ticks) - 1
+    assert [candidate.bucket_cap_mb for candidate in until_alike(recommended, 200)][-2:] == [128, 256]
+    assert points(figures.bucket_caps(recommended), "step, predicted")[-1, 0] == 128  # one more shows that it stays
     few = ddp.recommend(local, ddp.cost(Link(50e-6, 2e9), num_ranks=8), caps_mb=[1, 2])
     assert until_alike(few) == few.candidates
     assert [name for _, name in draw_caps(few).y_ticks] == ["default", "1 MiB", "2 MiB"]
 
 
 def test_the_curve_is_the_predicted_step_and_the_areas_are_its_parts() -> None:
-    found = recommendation()
-    ax = figures.bucket_caps(found)
-    shown = found.candidates[: len(until_alike(found)) + 1]
-    expected = np.array([(one.bucket_cap_mb, one.step_s * 1e3) for one in shown], dtype=float)
+    recommended = recommendation()
+    ax = figures.bucket_caps(recommended)
+    shown = recommended.candidates[: len(until_alike(recommended)) + 1]
+    expected = np.array([(candidate.bucket_cap_mb, candidate.step_s * 1e3) for candidate in shown], dtype=float)
     np.testing.assert_allclose(points(ax, "step, predicted"), expected)
     assert (ax.get_xscale(), ax.get_ylim()[0], ax.get_ylabel()) == ("log", 0.0, "step [ms]")
     assert [label.get_text() for label in ax.get_xticklabels()][:4] == ["1", "2", "4", "8"]
-    four = found.candidates[2]
-    edges = np.array([0, found.alone_s, four.step_s - four.wait_s, four.step_s]) * 1e3
+    four = recommended.candidates[2]
+    edges = np.array([0, recommended.alone_s, four.step_s - four.wait_s, four.step_s]) * 1e3
     for name, low, high in zip(PARTS, edges[:-1], edges[1:], strict=True):
         corners = artist(ax, name).get_paths()[0].vertices
         y = corners[np.isclose(corners[:, 0], 4), 1]
@@ -144,12 +144,13 @@ def test_the_curve_is_the_predicted_step_and_the_areas_are_its_parts() -> None:
 
 
 def test_default_and_recommended_are_marked_and_named() -> None:
-    found = recommendation()
-    ax = figures.bucket_caps(found)
-    np.testing.assert_allclose(points(ax, "DDP's default, predicted"), [(25, found.default.step_s * 1e3)])
-    np.testing.assert_allclose(points(ax, "recommended"), [(4, found.chosen.step_s * 1e3)])
-    assert f"{found.bucket_cap_mb:g} MiB" in named(ax)
-    assert ax.get_title(loc="left") == f"With 4 MiB a step is predicted to take {found.gain:.1%} less than by default"
+    recommended = recommendation()
+    ax = figures.bucket_caps(recommended)
+    np.testing.assert_allclose(points(ax, "DDP's default, predicted"), [(25, recommended.default.step_s * 1e3)])
+    np.testing.assert_allclose(points(ax, "recommended"), [(4, recommended.chosen.step_s * 1e3)])
+    assert f"{recommended.bucket_cap_mb:g} MiB" in named(ax)
+    less = f"{recommended.gain:.1%} less than by default"
+    assert ax.get_title(loc="left") == f"With 4 MiB a step is predicted to take {less}"
     free = figures.bucket_caps(recommendation(rate=1e15))
     assert "recommended" not in labels(free)
     assert free.get_title(loc="left") == "No cap is predicted to be worth leaving the default for"

@@ -1,4 +1,4 @@
-"""What the pictures of a rank's memory show, read back from drawings and artists."""
+"""The pictures of a rank's memory, read back from drawings and artists."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ LIMITS = {"24 GB": 24e9, "80 GB": 80e9, "999 GB": 999e9}
 
 
 def test_each_term_is_a_piece_where_the_one_before_ends() -> None:
-    found = {}
+    pieces = {}
     for rects in draw_memory(STAGES).rects:
         for x, y, width, fill in zip(rects.x, rects.y, rects.width, rects.fill, strict=True):
-            found[int(y), fill] = float(x), float(width)
+            pieces[int(y), fill] = float(x), float(width)
     for row, memory in enumerate(STAGES.values()):
-        shown = [term for term in TERMS if (row, COLORS[term]) in found]
+        shown = [term for term in TERMS if (row, COLORS[term]) in pieces]
         assert "buckets" not in shown
         for term in shown:
-            assert found[row, COLORS[term]][1] == pytest.approx(memory.terms[term] / 1e9)
-        for one, after in pairwise(shown):
-            assert sum(found[row, COLORS[one]]) == pytest.approx(found[row, COLORS[after]][0])
-        assert sum(found[row, COLORS[shown[-1]]]) == pytest.approx(memory.total_bytes / 1e9)
+            assert pieces[row, COLORS[term]][1] == pytest.approx(memory.terms[term] / 1e9)
+        for before, after in pairwise(shown):
+            assert sum(pieces[row, COLORS[before]]) == pytest.approx(pieces[row, COLORS[after]][0])
+        assert sum(pieces[row, COLORS[shown[-1]]]) == pytest.approx(memory.total_bytes / 1e9)
 
 
 def test_totals_limits_and_legend() -> None:
     drawing = draw_memory(STAGES, LIMITS, chosen="stage 2")
     totals, *limits = drawing.texts
     assert totals.text == ("121 GB", "32.4 GB", "17.9 GB", "3.39 GB")
-    assert [one.text for one in limits] == [("24 GB",), ("80 GB",)]
+    assert [limit.text for limit in limits] == [("24 GB",), ("80 GB",)]
     assert drawing.rules == (24.0, 80.0)  # the third is out of sight
     assert drawing.title == "stage 0: 121 GB per rank; stage 3: 3.39 GB"
     assert [key.label for key in drawing.legend if key.hatched] == ["largest layer"]
@@ -51,7 +51,8 @@ def test_lines_are_the_totals() -> None:
     lines = {f"stage {s}": [zero.memory(7.5e9, 2**p, s) for p in range(8)] for s in (1, 3)}
     ax = figures.zero_memory(lines, {"24 GB": 24e9})
     for name, line in lines.items():
-        assert points(ax, name) == pytest.approx(np.array([(one.num_ranks, one.total_bytes / 1e9) for one in line]))
+        totals = [(memory.num_ranks, memory.total_bytes / 1e9) for memory in line]
+        assert points(ax, name) == pytest.approx(np.array(totals))
     assert np.unique(heights(ax, "24 GB")) == pytest.approx([24.0])
     assert artist(ax, "24 GB").get_color() != artist(ax, "stage 1").get_color()
     assert {"stage 1", "stage 3", "24 GB"} <= set(named(ax))

@@ -68,7 +68,7 @@ def torch_order(name: str, num_ranks: int, num_microbatches: int, num_chunks: in
         rows = visualizer.get_schedule_ops(TORCH_NAMES[name], num_ranks, num_microbatches, num_chunks)
     except (AssertionError, AttributeError):
         pytest.skip("this torch has no table of that schedule")
-    return [[str(one) for one in row if one is not None and one.computation_type.value in "FB"] for row in rows]
+    return [[str(a) for a in row if a is not None and a.computation_type.value in "FB"] for row in rows]
 
 
 def own_order(schedule: PipelineSchedule) -> list[list[str]]:
@@ -79,20 +79,20 @@ GPIPES = [("gpipe", p, m, 1) for p, m in ((1, 1), (2, 3), (4, 4), (4, 8), (5, 2)
 CHUNKED = [(2, 4, 2), (4, 8, 3), (4, 10, 2), (4, 3, 2), (3, 8, 2), (4, 5, 4), (1, 3, 2), (8, 16, 4)]
 
 
-@pytest.mark.parametrize("asked", [*GPIPES, *(("interleaved_1f1b", *sizes) for sizes in CHUNKED)])
-def test_schedules_are_torchs(asked: tuple[str, int, int, int]) -> None:
-    assert own_order(build(*asked)) == torch_order(*asked)
+@pytest.mark.parametrize("sizes", [*GPIPES, *(("interleaved_1f1b", *chunked) for chunked in CHUNKED)])
+def test_schedules_are_torchs(sizes: tuple[str, int, int, int]) -> None:
+    assert own_order(build(*sizes)) == torch_order(*sizes)
 
 
 @pytest.mark.parametrize(("num_ranks", "num_microbatches"), [(2, 3), (4, 4), (4, 8), (8, 9)])
 def test_1f1b_is_torchs_but_for_a_slip_in_torchs_table(num_ranks: int, num_microbatches: int) -> None:
     """The table of torch 2.13 counts the last rank's forwards from 1 (its execution does not: see the real ranks)."""
-    found = own_order(one_f_one_b(num_ranks, num_microbatches))
-    theirs = torch_order("one_f_one_b", num_ranks, num_microbatches, 1)
-    assert found[:-1] == theirs[:-1]
-    if found[-1] != theirs[-1]:
-        assert found[-1] == [re.sub(r"(?<=F)\d+", lambda one: str(int(one[0]) - 1), word) for word in theirs[-1]]
-        rows = "\n".join(f"{rank}: {' '.join(row)}" for rank, row in enumerate(theirs))
+    own = own_order(one_f_one_b(num_ranks, num_microbatches))
+    torchs = torch_order("one_f_one_b", num_ranks, num_microbatches, 1)
+    assert own[:-1] == torchs[:-1]
+    if own[-1] != torchs[-1]:
+        assert own[-1] == [re.sub(r"(?<=F)\d+", lambda number: str(int(number[0]) - 1), word) for word in torchs[-1]]
+        rows = "\n".join(f"{rank}: {' '.join(row)}" for rank, row in enumerate(torchs))
         text = f"theirs ranks={num_ranks} microbatches={num_microbatches} chunks=1\n{rows}"
         with pytest.raises(ValueError, match=f"microbatch must be .*, got {num_microbatches}"):
             PipelineSchedule.from_text(text)
@@ -105,9 +105,9 @@ def test_1f1b_is_torchs_but_for_a_slip_in_torchs_table(num_ranks: int, num_micro
     ("forward", "backward"), [(1, 1), (1, 2), (7, 3), (Fraction(1, 3), Fraction(5, 7)), (0.1, 0.0)]
 )
 def test_bubbles_are_the_closed_forms_exactly(forward: Any, backward: Any) -> None:
-    for one in EVERY:
-        expected = bubble_share(one.name, one.num_ranks, one.num_microbatches, one.num_chunks)
-        assert simulated_bubble(one, forward, backward) == expected, one.to_text()
+    for schedule in EVERY:
+        expected = bubble_share(schedule.name, schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks)
+        assert simulated_bubble(schedule, forward, backward) == expected, schedule.to_text()
 
 
 def most_in_flight(schedule: PipelineSchedule) -> list[int]:
@@ -127,8 +127,8 @@ def most_in_flight(schedule: PipelineSchedule) -> list[int]:
 
 
 def test_activations_in_flight_are_the_closed_forms() -> None:
-    for one in EVERY:
-        assert list(one.activations_in_flight()) == most_in_flight(one), one.to_text()
+    for schedule in EVERY:
+        assert list(schedule.activations_in_flight()) == most_in_flight(schedule), schedule.to_text()
     assert most_in_flight(one_f_one_b(4, 8)) == [4, 3, 2, 1]
     assert most_in_flight(interleaved(4, 8, 2)) == [11, 9, 7, 5]
 
@@ -145,11 +145,11 @@ def test_one_microbatch_goes_through_all_stages_and_back() -> None:
 
 
 def longest_path(schedule: PipelineSchedule, forward: list[float], backward: list[float]) -> float:
-    """When the last pass ends, by sorting the graph of what waits for what: no queues, no order of events."""
+    """When the last pass ends, by sorting the graph of dependencies: no queues, no order of events."""
     needs: dict[tuple[str, int, int], list[tuple[str, int, int]]] = {}
     last = schedule.num_stages - 1
     for rank, row in enumerate(schedule.actions):
-        names = [(one.kind, one.microbatch, schedule.stage(rank, one)) for one in row]
+        names = [(action.kind, action.microbatch, schedule.stage(rank, action)) for action in row]
         for place, (kind, microbatch, stage) in enumerate(names):
             before = [names[place - 1]] if place else []
             if kind == "F" and stage > 0:
@@ -160,7 +160,7 @@ def longest_path(schedule: PipelineSchedule, forward: list[float], backward: lis
     ends: dict[tuple[str, int, int], float] = {}
     for name in TopologicalSorter(needs).static_order():
         seconds = (forward if name[0] == "F" else backward)[name[2]]
-        ends[name] = max((ends[one] for one in needs[name]), default=0.0) + seconds
+        ends[name] = max((ends[need] for need in needs[name]), default=0.0) + seconds
     return max(ends.values())
 
 
@@ -188,17 +188,17 @@ def test_a_free_link_changes_nothing_and_a_slow_one_is_a_rank_sending_all_the_ti
 
 
 def test_bytes_sent_are_counted_and_in_closed_form() -> None:
-    for one in EVERY:
-        p, m, v = one.num_ranks, one.num_microbatches, one.num_chunks
-        assert sum(traffic(one, 10.0)) == (2 * m * (p * v - 1) * 10.0 if p > 1 else 0)
+    for schedule in EVERY:
+        p, m, v = schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks
+        assert sum(traffic(schedule, 10.0)) == (2 * m * (p * v - 1) * 10.0 if p > 1 else 0)
 
 
 # ---- text
 
 
 def test_text_reads_back_and_may_have_comments_and_empty_lines() -> None:
-    for one in EVERY:
-        assert PipelineSchedule.from_text(one.to_text()) == one
+    for each in EVERY:
+        assert PipelineSchedule.from_text(each.to_text()) == each
     text = "# by hand\n\nmine ranks=1 microbatches=1 chunks=2\n\n0: 0F0 1F0 1B0 0B0\n"
     schedule = PipelineSchedule.from_text(text)
     verify(schedule)
@@ -254,9 +254,9 @@ def test_what_is_reordered_is_refused_where_it_cannot_end_and_only_there() -> No
     refused = 0
     for schedule in (gpipe(3, 3), one_f_one_b(3, 4), interleaved(2, 4, 2)):
         for rank, row in enumerate(schedule.actions):
-            for one, other in combinations(range(len(row)), 2):
+            for first, second in combinations(range(len(row)), 2):
                 swapped = list(row)
-                swapped[one], swapped[other] = row[other], row[one]
+                swapped[first], swapped[second] = row[second], row[first]
                 wrong = with_row(schedule, rank, swapped)
                 places = {action: place for place, action in enumerate(swapped)}
                 early = any(places[a] < places[a._replace(kind="F")] for a in row if a.kind == "B")
@@ -325,7 +325,7 @@ def test_bad_input_is_one_clear_error(function: Any, arguments: tuple[Any, ...],
 def runs() -> dict[str, Any]:
     plans = [gpipe(4, 5), gpipe(4, 1), one_f_one_b(4, 4), one_f_one_b(4, 7), interleaved(4, 4, 2)]
     plans.append(interleaved(4, 6, 3))
-    return {one.to_text(): run for one, run in zip(plans, measure(plans, timeout_s=TIMEOUT_S), strict=True)}
+    return {plan.to_text(): run for plan, run in zip(plans, measure(plans, timeout_s=TIMEOUT_S), strict=True)}
 
 
 def test_real_ranks_keep_to_the_schedule(runs: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import torch
 from attrs import evolve
 from torch import nn
 
-from rankscope.ranks import RankError, crew
+from rankscope.ranks import RankError, fork_server
 from rankscope.sampling import Assignment, audit
 from rankscope.timeline import Recorder, Span, Timeline
 from rankscope.train import uneven
@@ -45,10 +45,10 @@ def run(handling: str = "join", epoch: Assignment = EPOCH, losses: Any = losses,
 @pytest.fixture(autouse=True)
 def _no_rank_is_left() -> Iterator[None]:
     yield
-    assert soon(lambda: not crew._current or not children(crew._current.pid))
+    assert soon(lambda: not fork_server._current or not children(fork_server._current.pid))
 
 
-# ---- what runs when
+# ---- timelines
 
 
 def test_join_and_a_hang_by_hand() -> None:
@@ -88,19 +88,19 @@ def test_every_allreduce_is_of_all_ranks_at_once(handling: str) -> None:
     assert even == list(uneven.simulate([3, 3]))  # the same however it would be handled
 
 
-# ---- what is read, and how much it counts
+# ---- the samples read, and their weights
 
 
 def test_files_are_dealt_out_whole() -> None:
     epoch = files_epoch([5, 0, 7, 3], num_ranks=2, batch_size=4)
     audit(epoch).check(allow=["unbalanced"])
     for first, last in pairwise(np.cumsum([0, 5, 7, 3])):
-        assert sum(np.isin(np.arange(first, last), one).all() for one in epoch.ranks) == 1
+        assert sum(np.isin(np.arange(first, last), indices).all() for indices in epoch.ranks) == 1
 
 
 def test_who_loses_and_who_repeats() -> None:
-    found = {handling: audit(uneven.predict(EPOCH, handling).trained) for handling in HANDLINGS}
-    assert {name: (one.dropped, one.duplicates) for name, one in found.items()} == {
+    audits = {handling: audit(uneven.predict(EPOCH, handling).trained) for handling in HANDLINGS}
+    assert {handling: (result.dropped, result.duplicates) for handling, result in audits.items()} == {
         "hang": (4, 0),
         "drop": (4, 0),
         "pad": (0, 8),
@@ -117,16 +117,18 @@ def test_weights_are_those_of_exact_counting(handling: str, initial: bool) -> No
     rounds = max(map(len, batches)) if handling in ("pad", "join") else min(map(len, batches))
     scale = []
     for step in range(rounds):
-        mine = [b[step % len(b)] if handling == "pad" else b[step] if step < len(b) else None for b in batches]
-        present = [one for one in mine if one is not None]
+        if handling == "pad":
+            present = [own[step % len(own)] for own in batches]
+        else:
+            present = [own[step] for own in batches if step < len(own)]
         divisor = 3 if initial else len(present)
         scale.append(Fraction(len(present), divisor))
-        for one in present:
-            for index in one.tolist():
-                exact[index] += Fraction(1, divisor * len(one))
-    found = uneven.predict(EPOCH, handling, initial)
-    np.testing.assert_allclose(found.weights, [float(one) for one in exact], rtol=1e-14)
-    np.testing.assert_allclose(found.scale, [float(one) for one in scale])
+        for indices in present:
+            for index in indices.tolist():
+                exact[index] += Fraction(1, divisor * len(indices))
+    predicted = uneven.predict(EPOCH, handling, initial)
+    np.testing.assert_allclose(predicted.weights, [float(weight) for weight in exact], rtol=1e-14)
+    np.testing.assert_allclose(predicted.scale, [float(share) for share in scale])
     assert sum(exact) == sum(scale)
 
 
@@ -169,9 +171,9 @@ def compared() -> UnevenComparison:
 
 def test_every_way_does_on_real_ranks_what_is_predicted(compared: UnevenComparison) -> None:
     compared.check()
-    lost_and_repeated = [(one.lost, one.repeated) for one in compared.handled]
+    lost_and_repeated = [(way.lost, way.repeated) for way in compared.handled]
     assert lost_and_repeated == [(4, 0), (0, 8), (0, 0), (0, 0)]
-    assert [one.name for one in compared.handled] == ["drop", "pad", "join", "join, by those left"]
+    assert [way.name for way in compared.handled] == ["drop", "pad", "join", "join, by those left"]
 
 
 @pytest.mark.parametrize("name", ["join", "join, by those left"])
@@ -179,11 +181,13 @@ def test_join_reads_every_sample_once_and_steps_as_by_hand(compared: UnevenCompa
     joined = compared[name].run
     assert sorted(np.concatenate(joined.trained.ranks).tolist()) == list(range(EPOCH.size))
     assert joined.counts == (Counts(gradients=6, words=14),) * 3
-    for step, found in enumerate(joined.gradients):  # the oracle: each rank's batch by itself, and a share of their sum
+    # the oracle: the gradient of each rank's batch by itself, and a share of their sum
+    for step, measured in enumerate(joined.gradients):
         present = [EPOCH.batches(rank)[step].tolist() for rank in range(3) if step < len(EPOCH.batches(rank))]
-        parts = [gradient_alone(mlp(), mean_loss, *(one[indices] for one in batch(EPOCH.size))) for indices in present]
+        inputs, targets = batch(EPOCH.size)
+        parts = [gradient_alone(mlp(), mean_loss, inputs[indices], targets[indices]) for indices in present]
         divisor = 3 if name == "join" else len(present)
-        np.testing.assert_allclose(found, sum(parts) / divisor, rtol=0, atol=1e-14)
+        np.testing.assert_allclose(measured, sum(parts) / divisor, rtol=0, atol=1e-14)
 
 
 def mean_loss(module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -195,17 +199,17 @@ def test_shadows_are_recorded_where_they_are_predicted(compared: UnevenCompariso
     joined.timeline.check()
     for rank in range(3):
         for kind in ("step", "allreduce", "shadow"):
-            found, right = (one.select(rank=rank, kind=kind).item.tolist() for one in (joined.timeline, predicted))
-            assert found == right
+            recorded = joined.timeline.select(rank=rank, kind=kind).item.tolist()
+            assert recorded == predicted.select(rank=rank, kind=kind).item.tolist()
     for item in range(6):
         met = [span for span in joined.timeline.select(item=item) if span.kind in ("allreduce", "shadow")]
         assert len({span.start_s for span in met}) == 1
 
 
 def test_biases_are_found_as_predicted_and_join_without_short_batches_has_none(compared: UnevenComparison) -> None:
-    for one in compared.handled:
-        assert one.bias == pytest.approx(one.predicted_bias, abs=1e-10)
-        assert one.bias > 0.01  # of join's too: a sample that is alone in its batch counts four times
+    for way in compared.handled:
+        assert way.bias == pytest.approx(way.predicted_bias, abs=1e-10)
+        assert way.bias > 0.01  # of join's too: a sample that is alone in its batch counts four times
     assert compared["join"].weights.max() / compared["join"].weights.min() == pytest.approx(4)
     even = files_epoch([20, 24, 16], num_ranks=3, batch_size=4, seed=1)
     exact = uneven.compare(mlp(), *batch(even.size), even, losses, timeout_s=RUNS_S)
@@ -255,18 +259,18 @@ def test_a_rank_without_any_batch_joins_from_the_start() -> None:
 
 def emptied(epoch: Assignment, rank: int) -> Assignment:
     none = np.empty(0, dtype=np.int64)
-    return evolve(epoch, ranks=tuple(none if place == rank else one for place, one in enumerate(epoch.ranks)))
+    return evolve(epoch, ranks=tuple(none if other == rank else indices for other, indices in enumerate(epoch.ranks)))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda one: {"trained": emptied(one.trained, 2)}, "rank 2 trained on 0 samples, not on the 20 predicted"),
-        (lambda one: {"gradients": one.gradients[:-1]}, "there were 5 steps, not 6"),
-        (lambda one: {"counts": (*one.counts[:2], Counts(5, 14))}, "rank 2 helped to reduce 5 steps' gradients, not 6"),
-        (lambda one: {"counts": (*one.counts[:2], Counts(6, 13))}, "ranks should exchange as many words each"),
-        (lambda one: {"errors": (None, "lost", None)}, r"errors came to ranks \(1,\), not to \(\)"),
-        (lambda one: {"handling": "drop"}, "rank 0 trained on 24 samples, not on the 20 predicted"),
+        (lambda run: {"trained": emptied(run.trained, 2)}, "rank 2 trained on 0 samples, not on the 20 predicted"),
+        (lambda run: {"gradients": run.gradients[:-1]}, "there were 5 steps, not 6"),
+        (lambda run: {"counts": (*run.counts[:2], Counts(5, 14))}, "rank 2 helped to reduce 5 steps' gradients, not 6"),
+        (lambda run: {"counts": (*run.counts[:2], Counts(6, 13))}, "ranks should exchange as many words each"),
+        (lambda run: {"errors": (None, "lost", None)}, r"errors came to ranks \(1,\), not to \(\)"),
+        (lambda run: {"handling": "drop"}, "rank 0 trained on 24 samples, not on the 20 predicted"),
     ],
 )
 def test_a_run_that_is_not_as_predicted_is_caught(

@@ -69,9 +69,9 @@ def test_one_rank_holds_everything_in_every_stage() -> None:
 
 
 def test_estimators_agree_with_the_recipes_and_name_their_terms() -> None:
-    assert sorted({one.total_bytes for one in ESTIMATORS}) == [8, 16, 18, 20]
+    assert sorted({estimator.total_bytes for estimator in ESTIMATORS}) == [8, 16, 18, 20]
     for name, recipe in (("ZeRO paper, mixed", "mixed"), ("all in float32", "fp32"), ("all in bfloat16", "bf16")):
-        (rule,) = [one for one in ESTIMATORS if one.name == name]
+        (rule,) = [estimator for estimator in ESTIMATORS if estimator.name == name]
         terms = zero.memory(1000, 1, 0, recipe).terms
         for term in ("parameters", "gradients", "master_copy", "optimizer_states"):
             assert terms[term] == 1000 * getattr(rule, term), (name, term)
@@ -119,8 +119,8 @@ def test_the_states_are_those_of_torchs_optimizers() -> None:
             for parameter in trained:
                 parameter.grad = torch.ones_like(parameter)
             rule.step()
-            found = [s for state in rule.state.values() for s in state.values() if isinstance(s, torch.Tensor)]
-            expected = sum(s.numel() * s.element_size() for s in found)
+            states = [s for state in rule.state.values() for s in state.values() if isinstance(s, torch.Tensor)]
+            expected = sum(s.numel() * s.element_size() for s in states)
             assert zero.memory(module, 1, 0, recipe, name).terms["optimizer_states"] == expected
 
 
@@ -143,13 +143,13 @@ def test_rows_are_torchs_chunks(num_ranks: int) -> None:
 
 
 def torchs_partition(sizes: list[int], num_ranks: int) -> tuple[tuple[int, ...], ...]:
-    """What ZeroRedundancyOptimizer itself does with tensors of these sizes, without any ranks."""
+    """The partition of tensors of these sizes by ZeroRedundancyOptimizer itself, without any ranks."""
     parameters = [nn.Parameter(torch.empty(size, device="meta")) for size in sizes]
     place = {id(p): number for number, p in enumerate(parameters)}
     rule: Any = object.__new__(zero_redundancy_class())
     rule.__dict__.update(world_size=num_ranks, param_groups=[{"params": parameters}], _partition_parameters_cache=[])
-    dealt = rule._partition_parameters()
-    return tuple(tuple(place[id(p)] for group in groups for p in group["params"]) for groups in dealt)
+    assigned = rule._partition_parameters()
+    return tuple(tuple(place[id(p)] for group in groups for p in group["params"]) for groups in assigned)
 
 
 def test_whole_tensors_are_dealt_out_as_torch_does() -> None:
@@ -200,7 +200,7 @@ def test_the_seconds_are_those_of_simulated_rings() -> None:
 def test_every_layer_is_a_call_and_pays_its_latency() -> None:
     module = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
     traffic = zero.traffic(module, 4, "fully_shard")
-    assert [one.num_calls for one in traffic.exchanges] == [2, 2, 2]
+    assert [exchange.num_calls for exchange in traffic.exchanges] == [2, 2, 2]
     slow, free = Link(1.0, 1e18), Link(0.0, 1e18)
     assert traffic.seconds(slow) - traffic.seconds(free) == pytest.approx(6 * 3)
 
@@ -208,7 +208,8 @@ def test_every_layer_is_a_call_and_pays_its_latency() -> None:
 # ---- wrong input, and words
 
 
-MODULE, SCALED = nn.Linear(2, 2), nn.Linear(2, 2)
+MODULE = nn.Linear(2, 2)
+SCALED = nn.Linear(2, 2)
 SCALED.register_parameter("scale", nn.Parameter(torch.tensor(1.0)))
 OPTIMIZER_NAMES = "'sgd', 'momentum', 'adam', 'adam_8bit'"
 WRONG: list[tuple[Callable[[], object], str]] = [

@@ -6,6 +6,7 @@ import gc
 import pickle
 import resource
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +47,16 @@ BATCHES = {uneven: torch.randn(4, 30), even: torch.randn(4, 64), Tied: torch.ara
 
 
 def differences(live: list[LiveMemory], make: Callable[[], nn.Module]) -> list[str]:
-    """What was not found as predicted: terms of any rank, collectives of any rank."""
-    found = []
-    for one in live:
-        asked = (make(), one.memory.num_ranks, one.way, one.memory.recipe)
-        expected = zero.memory(*asked, one.memory.optimizer, rank=one.rank)
-        if expected != one.memory:
-            found.append(f"{one.way}, rank {one.rank}: {expected.terms} predicted, {one.memory.terms} found")
-        if zero.traffic(*asked).by_collective() != dict(one.exchanged):
-            found.append(f"{one.way}, rank {one.rank}: {dict(one.exchanged)} exchanged")
-    return found
+    """Every term and every collective of a rank that is not as predicted."""
+    faults = []
+    for rank in live:
+        args = (make(), rank.memory.num_ranks, rank.way, rank.memory.recipe)
+        expected = zero.memory(*args, rank.memory.optimizer, rank=rank.rank)
+        if expected != rank.memory:
+            faults.append(f"{rank.way}, rank {rank.rank}: {expected.terms} predicted, {rank.memory.terms} found")
+        if zero.traffic(*args).by_collective() != dict(rank.exchanged):
+            faults.append(f"{rank.way}, rank {rank.rank}: {dict(rank.exchanged)} exchanged")
+    return faults
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4])
@@ -63,9 +64,9 @@ def differences(live: list[LiveMemory], make: Callable[[], nn.Module]) -> list[s
 def test_live_tensors_are_as_predicted(make: Callable[[], nn.Module], num_ranks: int) -> None:
     """Five ways each: twenty settings, and nine more below."""
     live = zero.measure(make, BATCHES[make], num_ranks, WAYS_HERE, timeout_s=TIMEOUT_S)
-    assert [(one.way, one.rank) for one in live] == [(way, rank) for way in WAYS_HERE for rank in range(num_ranks)]
+    assert [(rank_memory.way, rank_memory.rank) for rank_memory in live] == list(product(WAYS_HERE, range(num_ranks)))
     assert differences(live, make) == []
-    assert all(one.memory.total_bytes > 0 for one in live)
+    assert all(rank_memory.memory.total_bytes > 0 for rank_memory in live)
 
 
 @pytest.mark.parametrize(
@@ -82,19 +83,19 @@ def test_live_tensors_in_other_recipes_and_optimizers(
     ways = [way for way in ways if way in WAYS_HERE] or pytest.skip("fully_shard needs torch 2.8 on Gloo")
     live = zero.measure(make, BATCHES[make], 2, ways, recipe, optimizer, timeout_s=TIMEOUT_S)
     assert differences(live, make) == []
-    for one in live:  # of rows that ranks share evenly, the paper's own formula says the same, but for who holds what
-        if make is even and one.way == "fully_shard" and recipe == "bf16":
+    for rank_memory in live:  # if ranks share rows evenly, the paper's own formula has the same total
+        if make is even and rank_memory.way == "fully_shard" and recipe == "bf16":
             paper = zero.memory(make(), 2, 3, recipe, optimizer)
-            assert one.memory.total_bytes == paper.total_bytes
+            assert rank_memory.memory.total_bytes == paper.total_bytes
 
 
 def test_a_wrong_finding_is_told() -> None:
     right = zero.memory(even(), 2, "ddp"), zero.traffic(even(), 2, "ddp").by_collective()
-    one = LiveMemory("ddp", 0, *right)
-    assert differences([one], even) == []
-    wrong = evolve(one.memory, terms={**one.memory.terms, "gradients": one.memory.terms["gradients"] + 4})
-    assert len(differences([evolve(one, memory=wrong)], even)) == 1
-    assert len(differences([evolve(one, exchanged={"allreduce": 4})], even)) == 1
+    live = LiveMemory("ddp", 0, *right)
+    assert differences([live], even) == []
+    wrong = evolve(live.memory, terms={**live.memory.terms, "gradients": live.memory.terms["gradients"] + 4})
+    assert len(differences([evolve(live, memory=wrong)], even)) == 1
+    assert len(differences([evolve(live, exchanged={"allreduce": 4})], even)) == 1
 
 
 def test_storages_count_once_and_views_count_whole() -> None:
@@ -107,7 +108,7 @@ def _all_tensors() -> tuple[int, int]:
     """Bytes of every tensor that the garbage collector knows of beyond those at the start, and of DDP's terms."""
     torch.manual_seed(0)
     gc.collect()
-    before = storages(one for one in gc.get_objects() if isinstance(one, torch.Tensor))
+    before = storages(tensor for tensor in gc.get_objects() if isinstance(tensor, torch.Tensor))
     model = DistributedDataParallel(even(), gradient_as_bucket_view=True)
     rule = torch.optim.Adam(model.parameters())
     for _ in range(3):
@@ -115,15 +116,15 @@ def _all_tensors() -> tuple[int, int]:
         model(torch.ones(4, 64)).square().mean().backward()
         rule.step()
     gc.collect()
-    after = storages(one for one in gc.get_objects() if isinstance(one, torch.Tensor))
+    after = storages(tensor for tensor in gc.get_objects() if isinstance(tensor, torch.Tensor))
     return sum(num for address, num in after.items() if address not in before), sum(before.values())
 
 
 def test_nothing_else_is_alive() -> None:
-    """A second method, which does not ask the model or the optimizer what they hold."""
+    """A second method, which does not ask the model or the optimizer for their tensors."""
     expected = zero.memory(even(), 2, "ddp_bucket_view").total_bytes
-    for found, _ in launch(_all_tensors, 2, timeout_s=TIMEOUT_S):
-        assert found == pytest.approx(expected, rel=0.01)
+    for num_bytes, _ in launch(_all_tensors, 2, timeout_s=TIMEOUT_S):
+        assert num_bytes == pytest.approx(expected, rel=0.01)
 
 
 ONE = torch.ones(1)
@@ -183,9 +184,9 @@ def _both(path: Path) -> tuple[float, float]:
 
 
 def test_the_state_matters(tmp_path: Path) -> None:
-    (kept, forgotten), other = launch(_both, 2, (tmp_path / "a.pt",), timeout_s=TIMEOUT_S)
-    assert other == (kept, forgotten)
-    assert abs(kept - forgotten) > 1e-4
+    (with_state, without_state), other = launch(_both, 2, (tmp_path / "a.pt",), timeout_s=TIMEOUT_S)
+    assert other == (with_state, without_state)
+    assert abs(with_state - without_state) > 1e-4
     assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
 
 

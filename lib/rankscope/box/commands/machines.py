@@ -68,10 +68,10 @@ def import_(
     from .. import read_log, tables
     from ..logs import merged
 
-    found = [profile for path in files for profile in read_log(path, kind, num_ranks)]
-    print_parts(tables.imported(found))
+    profiles = [profile for path in files for profile in read_log(path, kind, num_ranks)]
+    print_parts(tables.imported(profiles))
     if output is not None:
-        merged(found, printable(output.stem)).save(output)
+        merged(profiles, printable(output.stem)).save(output)
         print_parts([f"{printable(str(output))} holds everything; `rankscope show {printable(str(output))}` shows it"])
 
 
@@ -123,5 +123,5 @@ def trace(
     timeline = tables.predicted(profile, collective, algorithm, size)
     check_file("--output", output)
     timeline.to_chrome_trace(output)
-    what = f"{collective} by {algorithm} of {bytes_words(size)}, {count_of(len(timeline), 'span')}"
-    print_parts([f"{printable(str(output))}: {what}, {time_words(timeline.makespan_s)}"])
+    words = f"{collective} by {algorithm} of {bytes_words(size)}, {count_of(len(timeline), 'span')}"
+    print_parts([f"{printable(str(output))}: {words}, {time_words(timeline.makespan_s)}"])

@@ -46,18 +46,24 @@ def nccl(
     from ..nccl_tables import SIZES, box_of, choices, of_topology
 
     gpu, gpus_per_node = box_of(box)
-    more: dict[str, Any] = {"gpus_per_node": gpus_per_node} | ({} if nodes is None else {"num_nodes": nodes})
+    fields: dict[str, Any] = {"gpus_per_node": gpus_per_node}
+    if nodes is not None:
+        fields["num_nodes"] = nodes
     if picture is not None and topo is None:
         raise ValueError("--picture needs --topo, the topology that it draws")
     if topo is not None:
-        words, of_box = of_topology(topo, gpu, gpus_per_node, picture)
+        words, fields_of_topology = of_topology(topo, gpu, gpus_per_node, picture)
         print_parts(words)
-        more |= of_box
-    model = Model.from_log(log, gpu, **more) if log else Model(**{"gpu": gpu, "version": version, **more})
+        fields |= fields_of_topology
+    if log is not None:
+        model = Model.from_log(log, gpu, **fields)
+    else:
+        model = Model(**{"gpu": gpu, "version": version, **fields})
     lines = ""
     if profile is not None:
         measured = Profile.load(profile)
-        lines, model = tuner_lines(model, measured), model.with_readings(measured)
+        lines = tuner_lines(model, measured)
+        model = model.with_readings(measured)
     elif tuner_csv is not None:
         raise ValueError("--tuner-csv needs --profile, the measured profile of the box")
     print_parts(choices(model, collective, sizes_of(num_bytes) or SIZES))

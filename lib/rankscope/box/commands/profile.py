@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,11 +18,13 @@ from ...cli.registry import command
 from ...common.checks import printable
 
 if TYPE_CHECKING:
+    from .. import Profile
+    from ..measuring.plan import Protocol
     from ..measuring.run import Progress
 
 _OUTPUT = Path("machine.json")
 _PLACES = {"in": (True,), "out": (False,), "both": (True, False)}
-_A_LINE_S = 5.0  # without a terminal
+_LINE_EVERY_S = 5.0  # seconds between lines of progress without a terminal
 
 
 @command("profile")
@@ -58,36 +60,27 @@ def profile(
     Each collective must give the right result before it is timed.
     Under torchrun, its processes are the ranks. After Ctrl-C the same command continues where it stopped.
     """
-    from ...common.checks import one_of
-    from ...common.units import bytes_words
     from ...ranks.joined import is_joined
-    from .. import tables
-    from ..measuring.plan import Protocol
     from ..measuring.run import default_backend, measure, writes
 
-    backend = default_backend(num_ranks, device) if backend is None else backend
-    speaks = writes(backend)
+    if backend is None:
+        backend = default_backend(num_ranks, device)
+    writes_output = writes(backend)
     joined = is_joined(backend)  # inside a collective only a signal's default action ends the process
     seen: list[Progress] = []
     with interruptible(not joined, lambda: _how_to_continue(seen, output, fresh)), contextlib.ExitStack() as stack:
-        show = stack.enter_context(_bar()) if speaks and not joined and sys.stderr.isatty() else _lines(speaks)
+        if writes_output and not joined and sys.stderr.isatty():
+            show = stack.enter_context(_bar())
+        else:
+            show = _lines(writes_output)
 
         def report(progress: Progress) -> None:
             seen[:] = [progress]
             show(progress)
 
-        found = measure(
+        measured = measure(
             output,
-            Protocol(
-                iterations=iterations,
-                budget_s=budget,
-                real_time=real_time,
-                sizes=None if sizes is None else parse_sizes(sizes),
-                collectives=_names(collectives),
-                algorithms=None if algorithms is None else _names(algorithms),
-                in_place=_PLACES[one_of("--place", place, tuple(_PLACES))],
-                transfers=transfers,
-            ),
+            _protocol(iterations, budget, real_time, sizes, collectives, algorithms, place, transfers),
             num_ranks=num_ranks,
             backend=backend,
             device=device,
@@ -96,11 +89,44 @@ def profile(
             command=_command(context),
             report=report,
         )
-    if speaks:
-        if seen[-1].left_out:
-            print(f"left out, because memory is too small: {', '.join(map(bytes_words, seen[-1].left_out))}")
-        print_parts([*tables.overview(found), ""])
-        print(printable(f"{output} holds everything; `rankscope show {output}` shows it again"))
+    if writes_output:
+        _print_result(measured, seen[-1].left_out, output)
+
+
+def _protocol(
+    iterations: int,
+    budget_s: float,
+    real_time: bool,
+    sizes: str | None,
+    collectives: str,
+    algorithms: str | None,
+    place: str,
+    transfers: bool,
+) -> Protocol:
+    """Return the protocol that the options of the command state."""
+    from ...common.checks import one_of
+    from ..measuring.plan import Protocol
+
+    return Protocol(
+        iterations=iterations,
+        budget_s=budget_s,
+        real_time=real_time,
+        sizes=None if sizes is None else parse_sizes(sizes),
+        collectives=_names(collectives),
+        algorithms=None if algorithms is None else _names(algorithms),
+        in_place=_PLACES[one_of("--place", place, tuple(_PLACES))],
+        transfers=transfers,
+    )
+
+
+def _print_result(measured: Profile, left_out: Sequence[int], output: Path) -> None:
+    from ...common.units import bytes_words
+    from .. import tables
+
+    if left_out:
+        print(f"left out, because memory is too small: {', '.join(map(bytes_words, left_out))}")
+    print_parts([*tables.overview(measured), ""])
+    print(printable(f"{output} holds everything; `rankscope show {output}` shows it again"))
 
 
 # ---- words of the command line
@@ -117,7 +143,9 @@ def parse_sizes(text: str) -> list[int]:
 
     if ":" not in text:
         return [parse_bytes("--sizes", each) for each in text.split(",")]
-    low, high = (parse_bytes("--sizes", each) for each in text.split(":", 1))
+    first, last = text.split(":", 1)
+    low = parse_bytes("--sizes", first)
+    high = parse_bytes("--sizes", last)
     if not 0 < low <= high:
         raise ValueError(f"--sizes must increase from a size above 0, got {text!r}")
     return list(powers_of_two(low, high))
@@ -128,16 +156,19 @@ def _names(text: str) -> list[str]:
 
 
 def _command(context: typer.Context) -> str:
-    """The command line, with the file's folder left out."""
+    """Return the command line, with the file's folder left out."""
     from ...provenance import command_words
 
     words = ["rankscope", "profile"]
     for parameter in context.command.params:
         source: Any = context.get_parameter_source(str(parameter.name))
-        if source is not None and source.name == "COMMANDLINE":
-            value = context.params[str(parameter.name)]
-            options = parameter.secondary_opts if value is False else parameter.opts
-            words += [options[-1], *([] if isinstance(value, bool) else [str(value)])]
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[str(parameter.name)]
+        options = parameter.secondary_opts if value is False else parameter.opts
+        words.append(options[-1])
+        if not isinstance(value, bool):
+            words.append(str(value))
     return printable(command_words(words))
 
 
@@ -146,13 +177,15 @@ def _command(context: typer.Context) -> str:
 Show = Callable[["Progress"], None]
 
 
-def _lines(speaks: bool) -> Show:
+def _lines(writes_output: bool) -> Show:
     """Print a line now and then if there is no terminal."""
-    last_s = -_A_LINE_S
+    last_s = -_LINE_EVERY_S
 
     def show(progress: Progress) -> None:
         nonlocal last_s
-        if speaks and progress.doing and progress.num_points and time.monotonic() - last_s >= _A_LINE_S:
+        if not writes_output or not progress.doing or not progress.num_points:
+            return
+        if time.monotonic() - last_s >= _LINE_EVERY_S:
             last_s = time.monotonic()
             print(f"{_state(progress)}: {progress.doing}", file=sys.stderr, flush=True)
 
@@ -183,9 +216,12 @@ def _count(progress: Progress) -> str:
 
 
 def _state(progress: Progress) -> str:
-    if (left_s := progress.left_s) is None:
+    left_s = progress.left_s
+    if left_s is None:
         return _count(progress)
-    left = f"{max(1, round(left_s / 60))} min" if left_s >= 90 else f"{left_s:.0f} s"
+    left = f"{left_s:.0f} s"
+    if left_s >= 90:
+        left = f"{max(1, round(left_s / 60))} min"
     return f"{_count(progress)}, about {left} left"
 
 

@@ -40,28 +40,30 @@ def _measured(profile: Profile) -> bool:
 
 @cache
 def _of_the_bank() -> dict[str, Profile]:
-    loaded = ((name, Profile.load(f"bank:{name}")) for name in bank())
-    return {name: profile for name, profile in loaded if _measured(profile)}
+    profiles = {name: Profile.load(f"bank:{name}") for name in bank()}
+    return {name: profile for name, profile in profiles.items() if _measured(profile)}
 
 
 class Boxes:
     """What the explorer shows of machines: the given ones, and those of the bank."""
 
     def __init__(self, profiles: Mapping[str, Profile]) -> None:
-        yours = {name: one for name, one in by_name(profiles).items() if _measured(one)}
         self.yours = next(iter(profiles), "")
-        self.profiles = yours | {name: one for name, one in _of_the_bank().items() if name not in profiles}
+        self.profiles = {name: profile for name, profile in by_name(profiles).items() if _measured(profile)}
+        for name, profile in _of_the_bank().items():
+            if name not in profiles:
+                self.profiles[name] = profile
 
     def chosen(self, now: Now) -> dict[str, Profile]:
         return {name: self.profiles[name] for name in (now.first, now.second, now.third) if name in self.profiles}
 
     def picture(self, now: Now) -> Drawing | None:
         """The lines of those that were measured with this collective; the title is of the size that is set."""
-        found = {name: one for name, one in self.chosen(now).items() if one.native_s(now.collective)}
-        if not found:
+        measured = {name: profile for name, profile in self.chosen(now).items() if profile.native_s(now.collective)}
+        if not measured:
             return None
         num_bytes = parse_bytes("message", now.message)
-        return draw_boxes(found, now.collective, now.view, self.yours, num_bytes, self._title(now))
+        return draw_boxes(measured, now.collective, now.view, self.yours, num_bytes, self._title(now))
 
     def _title(self, now: Now) -> str:
         """The fastest and the slowest machine at this size; of those that were measured at smaller and larger ones."""
@@ -91,8 +93,8 @@ class Boxes:
         measured = profile.native_s(now.collective).get(num_bytes)
         if measured is not None:
             return measured
-        found = interpolated(profile, now.collective, num_bytes)
-        return None if found is None else found[0]
+        estimate = interpolated(profile, now.collective, num_bytes)
+        return None if estimate is None else estimate.seconds
 
     def _busbw(self, now: Now, name: str, seconds: float) -> float:
         factor = busbw_factor(now.collective, self.profiles[name].num_ranks)
@@ -100,7 +102,7 @@ class Boxes:
 
     def without_effect(self, now: Now) -> dict[str, str]:
         """How a collective is shown, where none of the machines was measured with it."""
-        if any(one.native_s(now.collective) for one in self.chosen(now).values()):
+        if any(profile.native_s(now.collective) for profile in self.chosen(now).values()):
             return {}
         return dict.fromkeys(("view", "message"), f"none of these machines was measured with {now.collective}")
 
@@ -114,22 +116,24 @@ class Boxes:
         rates_of = [self._busbw(now, name, time_s) for name, time_s in known.items()]
         rates = dict(zip(known, rates_in_one_unit(*rates_of), strict=True))
         for name, profile in self.chosen(now).items():
-            said = f"{now.collective} was not measured"
+            words = f"{now.collective} was not measured"
             if name in known:
                 interval = ""
                 if num_bytes not in profile.native_s(now.collective):
                     interval = f", interpolated ({_interval(profile, now.collective, num_bytes)})"
-                said = f"{now.message} in {times[name]}{interval}, busbw {rates[name]}"
+                words = f"{now.message} in {times[name]}{interval}, busbw {rates[name]}"
             source = profile.provenance.get("source", {})
             origin = [source[key] for key in ("repository", "licence", "notes") if key in source]
-            lines += [f"{name}: {said}", f"    {'; '.join([profile.provenance['name'], *origin])}"]
+            lines += [f"{name}: {words}", f"    {'; '.join([profile.provenance['name'], *origin])}"]
         return lines
 
 
 def _interval(profile: Profile, collective: str, num_bytes: int) -> str:
     """The 90 % interval of an interpolated time, in words."""
-    found = interpolated(profile, collective, num_bytes)
-    return "" if found is None else " to ".join(times_in_one_unit(*found[1:]))
+    estimate = interpolated(profile, collective, num_bytes)
+    if estimate is None:
+        return ""
+    return " to ".join(times_in_one_unit(estimate.low_s, estimate.high_s))
 
 
 def profiles_of_gpus(given: Given) -> dict[str, Profile]:
@@ -166,6 +170,7 @@ def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     own = [name for name in profiles or {} if name in names]
     collective, first, second, third, *others = SETTINGS
     first = first._replace(choices=names, default=own[0] if own else first.default)
-    second, third = (one._replace(choices=(NONE, *names)) for one in (second, third))
+    second = second._replace(choices=(NONE, *names))
+    third = third._replace(choices=(NONE, *names))
     settings = (collective, first, second, third, *others)
     return Explorer(settings, {"picture": shown.picture}, shown.report, PRESETS, shown.without_effect)

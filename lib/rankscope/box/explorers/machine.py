@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...collectives import ALGORITHMS
 from ...common.checks import of_type, printable
@@ -45,7 +45,7 @@ class Machines:
             raise ValueError("profiles must be at least one, by name, got none")
         self._cluster = lru_cache(maxsize=32)(lambda name, num_ranks: self.profiles[name].cluster(num_ranks))
         self._timeline = lru_cache(maxsize=512)(
-            lambda name, *given, **options: self.profiles[name].predict("allreduce", *given, **options)
+            lambda name, *arguments, **options: self.profiles[name].predict("allreduce", *arguments, **options)
         )
 
     def num_bytes(self, now: Now) -> int:
@@ -74,13 +74,16 @@ class Machines:
 
     def report(self, now: Now) -> list[str]:
         """What is predicted, what was measured, and where the numbers come from."""
-        profile, measured = self.profiles[now.profile], self.measured(now)
+        profile = self.profiles[now.profile]
         try:
-            predicted_s, least_s = self.predicted(now, now.algorithm).makespan_s, self.bound_s(now)
+            predicted_s = self.predicted(now, now.algorithm).makespan_s
+            bound = self.bound_s(now)
         except ValueError as error:
             return [f"{now.algorithm}: {error}", *self.native(now)]
-        times = f"{predicted_s / least_s:.2f} times the lower bound" if least_s else "no lower bound is known"
-        point = measured.get(now.algorithm)
+        times = "no lower bound is known"
+        if bound:
+            times = f"{predicted_s / bound:.2f} times the lower bound"
+        point = self.measured(now).get(now.algorithm)
         if point is None:
             lines = [
                 f"predicted: {cell_words(predicted_s)}, {times}",
@@ -99,20 +102,28 @@ class Machines:
         Nothing for another number of ranks.
         """
         profile = self.profiles[now.profile]
-        if point := self.measured(now).get(NATIVE):
+        point = self.measured(now).get(NATIVE)
+        if point is not None:
             return [f"{profile.backend}'s own: {cell_words(point.median_s)}"]
         if now.num_ranks != profile.num_ranks:
             return []
-        found = interpolated(profile, "allreduce", self.num_bytes(now))
-        if found is None:
+        estimate = interpolated(profile, "allreduce", self.num_bytes(now))
+        if estimate is None:
             return []
-        time, low, high = times_in_one_unit(*found)
+        time, low, high = times_in_one_unit(*estimate)
         return [f"{profile.backend}'s own, interpolated: {time} ({low} to {high})"]
 
     def predicted(self, now: Now, algorithm: str) -> Timeline:
-        cluster, num_bytes = self._cluster(now.profile, now.num_ranks), self.num_bytes(now)
-        options = builder_options("allreduce", algorithm, num_bytes, [cluster.gpus_per_node] * cluster.num_nodes)
-        if "num_segments" in options:
+        """Return the prediction of an algorithm, with the builder options of its measured point if there is one."""
+        num_bytes = self.num_bytes(now)
+        cluster = self._cluster(now.profile, now.num_ranks)
+        ranks_per_node = [cluster.gpus_per_node] * cluster.num_nodes
+        options = builder_options("allreduce", algorithm, num_bytes, ranks_per_node)
+        has_segments = "num_segments" in options
+        point = self.measured(now).get(algorithm)
+        if point is not None:
+            options = point.builder_options
+        if has_segments:
             options["num_segments"] = now.num_segments
         return self._timeline(now.profile, algorithm, num_bytes, num_ranks=now.num_ranks, **options)
 
@@ -122,8 +133,12 @@ class Machines:
         if now.num_ranks != profile.num_ranks:
             return {}
         points = profile.select("allreduce", self.num_bytes(now), in_place=True)
-        same = (point for point in points if point.options.get("num_segments", now.num_segments) == now.num_segments)
-        return {str(point.options["algorithm"]): point for point in same if "algorithm" in point.options}
+        by_algorithm = {}
+        for point in points:
+            num_segments = point.options.get("num_segments", now.num_segments)
+            if "algorithm" in point.options and num_segments == now.num_segments:
+                by_algorithm[str(point.options["algorithm"])] = point
+        return by_algorithm
 
     def bound_s(self, now: Now) -> float:
         return bound_s(self.profiles[now.profile], "allreduce", self.num_bytes(now), now.num_ranks)
@@ -133,7 +148,10 @@ def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
     """Return the profiles, their names as printable text; ValueError for what is none."""
     if not isinstance(profiles, Mapping):
         raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
-    return {printable(str(name)): of_type(f"profiles[{name!r}]", one, Profile) for name, one in profiles.items()}
+    printable_names = {}
+    for name, profile in profiles.items():
+        printable_names[printable(str(name))] = of_type(f"profiles[{name!r}]", profile, Profile)
+    return printable_names
 
 
 def profiles_of(given: Given) -> dict[str, Profile] | None:
@@ -141,14 +159,23 @@ def profiles_of(given: Given) -> dict[str, Profile] | None:
     return by_name(given.profiles) or None
 
 
-def interpolated(profile: Profile, collective: str, num_bytes: int) -> tuple[float, float, float] | None:
-    """Return the seconds of the backend's own collective by its curve, and the ends of their 90 % interval.
+class Interpolated(NamedTuple):
+    """The seconds of an operation by its curve, and the ends of their 90 % interval."""
+
+    seconds: float
+    low_s: float
+    high_s: float
+
+
+def interpolated(profile: Profile, collective: str, num_bytes: int) -> Interpolated | None:
+    """Return the time of the backend's own collective by its curve.
 
     None if it was never measured, or at too few sizes, and without scipy.
     """
     with suppress(ValueError, ImportError):
         curve = profile.curve(collective)
-        return curve.seconds(num_bytes), *curve.interval_s(num_bytes)
+        low_s, high_s = curve.interval_s(num_bytes)
+        return Interpolated(curve.seconds(num_bytes), low_s, high_s)
     return None
 
 
@@ -173,13 +200,18 @@ def machine(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     `profiles` are the machines, by the names that they have in the list; without any, those of the bank whose links
     were measured. Raises ValueError for what is no profile.
     """
-    shown = Machines({name: Profile.load(f"bank:{name}") for name in OF_THE_BANK} if profiles is None else profiles)
+    if profiles is None:
+        shown = Machines({name: Profile.load(f"bank:{name}") for name in OF_THE_BANK})
+    else:
+        shown = Machines(profiles)
     names = tuple(shown.profiles)
-    presets = PRESETS | {name: {"profile": name} for name in names[1:]}
-    changed: dict[str, Any] = {"profile": names[0]}
-    if profiles is None:  # whose links are known from 32 MiB on
-        presets, changed = {}, {"profile": names[0], "num_ranks": 8, "message": "256 MiB"}
-    settings = [one._replace(default=changed.get(one.name, one.default)) for one in SETTINGS]
+    if profiles is None:  # the links of these machines are known from 32 MiB on
+        presets: Mapping[str, Mapping[str, Any]] = {}
+        defaults: dict[str, Any] = {"profile": names[0], "num_ranks": 8, "message": "256 MiB"}
+    else:
+        presets = PRESETS | {name: {"profile": name} for name in names[1:]}
+        defaults = {"profile": names[0]}
+    settings = [setting._replace(default=defaults.get(setting.name, setting.default)) for setting in SETTINGS]
     settings[0] = settings[0]._replace(choices=names)
     pictures = {"ranking": shown.ranking, "timeline": shown.timeline}
     return Explorer(settings, pictures, shown.report, presets, shown.without_effect)

@@ -36,12 +36,16 @@ PRESETS: dict[str, dict[str, Any]] = {
     "over PCIe": {"gpu": "l40s"},
 }
 _COLORS = {"ll": "#0072b2", "ll128": "#3d9be0", "simple": "#b34700"}
-_GREEN, _PUBLIC = "#00805a", "#7a3e9d"
-_HIGH, _ROWS, _SIZES = 20.0, 2.0, tuple(1 << power for power in POWERS)
+_NVLS_COLOR = "#00805a"
+_PUBLIC_COLOR = "#7a3e9d"
+_BAND_OPACITY = "26"  # of what NCCL chooses, behind the lines: 15 % in hexadecimal
+_HEIGHT = 20.0  # of the lines, in rows
+_CHANNEL_ROWS = 2.0  # below them
+_SIZES = tuple(1 << power for power in POWERS)
 
 
 def _color(algorithm: str, protocol: str) -> str:
-    return _GREEN if algorithm.startswith("nvls") else _COLORS[protocol]
+    return _NVLS_COLOR if algorithm.startswith("nvls") else _COLORS[protocol]
 
 
 @cache
@@ -50,8 +54,9 @@ def _model(gpu: str, gpus: int, nodes: int, nics: int, version: str) -> Model:
 
 
 @cache
-def _found(gpu: str, gpus: int, nodes: int, collective: str) -> dict[str, dict[int, float]]:
-    return {name: one.native_s(collective) for name, one in public(Model(gpu, gpus, nodes)).items()}
+def _public_s(gpu: str, gpus: int, nodes: int, collective: str) -> dict[str, dict[int, float]]:
+    """Return the seconds by size of public machines like it, by name."""
+    return {name: profile.native_s(collective) for name, profile in public(Model(gpu, gpus, nodes)).items()}
 
 
 class ProtocolRow(NamedTuple):
@@ -64,112 +69,181 @@ class ProtocolRow(NamedTuple):
     time_s: float
 
 
+Pair = tuple[str, str]  # an algorithm and a protocol
+
+
 @cache
-def _rows(model: Model, collective: str, nvls: bool) -> dict[tuple[str, str], list[ProtocolRow]]:
-    return {
-        pair: [ProtocolRow(*pair, *one) for one in zip(*columns, strict=True)]
-        for pair, columns in model.compared(collective, _SIZES).items()
-        if nvls or not pair[0].startswith("nvls")
-    }
+def _rows(model: Model, collective: str, nvls: bool) -> dict[Pair, list[ProtocolRow]]:
+    rows = {}
+    for (algorithm, protocol), columns in model.compared(collective, _SIZES).items():
+        if nvls or not algorithm.startswith("nvls"):
+            by_size = zip(*columns, strict=True)
+            rows[algorithm, protocol] = [ProtocolRow(algorithm, protocol, *figures) for figures in by_size]
+    return rows
 
 
-def _shown(now: Now) -> tuple[Model, dict[tuple[str, str], list[ProtocolRow]], list[ProtocolRow]]:
-    """The model, its rows of the collective by what NCCL may choose, and those that it does, by size."""
+class _NcclChoices(NamedTuple):
+    """The model, its rows by what NCCL may choose, and the row that it chooses at each size."""
+
+    model: Model
+    eligible: dict[Pair, list[ProtocolRow]]
+    chosen: list[ProtocolRow]
+
+
+def _choices(now: Now) -> _NcclChoices:
     model = _model(now.gpu, now.gpus_per_node, now.num_nodes, now.nics, now.version)
-    can = _rows(model, now.collective, now.nvls)
-    return model, can, [min(rows, key=lambda row: row.nccl_s) for rows in zip(*can.values(), strict=True)]
+    eligible = _rows(model, now.collective, now.nvls)
+    chosen = [min(rows, key=lambda row: row.nccl_s) for rows in zip(*eligible.values(), strict=True)]
+    return _NcclChoices(model, eligible, chosen)
+
+
+class _ChoiceCurve(NamedTuple):
+    """A line of the picture: x in sizes from the left, y the logarithm of seconds."""
+
+    x: FloatArray
+    y: FloatArray
+    color: str
+    is_dashed: bool
+    width_px: float
+
+
+def _curves(now: Now, choices: _NcclChoices) -> list[_ChoiceCurve]:
+    """Return a line for each algorithm and protocol, one for what the model expects, and one per public machine."""
+    at_sizes = np.arange(len(_SIZES)) + 0.5
+    curves = []
+    for (algorithm, protocol), rows in choices.eligible.items():
+        y = np.log10([row.nccl_s for row in rows])
+        curves.append(_ChoiceCurve(at_sizes, y, _color(algorithm, protocol), algorithm == "tree", 1.2))
+    curves.append(_ChoiceCurve(at_sizes, np.log10([row.time_s for row in choices.chosen]), INK, False, 2.2))
+    for seconds in _public_s(now.gpu, now.gpus_per_node, now.num_nodes, now.collective).values():
+        inside = {size: time_s for size, time_s in seconds.items() if _SIZES[0] <= size <= _SIZES[-1]}
+        x = np.array([np.log2(size) - POWERS[0] for size in inside]) + 0.5
+        curves.append(_ChoiceCurve(x, np.log10(list(inside.values())), _PUBLIC_COLOR, True, 1.6))
+    return curves
+
+
+class _ChoiceBands(NamedTuple):
+    """What NCCL chooses, as ranges of sizes: where they begin, how wide they are, and what they stand for."""
+
+    left: FloatArray
+    width: FloatArray
+    pairs: list[Pair]
+
+
+def _bands(chosen: list[ProtocolRow]) -> _ChoiceBands:
+    pairs = []
+    widths = []
+    for pair, rows in groupby(chosen, lambda row: (row.algorithm, row.protocol)):
+        pairs.append(pair)
+        widths.append(len(list(rows)))
+    width = np.array(widths)
+    return _ChoiceBands(np.cumsum(width) - width, width, pairs)
 
 
 def picture(now: Now) -> Drawing:
     """Time by size of all that NCCL compares; behind it what it chooses, below it the channels of that."""
-    _, can, chosen = _shown(now)
-    found = _found(now.gpu, now.gpus_per_node, now.num_nodes, now.collective).values()
-    lines = [(*_line([one.nccl_s for one in can[pair]]), _color(*pair), pair[0] == "tree", 1.2) for pair in can]
-    lines.append((*_line([one.time_s for one in chosen]), INK, False, 2.2))
-    for points in found:
-        at = {np.log2(size) - POWERS[0]: s for size, s in points.items() if _SIZES[0] <= size <= _SIZES[-1]}
-        lines.append((np.array(list(at)) + 0.5, np.log10(list(at.values())), _PUBLIC, True, 1.6))
-    low = np.floor(min(y.min() for _, y, *_ in lines if len(y)))
-    high = np.ceil(max(y.max() for _, y, *_ in lines if len(y)))
-    scale = _HIGH / (high - low)
-    drawn = [
-        Lines(x[:-1], (high - y[:-1]) * scale, x[1:], (high - y[1:]) * scale, color, dashed, width_px=px, joined=True)
-        for x, y, color, dashed, px in lines
-        if len(x) > 1
-    ]
-    bands = [(pair, len(list(rows))) for pair, rows in groupby(one[:2] for one in chosen)]
-    wide = np.array([count for _, count in bands])
-    left = np.cumsum(wide) - wide
-    fills = [f"{_color(*pair)}26" for pair, _ in bands]
-    roomy = [pair for pair, count in bands if count > 1]
-    middles = (left + wide / 2)[wide > 1]
-    channels = Texts(np.arange(len(_SIZES)) + 0.5, _HIGH + 1.1, [f"{one.channels:.0f}" for one in chosen], INK, 10.0)
-    names = [Texts(middles, 0.7 + 0.8 * k, [pair[k] for pair in roomy], INK, 11.0) for k in (0, 1)]
-    gpus = f"{now.num_nodes} × {now.gpus_per_node}" if now.num_nodes > 1 else f"{now.gpus_per_node}"
-    keys = [
-        *[Key(f"NCCL expects, {name}", color, line="solid") for name, color in _COLORS.items()],
-        *[Key("of a tree", _COLORS["ll"], line="dashed")] * any(name == "tree" for name, _ in can),
-        *[Key("with NVLS", _GREEN, line="solid")] * any(name.startswith("nvls") for name, _ in can),
-        Key("a machine, by the model", INK, line="solid"),
-        *[Key("public machines", _PUBLIC, line="dashed")] * any(found),
-    ]
+    choices = _choices(now)
+    curves = _curves(now, choices)
+    low = np.floor(min(curve.y.min() for curve in curves if len(curve.y)))
+    high = np.ceil(max(curve.y.max() for curve in curves if len(curve.y)))
+    scale = _HEIGHT / (high - low)
+    drawn = []
+    for curve in curves:
+        if len(curve.x) > 1:
+            x = curve.x
+            y = (high - curve.y) * scale
+            width_px = curve.width_px
+            line = Lines(x[:-1], y[:-1], x[1:], y[1:], curve.color, curve.is_dashed, width_px=width_px, joined=True)
+            drawn.append(line)
+    bands = _bands(choices.chosen)
+    fills = [f"{_color(*pair)}{_BAND_OPACITY}" for pair in bands.pairs]
+    gpus = f"{now.gpus_per_node}"
+    if now.num_nodes > 1:
+        gpus = f"{now.num_nodes} × {now.gpus_per_node}"
+    machine = f"{gpus} {now.gpu.upper().replace('_', ' ')}"
+    row = choices.chosen[_place(now)]
     return Drawing(
-        f"{now.collective} on {gpus} {now.gpu.upper().replace('_', ' ')}, NCCL {now.version}: {_said(now, chosen)}",
+        f"{now.collective} on {machine}, NCCL {now.version}: {row.algorithm} {row.protocol} at {now.message}",
         "size of the buffer; above it the channels that are used",
         "time",
         len(_SIZES),
-        _HIGH + _ROWS,
+        _HEIGHT + _CHANNEL_ROWS,
         (560.0, 340.0),
         rects=(
-            Rects(left, 0, fills, wide, _HIGH),
-            Rects([_place(now)], [0], ["#22222218"], 1, _HIGH + _ROWS, edge="none"),
+            Rects(bands.left, 0, fills, bands.width, _HEIGHT),
+            Rects([_place(now)], [0], ["#22222218"], 1, _HEIGHT + _CHANNEL_ROWS, edge="none"),
         ),
         lines=drawn,
-        texts=(channels, *names),
+        texts=_texts(choices.chosen, bands),
         x_ticks=[(k + 0.5, bytes_words(_SIZES[k])) for k in range(0, len(_SIZES), 5)],
         y_ticks=[((high - k) * scale, *times_in_one_unit(10.0**k)) for k in np.arange(low, high + 1)],
-        legend=keys,
+        legend=_legend(now, choices),
     )
 
 
-def _line(seconds: Any) -> tuple[FloatArray, FloatArray]:
-    return np.arange(len(_SIZES)) + 0.5, np.log10(np.asarray(seconds, float))
+def _texts(chosen: list[ProtocolRow], bands: _ChoiceBands) -> tuple[Texts, ...]:
+    """Return the channels at each size, and the names of the bands that are wide enough."""
+    numbers = [f"{row.channels:.0f}" for row in chosen]
+    channels = Texts(np.arange(len(_SIZES)) + 0.5, _HEIGHT + 1.1, numbers, INK, 10.0)
+    is_named = bands.width > 1
+    named = [pair for pair, width in zip(bands.pairs, bands.width, strict=True) if width > 1]
+    middles = (bands.left + bands.width / 2)[is_named]
+    algorithms = Texts(middles, 0.7, [algorithm for algorithm, _ in named], INK, 11.0)
+    protocols = Texts(middles, 1.5, [protocol for _, protocol in named], INK, 11.0)
+    return channels, algorithms, protocols
+
+
+def _legend(now: Now, choices: _NcclChoices) -> list[Key]:
+    algorithms = {algorithm for algorithm, _ in choices.eligible}
+    keys = [Key(f"NCCL expects, {name}", color, line="solid") for name, color in _COLORS.items()]
+    if "tree" in algorithms:
+        keys.append(Key("of a tree", _COLORS["ll"], line="dashed"))
+    if any(algorithm.startswith("nvls") for algorithm in algorithms):
+        keys.append(Key("with NVLS", _NVLS_COLOR, line="solid"))
+    keys.append(Key("a machine, by the model", INK, line="solid"))
+    if any(_public_s(now.gpu, now.gpus_per_node, now.num_nodes, now.collective).values()):
+        keys.append(Key("public machines", _PUBLIC_COLOR, line="dashed"))
+    return keys
 
 
 def _place(now: Now) -> int:
     return _SIZES.index(parse_bytes("message", now.message))
 
 
-def _said(now: Now, chosen: list[ProtocolRow]) -> str:
-    row = chosen[_place(now)]
-    return f"{row.algorithm} {row.protocol} at {now.message}"
-
-
 def without_effect(now: Now) -> dict[str, str]:
-    """The network's cards within a node, and NVLS where NCCL has none."""
-    model, _, _ = _shown(now)
-    reasons = {"nics": "nothing leaves the node"} if now.num_nodes == 1 else {}
-    why = [model.why_not(now.collective, name, "simple") for name in ("nvls", "nvls_tree")]
-    return reasons | ({"nvls": why[now.num_nodes > 1]} if all(why) else {})
+    """The network's cards within a node, and NVLS if NCCL has none."""
+    model = _choices(now).model
+    reasons = {}
+    if now.num_nodes == 1:
+        reasons["nics"] = "nothing leaves the node"
+    why_not_nvls = model.why_not(now.collective, "nvls", "simple")
+    why_not_tree = model.why_not(now.collective, "nvls_tree", "simple")
+    if why_not_nvls and why_not_tree:
+        reasons["nvls"] = why_not_tree if now.num_nodes > 1 else why_not_nvls
+    return reasons
 
 
 def report(now: Now) -> list[str]:
     """What NCCL takes at this size, what it expects, what the model and public machines say, and what is not known."""
-    model, can, chosen = _shown(now)
-    size, row = _SIZES[_place(now)], chosen[_place(now)]
-    rest = sorted((rows[_place(now)] for rows in can.values()), key=lambda one: one.nccl_s)
-    found = _found(now.gpu, now.gpus_per_node, now.num_nodes, now.collective)
-    measured = {name: points[size] for name, points in found.items() if size in points}
-    seconds = [row.nccl_s, row.time_s, *[second.nccl_s for second in rest[1:2]], *measured.values()]
-    expected, taken, *others = times_in_one_unit(*seconds)
+    choices = _choices(now)
+    place = _place(now)
+    size = _SIZES[place]
+    row = choices.chosen[place]
+    ranked = sorted((rows[place] for rows in choices.eligible.values()), key=lambda row: row.nccl_s)
+    runners_up = ranked[1:2]
+    machines = _public_s(now.gpu, now.gpus_per_node, now.num_nodes, now.collective)
+    measured = {name: seconds[size] for name, seconds in machines.items() if size in seconds}
+    all_s = [row.nccl_s, row.time_s, *[runner_up.nccl_s for runner_up in runners_up], *measured.values()]
+    expected, taken, *others = times_in_one_unit(*all_s)
+    num_channels = choices.model.num_channels
     lines = [
-        f"{now.message}: {row.algorithm} {row.protocol} on {row.channels:.0f} of {model.num_channels} channels",
+        f"{now.message}: {row.algorithm} {row.protocol} on {row.channels:.0f} of {num_channels} channels",
         f"NCCL expects {expected}; with launch, hops and tails a machine takes {taken}",
     ]
-    for second in rest[1:2]:
-        lines.append(f"next: {second.algorithm} {second.protocol}, {others.pop(0)}")
+    for runner_up in runners_up:
+        lines.append(f"next: {runner_up.algorithm} {runner_up.protocol}, {others.pop(0)}")
     lines += [f"{name}: {time}" for name, time in zip(measured, others, strict=True)]
-    return [*lines, *model.notes]
+    return [*lines, *choices.model.notes]
 
 
 ON_THE_SITE = {

@@ -38,7 +38,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "pinned and prefetched": {"method": "pinned_non_blocking", "prefetched": True},
     "the same with 1 worker": {"method": "pinned_non_blocking", "prefetched": True, "num_workers": 1},
 }
-_SHOWN, _LONG = 16, 300  # batches in the picture; batches that the report counts
+_SHOWN_BATCHES = 16  # in the picture
+_COUNTED_BATCHES = 300  # in the report
 
 
 def size_of(now: Now) -> int:
@@ -49,12 +50,13 @@ class Copies:
     """What the explorer shows of links: those of `LINKS`, from published figures, and a profile's, as measured."""
 
     def __init__(self, profile: Profile | None = None) -> None:
-        self.profile = None if profile is None else of_type("profile", profile, Profile)
+        self.profile = profile
         self.links: dict[str, LinkFacts | None] = dict(LINKS)
-        if self.profile:
-            if not self.profile.select("transfer"):
+        if profile is not None:
+            of_type("profile", profile, Profile)
+            if not profile.select("transfer"):
                 raise ValueError("profile must have copies to or from a GPU (what 'transfer'), got none")
-            self.links = {f"measured: {self.profile.provenance['name']}": facts_of(self.profile), **LINKS}
+            self.links = {f"measured: {profile.provenance['name']}": facts_of(profile), **LINKS}
         self._simulated = lru_cache(maxsize=256)(simulate)
 
     def measured(self, now: Now) -> Profile | None:
@@ -63,7 +65,8 @@ class Copies:
 
     def seconds(self, now: Now, direction: str, method: str) -> float | None:
         """Return the time of a copy, from published figures or as measured; None where it was not measured."""
-        if measured := self.measured(now):
+        measured = self.measured(now)
+        if measured is not None:
             return between(transfers_of(measured, direction, method), size_of(now))
         return LINKS[now.link].seconds(size_of(now), direction, method)
 
@@ -71,73 +74,88 @@ class Copies:
         """Return the time of pinning a batch, which a thread of the loader does; 0 for a method that needs none."""
         if not now.method.startswith("pinned"):
             return 0.0
-        if measured := self.measured(now):
+        measured = self.measured(now)
+        if measured is not None:
             pins = sorted(measured.select("pin", cached=True), key=lambda point: point.num_bytes)
             return between(pins, size_of(now)) or 0.0
         return size_of(now) / LINKS[now.link].host_copy_bytes_per_s
 
     def loop(self, now: Now, num_batches: int) -> Timeline | None:
         """Return a training loop of batches that are copied so; None where the copy was not measured."""
-        copy_s, load_s, step_s = self.seconds(now, "h2d", now.method), now.load_ms / 1e3, now.step_ms / 1e3
+        copy_s = self.seconds(now, "h2d", now.method)
         if copy_s is None:
             return None
-        how = now.num_workers, now.prefetched
-        return self._simulated(num_batches, load_s, copy_s, step_s, *how, pin_s=self.pinning_s(now))
+        load_s = now.load_ms / 1e3
+        step_s = now.step_ms / 1e3
+        return self._simulated(
+            num_batches, load_s, copy_s, step_s, now.num_workers, now.prefetched, pin_s=self.pinning_s(now)
+        )
 
     def ranking(self, now: Now) -> Drawing | None:
         """The time of each method, the chosen one framed, and the link's own time."""
-        found = {method: self.seconds(now, now.direction, method) for method in METHODS}
-        known = {method: seconds for method, seconds in found.items() if seconds is not None}
-        if not known:
+        seconds = {}
+        for method in METHODS:
+            copy_s = self.seconds(now, now.direction, method)
+            if copy_s is not None:
+                seconds[method] = copy_s
+        if not seconds:
             return None  # the report says why
-        facts, size = self.links[now.link], now.size
+        facts = self.links[now.link]
         bound_s = size_of(now) / facts.bytes_per_s(now.direction) if facts else None
         origin = "at best, from published figures" if now.link in LINKS else "measured"
         way = "to the GPU" if now.direction == "h2d" else "to the host"
-        return draw_ranking(known, bound_s, now.method, f"{size} {way}, {origin}")
+        return draw_ranking(seconds, bound_s, now.method, f"{now.size} {way}, {origin}")
 
     def timeline(self, now: Now) -> Drawing | None:
         """The first batches of the loop."""
-        loop = self.loop(now, _SHOWN)
+        loop = self.loop(now, _SHOWN_BATCHES)
         if loop is None or not loop.makespan_s:
             return None
         how = "prefetched" if now.prefetched else "copied in turn"
-        return draw_timeline(loop, f"The first {_SHOWN} batches of {now.size}, {how}")
+        return draw_timeline(loop, f"The first {_SHOWN_BATCHES} batches of {now.size}, {how}")
 
     def without_effect(self, now: Now) -> dict[str, str]:
-        """The loop, where the profile has no copies for it, and the size, where it has no copies at all."""
-        if self.loop(now, _SHOWN) is None:
-            names = ["load_ms", "num_workers", "step_ms", "prefetched"]
-            names += ["size"] * (self.ranking(now) is None)
-            return dict.fromkeys(names, "the profile has no such copies")
-        return {}
+        """The loop, if the profile has no copies for it, and the size, if it has no copies at all."""
+        if self.loop(now, _SHOWN_BATCHES) is not None:
+            return {}
+        names = ["load_ms", "num_workers", "step_ms", "prefetched"]
+        if self.ranking(now) is None:
+            names.append("size")
+        return dict.fromkeys(names, "the profile has no such copies")
 
     def report(self, now: Now) -> list[str]:
         """Where times come from, the copy's share of the link, the time per batch and its bottleneck."""
-        facts, copy_s = self.links[now.link], self.seconds(now, now.direction, now.method)
+        copy_s = self.seconds(now, now.direction, now.method)
         if copy_s is None:
             return [f"the profile has no {now.direction} copies by {now.method}"]
-        num_bytes = size_of(now)
-        link, share = f"{now.link}; how its GPU is connected is not known", ""
-        if facts:
-            bytes_per_s = facts.bytes_per_s(now.direction)
-            link = f"{now.link}, {rate_words(bytes_per_s)}"
-            share = f", {num_bytes / copy_s / bytes_per_s:.0%} of the link"
-        origin = "; from published figures, nothing here is measured" if now.link in LINKS else ""
-        copied = f"{now.size} by {now.method} in {time_words(copy_s)}, {rate_words(num_bytes / copy_s)}"
-        return [f"link: {link}{origin}", f"copy: {copied}{share}", *self._loop_words(now)]
+        bytes_per_s = size_of(now) / copy_s
+        link = f"link: {now.link}; how its GPU is connected is not known"
+        copied = f"copy: {now.size} by {now.method} in {time_words(copy_s)}, {rate_words(bytes_per_s)}"
+        facts = self.links[now.link]
+        if facts is not None:
+            link_bytes_per_s = facts.bytes_per_s(now.direction)
+            link = f"link: {now.link}, {rate_words(link_bytes_per_s)}"
+            copied += f", {bytes_per_s / link_bytes_per_s:.0%} of the link"
+        if now.link in LINKS:
+            link += "; from published figures, nothing here is measured"
+        return [link, copied, *self._loop_words(now)]
 
     def _loop_words(self, now: Now) -> list[str]:
-        copy_s, step_s = self.seconds(now, "h2d", now.method), now.step_ms / 1e3
-        loop = self.loop(now, _LONG)
+        copy_s = self.seconds(now, "h2d", now.method)
+        loop = self.loop(now, _COUNTED_BATCHES)
         if loop is None or copy_s is None:
             return ["loop: the profile has no copies to the GPU by this method"]
+        step_s = now.step_ms / 1e3
         steps = loop.select(kind="compute")
-        batch_s = float(steps.start_s.max() - steps.start_s.min()) / (_LONG - 1)
-        bounds = {"loading": now.load_ms / 1e3 / now.num_workers, "pinning": self.pinning_s(now)}
-        bounds |= {"copies": copy_s, "steps": step_s} if now.prefetched else {"copy + step": copy_s + step_s}
-        worst = max(bounds, key=bounds.__getitem__)
-        batch, bound, best = times_in_one_unit(batch_s, bounds[worst], max(copy_s, step_s))
+        batch_s = float(steps.start_s.max() - steps.start_s.min()) / (_COUNTED_BATCHES - 1)
+        bounds_s = {"loading": now.load_ms / 1e3 / now.num_workers, "pinning": self.pinning_s(now)}
+        if now.prefetched:
+            bounds_s["copies"] = copy_s
+            bounds_s["steps"] = step_s
+        else:
+            bounds_s["copy + step"] = copy_s + step_s
+        worst = max(bounds_s, key=bounds_s.__getitem__)
+        batch, bound, best = times_in_one_unit(batch_s, bounds_s[worst], max(copy_s, step_s))
         words = [f"loop: {batch} per batch; {worst} alone would take {bound}"]
         if steps.makespan_s:
             words.append(f"      max(copy, step) is {best}, achieved to {overlap_share(loop):.0%}")
@@ -147,8 +165,8 @@ class Copies:
 def between(points: Sequence[Point], num_bytes: int) -> float | None:
     """Return the median seconds at a size, on a straight line between two that were measured, in logarithms.
 
-    Beyond the largest size the rate is the largest one's, below the smallest the time is the smallest one's; None
-    where there is no point.
+    Beyond the largest size the rate is the largest one's, below the smallest the time is the smallest one's. None if
+    there is no point.
 
     >>> known = [Point("pin", 1024, (1e-3,), (True,)), Point("pin", 4096, (4e-3,), (True,))]
     >>> [round(between(known, size) * 1e3, 3) for size in (512, 2048, 8192)]
@@ -156,9 +174,11 @@ def between(points: Sequence[Point], num_bytes: int) -> float | None:
     """
     if not points:
         return None
-    sizes, seconds = (np.log([getattr(point, name) for point in points]) for name in ("num_bytes", "median_s"))
-    beyond = max(1.0, num_bytes / points[-1].num_bytes)
-    return float(np.exp(np.interp(np.log(num_bytes), sizes, seconds)) * beyond)
+    log_sizes = np.log([point.num_bytes for point in points])
+    log_seconds = np.log([point.median_s for point in points])
+    seconds = np.exp(np.interp(np.log(num_bytes), log_sizes, log_seconds))
+    times_largest = max(1.0, num_bytes / points[-1].num_bytes)
+    return float(seconds * times_largest)
 
 
 def gpu_of(given: Given) -> Profile | None:
@@ -179,11 +199,12 @@ ON_THE_SITE = {
 def transfers(profile: Profile | None = None) -> Explorer:
     """Return controls over the time of each way to copy, the first batches of a loop that uses it, and its bottleneck.
 
-    With a `profile` its own link, as measured, is the first in the list, and the default. Raises ValueError for one
-    without copies to or from a GPU.
+    With a `profile`, its own link as measured is the first in the list, and the default. Raises ValueError for a
+    profile without copies to or from a GPU.
     """
-    shown, settings = Copies(profile), SETTINGS
-    if shown.profile:
+    shown = Copies(profile)
+    settings = SETTINGS
+    if profile is not None:
         settings = (Setting("link", next(iter(shown.links)), shown.links, "link"), *SETTINGS[1:])
     pictures = {"ranking": shown.ranking, "timeline": shown.timeline}
     return Explorer(settings, pictures, shown.report, PRESETS, shown.without_effect)

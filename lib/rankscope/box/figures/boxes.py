@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 import attrs
 import numpy as np
@@ -25,13 +27,24 @@ UNITS = {
 MOST_LINES = 12
 LEAST_BYTES = 1 << 10  # smaller messages take as long, and say nothing of bandwidth
 _HUES = [CATEGORIES[place] for place in (0, 5, 2, 1, 3, 4)] * 2  # no yellow: a line has to show on white
-_WIDE_PX, _HIGH_PX, _DOT_PX, _LINE_PX, _LETTER_PX = 560.0, 330.0, 5.0, 15.0, 7.0
-_END, _NAME = 1.015, 1.05  # where the way to a name begins and ends, as parts of the width
+_WIDTH_PX = 560.0  # of the lines, without the names next to them
+_HEIGHT_PX = 330.0
+_DOT_PX = 5.0
+_LINE_PX = 15.0  # from one name to the next
+_LETTER_PX = 7.0
+_MARGIN_PX = 8.0  # right of the names
+_THIN_PX = 0.7  # of grid lines, and of those that lead to names
+_CURVE_PX = 1.7
+_YOUR_CURVE_PX = 2.6
+_LEADER_START = 1.015  # where the line that leads to a name begins, as a part of the width
+_NAMES_START = 1.05  # where it ends, and the name begins
+_NAME_GAP = 0.01  # between the two, as a part of the width
+_MOST_SIZE_TICKS = 11
 
 
 @attrs.frozen(eq=False)
-class _Line:
-    """What a machine took by size, and the factor to its bus bandwidth."""
+class _BoxLine:
+    """The times of a collective on a machine by size, and the factor to its bus bandwidth."""
 
     name: str
     seconds: dict[int, float]
@@ -39,12 +52,36 @@ class _Line:
     is_sick: bool
     is_yours: bool
 
-    def rate(self, size: int) -> float:
-        return self.factor * size / self.seconds[size]
+    def rate(self, num_bytes: int) -> float:
+        """Return the bus bandwidth in bytes/s."""
+        return self.factor * num_bytes / self.seconds[num_bytes]
 
     def values(self, view: str) -> FloatArray:
-        values = np.array([s * 1e6 if view == "time" else self.rate(size) / 1e9 for size, s in self.seconds.items()])
-        return values if view == "busbw" else np.log10(values)
+        """Return what a view draws at each size: µs or GB/s, as logarithms except in the view "busbw"."""
+        if view == "time":
+            return np.log10([seconds * 1e6 for seconds in self.seconds.values()])
+        rates = np.array([self.rate(num_bytes) / 1e9 for num_bytes in self.seconds])
+        return rates if view == "busbw" else np.log10(rates)
+
+
+class _BoxAxes(NamedTuple):
+    """The axes: log2 of the smallest size, the value at the top, and the extent of both axes."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    y_ticks: list[tuple[float, str]]  # distances from the top, with their labels
+
+
+class _BoxCurve(NamedTuple):
+    """A line in the coordinates of the drawing: x from the left, y from the top."""
+
+    line: _BoxLine
+    x: FloatArray
+    y: FloatArray
+    hue: str
+    name_y: float  # where its name stands
 
 
 def draw_boxes(
@@ -55,100 +92,186 @@ def draw_boxes(
     at_bytes: float = 0.0,
     title: str | None = None,
 ) -> Drawing:
-    """Draw what the backends' own collectives reach on some machines: a line and a dot a size for each.
+    """Draw the performance of the backends' own collectives on some machines: a line each, with a dot at each size.
 
     The view "busbw" is the bus bandwidth, "log" the same on a logarithmic axis, "time" the time. The profile named
-    `yours` is black; dashes are machines that the bank calls sick or suspect. Of several `collectives` each has a line
-    of its own. A vertical line marks `at_bytes`. Sizes below 1 KiB are left out where there are larger ones.
+    `yours` is black. Machines that the bank calls sick or suspect are dashed. If there are several `collectives`, each
+    has a line of its own. A vertical line marks `at_bytes`. Sizes below 1 KiB are omitted if there are larger ones.
 
-    Raises ValueError for an unknown view, for a profile that has none of this, and for no line and more than 12.
+    Raises ValueError for an unknown view, for a profile without any of the collectives, and if there is no line or more
+    than 12.
     """
     one_of("view", view, tuple(UNITS))
-    lines = _lines(profiles, [collectives] if isinstance(collectives, str) else collectives, yours)
-    x = [np.log2(list(line.seconds)) for line in lines]
-    y = [line.values(view) for line in lines]
-    left, right = min(one[0] for one in x), max(one[-1] for one in x)
-    low, high = min(one.min() for one in y) - 0.1, max(one.max() for one in y) + 0.1
-    if view == "busbw":
-        low, high = 0.0, 1.08 * (high - 0.1)
-        ticks = list(round_ticks(high))
-    else:
-        steps = (1, 2, 5) if high - low < 2.5 else (1,)
-        powers = [p + math.log10(step) for p in range(math.floor(low), math.ceil(high)) for step in steps]
-        ticks = [(power, f"{10.0**power:,.6g}") for power in powers if low <= power <= high]
-    wide, tall = max(right - left, 1.0), high - low
-    x, y = [one - left for one in x], [high - one for one in y]
-    order = sorted(range(len(lines)), key=lambda place: -y[place][-1])
-    names = spread_out([1 - y[place][-1] / tall for place in order], _LINE_PX / _HIGH_PX)
-    at = dict(sorted((place, (1 - name) * tall) for place, name in zip(order, names, strict=True)))
-    dot, hues, rects, drawn = (_DOT_PX * wide / _WIDE_PX, _DOT_PX * tall / _HIGH_PX), iter(_HUES), [], []
-    for place, (line, a, b) in enumerate(zip(lines, x, y, strict=True)):
-        hue = INK if line.is_yours else next(hues)
-        thick = 2.6 if line.is_yours else 1.7
-        drawn.append(Lines(a[:-1], b[:-1], a[1:], b[1:], [hue] * (len(a) - 1), line.is_sick, width_px=thick))
-        ends, to = [a[-1], _END * wide], [at[place]] * 2
-        drawn.append(Lines(ends, [b[-1], to[0]], [_END * wide, _NAME * wide], to, hue, width_px=0.7))
-        rects.append(Rects(a - dot[0] / 2, b - dot[1] / 2, hue, width=dot[0], height=dot[1]))
-    beside_px = (_NAME - 1) * _WIDE_PX + 8 + _LETTER_PX * max(len(line.name) for line in lines)
-    sizes = range(math.ceil(left), math.floor(right) + 1)
-    every, mark = max(1, math.ceil(len(sizes) / 11)), math.log2(at_bytes) - left if at_bytes else -1.0
+    names = [collectives] if isinstance(collectives, str) else collectives
+    lines = _lines(profiles, names, yours)
+    frame = _frame(lines, view)
+    curves = _curves(lines, view, frame)
+    leaders_px = (_NAMES_START - 1) * _WIDTH_PX  # between the ends of the lines and their names
+    longest_name_px = _LETTER_PX * max(len(line.name) for line in lines)
+    names_px = leaders_px + _MARGIN_PX + longest_name_px
+    rules: tuple[float, ...] = ()
+    if at_bytes and 0 <= math.log2(at_bytes) - frame.left <= frame.width:
+        rules = (math.log2(at_bytes) - frame.left,)
+    legend = []
+    if any(line.is_sick for line in lines):
+        legend.append(Key("sick or suspect", INK, line="dashed"))
+    grid = [Lines(0, y, frame.width, y, FAINT, width_px=_THIN_PX) for y, _ in frame.y_ticks]
+    name_ys = [curve.name_y for curve in curves]
     return Drawing(
         title=title or _finding(lines, view, collectives if isinstance(collectives, str) else "collectives"),
         x_label="size of each rank's buffer",
         y_label=UNITS[view],
-        width=wide * (1 + beside_px / _WIDE_PX),
-        height=tall,
-        size_px=(_WIDE_PX + beside_px, _HIGH_PX),
-        rects=rects,
-        lines=(*(Lines(0, high - tick, wide, high - tick, FAINT, width_px=0.7) for tick, _ in ticks), *drawn),
-        texts=(Texts((_NAME + 0.01) * wide, list(at.values()), [lines[place].name for place in at], anchor="start"),),
-        rules=(mark,) if 0 <= mark <= wide else (),
-        x_ticks=[(power - left, bytes_words(2.0**power)) for power in sizes if power % every == 0],
-        y_ticks=[(high - tick, label) for tick, label in ticks],
-        legend=(Key("sick or suspect", INK, line="dashed"),) * any(line.is_sick for line in lines),
+        width=frame.width * (1 + names_px / _WIDTH_PX),  # in the frame's units, with the names
+        height=frame.height,
+        size_px=(_WIDTH_PX + names_px, _HEIGHT_PX),
+        rects=[_dots(curve, frame) for curve in curves],
+        lines=(*grid, *(drawn for curve in curves for drawn in _drawn_lines(curve, frame))),
+        texts=(
+            Texts((_NAMES_START + _NAME_GAP) * frame.width, name_ys, [line.name for line in lines], anchor="start"),
+        ),
+        rules=rules,
+        x_ticks=_size_ticks(lines, frame.left),
+        y_ticks=frame.y_ticks,
+        legend=legend,
     )
 
 
 def draw_beside(profile: Profile, name: str = "yours", title: str | None = None) -> Drawing:
     """Draw a profile's own collective over those of the machines of the bank that are like it; see `beside`.
 
-    It is that of which the verdict says how far it is below, or else the first. Raises ValueError where none was
-    measured.
+    The collective is the one whose shortfall the verdict states, or else the first. Raises ValueError if no collective
+    was measured.
     """
     box = beside(of_type("profile", profile, Profile))
-    row = box.worst and box.worst[2]
-    what = row.collective if row else next(iter(profile.native), "allreduce")
-    peers = {peer: one for peer, one in list(box.peers.items())[: MOST_LINES - 1] if one.native_s(what)}
-    return draw_boxes({name: profile, **peers}, what, "log", name, title=title)
+    collective = next(iter(profile.native), "allreduce")
+    if box.worst.row is not None:
+        collective = box.worst.row.collective
+    shown = {name: profile}
+    for peer_name, peer in islice(box.peers.items(), MOST_LINES - 1):
+        if peer.native_s(collective):
+            shown.setdefault(peer_name, peer)
+    return draw_boxes(shown, collective, "log", name, title=title)
 
 
-def _lines(profiles: Mapping[str, Profile], collectives: Sequence[str], yours: str) -> list[_Line]:
+def _lines(profiles: Mapping[str, Profile], collectives: Sequence[str], yours: str) -> list[_BoxLine]:
     lines = []
     for name, profile in profiles.items():
-        measured = {what: of_type(f"profiles[{name!r}]", profile, Profile).native_s(what) for what in collectives}
+        of_type(f"profiles[{name!r}]", profile, Profile)
+        measured = {collective: profile.native_s(collective) for collective in collectives}
         if not any(measured.values()):
             raise ValueError(f"profiles[{name!r}] must have {' or '.join(collectives)} of the backend, got none")
-        for what, seconds in ((what, seconds) for what, seconds in measured.items() if seconds):
-            label = ", ".join([name] * (len(profiles) > 1 or len(collectives) == 1) + [what] * (len(collectives) > 1))
-            shown = {size: s for size, s in seconds.items() if size >= min(LEAST_BYTES, max(seconds))}
-            factor = busbw_factor(what, profile.num_ranks)
-            lines.append(_Line(label, shown, factor, is_sick(profile.provenance), name == yours))
+        for collective, seconds in measured.items():
+            if not seconds:
+                continue
+            if len(collectives) == 1:
+                label = name
+            elif len(profiles) == 1:
+                label = collective
+            else:
+                label = f"{name}, {collective}"
+            least_bytes = min(LEAST_BYTES, max(seconds))
+            shown = {num_bytes: time_s for num_bytes, time_s in seconds.items() if num_bytes >= least_bytes}
+            factor = busbw_factor(collective, profile.num_ranks)
+            lines.append(_BoxLine(label, shown, factor, is_sick(profile.provenance), name == yours))
     if not 0 < len(lines) <= MOST_LINES:
         raise ValueError(f"profiles must make from 1 to {MOST_LINES} lines, got {len(lines)}")
     return lines
 
 
-def _finding(lines: Sequence[_Line], view: str, what: str) -> str:
-    """Who is fastest and who is slowest at the largest size that all have; what the best of all reaches without one."""
+def _frame(lines: Sequence[_BoxLine], view: str) -> _BoxAxes:
+    smallest = min(min(line.seconds) for line in lines)
+    largest = max(max(line.seconds) for line in lines)
+    values = np.concatenate([line.values(view) for line in lines])
+    if view == "busbw":
+        low = 0.0
+        high = 1.08 * values.max()
+        ticks = list(round_ticks(high))
+    else:
+        low = values.min() - 0.1
+        high = values.max() + 0.1
+        ticks = _log_ticks(low, high)
+    left = np.log2(smallest)
+    width = max(np.log2(largest) - left, 1.0)
+    return _BoxAxes(left, high, width, high - low, [(high - value, label) for value, label in ticks])
+
+
+def _log_ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Return the ticks of a logarithmic axis: powers of ten, and 2 and 5 times them if there are few."""
+    steps = (1, 2, 5) if high - low < 2.5 else (1,)
+    ticks = []
+    for power in range(math.floor(low), math.ceil(high)):
+        for step in steps:
+            value = power + math.log10(step)
+            if low <= value <= high:
+                ticks.append((value, f"{10.0**value:,.6g}"))
+    return ticks
+
+
+def _size_ticks(lines: Sequence[_BoxLine], left: float) -> list[tuple[float, str]]:
+    """Return ticks at powers of two, so few that their labels do not touch."""
+    largest = max(max(line.seconds) for line in lines)
+    powers = range(math.ceil(left), math.floor(np.log2(largest)) + 1)
+    every = max(1, math.ceil(len(powers) / _MOST_SIZE_TICKS))
+    return [(power - left, bytes_words(2.0**power)) for power in powers if power % every == 0]
+
+
+def _curves(lines: Sequence[_BoxLine], view: str, frame: _BoxAxes) -> list[_BoxCurve]:
+    xs = [np.log2(list(line.seconds)) - frame.left for line in lines]
+    ys = [frame.top - line.values(view) for line in lines]
+    name_ys = _name_ys([y[-1] for y in ys], frame.height)
+    hues = iter(_HUES)
+    curves = []
+    for line, x, y, name_y in zip(lines, xs, ys, name_ys, strict=True):
+        hue = INK if line.is_yours else next(hues)
+        curves.append(_BoxCurve(line, x, y, hue, name_y))
+    return curves
+
+
+def _name_ys(ends: Sequence[float], height: float) -> list[float]:
+    """Return where the name of each line stands: at the height of its end, but apart from the other names."""
+    from_bottom = sorted(range(len(ends)), key=lambda place: -ends[place])
+    shares = spread_out([1 - ends[place] / height for place in from_bottom], _LINE_PX / _HEIGHT_PX)
+    name_ys = [0.0] * len(ends)
+    for place, share in zip(from_bottom, shares, strict=True):
+        name_ys[place] = (1 - share) * height
+    return name_ys
+
+
+def _dots(curve: _BoxCurve, frame: _BoxAxes) -> Rects:
+    width = _DOT_PX * frame.width / _WIDTH_PX
+    height = _DOT_PX * frame.height / _HEIGHT_PX
+    return Rects(curve.x - width / 2, curve.y - height / 2, curve.hue, width=width, height=height)
+
+
+def _drawn_lines(curve: _BoxCurve, frame: _BoxAxes) -> tuple[Lines, Lines]:
+    """Return the line through the dots, and the one from its end to its name."""
+    x, y = curve.x, curve.y
+    width_px = _YOUR_CURVE_PX if curve.line.is_yours else _CURVE_PX
+    hues = [curve.hue] * (len(x) - 1)
+    through = Lines(x[:-1], y[:-1], x[1:], y[1:], hues, curve.line.is_sick, width_px=width_px)
+    start_x = _LEADER_START * frame.width
+    end_x = _NAMES_START * frame.width
+    leader = Lines(
+        [x[-1], start_x], [y[-1], curve.name_y], [start_x, end_x], [curve.name_y] * 2, curve.hue, width_px=_THIN_PX
+    )
+    return through, leader
+
+
+def _finding(lines: Sequence[_BoxLine], view: str, collective: str) -> str:
+    """Return the fastest and the slowest line at the largest size that all have; without one, the best rate of all."""
     common = set.intersection(*(set(line.seconds) for line in lines))
     if not common:
-        return f"{what}: up to {rate_words(max(line.rate(size) for line in lines for size in line.seconds))}"
-    size = max(common)
-    ranked = sorted(lines, key=lambda line: line.seconds[size] if view == "time" else -line.rate(size))
+        best = max(line.rate(num_bytes) for line in lines for num_bytes in line.seconds)
+        return f"{collective}: up to {rate_words(best)}"
+    num_bytes = max(common)
+    if view == "time":
+        ranked = sorted(lines, key=lambda line: line.seconds[num_bytes])
+    else:
+        ranked = sorted(lines, key=lambda line: -line.rate(num_bytes))
     ends = list(dict.fromkeys([ranked[0], ranked[-1]]))
     if view == "time":
-        values = times_in_one_unit(*[line.seconds[size] for line in ends])
+        values = times_in_one_unit(*[line.seconds[num_bytes] for line in ends])
     else:
-        values = rates_in_one_unit(*[line.rate(size) for line in ends])
-    pairs = zip(ends, values, strict=True)
-    return f"{what} of {bytes_words(size)}: {', '.join(f'{line.name} {value}' for line, value in pairs)}"
+        values = rates_in_one_unit(*[line.rate(num_bytes) for line in ends])
+    words = [f"{line.name} {value}" for line, value in zip(ends, values, strict=True)]
+    return f"{collective} of {bytes_words(num_bytes)}: {', '.join(words)}"

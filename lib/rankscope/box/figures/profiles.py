@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import NDArray
 
 from ...common.checks import of_type, one_of
 from ...common.frozen import optional
@@ -26,7 +27,9 @@ from ..sentences import groups
 from .boxes import draw_boxes
 
 _DASHES = (0, (5, 4))  # of what the link itself would give
-_GREY, _MOST_NAMED = "#b5b5b5", 5  # of what is not named
+_GREY = "#b5b5b5"  # of algorithms that are not named
+_MOST_NAMED = 5  # of the worst predicted
+_LEAST_REACH = 5.0  # percent that the axis of residuals shows at least
 
 
 # ---- collectives
@@ -41,6 +44,17 @@ class MeasuredAlgorithm(NamedTuple):
     @property
     def sizes(self) -> list[int]:
         return [point.num_bytes for point in self.points]
+
+    @property
+    def errors_percent(self) -> list[float]:
+        """By how much each prediction is above the median."""
+        pairs = zip(self.points, self.predicted_s, strict=True)
+        return [100 * (predicted_s / point.median_s - 1) for point, predicted_s in pairs]
+
+    @property
+    def is_clean(self) -> NDArray[np.bool_]:
+        """Which points have enough iterations in which the host took no time."""
+        return np.array([point.used_s != point.seconds or all(point.clean) for point in self.points])
 
 
 def profile(
@@ -69,49 +83,63 @@ def profile(
     """
     if isinstance(profile, Mapping):
         return to_axes(draw_boxes(profile, collective, view, title=title), ax)
-    draw = _busbw if one_of("view", view, ("busbw", "residuals")) == "busbw" else _residuals
-    return draw(of_type("profile", profile, Profile), of_type("collective", collective, str), algorithms, ax, title)
+    one_of("view", view, ("busbw", "residuals"))
+    of_type("profile", profile, Profile)
+    draw = _busbw if view == "busbw" else _residuals
+    return draw(profile, of_type("collective", collective, str), algorithms, ax, title)
 
 
 def _busbw(
     profile: Profile, collective: str, algorithms: Sequence[str] | None, ax: Axes | None, title: str | None
 ) -> Axes:
-    found = _measured(profile, collective)
-    shown = _shown(found, algorithms)
+    measured = _measured(profile, collective)
+    shown = _shown(measured, algorithms)
     factor = busbw_factor(collective, profile.num_ranks)
-    rates = {name: [factor * p.num_bytes / p.median_s for p in one.points] for name, one in found.items()}
+    rates: dict[str, list[float]] = {}  # busbw in bytes/s by algorithm
+    for name, algorithm in measured.items():
+        rates[name] = [factor * point.num_bytes / point.median_s for point in algorithm.points]
     peak = max(max(values) for values in rates.values())
-    top_rate, best = max((max(rates[name]), name) for name in shown)
-    link = 0.0  # not measured
+    best_rate, best = max((max(rates[name]), name) for name in shown)
+    link_rate = 0.0  # not measured
     with suppress(ValueError):
-        link = profile.best_link("intra" if profile.num_nodes == 1 else "inter").link.bytes_per_s
-    scale, unit = rate_unit(max(peak, link))
-    top = 1.12 * max(peak, min(link, 2 * peak)) / scale
-    sizes = np.array(sorted({size for one in found.values() for size in one.sizes if size}), dtype=float)
-    reached = f"gets {top_rate / link:.0%} of a link's bandwidth" if link else f"reaches {rate_words(top_rate)}"
+        link_rate = profile.best_link("intra" if profile.num_nodes == 1 else "inter").link.bytes_per_s
+    scale, unit = rate_unit(max(peak, link_rate))
+    top = 1.12 * max(peak, min(link_rate, 2 * peak)) / scale
+    all_sizes = {size for algorithm in measured.values() for size in algorithm.sizes if size}
+    sizes = np.array(sorted(all_sizes), dtype=float)
+    if not title:
+        reached = f"reaches {rate_words(best_rate)}"
+        if link_rate:
+            reached = f"gets {best_rate / link_rate:.0%} of a link's bandwidth"
+        title = f"{best} {reached}"
     y_label = f"bus bandwidth (busbw) [{unit}]"
-    ax = size_axes(ax, (9, 4.6), title or f"{best} {reached}", y_label, sizes, x_margin=1.2, y_limits=(0, top))
+    ax = size_axes(ax, (9, 4.6), title, y_label, sizes, x_margin=1.2, y_limits=(0, top))
+
     kinds: dict[str, dict[str, Any]] = {"measured: median and quartiles": {"marker": "D", "linestyle": "none"}}
     if shown != [NATIVE]:
         kinds["predicted"] = {"linewidth": 1.5}
-    if len(found) > len(shown):
+    if len(measured) > len(shown):
         dots: dict[str, Any] = {"color": _GREY, "marker": ".", "markersize": 3, "linestyle": "none"}
         kinds["other algorithms, measured"] = dots
-        for name in (name for name in found if name not in shown):
-            ax.plot(found[name].sizes, np.array(rates[name]) / scale, zorder=1, **dots)
+        for name, algorithm in measured.items():
+            if name not in shown:
+                ax.plot(algorithm.sizes, np.array(rates[name]) / scale, zorder=1, **dots)
     for name in shown:
-        look, one = looks([name])[name], found[name]
-        moved = factor / scale * np.array(one.sizes)
-        markers(ax, name, look, one.sizes, *(moved / _percentiles_s(one.points, percent) for percent in (75, 50, 25)))
-        if name != NATIVE:
-            style: dict[str, Any] = {"color": look.color, "linestyle": dash(look), "linewidth": 1.5}
-            ax.plot(one.sizes, moved / np.array(one.predicted_s), label=f"{name}, predicted", **style)
-        else:
+        look = looks([name])[name]
+        algorithm = measured[name]
+        scaled_sizes = factor / scale * np.array(algorithm.sizes)  # divided by seconds, a busbw in the axis' unit
+        quartiles = [scaled_sizes / _percentiles_s(algorithm.points, percent) for percent in (75, 50, 25)]
+        markers(ax, name, look, algorithm.sizes, *quartiles)
+        if name == NATIVE:
             _native(ax, profile, collective, look, factor / scale)
             kinds["native: the curve through it, and where 90 % lie"] = {"linewidth": 1.0, "alpha": 0.6}
-    if 0 < link / scale < top:
-        ax.axhline(link / scale, color=INK, linewidth=1, linestyle=_DASHES, label="link")
-        note(ax, f"one link: {rate_words(link)}", (sizes[0], link / scale), (4, 4), va="bottom")
+        else:
+            style: dict[str, Any] = {"color": look.color, "linestyle": dash(look), "linewidth": 1.5}
+            predicted = scaled_sizes / np.array(algorithm.predicted_s)
+            ax.plot(algorithm.sizes, predicted, label=f"{name}, predicted", **style)
+    if 0 < link_rate / scale < top:
+        ax.axhline(link_rate / scale, color=INK, linewidth=1, linestyle=_DASHES, label="link")
+        note(ax, f"one link: {rate_words(link_rate)}", (sizes[0], link_rate / scale), (4, 4), va="bottom")
     explain(ax, kinds)
     name_ends(ax, {name: (rates[name][-1] / scale, looks([name])[name]) for name in shown})
     return ax
@@ -123,7 +151,7 @@ def _native(ax: Axes, profile: Profile, collective: str, look: Look, factor: flo
         curve = profile.curve(collective)
         sizes = np.geomspace(max(1, min(curve.measured_s)), max(curve.measured_s), 16 * len(curve.measured_s))
         seconds = np.array([(curve.seconds(size), *curve.interval_s(size)) for size in sizes.tolist()])
-        middle, high, low = (factor * sizes / seconds.T).tolist()
+        middle, high, low = (factor * sizes / seconds.T).tolist()  # a row each, of all sizes
         ax.plot(sizes, middle, color=look.color, linewidth=1.0, label="native, curve")
         ax.fill_between(sizes, low, high, color=look.color, alpha=0.2, linewidth=0)
 
@@ -131,42 +159,70 @@ def _native(ax: Axes, profile: Profile, collective: str, look: Look, factor: flo
 def _residuals(
     profile: Profile, collective: str, algorithms: Sequence[str] | None, ax: Axes | None, title: str | None
 ) -> Axes:
-    everything = _measured(profile, collective).items()
-    found = {name: one for name, one in everything if not any(map(math.isnan, one.predicted_s))}
-    if not found:
+    predicted: dict[str, MeasuredAlgorithm] = {}
+    for name, algorithm in _measured(profile, collective).items():
+        if not any(math.isnan(seconds) for seconds in algorithm.predicted_s):
+            predicted[name] = algorithm
+    if not predicted:
         raise ValueError(f"profile must have points of {collective} that can be predicted")
-    errors = {n: [100 * (s / p.median_s - 1) for p, s in zip(*one, strict=True)] for n, one in found.items()}
-    worst = sorted(found, key=lambda name: -max(map(abs, errors[name])))
-    shown = worst[:_MOST_NAMED] if algorithms is None else _shown(found, algorithms)
-    others = worst[_MOST_NAMED:] if algorithms is None else []
+    errors = {name: algorithm.errors_percent for name, algorithm in predicted.items()}
+    if algorithms is None:
+        worst_first = sorted(predicted, key=lambda name: -max(map(abs, errors[name])))
+        shown = worst_first[:_MOST_NAMED]
+        others = worst_first[_MOST_NAMED:]
+    else:
+        shown = _shown(predicted, algorithms)
+        others = []
     off = np.abs(np.concatenate([errors[name] for name in (*shown, *others)]))
-    reach = max(5.0, 1.15 * float(off.max()))
-    sizes = sorted({size for name in (*shown, *others) for size in found[name].sizes})
-    median, p90 = np.percentile(off, [50, 90])
-    words = f"Predictions against measurements: half within {median:.1f}%, nine in ten within {p90:.1f}%"
+    reach = max(_LEAST_REACH, 1.15 * float(off.max()))
+    sizes = sorted({size for name in (*shown, *others) for size in predicted[name].sizes})
+    if not title:
+        median, p90 = np.percentile(off, [50, 90])
+        title = f"Predictions against measurements: half within {median:.1f}%, nine in ten within {p90:.1f}%"
     y_label = "predicted − measured [% of measured]"
-    y_limits = -min(reach, 100), reach
-    ax = size_axes(ax, (9, 4.6), title or words, y_label, sizes, x_margin=1.2, y_limits=y_limits)
+    y_limits = (-min(reach, 100), reach)
+    ax = size_axes(ax, (9, 4.6), title, y_label, sizes, x_margin=1.2, y_limits=y_limits)
     ax.axhline(0, color=INK, linewidth=1)
+    kinds: dict[str, dict[str, Any]] = {}
+    if others:
+        kinds["other algorithms"] = {"color": _GREY, "linewidth": 0.8}
     for name in others:
-        ax.plot(found[name].sizes, errors[name], color=_GREY, linewidth=0.8, zorder=1, label=f"{name}, other")
-    ends, kinds = {}, {"other algorithms": {"color": _GREY, "linewidth": 0.8}} if others else {}
+        ax.plot(predicted[name].sizes, errors[name], color=_GREY, linewidth=0.8, zorder=1, label=f"{name}, other")
+    ends = {}
     for name in shown:
-        look, one = looks(shown)[name], found[name]
-        ax.plot(one.sizes, errors[name], color=look.color, linestyle=dash(look), linewidth=1.2, label=name)
-        clean = np.array([point.used_s != point.seconds or all(point.clean) for point in one.points])
-        style: dict[str, Any] = {"color": look.color, "marker": look.marker, "linestyle": "none", "clip_on": False}
-        for which, fill in ((clean, look.color), (~clean, "none")):
-            if which.any():
-                at = np.array([one.sizes, errors[name]])[:, which]
-                ax.plot(*at, markerfacecolor=fill, markersize=6, zorder=3, **style)
-        if not clean.all():
+        algorithm = predicted[name]
+        look = looks(shown)[name]
+        error = np.array(errors[name])
+        ax.plot(algorithm.sizes, error, color=look.color, linestyle=dash(look), linewidth=1.2, label=name)
+        is_clean = algorithm.is_clean
+        _residual_markers(ax, algorithm, is_clean, error, look, filled=True)
+        _residual_markers(ax, algorithm, ~is_clean, error, look, filled=False)
+        if not is_clean.all():
             kinds["few iterations in which the host took no time"] = {"marker": "o", "linestyle": "none", "mfc": "none"}
-        ends[name] = errors[name][-1], look
+        ends[name] = (errors[name][-1], look)
     if kinds:
         explain(ax, kinds)
     name_ends(ax, ends)
     return ax
+
+
+def _residual_markers(
+    ax: Axes, algorithm: MeasuredAlgorithm, chosen: NDArray[np.bool_], error: Floats, look: Look, filled: bool
+) -> None:
+    """Draw a marker at each of the chosen points, if there are any."""
+    if not chosen.any():
+        return
+    ax.plot(
+        np.array(algorithm.sizes, dtype=float)[chosen],
+        error[chosen],
+        color=look.color,
+        marker=look.marker,
+        linestyle="none",
+        clip_on=False,
+        markerfacecolor=look.color if filled else "none",
+        markersize=6,
+        zorder=3,
+    )
 
 
 def _percentiles_s(points: Sequence[Point], percent: float) -> Floats:
@@ -174,35 +230,41 @@ def _percentiles_s(points: Sequence[Point], percent: float) -> Floats:
 
 
 def _measured(profile: Profile, collective: str) -> dict[str, MeasuredAlgorithm]:
-    """What was measured of a collective, by algorithm, sizes rising; ValueError where nothing was."""
-    group = next((one for one in groups(profile) if one.collective == collective), None)
+    """Return the measurements of a collective by algorithm, in rising order of sizes; ValueError if there are none."""
+    group = next((group for group in groups(profile) if group.collective == collective), None)
     if group is None:
         raise ValueError(f"collective must be one that this profile has points of, got {collective!r}")
-    seconds, found = profile.model_s, dict[str, MeasuredAlgorithm]()
-    for point in (point for points in group.by_size.values() for point in points.values()):
-        one = found.setdefault(str(point.options["algorithm"]), MeasuredAlgorithm([], []))
-        one.points.append(point)
-        one.predicted_s.append(seconds.get(point.key, math.nan))
-    return found
+    measured: dict[str, MeasuredAlgorithm] = {}
+    for points in group.by_size.values():
+        for name, point in points.items():
+            algorithm = measured.setdefault(name, MeasuredAlgorithm([], []))
+            algorithm.points.append(point)
+            algorithm.predicted_s.append(profile.model_s.get(point.key, math.nan))
+    return measured
 
 
-def _shown(found: dict[str, MeasuredAlgorithm], algorithms: Sequence[str] | None) -> list[str]:
+def _shown(measured: Mapping[str, MeasuredAlgorithm], algorithms: Sequence[str] | None) -> list[str]:
+    """Return the algorithms to name: those asked for, or the native one and those that are the fastest at some size."""
     if algorithms is None:
-        times = [(point.num_bytes, point.median_s, name) for name, one in found.items() for point in one.points]
-        fastest = {size: name for size, _, name in sorted(times, reverse=True)}
-        return [name for name in found if name == NATIVE or name in fastest.values()]
-    if not algorithms or not set(algorithms) <= set(found):
-        raise ValueError(f"algorithms must be some of {', '.join(found)}, got {', '.join(algorithms) or 'none'}")
+        fastest: dict[int, tuple[float, str]] = {}
+        for name, algorithm in measured.items():
+            for point in algorithm.points:
+                candidate = (point.median_s, name)
+                fastest[point.num_bytes] = min(fastest.get(point.num_bytes, candidate), candidate)
+        names = {name for _, name in fastest.values()}
+        return [name for name in measured if name == NATIVE or name in names]
+    if not algorithms or not set(algorithms) <= set(measured):
+        raise ValueError(f"algorithms must be some of {', '.join(measured)}, got {', '.join(algorithms) or 'none'}")
     return list(algorithms)
 
 
 # ---- copies
 
 
-_SHOWN = ("pinned_non_blocking", "pageable", "pin_on_the_fly")
-_SIZES = tuple(2**power for power in range(10, 31))
-_TWO = {"pinned": "s", "pageable": "d"}  # and the marker of the dashed line
-_CALLED = {"h2d": "to the GPU", "d2h": "to the host"}
+_METHODS = ("pinned_non_blocking", "pageable", "pin_on_the_fly")  # of the view "rate"
+_SIZES = tuple(2**power for power in range(10, 31))  # of predictions without measurements
+_MARKERS = {"pinned": "s", "pageable": "d"}  # of the dashed line, by memory
+_WORDS = {"h2d": "to the GPU", "d2h": "to the host"}
 
 
 class CopyStyle(NamedTuple):
@@ -233,111 +295,184 @@ def copies(
     Raises ValueError where there is nothing to draw, and for an unknown view or direction.
     """
     one_of("view", view, ("rate", "both_ways", "pieces", "peers"))
-    one_of("direction", direction, tuple(_CALLED))
+    one_of("direction", direction, tuple(_WORDS))
     if view == "peers":
         return to_axes(draw_peers(of_type("profile", profile, Profile), title), ax)
     if facts is None and profile is None:
         raise ValueError("facts or profile must be given, got None for both")
     optional("facts", facts, of_type, LinkFacts)
     optional("profile", profile, of_type, Profile)
-    known = {point.options.get("method") for point in profile.points} if profile else set()
-    plain = "pinned" if "pinned" in known and _SHOWN[0] not in known else _SHOWN[0]
-    ways, in_rates = _ways(view, plain), view != "pieces"
-    least = _SIZES[0] if in_rates else NUM_PIECES * LEAST_PIECE_BYTES
-    found = {name: transfers_of(profile, direction, **way.options) for name, way in ways.items()} if profile else {}
-    kept = {name: [point for point in some if point.num_bytes >= least] for name, some in found.items()}
-    points = {name: some for name, some in kept.items() if some}
-    if facts is None and not points:
-        raise ValueError(f"profile must have copies by {', '.join(ways)}, as no facts are given, got none")
-    measured = {point.num_bytes for some in points.values() for point in some}
-    sizes = np.array([size for size in sorted(measured) or _SIZES if size >= least], dtype=float)
+    plot = _CopiesPlot(view, direction, facts, profile)
+    if facts is None and not plot.points:
+        raise ValueError(f"profile must have copies by {', '.join(plot.ways)}, as no facts are given, got none")
+    plot.make_axes(ax, title or _finding(view, direction, facts, plot.points))
+    plot.draw_link()
+    plot.draw_predictions()
+    plot.draw_points()
+    plot.mark_half_bandwidth()
+    plot.explain()
+    return plot.ax
 
-    def shown(num_bytes: Any, seconds: Any) -> Any:
-        return num_bytes / seconds / 1e9 if in_rates else seconds * 1e6
 
-    def of_points(some: Sequence[Point], percent: float) -> Floats:
-        height: Floats = shown(np.array([point.num_bytes for point in some]), _percentiles_s(some, percent))
-        return height
+class _CopiesPlot:
+    """The figure of `copies`, drawn in steps. Heights are GB/s, or µs in the view "pieces"."""
 
-    lines: dict[str, Floats] = {}
-    if facts is not None:
-        for name, way in ways.items():
-            seconds = [facts.seconds(size, direction, **way.options) for size in sizes.tolist()]
-            lines[name] = shown(sizes, np.array(seconds))
-    bound = shown(sizes, sizes / facts.bytes_per_s(direction)) if facts else np.empty(0)
-    medians = {name: of_points(some, 50) for name, some in points.items()}
-    heights = np.concatenate([*lines.values(), *medians.values()])
-    high = max([float(heights.max()), *bound.tolist()])
-    low, high = (0.0, 1.12 * high) if in_rates else (float(heights.min()) / 2, 2 * high)
+    ax: Axes
+    _top: float  # of the vertical axis
 
-    ax = size_axes(
-        ax,
-        (9, 4.4),
-        title or _finding(view, direction, facts, points),
-        "bandwidth, one way [GB/s]" if in_rates else "time [µs]",
-        sizes,
-        "size of the copy",
-        x_margin=1.2,
-        y_limits=(low, high),
-        log_y=not in_rates,
-    )
-    if bound.size:
-        ax.plot(sizes, bound, color=INK, linewidth=1, linestyle=_DASHES, label="the link alone")
-    for name, line in lines.items():
-        look = ways[name].look
-        ax.plot(sizes, line, color=look.color, linestyle=dash(look), linewidth=1.6, label=f"{name}, predicted")
-    for name, some in points.items():
-        first, last = (of_points(some, percent) for percent in ((75, 25) if in_rates else (25, 75)))
-        markers(ax, name, ways[name].look, [point.num_bytes for point in some], first, medians[name], last)
-    if facts is not None and in_rates:
-        half = facts.start_s * facts.bytes_per_s(direction)
-        ax.axvline(half, color=INK, linewidth=0.8, linestyle=":", label="n½")
-        note(ax, f"n½ = {bytes_words(half)}", (half, high), (4, -2), va="top")
-    if lines:
-        explain(ax, {"predicted from facts: at best": {"linewidth": 1.6}})
-    if points:
-        explain(ax, {"measured: median and quartiles": {"marker": "o", "linestyle": "none"}})
-    drawn = medians | lines
-    ends = {name: (float(drawn[name][-1]), way.look) for name, way in ways.items() if name in drawn}
-    if bound.size:
-        ends["the link alone"] = float(bound[-1]), Look(INK, True, "")
-    name_ends(ax, ends)
-    return ax
+    def __init__(self, view: str, direction: str, facts: LinkFacts | None, profile: Profile | None) -> None:
+        self.facts = facts
+        self.direction = direction
+        self.has_rates = view != "pieces"
+        self.ways = _ways(view, _plain_method(profile))
+        least_bytes = _SIZES[0] if self.has_rates else NUM_PIECES * LEAST_PIECE_BYTES
+        self.points: dict[str, list[Point]] = {}  # by way to copy; none without any
+        if profile is not None:
+            for name, way in self.ways.items():
+                points = transfers_of(profile, direction, **way.options)
+                points = [point for point in points if point.num_bytes >= least_bytes]
+                if points:
+                    self.points[name] = points
+        measured = {point.num_bytes for points in self.points.values() for point in points}
+        sizes = [size for size in sorted(measured) or _SIZES if size >= least_bytes]
+        self.sizes = np.array(sizes, dtype=float)
+        self.predictions: dict[str, Floats] = {}
+        self.link_heights: Floats = np.empty(0)  # of the link alone
+        if facts is not None:
+            for name, way in self.ways.items():
+                seconds = [facts.seconds(size, direction, **way.options) for size in self.sizes.tolist()]
+                self.predictions[name] = self._heights(self.sizes, np.array(seconds))
+            self.link_heights = self._heights(self.sizes, self.sizes / facts.bytes_per_s(direction))
+        self.medians = {name: self._percentile_heights(points, 50) for name, points in self.points.items()}
+
+    def _heights(self, num_bytes: Floats, seconds: Floats) -> Floats:
+        return num_bytes / seconds / 1e9 if self.has_rates else seconds * 1e6
+
+    def _percentile_heights(self, points: Sequence[Point], percent: float) -> Floats:
+        return self._heights(np.array([point.num_bytes for point in points]), _percentiles_s(points, percent))
+
+    def make_axes(self, ax: Axes | None, title: str) -> None:
+        heights = np.concatenate([*self.predictions.values(), *self.medians.values()])
+        highest = max([float(heights.max()), *self.link_heights.tolist()])
+        if self.has_rates:
+            y_label = "bandwidth, one way [GB/s]"
+            y_limits = (0.0, 1.12 * highest)
+        else:
+            y_label = "time [µs]"
+            y_limits = (float(heights.min()) / 2, 2 * highest)
+        self._top = y_limits[1]
+        self.ax = size_axes(
+            ax,
+            (9, 4.4),
+            title,
+            y_label,
+            self.sizes,
+            "size of the copy",
+            x_margin=1.2,
+            y_limits=y_limits,
+            log_y=not self.has_rates,
+        )
+
+    def draw_link(self) -> None:
+        if self.link_heights.size:
+            self.ax.plot(
+                self.sizes, self.link_heights, color=INK, linewidth=1, linestyle=_DASHES, label="the link alone"
+            )
+
+    def draw_predictions(self) -> None:
+        for name, heights in self.predictions.items():
+            look = self.ways[name].look
+            style: dict[str, Any] = {"color": look.color, "linestyle": dash(look), "linewidth": 1.6}
+            self.ax.plot(self.sizes, heights, label=f"{name}, predicted", **style)
+
+    def draw_points(self) -> None:
+        # Of a rate, the third quartile of the time is the lower one.
+        lower, upper = (75, 25) if self.has_rates else (25, 75)
+        for name, points in self.points.items():
+            low = self._percentile_heights(points, lower)
+            high = self._percentile_heights(points, upper)
+            sizes = [point.num_bytes for point in points]
+            markers(self.ax, name, self.ways[name].look, sizes, low, self.medians[name], high)
+
+    def mark_half_bandwidth(self) -> None:
+        """Mark the size at which a copy reaches half of the link's bandwidth."""
+        if self.facts is None or not self.has_rates:
+            return
+        half = self.facts.start_s * self.facts.bytes_per_s(self.direction)
+        self.ax.axvline(half, color=INK, linewidth=0.8, linestyle=":", label="n½")
+        note(self.ax, f"n½ = {bytes_words(half)}", (half, self._top), (4, -2), va="top")
+
+    def explain(self) -> None:
+        """Say what lines and markers are, and name each line at its end."""
+        if self.predictions:
+            explain(self.ax, {"predicted from facts: at best": {"linewidth": 1.6}})
+        if self.points:
+            explain(self.ax, {"measured: median and quartiles": {"marker": "o", "linestyle": "none"}})
+        ends: dict[str, tuple[float, Look]] = {}
+        for name, way in self.ways.items():
+            heights = self.predictions.get(name, self.medians.get(name))
+            if heights is not None:
+                ends[name] = (float(heights[-1]), way.look)
+        if self.link_heights.size:
+            ends["the link alone"] = (float(self.link_heights[-1]), Look(INK, True, ""))
+        name_ends(self.ax, ends)
+
+
+def _plain_method(profile: Profile | None) -> str:
+    """Return how copies of pinned memory are made: without blocking the host, unless only others were measured."""
+    if profile is not None:
+        methods = {point.options.get("method") for point in profile.points}
+        if "pinned" in methods and "pinned_non_blocking" not in methods:
+            return "pinned"
+    return "pinned_non_blocking"
 
 
 def _ways(view: str, plain: str) -> dict[str, CopyStyle]:
-    """The ways to copy that a view compares: methods, or the plain one and, dashed, one with an option."""
+    """Return the ways to copy that a view compares, by label.
+
+    The view "rate" compares methods. The other views compare, for each kind of memory, a plain copy and, dashed, one
+    with an option.
+    """
     if view == "rate":
-        return {method: CopyStyle(look, {"method": method}) for method, look in looks((plain, *_SHOWN[1:])).items()}
-    compared: dict[str, tuple[str, str, dict[str, Any]]] = {
-        "both_ways": ("", ", both ways", {"both": True}),
-        "pieces": (", one copy", f", {NUM_PIECES} copies", {"pieces": NUM_PIECES}),
-    }
-    alone, other, option = compared[view]
-    found = {}
-    for name, marker in _TWO.items():
-        method = plain if name == "pinned" else name
+        methods = (plain, *_METHODS[1:])
+        return {method: CopyStyle(look, {"method": method}) for method, look in looks(methods).items()}
+    plain_suffix = ""
+    option_suffix = ", both ways"
+    option: dict[str, Any] = {"both": True}
+    if view == "pieces":
+        plain_suffix = ", one copy"
+        option_suffix = f", {NUM_PIECES} copies"
+        option = {"pieces": NUM_PIECES}
+    ways = {}
+    for memory, marker in _MARKERS.items():
+        method = memory  # copies from pageable memory are a method of their own
+        if memory == "pinned":
+            method = plain
         look = looks([method])[method]
-        found[name + alone] = CopyStyle(look, {"method": method})
-        found[name + other] = CopyStyle(Look(look.color, True, marker), {"method": method, **option})
-    return found
+        ways[memory + plain_suffix] = CopyStyle(look, {"method": method})
+        ways[memory + option_suffix] = CopyStyle(Look(look.color, True, marker), {"method": method, **option})
+    return ways
 
 
 def _finding(view: str, direction: str, facts: LinkFacts | None, points: Mapping[str, Sequence[Point]]) -> str:
-    """What a view is about; of methods, what the first two reach at the largest size, and of how much."""
+    """Return the title: the subject of a view or, of the view "rate", the rates of two methods and of the link."""
     if view == "both_ways":
-        return f"A link has lanes each way: {_CALLED[direction]}, alone and while as much goes back"
+        return f"A link has lanes each way: {_WORDS[direction]}, alone and while as much goes back"
     if view == "pieces":
         return f"{NUM_PIECES} small copies pay for {NUM_PIECES} starts"
     rates = {name: some[-1].num_bytes / some[-1].median_s for name, some in points.items()}
     if facts is not None and not rates:
-        rates = {method: _SIZES[-1] / facts.seconds(_SIZES[-1], direction, method) for method in _SHOWN}
+        num_bytes = _SIZES[-1]
+        rates = {method: num_bytes / facts.seconds(num_bytes, direction, method) for method in _METHODS}
     words = [f"{name.removesuffix('_non_blocking')} {rate_words(rate)}" for name, rate in rates.items()]
-    link = f"; {facts.name} carries {rate_words(facts.bytes_per_s(direction))}" if facts else ""
-    return f"{'Measured' if points else 'Predicted'}, {_CALLED[direction]}: {', '.join(words[:2])}{link}"
+    title = f"{'Measured' if points else 'Predicted'}, {_WORDS[direction]}: {', '.join(words[:2])}"
+    if facts is not None:
+        title += f"; {facts.name} carries {rate_words(facts.bytes_per_s(direction))}"
+    return title
 
 
-_CELL_PX, _LEAST_PX = 46.0, 400.0  # a title has to fit
+_CELL_PX = 46.0
+_LEAST_PX = 400.0  # so that a title fits
 
 
 def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
@@ -347,9 +482,11 @@ def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
     """
     size, rates = peer_rates(profile)
     gpus = sorted(set(chain.from_iterable(rates)))
-    cells, numbers = shaded(np.array([[rates.get((src, dst), 0.0) for dst in gpus] for src in gpus]), 1e9)
+    rows = [[rates.get((src, dst), 0.0) for dst in gpus] for src in gpus]
+    cells, numbers = shaded(np.array(rows), 1e9)
     ticks = tuple((place + 0.5, str(gpu)) for place, gpu in enumerate(gpus))
-    slow, fast = rate_words(min(rates.values())), rate_words(max(rates.values()))
+    slow = rate_words(min(rates.values()))
+    fast = rate_words(max(rates.values()))
     return Drawing(
         title=title or f"{bytes_words(size)} from GPU to GPU: {slow} to {fast}",
         x_label="target [GPU]",

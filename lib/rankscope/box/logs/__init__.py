@@ -11,8 +11,8 @@ from ...common.checks import one_of, whole
 from ...common.garbage import no_collection
 from ...common.storage import StorageError
 from ...provenance import difference
-from ..profile import Point, Profile
-from . import collectives, copies, nccl_tests
+from ..profile import Key, Point, Profile
+from . import collectives, copies, imb, nccl_tests
 from .log import Log
 
 
@@ -30,6 +30,7 @@ Readers: TypeAlias = Mapping[str, LogReader]
 READERS: Readers = {
     "nccl-tests": LogReader(("algbw   busbw", "algbw  busbw", "algbw busbw", '"bus_bw"'), nccl_tests.nccl_tests),
     "osu": LogReader(("# OSU ",), collectives.osu),
+    "imb": LogReader(("Intel(R) MPI Benchmark", "Intel (R) MPI Benchmark", "#bytes #repetitions"), imb.imb),
     "all_reduce_bench": LogReader(("algo throughput:", "|    busbw   |", "| busbw"), collectives.all_reduce_bench),
     "nvbandwidth": LogReader(('"nvbandwidth"', "PU(row)", "GPU(column)"), copies.nvbandwidth),
     "p2pBandwidthLatencyTest": LogReader(("P2P=Enabled", "P2P=Disabled"), copies.p2p_test),
@@ -65,16 +66,7 @@ def read_by(
     if kind is not None:
         one_of("kind", kind, tuple(readers))
     log = Log(path, num_ranks)
-    found = {}
-    for name, known in readers.items():
-        if places := [place for mark in known.marks if (place := log.text.find(mark)) >= 0]:
-            found[name] = log.text.count("\n", 0, min(places)) + 1
-    if kind is None:
-        is_alone = bool(log.topology) and not found
-        log.check(not is_alone, 1, "a GPU topology without measurements: append it to a log of that machine")
-        log.check(found, 1, f"not a log of {', '.join(readers)}")
-        log.check(len(found) == 1, max(found.values()), f"has logs of {' and '.join(found)}: name one of these kinds")
-    reader = readers[kind or next(iter(found))]
+    reader = readers[kind or _recognised(readers, log)]
     try:
         with no_collection():
             profiles = reader.read(log)
@@ -84,6 +76,21 @@ def read_by(
         log.fail(1, error)
     log.check(profiles, len(log.lines), "it has no rows")
     return profiles if num_ranks is None else _of_ranks(log, profiles, num_ranks)
+
+
+def _recognised(readers: Readers, log: Log) -> str:
+    """Return which reader's program printed a log. Raises StorageError if it was none of them, or several."""
+    first_lines = {}  # by the name of a reader: the first line with one of its marks
+    for name, reader in readers.items():
+        places = [log.text.find(mark) for mark in reader.marks if mark in log.text]
+        if places:
+            first_lines[name] = log.text.count("\n", 0, min(places)) + 1
+    if not first_lines and log.topology:
+        log.fail(1, "a GPU topology without measurements: append it to a log of that machine")
+    log.check(first_lines, 1, f"not a log of {', '.join(readers)}")
+    problem = f"has logs of {' and '.join(first_lines)}: name one of these kinds"
+    log.check(len(first_lines) == 1, max(first_lines.values()), problem)
+    return next(iter(first_lines))
 
 
 def _of_ranks(log: Log, profiles: Sequence[Profile], num_ranks: int) -> list[Profile]:
@@ -96,12 +103,12 @@ def _of_ranks(log: Log, profiles: Sequence[Profile], num_ranks: int) -> list[Pro
         if len(numbers) == 1:
             log.fail(1, f"its tables are of {numbers[0]} ranks, not of {num_ranks}")
         log.fail(1, f"its tables are of {_listed(numbers)} ranks, and none is of {num_ranks}")
-    return [one for one in profiles if not _is_of_ranks(one) or one.num_ranks == num_ranks]
+    return [profile for profile in profiles if not _is_of_ranks(profile) or profile.num_ranks == num_ranks]
 
 
 def _numbers_of_ranks(profiles: Sequence[Profile]) -> list[int]:
     """Return the numbers of ranks of the tables of collectives."""
-    return sorted({one.num_ranks for one in profiles if _is_of_ranks(one)})
+    return sorted({profile.num_ranks for profile in profiles if _is_of_ranks(profile)})
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -127,20 +134,36 @@ def merged(profiles: Sequence[Profile], name: str) -> Profile:
             f"the tables are of {_listed(numbers)} ranks, and a profile is of one number: choose it with num_ranks "
             "(--num-ranks on the command line)"
         )
-    points: dict[Any, Point] = {}
-    for one in profiles:
-        told = difference(first.provenance, one.provenance, _ONE_MACHINE)
-        if told := told or difference(first.protocol, one.protocol, ("dtype", "statistic")):
-            raise ValueError(f"the logs are of different machines, or were measured in different ways: {told}")
-        for point in one.points:
-            seconds = points[point.key].seconds + point.seconds if point.key in points else point.seconds
+    points: dict[Key, Point] = {}
+    for profile in profiles:
+        problem = difference(first.provenance, profile.provenance, _ONE_MACHINE)
+        if not problem:
+            problem = difference(first.protocol, profile.protocol, ("dtype", "statistic"))
+        if problem:
+            raise ValueError(f"the logs are of different machines, or were measured in different ways: {problem}")
+        for point in profile.points:
+            seconds = point.seconds
+            if point.key in points:
+                seconds = points[point.key].seconds + seconds
             points[point.key] = point.like(point.num_bytes, seconds)
-    about, how = (_common([getattr(one, part) for one in profiles]) for part in ("provenance", "protocol"))
-    sources = [one.provenance["source"] for one in profiles]
-    words = {key: dict.fromkeys(one[key] for one in sources if key in one) for key in ("program", "notes")}
-    source = {key: "; ".join(some) for key, some in words.items() if some}
-    return Profile({**about, "name": name, "source": source}, how, tuple(points.values()))
+    provenance = _common([profile.provenance for profile in profiles])
+    protocol = _common([profile.protocol for profile in profiles])
+    provenance["name"] = name
+    provenance["source"] = _merged_source([profile.provenance["source"] for profile in profiles])
+    return Profile(provenance, protocol, tuple(points.values()))
 
 
-def _common(some: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {key: value for key, value in some[0].items() if all(one.get(key) == value for one in some)}
+def _common(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the entries in which all agree."""
+    first = mappings[0]
+    return {key: value for key, value in first.items() if all(each.get(key) == value for each in mappings)}
+
+
+def _merged_source(sources: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the programs and notes of several sources, each of them once."""
+    merged_source = {}
+    for key in ("program", "notes"):
+        words = dict.fromkeys(source[key] for source in sources if key in source)
+        if words:
+            merged_source[key] = "; ".join(words)
+    return merged_source

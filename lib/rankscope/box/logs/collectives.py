@@ -1,28 +1,42 @@
-"""Logs of other programs that time collectives and messages: OSU, all_reduce_bench, and published tables."""
+"""Logs of programs that time collectives and messages: OSU and all_reduce_bench."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
+
+import attrs
 
 from ..profile import Profile, busbw_factor
 from .log import GB, NATIVE_OUT, SLACK, Log, Times, half_unit
 
 _IN_PLACE = NATIVE_OUT | {"in_place": True}
-_OSU = {  # by the name in a title: the collective, and whether the size is one rank's share
-    "all-to-all personalized": ("all_to_all", True),
-    **{name: (name, name == "allgather") for name in ("allreduce", "allgather", "reduce_scatter", "broadcast")},
-    **{name: (name, name != "reduce") for name in ("scatter", "gather", "reduce")},
-    "bandwidth": ("transfer", False),
-    "latency": ("ping_pong", False),
+
+
+class _OsuBenchmark(NamedTuple):
+    """What an OSU benchmark measures, and whether its size is the share of one rank."""
+
+    operation: str
+    is_share: bool = False
+
+
+_OSU = {  # by words of a title, of which the first that it contains counts
+    "all-to-all personalized": _OsuBenchmark("all_to_all", is_share=True),
+    "allreduce": _OsuBenchmark("allreduce"),
+    "allgather": _OsuBenchmark("allgather", is_share=True),
+    "reduce_scatter": _OsuBenchmark("reduce_scatter"),
+    "broadcast": _OsuBenchmark("broadcast"),
+    "scatter": _OsuBenchmark("scatter", is_share=True),
+    "gather": _OsuBenchmark("gather", is_share=True),
+    "reduce": _OsuBenchmark("reduce"),
+    "bandwidth": _OsuBenchmark("transfer"),
+    "latency": _OsuBenchmark("ping_pong"),
 }
-# The command that started an OSU benchmark, and its nodes, ranks per node and ranks.
+_MOST_COMMAND_LINES = 8  # above a title, in which the command that started the benchmark may stand
 _LAUNCHER = re.compile(r"srun|mpirun|mpiexec")
-_RUN = (
-    re.compile(r"(?:-N|--nodes[= ]) ?(\d+)"),
-    re.compile(r"--ntasks-per-node[= ](\d+)"),
-    re.compile(r"(?:-n|-np|--ntasks[= ]) ?(\d+)\b"),
-)
+_NODES = re.compile(r"(?:-N|--nodes[= ]) ?(\d+)")
+_RANKS_PER_NODE = re.compile(r"--ntasks-per-node[= ](\d+)")
+_RANKS = re.compile(r"(?:-n|-np|--ntasks[= ]) ?(\d+)\b")
 _OSU_ON_GPU = re.compile(r"MPI-(?:CUDA|ROCM) |on DEVICE \(D\) and")
 _OSU_PAIRS = re.compile(r"pairs: (\d+)")
 _OSU_HEADER = re.compile(r"^\s*# *Size\b")
@@ -41,133 +55,230 @@ _TRIAL_FIGURE = re.compile(rf"({'|'.join(_TRIAL_FIGURES)}): ([\d.]+)")
 def osu(log: Log) -> list[Profile]:
     """OSU micro-benchmarks: latencies in µs, bandwidths in MB/s (10⁶), between two ranks, pairs or all ranks."""
     starts = [line for line, text in enumerate(log.lines, 1) if "# OSU " in text]
-    return [_osu_table(log, start, end) for start, end in zip(starts, [*starts[1:], len(log.lines) + 1], strict=True)]
+    ends = [*starts[1:], len(log.lines) + 1]
+    return [_osu_table(log, start, end) for start, end in zip(starts, ends, strict=True)]
+
+
+@attrs.frozen
+class _OsuRun:
+    """What the lines above the rows of an OSU table state. `num_nodes` is 0 if it is not stated."""
+
+    title: str
+    benchmark: _OsuBenchmark
+    num_ranks: int
+    num_nodes: int
+    pairs: int
+    is_on_gpu: bool
+
+    @property
+    def is_bidirectional(self) -> bool:
+        return "Bi-Directional" in self.title
+
+    @property
+    def message_options(self) -> dict[str, Any]:
+        """The options of a message between pairs of ranks: their number, and the link, as far as they are known."""
+        options: dict[str, Any] = {}
+        if self.pairs > 1:
+            options["pairs"] = self.pairs
+        if self.num_nodes == self.num_ranks:
+            options["link"] = "inter"
+        elif self.num_nodes == 1:
+            options["link"] = "intra"
+        return options
 
 
 def _osu_table(log: Log, start: int, end: int) -> Profile:
-    title = log.lines[start - 1].partition("# OSU ")[2].strip()
-    what, is_share = next((found for word, found in _OSU.items() if word in title.lower()), ("", False))
-    log.check(what, start, f"no benchmark of OSU's that is known: {title!r}")
-    text, above = "\n".join(log.lines[start - 1 : end - 1]), "\n".join(log.lines[max(0, start - 8) : start - 1])
-    on_gpu = bool(_OSU_ON_GPU.search(text))
-    named = _OSU_PAIRS.search(text)
-    run = above if _LAUNCHER.search(above) else ""
-    nodes, each, ranks = (_first_number(pattern, run) for pattern in _RUN)
-    if "srun" not in run:  # -N of mpirun means something else
-        nodes = 0
-    pairs, times = int(named[1]) if named else 1, Times(log)
-    log.check(pairs, start, "there must be a pair of ranks")
-    number = ranks or nodes * each or log.num_ranks or 0
-    if what in ("transfer", "ping_pong"):
-        number = 2 * pairs
-        if "Multi" in title and not named:
-            times.notes.append("the number of pairs is not stated: ranks are those of one")
-    log.check(number, start, "the number of ranks is not stated")
-    both, link = "Bi-Directional" in title, {1: "intra", number: "inter"}.get(nodes)
-    more: dict[str, Any] = {"pairs": pairs if pairs > 1 else None, "link": link}
-    more = {key: value for key, value in more.items() if value}
-    columns, last = list[str](), -1
-    for line, row in enumerate(log.lines[start : end - 1], start + 1):
-        if _OSU_HEADER.search(row):
-            columns = _GAP.split(row.strip("# "))
+    """Return the profile of a table whose title is on line `start`, and which ends before line `end`."""
+    times = Times(log)
+    run = _osu_run(times, start, end)
+    columns: list[str] = []
+    last_size = -1
+    for line, text in enumerate(log.lines[start : end - 1], start + 1):
+        if _OSU_HEADER.search(text):
+            columns = _GAP.split(text.strip("# "))
             fits = len(columns) > 1 and bool(_OSU_UNIT.search(columns[1]))
-            log.check(fits, line, f"the header must have sizes and µs or MB/s, got {row.strip()[:80]!r}")
-        elif _OSU_ROW.search(row):
+            log.check(fits, line, f"the header must have sizes and µs or MB/s, got {text.strip()[:80]!r}")
+        elif _OSU_ROW.search(text):
             log.check(columns, line, "a row above the header of its table")
-            cells = row.split()
-            words = f"must be a larger size with {', '.join(columns[1:])}; got {row.strip()[:80]!r}"
-            log.check(len(cells) == len(columns) and int(cells[0]) > last, line, words)
-            size = last = int(cells[0])
-            named_cells = zip(columns, cells, strict=True)
-            values = {name: log.number(line, cell, 0) for name, cell in named_cells if cell != "Pass"}
-            value = values[columns[1]]
-            low, high = (next((values[name] for name in values if word in name), value) for word in ("Min", "Max"))
-            log.check(value and low <= value <= high, line, f"must be above 0, between least and most: {row.strip()!r}")
-            if "Messages/s" in values:
-                off = half_unit(cells[1]) * 1e6 / size + half_unit(cells[2])
-                deviation = abs(value * 1e6 / size - values["Messages/s"])
-                problem = f"{cells[1]} MB/s are not {cells[2]} messages of {size} bytes"
-                times.agree(line, deviation, off, SLACK * values["Messages/s"], problem)
-            if what == "transfer":
-                rate = value * 1e6 / pairs / (1 + both)
-                times.copy(line, "p2p" if on_gpu else "h2h", "mpi", rate, size, both=both, **more)
-            else:
-                options = more if what == "ping_pong" else NATIVE_OUT
-                times.add(line, what, size * number if is_share else size, value / 1e6, options)
+            cells = text.split()
+            words = f"must be a larger size with {', '.join(columns[1:])}; got {text.strip()[:80]!r}"
+            log.check(len(cells) == len(columns) and int(cells[0]) > last_size, line, words)
+            last_size = int(cells[0])
+            _add_osu_row(times, run, line, columns, cells)
     log.check(columns, start, "the table has no header with sizes and µs or MB/s")
-    how = {"statistic": "mean"} | ({"verified": True} if "Validation" in columns else {})
-    return times.profile(f"OSU {title}", "mpi", number, how, what, num_nodes=nodes, device="cuda" if on_gpu else "")
+    how: dict[str, Any] = {"statistic": "mean"}
+    if "Validation" in columns:
+        how["verified"] = True
+    return times.profile(
+        f"OSU {run.title}",
+        "mpi",
+        run.num_ranks,
+        how,
+        run.benchmark.operation,
+        num_nodes=run.num_nodes,
+        device="cuda" if run.is_on_gpu else "",
+    )
+
+
+def _osu_run(times: Times, start: int, end: int) -> _OsuRun:
+    """Return what is stated above the rows: in the title, and in the command above it."""
+    log = times.log
+    title = log.lines[start - 1].partition("# OSU ")[2].strip()
+    benchmark = next((known for words, known in _OSU.items() if words in title.lower()), None)
+    if benchmark is None:
+        log.fail(start, f"no benchmark of OSU's that is known: {title!r}")
+    text = "\n".join(log.lines[start - 1 : end - 1])
+    stated_pairs = _OSU_PAIRS.search(text)
+    command = "\n".join(log.lines[max(0, start - _MOST_COMMAND_LINES) : start - 1])
+    if not _LAUNCHER.search(command):
+        command = ""
+    num_nodes = 0
+    if "srun" in command:  # -N of mpirun means something else
+        num_nodes = _first_number(_NODES, command)
+    pairs = int(stated_pairs[1]) if stated_pairs else 1
+    log.check(pairs, start, "there must be a pair of ranks")
+    if benchmark.operation in ("transfer", "ping_pong"):
+        num_ranks = 2 * pairs
+        if "Multi" in title and not stated_pairs:
+            times.notes.append("the number of pairs is not stated: ranks are those of one")
+    else:
+        num_ranks = _first_number(_RANKS, command)
+        num_ranks = num_ranks or num_nodes * _first_number(_RANKS_PER_NODE, command) or log.num_ranks or 0
+    log.check(num_ranks, start, "the number of ranks is not stated")
+    return _OsuRun(title, benchmark, num_ranks, num_nodes, pairs, bool(_OSU_ON_GPU.search(text)))
+
+
+def _add_osu_row(times: Times, run: _OsuRun, line: int, columns: list[str], cells: list[str]) -> None:
+    """Check a row and add its time; the first column is the size, and the second the time or bandwidth."""
+    log = times.log
+    size = int(cells[0])
+    printed = cells[1]
+    values = {name: log.number(line, cell, 0) for name, cell in zip(columns, cells, strict=True) if cell != "Pass"}
+    value = values[columns[1]]
+    least = next((values[name] for name in values if "Min" in name), value)
+    most = next((values[name] for name in values if "Max" in name), value)
+    text = log.lines[line - 1]
+    log.check(value and least <= value <= most, line, f"must be above 0, between least and most: {text.strip()!r}")
+    if "Messages/s" in values:
+        messages_per_s = values["Messages/s"]
+        rounding = half_unit(printed) * 1e6 / size + half_unit(cells[2])
+        deviation = abs(value * 1e6 / size - messages_per_s)
+        problem = f"{printed} MB/s are not {cells[2]} messages of {size} bytes"
+        times.agree(line, deviation, rounding, SLACK * messages_per_s, problem)
+    operation = run.benchmark.operation
+    if operation == "transfer":
+        rate = value * 1e6 / run.pairs
+        if run.is_bidirectional:
+            rate /= 2
+        way = "p2p" if run.is_on_gpu else "h2h"
+        times.copy(line, way, "mpi", rate, size, both=run.is_bidirectional, **run.message_options)
+        return
+    if run.benchmark.is_share:
+        size *= run.num_ranks
+    options = run.message_options if operation == "ping_pong" else NATIVE_OUT
+    times.add(line, operation, size, value / 1e6, options)
 
 
 def _first_number(pattern: re.Pattern[str], text: str) -> int:
-    found = pattern.search(text)
-    return int(found[1]) if found else 0
+    """Return the number that a pattern finds; 0 if it finds none."""
+    match = pattern.search(text)
+    return int(match[1]) if match else 0
 
 
 def all_reduce_bench(log: Log) -> list[Profile]:
     """all_reduce_bench.py with NCCL: its tables (1 KiB is 1024 bytes), or, in old versions, the trials of each rank."""
-    found, times = _BENCH_RANKS.search(log.text), Times(log)
+    times = Times(log)
     how: dict[str, Any] = {"statistic": "mean", "dtype": "float32"}
-    number = log.num_ranks or 0
-    if found:
-        number = int(found[1])
-        how |= {"warm_up": int(found[2]), "iterations": int(found[3])}
+    num_ranks = log.num_ranks or 0
+    stated = _BENCH_RANKS.search(log.text)
+    if stated:
+        num_ranks = int(stated[1])
+        how |= {"warm_up": int(stated[2]), "iterations": int(stated[3])}
     if "algo throughput" in log.text:
         how["statistic"] = "each rank's time of each trial"
-        number = _bench_trials(log, times)
+        num_ranks = _bench_trials(log, times)
     else:
-        _bench_table(log, times, number)
-    return [times.profile("all_reduce_bench", "nccl", number, how, "allreduce")]
+        _bench_table(log, times, num_ranks)
+    return [times.profile("all_reduce_bench", "nccl", num_ranks, how, "allreduce")]
 
 
-def _bench_table(log: Log, times: Times, number: int) -> None:
+def _bench_table(log: Log, times: Times, num_ranks: int) -> None:
     for line, text in enumerate(log.lines, 1):
         if not _BENCH_MARK.search(text):
             continue
-        size_words, bus_words, alg_words = _bench_row(log, line, text)
-        log.check(number, line, "the number of ranks is not stated")
-        factor = 1024 ** " KMGT".index(size_words[2] or " ")
-        size = log.number(line, size_words[1].replace("_", "")) * factor
-        bus, alg = log.number(line, bus_words), log.number(line, alg_words, 1e-9)
-        share = busbw_factor("allreduce", number)
-        rounding = half_unit(alg_words) * share + half_unit(bus_words)
-        problem = f"busbw {bus_words} does not fit algbw {alg_words} on {number} ranks"
-        times.agree(line, abs(alg * share - bus), rounding, SLACK * bus, problem)
-        times.add(line, "allreduce", round(size), size / (alg * GB), _IN_PLACE)
+        row = _bench_row(log, line, text)
+        log.check(num_ranks, line, "the number of ranks is not stated")
+        unit = 1024 ** " KMGT".index(row.unit or " ")
+        size = log.number(line, row.size.replace("_", "")) * unit
+        busbw = log.number(line, row.busbw)
+        algbw = log.number(line, row.algbw, 1e-9)
+        factor = busbw_factor("allreduce", num_ranks)
+        rounding = half_unit(row.algbw) * factor + half_unit(row.busbw)
+        problem = f"busbw {row.busbw} does not fit algbw {row.algbw} on {num_ranks} ranks"
+        times.agree(line, abs(algbw * factor - busbw), rounding, SLACK * busbw, problem)
+        times.add(line, "allreduce", round(size), size / (algbw * GB), _IN_PLACE)
 
 
-def _bench_row(log: Log, line: int, text: str) -> tuple[re.Match[str], str, str]:
-    """Return the size, busbw and algbw of a row `| 1MiB | 12.47GBps | 6.44GBps |`, whatever stands before it."""
+class _BenchRow(NamedTuple):
+    """The printed numbers of a row; the unit is K, M, G, T or empty."""
+
+    size: str
+    unit: str
+    busbw: str
+    algbw: str
+
+
+def _bench_row(log: Log, line: int, text: str) -> _BenchRow:
+    """Return the numbers of a row `| 1MiB | 12.47GBps | 6.44GBps |`, whatever stands before it."""
     cells = [cell.strip() for cell in text.split("|")[1:-1]]
     for first, second, third in zip(cells, cells[1:], cells[2:], strict=False):
-        size, bus, alg = _BENCH_SIZE.search(first), _BENCH_RATE.search(second), _BENCH_RATE.search(third)
-        if size and bus and alg:
-            return size, bus[1], alg[1]
+        size = _BENCH_SIZE.search(first)
+        busbw = _BENCH_RATE.search(second)
+        algbw = _BENCH_RATE.search(third)
+        if size and busbw and algbw:
+            return _BenchRow(size[1], size[2], busbw[1], algbw[1])
     log.fail(line, f"the line is cut or malformed: {text.strip()[:80]!r}")
+
+
+class _PrintedFigure(NamedTuple):
+    value: float
+    off: float  # what rounding may hide
+    line: int
 
 
 def _bench_trials(log: Log, times: Times) -> int:
     """Add the times that each rank printed and return the number of ranks; lines of ranks may be interleaved."""
     labels = {int(label[1]) for label in map(_TRIAL_LABEL.search, log.lines) if label}
-    number, end = len(labels), len(log.lines)
-    is_whole = number > 0 and labels == set(range(number))
+    num_ranks = len(labels)
+    end = len(log.lines)
+    is_whole = num_ranks > 0 and labels == set(range(num_ranks))
     log.check(is_whole, end, f"trials are missing: of ranks there are {sorted(labels)[:20]}")
-    printed: dict[str, list[tuple[float, float, int]]] = {kind: [] for kind in _TRIAL_FIGURES}
-    for line, text in enumerate(log.lines, 1):
-        found = _TRIAL_FIGURE.search(text)
-        if found:
-            printed[found[1]].append((log.number(line, found[2], 1e-9), half_unit(found[2]), line))
-    sizes = {value for value, *_ in printed["data size"]}
+    printed = _trial_figures(log)
+    sizes = {figure.value for figure in printed["data size"]}
     log.check(len(sizes) == 1, end, f"the trials must be of one size, got {sorted(sizes)} GB")
     num_bits = 2 * 8 * sizes.pop() * GB  # sent and received
-    log.check(not len(printed["throughput"]) % number, end, "a trial of a rank is cut")
-    rates = sorted(rate for rate, *_ in printed["throughput"])
-    expected = {"duration": [num_bits / rate for rate in reversed(rates)]}
-    expected["busbw"] = [rate * (number - 1) / number / 1e9 for rate in rates]
-    for kind, figures in expected.items():
+    throughputs = printed["throughput"]
+    log.check(len(throughputs) % num_ranks == 0, end, "a trial of a rank is cut")
+    rates = sorted(figure.value for figure in throughputs)
+    # Lines of ranks are interleaved, so figures are compared in rising order.
+    durations_s = [num_bits / rate for rate in reversed(rates)]
+    busbws = [rate * (num_ranks - 1) / num_ranks / 1e9 for rate in rates]
+    for kind, expected in (("duration", durations_s), ("busbw", busbws)):
         log.check(len(printed[kind]) == len(rates), end, "a trial of a rank is cut")
-        for (value, off, line), figure in zip(sorted(printed[kind]), figures, strict=True):
-            times.agree(line, abs(value - figure), off, SLACK * figure, f"no throughput fits a {kind} of {value:g}")
-    for rate, _, line in printed["throughput"]:
-        times.add(line, "allreduce", round(num_bits / 16), num_bits / rate, _IN_PLACE)
-    return number
+        for figure, value in zip(sorted(printed[kind]), expected, strict=True):
+            problem = f"no throughput fits a {kind} of {figure.value:g}"
+            times.agree(figure.line, abs(figure.value - value), figure.off, SLACK * value, problem)
+    for figure in throughputs:
+        times.add(figure.line, "allreduce", round(num_bits / 16), num_bits / figure.value, _IN_PLACE)
+    return num_ranks
+
+
+def _trial_figures(log: Log) -> dict[str, list[_PrintedFigure]]:
+    """Return all printed figures of trials by their kind."""
+    printed: dict[str, list[_PrintedFigure]] = {kind: [] for kind in _TRIAL_FIGURES}
+    for line, text in enumerate(log.lines, 1):
+        figure = _TRIAL_FIGURE.search(text)
+        if figure:
+            kind, number = figure.groups()
+            printed[kind].append(_PrintedFigure(log.number(line, number, 1e-9), half_unit(number), line))
+    return printed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,34 +16,58 @@ SUM_NOTE = "of both ways at once the log has the sum, of which half is one way's
 _MEMCPY = re.compile(
     r"^(host_to_device|device_to_host|device_to_device)(_bidirectional)?_memcpy(_read|_write)?_(ce|sm)$"
 )
-_NV_VERSION, _NV_DRIVER = re.compile(r"dth Version: (\S+)"), re.compile(r"Driver Version: ([\d.]+)")
+_NV_VERSION = re.compile(r"dth Version: (\S+)")
+_NV_DRIVER = re.compile(r"Driver Version: ([\d.]+)")
 _NV_DEVICE = re.compile(r"^\s*(?:Device|GPU) \d+: (.+?) \(")
 _NV_TEST = re.compile(r"^\s*Running (\w+)\.")
 _NV_MATRIX = re.compile(r"[CG]PU\((?:row|column)\)")
 _P2P_TITLE = re.compile(r"(Uni|Bi)directional P2P=(En|Dis)abled Bandwidth")
 _P2P_MARK = re.compile(r"directional P2P=")
 
-Cells = Mapping[tuple[int, int], tuple[Where, str]]  # matrix cells by (row, column): line and printed value
+
+class MatrixCell(NamedTuple):
+    """A printed cell of a matrix."""
+
+    where: Where
+    text: str
 
 
-def route(src: Any, dst: Any) -> tuple[str, str, dict[str, Any]]:
-    """Return the direction, memory and end points (as options) of a copy between two GPUs; None is the host."""
+Cells = Mapping[tuple[int, int], MatrixCell]  # by (row, column)
+
+
+class PrintedMatrix(NamedTuple):
+    """A printed matrix, and the line of its last row."""
+
+    cells: Cells
+    last_line: int
+
+
+class CopyRoute(NamedTuple):
+    """The direction and memory of a copy, and its end points as options of a point."""
+
+    direction: str
+    method: str
+    ends: dict[str, Any]
+
+
+def route(src: int | None, dst: int | None) -> CopyRoute:
+    """Return the route of a copy between two GPUs; None is the host."""
     if src is None:
-        return "h2d", "pinned", {"gpu": dst}
+        return CopyRoute("h2d", "pinned", {"gpu": dst})
     if dst is None:
-        return "d2h", "pinned", {"gpu": src}
+        return CopyRoute("d2h", "pinned", {"gpu": src})
     if src == dst:
-        return "d2d", "device", {"gpu": src}
-    return "p2p", "device", {"src": src, "dst": dst}
+        return CopyRoute("d2d", "device", {"gpu": src})
+    return CopyRoute("p2p", "device", {"src": src, "dst": dst})
 
 
-def matrix(log: Log, line: int, square: bool) -> tuple[Cells, int]:
-    """Return the cells of the matrix whose title is on this line, and the line of its last row."""
+def matrix(log: Log, line: int, square: bool) -> PrintedMatrix:
+    """Return the matrix whose title is on this line."""
     below = _filled_lines(log, line)
     header = next(below, 0)
     columns = [word for word in log.lines[header - 1].split() if word.isdigit()] if header else []
     log.check(columns, line, "a matrix without columns below its title")
-    cells = dict[tuple[int, int], tuple[Where, str]]()
+    cells: dict[tuple[int, int], MatrixCell] = {}
     last = line
     for name in columns if square else ["0"]:
         last = next(below, 0)
@@ -51,8 +75,9 @@ def matrix(log: Log, line: int, square: bool) -> tuple[Cells, int]:
         words = log.lines[last - 1].split()
         fits = words[0] == name and len(words) == len(columns) + 1
         log.check(fits, last, f"must be row {name} of {len(columns)} columns, got {' '.join(words)[:80]!r}")
-        cells |= {(int(name), int(column)): (last, word) for column, word in zip(columns, words[1:], strict=True)}
-    return cells, last
+        for column, word in zip(columns, words[1:], strict=True):
+            cells[int(name), int(column)] = MatrixCell(last, word)
+    return PrintedMatrix(cells, last)
 
 
 def _filled_lines(log: Log, line: int) -> Iterator[int]:
@@ -62,102 +87,158 @@ def _filled_lines(log: Log, line: int) -> Iterator[int]:
             yield below
 
 
+class _NvbandwidthTest(NamedTuple):
+    """A test of nvbandwidth: the title of its matrix, its cells, and the sum that is printed below it."""
+
+    title: str
+    cells: Cells
+    total: Any
+
+
+class _NvbandwidthLog(NamedTuple):
+    version: str
+    driver: str
+    gpu_names: list[str]
+    tests: dict[str, _NvbandwidthTest]
+
+
 def nvbandwidth(log: Log) -> list[Profile]:
     """nvbandwidth, text or JSON: GB/s per GPU or between GPUs; it does not print the size of its buffers."""
-    tests: dict[str, tuple[str, Cells, Any]] = {}  # its description, its matrix, and the printed sum
-    if log.text.lstrip().startswith("{"):
-        try:
-            found = log.json()["nvbandwidth"]
-            version, driver = str(found.get("git_version", "")), printable(str(found.get("Driver Version", "")))
-            names = [printable(one.split(": ", 1)[1].rsplit(" (", 2)[0]) for one in found.get("GPU Device list", ())]
-            for one in found["testcases"]:
-                table = enumerate(one.get("bandwidth_matrix", ()))
-                cells: Cells = {
-                    (row, at): (one["name"], str(text)) for row, some in table for at, text in enumerate(some)
-                }
-                if cells:
-                    tests[one["name"]] = one["bandwidth_description"], cells, one.get("sum")
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
-            log.fail(1, f"not what nvbandwidth writes: {error!r}")
-    else:
-        version, driver = (next(iter(log.words(pattern)), "") for pattern in (_NV_VERSION, _NV_DRIVER))
-        names, test = log.words(_NV_DEVICE), ""
-        for line, text in enumerate(log.lines, 1):
-            running = _NV_TEST.search(text)
-            if running:
-                test = running[1]
-            elif _NV_MATRIX.search(text):
-                log.check(test, line, "a matrix without the name of its test above")
-                cells, last = matrix(log, line, "GPU(row)" in text)
-                tests[test] = text, cells, _printed_sum(log, test, last)
-                test = ""
-    times, left_out = Times(log), []
-    for test, (said, cells, total) in tests.items():
-        before = len(times.found)
-        _nvbandwidth_test(times, test, said, cells, total)
-        left_out += [test] if len(times.found) == before else []
-    if left_out:
-        times.notes.append(f"left out, being no copies: {', '.join(left_out)}")
-    number = max((column + 1 for _, cells, _ in tests.values() for _, column in cells), default=1)
-    card = {"driver": driver} if driver else {}
-    gpus = [{"name": name} | card for name in names] if len(names) == number else []
-    return [times.profile(f"nvbandwidth {version}".strip(), "cuda", number, gpus=gpus, num_nodes=1)]
+    printed = _nvbandwidth_json(log) if log.text.lstrip().startswith("{") else _nvbandwidth_text(log)
+    times = Times(log)
+    omitted = []
+    for name, test in printed.tests.items():
+        before = len(times.printed)
+        _add_test(times, name, test)
+        if len(times.printed) == before:
+            omitted.append(name)
+    if omitted:
+        times.notes.append(f"left out, being no copies: {', '.join(omitted)}")
+    columns = [column for test in printed.tests.values() for _, column in test.cells]
+    num_gpus = max(columns, default=0) + 1
+    gpus = []
+    if len(printed.gpu_names) == num_gpus:
+        driver = {"driver": printed.driver} if printed.driver else {}
+        gpus = [{"name": name, **driver} for name in printed.gpu_names]
+    return [times.profile(f"nvbandwidth {printed.version}".strip(), "cuda", num_gpus, gpus=gpus, num_nodes=1)]
 
 
-def _printed_sum(log: Log, test: str, last: int) -> str | None:
+def _nvbandwidth_json(log: Log) -> _NvbandwidthLog:
+    tests = {}
+    try:
+        content = log.json()["nvbandwidth"]
+        version = str(content.get("git_version", ""))
+        driver = printable(str(content.get("Driver Version", "")))
+        names = []
+        for gpu in content.get("GPU Device list", ()):
+            names.append(printable(gpu.split(": ", 1)[1].rsplit(" (", 2)[0]))
+        for case in content["testcases"]:
+            cells: dict[tuple[int, int], MatrixCell] = {}
+            for row, texts in enumerate(case.get("bandwidth_matrix", ())):
+                for column, text in enumerate(texts):
+                    cells[row, column] = MatrixCell(case["name"], str(text))
+            if cells:
+                tests[case["name"]] = _NvbandwidthTest(case["bandwidth_description"], cells, case.get("sum"))
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        log.fail(1, f"not what nvbandwidth writes: {error!r}")
+    return _NvbandwidthLog(version, driver, names, tests)
+
+
+def _nvbandwidth_text(log: Log) -> _NvbandwidthLog:
+    tests = {}
+    name = ""  # of the test whose matrix comes next
+    for line, text in enumerate(log.lines, 1):
+        running = _NV_TEST.search(text)
+        if running:
+            name = running[1]
+        elif _NV_MATRIX.search(text):
+            log.check(name, line, "a matrix without the name of its test above")
+            printed = matrix(log, line, "GPU(row)" in text)
+            tests[name] = _NvbandwidthTest(text, printed.cells, _printed_sum(log, name, printed.last_line))
+            name = ""
+    version = next(iter(log.words(_NV_VERSION)), "")
+    driver = next(iter(log.words(_NV_DRIVER)), "")
+    return _NvbandwidthLog(version, driver, log.words(_NV_DEVICE), tests)
+
+
+def _printed_sum(log: Log, name: str, last: int) -> str | None:
     """Return the sum of a test, which stands in one of the two lines below its matrix; None without one."""
     for text in log.lines[last : last + 2]:
         words = text.split()
-        if words[:2] == ["SUM", test] and len(words) > 2:
+        if words[:2] == ["SUM", name] and len(words) > 2:
             return words[2]
     return None
 
 
-def _nvbandwidth_test(times: Times, test: str, said: str, cells: Cells, total: Any) -> None:
-    """Add the copies of a test; if several run at once, the method is the test's name."""
-    log, found, on_gpus = times.log, _MEMCPY.search(test), "GPU(row)" in said
-    printed = [(line, text) for line, text in cells.values() if text != "N/A"]
-    if total is not None:
-        stated = log.number(test, total)
-        deviation = abs(sum(log.number(*one) for one in printed) - stated)
-        rounding = sum(half_unit(text) for _, text in printed) + half_unit(f"{total}"[:9])
-        place = printed[0][0] if printed else test
-        times.agree(place, deviation, rounding, SLACK * stated, f"the cells of {test} do not have the sum {total}")
-    for (row, column), (line, text) in cells.items() if "(ns)" not in said else ():
-        if text == "N/A" or (on_gpus and row == column):
+def _add_test(times: Times, name: str, test: _NvbandwidthTest) -> None:
+    """Check the sum of a test, and add its copies. If several run at once, the method is the test's name."""
+    if test.total is not None:
+        _check_sum(times, name, test)
+    if "(ns)" in test.title:  # latencies
+        return
+    is_between_gpus = "GPU(row)" in test.title
+    memcpy = _MEMCPY.search(name)
+    for (row, column), (where, text) in test.cells.items():
+        if text == "N/A" or (is_between_gpus and row == column):
             continue
-        src: int | None
-        dst: int | None
-        src, dst = (column, row) if "<- " in said else (row, column)
-        if test == "device_local_copy":
-            src = dst = column
-        elif not on_gpus:
-            src, dst = (column, None) if test.startswith(("device_to_host", "all_to_host")) else (None, column)
-        way, method, ends = route(src, dst)
-        if found:
-            words = [(found[3] or "")[1:], "sm" if found[4] == "sm" else ""]
+        copied = _route_of(name, test.title, row, column)
+        method = copied.method
+        if memcpy is None:
+            if copied.direction != "d2d":
+                method = name
+        else:
+            words = [(memcpy[3] or "").removeprefix("_"), "sm" if memcpy[4] == "sm" else ""]
             method = " ".join(filter(None, words)) or method
-        elif way != "d2d":
-            method = test
-        times.copy(line, way, method, log.number(line, text) * GB, both=bool(found and found[2]), **ends)
+        is_both_ways = memcpy is not None and memcpy[2] is not None
+        rate = times.log.number(where, text) * GB
+        times.copy(where, copied.direction, method, rate, both=is_both_ways, **copied.ends)
+
+
+def _check_sum(times: Times, name: str, test: _NvbandwidthTest) -> None:
+    """Check that the cells of a test have the sum that is printed below them."""
+    printed = [cell for cell in test.cells.values() if cell.text != "N/A"]
+    stated = times.log.number(name, test.total)
+    deviation = abs(sum(times.log.number(*cell) for cell in printed) - stated)
+    rounding = sum(half_unit(cell.text) for cell in printed) + half_unit(f"{test.total}"[:9])
+    where = printed[0].where if printed else name
+    problem = f"the cells of {name} do not have the sum {test.total}"
+    times.agree(where, deviation, rounding, SLACK * stated, problem)
+
+
+def _route_of(name: str, title: str, row: int, column: int) -> CopyRoute:
+    """Return the route of the copy that a cell is about; unless both are GPUs, its column is the GPU."""
+    if name == "device_local_copy":
+        return route(column, column)
+    if "GPU(row)" not in title:
+        if name.startswith(("device_to_host", "all_to_host")):
+            return route(column, None)
+        return route(None, column)
+    if "<- " in title:
+        return route(column, row)
+    return route(row, column)
 
 
 def p2p_test(log: Log) -> list[Profile]:
     """CUDA's p2pBandwidthLatencyTest: GB/s between GPUs; for both directions at once it prints the sum."""
     times = Times(log)
-    for line, found in log.rows(_P2P_TITLE, _P2P_MARK):
-        log.check("(GB/s)" in found.string, line, "the line is cut or malformed: it has no unit (GB/s)")
-        both = found[1] == "Bi"
-        for (src, dst), (at, text) in matrix(log, line, True)[0].items():
-            way, method, ends = route(src, dst)
-            if way == "p2p" and found[2] == "Dis":
-                way = "through_host"
-            times.copy(at, way, method, log.number(at, text) * GB / (1 + both), both=both, **ends)
+    for line, title in log.rows(_P2P_TITLE, _P2P_MARK):
+        log.check("(GB/s)" in title.string, line, "the line is cut or malformed: it has no unit (GB/s)")
+        is_both_ways = title[1] == "Bi"
+        is_p2p_off = title[2] == "Dis"
+        for (src, dst), (where, text) in matrix(log, line, True).cells.items():
+            copied = route(src, dst)
+            direction = copied.direction
+            if direction == "p2p" and is_p2p_off:
+                direction = "through_host"
+            rate = log.number(where, text) * GB
+            if is_both_ways:
+                rate /= 2
+            times.copy(where, direction, copied.method, rate, both=is_both_ways, **copied.ends)
     times.notes.append(SUM_NOTE)
-    number = max(times.gpus, default=0) + 1
+    num_gpus = max(times.gpus, default=0) + 1
     names = [words.partition(", ")[2] for words in log.words_between("Device: ", ", pciBusID")]
-    gpus = [{"name": name} for name in names] if len(names) == number else []
-    return [times.profile("p2pBandwidthLatencyTest", "cuda", number, gpus=gpus, num_nodes=1)]
+    gpus = [{"name": name} for name in names] if len(names) == num_gpus else []
+    return [times.profile("p2pBandwidthLatencyTest", "cuda", num_gpus, gpus=gpus, num_nodes=1)]
 
 
 # ---- traces of torch.profiler
@@ -187,48 +268,60 @@ def trace(log: Log) -> list[Profile]:
     """Copies and NCCL kernels with a size in a torch.profiler trace; older versions truncate to whole µs."""
     log.check_num_values()
     try:
-        found = msgspec.json.decode(log.raw, type=CopyTrace)
-        info = found.distributedInfo or {}
-        number = whole("world_size", info.get("world_size", 1), 1, 1 << 20)
+        content = msgspec.json.decode(log.raw, type=CopyTrace)
+        info = content.distributedInfo or {}
+        num_ranks = whole("world_size", info.get("world_size", 1), 1, 1 << 20)
         version = {"nccl": printable(info["nccl_version"])} if "nccl_version" in info else {}
-        gpus = [{"name": printable(one["name"])} | version for one in found.deviceProperties or ()]
+        gpus = [{"name": printable(gpu["name"]), **version} for gpu in content.deviceProperties or ()]
     except RecursionError:
         log.fail("the trace", "nested too deeply")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         log.fail("the trace", f"damaged, cut short or none: {error}")
     times = Times(log)
-    for place, event in enumerate(found.traceEvents):
-        args, name = event.args if isinstance(event.args, dict) else {}, str(event.name)
+    for place, event in enumerate(content.traceEvents):
+        args = event.args if isinstance(event.args, dict) else {}
+        name = str(event.name)
         if event.cat == "gpu_memcpy":
             _add_copy(times, f"traceEvents[{place}]", name, event.dur, args)
-        elif event.cat == "kernel" and name.startswith("nccl") and args.get("Group size") == number:
+        elif event.cat == "kernel" and name.startswith("nccl") and args.get("Group size") == num_ranks:
             _add_kernel(times, f"traceEvents[{place}]", event.dur, args)
-    log.check(times.found, "the trace", "the trace has no GPU copies, and no NCCL kernels that state their size")
-    return [times.profile("torch.profiler", str(info.get("backend", "cuda")), number, gpus=gpus)]
+    log.check(times.printed, "the trace", "the trace has no GPU copies, and no NCCL kernels that state their size")
+    return [times.profile("torch.profiler", str(info.get("backend", "cuda")), num_ranks, gpus=gpus)]
 
 
 def _count(args: dict[str, Any], name: str) -> int:
+    """Return a whole number of an event's arguments; 0 if it is missing or none."""
     value = args.get(name)
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _add_copy(times: Times, at: str, name: str, dur: Any, args: dict[str, Any]) -> None:
-    found, size = _MEMORY.search(name), _count(args, "bytes")
-    if not found or not size:
+def _add_copy(times: Times, where: str, name: str, duration: Any, args: dict[str, Any]) -> None:
+    memory = _MEMORY.search(name)
+    size = _count(args, "bytes")
+    if memory is None or not size:
         return
-    taken_us = times.log.number(at, dur, 0)
-    seconds = size / GB / times.log.number(at, args[_RATE], 1e-9) if _RATE in args else taken_us / 1e6
+    taken_us = times.log.number(where, duration, 0)
+    seconds = taken_us / 1e6
+    if _RATE in args:
+        seconds = size / GB / times.log.number(where, args[_RATE], 1e-9)
     # Older versions cut the time to whole µs, so the bandwidth's time is up to 1 µs longer.
     deviation_us = abs(seconds * 1e6 - taken_us - 0.5)
     problem = f"{size} bytes do not take {taken_us:g} µs at that bandwidth"
-    times.agree(at, deviation_us, 0.501, SLACK * taken_us, problem)
-    method = next((one.lower() for one in (found[3], found[4]) if one in ("Pinned", "Pageable")), "device")
-    times.copy(at, f"{found[1]}2{found[2]}".lower(), method, size / seconds if seconds else 0, size)
+    times.agree(where, deviation_us, 0.501, SLACK * taken_us, problem)
+    method = "device"
+    if memory[3] in ("Pinned", "Pageable"):
+        method = memory[3].lower()
+    elif memory[4] in ("Pinned", "Pageable"):
+        method = memory[4].lower()
+    direction = f"{memory[1]}2{memory[2]}".lower()
+    times.copy(where, direction, method, size / seconds if seconds else 0, size)
 
 
-def _add_kernel(times: Times, at: str, dur: Any, args: dict[str, Any]) -> None:
-    what, width = COLLECTIVE.get(str(args.get("Collective name"))), TYPE_BYTES.get(str(args.get("dtype")).lower())
+def _add_kernel(times: Times, where: str, duration: Any, args: dict[str, Any]) -> None:
+    collective = COLLECTIVE.get(str(args.get("Collective name")))
+    item_bytes = TYPE_BYTES.get(str(args.get("dtype")).lower())
     elements = max(_count(args, "In msg nelems"), _count(args, "Out msg nelems"))
-    if what and what != "together" and width and elements:
+    if collective and collective != "together" and item_bytes and elements:
         times.notes.append("a kernel's time has its wait for other ranks in it")
-        times.add(at, what, elements * width, times.log.number(at, dur) / 1e6, {"algorithm": NATIVE})
+        seconds = times.log.number(where, duration) / 1e6
+        times.add(where, collective, elements * item_bytes, seconds, {"algorithm": NATIVE})

@@ -15,7 +15,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ...common.checks import count_of, printable
 from ...common.storage import MOST_BYTES, StorageError, check_num_values, read_bytes, unpacked
@@ -25,10 +25,22 @@ from ..profile import NATIVE, Point, Profile
 _MOST_LINES = 1 << 22  # of a log, or of a trace in JSON, which has a line per value; each takes 60 bytes or more
 _MOST_JSON_VALUES = 1 << 22  # of a log in JSON
 GB = 10**9  # bytes assumed for a copy of unstated size: its time is computed from the printed rate
-_NAMES = ("allreduce", "allgather", "all_to_all", "reduce_scatter", "broadcast", "reduce", "scatter", "gather")
-COLLECTIVE = dict(zip(_NAMES, _NAMES, strict=True)) | {"all_reduce": "allreduce", "all_gather": "allgather"}
-COLLECTIVE |= {"alltoall": "all_to_all", "sendrecv": "together"}
-COLLECTIVE |= {"_allgather_base": "allgather", "_reduce_scatter_base": "reduce_scatter"}
+COLLECTIVE = {  # by each name that logs have for it
+    "allreduce": "allreduce",
+    "all_reduce": "allreduce",
+    "allgather": "allgather",
+    "all_gather": "allgather",
+    "_allgather_base": "allgather",
+    "all_to_all": "all_to_all",
+    "alltoall": "all_to_all",
+    "reduce_scatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "scatter": "scatter",
+    "gather": "gather",
+    "sendrecv": "together",
+}
 TYPE_BYTES = {
     **dict.fromkeys(("int8", "uint8", "char", "fp8_e4m3", "fp8_e5m2", "f8e4m3", "f8e5m2", "byte", "bool"), 1),
     **dict.fromkeys(("half", "bfloat16", "float16"), 2),
@@ -38,16 +50,15 @@ TYPE_BYTES = {
 NATIVE_OUT = {"algorithm": NATIVE, "in_place": False}
 MOST_CARDS = 4096
 ROUNDING = 1 + 1e-9  # tolerance when comparing floats
-TRUNCATED = (
-    2  # half units of the last digit: a program that cuts digits off, instead of rounding, is off by a whole one
-)
+# In half units of the last digit: a program that cuts digits off, instead of rounding, is off by a whole unit.
+TRUNCATED = 2
 SLACK = 0.01  # of a figure, for other ways of printing and averaging: the smallest wrong unit, KiB for kB, is 0.024
 WARNING = "warning: "  # how the note about figures that hardly agree begins
 _MPI_TAG = re.compile(r"\[\d+,\d+\]<std\w+>:")
 _TOPOLOGY_HEADER = re.compile(r"^\S*[ \t]*GPU0[ \t]")  # of the table that nvidia-smi topo -m prints
 _TOPOLOGY_ROW = re.compile(r"^\s*(?:GPU|NIC|mlx)\S*\s")
 _SIZE_NOTE = "the size of a copy is not stated: times are those of 1 GB at the rate that is printed"
-_HALVES = [0.5 * 10.0**-digits for digits in range(400)]
+_HALF_UNITS = [0.5 * 10.0**-digits for digits in range(400)]  # by the number of digits after the point
 
 Where = int | str  # a line, or a place in JSON
 
@@ -56,7 +67,8 @@ class Log:
     """The text of a log, line by line."""
 
     def __init__(self, path: str | os.PathLike[str], num_ranks: int | None) -> None:
-        self.path, self.num_ranks = path, num_ranks
+        self.path = path
+        self.num_ranks = num_ranks  # as the caller states it
         self.name = printable(Path(path).name.split(".")[0])
         try:
             raw = read_bytes(path)
@@ -75,7 +87,7 @@ class Log:
 
     def fail(self, line: Where, problem: object) -> NoReturn:
         """Raise a StorageError that names the line, or the place in JSON."""
-        raise StorageError(self.path, f"{f'line {line}' if isinstance(line, int) else line}: {problem}")
+        raise StorageError(self.path, f"{place_words(line)}: {problem}")
 
     def check(self, fits: object, line: Where, problem: str) -> None:
         if not fits:
@@ -84,12 +96,17 @@ class Log:
     def number(self, line: Where, text: Any, least: float = -math.inf) -> float:
         """Return a printed number; it must be finite and at least `least`."""
         try:
-            found = float(text)
+            value = float(text)
         except (TypeError, ValueError):
-            found = math.nan
-        bound = " above 0" if least > 0 else " of at least 0" if least == 0 else ""
-        self.check(math.isfinite(found) and found >= least, line, f"{text!r} must be a number{bound}")
-        return found
+            value = math.nan
+        if math.isfinite(value) and value >= least:
+            return value
+        bound = ""
+        if least > 0:
+            bound = " above 0"
+        elif least == 0:
+            bound = " of at least 0"
+        self.fail(line, f"{text!r} must be a number{bound}")
 
     def check_num_values(self) -> None:
         """Refuse JSON that would take much more memory than its text."""
@@ -114,21 +131,21 @@ class Log:
 
     def words_between(self, before: str, after: str) -> list[str]:
         """Return what stands between two strings in each line that contains both, made printable."""
-        found = []
+        names = []
         for text in self.lines:
             name, has_end, _ = text.partition(before)[2].partition(after)
             if has_end and name.strip():
-                found.append(printable(name.strip()))
-        return found
+                names.append(printable(name.strip()))
+        return names
 
     def rows(self, pattern: re.Pattern[str], mark: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
         """Yield the lines that match a pattern; raise for a line that contains the mark but does not match."""
         for line, text in enumerate(self.lines, 1):
             if mark.search(text):
-                found = pattern.search(text)
-                if found is None:
+                match = pattern.search(text)
+                if match is None:
                     self.fail(line, f"the line is cut or malformed: {text.strip()[:80]!r}")
-                yield line, found
+                yield line, match
 
     def table(self, *columns: str) -> Iterator[tuple[int, list[str]]]:
         """Yield these cells of each CSV row; the header must have at least these columns."""
@@ -143,32 +160,48 @@ class Log:
                 yield line, [cells[names.index(name)] for name in columns]
 
 
+class _TimedOperation(NamedTuple):
+    """An operation at a size; its options, by name."""
+
+    what: str
+    num_bytes: int
+    options: tuple[tuple[str, Any], ...]
+
+
+class _PrintedTimes(NamedTuple):
+    """The times of an operation, and where the first of them is printed."""
+
+    where: Where
+    seconds: list[float]
+
+
 class Times:
     """The printed times by operation; several times of the same operation are its iterations."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
-        self.gpus = set[Any]()  # that copies come from and go to
-        self.notes = list[str]()
-        self.warnings = list[tuple[Where, str]]()  # figures that agree with each other only roughly
-        self.found: dict[tuple[str, int, tuple[tuple[str, Any], ...]], tuple[Where, list[float]]] = {}
+        self.gpus: set[Any] = set()  # that copies come from and go to
+        self.notes: list[str] = []
+        self.warnings: list[tuple[Where, str]] = []  # figures that agree with each other only roughly
+        self.printed: dict[_TimedOperation, _PrintedTimes] = {}
 
     def add(self, line: Where, what: str, num_bytes: int, seconds: float, options: Mapping[str, Any]) -> None:
-        key = what, num_bytes, tuple(options.items())
-        if key in self.found:
-            self.found[key][1].append(seconds)
+        operation = _TimedOperation(what, num_bytes, tuple(options.items()))
+        if operation in self.printed:
+            self.printed[operation].seconds.append(seconds)
         else:
-            self.found[key] = line, [seconds]
+            self.printed[operation] = _PrintedTimes(line, [seconds])
 
     def copy(self, line: Where, way: str, method: str, rate: float, size: int = 0, **more: Any) -> None:
-        """Add a copy from its printed bytes/s; its size may be unknown."""
+        """Add a copy from its printed bytes/s; its size may be unknown. More options are those of its point."""
         self.log.check(rate > 0, line, f"a bandwidth must be above 0, got {rate:g}")
         self.gpus |= {gpu for name, gpu in more.items() if name in ("gpu", "src", "dst")}
         options = {"direction": way, "method": method, "pieces": 1, "both": False, **more}
         if not size:
+            size = GB
             options["size"] = "not stated"
             self.notes.append(_SIZE_NOTE)
-        self.add(line, "transfer", size or GB, (size or GB) / rate, options)
+        self.add(line, "transfer", size, size / rate, options)
 
     def agree(self, line: Where, deviation: float, rounding: float, slack: float, problem: str) -> None:
         """Check that two printed figures agree.
@@ -202,37 +235,47 @@ class Times:
         self, program: str, backend: str, num_ranks: int, how: Mapping[str, Any] = {}, name: str = "", **about: Any
     ) -> Profile:
         """Return the profile of these times and of the log's topology; empty arguments were not stated."""
-        self.log.check(self.found, len(self.log.lines), f"{program} printed no row above")
+        self.log.check(self.printed, len(self.log.lines), f"{program} printed no row above")
         notes = [*self.notes, *self._warning_notes()]
         source = {"program": printable(program), "notes": "; ".join(dict.fromkeys(notes))}
         about["source"] = {key: text for key, text in source.items() if text}
         about["topology"] = self.log.topology
         title = f"{self.log.name}, {name}" if name else self.log.name
-        said = {"name": title, "backend": backend, "num_ranks": num_ranks, **about}
-        return Profile({key: value for key, value in said.items() if value}, how, self._points())
+        stated = {"name": title, "backend": backend, "num_ranks": num_ranks, **about}
+        return Profile({key: value for key, value in stated.items() if value}, how, self._points())
 
     def _warning_notes(self) -> list[str]:
         if not self.warnings:
             return []
         line, problem = self.warnings[0]
-        place = f"line {line}" if isinstance(line, int) else line
+        first = f"{place_words(line)}: {problem}"
         if len(self.warnings) == 1:
-            return [f"{WARNING}a printed figure does not agree with the others to its last digit: {place}: {problem}"]
+            return [f"{WARNING}a printed figure does not agree with the others to its last digit: {first}"]
         several = f"{len(self.warnings)} printed figures do not agree with the others to their last digit"
-        return [f"{WARNING}{several}; the first: {place}: {problem}"]
+        return [f"{WARNING}{several}; the first: {first}"]
 
     def _points(self) -> tuple[Point, ...]:
-        points, alike = [], dict[Any, Point]()
-        for (what, num_bytes, options), (line, seconds) in self.found.items():
+        """Return a point per operation. Options are checked once: a log may have millions of times."""
+        points = []
+        like: dict[Any, Point] = {}
+        for (what, num_bytes, options), times in self.printed.items():
+            seconds = tuple(times.seconds)
+            first = like.get((what, options))
             try:
-                if first := alike.get((what, options)):
-                    points.append(first.like(num_bytes, tuple(seconds)))
+                if first is None:
+                    point = Point(what, num_bytes, seconds, (True,) * len(seconds), dict(options))
+                    like[what, options] = point
                 else:
-                    points.append(Point(what, num_bytes, tuple(seconds), (True,) * len(seconds), dict(options)))
-                    alike[what, options] = points[-1]
+                    point = first.like(num_bytes, seconds)
             except ValueError as error:
-                self.log.fail(line, error)
+                self.log.fail(times.where, error)
+            points.append(point)
         return tuple(points)
+
+
+def place_words(where: Where) -> str:
+    """Return a line, or a place in JSON, in words."""
+    return f"line {where}" if isinstance(where, int) else where
 
 
 def _topology_lines(lines: Sequence[str]) -> Sequence[str]:
@@ -257,13 +300,19 @@ def half_unit(text: str) -> float:
     (0.005, 0.5, 500000.0)
     """
     if "e" not in text:
-        return _HALVES[min(len(text.partition(".")[2]), len(_HALVES) - 1)]
+        num_digits = len(text.partition(".")[2])
+        return _HALF_UNITS[min(num_digits, len(_HALF_UNITS) - 1)]
     mantissa, _, exponent = text.partition("e")
     return 0.5 * 10.0 ** (int(exponent) - len(mantissa.partition(".")[2]))
 
 
 def between(seconds: float, off: float, num_bytes: float, rate: float, rate_off: float) -> float | None:
     """Return a time that fits both a printed time and a printed rate; None if there is none."""
-    low, high = num_bytes / (rate + rate_off), num_bytes / (rate - rate_off) if rate > rate_off else math.inf
-    low, high = max(low / ROUNDING, seconds - off), min(high * ROUNDING, seconds + off)
-    return None if low > high else min(max(num_bytes / rate if rate else seconds, low), high)
+    low = max(num_bytes / (rate + rate_off) / ROUNDING, seconds - off)
+    high = seconds + off
+    if rate > rate_off:
+        high = min(num_bytes / (rate - rate_off) * ROUNDING, high)
+    if low > high:
+        return None
+    middle = num_bytes / rate if rate else seconds
+    return min(max(middle, low), high)

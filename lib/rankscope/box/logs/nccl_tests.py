@@ -1,5 +1,4 @@
-"""Tables of nccl-tests and rccl-tests; each row is checked for consistency, with the number of ranks and the
-average."""
+"""Tables of nccl-tests and rccl-tests: rows must agree with each other, the number of ranks and the average."""
 
 from __future__ import annotations
 
@@ -7,7 +6,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
+
+import attrs
 
 from ...common.checks import printable, whole
 from ...provenance import command_words
@@ -52,35 +53,57 @@ class PrintedRow(NamedTuple):
     cells: list[str]
 
 
+class PrintedAverage(NamedTuple):
+    """The average bus bandwidth below a table."""
+
+    line: Where
+    gb_per_s: str
+
+
 class Half(NamedTuple):
-    """Half of a row (in or out of place): its time, and its algbw and busbw in bytes/s with what rounding hides."""
+    """Half of a row (in or out of place): its time, and its rates in bytes/s, each with what rounding may hide."""
 
     row: PrintedRow
     in_place: bool
     seconds: float
-    alg: float
-    alg_off: float
-    bus: float
-    bus_off: float
+    algbw: float
+    algbw_off: float
+    busbw: float
+    busbw_off: float
+
+
+@attrs.frozen
+class RunFacts:
+    """What the lines around a table state about the run; empty where they state nothing."""
+
+    gpu_software: dict[str, str] = attrs.Factory(dict)  # the versions of NCCL and CUDA
+    network: str = ""
+    environment: str = ""
+    repetitions: dict[str, Any] = attrs.Factory(dict)  # warm_up and iterations, as in a profile's protocol
+    tests_version: str = ""
+    date: str = ""
 
 
 class Table:
     """A table while it is being read, with facts from the lines around it."""
 
     def __init__(self, header: Where, columns: Sequence[str], ranks: Sequence[PrintedRank], name: str) -> None:
-        self.header, self.ranks, self.name = header, ranks, name
+        self.header = header
+        self.ranks = ranks
+        self.name = name  # of the collective; "" if it is not stated
         self.has_timestamps = columns[-1:] == ["timestamp"]
         self.columns = columns[:-1] if self.has_timestamps else columns
         self.rows: list[PrintedRow] = []
         self.halves = [place for place, name in enumerate(columns) if name in ("time", "cputime")]  # out of place first
-        self.footer: tuple[Where, str] | None = None
+        self.average: PrintedAverage | None = None
         self.is_elided = False
-        self.said: dict[str, Any] = {}
+        self.facts: RunFacts | None = None  # until they are read
 
     @property
-    def stated(self) -> int:
+    def num_listed_ranks(self) -> int:
         """The number of listed ranks; 0 if some are missing."""
-        return len(self.ranks) if [rank.number for rank in self.ranks] == list(range(len(self.ranks))) else 0
+        numbers = [rank.number for rank in self.ranks]
+        return len(numbers) if numbers == list(range(len(numbers))) else 0
 
     def cells(self, text: str) -> list[str]:
         """Return the cells after the type, one per column; fewer if some are missing.
@@ -98,7 +121,8 @@ class Table:
         gap = _EMPTY_HALF.search(text)
         if gap and len(self.halves) == 2:
             width = self.halves[1] - self.halves[0]
-            before, behind = text[: gap.start()].split(), text[gap.end() :].split()
+            before = text[: gap.start()].split()
+            behind = text[gap.end() :].split()
             has_no_numbers = len(before) <= self.halves[0]
             if has_no_numbers and len(behind) == width:
                 return [*before, *(["N/A"] * width), *behind]
@@ -107,70 +131,115 @@ class Table:
 
 def nccl_tests(log: Log) -> list[Profile]:
     """Tables of nccl-tests and rccl-tests, as text or JSON (-J)."""
-    tables = [_json(log)] if log.text.lstrip().startswith("{") else _text(log)
+    tables = [_json(log)] if log.text.lstrip().startswith("{") else _TextReader(log).tables()
     return [_profile(log, table) for table in tables if table.rows]
 
 
 # ---- tables as they are printed
 
 
-def _text(log: Log) -> list[Table]:
-    tables, ranks, name, first = list[Table](), list[PrintedRank](), "", 0
-    table: Table | None = None
-    pending: tuple[int, re.Match[str], str] | None = None  # a row that continues below lines of NCCL
-    for line, text in enumerate(log.lines, 1):
-        text = _without_info(text)
-        if table is not None and table.has_timestamps:
-            text = _TIMESTAMP.sub("", text)
-        if not text or text.isspace():
-            continue
-        is_header, foot = "busbw" in text and "algbw" in text, "Avg bus" in text and _FOOT.search(text)
+class _PendingRow(NamedTuple):
+    """A row that continues below lines of NCCL."""
+
+    line: int
+    match: re.Match[str]
+    text: str  # the cells so far
+
+
+class _TextReader:
+    """Reads a log line by line; what stands above a table belongs to it."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self._tables: list[Table] = []
+        self._table: Table | None = None  # which rows belong to
+        self._pending: _PendingRow | None = None
+        self._ranks: list[PrintedRank] = []
+        self._name = ""
+        self._first_line = 0  # of the lines that state facts about the next table
+
+    def tables(self) -> list[Table]:
+        for line, text in enumerate(self.log.lines, 1):
+            text = _without_info(text)
+            if self._table is not None and self._table.has_timestamps:
+                text = _TIMESTAMP.sub("", text)
+            if text and not text.isspace():
+                self._read_line(line, text)
+        if self._pending is not None:
+            self._fail_cut(self._pending)
+        unfinished = [table for table in self._tables if table.facts is None]
+        if unfinished:
+            facts = _facts(self.log.lines[self._first_line :])
+            for table in unfinished:
+                table.facts = facts
+        return self._tables
+
+    def _fail_cut(self, row: _PendingRow) -> NoReturn:
+        self.log.fail(row.line, f"the row is cut: {row.match[0].strip()[:80]!r}")
+
+    def _read_line(self, line: int, text: str) -> None:
+        is_header = "busbw" in text and "algbw" in text
+        average = _FOOT.search(text) if "Avg bus" in text else None
         row = _ROW.search(text) if "#" not in text else None
-        if pending and (row or is_header or foot):
-            break
+        if self._pending is not None:
+            if row or is_header or average:
+                self._fail_cut(self._pending)
+            if all(map(_CELL.search, text.split())):
+                self._add_row(self._pending.line, self._pending.match, f"{self._pending.text} {text}")
+                return
         if row:
-            text = row[4]
-        elif pending and all(map(_CELL.search, text.split())):
-            line, row, text = pending[0], pending[1], f"{pending[2]} {text}"
-            pending = None
-        if row:
-            if table is None:
-                log.fail(line, "a row of nccl-tests without a header above it, or after the end of its table")
-            cells = table.cells(text)
-            if len(cells) < len(table.columns):
-                pending = line, row, text
-                continue
-            if len(cells) > len(table.columns) or not all(map(_KIND.search, cells[: table.halves[0]])):
-                log.fail(line, f"its cells are not those of the columns: {row[0].strip()[:80]!r}")
-            table.rows.append(PrintedRow(line, row[1], row[2], row[3], cells))
-        elif "Rank" in text and (found := _RANK.search(text)):
-            if found[1] == "0" and ranks and ranks[0].number == 0:  # from a previous run, which printed no table
-                ranks = []
-            ranks.append(PrintedRank(int(found[1]), found[2], printable(found[3].strip())))
+            self._add_row(line, row, row[4])
+            return
+        rank = _RANK.search(text) if "Rank" in text else None
+        name = _NAME.search(text) if "_perf" in text else None
+        if rank:
+            self._add_rank(rank)
         elif is_header:
-            words = text[text.find("size") :].split()
-            fits = words[:3] == ["size", "count", "type"] and not {"time", "cputime"}.isdisjoint(words)
-            log.check(fits, line, f"the header must begin with size, count, type; got {text.strip()[:80]!r}")
-            log.check(len(words) <= _MOST_COLUMNS, line, f"the header must have at most {_MOST_COLUMNS} columns")
-            table = Table(line, words[3:], ranks, name)
-            tables.append(table)
-        elif foot:
-            if table is None or not table.rows:
-                log.fail(line, "an average without rows above it")
-            table.footer, table.said = (line, foot[1]), _said(log.lines[first:line])
-            table, ranks, name, first = None, [], "", line
-        elif table is not None and text.strip() in ("...", "…"):
-            table.is_elided = True
-        elif "_perf" in text and (named := _NAME.search(text)):
-            name = named[1]
-    if pending:
-        log.fail(pending[0], f"the row is cut: {pending[1][0].strip()[:80]!r}")
-    unfinished = [table for table in tables if not table.said]
-    if unfinished:
-        said_last = _said(log.lines[first:])
-        for table in unfinished:
-            table.said = dict(said_last)
-    return tables
+            self._add_table(line, text)
+        elif average:
+            self._end_table(line, average[1])
+        elif self._table is not None and text.strip() in ("...", "…"):
+            self._table.is_elided = True
+        elif name:
+            self._name = name[1]
+
+    def _add_row(self, line: int, match: re.Match[str], text: str) -> None:
+        """Add a row, or keep it until its other cells come."""
+        table = self._table
+        if table is None:
+            self.log.fail(line, "a row of nccl-tests without a header above it, or after the end of its table")
+        cells = table.cells(text)
+        if len(cells) < len(table.columns):
+            self._pending = _PendingRow(line, match, text)
+            return
+        self._pending = None
+        if len(cells) > len(table.columns) or not all(map(_KIND.search, cells[: table.halves[0]])):
+            self.log.fail(line, f"its cells are not those of the columns: {match[0].strip()[:80]!r}")
+        table.rows.append(PrintedRow(line, match[1], match[2], match[3], cells))
+
+    def _add_rank(self, rank: re.Match[str]) -> None:
+        if rank[1] == "0" and self._ranks and self._ranks[0].number == 0:
+            self._ranks = []  # those so far are of a previous run, which printed no table
+        self._ranks.append(PrintedRank(int(rank[1]), rank[2], printable(rank[3].strip())))
+
+    def _add_table(self, line: int, text: str) -> None:
+        words = text[text.find("size") :].split()
+        fits = words[:3] == ["size", "count", "type"] and not {"time", "cputime"}.isdisjoint(words)
+        self.log.check(fits, line, f"the header must begin with size, count, type; got {text.strip()[:80]!r}")
+        self.log.check(len(words) <= _MOST_COLUMNS, line, f"the header must have at most {_MOST_COLUMNS} columns")
+        self._table = Table(line, words[3:], self._ranks, self._name)
+        self._tables.append(self._table)
+
+    def _end_table(self, line: int, average: str) -> None:
+        table = self._table
+        if table is None or not table.rows:
+            self.log.fail(line, "an average without rows above it")
+        table.average = PrintedAverage(line, average)
+        table.facts = _facts(self.log.lines[self._first_line : line])
+        self._table = None
+        self._ranks = []
+        self._name = ""
+        self._first_line = line
 
 
 def _without_info(text: str) -> str:
@@ -187,61 +256,109 @@ def _without_info(text: str) -> str:
     return text
 
 
+# ---- the JSON that nccl-tests writes with -J
+
+
 def _json(log: Log) -> Table:
-    """The JSON that nccl-tests writes with -J; a process may have several GPUs, but only the first is named."""
-    found = log.json()
+    content = log.json()
     half_columns = ("time", "algbw", "busbw", "#wrong")
     table = Table(1, ("redop", "root", *half_columns, *half_columns), [], "")
     try:
-        for one in found["results"]:
-            place = f"results[{len(table.rows)}]"
-            cells = [str(one["redop"]), str(one["root"]).strip()]
-            for half in (one["out_of_place"], one["in_place"]):
-                keys = ("time" if half and "time" in half else "cpu_time", "alg_bw", "bus_bw")
-                cells += [f"{half[key]:.6f}" if half else "N/A" for key in keys]
-                cells.append("N/A" if not half or half.get("nwrong") is None else f"{half['nwrong']:g}")
-            log.check(one["type"] in TYPE_BYTES, place, f"no type that is known: {one['type']!r}")
-            size, count = (str(whole(name, one[name], 0)) for name in ("size", "count"))
-            table.rows.append(PrintedRow(place, size, count, one["type"], cells))
-        config = found.get("config", {})
-        each = math.prod(whole(name, config.get(name, 1), 1, MOST_CARDS) for name in ("nthreads", "ngpus"))
-        processes = config.get("devices", ())
-        whole("the number of ranks", len(processes) * each, 0, _MOST_RANKS)
-        devices = [one for one in processes for _ in range(each)]
-        table.ranks = [
-            PrintedRank(at, str(one["hostname"]), printable(one["device_info"])) for at, one in enumerate(devices)
-        ]
-        if "average_bus_bandwidth" in found:
-            table.footer = "average_bus_bandwidth", f"{found['average_bus_bandwidth']['bandwidth']:.6f}"
-        table.name = next((name[1] for word in found.get("args", ()) if (name := _NAME.search(word))), "")
-        table.said = _said([*found.get("env", ()), f"nccl-library={found.get('nccl_version', '')}"])
-        run = {"warm_up": config.get("warmup_iters"), "iterations": config.get("iterations")}
-        table.said["run"] = {key: value for key, value in run.items() if value is not None}
-        table.said["date"] = found.get("start_time", "")
+        for result in content["results"]:
+            table.rows.append(_json_row(log, f"results[{len(table.rows)}]", result))
+        config = content.get("config", {})
+        table.ranks = _json_ranks(config)
+        if "average_bus_bandwidth" in content:
+            average = content["average_bus_bandwidth"]["bandwidth"]
+            table.average = PrintedAverage("average_bus_bandwidth", f"{average:.6f}")
+        table.name = _json_name(content.get("args", ()))
+        facts = _facts([*content.get("env", ()), f"nccl-library={content.get('nccl_version', '')}"])
+        repetitions = {"warm_up": config.get("warmup_iters"), "iterations": config.get("iterations")}
+        stated = {name: number for name, number in repetitions.items() if number is not None}
+        table.facts = attrs.evolve(facts, repetitions=stated, date=content.get("start_time", ""))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         log.fail(f"results[{len(table.rows)}]", f"not what nccl-tests writes: {error}")
     return table
 
 
-def _said(lines: Sequence[str]) -> dict[str, Any]:
+def _json_row(log: Log, place: str, result: Any) -> PrintedRow:
+    cells = [str(result["redop"]), str(result["root"]).strip()]
+    cells += _json_half(result["out_of_place"])
+    cells += _json_half(result["in_place"])
+    log.check(result["type"] in TYPE_BYTES, place, f"no type that is known: {result['type']!r}")
+    num_bytes = str(whole("size", result["size"], 0))
+    elements = str(whole("count", result["count"], 0))
+    return PrintedRow(place, num_bytes, elements, result["type"], cells)
+
+
+def _json_half(half: Any) -> list[str]:
+    """Return time, algbw, busbw and number of wrong elements as the text has them; "N/A" for what was not measured."""
+    if not half:
+        return ["N/A"] * 4
+    time = "time" if "time" in half else "cpu_time"
+    cells = [f"{half[key]:.6f}" for key in (time, "alg_bw", "bus_bw")]
+    num_wrong = half.get("nwrong")
+    cells.append("N/A" if num_wrong is None else f"{num_wrong:g}")
+    return cells
+
+
+def _json_ranks(config: Any) -> list[PrintedRank]:
+    """Return all ranks; a process may have several GPUs, of which only the first is named."""
+    num_threads = whole("nthreads", config.get("nthreads", 1), 1, MOST_CARDS)
+    num_gpus = whole("ngpus", config.get("ngpus", 1), 1, MOST_CARDS)
+    ranks_per_process = num_threads * num_gpus
+    processes = config.get("devices", ())
+    whole("the number of ranks", len(processes) * ranks_per_process, 0, _MOST_RANKS)
+    ranks: list[PrintedRank] = []
+    for process in processes:
+        for _ in range(ranks_per_process):
+            ranks.append(PrintedRank(len(ranks), str(process["hostname"]), printable(process["device_info"])))
+    return ranks
+
+
+def _json_name(words: Sequence[str]) -> str:
+    """Return the collective that a command line names; "" if none of its words does."""
+    for word in words:
+        name = _NAME.search(word)
+        if name:
+            return name[1]
+    return ""
+
+
+# ---- what the lines around a table state
+
+
+def _facts(lines: Sequence[str]) -> RunFacts:
     """Return the facts about the run that the lines above and between the rows state."""
     text = "\n".join(line for line in lines if "NCCL" in line or "nccl" in line or "iters:" in line)
-    version, library, tests = (one.search(text) for one in (_NCCL_VERSION, _LIBRARY, _TESTS_VERSION))
-    card = {"nccl": version[1], "cuda": version[2]} if version else {}
-    if library and int(library[1]) and not version:
-        code = int(library[1])
-        base = 10000 if code >= 20000 else 1000
-        card = {"nccl": f"{code // base}.{code % base // 100}.{code % 100}"}
-    run = _ITERATIONS.search(text)
-    ways = dict.fromkeys(_way(*found) for found in _WAY.findall(text))
+    repetitions = {}
+    iterations = _ITERATIONS.search(text)
+    if iterations:
+        repetitions = {"warm_up": int(iterations[1]), "iterations": int(iterations[2])}
+    tests_version = _TESTS_VERSION.search(text)
+    ways = dict.fromkeys(_way(*way) for way in _WAY.findall(text))
     variables = dict.fromkeys(f"{name}={value}" for name, value in _SET.findall(text))
-    return {
-        "card": {key: value for key, value in card.items() if value},
-        "network": ", ".join(ways),
-        "environment": printable(command_words(list(variables))),
-        "run": {"warm_up": int(run[1]), "iterations": int(run[2])} if run else {},
-        "tests": tests[1] if tests else "",
-    }
+    return RunFacts(
+        gpu_software=_software_versions(text),
+        network=", ".join(ways),
+        environment=printable(command_words(list(variables))),
+        repetitions=repetitions,
+        tests_version=tests_version[1] if tests_version else "",
+    )
+
+
+def _software_versions(text: str) -> dict[str, str]:
+    """Return the versions of NCCL and CUDA, as far as they are stated."""
+    version = _NCCL_VERSION.search(text)
+    if version:
+        stated = {"nccl": version[1], "cuda": version[2]}
+        return {name: number for name, number in stated.items() if number}
+    library = _LIBRARY.search(text)
+    if library and int(library[1]):
+        code = int(library[1])  # 2.7.8 is 2708, and 2.29.2 is 22902
+        base = 10000 if code >= 20000 else 1000
+        return {"nccl": f"{code // base}.{code % base // 100}.{code % 100}"}
+    return {}
 
 
 def _way(network: str, gpu_direct: str, path: str) -> str:
@@ -256,150 +373,249 @@ def _way(network: str, gpu_direct: str, path: str) -> str:
 
 
 def _halves(times: Times, table: Table) -> list[Half]:
-    """Check that times and algbw agree."""
-    log, found = times.log, list[Half]()
+    """Return the halves of all rows, after checking that times and algbw agree."""
+    log = times.log
+    halves: list[Half] = []
     for row in table.rows:
-        for at in table.halves:
-            time, alg, bus = row.cells[at : at + 3]
+        for place in table.halves:
+            time, algbw_words, busbw_words = row.cells[place : place + 3]
             if time == "N/A":
                 continue
-            seconds, off = log.number(row.line, time, 1e-9) * 1e-6, half_unit(time) * 1e-6
-            rate, rate_off = log.number(row.line, alg, 0) * GB, half_unit(alg) * GB
-            problem = f"{alg} GB/s is not {row.num_bytes} bytes in {time} µs"
-            fitting = times.fitting_s(row.line, seconds, off, float(row.num_bytes), rate, rate_off, problem)
-            if "e" in time and rate > 0:  # printed with two digits, as in 1.8e+07: narrowed by algbw
-                seconds = fitting
-            busbw, bus_off = log.number(row.line, bus, 0) * GB, half_unit(bus) * GB
-            found.append(Half(row, at > table.halves[0], seconds, rate, rate_off, busbw, bus_off))
-    log.check(found, table.header, "the table has no times")
-    return found
+            seconds = log.number(row.line, time, 1e-9) * 1e-6
+            off_s = half_unit(time) * 1e-6
+            algbw = log.number(row.line, algbw_words, 0) * GB
+            algbw_off = half_unit(algbw_words) * GB
+            problem = f"{algbw_words} GB/s is not {row.num_bytes} bytes in {time} µs"
+            fitting_s = times.fitting_s(row.line, seconds, off_s, float(row.num_bytes), algbw, algbw_off, problem)
+            if "e" in time and algbw > 0:  # printed with two digits, as in 1.8e+07: narrowed by algbw
+                seconds = fitting_s
+            busbw = log.number(row.line, busbw_words, 0) * GB
+            in_place = place > table.halves[0]
+            halves.append(Half(row, in_place, seconds, algbw, algbw_off, busbw, half_unit(busbw_words) * GB))
+    log.check(halves, table.header, "the table has no times")
+    return halves
 
 
 def _bytes_per_count(log: Log, table: Table) -> float:
     """Return the buffer size as a multiple of the counted elements: 1, or the number of ranks."""
-    counted = [(row, float(row.num_bytes), float(row.elements) * TYPE_BYTES[row.dtype]) for row in table.rows]
-    ratios = [(row, size / count if count else math.inf) for row, size, count in counted if size or count]
-    known = sorted(ratio for _, ratio in ratios) or [1.0]
-    usual = known[len(known) // 2]
+    ratios: list[tuple[PrintedRow, float]] = []
+    for row in table.rows:
+        num_bytes = float(row.num_bytes)
+        counted_bytes = float(row.elements) * TYPE_BYTES[row.dtype]
+        if counted_bytes:
+            ratios.append((row, num_bytes / counted_bytes))
+        elif num_bytes:
+            ratios.append((row, math.inf))
+    ordered = sorted(ratio for _, ratio in ratios)
+    usual = ordered[len(ordered) // 2] if ordered else 1.0
     for row, ratio in ratios:
         log.check(ratio == usual < math.inf, row.line, f"{row.num_bytes} bytes are not {row.elements} elements")
     return usual
 
 
-def _num_ranks(times: Times, table: Table, halves: Sequence[Half], what: str, per_count: float) -> tuple[int, str]:
-    """Return the number of ranks and, if the table does not list them, how it was found.
+class _NumRanks(NamedTuple):
+    """The number of ranks, and how it was found if the table does not list them."""
 
-    The ratio of busbw to algbw must fit it. The number that the caller states counts only for a table that has none.
+    number: int
+    note: str = ""
+
+
+def _num_ranks(
+    times: Times, table: Table, halves: Sequence[Half], collective: str, bytes_per_count: float
+) -> _NumRanks:
+    """Return the number of ranks. The ratio of busbw to algbw must fit it.
+
+    The number that the caller states counts only for a table that has none. `bytes_per_count` is 1, or the number of
+    ranks where a count is of one rank's part and the bytes are of all parts.
     """
     log = times.log
-    number = table.stated or log.num_ranks or 0
-    fits_counts = per_count in (1, number)
-    if number and fits_counts and _misfit(halves, what, number) is None:
-        return number, ""
-    exact, source = int(per_count), "counts"
-    if per_count <= 1:
-        exact, source = _exact_ranks(halves) if what == "allreduce" else 0, "bus bandwidths"
-    if exact and _misfit(halves, what, exact) is None:
-        listed = f"; {len(table.ranks)} of them are listed" if table.ranks else ""
-        return exact, f"the number of ranks follows from {source}{listed}"
+    number = table.num_listed_ranks or log.num_ranks or 0
+    fits_counts = bytes_per_count in (1, number)
+    if number and fits_counts and _misfit(halves, collective, number) is None:
+        return _NumRanks(number)
+    # The stated number does not fit, or there is none: derive it, or say below what contradicts it.
+    if bytes_per_count > 1:
+        exact = int(bytes_per_count)
+        source = "counts"
+    else:
+        exact = _exact_ranks(halves) if collective == "allreduce" else 0
+        source = "bus bandwidths"
+    if exact and _misfit(halves, collective, exact) is None:
+        note = f"the number of ranks follows from {source}"
+        if table.ranks:
+            note += f"; {len(table.ranks)} of them are listed"
+        return _NumRanks(exact, note)
     log.check(number, table.header, "the number of ranks is not stated and does not follow from the bus bandwidths")
-    log.check(fits_counts, halves[0].row.line, _count_problem(halves[0], number))
+    first = halves[0].row
+    problem = f"{first.num_bytes} bytes are not {first.elements} elements on {number} ranks"
+    log.check(fits_counts, first.line, problem)
     for half in halves:
-        deviation, rounding = _bus_deviation(half, what, number)
-        times.agree(half.row.line, deviation, rounding, SLACK * half.bus, f"bus bandwidths do not fit {number} ranks")
-    return number, ""
+        deviation = _busbw_deviation(half, collective, number)
+        slack = SLACK * half.busbw
+        problem = f"bus bandwidths do not fit {number} ranks"
+        times.agree(half.row.line, deviation.distance, deviation.rounding, slack, problem)
+    return _NumRanks(number)
 
 
-def _count_problem(half: Half, number: int) -> str:
-    return f"{half.row.num_bytes} bytes are not {half.row.elements} elements on {number} ranks"
+class _Deviation(NamedTuple):
+    """How far a printed rate is from the expected one, and how far rounding may bring it, in bytes/s."""
+
+    distance: float
+    rounding: float
 
 
-def _bus_deviation(half: Half, what: str, num_ranks: int) -> tuple[float, float]:
-    """Return how far a printed busbw is from what the algbw implies, and how far rounding may bring it, in bytes/s."""
-    factor = 1.0 if what == "together" else busbw_factor(what, num_ranks)
-    return abs(half.bus - factor * half.alg), half.bus_off + factor * half.alg_off
+def _busbw_deviation(half: Half, collective: str, num_ranks: int) -> _Deviation:
+    """Return how far a printed busbw is from what the algbw implies."""
+    factor = 1.0 if collective == "together" else busbw_factor(collective, num_ranks)
+    return _Deviation(abs(half.busbw - factor * half.algbw), half.busbw_off + factor * half.algbw_off)
 
 
-def _misfit(halves: Sequence[Half], what: str, num_ranks: int) -> Half | None:
+def _misfit(halves: Sequence[Half], collective: str, num_ranks: int) -> Half | None:
     """Return the first half of a row whose busbw does not belong to so many ranks; None if all do."""
     for half in halves:
-        deviation, rounding = _bus_deviation(half, what, num_ranks)
-        if deviation > rounding * ROUNDING:
+        deviation = _busbw_deviation(half, collective, num_ranks)
+        if deviation.distance > deviation.rounding * ROUNDING:
             return half
     return None
 
 
 def _exact_ranks(halves: Sequence[Half]) -> int:
-    """Return the number of ranks that the bus bandwidths of an allreduce imply; 0 if several fit."""
-    used = [half for half in halves if half.alg > half.alg_off]
-    low = max([0.0, *((half.bus - half.bus_off) / (half.alg + half.alg_off) for half in used)]) / ROUNDING
-    high = min([2.0, *((half.bus + half.bus_off) / (half.alg - half.alg_off) for half in used)]) * ROUNDING
+    """Return the number of ranks that the bus bandwidths of an allreduce imply; 0 if several fit.
+
+    Each row bounds busbw / algbw, which is 2 (n - 1) / n, and so n = 2 / (2 - ratio).
+    """
+    low = 0.0
+    high = 2.0
+    for half in halves:
+        if half.algbw > half.algbw_off:
+            low = max(low, (half.busbw - half.busbw_off) / (half.algbw + half.algbw_off))
+            high = min(high, (half.busbw + half.busbw_off) / (half.algbw - half.algbw_off))
+    low /= ROUNDING
+    high *= ROUNDING
     if not low <= high < 2:
         return 0
-    few, many = max(1, math.ceil(2 / (2 - low) - 1e-9)), math.floor(2 / (2 - high) + 1e-9)
-    return few if few == many else 0
+    fewest = max(1, math.ceil(2 / (2 - low) - 1e-9))
+    most = math.floor(2 / (2 - high) + 1e-9)
+    return fewest if fewest == most else 0
 
 
 def _profile(log: Log, table: Table) -> Profile:
     """Check a table and return its profile."""
-    times, first = Times(log), table.halves[0]
-    halves, per_count = _halves(times, table), _bytes_per_count(log, table)
-    what = _collective(log, table, per_count)
-    number, note = _num_ranks(times, table, halves, what, per_count)
-    times.notes += [] if table.name else ["the collective follows from the columns of the table"]
-    times.notes += [note] if note else []
-    times.notes += _footer_note(times, table, halves)
-    times.notes += ["one rank: no link was used"] if number == 1 else []
+    times = Times(log)
+    facts = table.facts or RunFacts()
+    halves = _halves(times, table)
+    bytes_per_count = _bytes_per_count(log, table)
+    collective = _collective(log, table, bytes_per_count)
+    ranks = _num_ranks(times, table, halves, collective, bytes_per_count)
+    if not table.name:
+        times.notes.append("the collective follows from the columns of the table")
+    if ranks.note:
+        times.notes.append(ranks.note)
+    note = _average_note(times, table, halves)
+    if note:
+        times.notes.append(note)
+    if ranks.number == 1:
+        times.notes.append("one rank: no link was used")
 
-    ranks = table.ranks if table.stated == number else []
-    nodes = list(Counter(rank.host for rank in ranks).values())  # in the order of their first ranks
-    plain: dict[str, Any] = {"algorithm": NATIVE}
-    if what == "together":
-        link = {1: "intra", number: "inter"}.get(len(nodes)) if number > 1 else None
-        plain = {"link": link} if link else {}
-    kinds = {row.line: (row.dtype, *row.cells[:first]) for row in table.rows}
-    names = ("dtype", *table.columns[:first])
-    varying = [place for place, words in enumerate(zip(*kinds.values(), strict=True)) if len(set(words)) > 1]
+    listed = table.ranks if table.num_listed_ranks == ranks.number else []
+    ranks_per_node = list(Counter(rank.host for rank in listed).values())  # in the order of their first ranks
+    varying = _varying_columns(table)
     for half in halves:
-        more = {names[place]: kinds[half.row.line][place] for place in varying}
-        options = {**plain, "in_place": half.in_place, **more}
-        times.add(half.row.line, what, int(half.row.num_bytes), half.seconds, options)
+        options = _options(collective, ranks.number, len(ranks_per_node))
+        options["in_place"] = half.in_place
+        options |= {name: values[half.row.line] for name, values in varying.items()}
+        times.add(half.row.line, collective, int(half.row.num_bytes), half.seconds, options)
 
-    card, tests, run = (table.said.pop(name) for name in ("card", "tests", "run"))
-    gpus = [({"name": rank.card} if rank.card else {}) | card for rank in ranks] or [card] * min(number, MOST_CARDS)
-    wrong = {row.cells[at + 3] for row in table.rows for at in table.halves if "#wrong" in table.columns} - {"N/A"}
-    how = {"statistic": "mean", **run} | ({"verified": wrong == {"0"}} if wrong else {})
-    how |= {} if 0 in varying else {"dtype": table.rows[0].dtype}
-    about = {"gpus": gpus if any(gpus) else [], "num_nodes": len(nodes), "ranks_per_node": nodes, **table.said}
-    return times.profile(f"nccl-tests {tests}".strip(), "nccl", number, how, what, **about)
+    gpus = [_gpu(rank, facts) for rank in listed]
+    if not gpus:
+        gpus = [facts.gpu_software] * min(ranks.number, MOST_CARDS)
+    how: dict[str, Any] = {"statistic": "mean", **facts.repetitions}
+    num_wrong = _numbers_of_wrong(table)
+    if num_wrong:
+        how["verified"] = num_wrong == {"0"}
+    if "dtype" not in varying:
+        how["dtype"] = table.rows[0].dtype
+    return times.profile(
+        f"nccl-tests {facts.tests_version}".strip(),
+        "nccl",
+        ranks.number,
+        how,
+        collective,
+        gpus=gpus if any(gpus) else [],
+        num_nodes=len(ranks_per_node),
+        ranks_per_node=ranks_per_node,
+        network=facts.network,
+        environment=facts.environment,
+        date=facts.date,
+    )
 
 
-def _footer_note(times: Times, table: Table, halves: Sequence[Half]) -> list[str]:
-    """Check the average below a table against its rows."""
-    if table.footer is None:
-        return ["no average below the table: it may be cut"]
-    line, printed = table.footer
-    mean = sum(half.bus for half in halves) / len(halves) / GB
-    rounding = sum(half.bus_off for half in halves) / len(halves) / GB + half_unit(printed) + 1e-9
+def _options(collective: str, num_ranks: int, num_nodes: int) -> dict[str, Any]:
+    """Return the options that all points of a table share.
+
+    For sendrecv, which a profile calls "together", this is the link, if all messages take the same one. For any other
+    collective it is the algorithm.
+    """
+    if collective != "together":
+        return {"algorithm": NATIVE}
+    if num_ranks > 1 and num_nodes == 1:
+        return {"link": "intra"}
+    if num_ranks > 1 and num_nodes == num_ranks:
+        return {"link": "inter"}
+    return {}
+
+
+def _gpu(rank: PrintedRank, facts: RunFacts) -> dict[str, str]:
+    if not rank.card:
+        return facts.gpu_software
+    return {"name": rank.card, **facts.gpu_software}
+
+
+def _varying_columns(table: Table) -> dict[str, dict[Where, str]]:
+    """Return the columns before the times, such as dtype and root, that differ between rows: their cells by line."""
+    names = ("dtype", *table.columns[: table.halves[0]])
+    columns: dict[str, dict[Where, str]] = {name: {} for name in names}
+    for row in table.rows:
+        for name, cell in zip(names, (row.dtype, *row.cells), strict=False):
+            columns[name][row.line] = cell
+    return {name: cells for name, cells in columns.items() if len(set(cells.values())) > 1}
+
+
+def _numbers_of_wrong(table: Table) -> set[str]:
+    """Return the different numbers of wrong elements that the rows state."""
+    if "#wrong" not in table.columns:
+        return set()
+    return {row.cells[place + 3] for row in table.rows for place in table.halves} - {"N/A"}
+
+
+def _average_note(times: Times, table: Table, halves: Sequence[Half]) -> str:
+    """Check the average below a table against its rows; return what is special about it, if anything."""
+    if table.average is None:
+        return "no average below the table: it may be cut"
+    line, printed = table.average
+    mean = sum(half.busbw for half in halves) / len(halves) / GB
+    rounding = sum(half.busbw_off for half in halves) / len(halves) / GB + half_unit(printed) + 1e-9
     stated = times.log.number(line, printed)
     deviation = abs(mean - stated)
     if table.is_elided and deviation > TRUNCATED * rounding:
-        return ["an excerpt: the log's average is of more rows"]
+        return "an excerpt: the log's average is of more rows"
     times.agree(line, deviation, rounding, 0.0, f"the average is {stated:g}, and that of the rows {mean:g}")
-    return []
+    return ""
 
 
-def _collective(log: Log, table: Table, per_count: float) -> str:
+def _collective(log: Log, table: Table, bytes_per_count: float) -> str:
     """Return the collective: from its name, else from columns that only its program prints."""
     if table.name:
         log.check(table.name in COLLECTIVE, table.header, f"unknown collective: {table.name!r}")
         return COLLECTIVE[table.name]
     first = dict(zip(table.columns, table.rows[0].cells, strict=False))
-    rooted = first.get("root", "-1") not in ("-1", "")
+    has_root = first.get("root", "-1") not in ("-1", "")
     if first.get("redop") in _SUMS:
-        return "reduce" if rooted else "allreduce" if per_count == 1 else "reduce_scatter"
-    if rooted and per_count == 1:
+        if has_root:
+            return "reduce"
+        return "allreduce" if bytes_per_count == 1 else "reduce_scatter"
+    if has_root and bytes_per_count == 1:
         return "broadcast"
-    is_told = "root" not in table.columns and per_count > 1
-    log.check(is_told, table.header, "the collective of the table is not stated")
+    is_clear = "root" not in table.columns and bytes_per_count > 1
+    log.check(is_clear, table.header, "the collective of the table is not stated")
     return "all_to_all" if "redop" in table.columns else "allgather"

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from ...cluster import Cluster, Link
 from ...collectives import ALGORITHMS, build
 from ...collectives.algorithms import algorithm_of
 from ...common.checks import number, one_of, several, truth, whole
@@ -22,23 +23,26 @@ ITEM_BYTES = 4  # bytes of a float32
 SEGMENT_BYTES = 2**19  # fits into cache for the sum, and is worth a message
 MOST_SEGMENTS = 256  # more gain nothing and take long to plan
 MOST_BYTES = 2**40
-MOST_LINK_BYTES, MOST_MEMORY_BYTES = 2**24, 2**26
+MOST_LINK_BYTES = 2**24  # of a message between two ranks
+MOST_MEMORY_BYTES = 2**26  # of a sum or copy in memory
 TRANSFER_METHODS = ("pageable", "pinned", "pageable_non_blocking", "pinned_non_blocking")
 ON_THE_FLY = ("pin_on_the_fly", "pin_on_the_fly_cached")
-NUM_PIECES, LEAST_PIECE_BYTES = 256, 4096
+NUM_PIECES = 256  # equal parts of a copy
+LEAST_PIECE_BYTES = 4096
 Name = TypeVar("Name", bound=Hashable)
 Sample = TypeVar("Sample")
+_ANY_LINK = Link(alpha_s=0.0, bytes_per_s=1.0)  # where only the arrangement of a cluster matters
 IN_A_ROW = 3  # counted iterations per turn of a method
 
 
 def _sizes(name: str, value: Any) -> tuple[int, ...]:
-    found = several(name, value)
-    if not found:
+    sizes = several(name, value)
+    if not sizes:
         raise ValueError(f"{name} must be one or more whole numbers of bytes, got {value!r}")
-    for size in found:
+    for size in sizes:
         if whole(name, size, ITEM_BYTES, MOST_BYTES) % ITEM_BYTES:
             raise ValueError(f"{name} must be multiples of {ITEM_BYTES} bytes, an element's, got {size!r}")
-    return tuple(sorted(set(found)))
+    return tuple(sorted(set(sizes)))
 
 
 @frozen
@@ -83,13 +87,15 @@ class Protocol:
         """Raise ValueError for an algorithm that none of the collectives has for this number of ranks."""
         for name in self.algorithms or ():
             having = [collective for collective in self.collectives if name in ALGORITHMS[collective]]
-            if having and not any(_fits(one, name, 2**20 * num_ranks, num_ranks, {}) for one in having):
-                build(having[0], name, num_ranks)
+            large = ITEM_BYTES * 2**20 * num_ranks  # so that no chunk lacks an element
+            fitting = [each for each in having if _fitting_options(each, name, large, [num_ranks]) is not None]
+            if having and not fitting:
+                build(having[0], name, num_ranks)  # raises the builder's own error
 
     def turns(self, seconds: float) -> int:
         """Return the number of turns of a method whose iterations take `seconds`, including the wait for their
         start."""
-        most = -(-self.iterations // IN_A_ROW)
+        most = math.ceil(self.iterations / IN_A_ROW)
         in_budget = int(self.budget_s / (seconds * (self.warm_up + IN_A_ROW)))
         return min(most, max(2, in_budget))
 
@@ -100,14 +106,14 @@ class Protocol:
         """
         names = list(expected_s)
         turns = {name: self.turns(seconds) for name, seconds in expected_s.items()}
-        found: dict[Name, list[Sample]] = {name: [] for name in names}
+        counted: dict[Name, list[Sample]] = {name: [] for name in names}
         for turn in range(max(turns.values(), default=0)):
             first = turn % len(names)
             for name in names[first:] + names[:first]:
                 if turn < turns[name]:
                     samples = [once(name) for _ in range(self.warm_up + IN_A_ROW)]
-                    found[name] += samples[self.warm_up :]
-        return {name: samples[: self.iterations] for name, samples in found.items()}
+                    counted[name] += samples[self.warm_up :]
+        return {name: samples[: self.iterations] for name, samples in counted.items()}
 
 
 def powers_of_two(low: int, high: int, factor: int = 2) -> tuple[int, ...]:
@@ -116,10 +122,15 @@ def powers_of_two(low: int, high: int, factor: int = 2) -> tuple[int, ...]:
     >>> powers_of_two(256, 2048)
     (256, 512, 1024, 2048)
     """
-    return tuple(low * factor**power for power in range(high.bit_length()) if low * factor**power <= high)
+    sizes = []
+    size = low
+    while size <= high:
+        sizes.append(size)
+        size *= factor
+    return tuple(sizes)
 
 
-def key_of(what: str, num_bytes: int, **options: str | int | bool) -> Key:
+def key_of(what: str, num_bytes: int, **options: Any) -> Key:
     """Return the key of the point with these properties.
 
     >>> key_of("together", 256, link="intra")
@@ -135,10 +146,14 @@ def words_of(key: Key) -> str:
     ('allreduce by ring, 1 MiB', 'add, 4 KiB')
     """
     what, num_bytes, options = key
-    said: dict[str, Any] = dict(options)
-    by = f" by {said['algorithm']}" if "algorithm" in said else f" ({said['link']})" if "link" in said else ""
-    by = f" {said['direction']}, {said['method']}" if "direction" in said else by
-    return f"{what}{by}, {bytes_words(num_bytes)}"
+    option: dict[str, Any] = dict(options)
+    if "direction" in option:
+        what += f" {option['direction']}, {option['method']}"
+    elif "algorithm" in option:
+        what += f" by {option['algorithm']}"
+    elif "link" in option:
+        what += f" ({option['link']})"
+    return f"{what}, {bytes_words(num_bytes)}"
 
 
 # ---- keys
@@ -152,7 +167,7 @@ def keys_of(
     With `through_host` (Gloo on a GPU) there are only native or named collectives, and no messages between two ranks. A
     single rank has only native collectives. Raises ValueError if no size fits.
     """
-    found = link_keys([1] if through_host else ranks_per_node, max(sizes))
+    planned = link_keys([1] if through_host else ranks_per_node, max(sizes))
     left_out: set[int] = set()
     only_native = protocol.algorithms is None and (through_host or sum(ranks_per_node) == 1)
     algorithms = (NATIVE,) if only_native else protocol.algorithms
@@ -162,19 +177,26 @@ def keys_of(
             if size * (4 + len(keys)) > free_bytes / 2:  # each method has its own scratch memory
                 left_out.add(size)
             else:
-                found += keys
+                planned += keys
     if left_out == set(sizes):
         raise ValueError(f"sizes must fit into half of the {bytes_words(free_bytes)} a rank has, got {tuple(sizes)}")
-    return list(dict.fromkeys(found)), tuple(sorted(left_out))
+    return list(dict.fromkeys(planned)), tuple(sorted(left_out))
 
 
 def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[Key]:
     """Return the messages between ranks, within and between nodes if possible, and sums and copies in memory."""
-    links = [*(["intra"] if max(ranks_per_node) > 1 else []), *(["inter"] if len(ranks_per_node) > 1 else [])]
-    sizes = powers_of_two(256, max(4096, min(most_bytes, MOST_LINK_BYTES)))  # enough sizes for a fit
-    messages = [key_of(what, size, link=link) for size in sizes for what in ("ping_pong", "together") for link in links]
-    sizes = powers_of_two(4096, max(4096, min(most_bytes, MOST_MEMORY_BYTES)), 4)
-    return messages + [key_of(what, size) for size in sizes for what in ("add", "copy")]
+    links = []
+    if max(ranks_per_node) > 1:
+        links.append("intra")
+    if len(ranks_per_node) > 1:
+        links.append("inter")
+    keys = []
+    for size in powers_of_two(256, max(4096, min(most_bytes, MOST_LINK_BYTES))):  # enough sizes for a fit
+        for what in ("ping_pong", "together"):
+            keys += [key_of(what, size, link=link) for link in links]
+    for size in powers_of_two(4096, max(4096, min(most_bytes, MOST_MEMORY_BYTES)), 4):
+        keys += [key_of("add", size), key_of("copy", size)]
+    return keys
 
 
 def collective_keys(
@@ -194,69 +216,100 @@ def collective_keys(
     >>> collective_keys("allgather", 1000, [3], ["ring"])
     [('allgather', 996, (('algorithm', 'ring'), ('in_place', False)))]
     """
-    num_ranks = sum(ranks_per_node)
-    elements = num_elements(collective, num_bytes, num_ranks)
+    elements = num_elements(collective, num_bytes, sum(ranks_per_node))
+    places: Iterable[bool] = (False,)
+    if collective == "allreduce":
+        places = tuple(in_place)
     keys = []
     for name in [NATIVE, *ALGORITHMS[collective]] if algorithms is None else algorithms:
-        options = builder_options(collective, name, num_bytes, ranks_per_node)
-        if name == NATIVE or _fits(collective, name, elements, num_ranks, options):
-            for place in in_place if collective == "allreduce" else (False,):
-                keys.append(key_of(collective, elements * ITEM_BYTES, algorithm=name, in_place=place, **options))
+        options = _fitting_options(collective, name, num_bytes, ranks_per_node)
+        if options is None:
+            continue
+        for place in places:
+            keys.append(key_of(collective, elements * ITEM_BYTES, algorithm=name, in_place=place, **options))
     return keys
 
 
 def num_elements(collective: str, num_bytes: int, num_ranks: int) -> int:
     """Return the number of elements in the whole buffer: a multiple of the ranks if each rank has a part."""
-    runs = 1 if collective in ("allreduce", "broadcast") else num_ranks
-    return max(num_bytes // ITEM_BYTES // runs * runs, runs)
+    parts = 1 if collective in ("allreduce", "broadcast") else num_ranks
+    return max(num_bytes // ITEM_BYTES // parts * parts, parts)
 
 
-def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: Sequence[int]) -> dict[str, int]:
-    """Return the builder's arguments for this size and machine."""
+def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: Sequence[int]) -> dict[str, Any]:
+    """Return the builder's arguments for this size and machine: its arrangement by nodes, and its segments.
+
+    Raises ValueError if a builder with segments does not work for so many ranks.
+
+    >>> builder_options("allreduce", "torus_2d", 2**20, [4, 4])
+    {'shape': (2, 4)}
+    >>> builder_options("allreduce", "hierarchical_ring", 2**20, [1, 1, 1, 1])
+    {'gpus_per_node': 1}
+    """
     if name == NATIVE:
         return {}
-    options = algorithm_of(collective, name).options
-    if "num_segments" in options:
-        num_parts = build(collective, name, sum(ranks_per_node), num_segments=1).num_chunks
-        return {"num_segments": min(MOST_SEGMENTS, max(1, num_bytes // (num_parts * SEGMENT_BYTES)))}
-    if "gpus_per_node" in options and len(set(ranks_per_node)) == 1 < len(ranks_per_node):
-        return {"gpus_per_node": ranks_per_node[0]}
-    return {}
+    algorithm = algorithm_of(collective, name)
+    options: dict[str, Any] = {}
+    if len(set(ranks_per_node)) == 1:
+        num_nodes = len(ranks_per_node)
+        gpus_per_node = ranks_per_node[0]
+        options = algorithm.arranged(Cluster(num_nodes, gpus_per_node, _ANY_LINK, _ANY_LINK))
+        if num_nodes > 1 and "gpus_per_node" in algorithm.options:
+            options = {"gpus_per_node": gpus_per_node}  # also 1, since the builder's own default would be another
+    if "num_segments" in algorithm.options:
+        unsegmented = build(collective, name, sum(ranks_per_node), num_segments=1, **options)
+        num_segments = num_bytes // (unsegmented.num_chunks * SEGMENT_BYTES)
+        options["num_segments"] = min(MOST_SEGMENTS, max(1, num_segments))
+    return options
 
 
-def _fits(collective: str, name: str, elements: int, num_ranks: int, options: dict[str, int]) -> bool:
-    """Whether the algorithm exists for so many ranks, and has an element for each of its chunks."""
-    own = elements // num_ranks if collective == "allgather" else elements
+def _fitting_options(
+    collective: str, name: str, num_bytes: int, ranks_per_node: Sequence[int]
+) -> dict[str, Any] | None:
+    """Return the builder's arguments; None if it does not work for so many ranks, or has a chunk without an element."""
+    if name == NATIVE:
+        return {}
+    num_ranks = sum(ranks_per_node)
+    elements = num_elements(collective, num_bytes, num_ranks)
+    if collective == "allgather":  # its schedule is of the share of one rank
+        elements //= num_ranks
     try:
-        build(collective, name, num_ranks, **options).chunk_ends(own)
+        options = builder_options(collective, name, num_bytes, ranks_per_node)
+        build(collective, name, num_ranks, **options).chunk_ends(elements)
     except ValueError:
-        return False
-    return True
+        return None
+    return options
 
 
 def transfer_keys(num_bytes: int, num_gpus: int = 1) -> list[Key]:
     """Return the copies to, from and between GPUs: by each method, in one direction and in both.
 
     >>> keys = [dict(options) for _, _, options in transfer_keys(2**20)]
-    >>> [one["direction"] for one in keys if one.get("method") == "pinned" and not one["both"] and one["pieces"] == 1]
+    >>> [key["direction"] for key in keys if key.get("method") == "pinned" and not key["both"] and key["pieces"] == 1]
     ['h2d', 'd2h']
     >>> len(keys), len(transfer_keys(2**10)), len(transfer_keys(2**10, num_gpus=2)) - len(transfer_keys(2**10))
     (31, 23, 3)
     """
-    ways = [(method, 1, False) for method in (*TRANSFER_METHODS, *ON_THE_FLY)]
-    ways += [(method, 1, True) for method in TRANSFER_METHODS]
-    if num_bytes % (NUM_PIECES * ITEM_BYTES) == 0 and num_bytes >= NUM_PIECES * LEAST_PIECE_BYTES:
-        ways += [(method, NUM_PIECES, False) for method in TRANSFER_METHODS]
-    rows = [(direction, *way) for direction in ("h2d", "d2h") for way in ways] + [("d2d", "device", 1, False)]
-    keys = [
-        key_of("transfer", num_bytes, direction=direction, method=method, pieces=pieces, both=both)
-        for direction, method, pieces, both in rows
-    ]
+    can_be_cut = num_bytes % (NUM_PIECES * ITEM_BYTES) == 0 and num_bytes >= NUM_PIECES * LEAST_PIECE_BYTES
+    keys = []
+    for direction in ("h2d", "d2h"):
+        for method in (*TRANSFER_METHODS, *ON_THE_FLY):
+            keys.append(_copy_key(num_bytes, direction, method))
+        for method in TRANSFER_METHODS:
+            keys.append(_copy_key(num_bytes, direction, method, both=True))
+        if can_be_cut:
+            for method in TRANSFER_METHODS:
+                keys.append(_copy_key(num_bytes, direction, method, pieces=NUM_PIECES))
+    keys.append(_copy_key(num_bytes, "d2d", "device"))
     for src, dst in itertools.permutations(range(num_gpus), 2):
-        for both in (False, True)[: 1 + (src < dst)]:
-            ends = {"src": src, "dst": dst}
-            keys.append(key_of("transfer", num_bytes, direction="p2p", method="device", pieces=1, both=both, **ends))
+        keys.append(_copy_key(num_bytes, "p2p", "device", src=src, dst=dst))
+        if src < dst:  # both directions at once are the same from either end
+            keys.append(_copy_key(num_bytes, "p2p", "device", both=True, src=src, dst=dst))
     return keys + [key_of("pin", num_bytes, cached=cached) for cached in (False, True)]
+
+
+def _copy_key(num_bytes: int, direction: str, method: str, pieces: int = 1, both: bool = False, **ends: int) -> Key:
+    return key_of("transfer", num_bytes, direction=direction, method=method, pieces=pieces, both=both, **ends)
 
 
 # ---- how long it may take: a rough guess from what has been measured, for deadlines and for the time left
@@ -264,7 +317,8 @@ def transfer_keys(num_bytes: int, num_gpus: int = 1) -> list[Key]:
 LAUNCH_S = 8.0  # estimated limit per launch: what an interrupted run loses
 OVERHEAD_S = 0.005  # per iteration, mostly to agree on its start
 UNKNOWN_BYTES_PER_S = 20e6
-MEMORY_BYTES_PER_S, TRANSFER_BYTES_PER_S = 1e9, 4e9
+MEMORY_BYTES_PER_S = 1e9
+TRANSFER_BYTES_PER_S = 4e9
 
 
 def next_launch(missing: Sequence[Key], profile: Profile, protocol: Protocol) -> list[Key]:
@@ -287,7 +341,7 @@ def guess_s(keys: Sequence[Key], profile: Profile, protocol: Protocol) -> float:
 
 
 def _iteration_s(key: Key, profile: Profile) -> float:
-    """The seconds of one iteration, estimated from the largest measured message up to this size."""
+    """Return the seconds of one iteration, estimated from the largest measured message up to this size."""
     what, num_bytes, _ = key
     if what in TRANSFERS:
         return num_bytes / TRANSFER_BYTES_PER_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,8 +24,12 @@ from .plan import ITEM_BYTES, Protocol
 from .transfers import MeasuredGpu, most_bytes, transfer_points
 from .turns import measure_all
 
-EXCHANGES, CHAIN_BYTES = 8, 2**20  # messages in sequence per iteration: this many or this many bytes, at least two
-CALLS, CALL_BYTES = 256, 2**22  # sums or copies per iteration, likewise, at least one
+# An iteration has several messages in sequence: at most so many, and so many bytes, but at least two.
+MOST_EXCHANGES = 8
+MOST_EXCHANGED_BYTES = 2**20
+# An iteration has several sums or copies in memory: at most so many, and so many bytes, but at least one.
+MOST_CALLS = 256
+MOST_CALLED_BYTES = 2**22
 
 
 def survey(device: str) -> dict[str, Any]:
@@ -35,11 +40,14 @@ def survey(device: str) -> dict[str, Any]:
     ranks = Ranks(device=_own(device))
     nodes = ranks.numbered(network_id())
     free = _free_bytes(device, node_sizes(nodes)[nodes[ranks.rank]])
+    transfer_bytes = 0
+    if ranks.rank == 0 and torch.cuda.is_available():
+        transfer_bytes = most_bytes(MeasuredGpu(_gpu()))
     return {
         **of_machine(),
         "nodes": nodes,
         "free_bytes": -int(ranks.slowest([-float(free)])[0]),  # the minimum over all ranks
-        "transfer_bytes": most_bytes(MeasuredGpu(_gpu())) if ranks.rank == 0 and torch.cuda.is_available() else 0,
+        "transfer_bytes": transfer_bytes,
         "clock_offset_s": ranks.slowest([ranks.clock_offset_s])[0],
     }
 
@@ -53,12 +61,11 @@ def measure_keys(keys: Sequence[Key], nodes: Sequence[int], device: str, protoco
         go_first()
     ranks = Ranks(device=_own(device))
     points = []
-    for _, some in itertools.groupby(keys, lambda key: key[:2]):
-        chosen = list(some)
-        if chosen[0][0] not in TRANSFERS:
-            points += points_of(chosen, nodes, ranks, protocol)
+    for (operation, _), group in itertools.groupby(keys, lambda key: key[:2]):
+        if operation not in TRANSFERS:
+            points += points_of(list(group), nodes, ranks, protocol)
         elif ranks.rank == 0:
-            points += transfer_points(chosen, protocol, MeasuredGpu(_gpu()))
+            points += transfer_points(list(group), protocol, MeasuredGpu(_gpu()))
     return points
 
 
@@ -73,16 +80,17 @@ def points_of(keys: Sequence[Key], nodes: Sequence[int], ranks: Ranks, protocol:
         tasks = collective_tasks(keys, ranks)
     else:
         tasks = {key: link_task(key, ranks, nodes) for key in keys}
-    found = measure_all(tasks, ranks, protocol)
-    return [
-        Point(what, num_bytes, tuple(one / task.times for one in found[key][0]), found[key][1], dict(options))
-        for key, task in tasks.items()
-        for what, num_bytes, options in [key]
-    ]
+    timings = measure_all(tasks, ranks, protocol)
+    points = []
+    for key, task in tasks.items():
+        what, num_bytes, options = key
+        seconds = tuple(iteration_s / task.times for iteration_s in timings[key].seconds)
+        points.append(Point(what, num_bytes, seconds, timings[key].clean, dict(options)))
+    return points
 
 
 def _own(device: str) -> str:
-    """This rank's device. NCCL ranks already have their GPU; with other backends ranks take the GPUs in turn."""
+    """Return this rank's device. NCCL ranks already have their GPU; with other backends ranks take the GPUs in turn."""
     if device != "cuda":
         return device
     if dist.get_backend() != "nccl":
@@ -92,12 +100,15 @@ def _own(device: str) -> str:
 
 
 def _free_bytes(device: str, num_ranks: int) -> int:
-    """The bytes a rank may use on its device, shared with the ranks of its node; Gloo copies GPU buffers to the
-    host."""
+    """Return the bytes a rank may use on its device, shared with the ranks of its node.
+
+    Gloo copies the buffers of a GPU to the host, so it is limited by the memory of both.
+    """
     on_host = free_bytes() // num_ranks
     if device != "cuda":
         return on_host
-    on_gpu = int(torch.cuda.mem_get_info()[0]) // -(-num_ranks // torch.cuda.device_count())
+    ranks_per_gpu = math.ceil(num_ranks / torch.cuda.device_count())
+    on_gpu = int(torch.cuda.mem_get_info()[0]) // ranks_per_gpu
     return on_gpu if dist.get_backend() == "nccl" else min(on_host, on_gpu)
 
 
@@ -125,8 +136,8 @@ def pair(nodes: Sequence[int], inside: bool) -> tuple[int, int]:
     >>> pair([0, 0, 1, 1], inside=True), pair([0, 0, 1, 1], inside=False)
     ((0, 1), (0, 2))
     """
-    ranks = range(len(nodes))
-    return next((a, b) for a in ranks for b in ranks[a + 1 :] if (nodes[a] == nodes[b]) == inside)
+    pairs = itertools.combinations(range(len(nodes)), 2)
+    return next((first, second) for first, second in pairs if (nodes[first] == nodes[second]) == inside)
 
 
 def neighbours(nodes: Sequence[int], inside: bool, rank: int) -> tuple[int, int] | None:
@@ -137,47 +148,70 @@ def neighbours(nodes: Sequence[int], inside: bool, rank: int) -> tuple[int, int]
     >>> neighbours([0, 0, 0, 1, 1, 1], inside=True, rank=0), neighbours([0, 0, 0, 1, 1, 1], inside=False, rank=1)
     ((2, 1), (4, 4))
     """
-    place = {r: list(nodes[:r]).count(nodes[r]) for r in range(len(nodes))}
-    ring = [r for r in place if (nodes[r] == nodes[rank] if inside else place[r] == place[rank])]
-    at = ring.index(rank)
-    return (ring[at - 1], ring[(at + 1) % len(ring)]) if len(ring) > 1 else None
+    if inside:
+        ring = [other for other, node in enumerate(nodes) if node == nodes[rank]]
+    else:
+        places = [list(nodes[:other]).count(node) for other, node in enumerate(nodes)]  # of each rank on its node
+        ring = [other for other, place in enumerate(places) if place == places[rank]]
+    if len(ring) == 1:
+        return None
+    place = ring.index(rank)
+    return ring[place - 1], ring[(place + 1) % len(ring)]
 
 
 def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> TimedTask:
-    """There and back. If the backend can, both post their receive before the start, so neither waits for ready."""
+    """The first of two ranks sends a message, and the other one sends it back.
+
+    Gloo lets a rank post its receive before the clock starts, so that no send waits for a receiver. NCCL does not,
+    because it starts sends and receives together.
+    """
     if ranks.rank not in ends:
         return TimedTask(lambda: None, times=2)
-    first = ranks.rank == ends[0]
-    peer = ends[1] if first else ends[0]
+    is_first = ranks.rank == ends[0]
+    peer = ends[1] if is_first else ends[0]
     views = [torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(2)]
     start = starter(ranks.group, views[0])
-    works: list[Any] = [None, None]
-    sends, receives = [Posted(0, 0, True, peer, TAGS)], [Posted(1, 1, False, peer, TAGS)]
-    early = not takes_batches(backend_of(ranks.group, views[0]))
+    works: list[Any] = [None, None]  # of the send, which is transfer 0, and of the receive, which is transfer 1
+    sends = [Posted(transfer=0, view=0, sends=True, peer=peer, tag=TAGS)]
+    receives = [Posted(transfer=1, view=1, sends=False, peer=peer, tag=TAGS)]
+    posts_early = not takes_batches(backend_of(ranks.group, views[0]))
+
+    def prepare() -> None:
+        if posts_early:
+            start(receives, views, works)
 
     def run() -> None:
-        if first:
+        if is_first:
             start(sends, views, works)
-        if not early:
+        if not posts_early:
             start(receives, views, works)
         works[1].wait()
-        if not first:
+        if not is_first:
             start(sends, views, works)
 
-    return TimedTask(run, lambda: start(receives, views, works) if early else None, lambda: works[0].wait(), times=2)
+    return TimedTask(run, prepare, lambda: works[0].wait(), times=2)
 
 
 def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> TimedTask:
     """Exchanges in sequence, each receive posted one step ahead, as `execute` does."""
-    number = min(EXCHANGES, max(2, CHAIN_BYTES // num_bytes))
+    number = min(MOST_EXCHANGES, max(2, MOST_EXCHANGED_BYTES // num_bytes))
     if ring is None:
         return TimedTask(lambda: None, times=number)
+    before, after = ring
     views = [torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(3)]
-    start, ahead = starter(ranks.group, views[0]), not takes_batches(backend_of(ranks.group, views[0]))
+    start = starter(ranks.group, views[0])
+    is_early = not takes_batches(backend_of(ranks.group, views[0]))
     works: list[Any] = [None] * (2 * number)  # the receives, then the sends
-    receives = [Posted(step, 1 + step % 2, False, ring[0], TAGS + step) for step in range(number)]
-    sends = [Posted(number + step, 0, True, ring[1], TAGS + step) for step in range(number)]
-    steps = [[sends[step], *receives[step + ahead : step + ahead + 1]] for step in range(number)]
+    receives = [Posted(step, 1 + step % 2, False, before, TAGS + step) for step in range(number)]
+    sends = [Posted(number + step, 0, True, after, TAGS + step) for step in range(number)]
+    steps = []
+    for step in range(number):
+        receive = step + 1 if is_early else step
+        steps.append([sends[step], *receives[receive : receive + 1]])  # the last step has no receive ahead
+
+    def prepare() -> None:
+        if is_early:
+            start(receives[:1], views, works)
 
     def run() -> None:
         for step, posted in enumerate(steps):
@@ -187,13 +221,14 @@ def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> Tim
                 works[number + step - 1].wait()
         works[-1].wait()
 
-    return TimedTask(run, lambda: start(receives[:1], views, works) if ahead else None, times=number)
+    return TimedTask(run, prepare, times=number)
 
 
 def _in_memory(what: str, num_bytes: int, ranks: Ranks) -> TimedTask:
-    number = min(CALLS, max(1, CALL_BYTES // num_bytes))
-    to, source = (torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(2))
-    call = to.add_ if what == "add" else to.copy_
+    number = min(MOST_CALLS, max(1, MOST_CALLED_BYTES // num_bytes))
+    target = torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device)
+    source = torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device)
+    call = target.add_ if what == "add" else target.copy_
 
     def run() -> None:
         for _ in range(number):
@@ -218,7 +253,7 @@ def collective_tasks(keys: Sequence[Key], ranks: Ranks) -> dict[Key, TimedTask]:
     for key in keys:
         run = method(key, buffers, ranks)
         check(key, run, buffers)
-        tasks[key] = TimedTask(lambda run=run: run(buffers.given), buffers.fill)  # type: ignore[misc]
+        tasks[key] = TimedTask(lambda run=run: run(buffers.input), buffers.fill)  # type: ignore[misc]
     return tasks
 
 
@@ -226,20 +261,23 @@ class CollectiveBuffers:
     """A rank's input to a collective (integers that identify their rank and position) and its expected result."""
 
     def __init__(self, collective: str, num_bytes: int, ranks: Ranks) -> None:
-        self.collective, self._rank, self._size = collective, ranks.rank, ranks.size
+        self.collective = collective
+        self._rank = ranks.rank
+        self._size = ranks.size
         elements = num_bytes // ITEM_BYTES
-        self._each = elements // ranks.size
+        self._share = elements // ranks.size  # of a rank
         random = torch.Generator().manual_seed(0)
         pattern = torch.randint(1, PATTERN + 1, (elements,), generator=random, dtype=torch.float32)
         self._pattern: Tensor = pattern.to(ranks.device)
-        self.given = self._of(ranks.rank, self._run(ranks.rank) if collective == "allgather" else slice(None))
-        own = self._each if collective == "reduce_scatter" else elements
-        self.out = torch.full((own,), torch.nan, device=ranks.device)
+        own = self._run(ranks.rank) if collective == "allgather" else slice(None)
+        self.input = self._of(ranks.rank, own)
+        out_elements = self._share if collective == "reduce_scatter" else elements
+        self.out = torch.full((out_elements,), torch.nan, device=ranks.device)
 
     def fill(self) -> None:
         """Restore the input, which a collective in place has overwritten."""
         if self.collective == "allreduce":
-            torch.mul(self._pattern, self._rank + 1, out=self.given)
+            torch.mul(self._pattern, self._rank + 1, out=self.input)
 
     def right(self) -> Tensor:
         """Return the expected result."""
@@ -250,41 +288,52 @@ class CollectiveBuffers:
             return torch.mul(self._pattern[self._run(self._rank)], total)
         if self.collective == "broadcast":
             return self._of(0, slice(None))
-        place = self._rank if self.collective == "all_to_all" else None
-        return torch.cat([self._of(r, self._run(r if place is None else place)) for r in range(self._size)])
+        parts = []
+        for rank in range(self._size):
+            owner = self._rank if self.collective == "all_to_all" else rank
+            parts.append(self._of(rank, self._run(owner)))
+        return torch.cat(parts)
 
     def _run(self, rank: int) -> slice:
-        return slice(rank * self._each, (rank + 1) * self._each)
+        """Return the elements of the whole buffer that belong to a rank."""
+        return slice(rank * self._share, (rank + 1) * self._share)
 
     def _of(self, rank: int, where: slice) -> Tensor:
+        """Return a part of the buffer that a rank contributes."""
         return torch.mul(self._pattern[where], rank + 1)
 
 
 def method(key: Key, buffers: CollectiveBuffers, ranks: Ranks) -> CollectiveFunction:
     """Return the function that runs a key; all ranks must call this at the same point."""
     collective, _, options = key
-    chosen: dict[str, Any] = dict(options)
-    name, in_place = chosen.pop("algorithm"), chosen.pop("in_place")
+    builder_options: dict[str, Any] = dict(options)
+    name = builder_options.pop("algorithm")
+    in_place = builder_options.pop("in_place")
     if name == NATIVE:
         run = _native(collective, buffers, ranks)
-    else:  # only collectives that are not measured return None
-        run = executor(build(collective, name, ranks.size, **chosen), buffers.given, ranks.group)  # type: ignore[assignment]
+    else:
+        schedule = build(collective, name, ranks.size, **builder_options)
+        # an executor may return None, for a barrier or a rank without output, but no such collective is measured
+        run = executor(schedule, buffers.input, ranks.group)  # type: ignore[assignment]
     if in_place or collective != "allreduce":
         return run
-    return lambda given: run(buffers.out.copy_(given))
+    # an allreduce works in place, so out of place means that the input is copied first
+    return lambda tensor: run(buffers.out.copy_(tensor))
 
 
 def check(key: Key, run: CollectiveFunction, buffers: CollectiveBuffers) -> None:
     """Run one iteration; raises RuntimeError unless every element of its result is right."""
     buffers.fill()
-    found, right = run(buffers.given), buffers.right()
-    if found.shape != right.shape:
-        raise RuntimeError(f"{_named(key)} returned {found.numel()} elements instead of {right.numel()}")
-    wrong = torch.nonzero(found != right)
+    result = run(buffers.input)
+    right = buffers.right()
+    if result.shape != right.shape:
+        raise RuntimeError(f"{_named(key)} returned {result.numel()} elements instead of {right.numel()}")
+    wrong = torch.nonzero(result != right)
     if wrong.numel():
         first = int(wrong[0])
-        what = f"element {first} is {found[first].item():g}, not {right[first].item():g}"
-        raise RuntimeError(f"{_named(key)} gave a wrong result: {what}, {wrong.shape[0]} of {right.numel()} are wrong")
+        problem = f"element {first} is {result[first].item():g}, not {right[first].item():g}"
+        number = f"{wrong.shape[0]} of {right.numel()} are wrong"
+        raise RuntimeError(f"{_named(key)} gave a wrong result: {problem}, {number}")
 
 
 def _named(key: Key) -> str:
@@ -293,17 +342,20 @@ def _named(key: Key) -> str:
 
 
 def _native(collective: str, buffers: CollectiveBuffers, ranks: Ranks) -> CollectiveFunction:
-    group, out, options = ranks.group, buffers.out, dist.AllreduceOptions()
+    """Return the backend's own collective. It fills the input of an allreduce, and `buffers.out` of all others."""
+    group = ranks.group
+    out = buffers.out
+    options = dist.AllreduceOptions()
     starts: dict[str, Callable[[Tensor], Any]] = {
-        "allreduce": lambda given: group.allreduce([given], options),
-        "broadcast": lambda given: group.broadcast(out.copy_(given) if ranks.rank == 0 else out, 0),
-        "allgather": lambda given: group._allgather_base(out, given),
-        "reduce_scatter": lambda given: group._reduce_scatter_base(out, given),
-        "all_to_all": lambda given: group.alltoall_base(out, given, [], []),
+        "allreduce": lambda tensor: group.allreduce([tensor], options),
+        "broadcast": lambda tensor: group.broadcast(out.copy_(tensor) if ranks.rank == 0 else out, 0),
+        "allgather": lambda tensor: group._allgather_base(out, tensor),
+        "reduce_scatter": lambda tensor: group._reduce_scatter_base(out, tensor),
+        "all_to_all": lambda tensor: group.alltoall_base(out, tensor, [], []),
     }
 
-    def run(given: Tensor) -> Tensor:
-        starts[collective](given).wait()
-        return given if collective == "allreduce" else out
+    def run(tensor: Tensor) -> Tensor:
+        starts[collective](tensor).wait()
+        return tensor if collective == "allreduce" else out
 
     return run

@@ -26,9 +26,12 @@ from .plan import Protocol, guess_s, keys_of, next_launch, powers_of_two, transf
 
 BACKENDS = ("gloo", "nccl", "mpi")
 DEVICES = {"gloo": ("cpu", "cuda"), "nccl": ("cuda",), "mpi": ("cpu",)}  # of the buffers; the first is the default
-CPU_SIZES, NCCL_SIZES = powers_of_two(2**10, 2**26), powers_of_two(2**10, 2**30)
-LEAST_TRANSFER_BYTES, MOST_TRANSFER_BYTES = 2**12, 2**30
-PATIENCE_S, LENIENCE = 60.0, 10.0  # time limit of a launch, plus this many times the expected time
+CPU_SIZES = powers_of_two(2**10, 2**26)
+NCCL_SIZES = powers_of_two(2**10, 2**30)
+LEAST_TRANSFER_BYTES = 2**12
+MOST_TRANSFER_BYTES = 2**30
+PATIENCE_S = 60.0  # time limit of a launch, and on top of it
+LENIENCE = 10.0  # this many times the expected time
 MOST_S = 1e6  # the longest that `launch` can wait
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _NUM_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -97,10 +100,10 @@ def measure(
         output_path(path)
     run = _Measurement(Path(path), chosen, backend, device, report, start)
     report(Progress(0, 0, "starting the ranks"))
-    found: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]
+    survey: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]
     with run.lock:
-        run.open(found, of_run(name, command, "" if network is None else str(network)), truth("fresh", fresh))
-        run.measure(found)
+        run.open(survey, of_run(name, command, "" if network is None else str(network)), truth("fresh", fresh))
+        run.measure(survey)
     return run.profile
 
 
@@ -155,7 +158,7 @@ def device_of(device: str | None, backend: str) -> str:
     if device is None:
         return DEVICES[backend][0]
     one_of(f"device with backend={backend!r}", device, DEVICES[backend])
-    if (device, backend) == ("cuda", "gloo"):
+    if device == "cuda" and backend == "gloo":
         import torch
 
         if not torch.cuda.is_available():
@@ -164,8 +167,11 @@ def device_of(device: str | None, backend: str) -> str:
 
 
 def _from_launcher(names: Sequence[str]) -> int:
-    """The value that the launcher of this rank set in one of these environment variables."""
-    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
+    """Return the value that the launcher of this rank set in one of these environment variables; 0 without one."""
+    for name in names:
+        if name in os.environ:
+            return int(os.environ[name])
+    return 0
 
 
 Start = Callable[[Callable[..., Any], Sequence[Any], float], list[Any]]
@@ -191,21 +197,25 @@ class _Measurement:
     def __init__(
         self, path: Path, protocol: Protocol, backend: str, device: str, report: Callable[..., object], start: Start
     ) -> None:
-        self.path, self.protocol, self.backend, self.device = path, protocol, backend, device
-        self.report, self.start = report, start
-        self.through_host = (device, backend) == ("cuda", "gloo")
+        self.path = path
+        self.protocol = protocol
+        self.backend = backend
+        self.device = device
+        self.report = report
+        self.start = start
+        self.through_host = device == "cuda" and backend == "gloo"
         self.profile: Profile
         self._stamp: tuple[int, int] | None = None  # the stamp of the file as this run left it
         self._writes = writes(backend)
         self.lock = contextlib.ExitStack()
 
-    def open(self, found: Mapping[str, Any], about: Mapping[str, Any], fresh: bool) -> None:
+    def open(self, survey: Mapping[str, Any], about: Mapping[str, Any], fresh: bool) -> None:
         """Create the profile, or load the existing one; under torchrun rank 0 loads it and broadcasts it."""
         opened: Profile | Exception | None = None
         if self._writes:
             try:
                 self.lock.enter_context(_alone(self.path))
-                opened = self._opened(self._new(found, about), fresh)
+                opened = self._opened(self._new(survey, about), fresh)
             except (ValueError, OSError) as error:
                 opened = error
         if is_joined(self.backend):
@@ -215,12 +225,12 @@ class _Measurement:
         assert opened is not None
         self.profile = opened
 
-    def _new(self, found: Mapping[str, Any], about: Mapping[str, Any]) -> Profile:
+    def _new(self, survey: Mapping[str, Any], about: Mapping[str, Any]) -> Profile:
         """The profile without points: only its provenance and protocol."""
-        sizes = node_sizes(found["nodes"])
+        sizes = node_sizes(survey["nodes"])
         provenance = {
             **about,
-            **{name: value for name, value in found.items() if name in FIELDS},
+            **{name: value for name, value in survey.items() if name in FIELDS},
             "num_ranks": sum(sizes),
             "num_nodes": len(sizes),
             "ranks_per_node": sizes,
@@ -235,7 +245,7 @@ class _Measurement:
             "start": "agreed instant",
             "statistic": "slowest rank of each iteration",
             "clock": "cuda events" if self.device == "cuda" else "monotonic",
-            "clock_offset_s": found["clock_offset_s"],
+            "clock_offset_s": survey["clock_offset_s"],
             "verified": True,
         }
         return Profile(provenance, how)
@@ -253,13 +263,13 @@ class _Measurement:
             raise ValueError(f"{self.path} cannot be continued: {problem}; use another file, or fresh")
         return stored
 
-    def measure(self, found: Mapping[str, Any]) -> None:
+    def measure(self, survey: Mapping[str, Any]) -> None:
         """Measure the missing points, one launch at a time."""
         sizes = self.protocol.sizes or (NCCL_SIZES if self.backend == "nccl" else CPU_SIZES)
         ranks_per_node = self.profile.ranks_per_node
-        keys, left_out = keys_of(self.protocol, sizes, ranks_per_node, found["free_bytes"], self.through_host)
+        keys, left_out = keys_of(self.protocol, sizes, ranks_per_node, survey["free_bytes"], self.through_host)
         if self.protocol.transfers:
-            keys += self._copies(found)
+            keys += self._copies(survey)
         ratio = 1.0  # actual / expected time of the last launch
         done = {point.key for point in self.profile.points}
         while missing := [key for key in keys if key not in done]:
@@ -269,19 +279,19 @@ class _Measurement:
             some = next_launch(missing, self.profile, self.protocol)
             expected = guess_s(some, self.profile, self.protocol)
             begin = time.monotonic()
-            args = ("measure_keys", some, found["nodes"], self.device, self.protocol)
+            args = ("measure_keys", some, survey["nodes"], self.device, self.protocol)
             points = self.start(_in_rank, args, min(PATIENCE_S + LENIENCE * expected, MOST_S))[0]
             ratio = (time.monotonic() - begin) / expected
             self._keep(points)
             done |= {point.key for point in points}
         self.report(Progress(len(keys), len(keys), "", 0.0, left_out))
 
-    def _copies(self, found: Mapping[str, Any]) -> list[Key]:
+    def _copies(self, survey: Mapping[str, Any]) -> list[Key]:
         """The copies that rank 0's GPU supports, up to the largest size asked for."""
         asked = max(self.protocol.sizes or [MOST_TRANSFER_BYTES])
-        most = min(max(asked, LEAST_TRANSFER_BYTES), MOST_TRANSFER_BYTES, found["transfer_bytes"])
+        most = min(max(asked, LEAST_TRANSFER_BYTES), MOST_TRANSFER_BYTES, survey["transfer_bytes"])
         sizes = powers_of_two(LEAST_TRANSFER_BYTES, most, 4)
-        return [key for size in sizes for key in transfer_keys(size, len(found["gpus"]))]
+        return [key for size in sizes for key in transfer_keys(size, len(survey["gpus"]))]
 
     def _keep(self, points: Sequence[Point]) -> None:
         """Store points in the file; they count only once stored."""
@@ -299,14 +309,15 @@ class _Measurement:
 
 
 def _alone(path: Path) -> contextlib.AbstractContextManager[object]:
-    """A lock on the file: an abstract socket name, which no other run on this machine can hold; it ends with the
-    process.
+    """Return a lock on the file: an abstract socket name, which no other run on this machine can hold.
 
-    Only Linux has such names. Elsewhere there is no lock, and `_stamp` detects another run afterwards.
+    It ends with the process. Only Linux has such names. Elsewhere there is no lock, and `_stamp` detects another run
+    afterwards.
     """
     if sys.platform != "linux":
         return contextlib.nullcontext()
-    lock, name = socket.socket(socket.AF_UNIX), hashlib.sha256(os.fsencode(output_path(path))).hexdigest()
+    lock = socket.socket(socket.AF_UNIX)
+    name = hashlib.sha256(os.fsencode(output_path(path))).hexdigest()
     try:
         lock.bind(f"\0rankscope-profile-{name}")
     except OSError:
@@ -318,10 +329,10 @@ def _alone(path: Path) -> contextlib.AbstractContextManager[object]:
 def _stamp(path: Path) -> tuple[int, int] | None:
     """What distinguishes a file from one that replaces it; None if there is no file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def _in_rank(name: str, *args: Any) -> Any:

@@ -16,7 +16,8 @@ from ...provenance import free_bytes
 from ..profile import Key, Point
 from .plan import ITEM_BYTES, ON_THE_FLY, Protocol
 
-HOST_COPIES, DEVICE_COPIES = 6, 4  # buffers of one size that exist at the same time
+HOST_COPIES = 6  # buffers of one size that exist at the same time
+DEVICE_COPIES = 4  # the same, in the memory of a GPU
 BLOCKING = ("pageable", "pinned")
 MOST_BYTES = 2**32  # elements are numbered with 32 bits
 DTYPE = torch.int32  # elements of ITEM_BYTES
@@ -33,12 +34,13 @@ class MeasuredGpu:
     def __init__(self, device: str = "cuda:0") -> None:
         stream: Any = torch.cuda.Stream
         try:
-            found = torch.device(device)
-            self._device = torch.device(found.type, found.index or 0)
+            stated = torch.device(device)
+            self._device = torch.device(stated.type, stated.index or 0)
             self._lanes = [stream(device=self._device) for _ in range(2)]
         except (RuntimeError, TypeError, ValueError, AssertionError) as error:
             raise ValueError(f"device must be a GPU like 'cuda:0' that is there, got {device!r}") from error
-        self.index, self.num_gpus = self._device.index, torch.cuda.device_count()
+        self.index = self._device.index
+        self.num_gpus = torch.cuda.device_count()
 
     def at(self, gpu: int) -> MeasuredGpu:
         """Return the GPU of that number."""
@@ -58,7 +60,9 @@ class MeasuredGpu:
 
     def memory(self, num_bytes: int, gpu: int | None = None) -> Tensor:
         """Return memory of this GPU, or of GPU number `gpu`."""
-        return torch.empty(num_bytes // ITEM_BYTES, dtype=DTYPE, device=f"cuda:{self.index if gpu is None else gpu}")
+        if gpu is None:
+            gpu = self.index
+        return torch.empty(num_bytes // ITEM_BYTES, dtype=DTYPE, device=f"cuda:{gpu}")
 
     def pin(self, tensor: Tensor) -> Tensor:
         """Return a copy in pinned memory."""
@@ -106,7 +110,8 @@ class CopyBuffers:
     """Memory of one size, allocated on first use: sources count up from `first`; copies fill the targets."""
 
     def __init__(self, num_bytes: int, device: MeasuredGpu) -> None:
-        self.num_bytes, self.device = num_bytes, device
+        self.num_bytes = num_bytes
+        self.device = device
         self.first = 1
         self._sources: dict[str | int, Tensor] = {}
         self._targets: dict[str | int, Tensor] = {}
@@ -114,8 +119,8 @@ class CopyBuffers:
     def source(self, kind: str | int) -> Tensor:
         """Return the source of a copy: "pageable" or "pinned" memory, or that of a GPU, by its number."""
         if kind not in self._sources:
-            made = self._new(kind)
-            self._sources[kind] = torch.arange(self.first, self.first + made.numel(), out=made)
+            source = self._new(kind)
+            self._sources[kind] = torch.arange(self.first, self.first + source.numel(), out=source)
         return self._sources[kind]
 
     def target(self, kind: str | int) -> Tensor:
@@ -133,7 +138,9 @@ class CopyBuffers:
     def _new(self, kind: str | int) -> Tensor:
         if isinstance(kind, int):
             return self.device.memory(self.num_bytes, kind)
-        return self.device.pinned(self.num_bytes) if kind == "pinned" else self.device.pageable(self.num_bytes)
+        if kind == "pinned":
+            return self.device.pinned(self.num_bytes)
+        return self.device.pageable(self.num_bytes)
 
 
 class Move(NamedTuple):
@@ -145,8 +152,7 @@ class Move(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One iteration: seconds on the GPU, seconds for which the call blocked the host thread, and whether it is
-    clean."""
+    """One iteration: its seconds on the GPU, those for which the call blocked the host, and whether it is clean."""
 
     device_s: float
     host_s: float
@@ -155,8 +161,8 @@ class Sample(NamedTuple):
 
 def most_bytes(device: MeasuredGpu) -> int:
     """Return the largest size for which all buffers fit into half of the free memory."""
-    host, own = device.free_bytes()
-    return min(host // HOST_COPIES // 2, own // DEVICE_COPIES // 2, MOST_BYTES)
+    host_bytes, device_bytes = device.free_bytes()
+    return min(host_bytes // HOST_COPIES // 2, device_bytes // DEVICE_COPIES // 2, MOST_BYTES)
 
 
 def transfer_points(keys: Sequence[Key], protocol: Protocol, device: MeasuredGpu) -> list[Point]:
@@ -171,16 +177,26 @@ def transfer_points(keys: Sequence[Key], protocol: Protocol, device: MeasuredGpu
     Raises RuntimeError if a copy delivers wrong data.
     """
     points = []
-    for (num_bytes, gpu), some in itertools.groupby(keys, lambda key: (key[1], dict(key[2]).get("src", device.index))):
+
+    def size_and_gpu(key: Key) -> tuple[int, Any]:
+        _, num_bytes, options = key
+        return num_bytes, dict(options).get("src", device.index)
+
+    for (num_bytes, gpu), group in itertools.groupby(keys, size_and_gpu):
         own = device.at(int(gpu))
         buffers = CopyBuffers(num_bytes, own)
-        moves = {key: move_of(key, buffers) for key in some}
+        moves = {key: move_of(key, buffers) for key in group}
         for key, move in moves.items():
             check(key, move, buffers)
         for (what, _, options), samples in sampled(moves, own, protocol).items():
-            device_s, host_s, clean = (tuple(column) for column in zip(*samples, strict=True))
-            times_s = {"pin": host_s} if what == "pin" else {"transfer": device_s, "transfer_host": host_s}
-            points += [Point(name, num_bytes, s, clean, dict(options)) for name, s in times_s.items()]
+            clean = tuple(sample.clean for sample in samples)
+            host_s = tuple(sample.host_s for sample in samples)
+            if what == "pin":
+                points.append(Point("pin", num_bytes, host_s, clean, dict(options)))
+            else:
+                device_s = tuple(sample.device_s for sample in samples)
+                points.append(Point("transfer", num_bytes, device_s, clean, dict(options)))
+                points.append(Point("transfer_host", num_bytes, host_s, clean, dict(options)))
         del buffers, moves, move
         own.forget_pinned()
     return points
@@ -203,30 +219,41 @@ def move_of(key: Key, buffers: CopyBuffers) -> Move:
 
     def pin_and_copy() -> list[Tensor]:
         if direction == "h2d":
-            to, source = buffers.target(gpu), device.pin(buffers.source("pageable"))
+            target = buffers.target(gpu)
+            source = device.pin(buffers.source("pageable"))
         else:
-            to, source = device.pinned(num_bytes), buffers.source(gpu)
-        device.copy([(to, source)], True, 0)
-        return [to]
+            target = device.pinned(num_bytes)
+            source = buffers.source(gpu)
+        device.copy([(target, source)], True, 0)
+        return [target]
+
+    def pin() -> list[Tensor]:
+        return [device.pin(buffers.source("pageable"))]
 
     def copy() -> list[Tensor]:
         for lane, pairs in enumerate(ways):
             device.copy(pairs, method not in BLOCKING, lane)
-        return [to for pairs in ways for to, _ in pairs]
+        return [target for pairs in ways for target, _ in pairs]
 
     if what == "pin" or method in ON_THE_FLY:
-        for made in (buffers.target(gpu), buffers.source("pageable"), buffers.source(gpu)):
-            assert made.numel()  # allocated before anything is timed
-        return Move(pin_and_copy if method else lambda: [device.pin(buffers.source("pageable"))], before=prepare)
+        # Allocate these before anything is timed.
+        buffers.target(gpu)
+        buffers.source("pageable")
+        buffers.source(gpu)
+        return Move(pin if what == "pin" else pin_and_copy, before=prepare)
     host = str(method).removesuffix("_non_blocking")
     ends = {"h2d": (host, gpu), "d2h": (gpu, host), "d2d": (gpu, gpu), "p2p": (chosen.get("src"), chosen.get("dst"))}
     src, dst = ends[str(direction)]
-    ways = [_pairs(buffers, src, dst, chosen["pieces"]), *([_pairs(buffers, dst, src, 1)] if chosen["both"] else [])]
+    ways = [_pairs(buffers, src, dst, chosen["pieces"])]
+    if chosen["both"]:
+        ways.append(_pairs(buffers, dst, src, 1))
     return Move(copy, len(ways))
 
 
 def _pairs(buffers: CopyBuffers, src: Any, dst: Any, pieces: int) -> Pairs:
-    target, source = buffers.target(dst), buffers.source(src)
+    """Return the equal parts of a copy, each as its target and source."""
+    target = buffers.target(dst)
+    source = buffers.source(src)
     each = source.numel() // pieces
     return list(zip(torch.split(target, each), torch.split(source, each), strict=True))
 
@@ -238,15 +265,17 @@ def check(key: Key, move: Move, buffers: CopyBuffers) -> None:
     buffers.device.synchronize()
     targets = move.run()
     buffers.device.synchronize()
-    num_elements, place = key[1] // ITEM_BYTES, 0
+    what, num_bytes, options = key
+    num_elements = num_bytes // ITEM_BYTES
+    place = 0  # of a target's first element, which counts up from `buffers.first`
     for target in targets:
         first = buffers.first + place
         right = torch.arange(first, first + target.numel(), dtype=target.dtype, device=target.device)
         if not torch.equal(target, right):
             wrong = int((target != right).sum())
-            options = ", ".join(f"{name}={value}" for name, value in key[2])
-            what = f"{key[0]} of {bytes_words(key[1])} ({options})"
-            raise RuntimeError(f"{what} delivered wrong data: {wrong} of {target.numel()} elements differ")
+            named = ", ".join(f"{name}={value}" for name, value in options)
+            copy = f"{what} of {bytes_words(num_bytes)} ({named})"
+            raise RuntimeError(f"{copy} delivered wrong data: {wrong} of {target.numel()} elements differ")
         place = (place + target.numel()) % num_elements
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .plan import Name, Protocol
 
 if TYPE_CHECKING:
     from ...collectives.timing import Ranks, TimedTask
 
-Timings = tuple[tuple[float, ...], tuple[bool, ...]]  # seconds, and which iterations are clean
+
+class Timings(NamedTuple):
+    """The seconds of each iteration, and which iterations are clean."""
+
+    seconds: tuple[float, ...]
+    clean: tuple[bool, ...]
 
 
 def measure_all(tasks: Mapping[Name, TimedTask], ranks: Ranks, protocol: Protocol) -> dict[Name, Timings]:
@@ -20,18 +25,22 @@ def measure_all(tasks: Mapping[Name, TimedTask], ranks: Ranks, protocol: Protoco
     The tasks take turns, so that drift affects all of them equally.
     """
     estimates = ranks.slowest([_estimate(task, ranks) for task in tasks.values()])
-    found = protocol.in_turns(dict(zip(tasks, estimates, strict=True)), lambda name: ranks.once(tasks[name]))
-    return {name: _of_all(mine, ranks) for name, mine in found.items()}
+    expected_s = dict(zip(tasks, estimates, strict=True))
+    iterations = protocol.in_turns(expected_s, lambda name: ranks.once(tasks[name]))
+    return {name: _of_all(own, ranks) for name, own in iterations.items()}
 
 
 def _estimate(task: TimedTask, ranks: Ranks) -> float:
-    """The seconds of one whole iteration, after a first one that warms the caches."""
+    """Return the seconds of one whole iteration, after a first one that warms the caches."""
     ranks.once(task)
     begin = time.monotonic()
     ranks.once(task)
     return time.monotonic() - begin
 
 
-def _of_all(mine: list[tuple[float, bool]], ranks: Ranks) -> Timings:
-    both = ranks.slowest([seconds for seconds, _ in mine] + [float(not clean) for _, clean in mine])
-    return tuple(both[: len(mine)]), tuple(not dirty for dirty in both[len(mine) :])
+def _of_all(own: list[tuple[float, bool]], ranks: Ranks) -> Timings:
+    """Return the timings of all ranks: of the slowest, and clean only if every rank was undisturbed."""
+    seconds = [iteration_s for iteration_s, _ in own]
+    disturbed = [float(not clean) for _, clean in own]
+    of_all = ranks.slowest(seconds + disturbed)
+    return Timings(tuple(of_all[: len(own)]), tuple(not dirty for dirty in of_all[len(own) :]))

@@ -164,7 +164,7 @@ class Graph:
 
 def constants(version: tuple[int, ...]) -> tuple[Era, dict[str, Any]]:
     """Return the era of a version, and all constants as that version has them."""
-    era = max((one for one in ERAS if one.since <= version), key=lambda one: one.since)
+    era = max((era for era in ERAS if era.since <= version), key=lambda era: era.since)
     newest = {name: globals()[name] for name in _BY_VERSION}
     return era, {**newest, **era.constants}
 

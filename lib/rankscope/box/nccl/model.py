@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -49,18 +49,25 @@ Floats = NDArray[np.float64]
 SIZES = tuple(2**power for power in range(10, 40))  # 1 KiB to 512 GiB
 
 
+_UNSTATED_PATCH = 99  # of a version without its third number: the latest
+_MOST_SIZE = 1 << 50
+_LEAST_TREE_INTRA = 48  # GB/s of a tree's channel within a node, also where the network is slower
+
+
 def _version(name: str, value: Any) -> tuple[int, int, int]:
     parts = value.split(".") if isinstance(value, str) else value
-    if (
-        not isinstance(parts, tuple | list)
-        or len(parts) not in (2, 3)
-        or not all(str(one).isdecimal() for one in parts)
-    ):
+    is_version = (
+        isinstance(parts, tuple | list) and len(parts) in (2, 3) and all(str(part).isdecimal() for part in parts)
+    )
+    if not is_version:
         raise ValueError(f"{name} must be of NCCL, as in (2, 29) or '2.29.2', got {value!r}")
-    found = tuple(int(one) for one in parts)
-    if not (2, 19) <= found[:2] <= (2, 99):
+    numbers = [int(part) for part in parts]
+    if len(numbers) == 2:
+        numbers.append(_UNSTATED_PATCH)
+    major, minor, patch = numbers
+    if not (2, 19) <= (major, minor) <= (2, 99):
         raise ValueError(f"{name} must be NCCL 2.19 or later, got {value!r}")
-    return found[0], found[1], found[2] if len(found) == 3 else 99
+    return major, minor, patch
 
 
 @attrs.frozen
@@ -81,11 +88,20 @@ class Choice:
     terms_s: Mapping[str, float]
 
 
+class Compared(NamedTuple):
+    """What NCCL compares of an algorithm and a protocol, by size: channels, the seconds it expects, and a machine's."""
+
+    channels: Floats
+    nccl_s: Floats
+    time_s: Floats
+
+
 def _graphs(name: str, value: Any) -> ReadOnly:
-    found = mapping(name, value)
-    for key, graph in found.items():
-        of_type(f"{name}[{one_of(f'{name}: algorithm', key, ALGORITHMS)!r}]", graph, Graph)
-    return found
+    graphs = mapping(name, value)
+    for algorithm, graph in graphs.items():
+        one_of(f"{name}: algorithm", algorithm, ALGORITHMS)
+        of_type(f"{name}[{algorithm!r}]", graph, Graph)
+    return graphs
 
 
 @frozen
@@ -128,17 +144,18 @@ class Model:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What `time_s` does not know, a sentence each."""
-        about, found = GPUS[self.gpu], []
-        if about.link == "pcie":
-            found.append("Over PCIe no published rate predicts times: time_s is NCCL's own, with a launch.")
-        if about.generation == "volta":
-            found.append("No curves of Volta were there to fit: the terms are Ampere's.")
+        """The limits of `time_s`, a sentence each."""
+        gpu = GPUS[self.gpu]
+        notes = []
+        if gpu.link == "pcie":
+            notes.append("Over PCIe no published rate predicts times: time_s is NCCL's own, with a launch.")
+        if gpu.generation == "volta":
+            notes.append("No curves of Volta were there to fit: the terms are Ampere's.")
         if self.num_nodes > 1 and not (self.terms or self.floor_s):
-            found.append("Between nodes InfiniBand with GPUDirect is meant; any other network needs with_readings.")
-        if self.version > (2, 30, 99):
-            found.append("The constants are those of NCCL 2.30.7, the newest known.")
-        return tuple(found)
+            notes.append("Between nodes InfiniBand with GPUDirect is meant; any other network needs with_readings.")
+        if self.version > (2, 30, _UNSTATED_PATCH):
+            notes.append("The constants are those of NCCL 2.30.7, the newest known.")
+        return tuple(notes)
 
     def choose(self, collective: str, num_bytes: int) -> Choice:
         """Return what NCCL runs of a collective of so many bytes (the whole buffer, as nccl-tests counts them).
@@ -146,24 +163,34 @@ class Model:
         Raises ValueError for a collective that is none of COLLECTIVES, and fewer bytes than 1.
         """
         one_of("collective", collective, COLLECTIVES)
-        size = whole("num_bytes", num_bytes, 1, 1 << 50)
-        sizes = np.array([float(size)])
-        expected = {pair: float(self._nccl_us(collective, *pair, sizes)[0]) for pair in self._eligible(collective)}
-        if not expected:
+        whole("num_bytes", num_bytes, 1, _MOST_SIZE)
+        sizes = np.array([float(num_bytes)])
+        expected_us = {}
+        for pair in self._eligible(collective):
+            expected_us[pair] = float(self._nccl_us(collective, *pair, sizes)[0])
+        if not expected_us:
             raise ValueError(f"collective must be one with a bandwidth in NCCL's log, got {collective!r}")
-        algorithm, protocol = min(expected, key=lambda pair: expected[pair])
+        algorithm, protocol = min(expected_us, key=expected_us.__getitem__)
         channels = self._channels(collective, algorithm, protocol, sizes)
-        terms = self._terms_us(collective, algorithm, protocol, sizes)
-        named = ReadOnly({name: float(one[0]) * 1e-6 for name, one in terms.items()})
-        nccl_s = expected[algorithm, protocol] * 1e-6
-        return Choice(collective, size, algorithm, protocol, int(channels[0]), nccl_s, sum(named.values()), named)
+        terms_s = {}
+        for name, term_us in self._terms_us(collective, algorithm, protocol, sizes).items():
+            terms_s[name] = float(term_us[0]) * 1e-6
+        return Choice(
+            collective=collective,
+            num_bytes=num_bytes,
+            algorithm=algorithm,
+            protocol=protocol,
+            channels=int(channels[0]),
+            nccl_s=expected_us[algorithm, protocol] * 1e-6,
+            time_s=sum(terms_s.values()),
+            terms_s=ReadOnly(terms_s),
+        )
 
     def why_not(self, collective: str, algorithm: str, protocol: str) -> str:
-        """Return why NCCL does not choose from this algorithm and protocol; an empty text where it may."""
-        n, about = self.num_nodes, GPUS[self.gpu]
+        """Return why NCCL does not choose this algorithm and protocol; an empty text if it may."""
         if self.printed:
-            has = self.printed.get((collective, algorithm, protocol), (0.0, 0.0))[1] > 0
-            return "" if has else "NCCL's log has no bandwidth for it"
+            _, bandwidth = self.printed.get((collective, algorithm, protocol), (0.0, 0.0))
+            return "" if bandwidth > 0 else "NCCL's log has no bandwidth for it"
         if algorithm.startswith("collnet"):
             return "CollNet is off unless NCCL_COLLNET_ENABLE is set"
         if collective in ("broadcast", "reduce") and algorithm != "ring":
@@ -171,125 +198,207 @@ class Model:
         if algorithm == "pat" and (collective == "allreduce" or self.gpus_per_node > 1 or self.version < (2, 23)):
             return "PAT is for allgather and reduce_scatter of one GPU per node, from 2.23 on"
         if algorithm.startswith("nvls"):
-            if about.generation not in ("hopper", "blackwell") or about.link != "nvlink" or self.gpus_per_node < 2:
-                return "NVLS needs NVSwitch and Hopper or later"
-            if algorithm == "nvls" and n > 1:
-                return "NVLS between nodes needs CollNet"
-            if algorithm == "nvls_tree" and (n == 1 or collective != "allreduce"):
-                return "NVLSTree is for allreduce of several nodes"
+            reason = self._why_not_nvls(collective, algorithm)
+            if reason:
+                return reason
         if algorithm == "tree" and collective != "allreduce":
             return "the tree is for allreduce"
         if protocol != "simple" and algorithm not in ("tree", "ring"):
             return f"{algorithm} has Simple only"
-        if protocol == "ll128" and about.link != "nvlink":
+        if protocol == "ll128" and GPUS[self.gpu].link != "nvlink":
             return "LL128 needs NVLink"
+        return ""
+
+    def _why_not_nvls(self, collective: str, algorithm: str) -> str:
+        gpu = GPUS[self.gpu]
+        if gpu.generation not in ("hopper", "blackwell") or gpu.link != "nvlink" or self.gpus_per_node < 2:
+            return "NVLS needs NVSwitch and Hopper or later"
+        if algorithm == "nvls" and self.num_nodes > 1:
+            return "NVLS between nodes needs CollNet"
+        if algorithm == "nvls_tree" and (self.num_nodes == 1 or collective != "allreduce"):
+            return "NVLSTree is for allreduce of several nodes"
         return ""
 
     def latency_us(self, collective: str, algorithm: str, protocol: str) -> float:
         """Return NCCL's latency, as its log prints it."""
         if (collective, algorithm, protocol) in self.printed:
             return self.printed[collective, algorithm, protocol][0]
-        place, n, ppn, ranks = PROTOCOLS.index(protocol), self.num_nodes, self.gpus_per_node, self.num_ranks
-        base, hop = self._constants["BASE"], self._constants["HOP"]
-        start = base.get(algorithm, (0, 0, 0))[place]
-        intra = hop[GPUS[self.gpu].link].get(algorithm, (0, 0, 0))[place]
-        overhead = NET_OVERHEAD[self.cpu] * (3 if protocol == "simple" else 1) if n > 1 else 0
-        depth = math.floor(math.log2(n))
+        place = PROTOCOLS.index(protocol)
+        base = self._constants["BASE"].get(algorithm, (0, 0, 0))[place]
+        intra_hop = self._hop_us(GPUS[self.gpu].link, algorithm, place)
+        overhead = self._net_overhead_us(protocol)
         if algorithm == "ring":
-            intra = max(intra, overhead)
-            if collective in ("broadcast", "reduce"):
-                if self.graph("ring").same_channels:
-                    return float(start + intra)
-                hw = hop[GPUS[self.gpu].link]["tree"][place] if protocol == "simple" else intra
-                return float(start + _num_steps(collective, ranks) * hw)
-            between = 0 if n == 1 else 2 * (n - 1 + self._era.is_hop_more) if collective == "allreduce" else n - 1
-            inter = max(hop["net"]["tree" if ppn == 1 else "ring"][place], overhead)
-            return float(start + (_num_steps(collective, ranks) - between) * intra + between * inter)
-        inter = max(hop["net"].get(algorithm, (0, 0, 0))[place], overhead)
+            return self._ring_latency_us(collective, protocol, base, max(intra_hop, overhead))
+        inter_hop = max(self._hop_us("net", algorithm, place), overhead)
+        depth = math.floor(math.log2(self.num_nodes))
         if algorithm == "tree":
-            return float(start + 2 * ((ppn - 1) * intra + depth * inter))
+            return float(base + 2 * ((self.gpus_per_node - 1) * intra_hop + depth * inter_hop))
         if algorithm == "nvls_tree":
-            return float(start + intra + 2 * depth * inter)
-        return float(start + depth * inter / 3.5 + 2.8 * ranks if algorithm == "pat" else intra)
+            return float(base + intra_hop + 2 * depth * inter_hop)
+        if algorithm == "pat":
+            return float(base + depth * inter_hop / 3.5 + 2.8 * self.num_ranks)
+        return float(base + intra_hop)
+
+    def _hop_us(self, link: str, algorithm: str, place: int) -> float:
+        """Return the latency of a step over a link; `place` is that of the protocol."""
+        hop_us: float = self._constants["HOP"][link].get(algorithm, (0, 0, 0))[place]
+        return hop_us
+
+    def _net_overhead_us(self, protocol: str) -> float:
+        """Return the least that a step between nodes takes; 0 on one node."""
+        if self.num_nodes == 1:
+            return 0
+        return NET_OVERHEAD[self.cpu] * (3 if protocol == "simple" else 1)
+
+    def _ring_latency_us(self, collective: str, protocol: str, base: float, intra_hop: float) -> float:
+        place = PROTOCOLS.index(protocol)
+        num_steps = _num_steps(collective, self.num_ranks)
+        if collective in ("broadcast", "reduce"):
+            if self.graph("ring").same_channels:
+                return float(base + intra_hop)
+            if protocol == "simple":
+                intra_hop = self._hop_us(GPUS[self.gpu].link, "tree", place)
+            return float(base + num_steps * intra_hop)
+        if self.num_nodes == 1:
+            between_nodes = 0
+        elif collective == "allreduce":
+            between_nodes = 2 * (self.num_nodes - 1 + self._era.is_hop_more)
+        else:
+            between_nodes = self.num_nodes - 1
+        kind = "tree" if self.gpus_per_node == 1 else "ring"
+        inter_hop = max(self._hop_us("net", kind, place), self._net_overhead_us(protocol))
+        return float(base + (num_steps - between_nodes) * intra_hop + between_nodes * inter_hop)
 
     def bandwidth(self, collective: str, algorithm: str, protocol: str) -> float:
         """Return NCCL's bandwidth in GB/s of the whole buffer, as its log prints it."""
         if (collective, algorithm, protocol) in self.printed:
             return self.printed[collective, algorithm, protocol][1]
-        n, ppn, ranks = self.num_nodes, self.gpus_per_node, self.num_ranks
-        graph, era, generation = self.graph(algorithm), self._era, GPUS[self.gpu].generation
-        column, channels = min(n - 1, 2), graph.num_channels
-        table = {
-            name: rows[generation][column] for name, rows in self._constants.items() if name not in ("BASE", "HOP")
-        }
-        row = generation if n == 1 else "volta" if self.cpu == "intel" else "ampere"
-        ll_max = self._constants["LL_MAX"][row][column]
-        bus = channels * (graph.intra if n <= 2 else graph.inter)
-        ratio = ranks / _num_steps(collective, ranks)
+        graph = self.graph(algorithm)
         if algorithm == "ring":
-            if protocol == "ll":
-                quarter = 1 / 4 if n > 1 or collective in ("allreduce", "reduce") else 1 / 3
-                bus = min(ll_max, bus * (0.5 if era.is_ll_half else quarter))
-            elif protocol == "ll128":
-                share = 0.92 if ppn > 1 else era.ll128_alone
-                bus = min(share * bus, channels * table["CHANNEL_RING_LL128"])
-            return float(bus * ratio)
+            return self._ring_bandwidth(collective, protocol, graph)
         if algorithm == "tree":
-            bus = min(0.92 * bus, channels * table["CHANNEL_TREE"])
-            if protocol == "ll":
-                bus = min(bus / 3.8, ll_max)
-            elif protocol == "ll128":
-                bus = min(bus * (7 / 9 if n == 1 else 120 / 128), channels * table["CHANNEL_TREE_LL128"])
-            return float(bus * (0.85 if graph.is_plain_tree else 1) / 2)
+            return self._tree_bandwidth(protocol, graph)
         if algorithm == "pat":
-            return 0.75 * bus
-        inter = graph.inter if n <= 2 else graph.inter / 2
+            return 0.75 * self._bus(graph)
+        return self._nvls_bandwidth(collective, graph)
+
+    def _bus(self, graph: Graph) -> float:
+        """Return the GB/s of all channels, on the link that limits them."""
+        return graph.num_channels * (graph.intra if self.num_nodes <= 2 else graph.inter)
+
+    def _by_nodes(self, name: str, row: str | None = None) -> float:
+        """Return a constant that NCCL has for one node, two and more; its row is the GPU's generation by default."""
+        column = min(self.num_nodes - 1, 2)
+        value: float = self._constants[name][row or GPUS[self.gpu].generation][column]
+        return value
+
+    @property
+    def _ll_max(self) -> float:
+        """The most that LL reaches in GB/s; NCCL looks between nodes in the row of another generation, by the CPU."""
+        if self.num_nodes == 1:
+            return self._by_nodes("LL_MAX")
+        return self._by_nodes("LL_MAX", "volta" if self.cpu == "intel" else "ampere")
+
+    def _ring_bandwidth(self, collective: str, protocol: str, graph: Graph) -> float:
+        bus = self._bus(graph)
+        if protocol == "ll":
+            if self._era.is_ll_half:
+                share = 0.5
+            elif self.num_nodes > 1 or collective in ("allreduce", "reduce"):
+                share = 1 / 4
+            else:
+                share = 1 / 3
+            bus = min(self._ll_max, bus * share)
+        elif protocol == "ll128":
+            share = 0.92 if self.gpus_per_node > 1 else self._era.ll128_alone
+            bus = min(share * bus, graph.num_channels * self._by_nodes("CHANNEL_RING_LL128"))
+        return float(bus * (self.num_ranks / _num_steps(collective, self.num_ranks)))
+
+    def _tree_bandwidth(self, protocol: str, graph: Graph) -> float:
+        bus = min(0.92 * self._bus(graph), graph.num_channels * self._by_nodes("CHANNEL_TREE"))
+        if protocol == "ll":
+            bus = min(bus / 3.8, self._ll_max)
+        elif protocol == "ll128":
+            share = 7 / 9 if self.num_nodes == 1 else 120 / 128
+            bus = min(bus * share, graph.num_channels * self._by_nodes("CHANNEL_TREE_LL128"))
+        return float(bus * (0.85 if graph.is_plain_tree else 1) / 2)
+
+    def _nvls_bandwidth(self, collective: str, graph: Graph) -> float:
+        num_nodes = self.num_nodes
+        channels = graph.num_channels
         is_reduced = collective == "allreduce"  # only then NCCL turns a bus's rate into that of the buffer
-        if not era.is_nvls_by_steps:
-            rate = min(graph.intra, inter) if n > 1 else graph.intra
+        if not self._era.is_nvls_by_steps:
+            rate = graph.intra
+            if num_nodes > 1:
+                rate = min(graph.intra, graph.inter if num_nodes == 2 else graph.inter / 2)
             return channels * rate * (5 / 6 if is_reduced else 1)
-        share = 2 if is_reduced else (ppn - 1) / ppn
+        generation = GPUS[self.gpu].generation
+        share = 2 if is_reduced else (self.gpus_per_node - 1) / self.gpus_per_node
         rate = graph.intra * NVLS_EFFICIENCY[generation] * (channels - 1) / channels * share
-        rate = min(rate, graph.inter * (2 if n == 2 else 1), table["CHANNEL_NVLS_TREE"] if n > 1 else math.inf)
+        rate = min(rate, graph.inter * (2 if num_nodes == 2 else 1))
+        if num_nodes > 1:
+            rate = min(rate, self._by_nodes("CHANNEL_NVLS_TREE"))
+        ratio = self.num_ranks / _num_steps(collective, self.num_ranks)
         return channels * rate * (ratio if is_reduced else 1)
 
     def graph(self, algorithm: str) -> Graph:
         """Return the paths of an algorithm: those given, or those that NCCL is expected to find."""
-        like = {"nvls_tree": "nvls", "pat": "tree", "collnet_direct": "ring", "collnet_chain": "ring"}.get(
-            algorithm, algorithm
-        )
-        return self.graphs.get(like) or self._expected_graphs[like]
+        kind = _GRAPH_KINDS[algorithm]
+        return self.graphs.get(kind) or self._expected_graphs[kind]
 
     @cached_property
     def _expected_graphs(self) -> dict[str, Graph]:
-        about, ppn = GPUS[self.gpu], self.gpus_per_node
-        fits = about.wire / (ppn + 1)  # each GPU is the head of one path, and a member of all
-        speeds = NVLS_SPEEDS.get(about.generation, (about.wire,))
-        heads = next((speed for speed in speeds if speed <= fits), fits)
-        if self.num_nodes == 1:
-            channels, rate = about.ring
-            tree = Graph(channels, 2 * rate if ppn == 2 else rate, rate, is_plain_tree=False)
-            nvls = Graph(min(ppn, MOST_CHANNELS // 2), heads, speeds[0])
-            return {"ring": Graph(channels, rate, rate), "tree": tree, "nvls": nvls}
-        nic = min((self.nic_bytes_per_s or about.nic * 1e9) / 1e9, about.wire)
-        speed = next((one for one in SPEEDS if one <= nic), nic)
-        channels, halved = self.nics or ppn, 1
-        if speed >= 25 and not (about.generation in ("hopper", "blackwell") and speed < 50 and channels > 4):
-            channels, halved = 2 * channels, 2  # few wide paths are made twice as many
+        gpu = GPUS[self.gpu]
+        head_rates = NVLS_SPEEDS.get(gpu.generation, (gpu.wire,))
+        most_per_head = gpu.wire / (self.gpus_per_node + 1)  # each GPU is the head of one path, and a member of all
+        head_rate = next((rate for rate in head_rates if rate <= most_per_head), most_per_head)
+        if self.num_nodes > 1:
+            return self._graphs_between_nodes(head_rate)
+        channels, rate = gpu.ring
+        tree_rate = 2 * rate if self.gpus_per_node == 2 else rate
+        return {
+            "ring": Graph(channels, rate, rate),
+            "tree": Graph(channels, tree_rate, rate, is_plain_tree=False),
+            "nvls": Graph(min(self.gpus_per_node, MOST_CHANNELS // 2), head_rate, head_rates[0]),
+        }
+
+    def _graphs_between_nodes(self, head_rate: float) -> dict[str, Graph]:
+        gpu = GPUS[self.gpu]
+        nic = gpu.nic
+        if self.nic_bytes_per_s is not None:
+            nic = self.nic_bytes_per_s / 1e9
+        nic = min(nic, gpu.wire)
+        rate = next((speed for speed in SPEEDS if speed <= nic), nic)  # GB/s of a channel, as NCCL's search rounds it
+        channels = self.nics or self.gpus_per_node
+        inter = rate
+        if self._splits_channels(rate, channels):
+            channels *= 2
+            inter = rate / 2
         channels = min(channels, MOST_CHANNELS)
         return {
-            "ring": Graph(channels, speed / halved, speed / halved, same_channels=False),
-            "tree": Graph(channels, max(speed, 48), speed / halved),
-            "nvls": Graph(channels, min(heads, speed), speed / halved),
+            "ring": Graph(channels, intra=inter, inter=inter, same_channels=False),
+            "tree": Graph(channels, intra=max(rate, _LEAST_TREE_INTRA), inter=inter),
+            "nvls": Graph(channels, intra=min(head_rate, rate), inter=inter),
         }
+
+    def _splits_channels(self, rate: float, channels: int) -> bool:
+        """Return whether NCCL makes each channel between nodes two of half the bandwidth (ncclTopoDupChannels).
+
+        It does so for 25 GB/s or more; on Hopper and Blackwell only with at most 4 channels, or for 50 GB/s or more.
+        """
+        if GPUS[self.gpu].generation in ("hopper", "blackwell"):
+            return rate >= 50 or (rate >= 25 and channels <= 4)
+        return rate >= 25
 
     @property
     def num_channels(self) -> int:
         """How many channels collectives have on this cluster: NCCL doubles those of the paths that it found."""
         ring = self.graph("ring")
-        found = min(2 * min(ring.num_channels, self.graph("tree").num_channels), MOST_CHANNELS)
-        is_few = self.num_nodes > 1 and found < 16 and ring.intra > 45
-        return 2 * found if is_few and GPUS[self.gpu].generation in ("hopper", "blackwell") else found
+        channels = min(2 * min(ring.num_channels, self.graph("tree").num_channels), MOST_CHANNELS)
+        is_few = self.num_nodes > 1 and channels < 16 and ring.intra > 45
+        if is_few and GPUS[self.gpu].generation in ("hopper", "blackwell"):
+            return 2 * channels
+        return channels
 
     @cached_property
     def _era(self) -> Era:
@@ -303,17 +412,18 @@ class Model:
         return [pair for pair in _PAIRS if not self.why_not(collective, *pair)]
 
     def _nccl_us(self, collective: str, algorithm: str, protocol: str, sizes: Floats) -> Floats:
-        late = np.full(sizes.shape, self.latency_us(collective, algorithm, protocol))
+        """Return the µs that NCCL expects, by size."""
+        latency_us = np.full(sizes.shape, self.latency_us(collective, algorithm, protocol))
         rates = np.full(sizes.shape, self.bandwidth(collective, algorithm, protocol))
         if algorithm == "tree":
-            octave = np.log2(np.maximum(sizes / 64, 1)).astype(int)
-            inside = (octave < CORRECTION.shape[1]) & (sizes >= 64)
+            octave = np.log2(np.maximum(sizes / 64, 1)).astype(int)  # the column of CORRECTION
+            is_inside = (octave < CORRECTION.shape[1]) & (sizes >= 64)
             factors = CORRECTION[PROTOCOLS.index(protocol)][np.minimum(octave, CORRECTION.shape[1] - 1)]
-            rates = rates * np.where(inside, factors, 1)
-        if (collective, algorithm, protocol) == ("allreduce", "ring", "simple") and self.num_nodes > 1:
-            full = sizes / (self.num_channels * self.num_ranks) >= 64
-            late = late * np.where(full, PLATEAU[GPUS[self.gpu].generation], 1)
-        return np.asarray(late + sizes / (1000 * rates))
+            rates = rates * np.where(is_inside, factors, 1)
+        if algorithm == "ring" and protocol == "simple" and collective == "allreduce" and self.num_nodes > 1:
+            is_full = sizes / (self.num_channels * self.num_ranks) >= 64
+            latency_us = latency_us * np.where(is_full, PLATEAU[GPUS[self.gpu].generation], 1)
+        return np.asarray(latency_us + sizes / (1000 * rates))
 
     # ---- what machines take
 
@@ -327,64 +437,81 @@ class Model:
         if algorithm.startswith("nvls"):
             most = np.full(sizes.shape, NVLS_CHANNELS.get(GPUS[self.gpu].generation, self.num_channels))
         else:
-            ranks = self.num_ranks if (algorithm, protocol) == ("ring", "ll") else 1
-            most = np.clip(sizes // (THREADS[protocol] * THRESHOLD[protocol] * ranks), 1, self.num_channels)
-        if not (least := self._era.least_traffic):
+            bytes_per_channel = THREADS[protocol] * THRESHOLD[protocol]
+            if algorithm == "ring" and protocol == "ll":
+                bytes_per_channel *= self.num_ranks
+            most = np.clip(sizes // bytes_per_channel, 1, self.num_channels)
+        least_traffic = self._era.least_traffic
+        if not least_traffic:
             return most
-        is_split = collective in ("allgather", "reduce_scatter")
-        own = np.ceil(sizes / self.num_ranks) if is_split else sizes  # what a rank brings, or keeps
-        a_byte = {"allreduce": 2, "broadcast": 1, "reduce": 1}.get(collective, self.num_ranks)
-        a_byte *= 4 if protocol == "ll" else 1
-        cell = 16 * math.ceil(math.ceil(least / a_byte) / 16)
-        cells, of_channel = np.ceil(own / cell), np.maximum(own * a_byte // most, least)
-        return np.asarray(np.minimum(np.ceil(cells / np.ceil(of_channel / (cell * a_byte))), most))
+        own = sizes  # what a rank brings, or keeps
+        if collective in ("allgather", "reduce_scatter"):
+            own = np.ceil(sizes / self.num_ranks)
+        traffic_per_byte = {"allreduce": 2, "broadcast": 1, "reduce": 1}.get(collective, self.num_ranks)
+        if protocol == "ll":
+            traffic_per_byte *= 4
+        cell = 16 * math.ceil(math.ceil(least_traffic / traffic_per_byte) / 16)  # bytes, the unit of shares
+        cells = np.ceil(own / cell)
+        traffic_per_channel = np.maximum(own * traffic_per_byte // most, least_traffic)
+        cells_per_channel = np.ceil(traffic_per_channel / (cell * traffic_per_byte))
+        return np.asarray(np.minimum(np.ceil(cells / cells_per_channel), most))
 
     def _terms_us(self, collective: str, algorithm: str, protocol: str, sizes: Floats) -> dict[str, Floats]:
-        """The named terms of the time, in µs."""
-        terms, about = self.terms or TERMS[GPUS[self.gpu].generation], GPUS[self.gpu]
-        found = {"launch": np.full(sizes.shape, terms.launch_us)}
+        """Return the named terms of the time, in µs."""
+        gpu = GPUS[self.gpu]
+        terms = self.terms or TERMS[gpu.generation]
+        by_name = {"launch": np.full(sizes.shape, terms.launch_us)}
+        is_ring_on_nvlink = algorithm == "ring" and gpu.link == "nvlink" and self.num_nodes == 1
         if algorithm == "nvls":
-            found |= self._nvls_us(terms, collective, sizes)
-        elif (algorithm, about.link, self.num_nodes) == ("ring", "nvlink", 1) and collective in COLLECTIVES[2:]:
-            found |= self._ring_us(terms, collective, protocol, sizes)
+            by_name |= self._nvls_us(terms, collective, sizes)
+        elif is_ring_on_nvlink and collective not in ("broadcast", "reduce"):
+            by_name |= self._ring_us(terms, collective, protocol, sizes)
         else:  # no term was found that helps: NCCL's own, with the launch in the place of its base
             latency = self.latency_us(collective, algorithm, protocol)
             base = self._constants["BASE"].get(algorithm, (0, 0, 0))[PROTOCOLS.index(protocol)]
-            found["hops"] = np.full(sizes.shape, max(latency - base, 0.0))
-            found["bytes"] = self._nccl_us(collective, algorithm, protocol, sizes) - latency
+            by_name["hops"] = np.full(sizes.shape, max(latency - base, 0.0))
+            by_name["bytes"] = self._nccl_us(collective, algorithm, protocol, sizes) - latency
         if self.floor_s:
-            found["floor"] = np.maximum(self.floor_s * 1e6 - sum(found.values()), 0)
-        return found
+            by_name["floor"] = np.maximum(self.floor_s * 1e6 - sum(by_name.values()), 0)
+        return by_name
 
     def _ring_us(self, terms: GenerationTerms, collective: str, protocol: str, sizes: Floats) -> dict[str, Floats]:
-        graph, steps = self.graph("ring"), _num_steps(collective, self.num_ranks)
+        graph = self.graph("ring")
+        num_steps = _num_steps(collective, self.num_ranks)
         wire = GPUS[self.gpu].wire
         if protocol == "simple":  # in the long run it reaches what NCCL itself expects of the paths
             wire = graph.num_channels * graph.intra
         share = {"ll": 0.5, "ll128": terms.ll128_share, "simple": 1.0}[protocol]
         piece = sizes / self.num_ranks / self._channels(collective, "ring", protocol, sizes)  # a rank's, on a channel
         step = piece / (share * 1000 * wire / self.num_channels)
-        found = {"hops": np.full(sizes.shape, steps * terms.hop_us), "bytes": steps * step}
+        by_name = {"hops": np.full(sizes.shape, num_steps * terms.hop_us), "bytes": num_steps * step}
         if protocol == "ll":
-            found["tail"] = terms.ll_tail * step
+            by_name["tail"] = terms.ll_tail * step
         elif protocol == "ll128":
-            found["hops"] = np.full(sizes.shape, terms.ll128_launch_us + steps * terms.ll128_hop_us)
+            by_name["hops"] = np.full(sizes.shape, terms.ll128_launch_us + num_steps * terms.ll128_hop_us)
         else:  # two slices at the bandwidth, or one slice and the way: which takes longer, with a soft corner
             loops = np.maximum(np.ceil(piece / SLICE_BYTES), 1)
-            one = step / loops
-            corner = (one**4 + (one / 2 + terms.simple_hop_us) ** 4) ** 0.25
-            found["hops"] = terms.simple_launch_us + loops * steps * (corner - one)
-            found["tail"] = terms.simple_tail * step * np.minimum(1, SLICE_BYTES / np.maximum(piece, 1))
-        return found | ({"copy": terms.copy * step} if collective == "allgather" else {})
+            loop_us = step / loops
+            corner_us = (loop_us**4 + (loop_us / 2 + terms.simple_hop_us) ** 4) ** 0.25
+            by_name["hops"] = terms.simple_launch_us + loops * num_steps * (corner_us - loop_us)
+            by_name["tail"] = terms.simple_tail * step * np.minimum(1, SLICE_BYTES / np.maximum(piece, 1))
+        if collective == "allgather":
+            by_name["copy"] = terms.copy * step
+        return by_name
 
     def _nvls_us(self, terms: GenerationTerms, collective: str, sizes: Floats) -> dict[str, Floats]:
-        about, together = GPUS[self.gpu], self._channels(collective, "nvls", "simple", sizes) * self.gpus_per_node
+        gpu = GPUS[self.gpu]
+        num_streams = self._channels(collective, "nvls", "simple", sizes) * self.gpus_per_node
         chunk = np.full(sizes.shape, float(MULTICAST_CHUNK))
-        for rounds, least in MULTICAST_CHUNKS:
-            chunk = np.where(sizes < rounds * together * chunk, np.minimum(chunk, least), chunk)
-        rounds_of = sizes / (together * chunk) + 2
-        rate = 1000 * about.wire * NVLS_EFFICIENCY[about.generation]
-        return {"hops": rounds_of * terms.nvls_hop * terms.hop_us, "bytes": rounds_of * together * chunk / rate}
+        for rounds, most_bytes in MULTICAST_CHUNKS:
+            is_short = sizes < rounds * num_streams * chunk
+            chunk = np.where(is_short, np.minimum(chunk, most_bytes), chunk)
+        num_rounds = sizes / (num_streams * chunk) + 2
+        rate = 1000 * gpu.wire * NVLS_EFFICIENCY[gpu.generation]
+        return {
+            "hops": num_rounds * terms.nvls_hop * terms.hop_us,
+            "bytes": num_rounds * num_streams * chunk / rate,
+        }
 
     # ---- from a machine of one's own
 
@@ -400,15 +527,17 @@ class Model:
             raise ValueError(f"profile must be of {self.num_ranks} ranks, got {profile.num_ranks}")
         terms = self.terms or TERMS[GPUS[self.gpu].generation]
         if fewer is None:
-            what, size, reading = _smallest(profile, ("allreduce", "allgather", "reduce_scatter"))
-            missing = reading - evolve(self, floor_s=0.0).choose(what, size).time_s
-            if missing >= 0:
-                return evolve(self, floor_s=reading)
-            launch = max(terms.launch_us + missing * 1e6, 0.0)
+            reading = _smallest(profile, ("allreduce", "allgather", "reduce_scatter"))
+            modelled = evolve(self, floor_s=0.0).choose(reading.collective, reading.num_bytes)
+            missing_s = reading.seconds - modelled.time_s
+            if missing_s >= 0:
+                return evolve(self, floor_s=reading.seconds)
+            launch = max(terms.launch_us + missing_s * 1e6, 0.0)
             return evolve(self, floor_s=0.0, terms=attrs.evolve(terms, launch_us=launch))
         if self.num_nodes > 1 or not 2 <= fewer.num_ranks < profile.num_ranks:
             raise ValueError(f"fewer must be of 2 to {self.num_ranks - 1} ranks of one node, got {fewer.num_ranks}")
-        (_, _, many_s), (_, _, few_s) = (_smallest(one, ("allgather",)) for one in (profile, fewer))
+        many_s = _smallest(profile, ("allgather",)).seconds
+        few_s = _smallest(fewer, ("allgather",)).seconds
         hop = max((many_s - few_s) * 1e6 / (profile.num_ranks - fewer.num_ranks), 0.01)
         launch = max(few_s * 1e6 - (fewer.num_ranks - 1) * hop, 0.0)
         return evolve(self, floor_s=0.0, terms=attrs.evolve(terms, launch_us=launch, hop_us=hop))
@@ -422,18 +551,22 @@ class Model:
 
         Raises ValueError for a log without NCCL's table; OSError where it cannot be opened.
         """
-        found = read_log(path, gpu)
-        return cls(**{**found, **more})
+        stated = read_log(path, gpu)
+        return cls(**{**stated, **more})
 
-    def compared(self, collective: str, sizes: Sequence[int] = SIZES) -> dict[tuple[str, str], tuple[Floats, ...]]:
+    def compared(self, collective: str, sizes: Sequence[int] = SIZES) -> dict[tuple[str, str], Compared]:
         """Return what NCCL compares: channels, the seconds it expects and those of a machine, each by size.
 
         Keys are algorithm and protocol. Raises ValueError for sizes below 1 and another collective.
         """
         one_of("collective", collective, COLLECTIVES)
-        wanted = np.array([whole("size", one, 1, 1 << 50) for one in several("sizes", sizes)], float)
-        takes = [(collective, *pair, wanted) for pair in self._eligible(collective)]
-        return {one[1:3]: (self._channels(*one), 1e-6 * self._nccl_us(*one), self.times_s(*one)) for one in takes}
+        num_bytes = np.array([whole("size", size, 1, _MOST_SIZE) for size in several("sizes", sizes)], float)
+        compared = {}
+        for pair in self._eligible(collective):
+            channels = self._channels(collective, *pair, num_bytes)
+            nccl_s = 1e-6 * self._nccl_us(collective, *pair, num_bytes)
+            compared[pair] = Compared(channels, nccl_s, self.times_s(collective, *pair, num_bytes))
+        return compared
 
     def table(self, sizes: Sequence[int] = SIZES) -> pd.DataFrame:
         """Return every collective, algorithm, protocol and size as a DataFrame, and which of them NCCL chooses.
@@ -442,38 +575,73 @@ class Model:
         """
         import pandas as pd
 
-        wanted = np.array([whole("size", one, 1, 1 << 50) for one in several("sizes", sizes)], np.int64)
-        nothing, rows = (np.full(wanted.shape, np.nan),) * 3, []
+        num_bytes = np.array([whole("size", size, 1, _MOST_SIZE) for size in several("sizes", sizes)], np.int64)
+        unknown = np.full(num_bytes.shape, np.nan)
+        blocks = []
         for collective in COLLECTIVES:
-            known = self.compared(collective, wanted.tolist())
-            block = [(collective, *pair, self.why_not(collective, *pair), *known.get(pair, nothing)) for pair in _PAIRS]
-            least = np.argmin(np.nan_to_num(np.array([row[5] for row in block]), nan=np.inf), axis=0)
-            rows += [(*row, (least == place) & (row[3] == "")) for place, row in enumerate(block)]
-        *words, channels, nccl_s, time_s, is_chosen = zip(*rows, strict=True)
-        names = ("collective", "algorithm", "protocol", "why_not")
-        found = {name: np.repeat(np.array(one, object), len(wanted)) for name, one in zip(names, words, strict=True)}
-        figures = {"channels": channels, "nccl_s": nccl_s, "time_s": time_s, "is_chosen": is_chosen}
-        found |= {"num_bytes": np.tile(wanted, len(rows))}
-        found |= {name: np.concatenate(one) for name, one in figures.items()}
-        return pd.DataFrame(found)
+            compared = self.compared(collective, num_bytes.tolist())
+            # Rows are algorithms and protocols, columns sizes.
+            expected_s = np.full((len(_PAIRS), len(num_bytes)), np.inf)
+            for place, pair in enumerate(_PAIRS):
+                if pair in compared:
+                    expected_s[place] = compared[pair].nccl_s
+            fastest = expected_s.argmin(axis=0)
+            for place, pair in enumerate(_PAIRS):
+                algorithm, protocol = pair
+                why_not = self.why_not(collective, algorithm, protocol)
+                figures = compared.get(pair, Compared(unknown, unknown, unknown))
+                block = {
+                    "collective": np.full(num_bytes.shape, collective, object),
+                    "algorithm": np.full(num_bytes.shape, algorithm, object),
+                    "protocol": np.full(num_bytes.shape, protocol, object),
+                    "why_not": np.full(num_bytes.shape, why_not, object),
+                    "num_bytes": num_bytes,
+                    "channels": figures.channels,
+                    "nccl_s": figures.nccl_s,
+                    "time_s": figures.time_s,
+                    "is_chosen": (fastest == place) & (why_not == ""),
+                }
+                blocks.append(block)
+        return pd.DataFrame({name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]})
 
 
-def _smallest(profile: Profile, collectives: tuple[str, ...]) -> tuple[str, int, float]:
-    """The collective, the bytes and the seconds of the smallest native point of 1 KiB and more."""
-    found: list[tuple[int, str, list[float]]] = []
+class _SmallestReading(NamedTuple):
+    """The median time of a native collective at a size."""
+
+    collective: str
+    num_bytes: int
+    seconds: float
+
+
+def _smallest(profile: Profile, collectives: tuple[str, ...]) -> _SmallestReading:
+    """Return the smallest native measurement of 1 KiB and more."""
+    smallest: _SmallestReading | None = None
     for collective in collectives:
-        for size, points in profile.native_points(collective).items():
-            if size >= 1024:
-                found.append((size, collective, [point.median_s for point in points]))
-    if not found:
+        for num_bytes, points in profile.native_points(collective).items():
+            if num_bytes >= 1024 and (smallest is None or num_bytes < smallest.num_bytes):
+                seconds = float(np.median([point.median_s for point in points]))
+                smallest = _SmallestReading(collective, num_bytes, seconds)
+    if smallest is None:
         raise ValueError(f"profile must have native points of {' or '.join(collectives)}, of 1 KiB and more")
-    size, collective, medians_s = min(found, key=lambda one: one[0])
-    return collective, size, float(np.median(medians_s))
+    return smallest
 
 
 _PAIRS = tuple((algorithm, protocol) for algorithm in ALGORITHMS for protocol in PROTOCOLS)
+_GRAPH_KINDS = {  # whose paths an algorithm takes
+    "ring": "ring",
+    "collnet_direct": "ring",
+    "collnet_chain": "ring",
+    "tree": "tree",
+    "pat": "tree",
+    "nvls": "nvls",
+    "nvls_tree": "nvls",
+}
 
 
 def _num_steps(collective: str, num_ranks: int) -> int:
-    once = num_ranks - 1
-    return {"allreduce": 2 * once, "allgather": once, "reduce_scatter": once}.get(collective, num_ranks)
+    """Return the steps of a ring."""
+    if collective == "allreduce":
+        return 2 * (num_ranks - 1)
+    if collective in ("allgather", "reduce_scatter"):
+        return num_ranks - 1
+    return num_ranks

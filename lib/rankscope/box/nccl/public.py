@@ -35,14 +35,14 @@ BENCHMARK = "python -m tests.benchmarks.nccl"
 
 def public(model: Model) -> dict[str, Profile]:
     """Return the bank's machines with the same GPU, number of GPUs and number of nodes, by name."""
-    words = model.gpu.upper().replace("_", " ")
-    return {
-        name: Profile.load(PREFIX + name)
-        for name, about in provenances().items()
-        if f"{gpu_of(about)} ".startswith(f"{words} ")
-        and (about["num_ranks"], about.get("num_nodes")) == (model.num_ranks, model.num_nodes)
-        and not is_sick(about)
-    }
+    model_name = model.gpu.upper().replace("_", " ")
+    profiles = {}
+    for name, about in provenances().items():
+        has_same_gpu = f"{gpu_of(about)} ".startswith(f"{model_name} ")
+        has_same_size = about["num_ranks"] == model.num_ranks and about.get("num_nodes") == model.num_nodes
+        if has_same_gpu and has_same_size and not is_sick(about):
+            profiles[name] = Profile.load(PREFIX + name)
+    return profiles
 
 
 def kind_of(model: Model) -> str:
@@ -55,7 +55,8 @@ def kind_of(model: Model) -> str:
 def error_words(model: Model) -> str:
     """Return the error to expect of a model, in a sentence or two."""
     kind = kind_of(model)
-    (best, worst), (nccl_best, nccl_worst) = PUBLIC_ERRORS[kind]
+    best, worst = PUBLIC_ERRORS[kind].model
+    nccl_best, nccl_worst = PUBLIC_ERRORS[kind].nccl
     nccl = f"NCCL's own estimate is off by {nccl_best} to {nccl_worst} %"
     if kind == "InfiniBand":
         words = f"on public InfiniBand clusters the model is off by {best} to {worst} %, no better than NCCL: {nccl}"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from itertools import permutations
+from typing import Any, NamedTuple
 from xml.parsers import expat
 
 import attrs
@@ -21,9 +24,19 @@ from .constants import GPUS, HOP
 NVLINKS = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1}
 CAPABILITIES = {"volta": 70, "ampere": 80, "hopper": 90, "blackwell": 100}
 INTEL = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0), (0, 6.0))  # between two sockets, from this model on
+_SKYLAKE = 0x55  # which NCCL takes an Intel CPU without a model for
 SOCKETS = {"AuthenticAMD": 16.0, "": 10.0}  # "": not stated, as in topo -m: a Skylake's
-_MOST_BYTES, _MOST_TAGS, _MOST_GPUS = 1 << 20, 4096, 72
+_OTHER_SOCKETS = 10.0  # of any other CPU
+_MOST_BYTES = 1 << 20  # of a file
+_MOST_TAGS = 4096
+_MOST_DEPTH = 64
+_MOST_GPUS = 72
+_MOST_LINKS = 72  # that one nvlink tag counts
+_MOST_LANES = 32
+_LEAST_NIC_MBIT = 25000  # slower cards are of a control network
 _WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+_GPU_CLASS = "0x03"  # PCI classes begin with these
+_NIC_CLASS = "0x02"
 _NVSWITCH = "0x0680"
 _COLUMN = re.compile(r"\b(?:GPU\d+|NIC\d+|mlx\w+)\b")  # of the table of nvidia-smi topo -m
 _NVLINK = re.compile(r"^NV(\d{1,2})$")
@@ -33,7 +46,7 @@ _NVLINK = re.compile(r"^NV(\d{1,2})$")
 class Topology:
     """A box: between each pair of GPUs a word, as in topo -m, and GB/s one way; its network cards; notes.
 
-    `nic_gb_per_s` is None where the file does not state what a card carries.
+    `nic_gb_per_s` is None if the file does not state what a card carries.
     """
 
     gpu: str
@@ -53,20 +66,27 @@ class Topology:
         Between nodes the GPUs share the cards evenly; where their rate is not stated, it is what such boxes have.
         Raises ValueError for fewer nodes than 1.
         """
-        about, links = GPUS[self.gpu], {}
-        for src, dst in np.argwhere(~np.eye(self.num_gpus, dtype=bool)).tolist():
-            hop = HOP["nvlink" if self.ways[src][dst].startswith("NV") else "pcie"]["ring"][0]
-            links[src, dst] = Link(hop * 1e-6, self.gb_per_s[src, dst] * 1e9)
-        same = max(set(links.values()), key=list(links.values()).count)
-        cards = self.nics / self.num_gpus if self.nics else 1.0
-        outside = Link(HOP["net"]["ring"][0] * 1e-6, (self.nic_gb_per_s or about.nic) * cards * 1e9)
-        others = {
-            (node * self.num_gpus + src, node * self.num_gpus + dst): link
-            for (src, dst), link in links.items()
-            if link != same
-            for node in range(num_nodes)
-        }
-        return Cluster(num_nodes, self.num_gpus, same, outside, overrides=others)
+        gpu = GPUS[self.gpu]
+        links: dict[tuple[int, int], Link] = {}
+        for src, dst in _pairs(self.num_gpus):
+            kind = "nvlink" if self.ways[src][dst].startswith("NV") else "pcie"
+            links[src, dst] = Link(HOP[kind]["ring"][0] * 1e-6, self.gb_per_s[src, dst] * 1e9)
+        [(usual, _)] = Counter(links.values()).most_common(1)
+        overrides = {}
+        for (src, dst), link in links.items():
+            for node in range(num_nodes):
+                if link != usual:
+                    first = node * self.num_gpus
+                    overrides[first + src, first + dst] = link
+        nics_per_gpu = self.nics / self.num_gpus if self.nics else 1.0
+        nic_gb_per_s = self.nic_gb_per_s or gpu.nic
+        between_nodes = Link(HOP["net"]["ring"][0] * 1e-6, nic_gb_per_s * nics_per_gpu * 1e9)
+        return Cluster(num_nodes, self.num_gpus, usual, between_nodes, overrides=overrides)
+
+
+def _pairs(num_gpus: int) -> list[tuple[int, int]]:
+    """Return all pairs of different GPUs."""
+    return list(permutations(range(num_gpus), 2))
 
 
 def read_topology(path: str | os.PathLike[str], gpu: str) -> Topology:
@@ -82,36 +102,57 @@ def read_topology(path: str | os.PathLike[str], gpu: str) -> Topology:
         raise StorageError(path, "it is not text in UTF-8") from error
     except ValueError as error:
         raise StorageError(path, str(error)) from error
-    return _of_xml(path, text, gpu) if text.lstrip("\ufeff \n\r\t").startswith("<") else _of_matrix(path, text, gpu)
+    is_xml = text.lstrip("\ufeff \n\r\t").startswith("<")
+    return _of_xml(path, text, gpu) if is_xml else _of_matrix(path, text, gpu)
 
 
 def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
     from ...provenance import topology
 
     lines = topology(text).splitlines()
-    at = next((k for k, line in enumerate(lines) if line.split()[:1] == ["GPU0"] and "GPU1" in line), None)
-    if at is None:
+    header = next((place for place, line in enumerate(lines) if _is_header(line)), None)
+    if header is None:
         raise StorageError(path, "it is neither NCCL's topology XML nor the table of nvidia-smi topo -m")
-    names = _COLUMN.findall(lines[at])
-    count = sum(name.startswith("GPU") for name in names)
-    if not 2 <= count <= _MOST_GPUS:
-        raise StorageError(path, f"line {at + 1}: 2 to {_MOST_GPUS} GPUs are needed, got {count}")
-    about, ways, rates = GPUS[gpu], [], np.zeros((count, count))
-    nvlink, pcie = NVLINKS[CAPABILITIES[about.generation]], _pcie_gb_per_s(about.generation)
-    for row in range(count):
-        line = at + 1 + row
+    names = _COLUMN.findall(lines[header])
+    num_gpus = sum(name.startswith("GPU") for name in names)
+    if not 2 <= num_gpus <= _MOST_GPUS:
+        raise StorageError(path, f"line {header + 1}: 2 to {_MOST_GPUS} GPUs are needed, got {num_gpus}")
+    generation = GPUS[gpu].generation
+    ways = []
+    rates = np.zeros((num_gpus, num_gpus))
+    for row in range(num_gpus):
+        line = header + 1 + row
         cells = lines[line].split() if line < len(lines) else []
-        if cells[:1] != [f"GPU{row}"] or len(cells) <= count:
-            raise StorageError(path, f"line {line + 1}: the row of GPU{row} with {count} cells is missing")
-        for column, word in enumerate(cells[1 : count + 1]):
-            links = _NVLINK.search(word)
-            if not links and word not in (*_WAYS, "X"):
+        if cells[:1] != [f"GPU{row}"] or len(cells) <= num_gpus:
+            raise StorageError(path, f"line {line + 1}: the row of GPU{row} with {num_gpus} cells is missing")
+        words = tuple(cells[1 : num_gpus + 1])
+        for column, word in enumerate(words):
+            rate = _rate_of_word(word, generation)
+            if rate is None:
                 raise StorageError(path, f"line {line + 1}: {word!r} is no link of nvidia-smi topo -m")
-            slow = SOCKETS[""] if word == "SYS" else pcie
-            rates[row, column] = np.inf if word == "X" else int(links[1]) * nvlink if links else slow
-        ways.append(tuple(cells[1 : count + 1]))
-    notes = ("topo -m does not state what a network card carries.",) if len(names) > count else ()
-    return Topology(gpu, tuple(ways), rates, len(names) - count, None, notes)
+            rates[row, column] = rate
+        ways.append(words)
+    nics = len(names) - num_gpus
+    notes = ("topo -m does not state what a network card carries.",) if nics else ()
+    return Topology(gpu, tuple(ways), rates, nics, None, notes)
+
+
+def _is_header(line: str) -> bool:
+    return line.split()[:1] == ["GPU0"] and "GPU1" in line
+
+
+def _rate_of_word(word: str, generation: str) -> float | None:
+    """Return the GB/s of a link that topo -m names so, without bound from a GPU to itself; None for an unknown word."""
+    if word == "X":
+        return np.inf
+    if word == "SYS":
+        return SOCKETS[""]
+    if word in _WAYS:
+        return _pcie_gb_per_s(generation)
+    links = _NVLINK.search(word)
+    if links is None:
+        return None
+    return int(links[1]) * NVLINKS[CAPABILITIES[generation]]
 
 
 _WHOLE = re.compile(r"-?\d{1,9}", re.ASCII)
@@ -119,22 +160,34 @@ _WHOLE = re.compile(r"-?\d{1,9}", re.ASCII)
 
 @attrs.frozen(eq=False)
 class _Tag:
+    """A tag of the XML with its attributes, those around it from the outermost inwards, and its line."""
+
     path: Any
     name: str
-    said: dict[str, str]
+    attributes: dict[str, str]
     parents: tuple[_Tag, ...]
     line: int
+
+    def text(self, name: str) -> str:
+        """Return an attribute; "" if the tag has none of this name."""
+        return self.attributes.get(name, "")
+
+    @property
+    def bus_id(self) -> str:
+        return self.text("busid").lower()
 
     @property
     def rate(self) -> float:
         """GB/s of a PCIe link; without bound where none is stated, as above bridges of virtual machines."""
-        lane = nccl_lane_gb_per_s(self.said.get("link_speed", ""))
+        lane = nccl_lane_gb_per_s(self.text("link_speed"))
         width = self.whole("link_width")
-        return lane * width if lane and width is not None and 0 < width <= 32 else np.inf
+        if not lane or width is None or not 0 < width <= _MOST_LANES:
+            return np.inf
+        return lane * width
 
     def whole(self, name: str) -> int | None:
-        """A number that the tag states, None where it states none; StorageError, with the line, for another text."""
-        text = self.said.get(name, "").strip()
+        """Return a number that the tag states, None if it states none; StorageError, with the line, for other text."""
+        text = self.text(name).strip()
         if not text:
             return None
         if not _WHOLE.fullmatch(text):
@@ -143,83 +196,127 @@ class _Tag:
 
 
 def _tags(path: Any, text: str) -> list[_Tag]:
-    found: list[_Tag] = []
-    within: list[_Tag] = []
+    tags: list[_Tag] = []
+    open_tags: list[_Tag] = []
     parser = expat.ParserCreate("utf-8")
 
-    def start(name: str, said: dict[str, str]) -> None:
-        found.append(_Tag(path, name, said, tuple(within), parser.CurrentLineNumber))
-        within.append(found[-1])
-        if len(found) > _MOST_TAGS or len(within) > 64:
-            raise StorageError(path, f"line {parser.CurrentLineNumber}: more than {_MOST_TAGS} tags, or 64 deep")
+    def start(name: str, attributes: dict[str, str]) -> None:
+        tag = _Tag(path, name, attributes, tuple(open_tags), parser.CurrentLineNumber)
+        tags.append(tag)
+        open_tags.append(tag)
+        if len(tags) > _MOST_TAGS or len(open_tags) > _MOST_DEPTH:
+            problem = f"more than {_MOST_TAGS} tags, or {_MOST_DEPTH} deep"
+            raise StorageError(path, f"line {parser.CurrentLineNumber}: {problem}")
+
+    def end(name: str) -> None:
+        open_tags.pop()
 
     def refuse(*_: Any) -> None:
         raise StorageError(path, f"line {parser.CurrentLineNumber}: a document type and entities are refused")
 
-    parser.StartElementHandler, parser.EndElementHandler = start, lambda _: within.pop()
-    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.StartDoctypeDeclHandler = refuse
+    parser.EntityDeclHandler = refuse
     try:
         parser.Parse(text.encode(), True)
     except expat.ExpatError as error:
         raise StorageError(path, f"line {error.lineno}: {expat.errors.messages[error.code]}") from error
-    return found
+    return tags
 
 
 def _of_xml(path: Any, text: str, gpu: str) -> Topology:
     tags = _tags(path, text)
     if tags[0].name != "system":
         raise StorageError(path, f"line {tags[0].line}: <system> must come first, got <{tags[0].name}>"[:120])
-    gpus = [one for one in tags if one.name == "pci" and one.said.get("class", "").startswith("0x03")]
+    gpus = [tag for tag in tags if tag.name == "pci" and tag.text("class").startswith(_GPU_CLASS)]
     if not 2 <= len(gpus) <= _MOST_GPUS:
         raise StorageError(path, f"2 to {_MOST_GPUS} GPUs are needed, got {len(gpus)}")
-    place = {one.said.get("busid", "").lower(): k for k, one in enumerate(gpus)}
-    direct, switched = np.zeros((len(gpus), len(gpus))), np.zeros(len(gpus))
-    for tag in (one for one in tags if one.name == "nvlink"):
-        owner = next((place[up.said.get("busid", "").lower()] for up in tag.parents if up in gpus), None)
-        count, target = tag.whole("count") or 0, tag.said.get("target", "").lower()
-        if owner is None or not 0 < count <= 72:
-            raise StorageError(path, f"line {tag.line}: an nvlink is of a GPU and has a count of 1 to 72")
-        if tag.said.get("tclass", "").startswith(_NVSWITCH):
-            switched[owner] += count
+    about = GPUS[gpu]
+    nvlink = NVLINKS[CAPABILITIES[about.generation]]
+    num_assumed = None
+    notes: tuple[str, ...] = ()
+    if about.link == "nvlink" and not any(tag.name == "gpu" for tag in tags):
+        num_assumed = round(about.wire / nvlink)
+        notes = ("The file states no NVLink: NCCL finds it when it runs. Here it is that of the GPU's data sheet.",)
+    links = _nvlinks(path, tags, gpus, num_assumed)
+    ways = [["X"] * len(gpus) for _ in gpus]
+    rates = np.full((len(gpus), len(gpus)), np.inf)
+    for src, dst in _pairs(len(gpus)):
+        if links[src, dst]:
+            ways[src][dst] = f"NV{links[src, dst]:.0f}"
+            rates[src, dst] = links[src, dst] * nvlink
+        else:
+            path_over_pcie = _over_pcie(gpus[src], gpus[dst], _pcie_gb_per_s(about.generation))
+            ways[src][dst] = path_over_pcie.word
+            rates[src, dst] = path_over_pcie.gb_per_s
+    speeds = [tag.whole("speed") or 0 for tag in tags if tag.name == "net"]  # in Mbit/s; a card's ports count each
+    nic_rates = [speed / 8000 for speed in speeds if speed >= _LEAST_NIC_MBIT]
+    if nic_rates:
+        return Topology(gpu, tuple(map(tuple, ways)), rates, len(nic_rates), min(nic_rates), notes)
+    nics = [tag for tag in tags if tag.name == "pci" and tag.text("class").startswith(_NIC_CLASS)]
+    return Topology(gpu, tuple(map(tuple, ways)), rates, len(nics), None, notes)
+
+
+def _nvlinks(path: Any, tags: Sequence[_Tag], gpus: Sequence[_Tag], num_assumed: int | None) -> NDArray[np.float64]:
+    """Return the number of NVLinks between each pair of GPUs: direct ones, or what both have to the switch.
+
+    `num_assumed` is the number of links to the switch of a file that states none.
+    """
+    place = {gpu.bus_id: number for number, gpu in enumerate(gpus)}
+    direct = np.zeros((len(gpus), len(gpus)))
+    to_switch = np.zeros(len(gpus))
+    for tag in tags:
+        if tag.name != "nvlink":
+            continue
+        owner = next((place[parent.bus_id] for parent in tag.parents if parent in gpus), None)
+        count = tag.whole("count") or 0
+        target = tag.text("target").lower()
+        if owner is None or not 0 < count <= _MOST_LINKS:
+            raise StorageError(path, f"line {tag.line}: an nvlink is of a GPU and has a count of 1 to {_MOST_LINKS}")
+        if tag.text("tclass").startswith(_NVSWITCH):
+            to_switch[owner] += count
         elif target in place:
             direct[owner, place[target]] += count
-    notes, nvlink = [], NVLINKS[CAPABILITIES[GPUS[gpu].generation]]
-    if not any(one.name == "gpu" for one in tags) and GPUS[gpu].link == "nvlink":
-        switched[:] = round(GPUS[gpu].wire / nvlink)
-        notes.append("The file states no NVLink: NCCL finds it when it runs. Here it is that of the GPU's data sheet.")
-    links = np.maximum(direct, np.minimum.outer(switched, switched))
-    ways, rates = [["X"] * len(gpus) for _ in gpus], np.full((len(gpus), len(gpus)), np.inf)
-    for src, dst in np.argwhere(~np.eye(len(gpus), dtype=bool)).tolist():
-        if links[src, dst]:
-            ways[src][dst], rates[src, dst] = f"NV{links[src, dst]:.0f}", links[src, dst] * nvlink
-        else:
-            ways[src][dst], rates[src, dst] = _over_pcie(gpus[src], gpus[dst], _pcie_gb_per_s(GPUS[gpu].generation))
-    cards = [one.whole("speed") or 0 for one in tags if one.name == "net"]  # a card's ports count each
-    speeds = [speed / 8000 for speed in cards if speed >= 25000]  # no control network
-    seen = [one for one in tags if one.name == "pci" and one.said.get("class", "").startswith("0x02")]
-    nics, rate = (len(speeds), min(speeds)) if speeds else (len(seen), None)
-    return Topology(gpu, tuple(map(tuple, ways)), rates, nics, rate, tuple(notes))
+    if num_assumed is not None:
+        to_switch[:] = num_assumed
+    return np.maximum(direct, np.minimum.outer(to_switch, to_switch))
 
 
 def _pcie_gb_per_s(architecture: str) -> float:
-    """GB/s of the 16 lanes that a GPU of this architecture has, where a file states none."""
+    """Return the GB/s of the 16 lanes that a GPU of this architecture has, where a file states none."""
     return 16 * PCIE[ARCHITECTURE_GENERATIONS[architecture]].nccl_gb_per_s
 
 
-def _over_pcie(one: _Tag, other: _Tag, otherwise: float) -> tuple[str, float]:
-    """The word and the rate of the way over PCIe: one bridge, several, the host's, another socket."""
-    shared = sum(a is b for a, b in zip(one.parents, other.parents, strict=False))
-    meets, apart = one.parents[shared - 1], (*one.parents[shared:], one, *other.parents[shared:], other)
-    rate = min(*(tag.rate for tag in apart if tag.name == "pci"), otherwise)
-    if meets.name == "pci":
-        return ("PIX" if one.parents[-1] is other.parents[-1] else "PXB"), rate
-    if meets.name == "cpu":
-        return "PHB", rate
-    if len(one.parents) < 2:
-        return "SYS", min(rate, SOCKETS.get("", 10.0))
-    cpu = one.parents[1]
-    vendor, model = cpu.said.get("vendor", ""), cpu.whole("modelid")
+class _PciePath(NamedTuple):
+    """What connects two GPUs: a word of topo -m, and its rate."""
+
+    word: str
+    gb_per_s: float
+
+
+def _over_pcie(src: _Tag, dst: _Tag, most_gb_per_s: float) -> _PciePath:
+    """Return the path over PCIe: through one bridge, several, the CPU's, or another socket."""
+    num_shared = sum(a is b for a, b in zip(src.parents, dst.parents, strict=False))
+    meeting = src.parents[num_shared - 1]
+    between = (*src.parents[num_shared:], src, *dst.parents[num_shared:], dst)
+    rate = min(*(tag.rate for tag in between if tag.name == "pci"), most_gb_per_s)
+    if meeting.name == "pci":
+        return _PciePath("PIX" if src.parents[-1] is dst.parents[-1] else "PXB", rate)
+    if meeting.name == "cpu":
+        return _PciePath("PHB", rate)
+    return _PciePath("SYS", min(rate, _socket_gb_per_s(src)))
+
+
+def _socket_gb_per_s(gpu: _Tag) -> float:
+    """Return the GB/s between the sockets of a box, by the CPU that the GPU is connected to."""
+    if len(gpu.parents) < 2:  # the tag of the CPU is missing
+        return SOCKETS[""]
+    cpu = gpu.parents[1]
+    vendor = cpu.text("vendor")
     if vendor != "GenuineIntel":
-        return "SYS", min(rate, SOCKETS.get(vendor, 10.0))
-    known = 0x55 if model is None else model
-    return "SYS", min(rate, next((rate for least, rate in INTEL if known >= least), 10.0))
+        return SOCKETS.get(vendor, _OTHER_SOCKETS)
+    model = cpu.whole("modelid")
+    if model is None:
+        model = _SKYLAKE
+    return next((rate for least, rate in INTEL if model >= least), _OTHER_SOCKETS)

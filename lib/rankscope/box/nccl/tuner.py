@@ -29,7 +29,7 @@ COMMENTS = (
 )
 
 
-class _TunerLine(NamedTuple):
+class _TunerChoice(NamedTuple):
     algorithm: str
     protocol: str
     channels: int
@@ -38,9 +38,9 @@ class _TunerLine(NamedTuple):
 def tuner_csv(model: Model, profile: Profile) -> str:
     """Return the lines of a tuner file: sizes at which another choice should take less than 85 % of what was measured.
 
-    A size counts only where the model is within 15 % of the measurement for what NCCL chooses itself: elsewhere it
-    does not know what is slow. Only rings and NVLS (of 8 GPUs) of one node are compared: of others the model knows
-    what NCCL does, and no more. Lines that begin with # are comments; with no other line, nothing is worth changing.
+    A size counts only if the model is within 15 % of the measurement for NCCL's own choice: elsewhere it does not know
+    what is slow. Only rings and NVLS (of 8 GPUs) of one node are compared, because of others the model only knows what
+    NCCL does. Lines that begin with # are comments; with no other line, nothing is worth changing.
 
     Channels are stated as a number, because the plug-in's -1, which its README explains as NCCL's default, leaves NCCL
     with one channel.
@@ -50,38 +50,77 @@ def tuner_csv(model: Model, profile: Profile) -> str:
     if profile.num_ranks != model.num_ranks:
         raise ValueError(f"profile must be of {model.num_ranks} ranks, got {profile.num_ranks}")
     lines = list(COMMENTS)
-    for collective in COLLECTIVES:
-        points = profile.native_points(collective) if model.num_nodes == 1 else {}
-        sizes = [size for size in points if size]
-        table = model.table(sizes or [1])
-        table = table[(table.collective == collective) & (table.why_not == "")]
-        better: dict[int, _TunerLine] = {}
-        for size in sizes:
-            took_s = float(np.median([point.median_s for point in points[size]]))
-            rows = table[table.num_bytes == size]
-            known = rows[rows.algorithm.isin(("ring", "nvls") if model.gpus_per_node == NVLS_GPUS else ("ring",))]
-            own_s, best = float(rows[rows.is_chosen].time_s.iloc[0]), known.loc[known.time_s.idxmin()]
-            if abs(own_s / took_s - 1) < 1 - LEAST_GAIN and best.time_s < LEAST_GAIN * took_s:
-                better[size] = _TunerLine(best.algorithm, best.protocol, int(best.channels))
-        for first, last, choice in _ranges(sizes, better):
-            cells = (PLUGIN_WORDS[collective], first, last, *choice, model.num_nodes, model.num_ranks, ANY, ANY)
-            lines.append(",".join(map(str, cells)))
+    if model.num_nodes == 1:
+        for collective in COLLECTIVES:
+            lines += _lines(model, profile, collective)
     return "\n".join(lines) + "\n"
 
 
-def _ranges(sizes: Sequence[int], better: Mapping[int, _TunerLine]) -> Iterator[tuple[int, int, _TunerLine]]:
-    """Yield the first and last size of each range with one choice, and the choice.
+def _lines(model: Model, profile: Profile, collective: str) -> list[str]:
+    """Return the lines of a collective, one for each range of sizes with the same choice."""
+    points = profile.native_points(collective)
+    sizes = [size for size in points if size]
+    if not sizes:
+        return []
+    known = ["ring"]
+    if model.gpus_per_node == NVLS_GPUS:
+        known.append("nvls")
+    table = model.table(sizes)
+    table = table[(table.collective == collective) & (table.why_not == "")]
+    better: dict[int, _TunerChoice] = {}
+    for size in sizes:
+        measured_s = float(np.median([point.median_s for point in points[size]]))
+        rows = table[table.num_bytes == size]
+        own_s = float(rows[rows.is_chosen].time_s.iloc[0])
+        candidates = rows[rows.algorithm.isin(known)]
+        best = candidates.loc[candidates.time_s.idxmin()]
+        is_model_right = abs(own_s / measured_s - 1) < 1 - LEAST_GAIN
+        if is_model_right and best.time_s < LEAST_GAIN * measured_s:
+            better[size] = _TunerChoice(best.algorithm, best.protocol, int(best.channels))
+    lines = []
+    for span in _ranges(sizes, better):
+        choice = span.choice
+        cells = (
+            PLUGIN_WORDS[collective],
+            span.first,
+            span.last,
+            choice.algorithm,
+            choice.protocol,
+            choice.channels,
+            model.num_nodes,
+            model.num_ranks,
+            ANY,
+            ANY,
+        )
+        lines.append(",".join(map(str, cells)))
+    return lines
 
-    Where only the number of channels changes, the earlier range ends just below the next, so that no size between two
+
+class _TunerRange(NamedTuple):
+    """A range of sizes, both ends included, with one choice."""
+
+    first: int
+    last: int
+    choice: _TunerChoice
+
+
+def _ranges(sizes: Sequence[int], better: Mapping[int, _TunerChoice]) -> Iterator[_TunerRange]:
+    """Yield the ranges of sizes with one choice.
+
+    If only the number of channels changes, the earlier range ends just below the next, so that no size between two
     measured ones is left out.
     """
-    for kind, run in groupby(sizes, lambda size: better[size][:2] if size in better else None):
-        if kind is None:
+
+    def kind(size: int) -> tuple[str, str] | None:
+        return better[size][:2] if size in better else None
+
+    for pair, run in groupby(sizes, kind):
+        if pair is None:
             continue
         by_channels = [list(group) for _, group in groupby(run, better.__getitem__)]
         for group, following in zip_longest(by_channels, by_channels[1:]):
             last = following[0] - 1 if following else group[-1]
-            yield group[0], last, better[group[0]]
+            yield _TunerRange(group[0], last, better[group[0]])
 
 
 def num_choices(lines: str) -> int:

@@ -1,4 +1,4 @@
-"""`rankscope doctor`: what this machine is and what works on it, as tables or as JSON."""
+"""`rankscope doctor`: this machine, and the parts of rankscope that work on it, as tables or as JSON."""
 
 from __future__ import annotations
 
@@ -30,43 +30,47 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         about = machine()
         diagnoses = examine(report)
     if as_json:
-        print(json.dumps({"machine": about, "diagnoses": [attrs.asdict(one) for one in diagnoses]}, indent=1))
+        as_dicts = [attrs.asdict(diagnosis) for diagnosis in diagnoses]
+        print(json.dumps({"machine": about, "diagnoses": as_dicts}, indent=1))
     else:
         print_parts(tables(diagnoses, about))
 
 
 def tables(diagnoses: Sequence[Diagnosis], about: Mapping[str, str]) -> Iterator[RenderableType]:
-    """Yield the machine, what was found, and what is missing with what to install."""
+    """Yield tables of the machine, of the parts that were found, and of those to install."""
     table = _table("This machine", "what", "")
     for name, words in about.items():
         table.add_row(name, words)
     yield table
-    here = [one for one in diagnoses if one.found]
-    gone = [one for one in diagnoses if not one.found]
-    if here:
-        table = _table(f"Here: {len(here)} of {count_of(len(diagnoses), 'thing')}", "what", "found", "what it is for")
-        for one in here:
-            table.add_row(Text(one.name, "green"), one.detail, Text(one.used_by, "dim"))
+    found = [diagnosis for diagnosis in diagnoses if diagnosis.found]
+    missing = [diagnosis for diagnosis in diagnoses if not diagnosis.found]
+    if found:
+        title = f"Here: {len(found)} of {count_of(len(diagnoses), 'thing')}"
+        table = _table(title, "what", "found", "what it is for")
+        for diagnosis in found:
+            table.add_row(Text(diagnosis.name, "green"), diagnosis.detail, Text(diagnosis.used_by, "dim"))
         yield table
-    if gone:
+    if missing:
         table = _table("Not here", "what", "why, what it is for, and what to do")
-        for one in gone:
-            table.add_row(Text(one.name, "yellow"), one.detail)
-            table.add_row("", Text(f"for {one.used_by}", "dim"))
-            table.add_row("", f"to do: {one.remedy}")
+        for diagnosis in missing:
+            table.add_row(Text(diagnosis.name, "yellow"), diagnosis.detail)
+            table.add_row("", Text(f"for {diagnosis.used_by}", "dim"))
+            table.add_row("", f"to do: {diagnosis.remedy}")
         yield table
 
 
 def _table(title: str, *columns: str) -> Table:
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for place, name in enumerate(columns):
-        made.add_column(name, no_wrap=place == 0, overflow="fold", header_style="dim", ratio=None if place == 0 else 1)
-    return made
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    first, *others = columns
+    table.add_column(first, no_wrap=True, overflow="fold", header_style="dim")
+    for name in others:
+        table.add_column(name, overflow="fold", header_style="dim", ratio=1)
+    return table
 
 
 @contextlib.contextmanager
 def _shown() -> Iterator[Callable[[str], None]]:
-    """Show which check is running, on a terminal only."""
+    """Show which check is running if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda name: None
         return

@@ -16,17 +16,20 @@ from ..schedule import MOST_RANKS, MOST_SEGMENTS, Ints, Phase, Schedule
 
 
 def double_binary_tree(num_ranks: int, num_segments: int = 8) -> Schedule:
-    """Half of the buffer up and down one tree, half up and down the other, each half in `num_segments` chunks.
+    """Half of the buffer goes up and down one tree and half the other, each half in `num_segments` chunks.
 
-    A rank is inside one tree at most, so it receives from two children there, in turns, and sends to its two parents in
+    A rank is inside at most one tree, so it receives from two children there, in turns, and sends to its two parents in
     the turns between: every step uses each port once. The way down is the way up in reverse. Any N.
     """
-    n, segments = whole("num_ranks", num_ranks, 1, MOST_RANKS), whole("num_segments", num_segments, 1, MOST_SEGMENTS)
+    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
+    segments = whole("num_segments", num_segments, 1, MOST_SEGMENTS)
     trees = np.array([parents(n, 0), parents(n, 1)])
     tree, child = np.nonzero(trees >= 0)  # the edges
     parent = trees[tree, child]
     first = _first_steps(n, tree.tolist(), child.tolist(), parent.tolist())
-    last = int(first.max()) + 2 * (segments - 1) if n > 1 else -1
+    last = -1  # step of the way up
+    if n > 1:
+        last = int(first.max()) + 2 * (segments - 1)
 
     def carried(step: int) -> tuple[Ints, Ints]:
         """Which edges carry something in this step of the way up, and which segment."""
@@ -56,16 +59,30 @@ def parents(num_ranks: int, tree: int) -> Ints:
     """
     up = np.full(num_ranks + 1, -1)
     top = 1 << (num_ranks.bit_length() - 1)
-    for here in (place for place in range(1, num_ranks + 1) if place != top):
-        above = here
-        while above == here or above > num_ranks:  # a parent that is not there: the next one up
-            low = above & -above
-            above = (above ^ low) | (low << 1)
-        up[here] = above
-    rank_at = (np.arange(num_ranks + 1) - 1 if tree == 0 else np.arange(num_ranks + 1)) % num_ranks
-    result = np.full(num_ranks, -1)
-    result[rank_at[1:]] = np.where(up[1:] < 0, -1, rank_at[up[1:]])
-    return result
+    for place in range(1, num_ranks + 1):
+        if place == top:
+            continue
+        above = _parent_of_place(place)
+        while above > num_ranks:  # that place has no rank, so its parent is taken instead
+            above = _parent_of_place(above)
+        up[place] = above
+    places = np.arange(num_ranks + 1)
+    rank_at = places % num_ranks
+    if tree == 0:
+        rank_at = (places - 1) % num_ranks
+    parent = np.full(num_ranks, -1)
+    parent[rank_at[1:]] = np.where(up[1:] < 0, -1, rank_at[up[1:]])
+    return parent
+
+
+def _parent_of_place(place: int) -> int:
+    """Return the place above, whose binary form ends with one more zero.
+
+    >>> [_parent_of_place(place) for place in (1, 3, 2, 6)]
+    [2, 2, 4, 4]
+    """
+    lowest_bit = place & -place
+    return (place ^ lowest_bit) | (lowest_bit << 1)
 
 
 def _first_steps(n: int, tree: list[int], child: list[int], parent: list[int]) -> Ints:
@@ -94,10 +111,13 @@ def _two_colors(n: int, child: list[int], parent: list[int]) -> list[int]:
         ends[n + p].append(edge)
     color = [-1] * len(child)
     for start in range(len(child)):
-        todo = [(start, 0)] if color[start] < 0 else []
+        todo = [(start, 0)]
         while todo:
-            edge, mine = todo.pop()
-            if color[edge] < 0:
-                color[edge] = mine
-                todo += [(other, 1 - mine) for other in ends[child[edge]] + ends[n + parent[edge]] if color[other] < 0]
+            edge, turn = todo.pop()
+            if color[edge] >= 0:
+                continue
+            color[edge] = turn
+            for other in ends[child[edge]] + ends[n + parent[edge]]:
+                if color[other] < 0:
+                    todo.append((other, 1 - turn))
     return color

@@ -21,9 +21,9 @@ from .rooted import backwards, weights_of, wrapping
 
 
 def allgather_ring(num_ranks: int, *, counts: Sequence[int] | None = None) -> Schedule:
-    """Everybody passes on what came last: N-1 steps of one chunk, any N.
+    """Every rank passes on the chunk that it received last: N-1 steps of one chunk, any N.
 
-    `counts` gives the elements of each rank where they differ (MPI_Allgatherv).
+    `counts` gives the elements of each rank if they differ (MPI_Allgatherv).
     """
     n, ranks = _ranks(num_ranks)
     phases = (once_round(ranks, (ranks + 1) % n, ranks, n),)
@@ -31,23 +31,23 @@ def allgather_ring(num_ranks: int, *, counts: Sequence[int] | None = None) -> Sc
 
 
 def allgather_recursive_doubling(num_ranks: int) -> Schedule:
-    """In step k ranks that differ in bit k exchange all they have: log₂N steps.
+    """In step k ranks that differ in bit k exchange all their chunks: log₂N steps.
 
-    Raises ValueError where N is no power of two.
+    Raises ValueError if N is not a power of two.
     """
     n, ranks = _power_of_two(num_ranks, "recursive_doubling")
 
     def phases() -> Iterator[Phase]:
-        for peer, _, kept, size in reversed(list(halves(n, nearest_first=False))):
-            yield Phase(ranks, peer, kept, size)
+        for half in reversed(list(halves(n, nearest_first=False))):
+            yield Phase(ranks, half.peer, half.keeps, half.size)
 
     return Schedule("allgather", "recursive_doubling", n, n, phases)
 
 
 def allgather_bruck(num_ranks: int) -> Schedule:
-    """In step k everybody sends all it has to the rank 2^k before it: ⌈log₂N⌉ steps, any N.
+    """In step k every rank sends all its chunks to the rank 2^k before it: ⌈log₂N⌉ steps, any N.
 
-    What a rank has are its own chunk and those after it; the last step sends only what is still missing.
+    A rank has its own chunk and those after it; the last step sends only the chunks that are still missing.
     """
     n, ranks = _ranks(num_ranks)
 
@@ -86,7 +86,7 @@ def reduce_scatter_ring(num_ranks: int) -> Schedule:
 def reduce_scatter_recursive_halving(num_ranks: int) -> Schedule:
     """In each step ranks exchange half of what they still sum, with the farthest first: log₂N steps.
 
-    Raises ValueError where N is no power of two.
+    Raises ValueError if N is not a power of two.
     """
     n, _ = _power_of_two(num_ranks, "recursive_halving")
     return _reduce_scatter("recursive_halving", allgather_recursive_doubling(n))
@@ -103,7 +103,7 @@ def reduce_scatter_pat(num_ranks: int) -> Schedule:
 
 
 def reduce_scatter_pairwise(num_ranks: int) -> Schedule:
-    """In step s everybody sends its share of their chunk to the rank s + 1 after it: N-1 steps, nothing passed on."""
+    """In step s every rank sends to the rank s + 1 after it its share of that rank's chunk: N-1 steps, none relayed."""
     n, ranks = _ranks(num_ranks)
 
     def phases() -> Iterator[Phase]:
@@ -115,19 +115,21 @@ def reduce_scatter_pairwise(num_ranks: int) -> Schedule:
 
 
 def all_to_all_pairwise(num_ranks: int, *, counts: Sequence[Sequence[int]] | None = None) -> Schedule:
-    """In step s everybody sends what is for the rank s + 1 after it straight there: N-1 steps, any N.
+    """In step s every rank sends the chunk for the rank s + 1 after it directly to that rank: N-1 steps, any N.
 
-    ``counts[i][j]`` are the elements that rank i has for rank j where they differ (MPI_Alltoallv), as tokens do that
-    are routed to experts. Elements that stay on their rank count as part of the buffer, too.
+    ``counts[i][j]`` are the elements that rank i has for rank j if they differ (MPI_Alltoallv), for example tokens that
+    are routed to experts. Elements that stay on their rank are also part of the buffer.
 
     >>> all_to_all_pairwise(2, counts=[[1, 3], [0, 2]]).weights
     (1, 3, 0, 2)
     """
     n, ranks = _ranks(num_ranks)
-    rows = None if counts is None else each("counts", counts, lambda _, row: weights_of(n, row))
-    if rows is not None and len(rows) != n:
-        raise ValueError(f"counts must be {n} rows of {n} whole numbers, one per rank, got {len(rows)} rows")
-    weights = None if rows is None else tuple(itertools.chain.from_iterable(rows))
+    weights = None
+    if counts is not None:
+        rows = each("counts", counts, lambda _, row: weights_of(n, row))
+        if len(rows) != n:
+            raise ValueError(f"counts must be {n} rows of {n} whole numbers, one per rank, got {len(rows)} rows")
+        weights = tuple(itertools.chain.from_iterable(rows))
 
     def phases() -> Iterator[Phase]:
         for distance in range(1, n):
@@ -140,16 +142,18 @@ def all_to_all_pairwise(num_ranks: int, *, counts: Sequence[Sequence[int]] | Non
 def all_to_all_bruck(num_ranks: int) -> Schedule:
     """In step k all chunks with bit k in the distance they have to go move 2^k ranks on: ⌈log₂N⌉ steps, any N.
 
-    A chunk moves up to log₂N times, so that more bytes travel, in fewer messages.
+    A chunk moves up to log₂N times, so more bytes travel in fewer messages.
     """
     n, ranks = _ranks(num_ranks)
 
     def phases() -> Iterator[Phase]:
         for bit in _distances(n):
-            far = np.flatnonzero(ranks & bit)  # how far these chunks have to go in all
-            origin, gone = np.repeat(ranks, far.size), np.tile(far % bit, n)
-            chunk = origin * n + (origin + np.tile(far, n)) % n
-            yield Phase((origin + gone) % n, (origin + gone + bit) % n, chunk)
+            distance = np.flatnonzero(ranks & bit)  # that these chunks travel in all
+            origin = np.repeat(ranks, distance.size)
+            travelled = np.tile(distance % bit, n)
+            chunk = origin * n + (origin + np.tile(distance, n)) % n
+            src = (origin + travelled) % n
+            yield Phase(src, (src + bit) % n, chunk)
 
     return Schedule("all_to_all", "bruck", n, n * n, phases)
 
@@ -166,7 +170,7 @@ def barrier_dissemination(num_ranks: int) -> Schedule:
 
 
 def _reduce_scatter(algorithm: str, allgather: Schedule) -> Schedule:
-    """The allgather backwards, in which what it copies is added up."""
+    """The allgather backwards, which adds up each chunk that the allgather copies."""
     n = allgather.num_ranks
     return Schedule("reduce_scatter", algorithm, n, n, lambda: backwards(allgather.phases(), reduce=True))
 

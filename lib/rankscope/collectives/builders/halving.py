@@ -7,6 +7,7 @@ Recursive halving and doubling: Rabenseifner (2004); Thakur, Rabenseifner and Gr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from .rooted import backwards
 def recursive_doubling(num_ranks: int) -> Schedule:
     """The butterfly: in step k ranks that differ in bit k exchange and add whole buffers.
 
-    Where N is no power of two, the first 2(N - p) ranks fold onto half of them before and unfold after, p = 2^⌊log₂N⌋.
+    If N is not a power of two, the first 2(N - p) ranks fold onto half of them before and unfold after, p = 2^⌊log₂N⌋.
     """
 
     def core(p: int, real: Ints) -> Iterator[Phase]:
@@ -36,7 +37,7 @@ def halving_doubling(num_ranks: int) -> Schedule:
     """
 
     def core(p: int, real: Ints) -> Iterator[Phase]:
-        halving = [Phase(real, real[peer], given, size, True) for peer, given, _, size in halves(p)]
+        halving = [Phase(real, real[half.peer], half.sends, half.size, True) for half in halves(p)]
         yield from halving
         yield from backwards(halving)
 
@@ -46,17 +47,17 @@ def halving_doubling(num_ranks: int) -> Schedule:
 def reduce_scatter_gather(num_ranks: int, *, root: int = 0) -> Schedule:
     """Reduce: a reduce-scatter as in `halving_doubling`, then a gather to the root on a binomial tree (Rabenseifner).
 
-    Where N is no power of two, N - p ranks fold onto others before, and none of them is the root.
+    If N is not a power of two, N - p ranks fold onto others before, and none of them is the root.
     """
 
     def core(p: int, real: Ints) -> Iterator[Phase]:
         rounds = list(halves(p))
-        for peer, given, _, size in rounds:
-            yield Phase(real, real[peer], given, size, True)
-        for k, (_, _, kept, size) in reversed(list(enumerate(rounds))):
-            near = np.arange(1 << k)  # those that have a peer which is still to hand over
+        for half in rounds:
+            yield Phase(real, real[half.peer], half.sends, half.size, True)
+        for k, half in reversed(list(enumerate(rounds))):
+            near = np.arange(1 << k)  # the places whose peer still has chunks to hand over
             far = near + near.size
-            yield Phase(real[far], real[near], kept[far], size)
+            yield Phase(real[far], real[near], half.keeps[far], half.size)
 
     return _folded("reduce", "reduce_scatter_gather", num_ranks, core, root)
 
@@ -64,20 +65,21 @@ def reduce_scatter_gather(num_ranks: int, *, root: int = 0) -> Schedule:
 def swing(num_ranks: int) -> Schedule:
     """Halving and doubling with peers that swing round a ring, at distances 1, 1, 3, 5, 11, …: short ways on a torus.
 
-    On a network where all pairs are joined alike it costs what `halving_doubling` does. Other N fold and unfold.
+    On a network with equal links between all pairs it costs as much as `halving_doubling`. Other N fold and unfold.
     """
 
     def core(p: int, real: Ints) -> Iterator[Phase]:
         rounds = p.bit_length() - 1
         peers = [swing_peers(p, k) for k in range(rounds)]
-        # blocks[k][r]: what rank r is to have summed after k rounds, and what its later peers pass on from it
+        # blocks[k][r]: the chunks that rank r must have summed after k rounds, for itself and for its later peers
         blocks = [np.arange(p)[:, None]]
         for peer in reversed(peers):
             blocks.append(np.concatenate([blocks[-1], blocks[-1][peer]], axis=1))
         blocks.reverse()
         inwards = []
         for peer, block in zip(peers, blocks[1:], strict=True):
-            src, dst = np.repeat(real, block.shape[1]), np.repeat(real[peer], block.shape[1])
+            src = np.repeat(real, block.shape[1])
+            dst = np.repeat(real[peer], block.shape[1])
             inwards.append(Phase(src, dst, block[peer].ravel(), 1, True))
         yield from inwards
         yield from backwards(inwards)
@@ -96,24 +98,41 @@ def swing_peers(num_ranks: int, step: int) -> Ints:
     return np.asarray((ranks + np.where(ranks % 2 == 0, distance, -distance)) % num_ranks)
 
 
-def halves(p: int, nearest_first: bool = True) -> Iterator[tuple[Ints, Ints, Ints, int]]:
-    """Recursive halving among p places, a power of two: for each step everybody's peer, and what it gives and keeps.
+class Halving(NamedTuple):
+    """One step of recursive halving, with columns that have an entry per place.
 
-    It keeps `size` chunks from `kept` on, half of what it kept before, and gives its peer the other half, `size` chunks
-    from `given` on. With the farthest first, place r is left with chunk r.
+    A place keeps `size` chunks from `keeps` on, half of what it kept before, and sends its `peer` the other half, the
+    `size` chunks from `sends` on.
+    """
 
-    >>> for peer, given, kept, size in halves(4, nearest_first=False):
-    ...     print(peer.tolist(), given.tolist(), kept.tolist(), size)
+    peer: Ints
+    sends: Ints
+    keeps: Ints
+    size: int
+
+
+def halves(p: int, nearest_first: bool = True) -> Iterator[Halving]:
+    """Yield the steps of recursive halving among p places, a power of two.
+
+    With the farthest first, place r is left with chunk r.
+
+    >>> for peer, sends, keeps, size in halves(4, nearest_first=False):
+    ...     print(peer.tolist(), sends.tolist(), keeps.tolist(), size)
     [2, 3, 0, 1] [2, 2, 0, 0] [0, 0, 2, 2] 2
     [1, 0, 3, 2] [1, 0, 3, 2] [0, 1, 2, 3] 1
     """
-    places, kept, size = np.arange(p), np.zeros(p, dtype=np.int64), p
-    bits = range(p.bit_length() - 1)
-    for bit in bits if nearest_first else reversed(bits):
+    places = np.arange(p)
+    keeps = np.zeros(p, dtype=np.int64)
+    size = p
+    bits = list(range(p.bit_length() - 1))
+    if not nearest_first:
+        bits.reverse()
+    for bit in bits:
         size //= 2
-        upper = (places >> bit & 1) * size
-        given, kept = kept + size - upper, kept + upper
-        yield places ^ (1 << bit), given, kept, size
+        upper = (places >> bit & 1) * size  # where the upper half begins, for the places that keep it
+        sends = keeps + size - upper
+        keeps = keeps + upper
+        yield Halving(places ^ (1 << bit), sends, keeps, size)
 
 
 def _folded(
@@ -124,19 +143,24 @@ def _folded(
     root: int = 0,
     num_chunks: int | None = None,
 ) -> Schedule:
-    """`core(p, ranks)` among p ranks, a power of two, before which the others hand their share to one of them.
+    """Run `core(p, ranks)` among p ranks, a power of two, after the others have sent their share to one of them.
 
     In a reduce the root is the first of these p ranks; in an allreduce the others get the sum in the end. There are p
-    chunks where no `num_chunks` are given.
+    chunks if `num_chunks` is None.
     """
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
-    root, p = whole("root", root, 0, n - 1), 1 << (n.bit_length() - 1)
-    num_chunks = num_chunks or p
+    root = whole("root", root, 0, n - 1)
+    p = 1 << (n.bit_length() - 1)
+    if num_chunks is None:
+        num_chunks = p
     folded = np.arange(0, 2 * (n - p), 2)
     onto = folded + 1
     real = np.r_[onto, np.arange(2 * (n - p), n)]
     if collective == "reduce":
-        folded, onto, real = ((ranks + root - real[0]) % n for ranks in (folded, onto, real))
+        shift = root - real[0]
+        folded = (folded + shift) % n
+        onto = (onto + shift) % n
+        real = (real + shift) % n
 
     def phases() -> Iterator[Phase]:
         if folded.size:

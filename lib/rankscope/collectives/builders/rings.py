@@ -17,7 +17,7 @@ from .rooted import backwards, to_leaders
 
 
 def ring(num_ranks: int) -> Schedule:
-    """Reduce-scatter round the ring, then allgather: 2(N-1) steps of one chunk in N, any N."""
+    """Reduce-scatter round the ring, then allgather: 2(N-1) steps of one of N chunks, any N."""
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     return _grid("ring", n, (n,))
 
@@ -27,7 +27,8 @@ def segmented_ring(num_ranks: int, num_segments: int = 4) -> Schedule:
 
     Costs `num_segments` times the ring's messages. Raises ValueError for fewer than 1 segment.
     """
-    n, segments = whole("num_ranks", num_ranks, 1, MOST_RANKS), whole("num_segments", num_segments, 1, MOST_SEGMENTS)
+    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
+    segments = whole("num_segments", num_segments, 1, MOST_SEGMENTS)
     ranks = np.arange(n)
 
     def phases() -> Iterator[Phase]:
@@ -44,12 +45,16 @@ def segmented_ring(num_ranks: int, num_segments: int = 4) -> Schedule:
 def bidirectional_ring(num_ranks: int) -> Schedule:
     """The ring used both ways at once: partial sums meet in the middle, in half as many steps of two messages each.
 
-    As fast as the ring where a rank sends one message at a time (`Cluster.ports` 1), twice as fast with two at once.
+    As fast as the ring if a rank sends one message at a time (`Cluster.ports` 1), twice as fast with two at once.
     """
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
-    ranks, far, near = np.arange(n), n // 2, (n - 1) // 2  # hops to the right, to the left
-    right, left = (ranks + 1) % n, (ranks - 1) % n
-    src, dst = np.r_[ranks, ranks], np.r_[right, left]
+    ranks = np.arange(n)
+    far = n // 2  # hops to the right
+    near = (n - 1) // 2  # hops to the left
+    right = (ranks + 1) % n
+    left = (ranks - 1) % n
+    src = np.r_[ranks, ranks]
+    dst = np.r_[right, left]
 
     def phases() -> Iterator[Phase]:
         if far > near:  # an even number of ranks: one sum comes a hop further, from the left
@@ -65,7 +70,7 @@ def bidirectional_ring(num_ranks: int) -> Schedule:
 def hierarchical_ring(num_ranks: int, gpus_per_node: int | None = None) -> Schedule:
     """Reduce to a leader in each node (binomial tree), ring over the leaders, broadcast in each node.
 
-    `gpus_per_node` must divide `num_ranks`; by default it is the smallest such number from the root of `num_ranks` up.
+    `gpus_per_node` must divide `num_ranks`; by default it is the smallest divisor that is at least √num_ranks.
     """
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     _, g = nodes_of(n, gpus_per_node)
@@ -114,44 +119,51 @@ def mesh_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
 def _grid(algorithm: str, n: int, shape: Sequence[int]) -> Schedule:
     """Reduce-scatter along each axis of a grid of ranks, the last first, then allgather in the other order.
 
-    After each axis a rank goes on with the one block in shape[axis] that it has summed.
+    After each axis a rank goes on with one of shape[axis] blocks, the one that it has summed.
     """
 
     def phases() -> Iterator[Phase]:
-        base, block, back = np.zeros(n, dtype=np.int64), n, []
+        base = np.zeros(n, dtype=np.int64)  # the first chunk that each rank still sums
+        block = n  # how many chunks it still sums
+        allgathers = []
         for axis in reversed(range(len(shape))):
             place, forward = _along(n, shape, axis)
             block //= shape[axis]
             yield once_round(np.arange(n), forward, place, shape[axis], block, 0, True, base)
-            back.append(once_round(np.arange(n), forward, place, shape[axis], block, 1, False, base))
+            allgathers.append(once_round(np.arange(n), forward, place, shape[axis], block, 1, False, base))
             base = base + (place + 1) % shape[axis] * block
-        yield from reversed(back)
+        yield from reversed(allgathers)
 
     return Schedule("allreduce", algorithm, n, n, phases)
 
 
 def shape_of(n: int, shape: Sequence[int] | None, axes: int) -> tuple[int, ...]:
-    """Return a shape of so many axes whose product is n, as even as can be where None is given.
+    """Return a shape of so many axes whose product is n, which is as even as possible if `shape` is None.
 
-    One axis may be -1, for what is left. Raises ValueError for a shape that does not fit, naming those that do.
+    One axis may be -1, which stands for the remaining factor. Raises ValueError for a shape that does not fit, naming
+    those that do.
 
     >>> shape_of(12, None, 2), shape_of(7, None, 2), shape_of(12, (-1, 6), 2)
     ((3, 4), (1, 7), (2, 6))
     """
     shapes = _shapes(n, axes)
     if shape is None:
-        return min((s for s in shapes if list(s) == sorted(s)), key=lambda s: (max(s), sum(s)))
-    given = tuple(whole("shape", size, -1) for size in several("shape", shape))
-    for fits in shapes:
-        if len(given) == axes and given.count(-1) <= 1 and all(a in (-1, b) for a, b in zip(given, fits, strict=True)):
-            return fits
-    some = ", ".join("×".join(map(str, s)) for s in shapes[:12]) + (", …" if len(shapes) > 12 else "")
-    wanted = "×".join(map(str, given))
-    raise ValueError(f"shape must be {axes} numbers whose product is num_ranks = {n}: {some}; got {wanted}")
+        ascending = [shape for shape in shapes if list(shape) == sorted(shape)]
+        return min(ascending, key=lambda shape: (max(shape), sum(shape)))
+    wanted = [whole("shape", size, -1) for size in several("shape", shape)]
+    if len(wanted) == axes and wanted.count(-1) <= 1:
+        for candidate in shapes:
+            if all(size in (-1, fitting) for size, fitting in zip(wanted, candidate, strict=True)):
+                return candidate
+    names = ["×".join(map(str, shape)) for shape in shapes[:12]]
+    if len(shapes) > 12:
+        names.append("…")
+    got = "×".join(map(str, wanted))
+    raise ValueError(f"shape must be {axes} numbers whose product is num_ranks = {n}: {', '.join(names)}; got {got}")
 
 
 def nodes_of(n: int, gpus_per_node: int | None) -> tuple[int, int]:
-    """Return how many nodes n ranks are on, and the ranks on each: by `shape_of` where None is given.
+    """Return how many nodes n ranks are on, and the ranks on each, which is the default of `shape_of` for None.
 
     >>> nodes_of(12, None), nodes_of(12, 2)
     ((3, 4), (6, 2))
@@ -159,22 +171,28 @@ def nodes_of(n: int, gpus_per_node: int | None) -> tuple[int, int]:
     Traceback (most recent call last):
     ValueError: gpus_per_node must divide num_ranks = 12, got 5
     """
-    each = shape_of(n, None, 2)[1] if gpus_per_node is None else whole("gpus_per_node", gpus_per_node, 1, n)
-    if n % each:
-        raise ValueError(f"gpus_per_node must divide num_ranks = {n}, got {each}")
-    return n // each, each
+    if gpus_per_node is None:
+        nodes, gpus = shape_of(n, None, 2)
+        return nodes, gpus
+    gpus_per_node = whole("gpus_per_node", gpus_per_node, 1, n)
+    if n % gpus_per_node:
+        raise ValueError(f"gpus_per_node must divide num_ranks = {n}, got {gpus_per_node}")
+    return n // gpus_per_node, gpus_per_node
 
 
 def _shapes(n: int, axes: int) -> list[tuple[int, ...]]:
     if axes == 1:
         return [(n,)]
-    divisors = sorted({d for i in range(1, math.isqrt(n) + 1) if n % i == 0 for d in (i, n // i)})
-    return [(d, *rest) for d in divisors for rest in _shapes(n // d, axes - 1)]
+    small = [divisor for divisor in range(1, math.isqrt(n) + 1) if n % divisor == 0]
+    divisors = sorted({*small, *(n // divisor for divisor in small)})
+    return [(divisor, *others) for divisor in divisors for others in _shapes(n // divisor, axes - 1)]
 
 
 def _along(n: int, shape: Sequence[int], axis: int) -> tuple[Ints, Ints]:
-    """Each rank's place along the axis, and its next neighbour there."""
-    return np.indices(shape)[axis].ravel(), np.roll(np.arange(n).reshape(shape), -1, axis).ravel()
+    """Return each rank's place along the axis, and its next neighbour there."""
+    place = np.indices(shape)[axis].ravel()
+    neighbour = np.roll(np.arange(n).reshape(shape), -1, axis).ravel()
+    return place, neighbour
 
 
 def once_round(
@@ -187,5 +205,12 @@ def once_round(
     reduce: bool = False,
     base: Ints | int = 0,
 ) -> Phase:
-    """Once round the rings of `size` ranks: in step s the rank that stands at `place` sends block place + start - s."""
-    return Phase(src, dst, lambda s: base + (place + start - s) % size * block, block, reduce, size - 1)
+    """Return a phase once round the rings of `size` ranks: in step s the rank at `place` sends block place + start - s.
+
+    A block is `block` chunks, and block 0 begins at chunk `base`.
+    """
+
+    def chunk(step: int) -> Ints:
+        return base + (place + start - step) % size * block
+
+    return Phase(src, dst, chunk, block, reduce, size - 1)

@@ -18,16 +18,16 @@ from ..schedule import MOST_RANKS, MOST_SEGMENTS, Ints, Phase, Schedule, Step
 
 
 def flat(num_ranks: int) -> Schedule:
-    """Everybody sends to rank 0, which adds up and sends to everybody: two steps, N-1 messages at one port."""
+    """All ranks send to rank 0, which adds up and sends to all: two steps, N-1 messages at one port."""
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     others = np.arange(1, n)
 
     def phases() -> Iterator[Phase]:
         if n > 1:
-            yield Phase(others, 0, 0, 1, True)
-            yield Phase(0, others, 0)
+            yield Phase(src=others, dst=0, chunk=0, reduce=True)
+            yield Phase(src=0, dst=others, chunk=0)
 
-    return Schedule("allreduce", "flat", n, 1, phases, ports=max(1, n - 1))
+    return Schedule("allreduce", "flat", n, num_chunks=1, phases=phases, ports=max(1, n - 1))
 
 
 def binomial_tree(num_ranks: int) -> Schedule:
@@ -42,7 +42,7 @@ def binomial_tree(num_ranks: int) -> Schedule:
 
 
 def broadcast_flat(num_ranks: int, *, root: int = 0) -> Schedule:
-    """The root sends its buffer to everybody: one step of N-1 messages."""
+    """The root sends its buffer to all ranks: one step of N-1 messages."""
     return _flat("broadcast", num_ranks, root, None)
 
 
@@ -85,7 +85,9 @@ def broadcast_chain(num_ranks: int, num_segments: int = 8, *, root: int = 0) -> 
     segments = whole("num_segments", num_segments, 1, MOST_SEGMENTS)
 
     def phases() -> Iterator[Phase]:
-        for step in range(n - 1 + segments - 1 if n > 1 else 0):
+        if n == 1:
+            return
+        for step in range(n - 1 + segments - 1):
             place = np.arange(max(0, step - segments + 1), min(step, n - 2) + 1)
             yield Phase((place + root) % n, (place + 1 + root) % n, step - place)
 
@@ -93,7 +95,7 @@ def broadcast_chain(num_ranks: int, num_segments: int = 8, *, root: int = 0) -> 
 
 
 def reduce_flat(num_ranks: int, *, root: int = 0) -> Schedule:
-    """Everybody sends its buffer to the root, which adds up: one step of N-1 messages."""
+    """All ranks send their buffers to the root, which adds up: one step of N-1 messages."""
     return _flat("reduce", num_ranks, root, None)
 
 
@@ -104,9 +106,9 @@ def reduce_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
 
 
 def scatter_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
-    """The root sends everybody its own chunk: one step of N-1 messages.
+    """The root sends each rank its own chunk: one step of N-1 messages.
 
-    `counts` gives the elements for each rank where they differ (MPI_Scatterv).
+    `counts` gives the elements for each rank if they differ (MPI_Scatterv).
     """
     return _flat("scatter", num_ranks, root, counts)
 
@@ -117,9 +119,9 @@ def scatter_binomial(num_ranks: int, *, root: int = 0, counts: Sequence[int] | N
 
 
 def gather_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
-    """Everybody sends its own chunk to the root: one step of N-1 messages.
+    """Each rank sends its own chunk to the root: one step of N-1 messages.
 
-    `counts` gives the elements of each rank where they differ (MPI_Gatherv).
+    `counts` gives the elements of each rank if they differ (MPI_Gatherv).
     """
     return _flat("gather", num_ranks, root, counts)
 
@@ -140,27 +142,38 @@ def _ranks(num_ranks: int, root: int) -> tuple[int, int]:
 def _flat(collective: str, num_ranks: int, root: int, counts: Sequence[int] | None) -> Schedule:
     """One step with all messages between the root and the others."""
     n, root = _ranks(num_ranks, root)
-    own = collective in ("scatter", "gather")  # each rank has a chunk of its own
     others = np.delete(np.arange(n), root)
-    src, dst = (root, others) if collective in ("broadcast", "scatter") else (others, root)
+    src: ArrayLike = others
+    dst: ArrayLike = root
+    if collective in ("broadcast", "scatter"):
+        src, dst = root, others
+    num_chunks = 1
+    chunk: ArrayLike = 0
+    if collective in ("scatter", "gather"):  # each rank has a chunk of its own
+        num_chunks = n
+        chunk = others
 
     def phases() -> Iterator[Phase]:
         if n > 1:
-            yield Phase(src, dst, others if own else 0, 1, collective == "reduce")
+            yield Phase(src, dst, chunk, 1, collective == "reduce")
 
-    num_chunks, weights = n if own else 1, weights_of(n, counts)
+    weights = weights_of(n, counts)
     return Schedule(collective, "flat", n, num_chunks, phases, root, max(1, n - 1), weights=weights)
 
 
 def _binomial(collective: str, num_ranks: int, root: int, counts: Sequence[int] | None) -> Schedule:
-    """Down, or up, a binomial tree: the chunks of the child and of all places below it."""
+    """Down a binomial tree for a scatter, up for a gather: the chunks of the child and of all places below it."""
     n, root = _ranks(num_ranks, root)
-    way = backwards if collective == "scatter" else iter
-    return Schedule(collective, "binomial", n, n, lambda: way(_subtrees(n, root)), root, weights=weights_of(n, counts))
+
+    def phases() -> Iterator[Phase]:
+        up = _subtrees(n, root)
+        return backwards(up) if collective == "scatter" else up
+
+    return Schedule(collective, "binomial", n, n, phases, root, weights=weights_of(n, counts))
 
 
 def weights_of(num_ranks: int, counts: Sequence[int] | None) -> tuple[int, ...] | None:
-    """Return how many elements each rank's run has, or None where all have as many.
+    """Return how many elements each rank's run has, or None if all have the same number.
 
     >>> weights_of(3, [2, 0, 1])
     (2, 0, 1)
@@ -170,10 +183,10 @@ def weights_of(num_ranks: int, counts: Sequence[int] | None) -> tuple[int, ...] 
     """
     if counts is None:
         return None
-    found = each("counts", counts, whole, 0)
-    if len(found) != num_ranks:
-        raise ValueError(f"counts must be {num_ranks} whole numbers, one per rank, got {len(found)} of them")
-    return found
+    weights = each("counts", counts, whole, 0)
+    if len(weights) != num_ranks:
+        raise ValueError(f"counts must be {num_ranks} whole numbers, one per rank, got {len(weights)} of them")
+    return weights
 
 
 def levels(num_ranks: int, group: int) -> list[tuple[Ints, int]]:
@@ -190,7 +203,7 @@ def levels(num_ranks: int, group: int) -> list[tuple[Ints, int]]:
 def to_leaders(num_ranks: int, group: int, num_chunks: int, root: int = 0) -> Iterator[Phase]:
     """Sums of whole buffers go up binomial trees to the first rank of each group of ranks.
 
-    In step k every odd multiple of 2^k, counted within its group, sends to the even one below. Where there is only one
+    In step k every odd multiple of 2^k, counted within its group, sends to the even one below. If there is only one
     group, it may count from another `root`.
     """
     for child, distance in levels(num_ranks, group):
@@ -205,9 +218,9 @@ def _subtrees(n: int, root: int) -> Iterator[Phase]:
 
 
 def backwards(phases: Iterable[Phase], reduce: bool = False) -> Iterator[Phase]:
-    """The same steps, of one phase each, in the opposite order and the other way, by sender.
+    """Yield the same steps, of one phase each, in the opposite order and direction, sorted by sender.
 
-    What comes is added up where `reduce`, and else copied.
+    What a rank receives is added up if `reduce`, and copied otherwise.
 
     >>> [(phase.src.tolist(), phase.dst.tolist()) for phase in backwards(to_leaders(4, 4, 1))]
     [([0], [2]), ([0, 2], [1, 3])]
@@ -227,12 +240,12 @@ def wrapping(
     [0, 2, 0]
     """
     rows = Step.of(src, dst, first, count)
-    over = np.maximum(rows.chunk + rows.num_chunks - num_chunks, 0)
-    rest = over > 0
+    over = np.maximum(rows.chunk + rows.num_chunks - num_chunks, 0)  # how many chunks are past the last one
+    wraps = over > 0
     return Phase(
-        np.r_[rows.src, rows.src[rest]],
-        np.r_[rows.dst, rows.dst[rest]],
-        np.r_[rows.chunk, np.zeros(int(rest.sum()), dtype=np.int64)],
-        np.r_[rows.num_chunks - over, over[rest]],
+        np.r_[rows.src, rows.src[wraps]],
+        np.r_[rows.dst, rows.dst[wraps]],
+        np.r_[rows.chunk, np.zeros(int(wraps.sum()), dtype=np.int64)],
+        np.r_[rows.num_chunks - over, over[wraps]],
         reduce,
     )

@@ -19,26 +19,28 @@ MOST_IN_NODE = 1 << 10  # all pairs of them send to each other
 
 
 def nvls(num_ranks: int, num_segments: int = 4) -> Schedule:
-    """Each rank owns a chunk in N of every segment: all ranks send to the owners, and the owners send the sums to all.
+    """Each rank owns one of N chunks of every segment: all ranks send to the owners, and these send the sums to all.
 
-    A segment is added up in the step in which the one before it goes out: `num_segments` + 1 steps. For a switch that
-    adds, where a segment then crosses each link little more than once. On other clusters it is as slow as it looks:
-    N-1 messages at each port. Raises ValueError for more than 1,024 ranks.
+    A segment is added up in the step in which the one before it goes out: `num_segments` + 1 steps. It is for a switch
+    that adds, where a segment crosses each link little more than once. On other clusters it is slow, with N-1 messages
+    at each port. Raises ValueError for more than 1,024 ranks.
     """
-    n, segments = whole("num_ranks", num_ranks, 1, MOST_RANKS), whole("num_segments", num_segments, 1, MOST_SEGMENTS)
-
+    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
+    segments = whole("num_segments", num_segments, 1, MOST_SEGMENTS)
     whole("num_ranks of nvls", n, 1, MOST_IN_NODE)
 
     def phases() -> Iterator[Phase]:
         src, dst = _pairs(1, n)
-        both, adds = np.r_[src, src], np.repeat([True, False], src.size)
+        both_src = np.r_[src, src]  # to add a segment, and to send out the one before it
+        both_dst = np.r_[dst, dst]
+        adds = np.repeat([True, False], src.size)
 
         def chunk(step: int) -> Ints:
             return np.concatenate((dst + (step + 1) * n, src + step * n))
 
         if n > 1:
             yield Phase(src, dst, dst, 1, True)
-            yield Phase(both, np.r_[dst, dst], chunk, 1, adds, segments - 1)
+            yield Phase(both_src, both_dst, chunk, 1, adds, segments - 1)
             yield Phase(src, dst, src + (segments - 1) * n)
 
     return Schedule("allreduce", "nvls", n, n * segments, phases, ports=max(1, n - 1))
@@ -54,7 +56,8 @@ def nvls_tree(num_ranks: int, gpus_per_node: int | None = None, num_segments: in
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     nodes, g = nodes_of(n, gpus_per_node)
     whole("gpus_per_node of nvls_tree", g, 1, MOST_IN_NODE)
-    trees, local = double_binary_tree(nodes, num_segments), np.arange(g)
+    trees = double_binary_tree(nodes, num_segments)
+    local = np.arange(g)  # ranks of a node, each of which owns a share of the buffer
     share = trees.num_chunks
 
     def phases() -> Iterator[Phase]:
@@ -62,9 +65,10 @@ def nvls_tree(num_ranks: int, gpus_per_node: int | None = None, num_segments: in
         if g > 1:
             yield Phase(src, dst, dst % g * share, share, True)
         for step in trees.steps():
-            leaves, enters = (np.add.outer(local, ranks * g).ravel() for ranks in (step.src, step.dst))
+            owners_src = np.add.outer(local, step.src * g).ravel()
+            owners_dst = np.add.outer(local, step.dst * g).ravel()
             chunk = np.add.outer(local * share, step.chunk).ravel()
-            yield Phase(leaves, enters, chunk, 1, np.tile(step.reduce, g))
+            yield Phase(owners_src, owners_dst, chunk, 1, np.tile(step.reduce, g))
         if g > 1:
             yield Phase(src, dst, src % g * share, share)
 
@@ -72,7 +76,7 @@ def nvls_tree(num_ranks: int, gpus_per_node: int | None = None, num_segments: in
 
 
 def _pairs(nodes: int, gpus_per_node: int) -> tuple[Ints, Ints]:
-    """All pairs of two ranks of a node."""
+    """Return all pairs of two ranks of a node, as senders and receivers."""
     src, dst = np.nonzero(~np.eye(gpus_per_node, dtype=bool))
     first = np.arange(nodes)[:, None] * gpus_per_node
     return (first + src).ravel(), (first + dst).ravel()

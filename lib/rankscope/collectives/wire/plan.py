@@ -9,9 +9,8 @@ before its send was done gave wrong sums on slow networks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from itertools import compress
-from operator import not_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +18,26 @@ from numpy.typing import NDArray
 
 from ..schedule import MOST_KEPT, Schedule
 
-LEAST_RANKS = 16  # from here on, ranks that do the same are looked for
+LEAST_RANKS = 16  # with fewer ranks, `alike` does not look for those that do the same
 LANE = "executor"  # of a rank, for the time that it spends on its program
 LONG = 4096  # elements: no ready signal waits behind a message that is longer
 ALIGNED = 64  # elements: every place in the scratch begins at a multiple of it
-Run = tuple[int, int]  # elements from the first number up to the second
-Row = tuple[int, int, int, bool]  # one chunk of a step: src, dst, chunk, reduce
+
+
+class Run(NamedTuple):
+    """Elements from `start` up to `stop`."""
+
+    start: int
+    stop: int
+
+
+class ChunkTransfer(NamedTuple):
+    """One chunk that goes from one rank to another in a step."""
+
+    src: int
+    dst: int
+    chunk: int
+    reduce: bool
 
 
 class Elements(NamedTuple):
@@ -40,7 +53,7 @@ class Elements(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """One message on the wire: its elements stand side by side."""
+    """One message on the wire: its elements are contiguous."""
 
     step: int
     peer: int
@@ -71,7 +84,7 @@ class Write(NamedTuple):
 class Plan(NamedTuple):
     """All that one rank does, in a buffer of the chunks that it ever has, in their order.
 
-    The elements that the rank passes stand at `given` at the start, and in the end `wanted` holds its result. `program`
+    The elements that the rank passes are at `given` at the start, and its result is at `wanted` in the end. `program`
     is carried out in order; `num_scratch` elements are needed in addition to the `num_elements` of the buffer.
     """
 
@@ -84,11 +97,11 @@ class Plan(NamedTuple):
 
 
 def plans(schedule: Schedule, ends: list[int], ranks: Sequence[int] | None = None, ahead: bool = True) -> list[Plan]:
-    """Return the plan of every rank, or of these `ranks`; `ends` are the chunks' ends, as of `chunk_ends`.
+    """Return the plan of every rank, or of these `ranks`; `ends` are the chunks' ends, as `chunk_ends` returns them.
 
-    With `ahead`, receives are posted in the step before theirs, and else with its sends. All transfers of a step
-    between the same two ranks are one message, its chunks in ascending order; chunks, and messages, of no elements are
-    left out. The schedule is not checked.
+    With `ahead`, receives are posted in the step before theirs, otherwise with the sends of their own step. All
+    transfers of a step between the same two ranks are one message, its chunks in ascending order; chunks and messages
+    of no elements are left out. The schedule is not checked.
 
     >>> from .. import ALGORITHMS
     >>> for op in plans(ALGORITHMS["reduce"]["flat"](2), [0, 8], ranks=[0])[0].program:
@@ -97,50 +110,71 @@ def plans(schedule: Schedule, ends: list[int], ranks: Sequence[int] | None = Non
     Wait(transfer=0)
     Write(to=Elements(scratch=False, start=0, stop=8), source=Elements(scratch=True, start=0, stop=8), reduce=True)
     """
-    steps: list[list[list[Row]]] | None = schedule.cache.get("transfers")  # of each step, of each rank
-    if steps is None:
-        steps, few = [], schedule.num_ranks >= LEAST_RANKS and ranks is not None
-        asked = np.full(schedule.num_ranks, not few)
-        asked[list(ranks or ())] = True
-        for step in schedule.steps():
-            rows = step.by_chunk()
-            columns = [rows.src, rows.dst, rows.chunk, rows.reduce]
-            if few:
-                columns = [column[asked[rows.src] | asked[rows.dst]] for column in columns]
-            steps.append([[] for _ in range(schedule.num_ranks)])
-            for row in zip(*(column.tolist() for column in columns), strict=True):
-                steps[-1][row[0]].append(row)
-                steps[-1][row[1]].append(row)
-        if not few and sum(len(mine) for of_ranks in steps for mine in of_ranks) <= MOST_KEPT:
-            schedule.cache["transfers"] = steps
-    own, result, sizes = schedule.given(), schedule.wanted(), np.diff(ends)
-    made = []
+    steps = _transfers_of_ranks(schedule, ranks)
+    has_at_start = schedule.given()
+    has_in_the_end = schedule.wanted()
+    sizes = np.diff(ends)
+    rank_plans = []
     for rank in range(schedule.num_ranks) if ranks is None else ranks:
-        mine = [of_ranks[rank] for of_ranks in steps]
-        touched = own[rank] | result[rank]
-        touched[[chunk for step in mine for _, dst, chunk, _ in step if dst == rank]] = True
-        starts = np.cumsum(sizes * touched) - sizes * touched
-        run_of = list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True))
-        passed = _runs(np.flatnonzero(own[rank]).tolist(), run_of)
-        planner = _Planner([_rank_step(step, rank, run_of) for step in mine], ahead)
-        made.append(
+        transfers = [of_ranks[rank] for of_ranks in steps]
+        in_buffer = has_at_start[rank] | has_in_the_end[rank]
+        in_buffer[[chunk for step in transfers for _, dst, chunk, _ in step if dst == rank]] = True
+        starts = np.cumsum(sizes * in_buffer) - sizes * in_buffer
+        run_of = [Run(*run) for run in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
+        passed = _runs(np.flatnonzero(has_at_start[rank]).tolist(), run_of)
+        given = Run(0, 0)
+        if passed:
+            given = Run(passed[0].start, passed[-1].stop)
+        planner = _Planner([_rank_step(step, rank, run_of) for step in transfers], ahead)
+        rank_plans.append(
             Plan(
-                int((sizes * touched).sum()),
-                (passed[0][0], passed[-1][1]) if passed else (0, 0),
-                _runs(np.flatnonzero(result[rank]).tolist(), run_of),
-                planner.transfers,
-                planner.program,
-                planner.num_scratch,
+                num_elements=int((sizes * in_buffer).sum()),
+                given=given,
+                wanted=_runs(np.flatnonzero(has_in_the_end[rank]).tolist(), run_of),
+                transfers=planner.transfers,
+                program=planner.program,
+                num_scratch=planner.num_scratch,
             )
         )
-    return made
+    return rank_plans
+
+
+def _transfers_of_ranks(schedule: Schedule, ranks: Sequence[int] | None) -> list[list[list[ChunkTransfer]]]:
+    """Return for each step and each rank the transfers that the rank takes part in.
+
+    Of a large schedule, only the transfers of `ranks` are listed. All transfers of a small one are kept in its cache.
+    """
+    steps: list[list[list[ChunkTransfer]]] | None = schedule.cache.get("transfers")
+    if steps is not None:
+        return steps
+    is_asked = None
+    if ranks is not None and schedule.num_ranks >= LEAST_RANKS:
+        is_asked = np.zeros(schedule.num_ranks, dtype=bool)
+        is_asked[list(ranks)] = True
+    steps = []
+    num_listed = 0
+    for step in schedule.steps():
+        rows = step.by_chunk()
+        columns = [rows.src, rows.dst, rows.chunk, rows.reduce]
+        if is_asked is not None:
+            listed = is_asked[rows.src] | is_asked[rows.dst]
+            columns = [column[listed] for column in columns]
+        of_ranks: list[list[ChunkTransfer]] = [[] for _ in range(schedule.num_ranks)]
+        for transfer in map(ChunkTransfer._make, zip(*(column.tolist() for column in columns), strict=True)):
+            of_ranks[transfer.src].append(transfer)
+            of_ranks[transfer.dst].append(transfer)
+            num_listed += 2
+        steps.append(of_ranks)
+    if is_asked is None and num_listed <= MOST_KEPT:
+        schedule.cache["transfers"] = steps
+    return steps
 
 
 class Alike(NamedTuple):
     """Ranks that do the same: rank r does what `ranks[of[r]]` does, with peers that do the same as each other, too.
 
-    `places` has for each message of these ranks, by its sender, its receiver and its step, where it stands among all
-    that its sender sends and receives: messages of ranks that do the same have the same place.
+    `places` has, for each message of these ranks, by its sender, receiver and step, its place among all messages that
+    its sender sends and receives: messages of ranks that do the same have the same place.
     """
 
     ranks: list[int]
@@ -152,75 +186,150 @@ def alike(schedule: Schedule, ends: list[int], nodes: NDArray[np.int64]) -> Alik
     """Return which ranks carry out programs that differ in names of peers and chunks only, now and ever after.
 
     Ranks are distinguished by their rows (what is sent and received in which step, in which order, how long, on which
-    side of a node's border, which chunk again), then by those of their peers, until nothing changes. Where some ranks
-    leave chunks out, and with few ranks, each is alike to itself only.
+    side of a node's border, which chunk again), then by those of their peers, until nothing changes. If some ranks
+    leave chunks out, or if there are few ranks, each is alike to itself only.
     """
-    n, sizes = schedule.num_ranks, np.diff(ends)
-    _, kind = np.unique(sizes, return_inverse=True)
-    key = "alike", kind.tobytes(), nodes.tobytes()
+    sizes = np.diff(ends)
+    _, kind_of_size = np.unique(sizes, return_inverse=True)
+    key = ("alike", kind_of_size.tobytes(), nodes.tobytes())
     if key in schedule.cache:
         return schedule.cache[key]  # type: ignore[no-any-return]
-    if n < LEAST_RANKS or not sizes.all() or not (schedule.given() | schedule.wanted()).all():
-        return Alike(list(range(n)), list(range(n)), {})
-    steps = [step.by_chunk() for step in schedule.steps()]
-    src, dst, chunk, reduce = (np.concatenate([step[column] for step in steps]) for column in (0, 1, 2, 4))
-    number = np.repeat(np.arange(len(steps)), [step.src.size for step in steps])
-    if not src.size:
-        return Alike(list(range(n)), list(range(n)), {})
-    rows = np.arange(src.size)
-    order = np.lexsort((np.r_[rows, rows], np.r_[rows >= 0, rows < 0], np.r_[number, number], np.r_[src, dst]))
-    rank, peer, row = np.r_[src, dst][order], np.r_[dst, src][order], np.r_[rows, rows][order]
-    sends, step, part = order < rows.size, number[row], chunk[row]  # of each end of each row
-    place = np.arange(rank.size) - np.searchsorted(rank, rank)
-    back = np.argsort(order)
-    other = place[back[(order + rows.size) % order.size]]  # where the same row stands at its other end
-    message = ((rank * len(steps) + step) * 2 + sends) * n + peer
-    _, first, group = np.unique(message, return_index=True, return_inverse=True)
-    _, first_use, use = np.unique(rank * schedule.num_chunks + part, return_index=True, return_inverse=True)
-    by_chunk = np.lexsort((part, message))
-    turn, follows = np.empty_like(place), np.zeros_like(place)
-    turn[by_chunk] = np.arange(rank.size) - np.searchsorted(message[by_chunk], message[by_chunk])
-    follows[by_chunk[1:]] = (np.diff(part[by_chunk]) == 1) & (turn[by_chunk[1:]] > 0)
-    message_place = place[first][group]
-    columns = [step, sends, message_place, place[first_use][use], turn, follows, kind[part], reduce[row], other]
-    columns.append(nodes[rank] == nodes[peer])
-    packed, room = [np.zeros(rank.size, dtype=np.int64)], 1
-    for column in columns:
-        most = int(column.max()) + 1
-        if room * most > 2**62:
-            packed.append(np.zeros(rank.size, dtype=np.int64))
-            room = 1
-        packed[-1], room = packed[-1] * most + column, room * most
-    table = np.full((n, int(place.max()) + 1, len(packed)), -1)
-    table[rank, place] = np.stack(packed, axis=1)
-    _, color = np.unique(table.reshape(n, -1), axis=0, return_inverse=True)
-    color, before = color.reshape(-1), 0
-    while color.max() + 1 > before:
-        before = int(color.max()) + 1
-        seen = np.full((n, table.shape[1] + 1), -1)
-        seen[rank, place], seen[:, -1] = color[peer], color
-        color = np.unique(seen, axis=0, return_inverse=True)[1].reshape(-1)
+    num_ranks = schedule.num_ranks
+    each_alone = Alike(list(range(num_ranks)), list(range(num_ranks)), {})
+    if num_ranks < LEAST_RANKS or not sizes.all() or not (schedule.given() | schedule.wanted()).all():
+        return each_alone
+    table = _rows_at_both_ends(schedule, kind_of_size, nodes)
+    if table is None:
+        return each_alone
+    color = _colors(num_ranks, table)
     _, ranks, of = np.unique(color, return_index=True, return_inverse=True)
     by_rank = np.argsort(ranks)
     of = np.argsort(by_rank)[of]
-    chosen = np.zeros(n, dtype=bool)
-    chosen[ranks] = True
-    wanted = sends & (chosen[rank] | chosen[peer])
-    ends_of = zip(rank[wanted].tolist(), peer[wanted].tolist(), step[wanted].tolist(), strict=True)
-    places = dict(zip(ends_of, message_place[wanted].tolist(), strict=True))
-    schedule.cache[key] = found = Alike(ranks[by_rank].tolist(), of.tolist(), places)
-    return found
+
+    is_simulated = np.zeros(num_ranks, dtype=bool)
+    is_simulated[ranks] = True
+    named = table.sends & (is_simulated[table.rank] | is_simulated[table.peer])
+    names = zip(table.rank[named].tolist(), table.peer[named].tolist(), table.step[named].tolist(), strict=True)
+    places = dict(zip(names, table.message_place[named].tolist(), strict=True))
+    same = Alike(ranks[by_rank].tolist(), of.tolist(), places)
+    schedule.cache[key] = same
+    return same
+
+
+class _EndsOfRows(NamedTuple):
+    """All single chunks that are sent, each at both of its ends, in the order of ranks, steps and rows.
+
+    `place` counts the rows of each rank. `message_place` is the place of the first row of the same message. Each of
+    the `features` is equal for two ranks that do the same.
+    """
+
+    rank: NDArray[np.int64]
+    peer: NDArray[np.int64]
+    step: NDArray[np.int64]
+    sends: NDArray[np.bool_]
+    place: NDArray[np.int64]
+    message_place: NDArray[np.int64]
+    features: list[NDArray[Any]]
+
+
+def _rows_at_both_ends(
+    schedule: Schedule, kind_of_size: NDArray[np.int64], nodes: NDArray[np.int64]
+) -> _EndsOfRows | None:
+    """Return the rows of a schedule, or None if nothing is sent. All arrays have an entry for each end of each row."""
+    steps = [step.by_chunk() for step in schedule.steps()]
+    if not any(step.src.size for step in steps):
+        return None
+    src = np.concatenate([step.src for step in steps])
+    dst = np.concatenate([step.dst for step in steps])
+    chunk = np.concatenate([step.chunk for step in steps])
+    reduce = np.concatenate([step.reduce for step in steps])
+    step_of_row = np.repeat(np.arange(len(steps)), [step.src.size for step in steps])
+    num_rows = src.size
+
+    # The ends of all rows, first at the senders, then at the receivers, are sorted by rank, step, side and row.
+    both = np.arange(2 * num_rows)
+    receives = both >= num_rows
+    row = both % num_rows
+    order = np.lexsort((row, ~receives, step_of_row[row], np.r_[src, dst]))
+    rank = np.r_[src, dst][order]
+    peer = np.r_[dst, src][order]
+    row = row[order]
+    sends = ~receives[order]
+    step = step_of_row[row]
+    part = chunk[row]
+    place = np.arange(rank.size) - np.searchsorted(rank, rank)
+    position = np.argsort(order)  # of each end after sorting
+    place_at_other_end = place[position[(order + num_rows) % order.size]]
+
+    message = ((rank * len(steps) + step) * 2 + sends) * schedule.num_ranks + peer
+    _, first, group = np.unique(message, return_index=True, return_inverse=True)
+    message_place = place[first][group]
+    _, first_use, use = np.unique(rank * schedule.num_chunks + part, return_index=True, return_inverse=True)
+
+    # Within a message chunks are sent in ascending order.
+    by_chunk = np.lexsort((part, message))
+    turn = np.empty_like(place)
+    turn[by_chunk] = np.arange(rank.size) - np.searchsorted(message[by_chunk], message[by_chunk])
+    follows = np.zeros_like(place)  # 1 if the chunk is next to the one before it in its message
+    follows[by_chunk[1:]] = (np.diff(part[by_chunk]) == 1) & (turn[by_chunk[1:]] > 0)
+
+    features = [
+        step,
+        sends,
+        message_place,
+        place[first_use][use],
+        turn,
+        follows,
+        kind_of_size[part],
+        reduce[row],
+        place_at_other_end,
+        nodes[rank] == nodes[peer],
+    ]
+    return _EndsOfRows(rank, peer, step, sends, place, message_place, features)
+
+
+def _colors(num_ranks: int, table: _EndsOfRows) -> NDArray[np.int64]:
+    """Return a number for each rank that is equal for those with the same features, and whose peers have the same."""
+    # Features are packed into as few columns of 62 bits as possible.
+    packed = [np.zeros(table.rank.size, dtype=np.int64)]
+    num_values = 1  # of the last column so far
+    for feature in table.features:
+        num_values_of_feature = int(feature.max()) + 1
+        if num_values * num_values_of_feature > 2**62:
+            packed.append(np.zeros(table.rank.size, dtype=np.int64))
+            num_values = 1
+        packed[-1] = packed[-1] * num_values_of_feature + feature
+        num_values *= num_values_of_feature
+    most_rows = int(table.place.max()) + 1
+    rows_of_ranks = np.full((num_ranks, most_rows, len(packed)), -1)
+    rows_of_ranks[table.rank, table.place] = np.stack(packed, axis=1)
+    color = _numbered(rows_of_ranks.reshape(num_ranks, -1))
+
+    num_colors = 0
+    while color.max() + 1 > num_colors:  # distinguish ranks by their peers' colours until there are no more colours
+        num_colors = int(color.max()) + 1
+        peer_colors = np.full((num_ranks, most_rows + 1), -1)
+        peer_colors[table.rank, table.place] = color[table.peer]
+        peer_colors[:, -1] = color
+        color = _numbered(peer_colors)
+    return color
+
+
+def _numbered(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a number for each row of a table; equal rows have equal numbers."""
+    _, number = np.unique(rows, axis=0, return_inverse=True)
+    return number.reshape(-1)
 
 
 def _runs(chunks: Iterable[int], run_of: list[Run]) -> tuple[Run, ...]:
-    """The elements of these chunks, with those that are adjacent taken together."""
+    """Return the elements of these chunks, with adjacent ones merged."""
     runs: list[Run] = []
     for chunk in chunks:
-        start, stop = run_of[chunk]
-        if runs and runs[-1][1] == start:
-            runs[-1] = runs[-1][0], stop
-        elif stop > start:
-            runs.append((start, stop))
+        run = run_of[chunk]
+        if runs and runs[-1].stop == run.start:
+            runs[-1] = Run(runs[-1].start, run.stop)
+        elif run.stop > run.start:
+            runs.append(run)
     return tuple(runs)
 
 
@@ -232,11 +341,28 @@ class _StepMessage(NamedTuple):
 
 
 class _Arrival(NamedTuple):
-    """Elements `at` and on of a received message: they are added to the elements of `run`, or replace them."""
+    """Elements of a received message from `at` on; they are added to the elements of `run`, or replace them."""
 
     message: int
     at: int
     run: Run
+    reduce: bool
+
+    def is_followed_by(self, other: _Arrival) -> bool:
+        """Whether another one continues it in the message and in the buffer."""
+        return (
+            self.run.stop == other.run.start
+            and self.message == other.message
+            and self.at + other.run.start - self.run.start == other.at
+            and self.reduce == other.reduce
+        )
+
+
+class _ReceivedChunk(NamedTuple):
+    """A chunk of a received message, and the place of its transfer among those of the step."""
+
+    chunk: int
+    place: int
     reduce: bool
 
 
@@ -248,40 +374,47 @@ class _RankStep(NamedTuple):
     arrivals: list[_Arrival]
 
 
-def _rank_step(transfers: list[Row], rank: int, run_of: list[Run]) -> _RankStep:
-    """One step of a rank, of the transfers that are its own; messages are in the order of their first transfers."""
-    sends: dict[int, list[int]] = {}
-    receives: dict[int, list[tuple[int, int, bool]]] = {}  # chunk, place of the transfer, whether it is added
+def _rank_step(transfers: list[ChunkTransfer], rank: int, run_of: list[Run]) -> _RankStep:
+    """One step of a rank, from its own transfers; messages are in the order of their first transfers."""
+    sent: dict[int, list[int]] = {}
+    received: dict[int, list[_ReceivedChunk]] = {}
     for place, (src, dst, chunk, reduce) in enumerate(transfers):
-        if run_of[chunk][0] == run_of[chunk][1]:
+        run = run_of[chunk]
+        if run.start == run.stop:
             continue
         if src == rank:
-            sends.setdefault(dst, []).append(chunk)
+            sent.setdefault(dst, []).append(chunk)
         else:
-            receives.setdefault(src, []).append((chunk, place, reduce))
-    parts: list[tuple[int, int, int, int, int, bool]] = []  # place of the transfer; message, at, start, stop, reduce
-    for message, chunks in enumerate(receives.values()):
-        at = 0
+            received.setdefault(src, []).append(_ReceivedChunk(chunk, place, reduce))
+    for chunks in received.values():
         chunks.sort()
+    sends = [_StepMessage(peer, _runs(sorted(chunks), run_of)) for peer, chunks in sent.items()]
+    receives = []
+    for peer, chunks in received.items():
+        receives.append(_StepMessage(peer, _runs([chunk.chunk for chunk in chunks], run_of)))
+    return _RankStep(sends, receives, _arrivals(received.values(), run_of))
+
+
+def _arrivals(messages: Iterable[list[_ReceivedChunk]], run_of: list[Run]) -> list[_Arrival]:
+    """Return what to do with the chunks of each message, with those merged that continue each other."""
+    with_places: list[tuple[int, _Arrival]] = []
+    for message, chunks in enumerate(messages):
+        at = 0
         for chunk, place, reduce in chunks:
-            start, stop = run_of[chunk]
-            parts.append((place, message, at, start, stop, reduce))
-            at += stop - start
-    if len({start for _, _, _, start, _, _ in parts}) < len(parts):
-        parts.sort()  # the order of transfers matters: one run takes several
-    merged: list[list[Any]] = []
-    for _, message, at, start, stop, reduce in parts:
-        last = merged[-1] if merged else None
-        if last and last[3] == start and last[0] == message and last[1] + start - last[2] == at and last[4] == reduce:
-            last[3] = stop
+            run = run_of[chunk]
+            with_places.append((place, _Arrival(message, at, run, reduce)))
+            at += run.stop - run.start
+    starts = {arrival.run.start for _, arrival in with_places}
+    if len(starts) < len(with_places):
+        with_places.sort()  # the order of transfers matters, because one run receives several
+    merged: list[_Arrival] = []
+    for _, arrival in with_places:
+        if merged and merged[-1].is_followed_by(arrival):
+            longer = Run(merged[-1].run.start, arrival.run.stop)
+            merged[-1] = merged[-1]._replace(run=longer)
         else:
-            merged.append([message, at, start, stop, reduce])
-    arrivals = [_Arrival(message, at, (start, stop), reduce) for message, at, start, stop, reduce in merged]
-    return _RankStep(
-        [_StepMessage(peer, _runs(sorted(chunks), run_of)) for peer, chunks in sends.items()],
-        [_StepMessage(peer, _runs([chunk for chunk, _, _ in chunks], run_of)) for peer, chunks in receives.items()],
-        arrivals,
-    )
+            merged.append(arrival)
+    return merged
 
 
 class _Planner:
@@ -293,7 +426,8 @@ class _Planner:
     """
 
     def __init__(self, steps: list[_RankStep], ahead: bool) -> None:
-        self.steps, self.ahead = steps, ahead
+        self.steps = steps
+        self.ahead = ahead
         self.transfers: list[Transfer] = []
         self.program: list[Post | Wait | Write] = []
         self.num_scratch = 0
@@ -302,47 +436,68 @@ class _Planner:
         self.arriving: list[list[int]] = [[] for _ in steps]  # the receives of each step
         if ahead and steps:
             self._post(self._receives(0))
-        for number in range(len(steps) + 1):
+        for number in range(len(steps)):
             self._step(number)
+        self._finish_all()
 
     def _step(self, number: int) -> None:
-        """Plan one step, and after the last one what is left to do."""
-        last = number == len(self.steps)
-        held = self._finish(number - 1, last) if number else []
-        for send in [send for send in self.sending if last or self.transfers[send].step < number - 1]:
+        postponed: list[_Arrival] = []
+        if number > 0:
+            postponed = self._finish(number - 1, self.steps[number].sends)
+        for send in [send for send in self.sending if self.transfers[send].step < number - 1]:
             self._wait_send(send)
-        if not last:
-            sends = self._sends(number)
-            later = number + 1 if self.ahead else number
-            receives = self._receives(later) if later < len(self.steps) else []
-            long = [self.transfers[send].span.num_elements > LONG for send in sends]
-            self._post([*compress(sends, map(not_, long)), *receives, *compress(sends, long)])
-        for arrival in held:
-            self._write(number - 1, arrival)
-        if held:
+        sends = self._sends(number)
+        receives: list[int] = []
+        if not self.ahead:
+            receives = self._receives(number)
+        elif number + 1 < len(self.steps):
+            receives = self._receives(number + 1)
+        short = [send for send in sends if self.transfers[send].span.num_elements <= LONG]
+        long = [send for send in sends if self.transfers[send].span.num_elements > LONG]
+        self._post([*short, *receives, *long])
+        if postponed:
+            for arrival in postponed:
+                self._write(number - 1, arrival)
             self._give_back(self.arriving[number - 1])
+
+    def _finish_all(self) -> None:
+        """Wait for what is left after the last step, and add it up."""
+        if self.steps:
+            self._finish(len(self.steps) - 1, None)
+        for send in list(self.sending):
+            self._wait_send(send)
 
     def _post(self, transfers: list[int]) -> None:
         if transfers:
             self.program.append(Post(tuple(transfers)))
 
-    def _finish(self, number: int, last: bool) -> list[_Arrival]:
-        """Wait for the receives of a step; return what of them may be added up after the next sends are posted."""
+    def _finish(self, number: int, next_sends: list[_StepMessage] | None) -> list[_Arrival]:
+        """Wait for the receives of a step; return what of them may be added up after the next sends are posted.
+
+        `next_sends` is None after the last step, where nothing is postponed.
+        """
         receives = self.arriving[number]
-        arrivals = [one for one in self.steps[number].arrivals if self.transfers[receives[one.message]].span.scratch]
-        sent = [] if last else [run for message in self.steps[number + 1].sends for run in message.runs]
-        needed = last or _overlap((arrival.run for arrival in arrivals), sent)
+        arrivals = []  # those that came into the scratch
+        for arrival in self.steps[number].arrivals:
+            if self.transfers[receives[arrival.message]].span.scratch:
+                arrivals.append(arrival)
+        postpones = False
+        if next_sends is not None:
+            sent = [run for message in next_sends for run in message.runs]
+            postpones = not _overlap((arrival.run for arrival in arrivals), sent)
         waiting = list(receives)
-        for arrival in arrivals if needed else []:
-            if receives[arrival.message] in waiting:
-                waiting.remove(receives[arrival.message])
-                self.program.append(Wait(receives[arrival.message]))
-            self._write(number, arrival)
+        if not postpones:
+            for arrival in arrivals:
+                receive = receives[arrival.message]
+                if receive in waiting:
+                    waiting.remove(receive)
+                    self.program.append(Wait(receive))
+                self._write(number, arrival)
         self.program += map(Wait, waiting)
-        if needed or not arrivals:
-            self._give_back(receives)
-            return []
-        return arrivals
+        if postpones and arrivals:
+            return arrivals
+        self._give_back(receives)
+        return []
 
     def _wait_send(self, send: int) -> None:
         self.sending.remove(send)
@@ -353,31 +508,35 @@ class _Planner:
         """Wait for the sends that may still be reading these elements of the buffer."""
         for send in list(self.sending):
             span = self.transfers[send].span
-            if not span.scratch and _overlap(runs, [(span.start, span.stop)]):
+            if not span.scratch and _overlap(runs, [Run(span.start, span.stop)]):
                 self._wait_send(send)
 
     def _write(self, number: int, arrival: _Arrival) -> None:
         self._wait_readers([arrival.run])
         start = self.transfers[self.arriving[number][arrival.message]].span.start + arrival.at
-        source = Elements(True, start, start + arrival.run[1] - arrival.run[0])
+        source = Elements(True, start, start + arrival.run.stop - arrival.run.start)
         self.program.append(Write(Elements(False, *arrival.run), source, arrival.reduce))
 
     def _sends(self, number: int) -> list[int]:
         first = len(self.transfers)
         for message in self.steps[number].sends:
             span = Elements(False, *message.runs[0])
-            if len(message.runs) > 1:  # they are put side by side
-                span = self._take(message.runs)
-                at = span.start
-                for start, stop in message.runs:
-                    self.program.append(
-                        Write(Elements(True, at, at + stop - start), Elements(False, start, stop), False)
-                    )
-                    at += stop - start
+            if len(message.runs) > 1:
+                span = self._gather(message.runs)
             self.transfers.append(Transfer(number, message.peer, True, span))
-        posted = list(range(first, len(self.transfers)))
-        self.sending += posted
-        return posted
+        sends = list(range(first, len(self.transfers)))
+        self.sending += sends
+        return sends
+
+    def _gather(self, runs: Sequence[Run]) -> Elements:
+        """Copy runs of the buffer next to each other into the scratch."""
+        span = self._take(runs)
+        at = span.start
+        for start, stop in runs:
+            end = at + stop - start
+            self.program.append(Write(Elements(True, at, end), Elements(False, start, stop), False))
+            at = end
+        return span
 
     def _receives(self, number: int) -> list[int]:
         first = len(self.transfers)
@@ -393,34 +552,40 @@ class _Planner:
 
     def _is_direct(self, number: int, place: int) -> bool:
         """Whether a message may come straight into the buffer: nothing reads or writes there while it is under way."""
-        step, runs = self.steps[number], self.steps[number].receives[place].runs
+        step = self.steps[number]
+        runs = step.receives[place].runs
         if len(runs) > 1 or any(arrival.reduce for arrival in step.arrivals if arrival.message == place):
             return False
-        near = self.steps[max(0, number - 1) : number + 1]
-        read = [run for other in near for message in other.sends for run in message.runs]
-        before = self.steps[max(0, number - 2) : number]
-        written = [arrival.run for other in before for arrival in other.arrivals]
-        return not _overlap(runs, read + written)
+        used: list[Run] = []
+        for near in self.steps[max(0, number - 1) : number + 1]:
+            for message in near.sends:
+                used += message.runs
+        for before in self.steps[max(0, number - 2) : number]:
+            used += [arrival.run for arrival in before.arrivals]
+        return not _overlap(runs, used)
 
     def _take(self, runs: Iterable[Run]) -> Elements:
-        """The first gap of the scratch that is wide enough for these elements, for as long as it is needed."""
-        num_elements, start = sum(stop - start for start, stop in runs), 0
-        for begin, end in sorted(self.taken):
-            if begin - start >= num_elements:
+        """Take the first gap of the scratch that is wide enough for these elements, for as long as it is needed."""
+        num_elements = sum(run.stop - run.start for run in runs)
+        start = 0
+        for taken in sorted(self.taken):
+            if taken.start - start >= num_elements:
                 break
-            start = -(-end // ALIGNED) * ALIGNED
-        self.taken.append((start, start + num_elements))
-        self.num_scratch = max(self.num_scratch, start + num_elements)
-        return Elements(True, start, start + num_elements)
+            start = math.ceil(taken.stop / ALIGNED) * ALIGNED
+        stop = start + num_elements
+        self.taken.append(Run(start, stop))
+        self.num_scratch = max(self.num_scratch, stop)
+        return Elements(True, start, stop)
 
     def _give_back(self, transfers: Iterable[int]) -> None:
-        for scratch, start, stop in (self.transfers[number].span for number in transfers):
-            if scratch:
-                self.taken.remove((start, stop))
+        for number in transfers:
+            span = self.transfers[number].span
+            if span.scratch:
+                self.taken.remove(Run(span.start, span.stop))
 
 
 def _overlap(some: Iterable[Run], others: Sequence[Run]) -> bool:
-    for start, stop in some:  # faster than any(…), and asked for each message
+    for start, stop in some:  # faster than any(…), and called for each message
         for begin, end in others:
             if start < end and begin < stop:
                 return True

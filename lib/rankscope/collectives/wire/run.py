@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from .group import (
     DTYPES,
     OP_NAMES,
     TAGS,
+    CommonTerms,
     Posted,
     Starter,
     agree,
@@ -37,16 +38,21 @@ from .plan import LANE, Elements, Post, Transfer, Wait, Write, plans
 
 MOST_KEPT = 64  # plans for each group
 LARGE_BYTES = 1 << 22  # of these plans only the last used keeps a larger scratch
-POST, WAIT, ADD, COPY = range(4)
-NAMES = {POST: "post", ADD: "reduce", COPY: "copy"}  # of spans; those of WAIT say what for
 
-_verified: set[int] = set()  # fingerprints
+# What an operation of the loop does.
+POST = 0
+WAIT = 1
+ADD = 2
+COPY = 3
+NAMES = {POST: "post", ADD: "reduce", COPY: "copy"}  # of spans; those of WAIT are called "send" or "receive"
+
+_verified: set[int] = set()  # fingerprints of schedules that passed `verify`
 
 
 def execute(
     schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "sum", recorder: Recorder | None = None
 ) -> Tensor | None:
-    """Carry out this rank's part of a collective, and return what it has in the end, or None where it gets nothing.
+    """Carry out this rank's part of a collective, and return its result, or None if it gets nothing.
 
     Every rank of `group` calls this with the same schedule, op, dtype and number of elements. As in `run_local`, whose
     results these are bit for bit: scatter and reduce_scatter take whole buffers and return the rank's own run; gather
@@ -59,8 +65,8 @@ def execute(
 
     `group` is None for the default group, or a process group as torch.distributed or `in_threads` makes it. The first
     call for a schedule and size verifies it, and asks all ranks whether they agree; later ones start at once. Raises
-    ScheduleError and ValueError as `run_local` does, and for ranks that do not agree; RuntimeError, with step and peer,
-    for a message that fails or is not there within the group's timeout, after which the group is of no more use.
+    ScheduleError and ValueError as `run_local` does, and ValueError if ranks do not agree. Raises RuntimeError, with
+    step and peer, if a message fails or does not arrive within the group's timeout; the group cannot be used any more.
 
     >>> import torch
     >>> from rankscope.ranks import in_threads
@@ -71,14 +77,16 @@ def execute(
     """
     of_type("schedule", schedule, Schedule)
     group = group_of(group)
-    kept = _KEPT.setdefault(group, {})
-    last = next(reversed(kept.values()), None)
+    prepared_plans = _KEPT.setdefault(group, {})
+    last = next(reversed(prepared_plans.values()), None)
     kind = (getattr(tensor, "shape", None), getattr(tensor, "dtype", None), getattr(tensor, "device", None))
     key = (fingerprint(schedule), kind, str(op))
-    prepared = kept.pop(key, None) or _Prepared(schedule, tensor, group, op)
-    kept[key] = prepared
-    if len(kept) > MOST_KEPT:  # the one that was used longest ago goes, on every rank the same one
-        del kept[next(iter(kept))]
+    prepared = prepared_plans.pop(key, None)
+    if prepared is None:
+        prepared = _Prepared(schedule, tensor, group, op)
+    prepared_plans[key] = prepared
+    if len(prepared_plans) > MOST_KEPT:  # the one that was used longest ago goes, on every rank the same one
+        del prepared_plans[next(iter(prepared_plans))]
     if last is not None and last is not prepared:
         last.release()
     return prepared.run(tensor, starter(group, tensor), recorder)
@@ -88,14 +96,27 @@ _KEPT: weakref.WeakKeyDictionary[Any, dict[Any, _Prepared]] = weakref.WeakKeyDic
 
 
 def executor(schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "sum") -> Callable[..., Tensor | None]:
-    """Return `execute` made ready for tensors like the one given: ``run(tensor, recorder=None)``, for a loop.
+    """Return `execute` prepared for tensors like this one, as ``run(tensor, recorder=None)``, to call in a loop.
 
-    All ranks call this at the same point. What it returns keeps its scratch, and its group, for as long as it lives; it
-    is not for two threads at once.
+    All ranks call this at the same point. The returned function keeps its scratch, and its group, for as long as it
+    lives. Do not call it from two threads at once.
     """
     of_type("schedule", schedule, Schedule)
     group = group_of(group)
     return partial(_Prepared(schedule, tensor, group, op).run, start=starter(group, tensor))
+
+
+class _Operation(NamedTuple):
+    """An operation of a plan for the loop, with its spans by number.
+
+    POST has the transfers to start in `posted`, WAIT the number of its transfer in `target`, ADD and COPY the views to
+    write into and to read from.
+    """
+
+    kind: int
+    target: int = 0
+    source: int = 0
+    posted: tuple[Posted, ...] = ()
 
 
 class _Prepared:
@@ -103,26 +124,27 @@ class _Prepared:
 
     def __init__(self, schedule: Schedule, tensor: Tensor, group: Any, op: str) -> None:
         try:
-            words = self._checked(schedule, tensor, group, op)
+            terms = self._checked(schedule, tensor, group, op)
         except ValueError:
             agree(group, tensor, None)
             raise
-        agree(group, tensor, words)
-        (made,) = plans(schedule, self._ends, [group.rank()], ahead=not self._batched)
-        self._plan = made
-        self._gets = bool(schedule.wanted()[group.rank()].any()) and not self._is_barrier
+        agree(group, tensor, terms)
+        rank = group.rank()
+        (plan,) = plans(schedule, self._ends, [rank], ahead=not self._batched)
+        self._plan = plan
+        self._gets = bool(schedule.wanted()[rank].any()) and not self._is_barrier
         self._in_place = schedule.collective == "allreduce"
-        self._only_reads = all(one.sends for one in made.transfers) and not self._is_barrier
-        self._is_result = self._gets and made.wanted == ((0, made.num_elements),)
+        self._only_reads = all(transfer.sends for transfer in plan.transfers) and not self._is_barrier
+        self._is_result = self._gets and plan.wanted == ((0, plan.num_elements),)
         self._dtype = torch.uint8 if self._is_barrier else tensor.dtype
         self._device = tensor.device if self._batched else torch.device("cpu")
-        place: dict[Elements, int] = {}
-        self._program = [_with_numbers(op, made.transfers, place) for op in made.program]
-        self._spans = list(place)
+        view_of: dict[Elements, int] = {}
+        self._program = [_with_numbers(operation, plan.transfers, view_of) for operation in plan.program]
+        self._spans = list(view_of)
         self._scratch: Tensor | None = None
-        self._in_scratch: list[Tensor | None] = []  # the views of it, by span
+        self._in_scratch: list[Tensor | None] = []  # the views of the scratch, by span
 
-    def _checked(self, schedule: Schedule, tensor: Tensor, group: Any, op: str) -> tuple[int, ...]:
+    def _checked(self, schedule: Schedule, tensor: Tensor, group: Any, op: str) -> CommonTerms:
         """Check what the rank was given, and return what all ranks must have in common."""
         _check_tensor(tensor)
         one_of("op", op, OP_NAMES)
@@ -130,11 +152,7 @@ class _Prepared:
             raise ValueError(f"group must have the schedule's {schedule.num_ranks} ranks, got {group.size()}")
         if schedule.collective in SUMS:
             check_op(op, tensor)
-            one = torch.zeros(1, dtype=tensor.dtype, device=tensor.device)
-            try:
-                OPS[op](one, one)
-            except (RuntimeError, TypeError) as error:
-                raise ValueError(f"op {op!r} needs a dtype that torch computes with, got {tensor.dtype}") from error
+            _check_arithmetic(op, tensor)
         check_counts(schedule, group.rank(), tensor.numel())
         self._is_barrier = schedule.collective == "barrier"
         self._ends = schedule.chunk_ends(tensor.numel())
@@ -142,74 +160,111 @@ class _Prepared:
         if number not in _verified:
             verify(schedule)
             _verified.add(number)
-        self._schedule, self._kind = schedule, (tensor.shape, tensor.dtype, tensor.device)
+        self._schedule = schedule
+        self._kind = (tensor.shape, tensor.dtype, tensor.device)
         self._add: Callable[..., Tensor] = OPS[op]
         self._divides = op == "avg" and schedule.collective in SUMS
         self._batched = takes_batches(backend_of(group, tensor))
         if self._is_barrier:
-            return number, 0, 0, 0
-        size = tensor.numel() if schedule.weights is None else self._ends[-1]  # ranks may differ in their elements
-        return number, size, DTYPES.index(tensor.dtype), OP_NAMES.index(op)
+            return CommonTerms(number, 0, 0, 0)
+        num_elements = tensor.numel()
+        if schedule.weights is not None:  # ranks may differ in their elements
+            num_elements = self._ends[-1]
+        return CommonTerms(number, num_elements, DTYPES.index(tensor.dtype), OP_NAMES.index(op))
 
     def release(self) -> None:
         """Free the scratch if it is large; the next run takes a new one."""
         if self._scratch is not None and self._scratch.nbytes > LARGE_BYTES:
-            self._scratch, self._in_scratch = None, []
+            self._scratch = None
+            self._in_scratch = []
 
     def run(self, tensor: Tensor, start: Starter, recorder: Recorder | None = None) -> Tensor | None:
         """Carry out the collective on a tensor of the kind that this was prepared for."""
         _check_tensor(tensor)
-        kind = tensor.shape, tensor.dtype, tensor.device
+        kind = (tensor.shape, tensor.dtype, tensor.device)
         if kind != self._kind:
-            wanted, got = (f"{tuple(shape)} of {dtype} on {device}" for shape, dtype, device in (self._kind, kind))
-            raise ValueError(f"tensor must be {wanted}, got {got}")
-        in_place, made = self._in_place or self._only_reads, self._plan
-        if self._scratch is None:  # and after it a buffer for the rank where neither its tensor nor its result is one
-            size = made.num_scratch + (0 if in_place or self._is_result else made.num_elements)
-            self._scratch = torch.empty(size, dtype=self._dtype, device=self._device)
-            self._in_scratch = [self._scratch[a:b] if scratch else None for scratch, a, b in self._spans]
+            raise ValueError(f"tensor must be {_kind_words(self._kind)}, got {_kind_words(kind)}")
+        scratch = self._scratch
+        if scratch is None:
+            scratch = self._new_scratch()
         flat = tensor.detach().view(-1).to(self._device)
         buffer = flat
-        if not in_place:
-            buffer = self._scratch[made.num_scratch :]
+        if not self._uses_tensor:
+            buffer = scratch[self._plan.num_scratch :]
             if self._is_result:
-                buffer = torch.empty(made.num_elements, dtype=self._dtype, device=self._device)
+                buffer = torch.empty(self._plan.num_elements, dtype=self._dtype, device=self._device)
             if not self._is_barrier:
-                first, last = made.given
+                first, last = self._plan.given
                 buffer[first:last].copy_(flat[: last - first])
-        places = zip(self._spans, self._in_scratch, strict=True)
-        views = [buffer[a:b] if found is None else found for (_, a, b), found in places]
+        views = []
+        for span, view in zip(self._spans, self._in_scratch, strict=True):
+            views.append(buffer[span.start : span.stop] if view is None else view)
         self._carry_out(views, start, recorder)
         return self._result(tensor, buffer)
 
+    @property
+    def _uses_tensor(self) -> bool:
+        """Whether the rank's tensor is its buffer: it ends there, or nothing is written."""
+        return self._in_place or self._only_reads
+
+    def _new_scratch(self) -> Tensor:
+        """Make the scratch, and behind it a buffer if neither the rank's tensor nor its result is one."""
+        num_elements = self._plan.num_scratch
+        if not self._uses_tensor and not self._is_result:
+            num_elements += self._plan.num_elements
+        scratch = torch.empty(num_elements, dtype=self._dtype, device=self._device)
+        self._in_scratch = [scratch[span.start : span.stop] if span.scratch else None for span in self._spans]
+        self._scratch = scratch
+        return scratch
+
     def _carry_out(self, views: list[Tensor], start: Starter, recorder: Recorder | None) -> None:
         works: list[Any] = [None] * len(self._plan.transfers)
-        add, transfer, step = self._add, 0, 0
-        began_ns = time.perf_counter_ns()
+        add = self._add
+        number = 0  # of the transfer that an error is about
+        record = None
+        if recorder is not None:
+            record = self._recording(recorder)
         try:
-            for kind, what, source in self._program:
+            for kind, target, source, posted in self._program:
                 if kind == WAIT:
-                    transfer = what
-                    works[transfer].wait()
+                    number = target
+                    works[number].wait()
                 elif kind == POST:
-                    transfer = what[0].transfer
-                    start(what, views, works)
+                    number = posted[0].transfer
+                    start(posted, views, works)
                 elif kind == ADD:
-                    add(views[what], views[source], out=views[what])
+                    add(views[target], views[source], out=views[target])
                 else:
-                    views[what].copy_(views[source])
-                if recorder is not None:
-                    one = self._plan.transfers[transfer]
-                    step = one.step if kind == WAIT and not one.sends else step
-                    name = ("send" if one.sends else "receive") if kind == WAIT else NAMES[kind]
-                    now_ns = time.perf_counter_ns()
-                    recorder.add(LANE, name, one.step if kind == WAIT else step, began_ns, now_ns)
-                    began_ns = now_ns
+                    views[target].copy_(views[source])
+                if record is not None:
+                    record(kind, self._plan.transfers[number])
         except RuntimeError as error:
-            self._scratch = None  # somebody may still write there
-            one = self._plan.transfers[transfer]
-            verb = "sending to" if one.sends else "receiving from"
-            raise RuntimeError(f"step {one.step}: {verb} rank {one.peer} failed: {error}") from error
+            self._scratch = None  # a message may still be written there
+            transfer = self._plan.transfers[number]
+            verb = "sending to" if transfer.sends else "receiving from"
+            raise RuntimeError(f"step {transfer.step}: {verb} rank {transfer.peer} failed: {error}") from error
+
+    def _recording(self, recorder: Recorder) -> Callable[[int, Transfer], None]:
+        """Return a function that records an operation as a span from the end of the one before until now.
+
+        Sums and copies, and what is posted, belong to the step that was received last.
+        """
+        step = 0
+        began_ns = time.perf_counter_ns()
+
+        def record(kind: int, transfer: Transfer) -> None:
+            nonlocal step, began_ns
+            now_ns = time.perf_counter_ns()
+            if kind != WAIT:
+                recorder.add(LANE, NAMES[kind], step, began_ns, now_ns)
+            elif transfer.sends:
+                recorder.add(LANE, "send", transfer.step, began_ns, now_ns)
+            else:
+                step = transfer.step
+                recorder.add(LANE, "receive", step, began_ns, now_ns)
+            began_ns = now_ns
+
+        return record
 
     def _result(self, tensor: Tensor, buffer: Tensor) -> Tensor | None:
         if not self._gets:
@@ -229,19 +284,38 @@ class _Prepared:
 
 
 def _with_numbers(
-    op: Post | Wait | Write, transfers: list[Transfer], place: dict[Elements, int]
-) -> tuple[int, Any, int]:
-    """An operation for the loop, its spans by number; `place` learns those that are new."""
-    if isinstance(op, Wait):
-        return WAIT, op.transfer, 0
-    if isinstance(op, Write):
-        to, source = (place.setdefault(span, len(place)) for span in (op.to, op.source))
-        return ADD if op.reduce else COPY, to, source
+    operation: Post | Wait | Write, transfers: list[Transfer], view_of: dict[Elements, int]
+) -> _Operation:
+    """Return an operation for the loop; `view_of` numbers the spans, and new ones are added to it."""
+
+    def view(span: Elements) -> int:
+        return view_of.setdefault(span, len(view_of))
+
+    if isinstance(operation, Wait):
+        return _Operation(WAIT, operation.transfer)
+    if isinstance(operation, Write):
+        kind = ADD if operation.reduce else COPY
+        return _Operation(kind, view(operation.to), view(operation.source))
     posted = []
-    for number in op.transfers:
-        one = transfers[number]
-        posted.append(Posted(number, place.setdefault(one.span, len(place)), one.sends, one.peer, TAGS + one.step))
-    return POST, posted, 0
+    for number in operation.transfers:
+        transfer = transfers[number]
+        tag = TAGS + transfer.step
+        posted.append(Posted(number, view(transfer.span), transfer.sends, transfer.peer, tag))
+    return _Operation(POST, posted=tuple(posted))
+
+
+def _kind_words(kind: tuple[torch.Size, torch.dtype, torch.device]) -> str:
+    shape, dtype, device = kind
+    return f"{tuple(shape)} of {dtype} on {device}"
+
+
+def _check_arithmetic(op: str, tensor: Tensor) -> None:
+    """Raise ValueError if torch does not compute an op in the tensor's dtype."""
+    zero = torch.zeros(1, dtype=tensor.dtype, device=tensor.device)
+    try:
+        OPS[op](zero, zero)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"op {op!r} needs a dtype that torch computes with, got {tensor.dtype}") from error
 
 
 def _check_tensor(tensor: Any) -> None:

@@ -1,4 +1,4 @@
-"""`simulate_executor`: what `execute` takes on a cluster, from the very programs that its ranks carry out."""
+"""`simulate_executor`: the time of `execute` on a cluster, from the same programs that its ranks carry out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,15 @@ from .plan import LANE, Alike, Plan, Post, Transfer, Wait, alike, plans
 
 ELEMENT_BYTES = 4
 LinkAt = Callable[[int, int, float], Link]
-Name = tuple[int, int, int, int]  # a message: sender, receiver, step, and its place among those of ranks that are alike
+
+
+class _Name(NamedTuple):
+    """A message: sender, receiver, step, and its place among those of ranks that do the same."""
+
+    src: int
+    dst: int
+    step: int
+    place: int
 
 
 def simulate_executor(
@@ -33,20 +41,20 @@ def simulate_executor(
     by_node: bool = False,
     detail: str = "messages",
 ) -> Timeline:
-    """Return when each rank of `execute` waits for messages, adds up and copies, all ranks starting at time 0.
+    """Return when each rank of `execute` waits for messages, adds up and copies, if all ranks start at time 0.
 
-    `num_bytes` is as for `simulate`. While `simulate` is the model of the papers, this is what the executor and Gloo
-    do. A message may leave once the sender has posted it and the receiver's ready signal has come; the signal leaves
-    when the receive is posted, behind what that rank is sending, and takes alpha_s. A rank's card (its node's, for
-    messages between nodes that share one) sends one message after the other, in the order in which they may leave;
-    messages from several ranks queue at the receiver's card. A send is done when its last byte has left, and that byte
-    arrives alpha_s later, so latencies overlap. Adding a byte, or copying one, takes gamma_s_per_byte. The schedule is
-    not checked here: use `verify`.
+    `num_bytes` is as for `simulate`. While `simulate` is the model of the papers, this one follows the executor and
+    Gloo. A message may leave once the sender has posted it and the receiver's ready signal has arrived. The signal
+    leaves when the receive is posted, behind the messages that this rank is sending, and takes alpha_s. A rank's card
+    (its node's, for messages between nodes that share one) sends one message after the other, in the order in which
+    they may leave; messages from several ranks queue at the receiver's card. A send is done when its last byte has
+    left, and that byte arrives alpha_s later, so latencies overlap. Adding a byte, or copying one, takes
+    gamma_s_per_byte. The schedule is not checked here: use `verify`.
 
-    Links that are not the same for all sizes come as ``link_at(src, dst, num_bytes)``; `by_node` says that they depend
-    on the size, and on whether both ranks are on one node, alone. Ranks that do the same are simulated once. Spans are
-    on the lane "executor" of each rank, of kind "send" and "receive" while it waits for such a message, "reduce" and
-    "copy"; items are steps. With `detail` "ranks" each rank has one span instead, from 0 to its end.
+    Pass links that depend on the size as ``link_at(src, dst, num_bytes)``; `by_node` says that they depend only on the
+    size and on whether both ranks are on one node. Ranks that do the same are simulated once. Spans are on the lane
+    "executor" of each rank, of kind "send" and "receive" while it waits for such a message, "reduce" and "copy"; items
+    are steps. With `detail` "ranks" each rank has one span instead, from 0 to its end.
 
     Raises ValueError for a cluster with another number of ranks, and for bytes that are not a whole number of elements.
 
@@ -60,23 +68,29 @@ def simulate_executor(
         raise ValueError(f"cluster must have the schedule's {schedule.num_ranks} ranks, got {cluster.num_ranks}")
     optional("link_at", link_at, function, "of src, dst and num_bytes")
     one_of("detail", detail, ("messages", "ranks"))
-    parts = schedule.num_ranks if schedule.collective in RUNS_IN else 1
-    num_elements, rest = divmod(number("num_bytes", num_bytes, 0), ELEMENT_BYTES * parts)
-    if rest:
+    parts = 1
+    if schedule.collective in RUNS_IN:
+        parts = schedule.num_ranks  # each rank passes its own run of the buffer
+    num_elements, remainder = divmod(number("num_bytes", num_bytes, 0), ELEMENT_BYTES * parts)
+    if remainder:
         raise ValueError(f"num_bytes must be a multiple of {ELEMENT_BYTES * parts}, got {num_bytes!r}")
-    ends, ranks = schedule.chunk_ends(int(num_elements)), np.arange(schedule.num_ranks)
+    ends = schedule.chunk_ends(int(num_elements))
+    ranks = np.arange(schedule.num_ranks)
     same = Alike(ranks.tolist(), ranks.tolist(), {})
-    if (link_at is None or truth("by_node", by_node)) and not cluster.overrides and not cluster.shared_nic:
+    links_depend_on_nodes_only = link_at is None or truth("by_node", by_node)
+    if links_depend_on_nodes_only and not cluster.overrides and not cluster.shared_nic:
         same = alike(schedule, ends, cluster.node(ranks))
-    few = len(same.ranks) < schedule.num_ranks
+    planned_ranks = None
+    if len(same.ranks) < schedule.num_ranks:
+        planned_ranks = same.ranks
     with no_collection():  # plans are up to a million tuples
-        made = plans(schedule, ends, same.ranks if few else None)
-        return _PlanSimulation(made, cluster, link_at, same, detail == "messages").timeline()
+        rank_plans = plans(schedule, ends, planned_ranks)
+        return _PlanSimulation(rank_plans, cluster, link_at, same, detail == "messages").timeline()
 
 
 @dataclass(slots=True)
 class _MessageTimes:
-    """What is known of a message so far: infinite where it has not happened."""
+    """The times of a message so far; infinite for what has not happened."""
 
     posted_s: float = math.inf  # by the sender
     ready_s: float = math.inf  # when the receiver's ready signal is at the sender
@@ -84,22 +98,37 @@ class _MessageTimes:
     turn: int = 0  # among those that may leave at the same time
 
 
+class _Waiting(NamedTuple):
+    """What a rank waits for: that it has sent, or received, a message."""
+
+    sends: bool
+    name: _Name
+
+
 class _PlanSimulation:
-    """One simulation. A rank goes on with its program until it must wait for a message that is not done."""
+    """One simulation. A rank goes on with its program until it must wait for a message that is not done.
+
+    Only `same.ranks` are simulated, each for all ranks that do the same. An `index` is a place among these.
+    """
 
     def __init__(
-        self, made: list[Plan], cluster: Cluster, link_at: LinkAt | None, same: Alike, with_spans: bool
+        self, rank_plans: list[Plan], cluster: Cluster, link_at: LinkAt | None, same: Alike, with_spans: bool
     ) -> None:
-        self._plans, self._cluster, self._same, self._with_spans = made, cluster, same, with_spans
+        self._plans = rank_plans
+        self._cluster = cluster
+        self._same = same
+        self._with_spans = with_spans
         self._link_at = link_at or (lambda src, dst, num_bytes: cluster.link(src, dst))
-        self._cards, self._spans, self._ends_s = Cards(), list[Span](), [0.0] * len(made)
-        self._messages: dict[Name, _MessageTimes] = defaultdict(_MessageTimes)
-        self._ends: dict[Name, tuple[int, int]] = {}  # ranks that are joined as the message's are
-        self._done_s: dict[tuple[int, bool, Name], float] = {}  # (rank that waits, whether it sends, message)
+        self._cards = Cards()
+        self._spans: list[Span] = []
+        self._ends_s = [0.0] * len(rank_plans)
+        self._messages: dict[_Name, _MessageTimes] = defaultdict(_MessageTimes)
+        self._ends: dict[_Name, tuple[int, int]] = {}  # two ranks that are joined as the message's are
+        self._done_s: dict[tuple[int, bool, _Name], float] = {}  # (index that waits, whether it sends, message)
         self._events: list[tuple[float, bool, int, Callable[[float], None]]] = []
         self._count = 0
-        self._ranks = [self._carry_out(rank) for rank in range(len(made))]
-        self._waits = [next(rank, None) for rank in self._ranks]  # for which message, None at its end
+        self._programs = [self._carry_out(index) for index in range(len(rank_plans))]
+        self._waits = [next(program, None) for program in self._programs]  # None at the program's end
 
     def timeline(self) -> Timeline:
         while self._events:
@@ -107,77 +136,86 @@ class _PlanSimulation:
             happen(now_s)
         assert self._waits == [None] * len(self._plans), "a verified schedule does not get stuck"
         if not self._with_spans:
-            self._spans = [Span(at, LANE, "collective", -1, 0.0, end_s) for at, end_s in enumerate(self._ends_s)]
-        found = Timeline.of(sorted(self._spans, key=lambda span: (span.rank, span.start_s)))
-        rows = [np.flatnonzero(found.rank == place) for place in range(len(self._plans))]
-        of_ranks = [rows[place] for place in self._same.of]
-        rank = np.repeat(np.arange(len(of_ranks)), [one.size for one in of_ranks])
-        return evolve(found.take(np.concatenate(of_ranks)), rank=rank)
+            self._spans = [Span(index, LANE, "collective", -1, 0.0, end_s) for index, end_s in enumerate(self._ends_s)]
+        simulated = Timeline.of(sorted(self._spans, key=lambda span: (span.rank, span.start_s)))
+        rows_of_index = [np.flatnonzero(simulated.rank == index) for index in range(len(self._plans))]
+        rows_of_rank = [rows_of_index[index] for index in self._same.of]
+        rank = np.repeat(np.arange(len(rows_of_rank)), [rows.size for rows in rows_of_rank])
+        return evolve(simulated.take(np.concatenate(rows_of_rank)), rank=rank)
 
-    def _name(self, place: int, one: Transfer) -> Name:
-        rank, of = self._same.ranks[place], self._same.of
-        src, dst = (rank, one.peer) if one.sends else (one.peer, rank)
-        name = of[src], of[dst], one.step, self._same.places.get((src, dst, one.step), 0)
+    def _name(self, index: int, transfer: Transfer) -> _Name:
+        src = self._same.ranks[index]
+        dst = transfer.peer
+        if not transfer.sends:
+            src, dst = dst, src
+        of = self._same.of
+        place = self._same.places.get((src, dst, transfer.step), 0)
+        name = _Name(of[src], of[dst], transfer.step, place)
         self._ends.setdefault(name, (src, dst))
         return name
 
-    def _carry_out(self, rank: int) -> Iterator[tuple[bool, Name]]:
+    def _carry_out(self, index: int) -> Iterator[_Waiting]:
         """Carry on with a rank's program until it waits for a message, which is yielded."""
-        now_s, step = 0.0, 0  # the step of what has been received last
-        for op in self._plans[rank].program:
+        now_s = 0.0
+        step = 0  # of the last message that was received
+        for op in self._plans[index].program:
             if isinstance(op, Wait):
-                one = self._plans[rank].transfers[op.transfer]
-                name = self._name(rank, one)
-                if (rank, one.sends, name) not in self._done_s:
-                    yield one.sends, name
-                done_s = self._done_s[rank, one.sends, name]
-                step = step if one.sends else one.step
-                self._add_span(rank, "send" if one.sends else "receive", one.step, now_s, done_s)
+                transfer = self._plans[index].transfers[op.transfer]
+                name = self._name(index, transfer)
+                if (index, transfer.sends, name) not in self._done_s:
+                    yield _Waiting(transfer.sends, name)
+                done_s = self._done_s[index, transfer.sends, name]
+                kind = "send"
+                if not transfer.sends:
+                    kind = "receive"
+                    step = transfer.step
+                self._add_span(index, kind, transfer.step, now_s, done_s)
                 now_s = max(now_s, done_s)
             elif isinstance(op, Post):
-                self._later(now_s, partial(self._post, rank, op))
+                self._later(now_s, partial(self._post, index, op))
             else:
-                took_s = op.to.num_elements * ELEMENT_BYTES * self._cluster.gamma_s_per_byte
-                self._add_span(rank, "reduce" if op.reduce else "copy", step, now_s, now_s + took_s)
-                now_s += took_s
-        self._ends_s[rank] = now_s
+                end_s = now_s + op.to.num_elements * ELEMENT_BYTES * self._cluster.gamma_s_per_byte
+                self._add_span(index, "reduce" if op.reduce else "copy", step, now_s, end_s)
+                now_s = end_s
+        self._ends_s[index] = now_s
 
     def _later(self, when_s: float, happen: Callable[[float], None], turn: int = 0) -> None:
-        """Let something happen then; of events at the same time those with a turn come last, in the order of turns."""
+        """Schedule an event; of those at the same time, events with a turn come last, in the order of turns."""
         self._count += 1
         heapq.heappush(self._events, (when_s, turn > 0, turn or self._count, happen))
 
-    def _add_span(self, rank: int, kind: str, step: int, start_s: float, stop_s: float) -> None:
+    def _add_span(self, index: int, kind: str, step: int, start_s: float, stop_s: float) -> None:
         if self._with_spans and stop_s > start_s:
-            self._spans.append(Span(rank, LANE, kind, step, start_s, stop_s))
+            self._spans.append(Span(index, LANE, kind, step, start_s, stop_s))
 
-    def _post(self, rank: int, op: Post, now_s: float) -> None:
+    def _post(self, index: int, op: Post, now_s: float) -> None:
         for place in op.transfers:
-            one = self._plans[rank].transfers[place]
-            name = self._name(rank, one)
+            transfer = self._plans[index].transfers[place]
+            name = self._name(index, transfer)
             self._count += 1
-            if one.sends:
+            if transfer.sends:
                 message = self._messages[name]
-                message.posted_s, message.turn = now_s, self._count
-                message.num_bytes = one.span.num_elements * ELEMENT_BYTES
+                message.posted_s = now_s
+                message.turn = self._count
+                message.num_bytes = transfer.span.num_elements * ELEMENT_BYTES
                 self._may_begin(name)
             else:
                 self._later(now_s, partial(self._signal_ready, name), self._count)
 
-    def _signal_ready(self, name: Name, now_s: float) -> None:
+    def _signal_ready(self, name: _Name, now_s: float) -> None:
         """Send the receiver's ready signal, which leaves its card behind the messages there."""
         src, dst = self._ends[name]
-        out, _ = _cards(self._cluster, (name[1], name[0], *name[2:]))
-        self._messages[name].ready_s = self._cards.free_s(out, now_s) + self._link_at(dst, src, 0.0).alpha_s
+        card, _ = _cards(self._cluster, name._replace(src=name.dst, dst=name.src))
+        self._messages[name].ready_s = self._cards.free_s(card, now_s) + self._link_at(dst, src, 0.0).alpha_s
         self._may_begin(name)
 
-    def _may_begin(self, name: Name) -> None:
+    def _may_begin(self, name: _Name) -> None:
         message = self._messages[name]
         start_s = max(message.posted_s, message.ready_s)
         if start_s < math.inf:
             self._later(start_s, partial(self._begin, name), message.turn)
 
-    def _begin(self, name: Name, now_s: float) -> None:
+    def _begin(self, name: _Name, now_s: float) -> None:
         src, dst = self._ends[name]
         num_bytes = self._messages[name].num_bytes
         alone_s = num_bytes * self._link_at(src, dst, num_bytes).beta_s_per_byte
@@ -189,35 +227,37 @@ class _PlanSimulation:
             self._later(when_s, partial(self._leave, out))
 
     def _leave(self, out: Hashable, now_s: float) -> None:
-        name, queued_s, next_s = self._cards.leave(out, now_s)
+        departure = self._cards.leave(out, now_s)
+        name = departure.name
         src, dst = self._ends[name]
-        arrived_s = now_s + queued_s + self._link_at(src, dst, self._messages[name].num_bytes).alpha_s
-        self._leaves(out, next_s)
-        self._later(arrived_s, partial(self._finish, name[1], False, name))
-        self._finish(name[0], True, name, now_s)
+        latency_s = self._link_at(src, dst, self._messages[name].num_bytes).alpha_s
+        self._leaves(out, departure.next_s)
+        self._later(now_s + departure.queued_s + latency_s, partial(self._finish, name.dst, False, name))
+        self._finish(name.src, True, name, now_s)
 
-    def _finish(self, rank: int, sends: bool, name: Name, now_s: float) -> None:
-        self._done_s[rank, sends, name] = now_s
-        if self._waits[rank] == (sends, name):
-            self._waits[rank] = next(self._ranks[rank], None)
+    def _finish(self, index: int, sends: bool, name: _Name, now_s: float) -> None:
+        self._done_s[index, sends, name] = now_s
+        if self._waits[index] == (sends, name):
+            self._waits[index] = next(self._programs[index], None)
 
 
-def _cards(cluster: Cluster, name: Name) -> tuple[Hashable, Hashable]:
-    """The cards that a message goes out of and into: those of its ranks, of its nodes, or of its own."""
-    src, dst, *_ = name
+def _cards(cluster: Cluster, name: _Name) -> tuple[Hashable, Hashable]:
+    """Return the cards that a message goes out of and into: those of its ranks, of its nodes, or of its own."""
     if cluster.ports is None:
         return name, name
-    nodes = src // cluster.gpus_per_node, dst // cluster.gpus_per_node
-    if cluster.shared_nic and nodes[0] != nodes[1]:
-        return ("node", nodes[0]), ("node", nodes[1])
-    return src, dst
+    source_node = name.src // cluster.gpus_per_node
+    target_node = name.dst // cluster.gpus_per_node
+    if cluster.shared_nic and source_node != target_node:
+        return ("node", source_node), ("node", target_node)
+    return name.src, name.dst
 
 
 class _CardQueue:
-    """Bytes that wait to get into a card, in seconds of its time; `num_senders` messages come at its full rate each."""
+    """Bytes that wait to get into a card, in seconds of its time; each of `num_senders` messages fills the card."""
 
     def __init__(self) -> None:
-        self.left_s = self.at_s = 0.0
+        self.left_s = 0.0  # how long the bytes in the queue will take
+        self.at_s = 0.0  # when that was so
         self.num_senders = 0
 
     def advance(self, to_s: float) -> None:
@@ -225,45 +265,66 @@ class _CardQueue:
         self.at_s = to_s
 
 
+class _Outgoing(NamedTuple):
+    """A message that leaves a card, the card that it goes into, and its time if it were alone."""
+
+    name: Any
+    into: Hashable
+    alone_s: float
+
+
+class Departure(NamedTuple):
+    """A message that has left its card.
+
+    `queued_s` is how long its last byte still waits before it has passed the other card; `next_s` is when the next
+    message will have left, or None if there is none.
+    """
+
+    name: Any
+    queued_s: float
+    next_s: float | None
+
+
 class Cards:
-    """The messages under way. Messages and cards have any names; each call says what time it is, which never goes back.
+    """The messages under way. Messages and cards have any names; each call passes the time, which never goes back.
 
     A card sends one message after the other, in the order in which they are added, each as if it were alone. Messages
     that come into a card from several others at the same time wait in a queue, as packets do in a switch.
     """
 
     def __init__(self) -> None:
-        self._leaving: dict[Hashable, deque[tuple[Hashable, Hashable, float]]] = {}
-        self._free_s: dict[Hashable, float] = {}  # when all that has been added will have left
+        self._leaving: dict[Hashable, deque[_Outgoing]] = {}
+        self._free_s: dict[Hashable, float] = {}  # when all messages that have been added will have left
         self._queues: dict[Hashable, _CardQueue] = {}
 
     def add(self, name: Hashable, out: Hashable, into: Hashable, alone_s: float, now_s: float) -> float | None:
-        """Let a message go that takes `alone_s`; return when it will have left if it begins at once, or None."""
+        """Add a message that takes `alone_s`; return when it will have left if it begins at once, otherwise None."""
         line = self._leaving.setdefault(out, deque())
-        line.append((name, into, alone_s))
-        self._free_s[out] = max(now_s, self._free_s.get(out, 0.0)) + alone_s
-        return self._begin(out, now_s) if len(line) == 1 else None
+        line.append(_Outgoing(name, into, alone_s))
+        self._free_s[out] = self.free_s(out, now_s) + alone_s
+        if len(line) > 1:
+            return None
+        return self._begin(line[0], now_s)
 
     def free_s(self, out: Hashable, now_s: float) -> float:
-        """Return when a signal of no bytes would leave this card: behind all that is there."""
+        """Return when a signal of no bytes would leave this card, behind all messages that were added."""
         return max(now_s, self._free_s.get(out, 0.0))
 
-    def leave(self, out: Hashable, now_s: float) -> tuple[Any, float, float | None]:
-        """End the message that is leaving this card.
-
-        Return its name, how long its last byte has still to wait before it is through the other card, and when the
-        next message will have left, or None.
-        """
+    def leave(self, out: Hashable, now_s: float) -> Departure:
+        """End the message that is leaving this card, and begin the next one."""
         line = self._leaving[out]
-        name, into, _ = line.popleft()
-        queue = self._queues[into]
+        message = line.popleft()
+        queue = self._queues[message.into]
         queue.advance(now_s)
         queue.num_senders -= 1
-        return name, queue.left_s, self._begin(out, now_s) if line else None
+        queued_s = queue.left_s
+        next_s = None
+        if line:
+            next_s = self._begin(line[0], now_s)
+        return Departure(message.name, queued_s, next_s)
 
-    def _begin(self, out: Hashable, now_s: float) -> float:
-        _, into, alone_s = self._leaving[out][0]
-        queue = self._queues.setdefault(into, _CardQueue())
+    def _begin(self, message: _Outgoing, now_s: float) -> float:
+        queue = self._queues.setdefault(message.into, _CardQueue())
         queue.advance(now_s)
         queue.num_senders += 1
-        return now_s + alone_s
+        return now_s + message.alone_s

@@ -1,4 +1,4 @@
-"""The exercises, notebook by notebook: each works its right answer out afresh, by the library."""
+"""The exercises, notebook by notebook. Each computes its right answer with the library."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def reads() -> int:
 )
 def exposed() -> float:
     """How long a rank waits, in ms, for two allreduces of 25 ms, of gradients that are ready after 10 and 40 ms."""
-    halves = ParameterSpec("first", 100), ParameterSpec("last", 100)
+    halves = (ParameterSpec("first", 100), ParameterSpec("last", 100))
     local = ddp.LocalStep(halves, np.array([0.040, 0.010]), forward_s=0.0, backward_s=0.040)
     step = ddp.simulate(local, lambda num_bytes: num_bytes * 0.00025, buckets=[[1], [0]])
     return step.select(kind="wait").busy_s * 1e3
@@ -70,7 +70,7 @@ def buckets_of_layers(answer: Any) -> Score:
     return scores.bucket_score(answer, local, ddp.cost(Link(500e-6, 1e9), 4))
 
 
-# ---- 01 and 02: which rank reads what
+# ---- 01 and 02: the samples of each rank
 
 
 @fewest(
@@ -83,43 +83,49 @@ def buckets_of_layers(answer: Any) -> Score:
 def no_padding(ranks: int) -> str | None:
     """The smallest number of ranks above 1 that shares 1,797 samples without padding."""
     repeats = audit(assign(1797, ranks)).duplicates
-    return f"{ranks} ranks make {1797 + repeats} reads, {repeats} of them padding" if repeats else None
+    if repeats:
+        return f"{ranks} ranks make {1797 + repeats} reads, {repeats} of them padding"
+    return None
 
 
 @exactly("01.2", "56 ranks make a multiple of 56 reads; {} is not what is beyond 450", means={0: "no rank was padded"})
 def counted_twice() -> int:
-    """How many reads too many 56 ranks count on 450 samples."""
+    """How many reads more than 450 samples 56 ranks count."""
     return audit(assign(450, 56, shuffle=False)).duplicates
 
 
 @built("01.3")
 def exactly_once(answer: Any) -> Score:
     """A sampler that reads every sample once per epoch, shares evenly, and orders each epoch anew."""
-    shown = scores.sampler_score(answer, 1797, 8, range(3), allow=["unbalanced"])
-    uneven_by = int(shown.rows["yours"][shown.columns.index("uneven by")])
-    if shown.wrong or uneven_by <= 1:
-        return shown
-    return attrs.evolve(shown, wrong=f"one rank has {uneven_by} reads more than another, and 1 is possible")
+    score = scores.sampler_score(answer, 1797, 8, range(3), allow=["unbalanced"])
+    uneven_by = int(score.rows["yours"][score.columns.index("uneven by")])
+    if score.wrong or uneven_by <= 1:
+        return score
+    return attrs.evolve(score, wrong=f"one rank has {uneven_by} reads more than another, and 1 is possible")
 
 
 @judged("02.1")
 def never_seen(answer: Any) -> str | None:
     """The samples of 22 that libtorch's random sampler never reads over 4 ranks without duplicates."""
-    run = (assign(22, 4, sampler="libtorch_random", epoch=epoch, drop_last=True) for epoch in range(50))
-    right = set(audit(run).never_seen.tolist())
-    if not isinstance(answer, list | tuple | set) or not all(isinstance(one, int) for one in answer):
+    epochs = (assign(22, 4, sampler="libtorch_random", epoch=epoch, drop_last=True) for epoch in range(50))
+    right = set(audit(epochs).never_seen.tolist())
+    if not isinstance(answer, list | tuple | set) or not all(isinstance(sample, int) for sample in answer):
         return f"a list of samples was expected, got {answer!r}"
-    if read := sorted(set(answer) - right):
+    read = sorted(set(answer) - right)
+    if read:
         return f"50 epochs do read {', '.join(map(str, read))}"
-    left = count_of(len(right - set(answer)), "more sample")
-    return None if set(answer) == right else f"50 epochs also miss {left}"
+    missing = right - set(answer)
+    if missing:
+        return f"50 epochs also miss {count_of(len(missing), 'more sample')}"
+    return None
 
 
 @fewest("02.2", 1, 1000, "ranks")
 def smallest_world(ranks: int) -> str | None:
     """The smallest world size at which libtorch's random sampler leaves a dataset of 5 samples."""
-    outside = audit(assign(5, ranks, sampler="libtorch_random")).out_of_range
-    return None if outside else f"with {count_of(ranks, 'rank')} every index is below 5"
+    if audit(assign(5, ranks, sampler="libtorch_random")).out_of_range:
+        return None
+    return f"with {count_of(ranks, 'rank')} every index is below 5"
 
 
 @built("02.3")
@@ -154,8 +160,9 @@ def last_step() -> float:
 )
 def cost_of_order() -> float:
     """How much longer 21 batches take in order, the first being slow."""
-    kept = Pipeline([Stage("decode", [9.0] + [1.0] * 20, num_workers=3), Stage("train", 0.0)])
-    return simulate(kept, 21).end_s - simulate(kept.changed("decode", ordered=False), 21).end_s
+    in_order = Pipeline([Stage("decode", [9.0] + [1.0] * 20, num_workers=3), Stage("train", 0.0)])
+    out_of_order = in_order.changed("decode", ordered=False)
+    return simulate(in_order, 21).end_s - simulate(out_of_order, 21).end_s
 
 
 @built("03.3")
@@ -167,7 +174,7 @@ def stage_table(answer: Any) -> Score:
 
 @built("04.1")
 def shards(answer: Any) -> Score:
-    """The files of three trainers, of which the fullest has as few rows as the largest first give it."""
+    """The files of three trainers, of which the fullest has as few rows as if the largest file is assigned first."""
     return scores.share_score(answer, range(90, 0, -10), 3)
 
 
@@ -189,7 +196,9 @@ def alone_and_loading() -> float:
 def enough_loaders(loaders: int) -> str | None:
     """The smallest number of loaders that keeps up with a trainer."""
     idle = parts.idle_share(parts.simulate([[0.3] * 200], 4, 0.05, queue_size=4, num_loaders=loaders))
-    return f"with {count_of(loaders, 'loader')} the trainer waits {idle:.0%} of the time" if idle >= 0.05 else None
+    if idle < 0.05:
+        return None
+    return f"with {count_of(loaders, 'loader')} the trainer waits {idle:.0%} of the time"
 
 
 # ---- 05 to 07: how gradients are combined
@@ -197,7 +206,7 @@ def enough_loaders(loaders: int) -> str | None:
 
 @exactly("05.1", "rank 3 does not end with {}")
 def dealt_out() -> list[int]:
-    """What rank 3 has after an all-to-all among four ranks, of which rank r has 1 … 4 times 10^r."""
+    """The values of rank 3 after an all-to-all among four ranks, if rank r starts with 1 … 4 times 10^r."""
     return [4 * 10**rank for rank in range(4)]
 
 
@@ -234,10 +243,12 @@ def messages_of_the_root() -> int:
 
 @fewest("06.2", 2, 10**6, "ranks")
 def latency_half(ranks: int) -> str | None:
-    """From how many ranks on a ring of 20 µs and 25 GB/s spends more than half of its time for 10 MB on latency."""
-    whole_s = closed_form("allreduce", "ring", ranks, 10e6, Link(20e-6, 25e9))
-    share = float(2 * (ranks - 1) * 20e-6 / whole_s)
-    return f"with {ranks} ranks latency is {share:.0%} of the time" if share <= 0.5 + 1e-12 else None
+    """The fewest ranks with which a ring of 20 µs and 25 GB/s spends over half of its time for 10 MB on latency."""
+    total_s = closed_form("allreduce", "ring", ranks, 10e6, Link(20e-6, 25e9))
+    share = float(2 * (ranks - 1) * 20e-6 / total_s)
+    if share > 0.5 + 1e-12:
+        return None
+    return f"with {ranks} ranks latency is {share:.0%} of the time"
 
 
 @built("06.3")
@@ -294,7 +305,7 @@ def slow_network(answer: Any) -> Score:
     },
 )
 def half_the_lanes() -> float:
-    """What eight lanes of PCIe 3 carry before headers, in GB/s."""
+    """The bandwidth of eight lanes of PCIe 3 before headers, in GB/s."""
     return pcie_bytes_per_s(3, 8) / 1e9
 
 
@@ -311,7 +322,7 @@ def staged() -> float:
 
 @built("08.3")
 def workers_of_a_loader(answer: Any) -> Score:
-    """The workers by stage with which a batch comes 90 times per second, and no worker more."""
+    """The workers by stage with which 90 batches arrive per second, and no more workers."""
     stages = {"load": 0.020, "prepare": 0.055, "copy": 0.004, "step": 0.010}
     return scores.stage_score(answer, Pipeline([Stage(name, seconds) for name, seconds in stages.items()]), 90.0)
 
@@ -339,30 +350,41 @@ def small_bucket_first(answer: Any) -> Score:
     sizes = [whole("a bucket's size in MiB", size, 1, 64) for size in several("the answer", answer, "bucket sizes")]
     if sum(sizes) != 64:
         raise ValueError(f"the buckets must hold 64 MiB in all, got {sum(sizes)}")
-    local, ends = ddp.LocalStep.modelled([_MIB] * 64, backward_s=0.064), 64 - np.cumsum(sizes)
-    mine = [list(range(end + size - 1, end - 1, -1)) for size, end in zip(sizes, ends.tolist(), strict=True)]
+    local = ddp.LocalStep.modelled([_MIB] * 64, backward_s=0.064)
+    buckets = []
+    first = 64  # the lowest place among the layers in the buckets so far; the last layer is ready first
+    for size in sizes:
+        buckets.append(list(range(first - 1, first - size - 1, -1)))
+        first -= size
 
     def cost(num_bytes: Any) -> Any:
         return 0.003 + num_bytes / _MIB * 0.5e-3
 
-    exposed_ms = ddp.simulate(local, cost, buckets=mine).select(kind="wait").busy_s * 1e3
-    wrong = None if exposed_ms <= 6.5 else f"{exposed_ms:.1f} ms are exposed; the goal is at most 6.5 ms"
-    return attrs.evolve(scores.bucket_score(mine, local, cost), wrong=wrong)
+    exposed_ms = ddp.simulate(local, cost, buckets=buckets).select(kind="wait").busy_s * 1e3
+    wrong = None
+    if exposed_ms > 6.5:
+        wrong = f"{exposed_ms:.1f} ms are exposed; the goal is at most 6.5 ms"
+    return attrs.evolve(scores.bucket_score(buckets, local, cost), wrong=wrong)
 
 
 @judged("09.3")
 def useless_overlap(answer: Any) -> str | None:
-    """The factor, the same for both, from which on overlap gains nothing."""
+    """The factor, the same for both, at and above which overlap gains nothing."""
     factor = number("the factor", amount(answer), 1, 100)
-    local, slowed = ddp.LocalStep.modelled([_MIB] * 40, backward_s=0.100), ddp.Contention(factor, factor)
+    contention = ddp.Contention(factor, factor)
+    local = ddp.LocalStep.modelled([_MIB] * 40, backward_s=0.100)
+    allreduce_s = 20e-6  # of each bucket, whatever its bytes, so that the last one, which nothing can hide, is short
+    negligible_ms = 0.01 * 40 * 20e-3  # 1 % of all 40 allreduces
 
     def step_ms(overlap: bool) -> float:
-        cost = 20e-6  # of each bucket, whatever its bytes: the last one's, which nothing can hide, is next to nothing
-        step = ddp.simulate(local, lambda _: cost, bucket_cap_mb=1, contention=slowed, overlap=overlap)
+        step = ddp.simulate(
+            local, lambda num_bytes: allreduce_s, bucket_cap_mb=1, contention=contention, overlap=overlap
+        )
         return step.makespan_s * 1e3
 
-    with_ms, without_ms = step_ms(True), step_ms(False)
-    if abs(with_ms - without_ms) < 0.01 * 40 * 20e-3:
+    with_ms = step_ms(overlap=True)
+    without_ms = step_ms(overlap=False)
+    if abs(with_ms - without_ms) < negligible_ms:
         return None
     return f"with a factor of {factor:g} a step takes {with_ms:.2f} ms with overlap and {without_ms:.2f} ms without"
 
@@ -387,7 +409,7 @@ def devices_used() -> int:
 
 @judged("10.2")
 def least_link(answer: Any) -> str | None:
-    """From how many GB/s on four devices with 100 MB of parameters are faster than one that takes 200 ms."""
+    """The GB/s above which four devices with 100 MB of parameters are faster than one that takes 200 ms."""
     rate = number("the bandwidth in GB/s", amount(answer, "GB/s"), high=1e6, above=0)
 
     def step_s(gb_per_s: float) -> float:
@@ -396,7 +418,9 @@ def least_link(answer: Any) -> str | None:
 
     if step_s(rate * 1.005) > 0.2:
         return f"with {rate:g} GB/s a step of the four takes {step_s(rate) * 1e3:.0f} ms"
-    return "four devices are faster with less, too" if step_s(rate * 0.995) < 0.2 else None
+    if step_s(rate * 0.995) < 0.2:
+        return "four devices are faster with less, too"
+    return None
 
 
 @built("10.3")
@@ -404,26 +428,30 @@ def mean_of_all_samples(answer: Any) -> Score:
     """A factor of a rank's loss, by its samples and those of all, with which DDP has the mean over all samples."""
     function("the answer", answer, "of own and counts")
     factors = {"yours": answer, "none": lambda own, counts: 1, "own": lambda own, counts: own}
-    all_counts = [8, 8, 8], [12, 8, 4], [1, 5, 9, 9]
+    all_counts = [[8, 8, 8], [12, 8, 4], [1, 5, 9, 9]]  # the samples of each rank, in three cases
 
-    def off(factor: Any, counts: list[int]) -> float:
+    def error(factor: Any, counts: list[int]) -> float:
         weights = [number("the factor", factor(own, counts)) / (own * len(counts)) for own in counts]
         return max(abs(weight * sum(counts) - 1) for weight in weights)
 
-    found = {name: [off(factor, counts) for counts in all_counts] for name, factor in factors.items()}
-    rows = {name: tuple(f"{one:.0%}" for one in each) for name, each in found.items()}
-    wrong = f"a sample's weight is off by up to {max(found['yours']):.0%}" if max(found["yours"]) > 1e-9 else None
+    errors = {name: [error(factor, counts) for counts in all_counts] for name, factor in factors.items()}
+    rows = {name: tuple(f"{share:.0%}" for share in shares) for name, shares in errors.items()}
+    wrong = None
+    if max(errors["yours"]) > 1e-9:
+        wrong = f"a sample's weight is off by up to {max(errors['yours']):.0%}"
     return Score(tuple(f"off with {' + '.join(map(str, counts))}" for counts in all_counts), rows, wrong)
 
 
-# ---- 11: what a rank holds in memory
+# ---- 11: the memory of a rank
 
 
 @fewest("11.1", 1, 10**6, "ranks")
 def fewest_ranks(ranks: int) -> str | None:
     """The fewest ranks on which stage 2 leaves 24 GB or less of 7.5 billion parameters."""
-    needed = zero.memory(7.5e9, ranks, stage=2).total_bytes
-    return f"with {count_of(ranks, 'rank')} it is {decimal_words(needed)} per rank" if needed > 24e9 else None
+    needed_bytes = zero.memory(7.5e9, ranks, stage=2).total_bytes
+    if needed_bytes > 24e9:
+        return f"with {count_of(ranks, 'rank')} it is {decimal_words(needed_bytes)} per rank"
+    return None
 
 
 @exactly(
@@ -445,13 +473,13 @@ def padding() -> int:
 
 @built("11.3")
 def dealt_out_tensors(answer: Any) -> Score:
-    """A deal of seven tensors to three ranks that gives each as much, where the largest first does not."""
+    """An even distribution of seven tensors to three ranks, which the largest first does not reach."""
     return scores.share_score(answer, [5, 5, 4, 4, 3, 3, 3], 3, at_most=1)
 
 
 # ---- 12: ranks that run out of batches at different times
 
-_FOUR = (10, 10, 12, 15)  # batches
+_BATCHES = (10, 10, 12, 15)  # of four ranks
 
 
 @exactly(
@@ -461,7 +489,7 @@ _FOUR = (10, 10, 12, 15)  # batches
 )
 def shadows() -> int:
     """The shadows of four ranks with 10, 10, 12 and 15 batches, under Join."""
-    return len(uneven.simulate(_FOUR, "join").select(kind="shadow"))
+    return len(uneven.simulate(_BATCHES, "join").select(kind="shadow"))
 
 
 @exactly(
@@ -480,7 +508,7 @@ def epoch_of_the_hang() -> int:
 
 @built("12.3")
 def even_epoch(answer: Any) -> Score:
-    """A deal of eight files to three ranks after which all have as many batches."""
+    """A distribution of eight files to three ranks after which all have equally many batches."""
     return scores.share_score(answer, [12, 9, 8, 7, 6, 6, 4, 2], 3, at_most=1)
 
 
@@ -493,8 +521,10 @@ def even_epoch(answer: Any) -> Score:
     means={16: "a rank of a ring received one gradient", 8: "a rank of a ring received two whole gradients"},
 )
 def server_against_ring() -> float:
-    """How many times what a rank of a ring receives comes in at a synchronous server of sixteen workers."""
-    return 16 / (2 * (16 - 1) / 16)
+    """How many times as much a synchronous server of sixteen workers receives as a rank of a ring."""
+    received_by_server = 16  # gradients
+    received_by_ring_rank = 2 * (16 - 1) / 16
+    return received_by_server / received_by_ring_rank
 
 
 @nearly(
@@ -511,46 +541,54 @@ def behind() -> float:
 @built("13.3")
 def lost_updates(answer: Any) -> Score:
     """An order in which two processes that add 1 three times each, without a lock, come to 2."""
-    in_turn = "r0 w0 r1 w1 r0 w0 r1 w1 r0 w0 r1 w1"
-    found = {name: _counted(one) for name, one in {"yours": answer, "in turn": in_turn, "in step": _IN_STEP}.items()}
-    wrong = None if found["yours"] == 2 else f"the counter ends at {found['yours']}; 2 is possible"
-    return Score(("counter", "lost"), {name: (str(end), str(6 - end)) for name, end in found.items()}, wrong)
-
-
-_IN_STEP = "r0 r1 w0 w1 r0 r1 w0 w1 r0 r1 w0 w1"
+    orders = {
+        "yours": answer,
+        "in turn": "r0 w0 r1 w1 r0 w0 r1 w1 r0 w0 r1 w1",
+        "in step": "r0 r1 w0 w1 r0 r1 w0 w1 r0 r1 w0 w1",
+    }
+    counters = {name: _counted(order) for name, order in orders.items()}
+    rows = {name: (str(counter), str(6 - counter)) for name, counter in counters.items()}
+    wrong = None
+    if counters["yours"] != 2:
+        wrong = f"the counter ends at {counters['yours']}; 2 is possible"
+    return Score(("counter", "lost"), rows, wrong)
 
 
 def _counted(order: Any) -> int:
-    """What a counter ends at whose reads and writes come in this order."""
-    counter, held, pieces = 0, {}, order.split() if isinstance(order, str) else []
-    by_process = [[piece[0] for piece in pieces if piece[1:] == process] for process in "01"]
-    if len(pieces) != 12 or by_process != [["r", "w"] * 3] * 2:
-        raise ValueError(f"r0 and w0, r1 and w1 were expected in turn, three times each, got {order!r}")
-    for piece in pieces:
-        if piece[0] == "r":
-            held[piece[1]] = counter
+    """The last value of a counter that processes read and write in this order."""
+    operations = order.split() if isinstance(order, str) else []
+    for process in "01":
+        kinds = [operation[0] for operation in operations if operation[1:] == process]
+        if len(operations) != 12 or kinds != ["r", "w"] * 3:
+            raise ValueError(f"r0 and w0, r1 and w1 were expected in turn, three times each, got {order!r}")
+    counter = 0
+    values_read = {}
+    for operation in operations:
+        process = operation[1]
+        if operation[0] == "r":
+            values_read[process] = counter
         else:
-            counter = held[piece[1]] + 1
+            counter = values_read[process] + 1
     return counter
 
 
-# ---- 14: a sampler, a schedule and a prediction of one's own
+# ---- 14: your own sampler, schedule and prediction
 
 
 @judged("14.1")
 def two_lists(answer: Any) -> str | None:
-    """What two ranks read of 7 samples, nothing twice and nothing left out."""
+    """The samples of two ranks that together read each of 7 samples once."""
     lists = several("the answer", answer, "two lists")
     if len(lists) != 2:
         return f"two lists of samples were expected, got {answer!r}"
-    samples = [several("each list", one, "samples") for one in lists]
+    samples = [several("each list", values, "samples") for values in lists]
     audit(Assignment.collect(samples, size=7)).check(allow=["unbalanced"])
     return None
 
 
 @built("14.2")
 def broadcast(answer: Any) -> Score:
-    """A broadcast from rank 0 to three others that is as short as any, in which no rank sends twice in a step."""
+    """A broadcast from rank 0 to three others in the fewest steps, in which no rank sends twice in a step."""
     return scores.schedule_score(answer, "broadcast", Cluster.uniform(4, Link(20e-6, 1e9)), 1024)
 
 
@@ -608,17 +646,27 @@ def adding_switch() -> float:
 def other_group(answer: Any) -> Score:
     """The nodes of an H100 fleet that are not in the group of node 1, found from pairs that are slow."""
     pairs = Profile.load("bank:h100_fleet_a_pairs_2x8").select("all_to_all")
-    ends = [[int(str(point.options[end])[-3:]) for end in ("src", "dst")] for point in pairs]
-    fast = [point.algbw_bytes_per_s > 15e9 for point in pairs]
-    given = {whole("a node", node, 2, max(map(max, ends))) for node in several("the answer", answer, "nodes")}
+    nodes = [[int(str(point.options[end])[-3:]) for end in ("src", "dst")] for point in pairs]
+    is_fast = [point.algbw_bytes_per_s > 15e9 for point in pairs]
+    largest = max(map(max, nodes))
+    others = {whole("a node", node, 2, largest) for node in several("the answer", answer, "nodes")}
 
-    def explained(others: set[int]) -> int:
-        return sum(((a in others) == (b in others)) == same for (a, b), same in zip(ends, fast, strict=True))
+    def num_explained(others: set[int]) -> int:
+        """The pairs that are fast if and only if both nodes are in the same group."""
+        explained = 0
+        for (src, dst), fast in zip(nodes, is_fast, strict=True):
+            same_group = (src in others) == (dst in others)
+            if same_group == fast:
+                explained += 1
+        return explained
 
-    found = {"yours": explained(given), "one group": explained(set())}
-    rows = {name: (f"{number} of {len(pairs)}",) for name, number in found.items()}
-    left = len(pairs) - found["yours"]
-    return Score(("pairs explained",), rows, f"{left} of {len(pairs)} pairs are on the wrong side" if left else None)
+    explained = {"yours": num_explained(others), "one group": num_explained(set())}
+    rows = {name: (f"{count} of {len(pairs)}",) for name, count in explained.items()}
+    num_wrong = len(pairs) - explained["yours"]
+    wrong = None
+    if num_wrong:
+        wrong = f"{num_wrong} of {len(pairs)} pairs are on the wrong side"
+    return Score(("pairs explained",), rows, wrong)
 
 
 # ---- 16: a training job from a log
@@ -635,7 +683,7 @@ def other_group(answer: Any) -> Score:
     },
 )
 def validation_s() -> float:
-    """How many s validation takes on 8 nodes that takes 8 s on one and 5 s on two."""
+    """The seconds of a validation on 8 nodes that takes 8 s on one node and 5 s on two."""
     start_s = 2 * 5 - 8
     return start_s + (8 - start_s) / 8
 
@@ -643,22 +691,31 @@ def validation_s() -> float:
 @judged("16.2")
 def times_as_costly(answer: Any) -> str | None:
     """How many times as costly an allreduce must be to make ResNet-50's step of 330 ms 5 % longer."""
-    times = number("the factor", amount(answer), 0)
-    longer = ddp.job("ResNet-50", 0.33, lambda num_bytes: times * (1e-4 + num_bytes / 13e9)).step_s.expected / 0.33 - 1
-    wrong = f"an allreduce {times:g} times as costly makes the step {longer:.2%} longer"
-    return None if abs(longer - 0.05) < 0.0005 else wrong
+    factor = number("the factor", amount(answer), 0)
+    job = ddp.job("ResNet-50", 0.33, lambda num_bytes: factor * (1e-4 + num_bytes / 13e9))
+    longer = job.step_s.expected / 0.33 - 1
+    if abs(longer - 0.05) < 0.0005:
+        return None
+    return f"an allreduce {factor:g} times as costly makes the step {longer:.2%} longer"
 
 
 @built("16.3")
 def spread_ms(answer: Any) -> Score:
     """The standard deviation of ranks in ms that explains ABCI's A100 epochs, if a step waits for the slowest."""
     spread = number("the standard deviation in ms", amount(answer, "ms"), 0)
-    left_ms, step_ms = np.array([23.2, 35.4, 43.2, 47.5]), np.array([386.0, 398.2, 406.7, 410.0])
-    above_8 = np.array([1.77, 2.07, 2.34, 2.59]) - 1.42  # the largest of 16 … 128, in standard deviations
-    off = {name: (one * above_8 - left_ms) / step_ms for name, one in {"yours": spread, "no waiting": 0.0}.items()}
-    rows = {name: tuple(f"{one:+.1%}" for one in each) for name, each in off.items()}
-    worst = float(np.abs(off["yours"]).max())
-    wrong = None if worst < 0.022 else f"with {spread:g} ms the worst of four epochs is off by {worst:.1%}"
+    unexplained_ms = np.array([23.2, 35.4, 43.2, 47.5])
+    step_ms = np.array([386.0, 398.2, 406.7, 410.0])
+    # the expected largest of 16, 32, 64 and 128 ranks, above that of 8, in standard deviations
+    above_8 = np.array([1.77, 2.07, 2.34, 2.59]) - 1.42
+    errors = {
+        "yours": (spread * above_8 - unexplained_ms) / step_ms,
+        "no waiting": (0.0 * above_8 - unexplained_ms) / step_ms,
+    }
+    rows = {name: tuple(f"{error:+.1%}" for error in shares) for name, shares in errors.items()}
+    worst = float(np.abs(errors["yours"]).max())
+    wrong = None
+    if worst >= 0.022:
+        wrong = f"with {spread:g} ms the worst of four epochs is off by {worst:.1%}"
     return Score(("2 nodes", "4 nodes", "8 nodes", "16 nodes"), rows, wrong)
 
 
@@ -684,7 +741,8 @@ def ring_ll_us() -> float:
 @nearly("17.2", "NVLS is not taken from {} MiB on", unit="MiB")
 def first_nvls_mib() -> float:
     """The first power of two, in MiB, at which NCCL 2.29 takes NVLS for an allreduce over eight H100."""
-    model, size = nccl.Model("h100", version=(2, 29)), _MIB // 1024
+    model = nccl.Model("h100", version=(2, 29))
+    size = _MIB // 1024
     while model.choose("allreduce", size).algorithm != "nvls":
         size *= 2
     return size / _MIB
@@ -693,24 +751,26 @@ def first_nvls_mib() -> float:
 @built("17.3")
 def launch_and_hop(answer: Any) -> Score:
     """The launch and the hop in µs that are nearest to small allgathers of 2, 4 and 8 H100."""
-    given = several("the answer", answer, "two numbers: the launch and the hop in µs")
-    if len(given) != 2:
+    numbers = several("the answer", answer, "two numbers: the launch and the hop in µs")
+    if len(numbers) != 2:
         raise ValueError(f"two numbers were expected, the launch and the hop in µs, got {answer!r}")
-    launch, hop = (number("the launch and the hop", amount(one, "µs"), 0) for one in given)
-    points = [
-        (num_ranks, point.median_s * 1e6)
-        for num_ranks in (2, 4, 8)
-        for point in Profile.load(f"bank:h100_{num_ranks}").select("allgather")
-        if 1024 <= point.num_bytes <= 65536
-    ]
+    launch, hop = [number("the launch and the hop", amount(value, "µs"), 0) for value in numbers]
+    measured_us = []
+    for num_ranks in (2, 4, 8):
+        for point in Profile.load(f"bank:h100_{num_ranks}").select("allgather"):
+            if 1024 <= point.num_bytes <= 65536:
+                measured_us.append((num_ranks, point.median_s * 1e6))
 
-    def median(launch: float, hop: float) -> float:
-        return float(np.median([abs((launch + (num_ranks - 1) * hop) / took_us - 1) for num_ranks, took_us in points]))
+    def median_error(launch: float, hop: float) -> float:
+        errors = [abs((launch + (num_ranks - 1) * hop) / time_us - 1) for num_ranks, time_us in measured_us]
+        return float(np.median(errors))
 
-    found = {"yours": median(launch, hop), "NCCL's 6.6 and 0.6": median(6.6, 0.6)}
-    wrong = f"with {launch:g} and {hop:g} µs the median error is {found['yours']:.1%}"
-    rows = {name: (f"{one:.1%}",) for name, one in found.items()}
-    return Score(("median error",), rows, None if found["yours"] < 0.05 else wrong)
+    errors = {"yours": median_error(launch, hop), "NCCL's 6.6 and 0.6": median_error(6.6, 0.6)}
+    rows = {name: (f"{error:.1%}",) for name, error in errors.items()}
+    wrong = None
+    if errors["yours"] >= 0.05:
+        wrong = f"with {launch:g} and {hop:g} µs the median error is {errors['yours']:.1%}"
+    return Score(("median error",), rows, wrong)
 
 
 # ---- 18: pipelines
@@ -718,21 +778,25 @@ def launch_and_hop(answer: Any) -> Score:
 
 @fewest("18.1", 1, 4096, "microbatches")
 def fewest_microbatches(microbatches: int) -> str | None:
-    """The fewest microbatches with which 1F1B on eight ranks stands idle for a tenth of the step or less."""
+    """The fewest microbatches with which 1F1B on eight ranks is idle for a tenth of the step or less."""
     share = bubble_share("one_f_one_b", 8, microbatches)
-    return f"with m = {microbatches} the bubble is {float(share):.1%}" if share > 0.1 else None
+    if share > 0.1:
+        return f"with m = {microbatches} the bubble is {float(share):.1%}"
+    return None
 
 
 @fewest("18.2", 1, 64, "chunks", means={5: "the bubble were 7/(v·m)", 63: "there was one microbatch"})
 def fewest_chunks(chunks: int) -> str | None:
     """The fewest chunks with which interleaved 1F1B of 16 microbatches on eight ranks is idle for a tenth or less."""
     share = bubble_share("interleaved_1f1b", 8, 16, chunks)
-    return f"with v = {chunks} the bubble is {float(share):.1%}" if share > 0.1 else None
+    if share > 0.1:
+        return f"with v = {chunks} the bubble is {float(share):.1%}"
+    return None
 
 
 @built("18.3")
 def three_kept(answer: Any) -> Score:
-    """A schedule as text, of three ranks and four microbatches, with GPipe's bubble and three activations at most."""
+    """A schedule as text, of three ranks and four microbatches, with GPipe's bubble and at most three activations."""
     return scores.pipeline_score(answer, 3, 4, most_bubble=float(bubble_share("gpipe", 3, 4)), most_kept=3)
 
 
@@ -769,13 +833,14 @@ def token_of_a_short_rank() -> float:
 
 @built("19.3")
 def one_synchronisation(answer: Any) -> Score:
-    """A step of two micro-batches that synchronises its gradients once and leaves those of the whole batch."""
+    """A step of two micro-batches that synchronises its gradients once and has the gradients of the whole batch."""
     return scores.step_score(answer, 2)
 
 
 # ---- 20: slow or stuck
 
-_BACKWARD_MS, _WAIT_MS = (73, 70, 72, 71), (66, 2, 65, 64)  # of ranks 0 to 3
+_BACKWARD_MS = (73, 70, 72, 71)  # of ranks 0 to 3, waiting included
+_WAIT_MS = (66, 2, 65, 64)  # of ranks 0 to 3
 
 
 @exactly(
@@ -788,7 +853,7 @@ _BACKWARD_MS, _WAIT_MS = (73, 70, 72, 71), (66, 2, 65, 64)  # of ranks 0 to 3
     },
 )
 def late_rank() -> int:
-    """Which of four ranks is late, by how long each takes for its backward and how much of that it waits."""
+    """Which of four ranks is late, from the time of each rank's backward and the part of it in which it waits."""
     return int(np.argmin(_WAIT_MS))
 
 
@@ -802,7 +867,7 @@ def late_rank() -> int:
     },
 )
 def saved_ms() -> float:
-    """How much shorter the step is once the late rank computes as long as the others."""
+    """How much shorter the step is if the late rank computes as long as the others."""
     own_ms = np.subtract(_BACKWARD_MS, _WAIT_MS)
     late = int(own_ms.argmax())
     return float(own_ms[late] - np.median(np.delete(own_ms, late)))

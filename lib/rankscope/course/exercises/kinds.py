@@ -1,13 +1,13 @@
 """The kinds of exercises, `check` and `score`.
 
-An exercise is a function that stands under its number. It works the right answer out afresh, by the library, so that
-an exercise cannot say something else than the library does. A new one is a function with one decorator:
+An exercise is a function that is registered under its number. It computes the right answer with the library, so that an
+exercise cannot disagree with the library. A new exercise is a function with one decorator:
 
-- `exactly`: the function returns the one right answer, a number or anything with an ``==``;
-- `nearly`: it returns a number, and an answer may differ by a share of it;
-- `fewest`: it says what is wrong with a number, and the answer is the smallest of which nothing is;
-- `judged`: it says what is wrong with an answer, and returns None where nothing is;
-- `built`: it returns the `Score` of something that the reader built.
+- `exactly`: the function returns the only right answer, a number or any value with an ``==``;
+- `nearly`: the function returns a number, and an answer may differ by a share of it;
+- `fewest`: the function says what is wrong with a number, and the answer is the smallest number without a fault;
+- `judged`: the function says what is wrong with an answer, and returns None if it is right;
+- `built`: the function returns the `Score` of something that the reader built.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ import attrs
 from ...common.checks import number, one_line, one_of
 from ...common.units import parse_amount
 
-Judge = Callable[[Any], Any]  # of an answer: its Score, or what is wrong with it, None where nothing is
+Judge = Callable[[Any], Any]  # from an answer to its Score, or to what is wrong with it, None if it is right
 EXERCISES: dict[str, Judge] = {}
-READINGS: dict[str, Mapping[float, str]] = {}  # of each exercise: what wrong numbers would be right for
-SCORES: list[str] = []  # the exercises that build something
-_ROUNDING = 1e-9
+READINGS: dict[str, Mapping[float, str]] = {}  # of each exercise: the conditions under which wrong numbers were right
+SCORES: list[str] = []  # the exercises in which something is built
+_ROUNDING = 1e-9  # the share by which an exact answer may differ
 
 
 class WrongAnswer(ValueError):
-    """The answer to an exercise is not right; the message says what it does instead. Notebooks show only that."""
+    """The answer to an exercise is wrong. The message says why, and notebooks show only the message."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows in the place of a traceback."""
+        """Return the lines that IPython shows instead of a traceback."""
         return [str(self)]
 
 
 @attrs.frozen(repr=False)
 class Score:
-    """How good something is that the reader built: a table with a row for it and one for each thing to compare it with.
+    """A comparison of something that the reader built: a table with a row for it and one for each alternative.
 
-    `wrong` says what it lacks to solve the exercise, None where it solves it.
+    `wrong` says why it does not solve the exercise, and is None if it does.
     """
 
     columns: tuple[str, ...]
@@ -47,17 +47,21 @@ class Score:
     wrong: str | None = None
 
     def __str__(self) -> str:
-        lines = [("", *self.columns), *((name, *cells) for name, cells in self.rows.items())]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            "  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]).rstrip() for name, *cells in lines
-        )
+        table = [("", *self.columns)]
+        for name, cells in self.rows.items():
+            table.append((name, *cells))
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = []
+        for row in table:
+            aligned = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
+            lines.append("  ".join(aligned).rstrip())
+        return "\n".join(lines)
 
     __repr__ = __str__
 
 
 def check(exercise: str, answer: Any = ...) -> None:
-    """Print that `answer` is right, raise WrongAnswer where it is not, and wait while it is ``...``.
+    """Print that `answer` is right, or raise WrongAnswer; ``...`` stands for an answer that is still missing.
 
     Exercises are named after their notebook: "01.2" is the second of notebook 01. A number may have a unit, as in
     "12.5 ms". Raises ValueError for an exercise that does not exist.
@@ -74,19 +78,20 @@ def check(exercise: str, answer: Any = ...) -> None:
     if answer is ...:
         print(f"{exercise}: not answered yet")
         return
-    wrong = _judged(exercise, answer)
-    if isinstance(wrong, Score):
-        print(wrong)
-        wrong = wrong.wrong
+    verdict = _judged(exercise, answer)
+    wrong = verdict
+    if isinstance(verdict, Score):
+        print(verdict)
+        wrong = verdict.wrong
     if wrong:
         raise WrongAnswer(one_line(f"{exercise}: {wrong}"))
     print(f"{exercise}: right")
 
 
 def score(exercise: str, answer: Any) -> Score:
-    """Return how good something is that you built for an exercise, next to what it is compared with.
+    """Return the comparison of something that you built for an exercise with its alternatives.
 
-    Raises WrongAnswer for something that does not work at all, ValueError for an exercise that builds nothing.
+    Raises WrongAnswer for something that does not work at all, ValueError for an exercise in which nothing is built.
 
     >>> score("14.2", "broadcast yours ranks=4 chunks=1\\n0: 0>1:0=\\n1: 0>2:0=\\n2: 0>3:0=")
                      steps     time  × bound
@@ -95,14 +100,16 @@ def score(exercise: str, answer: Any) -> Score:
     lower bound               40 µs
     """
     one_of("exercise that builds something", exercise, tuple(SCORES))
-    found: Score = _judged(exercise, answer)
-    return found
+    result: Score = _judged(exercise, answer)
+    return result
 
 
 def _judged(exercise: str, answer: Any) -> Any:
+    if hasattr(answer, "tolist"):  # an array or a number of numpy or torch
+        answer = answer.tolist()
     try:
-        return EXERCISES[exercise](answer.tolist() if hasattr(answer, "tolist") else answer)  # numpy's and torch's too
-    except ValueError as error:  # what the library says of an answer that it does not take
+        return EXERCISES[exercise](answer)
+    except ValueError as error:  # the library rejects the answer
         raise WrongAnswer(one_line(f"{exercise}: {error}")) from None
 
 
@@ -110,7 +117,7 @@ def _judged(exercise: str, answer: Any) -> Any:
 
 
 def amount(answer: Any, unit: str = "") -> float:
-    """Return a number that is given as it is, in that unit, or as a text that may name another unit of the same kind.
+    """Return the number of an answer in that unit; the answer is a number, or text that may name another such unit.
 
     Raises ValueError for anything else.
 
@@ -119,16 +126,21 @@ def amount(answer: Any, unit: str = "") -> float:
     """
     if isinstance(answer, str):
         return parse_amount(answer, unit)
-    return number(f"the answer{unit and f' in {unit}'}", answer)
+    name = f"the answer in {unit}" if unit else "the answer"
+    return number(name, answer)
 
 
 def judged(name: str) -> Callable[[Judge], None]:
-    """An exercise whose function says what is wrong with an answer."""
-    return lambda judge: EXERCISES.update({name: judge})
+    """Register an exercise whose function says what is wrong with an answer."""
+
+    def register(judge: Judge) -> None:
+        EXERCISES[name] = judge
+
+    return register
 
 
 def built(name: str) -> Callable[[Judge], None]:
-    """An exercise whose function returns the `Score` of what the reader built; see `scores` for those that exist."""
+    """Register an exercise whose function returns the `Score` of what the reader built, usually one of `scores`."""
     SCORES.append(name)
     return judged(name)
 
@@ -136,10 +148,11 @@ def built(name: str) -> Callable[[Judge], None]:
 def exactly(
     name: str, wrong: str, unit: str = "", means: Mapping[float, str] | None = None
 ) -> Callable[[Callable[[], Any]], None]:
-    """An exercise whose function returns the one right answer.
+    """Register an exercise whose function returns the only right answer.
 
-    `wrong` has a place for another one, `unit` is that of a number without one, and `means` says of wrong numbers what
-    they would be right for: ``{96: "the last 4 samples were dropped"}``.
+    `wrong` is the message for another answer, which replaces its ``{}``. `unit` is the unit of a number without one.
+    `means` has for wrong numbers the condition under which they would be right: ``{96: "the last 4 samples were
+    dropped"}``.
     """
     return nearly(name, wrong, unit, means, within=_ROUNDING)
 
@@ -147,8 +160,7 @@ def exactly(
 def nearly(
     name: str, wrong: str, unit: str = "", means: Mapping[float, str] | None = None, within: float = 0.005
 ) -> Callable[[Callable[[], Any]], None]:
-    """An exercise whose function returns the right number; an answer may differ by a share of it. See `exactly`."""
-
+    """Register an exercise whose function returns the right number; an answer may differ by a share. See `exactly`."""
     READINGS[name] = means or {}
 
     def register(right: Callable[[], Any]) -> None:
@@ -158,10 +170,13 @@ def nearly(
                 if _as_lists(answer) == _as_lists(solution):
                     return None
                 return wrong.format(repr(answer))
-            given = amount(answer, unit)
-            if _close(given, solution, within):
+            value = amount(answer, unit)
+            if _close(value, solution, within):
                 return None
-            return _reading(answer, given, READINGS[name], within) or wrong.format(answer)
+            reading = _reading(answer, value, READINGS[name], within)
+            if reading is not None:
+                return reading
+            return wrong.format(answer)
 
         EXERCISES[name] = judge
 
@@ -171,22 +186,22 @@ def nearly(
 def fewest(
     name: str, low: int, high: int, what: str, means: Mapping[float, str] | None = None
 ) -> Callable[[Callable[[int], str | None]], None]:
-    """An exercise that asks for the smallest number of which the function finds nothing wrong."""
-
+    """Register an exercise that asks for the smallest number with which the function finds no fault."""
     READINGS[name] = means or {}
 
-    def register(lacks: Callable[[int], str | None]) -> None:
+    def register(fault: Callable[[int], str | None]) -> None:
         def judge(answer: Any) -> str | None:
-            given = amount(answer, what)
-            if not given.is_integer() or not low <= given <= high:
+            value = amount(answer, what)
+            if not value.is_integer() or not low <= value <= high:
                 return f"the answer must be a whole number of {what} from {low:,} to {high:,}, got {answer!r}"
-            if reading := _reading(answer, given, READINGS[name], _ROUNDING):
-                return reading
-            if wrong := lacks(int(given)):
+            wrong = _reading(answer, value, READINGS[name], _ROUNDING)
+            if wrong is None:
+                wrong = fault(int(value))
+            if wrong is not None:
                 return wrong
-            if all(lacks(smaller) for smaller in range(low, int(given))):
-                return None
-            return f"{answer} is enough, but a smaller number is enough, too"
+            if any(fault(smaller) is None for smaller in range(low, int(value))):
+                return f"{answer} is enough, but a smaller number is enough, too"
+            return None
 
         EXERCISES[name] = judge
 
@@ -194,17 +209,19 @@ def fewest(
 
 
 def _as_lists(answer: Any) -> Any:
-    """Return an answer whose tuples are lists, at any depth: no exercise asks which of the two somebody writes."""
+    """Return an answer with lists in place of tuples, at any depth, because every exercise accepts both."""
     if isinstance(answer, list | tuple):
         return [_as_lists(item) for item in answer]
     return answer
 
 
-def _close(given: float, value: float, within: float) -> bool:
-    return abs(given - value) <= within * abs(value)
+def _close(value: float, right: float, within: float) -> bool:
+    return abs(value - right) <= within * abs(right)
 
 
-def _reading(answer: Any, given: float, means: Mapping[float, str], within: float) -> str | None:
-    """What a wrong number would be right for, if that is known."""
-    found = (meaning for value, meaning in means.items() if _close(given, value, within))
-    return next((f"{answer} would be right if {meaning}" for meaning in found), None)
+def _reading(answer: Any, value: float, means: Mapping[float, str], within: float) -> str | None:
+    """The condition under which a wrong number would be right, if it is known."""
+    for wrong_value, meaning in means.items():
+        if _close(value, wrong_value, within):
+            return f"{answer} would be right if {meaning}"
+    return None

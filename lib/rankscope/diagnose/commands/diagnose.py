@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..diagnosis import JobDiagnosis
     from ..savings import SavingsForecast
 
-_SILENT_S = 2.0
+_SILENT_S = 2.0  # no line about files that are read before
 _MOST_ROWS = 16  # of a table
 _LEAST_SHARE = 0.01  # of the own time: a phase with less has no column
 _LEAST_LATE = 0.005  # of a step: a rank that is late by less is not shown as late
@@ -43,41 +43,73 @@ def diagnose(
 
     Record traces with torch.profiler, a file per rank. From flight-recorder dumps it names the rank that did not come
     to a collective, or came with another one. --json prints culprits, findings, ranks, steps, step_s, exposed_s,
-    hidden_s, phases, buckets, what_if, the steps that it skipped, and why there is none if there is none; of dumps
-    culprits, findings, notes and ranks.
+    hidden_s, phases, buckets, and what_if with the steps that it skipped, or the reason why it predicts nothing. For
+    dumps it prints culprits, findings, notes and ranks.
     """
-    from ...cli.output import print_parts
-    from ...common.storage import check_file, write_atomically
     from ..kineto import files_in
 
-    given, dumps_left_out = files_in(folder)
-    for option, path, endings in (("--output", output, (".html",)), ("--perfetto", perfetto, (".json", ".json.gz"))):
-        if path is not None:
-            check_file(option, path)
-            if not path.name.endswith(endings):
-                raise ValueError(f"{option} must end in {' or '.join(endings)}, got {str(path)!r}")
-            if path.exists() and any(path.samefile(one) for one in (*given, *dumps_left_out)):
-                raise ValueError(f"{option} must be a new file, and {path} is one of those to read")
-    if dumps_left_out and not given:
-        if perfetto is not None:
-            raise ValueError("--perfetto is for traces, and these are flight-recorder dumps")
-        from .. import explain_hang, read_dumps
-
-        dumps = read_dumps(folder)
-        hang = explain_hang(dumps)
-        if as_json:
-            culprits = [one._asdict() for one in hang.culprits]
-            findings, ranks = [one.words for one in hang.findings], [one.rank for one in dumps]
-            print(json.dumps({"culprits": culprits, "findings": findings, "notes": hang.notes, "ranks": ranks}))
-        else:
-            print_parts([Text(printable(line)) for line in str(hang).splitlines()])
-        if output is not None:
-            from ..figures.jobs import hang_page
-
-            hung = hang_page(folder.resolve().name, hang).encode()
-            write_atomically(output, lambda file: file.write(hung))
+    files = files_in(folder)
+    inputs = [*files.traces, *files.dumps]
+    if output is not None:
+        _check_output("--output", output, (".html",), inputs)
+    if perfetto is not None:
+        _check_output("--perfetto", perfetto, (".json", ".json.gz"), inputs)
+    if files.traces or not files.dumps:
+        if files.dumps:
+            left_out = count_of(len(files.dumps), "flight-recorder dump")
+            print(f"left out {left_out}: give dumps alone", file=sys.stderr)
+        _diagnose_traces(folder, as_json, output, perfetto)
         return
+    if perfetto is not None:
+        raise ValueError("--perfetto is for traces, and these are flight-recorder dumps")
+    _explain_dumps(folder, as_json, output)
 
+
+def _check_output(option: str, path: Path, endings: tuple[str, ...], inputs: Sequence[Path]) -> None:
+    from ...common.storage import check_file
+
+    check_file(option, path)
+    if not path.name.endswith(endings):
+        raise ValueError(f"{option} must end in {' or '.join(endings)}, got {str(path)!r}")
+    if path.exists() and any(path.samefile(file) for file in inputs):
+        raise ValueError(f"{option} must be a new file, and {path} is one of those to read")
+
+
+# ---- dumps
+
+
+def _explain_dumps(folder: Path, as_json: bool, output: Path | None) -> None:
+    """Print which rank did not come to a collective, and write the page if there is a path for it."""
+    from ...cli.output import print_parts
+    from ...common.storage import write_atomically
+    from .. import explain_hang, read_dumps
+
+    dumps = read_dumps(folder)
+    hang = explain_hang(dumps)
+    if as_json:
+        fields = {
+            "culprits": [culprit._asdict() for culprit in hang.culprits],
+            "findings": [finding.words for finding in hang.findings],
+            "notes": hang.notes,
+            "ranks": [dump.rank for dump in dumps],
+        }
+        print(json.dumps(fields))
+    else:
+        print_parts([Text(printable(line)) for line in str(hang).splitlines()])
+    if output is not None:
+        from ..figures.jobs import hang_page
+
+        page = hang_page(folder.resolve().name, hang).encode()
+        write_atomically(output, lambda file: file.write(page))
+
+
+# ---- traces
+
+
+def _diagnose_traces(folder: Path, as_json: bool, output: Path | None, perfetto: Path | None) -> None:
+    """Print who is late and why, and write the page and the trace for Perfetto if there are paths for them."""
+    from ...cli.output import print_parts
+    from ...common.storage import write_atomically
     from .. import diagnose as diagnose_traces
     from .. import read_traces, what_if
 
@@ -87,113 +119,127 @@ def diagnose(
         if time.monotonic() - begin_s > _SILENT_S and sys.stderr.isatty():
             print(line, file=sys.stderr)
 
-    if dumps_left_out:
-        print(f"left out {count_of(len(dumps_left_out), 'flight-recorder dump')}: give dumps alone", file=sys.stderr)
     traces = read_traces(folder, report=report)
-    found, answers, why_not = diagnose_traces(traces), None, ""
+    diagnosis = diagnose_traces(traces)
+    forecast: SavingsForecast | None = None
+    why_not = ""
     try:
-        answers = what_if(traces, found)
+        forecast = what_if(traces, diagnosis)
     except ValueError as error:
         why_not = str(error)
     written = []
     if output is not None:
         from ..figures.jobs import job_page
 
-        page = job_page(folder.resolve().name, traces, found.joined, found, answers).encode()
+        page = job_page(folder.resolve().name, traces, diagnosis.joined, diagnosis, forecast).encode()
         written.append(write_atomically(output, lambda file: file.write(page)))
     if perfetto is not None:
         from ..perfetto import to_perfetto
 
-        written.append(to_perfetto(perfetto, traces, found.joined, found))
+        written.append(to_perfetto(perfetto, traces, diagnosis.joined, diagnosis))
     if as_json:
-        print(json.dumps(_fields(found, answers, why_not), allow_nan=False))
+        print(json.dumps(_fields(diagnosis, forecast, why_not), allow_nan=False))
     else:
-        print_parts(_tables(found, answers, why_not))
+        print_parts(_tables(diagnosis, forecast, why_not))
         print_parts(Text(f"wrote {printable(str(path))}") for path in written)
 
 
-def _fields(found: JobDiagnosis, answers: SavingsForecast | None, why_not: str) -> dict[str, Any]:
-    from ..trace import PHASES
-
-    mean_s = found.phase_s.mean(axis=0).tolist() if found.steps else [[0.0] * len(PHASES)] * len(found.ranks)
-    phases = [
-        {"rank": rank} | {f"{phase}_s": seconds for phase, seconds in zip(PHASES, row, strict=True)}
-        for rank, row in zip(found.ranks, mean_s, strict=True)
-    ]
+def _fields(diagnosis: JobDiagnosis, forecast: SavingsForecast | None, why_not: str) -> dict[str, Any]:
     return {
-        "culprits": [one._asdict() for one in found.culprits],
-        "findings": str(found).splitlines(),
-        "ranks": found.ranks,
-        "steps": found.steps,
-        "step_s": found.step_s,
-        "exposed_s": found.exposed_s,
-        "hidden_s": found.hidden_s,
-        "phases": phases,
-        "buckets": [one._asdict() for one in found.buckets],
-        "what_if": [one._asdict() for one in answers.answers] if answers else [],
-        "what_if_skipped_steps": answers.skipped_steps if answers else [],
+        "culprits": [culprit._asdict() for culprit in diagnosis.culprits],
+        "findings": str(diagnosis).splitlines(),
+        "ranks": diagnosis.ranks,
+        "steps": diagnosis.steps,
+        "step_s": diagnosis.step_s,
+        "exposed_s": diagnosis.exposed_s,
+        "hidden_s": diagnosis.hidden_s,
+        "phases": _phases_by_rank(diagnosis),
+        "buckets": [bucket._asdict() for bucket in diagnosis.buckets],
+        "what_if": [answer._asdict() for answer in forecast.answers] if forecast else [],
+        "what_if_skipped_steps": forecast.skipped_steps if forecast else [],
         "no_what_if": why_not or None,
     }
 
 
-def _tables(found: JobDiagnosis, answers: SavingsForecast | None, why_not: str) -> Iterator[RenderableType]:
+def _phases_by_rank(diagnosis: JobDiagnosis) -> list[dict[str, Any]]:
+    """The mean own time of each rank by phase, 0 without steps."""
+    import numpy as np
+
+    from ..trace import PHASES
+
+    mean_s = np.zeros((len(diagnosis.ranks), len(PHASES)))
+    if diagnosis.steps:
+        mean_s = diagnosis.phase_s.mean(axis=0)
+    by_rank = []
+    for rank, seconds in zip(diagnosis.ranks, mean_s.tolist(), strict=True):
+        fields: dict[str, Any] = {"rank": rank}
+        fields |= {f"{phase}_s": phase_s for phase, phase_s in zip(PHASES, seconds, strict=True)}
+        by_rank.append(fields)
+    return by_rank
+
+
+def _tables(diagnosis: JobDiagnosis, forecast: SavingsForecast | None, why_not: str) -> Iterator[RenderableType]:
     """The verdict in words, each rank's own time by phase, each bucket's communication, and what changes would give."""
     from ...cli.output import table_of
     from ..figures.jobs import what_if_table
 
-    for line in str(found).splitlines():
+    for line in str(diagnosis).splitlines():
         yield Text(printable(line), "bold")
-    if found.steps:
-        yield _ranks_table(found)
-    if found.buckets:
-        yield _buckets_table(found)
-    if answers is None:
+    if diagnosis.steps:
+        yield _ranks_table(diagnosis)
+    if diagnosis.buckets:
+        yield _buckets_table(diagnosis)
+    if forecast is None:
         yield Text(f"\nNo what-if: {printable(why_not)}")
         return
-    caption, rows = what_if_table(answers, found)
+    caption, rows = what_if_table(forecast, diagnosis)
     table = table_of(caption, "what", "a step takes", "")
     for row in rows:
         table.add_row(*row)
     yield table
-    for note in answers.notes:
+    for note in forecast.notes:
         yield Text(note)
 
 
-def _ranks_table(found: JobDiagnosis) -> Table:
+def _ranks_table(diagnosis: JobDiagnosis) -> Table:
     """A row per rank, of many ranks for the latest; all times in one unit."""
     from ...cli.output import table_of
     from ...common.units import times_in_one_unit
     from ..figures.jobs import EXPOSED
     from ..trace import PHASES
 
-    mean_s = found.phase_s.mean(axis=0)
-    late_s = found.late_s.mean(axis=0)
-    waited_s = found.waiting_s.mean(axis=0)
+    mean_s = diagnosis.phase_s.mean(axis=0)
+    late_s = diagnosis.late_s.mean(axis=0)
+    waited_s = diagnosis.waiting_s.mean(axis=0)
     shown = [place for place in range(len(PHASES)) if mean_s[:, place].sum() > _LEAST_SHARE * mean_s.sum()]
-    latest_first = sorted(range(len(found.ranks)), key=lambda place: -late_s[place])
-    ranks = sorted(latest_first[:_MOST_ROWS])
-    is_late = late_s > _LEAST_LATE * found.step_s
+    latest_first = sorted(range(len(diagnosis.ranks)), key=lambda place: -late_s[place])
+    rows = sorted(latest_first[:_MOST_ROWS])
+    is_late = late_s > _LEAST_LATE * diagnosis.step_s
     columns = [*(mean_s[:, place] for place in shown), waited_s, late_s * is_late]
-    words = iter(times_in_one_unit(*(float(column[rank]) for rank in ranks for column in columns)))
+    words = times_in_one_unit(*(float(column[row]) for row in rows for column in columns))
     table = table_of("Time of each rank per step", "rank", *(PHASES[place] for place in shown), "exposed", "late")
     table.caption = f"exposed: {EXPOSED}; late: own time, without that, above the median of the others"
-    for rank in ranks:
-        *times, late = [next(words) for _ in columns]
-        table.add_row(str(found.ranks[rank]), *times, late if is_late[rank] else "")
+    for number, row in enumerate(rows):
+        first = number * len(columns)
+        *times, late = words[first : first + len(columns)]
+        table.add_row(str(diagnosis.ranks[row]), *times, late if is_late[row] else "")
     return table
 
 
-def _buckets_table(found: JobDiagnosis) -> Table:
+def _buckets_table(diagnosis: JobDiagnosis) -> Table:
     """A row per collective, of many for those that are waited for longest; all times in one unit."""
     from ...cli.output import table_of
     from ...common.units import bytes_words, times_in_one_unit
 
     table = table_of("Communication per step", "what", "size", "exposed", "hidden", "last")
     table.caption = "means over ranks; hidden: while the rank works; last: the rank that most often arrives last"
-    buckets = sorted(found.buckets, key=lambda one: -one.exposed_s)[:_MOST_ROWS]
-    words = iter(times_in_one_unit(*(max(s, 0.0) for one in buckets for s in (one.exposed_s, one.hidden_s))))
-    for one in buckets:
-        size = bytes_words(one.num_bytes) if one.num_bytes >= 0 else ""
-        last = "" if one.last_rank is None or one.late_s <= _LEAST_LATE * found.step_s else str(one.last_rank)
-        table.add_row(printable(one.name), size, next(words), next(words), last)
+    buckets = sorted(diagnosis.buckets, key=lambda bucket: -bucket.exposed_s)[:_MOST_ROWS]
+    seconds = [max(time_s, 0.0) for bucket in buckets for time_s in (bucket.exposed_s, bucket.hidden_s)]
+    words = times_in_one_unit(*seconds)
+    for bucket, exposed, hidden in zip(buckets, words[::2], words[1::2], strict=True):
+        size = bytes_words(bucket.num_bytes) if bucket.num_bytes >= 0 else ""
+        last = ""
+        if bucket.last_rank is not None and bucket.late_s > _LEAST_LATE * diagnosis.step_s:
+            last = str(bucket.last_rank)
+        table.add_row(printable(bucket.name), size, exposed, hidden, last)
     return table

@@ -2,60 +2,101 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from ...common.checks import of_type
 from ...figures.marks import Drawing, Key, Rects, numbers_on
 from ...figures.palette import ALARM, CATEGORIES, EMPTY, FAINT, PAPER
-from ..hangs import Hang, group_words
+from ..hangs import Group, Hang, HangFinding, group_words
 
-_MOST_RANKS, _MOST_LETTERS = 16, 24
-_LETTER_PX, _ROW_PX = 6.6, 26.0
-_ODD, _OPEN = CATEGORIES[1], CATEGORIES[4]
-_ABSENT = ("did not come", "no dump")
+_MOST_RANKS = 16
+_MOST_CALLS = 4  # of each rank
+_MOST_LETTERS = 24  # in a cell
+_LETTER_PX = 6.6
+_ROW_PX = 26.0
+_BLAMED = CATEGORIES[1]
+_WAITING = CATEGORIES[4]
+
+
+class _HangCell(NamedTuple):
+    """The call of one rank at one number; hatched if the rank did not make the call at which the group stops."""
+
+    fill: str
+    label: str
+    hatched: bool = False
 
 
 def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing:
     """Draw the last calls of the group that a finding of `explain_hang` is about: a row per rank, a column per call.
 
-    Hatched: the rank did not make the call at which the group stops. Of more than 16 ranks, those to look at are shown
-    and some others. Raises ValueError where there is no such finding.
+    A cell is hatched if the rank did not make the call at which the group stops. Of more than 16 ranks, those to look
+    at are shown, and some others. Raises ValueError if there is no such finding.
     """
     if not 0 <= finding < len(of_type("hang", hang, Hang).findings):
         raise ValueError(f"finding must be the place of one of {len(hang.findings)} findings, got {finding}")
-    found = hang.findings[finding]
-    group = next(one for one in hang.groups if one.name == found.group)
-    to_look_at = {*found.ranks}
-    chosen = sorted(group.ranks, key=lambda rank: (rank not in to_look_at, rank in group.calls, rank))
-    ranks, numbers = sorted(chosen[:_MOST_RANKS]), group.last_calls(found.call, most=4)
-    fills, labels, hatched = [], [], []
-    for rank in ranks:
-        for number in numbers:
-            call = next(iter(group.calls.get(rank, {}).get(number, [])), None)
-            hatched.append(call is None and number == found.call)
-            blamed = number == found.call and rank in to_look_at
-            fills.append((_ODD if blamed else _OPEN if number >= found.call else EMPTY) if call else PAPER)
-            absent = _ABSENT[rank not in group.calls] if number == found.call else ""
-            label = call.label(types=found.cause == "dtype") if call else absent
-            labels.append(label if len(label) <= _MOST_LETTERS else f"{label[: _MOST_LETTERS - 1]}…")
-    y, x = np.divmod(np.arange(len(labels)), len(numbers))
-    cells = Rects(x, y, fills, hatched=hatched)
-    place = numbers.index(found.call)
-    keys = [Key("made alike by all", EMPTY, edge=FAINT), Key("waits", _OPEN), Key(found.cause, _ODD)]
-    shown = f" ({len(ranks)} of {len(group.ranks)} shown)" if len(ranks) < len(group.ranks) else ""
+    shown = hang.findings[finding]
+    group = next(group for group in hang.groups if group.name == shown.group)
+    ranks = _ranks_to_show(group, shown)
+    numbers = group.last_calls(shown.call, most=_MOST_CALLS)
+    cells = [_cell(group, shown, rank, number) for rank in ranks for number in numbers]
+
+    labels = [cell.label for cell in cells]
+    row, column = np.divmod(np.arange(len(cells)), len(numbers))
+    rects = Rects(column, row, [cell.fill for cell in cells], hatched=[cell.hatched for cell in cells])
+    frame = Rects([numbers.index(shown.call)], [0], "none", width=1, height=len(ranks), edge=ALARM)
+    column_px = max(60.0, 16 + _LETTER_PX * max(map(len, labels)))
+    y_label = "rank"
+    if len(ranks) < len(group.ranks):
+        y_label = f"rank ({len(ranks)} of {len(group.ranks)} shown)"
     return Drawing(
-        title=title or found.words.partition("\n")[0].removesuffix("."),
-        x_label=f"collective of {group_words(found.group)}, by number",
-        y_label=f"rank{shown}",
+        title=title or shown.words.partition("\n")[0].removesuffix("."),
+        x_label=f"collective of {group_words(shown.group)}, by number",
+        y_label=y_label,
         width=len(numbers),
         height=len(ranks),
-        size_px=(len(numbers) * max(60.0, 16 + _LETTER_PX * max(map(len, labels))), _ROW_PX * len(ranks)),
-        rects=(cells, Rects([place], [0], "none", width=1, height=len(ranks), edge=ALARM)),
-        texts=numbers_on(cells, np.array(labels)),
-        x_ticks=[(column + 0.5, str(number)) for column, number in enumerate(numbers)],
-        y_ticks=[(row + 0.5, str(rank)) for row, rank in enumerate(ranks)],
-        legend=(
-            *(key for key in keys if key.fill in fills),
-            *[Key("did not make it", PAPER, True, FAINT)] * any(hatched),
-        ),
+        size_px=(len(numbers) * column_px, _ROW_PX * len(ranks)),
+        rects=(rects, frame),
+        texts=numbers_on(rects, np.array(labels)),
+        x_ticks=[(place + 0.5, str(number)) for place, number in enumerate(numbers)],
+        y_ticks=[(place + 0.5, str(rank)) for place, rank in enumerate(ranks)],
+        legend=_legend(cells, shown.cause),
     )
+
+
+def _ranks_to_show(group: Group, finding: HangFinding) -> list[int]:
+    """At most 16 ranks in their order: first those to look at, then those without a dump, then the lowest."""
+    to_look_at = {*finding.ranks}
+    by_interest = sorted(group.ranks, key=lambda rank: (rank not in to_look_at, rank in group.calls, rank))
+    return sorted(by_interest[:_MOST_RANKS])
+
+
+def _cell(group: Group, finding: HangFinding, rank: int, number: int) -> _HangCell:
+    is_stop = number == finding.call
+    calls = group.calls.get(rank, {}).get(number)
+    if not calls:
+        if not is_stop:
+            return _HangCell(PAPER, "")
+        absence = "did not come" if rank in group.calls else "no dump"
+        return _HangCell(PAPER, absence, hatched=True)
+
+    label = calls[0].label(types=finding.cause == "dtype")
+    if len(label) > _MOST_LETTERS:
+        label = f"{label[: _MOST_LETTERS - 1]}…"
+    if is_stop and rank in finding.ranks:
+        return _HangCell(_BLAMED, label)
+    if number >= finding.call:
+        return _HangCell(_WAITING, label)
+    return _HangCell(EMPTY, label)
+
+
+def _legend(cells: Sequence[_HangCell], cause: str) -> list[Key]:
+    """The keys of the looks that there are."""
+    keys = [Key("made alike by all", EMPTY, edge=FAINT), Key("waits", _WAITING), Key(cause, _BLAMED)]
+    fills = {cell.fill for cell in cells}
+    shown = [key for key in keys if key.fill in fills]
+    if any(cell.hatched for cell in cells):
+        shown.append(Key("did not make it", PAPER, hatched=True, edge=FAINT))
+    return shown

@@ -1,7 +1,7 @@
-"""A recorded job drawn, on one page: own time by phase, who was late in which step, which bucket was waited for.
+"""A recorded job drawn, on one page: own time by phase, late ranks by step, exposed communication by bucket.
 
-The page is one HTML file that asks nobody for anything and runs no script. Its drawings are narrow, so that they can be
-read on a phone; only the timeline scrolls there.
+The page is one HTML file that loads nothing and runs no script. Its drawings are narrow, so that they can be read on a
+phone; only the timeline scrolls there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
 from html import escape
-from itertools import compress
+from typing import NamedTuple
 
 import attrs
 import numpy as np
@@ -31,32 +31,42 @@ from ..savings import SavingsForecast, change_words
 from ..trace import PHASES, Trace
 from .hangs import draw_hang
 
-_WIDE_PX, _ROW_PX, _TALL_PX = 270.0, 20.0, 480.0
-_MOST_COLUMNS, _MOST_ROWS, _MOST_TIMELINES = 60, 32, 8
-_ALWAYS_DRAWN, _MOST_LANES = ("main", "backward"), 16  # lanes of a rank: these, and at most so many others
+_WIDE_PX = 270.0
+_ROW_PX = 20.0
+_TALL_PX = 480.0  # at most
+_MOST_COLUMNS = 60  # of steps
+_MOST_ROWS = 32  # of ranks or buckets
+_MOST_TIMELINES = 8  # ranks on one clock
+_ALWAYS_DRAWN = ("main", "backward")  # lanes of a rank
+_MOST_LANES = 16  # others of a rank
 _MOST_HANGS = 20  # findings of a hang that are drawn
-_MOSTLY, _LEAST_LATE = 0.95, 0.02  # the scale holds so many cells, and is at least such a share of a step
+_MOSTLY = 0.95  # of the cells are within the scale of lateness …
+_LEAST_LATE = 0.02  # … which is at least this share of a step
 EXPOSED = "the rank only waits or communicates"
-_EARLY_LATE = (("early by", -1.0), ("late by", 1.0))
-_PIXELS = 860  # of a timeline's width: spans that are nearer to each other are drawn as one
+_PIXELS = 860  # of a timeline's width: spans that are closer to each other are drawn as one
 
 
 def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
     """Draw the mean own time of each rank in a step, by phase; a line is the median of all ranks.
 
-    Own time is without what the rank waits for others. Of many ranks, those with the most of it are shown.
+    Own time is without waiting for other ranks. Of many ranks, those with the most own time are shown.
     """
     mean_s = diagnosis.phase_s.mean(axis=0)  # ranks by phases
     own_s = mean_s.sum(axis=1)
     rows = _largest(own_s, _MOST_ROWS)
     scale, unit = time_unit(float(own_s.max()))
     width = 1.02 * float(own_s.max()) / scale or 1.0
-    parts = dict(zip([Key(phase, WORK[phase][0]) for phase in PHASES], mean_s[rows].T / scale, strict=True))
-    seen = [(length * _WIDE_PX > width).any() for length in parts.values()]  # wider than a pixel
-    bars, keys, lines = list(compress(stacked(parts), seen)), list(compress(parts, seen)), []
+    lengths = dict(zip([Key(phase, WORK[phase][0]) for phase in PHASES], mean_s[rows].T / scale, strict=True))
+    bars, keys = [], []
+    for bar, (key, length) in zip(stacked(lengths), lengths.items(), strict=True):
+        if (length * _WIDE_PX > width).any():  # it is wider than a pixel somewhere
+            bars.append(bar)
+            keys.append(key)
+    lines = []
     if len(own_s) > 1:
-        at = [float(np.median(own_s)) / scale]
-        lines = [Lines(at, [0], at, [len(rows)], color, width_px=wide) for color, wide in ((PAPER, 4), (INK, 2))]
+        x = [float(np.median(own_s)) / scale]
+        lines.append(Lines(x, [0], x, [len(rows)], PAPER, width_px=4))  # a light edge, so that it shows on bars
+        lines.append(Lines(x, [0], x, [len(rows)], INK, width_px=2))
         keys.append(Key("the median of all ranks", INK, line="solid"))
     names = [f"rank {diagnosis.ranks[row]}" for row in rows]
     return _drawing(f"own time per step [{unit}]", width, names, bars, keys, lines)
@@ -67,85 +77,106 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
 
     Late ranks are orange, early ones blue. Of many steps several share a column; of many ranks the latest are shown.
     """
-    groups = np.array_split(np.arange(len(diagnosis.steps)), min(len(diagnosis.steps), _MOST_COLUMNS))
-    late_s = np.stack([diagnosis.late_s[group].mean(axis=0) for group in groups], axis=1)  # ranks by columns
+    steps_of_column = np.array_split(np.arange(len(diagnosis.steps)), min(len(diagnosis.steps), _MOST_COLUMNS))
+    columns = [diagnosis.late_s[steps].mean(axis=0) for steps in steps_of_column]
+    late_s = np.stack(columns, axis=1)  # ranks by columns
     rows = _largest(late_s.mean(axis=1), _MOST_ROWS)
     usual_s = float(np.median(np.abs(late_s), axis=1).max())  # of the rank that is furthest off
     most_s = max(usual_s, float(np.quantile(np.abs(late_s), _MOSTLY)), _LEAST_LATE * diagnosis.step_s)
-    top, left = np.indices((len(rows), len(groups)))
-    more = " or more" if np.abs(late_s[rows]).max() > most_s else ""
+    top, left = np.indices((len(rows), len(columns)))
     cells = Rects(left, top, diverging(late_s[rows] / most_s), edge=FAINT)
     names = [f"rank {diagnosis.ranks[row]}" for row in rows]
-    keys = [Key(f"{words} {time_words(most_s)}{more}", diverging([share])[0]) for words, share in _EARLY_LATE]
-    ticks = [(place, str(diagnosis.steps[groups[int(place)][0]])) for place, _ in whole_ticks(len(groups), 6)]
-    return attrs.evolve(_drawing("step", float(len(groups)), names, [cells], keys), x_ticks=ticks)
+    most = time_words(most_s)
+    if np.abs(late_s[rows]).max() > most_s:
+        most = f"{most} or more"
+    keys = [Key(f"early by {most}", diverging([-1.0])[0]), Key(f"late by {most}", diverging([1.0])[0])]
+    ticks = []
+    for place, _ in whole_ticks(len(columns), 6):
+        first = steps_of_column[int(place)][0]
+        ticks.append((place, str(diagnosis.steps[first])))
+    return attrs.evolve(_drawing("step", float(len(columns)), names, [cells], keys), x_ticks=ticks)
 
 
 def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
-    """Draw how much of each bucket's communication per step is exposed, and how much hidden."""
+    """Draw how much of each bucket's communication per step is exposed, and how much is hidden."""
     buckets = diagnosis.buckets
-    exposed_s, hidden_s = np.maximum([(one.exposed_s, one.hidden_s) for one in buckets], 0.0).T
+    exposed_s = np.maximum([bucket.exposed_s for bucket in buckets], 0.0)
+    hidden_s = np.maximum([bucket.hidden_s for bucket in buckets], 0.0)
     rows = _largest(exposed_s + hidden_s, _MOST_ROWS)
     longest_s = float((exposed_s + hidden_s).max(initial=0.0))
     scale, unit = time_unit(longest_s)
-    hue, names = WORK["allreduce"][0], [buckets[row].name for row in rows]
-    keys = Key("exposed", hue), Key("hidden under work", hue, hatched=True)
-    parts = dict(zip(keys, (exposed_s[rows] / scale, hidden_s[rows] / scale), strict=True))
-    return _drawing(f"per step [{unit}]", longest_s / scale or 1.0, names, stacked(parts), keys)
+    hue = WORK["allreduce"][0]
+    lengths = {
+        Key("exposed", hue): exposed_s[rows] / scale,
+        Key("hidden under work", hue, hatched=True): hidden_s[rows] / scale,
+    }
+    names = [buckets[row].name for row in rows]
+    return _drawing(f"per step [{unit}]", longest_s / scale or 1.0, names, stacked(lengths), list(lengths))
 
 
 def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) -> Drawing:
     """Draw the step of median length of all ranks on one clock; a line is where the latest starts its last collective.
 
-    Of many ranks, the latest are shown. Without the traces of some ranks nobody is called the latest.
+    Of many ranks, the latest are shown. If some ranks have no trace, no rank is called the latest.
     """
-    order = np.argsort(diagnosis.window_s.mean(axis=1), kind="stable")
-    place = int(order[(order.size - 1) // 2])
-    rows = _largest(diagnosis.late_s.mean(axis=0), _MOST_TIMELINES)
-    kinds = {*PHASES, "unpack", "kernel", *Timeline.COMMUNICATION}
-    shown = [traces[row].timeline.shifted(float(np.nan_to_num(joined.offset_s[row]))) for row in rows]
-    steps = [timeline.select(kind="step", item=diagnosis.steps[place]) for timeline in shown]
-    window = min(one.begin_s for one in steps), max(one.end_s for one in steps)
-    parts = []
-    for timeline in shown:
-        lanes = [lane for lane in timeline.lanes if lane != "gpu"]
-        chosen = [kind for kind in timeline.kinds if kind in kinds or kind.startswith("memcpy")]
-        parts.append(_coarse(_busiest(timeline.select(lane=lanes, kind=chosen, between_s=window))))
+    by_length = np.argsort(diagnosis.window_s.mean(axis=1), kind="stable")
+    row = int(by_length[(by_length.size - 1) // 2])
+    columns = _largest(diagnosis.late_s.mean(axis=0), _MOST_TIMELINES)
+    timelines = []
+    for column in columns:
+        offset_s = float(np.nan_to_num(joined.offset_s[column]))
+        timelines.append(traces[column].timeline.shifted(offset_s))
+    steps = [timeline.select(kind="step", item=diagnosis.steps[row]) for timeline in timelines]
+    window_s = min(step.begin_s for step in steps), max(step.end_s for step in steps)
+    parts = [_coarse(_of_step(timeline, window_s)) for timeline in timelines]
     spans = Timeline.concat(parts).named(("main", "backward"), ())
-    latest = rows[int(diagnosis.late_s[place, rows].argmax())]
-    late = shown[rows.index(latest)]
-    backward = late.select(kind="backward", between_s=window)
-    arrived = list(late.select(kind="launch", between_s=(backward.begin_s, backward.end_s)))
     drawing = draw_timeline(spans, " ")
     if diagnosis.missing:
         key = Key(f"no trace of {listed('rank', diagnosis.missing)}", PAPER, line="none")
         return attrs.evolve(drawing, legend=(*drawing.legend, key))
-    if not arrived or len(traces) == 1:
+
+    latest = int(diagnosis.late_s[row, columns].argmax())
+    backward = timelines[latest].select(kind="backward", between_s=window_s)
+    launches = list(timelines[latest].select(kind="launch", between_s=(backward.begin_s, backward.end_s)))
+    if not launches or len(traces) == 1:
         return drawing
-    at = (arrived[-1].start_s - spans.begin_s) / time_unit(spans.makespan_s)[0]
-    key = Key(f"rank {diagnosis.ranks[latest]} starts its last collective", INK, line="solid")
-    return attrs.evolve(drawing, rules=(at,), legend=(*drawing.legend, key))
+    scale, _ = time_unit(spans.makespan_s)
+    rule = (launches[-1].start_s - spans.begin_s) / scale
+    key = Key(f"rank {diagnosis.ranks[columns[latest]]} starts its last collective", INK, line="solid")
+    return attrs.evolve(drawing, rules=(rule,), legend=(*drawing.legend, key))
+
+
+def _of_step(timeline: Timeline, window_s: tuple[float, float]) -> Timeline:
+    """The spans of one rank in a window of time that are drawn."""
+    known = {*PHASES, "unpack", "kernel", *Timeline.COMMUNICATION}
+    kinds = [kind for kind in timeline.kinds if kind in known or kind.startswith("memcpy")]
+    lanes = [lane for lane in timeline.lanes if lane != "gpu"]
+    return _busiest(timeline.select(lane=lanes, kind=kinds, between_s=window_s))
 
 
 def _coarse(timeline: Timeline) -> Timeline:
     """The same, with spans of a kind that are less than a pixel from each other as one."""
-    spans, pixel_s = list[Span](), timeline.makespan_s / _PIXELS
+    if not len(timeline):
+        return Timeline.of([])
+    pixel_s = timeline.makespan_s / _PIXELS
     order = np.lexsort((timeline.kind, timeline.lane, timeline.rank))
     columns = np.stack([timeline.rank, timeline.lane, timeline.kind])[:, order]
-    cuts = np.flatnonzero((np.diff(columns) != 0).any(axis=0)) + 1
-    for places in np.split(order, cuts) if len(timeline) else []:
-        rank, lane, kind, *_ = timeline[int(places[0])]
+    edges = np.flatnonzero((np.diff(columns) != 0).any(axis=0)) + 1
+    spans: list[Span] = []
+    for places in np.split(order, edges):
+        first = timeline[int(places[0])]
         starts_s, stops_s = merge(timeline.start_s[places], timeline.stop_s[places] + pixel_s)
-        both = zip(starts_s.tolist(), (stops_s - pixel_s).tolist(), strict=True)
-        spans += [Span(rank, lane, kind, -1, start_s, max(stop_s, start_s)) for start_s, stop_s in both]
+        for start_s, stop_s in zip(starts_s.tolist(), (stops_s - pixel_s).tolist(), strict=True):
+            spans.append(Span(first.rank, first.lane, first.kind, -1, start_s, max(stop_s, start_s)))
     return Timeline.of(spans)
 
 
 def _busiest(timeline: Timeline) -> Timeline:
     """The lanes of one rank that are drawn: "main", "backward", and of the others those with the longest spans."""
     length_s = np.bincount(timeline.lane, timeline.stop_s - timeline.start_s, len(timeline.lanes))
-    others = [place for place in np.argsort(-length_s, kind="stable") if timeline.lanes[place] not in _ALWAYS_DRAWN]
-    return timeline.select(lane=[*_ALWAYS_DRAWN, *(timeline.lanes[place] for place in others[:_MOST_LANES])])
+    longest_first = [timeline.lanes[place] for place in np.argsort(-length_s, kind="stable")]
+    others = [lane for lane in longest_first if lane not in _ALWAYS_DRAWN]
+    return timeline.select(lane=[*_ALWAYS_DRAWN, *others[:_MOST_LANES]])
 
 
 def _largest(weights: FloatArray, most: int) -> list[int]:
@@ -193,62 +224,80 @@ td, th {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }
 td.number {{ text-align: right; white-space: nowrap; }} tr {{ border-top: 1px solid {FAINT}; }}
 """
 _STYLE_SHA256 = b64encode(sha256(_STYLE.encode()).digest()).decode()
-# the browser loads, runs and sends nothing, whatever names in a trace might become, and takes this one style
+# whatever names stand in a trace, the browser loads, runs and sends nothing, and applies only this style
 _POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_SHA256}'; base-uri 'none'; form-action 'none'"
+
+
+class _Section(NamedTuple):
+    """A part of a page: HTML under a title; `width` is "wide" for one that takes a row of its own, else empty."""
+
+    width: str
+    title: str
+    html: str
 
 
 def job_page(
     name: str, traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis, answers: SavingsForecast | None
 ) -> str:
     """Return the HTML of a page on a job: the verdict, its drawings, and what changes would give."""
-    parts = []
+    sections = []
     if diagnosis.steps:
-        parts.append(("", "Own time of each rank, without waiting for others", draw_phases(diagnosis)))
+        own_times = _svg(draw_phases(diagnosis))
+        sections.append(_Section("", "Own time of each rank, without waiting for others", own_times))
         if len(diagnosis.ranks) > 1:
-            parts.append(("", "Own time compared with the others' median, step by step", draw_lateness(diagnosis)))
-        parts.append(("wide", "The step of median length, on one clock", draw_step(traces, joined, diagnosis)))
+            title = "Own time compared with the others' median, step by step"
+            sections.append(_Section("", title, _svg(draw_lateness(diagnosis))))
+        step = _svg(draw_step(traces, joined, diagnosis))
+        sections.append(_Section("wide", "The step of median length, on one clock", step))
     if diagnosis.buckets:
-        parts.append(("", f"Communication per step. Exposed: {EXPOSED}", draw_communication(diagnosis)))
-    drawn = [(kind, title, _svg(drawing)) for kind, title, drawing in parts]
+        title = f"Communication per step. Exposed: {EXPOSED}"
+        sections.append(_Section("", title, _svg(draw_communication(diagnosis))))
     if answers is not None:
-        caption, rows = what_if_table(answers, diagnosis)
-        cells = "".join(
-            f'<tr><td>{escape(what)}</td><td class="number">{takes}</td><td class="number">{saved}</td></tr>'
-            for what, takes, saved in rows
-        )
-        head = "<tr><th>with</th><th>a step takes</th><th></th></tr>"
-        notes = "".join(f"<p>{escape(note)}</p>" for note in answers.notes)
-        drawn.append(("", caption, f"<table>{head}{cells}</table>{notes}"))
-    return _page(name, str(diagnosis), drawn)
+        sections.append(_what_if_section(answers, diagnosis))
+    return _page(name, str(diagnosis), sections)
+
+
+def _what_if_section(answers: SavingsForecast, diagnosis: JobDiagnosis) -> _Section:
+    caption, rows = what_if_table(answers, diagnosis)
+    head = "<tr><th>with</th><th>a step takes</th><th></th></tr>"
+    cells = "".join(
+        f'<tr><td>{escape(change)}</td><td class="number">{takes}</td><td class="number">{saved}</td></tr>'
+        for change, takes, saved in rows
+    )
+    notes = "".join(f"<p>{escape(note)}</p>" for note in answers.notes)
+    return _Section("", caption, f"<table>{head}{cells}</table>{notes}")
 
 
 def what_if_table(answers: SavingsForecast, diagnosis: JobDiagnosis) -> tuple[str, list[tuple[str, str, str]]]:
     """Return a caption and rows in words: a change, what a step then takes, and by how much that is less."""
-    seconds = [one.step_s for one in answers.answers]
+    seconds = [answer.step_s for answer in answers.answers]
     median, mean, *times = times_in_one_unit(answers.step_s, diagnosis.step_s, *seconds)
-    rows = [(one.what, time, change_words(one.saved_share)) for one, time in zip(answers.answers, times, strict=True)]
+    rows = []
+    for answer, time in zip(answers.answers, times, strict=True):
+        rows.append((answer.what, time, change_words(answer.saved_share)))
     return f"What if? The median step takes {median}, the mean step {mean}", rows
 
 
 def hang_page(name: str, hang: Hang) -> str:
-    """Return the HTML of a page on a job that hangs: what was found, and each finding drawn."""
+    """Return the HTML of a page on a job that hangs: the findings in words, and each of them drawn."""
     num_drawn = min(len(hang.findings), _MOST_HANGS)
-    parts = [("wide", "", _svg(draw_hang(hang, place))) for place in range(num_drawn)]
+    sections = [_Section("wide", "", _svg(draw_hang(hang, place))) for place in range(num_drawn)]
     if num_drawn < len(hang.findings):
-        parts.append(("", f"{len(hang.findings) - num_drawn} more are named above and not drawn", ""))
-    return _page(name, str(hang), parts)
+        num_others = len(hang.findings) - num_drawn
+        sections.append(_Section("", f"{num_others} more are named above and not drawn", ""))
+    return _page(name, str(hang), sections)
 
 
 def _svg(drawing: Drawing) -> str:
     return to_svg(drawing, shrinks=False)
 
 
-def _page(name: str, verdict: str, parts: Sequence[tuple[str, str, str]]) -> str:
+def _page(name: str, verdict: str, sections: Sequence[_Section]) -> str:
     lines = "".join(f"<p>{escape(printable(line))}</p>" for line in verdict.splitlines())
-    body = "".join(
-        f'<section class="{kind}">{title and f"<h2>{escape(title)}</h2>"}{what}</section>'
-        for kind, title, what in parts
-    )
+    body = ""
+    for section in sections:
+        heading = f"<h2>{escape(section.title)}</h2>" if section.title else ""
+        body += f'<section class="{section.width}">{heading}{section.html}</section>'
     title = escape(printable(name))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'

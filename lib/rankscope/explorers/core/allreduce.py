@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...cluster import Cluster, Link
 from ...collectives import ALGORITHMS, Schedule, ScheduleError, best, build, simulate, verify
@@ -18,7 +17,7 @@ from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from ...figures.schedules import draw_schedule
 from ...figures.svg import to_svg
-from ..explorer import ALL, Explorer, Now, Setting, Steps, sizes
+from ..explorer import ALL, ByIdentity, Explorer, Now, Setting, Steps, sizes
 from ..opening import shows
 
 _ALGORITHMS = ALGORITHMS["allreduce"]
@@ -56,6 +55,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "8 L40S on PCIe, 64 MiB": {"num_nodes": 1, "gpus_per_node": 8, "message": "64 MiB", **L40S_LINKS},
     "8 hosts on 10 GbE": {"num_nodes": 8, "gpus_per_node": 1, **TCP_LINKS},
 }
+EQUAL_TIMES = 1e-9  # a smaller relative difference comes from rounding
 _MOST_CELLS = 1024  # ranks × chunks in the picture, so that it follows the slider
 
 
@@ -72,49 +72,61 @@ def cluster(now: Now) -> Cluster:
 
 def ranked(now: Now) -> Best:
     """Return all algorithms, the fastest first, each with its best options."""
-    return _ranked(num_bytes(now), cluster(now), tuple(_ALGORITHMS.items()))
+    builders = tuple([(name, ByIdentity(builder)) for name, builder in _ALGORITHMS.items()])
+    return _ranked(num_bytes(now), cluster(now), builders)
 
 
 @lru_cache(maxsize=32)
-def _ranked(num_bytes: int, where: Cluster, _builders: tuple[tuple[str, Any], ...]) -> Best:
+def _ranked(num_bytes: int, cluster: Cluster, _builders: tuple[tuple[str, ByIdentity], ...]) -> Best:
+    """The ranking; `_builders` is part of the key only, so that a builder that was replaced is ranked anew."""
     with suppress(ScheduleError):
-        return best(num_bytes, where)
-    own = [name for name in _ALGORITHMS if is_shipped("allreduce", name)]
-    return best(num_bytes, where, algorithms=own)  # one of yours is wrong: its own report says how
+        return best(num_bytes, cluster)
+    shipped = [name for name in _ALGORITHMS if is_shipped("allreduce", name)]
+    return best(num_bytes, cluster, algorithms=shipped)  # one of yours is wrong: its own report says how
 
 
-# The pictures and the report ask for the same of a recipe, and most settings leave it as it is: a builder, its name,
-# the number of ranks and the options, which are those of the best, with the segments that are set.
+class AllreduceRecipe(NamedTuple):
+    """What a schedule is built from.
 
-Recipe = tuple[Callable[..., Schedule], str, int, tuple[tuple[str, Any], ...]]
+    The pictures and the report ask for the same schedule, and most settings leave it as it is, so results are kept by
+    recipe. The options are those with which the algorithm is fastest, with the number of segments that is set.
+    """
+
+    builder: ByIdentity
+    algorithm: str
+    num_ranks: int
+    options: tuple[tuple[str, Any], ...]
 
 
-def recipe(now: Now) -> Recipe:
+def recipe(now: Now) -> AllreduceRecipe:
     options = _best_options(now)
     if "num_segments" in options:
         options["num_segments"] = now.num_segments
-    return _ALGORITHMS[now.algorithm], now.algorithm, now.num_nodes * now.gpus_per_node, tuple(options.items())
+    num_ranks = now.num_nodes * now.gpus_per_node
+    return AllreduceRecipe(ByIdentity(_ALGORITHMS[now.algorithm]), now.algorithm, num_ranks, tuple(options.items()))
 
 
 def _best_options(now: Now) -> dict[str, Any]:
-    """The options with which the algorithm is fastest; none where it refuses so many ranks."""
-    return next((dict(one.options) for one in ranked(now).candidates if one.algorithm == now.algorithm), {})
+    """The options with which the algorithm is fastest; none if it does not exist for so many ranks."""
+    for candidate in ranked(now).candidates:
+        if candidate.algorithm == now.algorithm:
+            return dict(candidate.options)
+    return {}
 
 
 @lru_cache(maxsize=8)
-def schedule(of: Recipe) -> Schedule:
-    _, name, num_ranks, options = of
-    return build("allreduce", name, num_ranks, **dict(options))
+def schedule(recipe: AllreduceRecipe) -> Schedule:
+    return build("allreduce", recipe.algorithm, recipe.num_ranks, **dict(recipe.options))
 
 
 @lru_cache(maxsize=8)
-def verified(of: Recipe) -> Verified:
-    return verify(schedule(of))
+def verified(recipe: AllreduceRecipe) -> Verified:
+    return verify(schedule(recipe))
 
 
 @lru_cache(maxsize=8)
-def _makespan_s(of: Recipe, num_bytes: int, where: Cluster) -> float:
-    return simulate(schedule(of), num_bytes, where, detail="ranks").makespan_s
+def _makespan_s(recipe: AllreduceRecipe, num_bytes: int, cluster: Cluster) -> float:
+    return simulate(schedule(recipe), num_bytes, cluster, detail="ranks").makespan_s
 
 
 def predicted_s(now: Now) -> float:
@@ -136,12 +148,12 @@ def _check_cells(drawn: Schedule) -> None:
 
 def ranking(now: Now) -> Drawing:
     """The time of every algorithm: the chosen one as it is set, the others with their best options."""
-    found = ranked(now)
-    seconds = {candidate.algorithm: candidate.seconds for candidate in found.candidates}
+    ranked_now = ranked(now)
+    seconds = {candidate.algorithm: candidate.seconds for candidate in ranked_now.candidates}
     with suppress(ValueError):  # the picture says why
         seconds[now.algorithm] = predicted_s(now)
-    shape = f"{count_of(now.num_nodes, 'node')} of {count_of(now.gpus_per_node, 'GPU')}"
-    return draw_ranking(seconds, found.bound_s, now.algorithm, f"{now.message} on {shape}")
+    nodes = f"{count_of(now.num_nodes, 'node')} of {count_of(now.gpus_per_node, 'GPU')}"
+    return draw_ranking(seconds, ranked_now.bound_s, now.algorithm, f"{now.message} on {nodes}")
 
 
 def _seen(now: Now) -> tuple[list[str], str]:
@@ -150,27 +162,32 @@ def _seen(now: Now) -> tuple[list[str], str]:
 
 def report(now: Now) -> list[str]:
     """What `verify` says, what the simulation predicts, and which algorithm is fastest."""
-    found = ranked(now)
-    following = ""
-    if len(found.candidates) > 1:
-        more = f"{found.margin:.0%} longer" if found.margin > 1e-9 else "just as fast"
-        following = f"; next: {found.candidates[1].algorithm}, {more}"
+    ranked_now = ranked(now)
     try:
-        correct, seconds = verified(recipe(now)), predicted_s(now)
+        correct = verified(recipe(now))
+        seconds = predicted_s(now)
     except ValueError as error:
-        return [
-            f"{now.algorithm}: {error}",
-            f"fastest here: {found.algorithm}, {time_words(found.seconds)}{following}",
-        ]
-    prediction, least, fastest = times_in_one_unit(seconds, found.bound_s, found.seconds)
-    others = f"fastest here: {found.algorithm}, {fastest}{following}"
+        return [f"{now.algorithm}: {error}", _fastest_line(ranked_now, time_words(ranked_now.seconds))]
+    prediction, least, fastest = times_in_one_unit(seconds, ranked_now.bound_s, ranked_now.seconds)
     bound = f"lower bound on the fastest link: {least}"
-    if found.bound_s:
-        bound += f", {seconds / found.bound_s:.3g} times that"
+    if ranked_now.bound_s:
+        bound += f", {seconds / ranked_now.bound_s:.3g} times that"
     lines = [f"verified: {correct}", f"predicted: {prediction}; {bound}"]
-    if num_segments := _best_options(now).get("num_segments"):
+    num_segments = _best_options(now).get("num_segments")
+    if num_segments:
         lines.append(f"segments: {now.num_segments} as set, {num_segments} would be best")
-    return [*lines, others]
+    return [*lines, _fastest_line(ranked_now, fastest)]
+
+
+def _fastest_line(ranked_now: Best, fastest: str) -> str:
+    """The line on the fastest algorithm, which takes `fastest`, and on the next one if there is one."""
+    line = f"fastest here: {ranked_now.algorithm}, {fastest}"
+    if len(ranked_now.candidates) == 1:
+        return line
+    difference = "just as fast"
+    if ranked_now.margin > EQUAL_TIMES:
+        difference = f"{ranked_now.margin:.0%} longer"
+    return f"{line}; next: {ranked_now.candidates[1].algorithm}, {difference}"
 
 
 def most(now: Now) -> dict[str, int]:
@@ -182,31 +199,32 @@ def most(now: Now) -> dict[str, int]:
 
 def without_links(now: Now) -> dict[str, str]:
     """Return the settings of links that the cluster does not have, each with the reason."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     if now.num_nodes == 1:
-        found |= dict.fromkeys(("inter_us", "inter_gb_per_s", "shared_nic"), "there is one node")
+        reasons |= dict.fromkeys(("inter_us", "inter_gb_per_s", "shared_nic"), "there is one node")
     if now.gpus_per_node == 1:
-        found |= dict.fromkeys(("intra_us", "intra_gb_per_s"), "there is one GPU per node")
-    return found
+        reasons |= dict.fromkeys(("intra_us", "intra_gb_per_s"), "there is one GPU per node")
+    return reasons
 
 
 def without_effect(now: Now) -> dict[str, str]:
     """Links that nothing is sent over, segments that an algorithm does not have, and steps that are not drawn."""
-    found = without_links(now)
-    if now.gpus_per_node == 1 < now.num_nodes and _seen(now) == _seen(now._replace(shared_nic=not now.shared_nic)):
-        found["shared_nic"] = "no GPU here sends two messages at once"
+    reasons = without_links(now)
+    one_gpu_per_node = now.gpus_per_node == 1 and now.num_nodes > 1
+    if one_gpu_per_node and _seen(now) == _seen(now._replace(shared_nic=not now.shared_nic)):
+        reasons["shared_nic"] = "no GPU here sends two messages at once"
     if now.num_nodes == now.gpus_per_node == 1:
-        found["gamma_ps"] = "one rank has nothing to add up"
+        reasons["gamma_ps"] = "one rank has nothing to add up"
     if "num_segments" not in _best_options(now):
-        found["num_segments"] = f"{now.algorithm} does not cut chunks into segments"
+        reasons["num_segments"] = f"{now.algorithm} does not cut chunks into segments"
     try:
         drawn = schedule(recipe(now))
         _check_cells(drawn)
         if not drawn.num_steps:
-            found["step"] = "one rank has nothing to send"
+            reasons["step"] = "one rank has nothing to send"
     except ValueError as error:
-        found["step"] = str(error)
-    return found
+        reasons["step"] = str(error)
+    return reasons
 
 
 ON_THE_SITE = {

@@ -33,7 +33,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "loading too slow": {"load_ms": 300, "queue_size": 2},
     "the same with 2 loaders": {"load_ms": 300, "queue_size": 2, "num_loaders": 2},
 }
-_SHOWN, _LONG = 6, 60  # parts of a trainer in the picture, and in the report
+_SHOWN = 6  # parts of each trainer in the picture
+_LONG = 60  # parts of each trainer in the report
 
 
 def predicted(now: Now, num_parts: int) -> Timeline:
@@ -49,7 +50,8 @@ def picture(now: Now) -> Drawing:
 def report(now: Now) -> list[str]:
     """How idle the trainers are, why, and how idle they would be with other queues."""
     trainers = count_of(now.num_trainers, "trainer")
-    loading_ms, stepping_ms = now.load_ms / now.num_loaders, now.step_ms * now.steps_per_part
+    loading_ms = now.load_ms / now.num_loaders
+    stepping_ms = now.step_ms * now.steps_per_part
     bound = "training is the bottleneck, if the queue is long enough"
     if loading_ms > stepping_ms:
         bound = (
@@ -61,23 +63,25 @@ def report(now: Now) -> list[str]:
         f"{every} and lasts {stepping_ms} ms: {bound}",
     ]
     for size in (0, 1, 2, 4, 8):
-        name = f"queue of {size}" if size else "synchronous"
+        name = "synchronous"
+        if size > 0:
+            name = f"queue of {size}"
         lines.append(f"  {name:<12}{_idle_share(now._replace(queue_size=size)):>5.0%} idle")
     return lines
 
 
 def without_effect(now: Now) -> dict[str, str]:
     """Chance where all times are fixed, and parts that end together anyway."""
-    found = {}
-    if not now.load_ms:
-        found["jitter"] = "loading takes no time"
-        if not now.queue_size:
-            found["num_loaders"] = "loading takes no time"
-    if not (now.load_ms and now.jitter):
-        found["seed"] = "all times are fixed: nothing is random"
+    reasons = {}
+    if now.load_ms == 0:
+        reasons["jitter"] = "loading takes no time"
+        if now.queue_size == 0:
+            reasons["num_loaders"] = "loading takes no time"
+    if now.load_ms == 0 or now.jitter == 0:
+        reasons["seed"] = "all times are fixed: nothing is random"
     if now.num_trainers == 1 or now.steps_per_part == 1:
-        found["aligned"] = "parts end together anyway"
-    return found
+        reasons["aligned"] = "parts end together anyway"
+    return reasons
 
 
 @lru_cache(maxsize=64)
@@ -87,11 +91,15 @@ def _idle_share(now: Now) -> float:
 
 def _inputs(now: Now, num_parts: int) -> dict[str, Any]:
     """Unless parts end together, the first part of each trainer is shorter than that of the rank before it."""
-    length = now.steps_per_part
-    firsts = [length if now.aligned else length - rank % length for rank in range(now.num_trainers)]
+    steps_of_trainers = []
+    for rank in range(now.num_trainers):
+        steps = [now.steps_per_part] * num_parts
+        if not now.aligned:
+            steps[0] -= rank % now.steps_per_part
+        steps_of_trainers.append(steps)
     return {
         "load_s": Lognormal(now.load_ms / 1e3, now.jitter / 100),
-        "steps_per_part": [[first, *[length] * (num_parts - 1)] for first in firsts],
+        "steps_per_part": steps_of_trainers,
         "step_s": now.step_ms / 1e3,
         "queue_size": now.queue_size or None,
         "num_loaders": now.num_loaders,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -31,7 +32,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "out of order": {"num_workers": 3, "jitter": 150, "capacity": 16, "ordered": False},
     "4 ranks": {"num_ranks": 4},
 }
-_SHOWN, _LONG = 24, 500  # batches in the picture; batches that the report counts
+_SHOWN = 24  # batches in the picture
+_LONG = 500  # batches that the report counts
 
 
 def pipeline_of(now: Now) -> Pipeline:
@@ -40,7 +42,8 @@ def pipeline_of(now: Now) -> Pipeline:
     The queues after these two have the capacity that is set; one batch at a time is on its way to the device.
     """
     cv = now.jitter / 100
-    read, decode = Lognormal(now.read_ms / 1e3, cv), Lognormal(now.decode_ms / 1e3, cv)
+    read = Lognormal(now.read_ms / 1e3, cv)
+    decode = Lognormal(now.decode_ms / 1e3, cv)
     return Pipeline(
         [
             Stage("read", read, capacity=now.capacity),
@@ -66,12 +69,15 @@ def report(now: Now) -> list[str]:
     if not timeline.makespan_s:
         return ["no stage takes any time: there is no bottleneck"]
     rate = _LONG / timeline.makespan_s
-    following = f"{second}, at " + (f"{bounds[second]:.1f}" if bounds[second] < float("inf") else "any rate")
-    share = f"{rate / bounds[first]:.0%} of the bottleneck's rate"
-    each = " per rank" if now.num_ranks > 1 else ""
+    next_rate = "any rate"
+    if math.isfinite(bounds[second]):
+        next_rate = f"{bounds[second]:.1f}"
+    unit = "batches/s"
+    if now.num_ranks > 1:
+        unit = "batches/s per rank"
     return [
-        f"bottleneck: {first}, at most {bounds[first]:.1f} batches/s; next is {following}",
-        f"delivered over {_LONG} batches: {rate:.1f} batches/s{each}, {share}",
+        f"bottleneck: {first}, at most {bounds[first]:.1f} batches/s; next is {second}, at {next_rate}",
+        f"delivered over {_LONG} batches: {rate:.1f} {unit}, {rate / bounds[first]:.0%} of the bottleneck's rate",
         *(_shares(timeline, stage) for stage in pipeline.stages),
     ]
 
@@ -83,23 +89,25 @@ def _long(now: Now) -> Timeline:
 
 @lru_cache(maxsize=8)
 def _seen(now: Now) -> tuple[list[str], list[float]]:
-    """What the picture and the report show at these settings."""
-    first = simulate(pipeline_of(now), _SHOWN, now.seed, now.num_ranks)
-    return report(now), [*first.start_s.tolist(), *first.stop_s.tolist()]
+    """The report and the times in the picture at these settings."""
+    shown = simulate(pipeline_of(now), _SHOWN, now.seed, now.num_ranks)
+    return report(now), [*shown.start_s.tolist(), *shown.stop_s.tolist()]
 
 
 def without_effect(now: Now) -> dict[str, str]:
     """Chance where all times are fixed, order where no batch overtakes, and queues that are never full."""
-    found = {}
-    if not (now.read_ms or now.decode_ms):
-        found["jitter"] = "only reading and decoding vary, and both take no time"
-    if "jitter" in found or not now.jitter:
-        found["seed"] = found["ordered"] = "all times are fixed: nothing is random, and no batch overtakes another"
+    reasons = {}
+    if now.read_ms == 0 and now.decode_ms == 0:
+        reasons["jitter"] = "only reading and decoding vary, and both take no time"
+    if "jitter" in reasons or now.jitter == 0:
+        all_fixed = "all times are fixed: nothing is random, and no batch overtakes another"
+        reasons["seed"] = all_fixed
+        reasons["ordered"] = all_fixed
     elif now.num_workers == 1 or _seen(now) == _seen(now._replace(ordered=not now.ordered)):
-        found["ordered"] = "no batch overtakes another"
+        reasons["ordered"] = "no batch overtakes another"
     if _seen(now._replace(capacity=1)) == _seen(now._replace(capacity=16)):
-        found["capacity"] = "a queue of one batch is long enough"
-    return found
+        reasons["capacity"] = "a queue of one batch is long enough"
+    return reasons
 
 
 def _shares(timeline: Timeline, stage: Stage) -> str:
@@ -107,10 +115,11 @@ def _shares(timeline: Timeline, stage: Stage) -> str:
     lanes = [timeline.select(rank=0, lane=lane) for lane in stage.lanes()]
     whole_s = timeline.makespan_s * len(lanes)
     work = sum(lane.work().busy_s for lane in lanes) / whole_s
-    blocked, barrier = (
-        sum(lane.select(kind=kind).busy_s for lane in lanes) / whole_s for kind in ("blocked", "barrier")
-    )
-    at_barrier = f", {barrier:.0%} at the barrier" if barrier else ""
+    blocked = sum(lane.select(kind="blocked").busy_s for lane in lanes) / whole_s
+    barrier = sum(lane.select(kind="barrier").busy_s for lane in lanes) / whole_s
+    at_barrier = ""
+    if barrier > 0:
+        at_barrier = f", {barrier:.0%} at the barrier"
     idle = max(1 - work - (blocked + barrier), 0)
     return (
         f"  {stage.name:<7}{work:>5.0%} working, {blocked:>4.0%} blocked by the next stage{at_barrier}"

@@ -3,41 +3,48 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...cluster import Cluster
 from ...collectives import ALGORITHMS
+from ...collectives.algorithms import algorithm_of, has_record
 from ...collectives.playback import Playback, playback_of
 from ...common.checks import count_of
 from ...common.units import bytes_words, times_in_one_unit
 from ...figures.marks import Drawing
 from ...figures.player import draw_play
-from ..explorer import Explorer, Now, Setting
+from ..explorer import ByIdentity, Explorer, Now, Setting
 from ..opening import shows
 from .allreduce import H100_LINKS, cluster, num_bytes, without_links
 from .allreduce import SETTINGS as OF_CLUSTERS
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "all_to_all")
 _MOST_RANKS = 16  # at which a picture still follows the slider
-_WHEN = ("start_s", "done_s")
 MOST_STEPS = 100  # of the moment, which is in percent
+_ROUNDING_OF_STEPS = 1e-9  # so that a moment that falls on a step is not rounded up to the next one
+_NONE = "none"  # instead of a second algorithm
+_NOTICEABLE_RATIO = 1.005  # of two times: a smaller one would be printed as 1
 
 
 def _algorithms() -> list[str]:
     """What can be played: an allreduce by its name, others after their collective, your own as soon as it is added."""
-    pairs = [(collective, name) for collective in COLLECTIVES for name in ALGORITHMS[collective]]
-    return [name if collective == "allreduce" else f"{collective} {name}" for collective, name in pairs]
+    labels = []
+    for collective in COLLECTIVES:
+        for name in ALGORITHMS[collective]:
+            labels.append(name if collective == "allreduce" else f"{collective} {name}")
+    return labels
 
 
-_SHARED = {one.name: one for one in OF_CLUSTERS}
+def _algorithms_or_none() -> list[str]:
+    return [_NONE, *_algorithms()]
+
+
+_SHARED = {setting.name: setting for setting in OF_CLUSTERS}
 SETTINGS = (
     Setting("algorithm", "ring", _algorithms, "algorithm"),
-    Setting(
-        "against", "halving_doubling", lambda: ["none", *_algorithms()], "against", "a second one on the same cluster"
-    ),
+    Setting("against", "halving_doubling", _algorithms_or_none, "against", "a second one on the same cluster"),
     Setting("num_nodes", 1, range(1, 5), "nodes"),
     Setting("gpus_per_node", 4, range(1, 9), "GPUs per node"),
     _SHARED["message"],
@@ -50,7 +57,7 @@ SETTINGS = (
     _SHARED["shared_nic"],
 )
 PRESETS: dict[str, dict[str, Any]] = {
-    "ring alone": {"against": "none"},
+    "ring alone": {"against": _NONE},
     "1 GiB": {"message": "1 GiB"},
     "1 KiB: doubling wins": {"message": "1 KiB", "against": "recursive_doubling"},
     "two nodes": {"num_nodes": 2, "gpus_per_node": 8},
@@ -62,21 +69,35 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+class _Chosen(NamedTuple):
+    """An algorithm that is set; the builder is part of the key of the cache, so that a new one is played anew."""
+
+    collective: str
+    name: str
+    builder: ByIdentity
+
+
 @lru_cache(maxsize=16)
-def _play(_builder: Any, collective: str, name: str, num_bytes: int, where: Cluster) -> Playback:
-    return playback_of(collective, name, num_bytes, where)
+def _play(chosen: _Chosen, num_bytes: int, cluster: Cluster) -> Playback:
+    return playback_of(chosen.collective, chosen.name, num_bytes, cluster)
 
 
 def plays(now: Now) -> list[Playback]:
     """Return one collective, or two, with their times. Raises ValueError for what does not exist for so many ranks."""
-    return [_play(builder, of, name, num_bytes(now), cluster(now)) for of, name, builder in _chosen(now)]
+    return [_play(chosen, num_bytes(now), cluster(now)) for chosen in _chosen(now)]
 
 
-def _chosen(now: Now) -> list[tuple[str, str, Any]]:
-    """The collective, the name and the builder of each algorithm."""
-    words = [one.rpartition(" ") for one in (now.algorithm, now.against) if one != "none"]
-    found = [(collective or "allreduce", name) for collective, _, name in words]
-    return [(collective, name, ALGORITHMS[collective][name]) for collective, name in found]
+def _chosen(now: Now) -> list[_Chosen]:
+    """The algorithms that are set, one or two."""
+    labels = [now.algorithm]
+    if now.against != _NONE:
+        labels.append(now.against)
+    algorithms = []
+    for label in labels:
+        collective, _, name = label.rpartition(" ")
+        collective = collective or "allreduce"
+        algorithms.append(_Chosen(collective, name, ByIdentity(ALGORITHMS[collective][name])))
+    return algorithms
 
 
 def moment_s(now: Now) -> float:
@@ -89,10 +110,13 @@ def picture(now: Now) -> Drawing:
 
 def instants(now: Now) -> list[int]:
     """The moments, in percent, at which messages have just taken effect, and the beginning."""
-    found = plays(now)
-    end_s = max(play.finish_s for play in found) or 1.0
-    done_s = np.concatenate([np.zeros(1), *(play.done_s for play in found)])
-    return np.unique(np.ceil(done_s / end_s * MOST_STEPS - 1e-9).astype(int)).tolist()  # type: ignore[no-any-return]
+    shown = plays(now)
+    finish_s = max(play.finish_s for play in shown)
+    if finish_s == 0:
+        finish_s = 1.0  # all messages are done at the beginning
+    done_s = np.concatenate([np.zeros(1), *(play.done_s for play in shown)])
+    steps = np.unique(np.ceil(done_s / finish_s * MOST_STEPS - _ROUNDING_OF_STEPS))
+    return steps.astype(int).tolist()  # type: ignore[no-any-return]
 
 
 def most(now: Now) -> dict[str, int]:
@@ -103,62 +127,89 @@ def most(now: Now) -> dict[str, int]:
 def report(now: Now) -> list[str]:
     """What each sends, and which is faster."""
     try:
-        found = plays(now)
+        shown = plays(now)
     except ValueError as error:
         return [str(error)]
     lines = []
-    for play, time in zip(found, times_in_one_unit(*[play.finish_s for play in found]), strict=True):
+    for play, time in zip(shown, times_in_one_unit(*[play.finish_s for play in shown]), strict=True):
         sent = play.schedule.traffic(play.num_bytes).sent_bytes.max()
         counts = f"{count_of(play.schedule.num_steps, 'step')}, {count_of(play.src.size, 'message')}"
-        lines.append(f"{_name(play)}: {counts}; the busiest rank sends {bytes_words(sent)}; {time}")
-    if len(found) == 2:
-        first, second = sorted(found, key=lambda play: play.finish_s)
-        names = [_name(play) for play in (first, second)]
-        ratio = second.finish_s / first.finish_s if first.finish_s else 1.0
-        lines.append(
-            f"{names[0]} takes as long as {names[1]} here"
-            if ratio < 1.005
-            else f"{names[0]} is {ratio:.3g} times as fast as {names[1]} here"
-        )
+        lines.append(f"{_title(play)}: {counts}; the busiest rank sends {bytes_words(sent)}; {time}")
+    if len(shown) == 2:
+        lines.append(_comparison(*shown))
     return lines
 
 
-def _name(play: Playback) -> str:
+def _comparison(one: Playback, other: Playback) -> str:
+    """Which of two is faster, and by what factor."""
+    fast, slow = sorted((one, other), key=lambda play: play.finish_s)
+    ratio = 1.0
+    if fast.finish_s:
+        ratio = slow.finish_s / fast.finish_s
+    if ratio < _NOTICEABLE_RATIO:
+        return f"{_title(fast)} takes as long as {_title(slow)} here"
+    return f"{_title(fast)} is {ratio:.3g} times as fast as {_title(slow)} here"
+
+
+def _title(play: Playback) -> str:
     return f"{play.schedule.algorithm} {play.schedule.collective}"
 
 
 def without_effect(now: Now) -> dict[str, str]:
     """Links that nothing is sent over, sums that nobody makes, and everything where one rank is alone."""
-    found = without_links(now)
+    reasons = without_links(now)
     if now.num_nodes == now.gpus_per_node == 1:
-        return found | dict.fromkeys(("moment", "gamma_ps"), "one rank has nobody to send to")
+        return reasons | dict.fromkeys(("moment", "gamma_ps"), "one rank has nobody to send to")
     try:
         shown = plays(now)
-        if "shared_nic" not in found and _alike(shown, plays(now._replace(shared_nic=not now.shared_nic))):
-            found["shared_nic"] = "no two messages meet at a card"
-        if not any(play.reduce.any() for play in shown):
-            found["gamma_ps"] = "nothing is added up"
+        if "shared_nic" not in reasons and _have_equal_times(shown, plays(now._replace(shared_nic=not now.shared_nic))):
+            reasons["shared_nic"] = "no two messages meet at a card"
     except ValueError as error:
-        names = ["moment", "gamma_ps", "shared_nic"]
-        if not any("num_segments" in signature(builder).parameters for _, _, builder in _chosen(now)):
-            names += ["message", "intra_us", "inter_us", "intra_gb_per_s", "inter_gb_per_s"]
-        try:
-            plays(now._replace(against="none"))
-        except ValueError:
-            names += ["against"]
-        found |= dict.fromkeys(names, str(error))
-    return found
+        return reasons | dict.fromkeys(_without_effect_on_a_refusal(now), str(error))
+    if not any(play.reduce.any() for play in shown):
+        reasons["gamma_ps"] = "nothing is added up"
+    return reasons
 
 
-def _alike(some: list[Playback], others: list[Playback]) -> bool:
+def _without_effect_on_a_refusal(now: Now) -> list[str]:
+    """The settings that change nothing while an algorithm cannot be played.
+
+    Sizes and links decide the number of segments of an algorithm that has some, and with it whether it can be played.
+    """
+    names = ["moment", "gamma_ps", "shared_nic"]
+    refused = [chosen for chosen in _chosen(now) if not _can_be_played(chosen, now)]
+    if not any(_has_segments(chosen) for chosen in refused):
+        names += ["message", "intra_us", "inter_us", "intra_gb_per_s", "inter_gb_per_s"]
+    if not _can_be_played(_chosen(now)[0], now):
+        names.append("against")
+    return names
+
+
+def _can_be_played(chosen: _Chosen, now: Now) -> bool:
+    try:
+        _play(chosen, num_bytes(now), cluster(now))
+    except ValueError:
+        return False
+    return True
+
+
+def _has_segments(chosen: _Chosen) -> bool:
+    is_record = has_record(chosen.collective, chosen.name)  # a plain function is built without options
+    return is_record and "num_segments" in algorithm_of(chosen.collective, chosen.name).options
+
+
+def _have_equal_times(some: list[Playback], others: list[Playback]) -> bool:
     """Whether all messages start and end at the same times."""
-    pairs = [(getattr(a, when), getattr(b, when)) for a, b in zip(some, others, strict=True) for when in _WHEN]
-    return all(one.shape == other.shape and np.allclose(one, other, 1e-9, 0) for one, other in pairs)
+    for one, other in zip(some, others, strict=True):
+        for times, other_times in ((one.start_s, other.start_s), (one.done_s, other.done_s)):
+            if times.shape != other_times.shape or not np.allclose(times, other_times, 1e-9, 0):
+                return False
+    return True
 
 
 ON_THE_SITE = {
     "algorithm": ("ring", "halving_doubling", "recursive_doubling", "flat"),
-    "against": ("none", "halving_doubling", "recursive_doubling", "binomial_tree"),
+    "against": (_NONE, "halving_doubling", "recursive_doubling", "binomial_tree"),
     "message": ("1 KiB", "1 MiB", "1 GiB"),
     "moment": tuple(range(0, 101, 5)),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -13,8 +14,14 @@ from ...sampling.kinds import SAMPLERS
 from ..explorer import ALL, Explorer, Now, Setting, Steps
 from ..opening import shows
 
+
+def _samplers() -> list[tuple[str, str]]:
+    """The title and the name of each sampler, your own as soon as it is registered."""
+    return [(sampler.title, name) for name, sampler in SAMPLERS.items()]
+
+
 SETTINGS = (
-    Setting("sampler", "torch", tuple((kind.title, name) for name, kind in SAMPLERS.items()), "sampler"),
+    Setting("sampler", "torch", _samplers, "sampler"),
     Setting("num_ranks", 4, range(1, 65), "ranks"),
     Setting("size", 50, Steps((*range(65), 100, 128, 200, 256, 500, 512, 1000, 1024, 1797, 2000, 2048)), "samples"),
     Setting("batch_size", 4, range(1, 65), "batch size per rank"),
@@ -26,6 +33,7 @@ SETTINGS = (
     Setting("forget_set_epoch", False, (False, True), "forget set_epoch"),
 )
 
+_SHOWN_INDICES = 8  # of rank 0 in the report
 PRESETS: dict[str, dict[str, Any]] = {
     "10 samples, 4 ranks": {"size": 10},
     "the same with drop_last": {"size": 10, "drop_last": True},
@@ -41,14 +49,17 @@ PRESETS: dict[str, dict[str, Any]] = {
 def epochs(now: Now) -> list[Assignment]:
     """Return what is read in the epochs up to the one that is set; without set_epoch all of them are epoch 0."""
     without_effect = SAMPLERS[now.sampler].without_effect
-    own: dict[str, Any] = {"seed": now.seed, "shuffle": now.shuffle}
-    own = {name: value for name, value in own.items() if name not in without_effect}
-    numbers = [0 if now.forget_set_epoch else number for number in range(now.epoch + 1)]
-    read = [
-        assign(now.size, now.num_ranks, sampler=now.sampler, epoch=number, drop_last=now.drop_last, **own)
-        for number in numbers
-    ]
-    return [epoch.with_loader(now.batch_size) for epoch in read]
+    options: dict[str, Any] = {}
+    for name, value in {"seed": now.seed, "shuffle": now.shuffle, "drop_last": now.drop_last}.items():
+        if name not in without_effect:
+            options[name] = value
+    is_always_epoch_0 = now.forget_set_epoch or "epoch" in without_effect
+    assignments = []
+    for number in range(now.epoch + 1):
+        epoch = 0 if is_always_epoch_0 else number
+        assignment = assign(now.size, now.num_ranks, sampler=now.sampler, epoch=epoch, **options)
+        assignments.append(assignment.with_loader(now.batch_size))
+    return assignments
 
 
 def picture(now: Now) -> Drawing:
@@ -62,19 +73,41 @@ def picture(now: Now) -> Drawing:
 
 def report(now: Now) -> list[str]:
     """How many batches there are per rank, and the audit of all epochs so far."""
-    num_steps = epochs(now)[-1].num_steps
-    sizes = [min(now.batch_size, num_steps - start) for start in range(0, num_steps, now.batch_size)]
-    last = f", the last of {sizes[-1]}" if sizes and sizes[-1] < sizes[0] else ""
-    each = f" of {count_of(sizes[0], 'sample')}{last}" if sizes else ""
-    first = epochs(now)[-1].ranks[0].tolist()
-    begins = (
-        f"rank 0 reads {', '.join(map(str, first[:8]))}{', …' * (len(first) > 8)}" if first else "rank 0 reads nothing"
-    )
+    last = epochs(now)[-1]
     return [
-        f"{len(sizes)} batch{'es' * (len(sizes) != 1)} per rank{each}",
-        begins,
+        _batches_line(last.num_steps, now.batch_size),
+        _first_rank_line(last.ranks[0].tolist()),
         *str(audit(epochs(now))).splitlines(),
     ]
+
+
+def _batches_line(num_samples: int, batch_size: int) -> str:
+    """How many batches there are per rank with so many samples, and of what size.
+
+    >>> _batches_line(10, 4)
+    '3 batches per rank of 4 samples, the last of 2'
+    """
+    if num_samples == 0:
+        return "0 batches per rank"
+    num_batches = math.ceil(num_samples / batch_size)
+    line = f"{num_batches} batches per rank"
+    if num_batches == 1:
+        line = "1 batch per rank"
+    line += f" of {count_of(min(batch_size, num_samples), 'sample')}"
+    in_last = num_samples - (num_batches - 1) * batch_size
+    if num_batches > 1 and in_last < batch_size:
+        line += f", the last of {in_last}"
+    return line
+
+
+def _first_rank_line(indices: list[int]) -> str:
+    """The first indices that rank 0 reads."""
+    if not indices:
+        return "rank 0 reads nothing"
+    words = [str(index) for index in indices[:_SHOWN_INDICES]]
+    if len(indices) > _SHOWN_INDICES:
+        words.append("…")
+    return f"rank 0 reads {', '.join(words)}"
 
 
 def _reads(now: Now) -> list[list[list[int]]]:
@@ -84,23 +117,23 @@ def _reads(now: Now) -> list[list[list[int]]]:
 def without_effect(now: Now) -> dict[str, str]:
     """Settings that the sampler does not have, and those that change nothing for so few samples."""
     last = epochs(now)[-1]
-    not_there = SAMPLERS[now.sampler].without_effect
-    found = dict(not_there)
-    if "shuffle" not in not_there and _reads(now._replace(shuffle=not now.shuffle)) == _reads(now):
-        found["shuffle"] = "shuffling so few samples leaves them in order"
-    if "shuffle" not in not_there and not now.shuffle:
-        found["seed"] = "without shuffle nothing is random"
+    reasons = dict(SAMPLERS[now.sampler].without_effect)
+    has_shuffle = "shuffle" not in reasons
+    if has_shuffle and _reads(now._replace(shuffle=not now.shuffle)) == _reads(now):
+        reasons["shuffle"] = "shuffling so few samples leaves them in order"
+    if has_shuffle and not now.shuffle:
+        reasons["seed"] = "without shuffle nothing is random"
     elif now.size < 2:
-        found["seed"] = "there is nothing to shuffle"
+        reasons["seed"] = "there is nothing to shuffle"
     if now.size % now.num_ranks == 0:
-        found["drop_last"] = "the samples divide evenly among the ranks"
-    if not now.epoch:
-        found["forget_set_epoch"] = "epoch 0 is the same with and without set_epoch"
+        reasons["drop_last"] = "the samples divide evenly among the ranks"
+    if now.epoch == 0:
+        reasons["forget_set_epoch"] = "epoch 0 is the same with and without set_epoch"
     if last.num_steps < 2:
-        found["batch_size"] = "no rank reads more than one sample"
-    if not last.num_steps:
-        found |= dict.fromkeys(("sampler", "seed"), "no rank reads any sample")
-    return found
+        reasons["batch_size"] = "no rank reads more than one sample"
+    if last.num_steps == 0:
+        reasons |= dict.fromkeys(("sampler", "seed"), "no rank reads any sample")
+    return reasons
 
 
 ON_THE_SITE = {

@@ -1,4 +1,4 @@
-"""DataParallel next to DDP: what a step sends between devices, and when. Predicted, with a figure in the explorers."""
+"""DataParallel next to DDP: the predicted traffic and timeline of a step. Its figure is in the explorers."""
 
 from __future__ import annotations
 

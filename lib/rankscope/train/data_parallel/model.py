@@ -1,8 +1,8 @@
-"""What a step of DataParallel moves between devices and when, next to DDP's step: sizes, messages and timelines.
+"""The data that a step of DataParallel moves between devices, and when, next to DDP: sizes, messages and timelines.
 
 DataParallel (torch.nn.parallel.data_parallel) is one process: device 0 has the batch, the parameters and the optimizer.
-Each step it scatters the inputs, copies all parameters and buffers to the other devices, gathers their outputs, takes
-the loss alone, scatters the gradients of the outputs, and adds the others' gradients to its own.
+In each step it scatters the inputs, copies all parameters and buffers to the other devices, gathers their outputs,
+computes the loss alone, scatters the gradients of the outputs, and adds the others' gradients to its own.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MOST_DEVICES = 1024
 class StepSizes:
     """The samples in a step, and the bytes: inputs and outputs of ONE sample, parameters and buffers of a model.
 
-    `parameter_bytes` are those that get a gradient, of the same size; `frozen_bytes` those that get none. Raises
-    ValueError for what is no whole number, for a batch without samples and for bytes below 0.
+    `parameter_bytes` counts the parameters that get a gradient, which has the same size, and `frozen_bytes` those that
+    get none. Raises ValueError unless all are whole numbers, the batch has a sample, and no bytes are negative.
     """
 
     batch_size: int = checked(whole, 1)
@@ -39,7 +39,7 @@ class StepSizes:
 
 
 class DeviceCopy(NamedTuple):
-    """One copy from a device to another; `kind` is its collective, `what` the thing that moves."""
+    """One copy from a device to another; `kind` is its collective, `what` the data that moves."""
 
     kind: str
     what: str
@@ -50,7 +50,7 @@ class DeviceCopy(NamedTuple):
 
 @frozen
 class StepCosts:
-    """What a step takes: each message α + m/B on `link`; forward, backward and loss so many seconds for each sample.
+    """The times of a step: α + m/B on `link` for each message; seconds of forward, backward and loss for each sample.
 
     Raises ValueError for numbers below 0.
     """
@@ -63,7 +63,7 @@ class StepCosts:
 
 @frozen(eq=False)
 class StepTraffic:
-    """Of one step: `link_bytes[src, dst]`, and the bytes of each thing that moves."""
+    """The bytes of one step: `link_bytes[src, dst]` on each link, and `bytes_of` each kind of data."""
 
     link_bytes: NDArray[np.float64]
     bytes_of: dict[str, float]
@@ -74,33 +74,34 @@ class StepTraffic:
 
     @property
     def port_bytes(self) -> NDArray[np.float64]:
-        """What passes each device's port, out and in."""
+        """The bytes that pass each device's port, out and in."""
         return np.asarray(self.link_bytes.sum(axis=0) + self.link_bytes.sum(axis=1))
 
     @property
     def imbalance(self) -> float:
-        """The busiest port's bytes over the mean of all; 1 where all carry the same, or nothing."""
-        return float(self.port_bytes.max() / self.port_bytes.mean()) if self.total_bytes else 1.0
+        """The busiest port's bytes divided by the mean of all ports; 1 if all carry the same, or nothing."""
+        if not self.total_bytes:
+            return 1.0
+        return float(self.port_bytes.max() / self.port_bytes.mean())
 
 
 def chunk_sizes(batch_size: int, num_devices: int) -> tuple[int, ...]:
-    """Return how many samples each device gets: as ``torch.chunk`` cuts, in pieces of ⌈batch_size / num_devices⌉.
+    """Return how many samples each device gets from ``torch.chunk``: pieces of ⌈batch_size / num_devices⌉.
 
-    Fewer devices than there are may be used. Raises ValueError for numbers below 1.
+    Some devices may get none, and are left out. Raises ValueError for a number of devices below 1.
 
     >>> chunk_sizes(9, 8)
     (2, 2, 2, 2, 1)
     """
-    batch_size = whole("batch_size", batch_size, 1)
     size = -(-batch_size // whole("num_devices", num_devices, 1, MOST_DEVICES))
     return tuple(min(size, batch_size - first) for first in range(0, batch_size, size))
 
 
 def messages_of(sizes: StepSizes, num_devices: int) -> tuple[DeviceCopy, ...]:
-    """Return each copy of a step in its order, from the batch on device 0 to the gradients on device 0.
+    """Return the copies of a step in order, from the batch on device 0 to the gradients on device 0.
 
-    Parameters go to those devices only that have samples. NCCL, where torch was built with it, passes parameters and
-    gradients on from device to device instead: the same bytes in all, and less through device 0.
+    Only devices that have samples get the parameters. If torch was built with NCCL, parameters and gradients pass from
+    device to device instead: the same bytes in total, but fewer through device 0.
 
     >>> for message in messages_of(StepSizes(4, 8, 2, 100), 2):
     ...     print(*message)
@@ -111,27 +112,27 @@ def messages_of(sizes: StepSizes, num_devices: int) -> tuple[DeviceCopy, ...]:
     reduce gradients 1 0 100
     """
     chunks = chunk_sizes(of_type("sizes", sizes, StepSizes).batch_size, num_devices)
-    copied = sizes.parameter_bytes + sizes.frozen_bytes + sizes.buffer_bytes
-    outputs = [chunk * sizes.output_bytes for chunk in chunks]
-    stages = [
-        ("scatter", "inputs", False, [chunk * sizes.input_bytes for chunk in chunks]),
-        ("broadcast", "parameters", False, [copied] * len(chunks)),
-        ("gather", "outputs", True, outputs),
-        ("scatter", "output gradients", False, outputs),
-        ("reduce", "gradients", True, [sizes.parameter_bytes] * len(chunks)),
-    ]
-    return tuple(
-        DeviceCopy(kind, what, device if home else 0, 0 if home else device, num_bytes[device])
-        for kind, what, home, num_bytes in stages
-        for device in range(1, len(chunks))
-    )
+    others = range(1, len(chunks))
+    model_bytes = sizes.parameter_bytes + sizes.frozen_bytes + sizes.buffer_bytes
+    copies = []
+    for device in others:
+        copies.append(DeviceCopy("scatter", "inputs", 0, device, chunks[device] * sizes.input_bytes))
+    for device in others:
+        copies.append(DeviceCopy("broadcast", "parameters", 0, device, model_bytes))
+    for device in others:
+        copies.append(DeviceCopy("gather", "outputs", device, 0, chunks[device] * sizes.output_bytes))
+    for device in others:
+        copies.append(DeviceCopy("scatter", "output gradients", 0, device, chunks[device] * sizes.output_bytes))
+    for device in others:
+        copies.append(DeviceCopy("reduce", "gradients", device, 0, sizes.parameter_bytes))
+    return tuple(copies)
 
 
 def traffic(sizes: StepSizes, num_devices: int, how: str = "data_parallel") -> StepTraffic:
-    """Return what a step puts on each link, of DataParallel or of "ddp".
+    """Return the bytes on each link in a step of DataParallel or of "ddp".
 
-    DDP's is a ring allreduce of the gradients, in one bucket; buffers, if there are any, go from rank 0 to the others
-    by a binomial tree, and each rank reads its own inputs.
+    DDP's traffic is a ring allreduce of the gradients, in one bucket. Rank 0 broadcasts the buffers, if there are any,
+    along a binomial tree. Each rank reads its own inputs.
 
     >>> sizes = StepSizes(4, 8, 2, 100)
     >>> [traffic(sizes, 4, how).port_bytes.tolist() for how in HOW]
@@ -139,28 +140,33 @@ def traffic(sizes: StepSizes, num_devices: int, how: str = "data_parallel") -> S
     """
     if one_of("how", how, HOW) == "ddp":
         of_type("sizes", sizes, StepSizes)
-        moved = {"gradients": build("allreduce", "ring", num_devices).traffic(sizes.parameter_bytes)}
-        if sizes.buffer_bytes:
-            moved["buffers"] = build("broadcast", "binomial", num_devices).traffic(sizes.buffer_bytes)
-        link_bytes = np.sum([one.link_bytes for one in moved.values()], axis=0)
-        bytes_of = {what: float(one.link_bytes.sum()) for what, one in moved.items()}
-        return StepTraffic(link_bytes, bytes_of)
-    link_bytes, bytes_of = np.zeros((num_devices, num_devices)), {}
+        return _ddp_traffic(sizes, num_devices)
+    link_bytes = np.zeros((num_devices, num_devices))
+    bytes_of: dict[str, float] = {}
     for message in messages_of(sizes, num_devices):
         link_bytes[message.src, message.dst] += message.num_bytes
         bytes_of[message.what] = bytes_of.get(message.what, 0.0) + message.num_bytes
     return StepTraffic(link_bytes, bytes_of)
 
 
-def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "data_parallel") -> Timeline:
-    """Return what each device does when in a step of DataParallel: a rank for each device, lanes "compute" and "link".
+def _ddp_traffic(sizes: StepSizes, num_devices: int) -> StepTraffic:
+    collectives = {"gradients": build("allreduce", "ring", num_devices).traffic(sizes.parameter_bytes)}
+    if sizes.buffer_bytes:
+        collectives["buffers"] = build("broadcast", "binomial", num_devices).traffic(sizes.buffer_bytes)
+    link_bytes = np.sum([collective.link_bytes for collective in collectives.values()], axis=0)
+    bytes_of = {what: float(collective.link_bytes.sum()) for what, collective in collectives.items()}
+    return StepTraffic(link_bytes, bytes_of)
 
-    A stage begins when the one before has ended on all devices, as the one process that drives them does it. Device 0
-    sends and receives one message at a time; a message is on the lanes of both its ends, its item the other device.
+
+def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "data_parallel") -> Timeline:
+    """Return the timeline of a step of DataParallel, a rank for each device, with lanes "compute" and "link".
+
+    A stage begins when the one before it has ended on all devices, because one process drives them all. Device 0 sends
+    and receives one message at a time. A message is on the lanes of both devices; its item is the other device.
 
     With "ddp" it is a step of DDP in the same terms, without any overlap: forward, loss, backward, then one ring
-    allreduce. Each rank has ⌈batch_size / num_devices⌉ samples, some twice where they do not divide. Buffers are left
-    out. See `ddp.simulate` for buckets that are sent while the backward goes on.
+    allreduce. Each rank has ⌈batch_size / num_devices⌉ samples, and some are repeated if the batch does not divide
+    evenly. Buffers are left out. See `ddp.simulate` for buckets that are sent during the backward.
 
     >>> sizes, costs = StepSizes(4, 0, 0, 100), StepCosts(Link(0.0, 100.0), 0.5, 1.0)
     >>> step = simulate(sizes, 4, costs)
@@ -172,31 +178,38 @@ def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "d
     of_type("costs", costs, StepCosts)
     messages = messages_of(sizes, num_devices)
     chunks = chunk_sizes(sizes.batch_size, num_devices)
-    spans: list[Span] = []
     if one_of("how", how, HOW) == "ddp":
-        form = ("allreduce", "ring", num_devices, sizes.parameter_bytes)
-        now_s = 0.0
-        for lane, kind, seconds in (
-            ("compute", "forward", costs.forward_s * chunks[0]),
-            ("compute", "loss", costs.loss_s * chunks[0]),
-            ("compute", "backward", costs.backward_s * chunks[0]),
-            ("link", "allreduce", float(closed_form(*form, costs.link))),
-        ):
-            spans += [Span(rank, lane, kind, -1, now_s, now_s + seconds) for rank in range(num_devices)]
-            now_s += seconds
-        return Timeline.of(spans)
-    computing = {
+        return _simulate_ddp(sizes, num_devices, costs, chunks[0])
+    computing_s = {
         "forward": [chunk * costs.forward_s for chunk in chunks],
         "loss": [sizes.batch_size * costs.loss_s],  # device 0 alone
         "backward": [chunk * costs.backward_s for chunk in chunks],
     }
-    for what in ("inputs", "parameters", "forward", "outputs", "loss", "output gradients", "backward", "gradients"):
+    spans: list[Span] = []
+    for stage in ("inputs", "parameters", "forward", "outputs", "loss", "output gradients", "backward", "gradients"):
         start_s = max((span.stop_s for span in spans), default=0.0)
-        for device, seconds in enumerate(computing.get(what, ())):
-            spans.append(Span(device, "compute", what, -1, start_s, start_s + seconds))
-        for message in (message for message in messages if message.what == what):
-            stop_s = start_s + costs.link.seconds(message.num_bytes)
-            spans.append(Span(message.src, "link", message.kind, message.dst, start_s, stop_s))
-            spans.append(Span(message.dst, "link", message.kind, message.src, start_s, stop_s))
-            start_s = stop_s
+        if stage in computing_s:
+            for device, seconds in enumerate(computing_s[stage]):
+                spans.append(Span(device, "compute", stage, -1, start_s, start_s + seconds))
+        for message in messages:
+            if message.what == stage:
+                stop_s = start_s + costs.link.seconds(message.num_bytes)
+                spans.append(Span(message.src, "link", message.kind, message.dst, start_s, stop_s))
+                spans.append(Span(message.dst, "link", message.kind, message.src, start_s, stop_s))
+                start_s = stop_s
+    return Timeline.of(spans)
+
+
+def _simulate_ddp(sizes: StepSizes, num_devices: int, costs: StepCosts, samples_per_rank: int) -> Timeline:
+    allreduce_s = float(closed_form("allreduce", "ring", num_devices, sizes.parameter_bytes, costs.link))
+    spans: list[Span] = []
+    now_s = 0.0
+    for lane, kind, seconds in (
+        ("compute", "forward", costs.forward_s * samples_per_rank),
+        ("compute", "loss", costs.loss_s * samples_per_rank),
+        ("compute", "backward", costs.backward_s * samples_per_rank),
+        ("link", "allreduce", allreduce_s),
+    ):
+        spans += [Span(rank, lane, kind, -1, now_s, now_s + seconds) for rank in range(num_devices)]
+        now_s += seconds
     return Timeline.of(spans)

@@ -1,6 +1,6 @@
 """A training step under DistributedDataParallel: gradient buckets, overlap with backward, and which cap to set.
 
-What trains or measures needs torch, and is loaded when it is first used.
+Functions that train or measure need torch, and are loaded when they are first used.
 """
 
 from __future__ import annotations

@@ -8,18 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...common.checks import number, one_of, whole
+from ...common.checks import one_of
 from .buckets import ParameterSpec
 from .step import LocalStep
 
 Shape = tuple[int, ...]
-_FLOAT32 = 4  # bytes
+_FLOAT32_BYTES = 4
 
 
 class Layer(NamedTuple):
-    """Parameters by name, and how often a forward of one sample multiplies and adds in it; there may be none of either.
+    """A layer's parameters by name, and the multiplications in its forward pass of one sample; either may be none.
 
-    Its gradients are ready when the backward is through with it.
+    Its gradients are ready once the backward pass of the layer has ended.
     """
 
     name: str
@@ -38,12 +38,14 @@ def small_cnn() -> Iterator[Layer]:
 def resnet50() -> Iterator[Layer]:
     """Yield ResNet-50 for 224 × 224 images (He and others, 2016), with strides where torchvision has them."""
     yield from _conv_norm("conv1", 3, 64, 7, 112)
-    num_in, side = 64, 56
+    num_in = 64
+    side = 56
     for stage, (width, num_blocks) in enumerate([(64, 3), (128, 4), (256, 6), (512, 3)], 1):
         for block in range(num_blocks):
-            name, before = f"layer{stage}.{block}", side
-            side = side // 2 if stage > 1 and block == 0 else side
-            yield from _conv_norm(f"{name}.conv1", num_in, width, 1, before)
+            name = f"layer{stage}.{block}"
+            yield from _conv_norm(f"{name}.conv1", num_in, width, 1, side)
+            if stage > 1 and block == 0:  # the second convolution has a stride of 2
+                side = side // 2
             yield from _conv_norm(f"{name}.conv2", width, width, 3, side)
             yield from _conv_norm(f"{name}.conv3", width, 4 * width, 1, side)
             if block == 0:
@@ -53,8 +55,9 @@ def resnet50() -> Iterator[Layer]:
 
 
 def gpt2(num_tokens: int = 1024) -> Iterator[Layer]:
-    """Yield GPT-2's smallest (Radford and others, 2019): 12 blocks of width 768; its head is the embedding's matrix."""
-    width, words = 768, 50257
+    """Yield the smallest GPT-2 (Radford and others, 2019): 12 blocks of width 768; its head is the token embedding."""
+    width = 768
+    words = 50257
     yield Layer("embedding", {"wte": (words, width), "wpe": (1024, width)}, 0)
     for block in range(12):
         yield Layer(f"h.{block}.ln_1", _norm(width), 0)
@@ -70,7 +73,9 @@ def gpt2(num_tokens: int = 1024) -> Iterator[Layer]:
 
 def llama_7b(num_tokens: int = 2048) -> Iterator[Layer]:
     """Yield LLaMA-7B (Touvron and others, 2023): 32 blocks of width 4096, gated layers of width 11008, no biases."""
-    width, wide, words = 4096, 11008, 32000
+    width = 4096
+    gated_width = 11008
+    words = 32000
     yield Layer("embedding", {"weight": (words, width)}, 0)
     for block in range(32):
         for name in ("q_proj", "k_proj", "v_proj"):
@@ -78,8 +83,8 @@ def llama_7b(num_tokens: int = 2048) -> Iterator[Layer]:
         yield _attention(f"{block}.attention", width, num_tokens)
         yield _linear(f"{block}.o_proj", width, width, bias=False, times=num_tokens)
         for name in ("gate_proj", "up_proj"):
-            yield _linear(f"{block}.{name}", width, wide, bias=False, times=num_tokens)
-        yield _linear(f"{block}.down_proj", wide, width, bias=False, times=num_tokens)
+            yield _linear(f"{block}.{name}", width, gated_width, bias=False, times=num_tokens)
+        yield _linear(f"{block}.down_proj", gated_width, width, bias=False, times=num_tokens)
         for name in ("input_norm", "post_norm"):
             yield Layer(f"{block}.{name}", {"weight": (width,)}, 0)
     yield Layer("norm", {"weight": (width,)}, 0)
@@ -96,33 +101,37 @@ ARCHITECTURES: Mapping[str, Callable[[], Iterator[Layer]]] = {
 
 
 def architecture_step(name: str, num_samples: int, flops_per_s: float) -> LocalStep:
-    """Return the step of a rank that gets through `flops_per_s`, on so many images or sequences, gradients in float32.
+    """Return the step of a rank that computes `flops_per_s`, on so many images or sequences, with float32 gradients.
 
-    A multiplication and its addition are two operations. The backward has twice the forward's, of each layer in turn
-    from the last to the first; what only moves bytes (norms, activations) takes no time, and there is no optimizer.
+    A multiplication and its addition are two operations. The backward pass has twice as many as the forward pass, layer
+    by layer from the last to the first. Operations that only move bytes (norms, activations) take no time, and there is
+    no optimizer.
 
-    Raises ValueError for an unknown name and for numbers out of range.
+    Raises ValueError for an unknown name.
 
     >>> step = architecture_step("ResNet-50", num_samples=32, flops_per_s=20e12)
     >>> len(step.parameters), step.num_bytes // 4, round(step.backward_s * 1e3, 1)
     (161, 25557032, 26.2)
     """
     layers = list(ARCHITECTURES[one_of("name", name, tuple(ARCHITECTURES))]())
-    samples, rate = whole("num_samples", num_samples, 1), number("flops_per_s", flops_per_s, above=0)
-    forward_s = [2 * layer.num_macs * samples / rate for layer in layers]
-    through_s = 2 * np.cumsum(forward_s[::-1])[::-1]
-    specs, ready_s = [], []
-    for layer, ready in zip(layers, through_s.tolist(), strict=True):
+    forward_s = [2 * layer.num_macs * num_samples / flops_per_s for layer in layers]
+    # The backward pass begins with the last layer, so a layer's ends after those of all later layers and its own.
+    backward_s = 2 * np.array(forward_s)
+    backward_ends_s = np.cumsum(backward_s[::-1])[::-1]
+    specs = []
+    ready_s = []
+    for layer, end_s in zip(layers, backward_ends_s.tolist(), strict=True):
         for tensor, shape in layer.shapes.items():
-            specs.append(ParameterSpec(f"{layer.name}.{tensor}", _FLOAT32 * math.prod(shape)))
-            ready_s.append(ready)
-    return LocalStep(tuple(specs), np.array(ready_s), sum(forward_s), float(through_s[0]))
+            specs.append(ParameterSpec(f"{layer.name}.{tensor}", _FLOAT32_BYTES * math.prod(shape)))
+            ready_s.append(end_s)
+    return LocalStep(tuple(specs), np.array(ready_s), sum(forward_s), float(backward_ends_s[0]))
 
 
 def _conv(name: str, num_in: int, num_out: int, size: int, side: int, bias: bool = False) -> Layer:
-    """A convolution whose output has that many pixels a side."""
-    weight = {"weight": (num_out, num_in, size, size)}
-    shapes: dict[str, Shape] = weight | ({"bias": (num_out,)} if bias else {})
+    """A convolution whose output is `side` × `side` pixels."""
+    shapes: dict[str, Shape] = {"weight": (num_out, num_in, size, size)}
+    if bias:
+        shapes["bias"] = (num_out,)
     return Layer(name, shapes, num_out * num_in * size**2 * side**2)
 
 
@@ -132,7 +141,9 @@ def _conv_norm(name: str, num_in: int, num_out: int, size: int, side: int) -> It
 
 
 def _linear(name: str, num_in: int, num_out: int, bias: bool = True, times: int = 1) -> Layer:
-    shapes: dict[str, Shape] = {"weight": (num_out, num_in), **({"bias": (num_out,)} if bias else {})}
+    shapes: dict[str, Shape] = {"weight": (num_out, num_in)}
+    if bias:
+        shapes["bias"] = (num_out,)
     return Layer(name, shapes, num_in * num_out * times)
 
 
@@ -141,5 +152,5 @@ def _norm(width: int) -> dict[str, Shape]:
 
 
 def _attention(name: str, width: int, num_tokens: int) -> Layer:
-    """Every token with every other, twice: scores, and the sum that they weigh."""
+    """Products of every token with every other, twice: for the scores, and for the sum weighted by them."""
     return Layer(name, {}, 2 * width * num_tokens**2)

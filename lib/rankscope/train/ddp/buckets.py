@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,21 +19,22 @@ if TYPE_CHECKING:
     Parameters: TypeAlias = Module | Iterable[Tensor] | Iterable["ParameterSpec"]
 
 _MIB = 2**20
-CAP_MB, _FIRST_MB = 25.0, 1.0  # DDP's caps where the user sets none
-_NEVER_MB = 2.0**40  # more than any bucket has: a cap that is never reached
+CAP_MB = 25.0  # DDP's cap if the user sets none
+_FIRST_MB = 1.0  # DDP's cap of the first bucket if the user sets none
+_NEVER_MB = 2.0**40  # larger than any bucket: a cap that is never reached
 _MOST_BYTES = 2**50  # of a gradient: sums of thousands still fit into 64 bits
 
 
 class BucketError(ValueError):
-    """The buckets found are not the predicted ones."""
+    """The observed buckets are not the predicted ones."""
 
 
-# ---- what goes into buckets
+# ---- the parameters that go into buckets
 
 
 @frozen
 class ParameterSpec:
-    """What DDP needs to know of a parameter to put its gradient into a bucket; `num_bytes` is the gradient's size.
+    """The properties of a parameter that decide its bucket; `num_bytes` is the size of its gradient.
 
     >>> ParameterSpec("fc.weight", 4 * 10 * 10)
     ParameterSpec(name='fc.weight', num_bytes=400, dtype='float32', device='cpu', sparse=False)
@@ -50,7 +50,7 @@ class ParameterSpec:
 def parameter_specs(parameters: Parameters) -> tuple[ParameterSpec, ...]:
     """Return the spec of each parameter that requires a gradient, each parameter once, in the order of definition.
 
-    A module's specs have the parameters' names, and are sparse where the first module that holds a parameter is an
+    A module's specs have the parameters' names. A spec is sparse if the first module that contains the parameter is an
     Embedding or EmbeddingBag with ``sparse=True``. Raises ValueError for anything but parameters and `ParameterSpec`
     values, and if none requires a gradient.
 
@@ -58,30 +58,37 @@ def parameter_specs(parameters: Parameters) -> tuple[ParameterSpec, ...]:
     >>> parameter_specs(torch.nn.Linear(10, 5))[0]
     ParameterSpec(name='weight', num_bytes=200, dtype='float32', device='cpu', sparse=False)
     """
+    wanted = "parameters must be a module, its parameters or ParameterSpec values"
     sparse: set[int] = set()
     named: Iterable[tuple[str, Any]]
     if hasattr(parameters, "named_parameters"):
-        named, sparse = parameters.named_parameters(), _sparse_parameters(parameters)
+        named = parameters.named_parameters()
+        sparse = _sparse_parameters(parameters)
     elif isinstance(parameters, Iterable):
         named = ((f"parameter {place}", param) for place, param in enumerate(parameters))
     else:
-        raise ValueError(f"parameters must be a module, its parameters or ParameterSpec values, got {parameters!r}")
-    specs, seen = [], set[int]()
+        raise ValueError(f"{wanted}, got {parameters!r}")
+    specs = []
+    seen = set[int]()
     for name, param in named:
         if isinstance(param, ParameterSpec):
             specs.append(param)
-        elif not (hasattr(param, "element_size") and hasattr(param, "numel")):
-            raise ValueError(f"parameters must be a module, its parameters or ParameterSpec values, got {param!r}")
-        elif param.requires_grad and id(param) not in seen:
-            seen.add(id(param))
-            num_bytes, dtype = param.numel() * param.element_size(), str(param.dtype).removeprefix("torch.")
-            specs.append(ParameterSpec(name, num_bytes, dtype, str(param.device), id(param) in sparse))
+            continue
+        if not (hasattr(param, "element_size") and hasattr(param, "numel")):
+            raise ValueError(f"{wanted}, got {param!r}")
+        if not param.requires_grad or id(param) in seen:
+            continue
+        seen.add(id(param))
+        num_bytes = param.numel() * param.element_size()
+        dtype = str(param.dtype).removeprefix("torch.")
+        specs.append(ParameterSpec(name, num_bytes, dtype, str(param.device), id(param) in sparse))
     if not specs:
         raise ValueError("parameters must hold at least one that requires a gradient, got none")
     return tuple(specs)
 
 
 def _sparse_parameters(module: Any) -> set[int]:
+    """The ids of the parameters whose gradients are sparse."""
     from torch.nn import Embedding, EmbeddingBag
 
     owners: dict[int, Module] = {}
@@ -97,8 +104,8 @@ def _sparse_parameters(module: Any) -> set[int]:
 class Buckets(tuple[tuple[int, ...], ...]):
     """Which gradients share an allreduce: a tuple for each bucket, in launch order, of its parameters' places.
 
-    It is made from lists of places, or from a `DDPBuckets`, whose buckets after the rebuild it takes. Every place from
-    0 up is in exactly one bucket, and no bucket is empty; anything else raises ValueError.
+    The argument is a list of lists of places, or a `DDPBuckets`, whose buckets after the rebuild are used. Raises
+    ValueError unless every place from 0 up is in exactly one bucket, and no bucket is empty.
 
     >>> Buckets([[2, 1], [0]])
     ((2, 1), (0,))
@@ -113,13 +120,13 @@ class Buckets(tuple[tuple[int, ...], ...]):
         if isinstance(buckets, DDPBuckets):
             buckets = [bucket.indices for bucket in buckets.rebuilt]
         lists = [several("a bucket", bucket, "places") for bucket in several("buckets", buckets, "buckets")]
-        made = super().__new__(cls, (tuple([whole("buckets", place, 0) for place in places]) for places in lists))
-        places = sorted(chain.from_iterable(made))
+        value = super().__new__(cls, (tuple([whole("buckets", place, 0) for place in places]) for places in lists))
+        places = sorted(chain.from_iterable(value))
         if places != list(range(len(places))):
-            raise ValueError(f"buckets must hold each parameter from 0 to {places[-1]} once, got {made!r}")
-        if not all(made):
-            raise ValueError(f"buckets must hold at least one parameter each, got {made!r}")
-        return made
+            raise ValueError(f"buckets must hold each parameter from 0 to {places[-1]} once, got {value!r}")
+        if not all(value):
+            raise ValueError(f"buckets must hold at least one parameter each, got {value!r}")
+        return value
 
     @property
     def num_parameters(self) -> int:
@@ -127,20 +134,20 @@ class Buckets(tuple[tuple[int, ...], ...]):
 
 
 def buckets_of(name: str, value: Any, num_parameters: int | None = None) -> Buckets:
-    """Return the value as `Buckets`, of so many parameters."""
-    found = Buckets(value)
-    if num_parameters is not None and found.num_parameters != num_parameters:
-        raise ValueError(f"{name} must hold each of {count_of(num_parameters, 'parameter')} once, got {found!r}")
-    return found
+    """Return the value as `Buckets`; ValueError if they are not of so many parameters."""
+    buckets = Buckets(value)
+    if num_parameters is not None and buckets.num_parameters != num_parameters:
+        raise ValueError(f"{name} must hold each of {count_of(num_parameters, 'parameter')} once, got {buckets!r}")
+    return buckets
 
 
 @attrs.frozen
 class Bucket:
-    """One bucket: its parameters' places in the order in which they lie in its buffer, and why nothing was added.
+    """One bucket: its parameters' places in the order of its buffer, and why it was closed.
 
-    `closed` is "cap" if it had reached `cap_bytes`, "end" if no parameters of its dtype and device were left, "sparse"
-    for a sparse gradient, which has a bucket to itself. `cap_bytes` is None if there is no cap. Parameters are never
-    split, so a bucket can hold much more than its cap.
+    `closed` is "cap" if the bucket had reached `cap_bytes`, "end" if no parameters of its dtype and device were left,
+    and "sparse" for a sparse gradient, which has a bucket to itself. `cap_bytes` is None if there is no cap. Parameters
+    are never split, so a bucket can be much larger than its cap.
 
     >>> Bucket((3, 2), 3 * 2**20, 2**20, "cap").why
     'reached its cap of 1 MiB'
@@ -156,16 +163,18 @@ class Bucket:
         """Why the bucket was closed, in words."""
         if self.closed == "cap":
             return f"reached its cap of {bytes_words(self.cap_bytes or 0)}"
-        return {"sparse": "a sparse gradient, always alone", "end": "nothing left to add"}[self.closed]
+        if self.closed == "sparse":
+            return "a sparse gradient, always alone"
+        return "nothing left to add"
 
 
 @attrs.frozen
 class DDPBuckets:
     """The buckets of a DistributedDataParallel in launch order: the `first` ones, and those `rebuilt` at `rebuilt_at`.
 
-    They number the `parameters` as DDP's own error messages do: those that require a gradient, from 0. If DDP never
-    rebuilds, `rebuilt_at` is None and `rebuilt` is `first`. Only iterations that synchronise count, not those under
-    ``no_sync()``.
+    Parameters have the numbers that DDP's own error messages use: those that require a gradient count from 0. If DDP
+    never rebuilds, `rebuilt_at` is None and `rebuilt` is `first`. Only iterations that synchronise count, not those
+    under ``no_sync()``.
     """
 
     parameters: tuple[ParameterSpec, ...]
@@ -176,7 +185,9 @@ class DDPBuckets:
     def at(self, iteration: int) -> tuple[Bucket, ...]:
         """Return the buckets of an iteration, counted from 0."""
         iteration = whole("iteration", iteration, 0)
-        return self.first if self.rebuilt_at is None or iteration < self.rebuilt_at else self.rebuilt
+        if self.rebuilt_at is None or iteration < self.rebuilt_at:
+            return self.first
+        return self.rebuilt
 
     def check(self, found: Iterable[Iterable[int]], iteration: int) -> None:
         """Raise BucketError unless `found` are the buckets of that iteration, in that order, parameter by parameter.
@@ -187,17 +198,20 @@ class DDPBuckets:
         Traceback (most recent call last):
         rankscope.train.ddp.buckets.BucketError: iteration 1, bucket 0: expected parameters 1, 0, found 1
         """
-        seen = [tuple(several("found", one, "places")) for one in several("found", found, "buckets")]
-        wanted = [bucket.indices for bucket in self.at(iteration)]
-        for place, pair in enumerate(zip_longest(wanted, seen)):
-            if pair[0] != pair[1]:
-                mine, other = ("no such bucket" if one is None else ", ".join(map(str, one)) or "none" for one in pair)
-                raise BucketError(f"iteration {iteration}, bucket {place}: expected parameters {mine}, found {other}")
+        observed = [tuple(several("found", bucket, "places")) for bucket in several("found", found, "buckets")]
+        expected = [bucket.indices for bucket in self.at(iteration)]
+        for place, (indices, seen) in enumerate(zip_longest(expected, observed)):
+            if indices != seen:
+                difference = f"expected parameters {_listed(indices)}, found {_listed(seen)}"
+                raise BucketError(f"iteration {iteration}, bucket {place}: {difference}")
 
     def __str__(self) -> str:
-        """A table of the buckets at first and later: how many parameters, bytes, why closed, first and last name."""
-        whole_bytes = sum(spec.num_bytes for spec in self.parameters)
-        lines = [f"{count_of(len(self.parameters), 'parameter')}, {bytes_words(whole_bytes)}"]
+        """A table of the buckets before and after the rebuild.
+
+        A row has the number of parameters, the bytes, the reason for closing, and the first and last name.
+        """
+        num_bytes = sum(spec.num_bytes for spec in self.parameters)
+        lines = [f"{count_of(len(self.parameters), 'parameter')}, {bytes_words(num_bytes)}"]
         if self.rebuilt_at is None:
             return "\n".join([*lines, "every iteration: " + self._table(self.first)])
         when = "iteration 0" if self.rebuilt_at == 1 else f"iterations 0 to {self.rebuilt_at - 1}"
@@ -208,10 +222,20 @@ class DDPBuckets:
     def _table(self, buckets: tuple[Bucket, ...]) -> str:
         rows = [count_of(len(buckets), "bucket")]
         for place, bucket in enumerate(buckets):
-            ends = dict.fromkeys(self.parameters[index].name for index in (bucket.indices[0], bucket.indices[-1]))
-            held = f"{count_of(len(bucket.indices), 'parameter')}, {bytes_words(bucket.num_bytes)}"
-            rows.append(f"  {place:>3}  {held:<27}  {bucket.why:<31}  {' … '.join(ends)}")
+            first = self.parameters[bucket.indices[0]].name
+            last = self.parameters[bucket.indices[-1]].name
+            names = first if first == last else f"{first} … {last}"
+            size = f"{count_of(len(bucket.indices), 'parameter')}, {bytes_words(bucket.num_bytes)}"
+            rows.append(f"  {place:>3}  {size:<27}  {bucket.why:<31}  {names}")
         return "\n".join(rows)
+
+
+def _listed(indices: tuple[Any, ...] | None) -> str:
+    if indices is None:
+        return "no such bucket"
+    if not indices:
+        return "none"
+    return ", ".join(map(str, indices))
 
 
 # ---- which buckets DDP makes
@@ -222,14 +246,14 @@ def assign_buckets(
 ) -> list[list[int]]:
     """Return which parameters share a bucket, in launch order, as DDP assigns them before it has seen a backward.
 
-    Parameters are taken in the order of definition and put into the open bucket of their dtype and device, which is
-    closed as soon as it holds `bucket_cap_mb` or more (in units of 2²⁰ bytes, despite the name); the first bucket of
-    each dtype and device is closed at `first_bucket_mb`. Buckets are launched in reverse: the small one, with the
-    parameters defined first, comes last, when nothing is left to hide its allreduce behind. DDP does this if
-    `find_unused_parameters` is set and its cap is not; `buckets` knows its other ways.
+    Each parameter, in the order of definition, goes into the open bucket of its dtype and device, which is closed as
+    soon as it holds `bucket_cap_mb` or more (in units of 2²⁰ bytes, despite the name). The first bucket of each dtype
+    and device is closed at `first_bucket_mb`. Buckets are launched in reverse. So the small one, with the parameters
+    defined first, comes last, when no computation is left to hide its allreduce. DDP does this if
+    `find_unused_parameters` is set and its cap is not; `buckets` covers the other cases.
 
-    Places count the parameters that require a gradient. Sparse gradients are known of a module and of `ParameterSpec`
-    values, not of bare parameters. Raises ValueError for no parameters and for sizes below 0.
+    Places count the parameters that require a gradient. Sparse gradients are recognised in a module and in
+    `ParameterSpec` values, not in bare parameters. Raises ValueError for no parameters and for sizes below 0.
 
     After ``torch.distributed._compute_bucket_assignment_by_size``, torch/csrc/distributed/c10d/reducer.cpp.
 
@@ -237,8 +261,10 @@ def assign_buckets(
     >>> assign_buckets(layers, bucket_cap_mb=2)
     [[5], [3, 4], [1, 2], [0]]
     """
-    caps = _bytes("first_bucket_mb", first_bucket_mb), _bytes("bucket_cap_mb", bucket_cap_mb)
-    return [list(bucket.indices) for bucket in _in_defined_order(parameter_specs(parameters), caps)]
+    first_cap_bytes = _bytes("first_bucket_mb", first_bucket_mb)
+    cap_bytes = _bytes("bucket_cap_mb", bucket_cap_mb)
+    assigned = _in_defined_order(parameter_specs(parameters), [first_cap_bytes, cap_bytes])
+    return [list(bucket.indices) for bucket in assigned]
 
 
 def buckets(
@@ -252,16 +278,17 @@ def buckets(
     """Return the buckets that ``DistributedDataParallel(module, ...)`` with these arguments uses, at first and later.
 
     `parameters` is a module, its parameters or `ParameterSpec` values. At iteration 0 all gradients of one dtype and
-    device share one bucket. Then DDP knows in which order gradients get ready, and fills buckets in that order, at
-    iteration 1, or 2 with `static_graph`. With `find_unused_parameters` alone it does neither: see `assign_buckets`.
-    The bucket of 1 MiB, launched first after the rebuild, exists only if no cap is set: 25 is not None.
+    device share one bucket. After that, DDP knows in which order gradients get ready and fills buckets in that order,
+    at iteration 1, or 2 with `static_graph`. With `find_unused_parameters` alone it does neither: see `assign_buckets`.
+    The bucket of 1 MiB, launched first after the rebuild, exists only if `bucket_cap_mb` is None; 25 is a cap.
 
-    `ready_order` is the order in rank 0's backward. The default is the reverse of the definitions, which a real one
-    often is not. Raises ValueError for an order that repeats a parameter, and for one that leaves out parameters
-    (because they get no gradient) unless `static_graph` or `find_unused_parameters` is set: DDP would stop.
+    `ready_order` is the order in rank 0's backward pass. The default is the reverse of the definitions, but a real
+    order often differs. Raises ValueError for an order that repeats a parameter. Also raises ValueError for an order
+    that leaves out parameters (because they get no gradient) unless `static_graph` or `find_unused_parameters` is set,
+    because DDP would stop.
 
-    The same in torch 2.6 to 2.13: torch/nn/parallel/distributed.py, and reducer.cpp as above while the environment
-    variable DDP_SET_LAST_BUCKET_CAP is not 1. (Lists of caps, from 2.11 on, are left out.)
+    This is the same in torch 2.6 to 2.13: torch/nn/parallel/distributed.py, and reducer.cpp as above unless the
+    environment variable DDP_SET_LAST_BUCKET_CAP is 1. Lists of caps, which torch accepts since 2.11, are not supported.
 
     >>> print(buckets([ParameterSpec(f"layer {n}", 2**20) for n in range(4)], 2))
     4 parameters, 4 MiB
@@ -272,15 +299,19 @@ def buckets(
         1  2 parameters, 2 MiB          reached its cap of 2 MiB         layer 1 … layer 0
     """
     specs = parameter_specs(parameters)
-    mb = (_FIRST_MB, CAP_MB) if bucket_cap_mb is None else (bucket_cap_mb,)  # the last one is that of all others
-    caps = [_bytes("bucket_cap_mb", one) for one in mb]
-    static, unused = truth("static_graph", static_graph), truth("find_unused_parameters", find_unused_parameters)
-    order = _ready_order(specs, ready_order, may_miss=static or unused)
-    if unused and not static:
-        first = _in_defined_order(specs, caps)
-        return DDPBuckets(specs, first, first, None)
-    first = _in_defined_order(specs, (None,))
-    return DDPBuckets(specs, first, tuple(_fill(((n, specs[n]) for n in order), caps)), 2 if static else 1)
+    if bucket_cap_mb is None:
+        caps_bytes = [_bytes("bucket_cap_mb", _FIRST_MB), _bytes("bucket_cap_mb", CAP_MB)]
+    else:
+        caps_bytes = [_bytes("bucket_cap_mb", bucket_cap_mb)]
+    static_graph = truth("static_graph", static_graph)
+    find_unused_parameters = truth("find_unused_parameters", find_unused_parameters)
+    order = _ready_order(specs, ready_order, may_miss=static_graph or find_unused_parameters)
+    if find_unused_parameters and not static_graph:
+        first = _in_defined_order(specs, caps_bytes)
+        return DDPBuckets(specs, first, rebuilt=first, rebuilt_at=None)
+    first = _in_defined_order(specs, [None])
+    rebuilt = tuple(_fill([(place, specs[place]) for place in order], caps_bytes))
+    return DDPBuckets(specs, first, rebuilt, rebuilt_at=2 if static_graph else 1)
 
 
 def _bytes(name: str, megabytes: float) -> int:
@@ -288,7 +319,7 @@ def _bytes(name: str, megabytes: float) -> int:
 
 
 def _ready_order(specs: Sequence[ParameterSpec], order: Sequence[int] | None, may_miss: bool) -> list[int]:
-    """Return the order with the parameters that get no gradient at its end, as a static graph has them."""
+    """Return the order, followed by the parameters that get no gradient, as DDP appends them for a static graph."""
     if order is None:
         return list(reversed(range(len(specs))))
     places = [whole("ready_order", place, 0, len(specs) - 1) for place in several("ready_order", order, "places")]
@@ -303,32 +334,47 @@ def _ready_order(specs: Sequence[ParameterSpec], order: Sequence[int] | None, ma
     return places + missing
 
 
-def _fill(order: Iterable[tuple[int, ParameterSpec]], caps: Sequence[int | None]) -> Iterator[Bucket]:
+@attrs.define
+class _Filling:
+    """The open bucket of a dtype and device, and how many buckets of these were closed."""
+
+    indices: list[int] = attrs.field(factory=list)
+    num_bytes: int = 0
+    num_closed: int = 0
+
+    def cap_bytes(self, caps_bytes: Sequence[int | None]) -> int | None:
+        """The n-th bucket has the n-th cap; the last cap is that of all further buckets."""
+        return caps_bytes[min(self.num_closed, len(caps_bytes) - 1)]
+
+
+def _fill(order: Iterable[tuple[int, ParameterSpec]], caps_bytes: Sequence[int | None]) -> Iterator[Bucket]:
     """Yield buckets filled in that order; those that are not full at the end come last."""
-    filling: dict[Key, list[int]] = {}
-    num_bytes, num_closed = Counter[Key](), Counter[Key]()
+    fillings: dict[Key, _Filling] = {}
     for index, spec in order:
         if spec.sparse:
             yield Bucket((index,), spec.num_bytes, None, "sparse")
             continue
-        key = spec.dtype, spec.device
-        filling.setdefault(key, []).append(index)
-        num_bytes[key] += spec.num_bytes
-        cap = caps[min(num_closed[key], len(caps) - 1)]
-        if cap is not None and num_bytes[key] >= cap:
-            yield Bucket(tuple(filling[key]), num_bytes[key], cap, "cap")
-            filling[key], num_bytes[key], num_closed[key] = [], 0, num_closed[key] + 1
-    for key in table_order(filling):
-        if filling[key]:
-            yield Bucket(tuple(filling[key]), num_bytes[key], caps[min(num_closed[key], len(caps) - 1)], "end")
+        filling = fillings.setdefault((spec.dtype, spec.device), _Filling())
+        filling.indices.append(index)
+        filling.num_bytes += spec.num_bytes
+        cap_bytes = filling.cap_bytes(caps_bytes)
+        if cap_bytes is not None and filling.num_bytes >= cap_bytes:
+            yield Bucket(tuple(filling.indices), filling.num_bytes, cap_bytes, "cap")
+            filling.indices = []
+            filling.num_bytes = 0
+            filling.num_closed += 1
+    for key in table_order(fillings):
+        filling = fillings[key]
+        if filling.indices:
+            yield Bucket(tuple(filling.indices), filling.num_bytes, filling.cap_bytes(caps_bytes), "end")
 
 
-def _in_defined_order(specs: Sequence[ParameterSpec], caps: Sequence[int | None]) -> tuple[Bucket, ...]:
+def _in_defined_order(specs: Sequence[ParameterSpec], caps_bytes: Sequence[int | None]) -> tuple[Bucket, ...]:
     """Buckets filled in the order of definition, launched in reverse order of their first parameters."""
-    return tuple(sorted(_fill(enumerate(specs), caps), key=lambda bucket: bucket.indices[0], reverse=True))
+    return tuple(sorted(_fill(enumerate(specs), caps_bytes), key=lambda bucket: bucket.indices[0], reverse=True))
 
 
-# ---- in which order the reducer finds buckets that are not full at the end: that of a C++ hash table
+# ---- the order of buckets that are not full at the end: the reducer iterates over a C++ hash table
 
 
 Key = tuple[str, str]  # dtype and device
@@ -348,15 +394,16 @@ _DTYPES = {
     "float8_e4m3fnuz": 26,
 }
 _DEVICES = {"cpu": 0, "cuda": 1, "hip": 6, "xla": 9, "xpu": 12, "mps": 13, "meta": 14, "hpu": 15, "mtia": 19}
-_SIZES = (13, 29, 59, 127, 257, 541, 1109)
+_TABLE_SIZES = (13, 29, 59, 127, 257, 541, 1109)
 
 
 def table_order(keys: Iterable[Key]) -> list[Key]:
-    """Return distinct keys, given in order of insertion, in the order in which a walk through the table finds them.
+    """Return distinct keys, given in order of insertion, in the order of an iteration over the hash table.
 
-    The reducer keeps open buckets in a ``std::unordered_map``. GCC's (libstdc++'s) puts a new key in front of all
-    others, or, if its slot is taken, in front of the keys of that slot: the last key comes first unless slots coincide,
-    for which it takes three keys. The table starts with 13 slots. An unknown dtype or device gets a slot of its own.
+    The reducer keeps open buckets in a ``std::unordered_map``. GCC's (libstdc++'s) inserts a new key in front of all
+    others, or, if its slot is taken, in front of the keys of that slot. So the last key comes first unless slots
+    coincide, for which it takes three keys. The table starts with 13 slots. An unknown dtype or device gets a slot of
+    its own.
 
     >>> table_order([("float32", "cpu"), ("bfloat16", "cpu"), ("float64", "cpu")])
     [('float64', 'cpu'), ('bfloat16', 'cpu'), ('float32', 'cpu')]
@@ -364,25 +411,30 @@ def table_order(keys: Iterable[Key]) -> list[Key]:
     [('float32', 'cuda:0'), ('float16', 'cuda:1'), ('float16', 'cuda:0')]
     """
     table: list[Key] = []
-    sizes = iter(_SIZES)
+    sizes = iter(_TABLE_SIZES)
     size = next(sizes)
-
-    def put(key: Key) -> None:
-        slot = _slot(key, size)
-        table.insert(next((place for place, other in enumerate(table) if _slot(other, size) == slot), 0), key)
-
     for key in keys:
         if len(table) == size:
-            size, old, table = next(sizes, 2 * size), table, []
-            for kept in old:
-                put(kept)
-        put(key)
+            size = next(sizes, 2 * size)
+            inserted = table
+            table = []
+            for old_key in inserted:
+                _insert(table, old_key, size)
+        _insert(table, key, size)
     return table
+
+
+def _insert(table: list[Key], key: Key, size: int) -> None:
+    """Insert a key in front of the first key of its slot, or, if there is none, in front of all keys."""
+    slot = _slot(key, size)
+    places = (place for place, other in enumerate(table) if _slot(other, size) == slot)
+    table.insert(next(places, 0), key)
 
 
 def _slot(key: Key, size: int) -> int | Key:
     """c10::get_hash(dtype, device) modulo the number of slots, where std::hash of a number is that number."""
-    dtype, (kind, _, index) = key[0], key[1].partition(":")
+    dtype, device_name = key
+    kind, _, index = device_name.partition(":")
     if dtype not in _DTYPES or kind not in _DEVICES:
         return key
     device = _DEVICES[kind] << 16 | (int(index) if index else 255)

@@ -1,6 +1,8 @@
-"""`cost`: the seconds of an allreduce by its bytes, as a machine's profile or a link gives them."""
+"""`cost`: the seconds of an allreduce as a function of its bytes, from a machine's profile or a link."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -8,7 +10,7 @@ from ...cluster import Link
 from ...common.checks import function, whole
 from ...networks import Cost, CostTable, HasCost, Seconds, ring_cost
 
-__all__ = ["Cost", "CostTable", "Seconds", "cost", "costs_s"]
+__all__ = ["Cost", "CostTable", "Seconds", "cost", "costs_s", "no_allreduce"]
 
 
 def cost(machine: HasCost | Link, num_ranks: int | None = None) -> Cost:
@@ -30,11 +32,16 @@ def cost(machine: HasCost | Link, num_ranks: int | None = None) -> Cost:
     return machine.cost(num_ranks)
 
 
+def no_allreduce(num_bytes: Any) -> float:
+    """Return 0 s, the cost of an allreduce on a single rank."""
+    return 0.0
+
+
 def costs_s(cost: Cost, num_bytes: Seconds) -> Seconds:
-    """Return what `cost` gives for each size; ValueError if it gives no times, or not one for each size."""
-    given = function("cost", cost, "of bytes, such as ddp.cost makes")(num_bytes)
-    seconds = np.asarray(given, dtype=float)
-    good = seconds.shape in ((), num_bytes.shape) and (np.isfinite(seconds) & (seconds >= 0)).all()
-    if not good:
+    """Return the cost of each size; ValueError if `cost` does not return one finite time of at least 0 for each."""
+    function("cost", cost, "of bytes, such as ddp.cost makes")
+    seconds = np.asarray(cost(num_bytes), dtype=float)
+    has_right_shape = seconds.shape in ((), num_bytes.shape)
+    if not has_right_shape or not (np.isfinite(seconds) & (seconds >= 0)).all():
         raise ValueError(f"cost must give finite seconds of at least 0, one for each size, got {seconds}")
     return np.broadcast_to(seconds, num_bytes.shape)

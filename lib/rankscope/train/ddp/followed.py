@@ -30,13 +30,13 @@ Vector = NDArray[np.float64]
 
 @frozen(eq=False)
 class FollowedSteps:
-    """Steps under DDP, fed by DataLoaders: which samples were read, what ran when, and what was learned.
+    """Steps under DDP, fed by DataLoaders: the samples read, the timeline, and the losses and parameters.
 
-    `read` holds the samples of each rank in the order in which its steps got them. In `timeline` every span's item is
-    the number of its step: in lanes "worker 0", … a batch is read and collated; in lane "compute" it is waited for
-    ("load") and goes forward and backward, and the optimizer follows; lanes "allreduce" have the buckets. `buckets` has
-    those of each step; `losses` a row for each rank and a column for each step; `parameters` each rank's at the end, in
-    one vector.
+    `read` has the samples of each rank in the order in which its steps read them. In `timeline` every span's item is
+    the number of its step. Lanes "worker 0", … show how a batch is read and collated. Lane "compute" shows the wait for
+    it ("load"), forward, backward and the optimizer. Lanes "allreduce" have the buckets. `buckets` has those of each
+    step, `losses` a row for each rank and a column for each step, and `parameters` one vector for each rank, at the
+    end.
     """
 
     read: Assignment
@@ -62,20 +62,21 @@ class FollowedSteps:
         return 2 + int(later[(later.size - 1) // 2])
 
     def step(self, number: int | None = None) -> Timeline:
-        """Return all that was done for one step's batches, reading them included; by default the `typical` step's.
+        """Return the spans of one step, including those that read its batches; by default the `typical` step.
 
         Raises ValueError for a step that was not followed.
         """
-        wanted = self.typical if number is None else whole("number", number, 0, self.num_steps - 1)
-        return self.timeline.select(item=wanted)
+        if number is None:
+            return self.timeline.select(item=self.typical)
+        return self.timeline.select(item=whole("number", number, 0, self.num_steps - 1))
 
     def samples(self, number: int) -> list[list[int]]:
         """Return for each rank the samples of its batch in a step."""
-        place = whole("number", number, 0, self.num_steps - 1)
-        return [self.read.batches(rank)[place].tolist() for rank in range(self.read.num_ranks)]
+        number = whole("number", number, 0, self.num_steps - 1)
+        return [self.read.batches(rank)[number].tolist() for rank in range(self.read.num_ranks)]
 
     def check(self) -> None:
-        """Raise ValueError if the ranks have come to different parameters, in any bit."""
+        """Raise ValueError if the ranks end with different parameters, in any bit."""
         for rank, parameters in enumerate(self.parameters):
             if not np.array_equal(parameters, self.parameters[0]):
                 off = float(np.abs(parameters - self.parameters[0]).max())
@@ -93,16 +94,16 @@ def follow(
     bucket_cap_mb: float | None = None,
     timeout_s: float = 120.0,
 ) -> FollowedSteps:
-    """Train a copy of the module on the first batches of an assignment, and return what each batch went through.
+    """Train a copy of the module on the first batches of an assignment, and record what happens to each batch.
 
     Rank r, a process on Gloo and the CPU, reads ``assignment.ranks[r]`` with a DataLoader of the assignment's
     `with_loader` (batches of one sample without it), and trains with DistributedDataParallel. ``dataset[i]`` is a pair
     of an input and a target, `loss` takes outputs and targets and returns their mean loss, and
-    ``optimizer(parameters)`` makes the optimizer; by default there is none. Only their allreduces keep ranks in step;
-    DDP's communication is stamped as in `ddp.measure`.
+    ``optimizer(parameters)`` makes the optimizer; by default there is none. Only the allreduces synchronise ranks.
+    DDP's communication is recorded as in `ddp.measure`.
 
-    Raises ValueError for bad input, for an assignment of another dataset, and for more steps than every rank has full
-    batches; RankError if a rank fails, dies, or has not ended after `timeout_s`.
+    Raises ValueError for bad input, for an assignment of another dataset, and for more steps than the smallest number
+    of full batches of a rank; RankError if a rank fails, dies, or has not ended after `timeout_s`.
 
     >>> from rankscope.sampling import assign
     >>> samples = [(torch.full((4,), float(i)), torch.tensor([1.0])) for i in range(64)]
@@ -113,6 +114,26 @@ def follow(
     check_training(module, loss, optimizer)
     loader = of_type("assignment", assignment, Assignment).loader or Loader()
     assignment = evolve(assignment, loader=loader)
+    _check_dataset(dataset, assignment)
+    most = min(indices.size for indices in assignment.ranks) // loader.batch_size
+    if whole("num_steps", num_steps, 3) > most:
+        raise ValueError(f"num_steps must be at most {most}, the full batches that every rank has, got {num_steps}")
+    settings = DDPSettings(bucket_cap_mb=bucket_cap_mb)
+    recorder = Recorder()
+    args = (assignment, dataset, module, loss, optimizer, num_steps, settings, recorder)
+    results: list[_RankResult] = launch(_follow, assignment.num_ranks, args, timeout_s=timeout_s)
+    each_step = zip(*(result.steps for result in results), strict=True)
+    return FollowedSteps(
+        read=evolve(assignment, ranks=tuple(np.concatenate(result.numbers) for result in results)),
+        timeline=_timeline(results, recorder.timeline()),
+        buckets=tuple(buckets_in_common(step) for step in each_step),
+        losses=np.array([result.losses for result in results]),
+        parameters=tuple(result.parameters for result in results),
+    )
+
+
+def _check_dataset(dataset: Any, assignment: Assignment) -> None:
+    """Raise ValueError unless every sample of the assignment is in the dataset."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise ValueError(f"dataset must have a length and samples by number, got {dataset!r}")
     if len(dataset) != assignment.size:
@@ -122,23 +143,10 @@ def follow(
         if outside.size:
             wanted = f"samples from 0 to {assignment.size - 1}"
             raise ValueError(f"assignment must have {wanted}, got {outside.max()} for rank {rank}")
-    most = min(indices.size for indices in assignment.ranks) // loader.batch_size
-    if whole("num_steps", num_steps, 3) > most:
-        raise ValueError(f"num_steps must be at most {most}, the full batches that every rank has, got {num_steps}")
-    setting, recorder = DDPSettings(bucket_cap_mb=bucket_cap_mb), Recorder()
-    args = assignment, dataset, module, loss, optimizer, num_steps, setting, recorder
-    ranks: list[_RankResult] = launch(_follow, assignment.num_ranks, args, timeout_s=timeout_s)
-    return FollowedSteps(
-        evolve(assignment, ranks=tuple(np.concatenate(rank.numbers) for rank in ranks)),
-        _timeline(ranks, recorder.timeline()),
-        tuple(buckets_in_common(step) for step in zip(*(rank.steps for rank in ranks), strict=True)),
-        np.array([rank.losses for rank in ranks]),
-        tuple(rank.parameters for rank in ranks),
-    )
 
 
 class _RankResult(NamedTuple):
-    """What one rank brings back."""
+    """The record that one rank returns."""
 
     steps: list[Taken]
     numbers: list[NDArray[np.int64]]  # of the samples, a batch for each step
@@ -166,48 +174,58 @@ def _follow(
     loss: LossFn,
     optimizer: Optimizer | None,
     num_steps: int,
-    setting: DDPSettings,
+    settings: DDPSettings,
     recorder: Recorder,
 ) -> _RankResult:
-    """Train on this rank's samples, and note what happens."""
-    rank, numbers, losses = dist.get_rank(), list[NDArray[np.int64]](), list[float]()
+    """Train on this rank's samples, and record the steps."""
+    rank = dist.get_rank()
     torch.manual_seed(assignment.seed or 0)
-    loader, own = assignment.loader or Loader(), assignment.ranks[rank].tolist()
+    loader = assignment.loader or Loader()
     batches: Iterator[Any] = iter(
         record_dataloader(
-            DataLoader(_NumberedSamples(dataset), loader.batch_size, sampler=own, num_workers=loader.num_workers),
+            DataLoader(
+                _NumberedSamples(dataset),
+                loader.batch_size,
+                sampler=assignment.ranks[rank].tolist(),
+                num_workers=loader.num_workers,
+            ),
             recorder.for_rank(rank),
         )
     )
+    numbers: list[NDArray[np.int64]] = []
+    losses: list[float] = []
 
     def step_loss(model: nn.Module, rank: int, batch: Any) -> Tensor:
-        places, (inputs, targets) = batch
+        sample_numbers, (inputs, targets) = batch
         value = loss(model(inputs), targets)
-        numbers.append(places.numpy())
+        numbers.append(sample_numbers.numpy())
         losses.append(float(value.detach()))
         return value
 
-    steps, taken = (
-        DDPStepper(module, step_loss, optimizer, setting, torch.device("cpu"), fetch=lambda _: next(batches)),
-        [],
+    stepper = DDPStepper(
+        module, step_loss, optimizer, settings, torch.device("cpu"), fetch=lambda number: next(batches)
     )
+    steps = []
     for _ in range(num_steps):
-        steps.before()
-        steps.run()
-        taken.append(steps.taken())
-    parameters = torch.cat([parameter.detach().double().flatten() for parameter in steps.ddp.parameters()])
-    return _RankResult(taken, numbers, losses, parameters.numpy())
+        stepper.before()
+        stepper.run()
+        steps.append(stepper.taken())
+    parameters = torch.cat([parameter.detach().double().flatten() for parameter in stepper.ddp.parameters()])
+    return _RankResult(steps, numbers, losses, parameters.numpy())
 
 
-def _timeline(ranks: list[_RankResult], loaders: Timeline) -> Timeline:
-    """What workers and ranks did for the steps, on one axis that starts with the first of it."""
-    spans, num_steps = [], len(ranks[0].steps)
-    for one in ranks:
-        for place, step in enumerate(one.steps):
+def _timeline(results: list[_RankResult], loaders: Timeline) -> Timeline:
+    """The spans of workers and ranks for the steps, on one axis that starts with the first span."""
+    num_steps = len(results[0].steps)
+    spans = []
+    for span in loaders:
+        if span.kind in ("read", "collate") and span.lane != "compute" and span.item < num_steps:
+            spans.append(span)
+    for result in results:
+        for number, step in enumerate(result.steps):
             for span in step.spans:
-                start_s, stop_s = span.start_s + step.begun_s, span.stop_s + step.begun_s
-                spans.append(span._replace(item=place, start_s=start_s, stop_s=stop_s))
-    kinds = {"read", "collate"}
-    fetched = [span for span in loaders if span.kind in kinds and span.lane != "compute" and span.item < num_steps]
-    timeline = Timeline.of(sorted([*fetched, *spans], key=lambda span: span.start_s))
+                start_s = span.start_s + step.begun_s
+                stop_s = span.stop_s + step.begun_s
+                spans.append(span._replace(item=number, start_s=start_s, stop_s=stop_s))
+    timeline = Timeline.of(sorted(spans, key=lambda span: span.start_s))
     return timeline.shifted(-timeline.begin_s)

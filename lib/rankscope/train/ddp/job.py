@@ -1,4 +1,4 @@
-"""`job`: what a training job takes on other ranks, from one measured step and a table of allreduces."""
+"""`job`: the time of a training job on other ranks, from one measured step and a table of allreduces."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ import attrs
 
 from ...common.checks import number, whole
 from .architectures import architecture_step
-from .cost import Cost, Seconds, costs_s
-from .step import LocalStep, default_buckets, last_backward, launches
+from .cost import Cost, Seconds, costs_s, no_allreduce
+from .step import Launches, LocalStep, default_buckets, last_backward, launches
 
 if TYPE_CHECKING:
     from .buckets import Parameters
 
-_BISECTIONS = 60  # halves of a step until what is left is below the digits of a float
-NOTHING: Cost = lambda num_bytes: 0.0  # noqa: E731  # the allreduce of one GPU
+_BISECTIONS = 60  # after so many halvings, the interval is smaller than a float can resolve
 
 
 class Interval(NamedTuple):
-    """Seconds: `expected` as DDP overlaps allreduces with the backward, between full overlap and none at all."""
+    """Seconds between full overlap and none; `expected` is for the overlap of DDP's buckets with the backward."""
 
     low: float
     expected: float
@@ -29,9 +28,9 @@ class Interval(NamedTuple):
 
 @attrs.frozen
 class Job:
-    """A training job: one step, and what an epoch takes. `ddp.job` makes it.
+    """A training job: the times of a step and of an epoch, as `ddp.job` predicts them.
 
-    `allreduce_s` is what the allreduces of one step take, one after the other, whether hidden or not.
+    `allreduce_s` is the total time of the allreduces of one step, hidden or not.
     """
 
     step_s: Interval
@@ -40,15 +39,16 @@ class Job:
     def epoch_s(self, num_samples: int, samples_per_step: int, start_s: float = 0.0) -> Interval:
         """Return the seconds of one epoch of training: `start_s`, then the steps.
 
-        `samples_per_step` counts all ranks: ranks × batch size. A last, smaller step counts by its share. `start_s` is
-        what an epoch takes before its first step, such as starting the workers of a DataLoader; a step does not tell.
+        `samples_per_step` counts all ranks: ranks × batch size. A smaller last step counts by its share. `start_s` is
+        the time before the first step of an epoch, for example to start the workers of a DataLoader.
 
         >>> epoch_s = job([4_000_000], 0.3, lambda num_bytes: 0.01).epoch_s(1_281_167, samples_per_step=4096)
-        >>> [round(one, 1) for one in epoch_s]
+        >>> [round(seconds, 1) for seconds in epoch_s]
         [93.8, 97.0, 97.0]
         """
-        steps = whole("num_samples", num_samples, 1) / whole("samples_per_step", samples_per_step, 1)
-        return Interval(*(number("start_s", start_s, 0) + steps * step_s for step_s in self.step_s))
+        num_steps = whole("num_samples", num_samples, 1) / whole("samples_per_step", samples_per_step, 1)
+        start_s = number("start_s", start_s, 0)
+        return Interval(*(start_s + num_steps * step_s for step_s in self.step_s))
 
 
 def job(
@@ -56,14 +56,14 @@ def job(
     step_s: float,
     allreduce_s: Cost,
     *,
-    measured_allreduce_s: Cost = NOTHING,
+    measured_allreduce_s: Cost = no_allreduce,
     bucket_cap_mb: float | None = None,
 ) -> Job:
-    """Return what a data-parallel job takes on the ranks of `allreduce_s`, from a step measured on fewer or on one.
+    """Return the times of a data-parallel job on the ranks of `allreduce_s`, from a step measured on one or more ranks.
 
     `step_s` is that measured step, with the same batch per rank. `allreduce_s` takes a number of bytes and returns the
     seconds of one allreduce: ``ddp.cost(profile)``, or an interpolated table. If `step_s` was measured on several
-    ranks, it already includes allreduces: `measured_allreduce_s` returns the seconds of those.
+    ranks, it already includes allreduces, and `measured_allreduce_s` returns the seconds of those.
 
     `model` says how many bytes of gradients there are, and when each is ready: the name of a known model
     ("ResNet-50", "GPT-2", "LLaMA-7B", "small CNN"), a module, the bytes of each gradient in the order of definition,
@@ -71,38 +71,70 @@ def job(
 
     The step's `low` and `high` assume full overlap (every allreduce hidden) and none (every allreduce waited for), both
     in the measured step and in the predicted one. `expected` lets the buckets overlap the backward, as `ddp.simulate`
-    does. Computing is assumed to take as long as it did: ranks that wait for each other's data are not in it.
+    does. Computing is assumed to take as long as it did; time in which ranks wait for each other's data is not
+    included.
 
-    Raises ValueError for a name that is not known, and if the measured allreduces take longer than the step.
+    Raises ValueError for an unknown name, and if the measured allreduces take longer than the step.
 
-    >>> found = job("ResNet-50", 0.330, lambda num_bytes: num_bytes / 10e9)
-    >>> [round(one, 4) for one in found.step_s], round(found.allreduce_s, 4)
+    >>> predicted = job("ResNet-50", 0.330, lambda num_bytes: num_bytes / 10e9)
+    >>> [round(seconds, 4) for seconds in predicted.step_s], round(predicted.allreduce_s, 4)
     ([0.33, 0.331, 0.3402], 0.0102)
     """
-    step_s, local = number("step_s", step_s, above=0), _local(model)
-    alone_s = local.forward_s + local.backward_s + local.optimizer_s + local.unpack_s
-    if not alone_s:
+    step_s = number("step_s", step_s, above=0)
+    local = _local_step(model)
+    if not _computing_s(local):
         raise ValueError(f"model must be a step that takes time, got {model!r}")
     launched = launches(local, default_buckets(local, bucket_cap_mb))
-    before, after = (costs_s(cost, launched.num_bytes.astype(float)) for cost in (measured_allreduce_s, allreduce_s))
-    had_s, has_s = float(before.sum()), float(after.sum())
-    if had_s >= step_s:
-        raise ValueError(f"step_s must be longer than the {had_s:.3g} s of allreduces measured with it, got {step_s}")
+    num_bytes = launched.num_bytes.astype(float)
+    measured_costs_s = costs_s(measured_allreduce_s, num_bytes)
+    predicted_costs_s = costs_s(allreduce_s, num_bytes)
+    measured_total_s = float(measured_costs_s.sum())
+    predicted_total_s = float(predicted_costs_s.sum())
+    if measured_total_s >= step_s:
+        had = f"the {measured_total_s:.3g} s of allreduces measured with it"
+        raise ValueError(f"step_s must be longer than {had}, got {step_s}")
 
-    def with_waits_s(compute_s: float, costs: Seconds) -> float:
-        scale = compute_s / alone_s  # a slower step with the same allreduces is the same step with faster ones
-        return compute_s + scale * last_backward(local, launched, lambda num_bytes: costs / scale).wait_s
-
-    low, high = step_s - had_s, step_s  # between them lies what computing takes
-    for _ in range(_BISECTIONS if had_s else 0):
-        middle = (low + high) / 2
-        low, high = (low, middle) if with_waits_s(middle, before) > step_s else (middle, high)
-    expected_s, none_s = with_waits_s(high, after), step_s - had_s + has_s
-    return Job(Interval(min(step_s, expected_s, none_s), expected_s, max(step_s, expected_s, none_s)), has_s)
+    computing_s = step_s
+    if measured_total_s:
+        computing_s = _without_waits_s(local, launched, measured_costs_s, step_s)
+    expected_s = _with_waits_s(local, launched, predicted_costs_s, computing_s)
+    without_overlap_s = step_s - measured_total_s + predicted_total_s
+    low_s = min(step_s, expected_s, without_overlap_s)
+    high_s = max(step_s, expected_s, without_overlap_s)
+    return Job(Interval(low_s, expected_s, high_s), predicted_total_s)
 
 
-def _local(model: str | Parameters | Sequence[int] | LocalStep) -> LocalStep:
-    """The model's step, with times of any length."""
+def _local_step(model: str | Parameters | Sequence[int] | LocalStep) -> LocalStep:
+    """The model's step; only the proportions of its times mean anything."""
     if isinstance(model, LocalStep):
         return model
-    return architecture_step(model, 1, 1.0) if isinstance(model, str) else LocalStep.modelled(model, backward_s=1.0)
+    if isinstance(model, str):
+        return architecture_step(model, num_samples=1, flops_per_s=1.0)
+    return LocalStep.modelled(model, backward_s=1.0)
+
+
+def _computing_s(local: LocalStep) -> float:
+    return local.forward_s + local.backward_s + local.optimizer_s + local.unpack_s
+
+
+def _with_waits_s(local: LocalStep, launched: Launches, bucket_costs_s: Seconds, computing_s: float) -> float:
+    """The seconds of a step that computes for `computing_s`, with the waits for these allreduces, one for each bucket.
+
+    Instead of slowing `local` down by a factor, this divides the allreduces by it: the proportions are the same.
+    """
+    scale = computing_s / _computing_s(local)
+    last = last_backward(local, launched, lambda num_bytes: bucket_costs_s / scale)
+    return computing_s + scale * last.wait_s
+
+
+def _without_waits_s(local: LocalStep, launched: Launches, bucket_costs_s: Seconds, step_s: float) -> float:
+    """The computing time of a step that takes `step_s` with the waits for these allreduces, by bisection."""
+    low_s = step_s - float(bucket_costs_s.sum())
+    high_s = step_s
+    for _ in range(_BISECTIONS):
+        middle_s = (low_s + high_s) / 2
+        if _with_waits_s(local, launched, bucket_costs_s, middle_s) > step_s:
+            high_s = middle_s
+        else:
+            low_s = middle_s
+    return high_s

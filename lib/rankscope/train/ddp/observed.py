@@ -1,4 +1,4 @@
-"""`DDPRun`: steps of a real DistributedDataParallel as they were observed, their file, and what they give the model."""
+"""`DDPRun`: observed steps of a real DistributedDataParallel, their file, and the model's inputs from them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from .contention import OverlappedStep
 from .cost import Seconds
 from .step import MOST_ACCUMULATION, LocalStep, numbers
 
-FORMAT, VERSION = "rankscope ddp run", 1
+FORMAT = "rankscope ddp run"
+VERSION = 1
 _COLUMNS = ("rank", "lane", "kind", "item", "start_s", "stop_s")  # of a timeline
-_NAMES = ("lanes", "kinds")
+_NAMES = ("lanes", "kinds")  # of a timeline, to which entries of the columns "lane" and "kind" refer
 
 
 class Iterations:
-    """What `step_s` and `clean` of a value say together: which iterations are used, and what those took."""
+    """The iterations of a value with `step_s` and `clean`: which of them are used, and how long these took."""
 
     step_s: tuple[float, ...]
     clean: tuple[bool, ...]
@@ -71,7 +72,10 @@ class DDPSettings:
     @property
     def ddp(self) -> dict[str, Any]:
         """The options of DistributedDataParallel itself."""
-        return {name: value for name, value in fields_of(self).items() if name not in ("accumulation", "communicate")}
+        options = dict(fields_of(self))
+        del options["accumulation"]
+        del options["communicate"]
+        return options
 
 
 @frozen(eq=False)
@@ -79,9 +83,9 @@ class ObservedStep:
     """One step: its buckets, when each gradient was in its bucket, and all spans.
 
     `ready_s` has a row for each rank and a column for each parameter, in seconds from the start of the rank's last
-    backward, nan where no gradient came. The timeline has the lanes and kinds of `ddp.simulate`, and every rank. A
-    bucket's allreduce starts when it is launched and one of the backend's workers is free: Gloo has two, and what the
-    second one does is on lane "allreduce 2".
+    backward, or nan if the parameter got no gradient. The timeline has the lanes and kinds of `ddp.simulate`, for every
+    rank. A bucket's allreduce starts when it is launched and one of the backend's workers is free. Gloo has two
+    workers; the allreduces of the second one are on lane "allreduce 2".
     """
 
     buckets: Buckets = checked(buckets_of)
@@ -91,13 +95,13 @@ class ObservedStep:
 
 @frozen(eq=False)
 class DDPRun(Iterations):
-    """Steps of DDP: the seconds of each iteration, those of the slowest rank, and what was observed in it.
+    """Steps of DDP: the seconds of each iteration on its slowest rank, and its observed events.
 
     `parameters` are those that get gradients, in the order of ``module.parameters()``. `provenance` says where it ran,
-    as a Profile's does, and `setting` with which options. `clean` says of each iteration whether the host took no time
-    meanwhile. `steps` has one for each iteration.
+    as a Profile's does, and `setting` with which options. `clean` says of each iteration whether the host left the
+    ranks undisturbed. `steps` has an entry for each iteration.
 
-    Raises ValueError for what no run can have given.
+    Raises ValueError for values that no run can produce.
     """
 
     provenance: Mapping[str, Any] = checked(checked_provenance)
@@ -109,19 +113,20 @@ class DDPRun(Iterations):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        iterations, shape = len(self.step_s), (self.num_ranks, len(self.parameters))
-        if len(self.steps) != iterations:
-            raise ValueError(f"steps must be {iterations}, one for each iteration, got {len(self.steps)}")
+        num_iterations = len(self.step_s)
+        if len(self.steps) != num_iterations:
+            raise ValueError(f"steps must be {num_iterations}, one for each iteration, got {len(self.steps)}")
+        shape = (self.num_ranks, len(self.parameters))
         for step in self.steps:
             if step.ready_s.shape != shape or np.isinf(step.ready_s).any():
                 raise ValueError(
                     f"ready_s must have a time or nan for {shape} ranks and parameters, got {step.ready_s}"
                 )
-            buckets_of("buckets", step.buckets, shape[1])
+            buckets_of("buckets", step.buckets, len(self.parameters))
 
     def __repr__(self) -> str:
-        what = f"{len(self.parameters)} parameters, {self.num_ranks} ranks, {len(self.step_s)} iterations"
-        return f"<DDPRun: {what}, {self.median_s:.3g} s>"
+        size = f"{len(self.parameters)} parameters, {self.num_ranks} ranks, {len(self.step_s)} iterations"
+        return f"<DDPRun: {size}, {self.median_s:.3g} s>"
 
     @property
     def num_ranks(self) -> int:
@@ -139,52 +144,54 @@ class DDPRun(Iterations):
         return np.asarray(np.median(last_s, axis=0))
 
     def timeline(self, iteration: int | None = None) -> Timeline:
-        """Return what all ranks did in an iteration, by default in the one of median length.
+        """Return the timeline of all ranks in an iteration, by default in the one of median length.
 
         ``timeline().select(rank=0)`` is that of one rank.
         """
         if iteration is not None:
             return self.steps[whole("iteration", iteration, 0, len(self.steps) - 1)].timeline
-        return self.steps[min(self.used, key=lambda place: abs(self.step_s[place] - self.median_s))].timeline
+        typical = min(self.used, key=lambda place: abs(self.step_s[place] - self.median_s))
+        return self.steps[typical].timeline
 
     def overlapped(self) -> OverlappedStep:
-        """Return what `fit_contention` needs: the medians of the backward, the ranks' mean, and of the step.
+        """Return the input of `fit_contention`: medians over iterations of the ranks' mean backward and of the step.
 
         Raises ValueError for steps of several micro-batches.
         """
         if self.setting.accumulation > 1:
             raise ValueError(f"accumulation must be 1 to fit contention, got {self.setting.accumulation}")
-        backwards = [self.steps[place].timeline.select(kind="backward") for place in self.used]
-        means_s = [float((one.stop_s - one.start_s).sum()) / self.num_ranks for one in backwards]
+        means_s = []
+        for place in self.used:
+            backward = self.steps[place].timeline.select(kind="backward")
+            means_s.append(float((backward.stop_s - backward.start_s).sum()) / self.num_ranks)
         return OverlappedStep(self.buckets, float(np.median(means_s)), self.median_s)
 
     def local_step(self) -> LocalStep:
-        """Return what a rank's step takes by itself; of each event the slowest rank counts, then the median iteration.
+        """Return the step of a rank by itself: of each event the slowest rank, then the median over iterations.
 
-        Only a run with ``communicate=False`` says what a rank would do without the others.
+        Only a run with ``communicate=False`` shows a step that other ranks do not hold up.
         """
-        took_s = {}
-        for kind in ("forward", "unpack", "optimizer"):
-            found = []
-            for place in self.used:
-                spans = self.steps[place].timeline.select(kind=kind)
-                last = spans.select(item=int(spans.item.max(initial=-1)))
-                found.append(float(last.stop_s.max(initial=0.0)) - float(last.start_s.max(initial=0.0)))
-            took_s[f"{kind}_s"] = float(np.median(found))
         ready_s = self.ready_s
-        return LocalStep(self.parameters, ready_s, backward_s=float(np.nanmax(ready_s, initial=0.0)), **took_s)
+        return LocalStep(
+            self.parameters,
+            ready_s,
+            forward_s=self._median_s("forward"),
+            backward_s=float(np.nanmax(ready_s, initial=0.0)),
+            optimizer_s=self._median_s("optimizer"),
+            unpack_s=self._median_s("unpack"),
+        )
+
+    def _median_s(self, kind: str) -> float:
+        """From the last rank's start to the last rank's stop of a kind's last spans; the median over iterations."""
+        seconds = []
+        for place in self.used:
+            spans = self.steps[place].timeline.select(kind=kind)
+            last = spans.select(item=int(spans.item.max(initial=-1)))
+            seconds.append(float(last.stop_s.max(initial=0.0)) - float(last.start_s.max(initial=0.0)))
+        return float(np.median(seconds))
 
     def save(self, path: storage.PathLike) -> Path:
         """Write the run as JSON, whole or not at all. Raises OSError if the file cannot be written."""
-        steps = [
-            {
-                "buckets": step.buckets,
-                "ready_s": step.ready_s.tolist(),  # JSON has no nan: null
-                "timeline": {name: getattr(step.timeline, name).tolist() for name in _COLUMNS}
-                | {name: getattr(step.timeline, name) for name in _NAMES},
-            }
-            for step in self.steps
-        ]
         return storage.save(
             path,
             FORMAT,
@@ -194,7 +201,7 @@ class DDPRun(Iterations):
             parameters=[list(fields_of(spec).values()) for spec in self.parameters],
             step_s=self.step_s,
             clean=self.clean,
-            steps=steps,
+            steps=[_as_stored(step) for step in self.steps],
         )
 
     @classmethod
@@ -203,7 +210,17 @@ class DDPRun(Iterations):
         return storage.load(path, FORMAT, VERSION, _StoredRun, _run)
 
 
-# ---- as files hold it
+# ---- the file
+
+
+def _as_stored(step: ObservedStep) -> dict[str, Any]:
+    timeline = {name: getattr(step.timeline, name).tolist() for name in _COLUMNS}
+    timeline |= {name: getattr(step.timeline, name) for name in _NAMES}
+    return {
+        "buckets": step.buckets,
+        "ready_s": step.ready_s.tolist(),  # JSON has no nan: null
+        "timeline": timeline,
+    }
 
 
 class StoredParameter(storage.StoredPart, array_like=True):
@@ -262,9 +279,14 @@ def _run(stored: _StoredRun) -> DDPRun:
     with storage.within("setting"):
         settings = DDPSettings(**msgspec.structs.asdict(stored.setting))
     steps = []
-    for place, one in enumerate(stored.steps):
+    for place, step in enumerate(stored.steps):
         with storage.within(f"steps[{place}]"):
-            steps.append(ObservedStep(Buckets(one.buckets), np.array(one.ready_s, float), one.timeline.value()))
-    clean = tuple(map(bool, stored.clean))
-    parameters = tuple([spec.value() for spec in stored.parameters])
-    return DDPRun(stored.provenance, settings, parameters, stored.step_s, clean, tuple(steps))
+            steps.append(ObservedStep(Buckets(step.buckets), np.array(step.ready_s, float), step.timeline.value()))
+    return DDPRun(
+        provenance=stored.provenance,
+        setting=settings,
+        parameters=tuple([spec.value() for spec in stored.parameters]),
+        step_s=stored.step_s,
+        clean=tuple(map(bool, stored.clean)),
+        steps=tuple(steps),
+    )

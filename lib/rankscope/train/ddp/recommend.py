@@ -11,15 +11,15 @@ import attrs
 from ...common.checks import count_of, number, of_type, several
 from ...common.units import times_in_one_unit
 from .buckets import CAP_MB
-from .cost import Cost
+from .cost import Cost, no_allreduce
 from .step import FREE, Contention, LocalStep, backward_begin_s, default_buckets, last_backward, launches
 
 DEFAULT_CAPS_MB = (1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 32.0, 64.0, 128.0, 256.0, 512.0)
-_WORTH = 0.01  # of a step's time: smaller than what the model can resolve
+_WORTH = 0.01  # of a step's time: the model cannot resolve smaller differences
 
 
 class CapCandidate(NamedTuple):
-    """The predicted step with a cap in MiB, None being DDP's default; `wait_s` of it the rank waits for allreduces."""
+    """The predicted step with a cap in MiB (None is DDP's default); `wait_s` of it is spent waiting for allreduces."""
 
     bucket_cap_mb: float | None
     num_buckets: int
@@ -31,9 +31,9 @@ class CapCandidate(NamedTuple):
 class Recommendation:
     """The candidates by rising cap, DDP's default, and the step without communication.
 
-    A step takes `alone_s`, the time by which allreduces slow computing down, and waiting for them. `chosen` is the
-    smallest cap within 1 % of the best one, which leaves least to wait for at the end; or the default, if no cap saves
-    1 % of its step.
+    A step consists of `alone_s`, the time by which allreduces slow computing down, and the time spent waiting for them.
+    `chosen` is the smallest cap within 1 % of the best one, because its last bucket is the smallest to wait for. If no
+    cap saves 1 % of the default's step, it is the default.
     """
 
     candidates: tuple[CapCandidate, ...]
@@ -42,43 +42,59 @@ class Recommendation:
 
     @cached_property
     def chosen(self) -> CapCandidate:
-        enough_s = min((one.step_s for one in self.candidates), default=0.0) * (1 + _WORTH)
+        best_s = min((candidate.step_s for candidate in self.candidates), default=0.0)
+        enough_s = best_s * (1 + _WORTH)
         worth_s = self.default.step_s * (1 - _WORTH)
-        good = (one for one in self.candidates if one.step_s <= enough_s and one.step_s < worth_s)
-        return next(good, self.default)
+        for candidate in self.candidates:
+            if candidate.step_s <= enough_s and candidate.step_s < worth_s:
+                return candidate
+        return self.default
 
     @property
     def bucket_cap_mb(self) -> float | None:
-        """What to give to DistributedDataParallel; None is its default."""
+        """The argument for DistributedDataParallel; None is its default."""
         return self.chosen.bucket_cap_mb
 
     @property
     def gain(self) -> float:
         """The share of the default's step that the recommended cap is predicted to save."""
-        return 1 - self.chosen.step_s / self.default.step_s if self.default.step_s else 0.0
+        if not self.default.step_s:
+            return 0.0
+        return 1 - self.chosen.step_s / self.default.step_s
 
     @property
     def neighbours(self) -> tuple[CapCandidate, ...]:
         """The candidates with the next smaller and the next larger cap, DDP's default counting as its 25 MiB."""
-        cap = CAP_MB if self.bucket_cap_mb is None else self.bucket_cap_mb
-        smaller = [one for one in self.candidates if one.bucket_cap_mb is not None and one.bucket_cap_mb < cap]
-        larger = [one for one in self.candidates if one.bucket_cap_mb is not None and one.bucket_cap_mb > cap]
+        cap_mb = CAP_MB if self.bucket_cap_mb is None else self.bucket_cap_mb
+        smaller = []
+        larger = []
+        for candidate in self.candidates:
+            if candidate.bucket_cap_mb is None:
+                continue
+            if candidate.bucket_cap_mb < cap_mb:
+                smaller.append(candidate)
+            elif candidate.bucket_cap_mb > cap_mb:
+                larger.append(candidate)
         return (*smaller[-1:], *larger[:1])
 
     def __str__(self) -> str:
         chosen = self.chosen
-        seconds = (self.default.step_s, chosen.step_s, chosen.wait_s, *(each.step_s for each in self.neighbours))
-        default, step, wait, *near = times_in_one_unit(*seconds)
+        neighbours_s = [candidate.step_s for candidate in self.neighbours]
+        seconds = (self.default.step_s, chosen.step_s, chosen.wait_s, *neighbours_s)
+        default, step, wait, *neighbour_steps = times_in_one_unit(*seconds)
+
         if chosen.bucket_cap_mb is None:
-            first = f"keep the default bucket_cap_mb: {default} per step, and no cap is predicted to save 1 % of it"
+            advice = f"keep the default bucket_cap_mb: {default} per step, and no cap is predicted to save 1 % of it"
         else:
-            what = f"write DistributedDataParallel(module, bucket_cap_mb={chosen.bucket_cap_mb:g})"
-            first = f"{what}: {step} per step, {self.gain:.1%} less than the default's {default}"
-        buckets = count_of(chosen.num_buckets, "bucket")
-        waits = f"{wait} of the step waiting for them, {chosen.wait_s / (chosen.step_s or 1):.0%}"
-        pairs = zip(self.neighbours, near, strict=True)
-        neighbours = ", ".join(f"{each.bucket_cap_mb:g} MiB {time}" for each, time in pairs)
-        return "\n".join([first, f"{buckets}, {waits}", f"neighbours: {neighbours or 'nothing'}"])
+            call = f"write DistributedDataParallel(module, bucket_cap_mb={chosen.bucket_cap_mb:g})"
+            advice = f"{call}: {step} per step, {self.gain:.1%} less than the default's {default}"
+        waiting = chosen.wait_s / (chosen.step_s or 1)
+        buckets = f"{count_of(chosen.num_buckets, 'bucket')}, {wait} of the step waiting for them, {waiting:.0%}"
+        neighbours = "nothing"
+        if self.neighbours:
+            pairs = zip(self.neighbours, neighbour_steps, strict=True)
+            neighbours = ", ".join(f"{candidate.bucket_cap_mb:g} MiB {time}" for candidate, time in pairs)
+        return "\n".join([advice, buckets, f"neighbours: {neighbours}"])
 
 
 def recommend(
@@ -90,12 +106,12 @@ def recommend(
     accumulation: int = 1,
     overlap: bool = True,
 ) -> Recommendation:
-    """Return the predicted step of each cap and of DDP's default, and which to take: see `Recommendation`.
+    """Return the predicted step of each cap and of DDP's default, and which cap to set: see `Recommendation`.
 
-    `local` is what `ddp.measure_local_step` measures or `LocalStep.modelled` models, on as many ranks as share a
-    machine; `cost` is from `ddp.cost`. The other arguments are those of `ddp.simulate`.
+    `local` comes from `ddp.measure_local_step`, on as many ranks as share a machine, or from `LocalStep.modelled`.
+    `cost` comes from `ddp.cost`. The other arguments are those of `ddp.simulate`.
 
-    There is a best cap only because allreduces overlap the backward. Without overlap, one bucket never loses:
+    There is a best cap only because allreduces overlap the backward. Without overlap, one bucket is never slower:
 
     >>> from rankscope.cluster import Link
     >>> from rankscope.train.ddp import cost
@@ -114,10 +130,13 @@ def recommend(
     caps = sorted({number("caps_mb", cap, 0) for cap in several("caps_mb", caps_mb, "caps")})
     others_s = backward_begin_s(local, accumulation) + local.optimizer_s
 
-    def candidate(cap: float | None, cost: Cost = cost) -> CapCandidate:
+    def candidate(cap: float | None, cost: Cost) -> CapCandidate:
         launched = launches(local, default_buckets(local, cap))
         last = last_backward(local, launched, cost, contention, overlap)
         return CapCandidate(cap, len(launched.launch_s), others_s + last.end_s, last.wait_s)
 
-    alone_s = candidate(None, lambda num_bytes: 0.0).step_s
-    return Recommendation(tuple(map(candidate, caps)), candidate(None), alone_s)
+    return Recommendation(
+        candidates=tuple(candidate(cap, cost) for cap in caps),
+        default=candidate(None, cost),
+        alone_s=candidate(None, no_allreduce).step_s,
+    )

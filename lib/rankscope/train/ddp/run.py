@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,21 +34,23 @@ Loss = Callable[[nn.Module, int, Any], Tensor]
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 BACKENDS = ("gloo", "nccl", "mpi")
-WARM_UP = 3  # DDP rebuilds its buckets in the second step
+WARM_UP = 3  # steps; DDP rebuilds its buckets in the second one
 MOST_ITERATIONS = 10_000
-NUM_WORKERS = {"gloo": 2}  # that carry out allreduces simultaneously; NCCL has one stream
+NUM_WORKERS = {"gloo": 2}  # how many allreduces run simultaneously; 1 by default, because NCCL has one stream
 FITTED_MB = (5.0, 20.0)  # caps at which contention is fitted, to a module of 40 MiB
-_WIDTH, _DEPTH, _BATCH = 1024, 10, 128
-_MORE = 2  # times as many iterations of the step that all predictions depend on
+_WIDTH = 1024  # of that module's layers
+_DEPTH = 10  # its layers
+_BATCH = 128
+_LOCAL_STEP_FACTOR = 2  # times as many iterations without allreduces, because all predictions depend on that step
 
 
 @frozen
 class Where:
-    """Where ranks run, and after how many seconds they must have ended.
+    """Where ranks run, and the seconds after which they must have ended.
 
-    Ranks compute on GPUs where the backend is NCCL, else on the CPU. `network` is None for this machine, or an object
-    with `num_hosts` hosts, whose ``launch(fn, args, timeout_s, ranks_per_host)`` runs the ranks on them. Raises
-    ValueError for an unknown backend.
+    Ranks compute on GPUs if the backend is NCCL, else on the CPU. `network` is None for this machine, or an object with
+    `num_hosts` hosts, whose ``launch(fn, args, timeout_s, ranks_per_host)`` runs the ranks on them. Raises ValueError
+    for an unknown backend.
 
     >>> Where(backend="tcp")
     Traceback (most recent call last):
@@ -59,7 +62,7 @@ class Where:
     timeout_s: float = checked(number, above=0, high=10**6, default=300.0)
 
     def launch(self, fn: Callable[..., Any], args: tuple[Any, ...], num_ranks: int | None) -> list[Any]:
-        """Return what each of these ranks returns; ValueError if the network has no hosts for them."""
+        """Return the results of `fn` on these ranks; ValueError if the network has no hosts for them."""
         optional("num_ranks", num_ranks, whole, 1, MOST_RANKS)
         if self.network is None:
             return launch(fn, num_ranks, args, self.backend, self.timeout_s)
@@ -67,8 +70,8 @@ class Where:
         if self.backend != "gloo" or num_ranks is None or not hosts or num_ranks % hosts:
             wanted = f"one with hosts for {num_ranks} ranks, the same number on each, on Gloo"
             raise ValueError(f"network must be {wanted}, got {self.network!s}")
-        found: list[Any] = self.network.launch(fn, args, self.timeout_s, num_ranks // hosts)
-        return found
+        results: list[Any] = self.network.launch(fn, args, self.timeout_s, num_ranks // hosts)
+        return results
 
 
 HERE = Where()
@@ -87,7 +90,7 @@ def measure(
     where: Where = HERE,
     **options: Any,
 ) -> DDPRun:
-    """Train a copy of the module under DistributedDataParallel for some steps, and return what was observed.
+    """Train a copy of the module under DistributedDataParallel for some steps, and return the observed run.
 
     ``loss(module, rank, number)`` is called with the wrapped module for each micro-batch, makes or finds the batch, and
     returns a tensor of one number; it may be a lambda or live in a notebook. ``optimizer(parameters)`` makes the
@@ -98,8 +101,9 @@ def measure(
     ``static_graph``; ``accumulation``, the micro-batches of a step, of which all but the last run under ``no_sync``;
     and ``communicate=False``, with which DDP does everything but the allreduces.
 
-    A communication hook does DDP's own allreduce and stamps it, and a hook behind DDP's stamps each gradient; to leave
-    nothing to divide, the loss is divided by the number of ranks. On CUDA stamps are events.
+    A communication hook performs DDP's own allreduce and records its times, and a hook behind DDP's records when each
+    gradient is ready. With such a hook DDP does not average, so the loss is divided by the number of ranks. On CUDA, an
+    instant is recorded as an event.
 
     Raises ValueError for bad input, RankError if a rank fails, dies, or has not ended after ``where.timeout_s``.
 
@@ -107,32 +111,47 @@ def measure(
     >>> measure(model, lambda model, rank, number: model(torch.ones(4, 8)).mean(), iterations=4).buckets
     ((3, 2, 1, 0),)
     """
-    setting, where = DDPSettings(**options), of_type("where", where, Where)
+    settings = DDPSettings(**options)
+    of_type("where", where, Where)
     iterations = whole("iterations", iterations, 1, MOST_ITERATIONS)
     check_training(module, loss, optimizer)
     device = "cuda" if where.backend == "nccl" else "cpu"
-    args = module, loss, optimizer, setting, iterations, device
+    args = (module, loss, optimizer, settings, iterations, device)
     records: list[Record] = where.launch(_be_rank, args, num_ranks)
-    sizes = node_sizes(records[0].nodes)
-    network = "loopback" if len(sizes) == 1 else f"between {len(sizes)} nodes"
-    ranks = {"num_ranks": len(records), "num_nodes": len(sizes), "ranks_per_node": sizes, "backend": where.backend}
-    about = of_run("", "ddp.measure", network if where.network is None else str(where.network))
     each_step = list(zip(*(record.steps for record in records), strict=True))
     return DDPRun(
-        provenance={**of_machine(), **about, **ranks},
-        setting=setting,
+        provenance=_provenance(records, where),
+        setting=settings,
         parameters=records[0].parameters,
-        step_s=tuple(max(one.step_s for one in step) for step in each_step),
-        clean=tuple(all(one.clean for one in step) for step in each_step),
-        steps=tuple(map(_observed, each_step)),
+        step_s=tuple(max(rank.step_s for rank in step) for step in each_step),
+        clean=tuple(all(rank.clean for rank in step) for step in each_step),
+        steps=tuple(_observed(step) for step in each_step),
     )
 
 
-def measure_local_step(module: nn.Module, loss: Loss, *, num_ranks: int | None = 1, **options: Any) -> LocalStep:
-    """Return what a step of each of these ranks takes while all of them compute and none communicates.
+def _provenance(records: list[Record], where: Where) -> dict[str, Any]:
+    sizes = node_sizes(records[0].nodes)
+    if where.network is not None:
+        network = str(where.network)
+    elif len(sizes) == 1:
+        network = "loopback"
+    else:
+        network = f"between {len(sizes)} nodes"
+    return {
+        **of_machine(),
+        **of_run("", "ddp.measure", network),
+        "num_ranks": len(records),
+        "num_nodes": len(sizes),
+        "ranks_per_node": sizes,
+        "backend": where.backend,
+    }
 
-    It is `measure` without the allreduces, and has its `options`: DDP still copies gradients into buckets and back. If
-    ranks share cores, measure as many as you want to predict.
+
+def measure_local_step(module: nn.Module, loss: Loss, *, num_ranks: int | None = 1, **options: Any) -> LocalStep:
+    """Return the step of each of these ranks while all of them compute and none communicates.
+
+    This is `measure` without the allreduces, with the same `options`. DDP still copies gradients into buckets and back.
+    If ranks share cores, measure as many as you want to predict.
 
     >>> step = measure_local_step(nn.Linear(8, 1), lambda model, rank, number: model(torch.ones(4, 8)).mean())
     >>> [spec.name for spec in step.parameters], len(step.ready_s)
@@ -146,21 +165,23 @@ def measure_contention(
 ) -> Contention:
     """Return how much computing and communicating slow each other down where these ranks run.
 
-    It is fitted to one module, ten linear layers of 1,024 by 1,024, at caps of 5 and 20 MiB, and holds for the machine,
-    this number of ranks and this network, whatever is trained with whatever cap. `backend` is by default that of
+    It is fitted to one module, ten linear layers of 1,024 by 1,024, at caps of 5 and 20 MiB. It is valid for this
+    machine, number of ranks and network, whatever is trained with whatever cap. `backend` is by default that of
     `where`.
     """
     if backend is not None:
         where = Where(backend, where.network, where.timeout_s)
-    costs_s(cost, np.array([1e6]))  # refuses now what would be refused once all is measured
-    steps = whole("iterations", iterations, 1, MOST_ITERATIONS // _MORE)
-    alone, *overlapped = calibration_runs(num_ranks, steps, where)
+    costs_s(cost, np.array([1e6]))  # raises an error before anything is measured
+    iterations = whole("iterations", iterations, 1, MOST_ITERATIONS // _LOCAL_STEP_FACTOR)
+    alone, *overlapped = calibration_runs(num_ranks, iterations, where)
     return fit_contention([run.overlapped() for run in overlapped], alone.local_step(), cost)
 
 
 def calibration_runs(num_ranks: int, iterations: int, where: Where) -> list[DDPRun]:
-    """Measure the module that contention is fitted to: without allreduces, then at each cap of `FITTED_MB`."""
-    layers = [layer for _ in range(_DEPTH) for layer in (nn.Linear(_WIDTH, _WIDTH), nn.ReLU())]
+    """Measure the module to which contention is fitted: without allreduces, then at each cap of `FITTED_MB`."""
+    layers: list[nn.Module] = []
+    for _ in range(_DEPTH):
+        layers += [nn.Linear(_WIDTH, _WIDTH), nn.ReLU()]
     steps = partial(
         measure,
         nn.Sequential(*layers),
@@ -168,8 +189,8 @@ def calibration_runs(num_ranks: int, iterations: int, where: Where) -> list[DDPR
         num_ranks=num_ranks,
         where=where,
     )
-    alone = steps(iterations=_MORE * iterations, communicate=False)
-    return [alone, *(steps(iterations=iterations, bucket_cap_mb=cap) for cap in FITTED_MB)]
+    alone = steps(iterations=_LOCAL_STEP_FACTOR * iterations, communicate=False)
+    return [alone, *(steps(iterations=iterations, bucket_cap_mb=cap_mb) for cap_mb in FITTED_MB)]
 
 
 def _mean_square(batch: Tensor, module: nn.Module, rank: int, number: int) -> Tensor:
@@ -178,7 +199,7 @@ def _mean_square(batch: Tensor, module: nn.Module, rank: int, number: int) -> Te
 
 
 def check_training(module: nn.Module, loss: Callable[..., Tensor], optimizer: Optimizer | None) -> None:
-    """Raise ValueError unless there are parameters to train, and functions to do it with."""
+    """Raise ValueError unless the module has parameters to train, and `loss` and `optimizer` are functions."""
     parameter_specs(of_type("module", module, nn.Module))
     function("loss", loss)
     optional("optimizer", optimizer, function)
@@ -199,7 +220,7 @@ class Taken(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What one rank brings back; `nodes` are the numbers of all ranks' nodes."""
+    """The record that one rank returns; `nodes` are the numbers of all ranks' nodes."""
 
     nodes: list[int]
     parameters: tuple[ParameterSpec, ...]
@@ -207,108 +228,151 @@ class Record(NamedTuple):
 
 
 def _be_rank(
-    module: nn.Module, loss: Loss, optimizer: Optimizer | None, setting: DDPSettings, iterations: int, device: str
+    module: nn.Module, loss: Loss, optimizer: Optimizer | None, settings: DDPSettings, iterations: int, device_type: str
 ) -> Record:
     """Run the steps on this rank, on a copy of the module."""
-    own = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device(device)
-    steps = DDPStepper(module, loss, optimizer, setting, own)
-    ranks, kept = Ranks(device=str(own)), []
+    device = torch.device(device_type)
+    if device_type == "cuda":
+        device = torch.device("cuda", torch.cuda.current_device())
+    stepper = DDPStepper(module, loss, optimizer, settings, device)
+    ranks = Ranks(device=str(device))
     nodes = ranks.numbered(network_id())
-    for place in range(WARM_UP + iterations):
-        seconds, clean = ranks.once(TimedTask(steps.run, steps.before))
-        if place >= WARM_UP:
-            kept.append(steps.taken(seconds, clean))
-    return Record(nodes, parameter_specs(steps.ddp.module), kept)
+    steps = []
+    for iteration in range(WARM_UP + iterations):
+        seconds, clean = ranks.once(TimedTask(stepper.run, stepper.before))
+        if iteration >= WARM_UP:
+            steps.append(stepper.taken(seconds, clean))
+    return Record(nodes, parameter_specs(stepper.ddp.module), steps)
 
 
 class DDPStepper:
-    """Takes one step after the other with DDP; `loss` gets a micro-batch's number, or what `fetch` returns for it."""
+    """Takes one step after the other with DDP; `loss` gets a micro-batch's number, or the result of `fetch` for it."""
 
     def __init__(
         self,
         module: nn.Module,
         loss: Loss,
         optimizer: Optimizer | None,
-        setting: DDPSettings,
+        settings: DDPSettings,
         device: torch.device,
         fetch: Callable[[int], Any] | None = None,
     ) -> None:
         module = copy.deepcopy(module).to(device)
         devices = [device] if device.type == "cuda" else None
-        self.ddp = DistributedDataParallel(module, device_ids=devices, **setting.ddp)
+        self.ddp = DistributedDataParallel(module, device_ids=devices, **settings.ddp)
         self.watch = StepInstants(self.ddp, device)
-        self.watch.stamp_buckets(self.ddp, setting.communicate)
+        self.watch.stamp_buckets(self.ddp, settings.communicate)
         self.watch.stamp_gradients()
-        self._share = 1 / dist.get_world_size()  # of the loss: DDP does not divide where it has a hook
+        self._loss = loss
+        self._loss_share = 1 / dist.get_world_size()  # because DDP does not divide gradients if it has a hook
         self._optimizer = None if optimizer is None else optimizer(self.watch.parameters)
-        self._loss, self._accumulation, self._fetch = loss, setting.accumulation, fetch
-        self._rank, self._number = dist.get_rank(), 0
+        self._accumulation = settings.accumulation
+        self._fetch = fetch
+        self._rank = dist.get_rank()
+        self._number = 0  # of the next micro-batch
 
     def before(self) -> None:
         self.ddp.zero_grad()
         self.watch.clear()
 
     def run(self) -> None:
-        now = self.watch.now
-        self._begun_s, self._passes, self._loaded = time.perf_counter(), [now()], []
+        self._begun_s = time.perf_counter()
+        self._begun = self.watch.now()
+        self._passes: list[_PassInstants] = []
         for micro in range(self._accumulation):
-            last = micro == self._accumulation - 1
-            with nullcontext() if last else self.ddp.no_sync():
-                batch = self._fetch(self._number) if self._fetch else self._number
-                self._number += 1
-                self._loaded.append(now())
-                loss: Any = self._loss(self.ddp, self._rank, batch) * self._share
-                self._passes.append(now())
-                if last:
-                    self.watch.ready.clear()
-                loss.backward()
-                self._passes.append(now())
-        self._end = self._passes[-1]
+            is_last = micro == self._accumulation - 1
+            with nullcontext() if is_last else self.ddp.no_sync():
+                self._passes.append(self._forward_and_backward(is_last))
+        self._end = self._passes[-1].backward_end
         if self._optimizer is not None:
             self._optimizer.step()
-            self._end = now()
+            self._end = self.watch.now()
+
+    def _forward_and_backward(self, is_last: bool) -> _PassInstants:
+        """Compute the gradients of the next micro-batch, and of the step's last one record when each is ready."""
+        batch: Any = self._number
+        if self._fetch is not None:
+            batch = self._fetch(self._number)
+        self._number += 1
+        loaded = self.watch.now()
+        loss: Any = self._loss(self.ddp, self._rank, batch) * self._loss_share
+        forward_end = self.watch.now()
+        if is_last:
+            self.watch.ready.clear()
+        loss.backward()
+        return _PassInstants(loaded, forward_end, self.watch.now())
 
     def taken(self, seconds: float = 0.0, clean: bool = True) -> Taken:
-        """Return what was seen of the last step, and what was timed around it.
+        """Return the record of the last step, with the duration and cleanness that were measured around it.
 
-        The last backward ends with its last gradient, or with what DDP does.
+        The last backward ends with its last gradient. The rest of it is DDP's waiting and unpacking.
         """
-        watch, since = self.watch, partial(self.watch.since, self._passes[0])
-        passes_s, loaded_s = list(map(since, self._passes)), list(map(since, self._loaded))
-        stamped = (watch.ready.get(place) for place in range(len(watch.parameters)))
-        ready_s = np.array([np.nan if one is None else since(one) for one in stamped])
-        allreduces = [(since(one), since(watch.done[place])) for place, one in enumerate(watch.launched)]
-        done = []
-        for micro, begin_s in enumerate(passes_s[:-1:2]):
-            if self._fetch:
-                done.append(("load", micro, begin_s, loaded_s[micro]))
-                begin_s = loaded_s[micro]
-            middle_s, end_s = passes_s[2 * micro + 1 : 2 * micro + 3]
-            done += [("forward", micro, begin_s, middle_s), ("backward", micro, middle_s, end_s)]
-        _, last, begin_s, stop_s = done.pop()
-        computed_s = min(max(begin_s, float(np.nanmax(ready_s, initial=0.0))), stop_s)
-        summed_s = min(max([computed_s, *(end_s for _, end_s in allreduces)]), stop_s)
-        rest = [
-            ("backward", last, begin_s, computed_s),
-            ("wait", -1, computed_s, summed_s),
-            ("unpack", -1, summed_s, stop_s),
-            ("optimizer", -1, stop_s, since(self._end)),
+        watch = self.watch
+        since = partial(watch.since, self._begun)
+        ready_s = np.full(len(watch.parameters), np.nan)
+        for place, ready in watch.ready.items():
+            ready_s[place] = since(ready)
+        allreduces = [(since(launched), since(watch.done[place])) for place, launched in enumerate(watch.launched)]
+
+        spans = self._pass_spans(since)
+        last = spans.pop()
+        computed_s = min(max(last.start_s, float(np.nanmax(ready_s, initial=0.0))), last.stop_s)
+        reduced_s = min(max([computed_s, *(end_s for _, end_s in allreduces)]), last.stop_s)
+        ending = [
+            last._replace(stop_s=computed_s),
+            self._compute_span("wait", -1, computed_s, reduced_s),
+            self._compute_span("unpack", -1, reduced_s, last.stop_s),
+            self._compute_span("optimizer", -1, last.stop_s, since(self._end)),
         ]
-        done += [one for one in rest if one[3] > one[2]]
-        spans = [Span(self._rank, "compute", *one) for one in done]
+        spans += [span for span in ending if span.stop_s > span.start_s]
+        spans += self._allreduce_spans(allreduces)
+        return Taken(seconds, clean, self._begun_s, spans, ready_s - last.start_s, watch.buckets)
+
+    def _pass_spans(self, since: Callable[[Any], float]) -> list[Span]:
+        """Forward and backward of each micro-batch, and before them the loading of its batch if there is a `fetch`."""
+        spans = []
+        begin_s = since(self._begun)
+        for micro, instants in enumerate(self._passes):
+            if self._fetch is not None:
+                loaded_s = since(instants.loaded)
+                spans.append(self._compute_span("load", micro, begin_s, loaded_s))
+                begin_s = loaded_s
+            forward_end_s = since(instants.forward_end)
+            backward_end_s = since(instants.backward_end)
+            spans.append(self._compute_span("forward", micro, begin_s, forward_end_s))
+            spans.append(self._compute_span("backward", micro, forward_end_s, backward_end_s))
+            begin_s = backward_end_s
+        return spans
+
+    def _compute_span(self, kind: str, item: int, start_s: float, stop_s: float) -> Span:
+        return Span(self._rank, "compute", kind, item, start_s, stop_s)
+
+    def _allreduce_spans(self, allreduces: list[tuple[float, float]]) -> list[Span]:
+        """A span for each allreduce, given its launch and end. Its worker is the one that is free first."""
+        spans = []
         free_s = [0.0] * NUM_WORKERS.get(dist.get_backend(), 1)
         for item, (launched_s, end_s) in enumerate(allreduces):
             worker = free_s.index(min(free_s))
             lane = "allreduce" if worker == 0 else f"allreduce {worker + 1}"
-            spans.append(Span(self._rank, lane, "allreduce", item, min(max(launched_s, free_s[worker]), end_s), end_s))
+            start_s = min(max(launched_s, free_s[worker]), end_s)
+            spans.append(Span(self._rank, lane, "allreduce", item, start_s, end_s))
             free_s[worker] = end_s
-        return Taken(seconds, clean, self._begun_s, spans, ready_s - begin_s, watch.buckets)
+        return spans
+
+
+class _PassInstants(NamedTuple):
+    """Instants of one micro-batch: its batch is there, its forward has ended, its backward has ended."""
+
+    loaded: Any
+    forward_end: Any
+    backward_end: Any
 
 
 class StepInstants:
-    """Instants of what DDP does in the step under way: of the host, or events of the current CUDA stream.
+    """Instants of DDP's actions in the current step: times of the host, or events of the current CUDA stream.
 
-    DDP's hooks hold this object. It must not hold DDP in turn: a DDP that outlives its process group may hang at exit.
+    DDP's hooks refer to this object. It must not refer to DDP in turn, because a DDP that outlives its process group
+    may hang at exit.
     """
 
     def __init__(self, ddp: DistributedDataParallel, device: torch.device) -> None:
@@ -331,10 +395,16 @@ class StepInstants:
         return event
 
     def since(self, begin: Any, instant: Any) -> float:
-        return float(begin.elapsed_time(instant)) * 1e-3 if self._is_cuda else float(instant - begin)
+        """Return the seconds between two instants."""
+        if self._is_cuda:
+            return float(begin.elapsed_time(instant)) * 1e-3
+        return float(instant - begin)
 
     def stamp_gradients(self) -> None:
-        """Stamp each gradient once DDP has taken it: hooks of a node run in the order in which they were added."""
+        """Record when DDP has copied each gradient into its bucket.
+
+        Hooks of a node run in the order in which they were added, so this one runs after DDP's.
+        """
 
         def stamp(place: int, inputs: Any, outputs: Any) -> None:
             self.ready[place] = self.now()
@@ -345,7 +415,7 @@ class StepInstants:
             view.next_functions[0][0].register_hook(partial(stamp, place))
 
     def stamp_buckets(self, ddp: DistributedDataParallel, communicate: bool) -> None:
-        """Do the allreduce of each bucket that DDP would do, and stamp it; or none at all."""
+        """Perform the allreduce of each bucket as DDP would, and record its times; or perform none at all."""
 
         def reduce(bucket: Any) -> Any:
             place = len(self.launched)
@@ -367,17 +437,18 @@ class StepInstants:
         ddp.register_comm_hook(None, lambda _, bucket: reduce(bucket))  # DDP refuses annotations that are strings
 
 
-# ---- what ranks saw, as values
+# ---- the records of all ranks
 
 
 def _observed(ranks: tuple[Taken, ...]) -> ObservedStep:
-    ready_s = np.array([one.ready_s for one in ranks])
-    return ObservedStep(buckets_in_common(ranks), ready_s, Timeline.of([span for one in ranks for span in one.spans]))
+    ready_s = np.array([rank.ready_s for rank in ranks])
+    spans = chain.from_iterable(rank.spans for rank in ranks)
+    return ObservedStep(buckets_in_common(ranks), ready_s, Timeline.of(list(spans)))
 
 
 def buckets_in_common(ranks: Iterable[Taken]) -> Buckets:
     """Return the buckets that all ranks launched in a step."""
-    first, *others = [one.buckets for one in ranks]
+    first, *others = [rank.buckets for rank in ranks]
     if any(buckets != first for buckets in others):
         raise RuntimeError(f"ranks must launch the same buckets, got {[first, *others]}")
     return Buckets(first)

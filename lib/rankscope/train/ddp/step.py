@@ -1,10 +1,11 @@
-"""One rank's training step under DDP, predicted: what it computes, and the allreduces of its buckets meanwhile."""
+"""One rank's training step under DDP, predicted: its computing, and the allreduces of its buckets meanwhile."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,30 +24,30 @@ if TYPE_CHECKING:
 MOST_ACCUMULATION = 10_000  # micro-batches of a step
 
 
-# ---- what goes into a prediction
+# ---- the input of a prediction
 
 
 def numbers(name: str, values: Any) -> Seconds:
     """Return a read-only copy of the values as float64, None being nan; ValueError if they are not numbers."""
     try:
-        found = np.array(values, dtype=np.float64)
+        copied = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be a list of numbers, got {values!r}") from None
-    found.flags.writeable = False
-    return found
+    copied.flags.writeable = False
+    return copied
 
 
 @frozen(eq=False)
 class LocalStep:
     """Forward, backward and optimizer of one rank, in seconds, and when in the backward each gradient is ready.
 
-    `parameters` are those that take part, in the order of ``module.parameters()``. `ready_s` has a time for each, from
-    the start of the backward; nan for a parameter that gets no gradient. `unpack_s` is what DDP takes to copy all sums
-    from its buckets into the gradients, 0 with ``gradient_as_bucket_view``. Nothing here depends on other ranks, on
-    buckets, or on whether anything is communicated.
+    `parameters` are those that require a gradient, in the order of ``module.parameters()``. `ready_s` has a time for
+    each, from the start of the backward pass, or nan for a parameter that gets no gradient. `unpack_s` is the time in
+    which DDP copies all sums from its buckets into the gradients, 0 with ``gradient_as_bucket_view``. Nothing here
+    depends on other ranks, on buckets, or on whether anything is communicated.
 
-    Raises ValueError for negative times, for any other number of `ready_s`, and for a gradient that is ready after the
-    backward has ended.
+    Raises ValueError for negative times, for another number of `ready_s` than of parameters, and for a gradient that is
+    ready after the backward pass has ended.
 
     >>> step = LocalStep.modelled([400, 100, 500], backward_s=0.010)
     >>> step.ready_s, step.ready_order
@@ -61,15 +62,15 @@ class LocalStep:
     unpack_s: float = checked(number, 0, default=0.0)
 
     def __attrs_post_init__(self) -> None:
-        ready = self.ready_s
-        if ready.shape != (len(self.parameters),):
+        if self.ready_s.shape != (len(self.parameters),):
             wanted = count_of(len(self.parameters), "parameter")
-            raise ValueError(f"ready_s must have one time for each of {wanted}, got shape {ready.shape}")
-        wrong = ~np.isnan(ready) & ~((ready >= 0) & (ready <= self.backward_s))
+            raise ValueError(f"ready_s must have one time for each of {wanted}, got shape {self.ready_s.shape}")
+        in_backward = (self.ready_s >= 0) & (self.ready_s <= self.backward_s)
+        wrong = ~np.isnan(self.ready_s) & ~in_backward
         if wrong.any():
             place = int(wrong.argmax())
             raise ValueError(
-                f"ready_s must lie in the backward of {self.backward_s} s, got {ready[place]} for "
+                f"ready_s must lie in the backward of {self.backward_s} s, got {self.ready_s[place]} for "
                 f"{self.parameters[place].name!r}"
             )
 
@@ -83,21 +84,30 @@ class LocalStep:
         optimizer_s: float = 0.0,
         unpack_s: float = 0.0,
     ) -> LocalStep:
-        """Return a step whose backward goes through the parameters from the last to the first.
+        """Return a step whose backward pass goes through the parameters from the last to the first.
 
         `parameters` is a module, or a list in which a plain number stands for a parameter of so many bytes. Each takes
-        a share of `backward_s` in proportion to its bytes, as in a stack of linear layers. `forward_s` is half of the
-        backward by default: a backward multiplies matrices twice where a forward does once.
+        a share of `backward_s` in proportion to its bytes, as in a stack of linear layers. `forward_s` is half of
+        `backward_s` by default, because a backward pass multiplies two matrices where a forward pass multiplies one.
         """
-        given: Any = parameters
-        if hasattr(given, "named_parameters"):
-            given = parameter_specs(given)
-        listed = enumerate(several("parameters", given, "ParameterSpec values or bytes"))
-        specs = tuple([p if isinstance(p, ParameterSpec) else ParameterSpec(f"{n}", p) for n, p in listed])
+        listed: Any = parameters
+        if hasattr(parameters, "named_parameters"):
+            listed = parameter_specs(listed)
+        specs = []
+        for place, parameter in enumerate(several("parameters", listed, "ParameterSpec values or bytes")):
+            if isinstance(parameter, ParameterSpec):
+                specs.append(parameter)
+            else:
+                specs.append(ParameterSpec(str(place), parameter))
         backward_s = number("backward_s", backward_s, 0)
-        done = np.cumsum([float(spec.num_bytes) for spec in reversed(specs)])[::-1]
-        ready = np.minimum(done / done[0], 1.0) * backward_s if done.size and done[0] else np.zeros(len(specs))
-        return cls(specs, ready, backward_s / 2 if forward_s is None else forward_s, backward_s, optimizer_s, unpack_s)
+        if forward_s is None:
+            forward_s = backward_s / 2
+        # the bytes of each gradient and of all that are ready before it
+        done_bytes = np.cumsum([float(spec.num_bytes) for spec in reversed(specs)])[::-1]
+        ready_s = np.zeros(len(specs))
+        if specs and done_bytes[0]:
+            ready_s = np.minimum(done_bytes / done_bytes[0], 1.0) * backward_s
+        return cls(tuple(specs), ready_s, forward_s, backward_s, optimizer_s, unpack_s)
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
@@ -113,8 +123,11 @@ class LocalStep:
 
     @cached_property
     def ready_order(self) -> tuple[int, ...]:
-        """The places of parameters in the order in which their gradients get ready, without those that never do."""
-        order = np.lexsort((-np.arange(len(self.parameters)), self.ready_s))  # of equals the last comes first
+        """The places of parameters in the order in which their gradients get ready, without those that never do.
+
+        Of parameters that are ready at the same time, the last one comes first.
+        """
+        order = np.lexsort((-np.arange(len(self.parameters)), self.ready_s))
         return tuple(order[~np.isnan(self.ready_s[order])].tolist())
 
 
@@ -122,8 +135,8 @@ class LocalStep:
 class Contention:
     """How much computing and communicating slow each other down when they share cores, memory or SMs.
 
-    During an allreduce computing takes `compute` times as long, and while the rank computes an allreduce takes
-    `communication` times as long. 1 is no contention.
+    During an allreduce, computing takes `compute` times as long. While the rank computes, an allreduce takes
+    `communication` times as long. A factor of 1 means no contention.
 
     >>> Contention(compute=0.5)
     Traceback (most recent call last):
@@ -141,14 +154,14 @@ FREE = Contention()  # no contention
 
 
 class Launches(NamedTuple):
-    """After how many seconds of the backward each bucket is launched, in that order, and its bytes."""
+    """After how many seconds of the backward pass each bucket is launched, in launch order, and its bytes."""
 
     launch_s: Seconds
     num_bytes: NDArray[np.int64]
 
 
 def default_buckets(local: LocalStep, bucket_cap_mb: float | None = None) -> Buckets:
-    """Return the buckets that DDP has once it has rebuilt them in the order in which gradients get ready.
+    """Return the buckets of DDP after it has rebuilt them in the order in which gradients get ready.
 
     If a parameter gets no gradient, they are those of ``find_unused_parameters``, which are never rebuilt.
 
@@ -163,13 +176,15 @@ def default_buckets(local: LocalStep, bucket_cap_mb: float | None = None) -> Buc
 
 
 def launches(local: LocalStep, buckets: Buckets) -> Launches:
-    """Return when buckets of its parameters are launched: each after those before it, once its gradients are ready."""
+    """Return when each bucket is launched: once its gradients are ready and all earlier buckets were launched."""
     if not buckets:
         return Launches(np.empty(0), np.empty(0, dtype=np.int64))
-    places = np.fromiter((place for bucket in buckets for place in bucket), dtype=np.int64)
+    # an entry for each parameter, bucket by bucket; `firsts` has the position of each bucket's first entry
+    places = np.fromiter(chain.from_iterable(buckets), dtype=np.int64)
     firsts = np.cumsum([0, *(len(bucket) for bucket in buckets[:-1])])
-    last_s = np.maximum.reduceat(np.nan_to_num(local.ready_s, nan=0.0)[places], firsts)
-    return Launches(np.maximum.accumulate(last_s), np.add.reduceat(local.sizes[places], firsts))
+    ready_s = np.nan_to_num(local.ready_s, nan=0.0)[places]
+    complete_s = np.maximum.reduceat(ready_s, firsts)
+    return Launches(np.maximum.accumulate(complete_s), np.add.reduceat(local.sizes[places], firsts))
 
 
 # ---- the step
@@ -185,20 +200,21 @@ def simulate(
     accumulation: int = 1,
     overlap: bool = True,
 ) -> Timeline:
-    """Return what one rank does in a step of `accumulation` micro-batches; the other ranks do the same simultaneously.
+    """Return one rank's timeline of a step of `accumulation` micro-batches; all ranks do the same simultaneously.
 
-    Lane "compute" has a forward and a backward for each micro-batch (their item), waiting for allreduces, unpacking
-    (item: its bucket), and the optimizer; lane "allreduce" a span for each bucket, by its place in launch order. All
-    micro-batches but the last run under ``no_sync`` and communicate nothing.
+    Lane "compute" has a forward and a backward span for each micro-batch (their item), then spans in which the rank
+    waits for allreduces, unpacks a bucket (its item), and runs the optimizer. Lane "allreduce" has a span for each
+    bucket; its item is the bucket's place in launch order. All micro-batches but the last run under ``no_sync`` and
+    communicate nothing.
 
     A bucket is launched when all its gradients are ready and all earlier buckets were launched. Its allreduce takes
     ``cost(bytes)`` seconds by itself and starts when those before it have ended. While an allreduce and the backward or
     unpacking run simultaneously, each is slower by its factor in `contention`. Without `overlap` all buckets are
     launched at the end of the backward. After the backward, buckets are waited for and unpacked in turn.
 
-    `buckets` are lists of places in ``local.parameters`` or what `ddp.buckets` returns, by default those of DDP with
-    `bucket_cap_mb`: see `default_buckets`. `cost` is given an array of sizes: see `ddp.cost`. Raises ValueError for
-    buckets that do not hold every parameter once, and for costs that no allreduce has.
+    `buckets` are lists of places in ``local.parameters`` or the result of `ddp.buckets`, by default those of DDP with
+    `bucket_cap_mb`: see `default_buckets`. `cost` receives an array of sizes: see `ddp.cost`. Raises ValueError for
+    buckets that do not hold every parameter once, and for costs that are negative or not finite.
 
     >>> local = LocalStep.modelled([4 << 20] * 4, backward_s=0.4)
     >>> step = simulate(local, lambda num_bytes: num_bytes / (40 << 20), bucket_cap_mb=8)
@@ -208,44 +224,64 @@ def simulate(
     (0.8, 0.2)
     """
     of_type("local", local, LocalStep)
-    if buckets is None:
-        launched = launches(local, default_buckets(local, bucket_cap_mb))
-    elif bucket_cap_mb is None:
-        launched = launches(local, buckets_of("buckets", buckets, len(local.parameters)))
-    else:
-        raise ValueError(f"bucket_cap_mb must be None where buckets are given, got {bucket_cap_mb!r}")
-    begin_s, last = backward_begin_s(local, accumulation), last_backward(local, launched, cost, contention, overlap)
-    spans: list[Span] = []
-
-    def add(lane: str, kind: str, item: int, start_s: float, stop_s: float) -> None:
-        spans.append(Span(0, lane, kind, item, start_s, stop_s))
-
-    for micro in range(accumulation):
-        start_s = backward_begin_s(local, micro + 1)
-        add("compute", "forward", micro, start_s - local.forward_s, start_s)
-        add("compute", "backward", micro, start_s, start_s + local.backward_s)
-    ended_s = begin_s + last.backward_s
-    spans[-1] = spans[-1]._replace(stop_s=ended_s)
-    for item, (start_s, stop_s) in enumerate(last.unpacked):
-        if stop_s > start_s:
-            if begin_s + start_s > ended_s:
-                add("compute", "wait", -1, ended_s, begin_s + start_s)
-            ended_s = begin_s + stop_s
-            add("compute", "unpack", item, begin_s + start_s, ended_s)
-    end_s = begin_s + last.end_s
-    if end_s > ended_s:
-        add("compute", "wait", -1, ended_s, end_s)
+    launched = _launches_of(local, bucket_cap_mb, buckets)
+    begin_s = backward_begin_s(local, accumulation)
+    last = last_backward(local, launched, cost, contention, overlap)
+    spans = _passes(local, accumulation, last)
+    spans += _waits_and_unpacking(last, begin_s)
     for item, (start_s, stop_s) in enumerate(last.allreduces):
-        add("allreduce", "allreduce", item, begin_s + start_s, begin_s + stop_s)
+        spans.append(Span(0, "allreduce", "allreduce", item, begin_s + start_s, begin_s + stop_s))
     if local.optimizer_s:
-        add("compute", "optimizer", -1, end_s, end_s + local.optimizer_s)
+        end_s = begin_s + last.end_s
+        spans.append(Span(0, "compute", "optimizer", -1, end_s, end_s + local.optimizer_s))
     return Timeline.of(spans)
 
 
+def _launches_of(
+    local: LocalStep, bucket_cap_mb: float | None, buckets: Iterable[Iterable[int]] | DDPBuckets | None
+) -> Launches:
+    if buckets is None:
+        return launches(local, default_buckets(local, bucket_cap_mb))
+    if bucket_cap_mb is not None:
+        raise ValueError(f"bucket_cap_mb must be None where buckets are given, got {bucket_cap_mb!r}")
+    return launches(local, buckets_of("buckets", buckets, len(local.parameters)))
+
+
 def backward_begin_s(local: LocalStep, accumulation: int) -> float:
-    """Return when the backward of the last micro-batch starts."""
-    passes = whole("accumulation", accumulation, 1, MOST_ACCUMULATION)
-    return passes * local.forward_s + (passes - 1) * local.backward_s
+    """Return when the backward pass of the last micro-batch starts."""
+    num_passes = whole("accumulation", accumulation, 1, MOST_ACCUMULATION)
+    return num_passes * local.forward_s + (num_passes - 1) * local.backward_s
+
+
+def _passes(local: LocalStep, accumulation: int, last: LastBackward) -> list[Span]:
+    """Forward and backward of each micro-batch. The last backward overlaps allreduces, which may slow it down."""
+    spans = []
+    for micro in range(accumulation):
+        is_last = micro == accumulation - 1
+        backward_s = last.backward_s if is_last else local.backward_s
+        start_s = backward_begin_s(local, micro + 1)
+        spans.append(Span(0, "compute", "forward", micro, start_s - local.forward_s, start_s))
+        spans.append(Span(0, "compute", "backward", micro, start_s, start_s + backward_s))
+    return spans
+
+
+def _waits_and_unpacking(last: LastBackward, begin_s: float) -> list[Span]:
+    """Lane "compute" from the end of the last backward, which began at `begin_s`, to the optimizer."""
+    spans = []
+    free_s = begin_s + last.backward_s  # the end of the rank's last span
+    for item, (start_s, stop_s) in enumerate(last.unpacked):
+        if stop_s > start_s:
+            if begin_s + start_s > free_s:
+                spans.append(Span(0, "compute", "wait", -1, free_s, begin_s + start_s))
+            free_s = begin_s + stop_s
+            spans.append(Span(0, "compute", "unpack", item, begin_s + start_s, free_s))
+    end_s = begin_s + last.end_s
+    if end_s > free_s:
+        spans.append(Span(0, "compute", "wait", -1, free_s, end_s))
+    return spans
+
+
+# ---- the last backward pass, during which buckets are reduced
 
 
 class LastBackward(NamedTuple):
@@ -268,30 +304,67 @@ class LastBackward(NamedTuple):
 def last_backward(
     local: LocalStep, launched: Launches, cost: Cost, contention: Contention = FREE, overlap: bool = True
 ) -> LastBackward:
-    """Return what `simulate` draws from the start of the last backward to the optimizer."""
-    wire_s = costs_s(cost, launched.num_bytes.astype(float)).tolist()
-    slow = of_type("contention", contention, Contention)
-    launch_s = launched.launch_s.tolist() if truth("overlap", overlap) else [local.backward_s] * len(wire_s)
-    works_s = [local.backward_s, *(launched.num_bytes * (local.unpack_s / max(local.num_bytes, 1))).tolist()]
-    now = done = left = 0.0  # of the work under way so much is done, of the allreduce under way so much is left
-    starts, stops, ends = list[float](), list[float](), list[float]()  # of allreduces; of works
-    while len(ends) < len(works_s):
-        worked, sent = len(ends), len(stops)
-        sends = sent < len(wire_s) and (worked > 0 or launch_s[sent] <= done)
-        computes = worked <= sent  # a bucket is unpacked once its allreduce has ended
-        if sends and len(starts) == sent:
-            starts.append(now)
-            left = wire_s[sent]
-        until = works_s[worked] if worked or sends or sent == len(wire_s) else launch_s[sent]
-        compute_s = max(until - done, 0.0) * (slow.compute if sends else 1.0) if computes else math.inf
-        send_s = left * (slow.communication if computes else 1.0) if sends else math.inf
-        if compute_s <= send_s:
-            now, done, left = now + compute_s, until, max(left - compute_s / slow.communication, 0.0)
-            if until == works_s[worked]:
-                ends.append(now)
-                done = 0.0
+    """Return the part of `simulate` from the start of the last backward to the optimizer."""
+    allreduce_s = costs_s(cost, launched.num_bytes.astype(float)).tolist()
+    of_type("contention", contention, Contention)
+    launch_s = [local.backward_s] * len(allreduce_s)
+    if truth("overlap", overlap):
+        launch_s = launched.launch_s.tolist()
+    unpack_s = launched.num_bytes * (local.unpack_s / max(local.num_bytes, 1))
+    work_s = [local.backward_s, *unpack_s.tolist()]
+    return _overlapped(work_s, allreduce_s, launch_s, contention)
+
+
+def _overlapped(
+    work_s: list[float], allreduce_s: list[float], launch_s: list[float], contention: Contention
+) -> LastBackward:
+    """Work through a list of works while the allreduces run one after the other.
+
+    The first work is the backward, the next ones unpack bucket 0, bucket 1, and so on. All seconds given are without
+    contention. `launch_s` has the seconds of the backward after which each bucket is launched. The loop goes from event
+    to event: the launch of a bucket, the end of an allreduce, or the end of a work.
+    """
+    now_s = 0.0
+    done_s = 0.0  # the part of the current work that is done, in seconds without contention
+    left_s = 0.0  # the part of the current allreduce that is left, in seconds without contention
+    starts_s: list[float] = []  # of allreduces
+    stops_s: list[float] = []  # of allreduces
+    ends_s: list[float] = []  # of works
+    while len(ends_s) < len(work_s):
+        work = len(ends_s)
+        bucket = len(stops_s)  # whose allreduce is under way or the next to start
+        all_reduced = bucket == len(allreduce_s)
+        sends = not all_reduced and (work > 0 or launch_s[bucket] <= done_s)
+        computes = work <= bucket  # bucket `work - 1` is unpacked once its allreduce has ended
+        if sends and len(starts_s) == bucket:
+            starts_s.append(now_s)
+            left_s = allreduce_s[bucket]
+
+        until_s = work_s[work]
+        if work == 0 and not sends and not all_reduced:
+            until_s = launch_s[bucket]
+        to_compute_s = math.inf
+        if computes:
+            to_compute_s = max(until_s - done_s, 0.0) * (contention.compute if sends else 1.0)
+        to_send_s = math.inf
+        if sends:
+            to_send_s = left_s * (contention.communication if computes else 1.0)
+
+        if to_compute_s <= to_send_s:
+            now_s += to_compute_s
+            done_s = until_s
+            left_s = max(left_s - to_compute_s / contention.communication, 0.0)
+            if until_s == work_s[work]:
+                ends_s.append(now_s)
+                done_s = 0.0
         else:
-            now, done = now + send_s, done + (send_s / slow.compute if computes else 0.0)
-            stops.append(now)
-    unpacked = zip(map(max, ends, stops), ends[1:], strict=True)
-    return LastBackward(ends[0], list(zip(starts, stops, strict=True)), list(unpacked))
+            now_s += to_send_s
+            stops_s.append(now_s)
+            if computes:
+                done_s += to_send_s / contention.compute
+    unpack_starts_s = map(max, ends_s, stops_s)  # after the work before it, and after the bucket's allreduce
+    return LastBackward(
+        backward_s=ends_s[0],
+        allreduces=list(zip(starts_s, stops_s, strict=True)),
+        unpacked=list(zip(unpack_starts_s, ends_s[1:], strict=True)),
+    )

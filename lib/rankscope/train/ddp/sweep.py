@@ -1,4 +1,4 @@
-"""`CapSweep`: steps measured at several bucket caps, next to what the model predicts for them, and their file."""
+"""`CapSweep`: steps measured at several bucket caps, their predictions by the model, and their file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .cost import CostTable, Seconds
 from .observed import Iterations, StoredParameter
 from .step import Contention, LocalStep, simulate
 
-FORMAT, VERSION = "rankscope cap sweeps", 1
+FORMAT = "rankscope cap sweeps"
+VERSION = 1
 
 
 @frozen
@@ -31,10 +32,10 @@ class MeasuredCap(Iterations):
 
 @frozen(eq=False)
 class CapSweep:
-    """What one module's step takes at several caps on some ranks, and all that the model predicts it from.
+    """The measured steps of one module at several caps on some ranks, and the model's input to predict them.
 
     None of that was fitted to these steps: `local` is the step without allreduces, `cost` the allreduce by itself, and
-    `contention` that of a module made for the fit. `provenance` is as a Profile's.
+    `contention` was fitted to another module. `provenance` is as a Profile's.
     """
 
     name: str = checked(str)
@@ -58,22 +59,26 @@ class CapSweep:
 
     @property
     def caps_mb(self) -> tuple[float | None, ...]:
-        return tuple(one.bucket_cap_mb for one in self.measured)
+        return tuple(cap.bucket_cap_mb for cap in self.measured)
 
     @property
     def measured_s(self) -> Seconds:
         """The median step at each cap."""
-        return np.array([one.median_s for one in self.measured])
+        return np.array([cap.median_s for cap in self.measured])
 
     def predicted_s(self, contention: Contention | None = None) -> Seconds:
-        """Return the predicted step at each cap, with the buckets that DDP had; by default with the sweep's contention.
+        """Return the predicted step at each cap, with DDP's observed buckets, by default with the sweep's contention.
 
         >>> load_sweeps("notebooks/profiles/ddp_steps.json")[0].predicted_s().shape  # doctest: +SKIP
         (5,)
         """
-        slow = self.contention if contention is None else contention
-        steps = (simulate(self.local, self.cost, buckets=one.buckets, contention=slow) for one in self.measured)
-        return np.array([step.makespan_s for step in steps])
+        if contention is None:
+            contention = self.contention
+        predicted_s = []
+        for cap in self.measured:
+            step = simulate(self.local, self.cost, buckets=cap.buckets, contention=contention)
+            predicted_s.append(step.makespan_s)
+        return np.array(predicted_s)
 
 
 class _StoredLocalStep(storage.StoredPart):
@@ -128,11 +133,11 @@ def load_sweeps(path: storage.PathLike) -> list[CapSweep]:
 
 
 def _sweeps(stored: _StoredSweeps) -> list[CapSweep]:
-    found = []
-    for place, one in enumerate(stored.sweeps):
+    sweeps = []
+    for place, sweep in enumerate(stored.sweeps):
         with storage.within(f"sweeps[{place}]"):
-            found.append(_sweep(one))
-    return found
+            sweeps.append(_sweep(sweep))
+    return sweeps
 
 
 def _sweep(stored: _StoredSweep) -> CapSweep:
@@ -152,14 +157,7 @@ def _sweep(stored: _StoredSweep) -> CapSweep:
         step,
         CostTable(stored.cost.num_bytes, stored.cost.seconds),
         Contention(stored.contention.compute, stored.contention.communication),
-        tuple(
-            [
-                MeasuredCap(
-                    one.bucket_cap_mb, buckets_of("buckets", one.buckets), one.step_s, tuple(map(bool, one.clean))
-                )
-                for one in stored.measured
-            ]
-        ),
+        tuple([_cap(cap) for cap in stored.measured]),
     )
 
 

@@ -1,9 +1,9 @@
-"""The explorer of notebook 10: a step of DataParallel over one of DDP, and what passes GPU 0's port."""
+"""The explorer of notebook 10: a step of DataParallel above one of DDP, and the traffic of GPU 0's port."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...cluster import Link
 from ...common.units import decimal_words, time_words, times_in_one_unit
@@ -15,7 +15,7 @@ from ...timeline import Timeline
 from ..data_parallel.model import StepCosts, StepSizes, chunk_sizes, simulate, traffic
 from ..ddp.architectures import ARCHITECTURES, architecture_step
 
-# Bytes of one sample: a float32 image or int64 tokens, and float32 scores of each class or of each token's successor.
+# Input and output bytes of one sample: a float32 image or int64 tokens, and float32 scores of each class or next token.
 SAMPLE_BYTES = {
     "small CNN": (28 * 28 * 4, 10 * 4),
     "ResNet-50": (3 * 224 * 224 * 4, 1000 * 4),
@@ -46,58 +46,68 @@ PRESETS: dict[str, dict[str, Any]] = {
     "GPT-2: large outputs": {"model": "GPT-2"},
     "9 samples, 8 GPUs": {"num_gpus": 8, "batch": "9 samples"},
 }
+# The names of the lanes of computing and of the port, for each way.
 _LANES = {"data_parallel": ("DP", "DP port"), "ddp": ("DDP", "DDP port")}
 
 
+class _OneSample(NamedTuple):
+    """The seconds of one sample on a GPU, and the bytes of the gradients."""
+
+    forward_s: float
+    backward_s: float
+    gradient_bytes: int
+
+
+def _one_sample(now: Now) -> _OneSample:
+    local = architecture_step(now.model, 1, RATES[now.rate])
+    return _OneSample(local.forward_s, local.backward_s, local.num_bytes)
+
+
 def sizes(now: Now) -> StepSizes:
-    """Return what a step moves: gradients in float32, as large as the parameters."""
-    return StepSizes(BATCHES[now.batch], *SAMPLE_BYTES[now.model], _one_sample(now)[2])
+    """Return the sizes of a step: gradients in float32, as large as the parameters."""
+    return StepSizes(BATCHES[now.batch], *SAMPLE_BYTES[now.model], _one_sample(now).gradient_bytes)
 
 
 @lru_cache(maxsize=8)
 def step(now: Now, how: str, num_gpus: int) -> Timeline:
     """Return a step of DataParallel or of DDP on so many GPUs."""
-    forward_s, backward_s, _ = _one_sample(now)
-    return simulate(sizes(now), num_gpus, StepCosts(LINKS[now.link], forward_s, backward_s), how)
+    sample = _one_sample(now)
+    return simulate(sizes(now), num_gpus, StepCosts(LINKS[now.link], sample.forward_s, sample.backward_s), how)
 
 
 def picture(now: Now) -> Drawing:
-    """Both steps on one axis: of each GPU what it computes and what passes its port."""
-    found = {how: step(now, how, now.num_gpus) for how in _LANES}
-    both = [
-        span._replace(lane=name)
-        for how, names in _LANES.items()
-        for lane, name in zip(("compute", "link"), names, strict=True)
-        for span in found[how].select(lane=lane)
-        if span.stop_s > span.start_s  # the loss takes no time here
-    ]
-    data_parallel, ddp = times_in_one_unit(*[spans.makespan_s for spans in found.values()])
+    """Both steps on one axis: for each GPU its computing and the traffic of its port."""
+    steps = {how: step(now, how, now.num_gpus) for how in _LANES}
+    spans = []
+    for how, names in _LANES.items():
+        for lane, name in zip(("compute", "link"), names, strict=True):
+            for span in steps[how].select(lane=lane):
+                if span.stop_s > span.start_s:  # the loss takes no time here
+                    spans.append(span._replace(lane=name))
+    data_parallel, ddp = times_in_one_unit(*[timeline.makespan_s for timeline in steps.values()])
     title = f"{now.model} on {now.num_gpus} GPUs: a step takes {data_parallel} with DataParallel (DP), {ddp} with DDP"
-    return draw_timeline(Timeline.of(both), title)
+    return draw_timeline(Timeline.of(spans), title)
 
 
 def report(now: Now) -> list[str]:
-    """The step on one GPU and on all, what the ports carry, and who is idle."""
-    alone_s, moved = step(now, "data_parallel", 1).makespan_s, sizes(now)
+    """The step on one GPU and on all, the traffic of the ports, and who is idle."""
+    step_sizes = sizes(now)
+    alone_s = step(now, "data_parallel", 1).makespan_s
     lines = [f"one GPU alone: {time_words(alone_s)} per step"]
     for how, name in (("data_parallel", "DataParallel"), ("ddp", "DDP, no overlap")):
-        spans, port_bytes = step(now, how, now.num_gpus), traffic(moved, now.num_gpus, how).port_bytes
-        computing = spans.select(rank=0, lane="compute").busy_s / spans.makespan_s
+        timeline = step(now, how, now.num_gpus)
+        port_bytes = traffic(step_sizes, now.num_gpus, how).port_bytes
+        computing = timeline.select(rank=0, lane="compute").busy_s / timeline.makespan_s
         lines.append(
-            f"{name}: {alone_s / spans.makespan_s:.2f} times as fast as one GPU; GPU 0 computes {computing:.0%} of the "
-            f"step; its port carries {decimal_words(port_bytes[0])}, the last GPU's {decimal_words(port_bytes[-1])}"
+            f"{name}: {alone_s / timeline.makespan_s:.2f} times as fast as one GPU; GPU 0 computes {computing:.0%} of "
+            f"the step; its port carries {decimal_words(port_bytes[0])}, the last GPU's {decimal_words(port_bytes[-1])}"
         )
-    outputs = decimal_words(2 * moved.batch_size * moved.output_bytes)
+    outputs = decimal_words(2 * step_sizes.batch_size * step_sizes.output_bytes)
     lines.append(f"GPU 0 also holds all outputs and their gradients with DataParallel: {outputs}")
-    if (used := len(chunk_sizes(moved.batch_size, now.num_gpus))) < now.num_gpus:
-        lines.append(f"DataParallel uses {used} of {now.num_gpus} GPUs: it cuts the batch as torch.chunk does")
+    num_used = len(chunk_sizes(step_sizes.batch_size, now.num_gpus))
+    if num_used < now.num_gpus:
+        lines.append(f"DataParallel uses {num_used} of {now.num_gpus} GPUs: it cuts the batch as torch.chunk does")
     return lines
-
-
-def _one_sample(now: Now) -> tuple[float, float, int]:
-    """Seconds of forward and of backward, and the bytes of the gradients."""
-    local = architecture_step(now.model, 1, RATES[now.rate])
-    return local.forward_s, local.backward_s, local.num_bytes
 
 
 ON_THE_SITE = {

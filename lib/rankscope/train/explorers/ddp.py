@@ -77,7 +77,7 @@ def options(now: Now) -> dict[str, Any]:
 
 
 class Training:
-    """What the explorer shows of a step on some networks."""
+    """The explorer's pictures and report of a step on some networks."""
 
     def __init__(self, networks: Networks) -> None:
         self.networks = networks
@@ -88,58 +88,63 @@ class Training:
         return simulate(local(now), self.networks.cost(now), bucket_cap_mb=cap_mb(now), **options(now))
 
     def _recommended(self, now: Now) -> Recommendation:
-        """Return the best cap: of yours, and of those up to the first that holds all gradients."""
-        step, yours = local(now), cap_mb(now)
+        """Return the best cap: the chosen cap, and all up to the first with room for all gradients, are compared."""
+        step = local(now)
+        chosen_mb = cap_mb(now)
         enough_mb = next(cap for cap in _CAPS_MB if cap * 2**20 >= step.num_bytes)
-        caps_mb = [cap for cap in _CAPS_MB if cap <= enough_mb or cap == yours]
+        caps_mb = [cap for cap in _CAPS_MB if cap <= enough_mb or cap == chosen_mb]
         return recommend(step, self.networks.cost(now), caps_mb=caps_mb, **options(now))
 
     def picture(self, now: Now) -> Drawing:
         """One step."""
-        spans, cap = self.timeline(now), cap_mb(now)
-        words = "DDP's default cap" if cap is None else f"a cap of {cap:g} MiB"
-        where = count_of(self.networks.num_ranks(now), "rank")
-        title = f"{now.model} on {where} with {words}: {time_words(spans.makespan_s)} per step"
-        return draw_timeline(spans, title=title)
+        timeline = self.timeline(now)
+        cap = cap_mb(now)
+        cap_words = "DDP's default cap" if cap is None else f"a cap of {cap:g} MiB"
+        ranks = count_of(self.networks.num_ranks(now), "rank")
+        title = f"{now.model} on {ranks} with {cap_words}: {time_words(timeline.makespan_s)} per step"
+        return draw_timeline(timeline, title=title)
 
     def caps(self, now: Now) -> Drawing:
         """A step with DDP's default and with other caps."""
         return draw_caps(self.recommended(now), cap_mb(now))
 
     def report(self, now: Now) -> list[str]:
-        """The parts of a step, what is recommended, and where the times of allreduces are from."""
-        step, found = local(now), self.recommended(now)
-        mine = _candidate(found, cap_mb(now))
-        held_s = mine.step_s - mine.wait_s - found.alone_s
-        if held_s <= 1e-9:  # a sum in another order
-            held_s = 0.0
+        """The parts of a step, the recommended cap, and the source of the times of allreduces."""
+        step = local(now)
+        recommendation = self.recommended(now)
+        chosen = _candidate(recommendation, cap_mb(now))
+        held_up_s = chosen.step_s - chosen.wait_s - recommendation.alone_s
+        if held_up_s <= 1e-9:  # rounding, because of sums in another order
+            held_up_s = 0.0
         at_once_s = float(self.networks.cost(now)(step.num_bytes))
-        times = (step.backward_s, mine.step_s, found.alone_s, held_s, mine.wait_s, at_once_s)
-        backward, whole, alone, held, wait, at_once = times_in_one_unit(*times)
+        backward, whole, alone, held_up, wait, at_once = times_in_one_unit(
+            step.backward_s, chosen.step_s, recommendation.alone_s, held_up_s, chosen.wait_s, at_once_s
+        )
         gradients = f"{count_of(len(step.parameters), 'gradient')} of {bytes_words(step.num_bytes)}"
         ranks = count_of(self.networks.num_ranks(now), "rank")
         return [
             f"{now.model}: {gradients}, {backward} of backward per micro-batch; {ranks}",
-            f"{whole} per step: computing alone {alone}, held up {held}, waiting {wait} (exposed communication)",
+            f"{whole} per step: computing alone {alone}, held up {held_up}, waiting {wait} (exposed communication)",
             f"one allreduce of all gradients would take {at_once} by itself",
-            *str(found).splitlines(),
+            *str(recommendation).splitlines(),
             *self.networks.about(now, step.num_bytes),
         ]
 
     def without_effect(self, now: Now) -> dict[str, str]:
-        """What the network fixes, and contention where computing and communicating never happen at the same time."""
+        """The settings that the network fixes, and contention if nothing overlaps."""
         reasons = self.networks.without_effect(now)
         if not now.overlap:
             reasons["slower"] = "without overlap, computing and communicating never slow each other down"
         return reasons
 
 
-def _candidate(found: Recommendation, cap: float | None) -> CapCandidate:
-    return next(one for one in (found.default, *found.candidates) if one.bucket_cap_mb == cap)
+def _candidate(recommendation: Recommendation, cap_mb: float | None) -> CapCandidate:
+    candidates = (recommendation.default, *recommendation.candidates)
+    return next(candidate for candidate in candidates if candidate.bucket_cap_mb == cap_mb)
 
 
 def networks_of(given: Given) -> dict[str, Measured]:
-    """Return the profiles of machines with GPUs that have a network, of those that a gallery was given."""
+    """Return the gallery's profiles of machines with GPUs that have a network."""
     networks = {}
     for name, profile in given.profiles.items():
         if profile.provenance.get("gpus") and has_network(profile):
@@ -172,10 +177,15 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     `profiles`, by name, come before them. A network that was measured has its own number of ranks. `tflops` is the
     speed of a rank, and `slower` says by how many per cent computing and communicating slow each other down.
 
-    Raises ValueError for what is no profile, and for a profile without the backend's own allreduce.
+    Raises ValueError for anything but profiles, and for a profile without the backend's own allreduce.
     """
-    shown = Training(Networks(profiles))
-    settings = shown.networks.settings(SETTINGS)
-    presets = {label: own for label, own in PRESETS.items() if shown.networks.offers(own.get("network"))}
-    pictures = {"picture": shown.picture, "caps": shown.caps}
-    return Explorer(settings, pictures, shown.report, presets, shown.without_effect, derived=shown.networks.derived)
+    networks = Networks(profiles)
+    training = Training(networks)
+    return Explorer(
+        networks.settings(SETTINGS),
+        {"picture": training.picture, "caps": training.caps},
+        training.report,
+        {label: preset for label, preset in PRESETS.items() if networks.offers(preset.get("network"))},
+        training.without_effect,
+        derived=networks.derived,
+    )

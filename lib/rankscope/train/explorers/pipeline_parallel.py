@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...cluster import Link
 from ...common.units import decimal_words, time_words
@@ -15,7 +15,7 @@ from ...timeline import Timeline
 from ..pipeline_parallel.model import simulate, traffic
 from ..pipeline_parallel.schedule import PIPELINES, PipelineSchedule, bubble_share, build
 
-# Stages send activations from rank to rank, which needs a link. Networks of other explorers are times of allreduces.
+# Stages send activations from rank to rank over a link. The networks of other explorers give times of allreduces.
 LINKS = {
     "free": None,
     "200 GB/s, 3 µs": Link(3e-6, 200e9),
@@ -45,41 +45,50 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def plan(now: Now) -> PipelineSchedule:
     """Return the schedule. Only interleaved 1F1B has chunks; its microbatches are rounded up to full rounds."""
-    number, chunks = now.num_microbatches, 1
-    if now.schedule == "interleaved_1f1b":
-        chunks = now.num_chunks
-        while number % max(1, number // now.num_ranks):
-            number += 1
-    return build(now.schedule, now.num_ranks, number, chunks)
+    if now.schedule != "interleaved_1f1b":
+        return build(now.schedule, now.num_ranks, now.num_microbatches)
+    num_microbatches = now.num_microbatches
+    while num_microbatches % max(1, num_microbatches // now.num_ranks):
+        num_microbatches += 1
+    return build(now.schedule, now.num_ranks, num_microbatches, now.num_chunks)
+
+
+class _PipelineStep(NamedTuple):
+    """A schedule, its timeline, and the share of it in which ranks are idle."""
+
+    schedule: PipelineSchedule
+    timeline: Timeline
+    bubble: float
 
 
 @lru_cache(maxsize=1)  # the picture and the report ask for the same
-def step(now: Now) -> tuple[PipelineSchedule, Timeline, float]:
-    """Return the schedule, its timeline, and the share of it in which ranks are idle."""
-    schedule, forward_s = plan(now), now.forward_ms / 1e3
+def step(now: Now) -> _PipelineStep:
+    """Return one step at these settings."""
+    schedule = plan(now)
+    forward_s = now.forward_ms / 1e3
     backward_s = forward_s * now.backward_percent / 100
-    spans = simulate(schedule, forward_s, backward_s, LINKS[now.link], now.activation_mb * 1e6)
-    busy_s = sum(spans.select(rank=rank, lane="compute").busy_s for rank in range(now.num_ranks))
-    return schedule, spans, 1 - busy_s / (now.num_ranks * spans.makespan_s)
+    timeline = simulate(schedule, forward_s, backward_s, LINKS[now.link], now.activation_mb * 1e6)
+    busy_s = sum(timeline.select(rank=rank, lane="compute").busy_s for rank in range(now.num_ranks))
+    return _PipelineStep(schedule, timeline, 1 - busy_s / (now.num_ranks * timeline.makespan_s))
 
 
 def picture(now: Now) -> Drawing:
     """One step."""
-    schedule, spans, bubble = step(now)
-    title = f"{NAMES[schedule.name]}: {time_words(spans.makespan_s)} per step, {bubble:.0%} of it bubble"
-    return draw_timeline(spans, title=title)
+    schedule, timeline, bubble = step(now)
+    title = f"{NAMES[schedule.name]}: {time_words(timeline.makespan_s)} per step, {bubble:.0%} of it bubble"
+    return draw_timeline(timeline, title=title)
 
 
 def report(now: Now) -> list[str]:
     """The bubble, also with free links, the activations kept and the bytes sent."""
     schedule, _, bubble = step(now)
     formula = bubble_share(schedule.name, schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks)
-    kept = [f"{activations / schedule.num_chunks:g}" for activations in schedule.activations_in_flight()]
+    activations = [f"{number / schedule.num_chunks:g}" for number in schedule.activations_in_flight()]
     sent_bytes = max(traffic(schedule, now.activation_mb * 1e6))
     lines = [
         schedule.to_text().splitlines()[0],
         f"bubble: {bubble:.1%} of the step; {formula} = {float(formula):.1%} where links are free",
-        f"activations kept per rank, in microbatches: {', '.join(kept)}",
+        f"activations kept per rank, in microbatches: {', '.join(activations)}",
         f"each rank sends at most {decimal_words(sent_bytes)} per step",
     ]
     if schedule.num_microbatches != now.num_microbatches:
@@ -88,13 +97,14 @@ def report(now: Now) -> list[str]:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """Chunks, where there is one per rank, and links that carry nothing."""
-    found = {}
+    """Chunks if there is one per rank, and links that carry nothing."""
+    reasons = {}
     if now.schedule != "interleaved_1f1b":
-        found["num_chunks"] = f"{now.schedule} has one chunk per rank"
+        reasons["num_chunks"] = f"{now.schedule} has one chunk per rank"
     if now.num_ranks == 1:
-        found |= dict.fromkeys(("link", "activation_mb"), "one rank sends nothing")
-    return found
+        reasons["link"] = "one rank sends nothing"
+        reasons["activation_mb"] = "one rank sends nothing"
+    return reasons
 
 
 ON_THE_SITE = {
@@ -108,8 +118,8 @@ ON_THE_SITE = {
 
 @shows(SETTINGS, title="Pipelines and their bubbles", notebook="18_pipelines", on_the_site=ON_THE_SITE)
 def pipeline_parallel() -> Explorer:
-    """Return controls over one step of a pipeline schedule, its bubble, and what it keeps and sends.
+    """Return controls over one step of a pipeline schedule, its bubble, its activations and its traffic.
 
-    Only interleaved 1F1B has chunks. Where microbatches do not fill its rounds, it takes the next number that does.
+    Only interleaved 1F1B has chunks. If microbatches do not fill its rounds, it uses the next number that does.
     """
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -30,31 +30,38 @@ PRESETS: dict[str, dict[str, Any]] = {
     "Join, divided by the ranks that are left": {"handling": "join", "divide_by_initial": False},
     "equal batches": {"rank_0": 3, "rank_2": 3},
 }
-_STEP_S, _TIMEOUT_S, _BATCH_SIZE = 0.1, 1.0, 8
+_STEP_S = 0.1
+_TIMEOUT_S = 1.0
+_BATCH_SIZE = 8
 
 
 def picture(now: Now) -> Drawing:
-    """What runs when: steps of 100 ms, and allreduces that give up after a second."""
+    """The timeline: steps of 100 ms, and allreduces that give up after a second."""
     batches = _batches(now)
-    late = [str(rank) for rank, number in enumerate(batches) if number > min(batches)]
-    ending = "the epoch ends"
-    if now.handling == "hang" and late:
-        ending = f"{'rank' if len(late) == 1 else 'ranks'} {' and '.join(late)} cannot go on"
-    spans = simulate(batches, now.handling, _STEP_S, now.allreduce_ms * 1e-3, _TIMEOUT_S)
-    return draw_timeline(spans, f"{now.handling}: {ending}", COMMUNICATION | {"shadow"})
+    stuck = [str(rank) for rank, number in enumerate(batches) if number > min(batches)]
+    if now.handling != "hang" or not stuck:
+        ending = "the epoch ends"
+    elif len(stuck) == 1:
+        ending = f"rank {stuck[0]} cannot go on"
+    else:
+        ending = f"ranks {' and '.join(stuck)} cannot go on"
+    timeline = simulate(batches, now.handling, _STEP_S, now.allreduce_ms * 1e-3, _TIMEOUT_S)
+    return draw_timeline(timeline, f"{now.handling}: {ending}", COMMUNICATION | {"shadow"})
 
 
 def report(now: Now) -> list[str]:
-    """What happens to samples and gradients, with batches of eight."""
+    """The effect on samples and gradients, with batches of eight."""
     batches = _batches(now)
-    shards = np.split(np.arange(sum(batches) * _BATCH_SIZE), np.cumsum(batches)[:-1] * _BATCH_SIZE)
-    epoch = Assignment(sum(batches) * _BATCH_SIZE, tuple(shards)).with_loader(_BATCH_SIZE)
+    num_samples = sum(batches) * _BATCH_SIZE
+    shards = np.split(np.arange(num_samples), np.cumsum(batches)[:-1] * _BATCH_SIZE)
+    epoch = Assignment(num_samples, tuple(shards)).with_loader(_BATCH_SIZE)
     predicted = predict(epoch, now.handling, now.divide_by_initial)
-    found, weights = audit(predicted.trained), predicted.weights
-    relative = weights / weights.sum() * weights.size
+    reads = audit(predicted.trained)
+    relative = predicted.weights / predicted.weights.sum() * predicted.weights.size
+    scale = ", ".join(f"{weight:.3g}" for weight in predicted.scale)
     return [
-        f"{count_of(epoch.size, 'sample')}: {found.dropped} lost, {found.duplicates} repeated",
-        f"sum of the ranks' weights, step by step: {', '.join(f'{one:.3g}' for one in predicted.scale)}",
+        f"{count_of(epoch.size, 'sample')}: {reads.dropped} lost, {reads.duplicates} repeated",
+        f"sum of the ranks' weights, step by step: {scale}",
         f"each sample counts {relative.min():.2f} to {relative.max():.2f} times its fair share",
     ]
 
@@ -64,10 +71,12 @@ def _batches(now: Now) -> list[int]:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """What to divide by, where that makes no difference."""
+    """The divisor, if it makes no difference."""
     if now.handling != "join":
         return {"divide_by_initial": "only Join lets you choose what to divide by"}
-    return {} if len({*_batches(now)}) > 1 else {"divide_by_initial": "all ranks take part in each step"}
+    if len(set(_batches(now))) == 1:
+        return {"divide_by_initial": "all ranks take part in each step"}
+    return {}
 
 
 ON_THE_SITE = {
@@ -82,5 +91,5 @@ ON_THE_SITE = {
 
 @shows(SETTINGS, title="Ranks that run out of batches", notebook="12_uneven_inputs", on_the_site=ON_THE_SITE)
 def uneven() -> Explorer:
-    """Return controls over an epoch of three ranks with different numbers of batches, and what it does to samples."""
+    """Return controls over an epoch of three ranks with different numbers of batches, and its effect on samples."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

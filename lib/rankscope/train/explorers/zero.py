@@ -50,7 +50,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 def memory(module: Any, now: Now, stage: int) -> ZeroMemory:
     """Return the memory per rank with a stage. No layer is larger than its model; stages 0 and 1 alone have buckets."""
     size = _size(module, now)
-    layer = {} if size is module else {"largest_layer": min(now.layer_millions * 10**6, size)}
+    layer = {}
+    if size is not module:
+        layer["largest_layer"] = min(now.layer_millions * 10**6, size)
     return model.memory(
         size,
         now.num_ranks,
@@ -65,18 +67,20 @@ def memory(module: Any, now: Now, stage: int) -> ZeroMemory:
 
 def picture(module: Any, now: Now) -> Drawing:
     """The four stages, the chosen one framed, and the memory of GPUs on sale."""
-    found = {f"stage {stage}": memory(module, now, stage) for stage in range(4)}
+    memories = {f"stage {stage}": memory(module, now, stage) for stage in range(4)}
     name = f"stage {now.stage}"
-    title = f"{now.model} on {now.num_ranks} ranks: {decimal_words(found[name].total_bytes)} per rank in {name}"
-    return draw_memory(found, LIMITS_BYTES, name, title)
+    title = f"{now.model} on {now.num_ranks} ranks: {decimal_words(memories[name].total_bytes)} per rank in {name}"
+    return draw_memory(memories, LIMITS_BYTES, name, title)
 
 
 def report(module: Any, now: Now) -> list[str]:
-    """The terms of the chosen stage, the GPUs it fits into, and what each rank sends per step."""
-    own = memory(module, now, now.stage)
-    fits = [f"{name}: {'fits' if own.total_bytes <= limit else 'does not fit'}" for name, limit in LIMITS_BYTES.items()]
-    traffic = model.traffic(_size(module, now), own.num_ranks, own.stage, own.recipe)
-    return [*own.words(), "; ".join(fits), *str(traffic).splitlines()]
+    """The terms of the chosen stage, the GPUs into which it fits, and the traffic of each rank per step."""
+    chosen = memory(module, now, now.stage)
+    fits = []
+    for name, limit_bytes in LIMITS_BYTES.items():
+        fits.append(f"{name}: {'fits' if chosen.total_bytes <= limit_bytes else 'does not fit'}")
+    traffic = model.traffic(_size(module, now), chosen.num_ranks, chosen.stage, chosen.recipe)
+    return [*chosen.words(), "; ".join(fits), *str(traffic).splitlines()]
 
 
 def _size(module: Any, now: Now) -> Any:
@@ -84,8 +88,10 @@ def _size(module: Any, now: Now) -> Any:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """The layer, where the module says which it is."""
-    return {"layer_millions": "the sizes of your module's layers are known"} if now.model == YOURS else {}
+    """The layer, if the module defines it."""
+    if now.model == YOURS:
+        return {"layer_millions": "the sizes of your module's layers are known"}
+    return {}
 
 
 ON_THE_SITE = {
@@ -100,9 +106,11 @@ ON_THE_SITE = {
 
 @shows(SETTINGS, title="Memory per rank with ZeRO", notebook="11_zero_memory", on_the_site=ON_THE_SITE)
 def zero(module: Any = None) -> Explorer:
-    """Return controls over the memory per rank with each stage, and what the chosen one fits into and sends.
+    """Return controls over the memory per rank with each stage, the GPUs that the chosen one fits, and its traffic.
 
-    With a torch `module` it is the first of the models, with its own sizes and its own largest layer.
+    A torch `module` becomes the first of the models, with its own sizes and its own largest layer.
     """
-    settings = SETTINGS if module is None else (Setting("model", YOURS, (YOURS, *MODELS), "parameters"), *SETTINGS[1:])
+    settings = SETTINGS
+    if module is not None:
+        settings = (Setting("model", YOURS, (YOURS, *MODELS), "parameters"), *SETTINGS[1:])
     return Explorer(settings, {"picture": partial(picture, module)}, partial(report, module), PRESETS, without_effect)

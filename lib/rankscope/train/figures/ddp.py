@@ -1,6 +1,8 @@
-"""Drawings of DDP's buckets: which gradients share an allreduce, and what a step takes with other caps."""
+"""Drawings of DDP's buckets: which gradients share an allreduce, and the time of a step with other caps."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -9,12 +11,14 @@ from ...common.checks import count_of, of_type
 from ...common.units import bytes_unit, bytes_words, round_ticks, three_digits, time_unit
 from ...figures.marks import Drawing, Key, Lines, Rects, Texts, frame, numbers_on, stacked, whole_ticks
 from ...figures.palette import INK, PAPER, WORK, rank_colors
-from ..ddp.buckets import DDPBuckets
+from ..ddp.buckets import Bucket, DDPBuckets
 from ..ddp.recommend import CapCandidate, Recommendation
 
 _WIDE_PX = 640.0
 _MOST_BUCKETS = 256
-PARTS = {  # of a step, with the look of such work in `palette.WORK`: computing, computing hatched, waiting
+_MOST_LABELLED = 32  # with more buckets, rows are too low for numbers and sizes
+# The parts of a step, each with its colour and whether it is hatched.
+PARTS = {
     "computing alone": WORK["compute"],
     "held up by allreduces": (WORK["compute"][0], True),
     "waiting for allreduces": WORK["wait"],
@@ -22,34 +26,73 @@ PARTS = {  # of a step, with the look of such work in `palette.WORK`: computing,
 
 
 def until_alike(recommendation: Recommendation, least_mb: float = 0.0) -> tuple[CapCandidate, ...]:
-    """Return the candidates by cap up to the first of those at the end that are all alike, but at least up to a cap."""
-    found = recommendation.candidates
-    alike = {one[1:] for one in found[-1:]}  # buckets, step and wait
-    stop = len(found)
-    while stop > 1 and found[stop - 2][1:] in alike and (found[stop - 2].bucket_cap_mb or 0) >= least_mb:
+    """Return the candidates up to the cap from which larger ones change nothing, but at least up to `least_mb`."""
+    candidates = recommendation.candidates
+    stop = len(candidates)
+    while stop > 1:
+        before = candidates[stop - 2]
+        if _outcome(before) != _outcome(candidates[-1]) or (before.bucket_cap_mb or 0) < least_mb:
+            break
         stop -= 1
-    return found[:stop]
+    return candidates[:stop]
+
+
+def _outcome(candidate: CapCandidate) -> tuple[int, float, float]:
+    """Everything about a candidate but its cap."""
+    return candidate.num_buckets, candidate.step_s, candidate.wait_s
 
 
 def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str | None = None) -> Drawing:
     """Draw which gradients share an allreduce, in launch order, and the cap they met.
 
     The buckets are those of an `iteration`, by default those after the rebuild; the first is on top. Each piece is the
-    gradient of one parameter, as wide as it has bytes, with the parameter's number where it fits; a colour is a bucket.
-    A dashed line is the cap at which the bucket is closed, the number behind a row its bytes. A sparse gradient is
-    hatched. Raises ValueError for more than 256 buckets.
+    gradient of one parameter. Its width is its bytes, and the parameter's number is in it where it fits. Each bucket
+    has its own colour. A dashed line is the cap at which the bucket is closed, and the text behind a row its bytes. A
+    sparse gradient is hatched. Raises ValueError for more than 256 buckets.
     """
     of_type("buckets", buckets, DDPBuckets)
     shown = buckets.rebuilt if iteration is None else buckets.at(iteration)
     if len(shown) > _MOST_BUCKETS:
         raise ValueError(f"a drawing has at most {_MOST_BUCKETS} buckets, got {len(shown)}: take a larger cap")
-    roomy = len(shown) <= 32
-    totals = np.array([bucket.num_bytes for bucket in shown])
-    widest = max(1, int(totals.max()))
-    extent = max([widest, *(cap for bucket in shown if (cap := bucket.cap_bytes or 0) < 1.5 * widest)])
-    width = 1.16 * extent if roomy else extent
+    labelled = len(shown) <= _MOST_LABELLED
+    num_bytes = np.array([bucket.num_bytes for bucket in shown])
+    extent = _extent(shown)
+    width = 1.16 * extent if labelled else extent
     scale, unit = bytes_unit(extent)
+    pieces, numbers = _pieces(buckets, shown, width)
+    texts: list[Texts] = []
+    if labelled:
+        words = [bytes_words(size) for size in num_bytes.tolist()]
+        sizes = Texts(num_bytes + 0.012 * extent, np.arange(len(shown)) + 0.5, words, anchor="start", halo=PAPER)
+        texts = [*numbers, sizes]
+    return Drawing(
+        title=title or _title(buckets, len(shown), int(num_bytes.sum()), iteration),
+        x_label=f"bytes of gradients [{unit}]",
+        y_label="bucket",
+        width=width,
+        height=len(shown),
+        size_px=(_WIDE_PX, 22.0 * len(shown) if labelled else 4.0 * len(shown)),
+        rects=(pieces,),
+        lines=(_cap_lines(shown, extent),),
+        texts=texts,
+        x_ticks=[(tick * scale, label) for tick, label in round_ticks(extent / scale)],
+        y_ticks=whole_ticks(len(shown), most=_MOST_LABELLED),
+        legend=_bucket_keys(shown, extent, labelled),
+    )
 
+
+def _extent(shown: Sequence[Bucket]) -> int:
+    """The largest bucket or cap in bytes, leaving out caps that are far beyond the largest bucket."""
+    widest = max([1, *(bucket.num_bytes for bucket in shown)])
+    caps = [bucket.cap_bytes for bucket in shown if bucket.cap_bytes is not None]
+    return max([widest, *(cap for cap in caps if cap < 1.5 * widest)])
+
+
+def _pieces(buckets: DDPBuckets, shown: Sequence[Bucket], width: float) -> tuple[Rects, tuple[Texts, ...]]:
+    """A rectangle for each gradient, bucket by bucket, and the parameters' numbers where they fit.
+
+    Arrays have an entry for each gradient.
+    """
     sizes = [[buckets.parameters[place].num_bytes for place in bucket.indices] for bucket in shown]
     rows = np.repeat(np.arange(len(shown)), [len(row) for row in sizes])
     left = np.concatenate([np.cumsum([0, *row[:-1]]) for row in sizes])
@@ -57,74 +100,76 @@ def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str |
     sparse = np.array([bucket.closed == "sparse" for bucket in shown])
     pieces = Rects(left, rows + 0.1, fill, width=np.concatenate(sizes), height=0.8, hatched=sparse[rows])
     places = np.concatenate([bucket.indices for bucket in shown])
-    legible = pieces.width / width * _WIDE_PX >= np.array([6.4 * len(str(place)) + 3 for place in places.tolist()])
-    haloed = attrs.evolve(pieces, hatched=np.ones(rows.size, dtype=bool))  # as a cap may run through a number
-    numbers = numbers_on(haloed, places, wanted=legible)
-    words = [bytes_words(total) for total in totals.tolist()]
-    ends = Texts(totals + 0.012 * extent, np.arange(len(shown)) + 0.5, words, anchor="start", halo=PAPER)
+    wide_px = pieces.width / width * _WIDE_PX
+    fits = wide_px >= np.array([6.4 * len(str(place)) + 3 for place in places.tolist()])
+    hatched = attrs.evolve(pieces, hatched=np.ones(rows.size, dtype=bool))  # a cap may run through a number
+    return pieces, numbers_on(hatched, places, wanted=fits)
 
-    caps = {row: bucket.cap_bytes for row, bucket in enumerate(shown) if bucket.cap_bytes is not None}
-    drawn = [row for row, cap in caps.items() if cap <= extent]
-    at, tops = [caps[row] for row in drawn], np.array(drawn, dtype=float)
-    keys = [Key(f"cap of {bytes_words(cap)}", INK, line="dashed") for cap in sorted({*at})]
-    beyond = sorted({cap for cap in caps.values() if cap > extent})
-    keys += [Key(f"cap of {bytes_words(cap)}, beyond the picture", PAPER) for cap in beyond]
-    keys += [Key("number in a piece: its parameter", PAPER, line="none")] * roomy
-    if sparse.any():
+
+def _cap_lines(shown: Sequence[Bucket], extent: int) -> Lines:
+    """A dashed line through the row of each bucket at its cap, if that is in the picture."""
+    rows = []
+    caps = []
+    for row, bucket in enumerate(shown):
+        if bucket.cap_bytes is not None and bucket.cap_bytes <= extent:
+            rows.append(row)
+            caps.append(bucket.cap_bytes)
+    tops = np.array(rows, dtype=float)
+    return Lines(caps, tops, caps, tops + 1.0, INK, dashed=True)
+
+
+def _bucket_keys(shown: Sequence[Bucket], extent: int, labelled: bool) -> list[Key]:
+    caps = sorted({bucket.cap_bytes for bucket in shown if bucket.cap_bytes is not None})
+    keys = [Key(f"cap of {bytes_words(cap)}", INK, line="dashed") for cap in caps if cap <= extent]
+    keys += [Key(f"cap of {bytes_words(cap)}, beyond the picture", PAPER) for cap in caps if cap > extent]
+    if labelled:
+        keys.append(Key("number in a piece: its parameter", PAPER, line="none"))
+    if any(bucket.closed == "sparse" for bucket in shown):
         keys.append(Key("sparse gradient, always alone", PAPER, hatched=True))
-    return Drawing(
-        title=title or _title(buckets, len(shown), int(totals.sum()), iteration),
-        x_label=f"bytes of gradients [{unit}]",
-        y_label="bucket",
-        width=width,
-        height=len(shown),
-        size_px=(_WIDE_PX, 22.0 * len(shown) if roomy else 4.0 * len(shown)),
-        rects=(pieces,),
-        lines=(Lines(at, tops, at, tops + 1.0, INK, dashed=True),),
-        texts=(*numbers, ends) if roomy else (),
-        x_ticks=[(tick * scale, label) for tick, label in round_ticks(extent / scale)],
-        y_ticks=whole_ticks(len(shown), most=32),
-        legend=keys,
-    )
+    return keys
 
 
-def _title(buckets: DDPBuckets, number: int, num_bytes: int, iteration: int | None) -> str:
+def _title(buckets: DDPBuckets, num_buckets: int, num_bytes: int, iteration: int | None) -> str:
     if buckets.rebuilt_at is None:
         when = "at every iteration"
     elif iteration is not None and iteration < buckets.rebuilt_at:
         when = f"before the rebuild at iteration {buckets.rebuilt_at}"
     else:
         when = f"from iteration {buckets.rebuilt_at} on"
-    what = f"{bytes_words(num_bytes)} of gradients, {count_of(len(buckets.parameters), 'parameter')}"
-    return f"{what}: {count_of(number, 'allreduce')} {when}"
+    gradients = f"{bytes_words(num_bytes)} of gradients, {count_of(len(buckets.parameters), 'parameter')}"
+    return f"{gradients}: {count_of(num_buckets, 'allreduce')} {when}"
 
 
 def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None) -> Drawing:
     """Draw a bar for DDP's default and for each cap, from computing alone to the end of the step.
 
-    Next to a bar stand its time and its number of buckets. Caps that change nothing any more share the last bar. The
-    bar of `bucket_cap_mb`, the default where it is None, is framed.
+    Next to each bar are its time and its number of buckets. Caps beyond which nothing changes share the last bar. The
+    bar of `bucket_cap_mb` (None is the default) is framed.
     """
-    found = of_type("recommendation", recommendation, Recommendation)
-    caps = until_alike(found)
-    rows = [found.default, *caps]
-    names = ["default" if row.bucket_cap_mb is None else f"{row.bucket_cap_mb:g} MiB" for row in rows]
-    same = [one.bucket_cap_mb for one in found.candidates[len(caps) :]]
-    names[-1] += " and more" * bool(same)
-    longest = max(row.step_s for row in rows)
-    scale, unit = time_unit(longest)
-    width = 1.34 * longest / scale or 1.0
+    of_type("recommendation", recommendation, Recommendation)
+    caps = until_alike(recommendation)
+    alike_mb = [candidate.bucket_cap_mb for candidate in recommendation.candidates[len(caps) :]]
+    rows = [recommendation.default, *caps]
+    names = _cap_names(rows, bool(alike_mb))
+    longest_s = max(row.step_s for row in rows)
+    scale, unit = time_unit(longest_s)
+    width = 1.34 * longest_s / scale or 1.0
     ends = np.array([row.step_s for row in rows]) / scale
     waits = ends - np.array([row.wait_s for row in rows]) / scale
-    alone = np.minimum(found.alone_s / scale, waits)
-    keys = [Key(name, hue, hatched=hatched) for name, (hue, hatched) in PARTS.items()]
+    alone = np.minimum(recommendation.alone_s / scale, waits)
+    keys = [Key(name, color, hatched=hatched) for name, (color, hatched) in PARTS.items()]
     bars = stacked(dict(zip(keys, (alone, waits - alone, ends - waits), strict=True)), margin=0.12)
-    framed = [row for row, one in enumerate(rows) if one.bucket_cap_mb == bucket_cap_mb]
-    framed = framed or [len(rows) - 1] * (bucket_cap_mb in same)
+    framed = [place for place, row in enumerate(rows) if row.bucket_cap_mb == bucket_cap_mb]
+    if not framed and bucket_cap_mb in alike_mb:
+        framed = [len(rows) - 1]
+    if framed:
+        keys.append(Key("your cap", PAPER, edge=INK))
     words = [f"{three_digits(row.step_s / scale)} {unit}, {count_of(row.num_buckets, 'bucket')}" for row in rows]
-    gain = f", {found.gain:.1%} less than the default" if found.gain else ""
+    gain = ""
+    if recommendation.gain:
+        gain = f", {recommendation.gain:.1%} less than the default"
     return Drawing(
-        title=f"Best: {names[rows.index(found.chosen)]}{gain}",
+        title=f"Best: {names[rows.index(recommendation.chosen)]}{gain}",
         x_label=f"time per step [{unit}]",
         y_label="bucket_cap_mb",
         width=width,
@@ -132,7 +177,16 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
         size_px=(560.0, 19.0 * len(rows)),
         rects=(frame(framed, ends[framed], width), *bars),
         texts=(Texts(ends + 0.01 * width, np.arange(len(rows)) + 0.5, words, anchor="start"),),
-        x_ticks=round_ticks(longest / scale) if longest else (),
+        x_ticks=round_ticks(longest_s / scale) if longest_s else (),
         y_ticks=[(place + 0.5, name) for place, name in enumerate(names)],
-        legend=(*keys, *[Key("your cap", PAPER, edge=INK)] * bool(framed)),
+        legend=keys,
     )
+
+
+def _cap_names(rows: Sequence[CapCandidate], last_has_more: bool) -> list[str]:
+    names = []
+    for row in rows:
+        names.append("default" if row.bucket_cap_mb is None else f"{row.bucket_cap_mb:g} MiB")
+    if last_has_more:
+        names[-1] += " and more"
+    return names

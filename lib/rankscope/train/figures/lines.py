@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -15,12 +16,14 @@ from ...common.units import time_unit
 from ...figures.axes import keys_below, to_axes
 from ...figures.line_axes import GREY, Floats, dash, line_axes, name_ends, note
 from ...figures.palette import CATEGORIES, INK, PAPER, Look
-from ..ddp.recommend import Recommendation
+from ..ddp.recommend import CapCandidate, Recommendation
 from ..zero.model import ZeroMemory
 from .ddp import PARTS, until_alike
 from .memory import draw_memory
 
-_DEFAULT_CAP_MB = 25.0  # where DDP's default stands
+_DEFAULT_CAP_MB = 25.0  # the x of DDP's default
+_HOLLOW: dict[str, Any] = {"linestyle": "none", "color": INK, "markerfacecolor": PAPER, "zorder": 4}
+_SOLID: dict[str, Any] = {"color": INK, "markersize": 5, "zorder": 5, "elinewidth": 1, "clip_on": False}
 
 
 def bucket_caps(
@@ -35,65 +38,107 @@ def bucket_caps(
     is smaller, is a diamond at 25 MiB. `measured` has the seconds of steps for some caps (None is the default): markers
     at the median with the quartiles.
 
-    Raises ValueError for fewer than two caps, for a cap that is not above 0, and for one measured without a step.
+    Raises ValueError for fewer than two caps, for a cap of 0 or less, and for a cap in `measured` without a step.
     """
-    found = of_type("recommendation", recommendation, Recommendation)
-    caps = np.array([one.bucket_cap_mb for one in found.candidates], dtype=float)
-    if caps.size < 2 or not (caps > 0).all():
-        raise ValueError(f"recommendation must have at least two caps above 0 to be drawn, got {caps.tolist()}")
-    seen: dict[float | None, Floats] = {}
-    for cap, steps in (measured or {}).items():
-        seen[optional("a cap of measured", cap, number, above=0)] = np.array([number("measured", s, 0) for s in steps])
-    if empty := [cap for cap, steps in seen.items() if not steps.size]:
-        raise ValueError(f"measured must have at least one step for each cap, got none for {empty[0]}")
-    swept = until_alike(found, max((cap for cap in seen if cap is not None), default=0.0))
-    swept = found.candidates[: len(swept) + 1]  # one more, which shows that it stays
-    caps, _, steps_s, waits_s = np.array(swept, dtype=float).T
-    quartiles_s = {cap: np.percentile(steps, (25, 50, 75)) for cap, steps in seen.items()}
-    top_s = max([float(steps_s.max()), found.default.step_s, *(high for _, _, high in quartiles_s.values())])
+    of_type("recommendation", recommendation, Recommendation)
+    caps_mb = _caps_mb(recommendation.candidates)
+    if caps_mb.size < 2 or not (caps_mb > 0).all():
+        raise ValueError(f"recommendation must have at least two caps above 0 to be drawn, got {caps_mb.tolist()}")
+    quartiles_s = _quartiles_s(measured or {})
+    candidates = _swept(recommendation, quartiles_s)
+    highest_s = [recommendation.default.step_s]
+    highest_s += [candidate.step_s for candidate in candidates]
+    highest_s += [quartiles[2] for quartiles in quartiles_s.values()]
+    top_s = max(highest_s)
     scale, unit = time_unit(top_s)
-
-    finding = "No cap is predicted to be worth leaving the default for"
-    if found.bucket_cap_mb is not None:
-        words = f"With {found.bucket_cap_mb:g} MiB a step is predicted to take"
-        finding = f"{words} {found.gain:.1%} less than by default"
     ax = line_axes(
         ax,
         (9, 4.2),
-        title or finding,
+        title or _caps_finding(recommendation),
         "bucket_cap_mb [MiB]",
         f"step [{unit}]",
-        x=caps,
+        x=_caps_mb(candidates),
         x_margin=1.3,
         x_words="{:g}".format,
         y_limits=(0, 1.12 * top_s / scale),
         grid_color="#e0e0e0",
     )
-    edges = [np.zeros(caps.size), np.full(caps.size, found.alone_s), steps_s - waits_s, steps_s]
-    for low, high, (name, (color, hatched)) in zip(edges[:-1], edges[1:], PARTS.items(), strict=True):
-        style: dict[str, Any] = {"hatch": "///", "edgecolor": INK} if hatched else {}
-        ax.fill_between(caps, low / scale, high / scale, facecolor=color, alpha=0.6, linewidth=0, label=name, **style)
-    ax.plot(caps, steps_s / scale, color=INK, linewidth=1.8, label="step, predicted")
-    hollow: dict[str, Any] = {"linestyle": "none", "color": INK, "markerfacecolor": PAPER, "zorder": 4}
-    ax.plot([_DEFAULT_CAP_MB], [found.default.step_s / scale], "D", label="DDP's default, predicted", **hollow)
-    if found.bucket_cap_mb is not None:
-        place = found.bucket_cap_mb, found.chosen.step_s / scale
-        ax.plot(*place, "o", markersize=11, label="recommended", **hollow)
-        note(ax, f"{found.bucket_cap_mb:g} MiB", place, (0, -16), ha="center", va="top")
-    solid: dict[str, Any] = {"color": INK, "markersize": 5, "zorder": 5, "elinewidth": 1, "clip_on": False}
-    given = {cap: quartiles for cap, quartiles in quartiles_s.items() if cap is not None}
-    default = {_DEFAULT_CAP_MB: quartiles_s[None]} if None in quartiles_s else {}
-    for quartiles, fmt, label in (
-        (given, "s", "measured: median and quartiles"),
-        (default, "D", "DDP's default, measured"),
-    ):
-        if quartiles:
-            low, middle, high = np.array(list(quartiles.values())).T / scale
-            ax.errorbar(list(quartiles), middle, [middle - low, high - middle], fmt=fmt, label=label, **solid)
-
+    _draw_sweep(ax, candidates, recommendation.alone_s, scale)
+    _mark_caps(ax, recommendation, scale)
+    _mark_measured(ax, quartiles_s, scale)
     handles, names = ax.get_legend_handles_labels()
     keys_below(ax, dict(zip(names, handles, strict=True)))
     return ax
+
+
+def _caps_mb(candidates: Sequence[CapCandidate]) -> Floats:
+    return np.array([candidate.bucket_cap_mb for candidate in candidates], dtype=float)
+
+
+def _quartiles_s(measured: Mapping[float | None, Sequence[float]]) -> dict[float | None, Floats]:
+    """The first quartile, the median and the third quartile of the steps at each cap, after checking them."""
+    steps_s: dict[float | None, list[float]] = {}
+    for cap, steps in measured.items():
+        checked_cap = optional("a cap of measured", cap, number, above=0)
+        steps_s[checked_cap] = [number("measured", step_s, 0) for step_s in steps]
+    for cap, seconds in steps_s.items():
+        if not seconds:
+            raise ValueError(f"measured must have at least one step for each cap, got none for {cap}")
+    return {cap: np.percentile(seconds, (25, 50, 75)) for cap, seconds in steps_s.items()}
+
+
+def _swept(recommendation: Recommendation, quartiles_s: Mapping[float | None, Floats]) -> tuple[CapCandidate, ...]:
+    """The candidates up to the largest cap that changes something, and the next one, which shows that it does not."""
+    measured_mb = [cap for cap in quartiles_s if cap is not None]
+    num_different = len(until_alike(recommendation, max(measured_mb, default=0.0)))
+    return recommendation.candidates[: num_different + 1]
+
+
+def _caps_finding(recommendation: Recommendation) -> str:
+    cap_mb = recommendation.bucket_cap_mb
+    if cap_mb is None:
+        return "No cap is predicted to be worth leaving the default for"
+    return f"With {cap_mb:g} MiB a step is predicted to take {recommendation.gain:.1%} less than by default"
+
+
+def _draw_sweep(ax: Axes, candidates: Sequence[CapCandidate], alone_s: float, scale: float) -> None:
+    """Fill the area of each of `PARTS`, and draw the step as a line over them."""
+    caps_mb = _caps_mb(candidates)
+    steps_s = np.array([candidate.step_s for candidate in candidates])
+    waits_s = np.array([candidate.wait_s for candidate in candidates])
+    # the boundaries of the parts from below, each with an entry for each cap
+    edges_s = [np.zeros(caps_mb.size), np.full(caps_mb.size, alone_s), steps_s - waits_s, steps_s]
+    for low_s, high_s, (name, (color, hatched)) in zip(edges_s[:-1], edges_s[1:], PARTS.items(), strict=True):
+        style: dict[str, Any] = {"facecolor": color, "alpha": 0.6, "linewidth": 0, "label": name}
+        if hatched:
+            style |= {"hatch": "///", "edgecolor": INK}
+        ax.fill_between(caps_mb, low_s / scale, high_s / scale, **style)
+    ax.plot(caps_mb, steps_s / scale, color=INK, linewidth=1.8, label="step, predicted")
+
+
+def _mark_caps(ax: Axes, recommendation: Recommendation, scale: float) -> None:
+    """Mark DDP's default and the recommended cap."""
+    default_s = recommendation.default.step_s
+    ax.plot([_DEFAULT_CAP_MB], [default_s / scale], "D", label="DDP's default, predicted", **_HOLLOW)
+    cap_mb = recommendation.bucket_cap_mb
+    if cap_mb is not None:
+        place = (cap_mb, recommendation.chosen.step_s / scale)
+        ax.plot(*place, "o", markersize=11, label="recommended", **_HOLLOW)
+        note(ax, f"{cap_mb:g} MiB", place, (0, -16), ha="center", va="top")
+
+
+def _mark_measured(ax: Axes, quartiles_s: Mapping[float | None, Floats], scale: float) -> None:
+    """Draw a marker at each median and a bar between the quartiles; the default stands at its 25 MiB."""
+    with_cap = {cap: quartiles for cap, quartiles in quartiles_s.items() if cap is not None}
+    if with_cap:
+        _mark_quartiles(ax, with_cap, scale, "s", "measured: median and quartiles")
+    if None in quartiles_s:
+        _mark_quartiles(ax, {_DEFAULT_CAP_MB: quartiles_s[None]}, scale, "D", "DDP's default, measured")
+
+
+def _mark_quartiles(ax: Axes, quartiles_s: Mapping[float, Floats], scale: float, marker: str, label: str) -> None:
+    low, middle, high = np.array(list(quartiles_s.values())).T / scale
+    ax.errorbar(list(quartiles_s), middle, [middle - low, high - middle], fmt=marker, label=label, **_SOLID)
 
 
 def zero_memory(
@@ -102,16 +147,16 @@ def zero_memory(
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw what a rank's memory is made of, a bar for each stage or way, or its total over the number of ranks.
+    """Draw the terms of a rank's memory, a bar for each stage or way, or its total over the number of ranks.
 
-    Of one `zero.memory` for each name, the terms: see `draw_memory`. Of several each, which must differ in their
-    number of ranks, the totals as lines, both axes logarithmic, named at their ends. `limits_bytes` are marked by
-    lines.
+    If each name has one `zero.memory`, the figure shows its terms: see `draw_memory`. If each has several, which must
+    differ in their number of ranks, it shows the totals as lines that are named at their ends, on logarithmic axes.
+    `limits_bytes` are marked by lines.
 
-    Raises ValueError for no memory, for a line of fewer than two numbers of ranks, and for limits below 0, or of lines
-    not above 0.
+    Raises ValueError for no memory, for a line of fewer than two numbers of ranks, and for limits below 0, or, next to
+    lines, for a limit of 0.
     """
-    if isinstance(memories, Mapping) and any(isinstance(one, Sequence) for one in memories.values()):
+    if isinstance(memories, Mapping) and any(isinstance(memory, Sequence) for memory in memories.values()):
         return _memory_lines(memories, limits_bytes or {}, ax, title)
     return to_axes(draw_memory(cast(Mapping[str, ZeroMemory], memories), limits_bytes, title=title), ax)
 
@@ -120,14 +165,17 @@ def _memory_lines(
     memories: Mapping[str, Any], limits_bytes: Mapping[str, float], ax: Axes | None, title: str | None
 ) -> Axes:
     for name, line in memories.items():
-        if not isinstance(line, Sequence) or not all(isinstance(one, ZeroMemory) for one in line):
+        if not isinstance(line, Sequence) or not all(isinstance(memory, ZeroMemory) for memory in line):
             raise ValueError(f"memories[{name!r}] must be a sequence of ZeroMemory, got {line!r}")
-    if any(len({one.num_ranks for one in line}) < 2 for line in memories.values()):
+    if any(len({memory.num_ranks for memory in line}) < 2 for line in memories.values()):
         raise ValueError(f"memories must be lines of at least two numbers of ranks, by name, got {list(memories)}")
     limits = {name: number("limits_bytes", value, above=0) for name, value in limits_bytes.items()}
-    counts = sorted({one.num_ranks for line in memories.values() for one in line})
-    every = [one.total_bytes for line in memories.values() for one in line] + list(limits.values())
-    gigabytes = {name: [one.total_bytes / 1e9 for one in line] for name, line in memories.items()}
+    counts = sorted({memory.num_ranks for line in memories.values() for memory in line})
+    totals = {name: [memory.total_bytes for memory in line] for name, line in memories.items()}
+    gigabytes = {name: [num_bytes / 1e9 for num_bytes in line] for name, line in totals.items()}
+    every_bytes = [*chain.from_iterable(totals.values()), *limits.values()]
+    lowest_gb = min(every_bytes) / 1e9
+    highest_gb = max(every_bytes) / 1e9
     least = min(gigabytes, key=lambda name: gigabytes[name][-1])
     ax = line_axes(
         ax,
@@ -137,18 +185,19 @@ def _memory_lines(
         "memory of one rank [GB]",
         x=counts,
         x_words="{:.0f}".format,
-        y_limits=(min(every) / 1.3e9, max(every) * 1.4e-9),
+        y_limits=(lowest_gb / 1.3, highest_gb * 1.4),  # room below and above, on a logarithmic axis
         log_y=True,
     )
     ends = {}
     for place, (name, line) in enumerate(memories.items()):
-        look = Look(CATEGORIES[place % len(CATEGORIES)], place >= len(CATEGORIES), "")
-        ranks = [one.num_ranks for one in line]
+        needs_dashes = place >= len(CATEGORIES)  # its colour is the second time in use
+        look = Look(CATEGORIES[place % len(CATEGORIES)], needs_dashes, "")
+        ranks = [memory.num_ranks for memory in line]
         ax.plot(ranks, gigabytes[name], color=look.color, linestyle=dash(look), linewidth=1.8, label=name)
-        ends[name] = gigabytes[name][-1], look
+        ends[name] = (gigabytes[name][-1], look)
     for name, value in limits.items():
         ax.axhline(value / 1e9, color=GREY, linewidth=0.8, zorder=0, label=name)
-        ends[name] = value / 1e9, Look(GREY, False, "")
+        ends[name] = (value / 1e9, Look(GREY, False, ""))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     name_ends(ax, ends)
     return ax

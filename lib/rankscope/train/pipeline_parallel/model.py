@@ -1,4 +1,4 @@
-"""When each pass of a pipeline's schedule runs, how much bubble there is, and what is sent."""
+"""The timeline, the bubble and the traffic of a pipeline's schedule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from ...cluster import Link
 from ...common.checks import is_scalar, number, of_type
 from ...timeline import Span, Timeline
-from .schedule import FORWARD, Action, PipelineSchedule, in_order, verify
+from .schedule import FORWARD, Action, PipelineSchedule, StagePass, in_order, verify
 
 Seconds: TypeAlias = float | Sequence[float]  # on each rank, or on each stage
 
@@ -23,14 +23,15 @@ def simulate(
     link: Link | None = None,
     activation_bytes: float = 0,
 ) -> Timeline:
-    """Return what each rank does when: lane "compute", a microbatch's number as item; and lane "send" where sent.
+    """Return the timeline of a step: passes on lane "compute", messages on lane "send"; the item is the microbatch.
 
-    `forward_s` and `backward_s` are what a microbatch takes on a rank, each of its chunks an equal part of it, or a
-    sequence with what it takes on each stage. A pass begins when its rank is free and its input has come. Without a
-    `link` that is at once; with one, a message of `activation_bytes` takes α + m/B each way, computing goes on
-    meanwhile, and a rank sends one message at a time. Passes of chunk c > 0 are of kind "forward c" and "backward c".
+    `forward_s` and `backward_s` are the time of a microbatch on a rank, divided equally among the rank's chunks, or a
+    sequence with the time on each stage. A pass begins when its rank is free and its input has arrived. Without a
+    `link`, inputs arrive at once. With one, a message of `activation_bytes` takes α + m/B each way, during which ranks
+    continue to compute, and a rank sends one message at a time. Passes of chunk c > 0 are of kind "forward c" and
+    "backward c".
 
-    PipelineError for what `verify` refuses, ValueError for times below 0 and for too many or too few of them.
+    Raises PipelineError as `verify` does, and ValueError for negative times and for a wrong number of them.
 
     >>> from rankscope.train.pipeline_parallel import build
     >>> step = simulate(build("one_f_one_b", 4, 8), forward_s=1, backward_s=2)
@@ -43,19 +44,19 @@ def simulate(
     num_bytes = number("activation_bytes", activation_bytes, 0)
     message_s = 0.0 if link is None else of_type("link", link, Link).seconds(num_bytes)
     spans = []
-    for one in _passes(schedule, forward, backward, message_s):
-        microbatch = one.action.microbatch
-        spans.append(Span(one.rank, "compute", kind_of(one.action), microbatch, one.start, one.stop))
-        if link is not None and one.sent is not None:
-            spans.append(Span(one.rank, "send", "send", microbatch, *one.sent))
+    for timed in _passes(schedule, forward, backward, message_s):
+        microbatch = timed.action.microbatch
+        spans.append(Span(timed.rank, "compute", kind_of(timed.action), microbatch, timed.start, timed.stop))
+        if link is not None and timed.message is not None:
+            spans.append(Span(timed.rank, "send", "send", microbatch, timed.message.start, timed.message.stop))
     return Timeline.of(spans).named(("compute",), ("forward", "backward"))
 
 
 def simulated_bubble(schedule: PipelineSchedule, forward: Any = 1, backward: Any = 2) -> Fraction:
-    """Return the share of the step that ranks stand idle, exactly, where messages take no time.
+    """Return the share of the step in which ranks are idle, as an exact fraction, if messages take no time.
 
-    Times are ints, Fractions or floats in any unit, otherwise as of `simulate`. Where stages differ it is the
-    mean over ranks. ValueError where no stage takes any time.
+    Times are ints, Fractions or floats in any unit, otherwise as for `simulate`. If stages differ, it is the mean over
+    ranks. Raises ValueError if no stage takes any time.
 
     >>> from fractions import Fraction
     >>> from rankscope.train.pipeline_parallel import bubble_share, build
@@ -64,19 +65,22 @@ def simulated_bubble(schedule: PipelineSchedule, forward: Any = 1, backward: Any
     (Fraction(3, 19), Fraction(3, 19))
     """
     verify(schedule)
-    took = _exact("forward", forward, schedule), _exact("backward", backward, schedule)
-    passes = list(_passes(schedule, *took, message=0))
-    step = Fraction(max(one.stop for one in passes))
+    forward_times = _stage_times("forward", forward, schedule)
+    backward_times = _stage_times("backward", backward, schedule)
+    passes = list(_passes(schedule, forward_times, backward_times, message_time=0))
+    step = Fraction(max(timed.stop for timed in passes))
     if not step:
         raise ValueError(f"forward and backward must take time on some stage, got {forward!r} and {backward!r}")
-    return 1 - Fraction(sum(one.stop - one.start for one in passes)) / (schedule.num_ranks * step)
+    busy = Fraction(sum(timed.stop - timed.start for timed in passes))
+    return 1 - busy / (schedule.num_ranks * step)
 
 
 def traffic(schedule: PipelineSchedule, activation_bytes: float) -> tuple[float, ...]:
-    """Return the bytes that each rank sends in a step; what crosses a cut is as large forward as backward.
+    """Return the bytes that each rank sends in a step; messages are equally large forward and backward.
 
-    `activation_bytes` is what one microbatch has at a cut between two stages. Over all ranks it is 2·m·(p·v-1) times
-    that, however many parameters there are; a ring allreduce of Ψ bytes of gradients sends 2(p-1)·Ψ.
+    `activation_bytes` is the size of one microbatch's activations between two stages. All ranks together send
+    2·m·(p·v-1) times that, independent of the number of parameters. A ring allreduce of Ψ bytes of gradients sends
+    2(p-1)·Ψ.
 
     >>> from rankscope.train.pipeline_parallel import build
     >>> traffic(build("gpipe", 4, 8), 100)
@@ -84,69 +88,89 @@ def traffic(schedule: PipelineSchedule, activation_bytes: float) -> tuple[float,
     """
     verify(schedule)
     activation_bytes = number("activation_bytes", activation_bytes, 0)
-    return tuple(
-        activation_bytes * sum(_leaves(schedule, rank, action) for action in row)
-        for rank, row in enumerate(schedule.actions)
-    )
+    sent_bytes = []
+    for rank, row in enumerate(schedule.actions):
+        num_messages = sum(_is_sent(schedule, rank, action) for action in row)
+        sent_bytes.append(activation_bytes * num_messages)
+    return tuple(sent_bytes)
 
 
 def stage_seconds(name: str, seconds: Seconds, schedule: PipelineSchedule) -> tuple[float, ...]:
-    """Return the seconds of each stage, given as to `simulate`."""
-    return tuple(float(one) for one in _exact(name, seconds, schedule))
+    """Return the seconds of each stage, from an argument of `simulate`."""
+    return tuple(float(time) for time in _stage_times(name, seconds, schedule))
 
 
 def kind_of(action: Action) -> str:
-    """Return the kind of span that an action is on a Timeline."""
+    """Return the kind of an action's span in a Timeline."""
     name = "forward" if action.kind == FORWARD else "backward"
-    return f"{name} {action.chunk}" if action.chunk else name
+    if action.chunk:
+        return f"{name} {action.chunk}"
+    return name
 
 
-class _Pass(NamedTuple):
+class _PipelineMessage(NamedTuple):
+    start: Any
+    stop: Any
+
+
+class _TimedPass(NamedTuple):
+    """A pass and the message with its result, None if the result stays on the rank."""
+
     rank: int
     action: Action
     start: Any
     stop: Any
-    sent: tuple[Any, Any] | None  # from when, until when
+    message: _PipelineMessage | None
 
 
 def _passes(
-    schedule: PipelineSchedule, forward: Sequence[Any], backward: Sequence[Any], message: Any
-) -> Iterator[_Pass]:
+    schedule: PipelineSchedule, forward: Sequence[Any], backward: Sequence[Any], message_time: Any
+) -> Iterator[_TimedPass]:
     """When each pass runs; exact if times are Fractions."""
-    free, port = [0] * schedule.num_ranks, [0] * schedule.num_ranks
-    came: dict[tuple[int, str, int], Any] = {}  # when the input of a pass has come
+    rank_free = [0] * schedule.num_ranks
+    port_free = [0] * schedule.num_ranks
+    arrivals: dict[StagePass, Any] = {}  # of the input of each pass
     for rank, action in in_order(schedule):
         stage = schedule.stage(rank, action)
-        start = max(free[rank], came.pop((stage, action.kind, action.microbatch), 0))
-        stop = free[rank] = start + (forward if action.kind == FORWARD else backward)[stage]
-        sent = None
-        if _leaves(schedule, rank, action):
-            begin = max(stop, port[rank])
-            port[rank] = begin + message
-            sent = begin, port[rank]
-        came[_next_stage(stage, action), action.kind, action.microbatch] = port[rank] if sent else stop
-        yield _Pass(rank, action, start, stop, sent)
+        arrival = arrivals.pop(StagePass(stage, action.kind, action.microbatch), 0)
+        start = max(rank_free[rank], arrival)
+        stop = start + (forward[stage] if action.kind == FORWARD else backward[stage])
+        rank_free[rank] = stop
+        message = None
+        available = stop
+        if _is_sent(schedule, rank, action):
+            begin = max(stop, port_free[rank])
+            available = begin + message_time
+            port_free[rank] = available
+            message = _PipelineMessage(begin, available)
+        arrivals[StagePass(_next_stage(stage, action), action.kind, action.microbatch)] = available
+        yield _TimedPass(rank, action, start, stop, message)
 
 
 def _next_stage(stage: int, action: Action) -> int:
-    return stage + (1 if action.kind == FORWARD else -1)
+    if action.kind == FORWARD:
+        return stage + 1
+    return stage - 1
 
 
-def _leaves(schedule: PipelineSchedule, rank: int, action: Action) -> bool:
+def _is_sent(schedule: PipelineSchedule, rank: int, action: Action) -> bool:
     """Whether the result of a pass goes to another rank."""
-    onward = _next_stage(schedule.stage(rank, action), action)
-    return 0 <= onward < schedule.num_stages and onward % schedule.num_ranks != rank
+    next_stage = _next_stage(schedule.stage(rank, action), action)
+    return 0 <= next_stage < schedule.num_stages and next_stage % schedule.num_ranks != rank
 
 
-def _exact(name: str, seconds: Any, schedule: PipelineSchedule) -> list[Fraction]:
-    """The time of each stage: those given, or the v-th part of what a rank's v chunks take together."""
+def _stage_times(name: str, times: Any, schedule: PipelineSchedule) -> list[Fraction]:
+    """The time of each stage, either given one by one or as the time of a rank, divided equally among its chunks."""
 
-    def fraction(seconds: Any) -> Fraction:
-        return seconds if isinstance(seconds, Fraction) and seconds >= 0 else Fraction(number(name, seconds, 0))
+    def fraction(time: Any) -> Fraction:
+        if isinstance(time, Fraction) and time >= 0:
+            return time
+        return Fraction(number(name, time, 0))
 
     num_stages = schedule.num_stages
-    if is_scalar(seconds) or isinstance(seconds, Fraction):
-        return [fraction(seconds) / schedule.num_chunks] * num_stages
-    if isinstance(seconds, str) or not isinstance(seconds, Sequence | np.ndarray) or len(seconds) != num_stages:
-        raise ValueError(f"{name} must be a number or one for each of {num_stages} stages, got {seconds!r}")
-    return [fraction(one) for one in seconds]
+    if is_scalar(times) or isinstance(times, Fraction):
+        return [fraction(times) / schedule.num_chunks] * num_stages
+    is_sequence = isinstance(times, Sequence | np.ndarray) and not isinstance(times, str)
+    if not is_sequence or len(times) != num_stages:
+        raise ValueError(f"{name} must be a number or one for each of {num_stages} stages, got {times!r}")
+    return [fraction(time) for time in times]

@@ -17,20 +17,20 @@ from ...common.checks import number, of_type, whole
 from ...common.frozen import evolve, frozen
 from ...ranks.launcher import launch
 from ...timeline import Span, Timeline
-from ..gradients import apart, flat
+from ..gradients import flat, relative_difference
 from .model import Seconds, kind_of, stage_seconds
 from .schedule import BACKWARD, FORWARD, MOST_CHUNKS, MOST_RANKS, PIPELINES, Action, PipelineSchedule, build
 
-_MARGIN_NS = 20_000_000  # from when the ranks agree on a start to the start
-_SAMPLES = 4  # of a microbatch
+_MARGIN_NS = 20_000_000  # between agreeing on the start of a step and the start
+_SAMPLES = 4  # in a microbatch
 
 
 @frozen(eq=False)
 class PipelineRun:
-    """One step on real ranks: what ran when, the gradients of all layers, the bytes that each rank sent.
+    """One step on real ranks: its timeline, the gradients of all layers, and the bytes that each rank sent.
 
-    `executed` are the passes as the ranks made them, in their order; `gradients` has a tensor a parameter, those of
-    the first layer first, and `whole_batch` those of one process that computes the whole batch at once.
+    `executed` has the passes in the order in which the ranks ran them. `gradients` has a tensor for each parameter,
+    from the first layer to the last. `whole_batch` has those of one process that computes the whole batch at once.
     """
 
     executed: PipelineSchedule
@@ -41,21 +41,20 @@ class PipelineRun:
 
     @property
     def gradients_off(self) -> float:
-        """The largest difference of any element of the gradients, as a share of the largest element there is."""
-        return apart(flat(self.gradients), flat(self.whole_batch))
+        """The largest difference between elements of the gradients, as a share of the largest element."""
+        return relative_difference(flat(self.gradients), flat(self.whole_batch))
 
 
 def make_model(num_stages: int, width: int) -> nn.Sequential:
-    """Return the model that `measure` cuts: a layer of `width` by `width` and a tanh for each stage, in float64.
+    """Return the model of `measure`: a layer of `width` by `width` and a tanh for each stage, in float64.
 
     >>> [tuple(p.shape) for p in make_model(2, 3).parameters()]
     [(3, 3), (3,), (3, 3), (3,)]
     """
     width = whole("width", width, 1)
-    layers = [
-        nn.Sequential(nn.Linear(width, width, dtype=torch.float64), nn.Tanh())
-        for _ in range(whole("num_stages", num_stages, 1, MOST_RANKS * MOST_CHUNKS))
-    ]
+    layers = []
+    for _ in range(whole("num_stages", num_stages, 1, MOST_RANKS * MOST_CHUNKS)):
+        layers.append(nn.Sequential(nn.Linear(width, width, dtype=torch.float64), nn.Tanh()))
     model = nn.Sequential(*layers)
     with torch.no_grad():
         generator = torch.Generator().manual_seed(0)
@@ -72,16 +71,16 @@ def measure(
     num_steps: int = 1,
     timeout_s: float = 60.0,
 ) -> list[PipelineRun]:
-    """Run steps of `make_model` by each of these schedules, on as many processes on Gloo as they have ranks.
+    """Run steps of `make_model` with each of these schedules, on as many processes on Gloo as they have ranks.
 
-    Of `num_steps` steps per schedule the fastest is returned, after one that is not recorded. A microbatch is of 4
-    samples, so that 4·width float64 cross a cut. Each pass sleeps for the rest of its time, given as to `simulate`, so
-    that more ranks than cores are no slower. The timelines have that function's lane "compute" and its kinds, and
-    count from the instant at which all ranks start.
+    The result of each schedule is the fastest of `num_steps` steps, after one that is not recorded. A microbatch has 4
+    samples, so a message has 4·width float64. Each pass sleeps for the rest of its time, which is as for `simulate`, so
+    that more ranks than cores are no slower. The timelines have that function's lane "compute" and its kinds. Their
+    time 0 is the instant at which all ranks start.
 
-    ValueError for bad input, schedules of different numbers of ranks, ones that torch does not have (it has those of
-    `PIPELINES`), and what it refuses: 1F1B of fewer microbatches than ranks, interleaved 1F1B of one chunk. RankError
-    for what fails on a rank.
+    Raises ValueError for bad input, for schedules of different numbers of ranks, and for schedules that torch does not
+    have. It has those of `PIPELINES`, but no 1F1B with fewer microbatches than ranks, and no interleaved 1F1B with one
+    chunk. Raises RankError if a rank fails.
 
     >>> from rankscope.train.pipeline_parallel import build
     >>> (run,) = measure([build("one_f_one_b", 2, 3)])
@@ -95,24 +94,30 @@ def measure(
     """
     if not isinstance(schedules, Sequence) or not schedules:
         raise ValueError(f"schedules must be one or more schedules, got {schedules!r}")
-    for one in schedules:
-        _check_torch_has(one)
-        if one.num_ranks != schedules[0].num_ranks:
-            raise ValueError(f"schedules must be of as many ranks, got {schedules[0].num_ranks} and {one.num_ranks}")
-    width, num_steps = whole("width", width, 1), whole("num_steps", num_steps, 1)
-    plans = [
-        _TimedSchedule(one, stage_seconds("forward_s", forward_s, one), stage_seconds("backward_s", backward_s, one))
-        for one in schedules
-    ]
+    num_ranks = schedules[0].num_ranks
+    for schedule in schedules:
+        _check_torch_has(schedule)
+        if schedule.num_ranks != num_ranks:
+            raise ValueError(f"schedules must be of as many ranks, got {num_ranks} and {schedule.num_ranks}")
+    width = whole("width", width, 1)
+    num_steps = whole("num_steps", num_steps, 1)
+    plans = []
+    for schedule in schedules:
+        forward = stage_seconds("forward_s", forward_s, schedule)
+        backward = stage_seconds("backward_s", backward_s, schedule)
+        plans.append(_TimedSchedule(schedule, forward, backward))
     timeout_s = number("timeout_s", timeout_s, above=0)
-    by_rank = launch(_run_rank, schedules[0].num_ranks, (plans, width, num_steps), timeout_s=timeout_s)
-    return [_quickest(one, width, ranks) for one, ranks in zip(schedules, zip(*by_rank, strict=True), strict=True)]
+    by_rank = launch(_run_rank, num_ranks, (plans, width, num_steps), timeout_s=timeout_s)
+    by_schedule = zip(*by_rank, strict=True)
+    return [_fastest(schedule, width, ranks) for schedule, ranks in zip(schedules, by_schedule, strict=True)]
 
 
 def _check_torch_has(schedule: PipelineSchedule) -> None:
     of_type("schedules", schedule, PipelineSchedule)
-    name, sizes = schedule.name, (schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks)
-    if name not in PIPELINES or build(name, *sizes) != schedule:
+    name = schedule.name
+    if name not in PIPELINES or schedule != build(
+        name, schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks
+    ):
         raise ValueError(f"schedules must be of {', '.join(PIPELINES)}, which torch has, got {name} as written")
     if name == "one_f_one_b":
         whole("num_microbatches of torch's Schedule1F1B", schedule.num_microbatches, schedule.num_ranks)
@@ -126,41 +131,62 @@ class _TimedSchedule(NamedTuple):
     backward_s: tuple[float, ...]
 
 
+class _RecordedPass(NamedTuple):
+    action: Action
+    start_ns: int
+    stop_ns: int
+
+
 class _StepRecord(NamedTuple):
-    """What one rank did in a step."""
+    """The passes of one rank in a step, and the bytes of each message that it sent."""
 
     start_ns: int
-    passes: list[tuple[Action, int, int]]
+    passes: list[_RecordedPass]
     sent_bytes: list[int]
 
 
-def _quickest(
-    planned: PipelineSchedule, width: int, by_rank: Sequence[tuple[list[_StepRecord], list[list[Tensor]]]]
-) -> PipelineRun:
-    """Put together what the ranks saw of the fastest step of one schedule."""
+class _RankSteps(NamedTuple):
+    """The steps of one rank with one schedule, and its gradients by chunk."""
 
-    def took_ns(ranks: tuple[_StepRecord, ...]) -> int:
-        return max(stop_ns for one in ranks for _, _, stop_ns in one.passes) - ranks[0].start_ns
+    steps: list[_StepRecord]
+    gradients: list[list[Tensor]]
 
-    step = min(zip(*(steps for steps, _ in by_rank), strict=True), key=took_ns)
+
+def _fastest(planned: PipelineSchedule, width: int, ranks: Sequence[_RankSteps]) -> PipelineRun:
+    """Combine the ranks' records of the fastest step of one schedule."""
+
+    def duration_ns(step: tuple[_StepRecord, ...]) -> int:
+        last_stop_ns = max(recorded.stop_ns for record in step for recorded in record.passes)
+        return last_stop_ns - step[0].start_ns
+
+    step = min(zip(*(rank.steps for rank in ranks), strict=True), key=duration_ns)
     begin_ns = step[0].start_ns
-    spans = [
-        Span(rank, "compute", kind_of(action), action.microbatch, (start - begin_ns) / 1e9, (stop - begin_ns) / 1e9)
-        for rank, one in enumerate(step)
-        for action, start, stop in one.passes
-    ]
-    model = make_model(planned.num_stages, width)
-    inputs, targets = _batch(planned, width)
-    mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
-    passes = tuple(tuple(action for action, _, _ in one.passes) for one in step)
+    spans = []
+    for rank, record in enumerate(step):
+        for action, start_ns, stop_ns in record.passes:
+            start_s = (start_ns - begin_ns) / 1e9
+            stop_s = (stop_ns - begin_ns) / 1e9
+            spans.append(Span(rank, "compute", kind_of(action), action.microbatch, start_s, stop_s))
+    passes = tuple(tuple(recorded.action for recorded in record.passes) for record in step)
+    gradients: list[Tensor] = []
+    for chunk in range(planned.num_chunks):  # chunk by chunk, and of each chunk rank by rank: in the order of stages
+        for rank_steps in ranks:
+            gradients += rank_steps.gradients[chunk]
     return PipelineRun(
         executed=evolve(planned, actions=passes),
         timeline=Timeline.of(spans).named(("compute",), ("forward", "backward")),
-        sent_bytes=tuple(sum(one.sent_bytes) for one in step),
-        # chunk by chunk, and in each rank by rank: the order of the stages
-        gradients=tuple(one for chunk in range(planned.num_chunks) for _, own in by_rank for one in own[chunk]),
-        whole_batch=tuple(parameter.grad for parameter in model.parameters() if parameter.grad is not None),
+        sent_bytes=tuple(sum(record.sent_bytes) for record in step),
+        gradients=tuple(gradients),
+        whole_batch=_whole_batch_gradients(planned, width),
     )
+
+
+def _whole_batch_gradients(planned: PipelineSchedule, width: int) -> tuple[Tensor, ...]:
+    """The gradients of the whole batch, computed at once in this process."""
+    model = make_model(planned.num_stages, width)
+    inputs, targets = _batch(planned, width)
+    mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+    return tuple(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
 
 
 def _batch(planned: PipelineSchedule, width: int) -> tuple[Tensor, Tensor]:
@@ -174,13 +200,14 @@ def _batch(planned: PipelineSchedule, width: int) -> tuple[Tensor, Tensor]:
 
 
 class _RecordedStage(PipelineStage):
-    """A stage whose passes take the planned time, and which notes them and the bytes it sends."""
+    """A stage whose passes take the planned time, and which records them and the bytes that it sends."""
 
     def __init__(self, model: nn.Sequential, plan: _TimedSchedule, chunk: int) -> None:
-        place = chunk * plan.schedule.num_ranks + dist.get_rank()
-        super().__init__(model[place], place, plan.schedule.num_stages, torch.device("cpu"))
-        self.chunk, self.seconds = chunk, {FORWARD: plan.forward_s[place], BACKWARD: plan.backward_s[place]}
-        self.step: _StepRecord | None = None
+        stage = chunk * plan.schedule.num_ranks + dist.get_rank()
+        super().__init__(model[stage], stage, plan.schedule.num_stages, torch.device("cpu"))
+        self.chunk = chunk
+        self.seconds = {FORWARD: plan.forward_s[stage], BACKWARD: plan.backward_s[stage]}
+        self.step: _StepRecord | None = None  # nothing is recorded if it is None
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         with self._recorded(Action(FORWARD, fwd_chunk_id, self.chunk)):
@@ -198,47 +225,49 @@ class _RecordedStage(PipelineStage):
 
     def _counted(self, sends: list[dist.P2POp]) -> list[dist.P2POp]:
         if self.step is not None:
-            self.step.sent_bytes.extend(one.tensor.numel() * one.tensor.element_size() for one in sends)
+            self.step.sent_bytes.extend(send.tensor.numel() * send.tensor.element_size() for send in sends)
         return sends
 
     @contextmanager
     def _recorded(self, action: Action) -> Iterator[None]:
-        """Let a pass last until its time is over, and note it."""
+        """Let a pass last until its time is over, and record it."""
         start_ns = time.perf_counter_ns()
         yield
         if self.step is not None:
-            time.sleep(max(0.0, self.seconds[action.kind] - (time.perf_counter_ns() - start_ns) / 1e9))
-            self.step.passes.append((action, start_ns, time.perf_counter_ns()))
+            elapsed_s = (time.perf_counter_ns() - start_ns) / 1e9
+            time.sleep(max(0.0, self.seconds[action.kind] - elapsed_s))
+            self.step.passes.append(_RecordedPass(action, start_ns, time.perf_counter_ns()))
 
 
-def _run_rank(
-    plans: Sequence[_TimedSchedule], width: int, num_steps: int
-) -> list[tuple[list[_StepRecord], list[list[Tensor]]]]:
+def _run_rank(plans: Sequence[_TimedSchedule], width: int, num_steps: int) -> list[_RankSteps]:
     return [_run_plan(plan, width, num_steps) for plan in plans]
 
 
-def _run_plan(plan: _TimedSchedule, width: int, num_steps: int) -> tuple[list[_StepRecord], list[list[Tensor]]]:
-    """One rank's recorded steps, and its gradients by chunk."""
-    planned, rank = plan.schedule, dist.get_rank()
+def _run_plan(plan: _TimedSchedule, width: int, num_steps: int) -> _RankSteps:
+    planned = plan.schedule
     model = make_model(planned.num_stages, width)
     stages = [_RecordedStage(model, plan, chunk) for chunk in range(planned.num_chunks)]
     schedule: Any
     if planned.name == "interleaved_1f1b":
         schedule = ScheduleInterleaved1F1B(list(stages), planned.num_microbatches, loss_fn=mse_loss)
+    elif planned.name == "gpipe":
+        schedule = ScheduleGPipe(stages[0], planned.num_microbatches, loss_fn=mse_loss)
     else:
-        kind = ScheduleGPipe if planned.name == "gpipe" else Schedule1F1B
-        schedule = kind(stages[0], planned.num_microbatches, loss_fn=mse_loss)
+        schedule = Schedule1F1B(stages[0], planned.num_microbatches, loss_fn=mse_loss)
     inputs, targets = _batch(planned, width)
+    is_first = dist.get_rank() == 0
+    is_last = dist.get_rank() == planned.num_ranks - 1
     steps = []
     for number_of_step in range(num_steps + 1):
-        step = _StepRecord(_agreed_start_ns(), [], [])
+        step = _StepRecord(_agreed_start_ns(), passes=[], sent_bytes=[])
         for stage in stages:
             stage.submod.zero_grad()
-            stage.step = step if number_of_step else None  # the first is not recorded
-        schedule.step(*([inputs] if rank == 0 else []), target=targets if rank == planned.num_ranks - 1 else None)
+            stage.step = None if number_of_step == 0 else step  # the first step is not recorded
+        args = [inputs] if is_first else []
+        schedule.step(*args, target=targets if is_last else None)
         steps.append(step)
     gradients = [[p.grad for p in stage.submod.parameters() if p.grad is not None] for stage in stages]
-    return steps[1:], gradients
+    return _RankSteps(steps[1:], gradients)
 
 
 def _agreed_start_ns() -> int:

@@ -1,4 +1,4 @@
-"""Ranks that run out of batches at different times: what runs when, what is read, and how each sample is weighted."""
+"""Ranks that run out of batches at different times: the timeline, the samples read, and the weight of each sample."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from ...timeline import Span, Timeline
 
 HANDLINGS = ("hang", "drop", "pad", "throw", "join")
 LANE = "training"
-_MOST_RANKS, _MOST_BATCHES, _MOST_SAMPLES = 1024, 1_000_000, 10**9
+_MOST_RANKS = 1024
+_MOST_BATCHES = 1_000_000
+_MOST_SAMPLES = 10**9
 
 
 def simulate(
@@ -44,27 +46,29 @@ def simulate(
     >>> [span.kind for span in simulate([1, 2], "hang") if span.rank == 1]
     ['step', 'allreduce', 'step', 'wait']
     """
-    own = steps_by_rank(num_batches, "join")
-    active = steps_by_rank(own, handling)
-    step_s, allreduce_s = number("step_s", step_s, above=0), number("allreduce_s", allreduce_s, 0)
+    own_batches = steps_by_rank(num_batches, "join")
+    completed = steps_by_rank(own_batches, handling)
+    step_s = number("step_s", step_s, above=0)
+    allreduce_s = number("allreduce_s", allreduce_s, 0)
     timeout_s = number("timeout_s", timeout_s, 0)
-    rows = []
-    for item in range(max(active)):
-        begin_s = item * (step_s + allreduce_s)
-        meet_s, end_s = begin_s + step_s, begin_s + step_s + allreduce_s
-        for rank, num_steps in enumerate(active):
-            works = item < num_steps
-            rows.append(Span(rank, LANE, "step" if works else "wait", item, begin_s, meet_s))
-            rows.append(Span(rank, LANE, "allreduce" if works else "shadow", item, meet_s, end_s))
-    if handling == "hang":
-        item = max(active)
+    num_steps = max(completed)
+    spans = []
+    for item in range(num_steps):
         begin_s = item * (step_s + allreduce_s)
         meet_s = begin_s + step_s
-        for rank, num_own in enumerate(own):
-            if num_own > item:  # one more step, whose allreduce never ends
-                rows.append(Span(rank, LANE, "step", item, begin_s, meet_s))
-                rows.append(Span(rank, LANE, "wait", item, meet_s, meet_s + timeout_s))
-    return Timeline.of(rows).named((), ("step", "allreduce", "shadow", "wait"))
+        end_s = begin_s + step_s + allreduce_s
+        for rank, rank_steps in enumerate(completed):
+            has_batch = item < rank_steps
+            spans.append(Span(rank, LANE, "step" if has_batch else "wait", item, begin_s, meet_s))
+            spans.append(Span(rank, LANE, "allreduce" if has_batch else "shadow", item, meet_s, end_s))
+    if handling == "hang":
+        begin_s = num_steps * (step_s + allreduce_s)
+        meet_s = begin_s + step_s
+        for rank, rank_batches in enumerate(own_batches):
+            if rank_batches > num_steps:  # one more step, whose allreduce never ends
+                spans.append(Span(rank, LANE, "step", num_steps, begin_s, meet_s))
+                spans.append(Span(rank, LANE, "wait", num_steps, meet_s, meet_s + timeout_s))
+    return Timeline.of(spans).named((), ("step", "allreduce", "shadow", "wait"))
 
 
 def steps_by_rank(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
@@ -75,19 +79,20 @@ def steps_by_rank(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
     """
     one_of("handling", handling, HANDLINGS)
     ranks = several("num_batches", num_batches, "numbers, one for each rank")
-    own = tuple(whole("num_batches", one, 0, _MOST_BATCHES) for one in ranks)
+    own = tuple(whole("num_batches", batches, 0, _MOST_BATCHES) for batches in ranks)
     if not 1 <= len(own) <= _MOST_RANKS or not any(own):
         raise ValueError(f"num_batches must be of 1 to {_MOST_RANKS} ranks, of which one has a batch; got {own!r}")
     if handling == "pad" and not all(own):
         raise ValueError(f"num_batches must be at least 1 to be padded, got {own!r}")
     if handling == "join":
         return own
-    return (max(own) if handling == "pad" else min(own),) * len(own)
+    if handling == "pad":
+        return (max(own),) * len(own)
+    return (min(own),) * len(own)
 
 
 class Counts(NamedTuple):
-    """What one rank took part in: steps whose gradients it helped to reduce, and Join's allreduces of single
-    numbers."""
+    """How often a rank reduced gradients, its own or others', and took part in Join's allreduces of single numbers."""
 
     gradients: int
     words: int
@@ -110,16 +115,16 @@ class Prediction:
 
 
 def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_size: bool = True) -> Prediction:
-    """Return the prediction of what `measure` finds; `epoch` has each rank's samples, `handling` is as for `simulate`.
+    """Predict the result of `measure`; `epoch` has each rank's samples, and `handling` is as for `simulate`.
 
-    The loss of a batch is the mean over its samples, and DDP averages over N ranks: a sample in a batch of b has the
+    The loss of a batch is the mean over its samples, and DDP averages over N ranks, so a sample in a batch of b has the
     weight 1/(N·b). Join also divides by the initial number of ranks, finished ones included, so its steps get smaller.
     With ``divide_by_initial_world_size=False`` it divides by the n ranks that still have a batch, so the last samples
-    have 1/(n·b). In the gradient of the mean loss all weights would be equal.
+    have the weight 1/(n·b). In the gradient of the mean loss, all weights would be equal.
 
-    The counts are those of a module without buffers, which need further messages of Join. In each step Join asks how
-    many ranks still have a batch and whether to reduce gradients; it asks once more when none has, and then who has the
-    final model. With "throw" it asks a third time, and stops half way.
+    The counts are for a module without buffers, which would need further messages. In each step, Join asks how many
+    ranks still have a batch and whether to reduce gradients. When none has, it asks once more, and then which rank has
+    the final model. With "throw" it asks a third time in each step, and stops in the middle of the last one.
 
     Raises ValueError as `simulate` does, and for an epoch without a loader, whose batches are unknown.
 
@@ -135,33 +140,46 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
     >>> predict(epoch, "join", divide_by_initial_world_size=False).weights.tolist()
     [0.25, 0.25, 0.25, 0.25, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
     """
-    own = batches_by_rank(epoch)
-    active = steps_by_rank(own, handling)
-    num_steps, least = max(active), min(own)
-    num_active = len(own) - np.searchsorted(np.sort(active), np.arange(num_steps), side="right")
-    initial = truth("divide_by_initial_world_size", divide_by_initial_world_size)
-    divisor = np.full(num_steps, len(own)) if initial else num_active
-    ranks, weights = [], np.zeros(epoch.size)
-    for rank, steps in enumerate(active):
+    own_batches = batches_by_rank(epoch)
+    completed = steps_by_rank(own_batches, handling)
+    num_steps = max(completed)
+    num_ranks = len(own_batches)
+    # an entry for each step: the number of ranks that have a batch in it
+    num_active = num_ranks - np.searchsorted(np.sort(completed), np.arange(num_steps), side="right")
+    divisor = num_active
+    if truth("divide_by_initial_world_size", divide_by_initial_world_size):
+        divisor = np.full(num_steps, num_ranks)
+    ranks = []
+    weights = np.zeros(epoch.size)
+    for rank, rank_steps in enumerate(completed):
         batches = epoch.batches(rank)
-        done = [batches[step % len(batches)] for step in range(steps)]
-        for batch, parts in zip(done, divisor.tolist(), strict=False):
+        trained = [batches[step % len(batches)] for step in range(rank_steps)]
+        for batch, parts in zip(trained, divisor.tolist(), strict=False):
             np.add.at(weights, batch, 1 / (parts * batch.size))
-        ranks.append(np.concatenate([np.empty(0, dtype=np.int64), *done]))
+        ranks.append(np.concatenate([np.empty(0, dtype=np.int64), *trained]))
+    stuck = _stuck_ranks(own_batches, handling)
+    failed = stuck
+    if handling == "throw" and max(own_batches) > min(own_batches):
+        failed = tuple(range(num_ranks))
     words = {"join": 2 * num_steps + 2, "throw": 3 * num_steps + 2}.get(handling, 0)
-    stuck = [handling == "hang" and held > least for held in own]
-    thrown = handling == "throw" and max(own) > least
     return Prediction(
         trained=evolve(epoch, ranks=tuple(ranks)),
         scale=np.asarray(num_active / divisor),
         weights=weights,
-        counts=tuple(Counts(num_steps + one, words) for one in stuck),
-        failed=tuple(rank for rank, one in enumerate(stuck) if one or thrown),
+        counts=tuple(Counts(num_steps + (rank in stuck), words) for rank in range(num_ranks)),
+        failed=failed,
     )
 
 
+def _stuck_ranks(own_batches: Sequence[int], handling: str) -> tuple[int, ...]:
+    """The ranks that start an allreduce in which not all ranks take part."""
+    if handling != "hang":
+        return ()
+    return tuple(rank for rank, batches in enumerate(own_batches) if batches > min(own_batches))
+
+
 def files_epoch(file_sizes: Sequence[int], num_ranks: int, batch_size: int, seed: int = 0) -> Assignment:
-    """Return an epoch in which each rank reads whole files, those that `shard_files` assigns to it, batch by batch.
+    """Return an epoch in which each rank reads the files that `shard_files` assigns to it, batch by batch.
 
     The dataset has the samples of file 0 first, then those of file 1, and so on. A rank's last batch may be short.
 

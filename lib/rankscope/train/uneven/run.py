@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import cached_property
 from itertools import cycle, islice
@@ -28,18 +29,26 @@ from ..gradients import Vector, gradient_alone, gradient_of, rounding_of
 from .model import LANE, Counts, Prediction, batches_by_rank, predict, steps_by_rank
 
 Losses = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> a loss per sample
-# by name: the handling, and whether Join divides by all ranks
-WAYS_TO_HANDLE = {
-    "drop": ("drop", True),
-    "pad": ("pad", True),
-    "join": ("join", True),
-    "join, by those left": ("join", False),
-}
 _COLLECTIVE = ("allreduce", "shadow")
 
 
+class HandlingWay(NamedTuple):
+    """A handling, and whether Join divides gradients by all ranks."""
+
+    handling: str
+    divide_by_initial_world_size: bool
+
+
+WAYS_TO_HANDLE = {
+    "drop": HandlingWay("drop", True),
+    "pad": HandlingWay("pad", True),
+    "join": HandlingWay("join", True),
+    "join, by those left": HandlingWay("join", False),
+}
+
+
 class UnevenError(RuntimeError):
-    """Raised if real ranks did not do what was predicted."""
+    """Real ranks did not behave as predicted."""
 
 
 @frozen(eq=False)
@@ -67,25 +76,31 @@ class UnevenRun:
     @property
     def stuck(self) -> tuple[int, ...]:
         """The ranks whose allreduce waited until it timed out."""
-        return tuple(rank for rank, error in enumerate(self.errors) if error) if self.handling == "hang" else ()
+        if self.handling != "hang":
+            return ()
+        return self._failed
+
+    @property
+    def _failed(self) -> tuple[int, ...]:
+        """The ranks whose epoch ended with an error."""
+        return tuple(rank for rank, error in enumerate(self.errors) if error)
 
     def check(self) -> None:
         """Raise UnevenError if reads, steps, allreduces or errors are not as predicted."""
         expected = self.expected
-        for rank, (found, right) in enumerate(zip(self.trained.ranks, expected.trained.ranks, strict=True)):
-            if not np.array_equal(found, right):
-                raise UnevenError(f"rank {rank} trained on {found.size} samples, not on the {right.size} predicted")
+        for rank, (trained, wanted) in enumerate(zip(self.trained.ranks, expected.trained.ranks, strict=True)):
+            if not np.array_equal(trained, wanted):
+                raise UnevenError(f"rank {rank} trained on {trained.size} samples, not on the {wanted.size} predicted")
         if len(self.gradients) != len(expected.scale):
             raise UnevenError(f"there were {len(self.gradients)} steps, not {len(expected.scale)}")
-        for rank, (counts, wanted) in enumerate(zip(self.counts, expected.counts, strict=True)):
-            if counts.gradients != wanted.gradients:
-                helped = f"{counts.gradients} steps' gradients, not {wanted.gradients}"
-                raise UnevenError(f"rank {rank} helped to reduce {helped}")
+        for rank, (counts, wanted_counts) in enumerate(zip(self.counts, expected.counts, strict=True)):
+            if counts.gradients != wanted_counts.gradients:
+                difference = f"{counts.gradients} steps' gradients, not {wanted_counts.gradients}"
+                raise UnevenError(f"rank {rank} helped to reduce {difference}")
         if len({counts.words for counts in self.counts}) > 1:
             raise UnevenError(f"ranks should exchange as many words each, but: {self.counts}")
-        failed = tuple(rank for rank, error in enumerate(self.errors) if error)
-        if failed != expected.failed:
-            raise UnevenError(f"errors came to ranks {failed}, not to {expected.failed}")
+        if self._failed != expected.failed:
+            raise UnevenError(f"errors came to ranks {self._failed}, not to {expected.failed}")
 
 
 @frozen(eq=False)
@@ -132,13 +147,14 @@ class Handled:
     def check(self) -> None:
         """Raise UnevenError if the run, its samples or its gradient are not as predicted."""
         self.run.check()
-        off = _distance(self.measured, self.predicted)
-        if not off <= self.rounding:
-            raise UnevenError(f"{self.name}: the gradient is {off:.2g} from the predicted one")
+        distance = _distance(self.measured, self.predicted)
+        if math.isnan(distance) or distance > self.rounding:
+            raise UnevenError(f"{self.name}: the gradient is {distance:.2g} from the predicted one")
 
 
-def _distance(one: Vector, other: Vector) -> float:
-    return float(np.linalg.norm(one - other) / (np.linalg.norm(other) or 1.0))
+def _distance(vector: Vector, reference: Vector) -> float:
+    """The distance of two vectors, relative to the norm of the second one."""
+    return float(np.linalg.norm(vector - reference) / (np.linalg.norm(reference) or 1.0))
 
 
 @frozen(eq=False)
@@ -151,20 +167,20 @@ class UnevenComparison:
     handled: tuple[Handled, ...]
 
     def __getitem__(self, name: str) -> Handled:
-        return {one.name: one for one in self.handled}[name]
+        return {handled.name: handled for handled in self.handled}[name]
 
     def check(self) -> None:
         """Raise UnevenError if anything is not as predicted; see `Handled.check`."""
-        for one in self.handled:
-            one.check()
+        for handled in self.handled:
+            handled.check()
 
     def __str__(self) -> str:
-        wide = max(len(one.name) for one in self.handled)
-        rows = [f"{'':{wide}}  lost  repeated  a sample counts   bias, predicted and found"]
-        for one in self.handled:
-            counts = f"{one.weights.min():.2f} to {one.weights.max():.2f} times"
-            bias = f"{one.predicted_bias:6.2%} {one.bias:6.2%}"
-            rows.append(f"{one.name:{wide}} {one.lost:5} {one.repeated:9}  {counts:>18} {bias:>15}")
+        width = max(len(handled.name) for handled in self.handled)
+        rows = [f"{'':{width}}  lost  repeated  a sample counts   bias, predicted and found"]
+        for handled in self.handled:
+            counts = f"{handled.weights.min():.2f} to {handled.weights.max():.2f} times"
+            bias = f"{handled.predicted_bias:6.2%} {handled.bias:6.2%}"
+            rows.append(f"{handled.name:{width}} {handled.lost:5} {handled.repeated:9}  {counts:>18} {bias:>15}")
         return "\n".join(rows)
 
 
@@ -182,7 +198,7 @@ def measure(
 ) -> UnevenRun:
     """Run DDP on real ranks that read the batches of `epoch` from an IterableDataset, and record each rank.
 
-    `handling` is as for `simulate`. `losses_fn` returns one loss per sample; a rank takes the mean over its batch. The
+    `handling` is as for `simulate`. `losses_fn` returns one loss per sample; a rank averages them over its batch. The
     module is never updated, so the gradients of all steps belong to the same parameters. A step sleeps for `step_s`
     before its forward. With "hang", stuck ranks give up after `hang_s`.
 
@@ -195,11 +211,11 @@ def measure(
     >>> both = torch.randn(6, 2), torch.randn(6, 1)
     >>> run = measure(nn.Linear(2, 1), *both, files_epoch([2, 4], 2, batch_size=1), losses)
     >>> run.check()
-    >>> [one.gradients for one in run.counts]
+    >>> [counts.gradients for counts in run.counts]
     [4, 4]
     """
     task = TrainingTask(module, inputs, targets, epoch, losses_fn, step_s, hang_s)
-    way = handling, truth("divide_by_initial_world_size", divide_by_initial_world_size)
+    way = HandlingWay(handling, truth("divide_by_initial_world_size", divide_by_initial_world_size))
     return _measure(task, [way], timeout_s)[0]
 
 
@@ -215,17 +231,16 @@ def compare(
     exact = _weighted_gradient(task, np.ones(epoch.size))
     runs = _measure(task, list(WAYS_TO_HANDLE.values()), timeout_s)
     rounding = rounding_of(module.parameters())
-    return UnevenComparison(
-        tuple(
-            Handled(name, run, _weighted_gradient(task, run.expected.weights), exact, rounding)
-            for name, run in zip(WAYS_TO_HANDLE, runs, strict=True)
-        )
-    )
+    handled = []
+    for name, run in zip(WAYS_TO_HANDLE, runs, strict=True):
+        predicted = _weighted_gradient(task, run.expected.weights)
+        handled.append(Handled(name, run, predicted, exact, rounding))
+    return UnevenComparison(tuple(handled))
 
 
 @frozen(eq=False)
 class TrainingTask:
-    """What the ranks train, and on which data; `hang_s` is how long an allreduce waits for a missing rank."""
+    """A module and its training data; `hang_s` is how long an allreduce waits for a missing rank."""
 
     module: nn.Module = checked(nn.Module)
     inputs: Tensor = checked(Tensor)
@@ -236,9 +251,9 @@ class TrainingTask:
     hang_s: float = checked(number, 0.1, 15, default=1.0)
 
     def __attrs_post_init__(self) -> None:
-        elements = sum(one.numel() for one in self.module.parameters() if one.requires_grad)
-        if elements < 2:
-            raise ValueError(f"module must have at least two parameter elements to train, got {elements}")
+        num_elements = sum(parameter.numel() for parameter in self.module.parameters() if parameter.requires_grad)
+        if num_elements < 2:
+            raise ValueError(f"module must have at least two parameter elements to train, got {num_elements}")
         for name, tensor in (("inputs", self.inputs), ("targets", self.targets)):
             if tensor.shape[:1] != (self.epoch.size,):
                 wanted = f"a row for each of {self.epoch.size} samples"
@@ -259,7 +274,7 @@ def _weighted_gradient(task: TrainingTask, weights: Vector) -> Vector:
 
 
 class _RankRecord(NamedTuple):
-    """What one rank recorded of an epoch."""
+    """One rank's record of an epoch."""
 
     trained: list[int]
     gradients: Vector
@@ -267,31 +282,36 @@ class _RankRecord(NamedTuple):
     error: str | None
 
 
-def _measure(task: TrainingTask, ways: list[tuple[str, bool]], timeout_s: float) -> list[UnevenRun]:
-    own = batches_by_rank(task.epoch)
-    for handling, _ in ways:
-        steps_by_rank(own, handling)  # raises errors before ranks are started
+def _measure(task: TrainingTask, ways: list[HandlingWay], timeout_s: float) -> list[UnevenRun]:
+    own_batches = batches_by_rank(task.epoch)
+    for way in ways:
+        steps_by_rank(own_batches, way.handling)  # raises errors before ranks are started
     recorders = [Recorder() for _ in ways]
-    by_rank = launch(_train_all, len(own), (task, ways, recorders), timeout_s=timeout_s)
-    runs = []
-    for (handling, divide), recorder, *seen in zip(ways, recorders, *by_rank, strict=True):
-        longest = max((one.gradients for one in seen), key=len)
-        for rank, one in enumerate(seen):
-            if not np.array_equal(one.gradients, longest[: len(one.gradients)]):
-                raise UnevenError(f"rank {rank} has other gradients than the rest")
-        timeline = split_waits(recorder.timeline())
-        run = UnevenRun(
-            task.epoch,
-            handling,
-            divide,
-            trained=evolve(task.epoch, ranks=tuple(np.array(one.trained, dtype=np.int64) for one in seen)),
-            gradients=longest,
-            counts=tuple(one.counts for one in seen),
-            errors=tuple(one.error for one in seen),
-            timeline=timeline.shifted(-timeline.begin_s),
-        )
-        runs.append(run)
-    return runs
+    by_rank = launch(_train_all, len(own_batches), (task, ways, recorders), timeout_s=timeout_s)
+    by_way = zip(*by_rank, strict=True)
+    return [
+        _uneven_run(task.epoch, way, records, split_waits(recorder.timeline()))
+        for way, records, recorder in zip(ways, by_way, recorders, strict=True)
+    ]
+
+
+def _uneven_run(epoch: Assignment, way: HandlingWay, records: Sequence[_RankRecord], timeline: Timeline) -> UnevenRun:
+    """Combine the ranks' records of an epoch; UnevenError if they have different gradients."""
+    longest = max((record.gradients for record in records), key=len)
+    for rank, record in enumerate(records):
+        if not np.array_equal(record.gradients, longest[: len(record.gradients)]):
+            raise UnevenError(f"rank {rank} has other gradients than the rest")
+    trained = tuple(np.array(record.trained, dtype=np.int64) for record in records)
+    return UnevenRun(
+        epoch,
+        way.handling,
+        way.divide_by_initial_world_size,
+        trained=evolve(epoch, ranks=trained),
+        gradients=longest,
+        counts=tuple(record.counts for record in records),
+        errors=tuple(record.error for record in records),
+        timeline=timeline.shifted(-timeline.begin_s),
+    )
 
 
 def split_waits(timeline: Timeline) -> Timeline:
@@ -304,35 +324,42 @@ def split_waits(timeline: Timeline) -> Timeline:
     for span in timeline:
         if span.kind in _COLLECTIVE:
             last_s[span.item] = max(span.start_s, last_s.get(span.item, span.start_s))
-    rows: list[Span] = []
+    spans: list[Span] = []
 
     def add(span: Span) -> None:
-        if span.kind == "wait" and rows and rows[-1][:4] == span[:4]:
-            rows[-1] = rows[-1]._replace(stop_s=span.stop_s)
+        extends_wait = span.kind == "wait" and spans and spans[-1][:4] == span[:4]
+        if extends_wait:
+            spans[-1] = spans[-1]._replace(stop_s=span.stop_s)
         else:
-            rows.append(span)
+            spans.append(span)
 
-    for span in sorted(timeline, key=lambda one: (one.rank, one.start_s)):
+    for span in sorted(timeline, key=lambda span: (span.rank, span.start_s)):
         if span.kind in _COLLECTIVE and span.start_s < last_s[span.item] <= span.stop_s:
             add(span._replace(kind="wait", stop_s=last_s[span.item]))
             span = span._replace(start_s=last_s[span.item])
         add(span)
-    return Timeline.of(rows).named((), ("step", *_COLLECTIVE, "wait"))
+    return Timeline.of(spans).named((), ("step", *_COLLECTIVE, "wait"))
 
 
 # ---- in a rank
 
 
-def _train_all(task: TrainingTask, ways: list[tuple[str, bool]], recorders: list[Recorder]) -> list[_RankRecord]:
+def _train_all(task: TrainingTask, ways: list[HandlingWay], recorders: list[Recorder]) -> list[_RankRecord]:
     rank = dist.get_rank()
-    return [_train(task, *way, one.for_rank(rank)) for way, one in zip(ways, recorders, strict=True)]
+    records = []
+    for way, recorder in zip(ways, recorders, strict=True):
+        records.append(_train(task, *way, recorder.for_rank(rank)))
+    return records
 
 
 def _train(task: TrainingTask, handling: str, divide: bool, recorder: Recorder) -> _RankRecord:
     """Train one epoch; a hang runs in its own process group, whose timeout is shorter than that of the launch."""
-    group = dist.new_group(timeout=timedelta(seconds=task.hang_s)) if handling == "hang" else None
+    group = None
+    if handling == "hang":
+        group = dist.new_group(timeout=timedelta(seconds=task.hang_s))
     ddp = DistributedDataParallel(copy.deepcopy(task.module), process_group=group)
-    watch, error = JoinRecorder(recorder), None
+    watch = JoinRecorder(recorder)
+    error = None
     trained: list[int] = []
     gradients: list[Vector] = []
     join = Join(
@@ -355,19 +382,27 @@ def _train(task: TrainingTask, handling: str, divide: bool, recorder: Recorder) 
                 gradients.append(gradient_of(ddp))
             watch.finish()
     except RuntimeError as caught:
-        if not (watch.kind == "allreduce" if handling == "hang" else "exhausted" in str(caught)):
+        if not _ends_epoch(caught, handling, watch.kind):
             raise
         error = str(caught)
         watch.give_up()
-    num_elements = sum(one.numel() for one in ddp.parameters())
+    num_elements = sum(parameter.numel() for parameter in ddp.parameters())
     return _RankRecord(trained, np.array(gradients).reshape(-1, num_elements), watch.counts, error)
+
+
+def _ends_epoch(error: RuntimeError, handling: str, kind: str) -> bool:
+    """Whether this is the error that ends an uneven epoch, raised in a span of that kind."""
+    if handling == "hang":
+        return kind == "allreduce"
+    return "exhausted" in str(error)
 
 
 class _RankStream(IterableDataset[tuple[int, Tensor, Tensor]]):
     """A stream of one rank's samples, of unknown length."""
 
     def __init__(self, task: TrainingTask, rank: int) -> None:
-        self.task, self.indices = task, task.epoch.ranks[rank]
+        self.task = task
+        self.indices = task.epoch.ranks[rank]
 
     def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         return ((index, self.task.inputs[index], self.task.targets[index]) for index in self.indices.tolist())
@@ -395,7 +430,9 @@ class JoinRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
-        self.kind, self.item, self.since_ns = "", 0, 0
+        self.kind = ""  # of the current span, empty if there is none
+        self.item = 0
+        self.since_ns = 0
         self.finished = False
         self.counts = Counts(0, 0)
 
@@ -417,7 +454,9 @@ class JoinRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.begin("shadow" if self.finished else "allreduce", self.item)
 
     def begin(self, kind: str, item: int) -> None:
-        self.kind, self.item, self.since_ns = kind, item, time.perf_counter_ns()
+        self.kind = kind
+        self.item = item
+        self.since_ns = time.perf_counter_ns()
 
     def end(self) -> None:
         """Record the span from `begin` to now."""
@@ -425,7 +464,7 @@ class JoinRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.kind = ""
 
     def finish(self) -> None:
-        """Begin to wait, as no batch is left. Join's final messages, after the last shadow, are not recorded."""
+        """Begin to wait, because no batch is left. Join's final messages, after the last shadow, are not recorded."""
         self.finished = True
         self.begin("wait", self.item + 1)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
-from operator import attrgetter
+from itertools import chain
 from typing import Any, NamedTuple
 
 import attrs
@@ -26,10 +26,10 @@ TERMS = {
     "parameters": "as forward and backward read them",
     "gradients": "of the parameters that are trained",
     "optimizer_states": "momentum, variance, step counters",
-    "master_copy": "the parameters that the optimizer updates, where those are others",
+    "master_copy": "the parameters that the optimizer updates, if it has its own copy",
     "buffers": "of the module, whole on every rank",
     "buckets": "DDP's second copy of the gradients",
-    "largest_layer": "of it for a while: gathered parameters, gradients before they are reduced",
+    "largest_layer": "temporary: its gathered parameters, and its gradients before they are reduced",
     "activations": "as stated: no stage divides them",
 }
 
@@ -47,7 +47,7 @@ class Way(NamedTuple):
     what: str
 
 
-# The ways in which torch trains with what ZeRO describes: `memory` and `traffic` predict them, `measure` runs them.
+# The ways in which torch implements ZeRO's stages: `memory` and `traffic` predict them, `measure` runs them.
 WAYS = {
     "ddp": Way(0, "even", True, "DistributedDataParallel as it comes"),
     "ddp_bucket_view": Way(0, "even", False, "DistributedDataParallel(gradient_as_bucket_view=True)"),
@@ -84,7 +84,9 @@ class Optimizer(NamedTuple):
         >>> float(OPTIMIZERS["adam_8bit"].element_bytes(RECIPES["mixed"]))
         2.00390625
         """
-        return self.num_states * (1 + Fraction(4, _BLOCK) if self.eight_bit else Fraction(recipe.state))
+        if self.eight_bit:
+            return self.num_states * (1 + Fraction(4, _BLOCK))
+        return self.num_states * Fraction(recipe.state)
 
 
 RECIPES = {"fp32": Recipe(4, 4, 0, 4), "mixed": Recipe(2, 2, 4, 4), "bf16": Recipe(2, 2, 0, 2)}
@@ -163,15 +165,25 @@ class ZeroMemory:
 
     def words(self) -> list[str]:
         """Return a headline, and a line for each nonzero term."""
-        count = self.num_parameters
-        scale, word = (1e9, " billion") if count >= 1e9 else (1e6, " million") if count >= 1e6 else (1, "")
-        size = f"{count / scale:.4g}{word}" if word else str(count)
-        who = f"{size} parameters, {count_of(self.num_ranks, 'rank')}, stage {self.stage}"
-        head = f"{who}, {self.recipe}, {self.optimizer}: {decimal_words(self.total_bytes)} per rank"
-        return [head, *(f"  {name:<16}{decimal_words(value):>9}" for name, value in self.terms.items() if value)]
+        ranks = count_of(self.num_ranks, "rank")
+        how = f"stage {self.stage}, {self.recipe}, {self.optimizer}"
+        size = decimal_words(self.total_bytes)
+        lines = [f"{_number_words(self.num_parameters)} parameters, {ranks}, {how}: {size} per rank"]
+        for name, num_bytes in self.terms.items():
+            if num_bytes:
+                lines.append(f"  {name:<16}{decimal_words(num_bytes):>9}")
+        return lines
 
     def __str__(self) -> str:
         return "\n".join(self.words())
+
+
+def _number_words(number: int) -> str:
+    if number >= 1e9:
+        return f"{number / 1e9:.4g} billion"
+    if number >= 1e6:
+        return f"{number / 1e6:.4g} million"
+    return str(number)
 
 
 def memory(
@@ -191,7 +203,7 @@ def memory(
     (WAYS).
 
     Stage 1 divides optimizer states and master copy evenly among the ranks, stage 2 also the gradients, stage 3 also
-    the parameters. For one of WAYS the result is what `measure` finds on `rank`, by default on the fullest; all except
+    the parameters. For one of WAYS the result predicts `measure` on `rank`, by default on the fullest; all except
     plain DDP need a module. "fully_shard_keep" is stage 2 within a step and stage 3 between steps: torch cannot keep
     whole parameters and sharded gradients all the time.
 
@@ -232,35 +244,45 @@ def _holding(
     """Return the basis of `memory` and `traffic`. Raises ValueError for arguments out of range."""
     num_ranks = whole("num_ranks", num_ranks, 1)
     if isinstance(stage, str):
-        way, recipe = WAYS[one_of("stage", stage, tuple(WAYS))], recipe or "fp32"
+        way = WAYS[one_of("stage", stage, tuple(WAYS))]
+        recipe = recipe or "fp32"
         if recipe == "mixed" and way.partition != "rows":
             raise ValueError("recipe 'mixed' needs fully_shard: DistributedDataParallel keeps no master copy")
     else:
-        way, recipe = Way(whole("stage", stage, 0, 3), "even", False, "as in the paper"), recipe or "mixed"
+        way = Way(whole("stage", stage, 0, 3), "even", buckets=False, what="as in the paper")
+        recipe = recipe or "mixed"
     one_of("recipe", recipe, tuple(RECIPES))
     rule = OPTIMIZERS[one_of("optimizer", optimizer, tuple(OPTIMIZERS))]
-    place = None if rank is None else whole("rank", rank, 0, num_ranks - 1)
+    if rank is not None:
+        rank = whole("rank", rank, 0, num_ranks - 1)
     if is_scalar(num_parameters_or_module):
         if way.partition != "even":
             raise ValueError(f"stage {stage!r} needs a module: a number has no tensors")
-        total = _count("num_parameters_or_module", num_parameters_or_module, 1)
-        layer = _count("largest_layer", largest_layer, 0, total)
-        parts = (Parameter("largest layer", (layer,), 4), Parameter("the rest", (total - layer,), 4))
-        sizes = ModuleSizes(parts, _count("buffer_bytes", buffer_bytes, 0), ((0,),))
+        sizes = _sizes_of_number(num_parameters_or_module, largest_layer, buffer_bytes)
         rule = rule._replace(counter_bytes=0)
     elif largest_layer or buffer_bytes:
         raise ValueError(f"a module has its own largest_layer and buffer_bytes, got {largest_layer}, {buffer_bytes}")
     else:
         sizes = sizes_of(num_parameters_or_module)
-    return _Holding(sizes, num_ranks, way, place, recipe, rule)
+    return _Holding(sizes, num_ranks, way, rank, recipe, rule)
+
+
+def _sizes_of_number(num_parameters: Any, largest_layer: float, buffer_bytes: float) -> ModuleSizes:
+    """The sizes of a module of so many parameters, of which only the largest layer is known."""
+    total = _count("num_parameters_or_module", num_parameters, 1)
+    layer_size = _count("largest_layer", largest_layer, 0, total)
+    parameters = (Parameter("largest layer", (layer_size,), 4), Parameter("the rest", (total - layer_size,), 4))
+    return ModuleSizes(parameters, _count("buffer_bytes", buffer_bytes, 0), layers=((0,),))
 
 
 def _count(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """As `whole`, but accepts floats that are whole numbers, such as 7.5e9."""
-    return whole(name, int(value) if isinstance(value, float) and value.is_integer() else value, low, high)
+    """Return a whole number as `whole` does, but accept floats that are whole numbers, such as 7.5e9."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return whole(name, value, low, high)
 
 
-# ---- what of a module decides its memory
+# ---- the properties of a module that decide its memory
 
 
 class Parameter(NamedTuple):
@@ -278,16 +300,19 @@ class Parameter(NamedTuple):
         return math.prod(self.shape)
 
     def rows_bound(self, num_ranks: int) -> int:
-        """The number of elements allocated for a rank's shard: dimension 0 in equal chunks, rounded up.
+        """Return the number of elements allocated for a rank's shard: dimension 0 in equal chunks, rounded up.
 
         Raises ValueError for a parameter without dimensions, as `fully_shard` does.
         """
         if not self.shape:
             raise ValueError(f"fully_shard takes parameters of at least one dimension, and {self.name} has none")
-        return self.size and -(-self.shape[0] // num_ranks) * (self.size // self.shape[0])
+        if self.size == 0:
+            return 0
+        num_rows = -(-self.shape[0] // num_ranks)
+        return num_rows * (self.size // self.shape[0])
 
     def rows_held(self, num_ranks: int, rank: int) -> int:
-        """The number of elements that a rank's shard holds: the last ranks have fewer, or none."""
+        """Return the number of elements in a rank's shard: the last ranks have fewer, or none."""
         chunk = self.rows_bound(num_ranks)
         return min(max(self.size - rank * chunk, 0), chunk)
 
@@ -322,9 +347,15 @@ def layers(module: Any) -> list[tuple[str, Any]]:
             else:
                 yield prefix + name, child
 
-    found = {name: (child, [id(p) for p in child.parameters()]) for name, child in leaves(module, "")}
-    users = Counter(one for _, own in found.values() for one in own)
-    return [(name, child) for name, (child, own) in found.items() if own and all(users[one] == 1 for one in own)]
+    children = dict(leaves(module, ""))
+    parameter_ids = {name: [id(p) for p in child.parameters()] for name, child in children.items()}
+    num_users = Counter(chain.from_iterable(parameter_ids.values()))
+    gathered = []
+    for name, child in children.items():
+        is_shared = any(num_users[parameter_id] > 1 for parameter_id in parameter_ids[name])
+        if parameter_ids[name] and not is_shared:
+            gathered.append((name, child))
+    return gathered
 
 
 def sizes_of(module: Any) -> ModuleSizes:
@@ -346,16 +377,19 @@ def sizes_of(module: Any) -> ModuleSizes:
     )
     place = {id(p): number for number, (_, p) in enumerate(named)}
     units = [tuple(place[id(p)] for p in child.parameters()) for _, child in layers(module)]
-    rest = tuple(sorted(set(place.values()) - {number for unit in units for number in unit}))
+    root = tuple(sorted(set(place.values()) - set(chain.from_iterable(units))))
     buffer_bytes = sum(b.numel() * b.element_size() for b in module.buffers())
-    return ModuleSizes(parameters, buffer_bytes, tuple(unit for unit in [*units, rest] if unit))
+    return ModuleSizes(parameters, buffer_bytes, tuple(unit for unit in [*units, root] if unit))
 
 
-# ---- what a rank holds of it
+# ---- the memory of a rank
 
 
-Held = Callable[[Parameter], int | Fraction]
-_size: Held = attrgetter("size")
+Held = Callable[[Parameter], int | Fraction]  # how many elements of a parameter a rank holds
+
+
+def _size(parameter: Parameter) -> int:
+    return parameter.size
 
 
 @attrs.frozen
@@ -374,8 +408,11 @@ class _Holding:
         return [p for p in self.sizes.parameters if p.trainable]
 
     def total(self, kind: str, parameters: Iterable[Parameter], held: Held) -> int:
-        """Return the bytes of one kind of data, given how many elements of each parameter are held."""
-        return math.ceil(sum((getattr(self._recipe(p), kind) * held(p) for p in parameters), Fraction(0)))
+        """Return the bytes of the data whose bytes per element are that field of a `Recipe`."""
+        num_bytes = Fraction(0)
+        for p in parameters:
+            num_bytes += getattr(self._recipe(p), kind) * held(p)
+        return math.ceil(num_bytes)
 
     def shares(self) -> dict[str, int]:
         """Return the terms divided as in the paper: evenly, or by whole tensors in stage 1."""
@@ -386,9 +423,14 @@ class _Holding:
         def whole_tensor(p: Parameter) -> int:
             return p.size if p.name in self._own else 0
 
-        stage, tensors = self.way.stage, self.way.partition == "tensors"
-        updated = whole_tensor if tensors else share if stage >= 1 else _size
-        num_counters = len(self._own) if tensors else len(self.trained)
+        stage = self.way.stage
+        num_counters = len(self.trained)
+        updated: Held = _size
+        if self.way.partition == "tensors":
+            updated = whole_tensor
+            num_counters = len(self._own)
+        elif stage >= 1:
+            updated = share
         return {
             "parameters": self.total("parameter", self.sizes.parameters, share if stage >= 3 else _size),
             "gradients": self.total("gradient", self.trained, share if stage >= 2 else _size),
@@ -406,14 +448,21 @@ class _Holding:
         def bound(p: Parameter) -> int:
             return p.rows_bound(self.num_ranks)
 
+        def held(p: Parameter) -> int:
+            return p.rows_held(self.num_ranks, self.rank or 0)  # rank 0 is the fullest
+
         everything = self.sizes.parameters
         shard = self.total("shard", everything, bound)
-        masters = shard if self.way.stage == 2 else self.total("master", everything, bound)
-        parameters = self.total("parameter", everything, self.gathered) if self.way.stage == 2 else shard - masters
+        if self.way.stage == 2:  # between forward and backward, all parameters are gathered next to the shard
+            masters = shard
+            parameters = self.total("parameter", everything, self.gathered)
+        else:
+            masters = self.total("master", everything, bound)
+            parameters = shard - masters
         return {
             "parameters": parameters,
             "gradients": self.total("shard", self.trained, bound),
-            "optimizer_states": self._states(lambda p: p.rows_held(self.num_ranks, self.rank or 0), len(self.trained)),
+            "optimizer_states": self._states(held, len(self.trained)),
             "master_copy": masters,
             "largest_layer": self._largest_layer("parameter", self.gathered),
         }
@@ -423,32 +472,41 @@ class _Holding:
         return self.num_ranks * parameter.rows_bound(self.num_ranks)
 
     def _states(self, held: Held, num_counters: int) -> int:
-        elements = sum((held(p) * self.optimizer.element_bytes(self._recipe(p)) for p in self.trained), Fraction(0))
-        return math.ceil(elements) + self.optimizer.counter_bytes * num_counters
+        num_bytes = Fraction(0)
+        for p in self.trained:
+            num_bytes += held(p) * self.optimizer.element_bytes(self._recipe(p))
+        return math.ceil(num_bytes) + self.optimizer.counter_bytes * num_counters
 
     def _largest_layer(self, gradient: str, held: Held) -> int:
         """Gathered parameters in stage 3, and gradients before they are divided in stages 2 and 3."""
+        num_bytes = 0
         layers = [[self.sizes.parameters[place] for place in layer] for layer in self.sizes.layers]
-        trained = [[p for p in layer if p.trainable] for layer in layers]
-        gathered = max((self.total("parameter", layer, held) for layer in layers), default=0)
-        reduced = max((self.total(gradient, layer, held) for layer in trained), default=0)
-        return (gathered if self.way.stage >= 3 else 0) + (reduced if self.way.stage >= 2 else 0)
+        if self.way.stage >= 3:
+            num_bytes += max((self.total("parameter", layer, held) for layer in layers), default=0)
+        if self.way.stage >= 2:
+            trained = [[p for p in layer if p.trainable] for layer in layers]
+            num_bytes += max((self.total(gradient, layer, held) for layer in trained), default=0)
+        return num_bytes
 
     def _recipe(self, parameter: Parameter) -> Recipe:
-        own = parameter.itemsize
-        return RECIPES[self.recipe] if parameter.floating else Recipe(own, own, 0, own)
+        if parameter.floating:
+            return RECIPES[self.recipe]
+        return Recipe(parameter.itemsize, parameter.itemsize, master=0, state=parameter.itemsize)
 
     @cached_property
     def _own(self) -> frozenset[str]:
         """The names of the tensors that the rank updates; the fullest rank has most states and master copies."""
 
         def updating_bytes(places: Sequence[int]) -> Fraction | int:
-            mine = [self.trained[place] for place in places]
-            held = sum(p.size * (self.optimizer.element_bytes(self._recipe(p)) + self._recipe(p).master) for p in mine)
-            return held + self.optimizer.counter_bytes * len(mine)
+            num_bytes: Fraction | int = self.optimizer.counter_bytes * len(places)
+            for place in places:
+                p = self.trained[place]
+                recipe = self._recipe(p)
+                num_bytes += p.size * (self.optimizer.element_bytes(recipe) + recipe.master)
+            return num_bytes
 
-        dealt = partition([p.size for p in self.trained], self.num_ranks)
-        places = max(dealt, key=updating_bytes) if self.rank is None else dealt[self.rank]
+        assigned = partition([p.size for p in self.trained], self.num_ranks)
+        places = max(assigned, key=updating_bytes) if self.rank is None else assigned[self.rank]
         return frozenset(self.trained[place].name for place in places)
 
 
@@ -482,7 +540,7 @@ _TIMES = {"allreduce": 2}  # how often a rank sends (N-1)/N of the bytes; defaul
 
 
 class CollectiveTraffic(NamedTuple):
-    """One kind of collective in a step: what it carries, the bytes of all calls, and the number of calls."""
+    """One kind of collective in a step: its data, the bytes of all calls, and the number of calls."""
 
     collective: str
     what: str
@@ -507,15 +565,17 @@ class ZeroTraffic:
 
     def by_collective(self) -> dict[str, int]:
         """Return the total bytes of the arrays of each collective."""
-        names = dict.fromkeys(one.collective for one in self.exchanges)
-        return {name: sum(one.num_bytes for one in self.exchanges if one.collective == name) for name in names}
+        num_bytes: dict[str, int] = {}
+        for exchange in self.exchanges:
+            num_bytes[exchange.collective] = num_bytes.get(exchange.collective, 0) + exchange.num_bytes
+        return num_bytes
 
     @property
     def sent_bytes(self) -> int:
         """The mean bytes that a rank sends (and receives): (N-1)/N of each collective's bytes, twice for an
         allreduce."""
-        passes = sum(_TIMES.get(one.collective, 1) * one.num_bytes for one in self.exchanges)
-        return round(passes * (self.num_ranks - 1) / self.num_ranks)
+        num_bytes = sum(_TIMES.get(exchange.collective, 1) * exchange.num_bytes for exchange in self.exchanges)
+        return round(num_bytes * (self.num_ranks - 1) / self.num_ranks)
 
     def seconds(self, link: Link) -> float:
         """Return the seconds of the step's collectives in sequence, as rings; broadcasts as binomial trees.
@@ -525,17 +585,20 @@ class ZeroTraffic:
         """
         of_type("link", link, Link)
         total_s = 0.0
-        for one in self.exchanges:
-            form = (one.collective, _ALGORITHM[one.collective], self.num_ranks)
-            latency_s = float(closed_form(*form, 0, link))  # paid by every call
-            total_s += float(closed_form(*form, one.num_bytes, link)) + (one.num_calls - 1) * latency_s
+        for exchange in self.exchanges:
+            form = (exchange.collective, _ALGORITHM[exchange.collective], self.num_ranks)
+            one_call_s = float(closed_form(*form, exchange.num_bytes, link))
+            latency_s = float(closed_form(*form, 0, link))  # which every further call adds
+            total_s += one_call_s + (exchange.num_calls - 1) * latency_s
         return total_s
 
     def __str__(self) -> str:
-        who = f"stage {self.stage}, {count_of(self.num_ranks, 'rank')}"
-        head = f"{who}: each rank sends {decimal_words(self.sent_bytes)} per step"
-        rows = (f"  {one.collective:<14}{decimal_words(one.num_bytes):>7}  {one.what}" for one in self.exchanges)
-        return "\n".join([head, *rows])
+        ranks = count_of(self.num_ranks, "rank")
+        lines = [f"stage {self.stage}, {ranks}: each rank sends {decimal_words(self.sent_bytes)} per step"]
+        for exchange in self.exchanges:
+            size = decimal_words(exchange.num_bytes)
+            lines.append(f"  {exchange.collective:<14}{size:>7}  {exchange.what}")
+        return "\n".join(lines)
 
 
 def traffic(num_parameters_or_module: Any, num_ranks: int, stage: int | str, recipe: str | None = None) -> ZeroTraffic:
@@ -547,24 +610,47 @@ def traffic(num_parameters_or_module: Any, num_ranks: int, stage: int | str, rec
     that use DDP, rank 0 also broadcasts the buffers in every step.
     """
     held = _holding(num_parameters_or_module, num_ranks, stage, recipe)
-    way, rows = held.way, held.way.partition == "rows"
-    size: Held = held.gathered if rows else _size
-    every = held.total("parameter", held.sizes.parameters, size)
-    updated = held.total("parameter", held.trained, size)
-    gradients = held.total("parameter" if rows else "gradient", held.trained, size)
-    calls = len(held.sizes.layers) if rows else 1
     exchanges = []
-    if isinstance(stage, str) and not rows and held.sizes.buffer_bytes:
-        exchanges.append(CollectiveTraffic("broadcast", "buffers", held.sizes.buffer_bytes))
-    if way.stage == 0 or way.partition == "tensors":
-        exchanges.append(CollectiveTraffic("allreduce", "gradients", gradients))
-        if way.stage:
-            exchanges.append(CollectiveTraffic("broadcast", "updated parameters", updated, len(held.trained)))
-    elif way.stage < 3 and not rows:
-        exchanges.append(CollectiveTraffic("reduce_scatter", "gradients", gradients))
-        exchanges.append(CollectiveTraffic("allgather", "updated parameters", updated))
+    if held.way.partition == "rows":
+        exchanges = _fully_shard_exchanges(held)
     else:
-        for one in ("forward", "backward") if way.stage == 3 else ("forward",):
-            exchanges.append(CollectiveTraffic("allgather", f"parameters, for the {one} pass", every, calls))
-        exchanges.append(CollectiveTraffic("reduce_scatter", "gradients", gradients, calls))
-    return ZeroTraffic(held.num_ranks, way.stage, tuple(exchanges))
+        if isinstance(stage, str) and held.sizes.buffer_bytes:
+            exchanges.append(CollectiveTraffic("broadcast", "buffers", held.sizes.buffer_bytes))
+        exchanges += _exchanges(held)
+    return ZeroTraffic(held.num_ranks, held.way.stage, tuple(exchanges))
+
+
+def _exchanges(held: _Holding) -> list[CollectiveTraffic]:
+    """The exchanges of parameters and gradients as in the paper, or as in torch's ways that use DDP."""
+    gradients = held.total("gradient", held.trained, _size)
+    updated = held.total("parameter", held.trained, _size)
+    if held.way.partition == "tensors":
+        return [
+            CollectiveTraffic("allreduce", "gradients", gradients),
+            CollectiveTraffic("broadcast", "updated parameters", updated, len(held.trained)),
+        ]
+    if held.way.stage == 0:
+        return [CollectiveTraffic("allreduce", "gradients", gradients)]
+    if held.way.stage < 3:
+        return [
+            CollectiveTraffic("reduce_scatter", "gradients", gradients),
+            CollectiveTraffic("allgather", "updated parameters", updated),
+        ]
+    every = held.total("parameter", held.sizes.parameters, _size)
+    return [
+        CollectiveTraffic("allgather", "parameters, for the forward pass", every),
+        CollectiveTraffic("allgather", "parameters, for the backward pass", every),
+        CollectiveTraffic("reduce_scatter", "gradients", gradients),
+    ]
+
+
+def _fully_shard_exchanges(held: _Holding) -> list[CollectiveTraffic]:
+    """The exchanges of `fully_shard`, a call for each layer."""
+    every = held.total("parameter", held.sizes.parameters, held.gathered)
+    gradients = held.total("parameter", held.trained, held.gathered)
+    num_calls = len(held.sizes.layers)
+    exchanges = [CollectiveTraffic("allgather", "parameters, for the forward pass", every, num_calls)]
+    if held.way.stage == 3:
+        exchanges.append(CollectiveTraffic("allgather", "parameters, for the backward pass", every, num_calls))
+    exchanges.append(CollectiveTraffic("reduce_scatter", "gradients", gradients, num_calls))
+    return exchanges

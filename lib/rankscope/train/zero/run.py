@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -31,14 +32,15 @@ _OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "momentum": (torch.optim.SGD, {"lr": 1e-3, "momentum": 0.9}),
     "adam": (torch.optim.Adam, {"lr": 1e-3}),
 }
-# collectives as they pass the dispatcher (torch 2.6 to 2.13), and which argument is the whole array
+# collectives as they pass the dispatcher (torch 2.6 to 2.13), and the position of the argument that is the whole array
 _CALLS = {
     "c10d::allreduce_": ("allreduce", 0),
     "c10d::broadcast_": ("broadcast", 0),
     "c10d::_allgather_base_": ("allgather", 0),
     "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
 }
-_BATCH, _MOST_RANKS = 48, 16  # batch of the resume test: 1, 2, 3, 4, 6, … ranks divide it evenly
+_BATCH = 48  # of `resume_difference`: 1, 2, 3, 4, 6, … ranks divide it evenly
+_MOST_RANKS = 16
 
 
 # ---- memory
@@ -68,7 +70,7 @@ def measure(
     """Train on `num_ranks` real ranks, one way after the other; return each rank's memory in its last step, way by way.
 
     Memory is counted between forward and backward, when everything is present: gradients and states of the previous
-    step, and what the forward pass has gathered. A storage counts once, with all of its bytes, padding included.
+    step, and parameters gathered by the forward pass. A storage counts once, with all of its bytes, padding included.
     "largest_layer" is the largest array that a gather filled (stage 3), and the largest that was reduced (stages 2 and
     3). Activations are left out. Every rank trains on `batch`, which the model maps to one tensor; `ways` are some of
     WAYS. With recipe "bf16" the model is converted; with "mixed" fully_shard gathers and reduces in bfloat16.
@@ -77,7 +79,7 @@ def measure(
 
     >>> import torch
     >>> live = measure(lambda: torch.nn.Linear(64, 32, bias=False), torch.ones(2, 64), 2, ["fully_shard"])
-    >>> [one.memory.terms["optimizer_states"] for one in live]  # 2048 · 2 · 4 bytes among two, and a counter
+    >>> [rank.memory.terms["optimizer_states"] for rank in live]  # 2048 · 2 · 4 bytes on two ranks, and a counter
     [8196, 8196]
     """
     of_type("batch", batch, Tensor)
@@ -92,9 +94,10 @@ def measure(
     model = make_model()
     for way in chosen:  # raises errors before ranks are started
         memory(model, num_ranks, way, recipe, optimizer)
-    args = chosen, make_model, batch, recipe, optimizer, num_steps
+    args = (chosen, make_model, batch, recipe, optimizer, num_steps)
     by_rank = launch(_measure_all, num_ranks, args, backend=backend, timeout_s=timeout_s)
-    return [one for way in zip(*by_rank, strict=True) for one in way]
+    by_way = zip(*by_rank, strict=True)
+    return list(chain.from_iterable(by_way))
 
 
 class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -127,8 +130,8 @@ def storages(tensors: Iterable[Tensor]) -> dict[int, int]:
     """
     with torch.no_grad():
         local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
-    found = [tensor.untyped_storage() for tensor in local]
-    return {one.data_ptr(): one.nbytes() for one in found if one.nbytes()}
+    untyped = [tensor.untyped_storage() for tensor in local]
+    return {storage.data_ptr(): storage.nbytes() for storage in untyped if storage.nbytes()}
 
 
 def zero_redundancy_class() -> type[ZeroRedundancyOptimizer]:
@@ -139,8 +142,8 @@ def zero_redundancy_class() -> type[ZeroRedundancyOptimizer]:
     return ZeroRedundancyOptimizer
 
 
-def _measure_all(ways: Sequence[str], *how: Any) -> list[LiveMemory]:
-    return [_measure(way, *how) for way in ways]
+def _measure_all(ways: Sequence[str], *args: Any) -> list[LiveMemory]:
+    return [_measure(way, *args) for way in ways]
 
 
 def _measure(
@@ -148,33 +151,36 @@ def _measure(
 ) -> LiveMemory:
     torch.manual_seed(0)
     device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
-    plain, batch = make_model().to(device), batch.to(device)
+    plain = make_model().to(device)
+    batch = batch.to(device)
     if recipe == "bf16":
         plain = plain.to(torch.bfloat16)
-        batch = batch.to(torch.bfloat16) if batch.is_floating_point() else batch
+        if batch.is_floating_point():
+            batch = batch.to(torch.bfloat16)
     num_parameters = sum(p.numel() for p in plain.parameters())
     model = _wrapped(plain, way, recipe)
-    held = list(model.parameters())
-    rule = _optimizer([p for p in held if p.requires_grad], way, optimizer)
+    parameters = list(model.parameters())
+    optimizer_rule = _optimizer([p for p in parameters if p.requires_grad], way, optimizer)
     for step in range(num_steps):
-        with _Collectives() as watch:
+        with _Collectives() as collectives:
             loss = model(batch).float().square().mean()
             if step == num_steps - 1:
-                found = _held(model, held, rule)
-            rule.zero_grad()
+                terms = _storages_by_term(model, parameters, optimizer_rule)
+            optimizer_rule.zero_grad()
             loss.backward()
-            rule.step()
-    shard = "master_copy" if way == "fully_shard_keep" or recipe == "mixed" else "parameters"
-    found[shard] = found.pop("shard") | found[shard]
-    found["buckets"] = watch.summed
-    terms, seen = {}, set[int]()
-    for name, of_term in found.items():  # a storage counts once, in the first term that has it
-        terms[name] = sum(num_bytes for address, num_bytes in of_term.items() if address not in seen)
-        seen |= set(of_term)
+            optimizer_rule.step()
+    shard_term = "parameters"
+    if way == "fully_shard_keep" or recipe == "mixed":
+        shard_term = "master_copy"
+    terms[shard_term] = terms.pop("shard") | terms[shard_term]
+    terms["buckets"] = collectives.summed
     stage = WAYS[way].stage
-    terms["largest_layer"] = (watch.largest["allgather"] if stage == 3 else 0) + watch.largest["reduce_scatter"]
-    found_memory = ZeroMemory(num_parameters, dist.get_world_size(), stage, recipe, optimizer, terms)
-    return LiveMemory(way, dist.get_rank(), found_memory, watch.exchanged)
+    num_bytes = _bytes_by_term(terms)
+    num_bytes["largest_layer"] = collectives.largest["reduce_scatter"]
+    if stage == 3:
+        num_bytes["largest_layer"] += collectives.largest["allgather"]
+    measured = ZeroMemory(num_parameters, dist.get_world_size(), stage, recipe, optimizer, num_bytes)
+    return LiveMemory(way, dist.get_rank(), measured, collectives.exchanged)
 
 
 def _wrapped(module: nn.Module, way: str, recipe: str) -> nn.Module:
@@ -184,10 +190,10 @@ def _wrapped(module: nn.Module, way: str, recipe: str) -> nn.Module:
 
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if recipe == "mixed" else None)
     outer = nn.Sequential(module)  # a root that has no parameters: older torch never drops the root's after forward
-    for _, one in [*layers(module), ("", module), ("", outer)]:
-        fully_shard(one, reshard_after_forward=WAYS[way].stage == 3, mp_policy=policy)
-        if hasattr(one, "set_force_sum_reduction_for_comms"):  # since torch 2.8; older Gloo cannot average
-            one.set_force_sum_reduction_for_comms(True)
+    for part in [*(layer for _, layer in layers(module)), module, outer]:
+        fully_shard(part, reshard_after_forward=WAYS[way].stage == 3, mp_policy=policy)
+        if hasattr(part, "set_force_sum_reduction_for_comms"):  # since torch 2.8; older Gloo cannot average
+            part.set_force_sum_reduction_for_comms(True)
     return outer
 
 
@@ -198,17 +204,34 @@ def _optimizer(parameters: list[nn.Parameter], way: str, name: str) -> torch.opt
     return zero_redundancy_class()(parameters, optimizer_class=kind, **options)
 
 
-def _held(model: nn.Module, held: list[nn.Parameter], rule: torch.optim.Optimizer) -> dict[str, dict[int, int]]:
-    """The storages of each term; "shard" are DTensors, whether or not the module currently has whole parameters."""
-    states = getattr(rule, "optim", rule).state.values()
+def _storages_by_term(
+    model: nn.Module, parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer
+) -> dict[str, dict[int, int]]:
+    """The storages of each term, for `parameters` that the model had before the forward pass.
+
+    The term "shard" has the DTensors among them. The model itself may have whole parameters after the forward pass.
+    """
+    states: list[Tensor] = []
+    for state in getattr(optimizer, "optim", optimizer).state.values():
+        states += [value for value in state.values() if isinstance(value, Tensor)]
     return {
         "parameters": storages(p for p in model.parameters() if not hasattr(p, "to_local")),
         "master_copy": {},
-        "shard": storages(p for p in held if hasattr(p, "to_local")),
-        "gradients": storages(p.grad for p in held if p.grad is not None),
-        "optimizer_states": storages(s for state in states for s in state.values() if isinstance(s, Tensor)),
+        "shard": storages(p for p in parameters if hasattr(p, "to_local")),
+        "gradients": storages(p.grad for p in parameters if p.grad is not None),
+        "optimizer_states": storages(states),
         "buffers": storages(model.buffers()),
     }
+
+
+def _bytes_by_term(terms: Mapping[str, Mapping[int, int]]) -> dict[str, int]:
+    """The bytes of each term's storages. A storage counts once, in the first term that has it."""
+    num_bytes = {}
+    counted = set[int]()
+    for name, by_address in terms.items():
+        num_bytes[name] = sum(size for address, size in by_address.items() if address not in counted)
+        counted |= set(by_address)
+    return num_bytes
 
 
 # ---- training saved, and resumed on another number of ranks
@@ -229,7 +252,7 @@ def save_training(path: str | os.PathLike[str], model: nn.Module, optimizer: Zer
 
 
 def _save(state: Any, file: BinaryIO) -> None:
-    """Write as torch.save does, but on a full disk raise the OSError; torch.save raises a RuntimeError without it."""
+    """Write as torch.save does, but raise the OSError of a full disk, which torch.save hides in a RuntimeError."""
     failed: list[OSError] = []
 
     def write(piece: bytes) -> int:
@@ -276,15 +299,17 @@ def resume_difference(num_ranks: int, resumed_ranks: int, num_steps: int = 4, ti
         straight = launch(_train, num_ranks, (num_steps,), timeout_s=timeout_s)[0]
         launch(_train, num_ranks, (num_steps // 2, None, path), timeout_s=timeout_s)
         resumed = launch(_train, resumed_ranks, (num_steps // 2, path), timeout_s=timeout_s)
-    return max(float((one - straight).abs().max()) for one in resumed)
+    return max(float((parameters - straight).abs().max()) for parameters in resumed)
 
 
 def _train(num_steps: int, start: Path | None = None, end: Path | None = None) -> Tensor:
     """Train from the file `start` or from scratch, save to `end`, and return all parameters in one tensor."""
-    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    num_ranks = dist.get_world_size()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, 3)).double()
-    samples, targets = torch.randn(_BATCH, 8, dtype=torch.float64), torch.randn(_BATCH, 3, dtype=torch.float64)
+    samples = torch.randn(_BATCH, 8, dtype=torch.float64)
+    targets = torch.randn(_BATCH, 3, dtype=torch.float64)
     parallel = DistributedDataParallel(model)
     optimizer = zero_redundancy_class()(model.parameters(), optimizer_class=torch.optim.Adam, lr=0.01)
     if start is not None:

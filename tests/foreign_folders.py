@@ -28,8 +28,8 @@ _FOLDERS = (
 )
 
 
-class Found(NamedTuple):
-    """What stands at a path."""
+class Entry(NamedTuple):
+    """What is at a path."""
 
     mode: int  # its kind and its permissions
     changed_ns: int
@@ -70,9 +70,9 @@ def plant(place: Path) -> list[Path]:
     return paths
 
 
-def contents(paths: Iterable[Path]) -> dict[str, Found]:
+def contents(paths: Iterable[Path]) -> dict[str, Entry]:
     """What is at each of these paths and below them, by path."""
-    found = dict[str, Found]()
+    entries: dict[str, Entry] = {}
     for path in paths:
         for inside in _below(path):
             about = inside.lstat()
@@ -82,8 +82,8 @@ def contents(paths: Iterable[Path]) -> dict[str, Found]:
                 data = inside.read_bytes()
             else:
                 data = b""
-            found[str(inside)] = Found(about.st_mode, about.st_mtime_ns, data)
-    return found
+            entries[str(inside)] = Entry(about.st_mode, about.st_mtime_ns, data)
+    return entries
 
 
 def _below(path: Path) -> list[Path]:
@@ -95,7 +95,7 @@ def _below(path: Path) -> list[Path]:
     return [path, *sorted(path.rglob("*"))]
 
 
-class Planted:
+class ForeignFolders:
     """Folders of others in some places, and next to them one of ours whose owner, this process, lives."""
 
     def __init__(self, *places: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 
 _CLONE_NEWNET = 0x40000000
 
@@ -15,6 +16,12 @@ def enter(path: str) -> None:
         _check(_libc().setns(descriptor, _CLONE_NEWNET), "setns")
     finally:
         os.close(descriptor)
+
+
+def enter_as_rank(paths: Sequence[str], interface: str, rank: int) -> None:
+    """Enter the namespace of a rank, which then talks over that interface."""
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    enter(paths[rank])
 
 
 def leave_for_new() -> int:

@@ -1,0 +1,319 @@
+"""`own_times`: what one rank did in each step, and how long it waited for others.
+
+The longest backward does not name the late rank. A late rank makes all others wait inside their collectives, most of
+which end inside backward, so durations look alike on all ranks. What differs is a rank's own time: the time in which it
+does not wait. It is counted per window, from the end of one step's last gradient collective to the end of the next
+step's. A window is as long on all ranks, because a collective ends everywhere at once, so no clocks are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..timeline.timeline import Intervals, Timeline, merge
+from .late_ranks import Seconds
+from .trace import PHASES, Ints, Trace
+
+Bools = NDArray[np.bool_]
+
+_HOST = PHASES.index("host")
+_NO_INTERVALS = np.zeros(0), np.zeros(0)
+
+
+class OwnTimes(NamedTuple):
+    """What one rank did in each of its windows, a row per step, in seconds.
+
+    `phase_s` has a column for each of `PHASES`: own time, in which the rank waited for nobody. `exposed_s` is
+    communication that no work of the rank covers, `hidden_s` communication that work covers, `idle_s` own time in which
+    its GPU did nothing (0 without one), `starved_s` the time that the host waited for a core, if it was recorded.
+    `host_s` is the column "host" of `phase_s` by the phase that began last before.
+
+    The `call_` columns have an entry for each of the trace's calls: the row of its step, or -1; the place in `PHASES`
+    where it was launched; whether it reduces gradients; the seconds from its arrival to its end; and, of those in which
+    it is the next to end and queues behind no other call, how many are exposed and how many hidden.
+    """
+
+    steps: Ints
+    window_s: Seconds
+    phase_s: Seconds
+    host_s: Seconds
+    exposed_s: Seconds
+    hidden_s: Seconds
+    idle_s: Seconds
+    starved_s: Seconds
+    call_row: Ints
+    call_phase: Ints
+    call_of_gradients: Bools
+    call_s: Seconds
+    call_exposed_s: Seconds
+    call_hidden_s: Seconds
+
+
+def own_times(trace: Trace) -> OwnTimes:
+    """Return what a rank did in each window, from its trace alone.
+
+    On the CPU a rank waits from the launch of its last gradient collective to the end of all, and in every other
+    collective from launch to end, or until it goes on with another phase. On a GPU it waits while collectives run and
+    nothing else does. Raises ValueError for a trace without steps.
+    """
+    steps = trace.timeline.select(lane="main", kind="step")
+    if not len(steps):
+        raise ValueError(
+            f"{trace.source} has no steps: give torch.profiler.profile a schedule, and call its step() after each step"
+        )
+    steps = steps.take(np.argsort(steps.start_s, kind="stable"))
+    work = _work(trace.timeline, trace.calls.kinds)
+    calls = _call_times(trace, steps, work.is_on_gpu)
+    windows = _windows(steps, calls)
+    slices = _slices(work, calls, windows)
+
+    is_own = ~slices.waits
+    is_host = is_own & (slices.phase == _HOST)
+    is_idle = is_own & ~slices.gpu_works & work.is_on_gpu
+    step_numbers = steps.item[windows.rows]
+    exposed_s, hidden_s = _exposed_and_hidden(calls, slices)
+    return OwnTimes(
+        steps=step_numbers,
+        window_s=windows.end_s - windows.begin_s,
+        phase_s=slices.seconds_by_phase(is_own, slices.phase),
+        host_s=slices.seconds_by_phase(is_host, slices.last_begun),
+        exposed_s=slices.seconds(slices.waits),
+        hidden_s=slices.seconds(slices.in_call & is_own),
+        idle_s=slices.seconds(is_idle),
+        starved_s=_starved(trace.timeline, step_numbers),
+        call_row=_row_of_each_call(calls, windows, len(steps)),
+        call_phase=_phase_of_each_call(calls, work, slices),
+        call_of_gradients=calls.of_gradients,
+        call_s=np.where(calls.has_ended, calls.stop_s - calls.arrive_s, np.nan),
+        call_exposed_s=np.where(calls.has_ended, exposed_s, np.nan),
+        call_hidden_s=np.where(calls.has_ended, hidden_s, np.nan),
+    )
+
+
+# ---- when the rank works
+
+
+class _WorkTimes(NamedTuple):
+    """When a rank works: by phase, on the host and on the GPU, and by what the streams of the GPU run."""
+
+    host: dict[str, Intervals]
+    gpu: dict[str, Intervals]
+    streams: Intervals  # everything but collectives
+    kernels: Intervals
+    copies: Intervals  # from the host to the GPU
+    is_on_gpu: bool
+
+
+def _work(spans: Timeline, collectives: Sequence[str]) -> _WorkTimes:
+    main = spans.select(lane="main")
+    host = {phase: _merged(main, phase) for phase in PHASES}
+    host["backward"] = _merged(spans, "backward", "unpack")  # autograd has threads of its own
+    on_gpu = spans.select(lane="gpu")
+    gpu = {phase: _merged(on_gpu, phase) for phase in PHASES}
+    streams = spans.select(lane=[lane for lane in spans.lanes if lane.startswith("stream ")])
+    computing = streams.select(kind=[kind for kind in streams.kinds if kind not in collectives])
+    return _WorkTimes(
+        host=host,
+        gpu=gpu,
+        streams=_merged(computing, *computing.kinds),
+        kernels=_merged(computing, "kernel"),
+        copies=_merged(computing, "memcpy h2d"),
+        is_on_gpu=len(computing) > 0,
+    )
+
+
+def _starved(spans: Timeline, step_numbers: Ints) -> Seconds:
+    """Return how long the rank waited for a core in each of these steps."""
+    starved = spans.select(kind="starved")
+    seconds_of = dict(zip(starved.item.tolist(), (starved.stop_s - starved.start_s).tolist(), strict=True))
+    return np.array([seconds_of.get(number, 0.0) for number in step_numbers.tolist()])
+
+
+# ---- its calls, and the windows that they end
+
+
+class _CallTimes(NamedTuple):
+    """When a rank launched each call, arrived at it and left it, and what the call belongs to."""
+
+    launch_s: Seconds
+    arrive_s: Seconds
+    stop_s: Seconds
+    has_ended: Bools  # within the trace, so that its arrival and its end are known
+    of_gradients: Bools
+    step: Ints  # -1 for calls before the first step
+
+
+def _call_times(trace: Trace, steps: Timeline, is_on_gpu: bool) -> _CallTimes:
+    calls = trace.calls
+    launch_s = np.where(np.isfinite(calls.launch_s), calls.launch_s, calls.start_s)
+    arrive_s = calls.start_s if is_on_gpu else launch_s  # Gloo starts a call only when one of its threads is free
+    has_ended = np.isfinite(arrive_s) & np.isfinite(calls.stop_s)
+    of_gradients = has_ended & _inside(launch_s, _merged(trace.timeline, "gradient"))
+    if not of_gradients.any():
+        of_gradients = has_ended & _inside(launch_s, _merged(trace.timeline, "backward"))
+    step = np.searchsorted(steps.start_s, launch_s, side="right") - 1
+    return _CallTimes(launch_s, arrive_s, calls.stop_s, has_ended, of_gradients, step)
+
+
+class _Windows(NamedTuple):
+    """The windows that have a begin and an end, in order; the steps that these belong to, as rows of the steps."""
+
+    rows: Ints
+    begin_s: Seconds
+    end_s: Seconds
+    at_end: Intervals  # from the arrival at the last collective to the end of the window; none without collectives
+
+
+def _windows(steps: Timeline, calls: _CallTimes) -> _Windows:
+    ends_windows = calls.of_gradients if calls.of_gradients.any() else calls.has_ended
+    ends_windows = ends_windows & (calls.step >= 0)
+    if not ends_windows.any():
+        return _Windows(np.arange(len(steps)), steps.start_s, steps.stop_s, _NO_INTERVALS)
+
+    # NaN is a step without such a call; fmax ignores it. DDP waits for all calls of gradients at once, at the end.
+    arrive_s = np.full(len(steps), np.nan)
+    end_s = np.full(len(steps), np.nan)
+    np.fmax.at(arrive_s, calls.step[ends_windows], calls.arrive_s[ends_windows])
+    np.fmax.at(end_s, calls.step[ends_windows], calls.stop_s[ends_windows])
+    begin_s = np.append(np.nan, end_s[:-1])
+    if np.isfinite(end_s).sum() == 1:  # no step before it has an end, so its window begins where the step does
+        begin_s = steps.start_s
+    rows = np.flatnonzero(np.isfinite(begin_s) & np.isfinite(end_s))
+    return _Windows(rows, begin_s[rows], end_s[rows], merge(arrive_s[rows], end_s[rows]))
+
+
+# ---- slices of time
+
+
+class _Slices(NamedTuple):
+    """The time between two neighbouring edges of any spans; within such a slice a rank does one thing only."""
+
+    edge_s: Seconds  # one more than there are slices
+    length_s: Seconds
+    window: Ints  # `num_windows` for a slice outside of all
+    num_windows: int
+    phase: Ints  # place in PHASES
+    last_begun: Ints  # the phase that began last before the slice
+    gpu_works: Bools
+    in_call: Bools
+    waits: Bools
+
+    def seconds(self, chosen: Bools) -> Seconds:
+        """Return the seconds of the chosen slices by window."""
+        totals = np.bincount(self.window[chosen], self.length_s[chosen], self.num_windows + 1)
+        return totals[:-1].astype(float)  # bincount returns whole numbers if no slice is chosen
+
+    def seconds_by_phase(self, chosen: Bools, phase: Ints) -> Seconds:
+        """Return the seconds of the chosen slices, windows by phases."""
+        cell = self.window * len(PHASES) + phase
+        totals = np.bincount(cell[chosen], self.length_s[chosen], (self.num_windows + 1) * len(PHASES))
+        return totals.astype(float).reshape(-1, len(PHASES))[:-1]
+
+
+def _slices(work: _WorkTimes, calls: _CallTimes, windows: _Windows) -> _Slices:
+    start_s, started_phase = _starts_of_phases(work.host)
+
+    # A collective that is not waited for at the end blocks the host, until that goes on with another phase.
+    next_start_s = np.append(start_s, np.inf)[np.searchsorted(start_s, calls.arrive_s, side="right")]
+    blocks = calls.has_ended & ~calls.of_gradients
+    blocked = merge(calls.arrive_s[blocks], np.minimum(calls.stop_s, next_start_s)[blocks])
+    any_call = merge(calls.arrive_s[calls.has_ended], calls.stop_s[calls.has_ended])
+
+    intervals = [*work.host.values(), *work.gpu.values(), work.streams, work.kernels, work.copies]
+    intervals += [blocked, any_call, windows.at_end, (windows.begin_s, windows.end_s)]
+    edge_s = np.unique(np.concatenate([times_s for pair in intervals for times_s in pair]))
+    middle_s = (edge_s[:-1] + edge_s[1:]) / 2
+    gpu_works = _inside(middle_s, work.streams)
+    in_call = _inside(middle_s, any_call)
+    if work.is_on_gpu:
+        waits = in_call & ~gpu_works
+    else:
+        waits_at_end = _inside(middle_s, windows.at_end) & ~_inside(middle_s, work.host["backward"])
+        waits = waits_at_end | _inside(middle_s, blocked)
+
+    num_windows = windows.rows.size
+    window = np.searchsorted(windows.begin_s, middle_s, side="right") - 1
+    is_in_window = (window >= 0) & (middle_s < np.append(windows.end_s, -np.inf)[window])
+    return _Slices(
+        edge_s=edge_s,
+        length_s=np.diff(edge_s),
+        window=np.where(is_in_window, window, num_windows),
+        num_windows=num_windows,
+        phase=_phases(middle_s, work, gpu_works),
+        # before the first start the index is -1, which is the appended host
+        last_begun=np.append(started_phase, _HOST)[np.searchsorted(start_s, middle_s, side="right") - 1],
+        gpu_works=gpu_works,
+        in_call=in_call,
+        waits=waits,
+    )
+
+
+def _starts_of_phases(host: dict[str, Intervals]) -> tuple[Seconds, Ints]:
+    """Return when phases start on the host, in order of time, and for each start the place of its phase."""
+    starts = [host[phase][0] for phase in PHASES]
+    start_s = np.concatenate(starts)
+    place = np.repeat(np.arange(len(PHASES)), [times_s.size for times_s in starts])
+    order = np.argsort(start_s, kind="stable")
+    return start_s[order], place[order]
+
+
+def _phases(middle_s: Seconds, work: _WorkTimes, gpu_works: Bools) -> Ints:
+    """Return the phase of each slice. The last assignment decides: what the GPU works on counts before the host's."""
+    phase = np.full(middle_s.size, _HOST)
+    for place, name in enumerate(PHASES):
+        phase[_inside(middle_s, work.host[name])] = place
+    for place, name in enumerate(PHASES):
+        phase[gpu_works & _inside(middle_s, work.gpu[name])] = place
+    phase[_inside(middle_s, work.copies) & ~_inside(middle_s, work.kernels)] = PHASES.index("h2d")
+    return phase
+
+
+# ---- what each call costs
+
+
+def _row_of_each_call(calls: _CallTimes, windows: _Windows, num_steps: int) -> Ints:
+    """Return the window of the step that each call belongs to, or -1."""
+    row_of_step = np.full(num_steps + 1, -1)  # the last entry serves step -1, that of calls before the first step
+    row_of_step[windows.rows] = np.arange(windows.rows.size)
+    return np.where(calls.has_ended, row_of_step[calls.step], -1)
+
+
+def _phase_of_each_call(calls: _CallTimes, work: _WorkTimes, slices: _Slices) -> Ints:
+    """Return the phase in which each call was launched."""
+    place = np.searchsorted(slices.edge_s, calls.launch_s, side="right") - 1
+    phase = np.append(slices.phase, _HOST)[place]
+    phase[_inside(calls.launch_s, work.host["backward"])] = PHASES.index("backward")
+    return phase
+
+
+def _exposed_and_hidden(calls: _CallTimes, slices: _Slices) -> tuple[Seconds, Seconds]:
+    """Return for how many seconds each call is exposed, and for how many it is hidden.
+
+    Of calls that overlap, only the next one to end counts: a call counts from the end of the call that ended before it.
+    """
+    order = np.argsort(np.where(calls.has_ended, calls.stop_s, np.inf), kind="stable")
+    previous_end_s = np.empty(order.size)
+    previous_end_s[order] = np.append(-np.inf, calls.stop_s[order][:-1])
+    since_s = np.fmax(calls.arrive_s, previous_end_s)
+    waited_s = np.append(0.0, np.cumsum(slices.length_s * slices.waits))  # up to each edge
+    exposed_s = np.interp(calls.stop_s, slices.edge_s, waited_s) - np.interp(since_s, slices.edge_s, waited_s)
+    return exposed_s, calls.stop_s - since_s - exposed_s
+
+
+# ---- intervals
+
+
+def _merged(spans: Timeline, *kinds: str) -> Intervals:
+    chosen = spans.select(kind=kinds)
+    return merge(chosen.start_s, chosen.stop_s)
+
+
+def _inside(times_s: Seconds, intervals: Intervals) -> Bools:
+    """Return which of the times are within one of the intervals, which are sorted and do not overlap."""
+    starts, stops = intervals
+    last_begun = np.searchsorted(starts, times_s, side="right") - 1  # -1, before the first, takes the appended stop
+    return np.asarray(times_s <= np.append(stops, -np.inf)[last_begun])

@@ -1,0 +1,274 @@
+"""Worker processes and pools of them, whose workers end together. A fork server forks them, see `fork_server`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from . import pickling, stacks
+from .errors import MachineError, WorkerError
+from .fork_server import ForkServer, fork_server
+from .host import how_it_ended, is_stopped
+from .interrupts import Interrupts
+from .server import Request
+from .worker import Raised, Refused, Surroundings, WorkerLine
+
+_START_S = 300.0  # for the server to fork a worker, on a cold disk of a busy machine
+_STOP_S = 5.0  # how long workers may take to end
+_OWN_STREAMS = (1, 2)
+
+
+class Worker:
+    """One worker. It has news for `listen` when `multiprocessing.connection.wait` says that it is ready."""
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        line: Connection,
+        connection: Connection,
+        server: ForkServer,
+        timeout_s: float | None,
+    ) -> None:
+        self.name = name
+        self.path = path  # what the names of its files begin with
+        self.timeout_s = timeout_s
+        self.pid = 0  # until it has been forked
+        self.code: int | None = None  # until it has ended
+        self.values = WorkerLine(connection, path, 0)
+        self._line = line
+        self._server = server
+        self._lock = threading.Lock()
+        if timeout_s is not None:
+            _limit_waiting(connection, timeout_s)
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.pid})"
+
+    def fileno(self) -> int:
+        return self._line.fileno()
+
+    def listen(self, within_s: float = 0.0) -> bool:
+        """Wait for the next news, and return whether there was any. Raises WorkerError if the server is gone, and
+        OSError if the worker could not be forked."""
+        with self._lock:
+            if self.code is not None or not self._line.poll(within_s):
+                return False
+            try:
+                news = self._line.recv()
+            except (EOFError, ConnectionError):
+                self._kill_group()
+                raise WorkerError(self._server.exit_report()) from None
+            if isinstance(news, OSError):
+                raise news
+            if self.pid == 0:
+                self.pid = news
+            else:
+                self.code = news
+            return True
+
+    def _kill_group(self) -> None:
+        """Kill what the worker has started: without a server nobody else does."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def ended(self, within_s: float) -> int | None:
+        """Wait until it ends and return its exit code, or None if it goes on."""
+        deadline = time.monotonic() + within_s
+        while self.code is None:
+            if not self.listen(max(0.0, deadline - time.monotonic())):
+                break
+        return self.code
+
+    def exit_report(self) -> str:
+        """Say how the worker ended."""
+        return f"{self} {how_it_ended(self.ended(1.0))}"
+
+    def ready(self) -> None:
+        """Wait until it has loaded its work. Raises ValueError if it cannot, and WorkerError."""
+        with self._in_time():
+            answer = self.values.receive()
+        if isinstance(answer, Refused):
+            raise ValueError(answer.reason)
+
+    def ask(self, value: Any) -> Any:
+        """Send a value and return the answer. Raises the error that the work raised, and WorkerError if the worker has
+        ended, or has not answered in time."""
+        with self._in_time():
+            self.values.send(value)
+            answer = self.values.receive()
+        if isinstance(answer, Raised):
+            raise answer.error
+        return answer
+
+    @contextlib.contextmanager
+    def _in_time(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, ConnectionError):
+            raise WorkerError(self.exit_report()) from None
+        except BlockingIOError:
+            late = f"has not answered after {self.timeout_s:g} s (timeout_s)"
+            raise WorkerError(f"{self} {late}: it {describe_stacks([self])[0]}") from None
+
+    def request_stack(self) -> None:
+        """Ask the worker to write its stack, for `describe_stacks`."""
+        self._request(stacks.DUMP)
+
+    def terminate(self) -> None:
+        """Have the server kill the worker; a thread that waits for its answer, now or later, gets an error."""
+        self._request(signal.SIGKILL)
+        values = self.values.connection.fileno()
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(values)) as end:
+            end.shutdown(socket.SHUT_RDWR)  # for the case that the server is stopped (SIGSTOP) and kills nobody
+
+    def _request(self, number: int) -> None:
+        with contextlib.suppress(OSError):  # it has ended, or the server has
+            self._line.send(number)
+
+    def close(self) -> None:
+        self._line.close()
+        self.values.connection.close()
+
+
+def _limit_waiting(connection: Connection, timeout_s: float) -> None:
+    """Let sending and receiving raise BlockingIOError after that time.
+
+    `Connection.poll` would limit receiving only, but one also waits for a stopped worker when sending it much.
+    """
+    microseconds = round(timeout_s * 1e6)
+    limit = struct.pack("ll", *divmod(microseconds, 1_000_000))
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+class WorkerPool:
+    """Workers that end together, with `close` or with this process; `modules` are imported before they are forked.
+
+    `folder` is for their files, in memory or on disk, and is deleted when they end.
+    """
+
+    def __init__(self, modules: str = "", in_memory: bool = True) -> None:
+        if not hasattr(os, "fork"):
+            raise MachineError(f"workers are forked, which {sys.platform} cannot do")
+        surroundings = Surroundings.of_this_process()
+        self._owner = os.getpid()
+        self._server = fork_server()
+        self._modules = modules.split()
+        self._num_packed = 0
+        self.workers: list[Worker] = []
+        parent = self._server.memory if in_memory else self._server.folder
+        with Interrupts():  # or there might be a folder that nobody knows
+            self.folder = Path(tempfile.mkdtemp(dir=parent))
+            self._delete = weakref.finalize(self, _delete, self.folder, self._owner)
+            pickling.write(self.folder / "surroundings", surroundings)
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def pack(self, work: Callable[[WorkerLine, int], object]) -> str:
+        """Write down what workers will do, and return its name for `start`. Raises what pickling it raises."""
+        self._num_packed += 1
+        name = f"work{self._num_packed}"
+        modules = pickling.write(self.folder / name, work)
+        self._modules += sorted(modules - set(self._modules))  # the server imports them once, not each worker
+        return name
+
+    def start(
+        self,
+        name: str,
+        labels: Sequence[str],
+        outputs: Sequence[tuple[int, int]] = (),
+        timeout_s: float | None = None,
+    ) -> list[Worker]:
+        """Start a worker of each label for the same work, number 0, 1, …; it prints to these descriptors, or to ours.
+
+        Raises WorkerError if one cannot be forked, and if the server cannot run.
+        """
+        started = []
+        try:
+            for number, label in enumerate(labels):
+                request = Request(self._modules, self.folder, name, number)
+                streams = outputs[number] if outputs else _OWN_STREAMS
+                with Interrupts():  # or there might be a worker that nobody knows
+                    line, connection = self._server.fork(request, streams)
+                    path = self.folder / f"{name}-{number}"
+                    worker = Worker(label, path, line, connection, self._server, timeout_s)
+                    started.append(worker)
+                    self.workers.append(worker)
+            for worker in started:
+                self._wait_for_fork(worker)
+        except OSError as error:
+            problem = f"not all of {', '.join(labels)} could be started"
+            raise WorkerError(f"{problem}: {type(error).__name__}: {error}") from error
+        return started
+
+    def _wait_for_fork(self, worker: Worker) -> None:
+        deadline = time.monotonic() + _START_S
+        while not worker.listen(_STOP_S):
+            if is_stopped(self._server.pid):
+                problem = stacks.STOPPED
+            elif time.monotonic() > deadline:
+                problem = f"was not ready after {_START_S:g} s"
+            else:
+                continue
+            self._server.kill()
+            raise WorkerError(f"the server that forks the workers {problem}")
+
+    def end(self) -> None:
+        """End the workers and wait until they are gone; in a process that was forked from the owner, forget them."""
+        workers = self.workers
+        self.workers = []
+        if self._owner == os.getpid():
+            for worker in workers:
+                worker.terminate()
+            with contextlib.suppress(WorkerError):  # the server is gone, and so are they
+                self._wait_for_end(workers)
+        for worker in workers:
+            worker.close()
+
+    def _wait_for_end(self, workers: Sequence[Worker]) -> None:
+        for worker in workers:
+            if worker.pid and worker.ended(_STOP_S) is None:
+                self._server.kill()
+                return
+
+    def close(self) -> None:
+        """End the workers, and delete the folder."""
+        with Interrupts():
+            self.end()
+            self._delete()
+
+
+def _delete(folder: Path, owner: int) -> None:
+    """Delete a pool's folder, in the process that made it."""
+    if owner == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def describe_stacks(workers: Sequence[Worker]) -> list[str]:
+    """Say where in its code each worker is, innermost last as in a traceback, with source lines if found here."""
+    stopped = [worker for worker in workers if is_stopped(worker.pid)]
+    running = [worker for worker in workers if worker not in stopped]
+    for worker in running:
+        worker.request_stack()
+    stacks.wait_for([worker.path for worker in running])
+    return [stacks.STOPPED if worker in stopped else stacks.describe(worker.path) for worker in workers]

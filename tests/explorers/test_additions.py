@@ -1,0 +1,78 @@
+"""Explorers offer what users register later, builders that cannot be hashed included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rankscope import explorers
+from rankscope.collectives import ALGORITHMS, Algorithm, Schedule
+from rankscope.collectives.builders import rings
+from rankscope.collectives.builders.double_tree import double_binary_tree
+from rankscope.common.frozen import evolve
+from rankscope.explorers.explorer import explorer_of
+from rankscope.sampling.kinds import SAMPLERS
+
+
+class Unhashable:
+    """A builder that is equal by its contents, and so cannot be a key."""
+
+    def __init__(self, build: Callable[..., Schedule]) -> None:
+        self.build = build
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unhashable)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, num_ranks: int) -> Schedule:
+        return self.build(num_ranks)
+
+
+def test_a_sampler_that_is_registered_later_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    explorer = explorer_of(explorers.samplers)
+    with pytest.raises(ValueError, match="sampler must be one of"):
+        explorer.at(sampler="mine")
+    monkeypatch.setitem(SAMPLERS, "mine", evolve(SAMPLERS["torch"], title="my own sampler"))
+    assert ("my own sampler", "mine") in explorer.settings[0].options
+    pictures, report = explorer.html(explorer.at(sampler="mine"))
+    assert "<svg" in pictures
+    assert report == explorer.html(explorer.at())[1]
+    assert ("my own sampler", "mine") in explorers.samplers().controls["sampler"].options
+
+
+@pytest.mark.parametrize("name", ["allreduce", "player"])
+@pytest.mark.parametrize("as_record", [False, True])
+def test_a_builder_that_cannot_be_hashed_is_shown(name: str, as_record: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def entry(build: Callable[..., Schedule]) -> Any:
+        return Algorithm(Unhashable(build)) if as_record else Unhashable(build)
+
+    explorer = explorer_of(getattr(explorers, name))
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", entry(rings.ring))
+    now = explorer.at(algorithm="mine")
+    assert "6 steps" in explorer.html(explorer.at(algorithm="mine", num_nodes=1))[1]
+    before = explorer.html(now)
+    explorer.without_effect(now)
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", entry(rings.bidirectional_ring))
+    assert explorer.html(now) != before  # although both are equal: what was kept is of the other one
+
+
+def test_a_latency_that_decides_whether_an_algorithm_can_be_played_is_no_control_without_effect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Segments depend on it: the control was disabled at a latency that leads to too many messages."""
+
+    def build(num_ranks: int, num_segments: int = 1) -> Schedule:
+        return double_binary_tree(num_ranks, 60 * num_segments)
+
+    explorer = explorer_of(explorers.player)
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(build))
+    played = explorer.at(algorithm="mine", gpus_per_node=8)
+    refused = played._replace(intra_us=0)
+    assert "times as fast" in explorer.html(played)[1]
+    assert "a player shows at most" in explorer.html(refused)[1]
+    reasons = explorer.without_effect(refused)
+    assert "moment" in reasons
+    assert not reasons.keys() & {"message", "intra_us", "intra_gb_per_s"}

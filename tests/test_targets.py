@@ -1,0 +1,186 @@
+"""Each test runs in exactly one of `make test` and `make oracles`; `.ci/run` runs both; and the order of test files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import conftest
+
+ROOT = Path(__file__).parents[1]
+PYTEST = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
+MARKERS = [line.partition(":")[0] for line in PYTEST["markers"]]
+
+
+class Selection(NamedTuple):
+    """Which tests a target gives to pytest: files and folders, and an expression of markers."""
+
+    paths: list[str]
+    markers: str
+
+
+def selection(target: str) -> Selection:
+    """Return what a target would run, as `make --dry-run` prints it."""
+    command = ["make", "--dry-run", "--always-make", "--no-print-directory", target]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True)
+    lines = done.stdout.replace("\\\n", " ").splitlines()
+    (line,) = [line for line in lines if "-m pytest" in line]
+    words = shlex.split(line[line.index("-m pytest") + len("-m pytest") :].partition(";")[0])
+    markers = words[words.index("-m") + 1]
+    after = words[words.index("-m") + 2 :]
+    return Selection([word for word in after if not word.startswith("-")], markers)
+
+
+def all_marks() -> Iterator[dict[str, bool]]:
+    """Yield every set of markers that a test can have."""
+    for values in product([False, True], repeat=len(MARKERS)):
+        yield dict(zip(MARKERS, values, strict=True))
+
+
+def is_chosen(markers: str, marks: dict[str, bool]) -> bool:
+    """Whether an expression of `pytest -m`, which has the form of Python's own, chooses a test with these marks."""
+    return bool(eval(markers, {"__builtins__": {}}, marks))
+
+
+def test_each_test_runs_in_exactly_one_of_make_test_and_make_oracles() -> None:
+    selections = {"make test": selection("test"), "make oracles": selection("oracles")}
+    for marks in all_marks():
+        targets = [target for target, chosen in selections.items() if is_chosen(chosen.markers, marks)]
+        names = [name for name, has in marks.items() if has]
+        assert len(targets) == 1, (
+            f"A test marked {names} runs in {' and '.join(targets) or 'neither make test nor make oracles'}. Each test "
+            "must run in exactly one of the two: in the Makefile, make ORACLES the opposite of PRODUCT."
+        )
+
+
+def test_make_test_is_given_every_place_with_tests() -> None:
+    notebooks = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "notebooks").glob("*.ipynb"))
+    missing = {*PYTEST["testpaths"], "notebooks/*.ipynb"} - set(selection("test").paths)
+    assert notebooks
+    assert not missing, f"make test leaves out {sorted(missing)}: add them to its recipe in the Makefile."
+
+
+def test_make_oracles_is_given_every_place_that_can_hold_an_oracle() -> None:
+    """Examples in docstrings and pages, and cells of notebooks, have no markers: they belong to `make test`."""
+    given = selection("oracles").paths
+    assert "tests" in given
+    others = [path for path in PYTEST["testpaths"] if path not in given and (ROOT / path).is_dir()]
+    for folder in others:
+        marked = [str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.py") if has_markers(path)]
+        assert not marked, (
+            f"{marked} mark tests, and make oracles only looks into {given}: move these tests to tests/, or add "
+            f"{folder} to the recipe of oracles in the Makefile."
+        )
+
+
+def has_markers(path: Path) -> bool:
+    return "pytest.mark." in path.read_text(encoding="utf-8")
+
+
+def test_make_check_is_part_of_make_test() -> None:
+    fast = selection("check")
+    product_tests = selection("test")
+    fast_paths = fast.paths or PYTEST["testpaths"]  # where pytest looks when it is given none
+    assert set(fast_paths) <= set(product_tests.paths)
+    for marks in all_marks():
+        assert is_chosen(product_tests.markers, marks) or not is_chosen(fast.markers, marks), marks
+        assert not (is_chosen(fast.markers, marks) and marks["slow"]), marks
+
+
+# ---- .ci/run
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder of programs that do nothing, and a `make` that writes down what it is called with."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("apt-get", "sudo"):
+        (folder / name).write_text("#!/bin/sh\nexit 1\n")
+    (folder / "make").write_text('#!/bin/sh\necho "$@" >>"$CALLS"\ncase "$FAILING" in *"$1"*) exit 2;; esac\n')
+    for program in folder.iterdir():
+        program.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(("failing", "status"), [("", 0), ("test", 1), ("oracles", 1), ("test oracles", 1)])
+def test_ci_runs_both_whatever_fails_and_says_which(failing: str, status: int, programs: Path, tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "CALLS": str(calls), "FAILING": failing}
+    done = subprocess.run(
+        [ROOT / ".ci" / "run", "TORCH=2.11.0"], env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert calls.read_text().splitlines() == ["test TORCH=2.11.0", "oracles TORCH=2.11.0"], done.stderr
+    assert done.returncode == status
+    assert ("ci: failed: " + failing in done.stderr) == bool(failing)
+
+
+# ---- the order of files, and where examples are sought
+
+
+class FakeItem:
+    def __init__(self, nodeid: str, is_slow: bool = False) -> None:
+        self.nodeid = nodeid
+        self.is_slow = is_slow
+
+    def get_closest_marker(self, name: str) -> Any:
+        return name if name == "slow" and self.is_slow else None
+
+
+def test_the_seconds_of_a_file_are_those_of_its_last_run_or_a_guess() -> None:
+    items = [
+        FakeItem("tests/test_a.py::test_1"),
+        FakeItem("tests/test_b.py::test_1", is_slow=True),
+        FakeItem("tests/test_b.py::test_2", is_slow=True),
+        FakeItem("notebooks/a.ipynb::Cell 0"),
+        FakeItem("tests/test_c.py::test_1", is_slow=True),
+    ]
+    seconds = conftest.expected_seconds(items, {"tests/test_c.py": 100.0})
+    assert seconds == {
+        "tests/test_a.py": 0.0,
+        "tests/test_b.py": 2 * conftest.SLOW_S,
+        "notebooks/a.ipynb": conftest.SLOW_S,
+        "tests/test_c.py": 100.0,
+    }
+
+
+@pytest.fixture
+def small_project(tmp_path: Path) -> Path:
+    """A project with this one's conftest.py and two test files, of which the second takes longer."""
+    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text(encoding="utf-8"))
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --doctest-modules\n")
+    (tmp_path / "test_a.py").write_text("def test_short(): pass\n")
+    (tmp_path / "test_b.py").write_text("import time\n\ndef test_long():\n    time.sleep(0.2)\n")
+    (tmp_path / "plain.py").write_text("raise SystemExit('doctest imports this')\n")
+    (tmp_path / "example.py").write_text('"""\n>>> 1 + 1\n2\n"""\n')
+    return tmp_path
+
+
+def run_pytest(folder: Path, *words: str) -> list[str]:
+    """Return the tests that pytest ran in a folder, in order."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:xdist", *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return re.findall(r"^(\S+::\S+) PASSED", done.stdout, re.MULTILINE)
+
+
+def test_the_file_that_took_longest_is_first_the_next_time(small_project: Path) -> None:
+    assert run_pytest(small_project) == ["example.py::example", "test_a.py::test_short", "test_b.py::test_long"]
+    assert run_pytest(small_project)[0] == "test_b.py::test_long"
+    assert run_pytest(small_project, "-p", "no:cacheprovider")[0] == "example.py::example"
+
+
+def test_a_module_without_examples_is_not_imported_for_them(small_project: Path) -> None:
+    assert "example.py::example" in run_pytest(small_project)
