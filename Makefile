@@ -108,7 +108,7 @@ quick: setup ## after an edit, in half a minute: format, lint, types, imports, a
 	@.venv/bin/lint-imports --no-logo >.venv/imports.log || { cat .venv/imports.log; exit 1; }
 	@$(PY) tools/quick.py
 
-check: setup ## before a commit, in two minutes: lint, types, and all fast tests
+check: setup ## before a commit, in four minutes: lint, types, and all fast tests
 	@$(LINT)
 	@$(TYPES) >.venv/mypy.log 2>&1 & types=$$!; \
 	  $(PYTEST) -q -m "$(FAST)"; tests=$$?; wait $$types; typed=$$?; cat .venv/mypy.log; \

@@ -26,7 +26,7 @@ SOURCES = ("lib", "site", "tools", ".")  # the folders that modules are imported
 PACKAGES = ("rankscope", "tests", "pages")
 FAST = "not (slow or browser or oracle)"
 MOST_FILES = 12  # collecting a file costs up to a second
-SECONDS = 15.0  # after which no further test begins
+SECONDS = 6.0  # after which no further test begins
 NO_TESTS_COLLECTED = 5  # pytest's exit status
 
 EXAMPLE = re.compile(r"^\s*>>> ", re.MULTILINE)
