@@ -12,7 +12,7 @@ import typer
 from .. import __version__
 from ..common.checks import one_line
 from ..ranks.errors import MachineError
-from .registry import commands, left_out_commands
+from .registry import commands, reasons_of_left_out_commands
 
 # In the order in which they are used. The help shows those whose command is installed.
 _EXAMPLES = (
@@ -111,7 +111,7 @@ def _install_hint(error: ModuleNotFoundError) -> str:
 
 def _left_out_hint() -> str:
     """Return which modules of commands are left out for a missing package; "" if all are there."""
-    reasons = [f"{module} needs {package}, which is not installed" for module, package in left_out_commands().items()]
+    reasons = reasons_of_left_out_commands()
     if not reasons:
         return ""
     return f" Commands of these modules are left out: {'; '.join(reasons)}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..common.extensions import check_unclaimed, extensions, import_all, left_out
+from ..common.extensions import check_unclaimed, extensions, import_all, left_out_reasons
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -35,7 +35,7 @@ def commands() -> dict[str, Callable[..., Any]]:
     return dict(_COMMANDS)
 
 
-def left_out_commands() -> dict[str, str]:
-    """Return the modules of commands that were left out, each with the package that it needs and that is missing."""
+def reasons_of_left_out_commands() -> list[str]:
+    """Return why each module of commands that was left out is missing."""
     packages = tuple(f"{package}." for extension in extensions() for package in extension.commands)
-    return {module: missing for module, missing in left_out().items() if f"{module}.".startswith(packages)}
+    return [reason for module, reason in left_out_reasons().items() if f"{module}.".startswith(packages)]

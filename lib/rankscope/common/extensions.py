@@ -162,6 +162,11 @@ def left_out() -> Mapping[str, str]:
     return MappingProxyType(_left_out)
 
 
+def left_out_reasons() -> dict[str, str]:
+    """Return, for each module that was left out so far, a sentence that says why."""
+    return {module: f"{module} needs {package}, which is not installed" for module, package in _left_out.items()}
+
+
 def _fault(module: str, error: Exception) -> ImportError:
     return ImportError(f"{module} cannot be imported: {type(error).__name__}: {error}", name=module)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.extensions import left_out
+from ..common.extensions import left_out_reasons
 from .entries import catalogue
 from .entries import gallery as gallery
 
@@ -25,9 +25,9 @@ def __getattr__(name: str) -> Any:
 
 def _why_left_out(name: str) -> str:
     """The package that the module of this explorer needs, if it was left out for that; else nothing."""
-    for module, package in left_out().items():
+    for module, reason in left_out_reasons().items():
         if module.rpartition(".")[2] == name:
-            return f": {module} needs {package}, which is not installed"
+            return f": {reason}"
     return ""
 
 

@@ -404,27 +404,28 @@ def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> Step
     if all(finding.kind != "not_the_whole_batch" for finding in audit.findings):
         return audit
     with torch.random.fork_rng(devices=[]):
-        return attrs.evolve(audit, causes=_causes(work, audit.ranks[0], num_ranks, has_step=step is not None))
+        return attrs.evolve(audit, causes=_causes(work, audit, has_step=step is not None))
 
 
-def _causes(work: Work, delivered: Vector, num_ranks: int, has_step: bool) -> tuple[str, ...]:
+def _causes(work: Work, audit: StepAudit, has_step: bool) -> tuple[str, ...]:
     """Say why the gradient that DDP delivered is not that of the whole batch, by experiments in this process.
 
     The mean of the parts' gradients stands between the two. If DDP delivered something else, the step changed it. If
     that mean is not the gradient of the whole batch, module or loss are the reason, and further experiments say which.
     An experiment that cannot be made says nothing.
     """
+    num_ranks = len(audit.ranks)
     parts = [work.part(rank, num_ranks) for rank in range(num_ranks)]
     if _draws_random_numbers(work):
         return ("the module or the loss draws random numbers, and each rank draws its own",)
     mean = np.mean([part.gradient() for part in parts], axis=0)
     causes = []
-    if relative_difference(delivered, mean) > work.rounding:
+    if relative_difference(audit.ranks[0], mean) > audit.rounding:
         if has_step:
             causes.append("the step changes the gradients: does it clip or scale before the last allreduce?")
         else:
             causes.append("module or loss behave differently under torch.distributed")
-    if relative_difference(mean, work.gradient()) > work.rounding:
+    if relative_difference(mean, audit.single) > audit.rounding:
         causes += _causes_in_module_or_loss(work, parts)
     return tuple(causes)
 
