@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -77,7 +78,7 @@ def test_the_timeline_has_every_collective_of_every_rank() -> None:
             assert len(timeline.select(kind=kind)) == kinds.count(kind)
         assert len(timeline.select(kind="copy_out")) == kinds.count("allgather")
         spans = sorted(timeline.select(lane="compute"), key=lambda span: span.start_s)
-        for span, after in zip(spans, spans[1:], strict=False):
+        for span, after in pairwise(spans):
             assert span.stop_s <= after.start_s + 1e-9
         assert {"forward", "backward", "optimizer"} <= {span.kind for span in spans}
     assert 0 < observed.timeline.makespan_s <= 2 * max(iteration.step_s for iteration in observed.iterations)

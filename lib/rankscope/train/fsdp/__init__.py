@@ -12,10 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...common.lazy import lazy
+from .costs import FSDPCosts
 from .memory import LiveBytes, PredictedMemory
 from .observed import FSDPRun
 from .replay import CollectiveCall
 from .step import ModuleStep, ShardedLayer, ShardedParameter
+from .timing import PredictedStep, predict, simulate
 
 if TYPE_CHECKING:
     from .calls import module_step, observed_step
@@ -24,16 +26,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CollectiveCall",
+    "FSDPCosts",
     "FSDPRun",
     "LiveBytes",
     "ModuleStep",
     "PredictedMemory",
+    "PredictedStep",
     "ShardedLayer",
     "ShardedParameter",
     "collectives",
     "module_step",
     "observed_step",
+    "predict",
     "run",
+    "simulate",
 ]
 
 __getattr__, __dir__ = lazy(

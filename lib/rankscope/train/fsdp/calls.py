@@ -6,6 +6,7 @@ import copy
 import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -293,7 +294,8 @@ class CallObserver:
                 self._watch(submodule, name)
         for name, parameter in self.module.named_parameters():
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._mark("gradient", name))
+                hooked: Any = parameter
+                hooked.register_post_accumulate_grad_hook(lambda _, name=name: self._mark("gradient", name))
 
     def _mark(self, kind: str, name: str) -> None:
         self.marks.append(Mark(kind, name, time.perf_counter(), self._num_bytes))
@@ -361,7 +363,7 @@ def events_of_marks(marks: Sequence[Mark]) -> list[StepEvent]:
     called = [""]
     is_forward = True
     current = ""
-    for before, mark in zip(marks, marks[1:], strict=False):
+    for before, mark in pairwise(marks):
         if before.kind == "turn":
             is_forward = False
         if before.kind == "enter":

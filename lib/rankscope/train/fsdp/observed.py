@@ -30,7 +30,7 @@ class FSDPIteration:
 class FSDPRun:
     """Steps of `fully_shard` on real ranks. `groups` are the wrapped modules, the root, "", first.
 
-    `live` has the live bytes of each rank over one more step, in which they were counted.
+    `live` has the live bytes of each rank over one more forward and backward, in which they were counted.
     """
 
     settings: ShardSettings = checked(ShardSettings)

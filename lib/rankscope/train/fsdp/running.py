@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from ...collectives.timing import Ranks, TimedTask
-from ...common.checks import count_of, function, of_type, whole
+from ...common.checks import function, of_type, whole
 from ...common.frozen import optional
 from ...timeline import Span, Timeline
 from ..ddp.run import HERE, Loss, Optimizer, Where
@@ -40,6 +40,9 @@ _CALLS = {
     "reduce_scatter_tensor": "reduce_scatter",
     "all_reduce": "allreduce",
 }
+# A thread of Gloo refers to the tensors of a collective for some moments after it has ended. While bytes are counted,
+# each rank pauses for that, so that the count does not depend on when the thread runs.
+_RELEASE_S = 0.005
 _STAGES = ("foreach_all_gather", "foreach_all_gather_copy_out", "foreach_reduce")
 
 
@@ -74,7 +77,7 @@ def run(
     The functions of torch.distributed through which FSDP communicates are wrapped in each rank for the time of a step,
     so the job computes what it does without rankscope. On the CPU, FSDP issues collectives on the only thread that
     there is, so each one blocks: nothing overlaps. Gloo sums and FSDP divides, because older versions of Gloo cannot
-    average. One more step, which is not timed, records the live bytes of all tensors.
+    average. One more forward and backward, which are not timed, record the live bytes of all tensors.
 
     Raises ValueError for bad input, also for what `collectives` refuses, and RankError if a rank fails, dies, or has
     not ended after ``where.timeout_s``.
@@ -82,7 +85,7 @@ def run(
     >>> module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
     >>> observed = run(module, lambda model, rank, number: model(torch.ones(4, 8)).mean(), wrap=["0"], iterations=1)
     >>> observed.collectives[0]
-    CollectiveCall(kind='allgather', num_bytes=64)
+    CollectiveCall(kind='allgather', num_bytes=72)
     """
     checked = ShardSettings(num_ranks, **settings)
     of_type("where", where, Where)
@@ -243,26 +246,29 @@ class _FSDPStepper:
         self._open = []
 
     def run(self) -> None:
-        with _watched(self._add, self._place_of):
+        self._forward_and_backward()
+        if self._optimizer is not None:
+            self._optimizer.step()
+        self._end_s = time.perf_counter()
+
+    def _forward_and_backward(self, pause_s: float = 0.0) -> None:
+        with _watched(self._add, self._place_of, pause_s):
             self._begin_s = time.perf_counter()
             loss: Any = self._loss(self._module, self._rank, self._number)
             self._turn_s = time.perf_counter()
             loss.backward()
             self._backward_end_s = time.perf_counter()
-        if self._optimizer is not None:
-            self._optimizer.step()
-        self._end_s = time.perf_counter()
         self._number += 1
 
     def run_with_live_bytes(self) -> LiveBytes:
-        """Take one more step, and return the live bytes of all tensors over it."""
+        """Return the live bytes of all tensors over one more forward and backward."""
         tensors: list[Tensor] = [*self._module.parameters(), *self._module.buffers()]
         if self._optimizer is not None:
             for state in self._optimizer.state.values():
                 tensors += [value for value in state.values() if isinstance(value, Tensor)]
         counter = _LiveCounter(storages(tensors))
         with counter:
-            self.run()
+            self._forward_and_backward(_RELEASE_S)
         return LiveBytes(np.array(counter.at_s) - self._begin_s, np.array(counter.totals))
 
     def _add(self, piece: _FSDPPiece) -> None:
@@ -368,8 +374,9 @@ def _named_stages(pieces: Sequence[_FSDPPiece]) -> Iterator[_FSDPPiece]:
 class _WatchedDistributed:
     """torch.distributed as FSDP's module of collectives sees it, with its collectives timed."""
 
-    def __init__(self, add: Callable[[_FSDPPiece], None]) -> None:
+    def __init__(self, add: Callable[[_FSDPPiece], None], pause_s: float) -> None:
         self._add = add
+        self._pause_s = pause_s
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(dist, name)
@@ -382,14 +389,16 @@ class _WatchedDistributed:
             result = value(*args, **kwargs)
             sizes = [item.nbytes for item in (*args, *kwargs.values()) if isinstance(item, Tensor)]
             self._add(_FSDPPiece(kind, 0, begin_s, time.perf_counter(), max(sizes)))
+            if self._pause_s:
+                time.sleep(self._pause_s)
             return result
 
         return timed
 
 
 @contextmanager
-def _watched(add: Callable[[_FSDPPiece], None], place_of: Callable[[Any], int]) -> Iterator[None]:
-    """Record what FSDP communicates while the context is open."""
+def _watched(add: Callable[[_FSDPPiece], None], place_of: Callable[[Any], int], pause_s: float) -> Iterator[None]:
+    """Record what FSDP communicates while the context is open, with a pause after each collective."""
     from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param_group
 
     def stage(name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -402,7 +411,7 @@ def _watched(add: Callable[[_FSDPPiece], None], place_of: Callable[[Any], int]) 
             add(_FSDPPiece(name, group, begin_s, time.perf_counter()))
 
     replaced: list[tuple[ModuleType, str, Any]] = [(_fsdp_collectives, "dist", _fsdp_collectives.dist)]
-    _fsdp_collectives.dist = _WatchedDistributed(add)  # type: ignore[assignment]
+    _fsdp_collectives.dist = _WatchedDistributed(add, pause_s)  # type: ignore[assignment]
     for name in _STAGES:
         original = getattr(_fsdp_param_group, name)
         replaced.append((_fsdp_param_group, name, original))

@@ -31,7 +31,7 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
 class ShardedParameter:
     """The properties of a parameter that decide its shard; `names` has several if several modules share it.
 
-    >>> weight = ShardedParameter("fc.weight", (5, 3))
+    >>> weight = ShardedParameter(("fc.weight",), (5, 3))
     >>> weight.num_elements, weight.padded_elements(2)  # five rows on two ranks: three each, one of them padding
     (15, 18)
     """
@@ -120,7 +120,7 @@ class ShardedLayer:
                 specs.append(parameter)
                 continue
             num_elements = whole(f"parameters of {self.name!r}", parameter, 0, _MOST_ELEMENTS)
-            specs.append(ShardedParameter(f"{self.name}.{place}", (num_elements,)))
+            specs.append(ShardedParameter((f"{self.name}.{place}",), (num_elements,)))
         return specs
 
 
