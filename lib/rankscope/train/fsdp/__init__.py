@@ -21,6 +21,7 @@ from .timing import PredictedStep, predict, simulate
 
 if TYPE_CHECKING:
     from .calls import module_step, observed_step
+    from .measured import measure_costs, measure_step
     from .predicted import collectives
     from .running import run
 
@@ -35,6 +36,8 @@ __all__ = [
     "ShardedLayer",
     "ShardedParameter",
     "collectives",
+    "measure_costs",
+    "measure_step",
     "module_step",
     "observed_step",
     "predict",
@@ -46,6 +49,8 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "collectives": "predicted",
+        "measure_costs": "measured",
+        "measure_step": "measured",
         "module_step": "calls",
         "observed_step": "calls",
         "run": "running",
