@@ -21,9 +21,9 @@ from nbclient.exceptions import CellExecutionError
 from nbformat.validator import iter_validate
 from PIL import Image
 
-from tests.tools.execute_notebooks import METADATA, WIDGET_TEXT, main, normalise, read, serialise, write
+from tests.tools.execute_notebooks import METADATA, WIDGET_TEXT, every_notebook, main, normalise, read, serialise, write
 
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = every_notebook()
 
 MAX_NOTEBOOK_BYTES = 300_000
 MAX_OUTPUT_BYTES = 120_000

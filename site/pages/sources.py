@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from rankscope.explorers.entries import catalogue
-from tests.tools.execute_notebooks import WIDGET_TEXT, read
+from tests.tools.execute_notebooks import WIDGET_TEXT, every_notebook, read
 
 from . import api, commands, gpu_box, notebooks
 from .states import Grid, Shown
@@ -46,18 +46,20 @@ def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]
 
     shutil.copytree(root / "notebooks" / "pictures", to / "notebooks" / "pictures")
     titles = {}
-    for path in sorted((root / "notebooks").glob("*.ipynb")):
+    (to / "notebooks" / "appendix").mkdir()
+    for path in every_notebook():
         nb = notebooks.page(read(path), WIDGET_TEXT, place)
         for cell in nb["cells"]:
             if cell["cell_type"] == "markdown":
                 cell["source"] = linked(cell["source"], root, path.parent)
-        titles[path.stem] = nb["cells"][0]["source"].partition("\n")[0].lstrip("# ")
-        (to / "notebooks" / path.name).write_text(json.dumps(nb), encoding="utf-8")
+        name = path.relative_to(root / "notebooks").with_suffix("").as_posix()
+        titles[name] = nb["cells"][0]["source"].partition("\n")[0].lstrip("# ")
+        (to / "notebooks" / f"{name}.ipynb").write_text(json.dumps(nb), encoding="utf-8")
     parts = [
         _EXPLORER.format(
             title=one.title,
             html=notebooks.as_markdown(place(at_first.get(one.name, Shown(one.name)))),
-            about=f"{one.notebook[:2]}, {titles[one.notebook]}",
+            about=f"{_number(one.notebook)}, {titles[one.notebook]}",
             notebook=one.notebook,
         )
         for one in catalogue()
@@ -80,7 +82,7 @@ def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]
     for name in ("README.md", *at_the_root):
         text = linked((root / name).read_text(encoding="utf-8"), root, root)
         (to / name.replace("README", "index")).write_text(text, encoding="utf-8")
-    in_order = [f"{stem[:2]} {titles[stem]} <notebooks/{stem}>" for stem in titles]
+    in_order = [f"{_number(name)} {titles[name]} <notebooks/{name}>" for name in titles]
     with (to / "index.md").open("a", encoding="utf-8") as index:
         index.write(_contents("Play", ["explorers"]))
         index.write(_contents("Guides", [f"{_GUIDES}/{path.stem}" for path in guides]))
@@ -105,6 +107,11 @@ def linked(text: str, root: Path, folder: Path) -> str:
         return match[0] if match[1] or is_page else match[2]
 
     return re.sub(r"(!?)\[([^\]]+)\]\(([^)\s]+)\)", changed, text)
+
+
+def _number(notebook: str) -> str:
+    """The number of a notebook, such as 04 of 04_collectives and a2 of appendix/a2_part_files."""
+    return notebook.rpartition("/")[2].partition("_")[0]
 
 
 def _is_guide(target: Path, root: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Notebook 14 executed by papermill on things made up at random: each of its five paths, and what it prints."""
+"""Notebook a6 executed by papermill on things made up at random: each of its five paths, and what it prints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..box.made import BYTES_PER_S, collective, links, profile
 
 pytestmark = pytest.mark.slow
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "14_your_own.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "appendix/a6_your_own.ipynb"
 SEED = int(os.environ.get("RANKSCOPE_SEED", random.SystemRandom().randrange(10**6)))
 
 MODULE = """

@@ -137,7 +137,7 @@ def test_samplers_switches_off_what_libtorch_does_not_have() -> None:
         (dict.fromkeys(["read_ms", "decode_ms", "copy_ms", "train_ms"], 0), 0,
          "no stage takes any time: there is no bottleneck"),
         ({"num_ranks": 2}, 5, "at the barrier"),
-        # what notebook 03 says to look for
+        # what notebook 02 says to look for
         ({"num_workers": 3, "jitter": 0}, 1, ", 99% of the bottleneck's rate"),
         ({"num_workers": 3, "jitter": 150, "capacity": 16}, 1, ", 74% of the bottleneck's rate"),
         ({"num_workers": 3, "jitter": 150, "capacity": 16, "ordered": False}, 1, ", 100% of the bottleneck's rate"),

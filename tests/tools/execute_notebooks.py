@@ -1,6 +1,6 @@
 """Run notebooks from a clean kernel, in place, and store them in one normal form.
 
-    python tests/tools/execute_notebooks.py [--form] [notebook ...]        (without notebooks: all of notebooks/)
+    python tests/tools/execute_notebooks.py [--form] [notebook ...]        (without names: every notebook)
 
 The normal form keeps what a reader sees and nothing of the machine or the moment: sources, outputs, tags, cell ids,
 counts 1…n, and the metadata that JupyterLab writes, except the version of Python. The first picture is stored as PNG,
@@ -45,6 +45,11 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_TEXT = "(a widget: run this cell to use it)"
 
 Notebook = dict[str, Any]  # a nbformat.NotebookNode is one
+
+
+def every_notebook() -> list[Path]:
+    """The notebooks of the course in reading order: the main ones, then those of the appendix."""
+    return [*sorted(NOTEBOOKS.glob("*.ipynb")), *sorted((NOTEBOOKS / "appendix").glob("*.ipynb"))]
 
 
 def read(path: Path) -> Notebook:
@@ -135,9 +140,9 @@ def write(path: Path, nb: Notebook) -> None:
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description="Run notebooks in place, and store them in one normal form.")
     parser.add_argument("--form", action="store_true", help="run nothing: put what is stored into normal form")
-    parser.add_argument("notebook", nargs="*", type=Path, help="by default, all of notebooks/")
+    parser.add_argument("notebook", nargs="*", type=Path, help="by default, every notebook")
     options = parser.parse_args(arguments)
-    paths = [path.resolve() for path in options.notebook] or sorted(NOTEBOOKS.glob("*.ipynb"))
+    paths = [path.resolve() for path in options.notebook] or every_notebook()
     for path in paths:
         start = time.perf_counter()
         write(path, normalise(read(path)) if options.form else execute(path))

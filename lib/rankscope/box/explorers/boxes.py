@@ -1,4 +1,4 @@
-"""The explorer of notebook 15: collectives measured on GPU boxes, from the bank and your own, in one picture."""
+"""The explorer of notebook 05: collectives measured on GPU boxes, from the bank and your own, in one picture."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ ON_THE_SITE = {
 @shows(
     SETTINGS,
     title="Collectives measured on GPU boxes",
-    notebook="15_measured_gpu_boxes",
+    notebook="05_your_box",
     inputs=profiles_of_gpus,
     on_the_site=ON_THE_SITE,
 )

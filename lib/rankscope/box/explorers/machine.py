@@ -1,4 +1,4 @@
-"""The explorer of notebook 07: predictions for recorded machines, with any algorithm and number of ranks."""
+"""The explorer of notebook 05: predictions for recorded machines, with any algorithm and number of ranks."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ ON_THE_SITE = {
 @shows(
     SETTINGS,
     title="Recorded machines against the model",
-    notebook="07_model_and_machine",
+    notebook="05_your_box",
     inputs=profiles_of,
     on_the_site=ON_THE_SITE,
 )

@@ -1,4 +1,4 @@
-"""The explorer of notebook 17: which algorithm and protocol NCCL takes at each size, and what that takes."""
+"""The explorer of notebook 06: which algorithm and protocol NCCL takes at each size, and what that takes."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="What NCCL chooses, and what it takes", notebook="17_nccls_choice", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, title="What NCCL chooses, and what it takes", notebook="06_what_nccl_chooses", on_the_site=ON_THE_SITE)
 def nccl() -> Explorer:
     """Return controls over NCCL's choice by size, what it expects, and what machines take."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -1,4 +1,4 @@
-"""The explorer of notebook 08: the time of a copy to or from the GPU, and of a training loop with such copies."""
+"""The explorer of notebook 03: the time of a copy to or from the GPU, and of a training loop with such copies."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="Copies to the GPU", notebook="08_transfers", inputs=gpu_of, on_the_site=ON_THE_SITE)
+@shows(SETTINGS, title="Copies to the GPU", notebook="03_onto_the_gpu", inputs=gpu_of, on_the_site=ON_THE_SITE)
 def transfers(profile: Profile | None = None) -> Explorer:
     """Return controls over the time of each way to copy, the first batches of a loop that uses it, and its bottleneck.
 

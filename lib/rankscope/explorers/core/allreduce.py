@@ -1,4 +1,4 @@
-"""The explorer of notebook 06: an allreduce step by step, on a cluster of your own, next to all the others."""
+"""The explorer of notebook 04: an allreduce step by step, on a cluster of your own, next to all the others."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="An allreduce, step by step", notebook="06_allreduce_variants", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, title="An allreduce, step by step", notebook="04_collectives", on_the_site=ON_THE_SITE)
 def allreduce() -> Explorer:
     """Return controls over a step of an allreduce, a ranking of all algorithms, and what is verified and predicted.
 

@@ -1,4 +1,4 @@
-"""The explorer of notebook 04: trainers in lock step on part files, which they load themselves or have loaded ahead."""
+"""The explorer of notebook a2: trainers in lock step on part files, which they load themselves or have loaded ahead."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="Trainers on part files", notebook="04_part_files", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, title="Trainers on part files", notebook="appendix/a2_part_files", on_the_site=ON_THE_SITE)
 def parts() -> Explorer:
     """Return controls over the first parts of trainers in lock step, and how idle they are in the long run.
 

@@ -1,4 +1,4 @@
-"""The explorer of notebook 10: a step of DataParallel above one of DDP, and the traffic of GPU 0's port."""
+"""The explorer of notebook 07: a step of DataParallel above one of DDP, and the traffic of GPU 0's port."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="DataParallel against DDP", notebook="10_dataparallel_against_ddp", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, title="DataParallel against DDP", notebook="07_ddp", on_the_site=ON_THE_SITE)
 def data_parallel() -> Explorer:
     """Return controls over a step of DataParallel and one of DDP, on the same GPUs with the same batch.
 

@@ -1,4 +1,4 @@
-"""The explorer of notebook 09: buckets, network and model, and which part of the allreduces a step cannot hide."""
+"""The explorer of notebook 07: buckets, network and model, and which part of the allreduces a step cannot hide."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ ON_THE_SITE = {
 @shows(
     SETTINGS,
     title="DDP's buckets and overlap",
-    notebook="09_ddp_buckets_and_overlap",
+    notebook="07_ddp",
     inputs=networks_of,
     on_the_site=ON_THE_SITE,
 )

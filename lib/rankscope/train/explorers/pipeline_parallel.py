@@ -1,4 +1,4 @@
-"""The explorer of notebook 18: schedules of a pipeline, their bubble, their activations and their traffic."""
+"""The explorer of notebook 09: schedules of a pipeline, their bubble, their activations and their traffic."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="Pipelines and their bubbles", notebook="18_pipelines", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, title="Pipelines and their bubbles", notebook="09_pipelines", on_the_site=ON_THE_SITE)
 def pipeline_parallel() -> Explorer:
     """Return controls over one step of a pipeline schedule, its bubble, its activations and its traffic.
 

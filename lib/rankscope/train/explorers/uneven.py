@@ -1,4 +1,4 @@
-"""The explorer of notebook 12: three ranks with different numbers of batches, and four ways to handle that."""
+"""The explorer of notebook a3: three ranks with different numbers of batches, and four ways to handle that."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="Ranks that run out of batches", notebook="12_uneven_inputs", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, title="Ranks that run out of batches", notebook="appendix/a3_uneven_inputs", on_the_site=ON_THE_SITE)
 def uneven() -> Explorer:
     """Return controls over an epoch of three ranks with different numbers of batches, and its effect on samples."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -1,4 +1,4 @@
-"""The explorer of notebook 11: the memory per rank with ZeRO's stages, and whether it fits."""
+"""The explorer of notebook 08: the memory per rank with ZeRO's stages, and whether it fits."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="Memory per rank with ZeRO", notebook="11_zero_memory", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, title="Memory per rank with ZeRO", notebook="08_zero_and_fsdp", on_the_site=ON_THE_SITE)
 def zero(module: Any = None) -> Explorer:
     """Return controls over the memory per rank with each stage, the GPUs that the chosen one fits, and its traffic.
 
