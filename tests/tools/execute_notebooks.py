@@ -3,9 +3,9 @@
     python tests/tools/execute_notebooks.py [--form] [notebook ...]        (without names: every notebook)
 
 The normal form keeps what a reader sees and nothing of the machine or the moment: sources, outputs, tags, cell ids,
-counts 1…n, and the metadata that JupyterLab writes, except the version of Python. The first picture is stored as PNG,
-too. With `--form` nothing runs: the stored outputs are put into normal form, as after a merge. A notebook is written at
-once or not at all; one that raises stays as it was.
+counts 1…n, and the metadata that JupyterLab writes, except the version of Python. The tag `hide-output` folds a cell's
+output. The first picture is stored as PNG, too. With `--form` nothing runs: the stored outputs are put into normal
+form, as after a merge. A notebook is written at once or not at all; one that raises stays as it was.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ METADATA = {
         "pygments_lexer": "ipython3",
     },
 }
+HIDDEN = "hide-output"  # the tag of a cell whose output answers a prediction: JupyterLab and the site fold the output
 WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_TEXT = "(a widget: run this cell to use it)"
 
@@ -77,6 +78,8 @@ def normalise(nb: Notebook) -> Notebook:
             cell["id"] = f"cell-{number:02d}"
         ids.add(cell["id"])
         cell["metadata"] = {key: value for key, value in cell["metadata"].items() if key == "tags" and value}
+        if HIDDEN in cell["metadata"].get("tags", ()):
+            cell["metadata"]["jupyter"] = {"outputs_hidden": True}
         cell["source"] = cell["source"].strip("\n")
         if cell["cell_type"] != "code":
             continue
