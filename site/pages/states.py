@@ -117,13 +117,14 @@ class Grid(NamedTuple):
             for one in self.explorer.settings
             if one.name not in self.axes
         )
-        more = f"There you can also set: {escape(others)}." if others else ""
+        more = f" It can also set: {escape(others)}." if others else ""
         return (
             f'<div class="explorer" data-states="{self.key}" data-start="{self.at(self.start)}">\n'
             f'<div class="explorer-pictures">{pictures}</div>\n'
             f'<div class="explorer-report" aria-live="polite">{report}</div>\n'
-            f'<p class="explorer-more">In JupyterLab (<code>make lab</code>): '
-            f'<code class="explorer-line">{escape(self.explorer.line(self.start))}</code>. {more}</p>\n</div>'
+            f'<details class="explorer-more"><summary>In Python</summary>'
+            f'<p><code class="explorer-line">{escape(self.explorer.line(self.start))}</code> in a notebook shows the same '
+            f"controls.{more}</p></details>\n</div>"
         )
 
     def drawn(self) -> dict[str, Any]:
