@@ -29,7 +29,8 @@ MACHINES = {
     "loopback, two cores": "loopback_2_cores_4_ranks.json",
 }
 FOLDER = "explorers"  # of the site's _static
-MOST_BYTES, LEAST_STATES = 1_000_000, 300
+MOST_BYTES = 2_000_000  # of the script that holds an explorer's states
+LEAST_STATES = 300
 
 Axes = Mapping[str, tuple[Any, ...]]
 PLAYED = {"player": "moment", "allreduce": "step"}  # the slider that a button moves by itself
@@ -129,10 +130,17 @@ class Grid(NamedTuple):
 
     def drawn(self) -> dict[str, Any]:
         """All states, each picture and report once, with the controls: what the page's script reads."""
-        pictures, reports, shown = Numbers(), Numbers(), []
+        pictures = Numbers()
+        reports = Numbers()
+        drawn_at: dict[Now, tuple[list[int], int]] = {}
+        shown = []
         for now in self.states():
-            html, report = self.explorer.html(now)
-            shown.append(([pictures[one] for one in _ONE_PICTURE.split(html) if one], reports[report]))
+            reachable = self._reachable(now)
+            if reachable not in drawn_at:
+                html, report = self.explorer.html(reachable)
+                numbers = [pictures[picture] for picture in _ONE_PICTURE.split(html) if picture]
+                drawn_at[reachable] = (numbers, reports[report])
+            shown.append(drawn_at[reachable])
         controls = {one.name: one for one in self.explorer.settings}
         limits = Numbers()
         return {
@@ -147,6 +155,11 @@ class Grid(NamedTuple):
             ],
             "limits": list(map(json.loads, limits)),
         }
+
+    def _reachable(self, now: Now) -> Now:
+        """Return the settings with each slider at most where it ends in this state."""
+        ends = self.explorer.most(now)
+        return now._replace(**{name: min(getattr(now, name), end) for name, end in ends.items()})
 
     def presets(self) -> Iterator[dict[str, Any]]:
         """Those presets of the explorer that are of the grid."""
@@ -195,6 +208,11 @@ class Store(NamedTuple):
             f"{self.key}: {self.num_states} states, {self.num_pictures} pictures, {self.raw_bytes / 1e6:.1f} MB, "
             f"stored in {len(self.script) / 1e3:.0f} kB, {self.seconds:.1f} s of CPU"
         )
+
+
+def stored_at(shown: Shown, only_ends: bool) -> Store:
+    """Return the states of an explorer; its arguments can be sent to another process."""
+    return stored(shown.grid(only_ends=only_ends))
 
 
 def stored(grid: Grid) -> Store:

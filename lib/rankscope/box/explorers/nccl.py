@@ -249,10 +249,10 @@ def report(now: Now) -> list[str]:
 ON_THE_SITE = {
     "gpu": ("a100", "h100", "b200", "l40s"),
     "gpus_per_node": (2, 4, 8),
-    "num_nodes": (1, 2, 4, 16),
+    "num_nodes": (1, 2, 4, 8, 16),
     "collective": ("allreduce", "allgather"),
     "nvls": ALL,
-    "message": ("64 KiB", "1 MiB", "64 MiB"),
+    "message": ("1 KiB", "64 KiB", "1 MiB", "16 MiB", "64 MiB"),
 }
 
 
