@@ -84,12 +84,18 @@ def with_icons_hidden(html: str) -> str:
 def main() -> int:
     to = ROOT / "build" / "site"
     progress = Progress()
-    print("site: making the pages and drawing every state of the explorers (two to three minutes on 2 cores)", flush=True)
+    print(
+        "site: making the pages and drawing every state of the explorers (two to three minutes on 2 cores)", flush=True
+    )
     if status := build(to, to.with_name("site-work"), say=progress.say):
         return status
     found = problems(to)
-    found += [f"{one.key} has fewer than {LEAST_STATES} states" for one in progress.stores if one.num_states < LEAST_STATES]
-    found += [f"{one.key} has more than {MOST_BYTES:,} bytes" for one in progress.stores if len(one.script) > MOST_BYTES]
+    found += [
+        f"{one.key} has fewer than {LEAST_STATES} states" for one in progress.stores if one.num_states < LEAST_STATES
+    ]
+    found += [
+        f"{one.key} has more than {MOST_BYTES:,} bytes" for one in progress.stores if len(one.script) > MOST_BYTES
+    ]
     for problem in found:
         print(f"site: {problem}", file=sys.stderr)
     outside = elsewhere(to)

@@ -68,6 +68,8 @@ class Shown(NamedTuple):
         axes: dict[str, tuple[Any, ...]] = {}
         for name, values in self.entry.on_the_site.items():
             own = values or offered[name].values
+            if unknown := [value for value in own if value not in offered[name].values]:
+                raise ValueError(f"on_the_site of {self.name} has {name} {unknown}, which the setting does not offer")
             own = (own[0], own[-1]) if only_ends else own
             at_first = getattr(start, name)
             missing = at_first not in own

@@ -271,12 +271,18 @@ ERRORS = [
     (schedule_of("broadcast", "0>1:0="), "rank 2, chunk 0: the result lacks it"),
     (schedule_of("broadcast", "0>0:0="), "step 0, rank 0, chunk 0: sends to itself"),
     (schedule_of("broadcast", "0>1:0+"), "step 0, rank 1, chunk 0: broadcast adds nothing up"),
-    (schedule_of("broadcast", "0>1:0= 0>2:0="), "step 0, rank 0: sends 2 messages in one step, but ports=1 allows only 1"),
+    (
+        schedule_of("broadcast", "0>1:0= 0>2:0="),
+        "step 0, rank 0: sends 2 messages in one step, but ports=1 allows only 1",
+    ),
     (
         schedule_of("reduce", "0>2:0+ 1>2:0+", root=2),
         "step 0, rank 2: receives 2 messages in one step, but ports=1 allows only 1",
     ),
-    (schedule_of("reduce", "0>1:0+ 1>2:0+", ports=2), "rank 0, chunk 0: the result lacks the contributions of ranks 1, 2"),
+    (
+        schedule_of("reduce", "0>1:0+ 1>2:0+", ports=2),
+        "rank 0, chunk 0: the result lacks the contributions of ranks 1, 2",
+    ),
     (IDLE, "rank 0, chunk 0: the result lacks the contributions of ranks 1, 2, 3, 4, 5, 6, 7, 8, …"),
     (
         schedule_of("reduce", "1>0:0+;2>0:0+;1>0:0+"),
@@ -286,7 +292,10 @@ ERRORS = [
         schedule_of("allreduce", "2>0:1+ 2>0:1+", 3, 2),
         "step 0, rank 0, chunk 1: receives the contribution of rank 2 a second time",
     ),
-    (schedule_of("barrier", "0>1:0+;0>1:0+"), "step 1, rank 1, chunk 0: receives the contribution of rank 0 a second time"),
+    (
+        schedule_of("barrier", "0>1:0+;0>1:0+"),
+        "step 1, rank 1, chunk 0: receives the contribution of rank 0 a second time",
+    ),
     (schedule_of("allreduce", "1>0:0= 2>0:0=", ports=2), "step 0, rank 0, chunk 0: is written twice in one step"),
     (schedule_of("allreduce", "1>0:0= 2>0:0+", ports=2), "step 0, rank 0, chunk 0: is written twice in one step"),
     (
@@ -345,7 +354,9 @@ def test_more_ranks_than_bits_in_a_word() -> None:
     ring = build("allreduce", "ring", 130)
     rows = rows_of(ring)
     lost = rows[-1].pop(77)
-    with pytest.raises(ScheduleError, match=f"rank {lost[1]}, chunk {lost[2]}: the result lacks the contribution of rank"):
+    with pytest.raises(
+        ScheduleError, match=f"rank {lost[1]}, chunk {lost[2]}: the result lacks the contribution of rank"
+    ):
         verify(of_rows(ring, rows))
 
 
