@@ -118,7 +118,7 @@ test: setup ## before a push, in eleven minutes: lint, types, all tests of the p
 	@echo "test: ruff, mypy --strict, then pytest and nbval"
 	@$(LINT)
 	@$(TYPES) >.venv/mypy.log 2>&1 & types=$$!; \
-	  $(PYTEST) $(NBVAL) -m "$(PRODUCT)" lib tests tools README.md CONTRIBUTING.md docs notebooks/*.ipynb; tests=$$?; \
+	  $(PYTEST) $(NBVAL) -m "$(PRODUCT)" lib tests tools README.md CONTRIBUTING.md docs notebooks/*.ipynb notebooks/appendix/*.ipynb; tests=$$?; \
 	  wait $$types; typed=$$?; cat .venv/mypy.log; exit $$((tests + typed))
 
 oracles: setup ## the other tests: browsers, programs of others, emulated networks, kills, the site, clean installations

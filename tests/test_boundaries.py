@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.tools.execute_notebooks import every_notebook
+
 ROOT = Path(__file__).parents[1]
 LIB = ROOT / "lib"
 NOTEBOOKS = ROOT / "notebooks"
@@ -265,7 +267,7 @@ def public_places(root: Path) -> set[str]:
 
 def test_notebooks_import_from_packages() -> None:
     public = public_places(LIB)
-    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+    for path in every_notebook():
         places = imports_of_modules(path, public)
         assert not places, (
             f"notebooks/{path.name} imports from {places}. Readers import from packages, and from modules with an "

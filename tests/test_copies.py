@@ -165,7 +165,7 @@ def test_copies_are_trusted_and_what_the_reader_changed_is_not(tmp_path: Path) -
     refresh(NOTEBOOKS, copies)
     changed = copies / "01_who_reads_what.ipynb"
     changed.write_text(text(changed).replace("Which rank", "Which of the ranks"), encoding="utf-8")
-    (copies / "own.ipynb").write_text(text(NOTEBOOKS / "02_two_samplers.ipynb"), encoding="utf-8")
+    (copies / "own.ipynb").write_text(text(NOTEBOOKS / "appendix/a1_libtorch_samplers.ipynb"), encoding="utf-8")
     trust(unchanged(copies), data)
     notary = NotebookNotary(data_dir=str(data))
     trusted = {path for path in copies.rglob("*.ipynb") if notary.check_signature(nbformat.read(path, 4))}

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from rankscope import cli
 from rankscope.cli.commands import doctor as cli_doctor
 from rankscope.doctor import CHECKS, Check, Diagnosis, Missing, examine, machine
+from tests.tools.execute_notebooks import every_notebook
 
 ROOT = Path(__file__).parents[1]
 BY_NAME = {check.name: check for check in CHECKS}
@@ -48,11 +49,11 @@ def test_whatever_a_probe_raises_is_a_diagnosis() -> None:
 
 def test_every_check_says_what_it_is_for_and_what_to_do() -> None:
     assert len(BY_NAME) == len(CHECKS)
-    notebooks = {path.name[:2] for path in (ROOT / "notebooks").glob("*.ipynb")}
+    notebooks = {path.name[:2] for path in every_notebook()}
     for check in CHECKS:
         assert check.used_by
         assert check.remedy
-        assert set(re.findall(r"\b\d\d\b", check.used_by)) <= notebooks, check.name
+        assert set(re.findall(r"\b(?:\d|a)\d\b", check.used_by)) <= notebooks, check.name
 
 
 def test_commands_that_are_named_exist() -> None:

@@ -21,9 +21,19 @@ from nbclient.exceptions import CellExecutionError
 from nbformat.validator import iter_validate
 from PIL import Image
 
-from tests.tools.execute_notebooks import METADATA, WIDGET_TEXT, main, normalise, read, serialise, write
+from tests.tools.execute_notebooks import (
+    HIDDEN,
+    METADATA,
+    WIDGET_TEXT,
+    every_notebook,
+    main,
+    normalise,
+    read,
+    serialise,
+    write,
+)
 
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = every_notebook()
 
 MAX_NOTEBOOK_BYTES = 300_000
 MAX_OUTPUT_BYTES = 120_000
@@ -111,6 +121,19 @@ def exercises(nb: Notebook) -> Iterator[str]:
         yield "has no exercise that builds something and shows its score: end a code cell with score(…)"
 
 
+def predictions(nb: Notebook) -> Iterator[str]:
+    """A reader who is asked to predict must not see the answer: neither the figure nor the sentence below it."""
+    for number, cell in enumerate(nb["cells"]):
+        if cell["cell_type"] != "markdown" or "**Predict" not in cell["source"]:
+            continue
+        answer = next((later for later in nb["cells"][number + 1 :] if later["cell_type"] == "code"), None)
+        if answer is None or HIDDEN not in answer["metadata"].get("tags", ()):
+            yield (
+                f"has a prediction in cell {number} and shows the answer at once: give the code cell after it the tag "
+                f"{HIDDEN}. {RESTORE}"
+            )
+
+
 def counts(nb: Notebook) -> Iterator[str]:
     found = [cell["execution_count"] for cell in code_cells(nb)]
     if found != list(range(1, len(found) + 1)):
@@ -183,7 +206,7 @@ def size(nb: Notebook) -> Iterator[str]:
 
 
 def problems(nb: Notebook) -> list[str]:
-    rules = (form, title, keys, opening, links, exercises, counts, comparison, code, results, size)
+    rules = (form, title, keys, opening, links, exercises, predictions, counts, comparison, code, results, size)
     return [problem for rule in rules for problem in rule(nb)]
 
 
@@ -276,6 +299,11 @@ ERROR = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceba
         (notebook(*[code_cell("# NBVAL_IGNORE_OUTPUT\nx")] * 3), "nobody compares"),
         (notebook(*[code_cell("x", tags=("nbval-skip",))] * 3), "nobody compares"),
         (notebook(code_cell("x = 1\n" * 16)), "[1] has 16 lines"),
+        (
+            notebook({"cell_type": "markdown", "metadata": {}, "source": "**Predict.** 1?"}, code_cell("x")),
+            "the answer at once",
+        ),
+        (notebook({"cell_type": "markdown", "metadata": {}, "source": "**Predict.** 1?"}), "the answer at once"),
         (notebook(code_cell("!pip install torch")), "installs something"),
         (notebook(code_cell("%pip install torch")), "installs something"),
         (notebook(code_cell("import sys\nsys.path.insert(0, 'lib')")), "changes sys.path"),

@@ -68,8 +68,8 @@ def test_helpers_of_tests_lead_to_the_tests_that_import_them() -> None:
         (".ci/run", "tests/test_targets.py"),
         ("tools/copies.py", "tests/test_copies.py"),
         ("site/pages/links.py", "tests/test_site.py"),
-        ("notebooks/14_your_own.ipynb", "tests/course/test_your_own.py"),
-        ("notebooks/05_collectives.ipynb", "tests/test_notebooks.py"),
+        ("notebooks/appendix/a6_your_own.ipynb", "tests/course/test_your_own.py"),
+        ("notebooks/04_collectives.ipynb", "tests/test_notebooks.py"),
     ],
 )
 def test_other_files_lead_to_the_tests_that_import_or_name_them(changed: str, test: str) -> None:

@@ -15,6 +15,7 @@ from rankscope.box import Profile, verdict
 from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.svg import to_svg
 from rankscope.sampling import assign
+from tests.tools.execute_notebooks import every_notebook
 from tests.tools.playing_picture import TARGET, ring
 
 ROOT = Path(__file__).parents[1]
@@ -85,11 +86,12 @@ def test_pip_installs_from_the_clone(page: Path) -> None:
     assert commands or page.name != "library.md", f"{page} must say how to install from the clone: `pip install .`"
 
 
-@pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("notebook", every_notebook(), ids=lambda path: path.stem)
 def test_every_notebook_is_in_the_tour(notebook: Path) -> None:
-    is_linked = f"({notebook.name})" in (ROOT / "notebooks" / "README.md").read_text(encoding="utf-8")
-    assert is_linked, (
-        f"notebooks/README.md does not link to {notebook.name}: add a row with [name]({notebook.name}) to its table."
+    tour = ROOT / "notebooks" / "README.md"
+    link = notebook.relative_to(tour.parent).as_posix()
+    assert f"({link})" in tour.read_text(encoding="utf-8"), (
+        f"notebooks/README.md does not link to {link}: add a row with [{notebook.stem}]({link}) to its table."
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import conftest
+from tests.tools.execute_notebooks import every_notebook
 
 ROOT = Path(__file__).parents[1]
 PYTEST = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
@@ -64,8 +65,8 @@ def test_each_test_runs_in_exactly_one_of_make_test_and_make_oracles() -> None:
 
 
 def test_make_test_is_given_every_place_with_tests() -> None:
-    notebooks = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "notebooks").glob("*.ipynb"))
-    missing = {*PYTEST["testpaths"], "notebooks/*.ipynb"} - set(selection("test").paths)
+    notebooks = {f"{path.parent.relative_to(ROOT)}/*.ipynb" for path in every_notebook()}
+    missing = {*PYTEST["testpaths"], *notebooks} - set(selection("test").paths)
     assert notebooks
     assert not missing, f"make test leaves out {sorted(missing)}: add them to its recipe in the Makefile."
 

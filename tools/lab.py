@@ -66,7 +66,7 @@ def server_options(folder: Path, data_dir: Path) -> list[str]:
     options = [
         "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.root_dir={folder}",
-        "--LabApp.default_url=/lab/tree/00_start_here.ipynb",
+        "--LabApp.default_url=/lab/tree/00_one_step.ipynb",
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--LabApp.extension_manager=readonly",

@@ -13,7 +13,7 @@ TITLE = "Two A100 whose peer-to-peer access is off, next to two machines like th
 GUIDE = "gpu_box.md"  # in docs/
 NAMES = "| Machines | `bank:` names"  # where its short table of the bank begins
 
-_MACHINES = """The bank has {number} machines. [Notebook 15](../notebooks/15_measured_gpu_boxes.ipynb) draws many of
+_MACHINES = """The bank has {number} machines. [Notebook 05](../notebooks/05_your_box.ipynb) draws many of
 them. "Up to" is the bus bandwidth of the fastest collective, or the bandwidth of the fastest copy.
 
 """

@@ -2,7 +2,7 @@
 
 A loader with one worker is recorded, for each spread of the read times; from that alone the twin predicts epochs of
 other settings, which then run, plain and unrecorded, one after the other in rounds. Real times are medians.
-With --record the comparison of the settings is kept for notebook 03.
+With --record the comparison of the settings is kept for notebook 02.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Four trainers, a thread each with a real Gloo group; loads and steps sleep. The simulation is blind: it knows the times
 that loads and steps are to take, and nothing of the run. A second one knows what it costs to agree on a step, which is
 measured before the run: it includes how late the last of four sleepers wakes. With --record the figures are kept for
-notebook 04.
+notebook a2.
 """
 
 from __future__ import annotations

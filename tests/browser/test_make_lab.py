@@ -36,7 +36,7 @@ from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 ARTIFACTS = ROOT / "test-artifacts"
-FIRST, RUN = "00_start_here.ipynb", "01_who_reads_what.ipynb"
+FIRST, RUN = "00_one_step.ipynb", "01_who_reads_what.ipynb"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 OURS = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "TZ")  # what the server knows of this environment
 pytestmark = pytest.mark.browser

@@ -19,7 +19,7 @@ from playwright.sync_api import Locator, Page
 from rankscope.explorers.entries import catalogue
 from rankscope.explorers.opening import Entry
 from tests.browser.jupyterlab import browser_page
-from tests.tools.execute_notebooks import WIDGET_TEXT
+from tests.tools.execute_notebooks import WIDGET_TEXT, every_notebook
 
 ROOT = Path(__file__).parents[2]
 WHOLE = "uneven"  # whose states are all drawn here; of the others the ends of each setting
@@ -84,8 +84,8 @@ def pages(site: Path) -> list[Path]:
 
 @pytest.mark.oracle
 def test_every_notebook_and_every_link_is_there(site: Path) -> None:
-    notebooks = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
-    assert notebooks <= {path.stem for path in (site / "notebooks").glob("*.html")}
+    for notebook in every_notebook():
+        assert (site / notebook.relative_to(ROOT)).with_suffix(".html").exists()
     assert problems(site) == []
 
 
@@ -138,7 +138,7 @@ def test_what_is_wrong_with_a_page_is_seen(site: Path, page: Page, scheme: Liter
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("halving", "notebooks/06_allreduce_variants.html"),
+        ("halving", "notebooks/04_collectives.html"),
         ("recommend", "api/rankscope.train.ddp.html#rankscope.train.ddp.recommend"),
     ],
 )
@@ -155,15 +155,15 @@ def test_search_works_from_disk(site: Path, page: Page, words: str, found: str) 
 
 @pytest.mark.browser
 def test_one_walks_through_the_notebooks(site: Path, page: Page) -> None:
-    stems = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
-    for stem, after in pairwise(stems):
-        (link,) = re.findall(r'<a class="next-page" href="([^"]*)"', (site / "notebooks" / f"{stem}.html").read_text())
-        assert link == f"{after}.html"
-    page.goto((site / "notebooks" / f"{stems[0]}.html").as_uri())
+    places = [(site / path.relative_to(ROOT)).with_suffix(".html") for path in every_notebook()]
+    for place, after in pairwise(places):
+        (link,) = re.findall(r'<a class="next-page" href="([^"]*)"', place.read_text())
+        assert (place.parent / link).resolve() == after.resolve()
+    page.goto(places[0].as_uri())
     page.locator(".related-pages .next-page").click()
-    page.wait_for_url(f"**/{stems[1]}.html")
+    page.wait_for_url(f"**/{places[1].name}")
     page.locator(".related-pages .prev-page").click()
-    page.wait_for_url(f"**/{stems[0]}.html")
+    page.wait_for_url(f"**/{places[0].name}")
 
 
 def opened(place: Locator) -> Locator:

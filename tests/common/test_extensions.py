@@ -133,7 +133,7 @@ def show(name: str, **fields: Any) -> Any:
         return Explorer(SETTINGS, {}, lambda now: [])
 
     make.__name__ = name
-    return shows(SETTINGS, **{"title": "Mine", "notebook": "05_collectives", **fields})(make)
+    return shows(SETTINGS, **{"title": "Mine", "notebook": "04_collectives", **fields})(make)
 
 
 NAMES_OF_THE_PACKAGE = (

@@ -29,6 +29,7 @@ from rankscope.course.exercises.scores import (
 from rankscope.pipeline import Pipeline, Stage
 from rankscope.sampling import assign
 from rankscope.train import ddp, pipeline_parallel
+from tests.tools.execute_notebooks import every_notebook
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 WRONG = {
@@ -46,24 +47,24 @@ WRONG = {
         "many",
         None,
     ],
-    "02.1": [[], [0, 1], [21], [20, 21, 22], 20, None, ["20"]],
-    "02.2": [10, 12, 0, "many", None],
-    "02.3": [
+    "a1.1": [[], [0, 1], [21], [20, 21, 22], 20, None, ["20"]],
+    "a1.2": [10, 12, 0, "many", None],
+    "a1.3": [
         lambda size, num_ranks, rank, epoch: assign(size, num_ranks, epoch=0, drop_last=True).ranks[rank],
         lambda size, num_ranks, rank, epoch: assign(size, num_ranks, epoch=epoch).ranks[rank],
         lambda size, num_ranks, rank, epoch: [],
         3,
         None,
     ],
-    "03.1": [15, 10, "many", None],
-    "03.2": [0, 10, 15, None],
-    "03.3": [{}, {"decode": 5, "augment": 3}, {"read": 2, "decode": 6, "augment": 3}, {"train": 2}, 5, "many", None],
-    "04.1": [[[0, 3, 6], [1, 4, 7], [2, 5, 8]], [[0], [1], [2]], [list(range(9)), [], []], 3, "many", None],
-    "04.2": [0.4, 60, "many", None],
-    "04.3": [1, 3, 0, 2.5, None],
-    "05.1": [[3, 30, 300, 3000], [4000, 400, 40, 4], 4, "many", None],
-    "05.2": [9, 11, 999, "many", None],
-    "05.3": [
+    "02.1": [15, 10, "many", None],
+    "02.2": [0, 10, 15, None],
+    "02.3": [{}, {"decode": 5, "augment": 3}, {"read": 2, "decode": 6, "augment": 3}, {"train": 2}, 5, "many", None],
+    "a2.1": [[[0, 3, 6], [1, 4, 7], [2, 5, 8]], [[0], [1], [2]], [list(range(9)), [], []], 3, "many", None],
+    "a2.2": [0.4, 60, "many", None],
+    "a2.3": [1, 3, 0, 2.5, None],
+    "04.1": [[3, 30, 300, 3000], [4000, 400, 40, 4], 4, "many", None],
+    "04.2": [9, 11, 999, "many", None],
+    "04.3": [
         "",
         "allgather yours ranks=4 chunks=4\n0: 0>1:0= 1>2:1= 2>3:2= 3>0:3=",
         "allgather yours ranks=4 chunks=4\n0: 0>1:0= 1>2:1= 2>3:2= 3>0:3=\n1: 0>1:3= 1>2:0= 2>3:1= 3>0:2=\n"
@@ -72,9 +73,9 @@ WRONG = {
         3,
         None,
     ],
-    "06.1": [5, 12, "many", None],
-    "06.2": [20, 22, 1, 21.5, "many", None],
-    "06.3": [
+    "04.4": [5, 12, "many", None],
+    "04.5": [20, 22, 1, 21.5, "many", None],
+    "04.6": [
         "",
         "allreduce yours ranks=4 chunks=1\n0: 1>0:0+ 3>2:0+\n1: 2>0:0+\n2: 0>2:0=\n3: 0>1:0= 2>3:0=",
         "allreduce yours ranks=4 chunks=1\n0: 0>1:0+ 1>0:0+ 2>3:0+ 3>2:0+",
@@ -82,9 +83,9 @@ WRONG = {
         3,
         None,
     ],
-    "07.1": [3, 6, 5, "many", None],
-    "07.2": [3.36, 5.47, 6.29, "many", None],
-    "07.3": [
+    "05.4": [3, 6, 5, "many", None],
+    "05.5": [3.36, 5.47, 6.29, "many", None],
+    "05.6": [
         "",
         "allreduce yours ranks=3 chunks=1\n0: 1>0:0+\n1: 2>0:0+\n2: 0>1:0=\n3: 0>2:0=",
         "allreduce yours ranks=3 chunks=1\n0: 1>0:0+\n1: 2>0:0+",
@@ -92,26 +93,26 @@ WRONG = {
         3,
         None,
     ],
-    "08.1": [8.0, 7.31, 15.75, 63, "many", None],
-    "08.2": [12, 16, 4, "many", None],
-    "08.3": [{}, {"load": 2}, {"load": 2, "prepare": 6}, {"prepare": 5}, {"decode": 2}, 5, "many", None],
-    "09.1": [3, 5, "many", True, None],
-    "09.2": [[8] * 8, [6] * 10 + [4], [64], [1] * 64, [6] * 10, [4.5] + [6] * 10, [], 6, "many", None],
-    "09.3": [1, 1.5, 3, 0.5, "many", None],
-    "10.1": [8, 5, 6, "many", None],
-    "10.2": [3.5, 6, 8, 0, True, "many", None],
-    "10.3": [lambda own, counts: own, lambda own, counts: 1 / len(counts), 1, None],
-    "11.1": [11, 13, 0, 12.5, True, "many", None],
-    "11.2": [2000, 48_000, 0, "many", None],
-    "11.3": [[[0, 3, 6], [1, 4], [2, 5]], [[0, 5, 6], [1, 4], [2, 3]], [[0], [1], [2]], "many", None],
-    "12.1": [15, 8, 0, "many", None],
-    "12.2": [1, 9, 11, "many", True, None],
-    "12.3": [[[0, 3, 6], [1, 4, 7], [2, 5]], [[0, 4], [1, 3, 7], [2, 5]], 3, "many", None],
-    "13.1": [16, 8, 15, "many", None],
-    "13.2": [4, 2, 7, 0, "many", None],
-    "13.3": ["", "r0 w0 r1 w1 r0 w0 r1 w1 r0 w0 r1 w1", "w0 r0 r1 w1 r1 w1 w0 r1 r0 w0 r0 w1", "r0 w0", 2, None],
-    "14.1": [[[0, 1, 2], [3, 4, 5]], [[0, 1, 2, 3], [3, 4, 5, 6]], [range(7)], 7, "many", None],
-    "14.2": [
+    "03.1": [8.0, 7.31, 15.75, 63, "many", None],
+    "03.2": [12, 16, 4, "many", None],
+    "03.3": [{}, {"load": 2}, {"load": 2, "prepare": 6}, {"prepare": 5}, {"decode": 2}, 5, "many", None],
+    "07.1": [3, 5, "many", True, None],
+    "07.2": [[8] * 8, [6] * 10 + [4], [64], [1] * 64, [6] * 10, [4.5] + [6] * 10, [], 6, "many", None],
+    "07.3": [1, 1.5, 3, 0.5, "many", None],
+    "07.4": [8, 5, 6, "many", None],
+    "07.5": [3.5, 6, 8, 0, True, "many", None],
+    "07.6": [lambda own, counts: own, lambda own, counts: 1 / len(counts), 1, None],
+    "08.1": [11, 13, 0, 12.5, True, "many", None],
+    "08.2": [2000, 48_000, 0, "many", None],
+    "08.3": [[[0, 3, 6], [1, 4], [2, 5]], [[0, 5, 6], [1, 4], [2, 3]], [[0], [1], [2]], "many", None],
+    "a3.1": [15, 8, 0, "many", None],
+    "a3.2": [1, 9, 11, "many", True, None],
+    "a3.3": [[[0, 3, 6], [1, 4, 7], [2, 5]], [[0, 4], [1, 3, 7], [2, 5]], 3, "many", None],
+    "a4.1": [16, 8, 15, "many", None],
+    "a4.2": [4, 2, 7, 0, "many", None],
+    "a4.3": ["", "r0 w0 r1 w1 r0 w0 r1 w1 r0 w0 r1 w1", "w0 r0 r1 w1 r1 w1 w0 r1 r0 w0 r0 w1", "r0 w0", 2, None],
+    "a6.1": [[[0, 1, 2], [3, 4, 5]], [[0, 1, 2, 3], [3, 4, 5, 6]], [range(7)], 7, "many", None],
+    "a6.2": [
         "",
         "broadcast mine ranks=4 chunks=1\n0: 0>1:0=",
         "broadcast mine ranks=4 chunks=1\n0: 0>1:0=\n1: 0>2:0=\n2: 0>3:0=",
@@ -119,19 +120,19 @@ WRONG = {
         3,
         None,
     ],
-    "14.3": [840, 1960, "many", None],
-    "15.1": [224, 196, 430, "many", None],
-    "15.2": [1.5, 1.25, 2, "many", None],
-    "15.3": [[5], [], [2, 3, 4, 6, 9, 12, 16, 17], [1, 5], [18], [5.5], 5, "many", None],
-    "16.1": [1, 0.625, 2, 3.5, "many", None],
-    "16.2": [1, 4, 16, 20, -19.5, "many", None],
-    "16.3": [0, 23, 40, 50, 68, "many", None],
-    "17.1": [6.6, 15.6, 25.2, "many", None],
-    "17.2": [1, 4, 2_097_152, "many", None],
-    "17.3": [[4.2, 0.73], [9, 0], [4.4], [4.4, "many"], 4.4, "4.4", None],
-    "18.1": [62, 64, 56, 0, 63.5, True, "many", None],
-    "18.2": [3, 5, 6, 63, 0, "many", None],
-    "18.3": [
+    "a6.3": [840, 1960, "many", None],
+    "05.1": [224, 196, 430, "many", None],
+    "05.2": [1.5, 1.25, 2, "many", None],
+    "05.3": [[5], [], [2, 3, 4, 6, 9, 12, 16, 17], [1, 5], [18], [5.5], 5, "many", None],
+    "a5.1": [1, 0.625, 2, 3.5, "many", None],
+    "a5.2": [1, 4, 16, 20, -19.5, "many", None],
+    "a5.3": [0, 23, 40, 50, 68, "many", None],
+    "06.1": [6.6, 15.6, 25.2, "many", None],
+    "06.2": [1, 4, 2_097_152, "many", None],
+    "06.3": [[4.2, 0.73], [9, 0], [4.4], [4.4, "many"], 4.4, "4.4", None],
+    "09.1": [62, 64, 56, 0, 63.5, True, "many", None],
+    "09.2": [3, 5, 6, 63, 0, "many", None],
+    "09.3": [
         "",
         "mine ranks=2 microbatches=1 chunks=1\n0: 0F0 0B0\n1: 1F0 1B0",
         3,
@@ -139,12 +140,12 @@ WRONG = {
         pipeline_parallel.build("gpipe", 3, 4).to_text(),
         pipeline_parallel.build("gpipe", 3, 1).to_text(),
     ],
-    "19.1": [1024, 40, 16, 0, 26, "few", True, None],
-    "19.2": [0.25, 1, 100, 2, "many", None],
-    "19.3": [3, None, print, lambda ddp, inputs, targets: nn.functional.mse_loss(ddp(inputs), targets).backward()],
-    "20.1": [0, 2, 3, 4, "many", None],
-    "20.2": [64, 68, 60.5, 0, "many", None],
-    "20.3": [3, None, lambda own_s: None, lambda own_s: (0, 2)],
+    "10.1": [1024, 40, 16, 0, 26, "few", True, None],
+    "10.2": [0.25, 1, 100, 2, "many", None],
+    "10.3": [3, None, print, lambda ddp, inputs, targets: nn.functional.mse_loss(ddp(inputs), targets).backward()],
+    "11.1": [0, 2, 3, 4, "many", None],
+    "11.2": [64, 68, 60.5, 0, "many", None],
+    "11.3": [3, None, lambda own_s: None, lambda own_s: (0, 2)],
 }
 ODD = {
     "huge": 10**400,
@@ -162,11 +163,11 @@ ODD = {
 def notebook_texts() -> dict[str, str]:
     return {
         path.stem: "\n".join("".join(cell["source"]) for cell in json.loads(path.read_text())["cells"])
-        for path in sorted(NOTEBOOKS.glob("*.ipynb"))
+        for path in every_notebook()
     }
 
 
-_CALL = r'check\("([\d.]+)", (.+?)\)(?:`|$)'
+_CALL = r'check\("([\w.]+)", (.+?)\)(?:`|$)'
 
 
 @cache
@@ -217,7 +218,7 @@ def test_so_is_one_that_nothing_can_be_worked_out_from(name: str, answer: object
 
 
 def test_answers_may_come_from_numpy(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, answer in {"01.1": np.int64(3), "01.2": np.int64(54), "02.1": np.array([20, 21])}.items():
+    for name, answer in {"01.1": np.int64(3), "01.2": np.int64(54), "a1.1": np.array([20, 21])}.items():
         check(name, answer)
     assert capsys.readouterr().out.count("right") == 3
 
@@ -248,16 +249,16 @@ def test_a_missing_answer_waits_and_an_unknown_exercise_does_not_exist(capsys: p
         ("00.2", "0.025s"),
         ("01.1", "3 ranks"),
         ("01.2", "54"),
-        ("04.2", "60 %"),
-        ("06.2", 21.0),
-        ("07.2", "5.87 GB/s"),
-        ("07.2", "5870 MB/s"),
-        ("10.2", "4e9 B/s"),
-        ("11.2", "8 kB"),
-        ("14.3", "1.68 ms"),
-        ("16.3", "0.046 s"),
-        ("17.1", "24.6 us"),
-        ("17.3", ["4.4 µs", 0.9]),
+        ("a2.2", "60 %"),
+        ("04.5", 21.0),
+        ("05.5", "5.87 GB/s"),
+        ("05.5", "5870 MB/s"),
+        ("07.5", "4e9 B/s"),
+        ("08.2", "8 kB"),
+        ("a6.3", "1.68 ms"),
+        ("a5.3", "0.046 s"),
+        ("06.1", "24.6 us"),
+        ("06.3", ["4.4 µs", 0.9]),
     ],
 )
 def test_numbers_may_have_units(name: str, answer: object, capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,11 +274,11 @@ def test_numbers_may_have_units(name: str, answer: object, capsys: pytest.Captur
         ("00.2", "", "the answer must be a number in ms, such as '3' or '3 ms', got ''"),
         ("00.2", "1e999", "the answer must be a number in ms, such as '3' or '3 ms', got '1e999'"),
         ("00.2", math.nan, "the answer in ms must be a finite number, got nan"),
-        ("04.2", "0.6 s", "the answer must be a number, such as '0.5' or '50 %', got '0.6 s'"),
+        ("a2.2", "0.6 s", "the answer must be a number, such as '0.5' or '50 %', got '0.6 s'"),
         ("01.1", 1798, "the answer must be a whole number of ranks from 2 to 1,797, got 1798"),
         ("01.1", 2, "2 ranks make 1798 reads, 1 of them padding"),
-        ("04.3", 6, "6 is enough, but a smaller number is enough, too"),
-        ("09.3", 0.5, "the factor must be a finite number of at least 1 and of at most 100, got 0.5"),
+        ("a2.3", 6, "6 is enough, but a smaller number is enough, too"),
+        ("07.3", 0.5, "the factor must be a finite number of at least 1 and of at most 100, got 0.5"),
         ("00.2", "\x1b[31m" + "9" * 5000, r"got '\x1b["),
     ],
 )
@@ -313,13 +314,13 @@ def rows(score: object) -> dict[str, str]:
 
 def test_something_built_is_scored_before_it_is_good_enough(capsys: pytest.CaptureFixture[str]) -> None:
     chain = "broadcast mine ranks=4 chunks=1\n0: 0>1:0=\n1: 1>2:0=\n2: 2>3:0="
-    result = score("14.2", chain)
+    result = score("a6.2", chain)
     assert list(rows(result)) == ["steps", "yours", "binomial", "lower"]
     assert repr(result) == str(result)
     with pytest.raises(
-        WrongAnswer, match=r"^14\.2: it takes 1\.50 times as long as the best; the goal is the same time$"
+        WrongAnswer, match=r"^a6\.2: it takes 1\.50 times as long as the best; the goal is the same time$"
     ):
-        check("14.2", chain)
+        check("a6.2", chain)
     assert capsys.readouterr().out == f"{result}\n"
 
 

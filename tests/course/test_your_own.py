@@ -1,4 +1,4 @@
-"""Notebook 14 executed by papermill on things made up at random: each of its five paths, and what it prints."""
+"""Notebook a6 executed by papermill on things made up at random: each of its five paths, and what it prints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..box.made import BYTES_PER_S, collective, links, profile
 
 pytestmark = pytest.mark.slow
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "14_your_own.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "appendix/a6_your_own.ipynb"
 SEED = int(os.environ.get("RANKSCOPE_SEED", random.SystemRandom().randrange(10**6)))
 
 MODULE = """
@@ -152,4 +152,4 @@ def test_an_allreduce_that_is_none_stops_the_notebook_with_its_reason(tmp_path: 
     random_profile(random.Random(0)).save(tmp_path / "box.json")
     done = papermill(tmp_path, yours="mine", box="box.json")
     assert done.returncode != 0
-    assert "ScheduleError: rank 0, chunk 0: ends without the share of rank 1" in done.stderr
+    assert "ScheduleError: rank 0, chunk 0: the result lacks the contribution of rank 1" in done.stderr

@@ -1,4 +1,4 @@
-"""The script of notebook 20 and the recording of the guide, as a reader starts them."""
+"""The script of notebook 11 and the recording of the guide, as a reader starts them."""
 
 from __future__ import annotations
 

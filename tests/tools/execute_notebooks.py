@@ -1,11 +1,11 @@
 """Run notebooks from a clean kernel, in place, and store them in one normal form.
 
-    python tests/tools/execute_notebooks.py [--form] [notebook ...]        (without notebooks: all of notebooks/)
+    python tests/tools/execute_notebooks.py [--form] [notebook ...]        (without names: every notebook)
 
 The normal form keeps what a reader sees and nothing of the machine or the moment: sources, outputs, tags, cell ids,
-counts 1…n, and the metadata that JupyterLab writes, except the version of Python. The first picture is stored as PNG,
-too. With `--form` nothing runs: the stored outputs are put into normal form, as after a merge. A notebook is written at
-once or not at all; one that raises stays as it was.
+counts 1…n, and the metadata that JupyterLab writes, except the version of Python. The tag `hide-output` folds a cell's
+output. The first picture is stored as PNG, too. With `--form` nothing runs: the stored outputs are put into normal
+form, as after a merge. A notebook is written at once or not at all; one that raises stays as it was.
 """
 
 from __future__ import annotations
@@ -41,10 +41,16 @@ METADATA = {
         "pygments_lexer": "ipython3",
     },
 }
+HIDDEN = "hide-output"  # the tag of a cell whose output answers a prediction: JupyterLab and the site fold the output
 WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_TEXT = "(a widget: run this cell to use it)"
 
 Notebook = dict[str, Any]  # a nbformat.NotebookNode is one
+
+
+def every_notebook() -> list[Path]:
+    """The notebooks of the course in reading order: the main ones, then those of the appendix."""
+    return [*sorted(NOTEBOOKS.glob("*.ipynb")), *sorted((NOTEBOOKS / "appendix").glob("*.ipynb"))]
 
 
 def read(path: Path) -> Notebook:
@@ -72,6 +78,8 @@ def normalise(nb: Notebook) -> Notebook:
             cell["id"] = f"cell-{number:02d}"
         ids.add(cell["id"])
         cell["metadata"] = {key: value for key, value in cell["metadata"].items() if key == "tags" and value}
+        if HIDDEN in cell["metadata"].get("tags", ()):
+            cell["metadata"]["jupyter"] = {"outputs_hidden": True}
         cell["source"] = cell["source"].strip("\n")
         if cell["cell_type"] != "code":
             continue
@@ -135,9 +143,9 @@ def write(path: Path, nb: Notebook) -> None:
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description="Run notebooks in place, and store them in one normal form.")
     parser.add_argument("--form", action="store_true", help="run nothing: put what is stored into normal form")
-    parser.add_argument("notebook", nargs="*", type=Path, help="by default, all of notebooks/")
+    parser.add_argument("notebook", nargs="*", type=Path, help="by default, every notebook")
     options = parser.parse_args(arguments)
-    paths = [path.resolve() for path in options.notebook] or sorted(NOTEBOOKS.glob("*.ipynb"))
+    paths = [path.resolve() for path in options.notebook] or every_notebook()
     for path in paths:
         start = time.perf_counter()
         write(path, normalise(read(path)) if options.form else execute(path))

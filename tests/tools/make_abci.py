@@ -1,4 +1,4 @@
-"""Read ABCI's published figures for notebook 16: python -m tests.tools.make_abci ../shared/measurements.
+"""Read ABCI's published figures for notebook a5: python -m tests.tools.make_abci ../shared/measurements.
 
 The figures are those of aistabci/abci2.0benchmark (MIT): steps of one and of several GPUs, epochs of training jobs on
 1 to 32 nodes, and allreduce tables of the same nodes. index.json in that folder names file, path and commit of each.

@@ -1,4 +1,4 @@
-"""Reduce one step of a published GPU trace to what notebook 20 draws: python -m tests.tools.make_gpu_step FOLDER
+"""Reduce one step of a published GPU trace to what notebook 11 draws: python -m tests.tools.make_gpu_step FOLDER
 
 FOLDER has `index.json`, which says of each trace where it is from and under which licence, and the traces themselves.
 Spans nearer than 0.2 ms to each other become one, and only the GPU's streams are kept.

@@ -1,4 +1,4 @@
-"""Record a ring on the emulated cluster, for notebook 07: python -m tests.tools.record_ring (root, Linux)."""
+"""Record a ring on the emulated cluster, for notebook 05: python -m tests.tools.record_ring (root, Linux)."""
 
 from __future__ import annotations
 

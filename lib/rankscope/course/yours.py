@@ -1,4 +1,4 @@
-"""The objects that notebook 14 examines: copy this file next to it, put in your own objects, and name the copy there.
+"""The objects that notebook a6 examines: copy this file next to it, put in your own objects, and name the copy there.
 
 Each function returns one of your objects, and is called without arguments, except `loss`. The file is imported as a
 module, in this process and in the ranks, so nothing in it needs a ``__main__`` guard.

@@ -146,7 +146,7 @@ def test_figures_name_their_source() -> None:
 
 
 def test_the_notebook_draws_and_says_what_the_benchmark_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    notebook = abci.PROFILES.parent / "16_job_from_a_log.ipynb"
+    notebook = abci.PROFILES.parent / "appendix/a5_job_from_a_log.ipynb"
     cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
     monkeypatch.chdir(notebook.parent)
     names: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The script that notebook 09 and the README show: DDP by hand, compared with torch's own, started by torchrun."""
+"""The script that notebook 07 and the README show: DDP by hand, compared with torch's own, started by torchrun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The explorer of notebook 15: collectives measured on GPU boxes, from the bank and your own, in one picture."""
+"""The explorer of notebook 05: collectives measured on GPU boxes, from the bank and your own, in one picture."""
 
 from __future__ import annotations
 
@@ -155,15 +155,15 @@ ON_THE_SITE = {
 @shows(
     SETTINGS,
     title="Collectives measured on GPU boxes",
-    notebook="15_measured_gpu_boxes",
+    notebook="05_your_box",
     inputs=profiles_of_gpus,
     on_the_site=ON_THE_SITE,
 )
 def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over the time of collectives on up to three machines, from the bank or your own.
 
-    `profiles`, by name, come before those of the bank; the first is shown in black. Raises ValueError for
-    what is no profile.
+    `profiles`, by name, come before those of the bank; the first is shown in black. Raises ValueError
+    if one of them is not a profile.
     """
     shown = Boxes(profiles or {})
     names = tuple(shown.profiles)

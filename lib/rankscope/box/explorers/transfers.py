@@ -1,4 +1,4 @@
-"""The explorer of notebook 08: the time of a copy to or from the GPU, and of a training loop with such copies."""
+"""The explorer of notebook 03: the time of a copy to or from the GPU, and of a training loop with such copies."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def between(points: Sequence[Point], num_bytes: int) -> float | None:
 
 
 def gpu_of(given: Given) -> Profile | None:
-    """Return the profile of a GPU that a gallery was given. Raises ValueError for what is no profile."""
+    """Return the profile of a GPU that a gallery was given. Raises ValueError if it is not a profile."""
     return None if given.gpu is None else of_type("gpu", given.gpu, Profile)
 
 
@@ -195,7 +195,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="Copies to the GPU", notebook="08_transfers", inputs=gpu_of, on_the_site=ON_THE_SITE)
+@shows(SETTINGS, title="Copies to the GPU", notebook="03_onto_the_gpu", inputs=gpu_of, on_the_site=ON_THE_SITE)
 def transfers(profile: Profile | None = None) -> Explorer:
     """Return controls over the time of each way to copy, the first batches of a loop that uses it, and its bottleneck.
 

@@ -104,7 +104,7 @@ def exactly_once(answer: Any) -> Score:
     return attrs.evolve(score, wrong=f"one rank has {uneven_by} reads more than another, and 1 is possible")
 
 
-@judged("02.1")
+@judged("a1.1")
 def never_seen(answer: Any) -> str | None:
     """The samples of 22 that libtorch's random sampler never reads over 4 ranks without duplicates."""
     epochs = (assign(22, 4, sampler="libtorch_random", epoch=epoch, drop_last=True) for epoch in range(50))
@@ -120,7 +120,7 @@ def never_seen(answer: Any) -> str | None:
     return None
 
 
-@fewest("02.2", 1, 1000, "ranks")
+@fewest("a1.2", 1, 1000, "ranks")
 def smallest_world(ranks: int) -> str | None:
     """The smallest world size at which libtorch's random sampler leaves a dataset of 5 samples."""
     if audit(assign(5, ranks, sampler="libtorch_random")).out_of_range:
@@ -128,7 +128,7 @@ def smallest_world(ranks: int) -> str | None:
     return f"with {count_of(ranks, 'rank')} every index is below 5"
 
 
-@built("02.3")
+@built("a1.3")
 def cuts_no_tail(answer: Any) -> Score:
     """A sampler of equal shares that cuts, repeats nothing, and reads each of 22 samples within eight epochs."""
     return scores.sampler_score(answer, 22, 4, range(8), allow=["dropped"])
@@ -138,7 +138,7 @@ def cuts_no_tail(answer: Any) -> Score:
 
 
 @exactly(
-    "03.1",
+    "02.1",
     "the steps do not end at {} s",
     unit="s",
     means={
@@ -153,7 +153,7 @@ def last_step() -> float:
 
 
 @exactly(
-    "03.2",
+    "02.2",
     "keeping the order does not cost {} s",
     unit="s",
     means={15: "the question asked for the time in order", 10: "the question asked for the time out of order"},
@@ -165,21 +165,21 @@ def cost_of_order() -> float:
     return simulate(in_order, 21).end_s - simulate(out_of_order, 21).end_s
 
 
-@built("03.3")
+@built("02.3")
 def stage_table(answer: Any) -> Score:
     """The workers of each stage that deliver 100 batches per second, as few as possible."""
     times_ms = {"read": 12, "decode": 50, "augment": 30, "collate": 4, "copy": 3, "compute": 10}
     return scores.stage_score(answer, Pipeline([Stage(name, ms / 1e3) for name, ms in times_ms.items()]), 100)
 
 
-@built("04.1")
+@built("a2.1")
 def shards(answer: Any) -> Score:
     """The files of three trainers, of which the fullest has as few rows as if the largest file is assigned first."""
     return scores.share_score(answer, range(90, 0, -10), 3)
 
 
 @nearly(
-    "04.2",
+    "a2.2",
     "the share of the time without a step is not {}",
     means={
         0.4: "the question asked for the share with a step",
@@ -192,7 +192,7 @@ def alone_and_loading() -> float:
     return parts.idle_share(parts.simulate([[0.3] * 10], 4, 0.05))
 
 
-@fewest("04.3", 1, 64, "loaders")
+@fewest("a2.3", 1, 64, "loaders")
 def enough_loaders(loaders: int) -> str | None:
     """The smallest number of loaders that keeps up with a trainer."""
     idle = parts.idle_share(parts.simulate([[0.3] * 200], 4, 0.05, queue_size=4, num_loaders=loaders))
@@ -204,14 +204,14 @@ def enough_loaders(loaders: int) -> str | None:
 # ---- 05 to 07: how gradients are combined
 
 
-@exactly("05.1", "rank 3 does not end with {}")
+@exactly("04.1", "rank 3 does not end with {}")
 def dealt_out() -> list[int]:
     """The values of rank 3 after an all-to-all among four ranks, if rank r starts with 1 … 4 times 10^r."""
     return [4 * 10**rank for rank in range(4)]
 
 
 @exactly(
-    "05.2",
+    "04.2",
     "it does not take {} steps",
     means={9: "512 ranks were enough", 999: "the root sent to one rank after the other"},
 )
@@ -220,14 +220,14 @@ def tree_steps() -> int:
     return build("broadcast", "binomial", 1000).num_steps
 
 
-@built("05.3")
+@built("04.3")
 def allgather_of_pairs(answer: Any) -> Score:
     """An allgather of 4 KiB among four ranks that is as fast as the best."""
     return scores.schedule_score(answer, "allgather", _FOUR_RANKS, 4096)
 
 
 @exactly(
-    "06.1",
+    "04.4",
     "there are not {} messages",
     means={
         5: "the root only received, or only sent",
@@ -241,7 +241,7 @@ def messages_of_the_root() -> int:
     return sum(int(((step.src == 0) | (step.dst == 0)).sum()) for step in steps)
 
 
-@fewest("06.2", 2, 10**6, "ranks")
+@fewest("04.5", 2, 10**6, "ranks")
 def latency_half(ranks: int) -> str | None:
     """The fewest ranks with which a ring of 20 µs and 25 GB/s spends over half of its time for 10 MB on latency."""
     total_s = closed_form("allreduce", "ring", ranks, 10e6, Link(20e-6, 25e9))
@@ -251,14 +251,14 @@ def latency_half(ranks: int) -> str | None:
     return f"with {ranks} ranks latency is {share:.0%} of the time"
 
 
-@built("06.3")
+@built("04.6")
 def few_steps(answer: Any) -> Score:
     """An allreduce of 1 KiB among four ranks in as few steps as the best."""
     return scores.schedule_score(answer, "allreduce", _FOUR_RANKS, 1024)
 
 
 @exactly(
-    "07.1",
+    "05.4",
     "it does not take {} latencies",
     means={3: "there was no ready signal", 6: "each exchange took two latencies"},
 )
@@ -269,7 +269,7 @@ def latencies_on_the_wire() -> int:
 
 
 @nearly(
-    "07.2",
+    "05.5",
     "the busbw is not {} GB/s: 10⁹ bytes, and 2(N-1)/N times algbw",
     unit="GB/s",
     means={
@@ -284,7 +284,7 @@ def bus_bandwidth() -> float:
     return busbw_factor("allreduce", 8) * 2**26 / 0.020 / 1e9
 
 
-@built("07.3")
+@built("05.6")
 def slow_network(answer: Any) -> Score:
     """An allreduce of 1 MiB among three ranks on a network of 5 ms and 12.5 MB/s that is as fast as the best."""
     return scores.schedule_score(answer, "allreduce", Cluster.uniform(3, Link(5e-3, 12.5e6)), _MIB)
@@ -294,7 +294,7 @@ def slow_network(answer: Any) -> Score:
 
 
 @nearly(
-    "08.1",
+    "03.1",
     "8 lanes of 8 GT/s, 128 bits in 130, are not {} GB/s",
     unit="GB/s",
     means={
@@ -310,7 +310,7 @@ def half_the_lanes() -> float:
 
 
 @nearly(
-    "08.2",
+    "03.2",
     "the last chunk is not there at {} s",
     unit="s",
     means={12: "the last chunk did not have to pass the link", 16: "nothing overlapped", 4: "there was one chunk"},
@@ -320,7 +320,7 @@ def staged() -> float:
     return simulate(Pipeline([Stage("staging", 3.0, capacity=1), Stage("link", 1.0)]), 4).end_s
 
 
-@built("08.3")
+@built("03.3")
 def workers_of_a_loader(answer: Any) -> Score:
     """The workers by stage with which 90 batches arrive per second, and no more workers."""
     stages = {"load": 0.020, "prepare": 0.055, "copy": 0.004, "step": 0.010}
@@ -331,7 +331,7 @@ def workers_of_a_loader(answer: Any) -> Score:
 
 
 @exactly(
-    "09.1",
+    "07.1",
     "DDP does not make {} buckets: one closes once it holds its cap or more, and a gradient is never split",
     means={
         5: "a bucket never exceeded its cap",
@@ -344,7 +344,7 @@ def num_buckets() -> int:
     return len(default_buckets(ddp.LocalStep.modelled([4 * _MIB] * 10, backward_s=1.0), bucket_cap_mb=10))
 
 
-@built("09.2")
+@built("07.2")
 def small_bucket_first(answer: Any) -> Score:
     """Sizes of buckets for 64 layers of 1 MiB, 3 ms and 0.5 ms a MiB on the wire, that leave at most 6.5 ms exposed."""
     sizes = [whole("a bucket's size in MiB", size, 1, 64) for size in several("the answer", answer, "bucket sizes")]
@@ -367,7 +367,7 @@ def small_bucket_first(answer: Any) -> Score:
     return attrs.evolve(scores.bucket_score(buckets, local, cost), wrong=wrong)
 
 
-@judged("09.3")
+@judged("07.3")
 def useless_overlap(answer: Any) -> str | None:
     """The factor, the same for both, at and above which overlap gains nothing."""
     factor = number("the factor", amount(answer), 1, 100)
@@ -393,7 +393,7 @@ def useless_overlap(answer: Any) -> str | None:
 
 
 @exactly(
-    "10.1",
+    "07.4",
     "20 samples over 8 devices do not give {} chunks",
     means={
         8: "each device got work",
@@ -407,7 +407,7 @@ def devices_used() -> int:
     return len(chunk_sizes(20, 8))
 
 
-@judged("10.2")
+@judged("07.5")
 def least_link(answer: Any) -> str | None:
     """The GB/s above which four devices with 100 MB of parameters are faster than one that takes 200 ms."""
     rate = number("the bandwidth in GB/s", amount(answer, "GB/s"), high=1e6, above=0)
@@ -423,7 +423,7 @@ def least_link(answer: Any) -> str | None:
     return None
 
 
-@built("10.3")
+@built("07.6")
 def mean_of_all_samples(answer: Any) -> Score:
     """A factor of a rank's loss, by its samples and those of all, with which DDP has the mean over all samples."""
     function("the answer", answer, "of own and counts")
@@ -445,7 +445,7 @@ def mean_of_all_samples(answer: Any) -> Score:
 # ---- 11: the memory of a rank
 
 
-@fewest("11.1", 1, 10**6, "ranks")
+@fewest("08.1", 1, 10**6, "ranks")
 def fewest_ranks(ranks: int) -> str | None:
     """The fewest ranks on which stage 2 leaves 24 GB or less of 7.5 billion parameters."""
     needed_bytes = zero.memory(7.5e9, ranks, stage=2).total_bytes
@@ -455,7 +455,7 @@ def fewest_ranks(ranks: int) -> str | None:
 
 
 @exactly(
-    "11.2",
+    "08.2",
     "the shards do not hold {} bytes more than the tensor",
     unit="B",
     means={
@@ -471,7 +471,7 @@ def padding() -> int:
     return 4 * (4 * weight.rows_bound(4) - weight.size)
 
 
-@built("11.3")
+@built("08.3")
 def dealt_out_tensors(answer: Any) -> Score:
     """An even distribution of seven tensors to three ranks, which the largest first does not reach."""
     return scores.share_score(answer, [5, 5, 4, 4, 3, 3, 3], 3, at_most=1)
@@ -483,7 +483,7 @@ _BATCHES = (10, 10, 12, 15)  # of four ranks
 
 
 @exactly(
-    "12.1",
+    "a3.1",
     "finished ranks do not shadow {} allreduces",
     means={15: "the question asked for the rounds", 8: "only one rank had 10 batches"},
 )
@@ -493,7 +493,7 @@ def shadows() -> int:
 
 
 @exactly(
-    "12.2",
+    "a3.2",
     "rank 1 is not in epoch {}",
     means={
         1: "ranks met at the end of each epoch",
@@ -506,7 +506,7 @@ def epoch_of_the_hang() -> int:
     return uneven.steps_by_rank([10 * 100, 10 * 110], "hang")[1] // 110 + 1
 
 
-@built("12.3")
+@built("a3.3")
 def even_epoch(answer: Any) -> Score:
     """A distribution of eight files to three ranks after which all have equally many batches."""
     return scores.share_score(answer, [12, 9, 8, 7, 6, 6, 4, 2], 3, at_most=1)
@@ -516,7 +516,7 @@ def even_epoch(answer: Any) -> Score:
 
 
 @nearly(
-    "13.1",
+    "a4.1",
     "the server does not receive {} times as much",
     means={16: "a rank of a ring received one gradient", 8: "a rank of a ring received two whole gradients"},
 )
@@ -528,7 +528,7 @@ def server_against_ring() -> float:
 
 
 @nearly(
-    "13.2",
+    "a4.2",
     "its gradient is not behind by {} updates",
     means={4: "there was one other worker", 9: "its own update counted"},
 )
@@ -538,7 +538,7 @@ def behind() -> float:
     return 2 * updates_by_one_fast_worker
 
 
-@built("13.3")
+@built("a4.3")
 def lost_updates(answer: Any) -> Score:
     """An order in which two processes that add 1 three times each, without a lock, come to 2."""
     orders = {
@@ -575,7 +575,7 @@ def _counted(order: Any) -> int:
 # ---- 14: your own sampler, schedule and prediction
 
 
-@judged("14.1")
+@judged("a6.1")
 def two_lists(answer: Any) -> str | None:
     """The samples of two ranks that together read each of 7 samples once."""
     lists = several("the answer", answer, "two lists")
@@ -586,14 +586,14 @@ def two_lists(answer: Any) -> str | None:
     return None
 
 
-@built("14.2")
+@built("a6.2")
 def broadcast(answer: Any) -> Score:
     """A broadcast from rank 0 to three others in the fewest steps, in which no rank sends twice in a step."""
     return scores.schedule_score(answer, "broadcast", Cluster.uniform(4, Link(20e-6, 1e9)), 1024)
 
 
 @nearly(
-    "14.3",
+    "a6.3",
     "it does not take {} µs: how many messages, how large?",
     unit="µs",
     means={
@@ -611,7 +611,7 @@ def ring_us() -> float:
 
 
 @nearly(
-    "15.1",
+    "05.1",
     "its busbw is not {} GB/s: what does a ring put on each link?",
     unit="GB/s",
     means={
@@ -627,7 +627,7 @@ def busbw() -> float:
 
 
 @nearly(
-    "15.2",
+    "05.2",
     "busbw is not {} times what a link carries: what is counted, and what is sent?",
     means={
         1.5: "the link carried one buffer",
@@ -642,7 +642,7 @@ def adding_switch() -> float:
     return busbw_factor("allreduce", 4) / (1 + 1 / 4)
 
 
-@built("15.3")
+@built("05.3")
 def other_group(answer: Any) -> Score:
     """The nodes of an H100 fleet that are not in the group of node 1, found from pairs that are slow."""
     pairs = Profile.load("bank:h100_fleet_a_pairs_2x8").select("all_to_all")
@@ -673,7 +673,7 @@ def other_group(answer: Any) -> Score:
 
 
 @nearly(
-    "16.1",
+    "a5.1",
     "it does not take {} s: which part does a second node not halve?",
     unit="s",
     means={
@@ -688,7 +688,7 @@ def validation_s() -> float:
     return start_s + (8 - start_s) / 8
 
 
-@judged("16.2")
+@judged("a5.2")
 def times_as_costly(answer: Any) -> str | None:
     """How many times as costly an allreduce must be to make ResNet-50's step of 330 ms 5 % longer."""
     factor = number("the factor", amount(answer), 0)
@@ -699,7 +699,7 @@ def times_as_costly(answer: Any) -> str | None:
     return f"an allreduce {factor:g} times as costly makes the step {longer:.2%} longer"
 
 
-@built("16.3")
+@built("a5.3")
 def spread_ms(answer: Any) -> Score:
     """The standard deviation of ranks in ms that explains ABCI's A100 epochs, if a step waits for the slowest."""
     spread = number("the standard deviation in ms", amount(answer, "ms"), 0)
@@ -723,7 +723,7 @@ def spread_ms(answer: Any) -> Score:
 
 
 @nearly(
-    "17.1",
+    "06.1",
     "NCCL does not expect {} µs: how many steps has a ring of 16?",
     unit="µs",
     means={
@@ -738,7 +738,7 @@ def ring_ll_us() -> float:
     return nccl.Model("h100", 16).latency_us("allreduce", "ring", "ll")
 
 
-@nearly("17.2", "NVLS is not taken from {} MiB on", unit="MiB")
+@nearly("06.2", "NVLS is not taken from {} MiB on", unit="MiB")
 def first_nvls_mib() -> float:
     """The first power of two, in MiB, at which NCCL 2.29 takes NVLS for an allreduce over eight H100."""
     model = nccl.Model("h100", version=(2, 29))
@@ -748,7 +748,7 @@ def first_nvls_mib() -> float:
     return size / _MIB
 
 
-@built("17.3")
+@built("06.3")
 def launch_and_hop(answer: Any) -> Score:
     """The launch and the hop in µs that are nearest to small allgathers of 2, 4 and 8 H100."""
     numbers = several("the answer", answer, "two numbers: the launch and the hop in µs")
@@ -776,7 +776,7 @@ def launch_and_hop(answer: Any) -> Score:
 # ---- 18: pipelines
 
 
-@fewest("18.1", 1, 4096, "microbatches")
+@fewest("09.1", 1, 4096, "microbatches")
 def fewest_microbatches(microbatches: int) -> str | None:
     """The fewest microbatches with which 1F1B on eight ranks is idle for a tenth of the step or less."""
     share = bubble_share("one_f_one_b", 8, microbatches)
@@ -785,7 +785,7 @@ def fewest_microbatches(microbatches: int) -> str | None:
     return None
 
 
-@fewest("18.2", 1, 64, "chunks", means={5: "the bubble were 7/(v·m)", 63: "there was one microbatch"})
+@fewest("09.2", 1, 64, "chunks", means={5: "the bubble were 7/(v·m)", 63: "there was one microbatch"})
 def fewest_chunks(chunks: int) -> str | None:
     """The fewest chunks with which interleaved 1F1B of 16 microbatches on eight ranks is idle for a tenth or less."""
     share = bubble_share("interleaved_1f1b", 8, 16, chunks)
@@ -794,7 +794,7 @@ def fewest_chunks(chunks: int) -> str | None:
     return None
 
 
-@built("18.3")
+@built("09.3")
 def three_kept(answer: Any) -> Score:
     """A schedule as text, of three ranks and four microbatches, with GPipe's bubble and at most three activations."""
     return scores.pipeline_score(answer, 3, 4, most_bubble=float(bubble_share("gpipe", 3, 4)), most_kept=3)
@@ -804,7 +804,7 @@ def three_kept(answer: Any) -> Score:
 
 
 @exactly(
-    "19.1",
+    "10.1",
     "the ranks do not count {} samples twice",
     means={
         16: "the question asked for the reads of one rank",
@@ -818,7 +818,7 @@ def repeats_in_validation() -> int:
 
 
 @nearly(
-    "19.2",
+    "10.2",
     "the first token does not count {} times as much",
     means={
         1: "the loss was divided by all tokens of the batch",
@@ -831,7 +831,7 @@ def token_of_a_short_rank() -> float:
     return (1 / 100) / (1 / 400)
 
 
-@built("19.3")
+@built("10.3")
 def one_synchronisation(answer: Any) -> Score:
     """A step of two micro-batches that synchronises its gradients once and has the gradients of the whole batch."""
     return scores.step_score(answer, 2)
@@ -844,7 +844,7 @@ _WAIT_MS = (66, 2, 65, 64)  # of ranks 0 to 3
 
 
 @exactly(
-    "20.1",
+    "11.1",
     "the others do not wait for rank {}",
     means={
         0: "that rank has the longest backward, but nearly all of it is waiting",
@@ -858,7 +858,7 @@ def late_rank() -> int:
 
 
 @nearly(
-    "20.2",
+    "11.2",
     "the step does not get {} ms shorter",
     unit="ms",
     means={
@@ -873,7 +873,7 @@ def saved_ms() -> float:
     return float(own_ms[late] - np.median(np.delete(own_ms, late)))
 
 
-@built("20.3")
+@built("11.3")
 def names_culprits(answer: Any) -> Score:
     """A function that names the late rank and phase of made jobs, and nobody in healthy ones."""
     return scores.culprit_score(answer)

@@ -93,7 +93,7 @@ def score(exercise: str, answer: Any) -> Score:
 
     Raises WrongAnswer for something that does not work at all, ValueError for an exercise in which nothing is built.
 
-    >>> score("14.2", "broadcast yours ranks=4 chunks=1\\n0: 0>1:0=\\n1: 0>2:0=\\n2: 0>3:0=")
+    >>> score("a6.2", "broadcast yours ranks=4 chunks=1\\n0: 0>1:0=\\n1: 0>2:0=\\n2: 0>3:0=")
                      steps     time  × bound
     yours                3  63.1 µs     1.58
     binomial (best)      2    42 µs     1.05

@@ -1,4 +1,4 @@
-"""The explorer of notebook 04: trainers in lock step on part files, which they load themselves or have loaded ahead."""
+"""The explorer of notebook a2: trainers in lock step on part files, which they load themselves or have loaded ahead."""
 
 from __future__ import annotations
 
@@ -108,15 +108,15 @@ def _inputs(now: Now, num_parts: int) -> dict[str, Any]:
 
 
 ON_THE_SITE = {
-    "load_ms": (40, 160, 300),
-    "num_trainers": (1, 2, 4, 8, 16),
+    "load_ms": (40, 100, 160, 200, 300),
+    "num_trainers": (1, 2, 3, 4, 6, 8, 12, 16),
     "queue_size": (0, 1, 2, 4),
     "num_loaders": (1, 2, 4),
     "aligned": ALL,
 }
 
 
-@shows(SETTINGS, title="Trainers on part files", notebook="04_part_files", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, title="Trainers on part files", notebook="appendix/a2_part_files", on_the_site=ON_THE_SITE)
 def parts() -> Explorer:
     """Return controls over the first parts of trainers in lock step, and how idle they are in the long run.
 

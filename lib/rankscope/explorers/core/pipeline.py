@@ -1,4 +1,4 @@
-"""The explorer of notebook 03: stage times, workers and queues, and what happens to a batch on the way."""
+"""The explorer of notebook 02: stage times, workers and queues, and what happens to a batch on the way."""
 
 from __future__ import annotations
 
@@ -128,15 +128,15 @@ def _shares(timeline: Timeline, stage: Stage) -> str:
 
 
 ON_THE_SITE = {
-    "decode_ms": (10, 30, 60),
-    "num_workers": (1, 2, 3, 4, 6, 8),
-    "capacity": (1, 2, 16),
+    "decode_ms": (10, 20, 30, 40, 60),
+    "num_workers": tuple(range(1, 9)),
+    "capacity": (1, 2, 4, 16),
     "jitter": (0, 50, 150),
     "ordered": ALL,
 }
 
 
-@shows(SETTINGS, title="How a batch arrives", notebook="03_how_a_batch_arrives", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, title="How a batch arrives", notebook="02_how_a_batch_arrives", on_the_site=ON_THE_SITE)
 def pipeline() -> Explorer:
     """Return controls over the first 24 batches of a pipeline, and its bottleneck in the long run."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -1,4 +1,4 @@
-"""The explorer of notebook 05: a collective that plays, and another one that races it, on a cluster of your own."""
+"""The explorer of notebook 04: a collective that plays, and another one that races it, on a cluster of your own."""
 
 from __future__ import annotations
 
@@ -211,12 +211,12 @@ ON_THE_SITE = {
     "algorithm": ("ring", "halving_doubling", "recursive_doubling", "flat"),
     "against": (_NONE, "halving_doubling", "recursive_doubling", "binomial_tree"),
     "message": ("1 KiB", "1 MiB", "1 GiB"),
-    "moment": tuple(range(0, 101, 5)),
+    "moment": tuple(range(0, 101, 2)),
 }
 
 
 @shows(
-    SETTINGS, "player_panel.Player", title="A collective that plays", notebook="05_collectives", on_the_site=ON_THE_SITE
+    SETTINGS, "player_panel.Player", title="A collective that plays", notebook="04_collectives", on_the_site=ON_THE_SITE
 )
 def player() -> Explorer:
     """Return controls over a collective that plays: chunks, messages and busy ranks under one playhead.

@@ -1,4 +1,4 @@
-"""The explorer of notebook 10: a step of DataParallel above one of DDP, and the traffic of GPU 0's port."""
+"""The explorer of notebook 07: a step of DataParallel above one of DDP, and the traffic of GPU 0's port."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ def report(now: Now) -> list[str]:
 
 ON_THE_SITE = {
     "model": ALL,
-    "num_gpus": (2, 3, 4, 6, 8),
-    "batch": ("9 samples", "64 samples", "512 samples"),
+    "num_gpus": tuple(range(2, 9)),
+    "batch": ("9 samples", "64 samples", "128 samples", "512 samples"),
     "link": ALL,
     "rate": ("10 TFLOP/s", "40 TFLOP/s"),
 }
 
 
-@shows(SETTINGS, title="DataParallel against DDP", notebook="10_dataparallel_against_ddp", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, title="DataParallel against DDP", notebook="07_ddp", on_the_site=ON_THE_SITE)
 def data_parallel() -> Explorer:
     """Return controls over a step of DataParallel and one of DDP, on the same GPUs with the same batch.
 

@@ -1,4 +1,4 @@
-"""The explorer of notebook 09: buckets, network and model, and which part of the allreduces a step cannot hide."""
+"""The explorer of notebook 07: buckets, network and model, and which part of the allreduces a step cannot hide."""
 
 from __future__ import annotations
 
@@ -155,10 +155,10 @@ def networks_of(given: Given) -> dict[str, Measured]:
 ON_THE_SITE = {
     "model": ("ResNet-50", "GPT-2"),
     "network": ("abci_a100_4x8", "l40s_4", "nccl:h100", "loopback, two cores", "latency and bandwidth"),
-    "cap": ("default", "8 MiB", "128 MiB"),
-    "gb_per_s": (3, 25),
-    "slower": (0, 100),
-    "accumulation": (1, 4),
+    "cap": ("default", "1 MiB", "8 MiB", "64 MiB", "128 MiB"),
+    "gb_per_s": (3, 10, 25),
+    "slower": (0, 50, 100),
+    "accumulation": (1, 2, 4),
     "overlap": ALL,
 }
 
@@ -166,7 +166,7 @@ ON_THE_SITE = {
 @shows(
     SETTINGS,
     title="DDP's buckets and overlap",
-    notebook="09_ddp_buckets_and_overlap",
+    notebook="07_ddp",
     inputs=networks_of,
     on_the_site=ON_THE_SITE,
 )

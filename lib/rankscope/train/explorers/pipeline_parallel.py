@@ -1,4 +1,4 @@
-"""The explorer of notebook 18: schedules of a pipeline, their bubble, their activations and their traffic."""
+"""The explorer of notebook 09: schedules of a pipeline, their bubble, their activations and their traffic."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ def without_effect(now: Now) -> dict[str, str]:
 
 ON_THE_SITE = {
     "schedule": ALL,
-    "num_ranks": (2, 4, 6),
-    "num_microbatches": (1, 2, 4, 8, 32),
+    "num_ranks": (2, 4, 6, 8),
+    "num_microbatches": (1, 2, 4, 8, 16, 32),
     "num_chunks": (2, 3),
     "link": ALL,
 }
 
 
-@shows(SETTINGS, title="Pipelines and their bubbles", notebook="18_pipelines", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, title="Pipelines and their bubbles", notebook="09_pipelines", on_the_site=ON_THE_SITE)
 def pipeline_parallel() -> Explorer:
     """Return controls over one step of a pipeline schedule, its bubble, its activations and its traffic.
 

@@ -1,4 +1,4 @@
-"""The explorer of notebook 12: three ranks with different numbers of batches, and four ways to handle that."""
+"""The explorer of notebook a3: three ranks with different numbers of batches, and four ways to handle that."""
 
 from __future__ import annotations
 
@@ -80,16 +80,16 @@ def without_effect(now: Now) -> dict[str, str]:
 
 
 ON_THE_SITE = {
-    "rank_0": (1, 2, 3, 5, 8),
-    "rank_1": (1, 3, 5, 8),
-    "rank_2": (1, 3, 5),
+    "rank_0": tuple(range(1, 9)),
+    "rank_1": tuple(range(1, 9)),
+    "rank_2": tuple(range(1, 9)),
     "allreduce_ms": (0, 20, 100),
     "handling": ALL,
     "divide_by_initial": ALL,
 }
 
 
-@shows(SETTINGS, title="Ranks that run out of batches", notebook="12_uneven_inputs", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, title="Ranks that run out of batches", notebook="appendix/a3_uneven_inputs", on_the_site=ON_THE_SITE)
 def uneven() -> Explorer:
     """Return controls over an epoch of three ranks with different numbers of batches, and its effect on samples."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

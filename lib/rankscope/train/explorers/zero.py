@@ -1,4 +1,4 @@
-"""The explorer of notebook 11: the memory per rank with ZeRO's stages, and whether it fits."""
+"""The explorer of notebook 08: the memory per rank with ZeRO's stages, and whether it fits."""
 
 from __future__ import annotations
 
@@ -97,14 +97,14 @@ def without_effect(now: Now) -> dict[str, str]:
 ON_THE_SITE = {
     "model": ALL,
     "recipe": ALL,
-    "num_ranks": (1, 2, 4, 8, 64, 512),
+    "num_ranks": (1, 2, 4, 8, 16, 64, 128, 512),
     "stage": (0, 1, 2, 3),
-    "layer_millions": (0, 1000),
-    "activations_gb": (0, 10),
+    "layer_millions": (0, 100, 1000),
+    "activations_gb": (0, 5, 10, 20),
 }
 
 
-@shows(SETTINGS, title="Memory per rank with ZeRO", notebook="11_zero_memory", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, title="Memory per rank with ZeRO", notebook="08_zero_and_fsdp", on_the_site=ON_THE_SITE)
 def zero(module: Any = None) -> Explorer:
     """Return controls over the memory per rank with each stage, the GPUs that the chosen one fits, and its traffic.
 
