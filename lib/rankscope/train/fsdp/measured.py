@@ -37,10 +37,10 @@ def measure_step(
 ) -> ModuleStep:
     """Return the step of a module on ranks that all compute and do not communicate, with measured times.
 
-    Each rank runs a copy of the whole module, with hooks where `fully_shard` has its own. The loss is called as by `run`:
-    ``loss(module, rank, number)``. The time of each piece is that of the slowest rank, and the median over iterations. If ranks share
-    cores, measure as many as you want to predict. The optimizer's time is divided by the ranks, each of which updates
-    its shard.
+    Each rank runs a copy of the whole module, with hooks where `fully_shard` has its own. The loss is called as by
+    `run`: ``loss(module, rank, number)``. The time of each piece is that of the slowest rank, and the median over
+    iterations. If ranks share cores, measure as many as you want to predict. The optimizer's time is divided by the
+    ranks, each of which updates its shard.
 
     Raises ValueError for bad input, RankError if a rank fails, dies, or has not ended after ``where.timeout_s``.
 
