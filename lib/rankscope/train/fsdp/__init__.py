@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .calls import module_step, observed_step
     from .measured import measure_costs, measure_step
     from .predicted import collectives
+    from .recommending import recommend
     from .running import run
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "module_step",
     "observed_step",
     "predict",
+    "recommend",
     "run",
     "simulate",
 ]
@@ -53,6 +55,7 @@ __getattr__, __dir__ = lazy(
         "measure_step": "measured",
         "module_step": "calls",
         "observed_step": "calls",
+        "recommend": "recommending",
         "run": "running",
     },
 )
