@@ -132,7 +132,7 @@ class _FSDPPiece(NamedTuple):
     num_bytes: int = 0
 
 
-class _RankStep(NamedTuple):
+class _FSDPRankStep(NamedTuple):
     """One step of a rank: seconds from its start."""
 
     step_s: float
@@ -144,7 +144,7 @@ class _RankStep(NamedTuple):
 class _FSDPRankRecord(NamedTuple):
     """The record that one rank returns for a job."""
 
-    steps: list[_RankStep]
+    steps: list[_FSDPRankStep]
     live: LiveBytes
 
 
@@ -284,9 +284,9 @@ class _FSDPStepper:
                 return self._owners[name]
         return 0
 
-    def taken(self, seconds: float, clean: bool) -> _RankStep:
+    def taken(self, seconds: float, clean: bool) -> _FSDPRankStep:
         calls = [CollectiveCall(piece.kind, piece.num_bytes) for piece in self._pieces if piece.kind in _CALLS.values()]
-        return _RankStep(seconds, clean, tuple(calls), self._spans())
+        return _FSDPRankStep(seconds, clean, tuple(calls), self._spans())
 
     def _spans(self) -> list[Span]:
         """The spans of the step, by the lanes and kinds of `simulate`, in seconds from its begin."""
