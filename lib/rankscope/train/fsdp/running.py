@@ -294,7 +294,9 @@ class _FSDPStepper:
                 lane = "compute"
             elif piece.kind == "reduce_copy_out":
                 lane = "reduce_scatter"
-            kind = piece.kind.removeprefix("reduce_") if piece.kind.startswith("reduce_copy") else piece.kind
+            kind = piece.kind
+            if kind.startswith("reduce_copy"):
+                kind = kind.removeprefix("reduce_")
             spans.append(self._span(lane, kind, piece.group, piece.start_s, piece.stop_s))
             if lane != "compute":
                 spans.append(self._span("compute", "wait", -1, piece.start_s, piece.stop_s))
