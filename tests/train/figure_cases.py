@@ -15,17 +15,29 @@ from matplotlib.axes import Axes
 from rankscope import figures
 from rankscope.cluster import Link
 from rankscope.figures.marks import Drawing
-from rankscope.train import ddp, zero
+from rankscope.train import ddp, fsdp, zero
 from rankscope.train.ddp import LocalStep
 from rankscope.train.ddp.buckets import ParameterSpec
 from rankscope.train.ddp.recommend import Recommendation
 from rankscope.train.figures.ddp import draw_buckets, draw_caps
+from rankscope.train.figures.fsdp import draw_fsdp_step
 from rankscope.train.figures.memory import draw_memory
 
 LIMITS = {"24 GB": 24e9, "80 GB": 80e9, "141 GB": 141e9}
 STAGES = {f"stage {s}": zero.memory(7.5e9, 64, s) for s in range(4)}
 OVER_RANKS = {f"stage {s}": [zero.memory(7.5e9, 2**p, s) for p in range(11)] for s in range(4)}
 SPECS = [ParameterSpec(str(n), 1 << 19) for n in range(12)]
+
+
+@cache
+def sharded_step(**options: Any) -> fsdp.PredictedStep:
+    layers = [
+        fsdp.ShardedLayer(f"layers.{n}", [50_000_000], forward_s=4e-3, backward_s=8e-3, activation_bytes=60_000_000)
+        for n in range(4)
+    ]
+    step = fsdp.ModuleStep.of_layers([*layers, fsdp.ShardedLayer("head", [9_000_000], 1e-3, 2e-3)], optimizer_s=2e-3)
+    costs = fsdp.FSDPCosts.of_link(Link(10e-6, 40e9), num_ranks=8, copy_bytes_per_s=1e12)
+    return fsdp.predict(step, costs, num_ranks=8, wrap=["layers.*"], **options)
 
 
 @cache
@@ -40,6 +52,7 @@ FIGURES: dict[str, Callable[..., Axes]] = {
         recommendation(), {1.0: [0.1, 0.11, 0.12], None: [0.2, 0.21]}, **on
     ),
     "buckets": lambda **on: figures.buckets(ddp.buckets(SPECS, 2.0), **on),
+    "fsdp_step": lambda **on: figures.fsdp_step(sharded_step(), **on),
     "zero_memory": lambda **on: figures.zero_memory(STAGES, LIMITS, **on),
     "zero_memory over ranks": lambda **on: figures.zero_memory(OVER_RANKS, LIMITS, **on),
 }
@@ -47,10 +60,12 @@ FIGURES: dict[str, Callable[..., Axes]] = {
 DRAWINGS: dict[str, Drawing] = {
     "buckets": draw_buckets(ddp.buckets([*SPECS, ParameterSpec("sparse", 1 << 20, sparse=True)])),
     "caps": draw_caps(recommendation(), 8),
+    "fsdp_step": draw_fsdp_step(sharded_step(prefetch=1)),
     "memory": draw_memory(STAGES, LIMITS, "stage 1"),
 }
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: figures.fsdp_step([]), r"step must be a PredictedStep, got \[\]"),
     (lambda: figures.buckets([]), r"buckets must be a DDPBuckets, got \[\]"),
     (
         lambda: figures.buckets(ddp.buckets([ParameterSpec(str(n), 100) for n in range(257)], 0)),

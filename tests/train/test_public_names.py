@@ -10,7 +10,7 @@ import pytest
 
 import rankscope.train
 
-PACKAGES = ["data_parallel", "ddp", "gradients", "pipeline_parallel", "uneven", "zero"]
+PACKAGES = ["data_parallel", "ddp", "fsdp", "gradients", "pipeline_parallel", "uneven", "zero"]
 
 COMPLETE = """
 import json

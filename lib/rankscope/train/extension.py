@@ -9,6 +9,7 @@ EXTENSION = Extension(
     figures={
         "bucket_caps": "rankscope.train.figures.lines",
         "buckets": "rankscope.train.figures.ddp",
+        "fsdp_step": "rankscope.train.figures.fsdp",
         "zero_memory": "rankscope.train.figures.lines",
     },
     fixtures=("rankscope.train.fixtures",),

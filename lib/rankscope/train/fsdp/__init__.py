@@ -1,0 +1,53 @@
+"""FSDP: what `fully_shard` communicates, when, and the memory that it needs: predicted, and run on real ranks.
+
+>>> import torch.nn as nn
+>>> from rankscope.train import fsdp
+>>> module = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+>>> fsdp.collectives(module, num_ranks=4, wrap=["*"])[0]
+CollectiveCall(kind='allgather', num_bytes=16640)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...common.lazy import lazy
+from .costs import FSDPCosts
+from .memory import LiveBytes, PredictedMemory
+from .observed import FSDPRun
+from .replay import CollectiveCall
+from .step import ModuleStep, ShardedLayer, ShardedParameter
+from .timing import PredictedStep, predict, simulate
+
+if TYPE_CHECKING:
+    from .calls import module_step, observed_step
+    from .predicted import collectives
+    from .running import run
+
+__all__ = [
+    "CollectiveCall",
+    "FSDPCosts",
+    "FSDPRun",
+    "LiveBytes",
+    "ModuleStep",
+    "PredictedMemory",
+    "PredictedStep",
+    "ShardedLayer",
+    "ShardedParameter",
+    "collectives",
+    "module_step",
+    "observed_step",
+    "predict",
+    "run",
+    "simulate",
+]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "collectives": "predicted",
+        "module_step": "calls",
+        "observed_step": "calls",
+        "run": "running",
+    },
+)

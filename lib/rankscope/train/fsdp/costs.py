@@ -1,0 +1,137 @@
+"""`FSDPCosts`: the seconds of FSDP's collectives and copies, as functions of the bytes of the whole buffer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...cluster import Link
+from ...collectives import closed_form
+from ...common.checks import function, number, of_type, whole
+from ...common.frozen import checked, frozen, optional
+from ...networks import Cost
+
+
+def no_time(num_bytes: Any) -> float:
+    """Return 0 s, the cost of what is left out."""
+    return 0.0
+
+
+@frozen
+class FSDPCosts:
+    """The seconds of an all-gather, a reduce-scatter and HSDP's all-reduce, each without other traffic, and of copies.
+
+    Each is a function of the bytes of the whole gathered, padded buffer; that of `allreduce` is of the bytes of the
+    rank's shard. `copy_in` is in front of an all-gather, `copy_out` behind it, and `reduce_copy_in` in front of a
+    reduce-scatter. `copy_out_reduced` is behind it: dividing and casting. Copies take no time by default.
+
+    >>> costs = FSDPCosts.of_link(Link(alpha_s=1e-5, bytes_per_s=1e9), num_ranks=4)
+    >>> round(costs.allgather(1e6), 9), round(costs.reduce_scatter(1e6), 9)
+    (0.00078, 0.00078)
+    """
+
+    allgather: Cost = checked(function, "of bytes")
+    reduce_scatter: Cost = checked(function, "of bytes")
+    allreduce: Cost | None = checked(optional, function, "of bytes", default=None)
+    copy_in: Cost = checked(function, "of bytes", default=no_time)
+    copy_out: Cost = checked(function, "of bytes", default=no_time)
+    reduce_copy_in: Cost = checked(function, "of bytes", default=no_time)
+    copy_out_reduced: Cost = checked(function, "of bytes", default=no_time)
+
+    @classmethod
+    def of_link(
+        cls,
+        link: Link,
+        num_ranks: int,
+        *,
+        num_replicas: int = 1,
+        replica_link: Link | None = None,
+        copy_bytes_per_s: float = math.inf,
+    ) -> FSDPCosts:
+        """Return the closed forms of rings over equal links, and copies at `copy_bytes_per_s`.
+
+        With `num_replicas` the rings of all-gathers and reduce-scatters have ``num_ranks / num_replicas`` ranks, and
+        the all-reduces go over `replica_link`, by default the same link. Raises ValueError for ranks that the replicas
+        do not divide.
+        """
+        of_type("link", link, Link)
+        num_ranks = whole("num_ranks", num_ranks, 2)
+        num_replicas = whole("num_replicas", num_replicas, 1, num_ranks)
+        if num_ranks % num_replicas:
+            raise ValueError(f"num_replicas must divide the {num_ranks} ranks, got {num_replicas}")
+        copy_bytes_per_s = number("copy_bytes_per_s", copy_bytes_per_s, above=0, high=math.inf)
+        num_shards = num_ranks // num_replicas
+        over_replicas = None
+        if num_replicas > 1:
+            between = optional("replica_link", replica_link, of_type, Link) or link
+            over_replicas = _Ring("allreduce", num_replicas, between)
+        copy = _Copy(copy_bytes_per_s)
+        return cls(
+            _Ring("allgather", num_shards, link),
+            _Ring("reduce_scatter", num_shards, link),
+            over_replicas,
+            copy_in=_Copy(copy_bytes_per_s * num_shards),  # the rank's own shard
+            copy_out=copy,
+            reduce_copy_in=copy,
+        )
+
+    @classmethod
+    def of_allreduce(cls, allreduce: Cost) -> FSDPCosts:
+        """Return costs from that of an all-reduce: an all-gather and a reduce-scatter are half of it each.
+
+        That is exact for a ring, whose all-reduce is one of each (Patarasuk and Yuan, 2009).
+
+        >>> float(FSDPCosts.of_allreduce(lambda num_bytes: num_bytes / 1e9).allgather(2e6))
+        0.001
+        """
+        half = _Half(function("cost", allreduce, "of bytes, such as ddp.cost makes"))
+        return cls(half, half)
+
+
+@frozen
+class _Ring:
+    """The closed form of a ring; a class, so that costs can be compared and pickled."""
+
+    collective: str
+    num_ranks: int
+    link: Link
+
+    def __call__(self, num_bytes: Any) -> Any:
+        return closed_form(self.collective, "ring", self.num_ranks, num_bytes, self.link)
+
+
+@frozen
+class _Copy:
+    bytes_per_s: float
+
+    def __call__(self, num_bytes: Any) -> Any:
+        return np.asarray(num_bytes) / self.bytes_per_s
+
+
+@frozen
+class _Half:
+    cost: Cost
+
+    def __call__(self, num_bytes: Any) -> Any:
+        return np.asarray(self.cost(num_bytes)) / 2
+
+
+def costs_from(cost: Any, num_replicas: int) -> FSDPCosts:
+    """Return FSDPCosts as they are, or those that follow from the cost of an all-reduce.
+
+    Raises ValueError for anything else, and for several replicas without a cost of their all-reduce.
+    """
+    costs = cost
+    if not isinstance(cost, FSDPCosts):
+        costs = FSDPCosts.of_allreduce(cost)
+    if num_replicas > 1 and costs.allreduce is None:
+        raise ValueError(f"cost must be FSDPCosts with an allreduce for {num_replicas} replicas, got {cost!r}")
+    return costs  # type: ignore[no-any-return]
+
+
+def seconds_of(name: str, cost: Cost, num_bytes: float) -> float:
+    """Return what a cost says about one size; ValueError unless that is one finite time of at least 0."""
+    value = cost(num_bytes)
+    return number(f"the seconds of {name} for {num_bytes:g} bytes", value, 0)

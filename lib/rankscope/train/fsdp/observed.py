@@ -1,0 +1,73 @@
+"""`FSDPRun`: recorded steps of a real `fully_shard`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...common.checks import count_of, number, truth, whole
+from ...common.frozen import checked, each, frozen
+from ...common.samples import used_places
+from ...timeline import Timeline
+from .memory import LiveBytes
+from .replay import CollectiveCall, ShardSettings
+
+
+@frozen(eq=False)
+class FSDPIteration:
+    """One step on all ranks: its seconds on the slowest, its collectives in the order of issue, and all spans.
+
+    `clean` says whether the host left the ranks undisturbed. The timeline has the lanes and kinds of `fsdp.simulate`
+    for every rank; the item of a span is the place of its group, 0 for the root's.
+    """
+
+    step_s: float = checked(number, 0)
+    clean: bool = checked(truth)
+    collectives: tuple[CollectiveCall, ...] = checked(each, CollectiveCall)
+    timeline: Timeline = checked(Timeline)
+
+
+@frozen(eq=False)
+class FSDPRun:
+    """Steps of `fully_shard` on real ranks. `groups` are the wrapped modules, the root, "", first.
+
+    `live` has the live bytes of each rank over one more forward and backward, in which they were counted.
+    """
+
+    settings: ShardSettings = checked(ShardSettings)
+    groups: tuple[str, ...] = checked(each, str)
+    iterations: tuple[FSDPIteration, ...] = checked(each, FSDPIteration)
+    live: tuple[LiveBytes, ...] = checked(each, LiveBytes)
+
+    def __repr__(self) -> str:
+        ranks = count_of(self.settings.num_ranks, "rank")
+        calls = count_of(len(self.collectives), "collective")
+        return f"<FSDPRun: {ranks}, {calls} per step, {self.median_s:.3g} s>"
+
+    @property
+    def collectives(self) -> list[CollectiveCall]:
+        """The collectives of the last step, in the order of issue, with the bytes of the whole buffers."""
+        return list(self.iterations[-1].collectives)
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """The places of the iterations that are used; see `used_places`."""
+        return used_places([iteration.clean for iteration in self.iterations])
+
+    @property
+    def median_s(self) -> float:
+        return float(np.median([self.iterations[place].step_s for place in self.used]))
+
+    @property
+    def timeline(self) -> Timeline:
+        """The timeline of all ranks in the iteration of median length."""
+        typical = min(self.used, key=lambda place: abs(self.iterations[place].step_s - self.median_s))
+        return self.iterations[typical].timeline
+
+    def timeline_of(self, iteration: int) -> Timeline:
+        """Return the timeline of all ranks in one iteration."""
+        return self.iterations[whole("iteration", iteration, 0, len(self.iterations) - 1)].timeline
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest number of bytes that were live on any rank at any time."""
+        return max(live.peak_bytes for live in self.live)

@@ -1,0 +1,59 @@
+"""`collectives`: which collectives a module under `fully_shard` performs, predicted without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import nn
+
+from .calls import module_step, observed_step
+from .replay import CollectiveCall, Replay, ShardSettings, collective_calls, matching
+from .step import ModuleStep
+
+
+def collectives(
+    module: nn.Module | ModuleStep,
+    *,
+    num_ranks: int,
+    wrap: Iterable[str] = (),
+    loss: Callable[..., Any] | None = None,
+    **settings: Any,
+) -> list[CollectiveCall]:
+    """Return the collectives of one forward and backward, in the order in which each rank issues them.
+
+    `wrap` are the names of the submodules to which `fully_shard` is applied, before the module itself; "*" stands for
+    one part of a name, as in "layers.*". The order of calls is read from the code of forward, as `module_step`
+    describes. With `loss`, which is called as ``loss(module, rank, number)``, the module runs once in this process, and
+    the order is exact whatever its code does. `settings` are those of `ShardSettings`: ``reshard_after_forward``,
+    ``prefetch``, ``num_replicas``, ``param_dtype`` and ``reduce_dtype``.
+
+    A group gathers all its parameters in one buffer, in which dimension 0 of each is padded to a multiple of the ranks
+    (``foreach_all_gather`` in _fsdp_collectives.py). A reduce-scatter has the gradients that are there when autograd is
+    done with the group, padded likewise (``foreach_reduce``). So frozen parameters are gathered and not reduced.
+
+    Raises ValueError for a module without parameters, a name in `wrap` that no submodule has, one rank, and a mesh that
+    does not divide.
+
+    >>> module = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    >>> for call in collectives(module, num_ranks=2, wrap=["0"]):
+    ...     print(call.kind, call.num_bytes)
+    allgather 32
+    allgather 80
+    allgather 32
+    allgather 80
+    reduce_scatter 32
+    reduce_scatter 80
+    """
+    checked = ShardSettings(num_ranks, **settings)
+    step = step_of(module, wrap, loss)
+    return list(collective_calls(Replay(step, matching(step, wrap), checked).run(), checked))
+
+
+def step_of(module: Any, wrap: Iterable[str], loss: Callable[..., Any] | None) -> ModuleStep:
+    """Return a step as it is, or that of a module: observed if there is a loss, else read from the code."""
+    if isinstance(module, ModuleStep):
+        return module
+    if loss is not None:
+        return observed_step(module, loss)
+    return module_step(module, wrap)

@@ -1,0 +1,506 @@
+"""`run`: a module under `fully_shard` on real ranks, with its collectives, their times and the live bytes recorded."""
+
+from __future__ import annotations
+
+import copy
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from ...collectives.timing import Ranks, TimedTask
+from ...common.checks import function, of_type, whole
+from ...common.frozen import optional
+from ...timeline import Span, Timeline
+from ..ddp.run import HERE, Loss, Optimizer, Where
+from ..zero.run import storages
+from .calls import sharded_parameters
+from .memory import LiveBytes
+from .observed import FSDPIteration, FSDPRun
+from .replay import CollectiveCall, ShardSettings, groups_of, matching
+from .step import ModuleStep
+
+WARM_UP = 2  # steps: the first one allocates what later ones use again
+MOST_ITERATIONS = 10_000
+# The functions of torch.distributed that FSDP calls, by their names in torch 2.13 and in older ones.
+_CALLS = {
+    "all_gather_single": "allgather",
+    "all_gather_into_tensor": "allgather",
+    "reduce_scatter_single": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "all_reduce": "allreduce",
+}
+# A thread of Gloo refers to the tensors of a collective for some moments after it has ended. While bytes are counted,
+# each rank pauses for that, so that the count does not depend on when the thread runs.
+_RELEASE_S = 0.005
+_STAGES = ("foreach_all_gather", "foreach_all_gather_copy_out", "foreach_reduce")
+
+
+class FSDPJob(NamedTuple):
+    """One job of `run_jobs`: a module, its loss, and how it is wrapped."""
+
+    module: nn.Module
+    loss: Loss
+    wrapped: tuple[str, ...]
+    settings: ShardSettings
+    iterations: int = 1
+    optimizer: Optimizer | None = None
+
+
+def run(
+    module: nn.Module,
+    loss: Loss,
+    *,
+    num_ranks: int = 2,
+    wrap: Iterable[str] = (),
+    iterations: int = 5,
+    optimizer: Optimizer | None = None,
+    where: Where = HERE,
+    **settings: Any,
+) -> FSDPRun:
+    """Train a copy of the module under `fully_shard` for some steps, and return what was recorded.
+
+    ``loss(module, rank, number)`` is called as by `ddp.measure`: with the sharded module, for each step, on each rank.
+    ``optimizer(parameters)`` makes the optimizer; by default there is none. `wrap` and `settings` are those of
+    `collectives`. All ranks start each step at one agreed instant; gradients are cleared between steps, unmeasured.
+
+    The functions of torch.distributed through which FSDP communicates are wrapped in each rank for the time of a step,
+    so the job computes what it does without rankscope. On the CPU, FSDP issues collectives on the only thread that
+    there is, so each one blocks: nothing overlaps. Gloo sums and FSDP divides, because older versions of Gloo cannot
+    average. One more forward and backward, which are not timed, record the live bytes of all tensors.
+
+    Raises ValueError for bad input, also for what `collectives` refuses, and RankError if a rank fails, dies, or has
+    not ended after ``where.timeout_s``.
+
+    >>> module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    >>> observed = run(module, lambda model, rank, number: model(torch.ones(4, 8)).mean(), wrap=["0"], iterations=1)
+    >>> observed.collectives[0]
+    CollectiveCall(kind='allgather', num_bytes=72)
+    """
+    checked = ShardSettings(num_ranks, **settings)
+    of_type("where", where, Where)
+    function("loss", loss)
+    optional("optimizer", optimizer, function)
+    iterations = whole("iterations", iterations, 1, MOST_ITERATIONS)
+    wrapped = wrapped_names(module, wrap, checked)
+    job = FSDPJob(module, loss, wrapped, checked, iterations, optimizer)
+    (observed,) = run_jobs([job], where)
+    return observed
+
+
+def wrapped_names(module: nn.Module, wrap: Iterable[str], settings: ShardSettings) -> tuple[str, ...]:
+    """Return the names to wrap. Raises ValueError as `collectives` does, before any rank is started."""
+    parameters = sharded_parameters(module)
+    named = dict(module.named_modules())
+    containers = [name for name, child in named.items() if isinstance(child, nn.ModuleList | nn.ModuleDict)]
+    step = ModuleStep(parameters, tuple(named), (), containers=tuple(containers))
+    wrapped = matching(step, wrap)
+    groups_of(step, wrapped, settings)
+    return wrapped
+
+
+def run_jobs(jobs: Sequence[FSDPJob], where: Where = HERE) -> list[FSDPRun]:
+    """Run several jobs of equally many ranks, one after the other, on ranks that are launched once."""
+    sizes = {job.settings.num_ranks for job in jobs}
+    if len(sizes) != 1:
+        raise ValueError(f"jobs must have one number of ranks, got {sorted(sizes)}")
+    by_rank: list[list[_FSDPRankRecord]] = where.launch(_be_rank, (list(jobs),), sizes.pop())
+    return [_observed(job, records) for job, records in zip(jobs, zip(*by_rank, strict=True), strict=True)]
+
+
+# ---- on each rank
+
+
+class _FSDPPiece(NamedTuple):
+    """Something that FSDP did: a collective, or one of the stages around it; `group` is its module's place."""
+
+    kind: str
+    group: int
+    start_s: float
+    stop_s: float
+    num_bytes: int = 0
+
+
+class _RankStep(NamedTuple):
+    """One step of a rank: seconds from its start."""
+
+    step_s: float
+    clean: bool
+    collectives: tuple[CollectiveCall, ...]
+    spans: list[Span]
+
+
+class _FSDPRankRecord(NamedTuple):
+    """The record that one rank returns for a job."""
+
+    steps: list[_RankStep]
+    live: LiveBytes
+
+
+def _be_rank(jobs: list[FSDPJob]) -> list[_FSDPRankRecord]:
+    ranks = Ranks()
+    return [_run_job(job, ranks) for job in jobs]
+
+
+def _run_job(job: FSDPJob, ranks: Ranks) -> _FSDPRankRecord:
+    stepper = _FSDPStepper(job)
+    steps = []
+    for iteration in range(WARM_UP + job.iterations):
+        seconds, clean = ranks.once(TimedTask(stepper.run, stepper.before))
+        if iteration >= WARM_UP:
+            steps.append(stepper.taken(seconds, clean))
+    stepper.before()
+    live = stepper.run_with_live_bytes()
+    return _FSDPRankRecord(steps, live)
+
+
+def shard(module: nn.Module, wrapped: Sequence[str], settings: ShardSettings) -> nn.Module:
+    """Apply `fully_shard` to the wrapped submodules, the innermost first, and to the module; set what is prefetched."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    shape: tuple[int, ...] = (settings.num_shards,)
+    names: tuple[str, ...] = ("shard",)
+    if settings.num_replicas > 1:
+        shape = (settings.num_replicas, settings.num_shards)
+        names = ("replicate", "shard")
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    policy = MixedPrecisionPolicy(
+        param_dtype=_torch_dtype(settings.param_dtype), reduce_dtype=_torch_dtype(settings.reduce_dtype)
+    )
+    for name in sorted(wrapped, key=lambda name: -name.count(".")):
+        _fully_shard(fully_shard, module.get_submodule(name), mesh, settings.reshard_after_forward, policy)
+    _fully_shard(fully_shard, module, mesh, settings.reshard_after_forward, policy)
+    parts: list[Any] = [module.get_submodule(name) for name in wrapped]
+    for place, part in enumerate(parts):
+        if settings.prefetch:
+            part.set_modules_to_forward_prefetch(parts[place + 1 : place + 1 + settings.prefetch])
+            part.set_modules_to_backward_prefetch(parts[max(place - settings.prefetch, 0) : place][::-1])
+    return module
+
+
+def _torch_dtype(name: str | None) -> torch.dtype | None:
+    if name is None:
+        return None
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _fully_shard(apply: Callable[..., Any], module: Any, mesh: Any, reshard: bool | int | None, policy: Any) -> None:
+    apply(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    if hasattr(module, "set_force_sum_reduction_for_comms"):  # since torch 2.8
+        module.set_force_sum_reduction_for_comms(True)
+
+
+class _FSDPStepper:
+    """Takes one step after the other, and records what FSDP does in it."""
+
+    def __init__(self, job: FSDPJob) -> None:
+        names = ["", *job.wrapped]
+        self._places = {name: place for place, name in enumerate(names)}
+        module = copy.deepcopy(job.module)
+        self._owners = _owners(module, job.wrapped)
+        self._module = shard(module, job.wrapped, job.settings)
+        self._marks: list[tuple[float, int]] = []  # from when on which group's module computes
+        self._open: list[int] = []
+        for name in names:
+            self._watch(self._module.get_submodule(name), self._places[name])
+        self._loss = job.loss
+        self._optimizer = None if job.optimizer is None else job.optimizer(self._module.parameters())
+        self._rank = dist.get_rank()
+        self._number = 0
+        self._pieces: list[_FSDPPiece] = []
+
+    def _watch(self, module: nn.Module, place: int) -> None:
+        def mark(group: int) -> None:
+            self._marks.append((time.perf_counter(), group))
+
+        def before(*_: Any) -> None:
+            self._open.append(place)
+            mark(place)
+
+        def after(_: nn.Module, args: Any, output: Any) -> None:
+            self._open.pop()
+            mark(self._open[-1] if self._open else 0)
+            for tensor in tree_iter(output):
+                if isinstance(tensor, Tensor) and tensor.requires_grad:
+                    tensor.register_hook(lambda _: mark(place))
+
+        module.register_forward_pre_hook(before)
+        module.register_forward_hook(after)
+
+    def before(self) -> None:
+        self._module.zero_grad(set_to_none=True)
+        self._pieces = []
+        self._marks = []
+        self._open = []
+
+    def run(self) -> None:
+        self._forward_and_backward()
+        if self._optimizer is not None:
+            self._optimizer.step()
+        self._end_s = time.perf_counter()
+
+    def _forward_and_backward(self, pause_s: float = 0.0) -> None:
+        with _watched(self._add, self._place_of, pause_s):
+            self._begin_s = time.perf_counter()
+            loss: Any = self._loss(self._module, self._rank, self._number)
+            self._turn_s = time.perf_counter()
+            loss.backward()
+            self._backward_end_s = time.perf_counter()
+        self._number += 1
+
+    def run_with_live_bytes(self) -> LiveBytes:
+        """Return the live bytes of all tensors over one more forward and backward."""
+        tensors: list[Tensor] = [*self._module.parameters(), *self._module.buffers()]
+        if self._optimizer is not None:
+            for state in self._optimizer.state.values():
+                tensors += [value for value in state.values() if isinstance(value, Tensor)]
+        counter = _LiveCounter(storages(tensors))
+        with counter:
+            self._forward_and_backward(_RELEASE_S)
+        return LiveBytes(np.array(counter.at_s) - self._begin_s, np.array(counter.totals))
+
+    def _add(self, piece: _FSDPPiece) -> None:
+        self._pieces.append(piece)
+
+    def _place_of(self, parameters: Any) -> int:
+        """The group of a list of FSDP's parameters, by the name of the first."""
+        for parameter in parameters:
+            name = getattr(parameter, "_param_fqn", None)
+            if name in self._owners:
+                return self._owners[name]
+        return 0
+
+    def taken(self, seconds: float, clean: bool) -> _RankStep:
+        calls = [CollectiveCall(piece.kind, piece.num_bytes) for piece in self._pieces if piece.kind in _CALLS.values()]
+        return _RankStep(seconds, clean, tuple(calls), self._spans())
+
+    def _spans(self) -> list[Span]:
+        """The spans of the step, by the lanes and kinds of `simulate`, in seconds from its begin."""
+        busy: list[_FSDPPiece] = []
+        spans = []
+        for piece in sorted(_named_stages(self._pieces), key=lambda piece: piece.start_s):
+            lane = piece.kind
+            if piece.kind == "copy_out" or piece.kind == "reduce_copy_in":
+                lane = "compute"
+            elif piece.kind == "copy_in":
+                lane = "copy_in"
+            kind = piece.kind.removeprefix("reduce_") if piece.kind.startswith("reduce_copy") else piece.kind
+            spans.append(self._span(lane, kind, piece.group, piece.start_s, piece.stop_s))
+            if lane != "compute":
+                spans.append(self._span("compute", "wait", -1, piece.start_s, piece.stop_s))
+            busy.append(piece)
+        spans += self._compute_spans(busy)
+        if self._end_s > self._backward_end_s and self._optimizer is not None:
+            spans.append(self._span("compute", "optimizer", -1, self._backward_end_s, self._end_s))
+        return spans
+
+    def _span(self, lane: str, kind: str, item: int, start_s: float, stop_s: float) -> Span:
+        return Span(self._rank, lane, kind, item, start_s - self._begin_s, stop_s - self._begin_s)
+
+    def _compute_spans(self, busy: Sequence[_FSDPPiece]) -> list[Span]:
+        """What is between the pieces, cut where another group's module begins to compute."""
+        cuts = [*self._marks, (self._turn_s, 0)]
+        spans = []
+        gap_begin_s = self._begin_s
+        gaps = []
+        for piece in busy:
+            if piece.start_s > gap_begin_s:
+                gaps.append((gap_begin_s, piece.start_s))
+            gap_begin_s = max(gap_begin_s, piece.stop_s)
+        gaps.append((gap_begin_s, self._backward_end_s))
+        group = 0
+        cuts.sort()
+        place = 0
+        for start_s, stop_s in gaps:
+            while start_s < stop_s:
+                while place < len(cuts) and cuts[place][0] <= start_s:
+                    group = cuts[place][1]
+                    place += 1
+                until_s = stop_s
+                if place < len(cuts):
+                    until_s = min(stop_s, cuts[place][0])
+                kind = "forward" if start_s < self._turn_s else "backward"
+                spans.append(self._span("compute", kind, group, start_s, until_s))
+                start_s = until_s
+        return spans
+
+
+def _owners(module: nn.Module, wrapped: Sequence[str]) -> dict[str, int]:
+    """The place of the group of each parameter, by its name; 0 is the root's."""
+    places = {name: place for place, name in enumerate(["", *wrapped])}
+    owners = {}
+    for name, _ in module.named_parameters(remove_duplicate=False):
+        around = [part for part in wrapped if name.startswith(f"{part}.")]
+        owners[name] = places[max(around, key=len, default="")]
+    return owners
+
+
+def _named_stages(pieces: Sequence[_FSDPPiece]) -> Iterator[_FSDPPiece]:
+    """Yield collectives and copies: a stage without the collective in it is its copy-in, or its copy-out.
+
+    A collective is recorded right before the stage that it is part of, because it ends first.
+    """
+    inner: list[_FSDPPiece] = []
+    for piece in pieces:
+        if piece.kind in _CALLS.values():
+            inner.append(piece)
+            continue
+        if piece.kind == "foreach_all_gather_copy_out":
+            yield piece._replace(kind="copy_out")
+            continue
+        prefix = "reduce_" if piece.kind == "foreach_reduce" else ""
+        if inner:
+            yield piece._replace(kind=f"{prefix}copy_in", stop_s=inner[0].start_s)
+            for call in inner:
+                yield call._replace(group=piece.group)
+        inner = []
+
+
+# ---- watching FSDP
+
+
+class _WatchedDistributed:
+    """torch.distributed as FSDP's module of collectives sees it, with its collectives timed."""
+
+    def __init__(self, add: Callable[[_FSDPPiece], None], pause_s: float) -> None:
+        self._add = add
+        self._pause_s = pause_s
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(dist, name)
+        kind = _CALLS.get(name)
+        if kind is None:
+            return value
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begin_s = time.perf_counter()
+            result = value(*args, **kwargs)
+            sizes = [item.nbytes for item in (*args, *kwargs.values()) if isinstance(item, Tensor)]
+            self._add(_FSDPPiece(kind, 0, begin_s, time.perf_counter(), max(sizes)))
+            if self._pause_s:
+                time.sleep(self._pause_s)
+            return result
+
+        return timed
+
+
+@contextmanager
+def _watched(add: Callable[[_FSDPPiece], None], place_of: Callable[[Any], int], pause_s: float) -> Iterator[None]:
+    """Record what FSDP communicates while the context is open, with a pause after each collective."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param_group
+
+    def stage(name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+        begin_s = time.perf_counter()
+        parameters = kwargs.get("fsdp_params", args[1] if name == "foreach_all_gather_copy_out" else args[0])
+        group = place_of(parameters)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            add(_FSDPPiece(name, group, begin_s, time.perf_counter()))
+
+    replaced: list[tuple[ModuleType, str, Any]] = [(_fsdp_collectives, "dist", _fsdp_collectives.dist)]
+    _fsdp_collectives.dist = _WatchedDistributed(add, pause_s)  # type: ignore[assignment]
+    for name in _STAGES:
+        original = getattr(_fsdp_param_group, name)
+        replaced.append((_fsdp_param_group, name, original))
+        setattr(_fsdp_param_group, name, partial(stage, name, original))
+    try:
+        yield
+    finally:
+        for module, name, original in replaced:
+            setattr(module, name, original)
+
+
+class _LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of all storages that are alive: those that exist at the begin, and all that operators make.
+
+    FSDP frees a gathered parameter by resizing its storage, which no operator sees, so this replaces that method while
+    it counts. A storage counts once, whole.
+    """
+
+    def __init__(self, sizes: dict[int, int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._total = sum(sizes.values())
+        self._known = set(sizes)  # addresses of storages that are in the total already
+        self._sizes: dict[int, int] = {}
+        self.at_s: list[float] = []
+        self.totals: list[int] = []
+
+    def __enter__(self) -> _LiveCounter:
+        self._resize = torch.UntypedStorage.resize_
+        resize = self._resize
+
+        def watched(storage: Any, size: int) -> Any:
+            before = storage.nbytes()
+            result = resize(storage, size)
+            self._change(storage.nbytes() - before)
+            if storage._cdata in self._sizes:
+                self._sizes[storage._cdata] = storage.nbytes()
+            return result
+
+        torch.UntypedStorage.resize_ = watched  # type: ignore[method-assign]
+        self._change(0)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        inputs = {item.untyped_storage()._cdata for item in tree_iter((args, kwargs)) if isinstance(item, Tensor)}
+        for item in tree_iter(output):
+            if isinstance(item, Tensor):
+                self._add(item.untyped_storage(), inputs)
+        return output
+
+    def _add(self, storage: Any, inputs: set[int]) -> None:
+        key = storage._cdata
+        if key in self._sizes or key in inputs or storage.data_ptr() in self._known:
+            return
+        self._sizes[key] = storage.nbytes()
+        self._change(storage.nbytes())
+        weakref.finalize(storage, self._remove, key)
+
+    def _remove(self, key: int) -> None:
+        self._change(-self._sizes.pop(key, 0))
+
+    def _change(self, num_bytes: int) -> None:
+        self._total += num_bytes
+        self.at_s.append(time.perf_counter())
+        self.totals.append(self._total)
+
+
+# ---- the records of all ranks
+
+
+def _observed(job: FSDPJob, records: Sequence[_FSDPRankRecord]) -> FSDPRun:
+    iterations = []
+    for steps in zip(*(record.steps for record in records), strict=True):
+        first = steps[0].collectives
+        if any(step.collectives != first for step in steps):
+            raise RuntimeError(f"ranks must issue the same collectives, got {[step.collectives for step in steps]}")
+        spans = [span for step in steps for span in step.spans]
+        iterations.append(
+            FSDPIteration(
+                max(step.step_s for step in steps),
+                all(step.clean for step in steps),
+                first,
+                Timeline.of(spans),
+            )
+        )
+    live = tuple([record.live for record in records])
+    return FSDPRun(job.settings, ("", *job.wrapped), tuple(iterations), live)

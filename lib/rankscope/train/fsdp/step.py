@@ -1,0 +1,338 @@
+"""`ModuleStep`: one forward and backward of a module as a list of events, from which any wrapping can be predicted.
+
+An event is a call of a module, a piece of computing, or a gradient. The list has the calls of all modules, and nothing
+in it depends on which of them `fully_shard` wraps, on other ranks, or on whether anything is communicated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ...common.checks import number, of_type, one_of, several, truth, whole
+from ...common.frozen import checked, each, evolve, frozen
+
+_MOST_ELEMENTS = 2**50  # of a parameter
+EVENTS = ("enter", "leave", "forward", "pre_backward", "backward", "gradient", "post_backward")
+
+
+def _shape(name: str, value: Any) -> tuple[int, ...]:
+    return each(name, value, whole, 0, _MOST_ELEMENTS)
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    return each(name, value, str)
+
+
+@frozen
+class ShardedParameter:
+    """The properties of a parameter that decide its shard; `names` has several if several modules share it.
+
+    >>> weight = ShardedParameter(("fc.weight",), (5, 3))
+    >>> weight.num_elements, weight.padded_elements(2)  # five rows on two ranks: three each, one of them padding
+    (15, 18)
+    """
+
+    names: tuple[str, ...] = checked(_names)
+    shape: tuple[int, ...] = checked(_shape)
+    itemsize: int = checked(whole, 1, 16, default=4)
+    trainable: bool = checked(truth, default=True)
+    floating: bool = checked(truth, default=True)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.names:
+            raise ValueError("names must be at least one, got none")
+        if not self.shape:
+            raise ValueError(f"{self.name} must have at least one dimension for fully_shard, got a scalar")
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_elements * self.itemsize
+
+    def shard_elements(self, num_shards: int) -> int:
+        """Return the number of elements that each rank stores: dimension 0 in equal chunks, rounded up.
+
+        Every rank pads its chunk to the size of the first one (``FSDPParam._init_sharded_param`` in _fsdp_param.py).
+        """
+        if not self.num_elements:
+            return 0
+        num_rows = -(-self.shape[0] // num_shards)
+        return num_rows * (self.num_elements // self.shape[0])
+
+    def padded_elements(self, num_shards: int) -> int:
+        """Return the number of elements in the gathered parameter, padding included."""
+        return num_shards * self.shard_elements(num_shards)
+
+
+class StepEvent(NamedTuple):
+    """One event of a step, of one of the kinds in `EVENTS`.
+
+    "enter" and "leave" are the forward call of the module `name`. "pre_backward" is the moment in which the gradient of
+    its output is there, "post_backward" the one in which autograd is done with it; both are missing if the tensors need
+    no gradient. "forward" and "backward" are computing, which takes `seconds` and keeps or frees `activation_bytes`.
+    "gradient" is the moment in which autograd has accumulated the gradient of the parameter `name`.
+    """
+
+    kind: str
+    name: str
+    seconds: float = 0.0
+    activation_bytes: int = 0
+
+
+def _event(name: str, value: Any) -> StepEvent:
+    of_type(name, value, StepEvent)
+    one_of(f"the kind of an event in {name}", value.kind, EVENTS)
+    number(f"the seconds of an event in {name}", value.seconds, 0)
+    whole(f"the activation_bytes of an event in {name}", value.activation_bytes, 0)
+    return value  # type: ignore[no-any-return]
+
+
+@frozen
+class ShardedLayer:
+    """A layer of a step that is described by hand: its times, its parameters and what forward keeps for backward.
+
+    `parameters` are `ShardedParameter` values, or numbers of float32 elements. The name may be a path, such as
+    "blocks.0.fc", so that ``wrap=["blocks.*"]`` takes several layers into one group.
+    """
+
+    name: str = checked(str)
+    parameters: tuple[Any, ...] = checked(each, lambda name, value: value)
+    forward_s: float = checked(number, 0, default=0.0)
+    backward_s: float = checked(number, 0, default=0.0)
+    activation_bytes: int = checked(whole, 0, _MOST_ELEMENTS, default=0)
+
+    def specs(self) -> list[ShardedParameter]:
+        """Return the parameters as `ShardedParameter`; numbers get the layer's name and their place."""
+        specs = []
+        for place, parameter in enumerate(self.parameters):
+            if isinstance(parameter, ShardedParameter):
+                specs.append(parameter)
+                continue
+            num_elements = whole(f"parameters of {self.name!r}", parameter, 0, _MOST_ELEMENTS)
+            specs.append(ShardedParameter((f"{self.name}.{place}",), (num_elements,)))
+        return specs
+
+
+@frozen(eq=False)
+class ModuleStep:
+    """Forward, backward and optimizer of one rank, as events in the order in which they happen.
+
+    `modules` are the names of all modules in the order of ``module.named_modules()``, the root, "", first. `containers`
+    are those without a forward method of their own, which cannot be wrapped.
+
+    Raises ValueError for a step without parameters, and for events of modules or parameters that it does not have.
+
+    >>> layers = [ShardedLayer("0", [1000], forward_s=1e-3, backward_s=2e-3), ShardedLayer("1", [500])]
+    >>> step = ModuleStep.of_layers(layers)
+    >>> step
+    <ModuleStep: 2 parameters, 1500 elements, 3 ms of computing>
+    >>> [event.name for event in step.events if event.kind == "gradient"]
+    ['1.0', '0.0']
+    """
+
+    parameters: tuple[ShardedParameter, ...] = checked(each, ShardedParameter)
+    modules: tuple[str, ...] = checked(each, str)
+    events: tuple[StepEvent, ...] = checked(each, _event)
+    optimizer_s: float = checked(number, 0, default=0.0)
+    containers: tuple[str, ...] = checked(each, str, default=())
+    buffer_bytes: int = checked(whole, 0, default=0)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.parameters:
+            raise ValueError("a step must have parameters to shard, got a module without any")
+        parameters = {parameter.name for parameter in self.parameters}
+        modules = set(self.modules)
+        for event in self.events:
+            if event.kind == "gradient" and event.name not in parameters:
+                raise ValueError(f"events must be of the step's parameters, got a gradient of {event.name!r}")
+            if event.kind in ("enter", "leave", "pre_backward", "post_backward") and event.name not in modules:
+                raise ValueError(f"events must be of the step's modules, got {event.kind} of {event.name!r}")
+
+    def __repr__(self) -> str:
+        num_elements = sum(parameter.num_elements for parameter in self.parameters)
+        parameters = f"{len(self.parameters)} parameters, {num_elements} elements"
+        return f"<ModuleStep: {parameters}, {self.computing_s * 1e3:.3g} ms of computing>"
+
+    @property
+    def forward_s(self) -> float:
+        return sum(event.seconds for event in self.events if event.kind == "forward")
+
+    @property
+    def backward_s(self) -> float:
+        return sum(event.seconds for event in self.events if event.kind == "backward")
+
+    @property
+    def computing_s(self) -> float:
+        return self.forward_s + self.backward_s + self.optimizer_s
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all parameters, without padding."""
+        return sum(parameter.num_bytes for parameter in self.parameters)
+
+    @classmethod
+    def of_layers(cls, layers: Iterable[ShardedLayer], *, optimizer_s: float = 0.0) -> ModuleStep:
+        """Return the step of layers that are called one after the other, as in a Sequential.
+
+        Raises ValueError for anything but layers, for names that are not unique, and for layers without parameters.
+        """
+        listed = several("layers", layers, "ShardedLayer values")
+        for layer in listed:
+            of_type("a layer", layer, ShardedLayer)
+        names = [layer.name for layer in listed]
+        if len(set(names)) < len(names) or "" in names:
+            raise ValueError(f"layers must have names that differ and are not empty, got {names}")
+        forward = [ForwardCall("enter", "")]
+        parameters: list[ShardedParameter] = []
+        path: list[str] = []
+        modules = [""]
+        requires_grad = False
+        position = 0
+        for layer in listed:
+            parents = _parents(layer.name)
+            forward += _left(path, parents, position, requires_grad)
+            for name in parents[len(_common(path, parents)) :]:
+                forward.append(ForwardCall("enter", name, requires_grad))
+                modules.append(name)
+            path = parents
+            specs = layer.specs()
+            parameters += specs
+            trained = tuple([spec.name for spec in specs if spec.trainable])
+            forward.append(ForwardCall("enter", layer.name, requires_grad))
+            modules.append(layer.name)
+            position = len(forward)
+            requires_grad = requires_grad or bool(trained)
+            times = ComputeTimes(layer.forward_s, layer.backward_s, layer.activation_bytes)
+            forward.append(ForwardCall("compute", layer.name, requires_grad, position, trained, times))
+            forward.append(ForwardCall("leave", layer.name, requires_grad, position))
+        forward += _left(path, [], position, requires_grad)
+        forward.append(ForwardCall("leave", "", requires_grad, position))
+        return cls(tuple(parameters), tuple(dict.fromkeys(modules)), events_of(forward), optimizer_s)
+
+    def scaled(self, forward_s: float, backward_s: float, optimizer_s: float = 0.0) -> ModuleStep:
+        """Return the same step with these totals, divided among the pieces as now.
+
+        If the step has no times yet, each piece gets a share in proportion to the parameters of its module.
+        """
+        forward_s = number("forward_s", forward_s, 0)
+        backward_s = number("backward_s", backward_s, 0)
+        totals = {"forward": forward_s, "backward": backward_s}
+        weights = self._weights()
+        sums = {"forward": 0.0, "backward": 0.0}
+        for event, weight in zip(self.events, weights, strict=True):
+            if event.kind in sums:
+                sums[event.kind] += weight
+        events = []
+        for event, weight in zip(self.events, weights, strict=True):
+            if event.kind in totals and sums[event.kind]:
+                event = event._replace(seconds=totals[event.kind] * weight / sums[event.kind])
+            events.append(event)
+        return evolve(self, events=tuple(events), optimizer_s=optimizer_s)
+
+    def _weights(self) -> list[float]:
+        """The share of each event in the computing of its pass, in any unit."""
+        timed = {event.kind for event in self.events if event.seconds}
+        elements: dict[str, float] = {}
+        for parameter in self.parameters:
+            owner = parameter.name.rpartition(".")[0]
+            elements[owner] = elements.get(owner, 0.0) + parameter.num_elements
+        weights = []
+        for event in self.events:
+            if event.kind in timed:
+                weights.append(event.seconds)
+            else:
+                weights.append(elements.get(event.name, 0.0))
+        return weights
+
+
+def _parents(name: str) -> list[str]:
+    """The modules around a layer, from the outside in, without the root.
+
+    >>> _parents("blocks.0.fc")
+    ['blocks', 'blocks.0']
+    """
+    parts = name.split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts))]
+
+
+def _common(path: Sequence[str], other: Sequence[str]) -> list[str]:
+    common = []
+    for name, other_name in zip(path, other, strict=False):
+        if name != other_name:
+            break
+        common.append(name)
+    return common
+
+
+def _left(path: Sequence[str], other: Sequence[str], position: int, requires_grad: bool) -> list[ForwardCall]:
+    """The ends of the calls that are on one path and not on the other, from the inside out."""
+    ended = path[len(_common(path, other)) :]
+    return [ForwardCall("leave", name, requires_grad, position) for name in reversed(ended)]
+
+
+# ---- backward from forward
+
+
+class ComputeTimes(NamedTuple):
+    """The seconds of a piece of computing, and the bytes that its forward keeps for its backward."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    activation_bytes: int = 0
+
+
+class ForwardCall(NamedTuple):
+    """A module's call begins ("enter") or ends ("leave"), or something is computed.
+
+    `requires_grad` is about the inputs of "enter", and else about the outputs. `output` is the place in the list of the
+    computing that made the output. `trained` are the parameters whose gradients the backward of a piece makes.
+    """
+
+    kind: str
+    name: str
+    requires_grad: bool = False
+    output: int = -1
+    trained: tuple[str, ...] = ()
+    times: ComputeTimes = ComputeTimes()
+
+
+def events_of(forward: Sequence[ForwardCall]) -> tuple[StepEvent, ...]:
+    """Return the events of a step from the calls of its forward.
+
+    Autograd works through the nodes of its graph from the last that was made to the first, as far as they lead to a
+    tensor that requires a gradient (``ReadyQueue`` in torch/csrc/autograd/engine.cpp orders by sequence number). So the
+    backward of a module begins when autograd reaches what made its output, where hooks run in the order in which they
+    were registered: that of an inner module before that of the module around it. It ends when autograd reaches the node
+    that `fully_shard` put in front of the module's inputs, if one of them requires a gradient.
+    """
+    events = []
+    hooks: dict[int, list[str]] = {}
+    for call in forward:
+        if call.kind == "compute":
+            events.append(StepEvent("forward", call.name, call.times.forward_s, call.times.activation_bytes))
+        else:
+            events.append(StepEvent(call.kind, call.name))
+        if call.kind == "leave" and call.requires_grad:
+            hooks.setdefault(call.output, []).append(call.name)
+    for place in range(len(forward) - 1, -1, -1):
+        call = forward[place]
+        if call.kind == "enter" and call.requires_grad:
+            events.append(StepEvent("post_backward", call.name))
+        if call.kind == "compute":
+            events += [StepEvent("pre_backward", name) for name in hooks.get(place, ())]
+            if call.requires_grad:
+                times = call.times
+                events.append(StepEvent("backward", call.name, times.backward_s, times.activation_bytes))
+                events += [StepEvent("gradient", name) for name in call.trained]
+    return tuple(events)

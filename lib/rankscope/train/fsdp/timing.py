@@ -1,0 +1,410 @@
+"""`simulate` and `predict`: a step under `fully_shard` on the streams that FSDP2 uses, with its memory over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...common.checks import of_type, truth
+from ...common.frozen import frozen, optional
+from ...networks import Cost
+from ...timeline import Span, Timeline
+from ..zero.model import OPTIMIZERS
+from .costs import FSDPCosts, costs_from, seconds_of
+from .memory import TERMS, PredictedMemory
+from .replay import (
+    Action,
+    CollectiveCall,
+    Replay,
+    ShardedGroup,
+    ShardSettings,
+    collective_calls,
+    matching,
+)
+from .step import ModuleStep
+
+LANES = ("compute", "copy_in", "allgather", "reduce_scatter", "allreduce")  # FSDP's streams
+
+
+@frozen(eq=False)
+class PredictedStep:
+    """One step of a rank under `fully_shard`: when it does what, its memory over time, and its collectives.
+
+    `groups` are the names of the wrapped modules, the root's, "", first; a span's item is the place of its group.
+    """
+
+    timeline: Timeline
+    memory: PredictedMemory
+    collectives: tuple[CollectiveCall, ...]
+    groups: tuple[str, ...]
+    settings: ShardSettings
+
+    @property
+    def step_s(self) -> float:
+        return self.timeline.end_s
+
+    @property
+    def wait_s(self) -> float:
+        """How many seconds the rank waits for communication: the exposed part."""
+        return float(self.timeline.select(lane="compute", kind="wait").busy_s)
+
+    def __repr__(self) -> str:
+        return f"<PredictedStep: {self.step_s:.3g} s, peak {self.memory.peak_bytes} bytes>"
+
+
+def _optimizer(name: str, value: Any) -> str:
+    if value not in OPTIMIZERS:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, OPTIMIZERS))}, got {value!r}")
+    return str(value)
+
+
+def predict(
+    step: ModuleStep,
+    cost: Cost | FSDPCosts,
+    *,
+    num_ranks: int,
+    wrap: Iterable[str] = (),
+    overlap: bool = True,
+    optimizer: str | None = "adam",
+    **settings: Any,
+) -> PredictedStep:
+    """Return one rank's step under `fully_shard`; all ranks do the same simultaneously.
+
+    `cost` has the seconds of collectives and copies: `FSDPCosts`, or the cost of an all-reduce, such as `ddp.cost`
+    makes. `wrap` and `settings` are those of `collectives`.
+
+    FSDP2 issues collectives on streams of their own (``FSDPCommContext.lazy_init`` in _fsdp_param_group.py), and events
+    limit how far they run ahead. The process issues everything at once and never waits, so in forward
+
+    - an all-gather starts when the one before it has ended and when its copy-in has ended (``foreach_all_gather``),
+    - a copy-in waits for the copy-out of the group two before it, whose buffer it may then use again
+      (``wait_for_unshard`` keeps the last buffer in ``all_gather_state``),
+    - the rank computes after the copy-out, which waits for the all-gather.
+
+    So at most two all-gathers are ahead of what the rank computes. In backward, a copy-in waits for the copy-out of the
+    group before it, and what it gathers is the group that `prefetch` names, or by default the one whose forward ended
+    before. A reduce-scatter starts after its copy-in, and the next group's copy-in waits until it has ended
+    (``post_backward``), because its input is kept until then. HSDP's all-reduce follows on another stream. At the end
+    the rank waits for all of them.
+
+    Without `overlap` every collective blocks the rank, as on the CPU with Gloo, where FSDP has no streams.
+
+    The memory counts what torch allocates, in the order of issue; see `TERMS` for its parts. `optimizer` is one of
+    those of `zero.memory`, or None. Left out are the time that the process needs to issue all this, fragmentation, and
+    temporary tensors of the module's own operators.
+
+    Raises ValueError for what `collectives` refuses, and for costs that are negative or not finite.
+
+    >>> from rankscope.cluster import Link
+    >>> from rankscope.train.fsdp import ShardedLayer
+    >>> layers = [ShardedLayer(str(n), [1_000_000], forward_s=1e-3, backward_s=2e-3) for n in range(4)]
+    >>> costs = FSDPCosts.of_link(Link(1e-5, 10e9), num_ranks=8)
+    >>> predicted = predict(ModuleStep.of_layers(layers), costs, num_ranks=8, wrap=["*"])
+    >>> round(predicted.step_s * 1e3, 2), round(predicted.wait_s * 1e3, 2)
+    (12.84, 0.84)
+    >>> print(predicted.memory)
+    peak 23 MB, during backward of 1
+      gradients                5 MB
+      optimizer_states         4 MB
+      gathered_parameters      4 MB
+      gather_buffers           4 MB
+      reduce_buffers           4 MB
+      parameters               2 MB
+    """
+    of_type("step", step, ModuleStep)
+    checked_settings = ShardSettings(num_ranks, **settings)
+    costs = costs_from(cost, checked_settings.num_replicas)
+    overlap = truth("overlap", overlap)
+    optimizer = optional("optimizer", optimizer, _optimizer)
+    replay = Replay(step, matching(step, wrap), checked_settings).run()
+    if overlap:
+        streams = _Streams(replay, checked_settings, costs)
+    else:
+        streams = _BlockingStreams(replay, checked_settings, costs)
+    streams.hold(step, optimizer)
+    for action in replay.actions:
+        streams.perform(action)
+    streams.optimize(step.optimizer_s)
+    return PredictedStep(
+        Timeline.of(streams.spans),
+        streams.bytes.over_time(),
+        tuple(collective_calls(replay, checked_settings)),
+        tuple([group.name for group in replay.groups]),
+        checked_settings,
+    )
+
+
+def simulate(step: ModuleStep, cost: Cost | FSDPCosts, **options: Any) -> Timeline:
+    """Return the timeline of `predict`, whose `options` it takes.
+
+    Lane "compute" has a span for what the rank computes for a group, and for copies and waits. "copy_in", "allgather",
+    "reduce_scatter" and "allreduce" are FSDP's other streams. A span's item is the place of its group: 0 is the root,
+    and the wrapped modules follow in the order of `wrap`.
+
+    >>> from rankscope.train.fsdp import ShardedLayer
+    >>> layers = [ShardedLayer(str(n), [1_000_000], forward_s=1e-3, backward_s=2e-3) for n in range(4)]
+    >>> simulate(ModuleStep.of_layers(layers), lambda num_bytes: num_bytes / 10e9, num_ranks=8, wrap=["*"]).lanes
+    ('allgather', 'compute', 'reduce_scatter')
+    """
+    return predict(step, cost, **options).timeline
+
+
+# ---- memory
+
+
+class _Change(NamedTuple):
+    at_s: float
+    term: str
+    num_bytes: int
+    doing: str
+
+
+class _Bytes:
+    """Collects what is allocated and freed, in the order of issue."""
+
+    def __init__(self) -> None:
+        self._changes: list[_Change] = []
+
+    def add(self, at_s: float, term: str, num_bytes: int, doing: str) -> None:
+        if num_bytes:
+            self._changes.append(_Change(at_s, term, num_bytes, doing))
+
+    def over_time(self) -> PredictedMemory:
+        changes = sorted(self._changes, key=lambda change: change.at_s)  # stable: what is issued first stays first
+        terms = {}
+        for term in TERMS:
+            deltas = [change.num_bytes if change.term == term else 0 for change in changes]
+            terms[term] = np.cumsum(np.array(deltas, dtype=np.int64))
+        at_s = np.array([change.at_s for change in changes], dtype=np.float64)
+        return PredictedMemory(at_s, terms, tuple([change.doing for change in changes]))
+
+
+# ---- streams
+
+
+class _KeptBuffer(NamedTuple):
+    """The output of an all-gather that is kept although it was copied out, and when that ended."""
+
+    num_bytes: int
+    copied_s: float
+
+
+class _Streams:
+    """Performs the actions of a replay on FSDP's streams: on each, one thing after the other."""
+
+    def __init__(self, replay: Replay, settings: ShardSettings, costs: FSDPCosts) -> None:
+        self.spans: list[Span] = []
+        self.bytes = _Bytes()
+        self._groups = replay.groups
+        self._settings = settings
+        self._costs = costs
+        self._free_s = dict.fromkeys(LANES, 0.0)
+        self._gathered_s: dict[int, float] = {}  # when the last all-gather of each group ended
+        self._deferred: _KeptBuffer | None = None
+        self._reduced_s = 0.0  # when the last reduce-scatter ended
+        self._after_reduce_s = 0.0  # when the last gradient was there, after an all-reduce, if there is one
+        self._reduce_input: tuple[int, int] | None = None  # the group and the bytes of the input that is kept
+        self._resharded: dict[int, int] = {}  # bytes that each group keeps after forward, on a smaller mesh
+        self._whole: dict[int, int] = {}  # bytes of the gradients of each group that are not reduced
+        self._parameters = {p.name: p for group in replay.groups for p in group.parameters}
+
+    # ---- time
+
+    def run(self, lane: str, kind: str, item: int, seconds: float, after_s: float = 0.0) -> tuple[float, float]:
+        """Run something on a lane when that is free, but not before `after_s`; return its start and stop."""
+        start_s = max(self._free_s[lane], after_s)
+        stop_s = start_s + seconds
+        self._free_s[lane] = stop_s
+        if seconds:
+            self._add_span(lane, kind, item, start_s, stop_s)
+        return start_s, stop_s
+
+    def wait(self, until_s: float) -> None:
+        """Have the rank wait."""
+        begin_s = self._free_s["compute"]
+        if until_s > begin_s:
+            self._add_span("compute", "wait", -1, begin_s, until_s)
+            self._free_s["compute"] = until_s
+
+    def _add_span(self, lane: str, kind: str, item: int, start_s: float, stop_s: float) -> None:
+        """Add a span, or make the last one longer if it is of the same work and ends where this one starts."""
+        if self.spans and lane == "compute":
+            last = self.spans[-1]
+            if (last.lane, last.kind, last.item) == (lane, kind, item) and last.stop_s == start_s:
+                self.spans[-1] = last._replace(stop_s=stop_s)
+                return
+        self.spans.append(Span(0, lane, kind, item, start_s, stop_s))
+
+    def _cost_s(self, name: str, num_bytes: int) -> float:
+        return seconds_of(name, getattr(self._costs, name), num_bytes)
+
+    # ---- actions
+
+    def hold(self, step: ModuleStep, optimizer: str | None) -> None:
+        """Count what is there all the time."""
+        self.bytes.add(0.0, "parameters", sum(group.stored_bytes for group in self._groups), "the begin")
+        self.bytes.add(0.0, "buffers", step.buffer_bytes, "the begin")
+        if optimizer is not None:
+            self.bytes.add(0.0, "optimizer_states", self._state_bytes(optimizer), "the begin")
+
+    def _state_bytes(self, optimizer: str) -> int:
+        rule = OPTIMIZERS[optimizer]
+        num_bytes = 0
+        for parameter in self._parameters.values():
+            if parameter.trainable:
+                itemsize = 1 if rule.eight_bit else parameter.itemsize
+                elements = parameter.shard_elements(self._settings.num_shards)
+                num_bytes += rule.num_states * elements * itemsize + rule.counter_bytes
+        return num_bytes
+
+    def perform(self, action: Action) -> None:
+        getattr(self, f"_{action.kind}")(action, self._groups[action.group])
+
+    def _gather(self, action: Action, group: ShardedGroup) -> None:
+        doing = f"all-gather of {group.label}"
+        copy_s = self._cost_s("copy_in", action.num_bytes)
+        start_s, copied_s = self.run("copy_in", "copy_in", action.group, copy_s)
+        cast_bytes = action.num_bytes // self._settings.num_shards if group.is_cast else 0
+        self.bytes.add(start_s, "gather_buffers", action.num_bytes + cast_bytes, doing)
+        seconds = self._cost_s("allgather", action.num_bytes)
+        _, stop_s = self.run("allgather", "allgather", action.group, seconds, copied_s)
+        self._gathered_s[action.group] = stop_s
+        self.bytes.add(self._end_of_cast_s(copied_s, stop_s), "gather_buffers", -cast_bytes, doing)
+
+    def _end_of_cast_s(self, copied_s: float, gathered_s: float) -> float:
+        return copied_s
+
+    def _copy_out(self, action: Action, group: ShardedGroup) -> None:
+        """``wait_for_unshard``: the buffer is freed, or in forward kept until the next group's parameters are there.
+
+        A local variable of that function refers to the buffer before until it returns.
+        """
+        doing = f"copy-out of {group.label}"
+        deferred = None
+        if action.is_forward:
+            deferred = self._deferred
+            self._deferred = None
+            if deferred is not None:
+                self._hold_back_gathers(deferred.copied_s)
+        self.wait(self._gathered_s[action.group])
+        seconds = self._cost_s("copy_out", action.num_bytes)
+        start_s, stop_s = self.run("compute", "copy_out", action.group, seconds)
+        self.bytes.add(start_s, "gathered_parameters", action.num_bytes, doing)
+        self.bytes.add(stop_s, "gathered_parameters", -self._resharded.pop(action.group, 0), doing)
+        if deferred is not None:
+            self.bytes.add(stop_s, "gather_buffers", -deferred.num_bytes, doing)
+        if action.is_forward:
+            self._deferred = _KeptBuffer(action.num_bytes, stop_s)
+            return
+        self.bytes.add(stop_s, "gather_buffers", -action.num_bytes, doing)
+        self._hold_back_gathers(stop_s)
+
+    def _hold_back_gathers(self, until_s: float) -> None:
+        """``_wait_all_gather_streams_on_event``."""
+        for lane in ("copy_in", "allgather"):
+            self._free_s[lane] = max(self._free_s[lane], until_s)
+
+    def _flush(self, action: Action, group: ShardedGroup) -> None:
+        """The end of ``FSDPState._post_forward`` of the root."""
+        if self._deferred is not None:
+            self._hold_back_gathers(self._deferred.copied_s)
+            self.bytes.add(self._free_s["compute"], "gather_buffers", -self._deferred.num_bytes, "end of the forward")
+            self._deferred = None
+
+    def _reshard(self, action: Action, group: ShardedGroup) -> None:
+        now_s = self._free_s["compute"]
+        self.bytes.add(now_s, "gathered_parameters", -action.num_bytes, f"end of {group.label}")
+        size = self._settings.reshard_after_forward
+        if size is not None and not isinstance(size, bool) and not self._whole.get(action.group):
+            self._resharded[action.group] = action.num_bytes // size
+            self.bytes.add(now_s, "gathered_parameters", action.num_bytes // size, f"end of {group.label}")
+
+    def _forward(self, action: Action, group: ShardedGroup) -> None:
+        event = action.event
+        if event is not None:
+            start_s, _ = self.run("compute", "forward", action.group, event.seconds)
+            self.bytes.add(start_s, "activations", event.activation_bytes, f"forward of {group.label}")
+
+    def _backward(self, action: Action, group: ShardedGroup) -> None:
+        event = action.event
+        if event is not None:
+            _, stop_s = self.run("compute", "backward", action.group, event.seconds)
+            self.bytes.add(stop_s, "activations", -event.activation_bytes, f"backward of {group.label}")
+
+    def _gradient(self, action: Action, group: ShardedGroup) -> None:
+        if action.event is None:
+            return
+        parameter = self._parameters[action.event.name]
+        num_bytes = parameter.num_elements * self._settings.gathered_itemsize(parameter)
+        self._whole[action.group] = self._whole.get(action.group, 0) + num_bytes
+        self.bytes.add(self._free_s["compute"], "gradients", num_bytes, f"backward of {group.label}")
+
+    def _reduce_wait(self, action: Action, group: ShardedGroup) -> None:
+        self.wait(self._reduced_s)
+        self._free_reduce_input(f"end of {group.label}")
+
+    def _free_reduce_input(self, doing: str) -> None:
+        if self._reduce_input is not None:
+            self.bytes.add(self._free_s["compute"], "reduce_buffers", -self._reduce_input[1], doing)
+            self._reduce_input = None
+
+    def _reduce(self, action: Action, group: ShardedGroup) -> None:
+        """``foreach_reduce``: gradients are copied into one buffer, which is reduced; the result is the shard's."""
+        doing = f"reduce-scatter of {group.label}"
+        copy_s = self._cost_s("reduce_copy_in", action.num_bytes)
+        start_s, copied_s = self.run("compute", "copy_in", action.group, copy_s)
+        self.bytes.add(start_s, "reduce_buffers", action.num_bytes, doing)
+        self._reduce_input = (action.group, action.num_bytes)
+        self.bytes.add(copied_s, "gradients", -self._whole.pop(action.group, 0), doing)
+        output_bytes = action.num_bytes // self._settings.num_shards
+        gradient_bytes = group.shard_gradient_bytes(action.parameters)
+        seconds = self._cost_s("reduce_scatter", action.num_bytes)
+        begin_s, stop_s = self.run("reduce_scatter", "reduce_scatter", action.group, seconds, copied_s)
+        self._reduced_s = stop_s
+        if self._costs.allreduce is not None and self._settings.num_replicas > 1:
+            seconds = self._cost_s("allreduce", output_bytes)
+            _, stop_s = self.run("allreduce", "allreduce", action.group, seconds, stop_s)
+        seconds = self._cost_s("copy_out_reduced", action.num_bytes)
+        _, stop_s = self.run("reduce_scatter", "copy_out", action.group, seconds, stop_s)
+        self._after_reduce_s = max(self._after_reduce_s, stop_s)
+        if self._is_cast_back(group, action.parameters):
+            self.bytes.add(begin_s, "reduce_buffers", output_bytes, doing)
+            self.bytes.add(stop_s, "gradients", gradient_bytes, doing)
+            self.bytes.add(stop_s, "reduce_buffers", -output_bytes, doing)
+        else:
+            self.bytes.add(begin_s, "gradients", gradient_bytes, doing)
+
+    def _is_cast_back(self, group: ShardedGroup, names: Iterable[str]) -> bool:
+        reduced = [self._parameters[name] for name in names]
+        return any(self._settings.reduced_itemsize(parameter) != parameter.itemsize for parameter in reduced)
+
+    def _drop(self, action: Action, group: ShardedGroup) -> None:
+        self.wait(self._gathered_s[action.group])
+        self.bytes.add(self._free_s["compute"], "gather_buffers", -action.num_bytes, "end of the backward")
+
+    def _finish(self, action: Action, group: ShardedGroup) -> None:
+        self.wait(self._after_reduce_s)
+        self._free_reduce_input("end of the backward")
+
+    def optimize(self, seconds: float) -> None:
+        self.run("compute", "optimizer", -1, seconds)
+
+
+class _BlockingStreams(_Streams):
+    """Performs everything on the only thread of the process, as on the CPU: a collective has the rank wait."""
+
+    def run(self, lane: str, kind: str, item: int, seconds: float, after_s: float = 0.0) -> tuple[float, float]:
+        start_s = self._free_s["compute"]
+        stop_s = start_s + seconds
+        if seconds:
+            self._add_span(lane, kind, item, start_s, stop_s)
+            if lane != "compute":
+                self._add_span("compute", "wait", -1, start_s, stop_s)
+        for name in LANES:
+            self._free_s[name] = stop_s
+        return start_s, stop_s
+
+    def _end_of_cast_s(self, copied_s: float, gathered_s: float) -> float:
+        return gathered_s

@@ -1,0 +1,226 @@
+"""The predicted collectives: worked out by hand for small modules, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rankscope.train import fsdp
+from rankscope.train.fsdp.step import StepEvent
+
+from ...small import Tied
+from .models import Passing, Residual, Tokens
+
+
+def rows(*sizes: int) -> nn.Sequential:
+    """Layers without bias of 3 columns, so that n rows on two ranks take 12 · (n rounded up to even) bytes."""
+    return nn.Sequential(*(nn.Linear(3, size, bias=False) for size in sizes))
+
+
+def gathers(calls: list[fsdp.CollectiveCall]) -> list[int]:
+    return [call.num_bytes for call in calls if call.kind == "allgather"]
+
+
+def reduces(calls: list[fsdp.CollectiveCall]) -> list[int]:
+    return [call.num_bytes for call in calls if call.kind == "reduce_scatter"]
+
+
+def test_dimension_0_is_padded_and_each_group_has_one_buffer() -> None:
+    calls = fsdp.collectives(rows(3, 5), num_ranks=2, reshard_after_forward=False)
+    assert calls == [("allgather", 12 * (4 + 6)), ("reduce_scatter", 12 * (4 + 6))]
+    calls = fsdp.collectives(rows(3, 5), num_ranks=4, reshard_after_forward=False)
+    assert calls == [("allgather", 12 * (4 + 8)), ("reduce_scatter", 12 * (4 + 8))]
+
+
+def test_the_roots_default_is_to_keep_its_parameters() -> None:
+    module = rows(2, 4, 6)
+    every = fsdp.collectives(module, num_ranks=2, wrap=["0", "1"])
+    assert gathers(every) == [72, 24, 48, 72, 48, 24]
+    default = fsdp.collectives(module, num_ranks=2, wrap=["0", "1"], reshard_after_forward=None)
+    assert gathers(default) == [72, 24, 48, 48, 24]
+    never = fsdp.collectives(module, num_ranks=2, wrap=["0", "1"], reshard_after_forward=False)
+    assert gathers(never) == [72, 24, 48]
+    # the first layer's input needs no gradient, so autograd does not end there, and the root's callback reduces it
+    assert reduces(every) == reduces(default) == reduces(never) == [48, 72, 24]
+
+
+def test_prefetching_changes_the_order_alone() -> None:
+    module = rows(2, 4, 6, 8)
+    wrap = ["0", "1", "2"]
+    orders = []
+    for prefetch in range(3):
+        calls = fsdp.collectives(module, num_ranks=2, wrap=wrap, prefetch=prefetch, reshard_after_forward=None)
+        orders.append(gathers(calls)[:4])
+        assert sorted(calls) == sorted(fsdp.collectives(module, num_ranks=2, wrap=wrap, reshard_after_forward=None))
+    assert orders == [[96, 24, 48, 72], [96, 24, 48, 72], [96, 24, 48, 72]]
+    backward = [fsdp.collectives(module, num_ranks=2, wrap=wrap, prefetch=depth)[4:] for depth in range(3)]
+    kinds = [[call.kind for call in calls][:5] for calls in backward]
+    assert kinds[0] == ["allgather", "allgather", "allgather", "reduce_scatter", "allgather"]
+    assert kinds[2] == ["allgather", "allgather", "allgather", "allgather", "reduce_scatter"]
+
+
+def test_mixed_precision_changes_bytes() -> None:
+    module = rows(4)
+    half = fsdp.collectives(module, num_ranks=2, reshard_after_forward=None, param_dtype="bfloat16")
+    assert half == [("allgather", 24), ("reduce_scatter", 24)]
+    full = fsdp.collectives(
+        module, num_ranks=2, reshard_after_forward=None, param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+    )
+    assert full == [("allgather", 24), ("reduce_scatter", 48)]
+    module.register_parameter("codes", nn.Parameter(torch.zeros(8, dtype=torch.int8), requires_grad=False))
+    codes = fsdp.collectives(module, num_ranks=2, reshard_after_forward=None, param_dtype="bfloat16")
+    assert codes == [("allgather", 24 + 8), ("reduce_scatter", 24)]
+
+
+def test_frozen_parameters_are_gathered_and_not_reduced() -> None:
+    module = rows(2, 4, 6)
+    module[1].requires_grad_(False)
+    calls = fsdp.collectives(module, num_ranks=2, wrap=["0", "1"], reshard_after_forward=None)
+    assert gathers(calls) == [72, 24, 48, 48, 24]
+    assert reduces(calls) == [72, 24]
+    # a frozen first layer is not needed in backward, but the layer after it gathers it ahead all the same
+    first = rows(2, 4, 6)
+    first[0].requires_grad_(False)
+    calls = fsdp.collectives(first, num_ranks=2, wrap=["0", "1"], reshard_after_forward=None)
+    assert gathers(calls) == [72, 24, 48, 48, 24]
+    assert reduces(calls) == [72, 48]
+
+
+def test_hsdp_reduces_each_shard_over_the_replicas() -> None:
+    calls = fsdp.collectives(rows(4), num_ranks=4, num_replicas=2, reshard_after_forward=None)
+    assert calls == [("allgather", 48), ("reduce_scatter", 48), ("allreduce", 24)]
+
+
+def test_parameters_shared_within_a_group_count_once() -> None:
+    module = Tied()
+    (gather, *_) = fsdp.collectives(module, num_ranks=2, wrap=["middle"], reshard_after_forward=None)
+    assert gather == ("allgather", 4 * (102 * 33 + 2))
+
+
+def test_a_star_stands_for_one_part_of_a_name() -> None:
+    module = Tokens([Residual(12), Passing(Residual(12))], 12)
+    by_star = fsdp.collectives(module, num_ranks=2, wrap=["blocks.*"])
+    assert by_star == fsdp.collectives(module, num_ranks=2, wrap=["blocks.0", "blocks.1"])
+
+
+class OfData(nn.Module):
+    """Its code depends on data, so that fx cannot read it, and calls its layers against the order of definition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(3, 2, bias=False)
+        self.first = nn.Linear(3, 3, bias=False)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        if batch.sum() > 1e9:
+            return batch
+        output: Tensor = self.last(self.first(batch))
+        return output
+
+
+def test_a_loss_shows_the_order_of_code_that_depends_on_data() -> None:
+    def loss(module: Any, rank: int, number: int) -> Any:
+        return module(torch.ones(1, 3)).sum()
+
+    module = OfData()
+    observed = fsdp.collectives(module, num_ranks=2, wrap=["last", "first"], loss=loss)
+    assert gathers(observed)[:2] == [48, 24]
+    assumed = fsdp.collectives(module, num_ranks=2, wrap=["last", "first"])
+    assert gathers(assumed)[:2] == [24, 48]
+
+
+def test_layers_by_hand_are_as_the_module() -> None:
+    layers = [
+        fsdp.ShardedLayer(str(place), [fsdp.ShardedParameter(f"{place}.weight", (size, 3))])
+        for place, size in enumerate((2, 4, 6))
+    ]
+    step = fsdp.ModuleStep.of_layers(layers)
+    assert fsdp.collectives(step, num_ranks=2, wrap=["0", "1"]) == fsdp.collectives(
+        rows(2, 4, 6), num_ranks=2, wrap=["0", "1"]
+    )
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        output: Tensor = self.encoder(batch)
+        return output
+
+
+def test_modules_inside_those_of_torch_are_found() -> None:
+    calls = fsdp.collectives(Outer(), num_ranks=2, wrap=["encoder.layers.*"], reshard_after_forward=None)
+    assert len(gathers(calls)) == 4  # torch's layers have no parameters outside of them
+    assert len(reduces(calls)) == 2
+
+
+SIZES = {"num_ranks": 2}
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: fsdp.collectives(nn.ReLU(), **SIZES), "module must have parameters to shard, got a ReLU without any"),
+    (lambda: fsdp.collectives([1], **SIZES), r"module must be a Module, got \[1\]"),  # type: ignore[arg-type]
+    (lambda: fsdp.collectives(rows(2), num_ranks=1), "num_ranks must be a whole number from 2 to .*, got 1"),
+    (lambda: fsdp.collectives(rows(2), num_ranks=2, wrap="0"), "wrap must be a list of names of submodules, got '0'"),
+    (
+        lambda: fsdp.collectives(rows(2), num_ranks=2, wrap=["fc"]),
+        "wrap must have names of submodules, such as '0', got 'fc'",
+    ),
+    (lambda: fsdp.collectives(rows(2), num_ranks=2, wrap=[""]), "wrap must have names of submodules, .* got ''"),
+    (
+        lambda: fsdp.collectives(Tokens([Residual(12)], 12), num_ranks=2, wrap=["blocks"]),
+        "wrap must have modules with a forward method, got 'blocks'",
+    ),
+    (
+        lambda: fsdp.collectives(Tied(), num_ranks=2, wrap=["embed"]),
+        "wrap must keep the modules that share 'embed.weight' and 'head.weight' in one group",
+    ),
+    (
+        lambda: fsdp.collectives(rows(2), num_ranks=6, num_replicas=4),
+        "num_replicas must divide the 6 ranks into meshes of equal size, got 4",
+    ),
+    (
+        lambda: fsdp.collectives(rows(2), num_ranks=4, num_replicas=4),
+        "num_replicas must leave at least 2 shards of 4 ranks, got 1",
+    ),
+    (
+        lambda: fsdp.collectives(rows(2), num_ranks=4, reshard_after_forward=3),
+        "reshard_after_forward must divide the 4 shards, got 3",
+    ),
+    (
+        lambda: fsdp.collectives(rows(2), num_ranks=4, reshard_after_forward="yes"),
+        "reshard_after_forward must be True, False, None or a number of ranks from 2 up, got 'yes'",
+    ),
+    (lambda: fsdp.collectives(rows(2), num_ranks=2, prefetch=-1), "prefetch must be a whole number from 0 to .*, got"),
+    (lambda: fsdp.collectives(rows(2), num_ranks=2, param_dtype="int8"), "param_dtype must be one of .*, got 'int8'"),
+    (lambda: fsdp.collectives(rows(2), num_ranks=2, loss=3), "loss must be a function of .*, got 3"),  # type: ignore[arg-type]
+    (
+        lambda: fsdp.collectives(nn.ParameterList([nn.Parameter(torch.ones(()))]), num_ranks=2),
+        "0 must have at least one dimension for fully_shard, got a scalar",
+    ),
+    (lambda: fsdp.ShardedLayer("0", [1.5]).specs(), "parameters of '0' must be a whole number from 0 to .*, got 1.5"),
+    (lambda: fsdp.ModuleStep.of_layers([fsdp.ShardedLayer("0", [1])] * 2), "layers must have names that differ"),
+    (lambda: fsdp.ModuleStep.of_layers([fsdp.ShardedLayer("0", [])]), "a step must have parameters to shard"),
+    (
+        lambda: fsdp.ModuleStep((fsdp.ShardedParameter("w", (1,)),), ("",), (StepEvent("gradient", "x"),)),
+        "events must be of the step's parameters, got a gradient of 'x'",
+    ),
+    (
+        lambda: fsdp.ModuleStep((fsdp.ShardedParameter("w", (1,)),), ("",), (StepEvent("enter", "x"),)),
+        "events must be of the step's modules, got enter of 'x'",
+    ),
+    (
+        lambda: fsdp.ModuleStep((fsdp.ShardedParameter("w", (1,)),), ("",), (StepEvent("begin", "x"),)),
+        "the kind of an event in events must be one of .*, got 'begin'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED)
+def test_wrong_input(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

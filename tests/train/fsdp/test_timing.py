@@ -1,0 +1,248 @@
+"""Predicted steps: the rules of FSDP's streams worked out by hand, and memory against live tensors of real ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from rankscope.cluster import Link
+from rankscope.timeline import Span
+from rankscope.train import ddp, fsdp
+from rankscope.train.fsdp.replay import ShardSettings
+from rankscope.train.fsdp.running import FSDPJob, run_jobs, wrapped_names
+
+MILLION = 1_000_000  # elements of each layer: 4 MB
+LAYERS = [
+    fsdp.ShardedLayer(str(place), [MILLION], forward_s=1.0, backward_s=2.0, activation_bytes=100) for place in range(4)
+]
+STEP = fsdp.ModuleStep.of_layers(LAYERS)
+
+
+def constant(seconds: float, num_bytes: Any) -> float:
+    return seconds
+
+
+def costs(allgather_s: float, reduce_s: float, **others: float) -> fsdp.FSDPCosts:
+    parts = {name: partial(constant, seconds) for name, seconds in others.items()}
+    return fsdp.FSDPCosts(partial(constant, allgather_s), partial(constant, reduce_s), **parts)
+
+
+def spans(step: fsdp.PredictedStep, kind: str) -> list[tuple[int, float, float]]:
+    listed: list[Span] = sorted(step.timeline.select(kind=kind), key=lambda span: span.start_s)
+    return [(span.item, round(span.start_s, 9), round(span.stop_s, 9)) for span in listed]
+
+
+def predicted(step: fsdp.ModuleStep = STEP, **options: Any) -> fsdp.PredictedStep:
+    options = {"cost": costs(0.5, 0.5), "num_ranks": 2, "wrap": ["*"], "optimizer": None, **options}
+    return fsdp.predict(step, options.pop("cost"), **options)
+
+
+# ---- time
+
+
+def test_fast_communication_is_hidden_except_at_both_ends() -> None:
+    step = predicted()
+    # the first all-gather, and the last reduce-scatter, have nothing to hide behind
+    assert step.step_s == pytest.approx(0.5 + 4 * 1.0 + 4 * 2.0 + 0.5)
+    assert step.wait_s == pytest.approx(1.0)
+    assert [item for item, _, _ in spans(step, "allgather")] == [1, 2, 3, 4, 4, 3, 2, 1]
+    assert [item for item, _, _ in spans(step, "reduce_scatter")] == [4, 3, 2, 1]
+
+
+def test_an_all_gather_is_at_most_two_groups_ahead_in_forward() -> None:
+    step = predicted(cost=costs(0.1, 0.1))
+    gathers = spans(step, "allgather")[:4]
+    forward = spans(step, "forward")
+    # group 3's copy-in waits for the copy-out of group 1, which is followed by its computing, and so on
+    assert gathers == [(1, 0.0, 0.1), (2, 0.1, 0.2), (3, 0.2, 0.3), (4, 1.1, 1.2)]
+    assert forward == [(1, 0.1, 1.1), (2, 1.1, 2.1), (3, 2.1, 3.1), (4, 3.1, 4.1)]
+
+
+def test_slow_all_gathers_decide_the_forward() -> None:
+    step = predicted(cost=costs(3.0, 0.0), reshard_after_forward=False)
+    assert spans(step, "allgather") == [(1, 0.0, 3.0), (2, 3.0, 6.0), (3, 6.0, 9.0), (4, 9.0, 12.0)]
+    assert spans(step, "forward")[-1] == (4, 12.0, 13.0)
+    assert step.step_s == pytest.approx(13.0 + 8.0)
+
+
+def test_a_reduce_scatter_holds_up_the_next_but_one_group() -> None:
+    """Its input is kept until the next group is done, and that one waits for it."""
+    step = predicted(cost=costs(0.0, 5.0), reshard_after_forward=False)
+    assert spans(step, "backward") == [(4, 4.0, 6.0), (3, 6.0, 8.0), (2, 11.0, 13.0), (1, 16.0, 18.0)]
+    assert spans(step, "reduce_scatter") == [(4, 6.0, 11.0), (3, 11.0, 16.0), (2, 16.0, 21.0), (1, 21.0, 26.0)]
+
+
+def test_blocking_collectives_add_up() -> None:
+    step = predicted(overlap=False, cost=costs(0.5, 0.25, copy_out=0.1, reduce_copy_in=0.05))
+    assert step.step_s == pytest.approx(12.0 + 8 * (0.5 + 0.1) + 4 * (0.25 + 0.05))
+    assert step.wait_s == pytest.approx(8 * 0.5 + 4 * 0.25)
+    compute = sorted(step.timeline.select(lane="compute"), key=lambda span: span.start_s)
+    assert compute[0].start_s == 0.0
+    assert sum(span.stop_s - span.start_s for span in compute) == pytest.approx(step.step_s)
+
+
+def test_hsdp_reduces_over_the_replicas_on_a_stream_of_its_own() -> None:
+    cost = fsdp.FSDPCosts(partial(constant, 0.5), partial(constant, 0.5), partial(constant, 0.7))
+    step = predicted(cost=cost, num_ranks=4, num_replicas=2)
+    for scatter, reduce in zip(spans(step, "reduce_scatter"), spans(step, "allreduce"), strict=True):
+        assert reduce[0] == scatter[0]
+        assert reduce[1] == scatter[2]
+    assert step.step_s == pytest.approx(0.5 + 12.0 + 0.5 + 0.7)
+
+
+def test_simulate_is_the_timeline() -> None:
+    link = Link(alpha_s=1e-5, bytes_per_s=1e9)
+    timeline = fsdp.simulate(STEP, ddp.cost(link, 4), num_ranks=4, wrap=["*"])
+    closed = fsdp.simulate(STEP, fsdp.FSDPCosts.of_link(link, 4), num_ranks=4, wrap=["*"])
+    assert timeline.makespan_s == pytest.approx(closed.makespan_s)
+
+
+def test_the_collectives_are_the_predicted_ones() -> None:
+    for prefetch in range(3):
+        step = predicted(prefetch=prefetch)
+        assert list(step.collectives) == fsdp.collectives(STEP, num_ranks=2, wrap=["*"], prefetch=prefetch)
+        for kind in ("allgather", "reduce_scatter"):
+            assert len(spans(step, kind)) == [call.kind for call in step.collectives].count(kind)
+
+
+# ---- memory by hand
+
+
+def test_one_group_needs_everything_at_once() -> None:
+    step = predicted(wrap=[])
+    terms = step.memory.peak_terms
+    assert terms["parameters"] == 4 * 4 * MILLION // 2
+    # the all-gather's buffer is kept until the forward has ended, next to the parameters that were copied out of it
+    assert step.memory.doing[step.memory.peak_place] == "forward of root"
+    assert step.memory.peak_bytes == 4 * 4 * MILLION * 2.5 + 4 * 100
+
+
+def test_resharding_saves_memory_and_prefetching_takes_some() -> None:
+    never = predicted(reshard_after_forward=False).memory.peak_bytes
+    always = predicted().memory.peak_bytes
+    ahead = predicted(prefetch=2).memory.peak_bytes
+    assert always < never
+    assert ahead > always
+
+
+def test_everything_but_shards_and_gradients_is_freed() -> None:
+    for options in ({}, {"overlap": False}, {"prefetch": 2}, {"reshard_after_forward": 2, "num_ranks": 4}):
+        memory = predicted(**options).memory
+        num_ranks = options.get("num_ranks", 2)
+        last = {name: int(values[-1]) for name, values in memory.terms.items()}
+        shard = 4 * 4 * MILLION // int(num_ranks)  # type: ignore[call-overload]
+        assert {name: size for name, size in last.items() if size} == {"parameters": shard, "gradients": shard}
+        assert all((values >= 0).all() for values in memory.terms.values())
+
+
+# ---- memory of live tensors
+
+
+def mean(model: nn.Module, rank: int, number: int) -> Tensor:
+    output: Tensor = model(torch.ones(1, 256))
+    return output.float().mean()
+
+
+def uneven() -> nn.Module:
+    return nn.Sequential(nn.Linear(256, 700), nn.ReLU(), nn.Linear(700, 301), nn.ReLU(), nn.Linear(301, 64))
+
+
+def equal() -> nn.Module:
+    return nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
+
+
+MEMORY_SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"reshard_after_forward": False},
+    {"reshard_after_forward": None, "prefetch": 1},
+    {"prefetch": 2},
+    {"param_dtype": "bfloat16"},
+    {"param_dtype": "bfloat16", "reduce_dtype": "float32"},
+    {"reduce_dtype": "bfloat16"},
+]
+
+
+def errors(num_ranks: int, settings: list[dict[str, Any]]) -> dict[str, float]:
+    """The relative error of each predicted peak, for two modules and three wrappings with each of the settings."""
+    cases = []
+    for make in (uneven, equal):
+        for wrap in ([], ["0"], ["*"]):
+            cases += [(make(), wrap, options) for options in settings]
+    jobs = []
+    for module, wrap, options in cases:
+        checked = ShardSettings(num_ranks, **options)
+        jobs.append(FSDPJob(module, mean, wrapped_names(module, wrap, checked), checked, 1, torch.optim.Adam))
+    found = {}
+    for (module, wrap, options), observed in zip(cases, run_jobs(jobs, ddp.Where(timeout_s=240.0)), strict=True):
+        step = fsdp.observed_step(module, mean)
+        expected = fsdp.predict(
+            step, costs(1e-3, 1e-3, allreduce=1e-3), num_ranks=num_ranks, wrap=wrap, overlap=False, **options
+        )
+        found[f"{len(module)} layers, {wrap}, {options}"] = expected.memory.peak_bytes / observed.peak_bytes - 1  # type: ignore[arg-type]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"), reason="fully_shard needs torch 2.8 on Gloo"
+)
+@pytest.mark.parametrize(
+    ("num_ranks", "settings"),
+    [(2, MEMORY_SETTINGS), (4, [{"num_replicas": 2}, {"reshard_after_forward": 2}, {"prefetch": 1}])],
+)
+def test_the_peak_is_that_of_live_tensors(num_ranks: int, settings: list[dict[str, Any]]) -> None:
+    found = errors(num_ranks, settings)
+    wrong = {name: f"{error:+.1%}" for name, error in found.items() if abs(error) > 0.02}
+    assert not wrong
+    assert len(found) == 6 * len(settings)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"), reason="fully_shard needs torch 2.8 on Gloo"
+)
+def test_live_bytes_are_those_of_the_model_over_the_whole_step() -> None:
+    """Every rise and fall, not the peak alone: in units of a layer, so that batches of some kilobytes do not count."""
+    module = equal()
+    observed = fsdp.run(module, mean, num_ranks=2, wrap=["*"], iterations=1)
+    expected = predicted(fsdp.observed_step(module, mean), overlap=False)
+    layer_bytes = 4 * 257 * 256
+
+    def levels(num_bytes: Any) -> list[float]:
+        rounded = np.round(np.asarray(num_bytes) / layer_bytes * 2) / 2
+        changes = np.flatnonzero(np.diff(rounded))
+        return [float(rounded[0]), *rounded[changes + 1].tolist()]
+
+    assert levels(observed.live[0].num_bytes) == levels(expected.memory.num_bytes)
+    assert max(levels(expected.memory.num_bytes)) >= 4
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: predicted(cost=3), "cost must be a function of bytes, such as ddp.cost makes, got 3"),
+        (lambda: predicted(cost=lambda num_bytes: -1.0), "the seconds of allgather for .* bytes must be a finite"),
+        (lambda: predicted(num_ranks=1), "num_ranks must be a whole number from 2 to"),
+        (lambda: predicted(wrap=["fc"]), "wrap must have names of submodules, such as '0'"),
+        (lambda: predicted(num_ranks=4, num_replicas=2), "cost must be FSDPCosts with an allreduce for 2 replicas"),
+        (lambda: predicted(optimizer="lion"), "optimizer must be one of 'sgd', .*, got 'lion'"),
+        (lambda: predicted(overlap=1), "overlap must be True or False, got 1"),
+        (lambda: fsdp.predict([], lambda b: 0.0, num_ranks=2), r"step must be a ModuleStep, got \[\]"),  # type: ignore[arg-type]
+        (lambda: fsdp.FSDPCosts.of_link(Link(0, 1), 6, num_replicas=4), "num_replicas must divide the 6 ranks, got 4"),
+        (lambda: fsdp.FSDPCosts.of_link(3, 6), "link must be a Link, got 3"),  # type: ignore[arg-type]
+        (lambda: STEP.scaled(-1, 2), "forward_s must be a finite number of at least 0, got -1"),
+    ],
+)
+def test_wrong_input(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
