@@ -1,4 +1,4 @@
-"""A demonstration that only the notebooks use: buffers and optimizer states after Join on real ranks."""
+"""What only the notebooks use: buffers and optimizer states after Join on real ranks, and a transformer's step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from ..common.lazy import lazy
 
 if TYPE_CHECKING:
     from .states import states_after_join
+    from .steps import transformer
 
-__all__ = ["states_after_join"]
+__all__ = ["states_after_join", "transformer"]
 
-__getattr__, __dir__ = lazy(__name__, {"states_after_join": "states"}, submodules=["exercises"])
+__getattr__, __dir__ = lazy(
+    __name__,
+    {"states_after_join": "states", "transformer": "steps"},
+    submodules=["exercises"],
+)

@@ -24,6 +24,7 @@ from ...train.ddp.step import default_buckets
 from ...train.pipeline_parallel import bubble_share
 from ...train.uneven import model as uneven
 from ...train.zero import model as zero
+from ..steps import transformer
 from . import scores
 from .kinds import Score, amount, built, exactly, fewest, judged, nearly
 
@@ -418,9 +419,9 @@ def padding() -> int:
 
 
 @built("08.3")
-def dealt_out_tensors(answer: Any) -> Score:
-    """An even distribution of seven tensors to three ranks, which the largest first does not reach."""
-    return scores.share_score(answer, [5, 5, 4, 4, 3, 3, 3], 3, at_most=1)
+def wrapping_policy(answer: Any) -> Score:
+    """Names of modules to wrap with which 64 GPUs wait at most 70 ms per step and need at most 21 GB each."""
+    return scores.wrapping_score(answer, transformer(8192), most_wait_s=0.070, most_bytes=21e9)
 
 
 # ---- 12: ranks that run out of batches at different times
