@@ -34,7 +34,7 @@ def transformer(
     kept_per_value = {"attn": 13, "mlp": 21}
     if recompute:
         kept_per_value = {"attn": 2, "mlp": 0}
-    layers = [ShardedLayer("embed", [NUM_WORDS * WIDTH])]  # a look-up, which takes next to no time
+    layers = [ShardedLayer("embed", (NUM_WORDS * WIDTH,))]  # a look-up, which takes next to no time
     for block in range(num_blocks):
         for part, num_parameters in (("attn", 4 * WIDTH**2), ("mlp", 8 * WIDTH**2)):
             forward_s = 2 * num_parameters * num_tokens / flops_per_s
@@ -42,8 +42,8 @@ def transformer(
             if recompute:
                 backward_s += forward_s
             kept_bytes = kept_per_value[part] * num_tokens * WIDTH
-            layers.append(ShardedLayer(f"blocks.{block}.{part}", [num_parameters], forward_s, backward_s, kept_bytes))
+            layers.append(ShardedLayer(f"blocks.{block}.{part}", (num_parameters,), forward_s, backward_s, kept_bytes))
     head_s = 2 * NUM_WORDS * WIDTH * num_tokens / flops_per_s
     head_bytes = num_tokens * (2 * WIDTH + 4 * NUM_WORDS)  # its input, and the scores in float32
-    layers.append(ShardedLayer("head", [NUM_WORDS * WIDTH], head_s, 2 * head_s, head_bytes))
+    layers.append(ShardedLayer("head", (NUM_WORDS * WIDTH,), head_s, 2 * head_s, head_bytes))
     return ModuleStep.of_layers(layers)
