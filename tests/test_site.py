@@ -26,6 +26,7 @@ from rankscope.box import bank
 from rankscope.box.machines import provenances
 from rankscope.cli import app
 from rankscope.explorers.entries import catalogue
+from rankscope.explorers.opening import ENTRIES
 
 ROOT = Path(__file__).parents[1]
 DRAWN_BY_MAKE_TEST = "uneven"
@@ -224,6 +225,14 @@ def test_presets_of_an_explorer_are_on_its_page(name: str) -> None:
 def test_what_has_no_states_is_refused(name: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Shown(name, tuple(settings.items())).grid()
+
+
+def test_a_value_that_a_setting_does_not_offer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Shown("zero")
+    entry = shown.entry._replace(on_the_site={"stage": (0, 7)})
+    monkeypatch.setitem(ENTRIES, "zero", entry)
+    with pytest.raises(ValueError, match=r"on_the_site of zero has stage \[7\], which the setting does not offer"):
+        shown.grid()
 
 
 # ---- docstrings and the API

@@ -97,6 +97,23 @@ const near = new IntersectionObserver((seen) => {
   }
 }, { rootMargin: "100%" });
 
+/* On a narrow window a picture shrinks. A click shows it in its own size, where it scrolls, and another one shrinks it. */
+const PICTURES = ".cell_output img, figure img, .content p > img, .explorer-pictures svg";
+function ownWidth(picture) {
+  return picture.naturalWidth ?? picture.viewBox.baseVal.width;
+}
+document.addEventListener("pointerover", ({ target }) => {
+  const picture = target.closest?.(PICTURES);
+  picture?.classList.toggle("can-enlarge", ownWidth(picture) > picture.clientWidth + 1);
+});
+document.addEventListener("click", ({ target }) => {
+  const picture = target.closest?.(PICTURES);
+  if (!picture || picture.closest("a")) return;
+  const enlarge = !picture.classList.contains("enlarged") && ownWidth(picture) > picture.clientWidth + 1;
+  picture.style.setProperty("--full-width", `${ownWidth(picture)}px`);
+  picture.classList.toggle("enlarged", enlarge);
+});
+
 document.addEventListener("DOMContentLoaded", () => {
   document.querySelectorAll(".explorer").forEach((place) => near.observe(place));
 });

@@ -19,7 +19,7 @@ Notebook = dict[str, Any]
 Place = Callable[[Shown], str]
 
 _EXPLORERS = {entry.name for entry in catalogue()} | {"gallery"}
-_GALLERY = "In JupyterLab (`make lab`) this cell has all explorers. Here they are on [one page](../explorers.md)."
+_GALLERY = "In JupyterLab (`make lab`) this cell has all explorers. Here they are on [one page](../index.md)."
 _KEYS = re.compile(r"\n\n[^\n]*\*\*Shift\+Enter\*\*[^\n]*")  # a paragraph on keys, which a page does not have
 _WIDGET = "In JupyterLab (`make lab`) this cell has controls."
 

@@ -19,9 +19,14 @@ _AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages, where they are ther
 _GUIDES = "docs"  # the folder of the guides, each of which is a page
 _TOUR = "README.md"  # in notebooks/: the table of all notebooks
 
-_EXPLORERS = """# Explorers
+START = "start.md"  # the README's page
+_HOME = """# rankscope
 
-Move a control and see what changes. Everything was computed by rankscope when this page was made."""
+{lead}
+
+Move a control and see what changes. rankscope computed every state when this site was built, so nothing is sent anywhere.
+
+[Install and start]({start}) · [All notebooks](notebooks/README.md) · [Reference](api/index.rst)"""
 _EXPLORER = """## {title}
 
 {html}
@@ -30,9 +35,9 @@ Explained in notebook [{about}](notebooks/{notebook}.ipynb)"""
 
 
 def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]:
-    """Write the sources of the site of the repository at `root`: README as index, guides, notebooks, commands, API.
+    """Write the sources of the site of the repository at `root`: explorers, README, guides, notebooks, commands, API.
 
-    Returns the grids of explorers that pages need, those named in `only_ends` with two values of each setting.
+    The index opens with the explorers, and the README is a page of its own. Returns the grids of explorers that pages need, those named in `only_ends` with two values of each setting.
     """
     grids: dict[str, Grid] = {}
 
@@ -55,16 +60,17 @@ def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]
         name = path.relative_to(root / "notebooks").with_suffix("").as_posix()
         titles[name] = nb["cells"][0]["source"].partition("\n")[0].lstrip("# ")
         (to / "notebooks" / f"{name}.ipynb").write_text(json.dumps(nb), encoding="utf-8")
-    parts = [
-        _EXPLORER.format(
-            title=one.title,
-            html=notebooks.as_markdown(place(at_first.get(one.name, Shown(one.name)))),
-            about=f"{_number(one.notebook)}, {titles[one.notebook]}",
-            notebook=one.notebook,
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    parts = [_HOME.format(lead=_lead(readme), start=START)]
+    for entry in catalogue():
+        shown = at_first.get(entry.name, Shown(entry.name))
+        part = _EXPLORER.format(
+            title=entry.title,
+            html=notebooks.as_markdown(place(shown)),
+            about=f"{_number(entry.notebook)}, {titles[entry.notebook]}",
+            notebook=entry.notebook,
         )
-        for one in catalogue()
-    ]
-    (to / "explorers.md").write_text("\n\n".join([_EXPLORERS, *parts]), encoding="utf-8")
+        parts.append(part)
     (to / "api").mkdir()
     for file, text in api.pages().items():
         (to / "api" / file).write_text(text, encoding="utf-8")
@@ -79,22 +85,31 @@ def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]
     tour = root / "notebooks" / _TOUR
     (to / "notebooks" / _TOUR).write_text(linked(tour.read_text(encoding="utf-8"), root, tour.parent), encoding="utf-8")
     at_the_root = [name for name in _AT_THE_ROOT if (root / name).exists()]
-    for name in ("README.md", *at_the_root):
+    start = linked(readme, root, root).replace("# rankscope\n", "# Install and start\n", 1)
+    (to / START).write_text(start, encoding="utf-8")
+    for name in at_the_root:
         text = linked((root / name).read_text(encoding="utf-8"), root, root)
-        (to / name.replace("README", "index")).write_text(text, encoding="utf-8")
+        (to / name).write_text(text, encoding="utf-8")
     in_order = [f"{_number(name)} {titles[name]} <notebooks/{name}>" for name in titles]
-    with (to / "index.md").open("a", encoding="utf-8") as index:
-        index.write(_contents("Play", ["explorers"]))
-        index.write(_contents("Guides", [f"{_GUIDES}/{path.stem}" for path in guides]))
-        index.write(_contents("Notebooks", ["notebooks/README", *in_order]))
-        index.write(
-            _contents("Reference", ["commands", "api/index", *(name.removesuffix(".md") for name in at_the_root)])
-        )
+    reference = ["commands", "api/index", *[name.removesuffix(".md") for name in at_the_root]]
+    parts.append(_contents("Start", [START.removesuffix(".md")]))
+    parts.append(_contents("Notebooks", ["notebooks/README", *in_order]))
+    parts.append(_contents("Guides", [f"{_GUIDES}/{path.stem}" for path in guides]))
+    parts.append(_contents("Reference", reference))
+    (to / "index.md").write_text("\n\n".join(parts), encoding="utf-8")
     return list(grids.values())
 
 
+def _lead(readme: str) -> str:
+    """Return the README's first paragraph, which says what rankscope is."""
+    heading, lead, *_ = readme.split("\n\n")
+    if not heading.startswith("# "):
+        raise ValueError("README.md must begin with its title and, after an empty line, a paragraph")
+    return lead
+
+
 def linked(text: str, root: Path, folder: Path) -> str:
-    """A page's text with links to the README leading to the index, and those to files that are no pages left out."""
+    """A page's text with links to the README leading to its page, and those to files that are no pages left out."""
 
     def changed(match: re.Match[str]) -> str:
         path, hash_sign, anchor = match[3].partition("#")
@@ -102,7 +117,7 @@ def linked(text: str, root: Path, folder: Path) -> str:
         if not match[3] or ":" in match[3] or not target.exists() or target == root:
             return match[0]
         if target == root / "README.md":
-            return f"{match[1]}[{match[2]}]({os.path.relpath(root / 'index.md', folder)}{hash_sign}{anchor})"
+            return f"{match[1]}[{match[2]}]({os.path.relpath(root / START, folder)}{hash_sign}{anchor})"
         is_page = target.suffix == ".ipynb" or target.name in _AT_THE_ROOT or _is_guide(target, root)
         return match[0] if match[1] or is_page else match[2]
 

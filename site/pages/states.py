@@ -29,7 +29,8 @@ MACHINES = {
     "loopback, two cores": "loopback_2_cores_4_ranks.json",
 }
 FOLDER = "explorers"  # of the site's _static
-MOST_BYTES, LEAST_STATES = 1_000_000, 300
+MOST_BYTES = 2_000_000  # of the script that holds an explorer's states
+LEAST_STATES = 300
 
 Axes = Mapping[str, tuple[Any, ...]]
 PLAYED = {"player": "moment", "allreduce": "step"}  # the slider that a button moves by itself
@@ -67,6 +68,8 @@ class Shown(NamedTuple):
         axes: dict[str, tuple[Any, ...]] = {}
         for name, values in self.entry.on_the_site.items():
             own = values or offered[name].values
+            if unknown := [value for value in own if value not in offered[name].values]:
+                raise ValueError(f"on_the_site of {self.name} has {name} {unknown}, which the setting does not offer")
             own = (own[0], own[-1]) if only_ends else own
             at_first = getattr(start, name)
             missing = at_first not in own
@@ -117,21 +120,29 @@ class Grid(NamedTuple):
             for one in self.explorer.settings
             if one.name not in self.axes
         )
-        more = f"There you can also set: {escape(others)}." if others else ""
+        more = f" It can also set: {escape(others)}." if others else ""
         return (
             f'<div class="explorer" data-states="{self.key}" data-start="{self.at(self.start)}">\n'
             f'<div class="explorer-pictures">{pictures}</div>\n'
             f'<div class="explorer-report" aria-live="polite">{report}</div>\n'
-            f'<p class="explorer-more">In JupyterLab (<code>make lab</code>): '
-            f'<code class="explorer-line">{escape(self.explorer.line(self.start))}</code>. {more}</p>\n</div>'
+            f'<details class="explorer-more"><summary>In Python</summary>'
+            f'<p><code class="explorer-line">{escape(self.explorer.line(self.start))}</code> in a notebook shows the same '
+            f"controls.{more}</p></details>\n</div>"
         )
 
     def drawn(self) -> dict[str, Any]:
         """All states, each picture and report once, with the controls: what the page's script reads."""
-        pictures, reports, shown = Numbers(), Numbers(), []
+        pictures = Numbers()
+        reports = Numbers()
+        drawn_at: dict[Now, tuple[list[int], int]] = {}
+        shown = []
         for now in self.states():
-            html, report = self.explorer.html(now)
-            shown.append(([pictures[one] for one in _ONE_PICTURE.split(html) if one], reports[report]))
+            reachable = self._reachable(now)
+            if reachable not in drawn_at:
+                html, report = self.explorer.html(reachable)
+                numbers = [pictures[picture] for picture in _ONE_PICTURE.split(html) if picture]
+                drawn_at[reachable] = (numbers, reports[report])
+            shown.append(drawn_at[reachable])
         controls = {one.name: one for one in self.explorer.settings}
         limits = Numbers()
         return {
@@ -146,6 +157,11 @@ class Grid(NamedTuple):
             ],
             "limits": list(map(json.loads, limits)),
         }
+
+    def _reachable(self, now: Now) -> Now:
+        """Return the settings with each slider at most where it ends in this state."""
+        ends = self.explorer.most(now)
+        return now._replace(**{name: min(getattr(now, name), end) for name, end in ends.items()})
 
     def presets(self) -> Iterator[dict[str, Any]]:
         """Those presets of the explorer that are of the grid."""
@@ -194,6 +210,11 @@ class Store(NamedTuple):
             f"{self.key}: {self.num_states} states, {self.num_pictures} pictures, {self.raw_bytes / 1e6:.1f} MB, "
             f"stored in {len(self.script) / 1e3:.0f} kB, {self.seconds:.1f} s of CPU"
         )
+
+
+def stored_at(shown: Shown, only_ends: bool) -> Store:
+    """Return the states of an explorer; its arguments can be sent to another process."""
+    return stored(shown.grid(only_ends=only_ends))
 
 
 def stored(grid: Grid) -> Store:

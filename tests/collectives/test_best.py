@@ -150,7 +150,7 @@ def test_a_builder_that_makes_something_else_is_named(monkeypatch: pytest.Monkey
         best(1e3, cluster)
     header = {"collective": "allreduce", "algorithm": "mine", "num_ranks": 4, "num_chunks": 1}
     monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", lambda n: Schedule.of_steps([], **header))
-    with pytest.raises(ScheduleError, match="rank 0, chunk 0: ends without the shares of ranks 1, 2, 3"):
+    with pytest.raises(ScheduleError, match="rank 0, chunk 0: the result lacks the contributions of ranks 1, 2, 3"):
         best(1e3, cluster)
     monkeypatch.delitem(ALGORITHMS["allreduce"], "mine")
     monkeypatch.setitem(ALGORITHMS["reduce_scatter"], "segmented_ring", lambda n: build("reduce_scatter", "ring", n))

@@ -131,7 +131,7 @@ FOUR = Cluster.uniform(4, ALIKE)
         ((build("barrier", "dissemination", 4), 1.0, FOUR), "a barrier moves no data: there is nothing to play"),
         ((ring(65), 1.0, Cluster.uniform(65, ALIKE)), "at most 4096 chunks, ranks × chunks, got 4225: take fewer"),
         ((ring(64), 1.0, Cluster.uniform(64, ALIKE)), "at most 5000 messages, got 8064: take fewer ranks or segments"),
-        ((WRONG, 1.0, FOUR), "rank 0, chunk 0: ends without the shares of ranks 1, 2, 3"),
+        ((WRONG, 1.0, FOUR), "rank 0, chunk 0: the result lacks the contributions of ranks 1, 2, 3"),
         ((ring(), -1.0, FOUR), "num_bytes must be a finite number of at least 0, got -1"),
         ((ring(), 1.0, Cluster.uniform(3, ALIKE)), "cluster must have the schedule's 4 ranks, got 3"),
     ],

@@ -53,7 +53,7 @@ def words_unless_four(num_ranks: int, num_segments: int = 4) -> Any:
 
 def test_the_schedule_with_the_chosen_segments_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(empty_unless_four))
-    with pytest.raises(ScheduleError, match="ends without the share"):
+    with pytest.raises(ScheduleError, match="the result lacks the contribution"):
         best(1e8, Cluster.uniform(4, LINK))
 
 
@@ -135,7 +135,7 @@ def test_a_plain_function_is_built_without_options(monkeypatch: pytest.MonkeyPat
 def test_a_wrong_schedule_of_your_record_is_refused_although_it_has_a_form(monkeypatch: pytest.MonkeyPatch) -> None:
     header = {"collective": "allreduce", "algorithm": "mine", "num_chunks": 1}
     add(monkeypatch, Algorithm(lambda n: Schedule.of_steps([], num_ranks=n, **header), forms.ring))
-    with pytest.raises(ScheduleError, match="rank 0, chunk 0: ends without the shares of ranks 1, 2, 3"):
+    with pytest.raises(ScheduleError, match="rank 0, chunk 0: the result lacks the contributions of ranks 1, 2, 3"):
         best(1e3, Cluster.uniform(4, LINK))
 
 

@@ -243,7 +243,7 @@ def test_counting_sees_what_is_wrong() -> None:
 def test_doing_nothing_is_right_for_one_rank_only(collective: str) -> None:
     header = {"collective": collective, "algorithm": "idle"}
     assert verify(Schedule.of_steps([], num_ranks=1, num_chunks=1, **header)) == Verified(0, 0, 0, 0)
-    with pytest.raises(ScheduleError, match="ends without"):
+    with pytest.raises(ScheduleError, match="the result lacks"):
         verify(Schedule.of_steps([], num_ranks=3, num_chunks=9, **header))
 
 
@@ -268,25 +268,34 @@ ERRORS = [
     (schedule_of("broadcast", "1>2:0="), "step 0, rank 1, chunk 0: sends what it does not have"),
     (schedule_of("broadcast", "0>1:0=;2>1:0="), "step 1, rank 2, chunk 0: sends what it does not have"),
     (schedule_of("broadcast", "0>1:0= 1>2:0="), "step 0, rank 1, chunk 0: sends what it does not have"),
-    (schedule_of("broadcast", "0>1:0="), "rank 2, chunk 0: ends without it"),
+    (schedule_of("broadcast", "0>1:0="), "rank 2, chunk 0: the result lacks it"),
     (schedule_of("broadcast", "0>0:0="), "step 0, rank 0, chunk 0: sends to itself"),
     (schedule_of("broadcast", "0>1:0+"), "step 0, rank 1, chunk 0: broadcast adds nothing up"),
-    (schedule_of("broadcast", "0>1:0= 0>2:0="), "step 0, rank 0: sends 2 messages in one step, 1 at most by its ports"),
+    (
+        schedule_of("broadcast", "0>1:0= 0>2:0="),
+        "step 0, rank 0: sends 2 messages in one step, but ports=1 allows only 1",
+    ),
     (
         schedule_of("reduce", "0>2:0+ 1>2:0+", root=2),
-        "step 0, rank 2: receives 2 messages in one step, 1 at most by its ports",
+        "step 0, rank 2: receives 2 messages in one step, but ports=1 allows only 1",
     ),
-    (schedule_of("reduce", "0>1:0+ 1>2:0+", ports=2), "rank 0, chunk 0: ends without the shares of ranks 1, 2"),
-    (IDLE, "rank 0, chunk 0: ends without the shares of ranks 1, 2, 3, 4, 5, 6, 7, 8, …"),
+    (
+        schedule_of("reduce", "0>1:0+ 1>2:0+", ports=2),
+        "rank 0, chunk 0: the result lacks the contributions of ranks 1, 2",
+    ),
+    (IDLE, "rank 0, chunk 0: the result lacks the contributions of ranks 1, 2, 3, 4, 5, 6, 7, 8, …"),
     (
         schedule_of("reduce", "1>0:0+;2>0:0+;1>0:0+"),
-        "step 2, rank 0, chunk 0: receives the share of rank 1 a second time",
+        "step 2, rank 0, chunk 0: receives the contribution of rank 1 a second time",
     ),
     (
         schedule_of("allreduce", "2>0:1+ 2>0:1+", 3, 2),
-        "step 0, rank 0, chunk 1: receives the share of rank 2 a second time",
+        "step 0, rank 0, chunk 1: receives the contribution of rank 2 a second time",
     ),
-    (schedule_of("barrier", "0>1:0+;0>1:0+"), "step 1, rank 1, chunk 0: receives the share of rank 0 a second time"),
+    (
+        schedule_of("barrier", "0>1:0+;0>1:0+"),
+        "step 1, rank 1, chunk 0: receives the contribution of rank 0 a second time",
+    ),
     (schedule_of("allreduce", "1>0:0= 2>0:0=", ports=2), "step 0, rank 0, chunk 0: is written twice in one step"),
     (schedule_of("allreduce", "1>0:0= 2>0:0+", ports=2), "step 0, rank 0, chunk 0: is written twice in one step"),
     (
@@ -300,10 +309,10 @@ ERRORS = [
     ),
     (one_step(0, 3, 0), "step 0, rank 3: ranks are from 0 to 2"),
     (one_step(-1, 1, 0), "step 0, rank -1: ranks are from 0 to 2"),
-    (one_step(0, 1, 2), "step 0, rank 0, chunk 2: 1 chunk from 2 on, where there are 2"),
-    (one_step(0, 1, 1, 2), "step 0, rank 0, chunk 1: 2 chunks from 1 on, where there are 2"),
-    (one_step(0, 1, -1), "step 0, rank 0, chunk -1: 1 chunk from -1 on, where there are 2"),
-    (one_step(0, 1, 0, 0), "step 0, rank 0, chunk 0: 0 chunks from 0 on, where there are 2"),
+    (one_step(0, 1, 2), "step 0, rank 0, chunk 2: 1 chunk starting at chunk 2, but the schedule has only 2"),
+    (one_step(0, 1, 1, 2), "step 0, rank 0, chunk 1: 2 chunks starting at chunk 1, but the schedule has only 2"),
+    (one_step(0, 1, -1), "step 0, rank 0, chunk -1: 1 chunk starting at chunk -1, but the schedule has only 2"),
+    (one_step(0, 1, 0, 0), "step 0, rank 0, chunk 0: 0 chunks starting at chunk 0, but the schedule has only 2"),
 ]
 
 
@@ -325,7 +334,7 @@ def test_fewer_ports_than_needed_are_caught() -> None:
     need_ports = [schedule for schedule in schedules(8) if schedule.ports > 1]
     assert need_ports
     for schedule in need_ports:
-        with pytest.raises(ScheduleError, match=r"in one step, \d+ at most by its ports"):
+        with pytest.raises(ScheduleError, match=r"in one step, but ports=\d+ allows only \d+"):
             verify(of_rows(schedule, rows_of(schedule), ports=schedule.ports - 1))
 
 
@@ -345,7 +354,9 @@ def test_more_ranks_than_bits_in_a_word() -> None:
     ring = build("allreduce", "ring", 130)
     rows = rows_of(ring)
     lost = rows[-1].pop(77)
-    with pytest.raises(ScheduleError, match=f"rank {lost[1]}, chunk {lost[2]}: ends without the share of rank"):
+    with pytest.raises(
+        ScheduleError, match=f"rank {lost[1]}, chunk {lost[2]}: the result lacks the contribution of rank"
+    ):
         verify(of_rows(ring, rows))
 
 

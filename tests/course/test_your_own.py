@@ -152,4 +152,4 @@ def test_an_allreduce_that_is_none_stops_the_notebook_with_its_reason(tmp_path: 
     random_profile(random.Random(0)).save(tmp_path / "box.json")
     done = papermill(tmp_path, yours="mine", box="box.json")
     assert done.returncode != 0
-    assert "ScheduleError: rank 0, chunk 0: ends without the share of rank 1" in done.stderr
+    assert "ScheduleError: rank 0, chunk 0: the result lacks the contribution of rank 1" in done.stderr

@@ -63,7 +63,7 @@ def test_players_shapes_follow_the_nodes_and_it_offers_your_own(monkeypatch: pyt
     wrong = Schedule.of_steps([], collective="allreduce", algorithm="wrong", num_ranks=4, num_chunks=1)
     monkeypatch.setitem(ALGORITHMS["allreduce"], "wrong", lambda n: wrong)
     (line,) = report(PLAYER, algorithm="wrong")
-    assert line == "rank 0, chunk 0: ends without the shares of ranks 1, 2, 3"
+    assert line == "rank 0, chunk 0: the result lacks the contributions of ranks 1, 2, 3"
     pictures, _ = PLAYER.html(PLAYER.at(algorithm="wrong"))
     assert pictures == f"<p>{line}</p>"
     assert PLAYER.without_effect(PLAYER.at(algorithm="wrong"))["moment"] == line
@@ -251,7 +251,7 @@ def picky(num_ranks: int) -> Schedule:
 def test_an_algorithm_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS["allreduce"], "idle", lambda n: Schedule("allreduce", "idle", n, 1, lambda: ()))
     lines = report(ALLREDUCE, algorithm="idle")
-    assert lines[0].startswith("idle: rank 0, chunk 0: ends without the shares of ranks 1, 2, 3")
+    assert lines[0].startswith("idle: rank 0, chunk 0: the result lacks the contributions of ranks 1, 2, 3")
 
 
 def test_another_step_is_painted_without_a_new_search_for_the_best(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ Sizes = Annotated[list[str] | None, typer.Option(help="Size of the whole buffer,
 
 
 def sizes_of(texts: Sequence[str] | None) -> list[int]:
-    """Return bytes as whole numbers; ValueError for what is none."""
+    """Return bytes as whole numbers; Raises ValueError for anything else."""
     from ..common.checks import whole
     from ..common.units import parse_bytes
     from .measuring.plan import MOST_BYTES

@@ -200,7 +200,7 @@ class Schedule:
         """Results that were computed from this schedule, kept for as long as it lives."""
         return {}
 
-    @property
+    @cached_property
     def num_steps(self) -> int:
         return sum(phase.num_steps for phase in self.phases())
 

@@ -131,17 +131,17 @@ def _check_result(schedule: Schedule, shares: Shares, complete: Shares) -> None:
     lacks = "it"
     if schedule.collective not in MOVES:
         lacks = _shares_of(_bits(complete & ~shares[rank, chunk]).tolist())
-    raise ScheduleError(f"rank {rank}, chunk {chunk}: ends without {lacks}", None, rank, chunk)
+    raise ScheduleError(f"rank {rank}, chunk {chunk}: the result lacks {lacks}", None, rank, chunk)
 
 
 def _shares_of(ranks: list[int]) -> str:
-    """Return the shares of these ranks in words; of more than eight the first ones."""
+    """Name the contributions of these ranks, at most eight of them."""
     if len(ranks) == 1:
-        return f"the share of rank {ranks[0]}"
+        return f"the contribution of rank {ranks[0]}"
     names = [str(rank) for rank in ranks[:8]]
     if len(ranks) > 8:
         names.append("…")
-    return f"the shares of ranks {', '.join(names)}"
+    return f"the contributions of ranks {', '.join(names)}"
 
 
 def _fail(what: str, number: int, rank: int, chunk: int | None = None) -> NoReturn:
@@ -169,7 +169,7 @@ def _check_places(schedule: Schedule, number: int, step: Step) -> None:
     if wrong.any():
         chunk = int(step.chunk[wrong][0])
         count = int(step.num_chunks[wrong][0])
-        text = f"{count_of(count, 'chunk')} from {chunk} on, where there are {schedule.num_chunks}"
+        text = f"{count_of(count, 'chunk')} starting at chunk {chunk}, but the schedule has only {schedule.num_chunks}"
         _fail(text, number, int(step.src[wrong][0]), chunk)
     if schedule.collective in MOVES:
         _fail_at(step.reduce, f"{schedule.collective} adds nothing up", number, step.dst, step.chunk)
@@ -179,7 +179,7 @@ def _most(schedule: Schedule, number: int, verb: str, ranks: Ints) -> int:
     """The most messages that one rank sends, or receives, in the step: a rank of `ranks` has one each."""
     counts = np.bincount(ranks, minlength=1)
     if counts.max() > schedule.ports:
-        text = f"{verb} {counts.max()} messages in one step, {schedule.ports} at most by its ports"
+        text = f"{verb} {counts.max()} messages in one step, but ports={schedule.ports} allows only {schedule.ports}"
         _fail(text, number, int(counts.argmax()))
     return int(counts.max())
 
@@ -221,7 +221,7 @@ def _apply(schedule: Schedule, number: int, rows: Step, shares: Shares) -> None:
         if again.any():
             first = int(again.argmax())
             rank = int(_bits(new[first] & old[first])[0])
-            _fail(f"receives the share of rank {rank} a second time", number, int(dst[first]), int(chunk[first]))
+            _fail(f"receives the contribution of rank {rank} a second time", number, int(dst[first]), int(chunk[first]))
         _fail_at((new == old).all(axis=1) & ~reduce, "receives what it already has", number, dst, chunk)
         shares[dst, chunk] = np.where(reduce[:, None], old | new, new)
 

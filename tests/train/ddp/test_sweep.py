@@ -80,7 +80,7 @@ def test_a_file_is_the_same_again_to_seven_digits(tmp_path: Path) -> None:
     ("make", "message"),
     [
         (lambda: sweep(name=3), "name must be a str, got 3"),
-        (lambda: sweep(measured=()), "measured must have at least one cap, and has none"),
+        (lambda: sweep(measured=()), "measured is empty; it needs at least one cap"),
         (lambda: sweep(measured=(3,)), "measured must be a MeasuredCap, got 3"),
         (lambda: sweep(cost=3), "cost must be a CostTable, got 3"),
         (lambda: sweep(provenance={"name": "me"}), "provenance must have 'backend', and has not"),

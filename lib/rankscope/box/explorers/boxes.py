@@ -162,8 +162,8 @@ ON_THE_SITE = {
 def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over the time of collectives on up to three machines, from the bank or your own.
 
-    `profiles`, by name, come before those of the bank; the first is shown in black. Raises ValueError for
-    what is no profile.
+    `profiles`, by name, come before those of the bank; the first is shown in black. Raises ValueError
+    if one of them is not a profile.
     """
     shown = Boxes(profiles or {})
     names = tuple(shown.profiles)

@@ -182,8 +182,8 @@ def interpolated(profile: Profile, collective: str, num_bytes: int) -> Interpola
 ON_THE_SITE = {
     "profile": ALL,
     "algorithm": ALL,
-    "num_ranks": (2, 3, 4, 8),
-    "message": ("1 KiB", "16 KiB", "256 KiB", "1 MiB", "64 MiB"),
+    "num_ranks": (2, 3, 4, 6, 8),
+    "message": ("1 KiB", "16 KiB", "64 KiB", "256 KiB", "1 MiB", "4 MiB", "64 MiB"),
 }
 
 
@@ -198,7 +198,7 @@ def machine(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over the predicted time of each algorithm on a machine, the waits of its ranks, and measurements.
 
     `profiles` are the machines, by the names that they have in the list; without any, those of the bank whose links
-    were measured. Raises ValueError for what is no profile.
+    were measured. Raises ValueError if one of them is not a profile.
     """
     if profiles is None:
         shown = Machines({name: Profile.load(f"bank:{name}") for name in OF_THE_BANK})

@@ -21,7 +21,7 @@ VERSIONS = ("2.20", "2.22", "2.27", "2.29", "2.30")
 SETTINGS = (
     Setting("gpu", "h100", tuple((name.upper().replace("_", " "), name) for name in GPUS), "GPU"),
     Setting("gpus_per_node", 8, Steps((2, 4, 8)), "GPUs per node"),
-    Setting("num_nodes", 1, Steps((1, 2, 4, 16, 64)), "nodes"),
+    Setting("num_nodes", 1, Steps((1, 2, 4, 8, 16, 32, 64)), "nodes"),
     Setting("nics", 8, Steps((1, 2, 4, 8)), "network cards of a node"),
     Setting("collective", "allreduce", ("allreduce", "allgather", "reduce_scatter", "broadcast"), "collective"),
     Setting("version", "2.30", VERSIONS, "NCCL"),
@@ -249,10 +249,10 @@ def report(now: Now) -> list[str]:
 ON_THE_SITE = {
     "gpu": ("a100", "h100", "b200", "l40s"),
     "gpus_per_node": (2, 4, 8),
-    "num_nodes": (1, 2, 4, 16),
+    "num_nodes": (1, 2, 4, 8, 16),
     "collective": ("allreduce", "allgather"),
     "nvls": ALL,
-    "message": ("64 KiB", "1 MiB", "64 MiB"),
+    "message": ("1 KiB", "64 KiB", "1 MiB", "16 MiB", "64 MiB"),
 }
 
 

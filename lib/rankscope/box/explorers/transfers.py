@@ -182,7 +182,7 @@ def between(points: Sequence[Point], num_bytes: int) -> float | None:
 
 
 def gpu_of(given: Given) -> Profile | None:
-    """Return the profile of a GPU that a gallery was given. Raises ValueError for what is no profile."""
+    """Return the profile of a GPU that a gallery was given. Raises ValueError if it is not a profile."""
     return None if given.gpu is None else of_type("gpu", given.gpu, Profile)
 
 

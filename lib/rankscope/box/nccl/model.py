@@ -152,7 +152,9 @@ class Model:
         if gpu.generation == "volta":
             notes.append("No curves of Volta were there to fit: the terms are Ampere's.")
         if self.num_nodes > 1 and not (self.terms or self.floor_s):
-            notes.append("Between nodes InfiniBand with GPUDirect is meant; any other network needs with_readings.")
+            notes.append(
+                "Inter-node times assume InfiniBand with GPUDirect. For other networks, calibrate with `with_readings`."
+            )
         if self.version > (2, 30, _UNSTATED_PATCH):
             notes.append("The constants are those of NCCL 2.30.7, the newest known.")
         return tuple(notes)

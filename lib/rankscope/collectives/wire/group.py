@@ -152,7 +152,7 @@ def agree(group: Any, tensor: Any, terms: CommonTerms | None) -> None:
     terms_of = []
     for rank, (accepts, *others) in enumerate(row.tolist() for row in rows):
         if not accepts:
-            raise ValueError(f"rank {rank} refuses what it was given, and so nothing is sent")
+            raise ValueError(f"rank {rank} rejected its input, so nothing was sent")
         terms_of.append(CommonTerms(*others))
     for rank, others_terms in enumerate(terms_of):
         if others_terms != terms_of[0]:

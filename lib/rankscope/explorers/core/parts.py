@@ -108,8 +108,8 @@ def _inputs(now: Now, num_parts: int) -> dict[str, Any]:
 
 
 ON_THE_SITE = {
-    "load_ms": (40, 160, 300),
-    "num_trainers": (1, 2, 4, 8, 16),
+    "load_ms": (40, 100, 160, 200, 300),
+    "num_trainers": (1, 2, 3, 4, 6, 8, 12, 16),
     "queue_size": (0, 1, 2, 4),
     "num_loaders": (1, 2, 4),
     "aligned": ALL,

@@ -128,9 +128,9 @@ def _shares(timeline: Timeline, stage: Stage) -> str:
 
 
 ON_THE_SITE = {
-    "decode_ms": (10, 30, 60),
-    "num_workers": (1, 2, 3, 4, 6, 8),
-    "capacity": (1, 2, 16),
+    "decode_ms": (10, 20, 30, 40, 60),
+    "num_workers": tuple(range(1, 9)),
+    "capacity": (1, 2, 4, 16),
     "jitter": (0, 50, 150),
     "ordered": ALL,
 }

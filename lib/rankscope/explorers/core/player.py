@@ -211,7 +211,7 @@ ON_THE_SITE = {
     "algorithm": ("ring", "halving_doubling", "recursive_doubling", "flat"),
     "against": (_NONE, "halving_doubling", "recursive_doubling", "binomial_tree"),
     "message": ("1 KiB", "1 MiB", "1 GiB"),
-    "moment": tuple(range(0, 101, 5)),
+    "moment": tuple(range(0, 101, 2)),
 }
 
 

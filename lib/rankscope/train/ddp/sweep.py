@@ -47,7 +47,7 @@ class CapSweep:
 
     def __attrs_post_init__(self) -> None:
         if not self.measured:
-            raise ValueError("measured must have at least one cap, and has none")
+            raise ValueError("measured is empty; it needs at least one cap")
 
     @property
     def num_ranks(self) -> int:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from ...common.checks import count_of, printable
+from ...common.checks import count_of
 from ...common.units import bytes_words, parse_bytes, time_words, times_in_one_unit
 from ...explorers import networks
 from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps, sizes
-from ...explorers.networks import BY_HAND, Networks, has_network
-from ...explorers.opening import Given, shows
+from ...explorers.networks import BY_HAND, Networks, networks_of
+from ...explorers.opening import shows
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
 from ...networks import Measured
@@ -143,22 +143,13 @@ def _candidate(recommendation: Recommendation, cap_mb: float | None) -> CapCandi
     return next(candidate for candidate in candidates if candidate.bucket_cap_mb == cap_mb)
 
 
-def networks_of(given: Given) -> dict[str, Measured]:
-    """Return the gallery's profiles of machines with GPUs that have a network."""
-    networks = {}
-    for name, profile in given.profiles.items():
-        if profile.provenance.get("gpus") and has_network(profile):
-            networks[printable(str(name))] = profile
-    return networks
-
-
 ON_THE_SITE = {
     "model": ("ResNet-50", "GPT-2"),
     "network": ("abci_a100_4x8", "l40s_4", "nccl:h100", "loopback, two cores", "latency and bandwidth"),
-    "cap": ("default", "8 MiB", "128 MiB"),
-    "gb_per_s": (3, 25),
-    "slower": (0, 100),
-    "accumulation": (1, 4),
+    "cap": ("default", "1 MiB", "8 MiB", "64 MiB", "128 MiB"),
+    "gb_per_s": (3, 10, 25),
+    "slower": (0, 50, 100),
+    "accumulation": (1, 2, 4),
     "overlap": ALL,
 }
 

@@ -109,8 +109,8 @@ def without_effect(now: Now) -> dict[str, str]:
 
 ON_THE_SITE = {
     "schedule": ALL,
-    "num_ranks": (2, 4, 6),
-    "num_microbatches": (1, 2, 4, 8, 32),
+    "num_ranks": (2, 4, 6, 8),
+    "num_microbatches": (1, 2, 4, 8, 16, 32),
     "num_chunks": (2, 3),
     "link": ALL,
 }

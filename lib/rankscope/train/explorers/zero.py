@@ -97,10 +97,10 @@ def without_effect(now: Now) -> dict[str, str]:
 ON_THE_SITE = {
     "model": ALL,
     "recipe": ALL,
-    "num_ranks": (1, 2, 4, 8, 64, 512),
+    "num_ranks": (1, 2, 4, 8, 16, 64, 128, 512),
     "stage": (0, 1, 2, 3),
-    "layer_millions": (0, 1000),
-    "activations_gb": (0, 10),
+    "layer_millions": (0, 100, 1000),
+    "activations_gb": (0, 5, 10, 20),
 }
 
 

@@ -21,7 +21,9 @@ from .timing import PredictedStep, predict, simulate
 
 if TYPE_CHECKING:
     from .calls import module_step, observed_step
+    from .measured import measure_costs, measure_step
     from .predicted import collectives
+    from .recommending import recommend
     from .running import run
 
 __all__ = [
@@ -35,9 +37,12 @@ __all__ = [
     "ShardedLayer",
     "ShardedParameter",
     "collectives",
+    "measure_costs",
+    "measure_step",
     "module_step",
     "observed_step",
     "predict",
+    "recommend",
     "run",
     "simulate",
 ]
@@ -46,8 +51,11 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "collectives": "predicted",
+        "measure_costs": "measured",
+        "measure_step": "measured",
         "module_step": "calls",
         "observed_step": "calls",
+        "recommend": "recommending",
         "run": "running",
     },
 )

@@ -360,6 +360,7 @@ def events_of_marks(marks: Sequence[Mark]) -> list[StepEvent]:
     In backward, that is the module whose output or input autograd reached last.
     """
     events = []
+    saved: list[tuple[str, int]] = []
     called = [""]
     is_forward = True
     current = ""
@@ -376,10 +377,29 @@ def events_of_marks(marks: Sequence[Mark]) -> list[StepEvent]:
             current = before.name.rpartition(".")[0]
         name = called[-1] if is_forward else current
         seconds = max(mark.at_s - before.at_s, 0.0)
-        events.append(StepEvent("forward" if is_forward else "backward", name, seconds, mark.num_bytes))
+        if is_forward:
+            events.append(StepEvent("forward", name, seconds, mark.num_bytes))
+            saved.append((name, mark.num_bytes))
+        else:
+            events.append(StepEvent("backward", name, seconds, _freed(saved, name)))
         if mark.kind not in ("turn", "end"):
             events.append(StepEvent(mark.kind, mark.name))
     return events
+
+
+def _freed(saved: list[tuple[str, int]], name: str) -> int:
+    """Remove what the backward of a piece of a module frees from what was saved, and return its bytes.
+
+    Autograd works backwards, so everything that was saved after that piece is free by then, too.
+    """
+    if all(other != name for other, _ in saved):
+        return 0
+    num_bytes = 0
+    while saved[-1][0] != name:
+        num_bytes += saved.pop()[1]
+    while saved and saved[-1][0] == name:
+        num_bytes += saved.pop()[1]
+    return num_bytes
 
 
 def observed_step(module: nn.Module, loss: Callable[..., Any]) -> ModuleStep:

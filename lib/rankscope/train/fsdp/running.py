@@ -251,8 +251,8 @@ class _FSDPStepper:
             self._optimizer.step()
         self._end_s = time.perf_counter()
 
-    def _forward_and_backward(self, pause_s: float = 0.0) -> None:
-        with _watched(self._add, self._place_of, pause_s):
+    def _forward_and_backward(self, counter: _LiveCounter | None = None) -> None:
+        with _watched(self._add, self._place_of, counter):
             self._begin_s = time.perf_counter()
             loss: Any = self._loss(self._module, self._rank, self._number)
             self._turn_s = time.perf_counter()
@@ -268,8 +268,8 @@ class _FSDPStepper:
                 tensors += [value for value in state.values() if isinstance(value, Tensor)]
         counter = _LiveCounter(storages(tensors))
         with counter:
-            self._forward_and_backward(_RELEASE_S)
-        return LiveBytes(np.array(counter.at_s) - self._begin_s, np.array(counter.totals))
+            self._forward_and_backward(counter)
+        return LiveBytes(np.array(counter.at_s) - self._begin_s, np.array(counter.totals) + counter.input_bytes)
 
     def _add(self, piece: _FSDPPiece) -> None:
         self._pieces.append(piece)
@@ -374,9 +374,9 @@ def _named_stages(pieces: Sequence[_FSDPPiece]) -> Iterator[_FSDPPiece]:
 class _WatchedDistributed:
     """torch.distributed as FSDP's module of collectives sees it, with its collectives timed."""
 
-    def __init__(self, add: Callable[[_FSDPPiece], None], pause_s: float) -> None:
+    def __init__(self, add: Callable[[_FSDPPiece], None], counter: _LiveCounter | None) -> None:
         self._add = add
-        self._pause_s = pause_s
+        self._counter = counter
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(dist, name)
@@ -386,19 +386,23 @@ class _WatchedDistributed:
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             begin_s = time.perf_counter()
-            result = value(*args, **kwargs)
+            if self._counter is None:
+                result = value(*args, **kwargs)
+            else:
+                with self._counter.in_collective():
+                    result = value(*args, **kwargs)
             sizes = [item.nbytes for item in (*args, *kwargs.values()) if isinstance(item, Tensor)]
             self._add(_FSDPPiece(kind, 0, begin_s, time.perf_counter(), max(sizes)))
-            if self._pause_s:
-                time.sleep(self._pause_s)
             return result
 
         return timed
 
 
 @contextmanager
-def _watched(add: Callable[[_FSDPPiece], None], place_of: Callable[[Any], int], pause_s: float) -> Iterator[None]:
-    """Record what FSDP communicates while the context is open, with a pause after each collective."""
+def _watched(
+    add: Callable[[_FSDPPiece], None], place_of: Callable[[Any], int], counter: _LiveCounter | None
+) -> Iterator[None]:
+    """Record what FSDP communicates while the context is open; the counter, if there is one, counts live bytes."""
     from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param_group
 
     def stage(name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -411,7 +415,7 @@ def _watched(add: Callable[[_FSDPPiece], None], place_of: Callable[[Any], int], 
             add(_FSDPPiece(name, group, begin_s, time.perf_counter()))
 
     replaced: list[tuple[ModuleType, str, Any]] = [(_fsdp_collectives, "dist", _fsdp_collectives.dist)]
-    _fsdp_collectives.dist = _WatchedDistributed(add, pause_s)  # type: ignore[assignment]
+    _fsdp_collectives.dist = _WatchedDistributed(add, counter)  # type: ignore[assignment]
     for name in _STAGES:
         original = getattr(_fsdp_param_group, name)
         replaced.append((_fsdp_param_group, name, original))
@@ -435,6 +439,9 @@ class _LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._total = sum(sizes.values())
         self._known = set(sizes)  # addresses of storages that are in the total already
         self._sizes: dict[int, int] = {}
+        self._resized: set[int] = set()
+        self._is_in_collective = False  # what a backend allocates for itself is not counted
+        self.input_bytes = 0  # of what existed before and operators read, such as a batch
         self.at_s: list[float] = []
         self.totals: list[int] = []
 
@@ -446,6 +453,7 @@ class _LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             before = storage.nbytes()
             result = resize(storage, size)
             self._change(storage.nbytes() - before)
+            self._resized.add(storage._cdata)
             if storage._cdata in self._sizes:
                 self._sizes[storage._cdata] = storage.nbytes()
             return result
@@ -460,17 +468,35 @@ class _LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for item in tree_iter((args, kwargs)):
+            if self._is_in_collective or not isinstance(item, Tensor):
+                continue
+            storage = item.untyped_storage()
+            if not self._is_known(storage):
+                self._sizes[storage._cdata] = storage.nbytes()
+                self.input_bytes += storage.nbytes()
         output = func(*args, **(kwargs or {}))
-        inputs = {item.untyped_storage()._cdata for item in tree_iter((args, kwargs)) if isinstance(item, Tensor)}
         for item in tree_iter(output):
-            if isinstance(item, Tensor):
-                self._add(item.untyped_storage(), inputs)
+            if isinstance(item, Tensor) and not self._is_known(item.untyped_storage()):
+                self._add(item.untyped_storage())
         return output
 
-    def _add(self, storage: Any, inputs: set[int]) -> None:
+    @contextmanager
+    def in_collective(self) -> Iterator[None]:
+        """Leave out what the backend allocates for itself, and wait until it has let go of the job's tensors."""
+        self._is_in_collective = True
+        try:
+            yield
+        finally:
+            self._is_in_collective = False
+            time.sleep(_RELEASE_S)
+
+    def _is_known(self, storage: Any) -> bool:
         key = storage._cdata
-        if key in self._sizes or key in inputs or storage.data_ptr() in self._known:
-            return
+        return key in self._sizes or key in self._resized or storage.data_ptr() in self._known
+
+    def _add(self, storage: Any) -> None:
+        key = storage._cdata
         self._sizes[key] = storage.nbytes()
         self._change(storage.nbytes())
         weakref.finalize(storage, self._remove, key)

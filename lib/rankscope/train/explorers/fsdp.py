@@ -1,0 +1,163 @@
+"""The explorer of notebook 08: a step under `fully_shard` on its streams, and the memory of a rank below it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from ...common.checks import count_of
+from ...common.units import decimal_words, times_in_one_unit
+from ...explorers import networks
+from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
+from ...explorers.networks import BY_HAND, Networks, networks_of
+from ...explorers.opening import shows
+from ...figures.marks import Drawing
+from ...networks import Measured
+from ..figures.fsdp import draw_fsdp_step
+from ..fsdp.step import ModuleStep, ShardedLayer, ShardedParameter
+from ..fsdp.timing import PredictedStep, predict
+
+_NETWORK, _NUM_RANKS, *_LINK = networks.SETTINGS
+_WRAPS = {"each layer": 1, "every two layers": 2, "every four layers": 4, "the model alone": 0}
+_RESHARD = {"all but the root (default)": None, "always": True, "never": False}
+_WIDTH = 1024  # columns of a layer's matrix, whose rows are what is divided
+SETTINGS = (
+    Setting("num_layers", 8, Steps((1, 2, 4, 6, 8, 12, 16, 24)), "layers"),
+    Setting("layer_millions", 50, Steps((1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)), "parameters per layer [million]"),
+    _NETWORK,
+    _NUM_RANKS,
+    Setting("wrap", "each layer", _WRAPS, "groups"),
+    Setting("reshard", "all but the root (default)", _RESHARD, "reshard after forward"),
+    Setting("prefetch", 0, range(5), "groups prefetched", "0 is torch's default: one in backward, none explicitly"),
+    Setting("layer_ms", 10, Steps((0, 1, 2, 5, 10, 20, 50, 100)), "forward per layer [ms]"),
+    Setting("activations_mb", 200, Steps((0, 10, 50, 100, 200, 500, 1000, 2000)), "activations per layer [MB]"),
+    Setting("precision", "bfloat16, reduced in float32", ("float32", "bfloat16, reduced in float32"), "precision"),
+    *_LINK,
+)
+_SLOW = {"network": BY_HAND, "gb_per_s": 5}
+PRESETS: dict[str, dict[str, Any]] = {
+    "8 layers on 32 A100s": {"network": networks.DEFAULT},
+    "never reshard": {"reshard": "never"},
+    "one group": {"wrap": "the model alone"},
+    "a network of 5 GB/s": _SLOW,
+    "the same, four layers per group": {**_SLOW, "wrap": "every four layers"},
+    "prefetch 2 groups": {"prefetch": 2},
+    "400 million parameters over Gloo": {"network": "loopback, two cores", "layer_ms": 100},
+}
+
+
+def step(now: Now) -> ModuleStep:
+    """Return the step of equal layers, in blocks of as many as share a group."""
+    num_elements = now.layer_millions * 10**6
+    layers = []
+    for place in range(now.num_layers):
+        name = f"layers.{place}"
+        weight = ShardedParameter((f"{name}.weight",), (-(-num_elements // _WIDTH), _WIDTH))
+        forward_s = now.layer_ms / 1e3
+        layers.append(ShardedLayer(name, (weight,), forward_s, 2 * forward_s, now.activations_mb * 10**6))
+    return ModuleStep.of_layers(_grouped(layers, _WRAPS[now.wrap]))
+
+
+def _grouped(layers: list[ShardedLayer], size: int) -> list[ShardedLayer]:
+    """The layers with names that put several into one block."""
+    if size == 0:
+        return layers
+    named = []
+    for place, layer in enumerate(layers):
+        name = f"blocks.{place // size}.{place % size}"
+        weight = ShardedParameter((f"{name}.weight",), layer.parameters[0].shape)
+        named.append(ShardedLayer(name, (weight,), layer.forward_s, layer.backward_s, layer.activation_bytes))
+    return named
+
+
+class Sharding:
+    """The explorer's picture and report of a step on some networks."""
+
+    def __init__(self, networks: Networks) -> None:
+        self.networks = networks
+        self.predicted = lru_cache(maxsize=4)(self._predicted)  # picture and report ask for the same
+
+    def _predicted(self, now: Now) -> PredictedStep:
+        wrap = [] if _WRAPS[now.wrap] == 0 else ["blocks.*"]
+        settings: dict[str, Any] = {}
+        if now.precision != "float32":
+            settings = {"param_dtype": "bfloat16", "reduce_dtype": "float32"}
+        return predict(
+            step(now),
+            self.networks.cost(now),
+            num_ranks=self.networks.num_ranks(now),
+            wrap=wrap,
+            reshard_after_forward=_RESHARD[now.reshard],
+            prefetch=now.prefetch,
+            **settings,
+        )
+
+    def picture(self, now: Now) -> Drawing:
+        """One step and its memory."""
+        return draw_fsdp_step(self.predicted(now))
+
+    def report(self, now: Now) -> list[str]:
+        """The parts of the step, the terms of the peak, and the collectives."""
+        predicted = self.predicted(now)
+        whole, wait = times_in_one_unit(predicted.step_s, predicted.wait_s)
+        ranks = count_of(self.networks.num_ranks(now), "rank")
+        kinds = [call.kind for call in predicted.collectives]
+        sizes = sum(call.num_bytes for call in predicted.collectives)
+        largest = max(call.num_bytes for call in predicted.collectives)
+        calls = f"{count_of(kinds.count('allgather'), 'all-gather')} and "
+        calls += count_of(kinds.count("reduce_scatter"), "reduce-scatter")
+        return [
+            f"{ranks}: {whole} per step, of which {wait} wait for communication (exposed)",
+            f"{calls} of {decimal_words(sizes)} in total, the largest of {decimal_words(largest)}",
+            *str(predicted.memory).splitlines(),
+            "all-gathers and reduce-scatters take half of an all-reduce each, as in a ring",
+            *self.networks.about(now, largest),
+        ]
+
+    def without_effect(self, now: Now) -> dict[str, str]:
+        """The settings that the network fixes, and those that need several groups."""
+        reasons = self.networks.without_effect(now)
+        size = _WRAPS[now.wrap]
+        if size == 0:
+            reasons["prefetch"] = "the model is one group: there is nothing to gather ahead"
+        elif now.num_layers <= size:
+            reasons["prefetch"] = "all layers are in one group: there is nothing to gather ahead"
+        return reasons
+
+
+ON_THE_SITE = {
+    "num_layers": (4, 8),
+    "network": ("abci_a100_4x8", "nccl:h100", "loopback, two cores", "latency and bandwidth"),
+    "wrap": ALL,
+    "reshard": ALL,
+    "prefetch": (0, 2),
+    "gb_per_s": (5, 25),
+}
+
+
+@shows(
+    SETTINGS,
+    title="FSDP: streams and memory",
+    notebook="08_zero_and_fsdp",
+    inputs=networks_of,
+    on_the_site=ON_THE_SITE,
+)
+def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
+    """Return controls over one step under `fully_shard`: what runs on each of its streams, and the memory of a rank.
+
+    The layers are equal; backward takes twice as long as forward. The networks are machines of the bank, NCCL's model,
+    recorded Gloo, and latency and bandwidth set by hand. `profiles`, by name, come before them. The optimizer is Adam.
+
+    Raises ValueError for anything but profiles, and for a profile without the backend's own allreduce.
+    """
+    networks = Networks(profiles)
+    sharding = Sharding(networks)
+    return Explorer(
+        networks.settings(SETTINGS),
+        {"picture": sharding.picture},
+        sharding.report,
+        {label: preset for label, preset in PRESETS.items() if networks.offers(preset.get("network"))},
+        sharding.without_effect,
+        derived=networks.derived,
+    )

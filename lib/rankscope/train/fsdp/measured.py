@@ -1,0 +1,187 @@
+"""What a prediction of FSDP needs, measured on real ranks: the step of a module alone, and the costs of a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...collectives.timing import Ranks, TimedTask
+from ...common.checks import function, of_type, several, whole
+from ...common.frozen import evolve, optional
+from ...networks import CostTable
+from ..ddp.run import HERE, Loss, Optimizer, Where
+from .calls import CallObserver, Mark, events_of_marks, observed_step, sharded_parameters
+from .costs import FSDPCosts
+from .replay import ShardSettings
+from .running import MOST_ITERATIONS, FSDPJob, run_jobs
+from .step import ModuleStep, StepEvent
+
+_WARM_UP = 3
+# Widths of the square layers with which costs are measured: their gathered buffers have 1 KiB to 9 MiB.
+_WIDTHS = (16, 64, 256, 512, 1024, 1536)
+_DEPTH = 3  # layers of each width, each a group
+
+
+def measure_step(
+    module: nn.Module,
+    loss: Loss,
+    *,
+    num_ranks: int = 2,
+    iterations: int = 10,
+    optimizer: Optimizer | None = None,
+    where: Where = HERE,
+) -> ModuleStep:
+    """Return the step of a module on ranks that all compute and do not communicate, with measured times.
+
+    Each rank runs a copy of the whole module, with hooks where `fully_shard` has its own. The loss is called as by
+    `run`: ``loss(module, rank, number)``. The time of each piece is that of the slowest rank, and the median over
+    iterations. If ranks share cores, measure as many as you want to predict. The optimizer's time is divided by the
+    ranks, each of which updates its shard.
+
+    Raises ValueError for bad input, RankError if a rank fails, dies, or has not ended after ``where.timeout_s``.
+
+    >>> step = measure_step(nn.Linear(8, 1), lambda module, rank, number: module(torch.ones(4, 8)).mean())
+    >>> step.forward_s > 0, step.backward_s > 0
+    (True, True)
+    """
+    sharded_parameters(module)
+    function("loss", loss, "of the module, a rank and a number")
+    whole("num_ranks", num_ranks, 1)
+    iterations = whole("iterations", iterations, 1, MOST_ITERATIONS)
+    optional("optimizer", optimizer, function)
+    of_type("where", where, Where)
+    records = where.launch(_be_computing_rank, (module, loss, iterations, optimizer), num_ranks)
+    followed = observed_step(module, loss)
+    events = [event for event in followed.events if event.kind not in ("forward", "backward")]
+    pieces = [[events_of_marks(marks) for marks in record.marks] for record in records]
+    first = pieces[0][0]
+    names = [(event.kind, event.name) for event in first]
+    for record in pieces:
+        for listed in record:
+            if [(event.kind, event.name) for event in listed] != names:
+                raise ValueError("loss must call the same modules in each step, got steps that differ")
+    seconds = np.array([[[event.seconds for event in listed] for listed in record] for record in pieces])
+    typical_s = np.median(seconds.max(axis=0), axis=0)
+    timed = [event._replace(seconds=float(value)) for event, value in zip(first, typical_s, strict=True)]
+    optimizer_s = float(np.median(np.array([record.optimizer_s for record in records]).max(axis=0))) / num_ranks
+    return evolve(followed, events=_with_activations(timed, followed.events, len(events)), optimizer_s=optimizer_s)
+
+
+def _with_activations(
+    timed: Sequence[StepEvent], followed: Sequence[StepEvent], num_calls: int
+) -> tuple[StepEvent, ...]:
+    """The timed events with the activations that were followed; both have the same events, in the same order."""
+    if len(timed) != len(followed):
+        raise ValueError(f"loss must call the same modules on each rank, got {len(timed)} and {len(followed)} events")
+    return tuple(
+        [event._replace(activation_bytes=other.activation_bytes) for event, other in zip(timed, followed, strict=True)]
+    )
+
+
+class _ComputingRecord(NamedTuple):
+    marks: list[list[Mark]]
+    optimizer_s: list[float]
+
+
+def _be_computing_rank(module: nn.Module, loss: Loss, iterations: int, optimizer: Optimizer | None) -> _ComputingRecord:
+    ranks = Ranks()
+    observer = CallObserver(module)
+    rule = None if optimizer is None else optimizer(observer.module.parameters())
+    marks = []
+    seconds = []
+    for number in range(_WARM_UP + iterations):
+        ranks.once(TimedTask(lambda number=number: observer.run(loss, ranks.rank, number)))  # type: ignore[misc]
+        update_s = 0.0
+        if rule is not None:
+            update_s, _ = ranks.once(TimedTask(rule.step))
+        if number >= _WARM_UP:
+            marks.append(observer.marks)
+            seconds.append(update_s)
+    return _ComputingRecord(marks, seconds)
+
+
+# ---- costs
+
+
+def measure_costs(
+    num_ranks: int = 2,
+    *,
+    num_replicas: int = 1,
+    iterations: int = 10,
+    widths: Sequence[int] = _WIDTHS,
+    where: Where = HERE,
+) -> FSDPCosts:
+    """Return what FSDP's collectives and copies cost where these ranks run.
+
+    They are measured in steps of `fully_shard` on stacks of linear layers, each a group, as medians by the bytes of the
+    buffers, with straight lines between them. What FSDP itself does around a copy is in the time of the copy. So the
+    costs are of this machine, number of ranks and network, whatever is trained.
+
+    Raises ValueError for bad input, RankError as `run` does.
+    """
+    settings = ShardSettings(num_ranks, num_replicas)
+    sizes = sorted({whole("widths", width, 1, 1 << 14) for width in several("widths", widths, "widths")})
+    if len(sizes) < 2:
+        raise ValueError(f"widths must have at least two different ones, got {sizes}")
+    iterations = whole("iterations", iterations, 1, MOST_ITERATIONS)
+    jobs = []
+    for width in sizes:
+        layers = [nn.Linear(width, width) for _ in range(_DEPTH)]
+        wrapped = tuple([str(place) for place in range(_DEPTH)])
+        jobs.append(FSDPJob(nn.Sequential(*layers), _sum_of(width), wrapped, settings, iterations))
+    samples: dict[str, dict[int, list[float]]] = {}
+    for width, observed in zip(sizes, run_jobs(jobs, where), strict=True):
+        num_rows = -(-width // settings.num_shards) * settings.num_shards
+        num_bytes = 4 * (num_rows * width + num_rows)
+        for iteration in observed.iterations:
+            for name, seconds in _slowest(iteration.timeline, num_ranks).items():
+                key = num_bytes // settings.num_shards if name == "allreduce" else num_bytes
+                samples.setdefault(name, {}).setdefault(key, []).extend(seconds)
+    tables: dict[str, Any] = {}
+    for name, by_size in samples.items():
+        tables[name] = CostTable(
+            tuple(sorted(by_size)), tuple([float(np.median(by_size[size])) for size in sorted(by_size)])
+        )
+    return FSDPCosts(**tables)
+
+
+def _sum_of(width: int) -> Callable[..., Any]:
+    def loss(module: nn.Module, rank: int, number: int) -> Any:
+        return module(torch.ones(1, width)).sum()
+
+    return loss
+
+
+# the lane and the kind of the spans that each cost is measured by
+_SPANS = {
+    "allgather": ("allgather", "allgather"),
+    "reduce_scatter": ("reduce_scatter", "reduce_scatter"),
+    "allreduce": ("allreduce", "allreduce"),
+    "copy_in": ("copy_in", "copy_in"),
+    "copy_out": ("compute", "copy_out"),
+    "reduce_copy_in": ("compute", "copy_in"),
+    "copy_out_reduced": ("reduce_scatter", "copy_out"),
+}
+
+
+def _slowest(timeline: Any, num_ranks: int) -> dict[str, list[float]]:
+    """The seconds of each span, by cost: of copies on the slowest rank; of collectives on the one that came last.
+
+    A rank that comes first to a collective waits in it for the others, which is not the collective's cost.
+    """
+    seconds: dict[str, list[float]] = {}
+    for name, (lane, kind) in _SPANS.items():
+        by_rank = []
+        for rank in range(num_ranks):
+            spans = timeline.select(rank=rank, lane=lane, kind=kind)
+            by_rank.append((spans.stop_s - spans.start_s)[np.argsort(spans.start_s)])
+        if by_rank[0].size:
+            stacked = np.array(by_rank)
+            is_collective = name in ("allgather", "reduce_scatter", "allreduce")
+            chosen = stacked.min(axis=0) if is_collective else stacked.max(axis=0)
+            seconds[name] = chosen.tolist()
+    return seconds

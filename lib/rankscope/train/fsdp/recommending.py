@@ -1,0 +1,236 @@
+"""`recommend`: how to wrap, reshard and prefetch a module so that it fits, next to DDP and ZeRO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import attrs
+import numpy as np
+from torch import nn
+
+from ...common.checks import number, of_type, several, whole
+from ...common.units import decimal_words, times_in_one_unit
+from ...networks import Cost
+from ..ddp.buckets import ParameterSpec
+from ..ddp.step import LocalStep
+from ..ddp.step import simulate as ddp_step
+from ..zero.model import OPTIMIZERS, layers, memory
+from .calls import module_step, observed_step
+from .costs import FSDPCosts, costs_from, seconds_of
+from .replay import MOST_SHARDS
+from .step import ModuleStep
+from .timing import predict
+
+_WORTH = 0.01  # of a step's time: smaller differences do not justify more memory
+_NAME_CHARACTERS = 50
+
+
+class FSDPCandidate(NamedTuple):
+    """A way to train, its predicted step and the peak of a rank's memory; `wrap` is None if it is not FSDP."""
+
+    name: str
+    step_s: float
+    wait_s: float
+    peak_bytes: int
+    wrap: tuple[str, ...] | None = None
+    reshard_after_forward: bool | None = None
+    prefetch: int = 0
+
+
+@attrs.frozen
+class FSDPRecommendation:
+    """The candidates from the fastest to the slowest, and which one to take with so much memory per rank.
+
+    `chosen` is the one with the lowest peak among those that fit and are at most 1 % slower than the fastest that fits;
+    None if nothing fits.
+    """
+
+    candidates: tuple[FSDPCandidate, ...]
+    memory_bytes: float
+    num_ranks: int
+
+    @property
+    def fitting(self) -> tuple[FSDPCandidate, ...]:
+        return tuple([candidate for candidate in self.candidates if candidate.peak_bytes <= self.memory_bytes])
+
+    @property
+    def chosen(self) -> FSDPCandidate | None:
+        fitting = self.fitting
+        if not fitting:
+            return None
+        enough_s = min(candidate.step_s for candidate in fitting) * (1 + _WORTH)
+        fast = [candidate for candidate in fitting if candidate.step_s <= enough_s]
+        return min(fast, key=lambda candidate: candidate.peak_bytes)
+
+    def __str__(self) -> str:
+        chosen = self.chosen
+        limit = decimal_words(self.memory_bytes)
+        if chosen is None:
+            smallest = min(self.candidates, key=lambda candidate: candidate.peak_bytes)
+            lines = [
+                f"nothing fits into {limit} per rank on {self.num_ranks} ranks: the least is "
+                f"{decimal_words(smallest.peak_bytes)}, with {smallest.name}; use more ranks, or smaller batches"
+            ]
+        else:
+            lines = [f"{chosen.name}: {decimal_words(chosen.peak_bytes)} of {limit} per rank"]
+        times = times_in_one_unit(*[candidate.step_s for candidate in self.candidates])
+        for candidate, step in zip(self.candidates, times, strict=True):
+            fits = "fits" if candidate.peak_bytes <= self.memory_bytes else "does not fit"
+            size = decimal_words(candidate.peak_bytes)
+            lines.append(f"  {candidate.name:<{_NAME_CHARACTERS}} {step:>9} {size:>9}  {fits}")
+        return "\n".join(lines)
+
+
+def recommend(
+    module: nn.Module,
+    *,
+    num_ranks: int,
+    memory_bytes: float,
+    cost: Cost | FSDPCosts,
+    step: ModuleStep | None = None,
+    loss: Callable[..., Any] | None = None,
+    backward_s: float = 0.0,
+    optimizer: str = "adam",
+    wraps: Mapping[str, Iterable[str]] | None = None,
+) -> FSDPRecommendation:
+    """Return the predicted step and memory of ways to wrap a module, next to DDP and ZeRO, and which one to take.
+
+    The ways to wrap are each layer, the larger half of the layers, and the module alone. Each is tried with torch's
+    default of resharding and without resharding, and with torch's own prefetching and two groups; `wraps` replaces them
+    by lists of names. They are compared with DDP, with ZeroRedundancyOptimizer (stage 1: DDP's all-reduce, and a
+    broadcast of what is updated, taken as an all-gather), and with ZeRO's stage 2 as in the paper, whose reduce-scatter
+    and all-gather are not overlapped.
+
+    `cost` is that of `predict`. The times of the module are those of a measured `step` (see `measure_step`); else
+    backward takes `backward_s`, forward half of it, and layers take shares in proportion to their parameters. Without
+    either, only communication is compared. With `loss` or a measured step, activations are in the memory; else they
+    are not.
+
+    Raises ValueError for a module without parameters, for one rank, and for numbers out of range.
+
+    >>> module = nn.Sequential(*(nn.Linear(1000, 1000, bias=False) for _ in range(8)))
+    >>> advice = recommend(module, num_ranks=8, memory_bytes=40e6, cost=lambda num_bytes: num_bytes / 1e9)
+    >>> advice.chosen.name
+    'each layer, reshard'
+    >>> print(str(recommend(module, num_ranks=8, memory_bytes=4e6, cost=lambda b: b / 1e9)).splitlines()[0][:72])
+    nothing fits into 4 MB per rank on 8 ranks: the least is 31 MB, with eac
+    """
+    of_type("module", module, nn.Module)
+    num_ranks = whole("num_ranks", num_ranks, 2, MOST_SHARDS)
+    memory_bytes = number("memory_bytes", memory_bytes, above=0)
+    backward_s = number("backward_s", backward_s, 0)
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"optimizer must be one of {', '.join(map(repr, OPTIMIZERS))}, got {optimizer!r}")
+    costs = costs_from(cost, 1)
+    if wraps is None:
+        ways = _ways(module)
+    else:
+        ways = {str(name): tuple(several(f"wraps[{name!r}]", wrap, "names")) for name, wrap in wraps.items()}
+    if step is None:
+        step = _step(module, [name for wrap in ways.values() for name in wrap], loss, backward_s)
+    of_type("step", step, ModuleStep)
+    candidates = _without_sharding(module, step, num_ranks, costs, optimizer)
+    for name, wrap in ways.items():
+        for reshard in (None, False):
+            for prefetch in (0, 2) if wrap else (0,):
+                predicted = predict(
+                    step,
+                    costs,
+                    num_ranks=num_ranks,
+                    wrap=wrap,
+                    optimizer=optimizer,
+                    reshard_after_forward=reshard,
+                    prefetch=prefetch,
+                )
+                words = [name, "keep" if reshard is False else "reshard"]
+                if prefetch:
+                    words.append(f"prefetch {prefetch}")
+                candidates.append(
+                    FSDPCandidate(
+                        ", ".join(words),
+                        predicted.step_s,
+                        predicted.wait_s,
+                        predicted.memory.peak_bytes,
+                        tuple(wrap),
+                        reshard,
+                        prefetch,
+                    )
+                )
+    candidates.sort(key=lambda candidate: (candidate.step_s, candidate.peak_bytes))
+    return FSDPRecommendation(tuple(candidates), memory_bytes, num_ranks)
+
+
+def _ways(module: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Ways to wrap: each layer, the larger half of the layers, and the module alone."""
+    names = [name for name, _ in layers(module)]
+    ways: dict[str, tuple[str, ...]] = {}
+    if names:
+        ways["each layer"] = tuple(names)
+    if len(names) > 2:
+        ways["the larger half of the layers"] = _larger_half(module, names)
+    ways["the module alone"] = ()
+    return ways
+
+
+def _larger_half(module: nn.Module, names: list[str]) -> tuple[str, ...]:
+    sizes = {name: sum(p.numel() for p in module.get_submodule(name).parameters()) for name in names}
+    largest = sorted(names, key=lambda name: -sizes[name])[: (len(names) + 1) // 2]
+    return tuple([name for name in names if name in largest])
+
+
+def _step(module: nn.Module, names: list[str], loss: Callable[..., Any] | None, backward_s: float) -> ModuleStep:
+    if loss is not None:
+        step = observed_step(module, loss)
+        return step.scaled(backward_s / 2, backward_s)
+    return module_step(module, names).scaled(backward_s / 2, backward_s)
+
+
+def _without_sharding(
+    module: nn.Module, step: ModuleStep, num_ranks: int, costs: FSDPCosts, optimizer: str
+) -> list[FSDPCandidate]:
+    """DDP, ZeroRedundancyOptimizer, and ZeRO's stage 2."""
+
+    def allreduce(num_bytes: Any) -> Any:
+        return np.asarray(costs.allgather(num_bytes)) + np.asarray(costs.reduce_scatter(num_bytes))
+
+    local = _local_step(step)
+    timeline = ddp_step(local, allreduce)
+    step_s = timeline.end_s
+    wait_s = float(timeline.select(lane="compute", kind="wait").busy_s)
+    activations = _activation_bytes(step)
+    num_bytes = local.num_bytes
+    gather_s = seconds_of("allgather", costs.allgather, num_bytes)
+    reduce_s = seconds_of("reduce_scatter", costs.reduce_scatter, num_bytes)
+    alone_s = step.computing_s
+
+    def peak(stage: int | str) -> int:
+        return memory(module, num_ranks, stage, "fp32", optimizer, activation_bytes=activations).total_bytes
+
+    return [
+        FSDPCandidate("DDP", step_s, wait_s, peak("ddp")),
+        FSDPCandidate(
+            "ZeroRedundancyOptimizer", step_s + gather_s, wait_s + gather_s, peak("zero_redundancy_optimizer")
+        ),
+        FSDPCandidate("ZeRO, stage 2", alone_s + reduce_s + gather_s, reduce_s + gather_s, peak(2)),
+    ]
+
+
+def _local_step(step: ModuleStep) -> LocalStep:
+    """The step as DDP sees it: when in the backward each gradient is ready."""
+    trained = {p.name: p for p in step.parameters if p.trainable}
+    ready_s = dict.fromkeys(trained, float("nan"))
+    now_s = 0.0
+    for event in step.events:
+        if event.kind == "backward":
+            now_s += event.seconds
+        elif event.kind == "gradient":
+            ready_s[event.name] = now_s
+    specs = [ParameterSpec(name, parameter.num_bytes) for name, parameter in trained.items()]
+    return LocalStep(
+        tuple(specs), np.minimum(list(ready_s.values()), now_s), step.forward_s, now_s, optimizer_s=step.optimizer_s
+    )
+
+
+def _activation_bytes(step: ModuleStep) -> int:
+    return sum(event.activation_bytes for event in step.events if event.kind == "forward")

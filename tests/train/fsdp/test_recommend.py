@@ -1,0 +1,120 @@
+"""The recommended wrapping: the fastest that fits, the least memory among equals, and a word when nothing fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from rankscope.train import ddp, fsdp, zero
+
+from ...small import Tied
+
+
+def module(depth: int = 8) -> nn.Module:
+    return nn.Sequential(*(nn.Linear(1000, 1000, bias=False) for _ in range(depth)))
+
+
+def slow(num_bytes: Any) -> Any:
+    return num_bytes / 1e9
+
+
+def advice(**options: Any) -> Any:
+    options = {"num_ranks": 8, "memory_bytes": 40e6, "cost": slow, "backward_s": 0.05, **options}
+    return fsdp.recommend(options.pop("module", module()), **options)
+
+
+def test_the_chosen_one_fits_and_none_that_fits_is_faster() -> None:
+    for limit in (30e6, 40e6, 60e6, 100e6, 1e9):
+        found = advice(memory_bytes=limit)
+        chosen = found.chosen
+        if chosen is None:
+            assert all(candidate.peak_bytes > limit for candidate in found.candidates)
+            continue
+        assert chosen.peak_bytes <= limit
+        fastest_s = min(candidate.step_s for candidate in found.fitting)
+        assert fastest_s <= chosen.step_s <= 1.01 * fastest_s
+        assert all(
+            candidate.peak_bytes >= chosen.peak_bytes for candidate in found.fitting if candidate.step_s <= fastest_s
+        )
+
+
+def test_it_says_that_nothing_fits() -> None:
+    found = advice(memory_bytes=4e6)
+    assert found.chosen is None
+    first = str(found).splitlines()[0]
+    assert first.startswith("nothing fits into 4 MB per rank on 8 ranks: the least is")
+    assert "use more ranks" in first
+    assert "does not fit" in str(found)
+
+
+def test_every_candidate_is_what_predict_says() -> None:
+    net = module()
+    step = fsdp.module_step(net, ["*"]).scaled(0.025, 0.05)
+    found = fsdp.recommend(net, num_ranks=8, memory_bytes=1e9, cost=slow, step=step)
+    sharded = [candidate for candidate in found.candidates if candidate.wrap is not None]
+    assert len(sharded) == 2 * 2 + 2 * 2 + 2
+    for candidate in sharded:
+        predicted = fsdp.predict(
+            step,
+            slow,
+            num_ranks=8,
+            wrap=candidate.wrap or (),
+            reshard_after_forward=candidate.reshard_after_forward,
+            prefetch=candidate.prefetch,
+        )
+        assert candidate.step_s == pytest.approx(predicted.step_s)
+        assert candidate.peak_bytes == predicted.memory.peak_bytes
+
+
+def test_ddp_and_zero_are_those_of_their_packages() -> None:
+    found = advice(module=module(4), backward_s=0.04)
+    by_name = {candidate.name: candidate for candidate in found.candidates}
+    local = ddp.LocalStep.modelled(module(4), 0.04)
+    assert by_name["DDP"].step_s == pytest.approx(ddp.simulate(local, slow).end_s)
+    assert by_name["DDP"].peak_bytes == zero.memory(module(4), 8, "ddp").total_bytes
+    assert by_name["ZeRO, stage 2"].peak_bytes == zero.memory(module(4), 8, 2, "fp32").total_bytes
+    assert by_name["ZeroRedundancyOptimizer"].step_s > by_name["DDP"].step_s
+
+
+def test_wrappings_of_ones_own() -> None:
+    found = advice(wraps={"pairs": ["0", "2", "4", "6"]})
+    names = {candidate.name for candidate in found.candidates}
+    assert {"pairs, reshard", "pairs, keep", "DDP"} <= names
+
+
+def test_activations_are_in_the_memory_with_a_loss() -> None:
+    def loss(model: nn.Module, rank: int, number: int) -> torch.Tensor:
+        output: torch.Tensor = model(torch.ones(500, 1000))
+        return output.mean()
+
+    without = {candidate.name: candidate.peak_bytes for candidate in advice().candidates}
+    with_them = {candidate.name: candidate.peak_bytes for candidate in advice(loss=loss).candidates}
+    assert all(with_them[name] > without[name] for name in without)
+    assert with_them["DDP"] - without["DDP"] >= 8 * 500 * 1000 * 4
+
+
+def test_a_module_with_shared_parameters_can_be_wrapped() -> None:
+    assert advice(module=Tied(), memory_bytes=1e9).chosen is not None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: advice(module=nn.ReLU()), "module must have parameters to shard"),
+        (lambda: advice(module=3), "module must be a Module, got 3"),
+        (lambda: advice(num_ranks=1), "num_ranks must be a whole number from 2 to"),
+        (lambda: advice(memory_bytes=0), "memory_bytes must be a finite number above 0, got 0"),
+        (lambda: advice(backward_s=-1), "backward_s must be a finite number of at least 0, got -1"),
+        (lambda: advice(cost=None), "cost must be a function of bytes"),
+        (lambda: advice(optimizer="lion"), "optimizer must be one of"),
+        (lambda: advice(step=[1]), r"step must be a ModuleStep, got \[1\]"),
+        (lambda: advice(wraps={"mine": ["fc"]}), "wrap must have names of submodules"),
+    ],
+)
+def test_wrong_input(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
