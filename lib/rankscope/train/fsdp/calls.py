@@ -309,11 +309,13 @@ class CallObserver:
             inputs = list(_trained_tensors((args, kwargs)))
             if not inputs:
                 return args, kwargs
-            outputs = iter(_Boundary.apply(lambda: self._mark("post_backward", name), *inputs))
+            boundary: Any = _Boundary.apply
+            outputs = iter(boundary(lambda: self._mark("post_backward", name), *inputs))
             return tree_map(lambda value: next(outputs) if _is_trained(value) else value, (args, kwargs))
 
         def after(_: nn.Module, args: Any, output: Any) -> None:
             self._mark("leave", name)
+            tensor: Any
             for tensor in _trained_tensors(output):
                 tensor.register_hook(lambda _: self._mark("pre_backward", name))
 

@@ -86,7 +86,7 @@ class FSDPCosts:
         >>> float(FSDPCosts.of_allreduce(lambda num_bytes: num_bytes / 1e9).allgather(2e6))
         0.001
         """
-        half = _Half(function("cost", allreduce, "of bytes, such as ddp.cost makes"))
+        half = _HalfOfAllreduce(function("cost", allreduce, "of bytes, such as ddp.cost makes"))
         return cls(half, half)
 
 
@@ -111,7 +111,7 @@ class _Copy:
 
 
 @frozen
-class _Half:
+class _HalfOfAllreduce:
     cost: Cost
 
     def __call__(self, num_bytes: Any) -> Any:

@@ -222,7 +222,7 @@ def _owner(name: str, wrapped: Sequence[str]) -> str:
 # ---- actions
 
 
-class Action(NamedTuple):
+class FSDPAction(NamedTuple):
     """One action of FSDP or of the module, in the order in which the process issues them.
 
     `kind` is "gather" (all-gather with its copy-in), "copy_out" (wait for it, and copy to the parameters), "reshard"
@@ -275,7 +275,7 @@ class Replay:
 
     def __init__(self, step: ModuleStep, wrapped: Sequence[str], settings: ShardSettings) -> None:
         self.groups = groups_of(step, wrapped, settings)
-        self.actions: list[Action] = []
+        self.actions: list[FSDPAction] = []
         self._step = step
         self._settings = settings
         self._states = [_GroupState(group) for group in self.groups]
@@ -327,7 +327,7 @@ class Replay:
         return name
 
     def _issue(self, kind: str, place: int, num_bytes: int = 0, **details: Any) -> None:
-        self.actions.append(Action(kind, place, num_bytes, **details))
+        self.actions.append(FSDPAction(kind, place, num_bytes, **details))
 
     # ---- parameters
 

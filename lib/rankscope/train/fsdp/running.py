@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -131,7 +132,7 @@ class _FSDPPiece(NamedTuple):
     num_bytes: int = 0
 
 
-class _RankStep(NamedTuple):
+class _FSDPRankStep(NamedTuple):
     """One step of a rank: seconds from its start."""
 
     step_s: float
@@ -143,7 +144,7 @@ class _RankStep(NamedTuple):
 class _FSDPRankRecord(NamedTuple):
     """The record that one rank returns for a job."""
 
-    steps: list[_RankStep]
+    steps: list[_FSDPRankStep]
     live: LiveBytes
 
 
@@ -232,9 +233,10 @@ class _FSDPStepper:
         def after(_: nn.Module, args: Any, output: Any) -> None:
             self._open.pop()
             mark(self._open[-1] if self._open else 0)
-            for tensor in tree_iter(output):
-                if isinstance(tensor, Tensor) and tensor.requires_grad:
-                    tensor.register_hook(lambda _: mark(place))
+            for item in tree_iter(output):
+                if isinstance(item, Tensor) and item.requires_grad:
+                    hooked: Any = item
+                    hooked.register_hook(lambda _: mark(place))
 
         module.register_forward_pre_hook(before)
         module.register_forward_hook(after)
@@ -282,9 +284,9 @@ class _FSDPStepper:
                 return self._owners[name]
         return 0
 
-    def taken(self, seconds: float, clean: bool) -> _RankStep:
+    def taken(self, seconds: float, clean: bool) -> _FSDPRankStep:
         calls = [CollectiveCall(piece.kind, piece.num_bytes) for piece in self._pieces if piece.kind in _CALLS.values()]
-        return _RankStep(seconds, clean, tuple(calls), self._spans())
+        return _FSDPRankStep(seconds, clean, tuple(calls), self._spans())
 
     def _spans(self) -> list[Span]:
         """The spans of the step, by the lanes and kinds of `simulate`, in seconds from its begin."""
@@ -403,7 +405,8 @@ def _watched(
     add: Callable[[_FSDPPiece], None], place_of: Callable[[Any], int], counter: _LiveCounter | None
 ) -> Iterator[None]:
     """Record what FSDP communicates while the context is open; the counter, if there is one, counts live bytes."""
-    from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param_group
+    communication: Any = import_module("torch.distributed.fsdp._fully_shard._fsdp_collectives")
+    groups: Any = import_module("torch.distributed.fsdp._fully_shard._fsdp_param_group")
 
     def stage(name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         begin_s = time.perf_counter()
@@ -414,12 +417,12 @@ def _watched(
         finally:
             add(_FSDPPiece(name, group, begin_s, time.perf_counter()))
 
-    replaced: list[tuple[ModuleType, str, Any]] = [(_fsdp_collectives, "dist", _fsdp_collectives.dist)]
-    _fsdp_collectives.dist = _WatchedDistributed(add, counter)  # type: ignore[assignment]
+    replaced: list[tuple[ModuleType, str, Any]] = [(communication, "dist", communication.dist)]
+    communication.dist = _WatchedDistributed(add, counter)
     for name in _STAGES:
-        original = getattr(_fsdp_param_group, name)
-        replaced.append((_fsdp_param_group, name, original))
-        setattr(_fsdp_param_group, name, partial(stage, name, original))
+        original = getattr(groups, name)
+        replaced.append((groups, name, original))
+        setattr(groups, name, partial(stage, name, original))
     try:
         yield
     finally:
@@ -458,13 +461,15 @@ class _LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._sizes[storage._cdata] = storage.nbytes()
             return result
 
-        torch.UntypedStorage.resize_ = watched  # type: ignore[method-assign]
+        storage_class: Any = torch.UntypedStorage
+        storage_class.resize_ = watched
         self._change(0)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        storage_class: Any = torch.UntypedStorage
+        storage_class.resize_ = self._resize
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -15,7 +15,7 @@ from ..zero.model import OPTIMIZERS
 from .costs import FSDPCosts, costs_from, seconds_of
 from .memory import TERMS, PredictedMemory
 from .replay import (
-    Action,
+    FSDPAction,
     CollectiveCall,
     Replay,
     ShardedGroup,
@@ -154,7 +154,7 @@ def simulate(step: ModuleStep, cost: Cost | FSDPCosts, **options: Any) -> Timeli
 # ---- memory
 
 
-class _Change(NamedTuple):
+class _MemoryChange(NamedTuple):
     at_s: float
     term: str
     num_bytes: int
@@ -165,11 +165,11 @@ class _Bytes:
     """Collects what is allocated and freed, in the order of issue."""
 
     def __init__(self) -> None:
-        self._changes: list[_Change] = []
+        self._changes: list[_MemoryChange] = []
 
     def add(self, at_s: float, term: str, num_bytes: int, doing: str) -> None:
         if num_bytes:
-            self._changes.append(_Change(at_s, term, num_bytes, doing))
+            self._changes.append(_MemoryChange(at_s, term, num_bytes, doing))
 
     def over_time(self) -> PredictedMemory:
         changes = sorted(self._changes, key=lambda change: change.at_s)  # stable: what is issued first stays first
@@ -259,10 +259,10 @@ class _Streams:
                 num_bytes += rule.num_states * elements * itemsize + rule.counter_bytes
         return num_bytes
 
-    def perform(self, action: Action) -> None:
+    def perform(self, action: FSDPAction) -> None:
         getattr(self, f"_{action.kind}")(action, self._groups[action.group])
 
-    def _gather(self, action: Action, group: ShardedGroup) -> None:
+    def _gather(self, action: FSDPAction, group: ShardedGroup) -> None:
         doing = f"all-gather of {group.label}"
         copy_s = self._cost_s("copy_in", action.num_bytes)
         start_s, copied_s = self.run("copy_in", "copy_in", action.group, copy_s)
@@ -276,7 +276,7 @@ class _Streams:
     def _end_of_cast_s(self, copied_s: float, gathered_s: float) -> float:
         return copied_s
 
-    def _copy_out(self, action: Action, group: ShardedGroup) -> None:
+    def _copy_out(self, action: FSDPAction, group: ShardedGroup) -> None:
         """``wait_for_unshard``: the buffer is freed, or in forward kept until the next group's parameters are there.
 
         A local variable of that function refers to the buffer before until it returns.
@@ -306,14 +306,14 @@ class _Streams:
         for lane in ("copy_in", "allgather"):
             self._free_s[lane] = max(self._free_s[lane], until_s)
 
-    def _flush(self, action: Action, group: ShardedGroup) -> None:
+    def _flush(self, action: FSDPAction, group: ShardedGroup) -> None:
         """The end of ``FSDPState._post_forward`` of the root."""
         if self._deferred is not None:
             self._hold_back_gathers(self._deferred.copied_s)
             self.bytes.add(self._free_s["compute"], "gather_buffers", -self._deferred.num_bytes, "end of the forward")
             self._deferred = None
 
-    def _reshard(self, action: Action, group: ShardedGroup) -> None:
+    def _reshard(self, action: FSDPAction, group: ShardedGroup) -> None:
         now_s = self._free_s["compute"]
         self.bytes.add(now_s, "gathered_parameters", -action.num_bytes, f"end of {group.label}")
         size = self._settings.reshard_after_forward
@@ -321,19 +321,19 @@ class _Streams:
             self._resharded[action.group] = action.num_bytes // size
             self.bytes.add(now_s, "gathered_parameters", action.num_bytes // size, f"end of {group.label}")
 
-    def _forward(self, action: Action, group: ShardedGroup) -> None:
+    def _forward(self, action: FSDPAction, group: ShardedGroup) -> None:
         event = action.event
         if event is not None:
             start_s, _ = self.run("compute", "forward", action.group, event.seconds)
             self.bytes.add(start_s, "activations", event.activation_bytes, f"forward of {group.label}")
 
-    def _backward(self, action: Action, group: ShardedGroup) -> None:
+    def _backward(self, action: FSDPAction, group: ShardedGroup) -> None:
         event = action.event
         if event is not None:
             _, stop_s = self.run("compute", "backward", action.group, event.seconds)
             self.bytes.add(stop_s, "activations", -event.activation_bytes, f"backward of {group.label}")
 
-    def _gradient(self, action: Action, group: ShardedGroup) -> None:
+    def _gradient(self, action: FSDPAction, group: ShardedGroup) -> None:
         if action.event is None:
             return
         parameter = self._parameters[action.event.name]
@@ -341,7 +341,7 @@ class _Streams:
         self._whole[action.group] = self._whole.get(action.group, 0) + num_bytes
         self.bytes.add(self._free_s["compute"], "gradients", num_bytes, f"backward of {group.label}")
 
-    def _reduce_wait(self, action: Action, group: ShardedGroup) -> None:
+    def _reduce_wait(self, action: FSDPAction, group: ShardedGroup) -> None:
         self.wait(self._reduced_s)
         self._free_reduce_input(f"end of {group.label}")
 
@@ -350,7 +350,7 @@ class _Streams:
             self.bytes.add(self._free_s["compute"], "reduce_buffers", -self._reduce_input[1], doing)
             self._reduce_input = None
 
-    def _reduce(self, action: Action, group: ShardedGroup) -> None:
+    def _reduce(self, action: FSDPAction, group: ShardedGroup) -> None:
         """``foreach_reduce``: gradients are copied into one buffer, which is reduced; the result is the shard's."""
         doing = f"reduce-scatter of {group.label}"
         copy_s = self._cost_s("reduce_copy_in", action.num_bytes)
@@ -380,11 +380,11 @@ class _Streams:
         reduced = [self._parameters[name] for name in names]
         return any(self._settings.reduced_itemsize(parameter) != parameter.itemsize for parameter in reduced)
 
-    def _drop(self, action: Action, group: ShardedGroup) -> None:
+    def _drop(self, action: FSDPAction, group: ShardedGroup) -> None:
         self.wait(self._gathered_s[action.group])
         self.bytes.add(self._free_s["compute"], "gather_buffers", -action.num_bytes, "end of the backward")
 
-    def _finish(self, action: Action, group: ShardedGroup) -> None:
+    def _finish(self, action: FSDPAction, group: ShardedGroup) -> None:
         self.wait(self._after_reduce_s)
         self._free_reduce_input("end of the backward")
 
