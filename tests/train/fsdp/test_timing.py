@@ -145,9 +145,18 @@ def test_everything_but_shards_and_gradients_is_freed() -> None:
 # ---- memory of live tensors
 
 
+WIDE = torch.ones(256, 256)
+
+
 def mean(model: nn.Module, rank: int, number: int) -> Tensor:
     output: Tensor = model(torch.ones(1, 256))
     return output.float().mean()
+
+
+def wide(model: nn.Module, rank: int, number: int) -> Tensor:
+    """Activations and their gradients take as much as parameters."""
+    output: Tensor = model(WIDE)
+    return output.float().square().mean()
 
 
 def uneven() -> nn.Module:
@@ -169,7 +178,7 @@ MEMORY_SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-def errors(num_ranks: int, settings: list[dict[str, Any]]) -> dict[str, float]:
+def errors(num_ranks: int, settings: list[dict[str, Any]], loss: Callable[..., Tensor] = mean) -> dict[str, float]:
     """The relative error of each predicted peak, for two modules and three wrappings with each of the settings."""
     cases = []
     for make in (uneven, equal):
@@ -178,10 +187,10 @@ def errors(num_ranks: int, settings: list[dict[str, Any]]) -> dict[str, float]:
     jobs = []
     for module, wrap, options in cases:
         checked = ShardSettings(num_ranks, **options)
-        jobs.append(FSDPJob(module, mean, wrapped_names(module, wrap, checked), checked, 1, torch.optim.Adam))
+        jobs.append(FSDPJob(module, loss, wrapped_names(module, wrap, checked), checked, 1, torch.optim.Adam))
     found = {}
     for (module, wrap, options), observed in zip(cases, run_jobs(jobs, ddp.Where(timeout_s=240.0)), strict=True):
-        step = fsdp.observed_step(module, mean)
+        step = fsdp.observed_step(module, loss)
         expected = fsdp.predict(
             step, costs(1e-3, 1e-3, allreduce=1e-3), num_ranks=num_ranks, wrap=wrap, overlap=False, **options
         )
@@ -194,11 +203,17 @@ def errors(num_ranks: int, settings: list[dict[str, Any]]) -> dict[str, float]:
     not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"), reason="fully_shard needs torch 2.8 on Gloo"
 )
 @pytest.mark.parametrize(
-    ("num_ranks", "settings"),
-    [(2, MEMORY_SETTINGS), (4, [{"num_replicas": 2}, {"reshard_after_forward": 2}, {"prefetch": 1}])],
+    ("num_ranks", "settings", "loss"),
+    [
+        (2, MEMORY_SETTINGS, mean),
+        (2, [{}, {"reshard_after_forward": False}, {"param_dtype": "bfloat16"}], wide),
+        (4, [{"num_replicas": 2}, {"reshard_after_forward": 2}, {"prefetch": 1}], mean),
+    ],
 )
-def test_the_peak_is_that_of_live_tensors(num_ranks: int, settings: list[dict[str, Any]]) -> None:
-    found = errors(num_ranks, settings)
+def test_the_peak_is_that_of_live_tensors(
+    num_ranks: int, settings: list[dict[str, Any]], loss: Callable[..., Tensor]
+) -> None:
+    found = errors(num_ranks, settings, loss)
     wrong = {name: f"{error:+.1%}" for name, error in found.items() if abs(error) > 0.02}
     assert not wrong
     assert len(found) == 6 * len(settings)

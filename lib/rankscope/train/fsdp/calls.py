@@ -14,6 +14,8 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_iter, tree_map
 
 from ...common.checks import function, of_type, several
+from ..zero.run import storages
+from .live import LiveCounter
 from .step import ForwardCall, ModuleStep, ShardedParameter, StepEvent, events_of
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # ``_validate_module`` in _fsdp_init.py refuses them
@@ -53,15 +55,15 @@ def sharded_parameters(module: nn.Module) -> tuple[ShardedParameter, ...]:
     return tuple(parameters)
 
 
-def _step_of(module: nn.Module, events: Iterable[StepEvent], optimizer_s: float = 0.0) -> ModuleStep:
+def _step_of(module: nn.Module, events: Iterable[StepEvent], input_bytes: int = 0) -> ModuleStep:
     named = dict(module.named_modules())
     return ModuleStep(
         sharded_parameters(module),
         tuple(named),
         tuple(events),
-        optimizer_s,
-        tuple([name for name, submodule in named.items() if isinstance(submodule, _CONTAINERS)]),
-        sum(buffer.numel() * buffer.element_size() for buffer in module.buffers()),
+        containers=tuple([name for name, submodule in named.items() if isinstance(submodule, _CONTAINERS)]),
+        buffer_bytes=sum(buffer.numel() * buffer.element_size() for buffer in module.buffers()),
+        input_bytes=input_bytes,
     )
 
 
@@ -251,12 +253,17 @@ def _nodes(values: Any) -> list[fx.Node]:
 
 
 class Mark(NamedTuple):
-    """An event of the observed step, and when it happened; `num_bytes` were kept for backward since the mark before."""
+    """An event of the observed step, and when it happened.
+
+    `live_bytes` were alive then apart from parameters and their gradients, and `peak_bytes` at most since the mark
+    before; 0 if they are not counted.
+    """
 
     kind: str
     name: str
     at_s: float
-    num_bytes: int = 0
+    live_bytes: int = 0
+    peak_bytes: int = 0
 
 
 class _Boundary(torch.autograd.Function):
@@ -285,9 +292,10 @@ class CallObserver:
     def __init__(self, module: nn.Module) -> None:
         self.module = copy.deepcopy(module)
         self.marks: list[Mark] = []
-        self._num_bytes = 0
-        self._weights = {parameter.untyped_storage().data_ptr() for parameter in self.module.parameters()}
-        self._saved: set[int] = set()
+        self.input_bytes = 0
+        self._counter: LiveCounter | None = None
+        self._gradient_bytes = 0  # of parameters
+        self._sizes = {name: parameter.nbytes for name, parameter in self.module.named_parameters()}
         for name, submodule in self.module.named_modules():
             has_parameters = any(True for _ in submodule.parameters())
             if has_parameters and not isinstance(submodule, _CONTAINERS):
@@ -298,8 +306,14 @@ class CallObserver:
                 hooked.register_post_accumulate_grad_hook(lambda _, name=name: self._mark("gradient", name))
 
     def _mark(self, kind: str, name: str) -> None:
-        self.marks.append(Mark(kind, name, time.perf_counter(), self._num_bytes))
-        self._num_bytes = 0
+        live_bytes = 0
+        peak_bytes = 0
+        if self._counter is not None:
+            peak_bytes = self._counter.take_peak() - self._gradient_bytes
+            if kind == "gradient":
+                self._gradient_bytes += self._sizes[name]
+            live_bytes = self._counter.total - self._gradient_bytes
+        self.marks.append(Mark(kind, name, time.perf_counter(), live_bytes, peak_bytes))
 
     def _watch(self, submodule: nn.Module, name: str) -> None:
         def before(_: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -322,28 +336,27 @@ class CallObserver:
         submodule.register_forward_pre_hook(before, with_kwargs=True)
         submodule.register_forward_hook(after)
 
-    def _keep(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._weights and storage.data_ptr() not in self._saved:
-            self._saved.add(storage.data_ptr())
-            self._num_bytes += storage.nbytes()
-        return tensor
-
-    def run(self, loss: Callable[..., Any], rank: int, number: int, counts_activations: bool = False) -> None:
+    def run(self, loss: Callable[..., Any], rank: int, number: int) -> None:
         """Run one forward and backward. `marks` then has its events, from "begin" to "end"."""
         self.module.zero_grad(set_to_none=True)
         self.marks = []
-        self._saved.clear()
-        self._num_bytes = 0
         self._mark("begin", "")
-        if counts_activations:
-            with torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor):
-                result = loss(self.module, rank, number)
-        else:
-            result = loss(self.module, rank, number)
+        result = loss(self.module, rank, number)
         self._mark("turn", "")
         result.backward()
+        del result
         self._mark("end", "")
+
+    def run_with_live_bytes(self, loss: Callable[..., Any], rank: int, number: int) -> None:
+        """Run as `run`, and count the live bytes at each mark, and those of the batch that exists before."""
+        own = storages([*self.module.parameters(), *self.module.buffers()])
+        counter = LiveCounter(own)
+        self._counter = counter
+        self._gradient_bytes = sum(own.values())
+        with counter:
+            self.run(loss, rank, number)
+        self._counter = None
+        self.input_bytes = counter.input_bytes
 
 
 def _is_trained(value: Any) -> bool:
@@ -362,7 +375,6 @@ def events_of_marks(marks: Sequence[Mark]) -> list[StepEvent]:
     In backward, that is the module whose output or input autograd reached last.
     """
     events = []
-    saved: list[tuple[str, int]] = []
     called = [""]
     is_forward = True
     current = ""
@@ -377,38 +389,26 @@ def events_of_marks(marks: Sequence[Mark]) -> list[StepEvent]:
             current = before.name
         if before.kind == "post_backward":
             current = before.name.rpartition(".")[0]
-        name = called[-1] if is_forward else current
         seconds = max(mark.at_s - before.at_s, 0.0)
+        kept_bytes = mark.live_bytes - before.live_bytes
+        peak_bytes = max(mark.peak_bytes, mark.live_bytes, before.live_bytes)
         if is_forward:
-            events.append(StepEvent("forward", name, seconds, mark.num_bytes))
-            saved.append((name, mark.num_bytes))
+            working_bytes = peak_bytes - max(before.live_bytes, mark.live_bytes)
+            events.append(StepEvent("forward", called[-1], seconds, kept_bytes, working_bytes))
         else:
-            events.append(StepEvent("backward", name, seconds, _freed(saved, name)))
+            working_bytes = peak_bytes - before.live_bytes
+            events.append(StepEvent("backward", current, seconds, -kept_bytes, working_bytes))
         if mark.kind not in ("turn", "end"):
             events.append(StepEvent(mark.kind, mark.name))
     return events
 
 
-def _freed(saved: list[tuple[str, int]], name: str) -> int:
-    """Remove what the backward of a piece of a module frees from what was saved, and return its bytes.
-
-    Autograd works backwards, so everything that was saved after that piece is free by then, too.
-    """
-    if all(other != name for other, _ in saved):
-        return 0
-    num_bytes = 0
-    while saved[-1][0] != name:
-        num_bytes += saved.pop()[1]
-    while saved and saved[-1][0] == name:
-        num_bytes += saved.pop()[1]
-    return num_bytes
-
-
 def observed_step(module: nn.Module, loss: Callable[..., Any]) -> ModuleStep:
     """Return the step of a module as one run of ``loss(module, 0, 0)`` in this process shows it: exact for any code.
 
-    It has the bytes of what forward keeps for backward, and times of this one run; see `measure_step` for measured
-    times. Raises ValueError for a module without parameters, and for a loss that is not a function.
+    It has the bytes of activations, and times of this one run, which are longer because bytes are counted. See
+    `measure_step` for measured times. Raises ValueError for a module without parameters, and for a loss that is not a
+    function.
 
     >>> step = observed_step(nn.Linear(2, 1), lambda module, rank, number: module(torch.ones(3, 2)).sum())
     >>> [event.kind for event in step.events if event.kind not in ("forward", "backward")]
@@ -417,5 +417,5 @@ def observed_step(module: nn.Module, loss: Callable[..., Any]) -> ModuleStep:
     sharded_parameters(module)
     function("loss", loss, "of the module, a rank and a number")
     observer = CallObserver(module)
-    observer.run(loss, 0, 0, counts_activations=True)
-    return _step_of(module, events_of_marks(observer.marks))
+    observer.run_with_live_bytes(loss, 0, 0)
+    return _step_of(module, events_of_marks(observer.marks), observer.input_bytes)

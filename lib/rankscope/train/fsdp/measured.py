@@ -56,7 +56,6 @@ def measure_step(
     of_type("where", where, Where)
     records = where.launch(_be_computing_rank, (module, loss, iterations, optimizer), num_ranks)
     followed = observed_step(module, loss)
-    events = [event for event in followed.events if event.kind not in ("forward", "backward")]
     pieces = [[events_of_marks(marks) for marks in record.marks] for record in records]
     first = pieces[0][0]
     names = [(event.kind, event.name) for event in first]
@@ -68,18 +67,17 @@ def measure_step(
     typical_s = np.median(seconds.max(axis=0), axis=0)
     timed = [event._replace(seconds=float(value)) for event, value in zip(first, typical_s, strict=True)]
     optimizer_s = float(np.median(np.array([record.optimizer_s for record in records]).max(axis=0))) / num_ranks
-    return evolve(followed, events=_with_activations(timed, followed.events, len(events)), optimizer_s=optimizer_s)
+    return evolve(followed, events=_with_activations(timed, followed.events), optimizer_s=optimizer_s)
 
 
-def _with_activations(
-    timed: Sequence[StepEvent], followed: Sequence[StepEvent], num_calls: int
-) -> tuple[StepEvent, ...]:
-    """The timed events with the activations that were followed; both have the same events, in the same order."""
+def _with_activations(timed: Sequence[StepEvent], followed: Sequence[StepEvent]) -> tuple[StepEvent, ...]:
+    """The timed events with the activations that were counted; both have the same events, in the same order."""
     if len(timed) != len(followed):
         raise ValueError(f"loss must call the same modules on each rank, got {len(timed)} and {len(followed)} events")
-    return tuple(
-        [event._replace(activation_bytes=other.activation_bytes) for event, other in zip(timed, followed, strict=True)]
-    )
+    events = []
+    for event, counted in zip(timed, followed, strict=True):
+        events.append(counted._replace(seconds=event.seconds))
+    return tuple(events)
 
 
 class _ComputingRecord(NamedTuple):

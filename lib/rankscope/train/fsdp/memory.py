@@ -21,7 +21,7 @@ TERMS = {
     "gather_buffers": "what all-gathers write to, until it is copied to the parameters",
     "gradients": "whole ones until they are reduced, and then the rank's shard",
     "reduce_buffers": "what reduce-scatters read, until the next group is done",
-    "activations": "what forward keeps for backward",
+    "activations": "what forward keeps for backward, and temporary tensors of the module",
 }
 
 

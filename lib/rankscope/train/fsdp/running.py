@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,7 +15,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from ...collectives.timing import Ranks, TimedTask
@@ -26,6 +24,7 @@ from ...timeline import Span, Timeline
 from ..ddp.run import HERE, Loss, Optimizer, Where
 from ..zero.run import storages
 from .calls import sharded_parameters
+from .live import LiveCounter
 from .memory import LiveBytes
 from .observed import FSDPIteration, FSDPRun
 from .replay import CollectiveCall, ShardSettings, groups_of, matching
@@ -41,9 +40,6 @@ _CALLS = {
     "reduce_scatter_tensor": "reduce_scatter",
     "all_reduce": "allreduce",
 }
-# A thread of Gloo refers to the tensors of a collective for some moments after it has ended. While bytes are counted,
-# each rank pauses for that, so that the count does not depend on when the thread runs.
-_RELEASE_S = 0.005
 _STAGES = ("foreach_all_gather", "foreach_all_gather_copy_out", "foreach_reduce")
 
 
@@ -253,7 +249,7 @@ class _FSDPStepper:
             self._optimizer.step()
         self._end_s = time.perf_counter()
 
-    def _forward_and_backward(self, counter: _LiveCounter | None = None) -> None:
+    def _forward_and_backward(self, counter: LiveCounter | None = None) -> None:
         with _watched(self._add, self._place_of, counter):
             self._begin_s = time.perf_counter()
             loss: Any = self._loss(self._module, self._rank, self._number)
@@ -268,7 +264,7 @@ class _FSDPStepper:
         if self._optimizer is not None:
             for state in self._optimizer.state.values():
                 tensors += [value for value in state.values() if isinstance(value, Tensor)]
-        counter = _LiveCounter(storages(tensors))
+        counter = LiveCounter(storages(tensors))
         with counter:
             self._forward_and_backward(counter)
         return LiveBytes(np.array(counter.at_s) - self._begin_s, np.array(counter.totals) + counter.input_bytes)
@@ -376,7 +372,7 @@ def _named_stages(pieces: Sequence[_FSDPPiece]) -> Iterator[_FSDPPiece]:
 class _WatchedDistributed:
     """torch.distributed as FSDP's module of collectives sees it, with its collectives timed."""
 
-    def __init__(self, add: Callable[[_FSDPPiece], None], counter: _LiveCounter | None) -> None:
+    def __init__(self, add: Callable[[_FSDPPiece], None], counter: LiveCounter | None) -> None:
         self._add = add
         self._counter = counter
 
@@ -402,7 +398,7 @@ class _WatchedDistributed:
 
 @contextmanager
 def _watched(
-    add: Callable[[_FSDPPiece], None], place_of: Callable[[Any], int], counter: _LiveCounter | None
+    add: Callable[[_FSDPPiece], None], place_of: Callable[[Any], int], counter: LiveCounter | None
 ) -> Iterator[None]:
     """Record what FSDP communicates while the context is open; the counter, if there is one, counts live bytes."""
     communication: Any = import_module("torch.distributed.fsdp._fully_shard._fsdp_collectives")
@@ -428,91 +424,6 @@ def _watched(
     finally:
         for module, name, original in replaced:
             setattr(module, name, original)
-
-
-class _LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of all storages that are alive: those that exist at the begin, and all that operators make.
-
-    FSDP frees a gathered parameter by resizing its storage, which no operator sees, so this replaces that method while
-    it counts. A storage counts once, whole.
-    """
-
-    def __init__(self, sizes: dict[int, int]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._total = sum(sizes.values())
-        self._known = set(sizes)  # addresses of storages that are in the total already
-        self._sizes: dict[int, int] = {}
-        self._resized: set[int] = set()
-        self._is_in_collective = False  # what a backend allocates for itself is not counted
-        self.input_bytes = 0  # of what existed before and operators read, such as a batch
-        self.at_s: list[float] = []
-        self.totals: list[int] = []
-
-    def __enter__(self) -> _LiveCounter:
-        self._resize = torch.UntypedStorage.resize_
-        resize = self._resize
-
-        def watched(storage: Any, size: int) -> Any:
-            before = storage.nbytes()
-            result = resize(storage, size)
-            self._change(storage.nbytes() - before)
-            self._resized.add(storage._cdata)
-            if storage._cdata in self._sizes:
-                self._sizes[storage._cdata] = storage.nbytes()
-            return result
-
-        storage_class: Any = torch.UntypedStorage
-        storage_class.resize_ = watched
-        self._change(0)
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        storage_class: Any = torch.UntypedStorage
-        storage_class.resize_ = self._resize
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for item in tree_iter((args, kwargs)):
-            if self._is_in_collective or not isinstance(item, Tensor):
-                continue
-            storage = item.untyped_storage()
-            if not self._is_known(storage):
-                self._sizes[storage._cdata] = storage.nbytes()
-                self.input_bytes += storage.nbytes()
-        output = func(*args, **(kwargs or {}))
-        for item in tree_iter(output):
-            if isinstance(item, Tensor) and not self._is_known(item.untyped_storage()):
-                self._add(item.untyped_storage())
-        return output
-
-    @contextmanager
-    def in_collective(self) -> Iterator[None]:
-        """Leave out what the backend allocates for itself, and wait until it has let go of the job's tensors."""
-        self._is_in_collective = True
-        try:
-            yield
-        finally:
-            self._is_in_collective = False
-            time.sleep(_RELEASE_S)
-
-    def _is_known(self, storage: Any) -> bool:
-        key = storage._cdata
-        return key in self._sizes or key in self._resized or storage.data_ptr() in self._known
-
-    def _add(self, storage: Any) -> None:
-        key = storage._cdata
-        self._sizes[key] = storage.nbytes()
-        self._change(storage.nbytes())
-        weakref.finalize(storage, self._remove, key)
-
-    def _remove(self, key: int) -> None:
-        self._change(-self._sizes.pop(key, 0))
-
-    def _change(self, num_bytes: int) -> None:
-        self._total += num_bytes
-        self.at_s.append(time.perf_counter())
-        self.totals.append(self._total)
 
 
 # ---- the records of all ranks

@@ -80,21 +80,24 @@ class StepEvent(NamedTuple):
 
     "enter" and "leave" are the forward call of the module `name`. "pre_backward" is the moment in which the gradient of
     its output is there, "post_backward" the one in which autograd is done with it; both are missing if the tensors need
-    no gradient. "forward" and "backward" are computing, which takes `seconds` and keeps or frees `activation_bytes`.
-    "gradient" is the moment in which autograd has accumulated the gradient of the parameter `name`.
+    no gradient. "forward" and "backward" are computing, which takes `seconds`, keeps or frees `activation_bytes`, and
+    has `working_bytes` more while it runs. "gradient" is the moment in which autograd has accumulated the gradient of
+    the parameter `name`.
     """
 
     kind: str
     name: str
     seconds: float = 0.0
     activation_bytes: int = 0
+    working_bytes: int = 0
 
 
 def _event(name: str, value: Any) -> StepEvent:
     of_type(name, value, StepEvent)
     one_of(f"the kind of an event in {name}", value.kind, EVENTS)
     number(f"the seconds of an event in {name}", value.seconds, 0)
-    whole(f"the activation_bytes of an event in {name}", value.activation_bytes, 0)
+    whole(f"the activation_bytes of an event in {name}", value.activation_bytes)
+    whole(f"the working_bytes of an event in {name}", value.working_bytes, 0)
     return value  # type: ignore[no-any-return]
 
 
@@ -129,7 +132,7 @@ class ModuleStep:
     """Forward, backward and optimizer of one rank, as events in the order in which they happen.
 
     `modules` are the names of all modules in the order of ``module.named_modules()``, the root, "", first. `containers`
-    are those without a forward method of their own, which cannot be wrapped.
+    are those without a forward method of their own, which cannot be wrapped. `input_bytes` are those of the batch.
 
     Raises ValueError for a step without parameters, and for events of modules or parameters that it does not have.
 
@@ -147,6 +150,7 @@ class ModuleStep:
     optimizer_s: float = checked(number, 0, default=0.0)
     containers: tuple[str, ...] = checked(each, str, default=())
     buffer_bytes: int = checked(whole, 0, default=0)
+    input_bytes: int = checked(whole, 0, default=0)
 
     def __attrs_post_init__(self) -> None:
         if not self.parameters:

@@ -15,8 +15,8 @@ from ..zero.model import OPTIMIZERS
 from .costs import FSDPCosts, costs_from, seconds_of
 from .memory import TERMS, PredictedMemory
 from .replay import (
-    FSDPAction,
     CollectiveCall,
+    FSDPAction,
     Replay,
     ShardedGroup,
     ShardSettings,
@@ -91,9 +91,10 @@ def predict(
 
     Without `overlap` every collective blocks the rank, as on the CPU with Gloo, where FSDP has no streams.
 
-    The memory counts what torch allocates, in the order of issue; see `TERMS` for its parts. `optimizer` is one of
-    those of `zero.memory`, or None. Left out are the time that the process needs to issue all this, fragmentation, and
-    temporary tensors of the module's own operators.
+    The memory counts what torch allocates, in the order of issue, so it is the same with and without `overlap`; its
+    terms are those of `PredictedMemory`. `optimizer` is one of those of `zero.memory`, or None. Activations are those of the step, in
+    `param_dtype`. Left out are the time that the process needs to issue all this, fragmentation, and what a backend
+    allocates for itself.
 
     Raises ValueError for what `collectives` refuses, and for costs that are negative or not finite.
 
@@ -162,7 +163,11 @@ class _MemoryChange(NamedTuple):
 
 
 class _Bytes:
-    """Collects what is allocated and freed, in the order of issue."""
+    """Collects what is allocated and freed, in the order of issue.
+
+    That order decides the memory, because torch's allocator reuses a block as soon as the process has freed it, and
+    lets the streams take care of the rest. Each change is at the time at which the compute stream gets there.
+    """
 
     def __init__(self) -> None:
         self._changes: list[_MemoryChange] = []
@@ -172,7 +177,7 @@ class _Bytes:
             self._changes.append(_MemoryChange(at_s, term, num_bytes, doing))
 
     def over_time(self) -> PredictedMemory:
-        changes = sorted(self._changes, key=lambda change: change.at_s)  # stable: what is issued first stays first
+        changes = self._changes
         terms = {}
         for term in TERMS:
             deltas = [change.num_bytes if change.term == term else 0 for change in changes]
@@ -189,6 +194,13 @@ class _KeptBuffer(NamedTuple):
 
     num_bytes: int
     copied_s: float
+
+
+def _activation_scale(groups: Iterable[ShardedGroup], settings: ShardSettings) -> float:
+    """By how much activations shrink if parameters are cast: as much as the largest parameter."""
+    parameters = [parameter for group in groups for parameter in group.parameters]
+    largest = max(parameters, key=lambda parameter: parameter.num_elements)
+    return settings.gathered_itemsize(largest) / largest.itemsize
 
 
 class _Streams:
@@ -208,6 +220,7 @@ class _Streams:
         self._reduce_input: tuple[int, int] | None = None  # the group and the bytes of the input that is kept
         self._resharded: dict[int, int] = {}  # bytes that each group keeps after forward, on a smaller mesh
         self._whole: dict[int, int] = {}  # bytes of the gradients of each group that are not reduced
+        self._activation_scale = _activation_scale(replay.groups, settings)
         self._parameters = {p.name: p for group in replay.groups for p in group.parameters}
 
     # ---- time
@@ -246,6 +259,10 @@ class _Streams:
         """Count what is there all the time."""
         self.bytes.add(0.0, "parameters", sum(group.stored_bytes for group in self._groups), "the begin")
         self.bytes.add(0.0, "buffers", step.buffer_bytes, "the begin")
+        input_bytes = step.input_bytes
+        if self._activation_scale != 1.0:  # a copy in the dtype in which the module computes
+            input_bytes += self._activations(step.input_bytes)
+        self.bytes.add(0.0, "activations", input_bytes, "the begin")
         if optimizer is not None:
             self.bytes.add(0.0, "optimizer_states", self._state_bytes(optimizer), "the begin")
 
@@ -265,16 +282,13 @@ class _Streams:
     def _gather(self, action: FSDPAction, group: ShardedGroup) -> None:
         doing = f"all-gather of {group.label}"
         copy_s = self._cost_s("copy_in", action.num_bytes)
-        start_s, copied_s = self.run("copy_in", "copy_in", action.group, copy_s)
         cast_bytes = action.num_bytes // self._settings.num_shards if group.is_cast else 0
-        self.bytes.add(start_s, "gather_buffers", action.num_bytes + cast_bytes, doing)
+        self.bytes.add(self._free_s["compute"], "gather_buffers", action.num_bytes + cast_bytes, doing)
+        _, copied_s = self.run("copy_in", "copy_in", action.group, copy_s)
         seconds = self._cost_s("allgather", action.num_bytes)
         _, stop_s = self.run("allgather", "allgather", action.group, seconds, copied_s)
         self._gathered_s[action.group] = stop_s
-        self.bytes.add(self._end_of_cast_s(copied_s, stop_s), "gather_buffers", -cast_bytes, doing)
-
-    def _end_of_cast_s(self, copied_s: float, gathered_s: float) -> float:
-        return copied_s
+        self.bytes.add(self._free_s["compute"], "gather_buffers", -cast_bytes, doing)
 
     def _copy_out(self, action: FSDPAction, group: ShardedGroup) -> None:
         """``wait_for_unshard``: the buffer is freed, or in forward kept until the next group's parameters are there.
@@ -324,14 +338,24 @@ class _Streams:
     def _forward(self, action: FSDPAction, group: ShardedGroup) -> None:
         event = action.event
         if event is not None:
-            start_s, _ = self.run("compute", "forward", action.group, event.seconds)
-            self.bytes.add(start_s, "activations", event.activation_bytes, f"forward of {group.label}")
+            doing = f"forward of {group.label}"
+            start_s, stop_s = self.run("compute", "forward", action.group, event.seconds)
+            working_bytes = self._activations(event.working_bytes)
+            self.bytes.add(start_s, "activations", self._activations(event.activation_bytes) + working_bytes, doing)
+            self.bytes.add(stop_s, "activations", -working_bytes, doing)
 
     def _backward(self, action: FSDPAction, group: ShardedGroup) -> None:
         event = action.event
         if event is not None:
-            _, stop_s = self.run("compute", "backward", action.group, event.seconds)
-            self.bytes.add(stop_s, "activations", -event.activation_bytes, f"backward of {group.label}")
+            doing = f"backward of {group.label}"
+            start_s, stop_s = self.run("compute", "backward", action.group, event.seconds)
+            working_bytes = self._activations(event.working_bytes)
+            self.bytes.add(start_s, "activations", working_bytes, doing)
+            self.bytes.add(stop_s, "activations", -working_bytes - self._activations(event.activation_bytes), doing)
+
+    def _activations(self, num_bytes: int) -> int:
+        """The bytes of activations in the dtype in which the module computes, instead of that of its parameters."""
+        return int(num_bytes * self._activation_scale)
 
     def _gradient(self, action: FSDPAction, group: ShardedGroup) -> None:
         if action.event is None:
@@ -361,7 +385,7 @@ class _Streams:
         output_bytes = action.num_bytes // self._settings.num_shards
         gradient_bytes = group.shard_gradient_bytes(action.parameters)
         seconds = self._cost_s("reduce_scatter", action.num_bytes)
-        begin_s, stop_s = self.run("reduce_scatter", "reduce_scatter", action.group, seconds, copied_s)
+        _, stop_s = self.run("reduce_scatter", "reduce_scatter", action.group, seconds, copied_s)
         self._reduced_s = stop_s
         if self._costs.allreduce is not None and self._settings.num_replicas > 1:
             seconds = self._cost_s("allreduce", output_bytes)
@@ -369,12 +393,13 @@ class _Streams:
         seconds = self._cost_s("copy_out_reduced", action.num_bytes)
         _, stop_s = self.run("reduce_scatter", "copy_out", action.group, seconds, stop_s)
         self._after_reduce_s = max(self._after_reduce_s, stop_s)
+        now_s = self._free_s["compute"]
         if self._is_cast_back(group, action.parameters):
-            self.bytes.add(begin_s, "reduce_buffers", output_bytes, doing)
-            self.bytes.add(stop_s, "gradients", gradient_bytes, doing)
-            self.bytes.add(stop_s, "reduce_buffers", -output_bytes, doing)
+            self.bytes.add(now_s, "reduce_buffers", output_bytes, doing)
+            self.bytes.add(now_s, "gradients", gradient_bytes, doing)
+            self.bytes.add(now_s, "reduce_buffers", -output_bytes, doing)
         else:
-            self.bytes.add(begin_s, "gradients", gradient_bytes, doing)
+            self.bytes.add(now_s, "gradients", gradient_bytes, doing)
 
     def _is_cast_back(self, group: ShardedGroup, names: Iterable[str]) -> bool:
         reduced = [self._parameters[name] for name in names]
@@ -405,6 +430,3 @@ class _BlockingStreams(_Streams):
         for name in LANES:
             self._free_s[name] = stop_s
         return start_s, stop_s
-
-    def _end_of_cast_s(self, copied_s: float, gathered_s: float) -> float:
-        return gathered_s

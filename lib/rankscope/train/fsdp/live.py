@@ -1,0 +1,116 @@
+"""`LiveCounter`: the bytes of all tensors that are alive, counted while a step runs."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+# A thread of Gloo refers to the tensors of a collective for some moments after it has ended. While bytes are counted,
+# each rank pauses for that, so that the count does not depend on when the thread runs.
+_RELEASE_S = 0.005
+
+
+class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of all storages that are alive: those that exist at the begin, and all that operators make.
+
+    FSDP frees a gathered parameter by resizing its storage, which no operator sees, so this replaces that method while
+    it counts. A storage counts once, whole.
+    """
+
+    def __init__(self, sizes: dict[int, int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._total = sum(sizes.values())
+        self._peak = self._total
+        self._known = set(sizes)  # addresses of storages that are in the total already
+        self._sizes: dict[int, int] = {}
+        self._resized: set[int] = set()
+        self._is_in_collective = False  # what a backend allocates for itself is not counted
+        self.input_bytes = 0  # of what existed before and operators read, such as a batch
+        self.at_s: list[float] = []
+        self.totals: list[int] = []
+
+    def __enter__(self) -> LiveCounter:
+        self._resize = torch.UntypedStorage.resize_
+        resize = self._resize
+
+        def watched(storage: Any, size: int) -> Any:
+            before = storage.nbytes()
+            result = resize(storage, size)
+            self._change(storage.nbytes() - before)
+            self._resized.add(storage._cdata)
+            if storage._cdata in self._sizes:
+                self._sizes[storage._cdata] = storage.nbytes()
+            return result
+
+        storage_class: Any = torch.UntypedStorage
+        storage_class.resize_ = watched
+        self._change(0)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        storage_class: Any = torch.UntypedStorage
+        storage_class.resize_ = self._resize
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for item in tree_iter((args, kwargs)):
+            if self._is_in_collective or not isinstance(item, Tensor):
+                continue
+            storage = item.untyped_storage()
+            if not self._is_known(storage):
+                self._sizes[storage._cdata] = storage.nbytes()
+                self.input_bytes += storage.nbytes()
+        output = func(*args, **(kwargs or {}))
+        for item in tree_iter(output):
+            if isinstance(item, Tensor) and not self._is_known(item.untyped_storage()):
+                self._add(item.untyped_storage())
+        return output
+
+    @contextmanager
+    def in_collective(self) -> Iterator[None]:
+        """Leave out what the backend allocates for itself, and wait until it has let go of the job's tensors."""
+        self._is_in_collective = True
+        try:
+            yield
+        finally:
+            self._is_in_collective = False
+            time.sleep(_RELEASE_S)
+
+    def _is_known(self, storage: Any) -> bool:
+        key = storage._cdata
+        return key in self._sizes or key in self._resized or storage.data_ptr() in self._known
+
+    def _add(self, storage: Any) -> None:
+        key = storage._cdata
+        self._sizes[key] = storage.nbytes()
+        self._change(storage.nbytes())
+        weakref.finalize(storage, self._remove, key)
+
+    def _remove(self, key: int) -> None:
+        self._change(-self._sizes.pop(key, 0))
+
+    @property
+    def total(self) -> int:
+        """The bytes that are alive now, without those of inputs."""
+        return self._total
+
+    def take_peak(self) -> int:
+        """Return the most bytes that were alive since the last call."""
+        peak = max(self._peak, self._total)
+        self._peak = self._total
+        return peak
+
+    def _change(self, num_bytes: int) -> None:
+        self._total += num_bytes
+        self._peak = max(self._peak, self._total)
+        self.at_s.append(time.perf_counter())
+        self.totals.append(self._total)
