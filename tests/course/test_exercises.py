@@ -403,7 +403,7 @@ def test_wrapping_policies_are_scored_by_waits_and_memory() -> None:
     policy = ["embed", "blocks.*", "head"]
     assert wrapping_score(policy, step, 0.070, 21e9).wrong is None
     assert wrapping_score(policy, step, 0.060, 21e9).wrong == "a GPU waits 69 ms per step, and 60 ms are possible"
-    assert wrapping_score(policy, step, 0.070, 20e9).wrong == "the peak is 20.8 GB, and 20 GB are allowed"
+    assert wrapping_score(policy, step, 0.070, 20e9).wrong == "the peak is 20.7 GB, and 20 GB are allowed"
     assert rows(wrapping_score([], step, 1, 1e12))["yours"].split()[:2] == ["yours", "3"]
 
 

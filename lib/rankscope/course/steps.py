@@ -7,6 +7,7 @@ from ..train.fsdp import ModuleStep, ShardedLayer
 
 WIDTH = 4096
 NUM_WORDS = 32_000
+_FLOAT32_TO_16_BITS = 2  # what a step states for float32, compared with what 16-bit training keeps
 
 
 def transformer(
@@ -15,9 +16,11 @@ def transformer(
     """Return the step of a GPU with `num_tokens` tokens: an embedding, blocks of width 4096, and a head.
 
     A block has an "attn" of 4·width² and an "mlp" of 8·width² parameters. A pass takes 2 operations per parameter and
-    token, and backward twice as many; the products of attention itself are left out. What a block keeps for backward
-    are 34·tokens·width bytes: equation 2 of Korthikanti and others, 2022 (https://arxiv.org/abs/2205.05198), without
-    attention's matrix. With `recompute`, it keeps only its input, and backward begins with another forward.
+    token, and backward twice as many; the products of attention itself are left out. In 16-bit precision, a block
+    keeps 34·tokens·width bytes for backward: equation 2 of Korthikanti and others, 2022
+    (https://arxiv.org/abs/2205.05198), without attention's matrix. The step states twice that, because its parameters
+    are float32, and `fsdp.predict` scales activations to ``param_dtype``. With `recompute`, it keeps only its input,
+    and backward begins with another forward.
 
     Raises ValueError for numbers out of range.
 
@@ -41,9 +44,10 @@ def transformer(
             backward_s = 2 * forward_s
             if recompute:
                 backward_s += forward_s
-            kept_bytes = kept_per_value[part] * num_tokens * WIDTH
+            kept_bytes = _FLOAT32_TO_16_BITS * kept_per_value[part] * num_tokens * WIDTH
             layers.append(ShardedLayer(f"blocks.{block}.{part}", (num_parameters,), forward_s, backward_s, kept_bytes))
     head_s = 2 * NUM_WORDS * WIDTH * num_tokens / flops_per_s
-    head_bytes = num_tokens * (2 * WIDTH + 4 * NUM_WORDS)  # its input, and the scores in float32
+    kept_of_head = num_tokens * (2 * WIDTH + 4 * NUM_WORDS)  # its input, and the scores in float32
+    head_bytes = _FLOAT32_TO_16_BITS * kept_of_head
     layers.append(ShardedLayer("head", (NUM_WORDS * WIDTH,), head_s, 2 * head_s, head_bytes))
     return ModuleStep.of_layers(layers)
