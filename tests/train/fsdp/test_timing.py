@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
@@ -156,7 +157,7 @@ def mean(model: nn.Module, rank: int, number: int) -> Tensor:
 def wide(model: nn.Module, rank: int, number: int) -> Tensor:
     """Activations and their gradients take as much as parameters."""
     output: Tensor = model(WIDE)
-    return output.float().square().mean()
+    return output.square().mean()
 
 
 def uneven() -> nn.Module:
@@ -224,10 +225,12 @@ def test_the_peak_is_that_of_live_tensors(
     not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"), reason="fully_shard needs torch 2.8 on Gloo"
 )
 def test_live_bytes_are_those_of_the_model_over_the_whole_step() -> None:
-    """Every rise and fall, not the peak alone: in units of a layer, so that batches of some kilobytes do not count."""
+    """Every rise and fall that FSDP causes, in units of a layer, so that activations of some kilobytes do not count."""
     module = equal()
     observed = fsdp.run(module, mean, num_ranks=2, wrap=["*"], iterations=1)
-    expected = predicted(fsdp.observed_step(module, mean), overlap=False)
+    step = fsdp.observed_step(module, mean)
+    step = evolve(step, events=tuple([event._replace(activation_bytes=0, working_bytes=0) for event in step.events]))
+    expected = predicted(step, overlap=False)
     layer_bytes = 4 * 257 * 256
 
     def levels(num_bytes: Any) -> list[float]:

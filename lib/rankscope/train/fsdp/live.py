@@ -62,16 +62,16 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for item in tree_iter((args, kwargs)):
-            if self._is_in_collective or not isinstance(item, Tensor):
-                continue
-            storage = item.untyped_storage()
-            if not self._is_known(storage):
+        if self._is_in_collective:
+            return func(*args, **(kwargs or {}))
+        for item in _plain_tensors((args, kwargs)):
+            if not self._is_known(item.untyped_storage()):
+                storage = item.untyped_storage()
                 self._sizes[storage._cdata] = storage.nbytes()
                 self.input_bytes += storage.nbytes()
         output = func(*args, **(kwargs or {}))
-        for item in tree_iter(output):
-            if isinstance(item, Tensor) and not self._is_known(item.untyped_storage()):
+        for item in _plain_tensors(output):
+            if not self._is_known(item.untyped_storage()):
                 self._add(item.untyped_storage())
         return output
 
@@ -114,3 +114,10 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._peak = max(self._peak, self._total)
         self.at_s.append(time.perf_counter())
         self.totals.append(self._total)
+
+
+def _plain_tensors(values: Any) -> Iterator[Tensor]:
+    """Yield the tensors that have a storage of their own, which a DTensor has not."""
+    for value in tree_iter(values):
+        if isinstance(value, Tensor) and not hasattr(value, "to_local"):
+            yield value

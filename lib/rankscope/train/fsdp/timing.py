@@ -92,9 +92,9 @@ def predict(
     Without `overlap` every collective blocks the rank, as on the CPU with Gloo, where FSDP has no streams.
 
     The memory counts what torch allocates, in the order of issue, so it is the same with and without `overlap`; its
-    terms are those of `PredictedMemory`. `optimizer` is one of those of `zero.memory`, or None. Activations are those of the step, in
-    `param_dtype`. Left out are the time that the process needs to issue all this, fragmentation, and what a backend
-    allocates for itself.
+    terms are those of `PredictedMemory`. `optimizer` is one of those of `zero.memory`, or None. Activations are those
+    of the step, in `param_dtype`. Left out are the time that the process needs to issue all this, fragmentation, and
+    what a backend allocates for itself.
 
     Raises ValueError for what `collectives` refuses, and for costs that are negative or not finite.
 
