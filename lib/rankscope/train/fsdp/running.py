@@ -290,10 +290,10 @@ class _FSDPStepper:
         spans = []
         for piece in sorted(_named_stages(self._pieces), key=lambda piece: piece.start_s):
             lane = piece.kind
-            if piece.kind == "copy_out" or piece.kind == "reduce_copy_in":
+            if piece.kind in ("copy_out", "reduce_copy_in"):
                 lane = "compute"
-            elif piece.kind == "copy_in":
-                lane = "copy_in"
+            elif piece.kind == "reduce_copy_out":
+                lane = "reduce_scatter"
             kind = piece.kind.removeprefix("reduce_") if piece.kind.startswith("reduce_copy") else piece.kind
             spans.append(self._span(lane, kind, piece.group, piece.start_s, piece.stop_s))
             if lane != "compute":
@@ -363,6 +363,8 @@ def _named_stages(pieces: Sequence[_FSDPPiece]) -> Iterator[_FSDPPiece]:
             yield piece._replace(kind=f"{prefix}copy_in", stop_s=inner[0].start_s)
             for call in inner:
                 yield call._replace(group=piece.group)
+            if piece.kind == "foreach_reduce":
+                yield piece._replace(kind="reduce_copy_out", start_s=inner[-1].stop_s)
         inner = []
 
 

@@ -1,0 +1,79 @@
+"""The measured inputs of a prediction: a module's step, and a machine's costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from rankscope.train import ddp, fsdp
+
+from .models import Residual, Tokens
+
+pytestmark = pytest.mark.slow
+WHERE = ddp.Where(timeout_s=240.0)
+
+
+def tokens(model: nn.Module, rank: int, number: int) -> Tensor:
+    output: Tensor = model(torch.arange(5))
+    return output.square().mean()
+
+
+def test_a_measured_step_has_the_events_of_the_observed_one_and_times() -> None:
+    module = Tokens([Residual(12), Residual(12)], 12)
+    measured = fsdp.measure_step(
+        module, tokens, num_ranks=2, iterations=3, optimizer=lambda p: torch.optim.SGD(p, 0.1), where=WHERE
+    )
+    observed = fsdp.observed_step(module, tokens)
+    assert [event[:2] for event in measured.events] == [event[:2] for event in observed.events]
+    assert [event.activation_bytes for event in measured.events] == [
+        event.activation_bytes for event in observed.events
+    ]
+    assert 0 < measured.forward_s < 10
+    assert 0 < measured.backward_s < 10
+    assert measured.optimizer_s > 0
+    for wrap in ([], ["blocks.*"], ["embed", "blocks.0.first"]):
+        assert fsdp.collectives(measured, num_ranks=2, wrap=wrap) == fsdp.collectives(module, num_ranks=2, wrap=wrap)
+
+
+@pytest.mark.skipif(
+    not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"), reason="fully_shard needs torch 2.8 on Gloo"
+)
+def test_measured_costs_cover_every_part_of_a_step() -> None:
+    costs = fsdp.measure_costs(2, iterations=3, widths=(16, 64), where=WHERE)
+    for name in ("allgather", "reduce_scatter", "copy_in", "copy_out", "reduce_copy_in", "copy_out_reduced"):
+        seconds = float(getattr(costs, name)(10_000))
+        assert 0 < seconds < 1, name
+    assert costs.allreduce is None
+    replicated = fsdp.measure_costs(4, num_replicas=2, iterations=2, widths=(16, 64), where=WHERE)
+    assert replicated.allreduce is not None
+    assert float(replicated.allreduce(10_000)) > 0
+
+
+def changing(model: nn.Module, rank: int, number: int) -> Tensor:
+    """Calls the module once more in every other step."""
+    output: Tensor = model(torch.ones(2, 4))
+    if number % 2:
+        output = output + model(torch.ones(2, 4))
+    return output.mean()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fsdp.measure_step(nn.ReLU(), tokens), "module must have parameters to shard"),
+        (lambda: fsdp.measure_step(nn.Linear(4, 2), 3), "loss must be a function of .*, got 3"),  # type: ignore[arg-type]
+        (lambda: fsdp.measure_step(nn.Linear(4, 2), changing), "loss must call the same modules in each step"),
+        (lambda: fsdp.measure_step(nn.Linear(4, 2), tokens, num_ranks=0), "num_ranks must be a whole number of at"),
+        (lambda: fsdp.measure_costs(1), "num_ranks must be a whole number from 2 to"),
+        (lambda: fsdp.measure_costs(2, widths=[64]), r"widths must have at least two different ones, got \[64\]"),
+        (lambda: fsdp.measure_costs(2, iterations=0), "iterations must be a whole number from 1 to"),
+    ],
+)
+def test_wrong_input(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
