@@ -15,6 +15,7 @@ from torch import nn
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ScheduleError, build
+from rankscope.course import transformer
 from rankscope.course.exercises import EXERCISES, WrongAnswer, check, score
 from rankscope.course.exercises.kinds import READINGS, SCORES
 from rankscope.course.exercises.scores import (
@@ -25,6 +26,7 @@ from rankscope.course.exercises.scores import (
     share_score,
     stage_score,
     step_score,
+    wrapping_score,
 )
 from rankscope.pipeline import Pipeline, Stage
 from rankscope.sampling import assign
@@ -99,12 +101,9 @@ WRONG = {
     "07.1": [3, 5, "many", True, None],
     "07.2": [[8] * 8, [6] * 10 + [4], [64], [1] * 64, [6] * 10, [4.5] + [6] * 10, [], 6, "many", None],
     "07.3": [1, 1.5, 3, 0.5, "many", None],
-    "07.4": [8, 5, 6, "many", None],
-    "07.5": [3.5, 6, 8, 0, True, "many", None],
-    "07.6": [lambda own, counts: own, lambda own, counts: 1 / len(counts), 1, None],
     "08.1": [11, 13, 0, 12.5, True, "many", None],
     "08.2": [2000, 48_000, 0, "many", None],
-    "08.3": [[[0, 3, 6], [1, 4], [2, 5]], [[0, 5, 6], [1, 4], [2, 3]], [[0], [1], [2]], "many", None],
+    "08.3": [[], ["blocks.*"], ["blocks.*", "head"], ["embed", "blocks.*.*", "head"], ["heads"], "many", [1], None],
     "a3.1": [15, 8, 0, "many", None],
     "a3.2": [1, 9, 11, "many", True, None],
     "a3.3": [[[0, 3, 6], [1, 4, 7], [2, 5]], [[0, 4], [1, 3, 7], [2, 5]], 3, "many", None],
@@ -253,7 +252,6 @@ def test_a_missing_answer_waits_and_an_unknown_exercise_does_not_exist(capsys: p
         ("04.5", 21.0),
         ("05.5", "5.87 GB/s"),
         ("05.5", "5870 MB/s"),
-        ("07.5", "4e9 B/s"),
         ("08.2", "8 kB"),
         ("a6.3", "1.68 ms"),
         ("a5.3", "0.046 s"),
@@ -398,6 +396,25 @@ def test_shares_are_scored_by_the_fullest_rank() -> None:
     for wrong in ([[0, 1], [2]], [[0, 1], [2, 2]], [[0, 1, 2, 3]], [[0, 1], [2, 4]], 3, [1, 2]):
         with pytest.raises(ValueError, match=r"expected|must be"):
             share_score(wrong, [5, 30, 20, 10], 2)  # type: ignore[arg-type]
+
+
+def test_wrapping_policies_are_scored_by_waits_and_memory() -> None:
+    step = transformer(8192)
+    policy = ["embed", "blocks.*", "head"]
+    assert wrapping_score(policy, step, 0.070, 21e9).wrong is None
+    assert wrapping_score(policy, step, 0.060, 21e9).wrong == "a GPU waits 69 ms per step, and 60 ms are possible"
+    assert wrapping_score(policy, step, 0.070, 20e9).wrong == "the peak is 20.7 GB, and 20 GB are allowed"
+    assert rows(wrapping_score([], step, 1, 1e12))["yours"].split()[:2] == ["yours", "3"]
+
+
+def test_recomputing_adds_a_forward_of_the_blocks_and_keeps_their_inputs() -> None:
+    whole_step = transformer(1024, num_blocks=4)
+    less = transformer(1024, num_blocks=4, recompute=True)
+    blocks_s = 4 * 2 * 12 * 4096**2 * 1024 / 400e12
+    assert less.backward_s - whole_step.backward_s == pytest.approx(blocks_s)
+    assert less.forward_s == pytest.approx(whole_step.forward_s)
+    with pytest.raises(ValueError, match="num_tokens must be a whole number from 1 to 16777216, got 0"):
+        transformer(0)
 
 
 def test_pipeline_schedules_are_scored_by_bubble_and_memory() -> None:

@@ -132,3 +132,10 @@ def test_what_is_not_known_takes_no_hue_of_what_is() -> None:
     looks = colors(["forward", "backward", "forward 1", "backward 1", "mine"])
     assert len(set(looks.values())) == 5
     assert looks["forward"] == WORK["forward"]
+
+
+def test_ranks_can_have_names_of_their_own() -> None:
+    spans = Timeline.of([Span(0, "a", "step", 0, 0, 1), Span(0, "b", "step", 0, 1, 2), Span(1, "a", "step", 0, 0, 2)])
+    heads = draw_timeline(spans, rank_names={0: "DataParallel"}).texts[-1]
+    assert heads.text == ("DataParallel", "rank 1")
+    assert draw_timeline(spans.select(rank=0), rank_names={0: "DataParallel"}).y_label == "DataParallel"

@@ -134,5 +134,14 @@ def test_data_parallel_says_how_both_compare_with_one_gpu() -> None:
 def test_data_parallel_draws_both_steps_of_each_gpu() -> None:
     now = REPLICAS.at(num_gpus=3, batch="8 samples")
     drawn = REPLICAS.pictures["picture"](now)
-    assert len(drawn.y_ticks) == 3 * 4
-    assert drawn.title.startswith("ResNet-50 on 3 GPUs: a step takes 36.3 ms with DataParallel (DP), ")
+    assert [name for _, name in drawn.y_ticks] == ["GPU 0", "GPU 1", "GPU 2"] * 2
+    assert drawn.title.startswith("ResNet-50 on 3 GPUs: 36.3 ms with DataParallel, ")
+    assert drawn.texts[-1].text[0] == "DataParallel: 36.3 ms per step"
+
+
+def test_data_parallel_shows_gpus_without_work_as_waiting() -> None:
+    drawn = REPLICAS.pictures["picture"](REPLICAS.at(num_gpus=8, batch="9 samples"))
+    assert [name for _, name in drawn.y_ticks] == [f"GPU {gpu}" for gpu in range(8)] * 2
+    assert "wait" in [key.label for key in drawn.legend]
+    all_busy = REPLICAS.pictures["picture"](REPLICAS.at(num_gpus=8, batch="8 samples"))
+    assert "wait" not in [key.label for key in all_busy.legend]

@@ -1,4 +1,4 @@
-"""Demonstrations that only the notebooks use: unusual uses of DDP and Join on real ranks."""
+"""What only the notebooks use: buffers and optimizer states after Join on real ranks, and a transformer's step."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ from typing import TYPE_CHECKING
 from ..common.lazy import lazy
 
 if TYPE_CHECKING:
-    from .ddp_gradients import bucket_view_memory, no_sync, static_graph, unused_parameters
     from .states import states_after_join
+    from .steps import transformer
 
-__all__ = ["bucket_view_memory", "no_sync", "states_after_join", "static_graph", "unused_parameters"]
+__all__ = ["states_after_join", "transformer"]
 
 __getattr__, __dir__ = lazy(
     __name__,
-    {
-        "bucket_view_memory": "ddp_gradients",
-        "no_sync": "ddp_gradients",
-        "states_after_join": "states",
-        "static_graph": "ddp_gradients",
-        "unused_parameters": "ddp_gradients",
-    },
+    {"states_after_join": "states", "transformer": "steps"},
     submodules=["exercises"],
 )

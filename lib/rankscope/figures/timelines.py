@@ -25,20 +25,25 @@ _LETTER_PX = 8.0  # of words, with room for Axes that are narrower than the draw
 _MOST_SPANS = 20_000
 
 
-def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collection[str] = ()) -> Drawing:
+def draw_timeline(
+    timeline: Timeline,
+    title: str | None = None,
+    hatched: Collection[str] = (),
+    rank_names: Mapping[int, str] | None = None,
+) -> Drawing:
     """Draw what ran when, on which lane of which rank.
 
     A row is a lane, rank 0 on top. Colour is the kind of work, hatching is communication, the same in every figure (see
     `palette.WORK`), and the number is the item. In a lane with several kinds their names are written where they fit.
     Waiting is light grey, and omitted if it is shorter than a pixel. Unknown kinds take the colours that are left,
-    those that take most time first; the others are grey. Kinds in `hatched` are hatched, too. Time counts from the
-    first span. Raises ValueError for more than 20,000 spans: select a window,
+    those that take most time first; the others are grey. Kinds in `hatched` are hatched, too. `rank_names` replace
+    "rank 0" and so on. Time counts from the first span. Raises ValueError for more than 20,000 spans: select a window,
     `timeline.select(between_s=(from, to))`, or some ranks.
     """
     if len(of_type("timeline", timeline, Timeline)) > _MOST_SPANS:
         raise ValueError(f"a drawing has at most {_MOST_SPANS} spans, got {len(timeline)}: select a window or a rank")
     timeline = _without_short_waits(timeline)
-    layout = _layout(list(timeline.rank_lanes()))
+    layout = _layout(list(timeline.rank_lanes()), rank_names or {})
     scale, unit = time_unit(timeline.makespan_s)
     width = timeline.makespan_s / scale or 1.0  # a timeline without any time has some width, too
 
@@ -95,12 +100,13 @@ class _Layout(NamedTuple):
     ticks: list[tuple[float, str]]
 
 
-def _layout(lanes: Sequence[tuple[int, str]]) -> _Layout:
+def _layout(lanes: Sequence[tuple[int, str]], rank_names: Mapping[int, str]) -> _Layout:
     """Lay lanes out, which are sorted by rank, with a gap between ranks.
 
     If ranks have several lanes each, the rank's name stands in the gap.
     """
     ranks = {rank for rank, _ in lanes}
+    name_of = {rank: rank_names.get(rank, f"rank {rank}") for rank in ranks}
     names = {name for _, name in lanes}
     has_heads = 1 < len(ranks) < len(lanes)
     top_of: dict[tuple[int, str], float] = {}
@@ -111,7 +117,7 @@ def _layout(lanes: Sequence[tuple[int, str]]) -> _Layout:
         if rank != last_rank:
             if has_heads:
                 top += _HEAD
-                heads.append((top - 0.4, f"rank {rank}"))
+                heads.append((top - 0.4, name_of[rank]))
             elif last_rank is not None:
                 top += _GAP
         top_of[rank, name] = top
@@ -121,10 +127,10 @@ def _layout(lanes: Sequence[tuple[int, str]]) -> _Layout:
     has_one_lane_each = len(names) == 1 < len(ranks)
     label = ""
     if len(ranks) == 1:
-        label = f"rank {min(ranks)}"
+        label = name_of[min(ranks)]
     elif has_one_lane_each:
         label = min(names)
-    ticks = [(y + 0.5, f"rank {rank}" if has_one_lane_each else name) for (rank, name), y in top_of.items()]
+    ticks = [(y + 0.5, name_of[rank] if has_one_lane_each else name) for (rank, name), y in top_of.items()]
     height = max(top_of.values(), default=0.0) + 1
     return _Layout(top_of, heads, height, label, ticks)
 

@@ -47,6 +47,17 @@ def test_totals_limits_and_legend() -> None:
     assert frame.width[0] > STAGES["stage 2"].total_bytes / 1e9
 
 
+def test_no_line_of_a_limit_crosses_a_total() -> None:
+    for activation_gb in range(0, 60, 3):
+        bars = {f"stage {s}": zero.memory(7.5e9, 64, s, activation_bytes=activation_gb * 10**9) for s in range(4)}
+        drawing = draw_memory(bars, {"24 GB": 24e9, "80 GB": 80e9, "141 GB": 141e9})
+        per_px = drawing.width / drawing.size_px[0]
+        totals = drawing.texts[0]
+        for x, text, memory in zip(totals.x.tolist(), totals.text, bars.values(), strict=True):
+            assert x > memory.total_bytes / 1e9
+            assert not [limit for limit in drawing.rules if x < limit < x + 7.0 * len(text) * per_px]
+
+
 def test_lines_are_the_totals() -> None:
     lines = {f"stage {s}": [zero.memory(7.5e9, 2**p, s) for p in range(8)] for s in (1, 3)}
     ax = figures.zero_memory(lines, {"24 GB": 24e9})

@@ -14,17 +14,17 @@ from ...box.pcie import pcie_bytes_per_s
 from ...box.profile import busbw_factor
 from ...cluster import Cluster, Link
 from ...collectives import build, closed_form, simulate_executor
-from ...common.checks import count_of, function, number, several, whole
+from ...common.checks import count_of, number, several, whole
 from ...common.units import decimal_words
 from ...pipeline import Pipeline, Stage, simulate
 from ...sampling import Assignment, assign, audit
-from ...train import data_parallel, ddp
-from ...train.data_parallel.model import chunk_sizes
+from ...train import ddp
 from ...train.ddp.buckets import ParameterSpec
 from ...train.ddp.step import default_buckets
 from ...train.pipeline_parallel import bubble_share
 from ...train.uneven import model as uneven
 from ...train.zero import model as zero
+from ..steps import transformer
 from . import scores
 from .kinds import Score, amount, built, exactly, fewest, judged, nearly
 
@@ -327,7 +327,7 @@ def workers_of_a_loader(answer: Any) -> Score:
     return scores.stage_score(answer, Pipeline([Stage(name, seconds) for name, seconds in stages.items()]), 90.0)
 
 
-# ---- 09: DDP's buckets and overlap
+# ---- 07: DDP's buckets and overlap
 
 
 @exactly(
@@ -389,60 +389,7 @@ def useless_overlap(answer: Any) -> str | None:
     return f"with a factor of {factor:g} a step takes {with_ms:.2f} ms with overlap and {without_ms:.2f} ms without"
 
 
-# ---- 10: DataParallel against DDP
-
-
-@exactly(
-    "07.4",
-    "20 samples over 8 devices do not give {} chunks",
-    means={
-        8: "each device got work",
-        4: "a chunk had 5 samples",
-        5: "a chunk had 4 samples",
-        6: "the last, smaller chunk was dropped",
-    },
-)
-def devices_used() -> int:
-    """How many of eight devices have work in DataParallel with 20 samples."""
-    return len(chunk_sizes(20, 8))
-
-
-@judged("07.5")
-def least_link(answer: Any) -> str | None:
-    """The GB/s above which four devices with 100 MB of parameters are faster than one that takes 200 ms."""
-    rate = number("the bandwidth in GB/s", amount(answer, "GB/s"), high=1e6, above=0)
-
-    def step_s(gb_per_s: float) -> float:
-        costs = data_parallel.StepCosts(Link(0.0, gb_per_s * 1e9), forward_s=0.001, backward_s=0.001)
-        return data_parallel.simulate(data_parallel.StepSizes(100, 0, 0, 10**8), 4, costs).makespan_s
-
-    if step_s(rate * 1.005) > 0.2:
-        return f"with {rate:g} GB/s a step of the four takes {step_s(rate) * 1e3:.0f} ms"
-    if step_s(rate * 0.995) < 0.2:
-        return "four devices are faster with less, too"
-    return None
-
-
-@built("07.6")
-def mean_of_all_samples(answer: Any) -> Score:
-    """A factor of a rank's loss, by its samples and those of all, with which DDP has the mean over all samples."""
-    function("the answer", answer, "of own and counts")
-    factors = {"yours": answer, "none": lambda own, counts: 1, "own": lambda own, counts: own}
-    all_counts = [[8, 8, 8], [12, 8, 4], [1, 5, 9, 9]]  # the samples of each rank, in three cases
-
-    def error(factor: Any, counts: list[int]) -> float:
-        weights = [number("the factor", factor(own, counts)) / (own * len(counts)) for own in counts]
-        return max(abs(weight * sum(counts) - 1) for weight in weights)
-
-    errors = {name: [error(factor, counts) for counts in all_counts] for name, factor in factors.items()}
-    rows = {name: tuple(f"{share:.0%}" for share in shares) for name, shares in errors.items()}
-    wrong = None
-    if max(errors["yours"]) > 1e-9:
-        wrong = f"a sample's weight is off by up to {max(errors['yours']):.0%}"
-    return Score(tuple(f"off with {' + '.join(map(str, counts))}" for counts in all_counts), rows, wrong)
-
-
-# ---- 11: the memory of a rank
+# ---- 08: the memory of a rank
 
 
 @fewest("08.1", 1, 10**6, "ranks")
@@ -472,9 +419,9 @@ def padding() -> int:
 
 
 @built("08.3")
-def dealt_out_tensors(answer: Any) -> Score:
-    """An even distribution of seven tensors to three ranks, which the largest first does not reach."""
-    return scores.share_score(answer, [5, 5, 4, 4, 3, 3, 3], 3, at_most=1)
+def wrapping_policy(answer: Any) -> Score:
+    """Names of modules to wrap with which 64 GPUs wait at most 70 ms per step and need at most 21 GB each."""
+    return scores.wrapping_score(answer, transformer(8192), most_wait_s=0.070, most_bytes=21e9)
 
 
 # ---- 12: ranks that run out of batches at different times

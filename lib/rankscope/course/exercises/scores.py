@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cluster import Cluster
+from ...cluster import Cluster, Link
 from ...collectives import ALGORITHMS, Schedule, best, build, simulate, verify
 from ...common.checks import count_of, function, number, of_type, several, whole
-from ...common.units import three_digits, times_in_one_unit
+from ...common.units import decimal_words, three_digits, times_in_one_unit
 from ...pipeline import Pipeline
 from ...sampling import Assignment, assign, audit
-from ...train import ddp
+from ...train import ddp, fsdp
 from ...train.ddp.cost import Cost
 from ...train.pipeline_parallel import PipelineSchedule, simulated_bubble
 from ...train.pipeline_parallel import build as build_pipeline
@@ -149,6 +149,34 @@ def stage_score(mine: Mapping[str, int], pipeline: Pipeline, at_least_per_s: flo
     elif num_workers["yours"] > num_workers["enough"]:
         wrong = f"you spend {num_workers['yours']} workers, and {num_workers['enough']} are enough"
     return Score(("workers", "throughput", "bottleneck"), rows, wrong)
+
+
+def wrapping_score(mine: Sequence[str], step: fsdp.ModuleStep, most_wait_s: float, most_bytes: float) -> Score:
+    """Return the waits and the peak memory of a step under `fully_shard` with these modules wrapped, on 64 GPUs.
+
+    All-gathers are of bfloat16 and reduce-scatters of float32, over links of 50 GB/s per GPU. `mine` is compared with
+    other policies, and solves the exercise if it neither waits longer nor needs more memory than it may.
+    """
+    costs = fsdp.FSDPCosts.of_link(Link(20e-6, 50e9), num_ranks=64)
+    policies = {
+        "yours": [of_type("a name", name, str) for name in several("the answer", mine, "names")],
+        "nothing wrapped": [],
+        "each layer": ["embed", "blocks.*.*", "head"],
+    }
+    steps = {}
+    for name, wrap in policies.items():
+        steps[name] = fsdp.predict(step, costs, num_ranks=64, wrap=wrap, param_dtype="bfloat16", reduce_dtype="float32")
+    rows = {}
+    for name, predicted in steps.items():
+        peak = decimal_words(predicted.memory.peak_bytes)
+        rows[name] = (str(len(predicted.collectives)), f"{predicted.wait_s * 1e3:.0f} ms", peak)
+    yours = steps["yours"]
+    wrong = None
+    if yours.wait_s > most_wait_s:
+        wrong = f"a GPU waits {yours.wait_s * 1e3:.0f} ms per step, and {most_wait_s * 1e3:.0f} ms are possible"
+    elif yours.memory.peak_bytes > most_bytes:
+        wrong = f"the peak is {decimal_words(yours.memory.peak_bytes)}, and {decimal_words(most_bytes)} are allowed"
+    return Score(("collectives", "waits", "peak"), rows, wrong)
 
 
 def share_score(

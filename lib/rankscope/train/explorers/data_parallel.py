@@ -1,4 +1,4 @@
-"""The explorer of notebook 07: a step of DataParallel above one of DDP, and the traffic of GPU 0's port."""
+"""An explorer of notebook 07: a step of DataParallel above one of DDP, and the traffic of GPU 0's port."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
 from ...explorers.opening import shows
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
-from ...timeline import Timeline
+from ...timeline import Span, Timeline
 from ..data_parallel.model import StepCosts, StepSizes, chunk_sizes, simulate, traffic
 from ..ddp.architectures import ARCHITECTURES, architecture_step
 
@@ -46,8 +46,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "GPT-2: large outputs": {"model": "GPT-2"},
     "9 samples, 8 GPUs": {"num_gpus": 8, "batch": "9 samples"},
 }
-# The names of the lanes of computing and of the port, for each way.
-_LANES = {"data_parallel": ("DP", "DP port"), "ddp": ("DDP", "DDP port")}
+# The two ways in the order in which the picture shows them.
+_NAMES = {"data_parallel": "DataParallel", "ddp": "DDP"}
 
 
 class _OneSample(NamedTuple):
@@ -76,17 +76,28 @@ def step(now: Now, how: str, num_gpus: int) -> Timeline:
 
 
 def picture(now: Now) -> Drawing:
-    """Both steps on one axis: for each GPU its computing and the traffic of its port."""
-    steps = {how: step(now, how, now.num_gpus) for how in _LANES}
+    """Both steps on one axis: a row for each GPU, which at any time computes, sends or receives, or waits."""
+    steps = {how: step(now, how, now.num_gpus) for how in _NAMES}
+    times = dict(zip(_NAMES, times_in_one_unit(*[timeline.makespan_s for timeline in steps.values()]), strict=True))
     spans = []
-    for how, names in _LANES.items():
-        for lane, name in zip(("compute", "link"), names, strict=True):
-            for span in steps[how].select(lane=lane):
-                if span.stop_s > span.start_s:  # the loss takes no time here
-                    spans.append(span._replace(lane=name))
-    data_parallel, ddp = times_in_one_unit(*[timeline.makespan_s for timeline in steps.values()])
-    title = f"{now.model} on {now.num_gpus} GPUs: a step takes {data_parallel} with DataParallel (DP), {ddp} with DDP"
-    return draw_timeline(Timeline.of(spans), title)
+    for block, how in enumerate(_NAMES):
+        spans += _rows(steps[how], block, now.num_gpus)
+    title = f"{now.model} on {now.num_gpus} GPUs: {times['data_parallel']} with DataParallel, {times['ddp']} with DDP"
+    heads = {block: f"{name}: {times[how]} per step" for block, (how, name) in enumerate(_NAMES.items())}
+    return draw_timeline(Timeline.of(spans), title, rank_names=heads)
+
+
+def _rows(timeline: Timeline, block: int, num_gpus: int) -> list[Span]:
+    """One row per GPU, because no GPU computes while it sends or receives. A GPU without work waits for the others."""
+    rows = []
+    for span in timeline:
+        if span.stop_s > span.start_s:  # the loss takes no time here
+            rows.append(span._replace(rank=block, lane=f"GPU {span.rank}"))
+    busy = {span.rank for span in timeline}
+    for gpu in range(num_gpus):
+        if gpu not in busy:
+            rows.append(Span(block, f"GPU {gpu}", "wait", -1, 0.0, timeline.makespan_s))
+    return rows
 
 
 def report(now: Now) -> list[str]:

@@ -15,7 +15,8 @@ from ..zero.model import TERMS, ZeroMemory
 
 _LABEL_ROWS = 0.7  # below the bars, where limits are named
 _WIDE_PX = 620.0
-_CHARACTER_PX = 6.0
+_CHARACTER_PX = 6.0  # of the name of a limit
+_TOTAL_CHARACTER_PX = 7.2  # of a total, with room around it
 _LAST_CENTRED = 0.96  # of the width: further to the right, a name centred under its line would be cut off
 COLORS = dict(zip(TERMS, CATEGORIES, strict=True)) | {"activations": FAINT}
 _TEMPORARY = ("buckets", "largest_layer")
@@ -50,7 +51,8 @@ def draw_memory(
     rows = np.arange(len(names))
     framed = [row for row, name in enumerate(names) if name == chosen]
     words = [decimal_words(total) for total in totals.tolist()]
-    totals_shown = Texts(totals / scale + 0.01 * width, rows + 0.5, words, anchor="start", halo=PAPER)
+    words_at = _beside_limits(totals / scale + 0.01 * width, words, limits, width)
+    totals_shown = Texts(words_at, rows + 0.5, words, anchor="start", halo=PAPER)
     limit_names, num_label_rows = _limit_names(limits, width, len(names))
     parts = _parts(memories, scale)
     finding = f"{names[0]}: {words[0]} per rank"
@@ -71,6 +73,21 @@ def draw_memory(
         y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
         legend=parts,
     )
+
+
+def _beside_limits(
+    places: NDArray[np.float64], words: list[str], limits: Mapping[str, float], width: float
+) -> NDArray[np.float64]:
+    """The left ends of the totals, moved to the right of each limit's line that would cross them."""
+    gap = 0.01 * width
+    moved = []
+    for place, text in zip(places.tolist(), words, strict=True):
+        length = _TOTAL_CHARACTER_PX * len(text) * width / _WIDE_PX
+        for limit in sorted(limits.values()):
+            if place - gap / 2 < limit < place + length:
+                place = limit + gap
+        moved.append(place)
+    return np.array(moved)
 
 
 def _parts(memories: Mapping[str, ZeroMemory], scale: float) -> dict[Key, NDArray[np.float64]]:

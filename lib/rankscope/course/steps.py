@@ -1,0 +1,53 @@
+"""A transformer's training step under `fully_shard`, described by hand: the example of notebook 08."""
+
+from __future__ import annotations
+
+from ..common.checks import number, truth, whole
+from ..train.fsdp import ModuleStep, ShardedLayer
+
+WIDTH = 4096
+NUM_WORDS = 32_000
+_FLOAT32_TO_16_BITS = 2  # what a step states for float32, compared with what 16-bit training keeps
+
+
+def transformer(
+    num_tokens: int, num_blocks: int = 16, *, flops_per_s: float = 400e12, recompute: bool = False
+) -> ModuleStep:
+    """Return the step of a GPU with `num_tokens` tokens: an embedding, blocks of width 4096, and a head.
+
+    A block has an "attn" of 4·width² and an "mlp" of 8·width² parameters. A pass takes 2 operations per parameter and
+    token, and backward twice as many; the products of attention itself are left out. In 16-bit precision, a block
+    keeps 34·tokens·width bytes for backward: equation 2 of Korthikanti and others, 2022
+    (https://arxiv.org/abs/2205.05198), without attention's matrix. The step states twice that, because its parameters
+    are float32, and `fsdp.predict` scales activations to ``param_dtype``. With `recompute`, it keeps only its input,
+    and backward begins with another forward.
+
+    Raises ValueError for numbers out of range.
+
+    >>> step = transformer(8192)
+    >>> step
+    <ModuleStep: 34 parameters, 3483369472 elements, 412 ms of computing>
+    >>> round(transformer(8192, recompute=True).backward_s / step.backward_s, 2)
+    1.48
+    """
+    num_tokens = whole("num_tokens", num_tokens, 1, 1 << 24)
+    num_blocks = whole("num_blocks", num_blocks, 1, 200)
+    flops_per_s = number("flops_per_s", flops_per_s, above=0)
+    recompute = truth("recompute", recompute)
+    kept_per_value = {"attn": 13, "mlp": 21}
+    if recompute:
+        kept_per_value = {"attn": 2, "mlp": 0}
+    layers = [ShardedLayer("embed", (NUM_WORDS * WIDTH,))]  # a look-up, which takes next to no time
+    for block in range(num_blocks):
+        for part, num_parameters in (("attn", 4 * WIDTH**2), ("mlp", 8 * WIDTH**2)):
+            forward_s = 2 * num_parameters * num_tokens / flops_per_s
+            backward_s = 2 * forward_s
+            if recompute:
+                backward_s += forward_s
+            kept_bytes = _FLOAT32_TO_16_BITS * kept_per_value[part] * num_tokens * WIDTH
+            layers.append(ShardedLayer(f"blocks.{block}.{part}", (num_parameters,), forward_s, backward_s, kept_bytes))
+    head_s = 2 * NUM_WORDS * WIDTH * num_tokens / flops_per_s
+    kept_of_head = num_tokens * (2 * WIDTH + 4 * NUM_WORDS)  # its input, and the scores in float32
+    head_bytes = _FLOAT32_TO_16_BITS * kept_of_head
+    layers.append(ShardedLayer("head", (NUM_WORDS * WIDTH,), head_s, 2 * head_s, head_bytes))
+    return ModuleStep.of_layers(layers)
