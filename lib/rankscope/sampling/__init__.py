@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from ..common.lazy import lazy
 from .assignment import Assignment, assign, shard_files
 from .audit import AuditError, audit
+from .keyed_sampler import KeyedSampler
 from .kinds import SAMPLERS, EpochRecipe, Sampler
 from .libtorch_samplers import DistributedRandomSampler, DistributedSequentialSampler
+from .randperm_bias import randperm_bias
 
 if TYPE_CHECKING:
     from .loader_audit import audit_loader
@@ -25,10 +27,12 @@ __all__ = [
     "DistributedSampler",
     "DistributedSequentialSampler",
     "EpochRecipe",
+    "KeyedSampler",
     "Sampler",
     "assign",
     "audit",
     "audit_loader",
+    "randperm_bias",
     "shard_files",
 ]
 
