@@ -35,7 +35,7 @@ def is_bijection(order: KeyedPermutation) -> bool:
 @SAMPLE_OR_EVERYTHING
 def test_every_small_size_is_a_bijection(monkeypatch, everything):
     """Also where an order is stored, the network of that size is tested."""
-    for size in range(0, 700 if everything else 130):
+    for size in range(700 if everything else 130):
         assert is_bijection(KeyedPermutation(size, "stored"))
     monkeypatch.setattr(keyed, "_MOST_STORED", 0)
     for size in range(1, 5000 if everything else 600):
@@ -124,15 +124,16 @@ def quality(rows, size):
     z = (ascents.mean() - (count - 1) / 2) / np.sqrt((count + 1) / 12 / num_orders)
     p_values["runs"] = float(2 * stats.norm.sf(abs(z)))
     spread = ascents.var(ddof=1) / ((count + 1) / 12) * (num_orders - 1)
-    p_values["spread of runs"] = float(
-        2 * min(stats.chi2.sf(spread, num_orders - 1), stats.chi2.cdf(spread, num_orders - 1))
-    )
-    fixed = (rows == np.arange(count)).sum()
-    mean = num_orders * count / size
-    p_values["fixed points"] = float(
-        min(1.0, 2 * min(stats.poisson.cdf(fixed, mean), stats.poisson.sf(fixed - 1, mean)))
-    )
+    p_values["spread of runs"] = two_sided(stats.chi2(num_orders - 1), spread)
+    fixed = int((rows == np.arange(count)).sum())
+    p_values["fixed points"] = two_sided(stats.poisson(num_orders * count / size), fixed)
     return p_values
+
+
+def two_sided(distribution, value):
+    below = distribution.cdf(value)
+    above = distribution.sf(np.nextafter(value, -np.inf) if isinstance(value, float) else value - 1)
+    return min(1.0, 2 * float(min(below, above)))
 
 
 def _expected_pairs(size):
@@ -221,7 +222,7 @@ def test_an_epoch_takes_the_memory_of_a_chunk():
         pass
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak_bytes < 8 * 2**14 + 2**20  # one chunk of indices, and 1 MiB
+    assert peak_bytes < 8 * 2**16 + 2**20  # one chunk of indices, and 1 MiB
 
 
 def test_an_iterator_can_be_pickled():

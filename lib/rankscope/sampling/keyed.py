@@ -34,6 +34,12 @@ _MOST_STORED = 4096
 _BLOCK = 1 << 14
 """Positions that go through the network at once: their halves and temporaries fit in the second-level cache."""
 
+_CHUNK = 1 << 16
+"""Positions whose walks end together, because many short arrays would cost more than the network itself."""
+
+_FIRST_CHUNK = 1 << 10
+"""Positions of the first chunk, so that the first index comes at once; each chunk is then four times as long."""
+
 _MIDDLE = np.uint32(15)
 """The hash shifts by this many bits between its two multiplications, so that high bits affect low ones."""
 
@@ -49,12 +55,12 @@ class _RoundKey(NamedTuple):
 class _Scratch:
     """Arrays for one block, which the rounds use again and again."""
 
-    def __init__(self, num_positions: int) -> None:
-        self.left = np.empty(num_positions, dtype=np.uint32)
-        self.right = np.empty(num_positions, dtype=np.uint32)
-        self.hashed = np.empty(num_positions, dtype=np.uint32)
-        self.shifted = np.empty(num_positions, dtype=np.uint32)
-        self.wide = np.empty(num_positions, dtype=np.uint64)
+    def __init__(self) -> None:
+        self.left = np.empty(_BLOCK, dtype=np.uint32)
+        self.right = np.empty(_BLOCK, dtype=np.uint32)
+        self.hashed = np.empty(_BLOCK, dtype=np.uint32)
+        self.shifted = np.empty(_BLOCK, dtype=np.uint32)
+        self.wide = np.empty(_BLOCK, dtype=np.uint64)
 
 
 class KeyedPermutation:
@@ -108,23 +114,24 @@ class KeyedPermutation:
         return self._each_block(samples, is_inverse=True)
 
     def blocks(self, start: int, stop: int, step: int = 1) -> Iterator[NDArray[np.int64]]:
-        """Yield the samples at the positions of ``range(start, stop, step)``, in blocks of at most 16,384.
+        """Yield the samples at the positions of ``range(start, stop, step)``, in blocks of at most 65,536.
 
-        Each block is an array of its own.
+        The first blocks are shorter, so that the first index comes at once. Each block is an array of its own.
         """
-        scratch = None
+        scratch = _Scratch()
         num_left = len(range(start, stop, step))
+        chunk = _FIRST_CHUNK
         while num_left:
-            count = min(num_left, _BLOCK)
+            count = min(num_left, chunk)
             values = np.arange(start, start + count * step, step, dtype=np.uint64)
             if self._stored is not None:
                 yield self._stored[values.view(np.int64)]
             else:
-                scratch = scratch or _Scratch(count)
                 self._walk(values, scratch, is_inverse=False)
                 yield values.view(np.int64)
             start += count * step
             num_left -= count
+            chunk = min(4 * chunk, _CHUNK)
 
     def _each_block(self, values: IntArray, is_inverse: bool) -> NDArray[np.int64]:
         flat = np.asarray(values).reshape(-1)
@@ -135,47 +142,41 @@ class KeyedPermutation:
                 return np.argsort(self._stored)[flat]
             return self._stored[flat]
         result = flat.astype(np.uint64)
-        scratch = _Scratch(min(flat.size, _BLOCK))
-        for first in range(0, flat.size, _BLOCK):
-            self._walk(result[first : first + _BLOCK], scratch, is_inverse)
+        scratch = _Scratch()
+        for first in range(0, flat.size, _CHUNK):
+            self._walk(result[first : first + _CHUNK], scratch, is_inverse)
         return result.view(np.int64)
 
     def _walk(self, values: NDArray[np.uint64], scratch: _Scratch, is_inverse: bool) -> None:
-        """Send a block of values through the network, in place, until all of them are below `size`."""
-        network = self._backward if is_inverse else self._forward
+        """Send a chunk of values through the network, in place, until all of them are below `size`."""
         size = np.uint64(self.size)
-        network(values, scratch)
+        self._network(values, scratch, is_inverse)
         outside = np.flatnonzero(values >= size)
         while outside.size:
             again = values[outside]
-            network(again, scratch)
+            self._network(again, scratch, is_inverse)
             values[outside] = again
             outside = outside[again >= size]
 
-    def _forward(self, values: NDArray[np.uint64], scratch: _Scratch) -> None:
-        count = values.size
-        left = scratch.left[:count]
-        right = scratch.right[:count]
-        self._split(values, scratch)
-        for place, key in enumerate(self._rounds):
-            if place % 2:
-                _add_hash(left, right, self._right_bits, key, scratch)
-            else:
-                _add_hash(right, left, self._left_bits, key, scratch)
-        self._join(values, scratch)
+    def _network(self, values: NDArray[np.uint64], scratch: _Scratch, is_inverse: bool) -> None:
+        """Send values through the network once, in place.
 
-    def _backward(self, values: NDArray[np.uint64], scratch: _Scratch) -> None:
-        """Undo `_forward`: the same rounds in reverse order, because adding a hash twice by XOR removes it."""
-        count = values.size
-        left = scratch.left[:count]
-        right = scratch.right[:count]
-        self._split(values, scratch)
-        for place, key in reversed(list(enumerate(self._rounds))):
-            if place % 2:
-                _add_hash(left, right, self._right_bits, key, scratch)
-            else:
-                _add_hash(right, left, self._left_bits, key, scratch)
-        self._join(values, scratch)
+        The inverse applies the rounds in reverse order, because adding a hash twice by XOR removes it.
+        """
+        rounds = list(enumerate(self._rounds))
+        if is_inverse:
+            rounds.reverse()
+        for first in range(0, values.size, _BLOCK):
+            block = values[first : first + _BLOCK]
+            left = scratch.left[: block.size]
+            right = scratch.right[: block.size]
+            self._split(block, scratch)
+            for place, key in rounds:
+                if place % 2:
+                    _add_hash(left, right, self._right_bits, key, scratch)
+                else:
+                    _add_hash(right, left, self._left_bits, key, scratch)
+            self._join(block, scratch)
 
     def _split(self, values: NDArray[np.uint64], scratch: _Scratch) -> None:
         count = values.size
@@ -188,7 +189,8 @@ class KeyedPermutation:
         count = values.size
         values[:] = scratch.left[:count]
         np.left_shift(values, np.uint64(self._right_bits), out=values)
-        np.bitwise_or(values, scratch.right[:count], out=values)
+        scratch.wide[:count] = scratch.right[:count]
+        np.bitwise_or(values, scratch.wide[:count], out=values)
 
 
 def _add_hash(
