@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 from ..common.lazy import lazy
 from .assignment import Assignment, assign, shard_files
 from .audit import AuditError, audit
+from .balanced import BalancedSampler
 from .keyed_sampler import KeyedSampler
 from .kinds import SAMPLERS, EpochRecipe, Sampler
 from .libtorch_samplers import DistributedRandomSampler, DistributedSequentialSampler
+from .packed import Pack, PackedSampler
 from .randperm_bias import randperm_bias
+from .weighted import WeightedSampler
 
 if TYPE_CHECKING:
     from .loader_audit import audit_loader
@@ -23,12 +26,16 @@ __all__ = [
     "SAMPLERS",
     "Assignment",
     "AuditError",
+    "BalancedSampler",
     "DistributedRandomSampler",
     "DistributedSampler",
     "DistributedSequentialSampler",
     "EpochRecipe",
     "KeyedSampler",
+    "Pack",
+    "PackedSampler",
     "Sampler",
+    "WeightedSampler",
     "assign",
     "audit",
     "audit_loader",
