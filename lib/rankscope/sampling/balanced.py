@@ -76,10 +76,10 @@ class BalancedSampler(ElasticSampler):
     Raises ValueError unless exactly one of `batch_size` and `max_tokens` is given, and for lengths that are no whole
     numbers from 0 to `max_tokens`.
 
-    >>> lengths = [9, 1, 1, 1, 8, 2, 9, 1]
+    >>> lengths = [8, 1, 1, 8, 1, 1, 4, 4]
     >>> ranks = [BalancedSampler(lengths, 2, rank, batch_size=2, window=2) for rank in range(2)]
     >>> [[sum(lengths[index] for index in batch) for batch in sampler] for sampler in ranks]
-    [[10, 3], [10, 9]]
+    [[5, 9], [5, 9]]
     """
 
     _TITLE = "BalancedSampler"
