@@ -55,6 +55,18 @@ class _Remaining:
     position: int
 
 
+class _Origin(NamedTuple):
+    """What was left where the present grouping began, and how much of that it has read since then.
+
+    Whole windows with `num_samples` samples have been read, and `num_steps` steps of the window after them.
+    """
+
+    remaining: _Remaining
+    segments: list[dict[str, Any]]
+    num_samples: int
+    num_steps: int
+
+
 class BalancedSampler(ElasticSampler):
     """A distributed batch sampler that gives all ranks of a step batches of nearly equal cost.
 
@@ -71,7 +83,7 @@ class BalancedSampler(ElasticSampler):
     Without `num_replicas` and `rank`, those of torch's process group apply, or one rank if there is no group.
 
     `state_dict` is a position in the order of all ranks: the epoch continues on other numbers of ranks, with other
-    batch sizes and windows.
+    batch sizes and windows. Without such a change, the batches are those of an epoch that was never stopped.
 
     Raises ValueError unless exactly one of `batch_size` and `max_tokens` is given, and for lengths that are no whole
     numbers from 0 to `max_tokens`.
@@ -122,8 +134,7 @@ class BalancedSampler(ElasticSampler):
         """The number of samples at the end of the epoch that all ranks together read a second time."""
         reads = self.all_ranks()
         num_reads = sum(indices.size for indices in reads.indices)
-        distinct = np.unique(np.concatenate(reads.indices)).size
-        return num_reads - distinct
+        return max(num_reads - self._num_left(self._remaining(self._start)), 0)
 
     def all_ranks(self) -> RankReads:
         num_ranks = self.num_replicas
@@ -168,7 +179,7 @@ class BalancedSampler(ElasticSampler):
         for fields in stored:
             segment = self._checked_segment(of_type("a segment", fields, dict))
             remaining = self._remaining(checked)
-            num_left = remaining.head.size + self.size - remaining.position
+            num_left = self._num_left(remaining)
             whole("num_samples", segment.num_samples, 0, num_left)
             plan = self._plan_window(remaining, segment.num_samples, segment.grouping)
             whole("num_steps", segment.num_steps, 0, plan.counts.shape[0])
@@ -204,7 +215,8 @@ class BalancedSampler(ElasticSampler):
         """Return the progress after so many steps, in the fewest words: whole windows need no segment."""
         if num_items == 0:
             return start
-        before = _WindowEnd(0, 0)
+        origin = self._origin(start)
+        before = _WindowEnd(origin.num_samples, -origin.num_steps)
         for end in self._ends(start):
             if num_items < end.num_steps:
                 break
@@ -212,17 +224,30 @@ class BalancedSampler(ElasticSampler):
         steps_in_window = num_items - before.num_steps
         if steps_in_window == 0 and num_items == self._num_items(start):
             return {"position": self.size, "segments": []}
-        remaining = self._remaining(start)
-        position = start["position"]
-        segments = list(start["segments"])
+        position = origin.remaining.position
+        segments = list(origin.segments)
         num_samples = before.num_samples
-        if num_samples >= remaining.head.size:  # what earlier segments had left over has been read
-            position = remaining.position + num_samples - remaining.head.size
+        if num_samples >= origin.remaining.head.size:  # what earlier segments had left over has been read
+            position += num_samples - origin.remaining.head.size
             segments = []
             num_samples = 0
+        else:
+            position = start["position"]
         if steps_in_window or num_samples:
             segments.append(_stored(_Segment(self._grouping(), num_samples, steps_in_window)))
         return {"position": position, "segments": segments}
+
+    def _origin(self, start: Progress) -> _Origin:
+        """Return where the present grouping began: a job that is resumed without a change continues its windows."""
+        segments = start["segments"]
+        if segments and _segment(segments[-1]).grouping == self._grouping():
+            last = _segment(segments[-1])
+            earlier = {"position": start["position"], "segments": segments[:-1]}
+            return _Origin(self._remaining(earlier), segments[:-1], last.num_samples, last.num_steps)
+        return _Origin(self._remaining(start), segments, 0, 0)
+
+    def _num_left(self, remaining: _Remaining) -> int:
+        return remaining.head.size + self.size - remaining.position
 
     def _num_items(self, start: Progress) -> int:
         num_steps = 0
@@ -231,20 +256,26 @@ class BalancedSampler(ElasticSampler):
         return num_steps
 
     def _ends(self, start: Progress) -> Iterator[_WindowEnd]:
-        """Yield the end of each window. They are planned only if they may have different numbers of steps."""
-        remaining = self._remaining(start)
-        num_left = remaining.head.size + self.size - remaining.position
+        """Yield the end of each window: samples since the origin, and steps since `start`.
+
+        Windows are planned only if they may have different numbers of steps.
+        """
+        origin = self._origin(start)
+        num_left = self._num_left(origin.remaining)
         if self.batch_size is not None:
-            yield from _ends_of_equal_batches(num_left, self._grouping())
+            num_before = origin.num_samples // (self.num_replicas * self.batch_size) + origin.num_steps
+            for end in _ends_of_equal_batches(num_left, self._grouping()):
+                if end.num_samples > origin.num_samples:
+                    yield _WindowEnd(end.num_samples, end.num_steps - num_before)
             return
         key = (self.epoch, repr(start))
         if key not in self._window_ends:
             ends = []
-            num_samples = 0
-            num_steps = 0
+            num_samples = origin.num_samples
+            num_steps = -origin.num_steps
             while num_samples < num_left:
-                plan = self._plan_window(remaining, num_samples, self._grouping())
-                num_samples += self._window_size(remaining, num_samples, self._grouping())
+                plan = self._plan_window(origin.remaining, num_samples, self._grouping())
+                num_samples += self._window_size(origin.remaining, num_samples, self._grouping())
                 num_steps += plan.counts.shape[0]
                 ends.append(_WindowEnd(num_samples, num_steps))
             self._window_ends = {key: ends}
@@ -263,10 +294,12 @@ class BalancedSampler(ElasticSampler):
 
     def _windows(self, start: Progress) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Yield the samples of each window, by step and then by rank, and the number of samples in each batch."""
-        remaining = self._remaining(start)
+        origin = self._origin(start)
+        remaining = origin.remaining
         grouping = self._grouping()
-        num_left = remaining.head.size + self.size - remaining.position
-        num_samples = 0
+        num_left = self._num_left(remaining)
+        num_samples = origin.num_samples
+        num_skipped = origin.num_steps
         while num_samples < num_left:
             plan = self._plan_window(remaining, num_samples, grouping)
             count = self._window_size(remaining, num_samples, grouping)
@@ -275,7 +308,9 @@ class BalancedSampler(ElasticSampler):
             if padded > 0:
                 head = self._order(np.arange(min(padded, self.size)))
                 samples = np.concatenate([samples, np.resize(head, padded)])
-            yield samples[plan.places], plan.counts
+            num_read = int(plan.counts[:num_skipped].sum())
+            yield samples[plan.places[num_read:]], plan.counts[num_skipped:]
+            num_skipped = 0
             num_samples += count
 
     def _remaining(self, start: Progress) -> _Remaining:
@@ -314,7 +349,7 @@ class BalancedSampler(ElasticSampler):
 
     def _window_size(self, remaining: _Remaining, start: int, grouping: _Grouping) -> int:
         """Return how many of the samples that are left form the window that begins with number `start`."""
-        num_left = remaining.head.size + self.size - remaining.position - start
+        num_left = self._num_left(remaining) - start
         num_batches = grouping.window * grouping.num_replicas
         if grouping.batch_size is not None:
             return min(num_batches * grouping.batch_size, num_left)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -87,11 +88,12 @@ class ElasticSampler:
         if self._reading is not None:
             self._start = self._beginning()
         start = self._start
-        epoch = self.epoch
+        reader = copy(self)  # a later `set_epoch` does not affect an iterator that has begun
 
         def pieces() -> Iterator[Iterable[Any]]:
-            self._reading = _Reading(start, epoch, order)  # an iterator begins with its first item, because
-            yield from self._pieces(start)  # DataLoader asks for iterators that it never uses
+            # An iterator begins with its first item, because DataLoader asks for iterators that it never uses.
+            self._reading = _Reading(start, reader.epoch, order)
+            yield from reader._pieces(start)
 
         order = ReadingOrder.of(pieces())
         return order
