@@ -17,6 +17,7 @@ from .libtorch_samplers import DistributedRandomSampler, DistributedSequentialSa
 from .packed import Pack, PackedSampler
 from .randperm_bias import randperm_bias
 from .weighted import WeightedSampler
+from .work import EpochWork, epoch_work
 
 if TYPE_CHECKING:
     from .loader_audit import audit_loader
@@ -31,6 +32,7 @@ __all__ = [
     "DistributedSampler",
     "DistributedSequentialSampler",
     "EpochRecipe",
+    "EpochWork",
     "KeyedSampler",
     "Pack",
     "PackedSampler",
@@ -39,6 +41,7 @@ __all__ = [
     "assign",
     "audit",
     "audit_loader",
+    "epoch_work",
     "randperm_bias",
     "shard_files",
 ]
