@@ -1,4 +1,4 @@
-"""The audit counts tokens, cost per step, padding and the bias of weights, recounted by hand; it finds planted faults."""
+"""The audit counts tokens, cost per step, padding and the bias of weights, and finds planted faults."""
 
 from __future__ import annotations
 

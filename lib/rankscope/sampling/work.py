@@ -18,13 +18,25 @@ class EpochWork:
     """The work of one epoch.
 
     `tokens` is the number of tokens that each rank reads, and `step_costs` the cost of each rank's batch at each step,
-    an array of shape (steps, ranks), 0 where a rank has no batch. `num_padding_tokens` is the number of tokens that are
-    added if each batch is padded to its longest sample, or to `max_tokens` in all.
+    an array of shape (steps, ranks), 0 where a rank has no batch. `step_tokens` is the number of tokens that all ranks
+    read in each step, and `step_padding` the number that is added if each batch is padded to its longest sample, or to
+    `max_tokens` in all.
     """
 
     tokens: NDArray[np.int64]
     step_costs: NDArray[np.float64]
-    num_padding_tokens: int
+    step_tokens: NDArray[np.int64]
+    step_padding: NDArray[np.int64]
+
+    @property
+    def num_padding_tokens(self) -> int:
+        """The number of tokens that padding adds in the whole epoch."""
+        return int(self.step_padding.sum())
+
+    @property
+    def step_padding_shares(self) -> NDArray[np.float64]:
+        """The share of the processed tokens of each step that are padding."""
+        return self.step_padding / np.maximum(self.step_padding + self.step_tokens, 1)
 
     @property
     def ratios(self) -> NDArray[np.float64]:
@@ -78,7 +90,8 @@ def epoch_work(
     num_steps = max(stops.size for stops in stops_of_ranks)
     step_costs = np.zeros((num_steps, assignment.num_ranks))
     tokens = np.zeros(assignment.num_ranks, dtype=np.int64)
-    num_padding_tokens = 0
+    step_tokens = np.zeros(num_steps, dtype=np.int64)
+    step_padding = np.zeros(num_steps, dtype=np.int64)
     for rank, stops in enumerate(stops_of_ranks):
         indices = assignment.ranks[rank]
         if not stops.size:
@@ -99,8 +112,9 @@ def epoch_work(
                 batch = int(batch_tokens.argmax())
                 problem = f"batch {batch} of rank {rank} has {batch_tokens[batch]}"
                 raise ValueError(f"max_tokens must be at least the tokens of each batch, got {max_tokens}: {problem}")
-        num_padding_tokens += int((padded - batch_tokens).sum())
-    return EpochWork(tokens, step_costs, num_padding_tokens)
+        step_tokens[: stops.size] += batch_tokens
+        step_padding[: stops.size] += padded - batch_tokens
+    return EpochWork(tokens, step_costs, step_tokens, step_padding)
 
 
 @attrs.frozen(eq=False)
