@@ -89,7 +89,7 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
         title or finding,
         "samples",
         "excess of their probability [%]",
-        x=num_items,
+        x=num_items.astype(np.float64),
         x_words=lambda number: f"{number:,.0f}",
         most_ticks=8,
         log_y=True,

@@ -106,7 +106,7 @@ def _read_all(rank: int, sampler: Iterable[Any]) -> _Reads:
     first = next(items, None)
     if first is None:
         return _Reads(np.zeros(0, dtype=np.int64), None)
-    sizes = []
+    sizes: list[int] = []
 
     def in_batches() -> Iterator[Any]:
         for batch in chain([first], items):
@@ -294,7 +294,7 @@ class Assignment:
         del recipe["ranks"]
         del recipe["batch_stops"]
         version = _VERSION
-        arrays = {}
+        arrays: dict[str, Any] = {}
         if self.batch_stops is not None:
             version = _VERSION_WITH_BATCHES
             arrays["batch_counts"] = np.array([stops.size for stops in self.batch_stops])

@@ -95,6 +95,7 @@ class BalancedSampler(ElasticSampler):
     """
 
     _TITLE = "BalancedSampler"
+    is_grouped = True
 
     def __init__(
         self,

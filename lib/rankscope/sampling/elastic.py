@@ -54,6 +54,7 @@ class ElasticSampler:
     """
 
     _TITLE: ClassVar[str]
+    is_grouped: ClassVar[bool] = False  # whether it decides which samples are in a batch, or how often each is read
 
     def __init__(self, num_replicas: int | None, rank: int | None, shuffle: bool, seed: int, drop_last: bool) -> None:
         """Check the arguments. Without `num_replicas` and `rank`, those of torch's process group apply, else 1 and 0.
@@ -314,7 +315,8 @@ def _ranks_of_process_group() -> tuple[int, int]:
     distributed: Any = sys.modules.get("torch.distributed")  # a process with a group has imported it
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return 1, 0
-    return distributed.get_world_size(), distributed.get_rank()
+    num_replicas = int(distributed.get_world_size())
+    return num_replicas, int(distributed.get_rank())
 
 
 def _all_gather(value: Any) -> list[Any]:

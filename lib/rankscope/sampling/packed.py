@@ -62,6 +62,7 @@ class PackedSampler(InterleavedSampler):
     """
 
     _TITLE = "PackedSampler"
+    is_grouped = True
 
     def __init__(
         self,

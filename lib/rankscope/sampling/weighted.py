@@ -54,6 +54,7 @@ class WeightedSampler(InterleavedSampler):
     """
 
     _TITLE = "WeightedSampler"
+    is_grouped = True
 
     def __init__(
         self,
@@ -158,7 +159,8 @@ def _expected_counts(weights: NDArray[np.float64], num_samples: int, replacement
     """
     scaled = weights / weights.max()  # their sum cannot overflow
     if replacement:
-        return num_samples * (scaled / scaled.sum())
+        shares: NDArray[np.float64] = scaled / scaled.sum()
+        return num_samples * shares
     expected = np.zeros(weights.size)
     is_open = scaled > 0
     num_open = num_samples

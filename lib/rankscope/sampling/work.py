@@ -36,7 +36,8 @@ class EpochWork:
     @property
     def step_padding_shares(self) -> NDArray[np.float64]:
         """The share of the processed tokens of each step that are padding."""
-        return self.step_padding / np.maximum(self.step_padding + self.step_tokens, 1)
+        shares: NDArray[np.float64] = self.step_padding / np.maximum(self.step_padding + self.step_tokens, 1)
+        return shares
 
     @property
     def ratios(self) -> NDArray[np.float64]:

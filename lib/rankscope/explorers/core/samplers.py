@@ -27,7 +27,8 @@ def _samplers() -> list[tuple[str, str]]:
 def _lognormal(size: int) -> IntArray:
     """Lengths as those of texts: many short ones and a few that are ten times as long."""
     quantiles = np.random.RandomState(0).standard_normal(size)
-    return np.maximum(np.rint(100 * np.exp(quantiles - 0.5)), 1).astype(np.int64)
+    lengths: IntArray = np.maximum(np.rint(100 * np.exp(quantiles - 0.5)), 1).astype(np.int64)
+    return lengths
 
 
 def _two_kinds(size: int) -> IntArray:
