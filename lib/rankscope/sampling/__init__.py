@@ -11,6 +11,7 @@ from ..common.lazy import lazy
 from .assignment import Assignment, assign, shard_files
 from .audit import AuditError, audit
 from .balanced import BalancedSampler
+from .file_streams import mixing, stream_files
 from .keyed_sampler import KeyedSampler
 from .kinds import SAMPLERS, EpochRecipe, Sampler
 from .libtorch_samplers import DistributedRandomSampler, DistributedSequentialSampler
@@ -42,8 +43,10 @@ __all__ = [
     "audit",
     "audit_loader",
     "epoch_work",
+    "mixing",
     "randperm_bias",
     "shard_files",
+    "stream_files",
 ]
 
 __getattr__, __dir__ = lazy(__name__, {"DistributedSampler": "torch_samplers", "audit_loader": "loader_audit"})

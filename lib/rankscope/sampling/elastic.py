@@ -243,7 +243,8 @@ class InterleavedSampler(ElasticSampler):
         """The number of items at the end of the epoch that all ranks together read a second time."""
         length = self._order_length()
         position = self._start["position"]
-        return max(self._num_items(self._start) * self.num_replicas - (length - position), 0)
+        num_left: int = length - position
+        return max(self._num_items(self._start) * self.num_replicas - num_left, 0)
 
     def _beginning(self) -> Progress:
         return {"position": 0}
