@@ -266,6 +266,7 @@ class InterleavedSampler(ElasticSampler):
         for block in self._order_blocks(first, min(stop, length), self.num_replicas):
             for begin in range(0, block.size, _LIST):
                 yield block[begin : begin + _LIST].tolist()
+            del block  # before the next one is made
         num_real = len(range(first, min(stop, length), self.num_replicas))
         if num_real < num_items:  # at most once, because padding is shorter than the number of ranks
             yield self._padding_items(first + num_real * self.num_replicas, stop)

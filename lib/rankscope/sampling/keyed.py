@@ -129,6 +129,7 @@ class KeyedPermutation:
             else:
                 self._walk(values, scratch, is_inverse=False)
                 yield values.view(np.int64)
+            del values  # before the next ones are made
             start += count * step
             num_left -= count
             chunk = min(4 * chunk, _CHUNK)
