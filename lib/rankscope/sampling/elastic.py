@@ -38,7 +38,7 @@ class RankReads(NamedTuple):
     batch_stops: tuple[IntArray, ...] | None = None
 
 
-class _Reading(NamedTuple):
+class _BegunIteration(NamedTuple):
     """An iterator that has begun, and where it began."""
 
     start: Progress
@@ -71,7 +71,7 @@ class ElasticSampler:
         self.seed = whole("seed", seed, *SEEDS)
         self.drop_last = truth("drop_last", drop_last)
         self.epoch = 0
-        self._reading: _Reading | None = None
+        self._reading: _BegunIteration | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that the next iteration reads. Raises ValueError if it is not a whole number of at least 0.
@@ -93,7 +93,7 @@ class ElasticSampler:
 
         def pieces() -> Iterator[Iterable[Any]]:
             # An iterator begins with its first item, because DataLoader asks for iterators that it never uses.
-            self._reading = _Reading(start, reader.epoch, order)
+            self._reading = _BegunIteration(start, reader.epoch, order)
             yield from reader._pieces(start)
 
         order = ReadingOrder.of(pieces())

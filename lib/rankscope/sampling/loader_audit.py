@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from ..common.checks import count_of, of_type
 from .audit import Finding, Findings
-from .wrapping import Shard, shards_of, twice_sharded
+from .wrapping import DividingLayer, shards_of, twice_sharded
 
 _NUM_EPOCHS = 2  # enough to show numbers that are the same in every epoch
 _GENERATORS = ("NumPy", "random", "torch")
@@ -42,7 +42,7 @@ class LoaderAudit(Findings):
     num_samples: int
     num_workers: int
     draws: dict[tuple[int, int], _Numbers]
-    shards: tuple[Shard, ...] = ()
+    shards: tuple[DividingLayer, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -43,7 +43,7 @@ def checked_lengths(lengths: Any, max_tokens: int | None = None) -> NDArray[np.i
 
 
 def costs_of(lengths: NDArray[np.int64], cost: str | CostFunction) -> NDArray[np.float64]:
-    """Return the cost of each sample: its length, the length's square, or what a function makes of all lengths.
+    """Return the cost of each sample: its length, the length's square, or what a function returns for it.
 
     "linear" is for layers whose time is proportional to the number of tokens, "quadratic" for attention. Raises
     ValueError for another word, and for a function that does not return a finite cost of at least 0 for each sample.

@@ -18,7 +18,7 @@ MOST_DRAWS = 2**31  # of all ranks in an epoch, whose samples are stored
 _FIXED_POINT_BITS = 62  # of the sum of all expected counts
 
 
-class _Draw(NamedTuple):
+class _EpochDraws(NamedTuple):
     """The samples of one epoch, a slot for each draw, and the random order in which the slots are read."""
 
     epoch: int
@@ -85,7 +85,7 @@ class WeightedSampler(InterleavedSampler):
         self._fraction_bits = _FIXED_POINT_BITS - self.num_samples.bit_length()
         self._shares = self._fixed_point_shares()
         self._digest = digest_of(self.weights)
-        self._draw: _Draw | None = None
+        self._draw: _EpochDraws | None = None
         self._begin(self._beginning())
 
     @property
@@ -136,7 +136,7 @@ class WeightedSampler(InterleavedSampler):
             shares[adjustable[:rest]] += 1
         return shares
 
-    def _epoch_draw(self) -> _Draw:
+    def _epoch_draw(self) -> _EpochDraws:
         if self._draw is not None and self._draw.epoch == self.epoch:
             return self._draw
         unit = 1 << self._fraction_bits
@@ -147,7 +147,7 @@ class WeightedSampler(InterleavedSampler):
         draws_before = (stops - offset + unit - 1) >> self._fraction_bits
         counts = np.diff(draws_before, prepend=0)
         slots = np.repeat(mixed, counts)
-        self._draw = _Draw(self.epoch, slots, KeyedPermutation(self.num_samples, self._key("draws")))
+        self._draw = _EpochDraws(self.epoch, slots, KeyedPermutation(self.num_samples, self._key("draws")))
         return self._draw
 
 

@@ -34,7 +34,7 @@ _FRAMEWORKS = (
 )
 
 
-class Shard(NamedTuple):
+class DividingLayer(NamedTuple):
     """An object that gives each rank a part of what it reads from.
 
     `framework` is the name of the framework that adds such wrappers, empty for a sampler of one's own, and `switch`
@@ -49,7 +49,7 @@ class Shard(NamedTuple):
     is_grouped: bool = False
 
 
-def shards_of(loader: Any) -> tuple[Shard, ...]:
+def shards_of(loader: Any) -> tuple[DividingLayer, ...]:
     """Return what divides a loader's samples among more than one rank, the outermost first.
 
     >>> from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
@@ -58,7 +58,7 @@ def shards_of(loader: Any) -> tuple[Shard, ...]:
     >>> [shard.name for shard in shards_of(DataLoader(range(8), sampler=outer))]
     ['DistributedSampler', 'DistributedSampler']
     """
-    shards: list[Shard] = []
+    shards: list[DividingLayer] = []
     layers = [loader]
     seen: list[Any] = []  # the objects themselves, so that no identity is used again
     while layers and len(seen) < _MOST_LAYERS:
@@ -76,7 +76,7 @@ def shards_of(loader: Any) -> tuple[Shard, ...]:
     return tuple(shards)
 
 
-def _shard_of(layer: Any) -> Shard | None:
+def _shard_of(layer: Any) -> DividingLayer | None:
     kind = type(layer)
     framework = None
     for candidate in _FRAMEWORKS:
@@ -89,8 +89,8 @@ def _shard_of(layer: Any) -> Shard | None:
         return None
     is_grouped = isinstance(layer, ElasticSampler) and layer.is_grouped
     if framework is None:
-        return Shard(kind.__name__, num_ranks, is_grouped=is_grouped)
-    return Shard(kind.__name__, num_ranks, framework.title, framework.switch)
+        return DividingLayer(kind.__name__, num_ranks, is_grouped=is_grouped)
+    return DividingLayer(kind.__name__, num_ranks, framework.title, framework.switch)
 
 
 def _num_ranks(layer: Any) -> int | None:
@@ -110,10 +110,10 @@ def _num_ranks(layer: Any) -> int | None:
     return None
 
 
-def twice_sharded(shards: tuple[Shard, ...]) -> str:
+def twice_sharded(shards: tuple[DividingLayer, ...]) -> str:
     """Return what is wrong if the samples are divided more than once, and which of the two to remove; else nothing.
 
-    >>> twice_sharded((Shard("DistributedSampler", 4),))
+    >>> twice_sharded((DividingLayer("DistributedSampler", 4),))
     ''
     """
     if len(shards) < 2:
