@@ -225,15 +225,21 @@ def draw_label_counts(
 
 
 def draw_step_costs(
-    assignment: Assignment, lengths: ArrayLike, cost: str | CostFunction = "linear", title: str | None = None
+    assignment: Assignment,
+    lengths: ArrayLike | None = None,
+    cost: str | CostFunction = "linear",
+    title: str | None = None,
 ) -> Drawing:
     """Draw what each step costs: the mean over the ranks, and how long ranks wait on average for the costliest one.
 
     A row is a step, of at most 40. The number next to a bar is the share of padding, if each batch is padded to its
-    longest sample. `lengths` are those of all samples, in tokens, and `cost` is that of `epoch_work`. Raises ValueError
-    for lengths that are not one whole number of at least 0 for each sample.
+    longest sample. `lengths` are those of all samples in tokens, by default 1 each, and `cost` is that of `epoch_work`.
+    Raises ValueError for lengths that are not one whole number of at least 0 for each sample.
     """
-    work = epoch_work(of_type("assignment", assignment, Assignment), lengths, cost)
+    of_type("assignment", assignment, Assignment)
+    if lengths is None:
+        lengths = np.ones(assignment.size, dtype=np.int64)
+    work = epoch_work(assignment, lengths, cost)
     num_steps = min(work.step_costs.shape[0], _MOST_STEPS)
     means = work.step_costs[:num_steps].mean(axis=1)
     highest = work.step_costs[:num_steps].max(axis=1, initial=0.0)
@@ -242,11 +248,14 @@ def draw_step_costs(
     words = [f"{share:.0%}" for share in work.step_padding_shares[:num_steps].tolist()]
     waiting = 1 - 1 / work.imbalance
     finding = f"Ranks wait for {waiting:.0%} of the time, and {work.padding_share:.0%} of the tokens are padding"
+    unit = "cost"
+    if isinstance(cost, str):
+        unit = {"linear": "tokens", "quadratic": "tokens²"}[cost]
     steps = "step" if num_steps == work.step_costs.shape[0] else f"step, the first {num_steps}"
     ticks = np.arange(0, width * 1.01, _round_step(width / 5))
     return Drawing(
         title=title or finding,
-        x_label="cost of the step [tokens]" if cost == "linear" else "cost of the step",
+        x_label=f"cost of the step [{unit}]",
         y_label=steps,
         width=1.08 * width,
         height=max(num_steps, 1),

@@ -80,9 +80,7 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
     num_items = np.unique(np.geomspace(100, last, 2000).astype(np.int64))
     bias = exact_bias(num_items)
     highest = float(bias.excess[-1])
-    finding = f"With {last:,} samples, torch.randperm draws some of them first {highest:.2g} times more often"
-    if highest < 1:
-        finding = f"With {last:,} samples, torch.randperm draws some of them first {highest:.1%} more often"
+    finding = f"torch.randperm draws some of {last:,} samples first {highest:.2%} more often"
     ax = line_axes(
         ax,
         (8, 3.6),
@@ -95,6 +93,9 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
         log_y=True,
     )
     ax.plot(num_items, 100 * np.where(bias.excess > 0, bias.excess, np.nan), color=CATEGORIES[0], linewidth=1.6)
+    middle = int(num_items[num_items.size // 2])
+    excess = float(exact_bias([middle]).excess[0])
+    note(ax, f"{middle:,} samples: {excess:.1e}", (middle, 100 * excess), (8, -14))
     return ax
 
 
