@@ -95,7 +95,7 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
     ax.plot(num_items, 100 * np.where(bias.excess > 0, bias.excess, np.nan), color=CATEGORIES[0], linewidth=1.6)
     middle = int(num_items[num_items.size // 2])
     excess = float(exact_bias([middle]).excess[0])
-    note(ax, f"{middle:,} samples: {excess:.1e}", (middle, 100 * excess), (8, -14))
+    note(ax, f"{middle:,} samples: {100 * excess:.2g}%", (middle, 100 * excess), (8, -14))
     return ax
 
 

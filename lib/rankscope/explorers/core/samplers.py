@@ -217,7 +217,7 @@ def without_effect(now: Now) -> dict[str, str]:
 
 ON_THE_SITE = {
     "sampler": ALL,
-    "num_ranks": (1, 2, 3, 4, 6, 8),
+    "num_ranks": (1, 2, 4, 8),
     "size": (3, 10, 22, 50),
     "batch_size": (1, 4),
     "epoch": (0, 3, 5),
