@@ -15,6 +15,7 @@ from torchdata import nodes
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from rankscope.common.frozen import evolve
+from rankscope.ranks import launch
 from rankscope.sampling import SAMPLERS, Assignment, BalancedSampler, EpochRecipe, KeyedSampler, assign
 
 from ..extents import SAMPLE_OR_EVERYTHING
@@ -347,6 +348,23 @@ def test_ranks_whose_samplers_differ_are_named():
         with pytest.raises(ValueError, match=message):
             samplers[0].check_ranks(lambda own, other=different: [own, other.recipe()])
     KeyedSampler(10, 2, 0).check_ranks(lambda own: [own, KeyedSampler(10, 2, 1).recipe()])
+
+
+def checked_on_a_rank(sizes):
+    rank = torch.distributed.get_rank()
+    sampler = KeyedSampler(sizes[rank])
+    try:
+        sampler.check_ranks()
+    except ValueError as error:
+        return sampler.num_replicas, sampler.rank, str(error)
+    return sampler.num_replicas, sampler.rank, ""
+
+
+@pytest.mark.slow
+def test_real_ranks_compare_their_samplers_and_know_their_number():
+    assert launch(checked_on_a_rank, 2, args=([10, 10],)) == [(2, 0, ""), (2, 1, "")]
+    message = "rank 1's sampler differs from rank 0's: size 11, not 10"
+    assert launch(checked_on_a_rank, 2, args=([10, 11],)) == [(2, 0, message), (2, 1, message)]
 
 
 @pytest.mark.parametrize(

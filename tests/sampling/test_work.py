@@ -82,6 +82,15 @@ def test_weights_that_are_obeyed_are_clean_and_others_are_found():
     assert "standard deviations" in messages[1]
 
 
+def test_rare_samples_of_independent_draws_are_no_finding():
+    """Of thousands of samples that are each expected once in fifty epochs, some are read once or twice."""
+    weights = np.ones(20_000)
+    weights[:10_000] = 0.001
+    draw = np.random.default_rng(3)
+    independent = Assignment(20_000, [draw.choice(20_000, 20_000, p=weights / weights.sum()) for _ in range(4)])
+    assert kinds(audit(independent, weights=weights)) == set()
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

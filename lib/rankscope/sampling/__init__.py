@@ -1,4 +1,4 @@
-"""Which rank reads which sample: the samplers of torch and libtorch, what they hand to every rank, and the audit.
+"""Which rank reads which sample: the samplers of torch and libtorch, our own, what each rank reads, and the audit.
 
 Only `DistributedSampler` and `audit_loader` need torch, and load it when first used; everything else is numpy.
 """

@@ -23,7 +23,7 @@ MOST_PADDING_SHARE = 0.2
 """A larger share of padding tokens is a finding."""
 
 MOST_DEVIATIONS = 6.0
-"""A count of reads that is farther from its expectation, in standard deviations, is a finding: one in 5e8 by chance."""
+"""A number of reads that is less likely than so many standard deviations is a finding: at most 3 in 10**8 by chance."""
 
 
 class AuditError(ValueError):

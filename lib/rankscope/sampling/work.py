@@ -123,7 +123,8 @@ class WeightBias:
     """How far the reads of one or several epochs are from given weights.
 
     `reads` and `expected` are, for each sample, the number of reads and the one that its weight asks for. `sample` is
-    the one that is farthest from it, in standard deviations of independent draws: `deviations` of them.
+    the one whose number is least likely if draws are independent: as unlikely as `deviations` standard deviations. That
+    is the root of twice its deviance, a bound (Chernoff's) that also holds for samples that are rarely expected.
     """
 
     reads: NDArray[np.int64]
@@ -142,15 +143,16 @@ def weight_bias(reads: NDArray[np.int64], weights: NDArray[np.float64]) -> Weigh
 
     >>> bias = weight_bias(np.array([50, 50, 0]), np.array([1.0, 3.0, 0.0]))
     >>> bias.expected.tolist(), bias.sample, round(bias.deviations, 1)
-    ([25.0, 75.0, 0.0], 0, 5.8)
+    ([25.0, 75.0, 0.0], 0, 4.4)
     """
     total = int(reads.sum())
     shares = weights / weights.sum() if weights.sum() > 0 else np.zeros(weights.size)
     expected = shares * total
-    deviation = np.sqrt(expected * (1 - shares))
-    difference = np.abs(reads - expected)
-    deviations = np.zeros(weights.size)
-    np.divide(difference, deviation, out=deviations, where=deviation > 0)
+    is_possible = expected > 0
+    ratio = np.ones(weights.size)
+    np.divide(reads, expected, out=ratio, where=is_possible & (reads > 0))
+    deviance = np.where(is_possible, reads * np.log(ratio) - reads + expected, 0.0)
+    deviations = np.sqrt(2 * np.maximum(deviance, 0.0))
     sample = int(deviations.argmax()) if deviations.size else 0
     return WeightBias(reads, expected, sample, float(deviations.max(initial=0)))
 
