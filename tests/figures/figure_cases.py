@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from rankscope import figures
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import best, build, simulate
-from rankscope.figures.assignments import draw_assignment, draw_coverage, draw_label_counts
+from rankscope.figures.assignments import draw_assignment, draw_coverage, draw_label_counts, draw_step_costs
 from rankscope.figures.marks import Drawing
 from rankscope.figures.rankings import draw_ranking, draw_winners
 from rankscope.figures.schedules import draw_link_load, draw_schedule
@@ -29,6 +29,8 @@ FOUR = build("allreduce", "ring", 4)
 SIZES = 2.0 ** np.arange(10, 27)
 ROAD = Pipeline([Stage("read", 0.004), Stage("decode", 0.03, num_workers=2), Stage("train", 0.012)])
 FASTEST = {n: {size: best(size, Cluster.uniform(n, LINK)) for size in 2.0 ** np.arange(10, 31, 2)} for n in (4, 6, 8)}
+LENGTHS = np.random.default_rng(0).integers(1, 400, 512)
+UNEQUAL = assign(512, 8, sampler="balanced", lengths=LENGTHS, max_tokens=2000)
 FEW_EPOCHS = [assign(22, 8, epoch=epoch, drop_last=True) for epoch in range(4)]
 PAIRS = {"one": ([1, 2, 3, 4], [1, 2, 3, 5]), "two": (None, [2, 2, 2, 2])}
 TOO_MANY = [Span(0, "a", "b", 0, 0, 1)] * 20_001
@@ -67,6 +69,10 @@ FIGURES: dict[str, Callable[..., Axes]] = {
     "assignment": lambda **on: figures.assignment(
         assign(50, 8, drop_last=True).with_loader(2), color_by="position", **on
     ),
+    "step_costs": lambda **on: figures.step_costs(assign(512, 8).with_loader(8), LENGTHS, **on),
+    "step_costs quadratic": lambda **on: figures.step_costs(UNEQUAL, LENGTHS, "quadratic", **on),
+    "randperm_bias": lambda **on: figures.randperm_bias(**on),
+    "randperm_bias of few": lambda **on: figures.randperm_bias(10_000, **on),
     "costs": lambda **on: figures.costs(SIZES, times(), np.full(SIZES.size, 1e-5), half_bytes=125_000, **on),
     "coverage": lambda **on: figures.coverage(FEW_EPOCHS, **on),
     "curves": curves,
@@ -85,6 +91,10 @@ DRAWINGS: dict[str, Drawing] = {
     "out of range": draw_assignment(assign(3, 8, sampler="libtorch_random")),
     "reads nothing": draw_assignment(assign(3, 8, drop_last=True)),
     "no samples": draw_assignment(assign(0, 2)),
+    "unequal batches": draw_assignment(UNEQUAL),
+    "step costs": draw_step_costs(UNEQUAL, LENGTHS),
+    "one step cost": draw_step_costs(assign(2, 2), [3, 0]),
+    "no step costs": draw_step_costs(assign(0, 2), []),
     "coverage": draw_coverage([assign(30, 12, epoch=epoch) for epoch in range(2)]),
     "label counts": draw_label_counts([[1, 2], [3, 4]], title="<&>"),
     "winners": draw_winners(FASTEST),
@@ -103,6 +113,9 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.assignment(None), "assignment must be an Assignment, got None"),
     (lambda: figures.assignment(assign(10, 2), color_by="size"), "color_by must be one of 'rank', 'position'"),
     (lambda: figures.assignment(assign(100_000, 2)), "at most 65536 cells, got 100000"),
+    (lambda: figures.step_costs(None, [1]), "assignment must be an Assignment, got None"),
+    (lambda: figures.step_costs(assign(4, 2), [1, 2]), "lengths must have the dataset's length 4, got 2"),
+    (lambda: figures.randperm_bias(3), "most_items must be a whole number from 1000 to 214748363, got 3"),
     (lambda: figures.coverage(3), "epochs must be a sequence of Assignments, got 3"),
     (lambda: figures.coverage([assign(4, 2), "x"]), r"epochs\[1\] must be an Assignment, got 'x'"),
     (lambda: figures.coverage([]), "at least one epoch"),

@@ -63,7 +63,7 @@ READ_BY_ONE_RANK = {
 }
 
 
-@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize("kind", READ_BY_ONE_RANK)  # test_elastic.py compares the others
 def test_all_ranks_at_once_read_what_each_sampler_gives_its_rank(kind):
     for size, num_replicas in [(0, 3), (1, 4), (3, 8), (10, 4), (64, 16), (97, 1), (1000, 7)]:
         for epoch, drop_last in itertools.product((0, 1, 2**32 + 1), (False, True)):

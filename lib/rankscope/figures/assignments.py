@@ -11,13 +11,17 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import count_of, of_type, one_of, whole
 from ..sampling.assignment import Assignment
 from ..sampling.audit import EpochAudit, audit
+from ..sampling.sample_values import CostFunction
+from ..sampling.work import epoch_work
 from .marks import Drawing, Key, Rects, Texts, numbers_on, whole_ticks
-from .palette import ALARM, PAPER, diverging, ramp, rank_colors
+from .palette import ALARM, PAPER, WAITING, WORK, diverging, ramp, rank_colors
 
 _WIDE_PX = 900.0
 _MOST_UNREAD = 24  # samples that nobody reads, if no rank has more reads than that
 _LEAST_BATCH_PX = 8  # closer lines between batches would hide the cells
 _MOST_CELLS = 65_536
+_MOST_STEPS = 40
+_COMPUTE = WORK["compute"][0]
 
 
 def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str | None = None) -> Drawing:
@@ -48,12 +52,12 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
     texts.append(Texts(0.1, idle_ranks + 0.5, "reads nothing", ALARM, anchor="start", size_px=letter_px))
 
     legend = _reading_legend(assignment, epoch, color_by, unread_samples.size)
-    rules: list[float] = []
-    batch_size = assignment.loader.batch_size if assignment.loader else 1
-    if batch_size > 1 and batch_size * cell_px >= _LEAST_BATCH_PX:
-        rules = [float(x) for x in range(batch_size, assignment.num_steps, batch_size)]
+    rules = _batch_rules(assignment, cell_px)
     if rules:
-        legend.append(Key(f"lines separate batches of {batch_size}", PAPER, line="none"))
+        batches = "batches"
+        if assignment.loader is not None:
+            batches = f"batches of {assignment.loader.batch_size}"
+        legend.append(Key(f"lines separate {batches}", PAPER, line="none"))
     height: float = num_ranks
     y_ticks = [*whole_ticks(num_ranks, most=32)]
     if unread_samples.size:
@@ -74,6 +78,22 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
         y_ticks=y_ticks,
         legend=legend,
     )
+
+
+def _batch_rules(assignment: Assignment, cell_px: float) -> list[float]:
+    """The reads at which a batch ends, if that is the same on all ranks and the lines would not hide the cells."""
+    if assignment.batch_stops is not None:
+        stops = assignment.batch_stops[0]
+        if not all(np.array_equal(stops, stops_of_rank) for stops_of_rank in assignment.batch_stops):
+            return []
+        shortest = int(np.diff(stops, prepend=0).max(initial=0))
+        if shortest < 2 or shortest * cell_px < _LEAST_BATCH_PX:
+            return []
+        return [float(stop) for stop in stops[:-1]]
+    batch_size = assignment.loader.batch_size if assignment.loader else 1
+    if batch_size < 2 or batch_size * cell_px < _LEAST_BATCH_PX:
+        return []
+    return [float(x) for x in range(batch_size, assignment.num_steps, batch_size)]
 
 
 class _Cells(NamedTuple):
@@ -202,6 +222,70 @@ def draw_label_counts(
         y_ticks=whole_ticks(num_ranks, most=32),
         legend=[Key(label, diverging((value - mean) / largest_difference)[0]) for value, label in labelled],
     )
+
+
+def draw_step_costs(
+    assignment: Assignment,
+    lengths: ArrayLike | None = None,
+    cost: str | CostFunction = "linear",
+    title: str | None = None,
+) -> Drawing:
+    """Draw what each step costs: the mean over the ranks, and how long ranks wait on average for the costliest one.
+
+    A row is a step, of at most 40. The number next to a bar is the share of padding, if each batch is padded to its
+    longest sample. `lengths` are those of all samples in tokens, by default 1 each, and `cost` is that of `epoch_work`.
+    Raises ValueError for lengths that are not one whole number of at least 0 for each sample.
+    """
+    of_type("assignment", assignment, Assignment)
+    if lengths is None:
+        lengths = np.ones(assignment.size, dtype=np.int64)
+    work = epoch_work(assignment, lengths, cost)
+    num_steps = min(work.step_costs.shape[0], _MOST_STEPS)
+    means = work.step_costs[:num_steps].mean(axis=1)
+    highest = work.step_costs[:num_steps].max(axis=1, initial=0.0)
+    width = float(highest.max(initial=0.0)) or 1.0
+    rows = np.arange(num_steps)
+    words = [f"{share:.0%}" for share in work.step_padding_shares[:num_steps].tolist()]
+    waiting = 1 - 1 / work.imbalance
+    finding = f"Ranks wait for {waiting:.0%} of the time, and {work.padding_share:.0%} of the tokens are padding"
+    unit = "cost"
+    if isinstance(cost, str):
+        unit = {"linear": "tokens", "quadratic": "tokens²"}[cost]
+    steps = "step" if num_steps == work.step_costs.shape[0] else f"step, the first {num_steps}"
+    ticks = np.arange(0, width * 1.01, _round_step(width / 5))
+    return Drawing(
+        title=title or finding,
+        x_label=f"cost of the step [{unit}]",
+        y_label=steps,
+        width=1.08 * width,
+        height=max(num_steps, 1),
+        size_px=(620.0, max(14.0 * num_steps, 40.0)),
+        rects=[
+            Rects(0.0, rows + 0.1, _COMPUTE, width=means, height=0.8),
+            Rects(means, rows + 0.1, WAITING, width=highest - means, height=0.8, hatched=True),
+        ],
+        texts=[Texts(highest + 0.01 * width, rows + 0.5, words, anchor="start", size_px=10.0)],
+        x_ticks=[(float(tick), f"{tick:,.6g}") for tick in ticks],
+        y_ticks=whole_ticks(num_steps, most=20),
+        legend=[
+            Key("mean over the ranks", _COMPUTE),
+            Key("wait for the costliest rank", WAITING, hatched=True),
+            Key("numbers: padding", PAPER, line="none"),
+        ],
+    )
+
+
+def _round_step(least: float) -> float:
+    """Return 1, 2 or 5 times a power of ten that is at least `least`.
+
+    >>> _round_step(333), _round_step(0.15)
+    (500.0, 0.2)
+    """
+    power = 10.0 ** np.floor(np.log10(least))
+    for digit in (1, 2, 5):
+        if digit * power >= least:
+            return float(digit * power)
+    return float(10 * power)
 
 
 def _cell_px(columns: int) -> float:

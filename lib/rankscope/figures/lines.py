@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike
 from ..common.checks import count_of, number, whole
 from ..common.frozen import optional
 from ..common.units import bytes_words
+from ..sampling.randperm_bias import randperm_bias as exact_bias
+from ..sampling.randperm_bias import worst_randperm_bound
 from .axes import as_text
 from .line_axes import GREY, LABEL_PT, Floats, dash, explain, line_axes, markers, name_ends, note, size_axes
 from .palette import CATEGORIES, INK, PAPER, Look, looks
@@ -64,6 +66,36 @@ def curves(
         explain(ax, {"predicted": {"linewidth": 1.6}, "executed": marker})
     if len(curves) > 1:
         name_ends(ax, ends)
+    return ax
+
+
+def randperm_bias(most_items: int | None = None, title: str | None = None, ax: Axes | None = None) -> Axes:
+    """Draw by how much torch.randperm favours some samples as the first of its order, over the number of samples.
+
+    The line is the exact excess of a favoured sample's probability over another's. It ends where torch changes to
+    64-bit words, or at `most_items`. Raises ValueError for `most_items` outside 1,000 to that number.
+    """
+    worst = worst_randperm_bound()
+    last = worst if most_items is None else whole("most_items", most_items, 1000, worst)
+    num_items = np.unique(np.geomspace(100, last, 2000).astype(np.int64))
+    bias = exact_bias(num_items)
+    highest = float(bias.excess[-1])
+    finding = f"torch.randperm draws some of {last:,} samples first {highest:.2%} more often"
+    ax = line_axes(
+        ax,
+        (8, 3.6),
+        title or finding,
+        "samples",
+        "excess of their probability [%]",
+        x=num_items.astype(np.float64),
+        x_words=lambda number: f"{number:,.0f}",
+        most_ticks=8,
+        log_y=True,
+    )
+    ax.plot(num_items, 100 * np.where(bias.excess > 0, bias.excess, np.nan), color=CATEGORIES[0], linewidth=1.6)
+    middle = int(num_items[num_items.size // 2])
+    excess = float(exact_bias([middle]).excess[0])
+    note(ax, f"{middle:,} samples: {100 * excess:.2g}%", (middle, 100 * excess), (8, -14))
     return ax
 
 

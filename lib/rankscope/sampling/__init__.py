@@ -1,4 +1,4 @@
-"""Which rank reads which sample: the samplers of torch and libtorch, what they hand to every rank, and the audit.
+"""Which rank reads which sample: the samplers of torch and libtorch, our own, what each rank reads, and the audit.
 
 Only `DistributedSampler` and `audit_loader` need torch, and load it when first used; everything else is numpy.
 """
@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING
 from ..common.lazy import lazy
 from .assignment import Assignment, assign, shard_files
 from .audit import AuditError, audit
+from .balanced import BalancedSampler
+from .file_streams import mixing, stream_files
+from .keyed_sampler import KeyedSampler
 from .kinds import SAMPLERS, EpochRecipe, Sampler
 from .libtorch_samplers import DistributedRandomSampler, DistributedSequentialSampler
+from .packed import Pack, PackedSampler
+from .randperm_bias import randperm_bias
+from .weighted import WeightedSampler
+from .work import EpochWork, epoch_work
 
 if TYPE_CHECKING:
     from .loader_audit import audit_loader
@@ -21,15 +28,25 @@ __all__ = [
     "SAMPLERS",
     "Assignment",
     "AuditError",
+    "BalancedSampler",
     "DistributedRandomSampler",
     "DistributedSampler",
     "DistributedSequentialSampler",
     "EpochRecipe",
+    "EpochWork",
+    "KeyedSampler",
+    "Pack",
+    "PackedSampler",
     "Sampler",
+    "WeightedSampler",
     "assign",
     "audit",
     "audit_loader",
+    "epoch_work",
+    "mixing",
+    "randperm_bias",
     "shard_files",
+    "stream_files",
 ]
 
 __getattr__, __dir__ = lazy(__name__, {"DistributedSampler": "torch_samplers", "audit_loader": "loader_audit"})

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import operator
 import os
-from collections.abc import Iterable
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import attrs
 import msgspec
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import of_type, one_of, several, truth, whole
-from ..common.frozen import checked, evolve, frozen, optional
+from ..common.frozen import ReadOnly, checked, evolve, frozen, optional
 from ..common.storage import StorageError, StoredPart, decoded, read_arrays, read_bytes, write_atomically
+from .elastic import ElasticSampler, RankReads, check_same_recipes
 from .kinds import SAMPLERS, EpochRecipe
 from .permutation import SEEDS, IntArray, torch_order
 
@@ -29,6 +30,7 @@ MOST_RANKS = 1 << 16  # of an assignment
 _MOST_HEADER_BYTES = 1 << 16  # of a stored assignment: the JSON and the headers of its arrays
 _FORMAT = "rankscope.assignment"
 _VERSION = 1
+_VERSION_WITH_BATCHES = 2  # of the file of an assignment whose sampler makes batches
 
 
 @frozen
@@ -91,13 +93,60 @@ def _all_ranks(name: str, values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
     return tuple(views)
 
 
+class _Reads(NamedTuple):
+    """What iterating a sampler returned; `batch_stops` is None if that was no batch."""
+
+    indices: IntArray
+    batch_stops: IntArray | None
+
+
+def _read_all(rank: int, sampler: Iterable[Any]) -> _Reads:
+    """Iterate a sampler of indices or of batches."""
+    items = iter(sampler)
+    first = next(items, None)
+    if first is None:
+        return _Reads(np.zeros(0, dtype=np.int64), None)
+    sizes: list[int] = []
+
+    def in_batches() -> Iterator[Any]:
+        for batch in chain([first], items):
+            before = len(sizes)
+            sizes.append(0)
+            for index in batch:
+                sizes[before] += 1
+                yield index
+
+    is_batched = isinstance(first, Iterable) and getattr(first, "ndim", 1) != 0
+    indices = in_batches() if is_batched else chain([first], items)
+    try:
+        flat = np.fromiter(map(operator.index, indices), dtype=np.int64)
+    except TypeError as error:
+        raise ValueError(f"rank {rank}'s sampler must yield whole numbers: {error}") from error
+    return _Reads(flat, np.cumsum(sizes) if is_batched else None)
+
+
+def _stops_of(rank: int, reads: _Reads) -> IntArray:
+    if reads.batch_stops is not None:
+        return reads.batch_stops
+    if reads.indices.size:
+        raise ValueError(f"the ranks' samplers must all yield indices or all yield batches, got indices on rank {rank}")
+    return np.zeros(0, dtype=np.int64)
+
+
+def _stops_of_all_ranks(name: str, values: Any) -> tuple[IntArray, ...] | None:
+    if values is None:
+        return None
+    return _all_ranks(name, values)
+
+
 @frozen(eq=False)
 class Assignment:
     """The indices that every rank reads in one epoch, and the recipe they came from.
 
     `size` is the dataset's length; ``ranks[r]`` contains the indices that rank r reads, in order. Ranks may read
-    different numbers of samples. `loader` is the DataLoader on top, if `with_loader` added one. The arrays are
-    read-only.
+    different numbers of samples. `loader` is the DataLoader on top, if `with_loader` added one. If the sampler makes
+    the batches, ``batch_stops[r]`` contains the place in ``ranks[r]`` at which each batch of rank r ends. The arrays
+    are read-only.
     """
 
     size: int = checked(whole, 0, MOST_SAMPLES)
@@ -108,12 +157,28 @@ class Assignment:
     epoch: int = checked(whole, default=0)
     drop_last: bool | None = checked(optional, truth, default=None)
     loader: Loader | None = checked(optional, of_type, Loader, default=None)
+    batch_stops: tuple[IntArray, ...] | None = checked(_stops_of_all_ranks, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        if self.batch_stops is None:
+            return
+        if self.loader is not None:
+            raise ValueError(f"an assignment with batches of its own must have no loader, got {self.loader}")
+        if len(self.batch_stops) != len(self.ranks):
+            raise ValueError(f"batch_stops must have {len(self.ranks)} ranks, got {len(self.batch_stops)}")
+        for rank, stops in enumerate(self.batch_stops):
+            edges = np.concatenate([[0], stops])
+            if edges[-1] != self.ranks[rank].size or (np.diff(edges) < 0).any():
+                raise ValueError(
+                    f"batch_stops of rank {rank} must rise to {self.ranks[rank].size}, its number of reads"
+                )
 
     @classmethod
     def collect(cls, samplers: Iterable[Iterable[int]], size: int, epoch: int = 0) -> Assignment:
         """Iterate one sampler per rank, after ``set_epoch(epoch)`` if it has one. So any sampler can be audited.
 
-        Raises ValueError if a sampler yields anything but whole numbers.
+        Batch samplers, which yield lists of indices, can be collected, too. Raises ValueError if a sampler yields
+        anything else, and if samplers say by their `recipe` that they would not divide one order among them.
 
         >>> from torch.utils.data import DistributedSampler
         >>> samplers = [DistributedSampler(range(5), num_replicas=2, rank=r, shuffle=False) for r in range(2)]
@@ -124,14 +189,20 @@ class Assignment:
         for sampler in samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
-        ranks = []
-        for rank, sampler in enumerate(samplers):
-            try:
-                ranks.append(np.fromiter(map(operator.index, sampler), dtype=np.int64))
-            except TypeError as error:
-                raise ValueError(f"rank {rank}'s sampler must yield whole numbers: {error}") from error
+        if all(isinstance(sampler, ElasticSampler) for sampler in samplers):
+            check_same_recipes(sampler.recipe() for sampler in samplers)
+        ranks = [_read_all(rank, sampler) for rank, sampler in enumerate(samplers)]
+        batch_stops = None
+        if any(reads.batch_stops is not None for reads in ranks):
+            batch_stops = tuple(_stops_of(rank, reads) for rank, reads in enumerate(ranks))
         none_shuffles = {getattr(sampler, "shuffle", None) for sampler in samplers} == {False}
-        return cls(size, tuple(ranks), epoch=epoch, shuffle=False if none_shuffles else None)
+        return cls(
+            size,
+            tuple(reads.indices for reads in ranks),
+            epoch=epoch,
+            shuffle=False if none_shuffles else None,
+            batch_stops=batch_stops,
+        )
 
     @property
     def num_ranks(self) -> int:
@@ -151,6 +222,8 @@ class Assignment:
         """
         if self.loader is not None:
             raise ValueError(f"this assignment has a loader already: {self.loader}")
+        if self.batch_stops is not None:
+            raise ValueError("this assignment's sampler makes the batches, so a loader cannot")
         loader = Loader(batch_size, drop_last, num_workers)
         if not loader.drop_last:
             return evolve(self, loader=loader)
@@ -159,8 +232,10 @@ class Assignment:
         return evolve(self, ranks=full_batches, loader=loader)
 
     def batches(self, rank: int) -> list[IntArray]:
-        """Return the batches that one rank's DataLoader makes, or batches of one sample if there is no loader."""
+        """Return the batches of one rank: its sampler's, its DataLoader's, or of one sample if neither makes any."""
         indices = self.ranks[whole("rank", rank, 0, self.num_ranks - 1)]
+        if self.batch_stops is not None:
+            return np.split(indices, self.batch_stops[rank])[:-1]
         size = self.loader.batch_size if self.loader else 1
         return [indices[start : start + size] for start in range(0, indices.size, size)]
 
@@ -193,11 +268,17 @@ class Assignment:
         return np.array([np.bincount(codes[indices], minlength=kinds.size) for indices in self.ranks])
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per read: rank, step, index, and with a loader batch and worker (-1: the training process)."""
+        """Return a row per read: rank, step, index, and with a loader batch and worker (-1: the training process).
+
+        If the sampler makes the batches, there is a column for the batch alone.
+        """
         import pandas as pd
 
         ranks, steps = self.coordinates()
         columns = {"epoch": self.epoch, "rank": ranks, "step": steps, "index": np.concatenate(self.ranks)}
+        if self.batch_stops is not None:
+            numbers = [np.repeat(np.arange(stops.size), np.diff(stops, prepend=0)) for stops in self.batch_stops]
+            columns["batch"] = np.concatenate(numbers)
         if self.loader is not None:
             batches = steps // self.loader.batch_size
             columns["batch"] = batches
@@ -211,11 +292,19 @@ class Assignment:
         """Write an .npz file, whole or not at all. Raises OSError if the folder cannot be written to."""
         recipe = attrs.asdict(self)  # type: ignore[arg-type]  # to mypy it is a dataclass
         del recipe["ranks"]
-        header = {"format": _FORMAT, "version": _VERSION, "loader": recipe.pop("loader"), "recipe": recipe}
+        del recipe["batch_stops"]
+        version = _VERSION
+        arrays: dict[str, Any] = {}
+        if self.batch_stops is not None:
+            version = _VERSION_WITH_BATCHES
+            arrays["batch_counts"] = np.array([stops.size for stops in self.batch_stops])
+            arrays["batch_stops"] = np.concatenate(self.batch_stops)
+        header = {"format": _FORMAT, "version": version, "loader": recipe.pop("loader"), "recipe": recipe}
         lengths = np.array([indices.size for indices in self.ranks])
         flat = np.concatenate(self.ranks)
         return write_atomically(
-            path, lambda file: np.savez(file, header=np.array(json.dumps(header)), lengths=lengths, indices=flat)
+            path,
+            lambda file: np.savez(file, header=np.array(json.dumps(header)), lengths=lengths, indices=flat, **arrays),
         )
 
     @classmethod
@@ -223,7 +312,7 @@ class Assignment:
         """Read a file that `save` wrote. Raises ValueError naming the file if it is damaged, foreign or newer."""
         problem = f"not a readable {_FORMAT} of version {_VERSION}"
         try:
-            content = read_bytes(path, 8 * (MOST_SAMPLES + MOST_RANKS) + _MOST_HEADER_BYTES)
+            content = read_bytes(path, 16 * (MOST_SAMPLES + MOST_RANKS) + _MOST_HEADER_BYTES)
         except ValueError as error:
             raise StorageError(path, f"{problem}: {error}") from error
         try:
@@ -237,19 +326,16 @@ class Assignment:
         header = decoded(str(stored["header"]), _StoredHeader)
         lengths = stored["lengths"]
         flat = stored["indices"]
-        if header.format != _FORMAT or header.version != _VERSION:
+        if header.format != _FORMAT or header.version not in (_VERSION, _VERSION_WITH_BATCHES):
             raise ValueError(f"format {header.format!r} version {header.version!r}")
-        if lengths.ndim != 1 or not lengths.size or lengths.dtype.kind != "i":
-            raise ValueError(f"lengths of {lengths.dtype} in shape {lengths.shape}")
-        whole("the number of ranks", lengths.size, 1, MOST_RANKS)
-        total = sum(lengths.tolist())  # numpy's sum would overflow at 2**63
-        if total != flat.size or (lengths < 0).any():
-            raise ValueError(f"lengths add up to {total}, with {flat.size} indices")
+        ranks = _split("lengths", flat, lengths)
+        batch_stops = None
+        if header.version == _VERSION_WITH_BATCHES:
+            batch_stops = _split("batch_counts", stored["batch_stops"], stored["batch_counts"])
         loader = None
         if header.loader is not None:
             loader = Loader(**msgspec.structs.asdict(header.loader))
-        ranks = tuple(np.split(flat, np.cumsum(lengths)[:-1]))
-        return cls(ranks=ranks, loader=loader, **msgspec.structs.asdict(header.recipe))
+        return cls(ranks=ranks, loader=loader, batch_stops=batch_stops, **msgspec.structs.asdict(header.recipe))
 
     def coordinates(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rank and the step of every read, in the order of ``np.concatenate(ranks)``."""
@@ -258,6 +344,17 @@ class Assignment:
         first_of_rank = np.cumsum(lengths) - lengths
         steps = np.arange(ranks.size) - np.repeat(first_of_rank, lengths)
         return ranks, steps
+
+
+def _split(name: str, flat: IntArray, lengths: IntArray) -> tuple[IntArray, ...]:
+    """Return the parts of a stored array; `lengths`, called `name`, are those of the ranks."""
+    if lengths.ndim != 1 or not lengths.size or lengths.dtype.kind != "i":
+        raise ValueError(f"{name} of {lengths.dtype} in shape {lengths.shape}")
+    whole("the number of ranks", lengths.size, 1, MOST_RANKS)
+    total = sum(lengths.tolist())  # numpy's sum would overflow at 2**63
+    if total != flat.size or (lengths < 0).any():
+        raise ValueError(f"{name} add up to {total}, with {flat.size} indices")
+    return tuple(np.split(flat, np.cumsum(lengths)[:-1]))
 
 
 def assign(
@@ -269,12 +366,15 @@ def assign(
     seed: int = 0,
     epoch: int = 0,
     drop_last: bool = False,
+    **settings: Any,
 ) -> Assignment:
     """Return the indices that every rank reads in one epoch, if each has a sampler of this kind.
 
     `size` is the dataset's length. For libtorch's samplers `drop_last` is ``allow_duplicates=False``. One of them
     always shuffles and the other never does, so `shuffle` has no effect on them. The ranks' arrays are views of one
-    order.
+    order. `settings` are those that only some samplers have: `lengths`, `batch_size`, `max_tokens`, `cost` and `window`
+    of "balanced", `lengths`, `max_tokens` and `window` of "packed", `weights`, `num_samples` and `replacement` of
+    "weighted".
 
     Raises ValueError for a size outside 0 … `MOST_SAMPLES`, more reads of all ranks together than that, replicas
     outside 1 … `MOST_RANKS`, an unknown sampler, a setting that the sampler does not have, as a seed for libtorch's,
@@ -284,6 +384,9 @@ def assign(
     [[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]
     >>> [indices.tolist() for indices in assign(10, 4, sampler="libtorch_sequential").ranks]
     [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 0, 1]]
+    >>> balanced = assign(4, 2, sampler="balanced", lengths=[9, 1, 8, 2], batch_size=2, shuffle=False)
+    >>> [batch.tolist() for rank in range(2) for batch in balanced.batches(rank)]
+    [[0, 1], [2, 3]]
     """
     size = whole("size", size, 0, MOST_SAMPLES)
     num_replicas = whole("num_replicas", num_replicas, 1, MOST_RANKS)
@@ -295,12 +398,20 @@ def assign(
         epoch=whole("epoch", epoch),
         shuffle=truth("shuffle", shuffle),
         drop_last=truth("drop_last", drop_last),
+        settings=ReadOnly({name: value for name, value in settings.items() if value is not None}),
     )
     kind.check(sampler, recipe)
     if kind.always_shuffles is not None:
         recipe = evolve(recipe, shuffle=kind.always_shuffles)
     whole(f"the samples that {num_replicas} ranks read together", recipe.reads, 0, MOST_SAMPLES)
-    ranks = several(f"the indices of sampler {sampler!r}", kind.indices(recipe), "arrays")
+    if "num_samples" in recipe.settings:
+        whole("num_samples", recipe.settings["num_samples"], 0, MOST_SAMPLES)
+    reads = kind.indices(recipe)
+    batch_stops = None
+    if isinstance(reads, RankReads):
+        batch_stops = reads.batch_stops
+        reads = reads.indices
+    ranks = several(f"the indices of sampler {sampler!r}", reads, "arrays")
     if len(ranks) != num_replicas:
         raise ValueError(
             f"sampler {sampler!r} must return an array of indices for each of {num_replicas} ranks, got {len(ranks)}"
@@ -313,6 +424,7 @@ def assign(
         seed=recipe.seed,
         epoch=recipe.epoch,
         drop_last=recipe.drop_last,
+        batch_stops=batch_stops,
     )
 
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import ClassVar, NamedTuple
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import count_of, of_type, several
 from .assignment import Assignment
 from .permutation import IntArray
+from .sample_values import CostFunction
+from .work import EpochWork, WeightBias, epoch_work, weight_bias, weights_for
+
+MOST_IMBALANCE = 1.05
+"""Steps that take this much longer than if all ranks had equal work are a finding."""
+
+MOST_PADDING_SHARE = 0.2
+"""A larger share of padding tokens is a finding."""
+
+MOST_DEVIATIONS = 6.0
+"""A number of reads that is less likely than so many standard deviations is a finding: at most 3 in 10**8 by chance."""
 
 
 class AuditError(ValueError):
@@ -86,7 +97,9 @@ class Audit(Findings):
 
     `never_seen` are the indices that no rank read in any of the epochs. `repeated_orders` are pairs of epochs, as their
     places in `epochs`, in which every rank read in exactly the same order; it is empty if the sampler is known not to
-    shuffle.
+    shuffle. `work` has the tokens, costs and padding of each epoch, if `audit` got lengths, and `weight_bias` compares
+    the reads of all epochs with the weights that it got. With weights, no sample has to be read exactly once, so
+    duplicates, overlap and samples that are not read are no findings.
     """
 
     KINDS = (
@@ -98,12 +111,17 @@ class Audit(Findings):
         "never_seen",
         "unbalanced",
         "repeated_order",
+        "unequal_cost",
+        "padding_waste",
+        "weight_bias",
     )
     size: int
     num_ranks: int
     epochs: tuple[EpochAudit, ...]
     never_seen: IntArray
     repeated_orders: tuple[tuple[int, int], ...]
+    work: tuple[EpochWork, ...] = ()
+    weight_bias: WeightBias | None = None
 
     @property
     def duplicates(self) -> int:
@@ -143,6 +161,22 @@ class Audit(Findings):
             add(
                 "nothing_read", f"no rank reads anything in {num_empty} of {count_of(len(self.epochs), 'epoch')}: {why}"
             )
+        if self.weight_bias is None:
+            self._add_coverage(add)
+        uneven = max(self.epochs, key=lambda epoch: epoch.longest - epoch.shortest)
+        if uneven.longest > uneven.shortest and not self.work:
+            lengths = f"from {uneven.shortest} to {uneven.longest} samples in epoch {uneven.epoch}"
+            add("unbalanced", f"ranks read {lengths}")
+        if self.repeated_orders:
+            add("repeated_order", _repetition(self))
+        if self.work:
+            self._add_work(add)
+        if self.weight_bias is not None:
+            self._add_weight_bias(self.weight_bias, add)
+        return tuple(findings)
+
+    def _add_coverage(self, add: Callable[[str, str], None]) -> None:
+        """Add what is read more or less than once."""
         if self.duplicates:
             add("duplicates", f"{count_of(self.duplicates, 'read')} of a sample already read in its epoch")
         if self.overlap:
@@ -153,26 +187,69 @@ class Audit(Findings):
         if self.never_seen.size and len(self.epochs) > 1:
             samples = count_of(self.never_seen.size, "sample")
             add("never_seen", f"{samples} not read in any epoch: {_some(self.never_seen)}")
-        uneven = max(self.epochs, key=lambda epoch: epoch.longest - epoch.shortest)
-        if uneven.longest > uneven.shortest:
-            lengths = f"from {uneven.shortest} to {uneven.longest} samples in epoch {uneven.epoch}"
-            add("unbalanced", f"ranks read {lengths}")
-        if self.repeated_orders:
-            add("repeated_order", _repetition(self))
-        return tuple(findings)
+
+    def _add_work(self, add: Callable[[str, str], None]) -> None:
+        """Add what makes ranks wait or compute in vain."""
+        num_steps = [work.step_costs.shape[0] for work in self.work]
+        if max(num_steps) > 0 and any((work.step_costs[-1:] == 0).any() for work in self.work):
+            add("unbalanced", "some ranks have fewer batches than others, or batches that cost nothing")
+        costliest = max(self.work, key=lambda work: work.imbalance)
+        if costliest.imbalance > MOST_IMBALANCE:
+            times = f"the costliest rank of a step costs {costliest.imbalance:.2f} times the mean"
+            add("unequal_cost", f"{times}: ranks wait for {1 - 1 / costliest.imbalance:.0%} of the time")
+        most_padded = max(self.work, key=lambda work: work.padding_share)
+        if most_padded.padding_share > MOST_PADDING_SHARE:
+            add("padding_waste", f"{most_padded.padding_share:.0%} of the tokens that are processed are padding")
+
+    def _add_weight_bias(self, bias: WeightBias, add: Callable[[str, str], None]) -> None:
+        if bias.num_forbidden:
+            add("weight_bias", f"{count_of(bias.num_forbidden, 'read')} of samples whose weight is 0")
+        if bias.deviations > MOST_DEVIATIONS:
+            sample = f"sample {bias.sample} is read {count_of(int(bias.reads[bias.sample]), 'time')}"
+            expected = f"where its weight asks for {bias.expected[bias.sample]:.4g}"
+            add("weight_bias", f"{sample}, {expected}: {bias.deviations:.1f} standard deviations")
 
     def __str__(self) -> str:
         over = f"{count_of(self.num_ranks, 'rank')}, {count_of(len(self.epochs), 'epoch')}"
         reads = count_of(sum(epoch.num_reads for epoch in self.epochs), "read")
-        head = f"{count_of(self.size, 'sample')}, {over}: {reads}"
-        return self.report(head, "every sample read exactly once an epoch")
+        head = "\n".join([f"{count_of(self.size, 'sample')}, {over}: {reads}", *self._measures()])
+        nothing = "every sample read exactly once an epoch"
+        if self.weight_bias is not None:
+            nothing = "every sample read as often as its weight asks for"
+        return self.report(head, nothing)
+
+    def _measures(self) -> list[str]:
+        """What the epochs cost, whether or not it is a finding."""
+        lines = []
+        if self.work:
+            tokens = np.sum([work.tokens for work in self.work], axis=0)
+            lines.append(f"  tokens per rank: {tokens.min()} to {tokens.max()}, {tokens.sum()} in all")
+            costs = [work.imbalance for work in self.work]
+            worst = max(float(work.ratios.max(initial=1.0)) for work in self.work)
+            lines.append(f"  cost per step: highest over mean {max(costs):.3f}, in the worst step {worst:.3f}")
+            lines.append(f"  padding: {max(work.padding_share for work in self.work):.1%} of the tokens")
+        if self.weight_bias is not None:
+            lines.append(f"  weights: farthest count {self.weight_bias.deviations:.1f} standard deviations off")
+        return lines
 
 
-def audit(assignments: Assignment | Iterable[Assignment]) -> Audit:
+def audit(
+    assignments: Assignment | Iterable[Assignment],
+    *,
+    lengths: ArrayLike | None = None,
+    cost: str | CostFunction = "linear",
+    max_tokens: int | None = None,
+    weights: ArrayLike | None = None,
+) -> Audit:
     """Audit one epoch, or several epochs of the same dataset and world size.
 
-    Only one assignment is in memory at a time if they come from a generator. Raises ValueError if there is no epoch, or
-    if the size or the number of ranks changes between epochs.
+    With the `lengths` of all samples in tokens, the audit also counts tokens per rank, the cost of each rank's batch at
+    each step, and padding, as `epoch_work` does. With `weights`, it compares how often samples are read with how often
+    their weights ask for.
+
+    Only one assignment is in memory at a time if they come from a generator. Raises ValueError if there is no epoch, if
+    the size or the number of ranks changes between epochs, and for lengths or weights that are not one number of at
+    least 0 for each sample.
 
     >>> from rankscope.sampling import assign
     >>> print(audit(assign(10, 4) for _ in range(2)))  # set_epoch forgotten
@@ -186,6 +263,8 @@ def audit(assignments: Assignment | Iterable[Assignment]) -> Audit:
     epochs: list[EpochAudit] = []
     place_of_order: dict[bytes, int] = {}  # the first epoch with each order, by its fingerprint
     repeated: list[tuple[int, int]] = []
+    work: list[EpochWork] = []
+    reads: IntArray = np.zeros(1, dtype=np.int64)  # of each sample, if there are weights
     shape: tuple[int, int] | None = None  # the dataset's size and the number of ranks
     for place, assignment in enumerate(assignments):
         of_type("assignments", assignment, Assignment)
@@ -199,13 +278,21 @@ def audit(assignments: Assignment | Iterable[Assignment]) -> Audit:
             )
         flat = np.concatenate(assignment.ranks)
         epochs.append(_audit_epoch(assignment, flat, seen))
+        if lengths is not None:
+            work.append(epoch_work(assignment, lengths, cost, max_tokens))
+        if weights is not None:
+            weights = weights_for(assignment, weights)
+            reads = reads + np.bincount(flat, minlength=assignment.size)
         if assignment.shuffle is not False and assignment.size > 1 and flat.size:
             first = place_of_order.setdefault(_fingerprint(assignment, flat), place)
             if first != place:
                 repeated.append((first, place))
     if shape is None:
         raise ValueError("audit needs at least one epoch, got none")
-    return Audit(*shape, tuple(epochs), np.flatnonzero(~seen), tuple(repeated))
+    bias = None
+    if weights is not None:
+        bias = weight_bias(reads, np.asarray(weights))
+    return Audit(*shape, tuple(epochs), np.flatnonzero(~seen), tuple(repeated), tuple(work), bias)
 
 
 def _audit_epoch(assignment: Assignment, flat: IntArray, seen: NDArray[np.bool_]) -> EpochAudit:

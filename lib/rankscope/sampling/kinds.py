@@ -10,10 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from ..common.checks import function, of_type, truth, whole
+from ..common.checks import function, of_type, one_of, truth, whole
 from ..common.frozen import ReadOnly, checked, frozen, mapping, optional
+from .balanced import BalancedSampler
+from .elastic import ElasticSampler, RankReads
+from .keyed_sampler import KeyedSampler
 from .libtorch_samplers import libtorch_random_order
+from .packed import PackedSampler
 from .permutation import SEEDS, IntArray, share, torch_order
+from .weighted import WeightedSampler
+
+VALUES = ("lengths", "weights")
+"""What a sampler may need to know of each sample."""
 
 # The settings that a sampler need not have, with the values that `assign` gives them by default.
 OPTIONAL_SETTINGS = ReadOnly(shuffle=True, seed=0, epoch=0, drop_last=False)
@@ -21,7 +29,11 @@ OPTIONAL_SETTINGS = ReadOnly(shuffle=True, seed=0, epoch=0, drop_last=False)
 
 @frozen
 class EpochRecipe:
-    """The arguments of `assign` that decide what each rank reads; every field has been checked."""
+    """The arguments of `assign` that decide what each rank reads; every field has been checked.
+
+    `settings` contains those that only some samplers have, as `lengths` and `batch_size`. Their values are checked by
+    the sampler itself.
+    """
 
     size: int
     num_replicas: int
@@ -29,6 +41,7 @@ class EpochRecipe:
     seed: int
     epoch: int
     drop_last: bool
+    settings: Mapping[str, Any] = ReadOnly()
 
     @property
     def reads_per_rank(self) -> int:
@@ -53,9 +66,15 @@ def _reasons(name: str, value: Any) -> ReadOnly:
 class Sampler:
     """A kind of sampler: its `title`, and `indices`, which returns the indices that each rank reads, in order.
 
+    A sampler that also decides which indices form a batch returns `RankReads` with them.
+
     `always_shuffles` is None if the setting `shuffle` decides. `without_effect` gives, for each of `shuffle`, `seed`,
     `epoch` and `drop_last` that this sampler does not have, the reason. `assign` then accepts only its default.
     `indices` raises ValueError for a seed or an epoch outside the sampler's range.
+
+    `values` is "lengths" or "weights" if the sampler needs to know one of them for each sample. `settings` are the
+    other settings that only this sampler has, with values to begin with: explorers and tests use these. `make` returns
+    the sampler of one rank, if the library has a class for it whose state is a position in the order of all ranks.
 
     Raises ValueError, which names the field, for a value of another type.
 
@@ -65,11 +84,16 @@ class Sampler:
     """
 
     title: str = checked(_in_record, of_type, str)
-    indices: Callable[[EpochRecipe], tuple[IntArray, ...]] = checked(
+    indices: Callable[[EpochRecipe], tuple[IntArray, ...] | RankReads] = checked(
         _in_record, function, "of an EpochRecipe that returns each rank's indices"
     )
     always_shuffles: bool | None = checked(_in_record, optional, truth, default=None)
     without_effect: Mapping[str, str] = checked(_reasons, default=ReadOnly())
+    values: str | None = checked(_in_record, optional, one_of, VALUES, default=None)
+    settings: Mapping[str, Any] = checked(_in_record, mapping, default=ReadOnly())
+    make: Callable[[EpochRecipe, int], ElasticSampler] | None = checked(
+        _in_record, optional, function, "of an EpochRecipe and a rank that returns a sampler", default=None
+    )
 
     def check(self, name: str, recipe: EpochRecipe) -> None:
         """Raise ValueError if a recipe for the sampler of this name changes a setting that the sampler does not have.
@@ -84,6 +108,20 @@ class Sampler:
                 raise ValueError(f"{setting} must be {default} for {name}, got {value}: {reason}")
         if self.always_shuffles and not recipe.shuffle:
             raise ValueError(f"{name} always shuffles: shuffle must be True, got False")
+        known = [*self.settings]
+        if self.values is not None:
+            known.insert(0, self.values)
+        for setting in recipe.settings:
+            if setting not in known:
+                expected = f"its settings are {', '.join(known)}" if known else "it has no further settings"
+                raise ValueError(f"{setting} is not a setting of {name}: {expected}")
+        if self.values is None:
+            return
+        if self.values not in recipe.settings:
+            raise ValueError(f"{self.values} must have a value for each of {recipe.size} samples for {name}, got none")
+        shape = np.shape(recipe.settings[self.values])
+        if shape != (recipe.size,):
+            raise ValueError(f"{self.values} must have the dataset's length {recipe.size}, got shape {shape}")
 
 
 def _interleaved(order: IntArray, num_replicas: int) -> tuple[IntArray, ...]:
@@ -122,6 +160,48 @@ def _libtorch_sequential(recipe: EpochRecipe) -> tuple[IntArray, ...]:
     return _slices(_unshuffled(recipe), recipe.num_replicas)
 
 
+def _keyed(recipe: EpochRecipe, rank: int) -> KeyedSampler:
+    return KeyedSampler(recipe.size, recipe.num_replicas, rank, recipe.shuffle, recipe.seed, recipe.drop_last)
+
+
+def _balanced(recipe: EpochRecipe, rank: int) -> BalancedSampler:
+    settings = dict(recipe.settings)
+    lengths = settings.pop("lengths")
+    if "batch_size" not in settings and "max_tokens" not in settings:
+        settings["batch_size"] = 1
+    return BalancedSampler(lengths, recipe.num_replicas, rank, **settings, **_order_settings(recipe))
+
+
+def _packed(recipe: EpochRecipe, rank: int) -> PackedSampler:
+    settings = dict(recipe.settings)
+    lengths = settings.pop("lengths")
+    if "max_tokens" not in settings:
+        settings["max_tokens"] = max(int(np.max(lengths, initial=1)), 1)
+    max_tokens = settings.pop("max_tokens")
+    return PackedSampler(lengths, max_tokens, recipe.num_replicas, rank, **settings, **_order_settings(recipe))
+
+
+def _weighted(recipe: EpochRecipe, rank: int) -> WeightedSampler:
+    settings = dict(recipe.settings)
+    weights = settings.pop("weights")
+    return WeightedSampler(weights, recipe.num_replicas, rank, seed=recipe.seed, drop_last=recipe.drop_last, **settings)
+
+
+def _order_settings(recipe: EpochRecipe) -> dict[str, Any]:
+    return {"shuffle": recipe.shuffle, "seed": recipe.seed, "drop_last": recipe.drop_last}
+
+
+def _elastic(title: str, make: Callable[[EpochRecipe, int], ElasticSampler], **fields: Any) -> Sampler:
+    """Return the record of a sampler that the library has a class for."""
+
+    def indices(recipe: EpochRecipe) -> RankReads:
+        sampler = make(recipe, 0)
+        sampler.set_epoch(recipe.epoch)
+        return sampler.all_ranks()
+
+    return Sampler(title, indices, make=make, **fields)
+
+
 _LIBTORCH = ReadOnly(
     seed="libtorch's samplers take no seed",
     shuffle="libtorch has one sampler that shuffles and one that does not",
@@ -131,4 +211,20 @@ SAMPLERS: dict[str, Sampler] = {
     "torch": Sampler("torch DistributedSampler", _torch),
     "libtorch_random": Sampler("libtorch DistributedRandomSampler", _libtorch_random, True, _LIBTORCH),
     "libtorch_sequential": Sampler("libtorch DistributedSequentialSampler", _libtorch_sequential, False, _LIBTORCH),
+    "keyed": _elastic("KeyedSampler", _keyed),
+    "balanced": _elastic(
+        "BalancedSampler",
+        _balanced,
+        values="lengths",
+        settings={"batch_size": 4, "max_tokens": None, "cost": "linear", "window": 100},
+    ),
+    "packed": _elastic("PackedSampler", _packed, values="lengths", settings={"max_tokens": None, "window": 1000}),
+    "weighted": _elastic(
+        "WeightedSampler",
+        _weighted,
+        always_shuffles=True,
+        without_effect={"shuffle": "a weighted draw is always random"},
+        values="weights",
+        settings={"num_samples": None, "replacement": True},
+    ),
 }

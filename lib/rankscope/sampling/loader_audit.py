@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from ..common.checks import count_of, of_type
 from .audit import Finding, Findings
+from .wrapping import DividingLayer, shards_of, twice_sharded
 
 _NUM_EPOCHS = 2  # enough to show numbers that are the same in every epoch
 _GENERATORS = ("NumPy", "random", "torch")
@@ -26,13 +27,22 @@ class LoaderAudit(Findings):
 
     `batch_sizes` are the numbers of samples in each batch of an epoch, `num_samples` is that of the dataset. `draws`
     contains the first numbers that a worker draws in an epoch from NumPy, random and torch, by (epoch, worker).
+    `shards` are the samplers and wrappers that divide the samples among ranks, the outermost first.
     """
 
-    KINDS = ("nothing_read", "short_last_batch", "read_by_each_worker", "same_random", "repeated_random")
+    KINDS = (
+        "nothing_read",
+        "sharded_twice",
+        "short_last_batch",
+        "read_by_each_worker",
+        "same_random",
+        "repeated_random",
+    )
     batch_sizes: tuple[int, ...]
     num_samples: int
     num_workers: int
     draws: dict[tuple[int, int], _Numbers]
+    shards: tuple[DividingLayer, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -44,7 +54,10 @@ class LoaderAudit(Findings):
         if not sizes:
             samples = count_of(self.num_samples, "sample")
             yield Finding("nothing_read", f"the loader gives no batch of {samples}")
-        elif sizes[-1] < max(sizes):
+        problem = twice_sharded(self.shards)
+        if problem:
+            yield Finding("sharded_twice", problem)
+        if sizes and sizes[-1] < max(sizes):
             counts = f"the last of {len(sizes)} batches has {count_of(sizes[-1], 'sample')}, others {max(sizes)}"
             effect = f"a mean over batches counts each {max(sizes) / sizes[-1]:.3g} times"
             yield Finding("short_last_batch", f"{counts}: {effect}")
@@ -104,6 +117,7 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
         num_samples=num_samples,
         num_workers=loader.num_workers,
         draws=draws,
+        shards=shards_of(loader),
     )
 
 

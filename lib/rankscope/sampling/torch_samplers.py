@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
-from copy import copy
-from itertools import chain
 from numbers import Number
-from typing import Any, Self
+from typing import Any
 
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
 from ..common.checks import of_type, whole
 from .permutation import SEEDS, share, torch_order_blocks
+from .reading import ReadingOrder
 
 _VERSION = 1  # of the state, and of the order that it refers to
 
@@ -72,9 +71,9 @@ class DistributedSampler(TorchDistributedSampler[int]):
         if self._resume_used:
             self._start_at(0)
         if not self.shuffle:
-            return _Order.of(self._in_order(self._consumed, self._stop))
+            return ReadingOrder.of(self._in_order(self._consumed, self._stop))
         seed = whole("seed + epoch", self.seed + self.epoch, *SEEDS)
-        return _Order.of(self._shuffled(seed, self._consumed, self._stop))
+        return ReadingOrder.of(self._shuffled(seed, self._consumed, self._stop))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that the next iteration shuffles for. Raises ValueError if it is not a whole number.
@@ -165,37 +164,6 @@ class DistributedSampler(TorchDistributedSampler[int]):
             first += block.size
         start = self._size + (first_place - self._size) % num_ranks
         yield [head[place % self._size] for place in range(start, stop, num_ranks)]
-
-
-class _Order(chain[int]):
-    """The indices in one piece after the other, at the speed of `chain`; unlike a `chain`, it can be pickled."""
-
-    _pieces: _Pieces
-
-    @classmethod
-    def of(cls, pieces: Iterable[Iterable[int]]) -> Self:
-        source = _Pieces(pieces)
-        order: Any = cls.from_iterable(source)
-        order._pieces = source
-        return order  # type: ignore[no-any-return]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return the rest of the epoch, shuffled and in lists: as much memory as torch needs for all of it."""
-        remaining = list(self._pieces.remaining)
-        self._pieces.remaining = iter(remaining)
-        return _Order.of, ([copy(self._pieces.piece), *remaining],)
-
-
-class _Pieces(Iterator[Iterator[int]]):
-    """An iterator over each of the pieces; `piece` is the last one that was returned."""
-
-    def __init__(self, pieces: Iterable[Iterable[int]]) -> None:
-        self.remaining = iter(pieces)
-        self.piece: Iterator[int] = iter(())
-
-    def __next__(self) -> Iterator[int]:
-        self.piece = iter(next(self.remaining))
-        return self.piece
 
 
 def _range(length: Any) -> range:

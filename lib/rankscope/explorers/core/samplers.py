@@ -1,16 +1,20 @@
-"""The explorer of notebook 01: which rank reads which sample, for any sampler and setting."""
+"""The explorer of notebook 01: which rank reads which sample, for any sampler and setting, and what steps cost."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from ...common.checks import count_of
-from ...figures.assignments import draw_assignment, reading_title
+from ...figures.assignments import draw_assignment, draw_step_costs, reading_title
 from ...figures.marks import Drawing
-from ...sampling import Assignment, assign, audit
+from ...sampling import Assignment, assign, audit, epoch_work
 from ...sampling.kinds import SAMPLERS
+from ...sampling.permutation import IntArray
 from ..explorer import ALL, Explorer, Now, Setting, Steps
 from ..opening import shows
 
@@ -20,11 +24,35 @@ def _samplers() -> list[tuple[str, str]]:
     return [(sampler.title, name) for name, sampler in SAMPLERS.items()]
 
 
+def _lognormal(size: int) -> IntArray:
+    """Lengths as those of texts: many short ones and a few that are ten times as long."""
+    quantiles = np.random.RandomState(0).standard_normal(size)
+    lengths: IntArray = np.maximum(np.rint(100 * np.exp(quantiles - 0.5)), 1).astype(np.int64)
+    return lengths
+
+
+def _two_kinds(size: int) -> IntArray:
+    """One sample in four is long, in blocks, as if two datasets were joined."""
+    return np.where(np.arange(size) < size // 4, 250, 50)
+
+
+def _equal(size: int) -> IntArray:
+    return np.full(size, 100)
+
+
+LENGTHS: dict[str, Callable[[int], IntArray]] = {"lognormal": _lognormal, "two kinds": _two_kinds, "equal": _equal}
+
+
+def _length_kinds() -> list[str]:
+    return list(LENGTHS)
+
+
 SETTINGS = (
     Setting("sampler", "torch", _samplers, "sampler"),
     Setting("num_ranks", 4, range(1, 65), "ranks"),
     Setting("size", 50, Steps((*range(65), 100, 128, 200, 256, 500, 512, 1000, 1024, 1797, 2000, 2048)), "samples"),
     Setting("batch_size", 4, range(1, 65), "batch size per rank"),
+    Setting("lengths", "lognormal", _length_kinds, "lengths", "how many tokens each sample has, about 100 on average"),
     Setting("epoch", 0, range(10), "epoch"),
     Setting("seed", 0, range(21), "seed"),
     Setting("color_by", "rank", (("rank", "rank"), ("position in the dataset", "position")), "colour by"),
@@ -41,6 +69,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "epoch 3 without set_epoch": {"epoch": 3, "forget_set_epoch": True},
     "libtorch: the lost tail": {"sampler": "libtorch_random", "size": 22, "drop_last": True, "epoch": 5},
     "libtorch: 3 samples, 8 ranks": {"sampler": "libtorch_random", "size": 3, "num_ranks": 8, "batch_size": 1},
+    "unequal lengths, in random order": {"size": 512, "num_ranks": 8, "batch_size": 8},
+    "the same, balanced": {"sampler": "balanced", "size": 512, "num_ranks": 8, "batch_size": 8},
     "libtorch: slices": {"sampler": "libtorch_sequential", "color_by": "position"},
 }
 
@@ -53,13 +83,30 @@ def epochs(now: Now) -> list[Assignment]:
     for name, value in {"seed": now.seed, "shuffle": now.shuffle, "drop_last": now.drop_last}.items():
         if name not in without_effect:
             options[name] = value
+    options |= _own_settings(now)
     is_always_epoch_0 = now.forget_set_epoch or "epoch" in without_effect
     assignments = []
     for number in range(now.epoch + 1):
         epoch = 0 if is_always_epoch_0 else number
         assignment = assign(now.size, now.num_ranks, sampler=now.sampler, epoch=epoch, **options)
-        assignments.append(assignment.with_loader(now.batch_size))
+        if assignment.batch_stops is None:
+            assignment = assignment.with_loader(now.batch_size)
+        assignments.append(assignment)
     return assignments
+
+
+def _own_settings(now: Now) -> dict[str, Any]:
+    """The settings that only this sampler has, as far as the controls decide them."""
+    sampler = SAMPLERS[now.sampler]
+    lengths = LENGTHS[now.lengths](now.size)
+    settings: dict[str, Any] = {}
+    if sampler.values is not None:
+        settings[sampler.values] = lengths  # as weights, too: longer samples are then drawn more often
+    if "batch_size" in sampler.settings:
+        settings["batch_size"] = now.batch_size
+    elif "max_tokens" in sampler.settings:
+        settings["max_tokens"] = max(100 * now.batch_size, int(lengths.max(initial=1)))
+    return settings
 
 
 def picture(now: Now) -> Drawing:
@@ -71,14 +118,42 @@ def picture(now: Now) -> Drawing:
     return draw_assignment(last, now.color_by, reading_title(last, when))
 
 
+def cost_picture(now: Now) -> Drawing:
+    """The last epoch: what each step costs, for how long ranks wait in it, and how much of it is padding."""
+    return draw_step_costs(epochs(now)[-1], LENGTHS[now.lengths](now.size))
+
+
 def report(now: Now) -> list[str]:
     """How many batches there are per rank, and the audit of all epochs so far."""
     last = epochs(now)[-1]
     return [
-        _batches_line(last.num_steps, now.batch_size),
+        _own_batches_line(last) or _batches_line(last.num_steps, now.batch_size),
         _first_rank_line(last.ranks[0].tolist()),
-        *str(audit(epochs(now))).splitlines(),
+        _work_line(now),
+        *str(audit(epochs(now), weights=_own_settings(now).get("weights"))).splitlines(),
     ]
+
+
+def _own_batches_line(assignment: Assignment) -> str:
+    """How many batches a sampler makes that groups the samples itself; empty for other samplers."""
+    if assignment.batch_stops is None:
+        return ""
+    sizes = np.concatenate([np.diff(stops, prepend=0) for stops in assignment.batch_stops])
+    num_batches = assignment.batch_stops[0].size
+    words = "1 batch" if num_batches == 1 else f"{num_batches} batches"
+    if not sizes.size:
+        return f"{words} per rank"
+    return f"{words} per rank of {sizes.min()} to {count_of(int(sizes.max()), 'sample')}"
+
+
+def _work_line(now: Now) -> str:
+    """What unequal lengths cost in the last epoch."""
+    last = epochs(now)[-1]
+    if any((indices >= now.size).any() for indices in last.ranks):
+        return "indices that the dataset does not have have no length, so a step has no cost"
+    work = epoch_work(last, LENGTHS[now.lengths](now.size))
+    costs = f"a step takes {work.imbalance:.2f} times as long as with equal work"
+    return f"{costs}, {work.padding_share:.0%} of the tokens are padding"
 
 
 def _batches_line(num_samples: int, batch_size: int) -> str:
@@ -129,16 +204,20 @@ def without_effect(now: Now) -> dict[str, str]:
         reasons["drop_last"] = "the samples divide evenly among the ranks"
     if now.epoch == 0:
         reasons["forget_set_epoch"] = "epoch 0 is the same with and without set_epoch"
-    if last.num_steps < 2:
+    if last.batch_stops is not None:
+        reasons.pop("drop_last", None)
+        if _reads(now._replace(drop_last=not now.drop_last)) == _reads(now):
+            reasons["drop_last"] = "the batches divide evenly among the ranks"
+    elif last.num_steps < 2:
         reasons["batch_size"] = "no rank reads more than one sample"
     if last.num_steps == 0:
-        reasons |= dict.fromkeys(("sampler", "seed"), "no rank reads any sample")
+        reasons |= dict.fromkeys(("seed", "lengths", "batch_size"), "no rank reads any sample")
     return reasons
 
 
 ON_THE_SITE = {
     "sampler": ALL,
-    "num_ranks": (1, 2, 3, 4, 6, 8),
+    "num_ranks": (1, 2, 4, 8),
     "size": (3, 10, 22, 50),
     "batch_size": (1, 4),
     "epoch": (0, 3, 5),
@@ -151,4 +230,4 @@ ON_THE_SITE = {
 @shows(SETTINGS, title="Which rank reads which sample", notebook="01_who_reads_what", on_the_site=ON_THE_SITE)
 def samplers() -> Explorer:
     """Return controls over which rank reads which sample in an epoch, and the audit of all epochs up to it."""
-    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)
+    return Explorer(SETTINGS, {"picture": picture, "cost": cost_picture}, report, PRESETS, without_effect)

@@ -1,0 +1,458 @@
+"""`BalancedSampler`: batches that cost nearly the same on all ranks of a step, in an order that stays random."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import attrs
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..common.checks import of_type, truth, whole
+from .balancing import WindowPlan, ascending, plan_equal_batches, plan_token_batches
+from .elastic import ElasticSampler, Progress, RankReads
+from .keyed import KeyedPermutation
+from .sample_values import CostFunction, checked_lengths, costs_of, digest_of
+
+_MOST_SEGMENTS = 10_000  # of a state: restarts in the middle of one window
+_TOKEN_FILL = 0.98  # share of a window's room that its samples may need, so that they fit in its batches
+
+
+class _Grouping(NamedTuple):
+    """How a job forms batches: what may change when an epoch is resumed."""
+
+    num_replicas: int
+    batch_size: int | None
+    max_tokens: int | None
+    window: int
+    drop_last: bool
+
+
+class _Segment(NamedTuple):
+    """A part of an epoch that was read with one grouping, and stopped in the middle of a window.
+
+    Before the window, `num_samples` of the samples that were left had been read; of the window, `num_steps` steps.
+    """
+
+    grouping: _Grouping
+    num_samples: int
+    num_steps: int
+
+
+class _WindowEnd(NamedTuple):
+    """The numbers of samples and of steps up to the end of a window."""
+
+    num_samples: int
+    num_steps: int
+
+
+@attrs.define
+class _Remaining:
+    """The samples of an epoch that are still to read: `head`, then the epoch's order beginning at `position`."""
+
+    head: NDArray[np.int64]
+    position: int
+
+
+class _Origin(NamedTuple):
+    """What was left where the present grouping began, and how much of that it has read since then.
+
+    Whole windows with `num_samples` samples have been read, and `num_steps` steps of the window after them.
+    """
+
+    remaining: _Remaining
+    segments: list[dict[str, Any]]
+    num_samples: int
+    num_steps: int
+
+
+class BalancedSampler(ElasticSampler):
+    """A distributed batch sampler that gives all ranks of a step batches of nearly equal cost.
+
+    Ranks wait for each other in every step, so a step takes as long as its costliest batch. The epoch's random order is
+    cut into windows of `window` steps. Within a window, samples are regrouped into batches by their `lengths`, and each
+    step gets batches of similar cost. So a sample is read at most one window away from its random place.
+
+    Pass it as ``batch_sampler`` to a DataLoader: it yields lists of indices, the same number of lists on every rank.
+    With `batch_size`, each batch has as many samples, except for those of the last step. With `max_tokens` instead, the
+    lengths in a batch add up to at most as many. `cost` is "linear" (a sample costs its length), "quadratic", or a
+    function from the array of all lengths to the array of all costs.
+
+    Padding repeats the beginning of the order, fewer samples than ranks, and `drop_last` leaves as many out instead.
+    Without `num_replicas` and `rank`, those of torch's process group apply, or one rank if there is no group.
+
+    `state_dict` is a position in the order of all ranks: the epoch continues on other numbers of ranks, with other
+    batch sizes and windows. Without such a change, the batches are those of an epoch that was never stopped.
+
+    Raises ValueError unless exactly one of `batch_size` and `max_tokens` is given, and for lengths that are no whole
+    numbers from 0 to `max_tokens`.
+
+    >>> lengths = [8, 1, 1, 8, 1, 1, 4, 4]
+    >>> ranks = [BalancedSampler(lengths, 2, rank, batch_size=2, window=2) for rank in range(2)]
+    >>> [[sum(lengths[index] for index in batch) for batch in sampler] for sampler in ranks]
+    [[5, 9], [5, 9]]
+    """
+
+    _TITLE = "BalancedSampler"
+    is_grouped = True
+
+    def __init__(
+        self,
+        lengths: ArrayLike,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        batch_size: int | None = None,
+        max_tokens: int | None = None,
+        cost: str | CostFunction = "linear",
+        window: int = 100,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(num_replicas, rank, shuffle, seed, drop_last)
+        if (batch_size is None) == (max_tokens is None):
+            raise ValueError(f"give either batch_size or max_tokens, got {batch_size!r} and {max_tokens!r}")
+        if batch_size is not None:
+            batch_size = whole("batch_size", batch_size, 1)
+        if max_tokens is not None:
+            max_tokens = whole("max_tokens", max_tokens, 1)
+        self.batch_size = batch_size
+        self.max_tokens = max_tokens
+        self.window = whole("window", window, 1)
+        self.lengths = checked_lengths(lengths, max_tokens)
+        self.costs = costs_of(self.lengths, cost)
+        self.size = self.lengths.size
+        self._digest = digest_of(self.lengths)
+        self._cost_digest = digest_of(self.costs)
+        self._permutation_key = ""
+        self._window_ends: dict[tuple[int, str], list[_WindowEnd]] = {}
+        self._begin(self._beginning())
+
+    @property
+    def padding(self) -> int:
+        """The number of samples at the end of the epoch that all ranks together read a second time."""
+        reads = self.all_ranks()
+        num_reads = sum(indices.size for indices in reads.indices)
+        return max(num_reads - self._num_left(self._remaining(self._start)), 0)
+
+    def all_ranks(self) -> RankReads:
+        num_ranks = self.num_replicas
+        pieces: list[list[NDArray[np.int64]]] = [[] for _ in range(num_ranks)]
+        grids = [np.zeros((1, num_ranks), dtype=np.int64)]
+        for samples, counts in self._windows(self._start):
+            grids.append(counts)
+            for rank, indices in enumerate(_by_rank(samples, counts)):
+                pieces[rank].append(indices)
+        stops = np.cumsum(np.concatenate(grids), axis=0)[1:]
+        none = np.empty(0, dtype=np.int64)
+        return RankReads(
+            tuple(np.concatenate([none, *of_rank]) for of_rank in pieces),
+            tuple(stops[:, rank] for rank in range(num_ranks)),
+        )
+
+    def recipe(self) -> dict[str, Any]:
+        return super().recipe() | self._grouping()._asdict()
+
+    def _grouping(self) -> _Grouping:
+        return _Grouping(self.num_replicas, self.batch_size, self.max_tokens, self.window, self.drop_last)
+
+    def _recipe(self) -> dict[str, Any]:
+        return {
+            "size": self.size,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "lengths": self._digest,
+            "costs": self._cost_digest,
+        }
+
+    # ---- positions
+
+    def _beginning(self) -> Progress:
+        return {"position": 0, "segments": []}
+
+    def _checked_progress(self, progress: Progress) -> Progress:
+        position = whole("position", progress.get("position"), 0, self.size)
+        stored = of_type("segments", progress.get("segments"), list)
+        whole("the number of segments", len(stored), 0, _MOST_SEGMENTS)
+        checked: Progress = {"position": position, "segments": []}
+        for fields in stored:
+            segment = self._checked_segment(of_type("a segment", fields, dict))
+            remaining = self._remaining(checked)
+            num_left = self._num_left(remaining)
+            whole("num_samples", segment.num_samples, 0, num_left)
+            plan = self._plan_window(remaining, segment.num_samples, segment.grouping)
+            whole("num_steps", segment.num_steps, 0, plan.counts.shape[0])
+            checked["segments"].append(_stored(segment))
+        return checked
+
+    def _checked_segment(self, fields: dict[str, Any]) -> _Segment:
+        expected = (*_Grouping._fields, "num_samples", "num_steps")
+        missing = [name for name in expected if name not in fields]
+        if missing:
+            raise ValueError(f"a segment of the sampler's state lacks {', '.join(missing)}")
+        batch_size = fields["batch_size"]
+        max_tokens = fields["max_tokens"]
+        if (batch_size is None) == (max_tokens is None):
+            raise ValueError(f"a segment must have either batch_size or max_tokens, got {batch_size!r}, {max_tokens!r}")
+        if batch_size is not None:
+            batch_size = whole("batch_size", batch_size, 1)
+        if max_tokens is not None:
+            longest = int(self.lengths.max()) if self.size else 1
+            max_tokens = whole("max_tokens", max_tokens, max(longest, 1))
+        grouping = _Grouping(
+            num_replicas=whole("num_replicas", fields["num_replicas"], 1),
+            batch_size=batch_size,
+            max_tokens=max_tokens,
+            window=whole("window", fields["window"], 1),
+            drop_last=truth("drop_last", fields["drop_last"]),
+        )
+        return _Segment(
+            grouping, whole("num_samples", fields["num_samples"], 0), whole("num_steps", fields["num_steps"], 0)
+        )
+
+    def _after(self, start: Progress, num_items: int) -> Progress:
+        """Return the progress after so many steps, in the fewest words: whole windows need no segment."""
+        if num_items == 0:
+            return start
+        origin = self._origin(start)
+        before = _WindowEnd(origin.num_samples, -origin.num_steps)
+        for end in self._ends(start):
+            if num_items < end.num_steps:
+                break
+            before = end
+        steps_in_window = num_items - before.num_steps
+        if steps_in_window == 0 and num_items == self._num_items(start):
+            return {"position": self.size, "segments": []}
+        position = origin.remaining.position
+        segments = list(origin.segments)
+        num_samples = before.num_samples
+        if num_samples >= origin.remaining.head.size:  # what earlier segments had left over has been read
+            position += num_samples - origin.remaining.head.size
+            segments = []
+            num_samples = 0
+        else:
+            position = start["position"]
+        if steps_in_window or num_samples:
+            segments.append(_stored(_Segment(self._grouping(), num_samples, steps_in_window)))
+        return {"position": position, "segments": segments}
+
+    def _origin(self, start: Progress) -> _Origin:
+        """Return where the present grouping began: a job that is resumed without a change continues its windows."""
+        segments = start["segments"]
+        if segments and _segment(segments[-1]).grouping == self._grouping():
+            last = _segment(segments[-1])
+            earlier = {"position": start["position"], "segments": segments[:-1]}
+            return _Origin(self._remaining(earlier), segments[:-1], last.num_samples, last.num_steps)
+        return _Origin(self._remaining(start), segments, 0, 0)
+
+    def _num_left(self, remaining: _Remaining) -> int:
+        return remaining.head.size + self.size - remaining.position
+
+    def _num_items(self, start: Progress) -> int:
+        num_steps = 0
+        for end in self._ends(start):
+            num_steps = end.num_steps
+        return num_steps
+
+    def _ends(self, start: Progress) -> Iterator[_WindowEnd]:
+        """Yield the end of each window: samples since the origin, and steps since `start`.
+
+        Windows are planned only if they may have different numbers of steps.
+        """
+        origin = self._origin(start)
+        num_left = self._num_left(origin.remaining)
+        if self.batch_size is not None:
+            num_before = origin.num_samples // (self.num_replicas * self.batch_size) + origin.num_steps
+            for end in _ends_of_equal_batches(num_left, self._grouping()):
+                if end.num_samples > origin.num_samples:
+                    yield _WindowEnd(end.num_samples, end.num_steps - num_before)
+            return
+        key = (self.epoch, repr(start))
+        if key not in self._window_ends:
+            ends = []
+            num_samples = origin.num_samples
+            num_steps = -origin.num_steps
+            while num_samples < num_left:
+                plan = self._plan_window(origin.remaining, num_samples, self._grouping())
+                num_samples += self._window_size(origin.remaining, num_samples, self._grouping())
+                num_steps += plan.counts.shape[0]
+                ends.append(_WindowEnd(num_samples, num_steps))
+            self._window_ends = {key: ends}
+        yield from self._window_ends[key]
+
+    # ---- windows
+
+    def _pieces(self, start: Progress) -> Iterator[list[Any]]:
+        for samples, counts in self._windows(start):
+            stops = np.cumsum(counts.ravel()).reshape(counts.shape)
+            batches = []
+            for step in range(counts.shape[0]):
+                stop = int(stops[step, self.rank])
+                batches.append(samples[stop - int(counts[step, self.rank]) : stop].tolist())
+            yield batches
+
+    def _windows(self, start: Progress) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield the samples of each window, by step and then by rank, and the number of samples in each batch."""
+        origin = self._origin(start)
+        remaining = origin.remaining
+        grouping = self._grouping()
+        num_left = self._num_left(remaining)
+        num_samples = origin.num_samples
+        num_skipped = origin.num_steps
+        while num_samples < num_left:
+            plan = self._plan_window(remaining, num_samples, grouping)
+            count = self._window_size(remaining, num_samples, grouping)
+            samples = self._samples(remaining, num_samples, count)
+            padded = int(plan.places.max(initial=-1)) + 1 - count
+            if padded > 0:
+                head = self._order(np.arange(min(padded, self.size)))
+                samples = np.concatenate([samples, np.resize(head, padded)])
+            num_read = int(plan.counts[:num_skipped].sum())
+            yield samples[plan.places[num_read:]], plan.counts[num_skipped:]
+            num_skipped = 0
+            num_samples += count
+
+    def _remaining(self, start: Progress) -> _Remaining:
+        """Return what is left to read after the segments of a progress."""
+        remaining = _Remaining(np.empty(0, dtype=np.int64), start["position"])
+        for fields in start["segments"]:
+            segment = _segment(fields)
+            plan = self._plan_window(remaining, segment.num_samples, segment.grouping)
+            count = self._window_size(remaining, segment.num_samples, segment.grouping)
+            samples = self._samples(remaining, segment.num_samples, count)
+            num_read = int(plan.counts[: segment.num_steps].sum())
+            is_left = np.ones(count, dtype=bool)
+            places = plan.places[:num_read]
+            is_left[places[places < count]] = False
+            num_passed = segment.num_samples + count
+            from_order = max(num_passed - remaining.head.size, 0)
+            head = np.concatenate([samples[is_left], remaining.head[num_passed:]])
+            remaining = _Remaining(head, remaining.position + from_order)
+        return remaining
+
+    def _samples(self, remaining: _Remaining, start: int, count: int) -> NDArray[np.int64]:
+        """Return `count` of the samples that are left, beginning with number `start`."""
+        from_head = remaining.head[start : start + count]
+        first = remaining.position + max(start - remaining.head.size, 0)
+        from_order = self._order(np.arange(first, first + count - from_head.size))
+        return np.concatenate([from_head, from_order])
+
+    def _order(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        if not self.shuffle:
+            return positions
+        key = self._key("order")
+        if key != self._permutation_key:
+            self._permutation = KeyedPermutation(self.size, key)
+            self._permutation_key = key
+        return self._permutation(positions)
+
+    def _window_size(self, remaining: _Remaining, start: int, grouping: _Grouping) -> int:
+        """Return how many of the samples that are left form the window that begins with number `start`."""
+        num_left = self._num_left(remaining) - start
+        num_batches = grouping.window * grouping.num_replicas
+        if grouping.batch_size is not None:
+            return min(num_batches * grouping.batch_size, num_left)
+        assert grouping.max_tokens is not None
+        budget = int(num_batches * grouping.max_tokens * _TOKEN_FILL)
+        mean_length = max(float(self.lengths.mean()), 1.0)
+        guess = int(min(num_left, budget / mean_length + num_batches))
+        while True:
+            tokens = np.cumsum(self.lengths[self._samples(remaining, start, guess)])
+            if guess == num_left or tokens[-1] > budget:
+                break
+            guess = min(num_left, 2 * guess)
+        count = int(np.searchsorted(tokens, budget, side="right"))
+        count = max(count // grouping.num_replicas, 1) * grouping.num_replicas  # so that no batch is empty
+        return min(count, num_left)
+
+    def _plan_window(self, remaining: _Remaining, start: int, grouping: _Grouping) -> WindowPlan:
+        """Plan the window that begins with number `start` of what is left.
+
+        Places from the window's size on are padding: the beginning of the epoch's order.
+        """
+        count = self._window_size(remaining, start, grouping)
+        samples = self._samples(remaining, start, count)
+        if grouping.batch_size is None:
+            return self._plan_tokens(samples, grouping)
+        num_ranks = grouping.num_replicas
+        rest = count % (num_ranks * grouping.batch_size)
+        per_rank = -(-rest // num_ranks)
+        if grouping.drop_last:
+            per_rank = rest // num_ranks
+        num_real = min(rest, per_rank * num_ranks)
+        num_padded = per_rank * num_ranks - num_real
+        costs = self.costs[samples[: count - rest + num_real]]  # what is dropped is the end of the random order
+        if per_rank == 0:
+            return plan_equal_batches(costs, num_ranks, grouping.batch_size)
+        # The last step has few samples per rank, which balance best if they cost about the same.
+        by_cost = ascending(costs)
+        first = (by_cost.size - num_real) // 2
+        last = by_cost[first : first + num_real]
+        others = np.sort(np.concatenate([by_cost[:first], by_cost[first + num_real :]]))
+        plan = plan_equal_batches(costs[others], num_ranks, grouping.batch_size)
+        padding = np.resize(self._order(np.arange(min(num_padded, self.size))), num_padded)
+        last_costs = np.concatenate([costs[last], self.costs[padding]])
+        last = np.concatenate([last, count + np.arange(num_padded)])
+        short = plan_equal_batches(last_costs, num_ranks, per_rank)
+        return WindowPlan(
+            np.concatenate([others[plan.places], last[short.places]]), np.concatenate([plan.counts, short.counts])
+        )
+
+    def _plan_tokens(self, samples: NDArray[np.int64], grouping: _Grouping) -> WindowPlan:
+        assert grouping.max_tokens is not None
+        num_ranks = grouping.num_replicas
+        lengths = self.lengths[samples]
+        num_batches = -(-int(lengths.sum()) // grouping.max_tokens)
+        num_steps = max(-(-num_batches // num_ranks), 1)
+        plan = plan_token_batches(self.costs[samples], lengths, num_ranks, grouping.max_tokens, num_steps)
+        if (plan.counts > 0).all():
+            return plan
+        # The last window has too few samples. Those that remain after equal numbers per rank get a step of their own.
+        rest = samples.size % num_ranks
+        num_full = samples.size - rest
+        if num_full:
+            plan = self._plan_tokens(samples[:num_full], grouping)
+        else:
+            plan = WindowPlan(np.empty(0, dtype=np.int64), np.empty((0, num_ranks), dtype=np.int64))
+        if grouping.drop_last or not rest:
+            return plan
+        return WindowPlan(
+            np.concatenate([plan.places, num_full + np.arange(num_ranks)]),
+            np.concatenate([plan.counts, np.ones((1, num_ranks), dtype=np.int64)]),
+        )
+
+
+def _by_rank(samples: NDArray[np.int64], counts: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return what each rank reads of a window's samples, which are sorted by step and then by rank."""
+    num_steps, num_ranks = counts.shape
+    if counts.size and counts.min() == counts.max():
+        grid = samples.reshape(num_steps, num_ranks, -1)
+        return list(grid.transpose(1, 0, 2).reshape(num_ranks, -1))
+    readers = np.repeat(np.tile(np.arange(num_ranks, dtype=np.uint32), num_steps), counts.ravel())
+    by_rank = samples[np.argsort(readers, kind="stable")]
+    return np.split(by_rank, np.cumsum(counts.sum(axis=0))[:-1])
+
+
+def _ends_of_equal_batches(num_left: int, grouping: _Grouping) -> Iterator[_WindowEnd]:
+    assert grouping.batch_size is not None
+    per_step = grouping.num_replicas * grouping.batch_size
+    num_full_windows = num_left // (per_step * grouping.window)
+    for number in range(1, num_full_windows + 1):
+        yield _WindowEnd(number * per_step * grouping.window, number * grouping.window)
+    num_steps = num_left // per_step
+    rest = num_left % per_step
+    if rest and (not grouping.drop_last or rest >= grouping.num_replicas):
+        num_steps += 1
+    if num_steps > num_full_windows * grouping.window:
+        yield _WindowEnd(num_left, num_steps)
+
+
+def _stored(segment: _Segment) -> dict[str, Any]:
+    return {**segment.grouping._asdict(), "num_samples": segment.num_samples, "num_steps": segment.num_steps}
+
+
+def _segment(fields: dict[str, Any]) -> _Segment:
+    grouping = _Grouping(*[fields[name] for name in _Grouping._fields])
+    return _Segment(grouping, fields["num_samples"], fields["num_steps"])

@@ -1,0 +1,329 @@
+"""What `KeyedSampler`, `WeightedSampler`, `PackedSampler` and `BalancedSampler` share: ranks, epochs, elastic state.
+
+The state of such a sampler is a position in the order of all ranks together. So it is the same on every rank, and the
+epoch continues on any number of ranks and with any batch size.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.checks import of_type, truth, whole
+from .permutation import SEEDS, IntArray, share
+from .reading import ReadingOrder
+
+_VERSION = 1  # of the state, and of the orders that it refers to
+_STATE_FIELDS = ("version", "sampler", "epoch", "progress", "recipe")
+
+_LIST = 1 << 12
+"""Python integers that are made at once: they take four times the memory of an array."""
+
+Progress = dict[str, Any]
+"""Where in an epoch's order all ranks together are: numbers that JSON can store."""
+
+
+class RankReads(NamedTuple):
+    """What each rank reads: `indices`, and `batch_stops` if they come in batches.
+
+    Batch b of a rank ends before item ``batch_stops[b]`` of its indices.
+    """
+
+    indices: tuple[IntArray, ...]
+    batch_stops: tuple[IntArray, ...] | None = None
+
+
+class _BegunIteration(NamedTuple):
+    """An iterator that has begun, and where it began."""
+
+    start: Progress
+    epoch: int
+    order: ReadingOrder
+
+
+class ElasticSampler:
+    """The base of the samplers whose state is a position in the order of all ranks.
+
+    A sampler reads the `epoch` that `set_epoch` has set. `state_dict` and `load_state_dict` are the protocol of
+    torchdata's StatefulDataLoader, which takes these samplers as they are.
+    """
+
+    _TITLE: ClassVar[str]
+    is_grouped: ClassVar[bool] = False  # whether it decides which samples are in a batch, or how often each is read
+
+    def __init__(self, num_replicas: int | None, rank: int | None, shuffle: bool, seed: int, drop_last: bool) -> None:
+        """Check the arguments. Without `num_replicas` and `rank`, those of torch's process group apply, else 1 and 0.
+
+        Raises ValueError if only one of both is given, and for values outside their ranges.
+        """
+        if (num_replicas is None) != (rank is None):
+            raise ValueError(f"num_replicas and rank must be given together, got {num_replicas!r} and {rank!r}")
+        if num_replicas is None:
+            num_replicas, rank = _ranks_of_process_group()
+        self.num_replicas = whole("num_replicas", num_replicas, 1)
+        self.rank = whole("rank", rank, 0, self.num_replicas - 1)
+        self.shuffle = truth("shuffle", shuffle)
+        self.seed = whole("seed", seed, *SEEDS)
+        self.drop_last = truth("drop_last", drop_last)
+        self.epoch = 0
+        self._reading: _BegunIteration | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch that the next iteration reads. Raises ValueError if it is not a whole number of at least 0.
+
+        The epoch that `load_state_dict` has set stays resumed until it has been read. Any other is read from its
+        beginning.
+        """
+        epoch = whole("epoch", epoch, 0)
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self._begin(self._beginning())
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over what this rank reads. After a resumed epoch, the next iteration reads a whole epoch."""
+        if self._reading is not None:
+            self._start = self._beginning()
+        start = self._start
+        reader = copy(self)  # a later `set_epoch` does not affect an iterator that has begun
+
+        def pieces() -> Iterator[Iterable[Any]]:
+            # An iterator begins with its first item, because DataLoader asks for iterators that it never uses.
+            self._reading = _BegunIteration(start, reader.epoch, order)
+            yield from reader._pieces(start)
+
+        order = ReadingOrder.of(pieces())
+        return order
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after everything that was read so far, the same on every rank that is at the same step.
+
+        A loader reads ahead, so ask the loader for the state, as StatefulDataLoader does it, or count the items that
+        were trained on and use `state_after`.
+        """
+        if self._reading is None:
+            return self._state(self._start, self.epoch)
+        reading = self._reading
+        return self._state(self._after(reading.start, reading.order.pieces.num_read), reading.epoch)
+
+    def state_after(self, trained: int) -> dict[str, Any]:
+        """Return the state after each rank has trained on `trained` items since the start or the resumed position.
+
+        Items are what the sampler returns: indices, or batches. Raises ValueError if the epoch has fewer.
+        """
+        start = self._start
+        if self._reading is not None:
+            start = self._reading.start
+        trained = whole("trained", trained, 0, self._num_items(start))
+        return self._state(self._after(start, trained), self.epoch)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the state's epoch at its position, on this sampler's ranks, of any number.
+
+        No sample is lost, and none is read twice except for the padding at the end of the epoch. Raises ValueError for
+        a state that is damaged, of another version, or of a sampler with other data, settings or seed.
+        """
+        of_type("state", state, dict)
+        missing = [name for name in _STATE_FIELDS if name not in state]
+        if missing:
+            raise ValueError(f"the sampler's state lacks {', '.join(missing)}")
+        own = {"version": _VERSION, "sampler": self._TITLE} | self._recipe()
+        other = {"version": state["version"], "sampler": state["sampler"]} | of_type("recipe", state["recipe"], dict)
+        differences = []
+        for name, own_value in own.items():
+            if other.get(name) != own_value:
+                differences.append(f"{name} {other.get(name)!r}, not {own_value!r}")
+        if differences:
+            raise ValueError(f"the state is of another sampler: {'; '.join(differences)}")
+        progress = of_type("progress", state["progress"], dict)
+        epoch = whole("epoch", state["epoch"], 0)
+        previous = self.epoch
+        self.epoch = epoch
+        try:
+            checked_progress = self._checked_progress(progress)
+        except ValueError:
+            self.epoch = previous
+            raise
+        self._begin(checked_progress)
+
+    def recipe(self) -> dict[str, Any]:
+        """Return everything that must be the same on all ranks, so that they divide one order among them."""
+        return {
+            "sampler": self._TITLE,
+            "num_replicas": self.num_replicas,
+            "drop_last": self.drop_last,
+            "epoch": self.epoch,
+            **self._recipe(),
+        }
+
+    def check_ranks(self, all_gather: Callable[[Any], list[Any]] | None = None) -> None:
+        """Raise ValueError on every rank if the ranks' samplers differ in anything except the rank.
+
+        Each rank must call it. `all_gather` returns the values that all ranks pass to it; by default that is
+        ``torch.distributed.all_gather_object``.
+        """
+        gather = all_gather or _all_gather
+        check_same_recipes(gather(self.recipe()))
+
+    def _state(self, progress: Progress, epoch: int) -> dict[str, Any]:
+        return {
+            "version": _VERSION,
+            "sampler": self._TITLE,
+            "epoch": epoch,
+            "progress": progress,
+            "recipe": self._recipe(),
+        }
+
+    def _begin(self, start: Progress) -> None:
+        """Read the next iteration from `start`."""
+        self._start = start
+        self._reading = None
+
+    def _key(self, purpose: str, epoch: int | None = None) -> str:
+        """Return the key of a random order for this seed and epoch. Without shuffle, all epochs have one key."""
+        if epoch is None:
+            epoch = self.epoch
+        if not self.shuffle:
+            epoch = 0
+        return f"{purpose} of seed {self.seed}, epoch {epoch}"
+
+    def __len__(self) -> int:
+        """The number of items that this rank reads in the epoch, or in what is left of a resumed one."""
+        return self._num_items(self._start)
+
+    # What a kind of sampler defines:
+
+    def all_ranks(self) -> RankReads:
+        """Return what all ranks read in this epoch, or in what is left of a resumed one, in one pass."""
+        raise NotImplementedError
+
+    def _recipe(self) -> dict[str, Any]:
+        """Return the data and settings that a state must agree with: values that JSON can store."""
+        raise NotImplementedError
+
+    def _beginning(self) -> Progress:
+        raise NotImplementedError
+
+    def _checked_progress(self, progress: Progress) -> Progress:
+        raise NotImplementedError
+
+    def _after(self, start: Progress, num_items: int) -> Progress:
+        """Return the progress after each rank has read `num_items` items from `start`."""
+        raise NotImplementedError
+
+    def _num_items(self, start: Progress) -> int:
+        """Return how many items each rank reads from `start` to the end of the epoch."""
+        raise NotImplementedError
+
+    def _pieces(self, start: Progress) -> Iterator[list[Any]]:
+        """Yield this rank's items from `start` to the end of the epoch, in lists."""
+        raise NotImplementedError
+
+
+class InterleavedSampler(ElasticSampler):
+    """The base of samplers with one order of items, in which rank r of N reads every N-th item, beginning with r.
+
+    All ranks at the same step have read the first items of the order, so the progress is one number.
+    """
+
+    def _order_length(self) -> int:
+        """Return the number of items in this epoch's order."""
+        raise NotImplementedError
+
+    def _order_blocks(self, start: int, stop: int, step: int) -> Iterator[NDArray[Any]]:
+        """Yield the items at the positions ``range(start, stop, step)`` of the order, in blocks."""
+        raise NotImplementedError
+
+    @property
+    def padding(self) -> int:
+        """The number of items at the end of the epoch that all ranks together read a second time."""
+        length = self._order_length()
+        position = self._start["position"]
+        num_left: int = length - position
+        return max(self._num_items(self._start) * self.num_replicas - num_left, 0)
+
+    def _beginning(self) -> Progress:
+        return {"position": 0}
+
+    def _checked_progress(self, progress: Progress) -> Progress:
+        return {"position": whole("position", progress.get("position"), 0, self._order_length())}
+
+    def _after(self, start: Progress, num_items: int) -> Progress:
+        return {"position": min(start["position"] + num_items * self.num_replicas, self._order_length())}
+
+    def _num_items(self, start: Progress) -> int:
+        return share(self._order_length() - start["position"], self.num_replicas, self.drop_last)
+
+    def _pieces(self, start: Progress) -> Iterator[list[Any]]:
+        length = self._order_length()
+        num_items = self._num_items(start)
+        first = start["position"] + self.rank
+        stop = start["position"] + num_items * self.num_replicas
+        for block in self._order_blocks(first, min(stop, length), self.num_replicas):
+            for begin in range(0, block.size, _LIST):
+                yield block[begin : begin + _LIST].tolist()
+            del block  # before the next one is made
+        num_real = len(range(first, min(stop, length), self.num_replicas))
+        if num_real < num_items:  # at most once, because padding is shorter than the number of ranks
+            yield self._padding_items(first + num_real * self.num_replicas, stop)
+
+    def _padding_items(self, first: int, stop: int) -> list[Any]:
+        """Return this rank's items from places after the end of the order, which repeat its beginning."""
+        items = []
+        for place in range(first, stop, self.num_replicas):
+            beginning = place % self._order_length()
+            for block in self._order_blocks(beginning, beginning + 1, 1):
+                items += block.tolist()
+        return items
+
+    def all_ranks(self) -> RankReads:
+        length = self._order_length()
+        position = self._start["position"]
+        total = self._num_items(self._start) * self.num_replicas
+        blocks = list(self._order_blocks(position, min(position + total, length), 1))
+        order = np.concatenate([np.empty(0, dtype=np.int64), *blocks])
+        if total > order.size:
+            places = np.arange(position + order.size, position + total) % length
+            head = np.concatenate(list(self._order_blocks(0, int(places.max()) + 1, 1)))
+            order = np.concatenate([order, head[places]])
+        return RankReads(tuple(order[rank :: self.num_replicas] for rank in range(self.num_replicas)))
+
+
+def check_same_recipes(recipes: Iterable[dict[str, Any]]) -> None:
+    """Raise ValueError, naming a rank and what differs, if the ranks' samplers would not divide one order among them.
+
+    >>> check_same_recipes([{"size": 10, "seed": 0}, {"size": 11, "seed": 0}])
+    Traceback (most recent call last):
+    ValueError: rank 1's sampler differs from rank 0's: size 11, not 10
+    """
+    first: dict[str, Any] | None = None
+    for rank, recipe in enumerate(recipes):
+        if first is None:
+            first = recipe
+        differences = []
+        for name, value in first.items():
+            if recipe.get(name) != value:
+                differences.append(f"{name} {recipe.get(name)!r}, not {value!r}")
+        if differences:
+            raise ValueError(f"rank {rank}'s sampler differs from rank 0's: {'; '.join(differences)}")
+
+
+def _ranks_of_process_group() -> tuple[int, int]:
+    """Return the number of ranks and this rank, of torch's process group if this process has initialized one."""
+    distributed: Any = sys.modules.get("torch.distributed")  # a process with a group has imported it
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 1, 0
+    num_replicas = int(distributed.get_world_size())
+    return num_replicas, int(distributed.get_rank())
+
+
+def _all_gather(value: Any) -> list[Any]:
+    import torch.distributed as distributed
+
+    values: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(values, value)
+    return values

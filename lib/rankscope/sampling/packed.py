@@ -1,0 +1,187 @@
+"""`PackedSampler`: documents packed into sequences of at most so many tokens, with the boundaries between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..common.checks import whole
+from .elastic import InterleavedSampler, RankReads
+from .keyed import KeyedPermutation
+from .sample_values import checked_lengths, digest_of
+
+_MOST_ROOMS = 1 << 20  # of packs, in the windows that are packed at once
+
+
+class Pack(list[int]):
+    """The documents of one sequence: a list of indices, with `boundaries`.
+
+    Document i of the pack has the tokens ``boundaries[i]`` to ``boundaries[i + 1] - 1`` of the sequence. These are the
+    cumulative lengths (`cu_seqlens`) that attention kernels for packed sequences need.
+
+    >>> pack = Pack([7, 2], boundaries=[0, 5, 8])
+    >>> pack, pack.boundaries
+    ([7, 2], (0, 5, 8))
+    """
+
+    def __init__(self, indices: Any = (), boundaries: Any = ()) -> None:
+        super().__init__(indices)
+        self.boundaries: tuple[int, ...] = tuple(boundaries)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Pack, (list(self), self.boundaries)
+
+
+class _EpochPacks(NamedTuple):
+    """All packs of an epoch: pack p has the documents ``documents[starts[p]:starts[p + 1]]``."""
+
+    epoch: int
+    documents: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+
+class PackedSampler(InterleavedSampler):
+    """A distributed batch sampler whose batches are packs: documents of at most `max_tokens` tokens together.
+
+    The epoch's random order is cut into windows of `window` documents. In each window, a document goes into the first
+    pack that has room for it (first fit). The packs do not depend on the number of ranks: rank r of N reads every N-th
+    pack, beginning with pack r. A longer window wastes less room, and packing takes longer.
+
+    Pass it as ``batch_sampler`` to a DataLoader: it yields a `Pack` for each sequence, a list of indices with the
+    document boundaries. Padding repeats the first packs, and `drop_last` leaves out the last ones instead. Without
+    `num_replicas` and `rank`, those of torch's process group apply, or one rank if there is no group.
+
+    Raises ValueError for lengths that are no whole numbers from 0 to `max_tokens`.
+
+    >>> sampler = PackedSampler([6, 3, 5, 2, 4], max_tokens=10, shuffle=False)
+    >>> [(pack, pack.boundaries) for pack in sampler]
+    [([0, 1], (0, 6, 9)), ([2, 3], (0, 5, 7)), ([4], (0, 4))]
+    """
+
+    _TITLE = "PackedSampler"
+    is_grouped = True
+
+    def __init__(
+        self,
+        lengths: ArrayLike,
+        max_tokens: int,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        *,
+        window: int = 1000,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(num_replicas, rank, shuffle, seed, drop_last)
+        self.max_tokens = whole("max_tokens", max_tokens, 1)
+        self.window = whole("window", window, 1)
+        self.lengths = checked_lengths(lengths, self.max_tokens)
+        self.size = self.lengths.size
+        self._digest = digest_of(self.lengths)
+        self._packs: _EpochPacks | None = None
+        self._begin(self._beginning())
+
+    @property
+    def fill(self) -> float:
+        """The share of all packs' room that documents of this epoch fill."""
+        num_packs = self._order_length()
+        if num_packs == 0:
+            return 1.0
+        return float(self.lengths.sum()) / (num_packs * self.max_tokens)
+
+    def __getitem__(self, position: int) -> Pack:
+        """Return the pack at a position of the order of all ranks. Raises IndexError outside the order."""
+        position = whole("position", position)
+        num_packs = self._order_length()
+        if not 0 <= position < num_packs:
+            raise IndexError(f"position must be a whole number from 0 to {num_packs - 1}, got {position}")
+        packs = self._epoch_packs()
+        documents = packs.documents[packs.starts[position] : packs.starts[position + 1]]
+        boundaries = np.cumsum(self.lengths[documents])
+        return Pack(documents.tolist(), [0, *boundaries.tolist()])
+
+    def all_ranks(self) -> RankReads:
+        packs = self._epoch_packs()
+        position = self._start["position"]
+        num_items = self._num_items(self._start)
+        places = np.arange(position, position + num_items * self.num_replicas)
+        if places.size:
+            places %= self._order_length()
+        indices = []
+        stops = []
+        sizes = np.diff(packs.starts)
+        for rank in range(self.num_replicas):
+            own = places[rank :: self.num_replicas]
+            stops_of_rank = np.cumsum(sizes[own])
+            first = np.repeat(packs.starts[own] - (stops_of_rank - sizes[own]), sizes[own])
+            indices.append(packs.documents[first + np.arange(first.size)])
+            stops.append(stops_of_rank)
+        return RankReads(tuple(indices), tuple(stops))
+
+    def _order_length(self) -> int:
+        return self._epoch_packs().starts.size - 1
+
+    def _pieces(self, start: dict[str, Any]) -> Iterator[list[Pack]]:
+        length = self._order_length()
+        stop = start["position"] + self._num_items(start) * self.num_replicas
+        for place in range(start["position"] + self.rank, stop, self.num_replicas):
+            yield [self[place % length]]
+
+    def _recipe(self) -> dict[str, Any]:
+        return {
+            "size": self.size,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "lengths": self._digest,
+            "max_tokens": self.max_tokens,
+            "window": self.window,
+        }
+
+    def _epoch_packs(self) -> _EpochPacks:
+        if self._packs is not None and self._packs.epoch == self.epoch:
+            return self._packs
+        order = np.arange(self.size)
+        if self.shuffle:
+            order = KeyedPermutation(self.size, self._key("order"))(order)
+        pack_of_place = first_fit(self.lengths[order], self.max_tokens, self.window)
+        documents = order[np.argsort(pack_of_place, kind="stable")]
+        num_packs = int(pack_of_place.max(initial=-1)) + 1
+        starts = np.concatenate([[0], np.cumsum(np.bincount(pack_of_place, minlength=num_packs))]).astype(np.int64)
+        self._packs = _EpochPacks(self.epoch, documents, starts)
+        return self._packs
+
+
+def first_fit(lengths: NDArray[np.int64], max_tokens: int, window: int) -> NDArray[np.int64]:
+    """Return the number of the pack of each document. Packs are numbered through all windows.
+
+    numpy places the first document of many windows at once, then the second of each, and so on.
+
+    >>> first_fit(np.array([6, 5, 4, 3, 2]), max_tokens=10, window=5).tolist()
+    [0, 1, 0, 1, 1]
+    """
+    num_windows = -(-lengths.size // window)
+    padded = np.zeros((num_windows, min(window, lengths.size)), dtype=np.int64)
+    padded.reshape(-1)[: lengths.size] = lengths
+    in_window = np.empty_like(padded)
+    num_used = np.zeros(num_windows, dtype=np.int64)
+    # First fit leaves at most one pack half empty, so it needs at most twice the room of the documents, and one more.
+    most_packs = 2 * int(padded.sum(axis=1).max(initial=0)) // max_tokens + 2
+    group = max(_MOST_ROOMS // most_packs, 1)
+    for first in range(0, num_windows, group):
+        rows = padded[first : first + group]
+        rooms = np.full((rows.shape[0], most_packs), max_tokens)
+        row_places = np.arange(rows.shape[0])
+        for place in range(rows.shape[1]):
+            length = rows[:, place]
+            pack = (rooms >= length[:, None]).argmax(axis=1)
+            rooms[row_places, pack] -= length
+            in_window[first : first + group, place] = pack
+    flat = in_window.reshape(-1)[: lengths.size]
+    windows = np.arange(lengths.size) // window
+    np.maximum.at(num_used, windows, flat + 1)
+    packs_before = np.cumsum(num_used) - num_used
+    return flat + packs_before[windows]

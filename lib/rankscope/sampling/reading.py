@@ -1,0 +1,49 @@
+"""`ReadingOrder`: an iterator over what one rank reads, made of pieces, which counts and can be pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from copy import copy
+from itertools import chain
+from operator import length_hint
+from typing import Any, Self
+
+
+class ReadingOrder(chain[Any]):
+    """The items in one piece after the other, at the speed of `chain`; unlike a `chain`, it can be pickled."""
+
+    pieces: _Pieces
+
+    @classmethod
+    def of(cls, pieces: Iterable[Iterable[Any]]) -> Self:
+        """Return an iterator over the items of all pieces. A piece is asked for when the one before it has ended."""
+        source = _Pieces(pieces)
+        order: Any = cls.from_iterable(source)
+        order.pieces = source
+        return order  # type: ignore[no-any-return]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the rest of the epoch, shuffled and in lists: as much memory as torch needs for all of it."""
+        remaining = list(self.pieces.remaining)
+        self.pieces.remaining = iter(remaining)
+        return ReadingOrder.of, ([copy(self.pieces.piece), *remaining],)
+
+
+class _Pieces(Iterator[Iterator[Any]]):
+    """An iterator over each of the pieces; `piece` is the last one that was returned."""
+
+    def __init__(self, pieces: Iterable[Iterable[Any]]) -> None:
+        self.remaining = iter(pieces)
+        self.piece: Iterator[Any] = iter(())
+        self._num_begun = 0  # items of all pieces up to `piece`
+
+    def __next__(self) -> Iterator[Any]:
+        piece = iter(next(self.remaining))
+        self._num_begun += length_hint(piece)
+        self.piece = piece
+        return piece
+
+    @property
+    def num_read(self) -> int:
+        """The number of items that were taken. The pieces must have a length."""
+        return self._num_begun - length_hint(self.piece)

@@ -1,0 +1,99 @@
+"""Checks of what a sampler knows of each sample: lengths, costs and weights; and a digest that states can compare."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..common.checks import one_of
+
+MOST_LENGTH = 2**40  # tokens of one sample; sums of many lengths then fit in 64 bits
+COSTS = ("linear", "quadratic")
+
+CostFunction = Callable[[NDArray[np.int64]], ArrayLike]
+
+
+def checked_lengths(lengths: Any, max_tokens: int | None = None) -> NDArray[np.int64]:
+    """Return a read-only array of the lengths of all samples.
+
+    Raises ValueError, which names the first sample that is wrong, unless all are whole numbers from 0 to `max_tokens`.
+
+    >>> checked_lengths([3, 9, 2], max_tokens=8)
+    Traceback (most recent call last):
+    ValueError: lengths must be at most max_tokens, which is 8: sample 1 has 9 tokens
+    """
+    values = np.asarray(lengths)
+    if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
+        got = f"{values.dtype} of shape {values.shape}"
+        raise ValueError(f"lengths must be a 1-D array of whole numbers, one for each sample, got {got}")
+    if values.size and (values.min() < 0 or values.max() > MOST_LENGTH):
+        sample = int(np.flatnonzero((values < 0) | (values > MOST_LENGTH))[0])
+        raise ValueError(
+            f"lengths must be whole numbers from 0 to {MOST_LENGTH}, got {values[sample]} for sample {sample}"
+        )
+    if max_tokens is not None and values.size and values.max() > max_tokens:
+        sample = int(np.argmax(values > max_tokens))
+        problem = f"sample {sample} has {values[sample]} tokens"
+        raise ValueError(f"lengths must be at most max_tokens, which is {max_tokens}: {problem}")
+    return _frozen_copy(values, np.int64)
+
+
+def costs_of(lengths: NDArray[np.int64], cost: str | CostFunction) -> NDArray[np.float64]:
+    """Return the cost of each sample: its length, the length's square, or what a function returns for it.
+
+    "linear" is for layers whose time is proportional to the number of tokens, "quadratic" for attention. Raises
+    ValueError for another word, and for a function that does not return a finite cost of at least 0 for each sample.
+
+    >>> costs_of(np.array([1, 2, 3]), "quadratic").tolist()
+    [1.0, 4.0, 9.0]
+    """
+    if not callable(cost):
+        word = one_of("cost", cost, COSTS)
+        linear = lengths.astype(np.float64)
+        return linear if word == "linear" else linear**2
+    costs = np.asarray(cost(lengths))
+    if costs.shape != lengths.shape or (costs.size and costs.dtype.kind not in "iuf"):
+        got = f"{costs.dtype} of shape {costs.shape}"
+        raise ValueError(f"cost must return a number for each of {lengths.size} lengths, got {got}")
+    return _checked_numbers("cost", costs, "costs")
+
+
+def checked_weights(weights: Any) -> NDArray[np.float64]:
+    """Return a read-only array of the weights of all samples.
+
+    Raises ValueError, which names the first sample that is wrong, unless all are finite numbers of at least 0.
+
+    >>> checked_weights([0.5, float("nan")])
+    Traceback (most recent call last):
+    ValueError: weights must be finite numbers of at least 0, got nan for sample 1
+    """
+    values = np.asarray(weights)
+    if values.ndim != 1 or (values.size and values.dtype.kind not in "iuf"):
+        got = f"{values.dtype} of shape {values.shape}"
+        raise ValueError(f"weights must be a 1-D array of numbers, one for each sample, got {got}")
+    return _checked_numbers("weights", values, "weights")
+
+
+def digest_of(values: NDArray[Any]) -> str:
+    """Return 16 hexadecimal digits that differ for different values."""
+    return hashlib.blake2b(np.ascontiguousarray(values).data, digest_size=8).hexdigest()
+
+
+def _checked_numbers(name: str, values: NDArray[Any], noun: str) -> NDArray[np.float64]:
+    numbers = _frozen_copy(values, np.float64)
+    is_wrong = ~np.isfinite(numbers) | (numbers < 0)
+    if is_wrong.any():
+        sample = int(np.argmax(is_wrong))
+        expected = f"{noun} must be" if name == noun else f"{name} must return"
+        raise ValueError(f"{expected} finite numbers of at least 0, got {numbers[sample]} for sample {sample}")
+    return numbers
+
+
+def _frozen_copy(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    copy = values.astype(dtype)
+    copy.flags.writeable = False
+    return copy

@@ -1,0 +1,183 @@
+"""`WeightedSampler`: samples drawn as often as their weights say, once for all ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..common.checks import truth, whole
+from .elastic import InterleavedSampler
+from .keyed import KeyedPermutation
+from .sample_values import checked_weights, digest_of
+
+MOST_DRAWS = 2**31  # of all ranks in an epoch, whose samples are stored
+_FIXED_POINT_BITS = 62  # of the sum of all expected counts
+
+
+class _EpochDraws(NamedTuple):
+    """The samples of one epoch, a slot for each draw, and the random order in which the slots are read."""
+
+    epoch: int
+    slots: NDArray[np.int64]
+    order: KeyedPermutation
+
+
+class WeightedSampler(InterleavedSampler):
+    """A distributed sampler that reads each sample in proportion to its weight.
+
+    The draw of an epoch depends on seed and epoch alone, so all ranks share it and divide it among them: rank r of N
+    reads every N-th draw, beginning with draw r. Torch's WeightedRandomSampler has no ranks.
+
+    In an epoch of `num_samples` draws (by default as many as there are samples), sample i is expected
+    ``expected[i] = num_samples * weights[i] / sum(weights)`` times. Draws are systematic, so each epoch reads it
+    ``floor(expected[i])`` or ``ceil(expected[i])`` times, and on average ``expected[i]`` times. Independent draws, as
+    torch's, vary more. Without `replacement` no sample is drawn twice in an epoch. Samples whose share is above one are
+    then drawn in every epoch, and the chances of all others are exactly proportional to their weights. (Torch draws one
+    sample after the other without replacement, which favours light samples.)
+
+    Padding repeats the beginning of the draws, and `drop_last` cuts their end instead. Without `num_replicas` and
+    `rank`, those of torch's process group apply, or one rank if there is no group.
+
+    Raises ValueError for weights that are no finite numbers of at least 0, for weights that are all 0, and without
+    replacement for more draws than samples with a weight above 0.
+
+    Source: Madow, "On the theory of systematic sampling, II", Ann. Math. Stat. 20 (1949), for systematic draws with
+    unequal probabilities, here after a random permutation of the samples.
+
+    >>> ranks = [WeightedSampler([3, 1, 0, 4], 2, rank, num_samples=8) for rank in range(2)]
+    >>> sorted([*ranks[0], *ranks[1]])
+    [0, 0, 0, 1, 3, 3, 3, 3]
+    """
+
+    _TITLE = "WeightedSampler"
+    is_grouped = True
+
+    def __init__(
+        self,
+        weights: ArrayLike,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        *,
+        num_samples: int | None = None,
+        replacement: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(num_replicas, rank, True, seed, drop_last)
+        self.weights = checked_weights(weights)
+        self.size = self.weights.size
+        if num_samples is None:
+            num_samples = self.size
+        self.num_samples = whole("num_samples", num_samples, 0, MOST_DRAWS)
+        self.replacement = truth("replacement", replacement)
+        num_positive = int((self.weights > 0).sum())
+        if self.num_samples and not num_positive:
+            raise ValueError(f"weights must have at least one above 0, got {self.size} that are 0")
+        if not self.replacement and self.num_samples > num_positive:
+            raise ValueError(
+                f"num_samples must be at most {num_positive} without replacement, the number of weights above 0, got "
+                f"{self.num_samples}"
+            )
+        self._fraction_bits = _FIXED_POINT_BITS - self.num_samples.bit_length()
+        self._shares = self._fixed_point_shares()
+        self._digest = digest_of(self.weights)
+        self._draw: _EpochDraws | None = None
+        self._begin(self._beginning())
+
+    @property
+    def expected(self) -> NDArray[np.float64]:
+        """How often each sample is drawn in an epoch on average."""
+        return self._shares / 2.0**self._fraction_bits
+
+    def __getitem__(self, position: int) -> int:
+        """Return the sample at a position of the order of all ranks. Raises IndexError outside 0 … num_samples - 1."""
+        draw = self._epoch_draw()
+        return int(draw.slots[draw.order[position]])
+
+    def _order_length(self) -> int:
+        return self.num_samples
+
+    def _order_blocks(self, start: int, stop: int, step: int) -> Iterator[NDArray[np.int64]]:
+        draw = self._epoch_draw()
+        for places in draw.order.blocks(start, stop, step):
+            yield draw.slots[places]
+
+    def _recipe(self) -> dict[str, Any]:
+        return {
+            "size": self.size,
+            "seed": self.seed,
+            "weights": self._digest,
+            "num_samples": self.num_samples,
+            "replacement": self.replacement,
+        }
+
+    def _fixed_point_shares(self) -> NDArray[np.int64]:
+        """Return the expected counts as integers, in units of ``2**-_fraction_bits``, with the exact sum."""
+        shares = np.zeros(self.size, dtype=np.int64)
+        if self.num_samples == 0:
+            return shares
+        unit = 1 << self._fraction_bits
+        expected = _expected_counts(self.weights, self.num_samples, self.replacement)
+        shares[:] = np.rint(expected * unit)
+        if not self.replacement:
+            np.minimum(shares, unit, out=shares)
+        # Rounding errors go to the samples whose expected count is no whole number, so that the others stay exact.
+        missing = self.num_samples * unit - int(shares.sum())
+        adjustable = np.flatnonzero(shares & (unit - 1))
+        if missing and not adjustable.size:
+            adjustable = np.array([np.argmax(shares)])
+        if missing:
+            for_each, rest = divmod(missing, adjustable.size)
+            shares[adjustable] += for_each
+            shares[adjustable[:rest]] += 1
+        return shares
+
+    def _epoch_draw(self) -> _EpochDraws:
+        if self._draw is not None and self._draw.epoch == self.epoch:
+            return self._draw
+        unit = 1 << self._fraction_bits
+        mixed = KeyedPermutation(self.size, self._key("samples"))(np.arange(self.size))
+        stops = np.cumsum(self._shares[mixed])
+        offset = _random_below(unit, self._key("offset"))
+        # Draw k is at place offset + k * unit of the line on which each sample covers its share.
+        draws_before = (stops - offset + unit - 1) >> self._fraction_bits
+        counts = np.diff(draws_before, prepend=0)
+        slots = np.repeat(mixed, counts)
+        self._draw = _EpochDraws(self.epoch, slots, KeyedPermutation(self.num_samples, self._key("draws")))
+        return self._draw
+
+
+def _expected_counts(weights: NDArray[np.float64], num_samples: int, replacement: bool) -> NDArray[np.float64]:
+    """Return how often each sample should be drawn. Without replacement that is at most once.
+
+    >>> _expected_counts(np.array([6.0, 1.0, 1.0]), 2, replacement=False).tolist()
+    [1.0, 0.5, 0.5]
+    """
+    scaled = weights / weights.max()  # their sum cannot overflow
+    if replacement:
+        shares: NDArray[np.float64] = scaled / scaled.sum()
+        return num_samples * shares
+    expected = np.zeros(weights.size)
+    is_open = scaled > 0
+    num_open = num_samples
+    while num_open:
+        expected[is_open] = num_open * (scaled[is_open] / scaled[is_open].sum())
+        is_certain = is_open & (expected >= 1)
+        if not is_certain.any():
+            break
+        expected[is_certain] = 1
+        is_open &= ~is_certain
+        num_open -= int(is_certain.sum())
+    if not num_open:
+        expected[is_open] = 0
+    return expected
+
+
+def _random_below(bound: int, key: str) -> int:
+    """Return a random number below a power of two."""
+    word = hashlib.blake2b(f"rankscope.offset 1\n{key}".encode(), digest_size=8).digest()
+    return int.from_bytes(word, "little") % bound

@@ -1,0 +1,190 @@
+"""What the samples of an epoch cost: tokens per rank, cost per step, padding, and whether weights were obeyed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..common.checks import whole
+from .assignment import Assignment
+from .sample_values import CostFunction, checked_lengths, checked_weights, costs_of
+
+
+@attrs.frozen(eq=False)
+class EpochWork:
+    """The work of one epoch.
+
+    `tokens` is the number of tokens that each rank reads, and `step_costs` the cost of each rank's batch at each step,
+    an array of shape (steps, ranks), 0 where a rank has no batch. `step_tokens` is the number of tokens that all ranks
+    read in each step, and `step_padding` the number that is added if each batch is padded to its longest sample, or to
+    `max_tokens` in all.
+    """
+
+    tokens: NDArray[np.int64]
+    step_costs: NDArray[np.float64]
+    step_tokens: NDArray[np.int64]
+    step_padding: NDArray[np.int64]
+
+    @property
+    def num_padding_tokens(self) -> int:
+        """The number of tokens that padding adds in the whole epoch."""
+        return int(self.step_padding.sum())
+
+    @property
+    def step_padding_shares(self) -> NDArray[np.float64]:
+        """The share of the processed tokens of each step that are padding."""
+        shares: NDArray[np.float64] = self.step_padding / np.maximum(self.step_padding + self.step_tokens, 1)
+        return shares
+
+    @property
+    def ratios(self) -> NDArray[np.float64]:
+        """The highest cost over the mean cost, for each step: how much longer it takes than if all ranks were equal."""
+        means = self.step_costs.mean(axis=1)
+        ratios = np.ones(means.size)
+        np.divide(self.step_costs.max(axis=1, initial=0), means, out=ratios, where=means > 0)
+        return ratios
+
+    @property
+    def imbalance(self) -> float:
+        """The sum of the steps' highest costs over the sum of their mean costs: 1 if no rank ever waits."""
+        mean = float(self.step_costs.mean(axis=1).sum()) if self.step_costs.size else 0.0
+        if mean == 0:
+            return 1.0
+        return float(self.step_costs.max(axis=1).sum()) / mean
+
+    @property
+    def padding_share(self) -> float:
+        """The share of all processed tokens that are padding."""
+        total = int(self.tokens.sum()) + self.num_padding_tokens
+        return self.num_padding_tokens / total if total else 0.0
+
+
+def epoch_work(
+    assignment: Assignment,
+    lengths: ArrayLike,
+    cost: str | CostFunction = "linear",
+    max_tokens: int | None = None,
+) -> EpochWork:
+    """Return what an epoch costs, if sample i has ``lengths[i]`` tokens.
+
+    Without batches (`Assignment.with_loader`, or a sampler that makes them) each sample is a batch. With `max_tokens`,
+    each batch is padded to as many tokens, as packed sequences are, instead of to its longest sample.
+
+    Raises ValueError for lengths that are not whole numbers of at least 0 for each sample, for a rank that reads
+    outside the dataset, and for a batch of more than `max_tokens` tokens.
+
+    >>> from rankscope.sampling import assign
+    >>> epoch = assign(4, 2, shuffle=False).with_loader(batch_size=2)  # rank 0 reads samples 0 and 2
+    >>> work = epoch_work(epoch, lengths=[5, 1, 3, 1])
+    >>> work.tokens.tolist(), work.step_costs.tolist(), work.imbalance, work.padding_share
+    ([8, 2], [[8.0, 2.0]], 1.6, 0.16666666666666666)
+    """
+    token_counts = checked_lengths(lengths)
+    _check_size(assignment, "lengths", token_counts.size)
+    costs = costs_of(token_counts, cost)
+    if max_tokens is not None:
+        max_tokens = whole("max_tokens", max_tokens, 1)
+    stops_of_ranks = batch_stops_of(assignment)
+    num_steps = max(stops.size for stops in stops_of_ranks)
+    step_costs = np.zeros((num_steps, assignment.num_ranks))
+    tokens = np.zeros(assignment.num_ranks, dtype=np.int64)
+    step_tokens = np.zeros(num_steps, dtype=np.int64)
+    step_padding = np.zeros(num_steps, dtype=np.int64)
+    for rank, stops in enumerate(stops_of_ranks):
+        indices = assignment.ranks[rank]
+        if not stops.size:
+            continue
+        starts = np.concatenate([[0], stops[:-1]])
+        sizes = stops - starts
+        lengths_read = token_counts[indices]
+        batch_tokens = _sums(lengths_read, starts, stops)
+        step_costs[: stops.size, rank] = _sums(costs[indices], starts, stops)
+        tokens[rank] = lengths_read.sum()
+        if max_tokens is None:
+            filled = sizes > 0
+            padded = np.zeros_like(batch_tokens)
+            padded[filled] = np.maximum.reduceat(lengths_read, starts[filled]) * sizes[filled]
+        else:
+            padded = np.full(stops.size, max_tokens)
+            if batch_tokens.max() > max_tokens:
+                batch = int(batch_tokens.argmax())
+                problem = f"batch {batch} of rank {rank} has {batch_tokens[batch]}"
+                raise ValueError(f"max_tokens must be at least the tokens of each batch, got {max_tokens}: {problem}")
+        step_tokens[: stops.size] += batch_tokens
+        step_padding[: stops.size] += padded - batch_tokens
+    return EpochWork(tokens, step_costs, step_tokens, step_padding)
+
+
+@attrs.frozen(eq=False)
+class WeightBias:
+    """How far the reads of one or several epochs are from given weights.
+
+    `reads` and `expected` are, for each sample, the number of reads and the one that its weight asks for. `sample` is
+    the one whose number is least likely if draws are independent: as unlikely as `deviations` standard deviations. That
+    is the root of twice its deviance, a bound (Chernoff's) that also holds for samples that are rarely expected.
+    """
+
+    reads: NDArray[np.int64]
+    expected: NDArray[np.float64]
+    sample: int
+    deviations: float
+
+    @property
+    def num_forbidden(self) -> int:
+        """The number of reads of samples whose weight is 0."""
+        return int(self.reads[self.expected == 0].sum())
+
+
+def weight_bias(reads: NDArray[np.int64], weights: NDArray[np.float64]) -> WeightBias:
+    """Compare how often samples were read with how often their weights ask for.
+
+    >>> bias = weight_bias(np.array([50, 50, 0]), np.array([1.0, 3.0, 0.0]))
+    >>> bias.expected.tolist(), bias.sample, round(bias.deviations, 1)
+    ([25.0, 75.0, 0.0], 0, 4.4)
+    """
+    total = int(reads.sum())
+    shares = weights / weights.sum() if weights.sum() > 0 else np.zeros(weights.size)
+    expected = shares * total
+    is_possible = expected > 0
+    ratio = np.ones(weights.size)
+    np.divide(reads, expected, out=ratio, where=is_possible & (reads > 0))
+    deviance = np.where(is_possible, reads * np.log(ratio) - reads + expected, 0.0)
+    deviations = np.sqrt(2 * np.maximum(deviance, 0.0))
+    sample = int(deviations.argmax()) if deviations.size else 0
+    return WeightBias(reads, expected, sample, float(deviations.max(initial=0)))
+
+
+def weights_for(assignment: Assignment, weights: Any) -> NDArray[np.float64]:
+    """Return checked weights, one for each sample of the assignment's dataset."""
+    numbers = checked_weights(weights)
+    _check_size(assignment, "weights", numbers.size)
+    return numbers
+
+
+def batch_stops_of(assignment: Assignment) -> list[NDArray[np.int64]]:
+    """Return for each rank the places in its reads at which its batches end."""
+    if assignment.batch_stops is not None:
+        return [np.asarray(stops, dtype=np.int64) for stops in assignment.batch_stops]
+    size = assignment.loader.batch_size if assignment.loader else 1
+    stops_of_ranks = []
+    for indices in assignment.ranks:
+        stops = np.arange(size, indices.size + size, size)
+        stops_of_ranks.append(np.minimum(stops, indices.size))
+    return stops_of_ranks
+
+
+def _sums(values: NDArray[Any], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the sum of each batch."""
+    running = np.concatenate([np.zeros(1, dtype=values.dtype), np.cumsum(values)])
+    return np.asarray(running[stops] - running[starts])
+
+
+def _check_size(assignment: Assignment, name: str, size: int) -> None:
+    if size != assignment.size:
+        raise ValueError(f"{name} must have the dataset's length {assignment.size}, got {size}")
+    for rank, indices in enumerate(assignment.ranks):
+        if indices.size and (indices.min() < 0 or indices.max() >= size):
+            raise ValueError(f"rank {rank} reads outside the dataset's {size} samples, so they have no {name}")

@@ -1,0 +1,220 @@
+"""BalancedSampler: equal numbers of batches, nearly equal cost, every sample once, in an order that stays random."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from rankscope.sampling import BalancedSampler
+from rankscope.sampling.balancing import ascending, plan_equal_batches, plan_token_batches
+
+from ..extents import SAMPLE_OR_EVERYTHING
+
+
+def lognormal_lengths(size, seed=0, mean=5.0):
+    return np.exp(np.random.default_rng(seed).normal(mean, 1.0, size)).astype(np.int64) + 1
+
+
+def costs_per_step(reads, costs):
+    """Return the cost of each rank's batch at each step: an array of shape (steps, ranks)."""
+    columns = []
+    for indices, stops in zip(reads.indices, reads.batch_stops, strict=True):
+        columns.append(np.diff(np.concatenate([[0.0], np.cumsum(costs[indices])])[np.concatenate([[0], stops])]))
+    return np.stack(columns, axis=1)
+
+
+def imbalance(step_costs):
+    return step_costs.max(axis=1) / step_costs.mean(axis=1)
+
+
+# ---- the bar
+
+
+def test_every_full_step_is_balanced_within_five_percent_where_random_order_is_far_off():
+    lengths = lognormal_lengths(64 * 8 * 200)
+    sampler = BalancedSampler(lengths, 64, 0, batch_size=8, window=100)
+    reads = sampler.all_ranks()
+    ratios = imbalance(costs_per_step(reads, sampler.costs))
+    assert ratios.size == 200
+    assert ratios.max() < 1.05
+    at_random = lengths[sampler._order(np.arange(lengths.size))].reshape(-1, 64, 8).sum(axis=2)
+    assert imbalance(at_random).mean() > 1.5
+
+
+def test_token_batches_are_balanced_and_nearly_full():
+    lengths = np.minimum(lognormal_lengths(100_000), 8192)
+    sampler = BalancedSampler(lengths, 16, 0, max_tokens=8192, window=50)
+    step_costs = costs_per_step(sampler.all_ranks(), lengths)
+    assert step_costs.max() <= 8192
+    assert imbalance(step_costs[:-1]).max() < 1.05
+    assert step_costs.mean() > 0.95 * 8192
+
+
+def test_quadratic_costs_are_as_balanced_as_the_longest_sample_allows():
+    """A sample whose cost is above that of any possible batch makes its step unequal, whoever divides it."""
+    lengths = lognormal_lengths(8 * 8 * 100, mean=6.0)
+    quadratic = BalancedSampler(lengths, 8, 0, batch_size=8, cost="quadratic")
+    linear = BalancedSampler(lengths, 8, 0, batch_size=8, cost="linear")
+    ratios = imbalance(costs_per_step(quadratic.all_ranks(), quadratic.costs))
+    unaware = imbalance(costs_per_step(linear.all_ranks(), quadratic.costs))
+    assert np.median(ratios) < 1.05
+    assert ratios.mean() < unaware.mean()
+
+
+def test_the_order_stays_random():
+    """A sample is read in the window of its random place, and long samples come neither early nor late in it."""
+    lengths = lognormal_lengths(4 * 4 * 50 * 20)
+    sampler = BalancedSampler(lengths, 4, 0, batch_size=4, window=50)
+    reads = sampler.all_ranks()
+    by_step = np.stack([indices.reshape(-1, 4) for indices in reads.indices], axis=1).reshape(20, -1)
+    order = sampler._order(np.arange(lengths.size)).reshape(20, -1)
+    assert np.array_equal(np.sort(by_step, axis=1), np.sort(order, axis=1))
+    assert not np.array_equal(by_step, order)
+    step_costs = lengths[by_step].reshape(20 * 50, 16).sum(axis=1)
+    steps_in_window = np.tile(np.arange(50), 20)
+    assert abs(np.corrcoef(step_costs, steps_in_window)[0, 1]) < 0.12
+    tokens_of_ranks = [lengths[indices].sum() for indices in reads.indices]
+    assert max(tokens_of_ranks) / min(tokens_of_ranks) < 1.02
+
+
+# ---- every sample, equal numbers of batches
+
+
+def check_epoch(sampler, size):
+    """Check one epoch of all ranks, and return what they read."""
+    reads = sampler.all_ranks()
+    num_ranks = sampler.num_replicas
+    assert len(reads.indices) == num_ranks
+    assert {stops.size for stops in reads.batch_stops} == {len(sampler)}
+    counts = np.bincount(np.concatenate(reads.indices), minlength=size)
+    num_padded = int(counts.sum()) - int((counts > 0).sum())
+    num_lost = int((counts == 0).sum())
+    if sampler.drop_last:
+        assert num_padded == 0
+        assert num_lost < num_ranks
+    else:
+        assert num_lost == 0
+        assert num_padded < max(num_ranks, 1)
+    sizes = np.stack([np.diff(np.concatenate([[0], stops])) for stops in reads.batch_stops], axis=1)
+    assert (sizes > 0).all()
+    if sampler.batch_size is not None:
+        assert (sizes[:-1] == sampler.batch_size).all()
+        assert (sizes == sizes[:, :1]).all()
+    elif sizes.size:
+        assert costs_per_step(reads, sampler.lengths).max() <= sampler.max_tokens
+    return reads
+
+
+def listed(reads, rank):
+    stops = [0, *reads.batch_stops[rank].tolist()]
+    return [reads.indices[rank][start:stop].tolist() for start, stop in pairwise(stops)]
+
+
+@SAMPLE_OR_EVERYTHING
+def test_small_epochs_are_complete_and_equal(everything):
+    draw = random.Random(0)
+    for _ in range(10_000 if everything else 500):
+        size = draw.randint(0, 60)
+        lengths = np.array([draw.randint(0, 20) for _ in range(size)], dtype=int)
+        grouping = {"batch_size": draw.randint(1, 6)}
+        if draw.random() < 0.5:
+            grouping = {"max_tokens": draw.randint(20, 60)}
+        num_ranks = draw.randint(1, 9)
+        sampler = BalancedSampler(
+            lengths,
+            num_ranks,
+            draw.randrange(num_ranks),
+            window=draw.randint(1, 4),
+            shuffle=draw.random() < 0.8,
+            seed=draw.randint(0, 5),
+            drop_last=draw.random() < 0.4,
+            cost=draw.choice(["linear", "quadratic"]),
+            **grouping,
+        )
+        sampler.set_epoch(draw.randint(0, 3))
+        reads = check_epoch(sampler, size)
+        if draw.random() < 0.2:
+            assert list(sampler) == listed(reads, sampler.rank)
+
+
+def test_every_combination_of_few_samples_and_ranks():
+    for size in range(14):
+        lengths = np.arange(size)[::-1] % 5
+        for num_ranks in range(1, 6):
+            for drop_last in (False, True):
+                for grouping in ({"batch_size": 1}, {"batch_size": 3}, {"max_tokens": 4}, {"max_tokens": 9}):
+                    check_epoch(BalancedSampler(lengths, num_ranks, 0, window=2, drop_last=drop_last, **grouping), size)
+
+
+def test_epochs_differ_and_seeds_differ_and_the_same_is_the_same():
+    lengths = lognormal_lengths(200)
+
+    def order(seed, epoch, shuffle=True):
+        sampler = BalancedSampler(lengths, 2, 1, batch_size=4, window=5, seed=seed, shuffle=shuffle)
+        sampler.set_epoch(epoch)
+        return list(sampler)
+
+    assert order(0, 0) == order(0, 0)
+    assert order(0, 0) != order(0, 1) != order(1, 0) != order(0, 0)
+    assert order(0, 0, shuffle=False) == order(3, 7, shuffle=False)
+
+
+def test_a_cost_of_ones_own():
+    lengths = lognormal_lengths(64 * 40)
+    sampler = BalancedSampler(lengths, 8, 0, batch_size=8, cost=lambda tokens: 100 + tokens**1.5)
+    assert sampler.costs[3] == 100 + lengths[3] ** 1.5
+    assert np.median(imbalance(costs_per_step(sampler.all_ranks(), sampler.costs))) < 1.05
+
+
+# ---- the parts
+
+
+def test_ascending_is_a_stable_sort():
+    draw = np.random.default_rng(0)
+    for size in (0, 1, 2, 1000):
+        values = draw.integers(0, 20, size).astype(float) / 3
+        assert np.array_equal(ascending(values), np.argsort(values, kind="stable"))
+    assert ascending(np.array([0.0, -0.0, 1e-300])).tolist() == [0, 1, 2]
+
+
+def test_plans_use_each_place_once():
+    costs = lognormal_lengths(4 * 3 * 7).astype(float)
+    for batch_size in (1, 2, 3, 7):
+        num_ranks = costs.size // batch_size // 4
+        if num_ranks * batch_size * 4 != costs.size:
+            continue
+        plan = plan_equal_batches(costs, num_ranks, batch_size)
+        assert np.sort(plan.places).tolist() == list(range(costs.size))
+    lengths = costs.astype(np.int64)
+    plan = plan_token_batches(costs, lengths, 3, int(lengths.max()), 1)
+    assert np.sort(plan.places).tolist() == list(range(costs.size))
+    assert plan.counts.sum() == costs.size
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": None}, "give either batch_size or max_tokens, got None and None"),
+        ({"max_tokens": 9}, "give either batch_size or max_tokens, got 2 and 9"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ({"window": 0}, "window must be a whole number of at least 1, got 0"),
+        ({"lengths": [1, -1]}, "lengths must be whole numbers from 0 to .*, got -1 for sample 1"),
+        ({"lengths": [1.0, 2.0]}, "lengths must be a 1-D array of whole numbers, .*, got float64 of shape"),
+        ({"lengths": [[1]]}, "lengths must be a 1-D array"),
+        ({"lengths": [3, 9], "batch_size": None, "max_tokens": 8}, "which is 8: sample 1 has 9 tokens"),
+        ({"cost": "cubic"}, "cost must be one of 'linear', 'quadratic', got 'cubic'"),
+        ({"cost": lambda lengths: 3}, "cost must return a number for each of 3 lengths, got int64 of shape"),
+        ({"cost": lambda lengths: -lengths}, "cost must return finite numbers of at least 0, got -1.0 for sample 0"),
+        ({"cost": lambda lengths: lengths * np.nan}, "cost must return finite numbers .*, got nan for sample 0"),
+    ],
+)
+def test_bad_input(arguments, message):
+    recipe = {"lengths": [1, 2, 3], "batch_size": 2} | arguments
+    with pytest.raises(ValueError, match=message):
+        BalancedSampler(recipe.pop("lengths"), 2, 0, **recipe)

@@ -1,0 +1,390 @@
+"""Samplers whose state is a position in the order of all ranks: every one in SAMPLERS, stopped at random."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchdata import nodes
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from rankscope.common.frozen import evolve
+from rankscope.ranks import launch
+from rankscope.sampling import SAMPLERS, Assignment, BalancedSampler, EpochRecipe, KeyedSampler, assign
+
+from ..extents import SAMPLE_OR_EVERYTHING
+
+KINDS = [name for name, kind in SAMPLERS.items() if kind.make is not None]
+MAX_TOKENS = 20
+
+
+def recipe_of(kind, size, num_replicas, draw, **fields):
+    """Return a recipe for a sampler of this kind, with random lengths or weights."""
+    settings = {}
+    if SAMPLERS[kind].values == "lengths":
+        settings["lengths"] = np.array([draw.randint(0, MAX_TOKENS) for _ in range(size)], dtype=int)
+        settings["window"] = draw.randint(1, 5)
+    if SAMPLERS[kind].values == "weights":
+        settings["weights"] = [draw.choice([0.5, 1, 1, 2]) for _ in range(size)]
+    if kind == "packed":
+        settings["max_tokens"] = MAX_TOKENS
+    if kind == "balanced":
+        settings["batch_size"] = draw.randint(1, 4)
+    fields = {"shuffle": True, "seed": draw.randint(0, 5), "epoch": 0, "drop_last": False} | fields
+    return EpochRecipe(size=size, num_replicas=num_replicas, settings=settings, **fields)
+
+
+def resized(kind, recipe, num_replicas, draw):
+    """Return the recipe for another number of ranks and, if that is the sampler's, another batch size and window."""
+    settings = dict(recipe.settings)
+    if kind == "balanced":
+        settings = {"lengths": settings["lengths"], "window": draw.randint(1, 5)}
+        if draw.random() < 0.5:
+            settings["batch_size"] = draw.randint(1, 4)
+        else:
+            settings["max_tokens"] = draw.randint(MAX_TOKENS, 50)
+    return evolve(recipe, num_replicas=num_replicas, settings=settings)
+
+
+def items_by_step(sampler):
+    """Return what all ranks read, as a list of items for each step: an index, or the list of a batch."""
+    reads = sampler.all_ranks()
+    if reads.batch_stops is None:
+        return [[[index] for index in step] for step in zip(*[r.tolist() for r in reads.indices], strict=True)]
+    ranks = []
+    for indices, stops in zip(reads.indices, reads.batch_stops, strict=True):
+        edges = [0, *stops.tolist()]
+        ranks.append([indices[start:stop].tolist() for start, stop in itertools.pairwise(edges)])
+    return [list(step) for step in zip(*ranks, strict=True)]
+
+
+def read_through_schedule(kind, draw):
+    """Read an epoch in up to four parts on random numbers of ranks. Return what was read, and the padding."""
+    size = draw.randint(0, 60)
+    recipe = recipe_of(kind, size, draw.randint(1, 8), draw, epoch=draw.randint(0, 3))
+    make = SAMPLERS[kind].make
+    state = None
+    read = []
+    for part in range(4):
+        sampler = make(recipe, draw.randrange(recipe.num_replicas))
+        sampler.set_epoch(recipe.epoch)
+        if state is not None:
+            sampler.load_state_dict(json.loads(json.dumps(state)))
+            sampler.set_epoch(recipe.epoch)  # as a training loop does at the head of each epoch
+        steps = items_by_step(sampler)
+        assert len(sampler) == len(steps)
+        trained = draw.randint(0, len(steps)) if part < 3 else len(steps)
+        again = make(recipe, draw.randrange(recipe.num_replicas))
+        again.load_state_dict(sampler.state_after(trained))
+        if trained < len(steps):
+            assert items_by_step(again) == steps[trained:]  # without a change, it continues as if never stopped
+        for step in steps[:trained]:
+            for item in step:
+                read += item
+        state = sampler.state_after(trained)
+        if draw.random() < 0.2:
+            list(itertools.islice(sampler, trained))
+            assert sampler.state_dict() == state
+        padding = sampler.padding if trained == len(steps) else 0
+        if trained == len(steps):
+            break
+        recipe = resized(kind, recipe, draw.randint(1, 8), draw)
+    return recipe, np.array(read, dtype=int), padding
+
+
+@SAMPLE_OR_EVERYTHING
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_sample_is_lost_or_read_twice_over_random_schedules(kind, everything):
+    draw = random.Random(kind)
+    for _ in range(3000 if everything else 150):
+        recipe, read, padding = read_through_schedule(kind, draw)
+        whole_epoch = np.concatenate(SAMPLERS[kind].indices(evolve(recipe, num_replicas=1)).indices)
+        expected = np.bincount(whole_epoch, minlength=recipe.size)
+        counts = np.bincount(read, minlength=recipe.size)
+        assert (counts >= expected).all()
+        extra = int((counts - expected).sum())
+        if kind == "packed":  # its padding is whole packs
+            assert padding < recipe.num_replicas
+            assert extra == 0 or padding > 0
+        else:
+            assert extra == padding < recipe.num_replicas
+
+
+def test_the_schedules_notice_a_state_that_counts_a_ranks_own_items(monkeypatch):
+    """As torchdata's StatefulDistributedSampler does: right for as many ranks, wrong for any other number."""
+    monkeypatch.setattr(KeyedSampler, "_after", lambda self, start, items: {"position": start["position"] + items})
+    with pytest.raises(AssertionError):
+        test_no_sample_is_lost_or_read_twice_over_random_schedules("keyed", False)
+
+
+# ---- one table
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_assign_reads_what_each_ranks_sampler_yields(kind):
+    draw = random.Random(0)
+    for size, num_replicas in [(0, 2), (1, 3), (5, 8), (40, 4), (61, 7)]:
+        for drop_last in (False, True):
+            recipe = recipe_of(kind, size, num_replicas, draw, epoch=2, drop_last=drop_last)
+            if kind == "weighted" and size == 0:
+                continue
+            samplers = [SAMPLERS[kind].make(recipe, rank) for rank in range(num_replicas)]
+            collected = Assignment.collect(samplers, size, epoch=2)
+            assigned = assign(
+                size, num_replicas, sampler=kind, seed=recipe.seed, epoch=2, drop_last=drop_last, **recipe.settings
+            )
+            for rank in range(num_replicas):
+                assert collected.ranks[rank].tolist() == assigned.ranks[rank].tolist()
+                assert list(map(list, collected.batches(rank))) == list(map(list, assigned.batches(rank)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_has_the_protocol_of_a_distributed_sampler(kind):
+    recipe = recipe_of(kind, 30, 3, random.Random(1), seed=4)
+    sampler = SAMPLERS[kind].make(recipe, 1)
+    assert (sampler.num_replicas, sampler.rank, sampler.seed, sampler.epoch) == (3, 1, 4, 0)
+    first = list(sampler)
+    assert len(first) == len(sampler)
+    assert list(sampler) == first
+    sampler.set_epoch(1)
+    assert list(sampler) != first
+    with pytest.raises(ValueError, match="epoch must be a whole number of at least 0, got -1"):
+        sampler.set_epoch(-1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_iterator_goes_on_as_it_began(kind):
+    recipe = recipe_of(kind, 40, 2, random.Random(2))
+    sampler = SAMPLERS[kind].make(recipe, 1)
+    whole_epoch = list(sampler)
+    begun = iter(sampler)
+    items = [next(begun)]
+    sampler.set_epoch(5)
+    assert items + list(begun) == whole_epoch
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_state_is_used_once(kind):
+    recipe = recipe_of(kind, 60, 2, random.Random(3))
+    sampler = SAMPLERS[kind].make(recipe, 0)
+    whole_epoch = list(sampler)
+    trained = len(whole_epoch) // 2
+    sampler.load_state_dict(sampler.state_after(trained))
+    iter(sampler)  # one that is never used
+    assert [list(sampler), list(sampler)] == [whole_epoch[trained:], whole_epoch]
+    sampler.load_state_dict(sampler.state_after(len(whole_epoch)))
+    assert [list(sampler), list(sampler)] == [[], whole_epoch]
+
+
+# ---- torchdata takes them as they are
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __init__(self, size):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return index
+
+
+def loader_of(kind, sampler, batch_size, num_workers=0):
+    if kind in ("balanced", "packed"):
+        return StatefulDataLoader(Numbers(60), batch_sampler=sampler, collate_fn=list, num_workers=num_workers)
+    return StatefulDataLoader(
+        Numbers(60), batch_size=batch_size, sampler=sampler, collate_fn=list, num_workers=num_workers
+    )
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+def test_stateful_data_loader_resumes_on_other_ranks_with_another_batch_size(kind, num_workers):
+    draw = random.Random(7)
+    before = recipe_of(kind, 60, 3, draw)
+    after = evolve(before, num_replicas=2)
+    if kind == "balanced":
+        after = evolve(after, settings={**before.settings, "batch_size": 3, "window": 2})
+    read = []
+    states = []
+    for rank in range(3):
+        loader = loader_of(kind, SAMPLERS[kind].make(before, rank), 2, num_workers)
+        batches = iter(loader)
+        for _ in range(3):
+            read += next(batches)
+        states.append(loader.state_dict())
+        del batches
+    for rank in range(2):
+        loader = loader_of(kind, SAMPLERS[kind].make(after, rank), 5, num_workers)
+        loader.load_state_dict(copy.deepcopy(states[0]))
+        read += itertools.chain(*loader)
+        rest = list(itertools.chain(*loader))  # the epoch after it is whole
+        assert rest == list(itertools.chain(*loader_of(kind, SAMPLERS[kind].make(after, rank), 5)))
+    whole_epoch = np.concatenate(SAMPLERS[kind].indices(evolve(before, num_replicas=1)).indices)
+    counts = np.bincount(np.array(read), minlength=60)
+    expected = np.bincount(whole_epoch, minlength=60)
+    assert (counts >= expected).all()
+    if kind != "packed":
+        assert (counts - expected).sum() <= 1  # padding on two ranks
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_torchdata_nodes_resume_on_other_ranks(kind):
+    draw = random.Random(8)
+    before = recipe_of(kind, 60, 3, draw)
+    after = evolve(before, num_replicas=2)
+    read = []
+    for rank in range(3):
+        loader = nodes.Loader(nodes.SamplerWrapper(SAMPLERS[kind].make(before, rank)))
+        batches = iter(loader)
+        read += [next(batches) for _ in range(3)]
+        state = loader.state_dict()
+    for rank in range(2):
+        loader = nodes.Loader(nodes.SamplerWrapper(SAMPLERS[kind].make(after, rank)))
+        loader.load_state_dict(json.loads(json.dumps(state)))
+        read += list(loader)
+    if kind in ("balanced", "packed"):
+        read = list(itertools.chain(*read))
+    whole_epoch = np.concatenate(SAMPLERS[kind].indices(evolve(before, num_replicas=1)).indices)
+    difference = np.bincount(read, minlength=60) - np.bincount(whole_epoch, minlength=60)
+    assert (difference >= 0).all()
+    if kind != "packed":
+        assert difference.sum() <= 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_data_loader_takes_them(kind):
+    sampler = SAMPLERS[kind].make(recipe_of(kind, 60, 2, random.Random(9)), 1)
+    items = list(sampler)
+    if kind in ("balanced", "packed"):
+        assert list(DataLoader(Numbers(60), batch_sampler=sampler, collate_fn=list)) == items
+    else:
+        assert list(DataLoader(Numbers(60), batch_size=None, sampler=sampler)) == items
+
+
+# ---- states and ranks that do not fit
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_of_another_sampler_is_refused(kind):
+    recipe = recipe_of(kind, 30, 2, random.Random(4), seed=1)
+    sampler = SAMPLERS[kind].make(recipe, 0)
+    before = list(sampler)
+    state = sampler.state_after(2)
+    for change, message in [
+        ({"version": 2}, "the state is of another sampler: version 2, not 1"),
+        ({"sampler": "RandomSampler"}, f"sampler 'RandomSampler', not '{sampler._TITLE}'"),
+        ({"recipe": state["recipe"] | {"seed": 2}}, "the state is of another sampler: seed 2, not 1"),
+        ({"recipe": state["recipe"] | {"size": 31}}, "size 31, not 30"),
+        ({"recipe": None}, "recipe must be a dict, got None"),
+        ({"epoch": -1}, "epoch must be a whole number of at least 0, got -1"),
+        ({"progress": 3}, "progress must be a dict, got 3"),
+        ({"progress": {**state["progress"], "position": 31 + 10**6}}, "position must be a whole number from 0 to"),
+        ({"progress": {}}, "position must be a whole number from 0 to .*, got None"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            sampler.load_state_dict({**state, **change})
+    with pytest.raises(ValueError, match="state must be a dict, got None"):
+        sampler.load_state_dict(None)
+    with pytest.raises(ValueError, match="the sampler's state lacks version, sampler, epoch, progress, recipe"):
+        sampler.load_state_dict({})
+    with pytest.raises(ValueError, match="trained must be a whole number from 0 to"):
+        sampler.state_after(10**6)
+    assert list(sampler) == before
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if SAMPLERS[kind].values])
+def test_a_state_of_other_lengths_or_weights_is_refused(kind):
+    recipe = recipe_of(kind, 30, 2, random.Random(5))
+    name = SAMPLERS[kind].values
+    other = evolve(recipe, settings={**recipe.settings, name: [1] * 30})
+    with pytest.raises(ValueError, match=f"the state is of another sampler: .*{name} '[0-9a-f]+', not '"):
+        SAMPLERS[kind].make(other, 0).load_state_dict(SAMPLERS[kind].make(recipe, 0).state_dict())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_steps": 99}, "num_steps must be a whole number from 0 to"),
+        ({"num_samples": 99}, "num_samples must be a whole number from 0 to"),
+        ({"batch_size": None}, "a segment must have either batch_size or max_tokens"),
+        ({"batch_size": None, "max_tokens": 1}, "max_tokens must be a whole number of at least 20, got 1"),
+        ({"num_replicas": 0}, "num_replicas must be"),
+        ({"window": 0.5}, "window must be"),
+    ],
+)
+def test_a_damaged_segment_is_refused(change, message):
+    lengths = [20, *range(19)]
+    sampler = BalancedSampler(lengths, 2, 0, batch_size=2, window=3)
+    state = sampler.state_after(1)
+    (segment,) = state["progress"]["segments"]
+    with pytest.raises(ValueError, match=message):
+        sampler.load_state_dict(state | {"progress": {"position": 0, "segments": [segment | change]}})
+    del segment["window"]
+    with pytest.raises(ValueError, match="a segment of the sampler's state lacks window"):
+        sampler.load_state_dict(state | {"progress": {"position": 0, "segments": [segment]}})
+
+
+def test_ranks_whose_samplers_differ_are_named():
+    for different, message in [
+        (KeyedSampler(11, 2, 1), "rank 1's sampler differs from rank 0's: size 11, not 10"),
+        (KeyedSampler(10, 2, 1, seed=3), "seed 3, not 0"),
+        (KeyedSampler(10, 3, 1), "num_replicas 3, not 2"),
+        (BalancedSampler([1] * 10, 2, 1, batch_size=2), "sampler 'BalancedSampler', not 'KeyedSampler'"),
+    ]:
+        samplers = [KeyedSampler(10, 2, 0), different]
+        with pytest.raises(ValueError, match=message):
+            Assignment.collect(samplers, 10)
+        with pytest.raises(ValueError, match=message):
+            samplers[0].check_ranks(lambda own, other=different: [own, other.recipe()])
+    KeyedSampler(10, 2, 0).check_ranks(lambda own: [own, KeyedSampler(10, 2, 1).recipe()])
+
+
+def checked_on_a_rank(sizes):
+    rank = torch.distributed.get_rank()
+    sampler = KeyedSampler(sizes[rank])
+    try:
+        sampler.check_ranks()
+    except ValueError as error:
+        return sampler.num_replicas, sampler.rank, str(error)
+    return sampler.num_replicas, sampler.rank, ""
+
+
+@pytest.mark.slow
+def test_real_ranks_compare_their_samplers_and_know_their_number():
+    assert launch(checked_on_a_rank, 2, args=([10, 10],)) == [(2, 0, ""), (2, 1, "")]
+    message = "rank 1's sampler differs from rank 0's: size 11, not 10"
+    assert launch(checked_on_a_rank, 2, args=([10, 11],)) == [(2, 0, message), (2, 1, message)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sampler": "balanced"}, "lengths must have a value for each of 4 samples for balanced, got none"),
+        ({"sampler": "balanced", "lengths": [1] * 5}, r"lengths must have the dataset's length 4, got shape \(5,\)"),
+        ({"sampler": "weighted", "weights": [1] * 3}, r"weights must have the dataset's length 4, got shape \(3,\)"),
+        ({"lengths": [1] * 4}, "lengths is not a setting of torch: it has no further settings"),
+        (
+            {"sampler": "packed", "lengths": [1] * 4, "batch": 3},
+            "batch is not a setting of packed: its settings are le",
+        ),
+        (
+            {"sampler": "weighted", "weights": [1] * 4, "num_samples": 2**40},
+            "num_samples must be a whole number from 0",
+        ),
+        ({"sampler": "weighted", "weights": [1] * 4, "shuffle": False}, "shuffle must be True for weighted"),
+    ],
+)
+def test_assign_names_settings_that_do_not_fit(settings, message):
+    with pytest.raises(ValueError, match=message):
+        assign(4, 2, **settings)

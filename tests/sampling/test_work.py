@@ -1,0 +1,148 @@
+"""The audit counts tokens, cost per step, padding and the bias of weights, and finds planted faults."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from rankscope.sampling import Assignment, AuditError, assign, audit, epoch_work
+
+
+def kinds(report):
+    return {finding.kind for finding in report.findings}
+
+
+def test_work_is_recounted_batch_by_batch():
+    draw = random.Random(0)
+    for _ in range(300):
+        size = draw.randint(1, 40)
+        num_ranks = draw.randint(1, 5)
+        lengths = [draw.randint(0, 9) for _ in range(size)]
+        assignment = assign(size, num_ranks, seed=draw.randint(0, 5), drop_last=draw.random() < 0.5)
+        if draw.random() < 0.8:
+            assignment = assignment.with_loader(draw.randint(1, 7), drop_last=draw.random() < 0.5)
+        if draw.random() < 0.3:
+            assignment = assign(size, num_ranks, sampler="balanced", lengths=lengths, batch_size=draw.randint(1, 4))
+        work = epoch_work(assignment, lengths, lambda tokens: 1 + tokens**2)
+        num_padded = 0
+        for rank in range(num_ranks):
+            batches = [[lengths[index] for index in batch] for batch in assignment.batches(rank)]
+            assert work.tokens[rank] == sum(map(sum, batches))
+            for step in range(work.step_costs.shape[0]):
+                batch = batches[step] if step < len(batches) else []
+                assert work.step_costs[step, rank] == sum(1 + length**2 for length in batch)
+            num_padded += sum(max(batch) * len(batch) - sum(batch) for batch in batches)
+        assert work.num_padding_tokens == num_padded
+
+
+def test_packed_sequences_are_padded_to_their_room():
+    packed = assign(5, 1, sampler="packed", lengths=[6, 3, 5, 2, 4], max_tokens=10, shuffle=False)
+    assert epoch_work(packed, [6, 3, 5, 2, 4], max_tokens=10).num_padding_tokens == 10
+    with pytest.raises(
+        ValueError, match="max_tokens must be at least the tokens of each batch, got 8: batch 0 of rank 0"
+    ):
+        epoch_work(packed, [6, 3, 5, 2, 4], max_tokens=8)
+
+
+def test_unequal_costs_and_padding_are_found_and_balanced_epochs_are_clean():
+    lengths = np.exp(np.random.default_rng(0).normal(5, 1, 8 * 4 * 100)).astype(int) + 1
+    at_random = audit(assign(lengths.size, 8).with_loader(4), lengths=lengths)
+    assert kinds(at_random) == {"unequal_cost", "padding_waste"}
+    imbalance = epoch_work(assign(lengths.size, 8).with_loader(4), lengths).imbalance
+    assert imbalance > 1.5
+    with pytest.raises(
+        AuditError, match=f"the costliest rank of a step costs {imbalance:.2f} times the mean: ranks wai"
+    ):
+        at_random.check(allow=["padding_waste"])
+    balanced = audit(assign(lengths.size, 8, sampler="balanced", lengths=lengths, batch_size=4), lengths=lengths)
+    assert "unequal_cost" not in kinds(balanced)
+    assert "cost per step: highest over mean 1.0" in str(balanced)
+    packed = assign(lengths.size, 8, sampler="packed", lengths=lengths, max_tokens=int(lengths.max()))
+    assert "padding_waste" not in kinds(audit(packed, lengths=lengths, max_tokens=int(lengths.max())))
+
+
+def test_a_rank_without_a_batch_is_found():
+    uneven = Assignment(3, ([0, 1], [2]))
+    assert "unbalanced" in kinds(audit(uneven, lengths=[1, 1, 1]))
+
+
+def test_weights_that_are_obeyed_are_clean_and_others_are_found():
+    weights = np.random.default_rng(1).exponential(size=500)
+    weights[7] = 0
+    obeyed = [assign(500, 4, sampler="weighted", weights=weights, epoch=epoch) for epoch in range(20)]
+    report = audit(obeyed, weights=weights)
+    assert kinds(report) == set()
+    assert "every sample read as often as its weight asks for" in str(report)
+    ignored = audit([assign(500, 4, epoch=epoch) for epoch in range(20)], weights=weights)
+    assert kinds(ignored) == {"weight_bias"}
+    messages = [finding.message for finding in ignored.findings]
+    assert messages[0] == "20 reads of samples whose weight is 0"
+    assert "standard deviations" in messages[1]
+
+
+def test_rare_samples_of_independent_draws_are_no_finding():
+    """Of thousands of samples that are each expected once in fifty epochs, some are read once or twice."""
+    weights = np.ones(20_000)
+    weights[:10_000] = 0.001
+    draw = np.random.default_rng(3)
+    independent = Assignment(20_000, [draw.choice(20_000, 20_000, p=weights / weights.sum()) for _ in range(4)])
+    assert kinds(audit(independent, weights=weights)) == set()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lengths": [1, 2]}, "lengths must have the dataset's length 4, got 2"),
+        ({"weights": [1] * 5}, "weights must have the dataset's length 4, got 5"),
+        ({"lengths": [1, 2, 3, -4]}, "lengths must be whole numbers from 0 to .* got -4 for sample 3"),
+        ({"weights": [1, 2, 3, np.nan]}, "weights must be finite numbers of at least 0, got nan for sample 3"),
+        ({"lengths": [1] * 4, "cost": "cubic"}, "cost must be one of"),
+        ({"lengths": [1] * 4, "max_tokens": 0}, "max_tokens must be"),
+    ],
+)
+def test_bad_input(settings, message):
+    with pytest.raises(ValueError, match=message):
+        audit(assign(4, 2), **settings)
+
+
+def test_reads_outside_the_dataset_have_no_length():
+    with pytest.raises(ValueError, match="rank [0-9] reads outside the dataset's 3 samples, so they have no lengths"):
+        audit(assign(3, 8, sampler="libtorch_random"), lengths=[1, 2, 3])
+
+
+# ---- batches in an assignment
+
+
+def test_an_assignment_with_batches_is_stored_and_shown(tmp_path):
+    assignment = assign(40, 3, sampler="balanced", lengths=list(range(40)), max_tokens=80)
+    loaded = Assignment.load(assignment.save(tmp_path / "epoch.npz"))
+    assert [stops.tolist() for stops in loaded.batch_stops] == [stops.tolist() for stops in assignment.batch_stops]
+    frame = loaded.to_frame()
+    for rank in range(3):
+        groups = frame[frame["rank"] == rank].groupby("batch")["index"]
+        assert [group.tolist() for _, group in groups] == [batch.tolist() for batch in assignment.batches(rank)]
+    with pytest.raises(ValueError, match="this assignment's sampler makes the batches, so a loader cannot"):
+        assignment.with_loader(4)
+
+
+@pytest.mark.parametrize(
+    ("stops", "message"),
+    [
+        ([[1], [2], [3]], "batch_stops must have 2 ranks, got 3"),
+        ([[1], [2]], "batch_stops of rank 0 must rise to 2, its number of reads"),
+        ([[2], [2, 1, 2]], "batch_stops of rank 1 must rise to 2"),
+    ],
+)
+def test_batches_that_do_not_fit_the_reads(stops, message):
+    with pytest.raises(ValueError, match=message):
+        Assignment(4, ([0, 1], [2, 3]), batch_stops=stops)
+
+
+def test_samplers_of_indices_and_of_batches_do_not_mix():
+    assert [b.tolist() for b in Assignment.collect([[[0], [1, 2]], []], 3).batches(0)] == [[0], [1, 2]]
+    with pytest.raises(ValueError, match="must all yield indices or all yield batches, got indices on rank 1"):
+        Assignment.collect([[[0], [1]], [2, 3]], 4)
+    with pytest.raises(ValueError, match="rank 0's sampler must yield whole numbers"):
+        Assignment.collect([[[0.5]]], 4)
