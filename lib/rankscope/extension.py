@@ -16,6 +16,7 @@ EXTENSION = Extension(
         "link_load": "rankscope.figures.schedules",
         "queue_fill": "rankscope.figures.lines",
         "schedule": "rankscope.figures.schedules",
+        "slowdowns": "rankscope.figures.rankings",
         "timeline": "rankscope.figures.timelines",
         "winners": "rankscope.figures.rankings",
     },
