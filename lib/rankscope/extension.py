@@ -17,6 +17,7 @@ EXTENSION = Extension(
         "queue_fill": "rankscope.figures.lines",
         "randperm_bias": "rankscope.figures.lines",
         "schedule": "rankscope.figures.schedules",
+        "slowdowns": "rankscope.figures.rankings",
         "step_costs": "rankscope.figures.assignments",
         "timeline": "rankscope.figures.timelines",
         "winners": "rankscope.figures.rankings",

@@ -16,8 +16,10 @@ from matplotlib.axes import Axes
 from rankscope import figures
 from rankscope.box import Profile
 from rankscope.box.figures.boxes import draw_boxes
+from rankscope.box.figures.choices import draw_nccl_choices
 from rankscope.box.figures.profiles import draw_peers
 from rankscope.box.link_facts import stated
+from rankscope.box.nccl import Model
 from rankscope.box.profile import Point
 from rankscope.figures.marks import Drawing
 
@@ -25,6 +27,7 @@ from .made import profile
 
 EMULATED = Path(__file__).parents[2] / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
 FACTS = stated(4)
+MODELS = {"8 A100": Model("a100"), "8 H100": Model("h100"), "4 × 8 A100": Model("a100", 8, 4)}
 
 
 @cache
@@ -53,6 +56,7 @@ FIGURES: dict[str, Callable[..., Axes]] = {
     "copies both_ways": lambda **on: figures.copies(FACTS, view="both_ways", **on),
     "copies pieces": lambda **on: figures.copies(FACTS, view="pieces", **on),
     "copies peers": lambda **on: figures.copies(None, peers(), "peers", **on),
+    "nccl_choices": lambda **on: figures.nccl_choices(MODELS, **on),
     "profile": lambda **on: figures.profile(recorded(), **on),
     "profile of several": lambda **on: figures.profile(bank_of("h100_8", "l40s_8", "a100_80gb_8"), "log", **on),
     "profile residuals": lambda **on: figures.profile(recorded(), "residuals", **on),
@@ -60,10 +64,15 @@ FIGURES: dict[str, Callable[..., Axes]] = {
 
 DRAWINGS: dict[str, Drawing] = {
     "peers": draw_peers(peers()),
+    "choices": draw_nccl_choices(MODELS, "allgather"),
     "boxes": draw_boxes(bank_of("h100_8", "l40s_8"), ["allreduce", "allgather"], "time", at_bytes=2**20),
 }
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: figures.nccl_choices({}), "models must number from 1 to 64, by name, got 0"),
+    (lambda: figures.nccl_choices(Model()), "models must number from 1 to 64, by name, got Model"),
+    (lambda: figures.nccl_choices({"mine": "h100"}), r"models\['mine'\] must be a Model, got 'h100'"),
+    (lambda: figures.nccl_choices(MODELS, "gather"), "collective must be one of 'broadcast', .*, got 'gather'"),
     (lambda: figures.profile("box"), "profile must be a Profile"),
     (lambda: figures.profile(recorded(), "bus"), "view must be one of 'busbw', 'residuals', got 'bus'"),
     (lambda: figures.profile(recorded(), collective="gather"), "one that this profile has points of, got 'gather'"),

@@ -14,7 +14,7 @@ from rankscope.cluster import Cluster, Link
 from rankscope.collectives import best, build, simulate
 from rankscope.figures.assignments import draw_assignment, draw_coverage, draw_label_counts, draw_step_costs
 from rankscope.figures.marks import Drawing
-from rankscope.figures.rankings import draw_ranking, draw_winners
+from rankscope.figures.rankings import draw_ranking, draw_slowdowns, draw_winners
 from rankscope.figures.schedules import draw_link_load, draw_schedule
 from rankscope.figures.timelines import draw_timeline
 from rankscope.pipeline import Pipeline, Stage
@@ -46,6 +46,10 @@ def times() -> dict[str, list[float]]:
         n: [simulate(schedule, size, EIGHT, detail="ranks").makespan_s for size in SIZES]
         for n, schedule in built.items()
     }
+
+
+def by_size() -> dict[str, dict[float, float]]:
+    return {name: dict(zip(SIZES[::2].tolist(), row[::2], strict=True)) for name, row in times().items()}
 
 
 def curves(**on: Any) -> Axes:
@@ -81,6 +85,7 @@ FIGURES: dict[str, Callable[..., Axes]] = {
     "queue_fill": lambda **on: figures.queue_fill({"predicted": ([0, 1, 2], [0, 3, 1])}, 4, **on),
     "schedule": lambda **on: figures.schedule(FOUR, 2, **on),
     "schedule over time": lambda **on: figures.schedule(RING, timeline=simulate(RING, 1e6, EIGHT), **on),
+    "slowdowns": lambda **on: figures.slowdowns(by_size(), **on),
     "timeline": lambda **on: figures.timeline(simulate_pipeline(ROAD, 12), **on),
     "winners": lambda **on: figures.winners(FASTEST, **on),
 }
@@ -98,6 +103,7 @@ DRAWINGS: dict[str, Drawing] = {
     "coverage": draw_coverage([assign(30, 12, epoch=epoch) for epoch in range(2)]),
     "label counts": draw_label_counts([[1, 2], [3, 4]], title="<&>"),
     "winners": draw_winners(FASTEST),
+    "slowdowns": draw_slowdowns({"ring": {1024: 2.0, 2048: 1.0}, "flat": {1024: 1.0, 2048: 20.0}}),
     "ranking": draw_ranking({"ring": 3e-3, "flat": 1.0, "swing": 2e-3}, 1e-3, "ring", measured={"ring": 4e-3}),
     "step": draw_schedule(build("allreduce", "halving_doubling", 8), 1, gpus_per_node=4),
     "shares": draw_schedule(build("allreduce", "ring", 16), 3),
@@ -142,6 +148,11 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.timeline(Timeline.of(TOO_MANY)), "at most 20000 spans, got 20001: select a window or a rank"),
     (lambda: figures.winners({}), "from 1 to 16384 cells, sizes × ranks, got 0 × 0"),
     (lambda: figures.winners({8: {}}), "from 1 to 16384 cells, sizes × ranks, got 0 × 1"),
+    (lambda: figures.slowdowns({}), "from 1 to 16384 cells, sizes × algorithms, got 0 × 0"),
+    (lambda: figures.slowdowns({"ring": {}}), "from 1 to 16384 cells, sizes × algorithms, got 0 × 1"),
+    (lambda: figures.slowdowns({"ring": {1: 1}, "flat": {2: 1}}), "flat: all algorithms must have the same sizes"),
+    (lambda: figures.slowdowns({"ring": {1: 0}}), "ring: times must be finite and above 0"),
+    (lambda: figures.slowdowns({"ring": {1: np.nan}}), "ring: times must be finite and above 0"),
     (lambda: draw_ranking({}), "finite, at least 0 and of at least one algorithm"),
     (lambda: figures.curves([1], None, "", "", ""), "curves must number from 1 to 8, by name, got None"),
     (lambda: figures.curves([1], {str(n): ([1], None) for n in range(9)}, "", "", ""), "from 1 to 8, by name, got 9"),

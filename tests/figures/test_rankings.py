@@ -12,8 +12,8 @@ from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, best, closed_form
 from rankscope.collectives.best import Best, Candidate
 from rankscope.figures.lines import lowest
-from rankscope.figures.palette import PAPER, looks
-from rankscope.figures.rankings import draw_ranking, draw_winners
+from rankscope.figures.palette import PAPER, looks, ramp
+from rankscope.figures.rankings import draw_ranking, draw_slowdowns, draw_winners
 
 from .shown import artist, bars, below, cells, heights, keys_of, labels, named, placed, points, words_of
 
@@ -86,6 +86,26 @@ def test_the_ranking_is_in_order_and_breaks_what_is_far_off() -> None:
     assert ticked.lines[0].x0 * 1e-6 == pytest.approx([2e-6])  # where the longest bar ends
     assert ticked.lines[1].y0 == pytest.approx([1.95])  # and it says that it is further
     assert keys_of(ticked) == ["measured", "// longer than drawn"]
+
+
+def test_slowdowns_are_times_divided_by_the_fastest_of_each_size() -> None:
+    rows = {"flat": [8e-3, 90.0], "ring": [2e-3, 3.0], "swing": [1e-3, 3.0]}
+    times = {name: dict(zip([2**10, 2**20], row, strict=True)) for name, row in rows.items()}
+    drawing = draw_slowdowns(times)
+    frames, shown = drawing.rects
+    assert [label for _, label in drawing.y_ticks] == ["swing", "ring", "flat"]  # the smallest slowdowns on top
+    assert [label for _, label in drawing.x_ticks] == ["1 KiB", "1 MiB"]
+    assert words_of(drawing) == ["1.0", "1.0", "2.0", "1.0", "8.0", "30"]
+    fastest = {(0.0, 0.0), (1.0, 0.0), (1.0, 1.0)}  # two are equal at 1 MiB
+    assert set(zip(frames.x.tolist(), frames.y.tolist(), strict=True)) == fastest
+    pale, dark = ramp([1, 0])
+    assert [shown.fill[place] for place in (0, 1, 3)] == [pale] * 3
+    assert [shown.fill[place] for place in (4, 5)] == [dark] * 2  # 8 times and beyond
+    assert keys_of(drawing) == ["fastest", "2 times as long", "4 times as long", "8 times or more"]
+    assert drawing.title == "The fastest at some size: swing, ring"
+    assert keys_of(draw_slowdowns({"ring": {1: 1, 2: 1}})) == ["fastest"]
+    assert words_of(draw_slowdowns({"ring": {1: 1}, "flat": {1: 5e4}})) == ["1.0", ">999"]
+    assert words_of(draw_slowdowns({"ring": dict.fromkeys(range(1, 101), 1.0)})) == []  # no room
 
 
 # ---- lines

@@ -9,6 +9,7 @@ EXTENSION = Extension(
     commands=("rankscope.box.commands",),
     figures={
         "copies": "rankscope.box.figures.profiles",
+        "nccl_choices": "rankscope.box.figures.choices",
         "profile": "rankscope.box.figures.profiles",
     },
     networks=(

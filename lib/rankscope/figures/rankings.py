@@ -1,4 +1,4 @@
-"""Drawings of which algorithm is the fastest: a map over sizes and ranks, and bars in order at one size."""
+"""Drawings of which algorithm is the fastest: a map over sizes and ranks, a table of slowdowns, bars at one size."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..collectives.best import Best
 from ..common.units import bytes_words, round_ticks, time_unit
-from .marks import Drawing, Key, Lines, Rects, Texts, frame, numbers_on
-from .palette import INK, PAPER, looks
+from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts, frame, numbers_on
+from .palette import INK, PAPER, looks, ramp
 
 _WIDE_PX = 860.0
 _ROW_PX = 24.0
 _LETTER_PX = 6.6
 _SIZE_PX = 60  # of a size below the map
+_CELL_PX = 44.0  # of a cell of a map or a table, where there is room
 _MARGIN_PX = 32  # a cell that is wide enough for the margin of the fastest
 _MOST_CELLS = 16_384
 _CUT = 4.0  # times the fastest, beyond which a bar has a break
@@ -43,7 +45,7 @@ def draw_winners(found: Mapping[int, Mapping[float, Best]], title: str | None = 
     results = [result for row in table for result in row]
     winners = [result.algorithm for result in results]
     style = looks(candidate.algorithm for result in results for candidate in result.candidates)
-    cell_px = min(_WIDE_PX / num_columns, max(40.0, 420.0 / num_columns))
+    cell_px = min(_WIDE_PX / num_columns, max(_CELL_PX, 420.0 / num_columns))
 
     row, column = np.indices((num_rows, num_columns))
     dashed = [style[name].dashed for name in winners]
@@ -132,6 +134,98 @@ def _margin_words(margin: float) -> str:
     if margin < 998:
         return f"{margin + 1:.0f}×"
     return ">999"
+
+
+# ---- a table of slowdowns
+
+_DARKEST = 8.0  # times the fastest, at and beyond which a cell is darkest
+_TABLE_PX = 620.0  # the width of a table of few sizes
+_PAD = 0.07  # around a cell, as a part of it
+_SAME = 1e-9  # a smaller relative difference comes from rounding
+
+
+def draw_slowdowns(seconds: Mapping[str, Mapping[float, float]], title: str | None = None) -> Drawing:
+    """Draw how many times as long as the fastest each algorithm takes: a row for each, a column for each size.
+
+    `seconds` has the times by algorithm and then by size in bytes. The row with the smallest slowdowns is on top. The
+    fastest algorithm of each size is framed; where several are equal, so are all of them.
+
+    Raises ValueError for no algorithm, for no size, for times that are not finite and above 0, for algorithms with
+    different sizes, and for more than 16,384 cells.
+    """
+    times_s = _times_by_size(seconds)
+    sizes = [float(size) for size in next(iter(seconds.values()))]
+    unordered = times_s / times_s.min(axis=0)
+    order = np.argsort(np.log(unordered).mean(axis=1), kind="stable")
+    names = [list(seconds)[place] for place in order]
+    slowdowns = unordered[order]
+    num_rows, num_columns = slowdowns.shape
+    cell_px = min(_WIDE_PX / num_columns, max(_CELL_PX, _TABLE_PX / num_columns))
+
+    row, column = np.indices(slowdowns.shape)
+    fills = _shade(slowdowns.ravel())
+    cells = Rects(column + _PAD, row + _PAD, fills, width=1 - 2 * _PAD, height=1 - 2 * _PAD)
+    is_fastest = slowdowns <= 1 + _SAME
+    frames = Rects(column[is_fastest], row[is_fastest], INK, edge=INK)
+    words = np.array([_slowdown_words(value) for value in slowdowns.ravel().tolist()])
+    has_room = np.full(words.shape, cell_px >= _MARGIN_PX)
+    ever_fastest = [name for name, flags in zip(names, is_fastest, strict=True) if flags.any()]
+    return Drawing(
+        title=title or f"The fastest at some size: {', '.join(ever_fastest)}",
+        x_label="size of each rank's buffer",
+        y_label="",
+        width=num_columns,
+        height=num_rows,
+        size_px=(cell_px * num_columns, _ROW_PX * num_rows),
+        rects=(frames, cells),
+        texts=numbers_on(cells, words, wanted=has_room),
+        x_ticks=_size_ticks(sizes, cell_px),
+        y_ticks=[(place + 0.5, name) for place, name in enumerate(names)],
+        legend=_slowdown_legend(float(slowdowns.max())),
+    )
+
+
+def _times_by_size(seconds: Mapping[str, Mapping[float, float]]) -> FloatArray:
+    """The times as a matrix, algorithms by sizes."""
+    num_rows = len(seconds)
+    num_columns = len(next(iter(seconds.values()))) if seconds else 0
+    if not 0 < num_rows * num_columns <= _MOST_CELLS:
+        raise ValueError(
+            f"a table has from 1 to {_MOST_CELLS} cells, sizes × algorithms, got {num_columns} × {num_rows}"
+        )
+    sizes = list(next(iter(seconds.values())))
+    rows = []
+    for name, by_size in seconds.items():
+        if list(by_size) != sizes:
+            raise ValueError(f"{name}: all algorithms must have the same sizes in the same order")
+        times_s = np.array(list(by_size.values()), dtype=float)
+        if not (np.isfinite(times_s) & (times_s > 0)).all():
+            raise ValueError(f"{name}: times must be finite and above 0")
+        rows.append(times_s)
+    return np.stack(rows)
+
+
+def _shade(slowdowns: ArrayLike) -> tuple[str, ...]:
+    """A colour for each slowdown: pale for the fastest, dark for `_DARKEST` times its time and more."""
+    return ramp(1 - np.log(slowdowns) / math.log(_DARKEST))
+
+
+def _slowdown_words(slowdown: float) -> str:
+    if slowdown < 9.95:
+        return f"{slowdown:.1f}"
+    if slowdown < 999.5:
+        return f"{slowdown:.0f}"
+    return ">999"
+
+
+def _slowdown_legend(slowest: float) -> list[Key]:
+    keys = [Key("fastest", ramp(1)[0], edge=INK)]
+    for times in (2.0, 4.0):
+        if slowest > times:
+            keys.append(Key(f"{times:.0f} times as long", _shade(times)[0]))
+    if slowest > _DARKEST:
+        keys.append(Key(f"{_DARKEST:.0f} times or more", _shade(_DARKEST)[0]))
+    return keys
 
 
 # ---- bars at one size

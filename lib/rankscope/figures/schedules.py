@@ -27,6 +27,7 @@ _MOST_MESSAGES = 5000
 _MOST_LABELLED = 150  # messages over time that are labelled with their chunks
 _MOST_RANKS = 256  # of a matrix of links
 _MOST_STRIPED = 8  # ranks up to which each has a stripe of its own in a cell
+_MOST_LISTED = 4  # ranks of which the legend names each: beyond, numbers or places in the cells say which rank it is
 _MOST_WRITTEN = 16  # ranks up to which the bytes stand in a link's cell
 
 # one step
@@ -136,7 +137,9 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
     cell_px = min(_GRID_PX / num_chunks, 12.0 + 9.0 * num_ranks if cells == "stripes" else 40.0)
     grid_px = cell_px * num_chunks
 
-    before = _grid(holdings(schedule, step), cells, cell_px, 0.0, [(m.src, m.chunks) for m in sent])
+    shares = holdings(schedule, step)
+    is_origin = shares.any(axis=(0, 1))
+    before = _grid(shares, cells, cell_px, 0.0, [(m.src, m.chunks) for m in sent])
     rects = [*before.rects]
     texts = [*before.texts]
     lines: list[Lines] = []
@@ -145,7 +148,9 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         right = grid_px + _STRIP_PX
         head_at = {0.0: "before the step", right: "after it"}
         arrows = _arrows(sent, num_chunks, grid_px)
-        after = _grid(holdings(schedule, step + 1), cells, cell_px, right, [(m.dst, m.chunks) for m in sent])
+        shares = holdings(schedule, step + 1)
+        is_origin |= shares.any(axis=(0, 1))
+        after = _grid(shares, cells, cell_px, right, [(m.dst, m.chunks) for m in sent])
         ranks = [str(rank) for rank in range(num_ranks)]  # once more, where the arrows end
         rects += after.rects
         lines += arrows.lines
@@ -170,7 +175,7 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         texts=texts,
         x_ticks=[(left + place * cell_px, label) for left in head_at for place, label in chunk_ticks],
         y_ticks=[(place + _HEAD, label) for place, label in whole_ticks(num_ranks, most=64)],
-        legend=_step_legend(num_ranks, cells, sent),
+        legend=_step_legend(num_ranks, cells, sent, np.flatnonzero(is_origin).tolist()),
     )
 
 
@@ -281,21 +286,27 @@ def _spread(rank: Ints, peer: Ints) -> Floats:
     return offset
 
 
-def _step_legend(num_ranks: int, cells: str, sent: list[Message]) -> list[Key]:
+def _step_legend(num_ranks: int, cells: str, sent: list[Message], origins: list[int]) -> list[Key]:
+    """The entries of what there is; `origins` are the ranks whose chunks or shares can be seen."""
+    explanation = _CELLS[cells]
     if cells == "shares":
         counts = (1, num_ranks // 2)
         keys = [Key(count_of(count, "share"), ramp(np.sqrt(count / num_ranks))[0]) for count in counts]
         keys.append(Key("all shares", ramp(1)[0]))
     else:
-        shown = range(num_ranks) if num_ranks <= _MOST_STRIPED else (0, num_ranks // 2, num_ranks - 1)
-        keys = [Key(f"rank {rank}", rank_colors(num_ranks)[rank]) for rank in shown]
+        listed = origins
+        if len(origins) > _MOST_LISTED:
+            listed = [origins[0], origins[-1]]
+            if cells == "stripes":
+                explanation = "a stripe: this rank's share is in the chunk; rank 0 at the left"
+        keys = [Key(f"rank {rank}", rank_colors(num_ranks)[rank]) for rank in listed]
     if sent:
         keys.append(Key("sent, received", PAPER, edge=INK))
     if any(message.reduce for message in sent):
         keys.append(Key("is added", INK, line="solid"))
     if not all(message.reduce for message in sent):
         keys.append(Key("replaces", INK, line="dashed"))
-    return [*keys, Key(_CELLS[cells], PAPER, line="none")]
+    return [*keys, Key(explanation, PAPER, line="none")]
 
 
 def _happening(schedule: Schedule, step: int, sent: list[Message]) -> str:

@@ -1,4 +1,7 @@
-"""The explorer of notebook 06: which algorithm and protocol NCCL takes at each size, and what that takes."""
+"""The explorer of notebook 06: which algorithm and protocol NCCL chooses at each size, and how long that takes.
+
+Ten times by size on two logarithmic axes would coincide, so each is divided by NCCL's lowest estimate at its size.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps, sizes
 from ...explorers.opening import shows
 from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, Texts
 from ...figures.palette import INK
+from ..figures.choices import NVLS_COLOR, PROTOCOL_COLORS, PROTOCOL_NAMES, color_of
 from ..nccl import GPUS, Model
 from ..nccl.public import public
 
@@ -35,17 +39,17 @@ PRESETS: dict[str, dict[str, Any]] = {
     "one network card": {"num_nodes": 4, "nics": 1},
     "over PCIe": {"gpu": "l40s"},
 }
-_COLORS = {"ll": "#0072b2", "ll128": "#3d9be0", "simple": "#b34700"}
-_NVLS_COLOR = "#00805a"
 _PUBLIC_COLOR = "#7a3e9d"
 _BAND_OPACITY = "26"  # of what NCCL chooses, behind the lines: 15 % in hexadecimal
 _HEIGHT = 20.0  # of the lines, in rows
+_HEAD_ROWS = 2.4  # above the lines, for the names of the bands
+_LOWEST = -3  # of the ratios that are shown, as powers of two
+_LEAST_HIGH = 2  # of the highest ratio that is shown: estimates above it are cut off, …
+_MOST_HIGH = 6  # … measurements only above this one
+_MARK_PX = 5.0  # the side of a measurement's mark
 _CHANNEL_ROWS = 2.0  # below them
 _SIZES = tuple(1 << power for power in POWERS)
-
-
-def _color(algorithm: str, protocol: str) -> str:
-    return _NVLS_COLOR if algorithm.startswith("nvls") else _COLORS[protocol]
+_AT_SIZES = np.arange(len(_SIZES)) + 0.5  # the middles of the columns
 
 
 @cache
@@ -97,28 +101,40 @@ def _choices(now: Now) -> _NcclChoices:
     return _NcclChoices(model, eligible, chosen)
 
 
-class _ChoiceCurve(NamedTuple):
-    """A line of the picture: x in sizes from the left, y the logarithm of seconds."""
+class _RatioCurve(NamedTuple):
+    """A line of the picture, x in sizes from the left, y the power of two by which NCCL's lowest estimate is exceeded.
+
+    A curve that `was_measured` is drawn as marks.
+    """
 
     x: FloatArray
     y: FloatArray
     color: str
     is_dashed: bool
     width_px: float
+    was_measured: bool = False
 
 
-def _curves(now: Now, choices: _NcclChoices) -> list[_ChoiceCurve]:
-    """Return a line for each algorithm and protocol, one for what the model expects, and one per public machine."""
-    at_sizes = np.arange(len(_SIZES)) + 0.5
+def _estimates(choices: _NcclChoices) -> list[_RatioCurve]:
+    """Return what NCCL expects of each algorithm and protocol."""
+    lowest = np.log2([row.nccl_s for row in choices.chosen])
     curves = []
     for (algorithm, protocol), rows in choices.eligible.items():
-        y = np.log10([row.nccl_s for row in rows])
-        curves.append(_ChoiceCurve(at_sizes, y, _color(algorithm, protocol), algorithm == "tree", 1.2))
-    curves.append(_ChoiceCurve(at_sizes, np.log10([row.time_s for row in choices.chosen]), INK, False, 2.2))
+        y = np.log2([row.nccl_s for row in rows]) - lowest
+        curves.append(_RatioCurve(_AT_SIZES, y, color_of(algorithm, protocol), algorithm == "tree", 1.4))
+    return curves
+
+
+def _times(now: Now, choices: _NcclChoices) -> list[_RatioCurve]:
+    """Return the times of the choice: by the model, and as measured on each public machine."""
+    lowest = np.log2([row.nccl_s for row in choices.chosen])
+    model = np.log2([row.time_s for row in choices.chosen]) - lowest
+    curves = [_RatioCurve(_AT_SIZES, model, INK, False, 2.4)]
     for seconds in _public_s(now.gpu, now.gpus_per_node, now.num_nodes, now.collective).values():
         inside = {size: time_s for size, time_s in seconds.items() if _SIZES[0] <= size <= _SIZES[-1]}
         x = np.array([np.log2(size) - POWERS[0] for size in inside]) + 0.5
-        curves.append(_ChoiceCurve(x, np.log10(list(inside.values())), _PUBLIC_COLOR, True, 1.6))
+        y = np.log2(list(inside.values())) - np.interp(x, _AT_SIZES, lowest)
+        curves.append(_RatioCurve(x, y, _PUBLIC_COLOR, False, 1.6, was_measured=True))
     return curves
 
 
@@ -141,68 +157,115 @@ def _bands(chosen: list[ProtocolRow]) -> _ChoiceBands:
 
 
 def picture(now: Now) -> Drawing:
-    """Time by size of all that NCCL compares; behind it what it chooses, below it the channels of that."""
+    """Times divided by NCCL's lowest estimate, by size; behind them what it chooses, below them its channels."""
     choices = _choices(now)
-    curves = _curves(now, choices)
-    low = np.floor(min(curve.y.min() for curve in curves if len(curve.y)))
-    high = np.ceil(max(curve.y.max() for curve in curves if len(curve.y)))
-    scale = _HEIGHT / (high - low)
-    drawn = []
-    for curve in curves:
-        if len(curve.x) > 1:
-            x = curve.x
-            y = (high - curve.y) * scale
-            width_px = curve.width_px
-            line = Lines(x[:-1], y[:-1], x[1:], y[1:], curve.color, curve.is_dashed, width_px=width_px, joined=True)
-            drawn.append(line)
+    estimates = _estimates(choices)
+    times = _times(now, choices)
+    all_y = np.concatenate([curve.y for curve in times])
+    low = max(min(np.floor(all_y.min()), -1), _LOWEST)
+    high = min(max(np.ceil(all_y.max()), _LEAST_HIGH), _MOST_HIGH)
     bands = _bands(choices.chosen)
-    fills = [f"{_color(*pair)}{_BAND_OPACITY}" for pair in bands.pairs]
+    fills = [f"{color_of(*pair)}{_BAND_OPACITY}" for pair in bands.pairs]
     gpus = f"{now.gpus_per_node}"
     if now.num_nodes > 1:
         gpus = f"{now.num_nodes} × {now.gpus_per_node}"
     machine = f"{gpus} {now.gpu.upper().replace('_', ' ')}"
     row = choices.chosen[_place(now)]
+    height = _HEAD_ROWS + _HEIGHT + _CHANNEL_ROWS
+    size_px = (560.0, 370.0)
+    marks = [_marks(curve, low, high, size_px[1] / height) for curve in times if curve.was_measured]
+    lines = [_line(curve, low, high) for curve in [*estimates, *times] if not curve.was_measured]
     return Drawing(
         f"{now.collective} on {machine}, NCCL {now.version}: {row.algorithm} {row.protocol} at {now.message}",
         "size of the buffer; above it the channels that are used",
-        "time",
+        "time ÷ NCCL's lowest estimate",
         len(_SIZES),
-        _HEIGHT + _CHANNEL_ROWS,
-        (560.0, 340.0),
+        height,
+        size_px,
         rects=(
-            Rects(bands.left, 0, fills, bands.width, _HEIGHT),
-            Rects([_place(now)], [0], ["#22222218"], 1, _HEIGHT + _CHANNEL_ROWS, edge="none"),
+            Rects(bands.left, 0, fills, bands.width, _HEAD_ROWS + _HEIGHT),
+            Rects([_place(now)], [0], ["#22222218"], 1, height, edge="none"),
+            *marks,
         ),
-        lines=drawn,
+        lines=lines,
         texts=_texts(choices.chosen, bands),
         x_ticks=[(k + 0.5, bytes_words(_SIZES[k])) for k in range(0, len(_SIZES), 5)],
-        y_ticks=[((high - k) * scale, *times_in_one_unit(10.0**k)) for k in np.arange(low, high + 1)],
+        y_ticks=[(_y(power, low, high), _ratio_words(power)) for power in np.arange(low, high + 1)],
         legend=_legend(now, choices),
     )
+
+
+def _y(power: Any, low: float, high: float) -> Any:
+    """The place of a ratio, given as a power of two, from the top in rows."""
+    return _HEAD_ROWS + (high - power) * _HEIGHT / (high - low)
+
+
+def _ratio_words(power: float) -> str:
+    if power < 0:
+        return f"1/{2**-power:.0f}"
+    return f"{2**power:.0f}"
+
+
+def _line(curve: _RatioCurve, low: float, high: float) -> Lines:
+    """A line, without what lies below `low` or above `high`."""
+    y0 = curve.y[:-1]
+    rise = np.diff(curve.y)
+    rise = np.where(rise == 0, 1e-12, rise)  # a level piece is inside or outside as a whole
+    at_low = (low - y0) / rise
+    at_high = (high - y0) / rise
+    enters = np.clip(np.minimum(at_low, at_high), 0, 1)  # as parts of each piece
+    leaves = np.clip(np.maximum(at_low, at_high), 0, 1)
+    shown = leaves > enters
+    x0 = curve.x[:-1]
+    width = np.diff(curve.x)
+    return Lines(
+        (x0 + enters * width)[shown],
+        _y(y0 + enters * rise, low, high)[shown],
+        (x0 + leaves * width)[shown],
+        _y(y0 + leaves * rise, low, high)[shown],
+        curve.color,
+        curve.is_dashed,
+        width_px=curve.width_px,
+        joined=True,
+    )
+
+
+def _marks(curve: _RatioCurve, low: float, high: float, row_px: float) -> Rects:
+    """A small square for each measurement between `low` and `high`."""
+    shown = (curve.y >= low) & (curve.y <= high)
+    width = _MARK_PX / (560.0 / len(_SIZES))
+    height = _MARK_PX / row_px
+    x = curve.x[shown] - width / 2
+    y = _y(curve.y[shown], low, high) - height / 2
+    return Rects(x, y, curve.color, width=width, height=height, edge="none")
 
 
 def _texts(chosen: list[ProtocolRow], bands: _ChoiceBands) -> tuple[Texts, ...]:
     """Return the channels at each size, and the names of the bands that are wide enough."""
     numbers = [f"{row.channels:.0f}" for row in chosen]
-    channels = Texts(np.arange(len(_SIZES)) + 0.5, _HEIGHT + 1.1, numbers, INK, 10.0)
+    channels = Texts(_AT_SIZES, _HEAD_ROWS + _HEIGHT + 1.1, numbers, INK, 10.0)
     is_named = bands.width > 1
     named = [pair for pair, width in zip(bands.pairs, bands.width, strict=True) if width > 1]
     middles = (bands.left + bands.width / 2)[is_named]
     algorithms = Texts(middles, 0.7, [algorithm for algorithm, _ in named], INK, 11.0)
-    protocols = Texts(middles, 1.5, [protocol for _, protocol in named], INK, 11.0)
+    protocols = Texts(middles, 1.6, [PROTOCOL_NAMES[protocol] for _, protocol in named], INK, 11.0)
     return channels, algorithms, protocols
 
 
 def _legend(now: Now, choices: _NcclChoices) -> list[Key]:
     algorithms = {algorithm for algorithm, _ in choices.eligible}
-    keys = [Key(f"NCCL expects, {name}", color, line="solid") for name, color in _COLORS.items()]
-    if "tree" in algorithms:
-        keys.append(Key("of a tree", _COLORS["ll"], line="dashed"))
+    keys = []
+    for protocol, color in PROTOCOL_COLORS.items():
+        label = PROTOCOL_NAMES[protocol]
+        if protocol == "ll":
+            trees = " (trees are dashed)" if "tree" in algorithms else ""
+            label = f"NCCL's estimate: {label}{trees}"
+        keys.append(Key(label, color, line="solid"))
     if any(algorithm.startswith("nvls") for algorithm in algorithms):
-        keys.append(Key("with NVLS", _NVLS_COLOR, line="solid"))
-    keys.append(Key("a machine, by the model", INK, line="solid"))
+        keys.append(Key("NVLS", NVLS_COLOR, line="solid"))
+    keys.append(Key("our model of the choice", INK, line="solid"))
     if any(_public_s(now.gpu, now.gpus_per_node, now.num_nodes, now.collective).values()):
-        keys.append(Key("public machines", _PUBLIC_COLOR, line="dashed"))
+        keys.append(Key("measured on public machines", _PUBLIC_COLOR))
     return keys
 
 
@@ -256,7 +319,9 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="What NCCL chooses, and what it takes", notebook="06_what_nccl_chooses", on_the_site=ON_THE_SITE)
+@shows(
+    SETTINGS, title="What NCCL chooses, and how long it takes", notebook="06_what_nccl_chooses", on_the_site=ON_THE_SITE
+)
 def nccl() -> Explorer:
     """Return controls over NCCL's choice by size, what it expects, and what machines take."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -201,17 +201,11 @@ def enough_loaders(loaders: int) -> str | None:
     return f"with {count_of(loaders, 'loader')} the trainer waits {idle:.0%} of the time"
 
 
-# ---- 05 to 07: how gradients are combined
-
-
-@exactly("04.1", "rank 3 does not end with {}")
-def dealt_out() -> list[int]:
-    """The values of rank 3 after an all-to-all among four ranks, if rank r starts with 1 … 4 times 10^r."""
-    return [4 * 10**rank for rank in range(4)]
+# ---- 04 and 05: how gradients are combined
 
 
 @exactly(
-    "04.2",
+    "04.1",
     "it does not take {} steps",
     means={9: "512 ranks were enough", 999: "the root sent to one rank after the other"},
 )
@@ -220,28 +214,7 @@ def tree_steps() -> int:
     return build("broadcast", "binomial", 1000).num_steps
 
 
-@built("04.3")
-def allgather_of_pairs(answer: Any) -> Score:
-    """An allgather of 4 KiB among four ranks that is as fast as the best."""
-    return scores.schedule_score(answer, "allgather", _FOUR_RANKS, 4096)
-
-
-@exactly(
-    "04.4",
-    "there are not {} messages",
-    means={
-        5: "the root only received, or only sent",
-        12: "there were six other ranks",
-        30: "each rank sent to each other",
-    },
-)
-def messages_of_the_root() -> int:
-    """How many messages pass the root's port in a flat allreduce among six ranks."""
-    steps = build("allreduce", "flat", 6).steps()
-    return sum(int(((step.src == 0) | (step.dst == 0)).sum()) for step in steps)
-
-
-@fewest("04.5", 2, 10**6, "ranks")
+@fewest("04.2", 2, 10**6, "ranks")
 def latency_half(ranks: int) -> str | None:
     """The fewest ranks with which a ring of 20 µs and 25 GB/s spends over half of its time for 10 MB on latency."""
     total_s = closed_form("allreduce", "ring", ranks, 10e6, Link(20e-6, 25e9))
@@ -251,7 +224,7 @@ def latency_half(ranks: int) -> str | None:
     return f"with {ranks} ranks latency is {share:.0%} of the time"
 
 
-@built("04.6")
+@built("04.3")
 def few_steps(answer: Any) -> Score:
     """An allreduce of 1 KiB among four ranks in as few steps as the best."""
     return scores.schedule_score(answer, "allreduce", _FOUR_RANKS, 1024)

@@ -1,0 +1,122 @@
+"""A drawing of what NCCL chooses by size, box by box, and the colours of its protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from ...common.checks import of_type
+from ...common.units import bytes_words
+from ...figures.marks import Drawing, Key, Rects, Texts
+from ...figures.palette import ink_on
+from ..nccl import Model
+
+PROTOCOL_COLORS = {"ll": "#0072b2", "ll128": "#3d9be0", "simple": "#b34700"}
+NVLS_COLOR = "#00805a"
+PROTOCOL_NAMES = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
+_SIZES = tuple(1 << power for power in range(10, 31))
+_TICK_EVERY = 5  # sizes
+_COLUMN_PX = 34.0
+_ROW_PX = 30.0
+_LETTER_PX = 6.9
+_MOST_BOXES = 64
+
+
+def color_of(algorithm: str, protocol: str) -> str:
+    """Return the colour of a protocol, or that of NVLS, which has only one."""
+    if algorithm.startswith("nvls"):
+        return NVLS_COLOR
+    return PROTOCOL_COLORS[protocol]
+
+
+class _Band(NamedTuple):
+    """Sizes in a row at which a box makes the same choice."""
+
+    row: int
+    column: int  # of the smallest size
+    length: int
+    algorithm: str
+    protocol: str
+
+    @property
+    def words(self) -> str:
+        if self.algorithm.startswith("nvls"):
+            return self.algorithm.upper().replace("_TREE", " tree")
+        return f"{self.algorithm} {PROTOCOL_NAMES[self.protocol]}"
+
+
+def draw_nccl_choices(models: Mapping[str, Model], collective: str = "allreduce", title: str | None = None) -> Drawing:
+    """Draw which algorithm and protocol NCCL chooses from 1 KiB to 1 GiB: a row for each of `models`, by its name.
+
+    A colour is a protocol, or NVLS; trees are hatched. A band that is wide enough has its name in it.
+
+    Raises ValueError for no model, for more than 64, and for a collective that NCCL's model does not have.
+    """
+    if not isinstance(models, Mapping) or not 0 < len(models) <= _MOST_BOXES:
+        got = len(models) if isinstance(models, Mapping) else repr(models)
+        raise ValueError(f"models must number from 1 to {_MOST_BOXES}, by name, got {got}")
+    bands: list[_Band] = []
+    for row, (name, model) in enumerate(models.items()):
+        bands += _bands(row, of_type(f"models[{name!r}]", model, Model), collective)
+    fills = [color_of(band.algorithm, band.protocol) for band in bands]
+    hatched = [band.algorithm == "tree" for band in bands]
+    cells = Rects(
+        [band.column for band in bands],
+        [band.row + 0.08 for band in bands],
+        fills,
+        width=[band.length for band in bands],
+        height=0.84,
+        hatched=hatched,
+    )
+    return Drawing(
+        title=title or f"NCCL's choice for {collective}, by size",
+        x_label="size of each rank's buffer",
+        y_label="",
+        width=len(_SIZES),
+        height=len(models),
+        size_px=(_COLUMN_PX * len(_SIZES), _ROW_PX * len(models)),
+        rects=(cells,),
+        texts=_names(bands, fills),
+        x_ticks=[(place + 0.5, bytes_words(_SIZES[place])) for place in range(0, len(_SIZES), _TICK_EVERY)],
+        y_ticks=[(row + 0.5, name) for row, name in enumerate(models)],
+        legend=_legend(bands),
+    )
+
+
+def _bands(row: int, model: Model, collective: str) -> list[_Band]:
+    compared = model.compared(collective, _SIZES)
+    pairs = list(compared)
+    fastest = np.argmin([columns.nccl_s for columns in compared.values()], axis=0).tolist()
+    bands = []
+    column = 0
+    for place, sizes in groupby(fastest):
+        length = len(list(sizes))
+        bands.append(_Band(row, column, length, *pairs[place]))
+        column += length
+    return bands
+
+
+def _names(bands: list[_Band], fills: list[str]) -> tuple[Texts, ...]:
+    """The names of the bands that are wide enough, with a halo on hatching."""
+    texts = []
+    for band, fill in zip(bands, fills, strict=True):
+        if band.length * _COLUMN_PX < _LETTER_PX * len(band.words) + 8:
+            continue
+        halo = (fill,) if band.algorithm == "tree" else ()
+        texts.append(Texts(band.column + band.length / 2, band.row + 0.5, [band.words], ink_on(fill), halo=halo))
+    return tuple(texts)
+
+
+def _legend(bands: list[_Band]) -> list[Key]:
+    """A key for each colour that occurs, and one for the hatching of trees."""
+    colors = {color_of(band.algorithm, band.protocol) for band in bands}
+    named_colors = {PROTOCOL_NAMES[protocol]: color for protocol, color in PROTOCOL_COLORS.items()}
+    named_colors["NVLS"] = NVLS_COLOR
+    shown = [Key(name, color) for name, color in named_colors.items() if color in colors]
+    trees = [band for band in bands if band.algorithm == "tree"]
+    if trees:
+        shown.append(Key("hatched: a tree", color_of("tree", trees[0].protocol), hatched=True))
+    return shown
