@@ -10,7 +10,6 @@ import numpy as np
 
 from ... import parts
 from ...box import Profile, nccl
-from ...box.pcie import pcie_bytes_per_s
 from ...box.profile import busbw_factor
 from ...cluster import Cluster, Link
 from ...collectives import build, closed_form, simulate_executor
@@ -295,22 +294,6 @@ def slow_network(answer: Any) -> Score:
 
 @nearly(
     "03.1",
-    "8 lanes of 8 GT/s, 128 bits in 130, are not {} GB/s",
-    unit="GB/s",
-    means={
-        8.0: "all bits were data",
-        15.75: "there were 16 lanes",
-        63.0: "it was in Gbit/s",
-        6.4: "8 bits in 10 were data, as in PCIe 2",
-    },
-)
-def half_the_lanes() -> float:
-    """The bandwidth of eight lanes of PCIe 3 before headers, in GB/s."""
-    return pcie_bytes_per_s(3, 8) / 1e9
-
-
-@nearly(
-    "03.2",
     "the last chunk is not there at {} s",
     unit="s",
     means={12: "the last chunk did not have to pass the link", 16: "nothing overlapped", 4: "there was one chunk"},
@@ -320,7 +303,7 @@ def staged() -> float:
     return simulate(Pipeline([Stage("staging", 3.0, capacity=1), Stage("link", 1.0)]), 4).end_s
 
 
-@built("03.3")
+@built("03.2")
 def workers_of_a_loader(answer: Any) -> Score:
     """The workers by stage with which 90 batches arrive per second, and no more workers."""
     stages = {"load": 0.020, "prepare": 0.055, "copy": 0.004, "step": 0.010}
