@@ -14,6 +14,7 @@ from ..common.units import three_digits
 from .palette import EMPTY, INK, ink_on, ramp
 
 FloatArray = NDArray[np.floating[Any]]
+_SCALE_SHARES = (0.25, 0.5, 0.75, 1.0)  # of the highest number, in the scale of shaded cells
 _MOST_CHARACTERS = 400  # of a text: matplotlib takes 0.2 ms for each
 
 
@@ -196,6 +197,17 @@ def shaded(table: FloatArray, scale: float) -> tuple[Rects, tuple[Texts, ...]]:
     cells = Rects(column, row, [shade if value else EMPTY for shade, value in zip(shades, values, strict=True)])
     words = np.array([three_digits(value / scale) for value in values])
     return cells, numbers_on(cells, words, wanted=table.ravel() > 0)
+
+
+def shade_keys(highest: float, scale: float, unit: str) -> tuple[Key, ...]:
+    """Return the scale of `shaded` cells: the colour of each quarter of the highest number, in units of `scale`.
+
+    >>> [key.label for key in shade_keys(200e9, 1e9, "GB/s")]
+    ['50 GB/s', '100 GB/s', '150 GB/s', '200 GB/s']
+    """
+    shares = np.array(_SCALE_SHARES)
+    labels = [f"{three_digits(share * highest / scale)} {unit}" for share in _SCALE_SHARES]
+    return tuple(Key(label, shade) for label, shade in zip(labels, ramp(shares), strict=True))
 
 
 def frame(rows: ArrayLike, length: ArrayLike, width: float, margin: float = 0.003) -> Rects:

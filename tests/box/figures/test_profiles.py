@@ -219,3 +219,16 @@ def test_peers_are_a_matrix_of_rates_at_the_largest_size() -> None:
     found = {(int(gpus[int(y)]), int(gpus[int(x)])): word for (x, y), word in placed(drawing).items()}
     assert found == {(src, dst): f"{1 + src + 10 * dst:.3g}" for src, dst in rates}
     assert drawing.title == "16 MiB from GPU to GPU: 2 GB/s to 52 GB/s"
+
+
+def test_peers_have_a_scale_whose_colours_are_those_of_the_cells() -> None:
+    rates = {(0, 1): 100e9, (1, 0): 50e9}
+    given: dict[str, Any] = {"direction": "p2p", "method": "device"}
+    points = [copy_of(2**24, 2**24 / rate, src=src, dst=dst, **given) for (src, dst), rate in rates.items()]
+    drawing = draw_peers(made.profile(points))
+    scale = {key.label: key.fill for key in drawing.legend}
+    assert list(scale) == ["25 GB/s", "50 GB/s", "75 GB/s", "100 GB/s"]
+    (cells,) = drawing.rects
+    fills = {(x, y): fill for x, y, fill in zip(cells.x.tolist(), cells.y.tolist(), cells.fill, strict=True)}
+    assert fills[1.0, 0.0] == scale["100 GB/s"]
+    assert fills[0.0, 1.0] == scale["50 GB/s"]

@@ -17,8 +17,8 @@ from ...common.frozen import optional
 from ...common.units import bytes_words, rate_unit, rate_words
 from ...figures.axes import to_axes
 from ...figures.line_axes import Floats, dash, explain, markers, name_ends, note, size_axes
-from ...figures.marks import Drawing, Key, shaded
-from ...figures.palette import INK, PAPER, Look, looks
+from ...figures.marks import Drawing, shade_keys, shaded
+from ...figures.palette import INK, Look, looks
 from .. import Profile
 from ..link_facts import LinkFacts, peer_rates, transfers_of
 from ..measuring.plan import LEAST_PIECE_BYTES, NUM_PIECES
@@ -478,6 +478,8 @@ _LEAST_PX = 400.0  # so that a title fits
 def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
     """Draw the bandwidth of copies from each GPU to each other at the largest size of a profile; paler is more.
 
+    The legend is the scale of the colours, from a quarter of the highest rate. A GPU's own cell is grey.
+
     Raises ValueError as `peer_rates` does.
     """
     size, rates = peer_rates(profile)
@@ -498,5 +500,5 @@ def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
         texts=numbers,
         x_ticks=ticks,
         y_ticks=ticks,
-        legend=(Key("numbers: GB/s", PAPER, line="none"),),
+        legend=shade_keys(max(rates.values()), 1e9, "GB/s"),
     )

@@ -10,7 +10,6 @@ import numpy as np
 
 from ... import parts
 from ...box import Profile, nccl
-from ...box.pcie import pcie_bytes_per_s
 from ...box.profile import busbw_factor
 from ...cluster import Cluster, Link
 from ...collectives import build, closed_form, simulate_executor
@@ -230,60 +229,11 @@ def few_steps(answer: Any) -> Score:
     return scores.schedule_score(answer, "allreduce", _FOUR_RANKS, 1024)
 
 
-@exactly(
-    "05.4",
-    "it does not take {} latencies",
-    means={3: "there was no ready signal", 6: "each exchange took two latencies"},
-)
-def latencies_on_the_wire() -> int:
-    """How many latencies the executor's recursive doubling takes among eight ranks for a few bytes."""
-    cluster = Cluster.uniform(8, Link(1.0, math.inf))
-    return round(simulate_executor(build("allreduce", "recursive_doubling", 8), 8, cluster).makespan_s)
-
-
-@nearly(
-    "05.5",
-    "the busbw is not {} GB/s: 10⁹ bytes, and 2(N-1)/N times algbw",
-    unit="GB/s",
-    means={
-        3.36: "the question asked for algbw",
-        5.47: "a GB had 2³⁰ bytes",
-        6.29: "there were 16 ranks",
-        2.94: "it was an allgather, with (N-1)/N",
-    },
-)
-def bus_bandwidth() -> float:
-    """The busbw in GB/s of an allreduce of 64 MiB among eight ranks in 20 ms."""
-    return busbw_factor("allreduce", 8) * 2**26 / 0.020 / 1e9
-
-
-@built("05.6")
-def slow_network(answer: Any) -> Score:
-    """An allreduce of 1 MiB among three ranks on a network of 5 ms and 12.5 MB/s that is as fast as the best."""
-    return scores.schedule_score(answer, "allreduce", Cluster.uniform(3, Link(5e-3, 12.5e6)), _MIB)
-
-
-# ---- 08: how a batch gets onto the GPU
+# ---- 03: how a batch gets onto the GPU
 
 
 @nearly(
     "03.1",
-    "8 lanes of 8 GT/s, 128 bits in 130, are not {} GB/s",
-    unit="GB/s",
-    means={
-        8.0: "all bits were data",
-        15.75: "there were 16 lanes",
-        63.0: "it was in Gbit/s",
-        6.4: "8 bits in 10 were data, as in PCIe 2",
-    },
-)
-def half_the_lanes() -> float:
-    """The bandwidth of eight lanes of PCIe 3 before headers, in GB/s."""
-    return pcie_bytes_per_s(3, 8) / 1e9
-
-
-@nearly(
-    "03.2",
     "the last chunk is not there at {} s",
     unit="s",
     means={12: "the last chunk did not have to pass the link", 16: "nothing overlapped", 4: "there was one chunk"},
@@ -293,7 +243,7 @@ def staged() -> float:
     return simulate(Pipeline([Stage("staging", 3.0, capacity=1), Stage("link", 1.0)]), 4).end_s
 
 
-@built("03.3")
+@built("03.2")
 def workers_of_a_loader(answer: Any) -> Score:
     """The workers by stage with which 90 batches arrive per second, and no more workers."""
     stages = {"load": 0.020, "prepare": 0.055, "copy": 0.004, "step": 0.010}
@@ -527,7 +477,7 @@ def ring_us() -> float:
     return float(closed_form("allreduce", "ring", 8, 800e3, Link(alpha_s=20e-6, bytes_per_s=1e9))) * 1e6
 
 
-# ---- 15: measured GPU boxes
+# ---- 05: what a GPU box reaches
 
 
 @nearly(
@@ -546,20 +496,15 @@ def busbw() -> float:
     return 256 * _MIB / 1.2e-3 * busbw_factor("allreduce", 8) / 1e9
 
 
-@nearly(
+@exactly(
     "05.2",
-    "busbw is not {} times what a link carries: what is counted, and what is sent?",
-    means={
-        1.5: "the link carried one buffer",
-        1.25: "the question asked for what is sent, in buffers",
-        1.56: "there were 8 GPUs",
-        2: "there were very many GPUs",
-        0.2: "the question asked for the excess",
-    },
+    "it does not take {} latencies",
+    means={3: "there was no ready signal", 6: "each exchange took two latencies"},
 )
-def adding_switch() -> float:
-    """How many times a link's bandwidth the busbw of an allreduce over four GPUs is, if a switch adds."""
-    return busbw_factor("allreduce", 4) / (1 + 1 / 4)
+def latencies_on_the_wire() -> int:
+    """How many latencies the executor's recursive doubling takes among eight ranks for a few bytes."""
+    cluster = Cluster.uniform(8, Link(1.0, math.inf))
+    return round(simulate_executor(build("allreduce", "recursive_doubling", 8), 8, cluster).makespan_s)
 
 
 @built("05.3")
