@@ -70,31 +70,16 @@ def buckets_of_layers(answer: Any) -> Score:
     return scores.bucket_score(answer, local, ddp.cost(Link(500e-6, 1e9), 4))
 
 
-# ---- 01 and 02: the samples of each rank
+# ---- 01 and a1: the samples of each rank
 
 
-@fewest(
-    "01.1",
-    2,
-    1797,
-    "ranks",
-    means={1797: "the question asked for the largest number", 599: "the question asked for the largest below 1,797"},
-)
-def no_padding(ranks: int) -> str | None:
-    """The smallest number of ranks above 1 that shares 1,797 samples without padding."""
-    repeats = audit(assign(1797, ranks)).duplicates
-    if repeats:
-        return f"{ranks} ranks make {1797 + repeats} reads, {repeats} of them padding"
-    return None
-
-
-@exactly("01.2", "56 ranks make a multiple of 56 reads; {} is not what is beyond 450", means={0: "no rank was padded"})
+@exactly("01.1", "56 ranks make a multiple of 56 reads; {} is not what is beyond 450", means={0: "no rank was padded"})
 def counted_twice() -> int:
     """How many reads more than 450 samples 56 ranks count."""
     return audit(assign(450, 56, shuffle=False)).duplicates
 
 
-@built("01.3")
+@built("01.2")
 def exactly_once(answer: Any) -> Score:
     """A sampler that reads every sample once per epoch, shares evenly, and orders each epoch anew."""
     score = scores.sampler_score(answer, 1797, 8, range(3), allow=["unbalanced"])
@@ -134,7 +119,7 @@ def cuts_no_tail(answer: Any) -> Score:
     return scores.sampler_score(answer, 22, 4, range(8), allow=["dropped"])
 
 
-# ---- 03 and 04: how a batch arrives
+# ---- 02 and a2: how a batch arrives
 
 
 @exactly(
