@@ -6,6 +6,8 @@ Their examples run as doctests.
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,10 @@ from pages import gpu_box
 
 from rankscope.box import Profile, verdict
 from rankscope.figures.assignments import draw_assignment
-from rankscope.figures.svg import to_svg
+from rankscope.figures.svg import marks, to_svg
 from rankscope.sampling import assign
 from tests.tools.execute_notebooks import every_notebook
-from tests.tools.playing_picture import TARGET, ring
+from tests.tools.playing_picture import STEP, TARGET, ring, step, swept
 
 ROOT = Path(__file__).parents[1]
 AGAIN = (
@@ -33,14 +35,26 @@ def picture() -> str:
     return to_svg(draw_assignment(assign(50, 4, seed=0).with_loader(4))) + "\n"
 
 
-def test_the_picture_that_plays_is_the_one_that_is_drawn_today() -> None:
-    again = f"{TARGET.name} is not what the library draws today. Write it: python -m tests.tools.playing_picture"
-    assert TARGET.read_text(encoding="utf-8") == ring(), again
-    num_bytes = TARGET.stat().st_size
+@pytest.mark.parametrize(("path", "draw"), [(TARGET, ring), (STEP, step)], ids=["ring", "step"])
+def test_the_picture_that_plays_is_the_one_that_is_drawn_today(path: Path, draw: Callable[[], str]) -> None:
+    again = f"{path.name} is not what the library draws today. Write it: python -m tests.tools.playing_picture"
+    assert path.read_text(encoding="utf-8") == draw(), again
+    num_bytes = path.stat().st_size
     assert num_bytes <= MOST_BYTES, (
-        f"{TARGET.name} has {num_bytes} bytes, and may have {MOST_BYTES}, because every reader of the README loads it: "
+        f"{path.name} has {num_bytes} bytes, and may have {MOST_BYTES}, because every reader loads it: "
         "draw fewer steps in tests/tools/playing_picture.py."
     )
+
+
+def test_a_swept_drawing_is_whole_where_nothing_moves_and_its_line_crosses_all_of_it() -> None:
+    drawing = draw_assignment(assign(10, 4, seed=0))
+    plain, playing = to_svg(drawing), swept(drawing, 5.0)
+    ET.fromstring(playing)
+    assert marks(drawing) in plain
+    assert playing.count(marks(drawing)) == 3  # standing still, pale, and revealed
+    assert f'values="0 0;0 0;{drawing.size_px[0]:g} 0;{drawing.size_px[0]:g} 0"' in playing
+    with pytest.raises(ValueError, match="seconds must be a finite number above 0 and of at most 60"):
+        swept(drawing, 0.0)
 
 
 def test_the_picture_of_a_gpu_box_is_the_one_that_is_drawn_today() -> None:

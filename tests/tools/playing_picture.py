@@ -1,6 +1,6 @@
-"""Make the README's picture, a ring allreduce that plays by itself: python -m tests.tools.playing_picture.
+"""Make the pictures that play by themselves: python -m tests.tools.playing_picture.
 
-`animated` plays any collective, or two that race, as an SVG without scripts.
+`animated` plays any collective, or two that race, and `swept` any timeline, as an SVG without scripts.
 """
 
 from __future__ import annotations
@@ -23,8 +23,13 @@ from rankscope.figures.marks import Drawing, Lines, Rects, Texts
 from rankscope.figures.palette import INK, ink_on
 from rankscope.figures.player import CHUNKS_PX, TIME_PX, Strip, moment_parts, playhead, still_parts, strips
 from rankscope.figures.svg import marks, to_svg
+from rankscope.figures.timelines import draw_timeline
+from rankscope.train.ddp import DDPRun
 
-TARGET = Path(__file__).parents[2] / "notebooks" / "pictures" / "ring_playing.svg"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+TARGET = NOTEBOOKS / "pictures" / "ring_playing.svg"
+STEP = NOTEBOOKS / "pictures" / "step_playing.svg"
+RECORDED_STEP = NOTEBOOKS / "profiles" / "step_of_two_ranks_run.json"
 LEAD_S = 0.7  # before it plays
 HOLD_S = 2.5  # after it has played
 MOST_SECONDS = 60.0
@@ -37,6 +42,40 @@ def ring() -> str:
     play = playback(build("allreduce", "ring", 4), 2**20, Cluster.uniform(4, Link(5e-6, 25e9)))
     title = "Ring allreduce on 4 ranks: each chunk goes around once to be summed, once to be copied"
     return animated([play], 14.0, title) + "\n"
+
+
+def step() -> str:
+    """Return the picture of notebook 00: a recorded step of two ranks under DDP."""
+    timeline = DDPRun.load(RECORDED_STEP).timeline()
+    waiting_ms = timeline.select(rank=0, kind="wait").busy_s * 1e3
+    step_ms = timeline.select(rank=0).makespan_s * 1e3
+    title = f"One recorded step: rank 0 waits for the network for {waiting_ms:.0f} of its {step_ms:.0f} ms"
+    return swept(draw_timeline(timeline, title), 10.0) + "\n"
+
+
+def swept(drawing: Drawing, seconds: float) -> str:
+    """Return a drawing over time as an SVG in which a line sweeps over it, over and over, `seconds` for each run.
+
+    What is to come is pale. Where nothing moves, because the viewer cannot or its user prefers reduced motion, the
+    whole drawing is shown. Raises ValueError for a time that is not above 0 and at most 60 seconds.
+    """
+    film = Film(1.0, number("seconds", seconds, above=0, high=MOST_SECONDS))
+    width_px, height_px = drawing.size_px
+    past = marks(drawing)
+    clip = f"rankscope-{zlib.crc32(repr((drawing.title, drawing.size_px, film.total_s)).encode()):08x}"
+    grows = film.glides("width", 0.0, 1.0, "0", f"{width_px:g}")
+    moves = film.glides("", 0.0, 1.0, "0 0", f"{width_px:g} 0", moves=True)
+    playing = (
+        "<style>@media (prefers-reduced-motion: reduce){.playing{display:none!important}"
+        ".paused{display:inline!important}}</style>"
+        f'<g class="paused">{film.at_once("display", "none")}{past}</g>'
+        f'<g class="playing" display="none">{film.at_once("display", "inline")}'
+        f'<g opacity="0.18">{past}</g>'
+        f'<clipPath id="{clip}"><rect x="0" y="-4" width="0" height="{height_px + 8:g}">{grows}</rect></clipPath>'
+        f'<g clip-path="url(#{clip})">{past}</g>'
+        f'<path d="M0 -4V{height_px + 4:g}" stroke="{INK}" stroke-width="2">{moves}</path></g>'
+    )
+    return to_svg(drawing).replace(past, playing, 1)
 
 
 def animated(plays: Sequence[Playback], seconds: float = 12.0, title: str | None = None) -> str:
@@ -208,3 +247,4 @@ class Film:
 
 if __name__ == "__main__":
     TARGET.write_text(ring(), encoding="utf-8")
+    STEP.write_text(step(), encoding="utf-8")
