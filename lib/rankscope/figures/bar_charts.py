@@ -8,7 +8,7 @@ import numpy as np
 
 from ..common.checks import number, of_type, one_of
 from ..common.units import round_ticks, three_digits
-from .marks import Drawing, FloatArray, Key, numbers_on, stacked
+from .marks import Drawing, FloatArray, Key, Texts, numbers_on, stacked
 from .palette import WORK
 
 _WIDE_PX = 700.0
@@ -17,9 +17,7 @@ _DIGIT_PX = 8.0
 _MOST_ROWS = 64
 
 
-def draw_bars(
-    rows: Mapping[str, Mapping[str, float]], x_label: str = "time [ms]", title: str | None = None
-) -> Drawing:
+def draw_bars(rows: Mapping[str, Mapping[str, float]], x_label: str = "time [ms]", title: str | None = None) -> Drawing:
     """Draw a horizontal bar for each row, the first on top; ``rows[name][kind]`` is the length of one of its parts.
 
     Kinds are those of `palette.WORK`, such as "forward", and have the same colour as in a timeline. They are drawn from
@@ -45,7 +43,7 @@ def draw_bars(
         if (length * _WIDE_PX > width).any():  # it is wider than a pixel somewhere
             keys[Key(kind, hue, hatched=hatched)] = length
     bars = stacked(keys)
-    texts = []
+    texts: list[Texts] = []
     for bar, length in zip(bars, keys.values(), strict=True):
         words = np.array([three_digits(value) for value in length.tolist()])
         fits = np.array([_DIGIT_PX * len(word) for word in words.tolist()]) < length * _WIDE_PX / width

@@ -131,7 +131,8 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
         if name in _LOOKS and _LOOKS[name] not in known.values():
             known[name] = _LOOKS[name]
     used = {(look.color, look.dashed) for look in known.values()}
-    hues = sorted(reversed(CATEGORIES), key=_YELLOW.__eq__)  # yellow last, because a thin line of it is faint on white
+    hues = [hue for hue in reversed(CATEGORIES) if hue != _YELLOW]
+    hues.append(_YELLOW)  # last, because a thin line of it is faint on white
     pairs = [(color, dashed) for dashed in (False, True) for color in hues]
     free = [Look(color, dashed, _MARKERS[0]) for color, dashed in pairs if (color, dashed) not in used]
     for marker in _MARKERS[1:]:
