@@ -9,6 +9,7 @@ EXTENSION = Extension(
     commands=("rankscope.cli.commands",),
     figures={
         "assignment": "rankscope.figures.assignments",
+        "bars": "rankscope.figures.bar_charts",
         "costs": "rankscope.figures.lines",
         "coverage": "rankscope.figures.assignments",
         "curves": "rankscope.figures.lines",

@@ -115,7 +115,7 @@ WRONG = {
         pipeline_parallel.build("gpipe", 3, 4).to_text(),
         pipeline_parallel.build("gpipe", 3, 1).to_text(),
     ],
-    "10.1": [1024, 40, 16, 0, 26, "few", True, None],
+    "10.1": [1008, 40, 21, 0, 24, "few", True, None],
     "10.2": [0.25, 1, 100, 2, "many", None],
     "10.3": [3, None, print, lambda ddp, inputs, targets: nn.functional.mse_loss(ddp(inputs), targets).backward()],
     "11.1": [0, 2, 3, 4, "many", None],

@@ -13,6 +13,7 @@ from rankscope import figures
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import best, build, simulate
 from rankscope.figures.assignments import draw_assignment, draw_coverage, draw_label_counts, draw_step_costs
+from rankscope.figures.bar_charts import draw_bars
 from rankscope.figures.marks import Drawing
 from rankscope.figures.rankings import draw_ranking, draw_slowdowns, draw_winners
 from rankscope.figures.schedules import draw_link_load, draw_schedule
@@ -77,6 +78,7 @@ FIGURES: dict[str, Callable[..., Axes]] = {
     "step_costs quadratic": lambda **on: figures.step_costs(UNEQUAL, LENGTHS, "quadratic", **on),
     "randperm_bias": lambda **on: figures.randperm_bias(**on),
     "randperm_bias of few": lambda **on: figures.randperm_bias(10_000, **on),
+    "bars": lambda **on: figures.bars({"rank 0": {"forward": 5, "wait": 60}, "rank 1": {"forward": 65}}, **on),
     "costs": lambda **on: figures.costs(SIZES, times(), np.full(SIZES.size, 1e-5), half_bytes=125_000, **on),
     "coverage": lambda **on: figures.coverage(FEW_EPOCHS, **on),
     "curves": curves,
@@ -102,6 +104,8 @@ DRAWINGS: dict[str, Drawing] = {
     "no step costs": draw_step_costs(assign(0, 2), []),
     "coverage": draw_coverage([assign(30, 12, epoch=epoch) for epoch in range(2)]),
     "label counts": draw_label_counts([[1, 2], [3, 4]], title="<&>"),
+    "bars": draw_bars({"<&>": {"backward": 5, "loader": 0.001}, "b": {"allreduce": 60}}),
+    "bars of nothing": draw_bars({"rank 0": {"forward": 0}}),
     "winners": draw_winners(FASTEST),
     "slowdowns": draw_slowdowns({"ring": {1024: 2.0, 2048: 1.0}, "flat": {1024: 1.0, 2048: 20.0}}),
     "ranking": draw_ranking({"ring": 3e-3, "flat": 1.0, "swing": 2e-3}, 1e-3, "ring", measured={"ring": 4e-3}),
@@ -140,6 +144,12 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: figures.schedule(FOUR, timeline=spans_of(ALLREDUCE)),
         "with its 24 messages .*, got 8 sends and 8 receives of others",
     ),
+    (lambda: figures.bars({}), "rows must number from 1 to 64, by name, got 0"),
+    (lambda: figures.bars(3), "rows must number from 1 to 64, by name, got 3"),
+    (lambda: figures.bars({1: {}}), "the name of a row must be a str, got 1"),
+    (lambda: figures.bars({"a": 5}), "a: must have lengths by kind of work, got 5"),
+    (lambda: figures.bars({"a": {"nap": 1}}), "each kind of work must be one of 'read', .*, got 'nap'"),
+    (lambda: figures.bars({"a": {"read": -1}}), "a, read must be a finite number of at least 0, got -1"),
     (lambda: figures.link_load(np.ones(4)), r"a square matrix, senders by receivers, got shape \(4,\)"),
     (lambda: figures.link_load(np.ones((0, 0))), r"got shape \(0, 0\)"),
     (lambda: figures.link_load(-np.ones((2, 2))), "finite numbers of at least 0"),

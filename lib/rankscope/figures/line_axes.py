@@ -20,7 +20,7 @@ from .palette import INK, PAPER, Look
 
 Floats = NDArray[np.float64]
 
-LABEL_PT = 8.0
+LABEL_PT = 8.5  # 11 px
 GREY = "#8a8a8a"
 _TICK_STEPS = (1, 2, 5, 10, 20, 50)  # a tick at each power of two, at each second one, …
 

@@ -131,7 +131,9 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
         if name in _LOOKS and _LOOKS[name] not in known.values():
             known[name] = _LOOKS[name]
     used = {(look.color, look.dashed) for look in known.values()}
-    pairs = [(color, dashed) for dashed in (False, True) for color in reversed(CATEGORIES)]
+    hues = [hue for hue in reversed(CATEGORIES) if hue != _YELLOW]
+    hues.append(_YELLOW)  # last, because a thin line of it is faint on white
+    pairs = [(color, dashed) for dashed in (False, True) for color in hues]
     free = [Look(color, dashed, _MARKERS[0]) for color, dashed in pairs if (color, dashed) not in used]
     for marker in _MARKERS[1:]:
         free += [Look(color, dashed, marker) for color, dashed in pairs]

@@ -1,0 +1,76 @@
+"""Drawings of quantities that have parts: one horizontal bar per row, from the kinds of work it consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..common.checks import number, of_type, one_of
+from ..common.units import round_ticks, three_digits
+from .marks import Drawing, FloatArray, Key, Texts, numbers_on, stacked
+from .palette import WORK
+
+_WIDE_PX = 700.0
+_ROW_PX = 30.0
+_DIGIT_PX = 8.0
+_MOST_ROWS = 64
+
+
+def draw_bars(rows: Mapping[str, Mapping[str, float]], x_label: str = "time [ms]", title: str | None = None) -> Drawing:
+    """Draw a horizontal bar for each row, the first on top; ``rows[name][kind]`` is the length of one of its parts.
+
+    Kinds are those of `palette.WORK`, such as "forward", and have the same colour as in a timeline. They are drawn from
+    left to right in the order in which they first occur. The length of a part is written on it where it fits, and a
+    kind that is not wider than a pixel in any row is omitted.
+
+    Raises ValueError for an unknown kind, for no row or more than 64, and for lengths that are negative or not finite.
+
+    >>> drawing = draw_bars({"rank 0": {"forward": 5, "wait": 60}, "rank 1": {"forward": 65}}, title="Rank 0 waits")
+    >>> [key.label for key in drawing.legend], drawing.height
+    (['forward', 'wait'], 2.0)
+    """
+    if not isinstance(rows, Mapping) or not 0 < len(rows) <= _MOST_ROWS:
+        got = len(rows) if isinstance(rows, Mapping) else repr(rows)
+        raise ValueError(f"rows must number from 1 to {_MOST_ROWS}, by name, got {got}")
+    names = [of_type("the name of a row", name, str) for name in rows]
+    lengths = _lengths(rows)
+    total = sum(lengths.values(), np.zeros(len(rows)))
+    width = 1.02 * float(total.max()) or 1.0
+    keys: dict[Key, FloatArray] = {}
+    for kind, length in lengths.items():
+        hue, hatched = WORK[kind]
+        if (length * _WIDE_PX > width).any():  # it is wider than a pixel somewhere
+            keys[Key(kind, hue, hatched=hatched)] = length
+    bars = stacked(keys)
+    texts: list[Texts] = []
+    for bar, length in zip(bars, keys.values(), strict=True):
+        words = np.array([three_digits(value) for value in length.tolist()])
+        fits = np.array([_DIGIT_PX * len(word) for word in words.tolist()]) < length * _WIDE_PX / width
+        texts += numbers_on(bar, words, wanted=fits)
+    return Drawing(
+        title=title or f"{names[int(total.argmax())]} has the longest bar",
+        x_label=x_label,
+        y_label="",
+        width=width,
+        height=float(len(names)),
+        size_px=(_WIDE_PX, _ROW_PX * len(names)),
+        rects=bars,
+        texts=texts,
+        x_ticks=round_ticks(width),
+        y_ticks=[(place + 0.5, name) for place, name in enumerate(names)],
+        legend=keys,
+    )
+
+
+def _lengths(rows: Mapping[str, Mapping[str, float]]) -> dict[str, FloatArray]:
+    """The checked lengths of each kind of work, one per row, 0 if a row does not have it."""
+    lengths: dict[str, FloatArray] = {}
+    for place, (name, parts) in enumerate(rows.items()):
+        if not isinstance(parts, Mapping):
+            raise ValueError(f"{name}: must have lengths by kind of work, got {parts!r}")
+        for kind, length in parts.items():
+            one_of("each kind of work", kind, tuple(WORK))
+            column = lengths.setdefault(kind, np.zeros(len(rows)))
+            column[place] = number(f"{name}, {kind}", length, 0)
+    return lengths
