@@ -186,7 +186,7 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
     call is behind that of the others). Of two ranks that differ, the one that breaks with its own earlier steps is
     named; without earlier steps, both are.
 
-    From logs, a rank is named only if the text supports it: "error" is a rank that an error of its own ended, and "call"
+    From logs, a rank is named only if the text supports it: "error" is a rank that an error of its own ended, "call"
     one whose call differs in a way that the text does not show. A finding of cause "unknown", without ranks, says that
     the text cannot tell. Its `group` is empty and its `call` is 0 where the text does not state them. Where there are
     dumps as well, the logs add what they say of ranks without a dump, and errors.

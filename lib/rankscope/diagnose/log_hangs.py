@@ -119,7 +119,9 @@ class _Evidence:
         self.killed: dict[int, str] = {}
         self.missed: list[BarrierMissed] = []
         self.reached: set[int] = set()
+        self.has_part_barrier = False  # of a group whose ranks have other numbers than the job's
         self.mismatches: list[CallMismatch] = []
+        self.failed_elsewhere: set[int] = set()  # ranks whose own call is known to differ from another one's
         self.lags: list[DesyncLag] = []
         self.awaited: dict[int, set[int | None]] = defaultdict(set)  # by rank: those that waited for its address
         self.has_agent = False  # torchrun keeps the store, so that no rank serves it
@@ -160,14 +162,20 @@ class _Evidence:
             return
         rank = self.rank_of(fact.process)
         if isinstance(fact, BarrierMissed):
-            if rank in (None, fact.reporter):  # else the group's ranks have other numbers than the job's
+            if rank in (None, fact.reporter):
                 self.missed.append(fact)
+            else:
+                self.has_part_barrier = True
         elif isinstance(fact, BarrierReached):
             if rank in (None, fact.rank_in_group):
                 self.reached.add(fact.rank_in_group)
+            else:
+                self.has_part_barrier = True
         elif isinstance(fact, CallMismatch):
-            if rank in (None, fact.rank_in_group) and len(self.mismatches) < _MOST_MISMATCHES:
+            if len(self.mismatches) < _MOST_MISMATCHES:
                 self.mismatches.append(fact)
+            if rank is not None:
+                self.failed_elsewhere.add(rank)
         elif isinstance(fact, DesyncLag):
             self.lags.append(fact)
         elif isinstance(fact, JoinCount):
@@ -261,51 +269,88 @@ def _own_errors(evidence: _Evidence) -> Iterable[LogFinding]:
 
 def _mismatches(evidence: _Evidence) -> Iterable[LogFinding]:
     """What TORCH_DISTRIBUTED_DEBUG=DETAIL reports: two ranks of a group whose calls differ."""
-    if not evidence.mismatches:
-        return
-    own: dict[int, CallPrint] = {}
-    equal = _Parties()
+    calls: dict[int, CallPrint] = {}
     for fact in evidence.mismatches:
-        own.setdefault(fact.rank_in_group, fact.own)
+        calls.setdefault(fact.rank_in_group, fact.own)
+        if fact.other.is_known:
+            calls.setdefault(fact.other_in_group, fact.other)
+    parties = _parties_of(evidence.mismatches, calls)
+    rank_of = _ranks_of_group(evidence)
+    if not parties or rank_of is None:
+        return
+    in_job: list[list[int]] = []
+    call_of: dict[int, CallPrint] = {}
+    for party in parties:
+        if any(rank not in rank_of for rank in party) and rank_of:
+            return
+        in_job.append([rank_of.get(rank, rank) for rank in party])
+        call_of |= {rank_of.get(rank, rank): calls[rank] for rank in party if rank in calls}
+    yield _mismatch_finding(in_job, call_of, is_default=not rank_of)
+
+
+def _ranks_of_group(evidence: _Evidence) -> dict[int, int] | None:
+    """Return the job's ranks by their numbers in the group that reports a mismatch.
+
+    Empty if nothing contradicts that they are the same; None if there seem to be several groups.
+    """
+    ranks: dict[int, int] = {}
+    for fact in evidence.mismatches:
+        rank = evidence.rank_of(fact.process)
+        if rank is not None and ranks.setdefault(fact.rank_in_group, rank) != rank:
+            return None
+    return {} if all(number == rank for number, rank in ranks.items()) else ranks
+
+
+def _parties_of(mismatches: Sequence[CallMismatch], calls: Mapping[int, CallPrint]) -> list[list[int]]:
+    """Return ranks by what they call, by their numbers in the group; none if reports are of several collectives."""
+    equal = _Parties()
+    for fact in mismatches:
         equal.add(fact.rank_in_group)
         equal.add(fact.other_in_group)
-        if fact.other.is_known:
-            own.setdefault(fact.other_in_group, fact.other)
-    for fact in evidence.mismatches:  # the first rank that differs is reported, so those before it do not
+    for fact in mismatches:  # the first rank that differs is reported, so those before it do not
         for rank in range(min(fact.other_in_group, _MOST_RANKS_LISTED)):
             if rank != fact.rank_in_group:
                 equal.add(rank)
                 equal.join(rank, fact.rank_in_group)
     by_call: dict[CallPrint, int] = {}
-    for rank, call in own.items():
+    for rank, call in calls.items():
         if call.is_known:
             equal.join(rank, by_call.setdefault(call, rank))
-    for fact in evidence.mismatches:
-        if equal.same(fact.rank_in_group, fact.other_in_group):
-            return  # reports of different collectives: what each was is not clear
-    parties = equal.parties()
+    if any(equal.same(fact.rank_in_group, fact.other_in_group) for fact in mismatches):
+        return []
+    return equal.parties()
+
+
+def _mismatch_finding(
+    parties: Sequence[list[int]], call_of: Mapping[int, CallPrint], *, is_default: bool
+) -> LogFinding:
     odd, usual = _odd_ranks(parties)
+    cause = _difference(list(call_of.values()))
+    what = _DIFFERENCES[cause]
+    if usual:
+        lines = [f"{listed('Rank', odd)} came with {what} than {listed('rank', usual)}."]
+    else:
+        lines = [f"{listed('Rank', odd)} disagree: each came with {what}. The text cannot tell which of them is wrong."]
     shown = []
-    for party in parties:
-        calls = [own[rank] for rank in party if rank in own and own[rank].is_known]
+    for party in parties[:_MOST_WAITS]:
+        calls = [call_of[rank] for rank in party if rank in call_of and call_of[rank].is_known]
         if calls:
             shown.append(f"{listed('rank', party)} called {_print_words(calls[0])}")
-    words_of_calls = f"  {_sentence(and_joined(shown))}" if shown else ""
-    cause = _difference([own[party[0]] for party in parties if party[0] in own])
-    what = {"collective": "another collective", "size": "another size", "dtype": "another type"}.get(
-        cause, "another call"
-    )
-    if usual:
-        words = f"{listed('Rank', odd)} came with {what} than {listed('rank', usual)}."
-    else:
-        words = f"{listed('Rank', odd)} disagree: each came with {what}. The text cannot tell which of them is wrong."
-    sequences = {call.sequence for call in own.values()}
+    if shown:
+        lines.append(f"  {_sentence(and_joined(shown))}")
+    if is_default:
+        lines.append("  The numbers are those of the ranks in the group that calls: in the default group, of the job.")
+    sequences = {call.sequence for call in call_of.values()}
     number = int(sequences.pop()) if len(sequences) == 1 and "" not in sequences else 0
-    note = (
-        "  The numbers are those of the ranks in the group that calls; in the default group, they are those of the job."
-    )
-    lines = [words, words_of_calls, note] if words_of_calls else [words, note]
-    yield LogFinding(cause, tuple(odd), "", number, tuple(sorted({*odd, *usual})), "\n".join(lines))
+    return LogFinding(cause, tuple(odd), "", number, tuple(sorted({*odd, *usual})), "\n".join(lines))
+
+
+_DIFFERENCES = {
+    "collective": "another collective",
+    "size": "another size",
+    "dtype": "another type",
+    "call": "another call",
+}
 
 
 def _print_words(call: CallPrint) -> str:
@@ -366,8 +411,8 @@ def _barrier(evidence: _Evidence) -> Iterable[LogFinding]:
     missed: set[int] = set()
     for fact in evidence.missed:
         missed.update(fact.ranks)
-    missed -= evidence.reached
-    if not missed:
+    missed -= evidence.reached | evidence.failed_elsewhere
+    if not missed or evidence.has_part_barrier:
         return
     came = tuple(sorted({0, *evidence.reached}))
     words = (
@@ -405,13 +450,15 @@ def _queues(evidence: _Evidence) -> Iterable[LogFinding]:
             _keep_least(waits[timeout.group], timeout.rank, timeout.sequence)
     uncounted = {timeout.group for timeout in evidence.timeouts if timeout.call[0] in _NOT_NUMBERED}
     waiting_in: dict[int, set[str]] = defaultdict(set)
-    for group, ranks in waits.items():
-        for rank in ranks:
+    for group, waiting in waits.items():
+        for rank in waiting:
             waiting_in[rank].add(group)
     nameless = {timeout.rank for timeout in evidence.timeouts if timeout.group is None}
     calls_of: dict[tuple[str | None, int | None], set[str]] = defaultdict(set)
     for timeout in evidence.timeouts:
         calls_of[timeout.group, timeout.sequence].add(timeout.words)
+    if None in uncounted:  # of a group that is not known
+        return
     for group, waiting in waits.items():
         if group in uncounted or not waiting:
             continue
@@ -550,13 +597,13 @@ def _unknown(evidence: _Evidence) -> LogFinding:
         waits[timeout.words, number].append(timeout.rank)
     for (call, number), ranks in [*waits.items()][:_MOST_WAITS]:
         lines.append(f"{listed('Rank', ranks)} waited in {call}{number}.")
-    kinds_of: dict[str, list[int]] = defaultdict(list)
+    ranks_of: dict[str, list[int]] = defaultdict(list)
     for rank, kinds in sorted(evidence.communication.items()):
         called = sorted({*evidence.functions.get(rank, ())} & {*_ALL_WAIT, *_SOME_WAIT, "monitored_barrier"})
         where = f" in {and_joined(called)}" if called else ""
         for kind in sorted(kinds & {*_KIND_WORDS}):
-            kinds_of[f"{_KIND_WORDS[kind]}{where}"].append(rank)
-    for what, ranks in [*kinds_of.items()][:_MOST_WAITS]:
+            ranks_of[f"{_KIND_WORDS[kind]}{where}"].append(rank)
+    for what, ranks in [*ranks_of.items()][:_MOST_WAITS]:
         lines.append(f"{listed('Rank', ranks)} {what}.")
     if evidence.num_nameless and not lines:
         lines.append("Lines about lost connections or timeouts do not say which rank printed them.")

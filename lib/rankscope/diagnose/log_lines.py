@@ -378,7 +378,7 @@ def _uncaught(line: LogLine) -> Iterator[OwnError | CommunicationError]:
         words = f"{match[1]}: {match[2]}" if match[2] else match[1]
         if _ABOUT_OTHERS.search(words):
             yield CommunicationError(process, "other", words)
-        else:
+        elif not (line.is_cut and match[1] == "RuntimeError"):  # torch's own errors, whose rest may be cut off
             yield OwnError(process, words)
 
 
