@@ -22,7 +22,7 @@ from rankscope.diagnose.log_lines import LINE_READERS, LogLine
 
 from .hang_texts import CASES, RecordedHang, record, recorded
 from .made_dumps import CALL, sick, write
-from .made_logs import FORMS, MADE, MadeLog, closed, signal, status, uncaught, watchdog
+from .made_logs import FORMS, MADE, MadeLog, closed, fingerprint, mismatch, signal, status, uncaught, watchdog
 
 RECORDED = recorded()
 LEAST_NAMED = 27  # of the recorded hangs; what the others print shows no rank
@@ -284,6 +284,32 @@ def cost(read: object, text: str) -> float:
         list(read(line))  # type: ignore[operator]
         best = min(best, time.process_time() - begin)
     return best
+
+
+HOSTILE = {
+    "errors": lambda n: uncaught(n, "KeyError: 3").splitlines()[-1] + "\n" + closed(n + 10**6).splitlines()[-1],
+    "watchdog": lambda n: watchdog(n, n + 1, form="2.6") + "\n" + status(n, n + 1, n, "2.6"),
+    "groups": lambda n: status(n % 7, 5, 4 + n % 3, group=(f"{n}", "mesh")),
+    "mismatch": lambda n: mismatch(n, fingerprint("ALLREDUCE", [n]), n + 1, fingerprint("ALLGATHER", [4])),
+    "barrier": lambda n: f"[Rank 0]: Rank {n} failed to pass monitoredBarrier in 3 ms",
+    "lags": lambda n: f"[{n}] finished collective #{n}, but didn't join collective #{n + 1} (count from 1)",
+    "addresses": lambda n: f"[default{n}]:wait timeout after 3ms, keys: /default_pg/0//cpu//0/{n + 1}",
+    "numbers": lambda n: "1, " * 300 + f"{n}",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_verdict_takes_time_in_proportion_to_the_log(name: str) -> None:
+    """Each line adds a rank, a group or a number."""
+
+    def cpu_s(num_lines: int) -> float:
+        text = "\n".join(HOSTILE[name](number) for number in range(num_lines))
+        begin = time.process_time()
+        str(explained(text))
+        return time.process_time() - begin
+
+    small_s = min(cpu_s(1500) for _ in range(2))
+    assert min(cpu_s(6000) for _ in range(2)) < max(1.0, 7 * small_s)
 
 
 def test_lines_are_read_in_pieces_of_bounded_length() -> None:

@@ -33,6 +33,7 @@ from .logs import HangLogs
 DEFAULT_GROUP = "default_pg"
 UNKNOWN = "unknown"
 _MOST_RANKS_LISTED = 64  # of a sentence that lists what each did
+_MOST_ERRORS = 16  # ranks that are named for an error of their own
 _MOST_MISMATCHES = 2048  # reports of two ranks that differ
 _MOST_WAITS = 8  # sentences on what ranks waited in
 # Collectives that no rank leaves before all have come, by their names in torch.distributed.
@@ -255,16 +256,14 @@ def _own_errors(evidence: _Evidence) -> Iterable[LogFinding]:
     """Ranks that an error of their own ended, while others report that they lost a rank or waited."""
     victims = {rank for rank, kinds in evidence.communication.items() if kinds}
     victims.update(timeout.rank for timeout in evidence.timeouts)
-    for rank, errors in sorted(evidence.own_errors.items()):
-        others = victims - {rank}
-        if rank in victims or not (others or evidence.num_nameless):
-            continue
-        words = f"Rank {rank} ended with {one_line(errors[0])}"
-        if others:
-            words = f"{words}, and {listed('rank', others)} lost the connection to a rank, or waited in vain"
-        yield LogFinding(
-            "error", (rank,), "", 0, tuple(sorted(others)), f"{words}.\n  See the traceback of rank {rank}."
-        )
+    if not victims and not evidence.num_nameless:
+        return
+    others = tuple(sorted(victims))
+    consequence = f", and {listed('rank', others)} lost the connection to a rank, or waited in vain" if others else ""
+    ranks = sorted({*evidence.own_errors} - victims)
+    for rank in ranks[:_MOST_ERRORS]:
+        words = f"Rank {rank} ended with {one_line(evidence.own_errors[rank][0])}{consequence}."
+        yield LogFinding("error", (rank,), "", 0, others, f"{words}\n  See the traceback of rank {rank}.")
 
 
 def _mismatches(evidence: _Evidence) -> Iterable[LogFinding]:
@@ -374,27 +373,33 @@ def _difference(calls: Sequence[CallPrint]) -> str:
 
 
 class _Parties:
-    """Ranks that make the same call are in one party."""
+    """Ranks that make the same call are in one party (a disjoint-set forest with path halving)."""
 
     def __init__(self) -> None:
-        self._first: dict[int, int] = {}
+        self._parent: dict[int, int] = {}
 
     def add(self, rank: int) -> None:
-        self._first.setdefault(rank, rank)
+        self._parent.setdefault(rank, rank)
+
+    def first(self, rank: int) -> int:
+        """Return the lowest rank of the party."""
+        parent = self._parent
+        while parent[rank] != rank:
+            parent[rank] = parent[parent[rank]]
+            rank = parent[rank]
+        return rank
 
     def join(self, rank: int, other: int) -> None:
-        kept, dropped = sorted((self._first[rank], self._first[other]))
-        for member, first in self._first.items():
-            if first == dropped:
-                self._first[member] = kept
+        low, high = sorted((self.first(rank), self.first(other)))
+        self._parent[high] = low
 
     def same(self, rank: int, other: int) -> bool:
-        return self._first[rank] == self._first[other]
+        return self.first(rank) == self.first(other)
 
     def parties(self) -> list[list[int]]:
         members: dict[int, list[int]] = defaultdict(list)
-        for rank in sorted(self._first):
-            members[self._first[rank]].append(rank)
+        for rank in sorted(self._parent):
+            members[self.first(rank)].append(rank)
         return list(members.values())
 
 

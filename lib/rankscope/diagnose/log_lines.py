@@ -240,10 +240,17 @@ _ABOUT_OTHERS = re.compile(
     r"|process group|rank|signal|broken pipe|interrupt|exit|abort|cuda error",
     re.IGNORECASE,
 )
-_EXIT = re.compile(r"^\s{0,8}exitcode\s{0,8}: (-?\d{1,4}) \(pid: \d{1,10}\)", re.ASCII)
-_EXIT_RANK = re.compile(rf"^\s{{0,8}}rank\s{{0,8}}: {_RANK} \(local_rank: \d{{1,7}}\)", re.ASCII)
-_SIGNALS = {-9: "SIGKILL", -7: "SIGBUS"}  # which neither torch nor another rank's end sends
-_BLOCK_LINES = 6  # of torchrun's root cause, up to the exit code
+_SIGNALS = {"-9": "SIGKILL", "-7": "SIGBUS"}  # which neither torch nor the end of another rank sends
+_FIRST_FAILURE = b"Root Cause (first observed failure):"
+_FAILURE_LINES = (  # that follow; `_FAILURE_FORMAT_TEMPLATE` in torch/distributed/elastic/multiprocessing/errors
+    re.compile(r"\[\d{1,7}\]:", re.ASCII),
+    re.compile(r"\s{1,8}time {1,8}: ", re.ASCII),
+    re.compile(r"\s{1,8}host {1,8}: ", re.ASCII),
+    re.compile(r"\s{1,8}rank {1,8}: (?P<rank>\d{1,7}) \(local_rank: \d{1,7}\)", re.ASCII),
+    re.compile(r"\s{1,8}exitcode {1,8}: (?P<exit>-?\d{1,4}) \(pid: (?P<pid>\d{1,10})\)", re.ASCII),
+    re.compile(r"\s{1,8}error_file: ", re.ASCII),
+    re.compile(r"\s{1,8}traceback : Signal \d{1,3} \(\w{1,20}\) received by PID (?P<end>\d{1,10})\b", re.ASCII),
+)
 
 
 class LineReader(NamedTuple):
@@ -404,38 +411,40 @@ LINE_READERS: dict[str, LineReader] = {
     "size": LineReader((b"Received data size doesn't match",), _communication("size", "received a longer message")),
     "connect": LineReader((b"connectFullMesh failed",), _communication("connect", "could not connect to another rank")),
     "frame": LineReader((b"distributed_c10d.py",), _frame),
-    "exception": LineReader((b"]: ",), _uncaught),
+    "exception": LineReader(
+        (b"Error", b"Exception", b"Interrupt", b"Exit", b"Failure", b"NotFound", b"Stop"), _uncaught
+    ),
 }
 
 
 class RootCause:
-    """torchrun's report on the process that ended first. It takes several lines, which must follow each other."""
+    """torchrun's report on the process that ended first: lines that must follow each other, in their order."""
 
     def __init__(self) -> None:
-        self._lines_left = 0
-        self._rank: int | None = None
+        self._lines_read = -1  # of `_FAILURE_LINES`; -1 outside of a report
+        self._stated: dict[str, str] = {}
 
     def read(self, raw: bytes) -> KilledProcess | None:
-        """Take the next line."""
-        if b"Root Cause (first observed failure):" in raw:
-            self._lines_left = _BLOCK_LINES
-            self._rank = None
+        """Take the next line; return a process that was killed at the end of a report on it."""
+        if _FIRST_FAILURE in raw:
+            self._lines_read = 0
+            self._stated = {}
             return None
-        if not self._lines_left:
+        if self._lines_read < 0:
             return None
-        self._lines_left -= 1
-        text = raw[:400].decode("utf-8", "replace")
-        rank = _EXIT_RANK.search(text)
-        if rank:
-            self._rank = int(rank[1])
-        exit_code = _EXIT.search(text)
-        if not exit_code:
+        match = _FAILURE_LINES[self._lines_read].match(raw[:400].decode("utf-8", "replace"))
+        if match is None:
+            self._lines_read = -1
             return None
-        self._lines_left = 0
-        signal = _SIGNALS.get(int(exit_code[1]))
-        if signal is None or self._rank is None:
+        self._stated |= match.groupdict()
+        self._lines_read += 1
+        if self._lines_read < len(_FAILURE_LINES):
             return None
-        return KilledProcess(LogProcess(None, None, ""), self._rank, signal)
+        self._lines_read = -1
+        signal = _SIGNALS.get(self._stated["exit"])
+        if signal is None or self._stated["pid"] != self._stated["end"]:
+            return None
+        return KilledProcess(LogProcess(None, None, ""), int(self._stated["rank"]), signal)
 
 
 class Launcher(NamedTuple):

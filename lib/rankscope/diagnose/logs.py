@@ -20,6 +20,8 @@ _MOST_LOGS = 1 << 14
 _MOST_LINE_BYTES = 1 << 14  # of a line that is read in one piece
 _MOST_FACTS = 1 << 20  # different ones, of all logs
 _LEAST_LABELLED = 0.8  # of the lines: fewer that begin with a number are no output of srun
+_LABEL_BEGINS = tuple(bytes([code]) for code in b"[ 0123456789")
+_MARKS = tuple((mark, reader) for reader in LINE_READERS.values() for mark in reader.marks)
 _FILE_RANK = re.compile(r"rank[-_ ]?(\d{1,7})(?!\d)", re.ASCII)
 _LOG_NAME = re.compile(r"(?:\.(?:log|out|err|txt|stdout|stderr)(?:\.\d{1,9})?|^std(?:out|err))$", re.ASCII)
 
@@ -137,7 +139,7 @@ class _LogReader:
             killed = root_cause.read(raw.text)
             if killed is not None:
                 facts[killed] = None
-            readers = [reader for reader in LINE_READERS.values() if _has_mark(reader, raw.text)]
+            readers = _readers_of(raw.text)
             if not readers:
                 continue
             if label is None and file_rank is not None:
@@ -162,12 +164,19 @@ class _LogReader:
         return HangLogs(tuple(self._facts), self._num_lines, tuple(self._sources), tuple(sorted({*self._file_ranks})))
 
 
-def _has_mark(reader: LineReader, raw: bytes) -> bool:
-    return any(mark in raw for mark in reader.marks)
+def _readers_of(raw: bytes) -> list[LineReader]:
+    """Return the readers of which a line has a mark. This runs for each line of a log, so it is a plain loop."""
+    readers = []
+    for mark, reader in _MARKS:
+        if mark in raw and reader not in readers:
+            readers.append(reader)
+    return readers
 
 
 def _label(raw: bytes) -> tuple[int | None, str]:
     """Return the number in a launcher's prefix, and the launcher."""
+    if raw[:1] not in _LABEL_BEGINS:
+        return None, ""
     for launcher in LAUNCHERS:
         match = launcher.pattern.match(raw)
         if match and not raw.startswith(b"[rank"):
