@@ -57,7 +57,7 @@ def read_logs(folder_or_files: PathLike | Iterable[PathLike]) -> HangLogs:
         raise ValueError(f"{folder_or_files} has no log, a file whose name ends in .log, .out, .err or .txt")
     if len(files) > _MOST_LOGS:
         raise ValueError(f"there must be at most {_MOST_LOGS} logs, got {len(files)}")
-    reader = _LogReader()
+    reader = _HangLogReader()
     for path in files:
         try:
             file = open_file(path, MOST_LOG_BYTES)
@@ -75,7 +75,7 @@ def read_hang_text(text: str) -> HangLogs:
     >>> read_hang_text(text).facts[0].ranks
     (2,)
     """
-    reader = _LogReader()
+    reader = _HangLogReader()
     reader.read(BytesIO(of_type("text", text, str).encode("utf-8", "replace")), "the text")
     return reader.logs()
 
@@ -112,7 +112,7 @@ def _raw_lines(file: BinaryIO) -> Iterator[_RawLine]:
         is_begin = has_end
 
 
-class _LogReader:
+class _HangLogReader:
     """Collects the facts of logs, each of them once."""
 
     def __init__(self) -> None:

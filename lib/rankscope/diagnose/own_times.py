@@ -23,6 +23,7 @@ Bools = NDArray[np.bool_]
 _HOST = PHASES.index("host")
 _NO_INTERVALS = np.zeros(0), np.zeros(0)
 _FSDP = "range: FSDP::"  # how the ranges begin that FSDP records
+_FSDP_CALLS = ("range: FSDP::all_gather", "range: FSDP::post_backward_reduce")  # that end when their collective has
 _FSDP_END = "range: FSDP::root_post_backward_callback"  # which reduces the last gradients, after autograd
 
 
@@ -110,6 +111,7 @@ class _WorkTimes(NamedTuple):
     kernels: Intervals
     copies: Intervals  # from the host to the GPU
     fsdp: Intervals  # the ranges that FSDP records
+    fsdp_calls: Intervals  # those of a collective
     is_on_gpu: bool
 
 
@@ -128,6 +130,7 @@ def _work(spans: Timeline, collectives: Sequence[str]) -> _WorkTimes:
         kernels=_merged(computing, "kernel"),
         copies=_merged(computing, "memcpy h2d"),
         fsdp=_merged(spans, *(kind for kind in spans.kinds if kind.startswith(_FSDP))),
+        fsdp_calls=_merged(spans, *(kind for kind in spans.kinds if kind.partition(" (")[0] in _FSDP_CALLS)),
         is_on_gpu=len(computing) > 0,
     )
 
@@ -231,7 +234,7 @@ def _slices(work: _WorkTimes, calls: _CallTimes, windows: _Windows) -> _Slices:
     any_call = merge(calls.arrive_s[calls.has_ended], calls.stop_s[calls.has_ended])
 
     intervals = [*work.host.values(), *work.gpu.values(), work.streams, work.kernels, work.copies]
-    fsdp_calls = merge(calls.arrive_s[is_of_fsdp], calls.stop_s[is_of_fsdp])
+    fsdp_calls = merge(calls.arrive_s[is_of_fsdp], _fsdp_back_s(calls, work.fsdp_calls)[is_of_fsdp])
     intervals += [work.fsdp, fsdp_calls, blocked, any_call, windows.at_end, (windows.begin_s, windows.end_s)]
     edge_s = np.unique(np.concatenate([times_s for pair in intervals for times_s in pair]))
     middle_s = (edge_s[:-1] + edge_s[1:]) / 2
@@ -259,6 +262,17 @@ def _slices(work: _WorkTimes, calls: _CallTimes, windows: _Windows) -> _Slices:
         in_call=in_call,
         waits=waits,
     )
+
+
+def _fsdp_back_s(calls: _CallTimes, ranges: Intervals) -> Seconds:
+    """Return when the host is back from each call, for FSDP's: at the end of the range that the call ends in.
+
+    A thread that has waited gets its core late on a busy machine. That is no work, and there are so many collectives in
+    a step that it would hide a late rank.
+    """
+    starts_s, stops_s = ranges
+    range_stop_s = np.append(stops_s, -np.inf)[np.searchsorted(starts_s, calls.launch_s, side="right") - 1]
+    return np.where(calls.stop_s <= range_stop_s, range_stop_s, calls.stop_s)
 
 
 def _starts_of_phases(host: dict[str, Intervals]) -> tuple[Seconds, Ints]:
