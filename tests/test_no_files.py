@@ -220,7 +220,7 @@ def refusal_of(place: PathParameter, path: Path, capsys: pytest.CaptureFixture[s
 
 def test_every_command_with_a_path_is_tried() -> None:
     """Those of today, so that no change of the type hints or of the help loses one."""
-    assert {("show", "path"), ("compare", "after"), ("nccl", "profile"), ("diagnose", "folder")} <= {
+    assert {("show", "path"), ("compare", "after"), ("nccl", "profile"), ("diagnose", "paths")} <= {
         (place.command, place.name) for place in INPUTS
     }
     assert {("show", "picture"), ("import", "output"), ("nccl", "tuner_csv"), ("profile", "output")} <= {

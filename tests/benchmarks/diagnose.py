@@ -1,5 +1,8 @@
 """Late ranks in real Gloo jobs, named by `diagnose`: python -m tests.benchmarks.diagnose [--seeds 10] [--short].
 
+With --sharded the jobs are FSDP's (`fully_shard`, each layer for itself) on four ranks: each cause by 20 and 60 ms, and
+its twin without the cause, so that six seeds are 60 late ranks and 60 balanced jobs.
+
 Each cause on each of four ranks, by 20 and 60 ms in steps of 40 ms; with buffers that are broadcast in forward, with a
 metric that is reduced after each step, with a delay in every fourth step, on two ranks, with a rank that shares its
 core. Next to a sick job runs its twin without the cause: what the steps are shorter there is what the cause costs. The
@@ -24,6 +27,7 @@ from tests.diagnose.jobs import CAUSES, Job, run_jobs
 
 FIRST_SEED = 300
 RIGHT_BAR, FALSE_BAR, COST_BAR = 0.95, 0.02, 0.1
+SHARDED_RIGHT_BAR = 0.9
 _STEPS = 10
 _DELAYS_S = (0.02, 0.06)
 
@@ -61,8 +65,18 @@ def settings(seed: int, short: bool) -> Iterator[tuple[int, list[tuple[str, Job]
     yield 2, [(name, job._replace(num_steps=_STEPS)) for name, job in two]
 
 
-def run(seed: int, short: bool) -> Iterator[Found]:
-    for num_ranks, jobs in settings(seed, short):
+def sharded_settings(seed: int) -> Iterator[tuple[int, list[tuple[str, Job]]]]:
+    """FSDP's jobs of a seed, each sick one followed by its twin."""
+    jobs = []
+    for place, cause in enumerate(CAUSES):
+        for delay_s in _DELAYS_S:
+            job = Job(cause, (seed + place) % 4, delay_s, seed=seed, num_steps=_STEPS, is_sharded=True)
+            jobs += [(f"{delay_s * 1e3:.0f} ms", job), ("balanced", job._replace(cause=""))]
+    yield 4, jobs
+
+
+def run(seed: int, short: bool, is_sharded: bool = False) -> Iterator[Found]:
+    for num_ranks, jobs in sharded_settings(seed) if is_sharded else settings(seed, short):
         with tempfile.TemporaryDirectory() as folder:
             ran = run_jobs(Path(folder), [job for _, job in jobs], num_ranks)
             for (group, job), one in zip(jobs, ran, strict=True):
@@ -78,7 +92,7 @@ def run(seed: int, short: bool) -> Iterator[Found]:
                 yield Found(group, job, rank, cause, others, words or "nobody", cost_s, said.step_s)
 
 
-def report(found: list[Found]) -> list[str]:
+def report(found: list[Found], right_bar: float = RIGHT_BAR) -> list[str]:
     groups = defaultdict[str, list[Found]](list)
     for one in found:
         groups[one.group].append(one)
@@ -89,7 +103,7 @@ def report(found: list[Found]) -> list[str]:
         lines.append(f"{name:20}{len(ran):6}{rank:>12}{cause:>12}{np.mean([one.others for one in ran]):14.1%}")
     sick = [one for one in found if one.job.cause]
     lines.append(
-        f"right rank and cause in {np.mean([one.cause for one in sick]):.1%} of {len(sick)}, bar {RIGHT_BAR:.0%}"
+        f"right rank and cause in {np.mean([one.cause for one in sick]):.1%} of {len(sick)}, bar {right_bar:.0%}"
     )
     healthy = [one for one in found if not one.job.cause]
     lines.append(
@@ -118,13 +132,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--short", action="store_true", help="one rank for each cause and delay, not all four")
+    parser.add_argument("--sharded", action="store_true", help="jobs of FSDP in place of DDP's")
     arguments = parser.parse_args()
     found: list[Found] = []
     for seed in range(FIRST_SEED, FIRST_SEED + arguments.seeds):
         begin_s = time.monotonic()
-        found += run(seed, arguments.short)
+        found += run(seed, arguments.short, arguments.sharded)
         print(f"seed {seed}: {len(found)} runs, {time.monotonic() - begin_s:.0f} s", flush=True)
-    print("\n".join(report(found)))
+    print("\n".join(report(found, SHARDED_RIGHT_BAR if arguments.sharded else RIGHT_BAR)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Small DDP jobs on Gloo with one thing wrong with one rank, recorded by torch.profiler, a trace per rank.
+"""Small DDP and FSDP jobs on Gloo with one thing wrong with one rank, recorded by torch.profiler, a trace per rank.
 
 `run_jobs` runs several in one launch, so that a campaign starts its processes once. A step takes 40 ms and mostly
 sleeps, so that four ranks on two cores do not fight for them; its tensors are small, and its gradients real.
@@ -19,6 +19,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
@@ -55,6 +57,7 @@ class Job(NamedTuple):
     metric: bool = False  # is reduced over all ranks after each step
     busy: bool = False
     num_steps: int = 12
+    is_sharded: bool = False  # by fully_shard, each layer for itself
 
 
 class Ran(NamedTuple):
@@ -87,8 +90,8 @@ def _train(job: Job, folder: Path) -> list[float]:
     rank = dist.get_rank()
     times = _Times(job, rank)
     torch.manual_seed(job.seed)
-    ddp = DistributedDataParallel(_Layers(times, job.batch_norm), bucket_cap_mb=_CAP_MB)
-    optimizer = _Slow(ddp.parameters(), times)
+    model = _parallel(_Layers(times, job.batch_norm), job.is_sharded)
+    optimizer = _Slow(model.parameters(), times)
     num_steps = WARM_UP + job.num_steps
     loader = DataLoader(
         torch.randn(num_steps * _BATCH, _WIDTH),  # type: ignore[arg-type]  # a tensor is a sequence of samples
@@ -110,7 +113,7 @@ def _train(job: Job, folder: Path) -> list[float]:
         for batch in loader:
             times.spend("host", 0.5)
             optimizer.zero_grad()
-            loss = ddp(batch).square().mean()
+            loss = model(batch).square().mean()
             loss.backward()
             optimizer.step()
             if job.metric:
@@ -120,6 +123,15 @@ def _train(job: Job, folder: Path) -> list[float]:
             profiler.step()
             times.step += 1
     return np.diff(ends_s[WARM_UP - 1 :]).tolist()
+
+
+def _parallel(layers: _Layers, is_sharded: bool) -> nn.Module:
+    if not is_sharded:
+        return DistributedDataParallel(layers, bucket_cap_mb=_CAP_MB)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in layers.layers:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(layers, mesh=mesh)
 
 
 class _Times:

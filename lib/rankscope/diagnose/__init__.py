@@ -1,4 +1,4 @@
-"""Traces or flight-recorder dumps of a real job in; the rank that holds it up and the cause out."""
+"""Traces, flight-recorder dumps or logs of a real job in; the rank that holds it up and the cause out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from .hangs import explain_hang
     from .kineto import read_traces
     from .live import watch
+    from .logs import read_hang_text, read_logs
     from .savings import what_if
 
-__all__ = ["diagnose", "explain_hang", "read_dumps", "read_traces", "watch", "what_if"]
+__all__ = ["diagnose", "explain_hang", "read_dumps", "read_hang_text", "read_logs", "read_traces", "watch", "what_if"]
 
 __getattr__, __dir__ = lazy(
     __name__,
@@ -22,6 +23,8 @@ __getattr__, __dir__ = lazy(
         "diagnose": "diagnosis",
         "explain_hang": "hangs",
         "read_dumps": "dumps",
+        "read_hang_text": "logs",
+        "read_logs": "logs",
         "read_traces": "kineto",
         "watch": "live",
         "what_if": "savings",

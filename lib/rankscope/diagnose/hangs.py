@@ -1,8 +1,8 @@
-"""`explain_hang`: which rank did not come to which collective, or came with another one, from flight-recorder dumps.
+"""`explain_hang`: which rank did not come to which collective, or came with another one, from dumps and from logs.
 
 The calls of each group are compared number by number. The group stops at the first number at which ranks are missing or
 differ. If a rank is missing because it waits in another group, the cause is the one that stops that other group.
-Point-to-point calls and the sizes of alltoall are not compared.
+Point-to-point calls and the sizes of alltoall are not compared. `log_hangs` has the rules for logs.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
-from ..common.checks import count_of
+from ..common.checks import count_of, of_type
 from ..common.frozen import each
 from ..common.units import time_words
 from ..common.words import listed
 from .dumps import Call, Dump
+from .log_hangs import UNKNOWN, LogFinding, StuckQueue, explain_logs
+from .log_lines import group_key
+from .logs import HangLogs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,19 +177,81 @@ class _Stop:
         return f"collective {self.number} of {group_words(self.group.name)}"
 
 
-def explain_hang(dumps: Sequence[Dump]) -> Hang:
-    """Explain why a job hangs, from what `read_dumps` gives: print the result, or take its `culprits`.
+def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Hang:
+    """Explain why a job hangs, from what `read_dumps` and `read_logs` give: print it, or take its `culprits`.
 
     The causes: "missing" (the rank did not come to the call), "left out" (it made the next one), "late" (it came after
     the timeout of the others), "collective", "size" (in elements), "dtype" (it made another call than the others),
     "group" (it waits in another group, and that one for this), "dead" (it left no dump), and "stuck" (all came, and its
     call is behind that of the others). Of two ranks that differ, the one that breaks with its own earlier steps is
-    named; without earlier steps, both are. Raises ValueError for anything but dumps.
+    named; without earlier steps, both are.
+
+    From logs, a rank is named only if the text supports it: "error" is a rank that an error of its own ended, "call"
+    one whose call differs in a way that the text does not show. A finding of cause "unknown", without ranks, says that
+    the text cannot tell. Its `group` is empty and its `call` is 0 where the text does not state them. Where there are
+    dumps as well, the logs add what they say of ranks without a dump, and errors.
+
+    Raises ValueError for anything but dumps and logs.
 
     >>> print(explain_hang([]))
     No hang: in 0 calls of 0 groups no rank is missing or differs.
+    >>> from rankscope.diagnose import read_hang_text
+    >>> print(explain_hang(logs=read_hang_text("[Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms")))
+    Rank 2 did not come to monitored_barrier in time, as its rank 0 reports.
+      The numbers are those of the ranks in the barrier's group; in the default group, they are those of the job.
     """
-    of_rank = {dump.rank: dump for dump in each("dumps", dumps, Dump)}
+    hang = _explain_dumps(each("dumps", dumps, Dump))
+    if logs is None:
+        return hang
+    return _with_logs(hang, dumps, of_type("logs", logs, HangLogs))
+
+
+def _with_logs(hang: Hang, dumps: Sequence[Dump], logs: HangLogs) -> Hang:
+    """Add what logs say to what dumps say; the dumps of a rank say more of its calls than its log does."""
+    from_logs = explain_logs(logs, _queues(dumps))
+    if not dumps:
+        return attrs.evolve(hang, findings=tuple(_of_log(finding) for finding in from_logs))
+    if not logs.facts:
+        return hang
+    with_dump = {dump.rank for dump in dumps}
+    named = [finding for finding in from_logs if finding.cause != UNKNOWN]
+    named = [finding for finding in named if finding.cause in ("error", "dead") or {*finding.ranks} - with_dump]
+    explained = {rank for finding in named for rank in finding.ranks}
+    findings = [_of_log(finding) for finding in named]
+    for finding in hang.findings:  # that a rank left no dump says less than what its log says
+        if finding.cause != "dead" or {*finding.ranks} - explained:
+            findings.append(finding)
+    notes = [*hang.notes]
+    if not findings:
+        notes += [finding.words for finding in from_logs]
+    return attrs.evolve(hang, findings=tuple(findings), notes=tuple(notes))
+
+
+def _of_log(finding: LogFinding) -> HangFinding:
+    return HangFinding(*finding)
+
+
+def _queues(dumps: Sequence[Dump]) -> list[StuckQueue]:
+    """How far each rank got in each group, so that it can be compared with ranks that only have a log."""
+    queues = []
+    for dump in dumps:
+        numbers: dict[str, list[int]] = defaultdict(list)
+        waiting: dict[str, list[int]] = defaultdict(list)
+        for call in dump.calls:
+            if call.is_peer:
+                continue
+            numbers[call.group].append(call.number)
+            if _PROGRESS.get(call.state, 0) < _PROGRESS["ended"]:
+                waiting[call.group].append(call.number)
+        for name, calls in numbers.items():
+            group = group_key(name, dump.groups[name][0])
+            failed = min(waiting[name]) if waiting[name] else None
+            queues.append(StuckQueue(dump.rank, group, failed, max(calls)))
+    return queues
+
+
+def _explain_dumps(dumps: Sequence[Dump]) -> Hang:
+    of_rank = {dump.rank: dump for dump in dumps}
     groups = _groups(of_rank)
     past = {rank: _Past(dump) for rank, dump in of_rank.items()}
     stops = _stops(groups, of_rank, past)

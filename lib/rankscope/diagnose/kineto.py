@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..common.checks import count_of, several, whole
-from ..common.storage import StorageError
+from ..common.storage import StorageError, naming, open_of_any_size
 from ..ranks.host import num_cores
 from ..ranks.pool import Worker, WorkerPool
 from ..ranks.worker import answer
@@ -24,8 +24,11 @@ from ..timeline.events import TraceFile, is_ours, readable
 from .dumps import is_dump
 from .kineto_events import EventReader, KinetoEvent
 from .kineto_trace import to_trace
+from .logs import is_log_name
 from .trace import Trace
 
+_HEAD_BYTES = 256
+_TRACE_HEAD = re.compile(rb"\x1f\x8b|\s*(\{|\[\s*[\{\]]|$)")
 MOST_TRACE_BYTES = 4 << 30  # of text in a file, unpacked
 _IN_PARALLEL_BYTES = 8 << 20  # of files together; fewer are read before another process is there
 
@@ -49,7 +52,9 @@ def read_traces(
     of one rank, for files of jobs of different sizes and for a folder without a trace; OSError for a file that cannot
     be opened.
     """
-    paths, dumps = files_in(folder_or_files)
+    paths, dumps, logs = files_in(folder_or_files)
+    if not isinstance(folder_or_files, str | os.PathLike) or not Path(folder_or_files).is_dir():
+        paths = [*paths, *logs]  # these files were given as traces
     if not paths:
         reason = "no trace, a file whose name ends in .json or .json.gz, nor a dump, one whose name ends in the rank"
         if dumps:
@@ -75,27 +80,43 @@ def read_traces(
 
 
 class TraceFiles(NamedTuple):
-    """Files to read: traces, and flight-recorder dumps."""
+    """Files to read: traces, flight-recorder dumps, and logs."""
 
     traces: list[Path]
     dumps: list[Path]
+    logs: list[Path]
 
 
 def files_in(folder_or_files: Any) -> TraceFiles:
-    """Return the traces and dumps among these files, or in this folder, without those that this package wrote."""
+    """Return the traces, dumps and logs among these files, or in this folder, without those that this package wrote.
+
+    In a folder, names say what is a trace or a log. Of files that are given, those are logs that do not begin as JSON
+    or gzipped files do.
+    """
     if not isinstance(folder_or_files, str | os.PathLike):
         return _by_kind([Path(path) for path in several("folder_or_files", folder_or_files, "files, or a folder")])
     path = Path(folder_or_files)
     if not path.is_dir():
         return _by_kind([path])
-    traces, dumps = _by_kind(sorted(file for file in path.iterdir() if file.is_file()))
-    traces = [file for file in traces if file.name.endswith((".json", ".json.gz")) and not is_ours(file)]
-    return TraceFiles(traces, dumps)
+    files = sorted(file for file in path.iterdir() if file.is_file())
+    dumps = [file for file in files if is_dump(file)]
+    others = [file for file in files if file not in dumps]
+    traces = [file for file in others if file.name.endswith((".json", ".json.gz")) and not is_ours(file)]
+    return TraceFiles(traces, dumps, [file for file in others if is_log_name(file)])
 
 
 def _by_kind(files: list[Path]) -> TraceFiles:
     dumps = [file for file in files if is_dump(file)]
-    return TraceFiles([file for file in files if file not in dumps], dumps)
+    others = [file for file in files if file not in dumps]
+    logs = [file for file in others if not _may_be_trace(file)]
+    return TraceFiles([file for file in others if file not in logs], dumps, logs)
+
+
+def _may_be_trace(path: Path) -> bool:
+    if path.name.endswith((".json", ".json.gz", ".gz")):
+        return True
+    with open_of_any_size(path) as file, naming(path):
+        return _TRACE_HEAD.match(file.read(_HEAD_BYTES)) is not None
 
 
 def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[_TraceOfFile]:

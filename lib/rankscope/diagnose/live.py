@@ -41,6 +41,7 @@ from .own_times import own_times
 from .trace import Calls, Trace
 from .verdict import headline
 
+_SHARDED = ("FSDPModule", "FullyShardedDataParallel")  # classes of FSDP2 and FSDP1, whose import takes time
 _WAIT_S = 60.0  # for the traces of other ranks
 _LOOK_S = 0.05  # between two looks for them
 _FEWEST_STEPS = 2  # of the last, shorter window: a line about one step would say nothing of the job
@@ -115,8 +116,14 @@ def watch(
     context, also after an error. On CUDA, stamps are events of the current stream, and none is waited for before the
     end.
 
-    Raises ValueError for a model that is no DistributedDataParallel.
+    Raises ValueError for a model that is no DistributedDataParallel. FSDP is not watched: its collectives run within
+    forward and backward, where only a profiler shows the waits, so record traces of it and give them to `diagnose`.
     """
+    if any(base.__name__ in _SHARDED for base in type(model).__mro__):
+        raise ValueError(
+            "model must be a DistributedDataParallel, and this one is FSDP's, which watch cannot follow: record traces "
+            "with torch.profiler, and give them to rankscope diagnose"
+        )
     return Watched(
         of_type("model", model, DistributedDataParallel),
         of_type("loader", loader, Iterable),  # type: ignore[type-abstract]

@@ -22,6 +22,9 @@ Bools = NDArray[np.bool_]
 
 _HOST = PHASES.index("host")
 _NO_INTERVALS = np.zeros(0), np.zeros(0)
+_FSDP = "range: FSDP::"  # how the ranges begin that FSDP records
+_FSDP_CALLS = ("range: FSDP::all_gather", "range: FSDP::post_backward_reduce")  # that end when their collective has
+_FSDP_END = "range: FSDP::root_post_backward_callback"  # which reduces the last gradients, after autograd
 
 
 class OwnTimes(NamedTuple):
@@ -57,8 +60,10 @@ def own_times(trace: Trace) -> OwnTimes:
     """Return what a rank did in each window, from its trace alone.
 
     On the CPU a rank waits from the launch of its last gradient collective to the end of all, and in every other
-    collective from launch to end, or until it goes on with another phase. On a GPU it waits while collectives run and
-    nothing else does. Raises ValueError for a trace without steps.
+    collective from launch to end, or until it goes on with another phase. FSDP's collectives block the CPU, in forward
+    and in backward, so there a rank waits while one of them runs and it is within a range of FSDP (torch 2.13:
+    ``unshard`` and ``post_backward`` in ``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``). On a GPU it
+    waits while collectives run and nothing else does. Raises ValueError for a trace without steps.
     """
     steps = trace.timeline.select(lane="main", kind="step")
     if not len(steps):
@@ -105,13 +110,15 @@ class _WorkTimes(NamedTuple):
     streams: Intervals  # everything but collectives
     kernels: Intervals
     copies: Intervals  # from the host to the GPU
+    fsdp: Intervals  # the ranges that FSDP records
+    fsdp_calls: Intervals  # those of a collective
     is_on_gpu: bool
 
 
 def _work(spans: Timeline, collectives: Sequence[str]) -> _WorkTimes:
     main = spans.select(lane="main")
     host = {phase: _merged(main, phase) for phase in PHASES}
-    host["backward"] = _merged(spans, "backward", "unpack")  # autograd has threads of its own
+    host["backward"] = _merged(spans, "backward", "unpack", _FSDP_END)  # autograd has threads of its own
     on_gpu = spans.select(lane="gpu")
     gpu = {phase: _merged(on_gpu, phase) for phase in PHASES}
     streams = spans.select(lane=[lane for lane in spans.lanes if lane.startswith("stream ")])
@@ -122,6 +129,8 @@ def _work(spans: Timeline, collectives: Sequence[str]) -> _WorkTimes:
         streams=_merged(computing, *computing.kinds),
         kernels=_merged(computing, "kernel"),
         copies=_merged(computing, "memcpy h2d"),
+        fsdp=_merged(spans, *(kind for kind in spans.kinds if kind.startswith(_FSDP))),
+        fsdp_calls=_merged(spans, *(kind for kind in spans.kinds if kind.partition(" (")[0] in _FSDP_CALLS)),
         is_on_gpu=len(computing) > 0,
     )
 
@@ -154,7 +163,7 @@ def _call_times(trace: Trace, steps: Timeline, is_on_gpu: bool) -> _CallTimes:
     has_ended = np.isfinite(arrive_s) & np.isfinite(calls.stop_s)
     of_gradients = has_ended & _inside(launch_s, _merged(trace.timeline, "gradient"))
     if not of_gradients.any():
-        of_gradients = has_ended & _inside(launch_s, _merged(trace.timeline, "backward"))
+        of_gradients = has_ended & _inside(launch_s, _merged(trace.timeline, "backward", _FSDP_END))
     step = np.searchsorted(steps.start_s, launch_s, side="right") - 1
     return _CallTimes(launch_s, arrive_s, calls.stop_s, has_ended, of_gradients, step)
 
@@ -219,12 +228,14 @@ def _slices(work: _WorkTimes, calls: _CallTimes, windows: _Windows) -> _Slices:
 
     # A collective that is not waited for at the end blocks the host, until that goes on with another phase.
     next_start_s = np.append(start_s, np.inf)[np.searchsorted(start_s, calls.arrive_s, side="right")]
-    blocks = calls.has_ended & ~calls.of_gradients
+    is_of_fsdp = calls.has_ended & _inside(calls.launch_s, work.fsdp)
+    blocks = calls.has_ended & ~calls.of_gradients & ~is_of_fsdp
     blocked = merge(calls.arrive_s[blocks], np.minimum(calls.stop_s, next_start_s)[blocks])
     any_call = merge(calls.arrive_s[calls.has_ended], calls.stop_s[calls.has_ended])
 
     intervals = [*work.host.values(), *work.gpu.values(), work.streams, work.kernels, work.copies]
-    intervals += [blocked, any_call, windows.at_end, (windows.begin_s, windows.end_s)]
+    fsdp_calls = merge(calls.arrive_s[is_of_fsdp], _fsdp_back_s(calls, work.fsdp_calls)[is_of_fsdp])
+    intervals += [work.fsdp, fsdp_calls, blocked, any_call, windows.at_end, (windows.begin_s, windows.end_s)]
     edge_s = np.unique(np.concatenate([times_s for pair in intervals for times_s in pair]))
     middle_s = (edge_s[:-1] + edge_s[1:]) / 2
     gpu_works = _inside(middle_s, work.streams)
@@ -233,7 +244,8 @@ def _slices(work: _WorkTimes, calls: _CallTimes, windows: _Windows) -> _Slices:
         waits = in_call & ~gpu_works
     else:
         waits_at_end = _inside(middle_s, windows.at_end) & ~_inside(middle_s, work.host["backward"])
-        waits = waits_at_end | _inside(middle_s, blocked)
+        waits_in_fsdp = _inside(middle_s, fsdp_calls) & _inside(middle_s, work.fsdp)
+        waits = waits_at_end | _inside(middle_s, blocked) | waits_in_fsdp
 
     num_windows = windows.rows.size
     window = np.searchsorted(windows.begin_s, middle_s, side="right") - 1
@@ -250,6 +262,17 @@ def _slices(work: _WorkTimes, calls: _CallTimes, windows: _Windows) -> _Slices:
         in_call=in_call,
         waits=waits,
     )
+
+
+def _fsdp_back_s(calls: _CallTimes, ranges: Intervals) -> Seconds:
+    """Return when the host is back from each call, for FSDP's: at the end of the range that the call ends in.
+
+    A thread that has waited gets its core late on a busy machine. That is no work, and there are so many collectives in
+    a step that it would hide a late rank.
+    """
+    starts_s, stops_s = ranges
+    range_stop_s = np.append(stops_s, -np.inf)[np.searchsorted(starts_s, calls.launch_s, side="right") - 1]
+    return np.where(calls.stop_s <= range_stop_s, range_stop_s, calls.stop_s)
 
 
 def _starts_of_phases(host: dict[str, Intervals]) -> tuple[Seconds, Ints]:

@@ -122,9 +122,13 @@ def what_if(
     turn, and ranks that are late next to each other are taken out together. How many workers a loader needs only its
     recording can say: see `pipeline.advise`. Steps with a late stamp are skipped; see `SavingsForecast.skipped_steps`.
 
-    Raises ValueError where no steps with allreduces of gradients are in all traces.
+    Raises ValueError where no steps with allreduces of gradients are in all traces, and for traces of FSDP, whose
+    collectives the model does not have.
     """
-    recorded = _recorded_steps(several("traces", traces))
+    traces = several("traces", traces)
+    if any(kind.startswith("range: FSDP::") for trace in traces for kind in trace.timeline.kinds):
+        raise ValueError("traces must be of DDP, and these are of FSDP, whose steps what_if does not predict")
+    recorded = _recorded_steps(traces)
     slowed = _slowed_by_allreduces(recorded)
     local = _local(recorded, slowed)
     cost, allreduces_slowed = _cost(recorded)

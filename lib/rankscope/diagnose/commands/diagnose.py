@@ -1,4 +1,4 @@
-"""`rankscope diagnose`: which rank slows a job down and why, from its traces; or why it hangs, from its dumps."""
+"""`rankscope diagnose`: which rank slows a job down, from its traces; or why it hangs, from its dumps and logs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ...common.checks import count_of, printable
 
 if TYPE_CHECKING:
     from ..diagnosis import JobDiagnosis
+    from ..kineto import TraceFiles
     from ..savings import SavingsForecast
 
 _SILENT_S = 2.0  # no line about files that are read before
@@ -30,7 +31,13 @@ _LEAST_LATE = 0.005  # of a step: a rank that is late by less is not shown as la
 
 @command("diagnose")
 def diagnose(
-    folder: Annotated[Path, typer.Argument(help="A folder with a trace or a flight-recorder dump of each rank.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER_OR_LOGS...",
+            help="A folder with a trace or a flight-recorder dump of each rank, or with logs; or logs; or - for stdin.",
+        ),
+    ],
     as_json: Annotated[bool, Option("--json", help="Print JSON, in seconds and bytes.")] = False,
     output: Annotated[
         Path | None, Option("-o", "--output", help="Write a page, one HTML file, with all of it drawn.")
@@ -42,27 +49,34 @@ def diagnose(
     """Name the rank that the others wait for, the phase it loses its time in, and what that costs.
 
     Record traces with torch.profiler, a file per rank. From flight-recorder dumps it names the rank that did not come
-    to a collective, or came with another one. --json prints culprits, findings, ranks, steps, step_s, exposed_s,
-    hidden_s, phases, buckets, and what_if with the steps that it skipped, or the reason why it predicts nothing. For
-    dumps it prints culprits, findings, notes and ranks.
+    to a collective, or came with another one. It does so from the lines that torch prints in the logs of a job that
+    hangs, too, unless the text cannot tell. Logs may be one per rank, or one with the prefixes of torchrun or srun.
+    --json prints culprits, findings, ranks, steps, step_s, exposed_s, hidden_s, phases, buckets, and what_if with the
+    steps that it skipped, or the reason why it predicts nothing. For dumps and logs it prints culprits, findings, notes
+    and ranks.
     """
-    from ..kineto import files_in
+    from ..kineto import TraceFiles, files_in
 
-    files = files_in(folder)
-    inputs = [*files.traces, *files.dumps]
+    folder_or_files = paths[0] if len(paths) == 1 else paths
+    is_stdin = folder_or_files == Path("-")
+    files = TraceFiles([], [], []) if is_stdin else files_in(folder_or_files)
+    inputs = [*files.traces, *files.dumps, *files.logs]
     if output is not None:
         _check_output("--output", output, (".html",), inputs)
     if perfetto is not None:
         _check_output("--perfetto", perfetto, (".json", ".json.gz"), inputs)
-    if files.traces or not files.dumps:
+    if files.traces or not (files.dumps or files.logs or is_stdin):
         if files.dumps:
             left_out = count_of(len(files.dumps), "flight-recorder dump")
             print(f"left out {left_out}: give dumps alone", file=sys.stderr)
-        _diagnose_traces(folder, as_json, output, perfetto)
+        if files.logs and len(paths) > 1:
+            print(f"left out {count_of(len(files.logs), 'log')}: give logs alone, or with dumps", file=sys.stderr)
+        _diagnose_traces(files.traces if len(paths) > 1 else folder_or_files, as_json, output, perfetto)
         return
     if perfetto is not None:
-        raise ValueError("--perfetto is for traces, and these are flight-recorder dumps")
-    _explain_dumps(folder, as_json, output)
+        what = "flight-recorder dumps" if files.dumps else "logs"
+        raise ValueError(f"--perfetto is for traces, and these are {what}")
+    _explain_hang(paths[0], files, is_stdin, as_json, output)
 
 
 def _check_output(option: str, path: Path, endings: tuple[str, ...], inputs: Sequence[Path]) -> None:
@@ -75,17 +89,22 @@ def _check_output(option: str, path: Path, endings: tuple[str, ...], inputs: Seq
         raise ValueError(f"{option} must be a new file, and {path} is one of those to read")
 
 
-# ---- dumps
+# ---- dumps and logs
 
 
-def _explain_dumps(folder: Path, as_json: bool, output: Path | None) -> None:
+def _explain_hang(path: Path, files: TraceFiles, is_stdin: bool, as_json: bool, output: Path | None) -> None:
     """Print which rank did not come to a collective, and write the page if there is a path for it."""
     from ...cli.output import print_parts
     from ...common.storage import write_atomically
-    from .. import explain_hang, read_dumps
+    from .. import explain_hang, read_dumps, read_hang_text, read_logs
 
-    dumps = read_dumps(folder)
-    hang = explain_hang(dumps)
+    dumps = read_dumps(files.dumps) if files.dumps else ()
+    logs = None
+    if is_stdin:
+        logs = read_hang_text(_standard_input())
+    elif files.logs:
+        logs = read_logs(files.logs)
+    hang = explain_hang(dumps, logs)
     if as_json:
         fields = {
             "culprits": [culprit._asdict() for culprit in hang.culprits],
@@ -99,14 +118,26 @@ def _explain_dumps(folder: Path, as_json: bool, output: Path | None) -> None:
     if output is not None:
         from ..figures.jobs import hang_page
 
-        page = hang_page(folder.resolve().name, hang).encode()
+        page = hang_page("standard input" if is_stdin else path.resolve().name, hang).encode()
         write_atomically(output, lambda file: file.write(page))
+
+
+def _standard_input() -> str:
+    """Return what is piped in. Raises ValueError if it has more than 64 MiB."""
+    from ...common.storage import MOST_BYTES
+
+    raw = sys.stdin.buffer.read(MOST_BYTES + 1)
+    if len(raw) > MOST_BYTES:
+        raise ValueError(f"standard input must have at most {MOST_BYTES} bytes: give the file itself")
+    return raw.decode("utf-8", "replace")
 
 
 # ---- traces
 
 
-def _diagnose_traces(folder: Path, as_json: bool, output: Path | None, perfetto: Path | None) -> None:
+def _diagnose_traces(
+    folder_or_files: Path | list[Path], as_json: bool, output: Path | None, perfetto: Path | None
+) -> None:
     """Print who is late and why, and write the page and the trace for Perfetto if there are paths for them."""
     from ...cli.output import print_parts
     from ...common.storage import write_atomically
@@ -119,7 +150,7 @@ def _diagnose_traces(folder: Path, as_json: bool, output: Path | None, perfetto:
         if time.monotonic() - begin_s > _SILENT_S and sys.stderr.isatty():
             print(line, file=sys.stderr)
 
-    traces = read_traces(folder, report=report)
+    traces = read_traces(folder_or_files, report=report)
     diagnosis = diagnose_traces(traces)
     forecast: SavingsForecast | None = None
     why_not = ""
@@ -131,6 +162,7 @@ def _diagnose_traces(folder: Path, as_json: bool, output: Path | None, perfetto:
     if output is not None:
         from ..figures.jobs import job_page
 
+        folder = folder_or_files if isinstance(folder_or_files, Path) else folder_or_files[0].parent
         page = job_page(folder.resolve().name, traces, diagnosis.joined, diagnosis, forecast).encode()
         written.append(write_atomically(output, lambda file: file.write(page)))
     if perfetto is not None:

@@ -38,6 +38,8 @@ def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing
     if not 0 <= finding < len(of_type("hang", hang, Hang).findings):
         raise ValueError(f"finding must be the place of one of {len(hang.findings)} findings, got {finding}")
     shown = hang.findings[finding]
+    if not is_drawable(hang, shown):
+        raise ValueError(f"finding must be one from dumps, and finding {finding} comes from logs")
     group = next(group for group in hang.groups if group.name == shown.group)
     ranks = _ranks_to_show(group, shown)
     numbers = group.last_calls(shown.call, most=_MOST_CALLS)
@@ -64,6 +66,14 @@ def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing
         y_ticks=[(place + 0.5, str(rank)) for place, rank in enumerate(ranks)],
         legend=_legend(cells, shown.cause),
     )
+
+
+def is_drawable(hang: Hang, finding: HangFinding) -> bool:
+    """Whether there are the calls of the group that a finding is about: logs do not have them."""
+    for group in hang.groups:
+        if group.name == finding.group:
+            return any(finding.call in calls for calls in group.calls.values())
+    return False
 
 
 def _ranks_to_show(group: Group, finding: HangFinding) -> list[int]:

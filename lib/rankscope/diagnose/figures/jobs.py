@@ -29,7 +29,7 @@ from ..hangs import Hang
 from ..join import Joined
 from ..savings import SavingsForecast, change_words
 from ..trace import PHASES, Trace
-from .hangs import draw_hang
+from .hangs import draw_hang, is_drawable
 
 _WIDE_PX = 270.0
 _ROW_PX = 20.0
@@ -280,10 +280,10 @@ def what_if_table(answers: SavingsForecast, diagnosis: JobDiagnosis) -> tuple[st
 
 def hang_page(name: str, hang: Hang) -> str:
     """Return the HTML of a page on a job that hangs: the findings in words, and each of them drawn."""
-    num_drawn = min(len(hang.findings), _MOST_HANGS)
-    sections = [_Section("wide", "", _svg(draw_hang(hang, place))) for place in range(num_drawn)]
-    if num_drawn < len(hang.findings):
-        num_others = len(hang.findings) - num_drawn
+    places = [place for place, finding in enumerate(hang.findings) if is_drawable(hang, finding)]
+    sections = [_Section("wide", "", _svg(draw_hang(hang, place))) for place in places[:_MOST_HANGS]]
+    num_others = len(places) - len(sections)
+    if num_others > 0:
         sections.append(_Section("", f"{num_others} more are named above and not drawn", ""))
     return _page(name, str(hang), sections)
 
