@@ -24,7 +24,7 @@ _HOME = """# rankscope
 
 {lead}
 
-Move a control and see what changes. rankscope computed every state when this site was built, so nothing is sent anywhere.
+Move a control and see what changes. rankscope drew every state when this site was built, so nothing is sent anywhere.
 
 [Install and start]({start}) · [All notebooks](notebooks/README.md) · [Reference](api/index.rst)"""
 _EXPLORER = """## {title}
@@ -37,7 +37,8 @@ Explained in notebook [{about}](notebooks/{notebook}.ipynb)"""
 def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]:
     """Write the sources of the site of the repository at `root`: explorers, README, guides, notebooks, commands, API.
 
-    The index opens with the explorers, and the README is a page of its own. Returns the grids of explorers that pages need, those named in `only_ends` with two values of each setting.
+    The index opens with the explorers, and the README is a page of its own. Returns the grids of explorers that pages
+    need, those named in `only_ends` with two values of each setting.
     """
     grids: dict[str, Grid] = {}
 

@@ -126,8 +126,8 @@ class Grid(NamedTuple):
             f'<div class="explorer-pictures">{pictures}</div>\n'
             f'<div class="explorer-report" aria-live="polite">{report}</div>\n'
             f'<details class="explorer-more"><summary>In Python</summary>'
-            f'<p><code class="explorer-line">{escape(self.explorer.line(self.start))}</code> in a notebook shows the same '
-            f"controls.{more}</p></details>\n</div>"
+            f'<p><code class="explorer-line">{escape(self.explorer.line(self.start))}</code> in a notebook shows '
+            f"the same controls.{more}</p></details>\n</div>"
         )
 
     def drawn(self) -> dict[str, Any]:

@@ -96,7 +96,10 @@ def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iter
             _range_words(measured_s),
         )
     public_words = f"public: what {', '.join(machines)} took" if curves else "the bank has no machine like it"
-    table.caption = f"NCCL: the time it expects; model: our estimate, including terms that NCCL omits; mostly: the largest term; {public_words}"
+    table.caption = (
+        "NCCL: the time it expects; model: our estimate, including terms that NCCL omits; mostly: the largest term; "
+        f"{public_words}"
+    )
     yield table
     yield Text(error_words(model))
     yield from (Text(note) for note in model.notes)
