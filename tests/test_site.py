@@ -62,7 +62,7 @@ def test_an_explorer_stands_where_its_widget_would() -> None:
 
 @pytest.mark.parametrize(
     ("source", "word"),
-    [("my_own_widget()", "make lab"), ("explorers.gallery()", "../explorers.md")],
+    [("my_own_widget()", "make lab"), ("explorers.gallery()", "../index.md")],
 )
 def test_other_widgets_are_a_sentence(source: str, word: str) -> None:
     assert word in page(cell(source, WIDGET))["cells"][1]["source"]
@@ -185,11 +185,11 @@ def test_a_stored_state_has_the_ranks_of_its_network() -> None:
 
 def test_pages_share_what_is_stored_where_the_grid_is_the_same() -> None:
     plain, moved = Shown("uneven").grid(), Shown("uneven", (("handling", "join"),)).grid()
-    fixed, added = Shown("uneven", (("rank_2", 4),)).grid(), Shown("uneven", (("rank_0", 7),)).grid()
+    fixed, added = Shown("uneven", (("rank_2", 10),)).grid(), Shown("uneven", (("rank_0", 12),)).grid()
     assert plain.key == moved.key
     assert plain.at(plain.start) != moved.at(moved.start)
     assert len({plain.key, fixed.key, added.key}) == 3
-    assert added.axes["rank_0"] == tuple(sorted((*plain.axes["rank_0"], 7)))
+    assert added.axes["rank_0"] == (*plain.axes["rank_0"], 12)
 
 
 def test_what_changes_nothing_is_known_and_where_a_slider_ends() -> None:
@@ -376,7 +376,7 @@ def test_a_broken_page_is_caught(tmp_path: Path, text: str, problem: str) -> Non
         ("[a](notebooks/a.ipynb) and [b](notebooks/a.ipynb#x)", "[a](notebooks/a.ipynb) and [b](notebooks/a.ipynb#x)"),
         ("read [the rings](lib/rings.py#L3)", "read the rings"),
         ("![drawn](p.svg)", "![drawn](p.svg)"),
-        ("[start](README.md#two-commands)", "[start](index.md#two-commands)"),
+        ("[start](README.md#two-commands)", "[start](start.md#two-commands)"),
         ('[x](https://x.org), `ALL["ring"](4)`, [no](nowhere.md)',) * 2,
     ],
 )
@@ -385,4 +385,4 @@ def test_links_to_what_is_no_page_become_text(tmp_path: Path, text: str, made: s
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert sources.linked(text, tmp_path, tmp_path) == made
-    assert sources.linked("[up](../README.md)", tmp_path, tmp_path / "notebooks") == "[up](../index.md)"
+    assert sources.linked("[up](../README.md)", tmp_path, tmp_path / "notebooks") == "[up](../start.md)"

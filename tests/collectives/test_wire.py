@@ -259,7 +259,7 @@ def test_the_slow_group_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- ranks that do not agree, that die, that stay away
 
 
-REFUSES = "rank 2 refuses what it was given"
+REFUSES = "rank 2 rejected its input"
 
 
 UNLIKE: list[tuple[dict[str, Any], str]] = [
