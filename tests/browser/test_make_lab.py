@@ -149,7 +149,7 @@ def test_a_new_reader_sees_a_picture_first_and_leaves_git_status_clean(clone: Pa
         choose(page, "File", "filemenu:close-and-cleanup")
         page.locator(".jp-Dialog button.jp-mod-accept").click()
         expect(page.locator(".jp-Notebook")).to_have_count(0, timeout=REPAINT_MS)
-    assert git(clone, "status", "--porcelain") == ""
+    assert git(clone, "status", "--porcelain") == "", git(clone, "diff", "--unified=1")
     assert "lab: JupyterLab on my_notebooks/" in log.read_text(encoding="utf-8")
     assert not list(home.rglob("nbsignatures.db")), "what is trusted is kept in .venv"
 
@@ -166,7 +166,7 @@ def test_while_editing_opening_and_saving_leaves_git_status_clean(clone: Path, p
         while path.stat().st_mtime_ns == before_ns:
             assert time.monotonic() < deadline, "nothing is saved"
             page.wait_for_timeout(100)
-    assert git(clone, "status", "--porcelain") == ""
+    assert git(clone, "status", "--porcelain") == "", git(clone, "diff", "--unified=1")
 
 
 def test_without_trust_there_is_the_png(page: Page, tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def normalise(nb: Notebook) -> Notebook:
         cell["metadata"] = {key: value for key, value in cell["metadata"].items() if key == "tags" and value}
         if HIDDEN in cell["metadata"].get("tags", ()):
             cell["metadata"]["jupyter"] = {"outputs_hidden": True}
+            cell["metadata"]["collapsed"] = True  # JupyterLab writes both when it saves
         cell["source"] = cell["source"].strip("\n")
         if cell["cell_type"] != "code":
             continue

@@ -24,7 +24,6 @@ from rankscope.figures.palette import INK, ink_on
 from rankscope.figures.player import CHUNKS_PX, TIME_PX, Strip, moment_parts, playhead, still_parts, strips
 from rankscope.figures.svg import marks, to_svg
 from rankscope.figures.timelines import draw_timeline
-from rankscope.train.ddp import DDPRun
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 TARGET = NOTEBOOKS / "pictures" / "ring_playing.svg"
@@ -46,6 +45,8 @@ def ring() -> str:
 
 def step() -> str:
     """Return the picture of notebook 00: a recorded step of two ranks under DDP."""
+    from rankscope.train.ddp import DDPRun  # here, because the core's own tests have no train
+
     timeline = DDPRun.load(RECORDED_STEP).timeline()
     waiting_ms = timeline.select(rank=0, kind="wait").busy_s * 1e3
     step_ms = timeline.select(rank=0).makespan_s * 1e3

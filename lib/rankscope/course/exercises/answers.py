@@ -170,7 +170,7 @@ def enough_loaders(loaders: int) -> str | None:
     return f"with {count_of(loaders, 'loader')} the trainer waits {idle:.0%} of the time"
 
 
-# ---- 04 and 05: how gradients are combined
+# ---- 04: how gradients are combined
 
 
 @exactly(
@@ -317,7 +317,7 @@ def wrapping_policy(answer: Any) -> Score:
     return scores.wrapping_score(answer, transformer(8192), most_wait_s=0.070, most_bytes=21e9)
 
 
-# ---- 12: ranks that run out of batches at different times
+# ---- a3: ranks that run out of batches at different times
 
 _BATCHES = (10, 10, 12, 15)  # of four ranks
 
@@ -352,7 +352,7 @@ def even_epoch(answer: Any) -> Score:
     return scores.share_score(answer, [12, 9, 8, 7, 6, 6, 4, 2], 3, at_most=1)
 
 
-# ---- 13: parameter servers and shared memory
+# ---- a4: parameter servers and shared memory
 
 
 @nearly(
@@ -412,7 +412,7 @@ def _counted(order: Any) -> int:
     return counter
 
 
-# ---- 14: your own sampler, schedule and prediction
+# ---- a6: your own sampler, schedule and prediction
 
 
 @judged("a6.1")
@@ -504,7 +504,7 @@ def other_group(answer: Any) -> Score:
     return Score(("pairs explained",), rows, wrong)
 
 
-# ---- 16: a training job from a log
+# ---- a5: a training job from a log
 
 
 @nearly(
@@ -554,7 +554,7 @@ def spread_ms(answer: Any) -> Score:
     return Score(("2 nodes", "4 nodes", "8 nodes", "16 nodes"), rows, wrong)
 
 
-# ---- 17: NCCL's choice
+# ---- 06: NCCL's choice
 
 
 @nearly(
@@ -608,7 +608,7 @@ def launch_and_hop(answer: Any) -> Score:
     return Score(("median error",), rows, wrong)
 
 
-# ---- 18: pipelines
+# ---- 09: pipelines
 
 
 @fewest("09.1", 1, 4096, "microbatches")
@@ -635,7 +635,7 @@ def three_kept(answer: Any) -> Score:
     return scores.pipeline_score(answer, 3, 4, most_bubble=float(bubble_share("gpipe", 3, 4)), most_kept=3)
 
 
-# ---- 19: silent bugs
+# ---- 10: silent bugs
 
 
 @exactly(
@@ -672,7 +672,7 @@ def one_synchronisation(answer: Any) -> Score:
     return scores.step_score(answer, 2)
 
 
-# ---- 20: slow or stuck
+# ---- 11: slow or stuck
 
 _BACKWARD_MS = (73, 70, 72, 71)  # of ranks 0 to 3, waiting included
 _WAIT_MS = (66, 2, 65, 64)  # of ranks 0 to 3

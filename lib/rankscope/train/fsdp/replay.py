@@ -1,6 +1,6 @@
 """What `fully_shard` does in one forward and backward: its groups, and its actions in the order of issue.
 
-This follows torch/distributed/fsdp/_fully_shard (read in torch 2.11 and 2.13), function by function: `Replay` has the
+This follows torch/distributed/fsdp/_fully_shard (as of torch 2.13), function by function: `Replay` has the
 state of ``FSDPState`` (_fsdp_state.py) and ``FSDPParamGroup`` (_fsdp_param_group.py), without any tensor.
 """
 
