@@ -39,8 +39,8 @@ def stream_files(
       through a shuffle buffer of `buffer_size` rows, from which a random one is taken each time, as soon as it has
       `initial` rows. Ranks read different numbers of rows unless the files divide evenly.
     - "block", as the "py1b" shuffle of mosaicml-streaming with one canonical node: the rows of all files in a row are
-      cut into blocks of `buffer_size`, and each block is shuffled. Rank r reads the r-th of equal, contiguous parts, padded from the
-      beginning.
+      cut into blocks of `buffer_size`, and each block is shuffled. Rank r reads the r-th of equal, contiguous parts,
+      padded from the beginning.
 
     The random numbers are our own, except that "buffer" draws from the buffer as WebDataset does from
     ``random.Random(seed)``, with the seed ``f"{seed} {epoch} {rank}"``.
