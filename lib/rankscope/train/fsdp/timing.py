@@ -75,9 +75,9 @@ def predict(
     `cost` has the seconds of collectives and copies: `FSDPCosts`, or the cost of an all-reduce, such as `ddp.cost`
     makes. `wrap` and `settings` are those of `collectives`.
 
-    With `overlap`, collectives run on streams of their own, at most two all-gathers ahead of what the rank computes;
-    the docstring of `_Streams` in timing.py states the rules. Without it, every collective blocks the rank, as on the CPU
-    with Gloo, where FSDP has no streams.
+    With `overlap`, collectives run on streams of their own, by the rules of torch's _fsdp_param_group.py: at most two
+    all-gathers are ahead of what the rank computes. Without it, every collective blocks the rank, as on the CPU with
+    Gloo, where FSDP has no streams.
 
     The memory counts what torch allocates, in the order of issue, so it is the same with and without `overlap`; its
     terms are those of `PredictedMemory`. `optimizer` is one of those of `zero.memory`, or None. Activations are those
