@@ -9,7 +9,7 @@ import numpy as np
 
 from ...cluster import Cluster
 from ...collectives import ALGORITHMS
-from ...collectives.algorithms import algorithm_of, has_record
+from ...collectives.algorithms import algorithm_of
 from ...collectives.playback import Playback, playback_of
 from ...common.checks import count_of
 from ...common.units import bytes_words, times_in_one_unit
@@ -194,8 +194,7 @@ def _can_be_played(chosen: _Chosen, now: Now) -> bool:
 
 
 def _has_segments(chosen: _Chosen) -> bool:
-    is_record = has_record(chosen.collective, chosen.name)  # a plain function is built without options
-    return is_record and "num_segments" in algorithm_of(chosen.collective, chosen.name).options
+    return "num_segments" in algorithm_of(chosen.collective, chosen.name).options
 
 
 def _have_equal_times(some: list[Playback], others: list[Playback]) -> bool:
