@@ -68,11 +68,10 @@ def profile(
     writes_output = writes(backend)
     joined = is_joined(backend)  # inside a collective only a signal's default action ends the process
     seen: list[Progress] = []
-    with interruptible(not joined, lambda: _how_to_continue(seen, output, fresh)), contextlib.ExitStack() as stack:
-        if writes_output and not joined and sys.stderr.isatty():
-            show = stack.enter_context(_bar())
-        else:
-            show = _lines(writes_output)
+    with (
+        interruptible(not joined, lambda: _how_to_continue(seen, output, fresh)),
+        _progress_display(writes_output, may_redraw=not joined) as show,
+    ):
 
         def report(progress: Progress) -> None:
             seen[:] = [progress]
@@ -177,8 +176,18 @@ def _command(context: typer.Context) -> str:
 Show = Callable[["Progress"], None]
 
 
+@contextlib.contextmanager
+def _progress_display(writes_output: bool, may_redraw: bool) -> Iterator[Show]:
+    """Yield a function that shows progress: as a bar on a terminal, as lines elsewhere, not at all on other ranks."""
+    if writes_output and may_redraw and sys.stderr.isatty():
+        with _bar() as show:
+            yield show
+    else:
+        yield _lines(writes_output)
+
+
 def _lines(writes_output: bool) -> Show:
-    """Print a line now and then if there is no terminal."""
+    """Return a function that prints a line every few seconds."""
     last_s = -_LINE_EVERY_S
 
     def show(progress: Progress) -> None:
@@ -194,7 +203,7 @@ def _lines(writes_output: bool) -> Show:
 
 @contextlib.contextmanager
 def _bar() -> Iterator[Show]:
-    """Show a progress bar that is redrawn, and removed at the end."""
+    """Show a progress bar and yield a function that updates it; the bar is removed at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
