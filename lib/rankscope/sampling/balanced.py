@@ -128,7 +128,7 @@ class BalancedSampler(ElasticSampler):
         self._cost_digest = digest_of(self.costs)
         self._permutation_key = ""
         self._window_ends: dict[tuple[int, str], list[_WindowEnd]] = {}
-        self._begin(self._beginning())
+        self._start_from(self._first_progress())
 
     @property
     def padding(self) -> int:
@@ -169,7 +169,7 @@ class BalancedSampler(ElasticSampler):
 
     # ---- positions
 
-    def _beginning(self) -> Progress:
+    def _first_progress(self) -> Progress:
         return {"position": 0, "segments": []}
 
     def _checked_progress(self, progress: Progress) -> Progress:
@@ -212,7 +212,7 @@ class BalancedSampler(ElasticSampler):
             grouping, whole("num_samples", fields["num_samples"], 0), whole("num_steps", fields["num_steps"], 0)
         )
 
-    def _after(self, start: Progress, num_items: int) -> Progress:
+    def _progress_after(self, start: Progress, num_items: int) -> Progress:
         """Return the progress after so many steps, in the fewest words: whole windows need no segment."""
         if num_items == 0:
             return start
