@@ -272,9 +272,7 @@ def odd_points(profile: Profile) -> Iterator[str]:
     curves = dict.fromkeys((point.what, point.options.get("in_place")) for point in native_points)
     for collective, in_place in curves:
         try:
-            ratios = profile.curve(
-                collective, in_place
-            ).odd  # by size: the time as a multiple of what neighbours suggest
+            ratios = profile.curve(collective, in_place).odd  # by size: its time, as a multiple of the interpolated one
         except ValueError:  # too few sizes, or measured in several ways
             continue
         if not ratios:
