@@ -409,29 +409,30 @@ class _Past:
 
     def __init__(self, dump: Dump) -> None:
         self._place = {id(call): place for place, call in enumerate(dump.calls)}
-        numbers: dict[Any, int] = {}
-        # calls that are alike have the same number
-        self._kinds = [numbers.setdefault((call.group, call.signature), len(numbers)) for call in dump.calls]
-        self._alike: dict[int, list[int]] = defaultdict(list)
+        numbers: dict[Any, int] = {}  # of signatures, because they take long to compare
+        self._kinds: list[int] = []  # equal for calls that are alike
+        for call in dump.calls:
+            self._kinds.append(numbers.setdefault((call.group, call.signature), len(numbers)))
+        self._places_of_kind: dict[int, list[int]] = defaultdict(list)
         for place, kind in enumerate(self._kinds):
-            self._alike[kind].append(place)
+            self._places_of_kind[kind].append(place)
 
     def habit(self, call: Call) -> int:
-        """How many calls before it, at most 3, also came before an earlier call like it; -1 if there is none."""
-        end = self._place[id(call)]
+        """Return how many calls before it, at most 3, also came before an earlier call like it; -1 if there is none."""
+        own_place = self._place[id(call)]
         most = -1
-        for place in self._alike[self._kinds[end]]:
-            if place >= end or most == _MOST_ALIKE:
+        for place in self._places_of_kind[self._kinds[own_place]]:
+            if place >= own_place or most == _MOST_ALIKE:
                 break
-            most = max(most, self._num_alike_before(place, end))
+            most = max(most, self._num_alike_before(place, own_place))
         return most
 
-    def _num_alike_before(self, place: int, other: int) -> int:
-        """How many calls before two places, at most 3, are alike."""
-        length = 0
-        while length < min(_MOST_ALIKE, place) and self._kinds[place - length - 1] == self._kinds[other - length - 1]:
-            length += 1
-        return length
+    def _num_alike_before(self, earlier: int, later: int) -> int:
+        """Return how many calls just before two places, at most 3, are alike."""
+        for distance in range(1, min(_MOST_ALIKE, earlier) + 1):
+            if self._kinds[earlier - distance] != self._kinds[later - distance]:
+                return distance - 1
+        return min(_MOST_ALIKE, earlier)
 
 
 def _stops(groups: Sequence[Group], of_rank: dict[int, Dump], past: dict[int, _Past]) -> list[_Stop]:

@@ -113,7 +113,10 @@ class _Passage:
         self.items_out: Sequence[int] = items if self.keeps_order else []
 
     def times(self, item: NDArray[np.int64]) -> _PassageTimes:
-        """Return the times once the simulation has ended; `item` contains `items`."""
+        """Return the times once the simulation has ended; `item` contains `items`.
+
+        All arrays have an entry per item. A place is that of an item in the order of taking.
+        """
         taken_s = np.fromiter(self.taken_s, np.float64, item.size)
         done_s = taken_s + self.drawn_s[item]
         left_s = np.fromiter(self.left_s, np.float64, item.size)
@@ -123,7 +126,7 @@ class _Passage:
         items_out = np.fromiter(self.items_out, np.int64, item.size)
         place_of_item = np.empty_like(item)
         place_of_item[item] = np.arange(item.size)
-        places_out = place_of_item[items_out]  # in the order of taking, for each item in the order of leaving
+        places_out = place_of_item[items_out]  # the places of the items in the order in which they left
         left_s_by_place = np.empty_like(left_s)
         left_s_by_place[places_out] = left_s
         # The n-th item to be taken has the worker of the (n - num_workers)-th to leave.
