@@ -322,10 +322,12 @@ def _mean_without_worst(longer_s: Seconds) -> Seconds:
 
 
 def _causes(longer_s: Seconds, usual_s: Seconds, starved_longer_s: float) -> list[tuple[str, list[int]]]:
-    """Why a rank takes longer in its phases than is usual there, and which phases each cause makes longer."""
+    """Return why a rank takes longer than usual, and which phases each cause makes longer; arrays are by phase."""
     every_phase = list(range(len(PHASES)))
     if starved_longer_s > longer_s.sum() / 2:
         return [("starved", every_phase)]
+    # A phase is alike if it is longer by about the same factor as all phases together. Multiplied out, because a phase
+    # may usually take no time.
     is_alike = longer_s * usual_s.sum() > _ALIKE * longer_s.sum() * usual_s
     if is_alike.sum() > 2 and usual_s[is_alike].sum() > _ALMOST_ALL * usual_s.sum():
         return [("slower", every_phase)]
