@@ -457,7 +457,7 @@ def _stop(group: Group, of_rank: dict[int, Dump], past: dict[int, _Past]) -> _St
             for rank, calls in group.calls.items()
             if number not in calls and not _is_forgotten(of_rank[rank], first_number.get(rank), number, first.created_s)
         ]
-        odd = _odd(group, number, came, past)
+        odd = _unusual_ranks(group, number, came, past)
         late = []
         if first.timeout_s:
             after_s = {rank: group.calls[rank][number][0].created_s - first.created_s for rank in came}
@@ -478,25 +478,26 @@ def _is_forgotten(dump: Dump, first_number: int | None, number: int, created_s: 
     return created_s < dump.calls[0].created_s if first_number is None else number < first_number
 
 
-def _odd(group: Group, number: int, came: list[int], past: dict[int, _Past]) -> list[int]:
-    """The ranks whose call differs from that of most; of equal parties, those that break with their earlier steps.
+def _unusual_ranks(group: Group, number: int, came: list[int], past: dict[int, _Past]) -> list[int]:
+    """Return the ranks whose call differs from that of most ranks.
 
-    A party is made of ranks with the same call.
+    If each call was made by equally many ranks, the usual call is the one that best continues a rank's earlier steps.
+    If there is no usual call, all ranks are returned.
     """
-    parties: dict[Any, list[int]] = {}
+    ranks_by_call: dict[Any, list[int]] = {}
     for rank in came:
-        parties.setdefault(group.signature(rank, number), []).append(rank)
-    if len(parties) == 1:
+        ranks_by_call.setdefault(group.signature(rank, number), []).append(rank)
+    if len(ranks_by_call) == 1:
         return []
-    weights = {signature: len(ranks) for signature, ranks in parties.items()}
-    if len({*weights.values()}) == 1:
-        for signature, ranks in parties.items():
-            weights[signature] = past[ranks[0]].habit(group.calls[ranks[0]][number][0])
+    weights = {call: len(ranks) for call, ranks in ranks_by_call.items()}
+    if len(set(weights.values())) == 1:
+        for call, ranks in ranks_by_call.items():
+            weights[call] = past[ranks[0]].habit(group.calls[ranks[0]][number][0])
     most = max(weights.values())
-    heaviest = [signature for signature in parties if weights[signature] == most]
-    if len(heaviest) > 1:
+    usual_calls = [call for call, weight in weights.items() if weight == most]
+    if len(usual_calls) > 1:
         return came
-    return [rank for rank in came if rank not in parties[heaviest[0]]]
+    return [rank for rank in came if rank not in ranks_by_call[usual_calls[0]]]
 
 
 def _circle(stops: list[_Stop], past: dict[int, _Past]) -> list[HangFinding]:
