@@ -24,7 +24,6 @@ from rankscope.collectives import (
     verify,
 )
 from rankscope.collectives.schedule import Phase
-from rankscope.collectives.verify import holdings
 
 from .cases import NAMES, ROOTED, WITH_COUNTS, allows
 
@@ -80,7 +79,6 @@ GROUPS: dict[str, list[tuple[Ask, str]]] = {
         *((lambda c=c: Step.of(*c), "must be whole numbers, got") for c in ((0.9, 1, 0), (0, 1.7, 0), (0, 1, 0.2))),
         *((lambda r=r: Step.of(0, 1, 0, 1, r), "reduce must be True or False, one or a column") for r in ("no", 1)),
         (lambda: Phase(0, 1, 0, num_steps=-2), "num_steps must be a whole number of at least 0, got -2"),
-        *((lambda s=s: holdings(RING, s), f"step must be a whole number from 0 to 6, got {s}") for s in (-1, 7, 1.5)),
         (lambda: verify(None), "schedule must be a Schedule, got None"),
         (lambda: RING.traffic(math.nan), "num_bytes must be a finite number of at least 0, got nan"),
     ],

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import number, whole
-from ..common.frozen import ReadOnly, checked, frozen, mapping
+from ..common.checks import number
+from ..common.frozen import ReadOnly, checked, frozen
 from .fit import LEAST_SIZES, Times
 
 _PEAK = math.log(1.2)  # slower than both neighbours, the larger one included
@@ -25,11 +25,10 @@ _MOST = math.log(1e6)  # largest half-width: beyond it nothing is known
 
 
 def _measured(name: str, value: Any) -> ReadOnly:
-    seconds = mapping(name, value)
-    sizes = sorted(whole(f"{name}: size", size, 0) for size in seconds)
+    sizes = sorted(value)
     if sum(size > 0 for size in sizes) < LEAST_SIZES:
         raise ValueError(f"{name} must be of at least {LEAST_SIZES} sizes above 0, got {sizes}")
-    return ReadOnly({size: number(f"{name} of {size} bytes", seconds[size], 1e-12, 1e9) for size in sizes})
+    return ReadOnly({size: value[size] for size in sizes})
 
 
 class _Knots(NamedTuple):

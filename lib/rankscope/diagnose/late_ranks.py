@@ -115,13 +115,6 @@ class Lateness(NamedTuple):
         return not self.groups and self.longest_wait_s <= _UNBALANCED * self.step_s
 
 
-def culprits_of(
-    ranks: Sequence[int], window_s: Seconds, phase_s: Seconds, starved_s: Seconds | None = None
-) -> list[Culprit]:
-    """Return the culprits in the order in which to mend them, none where nobody is late; see `lateness`."""
-    return lateness(ranks, window_s, phase_s, starved_s).culprits
-
-
 def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds, starved_s: Seconds | None = None) -> Lateness:
     """Return which ranks are late, why, and what it costs.
 

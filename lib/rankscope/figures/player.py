@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..collectives.playback import Playback
 from ..collectives.schedule import MOVES, Ints
-from ..common.checks import count_of, number, of_type, several
+from ..common.checks import count_of
 from ..common.units import bytes_words, round_ticks, time_unit, time_words, times_in_one_unit
 from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts
 from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ink_on, ramp, rank_colors
@@ -41,7 +41,6 @@ _NUMBERED_BAR_PX = 10  # and bars of at least this height
 
 _PALE = "#d4d4d4"  # lines and bars of what is still to come
 _QUIET = "#5f5f5f"  # text that says how to read the picture
-_MOST_SHOWN = 2  # collectives
 
 
 def shades_of(num_ranks: int) -> tuple[str, ...]:
@@ -445,10 +444,7 @@ def _texts_on(x: FloatArray, y: FloatArray, words: Sequence[str], fill: Sequence
 
 
 def strips(plays: Sequence[Playback]) -> list[Strip]:
-    """Lay one collective out, or two, one below the other on one axis of time. Raises ValueError for more."""
-    plays = [of_type("plays", play, Playback) for play in several("plays", plays)]
-    if not 1 <= len(plays) <= _MOST_SHOWN:
-        raise ValueError(f"plays must be one or two, got {len(plays)}")
+    """Lay one collective out, or two, one below the other on one axis of time."""
     horizon_s = max(play.finish_s for play in plays) or 1.0
     grid_px = float(np.clip(_CELL_PX * max(play.schedule.num_chunks for play in plays), *_GRID_PX))
     laid: list[Strip] = []
@@ -478,11 +474,8 @@ def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None) 
     To the left, each rank has a row of chunks, with the chunks that are on their way between the rows. To the right are
     the messages, from sender to receiver, and below them the busy ranks. What is still to come is grey; the vertical
     line is the moment. The width of a chunk is its share of a rank's buffer.
-
-    Raises ValueError for a negative time, and for more than two collectives.
     """
     laid = strips(plays)
-    at_s = number("at_s", at_s, 0)
     still = still_parts(laid, title, at_s)
     moment = moment_parts(laid, at_s)
     return attrs.evolve(

@@ -101,7 +101,6 @@ def executor(schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "s
     All ranks call this at the same point. The returned function keeps its scratch, and its group, for as long as it
     lives. Do not call it from two threads at once.
     """
-    of_type("schedule", schedule, Schedule)
     group = group_of(group)
     return partial(_Prepared(schedule, tensor, group, op).run, start=starter(group, tensor))
 
