@@ -544,10 +544,10 @@ def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[_Cause]:
 
 
 def _odd_cause(stop: _Stop) -> _Cause:
-    """Ranks came with another call."""
+    """Return the cause of a stop at which some ranks came with another call, or in which no call is the usual one."""
     usual_ranks = [rank for rank in stop.came if rank not in stop.odd]
     odd_signature = stop.group.signature(stop.odd[0], stop.number)
-    others = usual_ranks
+    others = usual_ranks  # those to compare the first odd rank with
     if not others:
         others = [rank for rank in stop.odd if stop.group.signature(rank, stop.number) != odd_signature]
     odd_call = stop.call(stop.odd[0])
