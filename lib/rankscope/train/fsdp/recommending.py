@@ -255,7 +255,7 @@ def _local_step(step: ModuleStep) -> LocalStep:
     specs = [ParameterSpec(name, parameter.num_bytes) for name, parameter in trained.items()]
     return LocalStep(
         parameters=tuple(specs),
-        ready_s=list(ready_s.values()),
+        ready_s=np.array(list(ready_s.values())),
         forward_s=step.forward_s,
         backward_s=now_s,
         optimizer_s=step.optimizer_s,
