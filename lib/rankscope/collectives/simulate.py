@@ -582,15 +582,20 @@ class Routes:
         hub = np.where(step.reduce, step.dst, step.src)
         rim = np.where(step.reduce, step.src, step.dst)
 
-        # Transfers of one group have the same hub, direction and chunks.
+        # Transfers of one group have the same hub, direction and chunks. In the order of these, a new group begins
+        # where one of them changes.
         keys = np.array([hub, inwards, step.chunk, step.num_chunks])
         order = np.lexsort(keys)
+        begins_group = (np.diff(keys[:, order], prepend=-1) != 0).any(axis=0)
         group = np.empty_like(order)
-        group[order] = np.cumsum((np.diff(keys[:, order], prepend=-1) != 0).any(axis=0)) - 1
+        group[order] = np.cumsum(begins_group) - 1
         is_first = turns(group) == 0
         first_rim = np.empty_like(rim)  # of each group
         first_rim[group[is_first]] = rim[is_first]
-        is_merged = np.bincount(group, rim != first_rim[group])[group] > 0  # its group has several ranks on the rim
+        num_others = np.bincount(
+            group, rim != first_rim[group]
+        )  # of each group: those with another rank
+        is_merged = num_others[group] > 0
         if not is_merged.any():
             return None
 
@@ -685,13 +690,17 @@ def _add_up(dst: Ints, end_s: Seconds, adding_s: Seconds, added_s: Seconds) -> S
 
 
 def _one_each(place: Ints, time_s: Seconds) -> list[Ints]:
-    """Groups of entries in which each place comes once: the first in time at each place, then the second, …"""
-    order = np.argsort(time_s, kind="stable")
-    instant = np.cumsum(np.diff(time_s[order], prepend=0.0) > time_s[order] * _SAME)
-    instant[order] = instant.copy()
+    """Return groups of entries in which each place comes once: the first in time at each place, then the second, …
+
+    Entries whose times differ only by rounding are at one instant, and keep their order.
+    """
+    in_time = np.argsort(time_s, kind="stable")
+    is_later = np.diff(time_s[in_time], prepend=0.0) > time_s[in_time] * _SAME
+    instant = np.empty_like(in_time)
+    instant[in_time] = np.cumsum(is_later)
     order = np.lexsort((instant, place))  # stable
-    ordered = place[order]
-    if not (ordered[1:] == ordered[:-1]).any():
+    ordered_place = place[order]
+    if not (ordered_place[1:] == ordered_place[:-1]).any():
         return [order]
-    turn = turns(ordered)
+    turn = turns(ordered_place)
     return [order[turn == now] for now in range(int(turn.max()) + 1)]

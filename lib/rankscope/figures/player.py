@@ -132,7 +132,10 @@ class Strip:
         return ChunkBoxes(left, self.y(rank) - height / 2, self.cell_px - 2 * pad_px, height)
 
     def looks(self, shares: Ints, chunk: Ints) -> tuple[list[str], list[str]]:
-        """The colour of each chunk, and the text on it: how many shares it has, or the rank that it comes from."""
+        """Return the colour of each chunk, and the text on it: its number of shares, or the rank that it comes from.
+
+        `chunk` are the numbers of the chunks in a rank's buffer, and `shares` how many shares each of them has.
+        """
         if self.play.schedule.collective in MOVES:
             fill, words = self._looks_by_origin(shares, chunk)
         else:
@@ -147,34 +150,38 @@ class Strip:
     def _looks_by_origin(self, shares: Ints, chunk: Ints) -> tuple[list[str], list[str]]:
         color_of_rank = rank_colors(self.ranks)
         origins = self.play.schedule.origins()[chunk]
-        fill, words = [], []
+        fill = []
+        words = []
         for count, rank in zip(shares.tolist(), origins.tolist(), strict=True):
             fill.append(color_of_rank[rank] if count else EMPTY)
             words.append(str(rank) if count else "")
         return fill, words
 
     def cells(self, at_s: float) -> list[Rects]:
-        """The chunks of all ranks, and below them frames around those that are results, if some chunks never are."""
+        """Return the chunks of all ranks, and below them frames around results, if not all chunks become results."""
         left, top, width, height = self.boxes
-        fill, _ = self.looks(self.play.held(at_s).ravel(), self.places[1])
-        framed = np.zeros(left.size, dtype=bool)
+        _, chunk = self.places
+        fill, _ = self.looks(self.play.held(at_s).ravel(), chunk)
+        is_framed = np.zeros(left.size, dtype=bool)
         if not self.play.schedule.wanted().all():
-            framed = self.play.finished(at_s).ravel()
-        frames = Rects(left[framed] - 2, top[framed] - 2, INK, width=width + 4, height=height + 4, edge=INK)
+            is_framed = self.play.finished(at_s).ravel()
+        frames = Rects(left[is_framed] - 2, top[is_framed] - 2, INK, width=width + 4, height=height + 4, edge=INK)
         return [frames, Rects(left, top, fill, width=width, height=height, joined=True)]
 
     def numbers(self, at_s: float) -> Texts:
-        """The texts on the chunks that no message passes over."""
+        """Return the texts on the chunks that no message passes over."""
         play = self.play
         left, top, width, height = self.boxes
-        fill, words = self.looks(play.held(at_s).ravel(), self.places[1])
-        moving = np.flatnonzero(np.isin(play.message, play.on_the_way(at_s)))
-        rank = (self.height(at_s)[play.message[moving]] - self.y(np.array(0))) / self.row_px  # between two rows
-        for row in (np.floor(rank), np.ceil(rank)):
-            place = row * play.schedule.num_chunks + play.chunk[moving]
-            is_covered = abs(rank - row) < 0.55
-            for covered in place[is_covered].astype(int).tolist():
-                words[covered] = ""
+        _, chunk = self.places
+        fill, words = self.looks(play.held(at_s).ravel(), chunk)
+        moving = np.flatnonzero(np.isin(play.message, play.on_the_way(at_s)))  # chunks in messages that are on the way
+        moving_y = self.height(at_s)[play.message[moving]]
+        moving_row = (moving_y - self.y(np.array(0))) / self.row_px  # 2.5 is between the rows of ranks 2 and 3
+        for row in (np.floor(moving_row), np.ceil(moving_row)):
+            is_covered = abs(moving_row - row) < 0.55
+            places = row * play.schedule.num_chunks + play.chunk[moving]
+            for place in places[is_covered].astype(int).tolist():
+                words[place] = ""
         return _texts_on(left + width / 2, top + height / 2, words, fill, self.number_px)
 
     @property
