@@ -592,9 +592,7 @@ class Routes:
         is_first = turns(group) == 0
         first_rim = np.empty_like(rim)  # of each group
         first_rim[group[is_first]] = rim[is_first]
-        num_others = np.bincount(
-            group, rim != first_rim[group]
-        )  # of each group: those with another rank
+        num_others = np.bincount(group, rim != first_rim[group])  # of each group: those with another rank
         is_merged = num_others[group] > 0
         if not is_merged.any():
             return None

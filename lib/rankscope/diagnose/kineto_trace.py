@@ -105,15 +105,16 @@ def _items(events: KinetoEvents, call_of: Ints, gradients: EventColumns) -> Ints
 
 
 def _lanes(events: KinetoEvents, rows: EventColumns, main: int) -> _Lanes:
-    """A lane for each thread and each stream; one for Gloo and one for autograd, whatever their threads."""
+    """Return the lane of each event: one per thread and stream, one for Gloo and one for autograd, on all threads."""
     num_threads = len(events.threads)
     side = np.array([_SIDES.get(role.role, _CPU) for role in events.roles])[rows.code]
     thread = np.where(side >= _GLOO, 0, rows.thread)
-    codes, lane = np.unique(side * num_threads + thread, return_inverse=True)
+    side_and_thread = side * num_threads + thread  # a number for each pair
+    lane_numbers, lane = np.unique(side_and_thread, return_inverse=True)
     names: list[str] = []
     known: set[str] = set()
-    for code in codes.tolist():
-        lane_side, lane_thread = divmod(code, num_threads)
+    for lane_number in lane_numbers.tolist():
+        lane_side, lane_thread = divmod(lane_number, num_threads)
         pid, tid = events.threads[lane_thread]
         name = _lane_name(lane_side, tid, lane_thread == main)
         if name in known:

@@ -100,7 +100,7 @@ class Networks:
         return {"num_ranks": self.num_ranks(now)}
 
     def without_effect(self, now: Now) -> dict[str, str]:
-        """The ranks of a network that was measured, and latency and bandwidth unless they are the network."""
+        """Return for each control that changes nothing at these settings why it does not."""
         if now.network == BY_HAND:
             return {}
         network = self.by_name[now.network]

@@ -103,7 +103,7 @@ class Boxes:
         return factor * parse_bytes("message", now.message) / seconds
 
     def without_effect(self, now: Now) -> dict[str, str]:
-        """How a collective is shown, where none of the machines was measured with it."""
+        """Return for each control that changes nothing at these settings why it does not."""
         if any(profile.native_s(now.collective) for profile in self.chosen(now).values()):
             return {}
         return dict.fromkeys(("view", "message"), f"none of these machines was measured with {now.collective}")

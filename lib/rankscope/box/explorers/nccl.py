@@ -274,7 +274,7 @@ def _place(now: Now) -> int:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """The network's cards within a node, and NVLS if NCCL has none."""
+    """Return for each control that changes nothing at these settings why it does not."""
     model = _choices(now).model
     reasons = {}
     if now.num_nodes == 1:

@@ -156,7 +156,7 @@ def _title(play: Playback) -> str:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """Links that nothing is sent over, sums that nobody makes, and everything where one rank is alone."""
+    """Return for each control that changes nothing at these settings why it does not."""
     reasons = without_links(now)
     if now.num_nodes == now.gpus_per_node == 1:
         return reasons | dict.fromkeys(("moment", "gamma_ps"), "one rank has nobody to send to")
