@@ -70,7 +70,7 @@ GROUPS: dict[str, list[tuple[Ask, str]]] = {
         (header(num_chunks=0), "num_chunks must be a whole number from 1 to 67108864, got 0"),
         (header(root=3), "root must be a whole number from 0 to 2, got 3"),
         (header(lag=0), "lag must be a whole number from 1 to 1024, got 0"),
-        (header(weights=(1, 2)), "weights must be 6, one a chunk, got 2"),
+        (header(weights=(1, 2)), "weights must be 6, one per chunk, got 2"),
         (header(weights=6), "weights must be a list, got 6"),
         (header(weights=(1,) * 5 + (-1,)), "weights must be a whole number of at least 0, got -1"),
         (header(collective="scatter", num_chunks=4), "num_chunks of scatter must be a multiple of 3, got 4"),

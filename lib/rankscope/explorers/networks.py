@@ -48,7 +48,7 @@ class Networks:
             self.default = next(iter(others), BY_HAND)
 
     def settings(self, settings: Sequence[Setting]) -> tuple[Setting, ...]:
-        """Return a table of settings with these networks to choose from, and with the numbers of ranks that they have."""
+        """Return a table of settings in which these networks, and their numbers of ranks, can be chosen."""
         choices = [(network.label, network.name) for network in self.by_name.values()]
         choices.append((f"{BY_HAND}, by hand", BY_HAND))
         own_ranks = {network.num_ranks for network in self.by_name.values() if network.num_ranks is not None}

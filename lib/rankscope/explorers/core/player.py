@@ -140,9 +140,9 @@ def report(now: Now) -> list[str]:
     return lines
 
 
-def _comparison(one: Playback, other: Playback) -> str:
-    """Which of two is faster, and by what factor."""
-    fast, slow = sorted((one, other), key=lambda play: play.finish_s)
+def _comparison(some: Playback, other: Playback) -> str:
+    """Return which of two is faster, and by what factor."""
+    fast, slow = sorted((some, other), key=lambda play: play.finish_s)
     ratio = 1.0
     if fast.finish_s:
         ratio = slow.finish_s / fast.finish_s
@@ -199,8 +199,8 @@ def _has_segments(chosen: _Chosen) -> bool:
 
 def _have_equal_times(some: list[Playback], others: list[Playback]) -> bool:
     """Whether all messages start and end at the same times."""
-    for one, other in zip(some, others, strict=True):
-        for times, other_times in ((one.start_s, other.start_s), (one.done_s, other.done_s)):
+    for play, other in zip(some, others, strict=True):
+        for times, other_times in ((play.start_s, other.start_s), (play.done_s, other.done_s)):
             if times.shape != other_times.shape or not np.allclose(times, other_times, 1e-9, 0):
                 return False
     return True

@@ -296,7 +296,7 @@ class _Streams:
     def _copy_out(self, action: FSDPAction, group: ShardedGroup) -> None:
         """``wait_for_unshard``: the buffer is freed, or in forward kept until the next group's parameters are there.
 
-        A local variable of that function refers to the buffer before until it returns.
+        The buffer before that one is freed after the copy-out, because a local variable of that function refers to it.
         """
         doing = f"copy-out of {group.label}"
         deferred = None
