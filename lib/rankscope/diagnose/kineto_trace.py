@@ -362,20 +362,20 @@ def _assign_launches(
 ) -> None:
     """Give work that has no launch yet the first one with the same key that has no work and does not start later."""
     waiting = defaultdict[Any, deque[int]](deque)
-    for launch in sorted({*range(launches.place.size)} - {*launch_of.tolist()}):
+    for launch in np.setdiff1d(np.arange(launches.place.size), launch_of).tolist():
         waiting[key(launches, launch)].append(launch)
     for work in np.flatnonzero(launch_of < 0).tolist():
-        alike = waiting[key(gloo, work)]
-        if alike and launches.start_s[alike[0]] <= gloo.start_s[work]:
-            launch_of[work] = alike.popleft()
+        candidates = waiting[key(gloo, work)]
+        if candidates and launches.start_s[candidates[0]] <= gloo.start_s[work]:
+            launch_of[work] = candidates.popleft()
 
 
 def _gloo_groups(
     events: KinetoEvents, gloo: EventColumns, launches: EventColumns, groups: tuple[str, ...]
 ) -> Sequence[str]:
-    """The group of each piece of Gloo's work, "" if it is unclear.
+    """Return the group of each piece of Gloo's work, "" if it is unclear.
 
-    A group has two threads, which start when it is made, so that the order of their numbers is that of the groups.
+    A group has two threads, which start when it is created, so their numbers are in the order of the groups.
     """
     if len(groups) == 1:
         return [groups[0]] * gloo.place.size

@@ -345,14 +345,15 @@ def _last_ranks(lateness: Lateness) -> str:
 
 
 def _phases_of_the_last(lateness: Lateness) -> str:
-    """In which phases the last rank of each step takes longer than the others."""
+    """Return in which phases the last rank of each step takes longer than the others."""
     own_s = lateness.phase_s.sum(axis=2)
-    rows = np.arange(len(own_s))
-    last = own_s.argmax(axis=1)
-    longer_s = np.maximum(lateness.phase_s - median_of_others(lateness.phase_s), 0.0)[rows, last].sum(axis=0)
-    shares = longer_s / max(float(longer_s.sum()), 1e-12)
-    chosen = [place for place in np.argsort(-shares, kind="stable").tolist() if shares[place] >= _LEAST_LISTED]
-    parts = [f"{_phase(PHASES[place], 'its')} ({shares[place]:.0%})" for place in chosen[:_MOST_LISTED]]
+    last = own_s.argmax(axis=1)  # the column of the last rank of each step
+    longer_s = np.maximum(lateness.phase_s - median_of_others(lateness.phase_s), 0.0)
+    last_longer_s = longer_s[np.arange(len(own_s)), last].sum(axis=0)  # by phase
+    shares = last_longer_s / max(float(last_longer_s.sum()), 1e-12)
+    largest_first = np.argsort(-shares, kind="stable").tolist()
+    listed_places = [place for place in largest_first if shares[place] >= _LEAST_LISTED][:_MOST_LISTED]
+    parts = [f"{_phase(PHASES[place], 'its')} ({shares[place]:.0%})" for place in listed_places]
     return f"Its extra time is spent in {and_joined(parts)}." if parts else ""
 
 

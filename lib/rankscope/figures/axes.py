@@ -130,7 +130,8 @@ def _paint_texts(texts: Texts, ax: Axes, places: list[int]) -> None:
     align = {"middle": "center", "start": "left", "end": "right"}[texts.anchor]
     style: dict[str, Any] = {"ha": align, "va": "center_baseline", "parse_math": False}
     style["size"] = texts.size_px * _POINTS_PER_PX
-    x, y = texts.x.tolist(), texts.y.tolist()
+    x = texts.x.tolist()
+    y = texts.y.tolist()
     for place in places:
         box = ground(texts.halo[place]) if texts.halo else None
         ax.text(x[place], y[place], texts.text[place], bbox=box, color=texts.color[place], **style)

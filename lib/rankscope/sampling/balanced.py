@@ -55,7 +55,7 @@ class _Remaining:
     position: int
 
 
-class _Window(NamedTuple):
+class _PlannedWindow(NamedTuple):
     """The samples of a window in the order of what is left, and their division into batches."""
 
     samples: NDArray[np.int64]
@@ -378,7 +378,7 @@ class BalancedSampler(ElasticSampler):
         count = max(count // grouping.num_replicas, 1) * grouping.num_replicas  # so that no batch is empty
         return min(count, num_left)
 
-    def _window(self, remaining: _Remaining, start: int, grouping: _Grouping) -> _Window:
+    def _window(self, remaining: _Remaining, start: int, grouping: _Grouping) -> _PlannedWindow:
         """Plan the window that begins with number `start` of what is left.
 
         Places beyond the window's size are padding: the beginning of the epoch's order.
@@ -386,8 +386,8 @@ class BalancedSampler(ElasticSampler):
         size = self._window_size(remaining, start, grouping)
         samples = self._samples(remaining, start, size)
         if grouping.batch_size is None:
-            return _Window(samples, self._plan_tokens(samples, grouping))
-        return _Window(samples, self._plan_batches(samples, grouping, grouping.batch_size))
+            return _PlannedWindow(samples, self._plan_tokens(samples, grouping))
+        return _PlannedWindow(samples, self._plan_batches(samples, grouping, grouping.batch_size))
 
     def _plan_batches(self, samples: NDArray[np.int64], grouping: _Grouping, batch_size: int) -> WindowPlan:
         """Plan a window of full batches and, if samples remain, a last step of smaller ones."""

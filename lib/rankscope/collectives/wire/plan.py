@@ -259,7 +259,7 @@ class _EndsOfTransfers(NamedTuple):
     features: list[NDArray[Any]]
 
 
-class _SentChunks(NamedTuple):
+class _ChunkTransfers(NamedTuple):
     """All transfers of chunks, in the order of steps; the arrays have one entry per transfer."""
 
     step: NDArray[np.int64]
@@ -269,9 +269,9 @@ class _SentChunks(NamedTuple):
     reduce: NDArray[np.bool_]
 
 
-def _sent_chunks(schedule: Schedule) -> _SentChunks:
+def _chunk_transfers(schedule: Schedule) -> _ChunkTransfers:
     steps = [step.by_chunk() for step in schedule.steps()]
-    return _SentChunks(
+    return _ChunkTransfers(
         step=np.repeat(np.arange(len(steps)), [step.src.size for step in steps]),
         src=np.concatenate([step.src for step in steps]),
         dst=np.concatenate([step.dst for step in steps]),
@@ -298,7 +298,7 @@ def _ends_of_transfers(
     num_steps = schedule.num_steps
     if not num_steps:
         return None
-    sent = _sent_chunks(schedule)
+    sent = _chunk_transfers(schedule)
     num_sent = sent.src.size
     if not num_sent:
         return None
