@@ -75,7 +75,9 @@ def groups(profile: Profile) -> list[MeasuredCollective]:
     named = [point for point in profile.points if "algorithm" in point.options]
     for collective in dict.fromkeys(point.what for point in named):
         points = [point for point in named if point.what == collective]
-        points = [point for point in points if point.options.get("in_place")] or points
+        in_place = [point for point in points if point.options.get("in_place")]
+        if in_place:
+            points = in_place
         by_size: dict[int, dict[str, Point]] = {}
         for point in sorted(points, key=lambda point: -point.median_s):  # the fastest comes last, and stays
             by_size.setdefault(point.num_bytes, {})[str(point.options["algorithm"])] = point

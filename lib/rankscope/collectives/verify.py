@@ -185,6 +185,7 @@ def _most(schedule: Schedule, number: int, verb: str, ranks: Ints) -> int:
 
 
 def _check_lag(schedule: Schedule, number: int, rows: Step, received: Ints) -> None:
+    """Fail if a step uses a sum too early; `received`, ranks by chunks, is brought up to date."""
     for ranks in (rows.src, rows.dst):
         early = received[ranks, rows.chunk] > number - schedule.lag
         if early.any():

@@ -446,29 +446,42 @@ def _stops(groups: Sequence[Group], of_rank: dict[int, Dump], past: dict[int, _P
 
 
 def _stop(group: Group, of_rank: dict[int, Dump], past: dict[int, _Past]) -> _Stop | None:
+    """Return the first call that not all ranks finished alike; the last call if a rank left no dump; else None."""
     dead = [rank for rank in group.ranks if rank not in of_rank]
-    first_number = {rank: min(calls) for rank, calls in group.calls.items() if calls}
+    first_numbers = {rank: min(calls, default=None) for rank, calls in group.calls.items()}
     stop = None
     for number in sorted(set().union(*group.calls.values())):
-        came = [rank for rank, calls in group.calls.items() if number in calls]
         first = group.first(number)
-        absent = [
-            rank
-            for rank, calls in group.calls.items()
-            if number not in calls and not _is_forgotten(of_rank[rank], first_number.get(rank), number, first.created_s)
-        ]
-        odd = _unusual_ranks(group, number, came, past)
-        late = []
-        if first.timeout_s:
-            after_s = {rank: group.calls[rank][number][0].created_s - first.created_s for rank in came}
-            late = [rank for rank in came if after_s[rank] >= first.timeout_s]
+        came = []
+        absent = []
+        for rank, calls in group.calls.items():
+            if number in calls:
+                came.append(rank)
+            elif not _is_forgotten(of_rank[rank], first_numbers[rank], number, first.created_s):
+                absent.append(rank)
         progress = {rank: min(_PROGRESS.get(call.state, 0) for call in group.calls[rank][number]) for rank in came}
-        least, most = min(progress.values()), max(progress.values())
-        behind = [rank for rank in came if progress[rank] == least < most]
-        stop = _Stop(group, number, came, absent, odd, late, behind, dead)
-        if absent or odd or late or least < _PROGRESS["ended"]:
+        least = min(progress.values())
+        most = max(progress.values())
+        stop = _Stop(
+            group,
+            number,
+            came=came,
+            absent=absent,
+            odd=_unusual_ranks(group, number, came, past),
+            late=[rank for rank in came if _is_late(group.calls[rank][number][0], first)],
+            behind=[rank for rank in came if progress[rank] == least < most],
+            dead=dead,
+        )
+        if stop.absent or stop.odd or stop.late or least < _PROGRESS["ended"]:
             return stop
     return stop if dead else None
+
+
+def _is_late(call: Call, first: Call) -> bool:
+    """Whether a rank came to a call after the timeout of the first one."""
+    if not first.timeout_s:
+        return False
+    return call.created_s - first.created_s >= first.timeout_s
 
 
 def _is_forgotten(dump: Dump, first_number: int | None, number: int, created_s: float) -> bool:

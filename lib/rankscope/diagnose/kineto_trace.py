@@ -268,15 +268,18 @@ def _calls(events: KinetoEvents, groups: tuple[str, ...]) -> _EventCalls:
 
 
 def _call(events: KinetoEvents, place: int, around: list[int], launch_s: float) -> _CallParts:
-    """The call that an event works on, with what that event and those `around` its launch say of it."""
+    """Return the call that an event works on.
+
+    Its facts are stated by that event and by those `around` its launch; the first that states a fact counts.
+    """
     places = [place, *around]
     details = [events.details[place] for place in places if place in events.details]
-    kinds = [stated.kind for stated in details] + [events.kind(events.columns.code[place]) for place in places]
-    vague = kinds[-1] if details else kinds[0]
+    kinds = [detail.kind for detail in details] + [events.kind(events.columns.code[place]) for place in places]
+    general_kind = kinds[-1] if details else kinds[0]  # if none is more specific
     return _CallParts(
-        group=next((stated.group for stated in details if stated.group), ""),
-        kind=next((kind for kind in kinds if kind not in ("nccl", "send_recv")), vague),
-        num_bytes=next((stated.num_bytes for stated in details if stated.num_bytes >= 0), -1),
+        group=next((detail.group for detail in details if detail.group), ""),
+        kind=next((kind for kind in kinds if kind not in ("nccl", "send_recv")), general_kind),
+        num_bytes=next((detail.num_bytes for detail in details if detail.num_bytes >= 0), -1),
         launch_s=launch_s,
         start_s=float(events.columns.start_s[place]),
         stop_s=float(events.columns.stop_s[place]),

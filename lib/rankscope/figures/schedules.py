@@ -16,7 +16,7 @@ from ..common.frozen import optional
 from ..common.units import bytes_unit, bytes_words, round_ticks, time_unit, time_words
 from ..common.words import run_words
 from ..timeline.timeline import Timeline
-from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, shaded, whole_ticks
+from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts, numbers_on, shaded, whole_ticks
 from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ramp, rank_colors
 
 Bools = NDArray[np.bool_]
@@ -404,24 +404,29 @@ class _Label(NamedTuple):
     text: str
 
 
+def _distances(points: FloatArray, start: FloatArray, way: FloatArray) -> FloatArray:
+    """Return the distances of points from lines, points by lines; the last axis of all arguments is x and y."""
+    from_start = points[:, None] - start  # points by lines by x and y
+    squared_length = np.maximum((way**2).sum(axis=1), 1e-9)
+    along = np.clip((from_start * way).sum(axis=2) / squared_length, 0, 1)  # of the nearest place on each line, 0 to 1
+    return np.linalg.norm(from_start - along[:, :, None] * way, axis=2)
+
+
 def _labels(lines: Lines, words: Sequence[str], across: float, down: float) -> tuple[Texts, ...]:
-    """The words on their lines, each as far from other lines as possible; without room a word is left out.
+    """Return the words on their lines, each as far from other lines as possible; without room a word is left out.
 
     `across` and `down` are pixels per unit.
     """
-    ends = np.stack([lines.x0 * across, lines.y0 * down, lines.x1 * across, lines.y1 * down], axis=1)
-    start = ends[:, :2]
-    way = ends[:, 2:] - start
-    squared_length = np.maximum((way**2).sum(axis=1), 1e-9)
+    start = np.stack([lines.x0 * across, lines.y0 * down], axis=1)  # lines by x and y, as `way`
+    way = np.stack([lines.x1 * across, lines.y1 * down], axis=1) - start
+    length = np.sqrt(np.maximum((way**2).sum(axis=1), 1e-9))
     labels: list[_Label] = []
     for line, text in enumerate(words):
         width = 6.4 * len(text) + 4
-        if np.sqrt(squared_length[line]) < width + 10 or way[line, 0] < 0.6 * width:
+        if length[line] < width + 10 or way[line, 0] < 0.6 * width:
             continue
-        points = start[line] + _PLACES[:, None] * way[line]
-        # distances of these points, which are rows, from all lines, which are columns; the last axis is x and y
-        along = np.clip(((points[:, None] - start) * way).sum(axis=2) / squared_length, 0, 1)
-        distance = np.linalg.norm(points[:, None] - start - along[:, :, None] * way, axis=2)
+        points = start[line] + _PLACES[:, None] * way[line]  # where the word may stand, points by x and y
+        distance = _distances(points, start, way)
         distance[:, line] = np.inf
         nearest = distance.min(axis=1)
         for place in np.argsort(-np.minimum(nearest, width), kind="stable").tolist():
