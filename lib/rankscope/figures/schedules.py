@@ -409,7 +409,7 @@ def _distances(points: FloatArray, start: FloatArray, way: FloatArray) -> FloatA
     from_start = points[:, None] - start  # points by lines by x and y
     squared_length = np.maximum((way**2).sum(axis=1), 1e-9)
     along = np.clip((from_start * way).sum(axis=2) / squared_length, 0, 1)  # of the nearest place on each line, 0 to 1
-    return np.linalg.norm(from_start - along[:, :, None] * way, axis=2)
+    return np.asarray(np.linalg.norm(from_start - along[:, :, None] * way, axis=2))
 
 
 def _labels(lines: Lines, words: Sequence[str], across: float, down: float) -> tuple[Texts, ...]:
