@@ -77,8 +77,10 @@ def ground(color: str) -> dict[str, Any]:
 
 
 def _paint_rects(rects: Rects, drawing: Drawing, ax: Axes) -> None:
-    left, top = rects.x, rects.y
-    right, bottom = left + rects.width, top + rects.height
+    left = rects.x
+    top = rects.y
+    right = left + rects.width
+    bottom = top + rects.height
     # rectangles by corners by x and y
     corners = list(np.stack([left, top, right, top, right, bottom, left, bottom], axis=-1).reshape(-1, 4, 2))
     is_narrow = rects.width / drawing.width * drawing.size_px[0] < _NARROW_PX

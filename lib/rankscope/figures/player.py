@@ -205,7 +205,8 @@ class Strip:
         """
         play = self.play
         width, _ = self.packet_px
-        src, dst = play.src[play.message], play.dst[play.message]
+        src = play.src[play.message]
+        dst = play.dst[play.message]
         exchange = np.stack([play.step[play.message], np.minimum(src, dst), np.maximum(src, dst), play.chunk])
         _, group, num_in_group = np.unique(exchange, axis=1, return_inverse=True, return_counts=True)
         side = np.where(dst > src, 0.96, 0.04)

@@ -125,7 +125,8 @@ _CELLS = {  # the ways to show a chunk in a cell, each with its explanation
 
 
 def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: str | None) -> Drawing:
-    num_ranks, num_chunks = schedule.num_ranks, schedule.num_chunks
+    num_ranks = schedule.num_ranks
+    num_chunks = schedule.num_chunks
     if num_ranks * num_chunks > _MOST_CELLS:
         raise ValueError(
             f"a drawing has at most {_MOST_CELLS} cells, ranks × chunks, got {num_ranks * num_chunks}: take fewer"
@@ -245,9 +246,9 @@ class _Arrows(NamedTuple):
 
 
 def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
-    """An arrow for each message, from its sender before the step to its receiver after it.
+    """Return an arrow for each message, from its sender before the step to its receiver after it.
 
-    The chunks stand at the end that has fewer arrows; not at all if each end has more than two.
+    The chunks are written at senders or at receivers, whichever have fewer arrows each, if these have at most two.
     """
     if not sent:
         return _Arrows([], [])
@@ -256,7 +257,8 @@ def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
     dashed = [not message.reduce for message in sent]
     x0 = left + 6.0
     x1 = left + _STRIP_PX - 22.0
-    y0, y1 = _middle(src), _middle(dst)
+    y0 = _middle(src)
+    y1 = _middle(dst)
     most_sent = int(np.bincount(src).max())
     most_received = int(np.bincount(dst).max())
     if num_chunks == 1 or min(most_sent, most_received) > 2:
@@ -266,11 +268,13 @@ def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
     label_px = 6.2 * max(map(len, words)) + 6
     if most_sent <= most_received:
         y0 = y0 + _spread(src, dst)
-        label_x, label_y = x0, y0
+        label_x = x0
+        label_y = y0
         x0 += label_px
     else:
         y1 = y1 + _spread(dst, src)
-        label_x, label_y = x1 - label_px + 6, y1
+        label_x = x1 - label_px + 6
+        label_y = y1
         x1 -= label_px
     labels = Texts(label_x, np.r_[_HEAD * 0.45, label_y], ["chunk", *words], anchor="start")
     return _Arrows([Lines(x0, y0, x1, y1, INK, dashed=dashed, arrows=True)], [labels])

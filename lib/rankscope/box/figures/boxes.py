@@ -254,7 +254,8 @@ def _dots(curve: _BoxCurve, frame: _BoxAxes) -> Rects:
 
 def _drawn_lines(curve: _BoxCurve, frame: _BoxAxes) -> tuple[Lines, Lines]:
     """Return the line through the dots, and the one from its end to its name."""
-    x, y = curve.x, curve.y
+    x = curve.x
+    y = curve.y
     width_px = _YOUR_CURVE_PX if curve.line.is_yours else _CURVE_PX
     hues = [curve.hue] * (len(x) - 1)
     through = Lines(x[:-1], y[:-1], x[1:], y[1:], hues, curve.line.is_sick, width_px=width_px)
