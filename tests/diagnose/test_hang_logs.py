@@ -148,7 +148,7 @@ def test_what_is_said_of_a_rank_that_is_missing(form: str) -> None:
     hang = explained("\n".join(lines))
     assert hang.culprits == [HangCulprit(2, "missing", "default_pg", 808)]
     assert str(hang) == (
-        "Rank 2 did not come to collective 808 of the default group.\n"
+        "Rank 2 did not reach collective 808 of the default group.\n"
         "  The last call of rank 2 there has the number 807.\n"
         "  Rank 0 waited in it, ALLREDUCE of 9,801,523 elements."
     )
@@ -206,7 +206,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(made.text.encode())))
     assert printed(capsys, ["-"])["culprits"] == [culprit]
     assert main(["diagnose", str(folder), "-o", str(tmp_path / "page.html")]) == 0
-    assert "Rank 2 did not come to collective 808" in (tmp_path / "page.html").read_text()
+    assert "Rank 2 did not reach collective 808" in (tmp_path / "page.html").read_text()
     capsys.readouterr()
     assert main(["diagnose", str(folder), "--perfetto", str(tmp_path / "all.json")]) == 2
     assert "--perfetto is for traces, and these are logs" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from .running import lines_of, text_of
 pytestmark = pytest.mark.slow
 
 RESULT = re.compile(r"(.*): loss (\S+), accuracy (\S+), updates that arrived: \[(.*)\]")
-COUNTED = re.compile(r"(.*): ([\d,]+) of ([\d,]+) increments are there")
+COUNTED = re.compile(r"(.*): ([\d,]+) of ([\d,]+) increments arrived")
 # fork takes the place of spawn, which would import torch again in each process
 QUICKER = [
     (

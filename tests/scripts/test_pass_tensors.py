@@ -14,9 +14,9 @@ pytestmark = pytest.mark.slow
 
 QUICKER = [("2**26", "2**22"), ('"spawn"', '"fork"')]
 FACTS = [
-    "by value: torch moves the sender's tensor: False; the sender sees what the receiver writes: False",
-    "handle: torch moves the sender's tensor: True; the sender sees what the receiver writes: True",
-    "shared: torch moves the sender's tensor: False; the sender sees what the receiver writes: True",
+    "by value: the sender's tensor is left where it is; it sees what the receiver writes: False",
+    "handle: the sender's tensor is moved to shared memory; it sees what the receiver writes: True",
+    "shared: the sender's tensor is left where it is; it sees what the receiver writes: True",
 ]
 TIMES = re.compile(r"(\d+ .iB), fastest of 20 \[ms\]: by value (\S+), handle (\S+), shared (\S+)")
 

@@ -1,4 +1,4 @@
-"""`explain_hang`: which rank did not come to which collective, or came with another one, from dumps and from logs.
+"""`explain_hang`: which rank did not reach which collective, or called another one, from dumps and from logs.
 
 The calls of each group are compared number by number. The group stops at the first number at which ranks are missing or
 differ. If a rank is missing because it waits in another group, the cause is the one that stops that other group.
@@ -155,7 +155,7 @@ class _Stop:
     number: int
     came: list[int]
     absent: list[int]
-    odd: list[int]  # came with another call
+    odd: list[int]  # made another call
     late: list[int]  # came after the timeout of the first one
     behind: list[int]  # whose call has made less progress than that of others
     dead: list[int]  # left no dump
@@ -180,7 +180,7 @@ class _Stop:
 def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Hang:
     """Explain why a job hangs, from what `read_dumps` and `read_logs` give: print it, or take its `culprits`.
 
-    The causes: "missing" (the rank did not come to the call), "left out" (it made the next one), "late" (it came after
+    The causes: "missing" (the rank did not reach the call), "left out" (it made the next one), "late" (it came after
     the timeout of the others), "collective", "size" (in elements), "dtype" (it made another call than the others),
     "group" (it waits in another group, and that one for this), "dead" (it left no dump), and "stuck" (all came, and its
     call is behind that of the others). Of two ranks that differ, the one that breaks with its own earlier steps is
@@ -197,7 +197,7 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
     No hang: in 0 calls of 0 groups no rank is missing or differs.
     >>> from rankscope.diagnose import read_hang_text
     >>> print(explain_hang(logs=read_hang_text("[Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms")))
-    Rank 2 did not come to monitored_barrier in time, as its rank 0 reports.
+    Rank 2 did not reach monitored_barrier in time, as its rank 0 reports.
       The numbers are those of the ranks in the barrier's group; in the default group, they are those of the job.
     """
     hang = _explain_dumps(each("dumps", dumps, Dump))
@@ -278,7 +278,7 @@ def _notes(findings: list[HangFinding], stops: list[_Stop], of_rank: dict[int, D
     for stop in stops:
         if stop.absent and stop.group.name not in named:
             came = listed("rank", stop.came)
-            notes.append(f"So {came} cannot end {stop}: {listed('rank', stop.absent)} did not come.")
+            notes.append(f"So {came} cannot end {stop}: {listed('rank', stop.absent)} did not reach it.")
     num_peers = sum(call.is_peer for dump in of_rank.values() for call in dump.calls)
     if num_peers:
         notes.append(f"{count_of(num_peers, 'point-to-point call')} not compared.")
@@ -295,7 +295,7 @@ def _has_own_cause(stop: _Stop) -> bool:
 
 
 def _add_waits(stops: list[_Stop]) -> None:
-    """Set where the ranks wait that did not come to a stop; `stops` are in order of time."""
+    """Set where the ranks wait that did not reach a stop; `stops` are in order of time."""
     first_of: dict[int, _Stop] = {}  # by rank, the first stop to which it came
     for stop in stops:
         for rank in stop.came:
@@ -524,7 +524,7 @@ def _circle(stops: list[_Stop], past: dict[int, _Past]) -> list[HangFinding]:
     most = max(weights)
     odd = [stop for stop, weight in zip(stops, weights, strict=True) if weight == most]
     ranks = sorted({rank for stop in odd for rank in stop.absent})
-    words = [f"{listed('Rank', ranks)} came to another group than {odd[0]}.", "The groups wait for each other:"]
+    words = [f"{listed('Rank', ranks)} called another group than that of {odd[0]}.", "The groups wait for each other:"]
     words += [
         f"{listed('Rank', stop.came)} made {stop}, {stop.first}, without {listed('rank', stop.absent)}."
         for stop in stops[:_MOST_LINES]
@@ -583,9 +583,9 @@ def _difference(call: Call, other: Call) -> str:
 
 
 def _missing_cause(stop: _Stop, missing: list[int], of_rank: dict[int, Dump]) -> _Cause:
-    """Ranks did not come."""
+    """Ranks did not reach the call."""
     words = [
-        f"{listed('Rank', missing)} did not come to {stop}.",
+        f"{listed('Rank', missing)} did not reach {stop}.",
         f"{listed('Rank', stop.came)} made it: {stop.first}.",
     ]
     for rank in missing[:_MOST_LAST_CALLS]:
@@ -605,7 +605,7 @@ def _late_cause(stop: _Stop) -> _Cause:
     first = stop.first
     after_s = max(stop.call(rank).created_s for rank in stop.late) - first.created_s
     words = [
-        f"{listed('Rank', stop.late)} came to {stop} {time_words(after_s)} after the first rank, and too late.",
+        f"{listed('Rank', stop.late)} reached {stop} {time_words(after_s)} after the first rank, which was too late.",
         f"The timeout of {first} is {time_words(first.timeout_s or 0)}.",
     ]
     return _Cause("late", stop.late, words)

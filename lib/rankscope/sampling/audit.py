@@ -157,7 +157,7 @@ class Audit(Findings):
         num_empty = sum(epoch.num_reads == 0 for epoch in self.epochs)
         if num_empty and self.size:
             share = f"{count_of(self.size, 'sample')}, {count_of(self.num_ranks, 'rank')}"
-            why = f"{share}, and what does not fill every rank's share or batch is dropped"
+            why = f"{share}, and samples that do not fill every rank's share or batch are dropped"
             add(
                 "nothing_read", f"no rank reads anything in {num_empty} of {count_of(len(self.epochs), 'epoch')}: {why}"
             )

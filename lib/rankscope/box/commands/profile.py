@@ -39,25 +39,25 @@ def profile(
         str | None, Option(help="gloo, nccl or mpi. Default: nccl with two GPUs or more, else gloo.")
     ] = None,
     device: Annotated[
-        str | None, Option(help="Where buffers lie, cpu or cuda. nccl needs cuda; gloo takes both.")
+        str | None, Option(help="Device of the buffers: cpu or cuda. nccl needs cuda; gloo accepts both.")
     ] = None,
-    collectives: Annotated[str, Option(help="Names, separated by commas.")] = "allreduce",
-    place: Annotated[str, Option(help="allreduce in place, out of place or both: in, out, both.")] = "in",
+    collectives: Annotated[str, Option(help="Names of collectives, separated by commas.")] = "allreduce",
+    place: Annotated[str, Option(help="Whether allreduce works in place: in, out or both.")] = "in",
     algorithms: Annotated[
-        str | None, Option(help="Names, separated by commas; native is the backend's own. Default: all.")
+        str | None, Option(help="Names, separated by commas; native is the backend's own algorithm. Default: all.")
     ] = None,
-    sizes: Annotated[str | None, Option(help="As in 1KiB:64MiB (powers of two) or 4KiB,1MiB.")] = None,
-    iterations: Annotated[int, Option(help="Most iterations per point.")] = 60,
+    sizes: Annotated[str | None, Option(help="Buffer sizes, as in 1KiB:64MiB (powers of two) or 4KiB,1MiB.")] = None,
+    iterations: Annotated[int, Option(help="Maximum number of iterations per point.")] = 60,
     budget: Annotated[
-        float, Option(help="Seconds per point; a slow point takes longer, for at least six iterations.")
+        float, Option(help="Seconds per point. Slow points take longer, because at least six iterations run.")
     ] = 0.4,
-    real_time: Annotated[bool, Option("--real-time", help="Run the ranks at real-time priority (root).")] = False,
+    real_time: Annotated[bool, Option("--real-time", help="Run the ranks at real-time priority (needs root).")] = False,
     transfers: Annotated[bool, Option(help="Also measure copies to and from the GPU, if there is one.")] = True,
-    fresh: Annotated[bool, Option("--fresh", help="Replace the file's contents.")] = False,
+    fresh: Annotated[bool, Option("--fresh", help="Start again, and replace the file's contents.")] = False,
 ) -> None:
     """Measure this machine: links, memory, every collective algorithm, copies to and from a GPU.
 
-    Each collective must give the right result before it is timed.
+    A collective is timed only if its result is right.
     Under torchrun, its processes are the ranks. After Ctrl-C the same command continues where it stopped.
     """
     from ...ranks.joined import is_joined
