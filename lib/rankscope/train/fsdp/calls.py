@@ -284,7 +284,10 @@ class CallObserver:
     Modules without parameters have no hooks, because they have nothing to shard.
 
     The hooks are at the places of those of `fully_shard` (``FSDPState.init`` in _fsdp_state.py), so whatever autograd
-    does in the run, it does under FSDP.
+    does in the run, it does under FSDP. A tensor that a module receives as several arguments stays one tensor, because
+    attention computes query, key and value in one multiplication only if they are the same tensor
+    (``_in_projection_packed`` in torch/nn/functional.py). `fully_shard` passes such a tensor on as several ones, but
+    only to a module that is wrapped itself.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -318,12 +321,13 @@ class CallObserver:
             self._mark("enter", name)
             if not torch.is_grad_enabled():
                 return args, kwargs
-            inputs = list(_trained_tensors((args, kwargs)))
+            inputs = {id(tensor): tensor for tensor in _trained_tensors((args, kwargs))}
             if not inputs:
                 return args, kwargs
             boundary: Any = _Boundary.apply
-            outputs = iter(boundary(lambda: self._mark("post_backward", name), *inputs))
-            return tree_map(lambda value: next(outputs) if _is_trained(value) else value, (args, kwargs))
+            outputs = boundary(lambda: self._mark("post_backward", name), *inputs.values())
+            output_of = dict(zip(inputs, outputs, strict=True))
+            return tree_map(lambda value: output_of.get(id(value), value), (args, kwargs))
 
         def after(_: nn.Module, args: Any, output: Any) -> None:
             self._mark("leave", name)

@@ -338,6 +338,13 @@ class _Streams:
             self._resharded[action.group] = action.num_bytes // size
             self.bytes.add(now_s, "gathered_parameters", action.num_bytes // size, f"end of {group.label}")
 
+    def _hooks(self, action: FSDPAction, group: ShardedGroup) -> None:
+        """The time of FSDP's hooks is counted as the group's forward or backward, as in a recorded step."""
+        if action.is_forward:
+            self.run("compute", "forward", action.group, self._costs.forward_hooks_s)
+        else:
+            self.run("compute", "backward", action.group, self._costs.backward_hooks_s)
+
     def _forward(self, action: FSDPAction, group: ShardedGroup) -> None:
         event = action.event
         if event is not None:
