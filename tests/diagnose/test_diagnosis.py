@@ -26,11 +26,11 @@ def test_the_late_rank_and_its_cause_are_named_and_cost_what_their_absence_saves
     assert healthy.culprits == []
     assert "The job is balanced: no rank stands out above the noise" in str(healthy)
     for rank in range(RANKS):
-        for delay_s in (0.02, 0.06):
-            diagnosis = diagnose(job(phases(**{cause: on_rank(rank, delay_s)}), **way))
-            assert [(culprit.rank, culprit.cause) for culprit in diagnosis.culprits] == [(rank, cause)]
-            assert diagnosis.culprits[0].cost_s == pytest.approx(diagnosis.step_s - healthy.step_s, rel=0.1)
-            assert f"Rank {rank} arrives" in str(diagnosis)
+        delay_s = 0.06 if rank % 2 else 0.02
+        diagnosis = diagnose(job(phases(**{cause: on_rank(rank, delay_s)}), **way))
+        assert [(culprit.rank, culprit.cause) for culprit in diagnosis.culprits] == [(rank, cause)]
+        assert diagnosis.culprits[0].cost_s == pytest.approx(diagnosis.step_s - healthy.step_s, rel=0.1)
+        assert f"Rank {rank} arrives" in str(diagnosis)
 
 
 def test_the_longest_backward_would_name_another_rank():
