@@ -385,7 +385,10 @@ class _QueuedStep:
         return instant
 
     def _happen(self, instant: list[tuple[float, int, int]]) -> None:
-        """Let the events of an instant take effect, by kind, and start all messages that then have both ports."""
+        """Let the events of an instant take effect, by kind, and start all messages that then have both ports.
+
+        An event is a time, a kind, and a rank if it is `_ENTERED`, else a message.
+        """
         now_s = instant[-1][0]
         only_left = all(kind == _LEFT for _, kind, _ in instant)
         for time_s, kind, place in sorted(instant, key=itemgetter(1, 2)):
@@ -399,7 +402,8 @@ class _QueuedStep:
             elif only_left:
                 self._arrive(place, time_s)
             else:
-                heappush(self._events, (time_s, kind, place))  # after all that starts now, and may leave at once
+                # Messages that start now may leave at this instant, too, so all arrivals wait for the next round.
+                heappush(self._events, (time_s, kind, place))
         for message in sorted(self._startable):
             self._start(message, now_s)
         self._startable.clear()

@@ -216,10 +216,10 @@ def collective_keys(
     The size is that of the whole buffer, rounded down to equal parts if each rank has a part. Only allreduce can run in
     place; the others return a new tensor.
 
-    >>> [dict(options) for _, _, options in collective_keys("allreduce", 2**21, [4], ["native", "segmented_ring"])]
+    >>> [dict(key.options) for key in collective_keys("allreduce", 2**21, [4], ["native", "segmented_ring"])]
     [{'algorithm': 'native', 'in_place': True}, {'algorithm': 'segmented_ring', 'in_place': True, 'num_segments': 1}]
-    >>> collective_keys("allgather", 1000, [3], ["ring"])
-    [('allgather', 996, (('algorithm', 'ring'), ('in_place', False)))]
+    >>> [key.num_bytes for key in collective_keys("allgather", 1000, [3], ["ring"])]
+    [996]
     """
     elements = num_elements(collective, num_bytes, sum(ranks_per_node))
     places: Iterable[bool] = (False,)
