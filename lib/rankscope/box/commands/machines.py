@@ -60,7 +60,7 @@ def import_(
     num_ranks: Annotated[
         int | None,
         typer.Option(
-            help="Read only tables of this many ranks; a table that does not state its number is assumed to be one."
+            help="Read only tables of this many ranks; a table that does not state its number is assumed to match."
         ),
     ] = None,
 ) -> None:
@@ -112,7 +112,7 @@ def trace(
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write; gzipped if it ends in .gz.")],
     collective: Collective = "allreduce",
 ) -> None:
-    """Write when each rank would send, receive and add, as a trace for Perfetto and chrome://tracing."""
+    """Write a trace of when each rank would send, receive and add, for Perfetto and chrome://tracing."""
     from ...common.checks import count_of
     from ...common.storage import check_file
     from ...common.units import bytes_words, time_words

@@ -36,7 +36,7 @@ def nccl(
         ),
     ] = None,
 ) -> None:
-    """Show, for each size, which algorithm and protocol NCCL chooses, the time it expects, and the real time."""
+    """Show, for each size, the algorithm and protocol that NCCL chooses, the time it expects, and our estimate."""
     from ...common.checks import count_of
     from ...common.storage import write_atomically
     from .. import Profile
