@@ -72,6 +72,16 @@ class Algorithm:
         """The names of the builder's options."""
         return tuple(signature(self.builder).parameters)[1:]
 
+    @property
+    def is_record(self) -> bool:
+        """Whether it is registered as a record, which says what it can do, and not as a function."""
+        return True
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether `best` and the player may choose its number of segments."""
+        return self.is_record and "num_segments" in self.options
+
     def arranged(self, cluster: Cluster) -> dict[str, Any]:
         """Return the options that arrange it by the cluster's nodes; none if the cluster has only one axis."""
         nodes = cluster.num_nodes
@@ -92,11 +102,11 @@ class Algorithm:
 
 
 class _PlainFunction(Algorithm):
-    """A function that is registered without a record. It is built without options, whatever its parameters are."""
+    """A function that is registered without a record."""
 
     @property
-    def options(self) -> tuple[str, ...]:
-        return ()
+    def is_record(self) -> bool:
+        return False
 
 
 _MPICH = "Thakur, Rabenseifner and Gropp (2005), Optimization of collective communication operations in MPICH"
@@ -196,8 +206,7 @@ IN_SWITCH: dict[str, dict[str, Builder]] = {
 def algorithms_of(collective: str) -> dict[str, Algorithm]:
     """Return the algorithms of a collective by name: those of `ALGORITHMS`, and those for a switch that adds.
 
-    A plain function becomes an `Algorithm` without a closed form and without options. Raises ValueError for an entry
-    that is neither.
+    A plain function becomes an `Algorithm` without a closed form. Raises ValueError for an entry that is neither.
     """
     return {name: _record(collective, name, builder) for name, builder in _builders_of(collective).items()}
 

@@ -194,7 +194,7 @@ def _can_be_played(chosen: _Chosen, now: Now) -> bool:
 
 
 def _has_segments(chosen: _Chosen) -> bool:
-    return "num_segments" in algorithm_of(chosen.collective, chosen.name).options
+    return algorithm_of(chosen.collective, chosen.name).has_segments
 
 
 def _have_equal_times(some: list[Playback], others: list[Playback]) -> bool:
