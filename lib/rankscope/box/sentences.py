@@ -41,8 +41,8 @@ def verdict(profile: Profile) -> list[str]:
     >>> points = [Point("allreduce", 1024, [s] * 4, [True] * 4, {"algorithm": name}) for name, s in times.items()]
     >>> for sentence in verdict(Profile(provenance, {}, points)):
     ...     print(sentence)
-    allreduce: use ring at 1 KiB; no other is faster by more than 5 % or the noise.
-    allreduce: ring takes 0.50 of native's time at 1 KiB.
+    allreduce: use ring at 1 KiB; no other algorithm is faster by more than 5 % and the noise.
+    allreduce: ring takes 0.50 times as long as native at 1 KiB.
     No link was measured, so no algorithm can be predicted or compared with a bound.
     """
     of_type("profile", profile, Profile)
@@ -147,7 +147,7 @@ def fastest(profile: Profile) -> Iterator[str]:
             else:
                 sizes_by_run.append((name, [size]))
         words = ", ".join(f"{name} {_range(sizes)}" for name, sizes in sizes_by_run)
-        yield f"{group.collective}: use {words}; no other is faster by more than 5 % or the noise."
+        yield f"{group.collective}: use {words}; no other algorithm is faster by more than 5 % and the noise."
 
 
 def _stays(previous: Point | None, best: Point) -> bool:
@@ -176,7 +176,7 @@ def against_native(profile: Profile) -> Iterator[str]:
             words = []
             for size in ends:
                 share, name = shares[size]
-                words.append(f"{name} takes {share:.2f} of native's time at {bytes_words(size)}")
+                words.append(f"{name} takes {share:.2f} times as long as native at {bytes_words(size)}")
             yield f"{group.collective}: {', '.join(words)}."
 
 
@@ -197,7 +197,7 @@ def above_the_bound(profile: Profile) -> Iterator[str]:
                 multiple = group.fastest(size).median_s / bound
                 words.append(f"{multiple:.2f} times the lower bound at {bytes_words(size)}")
         if words:
-            yield f"{group.collective}: the fastest takes {', '.join(words)}."
+            yield f"{group.collective}: the fastest algorithm takes {', '.join(words)}."
 
 
 def copies(profile: Profile) -> Iterator[str]:
