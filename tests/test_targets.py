@@ -246,17 +246,20 @@ def small_project(tmp_path: Path) -> Path:
 def run_pytest(folder: Path, *words: str) -> list[str]:
     """Return the tests that pytest ran in a folder, in order."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:xdist", *words]
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # importing the plug-ins takes longer than the tests
+    command = [sys.executable, "-m", "pytest", "-v", *words]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     return re.findall(r"^(\S+::\S+) PASSED", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_file_that_took_longest_is_first_the_next_time(small_project: Path) -> None:
     assert run_pytest(small_project) == ["example.py::example", "test_a.py::test_short", "test_b.py::test_long"]
     assert run_pytest(small_project)[0] == "test_b.py::test_long"
     assert run_pytest(small_project, "-p", "no:cacheprovider")[0] == "example.py::example"
 
 
+@pytest.mark.slow
 def test_a_module_without_examples_is_not_imported_for_them(small_project: Path) -> None:
     assert "example.py::example" in run_pytest(small_project)
