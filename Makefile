@@ -95,7 +95,7 @@ site: setup ## make static pages of notebooks and API in build/site, which work 
 XDIST := --dist loadfile --no-loadscope-reorder
 PYTEST := $(PY) -m pytest -n4 $(XDIST)
 PYTEST_FAST := $(PY) -m pytest -n2 $(XDIST)
-NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-kernel-startup-timeout=300
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-kernel-startup-timeout=200
 
 # Every test is in exactly one of `make test` and `make oracles`; tests/test_targets.py holds that. `make check` is the
 # fast part of `make test`.
