@@ -90,9 +90,12 @@ site: setup ## make static pages of notebooks and API in build/site, which work 
 
 # Four processes share the test files and the notebooks, whichever is free takes the next: half of the time tests wait for
 # ranks, browsers and timeouts, so two cores have work for four. conftest.py has the longest files begin first; xdist
-# itself would begin with those of the most tests. mypy runs next to them.
-PYTEST := $(PY) -m pytest -n4 --dist loadfile --no-loadscope-reorder
-NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-kernel-startup-timeout=300
+# itself would begin with those of the most tests. mypy runs next to them. The fast tests of `make check` wait for nothing,
+# and each process more would import everything once more: two are faster than four there.
+XDIST := --dist loadfile --no-loadscope-reorder
+PYTEST := $(PY) -m pytest -n4 $(XDIST)
+PYTEST_FAST := $(PY) -m pytest -n2 $(XDIST)
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-kernel-startup-timeout=200
 
 # Every test is in exactly one of `make test` and `make oracles`; tests/test_targets.py holds that. `make check` is the
 # fast part of `make test`.
@@ -108,13 +111,14 @@ quick: setup ## after an edit, in half a minute: format, lint, types, imports, a
 	@.venv/bin/lint-imports --no-logo >.venv/imports.log || { cat .venv/imports.log; exit 1; }
 	@$(PY) tools/quick.py
 
-check: setup ## before a commit, in four minutes: lint, types, and all fast tests
+check: setup ## before a commit, in two minutes: lint, types, imports, and all fast tests
 	@$(LINT)
+	@.venv/bin/lint-imports --no-logo >.venv/imports.log || { cat .venv/imports.log; exit 1; }
 	@$(TYPES) >.venv/mypy.log 2>&1 & types=$$!; \
-	  $(PYTEST) -q -m "$(FAST)"; tests=$$?; wait $$types; typed=$$?; cat .venv/mypy.log; \
+	  $(PYTEST_FAST) -q -m "$(FAST)"; tests=$$?; wait $$types; typed=$$?; cat .venv/mypy.log; \
 	  exit $$((tests + typed))
 
-test: setup ## before a push, in eleven minutes: lint, types, all tests of the product, each notebook against its outputs
+test: setup ## before a push, in nine minutes: lint, types, all tests of the product, each notebook against its outputs
 	@echo "test: ruff, mypy --strict, then pytest and nbval"
 	@$(LINT)
 	@$(TYPES) >.venv/mypy.log 2>&1 & types=$$!; \

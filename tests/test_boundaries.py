@@ -56,6 +56,7 @@ def lint_imports(root: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_contracts_between_packages_hold() -> None:
     report = lint_imports(LIB)
     assert not report, (
@@ -103,6 +104,7 @@ def report_of_all(tmp_path_factory: pytest.TempPathFactory) -> str:
     return lint_imports(root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG_IMPORTS, ids=lambda wrong: wrong.report)
 def test_an_import_that_breaks_a_contract_is_caught(report_of_all: str, wrong: WrongImport) -> None:
     assert wrong.report in report_of_all
@@ -164,6 +166,7 @@ def weight_problems(root: Path) -> list[str]:
     return sorted(problems)
 
 
+@pytest.mark.slow
 def test_only_modules_that_import_a_heavy_package_load_it() -> None:
     problems = weight_problems(LIB)
     assert not problems, "\n".join(

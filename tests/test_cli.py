@@ -271,6 +271,7 @@ def test_trace_is_the_predicted_timeline(saved: str, tmp_path: Path) -> None:
     assert len(json.loads(path.read_text())["traceEvents"]) > len(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [["show", "{}"], ["show", "{}", "--num-bytes", "1MiB"], ["predict", "{}"], ["compare", "{}", "{}", "--all"]],
@@ -282,17 +283,20 @@ def test_lines_fit_into_80_columns_and_without_a_terminal_have_no_colour(words: 
     assert "\x1b" not in done.stdout
 
 
+@pytest.mark.slow
 def test_colour_is_there_where_it_is_wanted_and_not_where_it_is_refused(saved: str) -> None:
     assert "\x1b[1;32m" in process("predict", saved, FORCE_COLOR="1", TERM="xterm-256color").stdout
     assert "\x1b[1;32m" not in process("predict", saved, FORCE_COLOR="1", NO_COLOR="1", TERM="xterm-256color").stdout
 
 
+@pytest.mark.slow
 def test_a_terminal_without_greek_letters_gets_something_else(saved: str) -> None:
     done = process("show", saved, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert "intra, together  ? " in done.stdout
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error(saved: str) -> None:
     command = f"'{sys.executable}' -m rankscope predict '{saved}' | head -n 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=200)

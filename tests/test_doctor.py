@@ -206,6 +206,7 @@ def test_the_command_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert [one["found"] for one in found["diagnoses"]] == [True, False]
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_examines_this_machine() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rankscope", "doctor", "--json"], capture_output=True, text=True, timeout=300

@@ -32,6 +32,7 @@ def test_each_is_of_a_notebook_that_shows_it(entry: Entry) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_dashboards_notebook_runs_where_it_lies() -> None:
     path = NOTEBOOKS / "dashboard" / "explorers.ipynb"
     notebook = nbformat.read(path, as_version=4)
@@ -65,6 +66,7 @@ def text_problems(explorer: Explorer, states: Iterable[Any]) -> str:
     return "\n".join(problems)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [entry.name for entry in catalogue()])
 def test_every_text_of_an_explorer_can_be_read_as_it_opens_and_at_its_presets(name: str) -> None:
     explorer = Shown(name).grid(only_ends=True).explorer

@@ -150,6 +150,7 @@ FIGURES: dict[str, Callable[[Names], Draws]] = {
 ALONE = ("drawn title", "drawn label", "title and labels", "link")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Glyph")  # which a font lacks
 @pytest.mark.parametrize("place", FIGURES)
 def test_a_name_in_matplotlib_is_text(place: str) -> None:
@@ -241,6 +242,7 @@ def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured(["ring"]).save("p.json")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("place", WORDS)
 def test_a_name_on_the_command_line_is_text(place: str, capsys: pytest.CaptureFixture[str]) -> None:

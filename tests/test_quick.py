@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,14 @@ def test_what_has_changed_is_what_differs_from_the_last_commit_or_is_new(reposit
     assert quick.changed_files(repository) == ["a.py", "b.py", "d.py"]
     (repository / "a.py").unlink()
     assert "a.py" in quick.changed_files(repository)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_graph() -> Iterator[None]:
+    """The graph of imports is made once for all tests here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quick, "import_graph", cache(quick.import_graph))
+        yield
 
 
 def near(*changed: str) -> list[str]:
@@ -91,6 +101,7 @@ def test_one(number):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ending", "status"), [("", 0), ("    assert number != 1\n", 1)])
 def test_no_test_begins_after_the_time_is_over_and_what_ran_decides(ending: str, status: int, tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text(TESTS + ending)

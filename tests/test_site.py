@@ -20,6 +20,7 @@ import typer
 from pages import api, commands, gpu_box, links, notebooks, sources
 from pages.docstrings import as_rst, is_left_out
 from pages.states import LEAST_STATES, Shown, stored
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from rankscope.box import bank
@@ -192,6 +193,7 @@ def test_pages_share_what_is_stored_where_the_grid_is_the_same() -> None:
     assert added.axes["rank_0"] == (*plain.axes["rank_0"], 12)
 
 
+@pytest.mark.slow
 def test_what_changes_nothing_is_known_and_where_a_slider_ends() -> None:
     for name in ("samplers", "allreduce"):
         grid = Shown(name).grid(only_ends=True)
@@ -312,7 +314,7 @@ def test_a_command_without_arguments_has_no_table() -> None:
     assert "  - Meaning\n```" not in commands.page()
 
 
-@pytest.mark.parametrize("name", [command.callback.__name__ for command in app.registered_commands if command.callback])
+@pytest.mark.parametrize("name", get_command(app).commands)  # type: ignore[attr-defined]
 def test_what_a_command_helps_with_is_on_the_page(name: str) -> None:
     _, _, section = commands.page().partition(f"## rankscope {name}\n")
     helped = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})

@@ -253,11 +253,13 @@ def run_pytest(folder: Path, *words: str) -> list[str]:
     return re.findall(r"^(\S+::\S+) PASSED", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_file_that_took_longest_is_first_the_next_time(small_project: Path) -> None:
     assert run_pytest(small_project) == ["example.py::example", "test_a.py::test_short", "test_b.py::test_long"]
     assert run_pytest(small_project)[0] == "test_b.py::test_long"
     assert run_pytest(small_project, "-p", "no:cacheprovider")[0] == "example.py::example"
 
 
+@pytest.mark.slow
 def test_a_module_without_examples_is_not_imported_for_them(small_project: Path) -> None:
     assert "example.py::example" in run_pytest(small_project)

@@ -110,6 +110,7 @@ def test_the_command_line_takes_a_name_where_it_takes_a_file(
     assert "the bank has no 'dgx'. Did you mean dgx_h100_8? `rankscope bank`" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_each_machine_can_be_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", f"bank:{name}"]) == 0

@@ -128,6 +128,7 @@ def test_a_kink_starts_where_the_lines_cross() -> None:
 # ---- how far to believe it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "number", "sizes"), [(0.02, 9, SIZES), (0.15, 15, SIZES[::2]), (0.1, 1, SIZES)])
 def test_intervals_hold_the_truth_as_often_as_they_say(noise: float, number: int, sizes: list[int]) -> None:
     found = [holds(fit_link(sizes, drawn(seed, noise, number, sizes=sizes))) for seed in range(200)]

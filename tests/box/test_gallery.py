@@ -55,6 +55,7 @@ def test_the_gallery_refuses_what_is_no_profile(given: dict[str, Any], message: 
         explorers.gallery(**given)
 
 
+@pytest.mark.slow
 def test_the_gallery_shows_a_profile_with_numpy_and_ipywidgets_alone() -> None:
     machine = Path(__file__).parents[2] / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
     load = f"__import__('rankscope.box').box.Profile.load({str(machine)!r})"

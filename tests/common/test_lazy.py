@@ -36,6 +36,7 @@ def public_modules(subpackage: str) -> list[str]:
     return sorted(names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subpackage", subpackages())
 def test_tab_completes_the_public_modules_of_a_subpackage(subpackage: str) -> None:
     """In an interpreter that has imported the subpackage alone, because Python adds what was imported to it."""

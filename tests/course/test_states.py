@@ -17,6 +17,7 @@ def states() -> StatesAfterJoin:
     return states_after_join(mlp(), *batch(EPOCH.size), EPOCH, losses)
 
 
+@pytest.mark.slow
 def test_adams_state_is_old_after_join_unless_it_is_shared(states: StatesAfterJoin) -> None:
     states.check()
     assert states.ways["Adam"].rank_difference > 1e-4

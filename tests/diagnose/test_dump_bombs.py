@@ -129,6 +129,7 @@ def test_a_rank_is_below_a_million(tmp_path: Path) -> None:
         explain_hang(read_dumps(many))
 
 
+@pytest.mark.slow
 def test_stacks_that_calls_share_are_read(tmp_path: Path) -> None:
     """The recorder names the same frames in every call, as this pickle does: 20,000 calls are some megabytes."""
     frames = [{"name": "f", "filename": "/lib/python3/a.py", "line": line} for line in range(60)]

@@ -24,6 +24,8 @@ from rankscope.diagnose import live as watching
 from rankscope.diagnose.live import WatchedStep, _in_ns
 from rankscope.ranks import RankError, launch
 
+pytestmark = pytest.mark.slow
+
 _DELAY_S = 0.06
 
 

@@ -28,6 +28,8 @@ from ..processes import NOT_HANGING_S, soon
 from . import store_job
 from .store_job import Settings
 
+pytestmark = pytest.mark.slow
+
 
 class Net(nn.Module):
     """Two layers with a batch norm between them, so that DDP broadcasts buffers, and a Python operation of its own."""
@@ -66,7 +68,6 @@ def in_ranks(fn: Callable[..., Any], num_ranks: int, *args: Any) -> list[Any]:
 # ---- a store that does not answer
 
 
-@pytest.mark.slow
 def test_a_stopped_store_delays_no_step_and_is_told_in_one_line() -> None:
     """The server of the store is stopped while the watch is open, until all ranks have ended."""
     result = store_job.run(Settings(num_steps=150, every=20, stop_at=25, answer_s=0.3))
@@ -79,7 +80,6 @@ def test_a_stopped_store_delays_no_step_and_is_told_in_one_line() -> None:
         assert quantiles(watched_s)[0] < 3 * quantiles(unwatched_s)[0]  # on a machine that others load
 
 
-@pytest.mark.slow
 def test_a_store_that_stops_at_the_end_delays_closing_by_a_bounded_time() -> None:
     result = store_job.run(Settings(num_steps=60, every=20, stop_at=59, answer_s=60.0))
     assert result.exit_codes == [0, 0], result.errors
@@ -87,7 +87,6 @@ def test_a_store_that_stops_at_the_end_delays_closing_by_a_bounded_time() -> Non
     assert "the last lines are missing" in result.lines[0]
 
 
-@pytest.mark.slow
 def test_a_store_that_answers_while_python_ends_does_not_abort_the_process() -> None:
     """A thread that comes back from the store then would be unwound through C++, which ends in std::terminate."""
     result = store_job.run(Settings(num_ranks=1, num_steps=30, stop_at=29, answer_s=60.0, goes_on=True))
@@ -406,7 +405,6 @@ def compiled_both_ways(way: str, num_warm: int) -> tuple[Any, Any]:
 WAYS = ["torch.compile(ddp)", "ddp.compile()", "DDP(torch.compile(module))", "torch.compile(step)"]
 
 
-@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("num_warm", [0, 2])

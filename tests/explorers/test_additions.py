@@ -59,6 +59,7 @@ def test_a_builder_that_cannot_be_hashed_is_shown(name: str, as_record: bool, mo
     assert explorer.html(now) != before  # although both are equal: what was kept is of the other one
 
 
+@pytest.mark.slow
 def test_a_latency_that_decides_whether_an_algorithm_can_be_played_is_no_control_without_effect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -94,6 +94,7 @@ def test_what_is_asked_for_is_where_it_starts(case: Case) -> None:
     assert all(line.strip() and "\n" not in line for line in explorer.report(now))
 
 
+@pytest.mark.slow
 @each_case
 @SAMPLE_OR_EVERYTHING
 def test_each_control_repaints_once_and_all_its_values_can_be_shown(
@@ -121,6 +122,7 @@ def test_each_control_repaints_once_and_all_its_values_can_be_shown(
         assert (len(different) > 1) != control.disabled, setting.name
 
 
+@pytest.mark.slow
 @each_case
 @SAMPLE_OR_EVERYTHING
 def test_a_walk_ends_where_a_new_panel_begins(case: Case, everything: bool) -> None:
@@ -219,6 +221,7 @@ def test_a_disabled_control_says_why(case: Case) -> None:
             assert (control.tooltip or "") == reasons.get(setting.name, setting.hint)
 
 
+@pytest.mark.slow
 @each_case
 def test_presets_go_where_they_say_whatever_was_set_before(case: Case) -> None:
     explorer, box = case.made(), case.open(**case.start)

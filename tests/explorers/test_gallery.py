@@ -92,6 +92,7 @@ def test_the_gallery_refuses_what_is_no_profile_and_no_explorer(given: dict[str,
         explorers.gallery(**given)
 
 
+@pytest.mark.slow
 def test_all_explorers_open_and_move_with_numpy_and_ipywidgets_alone() -> None:
     *lines, missing = explorers_with_numpy_and_ipywidgets_alone("explorers.gallery()")
     assert [line.split()[0] for line in lines] == [entry.name for entry in catalogue()]

@@ -53,6 +53,7 @@ def test_a_figure_is_drawn_on_the_axes_it_is_given_and_never_shown(name: str, mo
     assert plt.get_fignums() == open_before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_says_what_it_shows_and_can_be_read(name: str) -> None:
     ax = FIGURES[name]()

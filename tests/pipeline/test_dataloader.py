@@ -19,6 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from rankscope.pipeline.dataloader import Clock, pinning_costs, record_dataloader
 from rankscope.timeline import Recorder
 
+from ..extents import first_in_test
 from ..processes import NOT_HANGING_S
 
 pytestmark = [
@@ -143,19 +144,19 @@ WAYS = {
         Augmented(), 2, shuffle=True, num_workers=3, prefetch_factor=1, drop_last=True, generator=seeded(3)
     ),
     "persistent": lambda: DataLoader(Augmented(), batch_size=2, shuffle=True, num_workers=2, persistent_workers=True),
-    "no batches": lambda: DataLoader(Augmented(), batch_size=None, num_workers=1),
-    "getitems": lambda: DataLoader(Many(), batch_size=4, num_workers=1),
     "batch_sampler": lambda: DataLoader(
         Augmented(), batch_sampler=BatchSampler(RandomSampler(range(8)), 3, False), num_workers=1
     ),
     "collate_fn and worker_init_fn": lambda: DataLoader(
         Augmented(), batch_size=2, num_workers=2, collate_fn=collate_as_list, worker_init_fn=init_worker
     ),
-    "iterable": lambda: DataLoader(Stream(), batch_size=2),
     "iterable, workers": lambda: DataLoader(Stream(), batch_size=2, num_workers=2),
+    "subclass": lambda: Moving(Augmented(), batch_size=2, num_workers=1),
+    "no batches": lambda: DataLoader(Augmented(), batch_size=None, num_workers=1),
+    "getitems": lambda: DataLoader(Many(), batch_size=4, num_workers=1),
+    "iterable": lambda: DataLoader(Stream(), batch_size=2),
     "iterable, persistent": lambda: DataLoader(Stream(), batch_size=2, num_workers=2, persistent_workers=True),
     "iterable, no batches": lambda: DataLoader(Stream(), batch_size=None, num_workers=2),
-    "subclass": lambda: Moving(Augmented(), batch_size=2, num_workers=1),
     "nested": lambda: DataLoader(Nested(4), num_workers=1),
     "spawn": lambda: few("spawn"),
 }
@@ -169,7 +170,7 @@ def few(context):
     return DataLoader(Augmented(4), batch_size=2, num_workers=1, multiprocessing_context=context)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", first_in_test(8, list(WAYS)))
 def test_batches_are_those_of_the_plain_loader(way):
     slow = way == "spawn"  # to start, so that those of a forked worker have to do as the plain ones
     loader, plain_loader = WAYS[way](), few("fork") if slow else WAYS[way]()

@@ -99,6 +99,7 @@ def test_an_error_of_the_loss_comes_through_and_ends_the_recording() -> None:
     record_steps(loader(), **parts()).agreement().check()
 
 
+@pytest.mark.slow
 def test_nothing_is_said_on_stderr() -> None:
     """A notebook's stored outputs are compared with all that comes, and Kineto tells of each start and stop."""
     code = (

@@ -328,6 +328,7 @@ def runs() -> dict[str, Any]:
     return {plan.to_text(): run for plan, run in zip(plans, measure(plans, timeout_s=TIMEOUT_S), strict=True)}
 
 
+@pytest.mark.slow
 def test_real_ranks_keep_to_the_schedule(runs: dict[str, Any]) -> None:
     for text, run in runs.items():
         assert run.executed.to_text() == text

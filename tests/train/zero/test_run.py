@@ -23,6 +23,7 @@ from rankscope.train import zero
 from rankscope.train.zero import WAYS
 from rankscope.train.zero.run import LiveMemory, _save, load_training, save_training, storages, zero_redundancy_class
 
+from ...extents import first_in_test
 from ...small import Tied
 
 pytestmark = pytest.mark.slow
@@ -59,8 +60,7 @@ def differences(live: list[LiveMemory], make: Callable[[], nn.Module]) -> list[s
     return faults
 
 
-@pytest.mark.parametrize("num_ranks", [2, 4])
-@pytest.mark.parametrize("make", [uneven, Tied])
+@pytest.mark.parametrize(("make", "num_ranks"), first_in_test(2, [(uneven, 4), (Tied, 2), (uneven, 2), (Tied, 4)]))
 def test_live_tensors_are_as_predicted(make: Callable[[], nn.Module], num_ranks: int) -> None:
     """Five ways each: twenty settings, and nine more below."""
     live = zero.measure(make, BATCHES[make], num_ranks, WAYS_HERE, timeout_s=TIMEOUT_S)
@@ -153,7 +153,7 @@ def test_wrong_input(args: tuple[Any, ...], message: str) -> None:
 # ---- saved and resumed
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1)])
+@pytest.mark.parametrize(("before", "after"), first_in_test(1, [(2, 3), (3, 1)]))
 def test_training_goes_on_with_another_number_of_ranks(before: int, after: int) -> None:
     assert zero.resume_difference(before, after, timeout_s=TIMEOUT_S) < 1e-12
 
