@@ -97,7 +97,8 @@ def test_distance_to_the_bound() -> None:
     times = {"ring": lambda size: 3 * float(bounds(made, "allreduce", size).seconds)}
     said = list(above_the_bound(collective(made, times, noise=0.0)))
     assert said == [
-        "allreduce: the fastest algorithm takes 3.00 times the lower bound at 1 KiB, 3.00 times the lower bound at 16 MiB."
+        "allreduce: the fastest algorithm takes "
+        "3.00 times the lower bound at 1 KiB, 3.00 times the lower bound at 16 MiB."
     ]
     assert list(above_the_bound(collective(profile(), times, noise=0.0))) == []
 
