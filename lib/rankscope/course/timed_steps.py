@@ -74,7 +74,7 @@ class StepCurves:
         """
         in_order = np.sort(self._checked(step_words), axis=1)
         num_ranks = in_order.shape[1]
-        total_s = np.interp(in_order[:, 0], self.words, self.seconds[-1])
+        total_s: Seconds = np.interp(in_order[:, 0], self.words, self.seconds[-1])
         for place in range(1, num_ranks):
             curve_s = self.seconds[num_ranks - place - 1]
             total_s += np.interp(in_order[:, place], self.words, curve_s)

@@ -83,14 +83,14 @@ def batches_score(
         by_rank = several("the answer's result", mine(lengths, num_ranks, batch_size, epoch), "batches of each rank")
         if len(by_rank) != num_ranks:
             raise ValueError(f"batches for each of {num_ranks} ranks were expected, got {len(by_rank)}")
-        samplers = []
+        samplers: list[list[Any]] = []
         for batches in by_rank:
             samplers.append([several("a batch", batch, "samples") for batch in several("batches", batches, "batches")])
             if any(len(batch) != batch_size for batch in samplers[-1]):
                 raise ValueError(f"every batch must have {batch_size} samples")
         return Assignment.collect(samplers, size, epoch)
 
-    balanced = {"sampler": "balanced", "lengths": lengths, "batch_size": batch_size}
+    balanced: dict[str, Any] = {"sampler": "balanced", "lengths": lengths, "batch_size": batch_size}
     audits = {
         "yours": audit((collected(epoch) for epoch in range(2)), lengths=lengths),
         "random order": audit(assign(size, num_ranks).with_loader(batch_size), lengths=lengths),
