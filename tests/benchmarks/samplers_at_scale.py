@@ -4,8 +4,9 @@ Peers: torch.randperm, numpy's permutation, torchdata's StatefulDistributedSampl
 index_shuffle and mosaicml-streaming's py1e. Rates are from CPU time of one core, the median of several repetitions,
 ours and the peer's in turn; `ratio` is ours over the peer's rate. --quick takes a tenth of the samples.
 
---steps runs training steps on two real ranks instead. Each step is run in several rounds and its shortest time counts.
-Wall times still depend on the load of the machine. The CPU time of the rank that takes longest depends on it less.
+--steps trains on 2, 3 and 4 real ranks instead, and prints the wall time of the steps next to their prediction, which
+is made from measured parts (`rankscope.course.step_times`). Each step is run in several rounds and its shortest time
+counts. The machine should have nothing else to do.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rankscope.ranks import launch
+from rankscope.course import step_times
 from rankscope.sampling import BalancedSampler, KeyedSampler, assign, epoch_work
 
 TRILLION = 10**12
@@ -182,75 +183,33 @@ def table(size):
 # ---- real steps
 
 
-ROUNDS = 3
-
-
-def steps_of_rank(batches_of_orders, lengths, calibration_tokens):
-    """Run steps on this rank: work in proportion to a batch's tokens, then an allreduce.
-
-    Return for the calibration, and for each order of batches, the wall and the CPU time of each step.
-    """
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    rank = dist.get_rank()
-    weight = torch.randn(256, 256)
-    gradient = torch.zeros(1000)
-
-    def step(num_tokens):
-        dist.barrier()
-        start = time.perf_counter()
-        cpu_start = time.thread_time()
-        rows = torch.zeros(num_tokens, 256)
-        for _ in range(12):
-            rows = torch.tanh(rows @ weight)
-        cpu_s = time.thread_time() - cpu_start
-        dist.all_reduce(gradient)
-        return time.perf_counter() - start, cpu_s
-
-    token_counts = [calibration_tokens]
-    for batches in batches_of_orders:
-        token_counts.append([int(lengths[batch].sum()) for batch in batches[rank]])
-    shortest = [np.full((len(counts), 2), np.inf) for counts in token_counts]
-    for _ in range(ROUNDS):
-        for place, counts in enumerate(token_counts):
-            shortest[place] = np.minimum(shortest[place], [step(num_tokens) for num_tokens in counts])
-    return shortest
-
-
-def real_steps(num_ranks=2, num_steps=40):
-    """Print step times on real ranks in random and in balanced order, and those that the costs predict."""
+def real_steps(num_ranks, num_steps=40):
+    """Print step times on real ranks in random and in balanced order, and those that their measured parts predict."""
     batch_size = 8
-    lengths = lognormal_lengths(num_ranks * batch_size * num_steps)
-    balanced = assign(lengths.size, num_ranks, sampler="balanced", lengths=lengths, batch_size=batch_size)
-    at_random = assign(lengths.size, num_ranks).with_loader(batch_size)
-    orders = {"random order": at_random, "BalancedSampler": balanced}
-    batches = [[order.batches(rank) for rank in range(num_ranks)] for order in orders.values()]
-    highest = [epoch_work(order, lengths).step_costs.max(axis=1) for order in orders.values()]
-    most_tokens = max(costs.max() for costs in highest)
-    calibration_tokens = np.linspace(200, most_tokens, 20).astype(int).tolist()
-    results = launch(steps_of_rank, num_ranks, args=(batches, lengths, calibration_tokens), timeout_s=300)
-    for column, clock in enumerate(("wall time", "CPU time of the slowest rank")):
-        times_s = [np.max([result[place][:, column] for result in results], axis=0) for place in range(3)]
-        slope, start_s = np.polyfit(calibration_tokens, times_s[0], 1)
-        for place, name in enumerate(orders):
-            measured_s = times_s[1 + place]
-            predicted_s = start_s + slope * highest[place]
-            show(f"{name}, {clock}: measured", f"{measured_s.mean() * 1e3:.2f}", "ms per step", "")
-            difference = measured_s.sum() / predicted_s.sum() - 1
-            show(f"{name}, {clock}: measured over predicted", f"{difference:+.1%}", "", "within 5 %")
-        gain = times_s[1].sum() / times_s[2].sum()
-        costs = f"costs alone: {sum(highest[0]) / sum(highest[1]):.3f}"
-        show(f"gain of balanced over random order, {clock}", f"{gain:.3f}", "times", costs)
+    lengths = lognormal_lengths(num_ranks * batch_size * num_steps, median=40)
+    texts = [" ".join(map(str, range(length))) for length in lengths]
+    orders = {
+        "random order": assign(lengths.size, num_ranks).with_loader(batch_size),
+        "BalancedSampler": assign(lengths.size, num_ranks, sampler="balanced", lengths=lengths, batch_size=batch_size),
+    }
+    times = step_times(texts, orders, timeout_s=600)
+    print(f"\n{times}")
+    for name in orders:
+        show(f"{num_ranks} ranks, {name}: measured over predicted", f"{times.difference(name):+.1%}", "", "within 5 %")
+    highest = [epoch_work(order, lengths).step_costs.max(axis=1).sum() for order in orders.values()]
+    gain = times.gain("BalancedSampler", "random order")
+    costs = f"costs alone: {highest[0] / highest[1]:.3f}"
+    show(f"{num_ranks} ranks: gain of BalancedSampler over random order", f"{gain:.3f}", "times", costs)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the samples")
-    parser.add_argument("--steps", action="store_true", help="real steps on two ranks instead")
+    parser.add_argument("--steps", action="store_true", help="real steps on 2, 3 and 4 ranks instead")
     options = parser.parse_args()
     if options.steps:
-        real_steps()
+        for num_ranks in (2, 3, 4):
+            real_steps(num_ranks)
         return
     table(10**6 if options.quick else 10**7)
 

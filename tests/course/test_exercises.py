@@ -34,6 +34,18 @@ from rankscope.train import ddp, pipeline_parallel
 from tests.tools.execute_notebooks import every_notebook
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+
+
+def in_steps(order: Any) -> Any:
+    """512 texts as batches of 8 for each of four ranks: neighbours are in one batch."""
+    return order.reshape(-1, 4, 8).transpose(1, 0, 2)
+
+
+def dealt(order: Any) -> Any:
+    """The same, but neighbours go to different ranks."""
+    return order.reshape(-1, 8, 4).transpose(2, 0, 1)
+
+
 WRONG = {
     "00.1": [100, 96, "many", None],
     "00.2": [10, 15, 50, 0, "many", None],
@@ -96,6 +108,18 @@ WRONG = {
         None,
     ],
     "a6.3": [840, 1960, "many", None],
+    "a7.1": [0, 1, 640, 3.5, "many", None],
+    "a7.2": [
+        lambda lengths, num_ranks, batch_size, epoch: in_steps(np.random.default_rng(epoch).permutation(512)),
+        lambda lengths, num_ranks, batch_size, epoch: in_steps(np.argsort(lengths, kind="stable")),  # unequal
+        lambda lengths, num_ranks, batch_size, epoch: dealt(np.argsort(lengths, kind="stable")),  # the same each time
+        lambda lengths, num_ranks, batch_size, epoch: dealt(np.argsort(lengths))[:3],
+        lambda lengths, num_ranks, batch_size, epoch: [[[0] * 8] * 16] * 4,
+        lambda lengths, num_ranks, batch_size, epoch: [[[0, 1]]] * 4,
+        range(7),
+        "many",
+        None,
+    ],
     "05.1": [224, 196, 430, "many", None],
     "05.2": [3, 6, 5, "many", None],
     "05.3": [[5], [], [2, 3, 4, 6, 9, 12, 16, 17], [1, 5], [18], [5.5], 5, "many", None],

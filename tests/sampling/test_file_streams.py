@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
+import sys
+import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,6 +78,12 @@ def test_the_audit_reads_streams():
         (lambda: stream_files([2**28, 1], 2), "the rows of all files must be a whole number from 0 to 268435456"),
         (lambda: stream_files([3], 2, method="magic"), "method must be one of 'buffer', 'block', got 'magic'"),
         (lambda: stream_files([3], 2, buffer_size=0), "buffer_size must be"),
+        (
+            lambda: stream_files([3], 4, method="block", num_nodes=3),
+            "num_nodes must divide the number of ranks, 4, got 3",
+        ),
+        (lambda: stream_files([3], 4, num_nodes=2), "num_nodes must be 1 with method 'buffer'"),
+        (lambda: stream_files([3], 2, seed=-1), "seed must be a whole number from 0 to"),
         (lambda: mixing(assign(4, 2), [3]), "file_rows must add up to the dataset's 4 samples, got 3"),
         (lambda: mixing(assign(3, 8, sampler="libtorch_random"), [3]), "reads outside the dataset's 3 samples"),
         (lambda: mixing([0, 1], [2]), "assignment must be an Assignment"),
@@ -82,3 +92,55 @@ def test_the_audit_reads_streams():
 def test_bad_input(ask, message):
     with pytest.raises(ValueError, match=message):
         ask()
+
+
+# ---- mosaicml-streaming itself
+
+
+def streaming_modules(monkeypatch):
+    """Return streaming's own py1b and partition modules. They need numpy alone, but its `__init__` all its clouds."""
+    spec = importlib.util.find_spec("streaming")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("pip install --no-deps mosaicml-streaming==0.9.1 to compare with it; 0.13 has no py1b")
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    if not (folder / "base" / "shuffle" / "py1b.py").exists():
+        pytest.skip("this mosaicml-streaming has no py1b: pip install --no-deps mosaicml-streaming==0.9.1")
+    for name in ("streaming", "streaming.base", "streaming.base.shuffle"):
+        package = types.ModuleType(name)
+        package.__path__ = [str(folder.joinpath(*name.split(".")[1:]))]
+        monkeypatch.setitem(sys.modules, name, package)
+    modules = []
+    for path in ("shuffle/py1s.py", "shuffle/py1b.py", "partition/orig.py"):
+        name = "streaming.base." + path.removesuffix(".py").replace("/", ".")
+        file_spec = importlib.util.spec_from_file_location(name, folder / "base" / path)
+        module = importlib.util.module_from_spec(file_spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        file_spec.loader.exec_module(module)
+        modules.append(module)
+    return modules[1:]
+
+
+@pytest.mark.filterwarnings("ignore:Trying to partition", "ignore:Attempting to partition")
+def test_blocks_are_those_of_mosaicml_streaming_to_the_index(monkeypatch):
+    py1b, partition = streaming_modules(monkeypatch)
+    draw = random.Random(0)
+    for _ in range(500):
+        num_nodes = draw.randint(1, 4)
+        ranks_per_node = draw.randint(1, 4)
+        rows = [draw.randint(1, 30) for _ in range(draw.randint(1, 12))]
+        seed = draw.randint(0, 99)
+        epoch = draw.randint(0, 5)
+        block_size = draw.randint(1, 60)
+        order = py1b.get_shuffle_py1b(np.array(rows), num_nodes, seed, epoch, block_size)
+        places = partition.get_partitions_orig(sum(rows), num_nodes, num_nodes, ranks_per_node, 1, 1)
+        theirs = order[places.reshape(num_nodes * ranks_per_node, -1)]
+        ours = stream_files(
+            rows,
+            num_nodes * ranks_per_node,
+            method="block",
+            buffer_size=block_size,
+            num_nodes=num_nodes,
+            seed=seed,
+            epoch=epoch,
+        )
+        assert [indices.tolist() for indices in ours.ranks] == theirs.tolist()

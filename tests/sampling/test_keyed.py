@@ -10,13 +10,14 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from rankscope.sampling import Assignment, KeyedSampler, audit, keyed, randperm_bias
 from rankscope.sampling.keyed import KeyedPermutation
 from rankscope.sampling.randperm_bias import worst_randperm_bound
 
 from ..extents import SAMPLE_OR_EVERYTHING
+from . import shuffle_quality
+from .shuffle_quality import beginning_of_order, lowest_p_value, quality, sets_of_orders
 
 TRILLION = 10**12
 LARGEST = 2**63 - 1
@@ -90,78 +91,48 @@ LARGE = [836625890273, 877146504755, 55648208107, 362193196577]
 # ---- as random as randperm
 
 
-def orders_of(kind, size, num_orders):
-    """Return the first 512 items of many orders: an array with a row for each."""
-    count = min(size, 512)
-    rows = np.empty((num_orders, count), dtype=np.int64)
-    for number in range(num_orders):
-        if kind == "keyed":
-            rows[number] = KeyedPermutation(size, f"order {number}")(np.arange(count))
-        else:
-            rows[number] = torch.randperm(size, generator=torch.Generator().manual_seed(number))[:count]
-    return rows
-
-
-def quality(rows, size):
-    """Return the p-value of each test: what a uniform order would exceed with that probability."""
-    num_orders, count = rows.shape
-    p_values = {}
-    bins = rows[:, :64] * 16 // size
-    expected = np.bincount(np.arange(size) * 16 // size, minlength=16) / size * num_orders
-    counts = np.stack([(bins == number).sum(axis=0) for number in range(16)])
-    chi_squared = ((counts - expected[:, None]) ** 2 / expected[:, None]).sum()
-    p_values["one position"] = float(stats.chi2.sf(chi_squared, 15 * 64))
-    for lag in (1, 2, 32):
-        left = rows[:, :-lag] * 16 // size
-        right = rows[:, lag:] * 16 // size
-        pairs = np.bincount((left * 16 + right).ravel(), minlength=256)
-        p_values[f"pairs {lag} apart"] = float(stats.chisquare(pairs, _expected_pairs(size) * left.size).pvalue)
-    distances = (rows[:, 1:] - rows[:, :-1]) % size
-    possible = np.bincount(np.arange(1, size) * 32 // size, minlength=32) / (size - 1)
-    seen = np.bincount(distances.ravel() * 32 // size, minlength=32)
-    p_values["distances"] = float(stats.chisquare(seen, possible * distances.size).pvalue)
-    ascents = (rows[:, 1:] > rows[:, :-1]).sum(axis=1)
-    z = (ascents.mean() - (count - 1) / 2) / np.sqrt((count + 1) / 12 / num_orders)
-    p_values["runs"] = float(2 * stats.norm.sf(abs(z)))
-    spread = ascents.var(ddof=1) / ((count + 1) / 12) * (num_orders - 1)
-    p_values["spread of runs"] = two_sided(stats.chi2(num_orders - 1), spread)
-    fixed = int((rows == np.arange(count)).sum())
-    p_values["fixed points"] = two_sided(stats.poisson(num_orders * count / size), fixed)
-    return p_values
-
-
-def two_sided(distribution, value):
-    below = distribution.cdf(value)
-    above = distribution.sf(np.nextafter(value, -np.inf) if isinstance(value, float) else value - 1)
-    return min(1.0, 2 * float(min(below, above)))
-
-
-def _expected_pairs(size):
-    """Return the probability of each pair of bins for two different items."""
-    in_bin = np.bincount(np.arange(size) * 16 // size, minlength=16).astype(float)
-    pairs = np.outer(in_bin, in_bin) - np.diag(in_bin)
-    return (pairs / (size * (size - 1))).ravel()
-
-
-QUALITY_SIZES = (500, 4097, 5000, 65_537, 1_000_003)
-
-
 @SAMPLE_OR_EVERYTHING
-@pytest.mark.parametrize("size", QUALITY_SIZES)
-def test_pairs_runs_and_chi_squared_are_those_of_random_orders(size, everything):
-    """Eight tests for each of five sizes: by chance, one p-value in 40 is below 0.025, and one in 4,000 below 1e-4."""
-    num_orders = 4000 if everything else 600
-    rows = orders_of("keyed", size, num_orders)
-    assert min(quality(rows, size).values()) > 1e-4
+@pytest.mark.parametrize("size", [500, 4097, 5000, 65_537, 1_000_003])
+def test_pairs_runs_and_chi_squared_are_those_of_uniform_orders(size, everything):
+    """There are 11 tests with two p-values each for each of five sizes: by chance, one in 100 lists has one < 1e-4."""
+    num_seeds = 200 if everything else 20
+    num_orders = 100 if everything else 20
+    uniform = sets_of_orders("uniform", size, 3 * num_seeds, num_orders)
+    kinds = ["keyed"]
     if size < 10_000:  # torch stores each of its orders
-        assert min(quality(orders_of("torch", size, num_orders), size).values()) > 1e-4
+        kinds.append("torch")
+    for kind in kinds:
+        tests = quality(sets_of_orders(kind, size, num_seeds, num_orders), uniform)
+        assert lowest_p_value(tests) > 1e-4, tests
 
 
 @pytest.mark.parametrize("num_rounds", [1, 2, 3])
 def test_three_rounds_are_too_few_and_the_tests_notice(monkeypatch, num_rounds):
     monkeypatch.setattr(keyed, "NUM_ROUNDS", num_rounds)
-    p_values = quality(orders_of("keyed", 4097, 2000), 4097)
-    assert min(p_values.values()) < 1e-6
+    uniform = sets_of_orders("uniform", 4097, 40, 20)
+    tests = quality(sets_of_orders("keyed", 4097, 40, 20), uniform)
+    assert min(test.together for test in tests.values()) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [
+        (lambda rows: np.sort(rows[:, :8], axis=1), "runs"),
+        (lambda rows: rows // 2 * 2, "pairs, lowest bits"),
+        (lambda rows: np.where(rows < 1000, rows // 2, rows), "one position"),
+    ],
+)
+def test_faulty_orders_are_noticed(monkeypatch, fault, name):
+    uniform = sets_of_orders("uniform", 5000, 30, 20)
+
+    def faulty(kind, size, seed, number):
+        row = beginning_of_order("uniform", size, 1000 + seed, number)[None]
+        changed = fault(row)
+        return np.concatenate([changed, row[:, changed.shape[1] :]], axis=1)[0]
+
+    monkeypatch.setattr(shuffle_quality, "beginning_of_order", faulty)
+    tests = quality(sets_of_orders("faulty", 5000, 30, 20), uniform)
+    assert tests[name].together < 1e-6
 
 
 def test_different_seeds_and_epochs_have_unrelated_orders():

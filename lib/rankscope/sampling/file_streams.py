@@ -7,6 +7,7 @@ the files and, locally, the rows. `mixing` compares what that leaves of a true s
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ def stream_files(
     method: str = "buffer",
     buffer_size: int = 1000,
     initial: int = 100,
+    num_nodes: int = 1,
     seed: int = 0,
     epoch: int = 0,
 ) -> Assignment:
@@ -38,18 +40,25 @@ def stream_files(
     - "buffer", as in WebDataset: rank r of N streams every N-th file, beginning with file r of the order. Rows pass
       through a shuffle buffer of `buffer_size` rows, from which a random one is taken each time, as soon as it has
       `initial` rows. Ranks read different numbers of rows unless the files divide evenly.
-    - "block", as the "py1b" shuffle of mosaicml-streaming with one canonical node: the rows of all files in a row are
-      cut into blocks of `buffer_size`, and each block is shuffled. Rank r reads the r-th of equal, contiguous parts,
-      padded from the beginning.
+    - "block", as mosaicml-streaming with its "py1b" shuffle, to the index: each of `num_nodes` nodes streams its own
+      part of the files, which is the same in every epoch. Its rows are cut into blocks of `buffer_size`, and each block
+      is shuffled. The ranks of a node read its rows in turn. Rows near the end are repeated until all ranks have the
+      same number.
 
-    The random numbers are our own, except that "buffer" draws from the buffer as WebDataset does from
-    ``random.Random(seed)``, with the seed ``f"{seed} {epoch} {rank}"``.
+    With "buffer", the order of the files is our own. The buffer draws as WebDataset does from ``random.Random(seed)``,
+    with the seed ``f"{seed} {epoch} {rank}"``.
 
-    Sources: webdataset/filters.py, `_shuffle` and `pick`; streaming/base/shuffle/py1b.py, `get_shuffle_py1b`.
+    Raises ValueError for numbers outside their ranges, and if `num_nodes` does not divide the number of ranks.
+
+    Sources: webdataset/filters.py, `_shuffle` and `pick`; streaming/base/shuffle/py1b.py, `get_shuffle_py1b`;
+    streaming/base/partition/orig.py, `get_partitions_orig`.
 
     >>> epoch = stream_files([4, 4], 2, buffer_size=1)
     >>> [indices.tolist() for indices in epoch.ranks]
     [[4, 5, 6, 7], [0, 1, 2, 3]]
+    >>> epoch = stream_files([4, 4], 2, method="block", buffer_size=1)
+    >>> [indices.tolist() for indices in epoch.ranks]
+    [[0, 2, 4, 6], [1, 3, 5, 7]]
     """
     rows = [
         whole("file_rows", number, 0, MOST_SAMPLES) for number in several("file_rows", file_rows, "numbers of rows")
@@ -59,25 +68,37 @@ def stream_files(
     one_of("method", method, METHODS)
     buffer_size = whole("buffer_size", buffer_size, 1)
     initial = min(whole("initial", initial, 1), buffer_size)
-    seed = whole("seed", seed, *SEEDS)
+    num_nodes = whole("num_nodes", num_nodes, 1, num_replicas)
+    if num_replicas % num_nodes:
+        raise ValueError(f"num_nodes must divide the number of ranks, {num_replicas}, got {num_nodes}")
+    if method == "buffer" and num_nodes > 1:
+        raise ValueError(f"num_nodes must be 1 with method 'buffer', where only ranks count, got {num_nodes}")
+    seed = whole("seed", seed, 0, SEEDS[1])
     epoch = whole("epoch", epoch, 0)
-    starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
-    order = KeyedPermutation(len(rows), f"files of seed {seed}, epoch {epoch}")(np.arange(len(rows)))
-    files = [np.arange(starts[file], starts[file + 1]) for file in order]
-    none = np.empty(0, dtype=np.int64)
+    stops = np.cumsum(rows, dtype=np.int64).tolist()
+    spans = [_Span(stop - number, stop) for number, stop in zip(rows, stops, strict=True)]
     ranks: list[NDArray[np.int64]] = []
     if method == "buffer":
+        order = KeyedPermutation(len(spans), f"files of seed {seed}, epoch {epoch}")(np.arange(len(spans))).tolist()
         for rank in range(num_replicas):
-            stream = np.concatenate([none, *files[rank::num_replicas]])
+            stream = _rows_of([spans[file] for file in order[rank::num_replicas]])
             ranks.append(_through_buffer(stream, buffer_size, initial, random.Random(f"{seed} {epoch} {rank}")))
     else:
-        mixed = _in_blocks(np.concatenate([none, *files]), buffer_size, f"seed {seed}, epoch {epoch}")
-        count = -(-size // num_replicas)
-        places = np.arange(count * num_replicas)
-        if size:
-            places %= size
-        ranks = list(mixed[places].reshape(num_replicas, count))
+        mixed = _in_blocks(spans, num_nodes, buffer_size, seed, epoch)
+        for places in _places_of_nodes(size, num_nodes):
+            ranks += _in_turn(mixed[places], num_replicas // num_nodes)
     return Assignment(size, tuple(ranks), sampler=f"stream by {method}", seed=seed, epoch=epoch)
+
+
+class _Span(NamedTuple):
+    """Rows of one file: the samples from `start` to ``stop - 1``."""
+
+    start: int
+    stop: int
+
+
+def _rows_of(spans: Iterable[_Span]) -> NDArray[np.int64]:
+    return np.concatenate([np.empty(0, dtype=np.int64), *[np.arange(*span) for span in spans]])
 
 
 def _through_buffer(
@@ -111,14 +132,68 @@ def _next_row(rows: Any) -> list[int]:
     return []
 
 
-def _in_blocks(stream: NDArray[np.int64], block_size: int, key: str) -> NDArray[np.int64]:
-    mixed = stream.copy()
-    for number, start in enumerate(range(0, stream.size, block_size)):
-        block = stream[start : start + block_size]
-        mixed[start : start + block_size] = block[
-            KeyedPermutation(block.size, f"block {number} of {key}")(np.arange(block.size))
-        ]
-    return mixed
+def _in_blocks(spans: list[_Span], num_nodes: int, block_size: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Return the order of all samples, node by node, with the random numbers that py1b draws."""
+    of_run = list(spans)
+    np.random.default_rng(seed).shuffle(of_run)  # it decides which files a node has, in all epochs
+    draw = np.random.default_rng(seed + epoch)
+    parts = _divided(of_run, num_nodes)
+    for part in parts:
+        draw.shuffle(part)
+    streams = []
+    for part in parts:
+        stream = _rows_of(part)
+        for start in range(0, stream.size, block_size):
+            draw.shuffle(stream[start : start + block_size])
+        streams.append(stream)
+    return np.concatenate(streams)
+
+
+def _divided(spans: list[_Span], num_nodes: int) -> list[list[_Span]]:
+    """Divide files into a part for each node, with numbers of rows that differ by at most one: some files are cut."""
+    size = sum(stop - start for start, stop in spans)
+    waiting = deque(spans)
+    num_before = 0
+    parts = []
+    for node in range(num_nodes):
+        end = size * (node + 1) // num_nodes
+        part = []
+        while waiting and num_before + waiting[0].stop - waiting[0].start <= end:
+            span = waiting.popleft()
+            part.append(span)
+            num_before += span.stop - span.start
+        if waiting and num_before < end:
+            span = waiting.popleft()
+            cut = span.start + end - num_before
+            part.append(_Span(span.start, cut))
+            waiting.appendleft(_Span(cut, span.stop))
+            num_before = end
+        parts.append(part)
+    return parts
+
+
+def _places_of_nodes(size: int, num_nodes: int) -> list[NDArray[np.int64]]:
+    """Return the places in the order that each node reads: its part, whose last row is repeated in shorter parts."""
+    longest = -(-size // num_nodes)
+    if size <= num_nodes:
+        return list(np.resize(np.arange(size), (num_nodes, longest)))
+    places = []
+    for node in range(num_nodes):
+        start = size * node // num_nodes
+        stop = size * (node + 1) // num_nodes
+        places.append(np.minimum(np.arange(start, start + longest), stop - 1))
+    return places
+
+
+def _in_turn(stream: NDArray[np.int64], num_ranks: int) -> list[NDArray[np.int64]]:
+    """Return what each rank of a node reads. What is missing in the last turn repeats rows from just before it."""
+    num_missing = -stream.size % num_ranks
+    padding = np.resize(stream, num_missing)
+    if num_ranks + num_missing - 1 <= stream.size:
+        first = stream.size - num_ranks - num_missing + 1
+        padding = stream[first : first + num_missing]
+    padded = np.concatenate([stream, padding])
+    return [padded[rank::num_ranks] for rank in range(num_ranks)]
 
 
 class Mixing(NamedTuple):

@@ -16,7 +16,7 @@ from ...collectives import build, closed_form, simulate_executor
 from ...common.checks import count_of, number, several, whole
 from ...common.units import decimal_words
 from ...pipeline import Pipeline, Stage, simulate
-from ...sampling import Assignment, assign, audit
+from ...sampling import Assignment, KeyedSampler, assign, audit
 from ...train import ddp
 from ...train.ddp.buckets import ParameterSpec
 from ...train.ddp.step import default_buckets
@@ -445,6 +445,32 @@ def broadcast(answer: Any) -> Score:
 def ring_us() -> float:
     """How many µs a ring allreduce of 800 kB takes on 8 ranks, with 20 µs and 1 µs a kB for a message."""
     return float(closed_form("allreduce", "ring", 8, 800e3, Link(alpha_s=20e-6, bytes_per_s=1e9))) * 1e6
+
+
+# ---- a7: samplers in training
+
+
+@exactly(
+    "a7.1",
+    "{} is not how many reads 7 ranks need beyond the samples that are left",
+    means={
+        0: "the samples that are left divided evenly among 7 ranks, or nothing was padded",
+        1: "all 1,000 samples were read on 7 ranks",
+    },
+)
+def repeats_after_resuming() -> int:
+    """How many samples are read twice if 1,000 are read on 8 ranks, and after 80 on each of them on 7 ranks."""
+    resumed = KeyedSampler(1000, num_replicas=7, rank=0)
+    resumed.load_state_dict(KeyedSampler(1000, num_replicas=8, rank=0).state_after(80))
+    return resumed.padding
+
+
+@built("a7.2")
+def equal_and_little_padding(answer: Any) -> Score:
+    """Batches of 8 for 4 ranks from 512 texts of unequal length, with equal cost per step and little padding."""
+    deviates = np.random.RandomState(0).standard_normal(512)
+    lengths = np.maximum(np.rint(100 * np.exp(deviates - 0.5)), 1).astype(np.int64)
+    return scores.batches_score(answer, lengths, 4, 8, most_times=1.05, most_padding=0.25)
 
 
 # ---- 05: what a GPU box reaches

@@ -63,6 +63,56 @@ def sampler_score(
     return Score(("read twice", "left out", "uneven by", "repeated orders"), rows, "; ".join(faults) or None)
 
 
+def batches_score(
+    mine: Callable[[NDArray[np.int64], int, int, int], Iterable[Iterable[Iterable[int]]]],
+    lengths: NDArray[np.int64],
+    num_ranks: int,
+    batch_size: int,
+    most_times: float,
+    most_padding: float,
+) -> Score:
+    """Return what steps cost with batches of ``mine(lengths, num_ranks, batch_size, epoch)``, next to two samplers.
+
+    `mine` returns the batches of each rank. They must contain each sample once, and be in another order in each epoch.
+    `most_times` is the goal for the highest cost of a step over the mean, `most_padding` that for the share of padding.
+    """
+    function("the answer", mine, "of lengths, num_ranks, batch_size and epoch")
+    size = len(lengths)
+
+    def collected(epoch: int) -> Assignment:
+        by_rank = several("the answer's result", mine(lengths, num_ranks, batch_size, epoch), "batches of each rank")
+        if len(by_rank) != num_ranks:
+            raise ValueError(f"batches for each of {num_ranks} ranks were expected, got {len(by_rank)}")
+        samplers: list[list[Any]] = []
+        for batches in by_rank:
+            samplers.append([several("a batch", batch, "samples") for batch in several("batches", batches, "batches")])
+            if any(len(batch) != batch_size for batch in samplers[-1]):
+                raise ValueError(f"every batch must have {batch_size} samples")
+        return Assignment.collect(samplers, size, epoch)
+
+    balanced: dict[str, Any] = {"sampler": "balanced", "lengths": lengths, "batch_size": batch_size}
+    audits = {
+        "yours": audit((collected(epoch) for epoch in range(2)), lengths=lengths),
+        "random order": audit(assign(size, num_ranks).with_loader(batch_size), lengths=lengths),
+        "BalancedSampler": audit(assign(size, num_ranks, **balanced), lengths=lengths),
+    }
+    rows = {}
+    for name, result in audits.items():
+        times = max(work.imbalance for work in result.work)
+        padding = max(work.padding_share for work in result.work)
+        rows[name] = (f"{times:.2f}", f"{padding:.0%}", str(result.duplicates), str(result.dropped))
+    faults = []
+    for finding in audits["yours"].findings:
+        if finding.kind not in ("unequal_cost", "padding_waste"):
+            faults.append(finding.message)
+    for work in audits["yours"].work:
+        if work.imbalance > most_times:
+            faults.append(f"a step costs {work.imbalance:.2f} times the mean; the goal is at most {most_times}")
+        if work.padding_share > most_padding:
+            faults.append(f"{work.padding_share:.0%} of the tokens are padding; the goal is at most {most_padding:.0%}")
+    return Score(("highest / mean", "padding", "read twice", "left out"), rows, "; ".join(faults) or None)
+
+
 def schedule_score(mine: Schedule | str, collective: str, cluster: Cluster, num_bytes: float) -> Score:
     """Return the verified schedule's time next to those of a ring, the best algorithm and the lower bound.
 
