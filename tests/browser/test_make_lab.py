@@ -5,8 +5,10 @@ What is set up here (.venv) is used there as well, so that nothing is downloaded
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image, ImageStat
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.jupyterlab import (
@@ -167,6 +170,36 @@ def test_while_editing_opening_and_saving_leaves_git_status_clean(clone: Path, p
             assert time.monotonic() < deadline, "nothing is saved"
             page.wait_for_timeout(100)
     assert git(clone, "status", "--porcelain") == "", git(clone, "diff", "--unified=1")
+
+
+def lightness(png: bytes) -> float:
+    """The mean lightness of a screenshot, from 0 for black to 1 for white."""
+    with Image.open(io.BytesIO(png)) as picture:
+        return float(ImageStat.Stat(picture.convert("L")).mean[0]) / 255
+
+
+def choose_theme(page: Page, name: str) -> None:
+    """Choose a theme of JupyterLab by its name, as in "JupyterLab Dark"."""
+    page.get_by_role("menuitem", name="Settings", exact=True).click()
+    page.get_by_role("menuitem", name="Theme", exact=True).hover()
+    page.locator('[data-command="apputils:change-theme"]', has_text=re.compile(f"^{name}$")).click()
+    is_light = "Dark" not in name
+    page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(is_light).lower())
+
+
+def test_in_a_dark_theme_figures_are_dark_and_keep_their_hues(clone: Path, page: Page, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with made("lab", clone, home, tmp_path / "lab.log") as (address, token):
+        open_notebook(page, f"{address}?token={token}")
+        picture = first_picture(page)
+        assert lightness(picture.screenshot(path=ARTIFACTS / "lab_light.png")) > 0.8
+        choose_theme(page, "JupyterLab Dark")
+        assert lightness(picture.screenshot(path=ARTIFACTS / "lab_dark.png")) < 0.3
+        page.screenshot(path=ARTIFACTS / "lab_dark_page.png")
+
+        page.evaluate("document.querySelector('link[href$=\"custom/custom.css\"]').disabled = true")
+        assert lightness(picture.screenshot()) > 0.8, "without the style sheet it would be a white card"
+    assert not list(home.rglob("custom.css")), "the style sheet is served from the repository"
 
 
 def test_without_trust_there_is_the_png(page: Page, tmp_path: Path) -> None:

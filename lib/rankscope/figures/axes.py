@@ -142,7 +142,7 @@ def _label(drawing: Drawing, ax: Axes) -> None:
     ax.set_xticks([x for x, _ in drawing.x_ticks], [label for _, label in drawing.x_ticks], **style)
     ax.set_yticks([y for y, _ in drawing.y_ticks], [label for _, label in drawing.y_ticks], **style)
     as_text(ax.set_xlabel(drawing.x_label), ax.set_ylabel(drawing.y_label))
-    as_text(ax.set_title(drawing.title, loc="left", fontsize=11, fontweight="bold"))
+    as_text(ax.set_title(drawing.title, loc="left", fontsize=11, fontweight="bold", wrap=True))
     if len(ax.get_shared_x_axes().get_siblings(ax)) > 1:
         ax.label_outer(remove_inner_ticks=True)
     ax.tick_params(length=0)

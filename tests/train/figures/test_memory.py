@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from rankscope import figures
+from rankscope.figures.palette import MEMORY
 from rankscope.train import zero
-from rankscope.train.figures.memory import COLORS, draw_memory
+from rankscope.train.figures.memory import draw_memory
 from rankscope.train.zero.model import TERMS
 
 from ...figures.shown import artist, heights, named, points
@@ -24,13 +25,13 @@ def test_each_term_is_a_piece_where_the_one_before_ends() -> None:
         for x, y, width, fill in zip(rects.x, rects.y, rects.width, rects.fill, strict=True):
             pieces[int(y), fill] = float(x), float(width)
     for row, memory in enumerate(STAGES.values()):
-        shown = [term for term in TERMS if (row, COLORS[term]) in pieces]
+        shown = [term for term in TERMS if (row, MEMORY[term].hue) in pieces]
         assert "buckets" not in shown
         for term in shown:
-            assert pieces[row, COLORS[term]][1] == pytest.approx(memory.terms[term] / 1e9)
+            assert pieces[row, MEMORY[term].hue][1] == pytest.approx(memory.terms[term] / 1e9)
         for before, after in pairwise(shown):
-            assert sum(pieces[row, COLORS[before]]) == pytest.approx(pieces[row, COLORS[after]][0])
-        assert sum(pieces[row, COLORS[shown[-1]]]) == pytest.approx(memory.total_bytes / 1e9)
+            assert sum(pieces[row, MEMORY[before].hue]) == pytest.approx(pieces[row, MEMORY[after].hue][0])
+        assert sum(pieces[row, MEMORY[shown[-1]].hue]) == pytest.approx(memory.total_bytes / 1e9)
 
 
 def test_totals_limits_and_legend() -> None:
