@@ -16,7 +16,7 @@ from rankscope.collectives import ALGORITHMS, Schedule, Step, build, simulate
 from rankscope.collectives.verify import holdings
 from rankscope.figures.axes import to_axes
 from rankscope.figures.marks import Drawing, Rects, Texts
-from rankscope.figures.palette import CATEGORIES, ramp, rank_colors
+from rankscope.figures.palette import ADDED, COPIED, ramp, rank_colors
 from rankscope.figures.schedules import draw_link_load, draw_schedule, messages
 from rankscope.figures.svg import to_svg
 
@@ -191,7 +191,7 @@ def test_each_message_runs_from_its_sender_to_its_receiver(name: str) -> None:
     assert (lines.y0 - 0.5).tolist() == [m.src for m in sent]
     assert (lines.y1 - 0.5).tolist() == [m.dst for m in sent]
     assert lines.dashed.tolist() == [not m.reduce for m in sent]
-    assert lines.color == tuple(CATEGORIES[0] if m.reduce else CATEGORIES[5] for m in sent)
+    assert lines.color == tuple(ADDED if m.reduce else COPIED for m in sent)
     scale = {"µs": 1e-6, "ms": 1e-3}[drawing.x_label.split("[")[1].rstrip("]")]
     assert np.allclose(lines.x0 * scale, spans.select(kind="send").start_s)
     assert np.allclose(lines.x1 * scale, spans.select(kind="receive").stop_s)

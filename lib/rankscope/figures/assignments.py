@@ -157,7 +157,7 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
     rects.append(Rects(np.setdiff1d(np.arange(report.size), never_read), last_row, "#777777", height=0.92))
     rects.append(Rects(never_read, last_row, PAPER, height=0.92, edge=ALARM))
 
-    ranks_in_legend = range(num_ranks) if num_ranks <= 8 else (0, num_ranks // 2, num_ranks - 1)
+    ranks_in_legend = range(num_ranks) if num_ranks <= 4 else (0, num_ranks // 2, num_ranks - 1)
     keys = [Key(f"rank {rank}", colors[rank]) for rank in ranks_in_legend]
     if report.duplicates:
         keys.append(Key("read more than once", PAPER, hatched=True))

@@ -126,7 +126,7 @@ def _looks_of_work(plain: str, hatched: str) -> dict[str, WorkLook]:
 
 WORK = _looks_of_work("kinds", "communication")  # kinds of one meaning look the same
 MEMORY = _looks_of_work("memory", "buffers")
-HUES = tuple(hues("work").values())
+HUES = tuple(hue for hue in hues("work").values() if hue not in (OTHER, WAITING))
 RANKS = tuple(hues("rank").values())
 ADDED = WORK["reduce"].hue  # of messages that the receiver adds to its own chunks
 COPIED = WORK["recv"].hue  # of those that replace its chunks

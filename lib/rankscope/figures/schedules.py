@@ -27,7 +27,7 @@ _MOST_MESSAGES = 5000
 _MOST_LABELLED = 150  # messages over time that are labelled with their chunks
 _MOST_RANKS = 256  # of a matrix of links
 _MOST_STRIPED = 8  # ranks up to which each has a stripe of its own in a cell
-_MOST_LISTED = 4  # ranks of which the legend names each: beyond, numbers or places in the cells say which rank it is
+_MOST_LISTED = 2  # ranks of which the legend names each: beyond, numbers or places in the cells say which rank it is
 _MOST_WRITTEN = 16  # ranks up to which the bytes stand in a link's cell
 
 # one step

@@ -47,7 +47,9 @@ def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str |
 
     The buckets are those of an `iteration`, by default those after the rebuild; the first is on top. Each piece is the
     gradient of one parameter. Its width is its bytes, and the parameter's number is in it where it fits. A dashed line
-    is the cap at which the bucket is closed, and the text behind a row its bytes. A sparse gradient is hatched. Raises ValueError for more than 256 buckets.
+    is the cap at which the bucket is closed, and the text behind a row its bytes. A sparse gradient is hatched.
+
+    Raises ValueError for more than 256 buckets.
     """
     of_type("buckets", buckets, DDPBuckets)
     shown = buckets.rebuilt if iteration is None else buckets.at(iteration)

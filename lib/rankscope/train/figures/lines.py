@@ -67,7 +67,10 @@ def bucket_caps(
     _mark_caps(ax, recommendation, scale)
     _mark_measured(ax, quartiles_s, scale)
     handles, names = ax.get_legend_handles_labels()
-    keys_below(ax, dict(zip(names, handles, strict=True)))
+    keys = dict(zip(names, handles, strict=True))
+    for named in ("step, predicted", "recommended"):  # the axis and a note say what these are
+        keys.pop(named, None)
+    keys_below(ax, keys)
     return ax
 
 
@@ -124,7 +127,7 @@ def _mark_caps(ax: Axes, recommendation: Recommendation, scale: float) -> None:
     if cap_mb is not None:
         place = (cap_mb, recommendation.chosen.step_s / scale)
         ax.plot(*place, "o", markersize=11, label="recommended", **_HOLLOW)
-        note(ax, f"{cap_mb:g} MiB", place, (0, -16), ha="center", va="top")
+        note(ax, f"recommended: {cap_mb:g} MiB", place, (0, -16), ha="center", va="top")
 
 
 def _mark_measured(ax: Axes, quartiles_s: Mapping[float | None, Floats], scale: float) -> None:
