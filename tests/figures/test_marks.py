@@ -83,8 +83,8 @@ def test_panels_of_one_figure_share_one_legend() -> None:
         figures.schedule(ring, step, ax=ax, title=f"step {step}")
     (legend,) = axes[0].figure.legends
     labels = [text.get_text() for text in legend.get_texts()]
-    of_both = [*(f"rank {rank}" for rank in range(4)), "sent, received", "is added"]
-    assert labels == [*of_both, "a stripe: this rank's share is in the chunk", "replaces"]
+    of_both = ["rank 0", "rank 3", "sent, received", "is added"]
+    assert labels == [*of_both, "a stripe: this rank's share is in the chunk; rank 0 at the left", "replaces"]
     assert [ax.get_title(loc="left") for ax in axes] == ["step 0", "step 5"]
 
 

@@ -146,12 +146,13 @@ def test_the_legend_names_only_ranks_whose_colours_can_be_seen_and_few_of_them()
     one_color = draw_schedule(build("broadcast", "binomial", 8), 1)
     assert keys_of(one_color)[:-1] == ["rank 0", "sent, received", "replaces"]
     last_step = draw_schedule(build("gather", "flat", 3), 0)
-    assert keys_of(last_step)[:3] == ["rank 0", "rank 1", "rank 2"]
+    assert keys_of(last_step)[:2] == ["rank 0", "rank 2"]
     stripes = draw_schedule(build("allreduce", "ring", 8), 1)
     assert keys_of(stripes)[:4] == ["rank 0", "rank 7", "sent, received", "is added"]
     assert keys_of(stripes)[-1].endswith("; rank 0 at the left")
-    assert keys_of(draw_schedule(RING, 1))[:4] == [f"rank {rank}" for rank in range(4)]
-    assert not keys_of(draw_schedule(RING, 1))[-1].endswith("left")
+    two = draw_schedule(build("allreduce", "ring", 2), 1)
+    assert keys_of(two)[:2] == ["rank 0", "rank 1"]
+    assert not keys_of(two)[-1].endswith("left")
 
 
 def test_the_end_has_one_grid_and_no_arrows() -> None:

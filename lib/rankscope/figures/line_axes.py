@@ -89,7 +89,7 @@ def size_axes(
 
 def _plain_ticks(ax: Axes, limits: tuple[float, float] | None) -> None:
     """Name powers of ten as numbers, because exponents are too small to be read; of few powers also 2 and 5 times."""
-    digits = (1.0,)
+    digits: tuple[float, ...] = (1.0,)
     if limits is not None and limits[1] < 100 * limits[0]:
         digits = (1.0, 2.0, 5.0)
     ax.yaxis.set_major_locator(LogLocator(subs=digits))

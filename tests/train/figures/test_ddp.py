@@ -148,7 +148,7 @@ def test_default_and_recommended_are_marked_and_named() -> None:
     ax = figures.bucket_caps(recommended)
     np.testing.assert_allclose(points(ax, "DDP's default, predicted"), [(25, recommended.default.step_s * 1e3)])
     np.testing.assert_allclose(points(ax, "recommended"), [(4, recommended.chosen.step_s * 1e3)])
-    assert f"{recommended.bucket_cap_mb:g} MiB" in named(ax)
+    assert f"recommended: {recommended.bucket_cap_mb:g} MiB" in named(ax)
     less = f"{recommended.gain:.1%} less than by default"
     assert ax.get_title(loc="left") == f"With 4 MiB a step is predicted to take {less}"
     free = figures.bucket_caps(recommendation(rate=1e15))
