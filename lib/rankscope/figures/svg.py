@@ -50,7 +50,8 @@ def to_svg(drawing: Drawing, *, shrinks: bool = True) -> str:
     longest_tick = max((len(label) for _, label in drawing.y_ticks), default=0)
     left = max(_LEFT_PX, 30 + _LETTER_PX * longest_tick)
     title = _title(drawing, left)
-    inner_width = max(marks_width, title.width - left)
+    longest_key = max((_key_width(key) for key in drawing.legend), default=0.0)
+    inner_width = max(marks_width, title.width - left, longest_key)
     legend = _legend(drawing.legend, inner_width)
     width = inner_width + left + _RIGHT_PX
     top = _TOP_PX + title.height
@@ -242,7 +243,7 @@ def _legend(keys: tuple[Key, ...], width: float) -> _Legend:
     row = 0
     for key in keys:
         mark_px = 0 if key.line == "none" else 20
-        key_px = 12 + mark_px + _LETTER_PX * len(key.label)
+        key_px = _key_width(key)
         if x and x + key_px > width:
             x = 0.0
             row += 1
@@ -251,6 +252,12 @@ def _legend(keys: tuple[Key, ...], width: float) -> _Legend:
         parts.append(f'<text x="{x + mark_px:.6g}" y="{y + 7}" dominant-baseline="central">{escape(key.label)}</text>')
         x += key_px
     return _Legend("".join(parts), row + 1)
+
+
+def _key_width(key: Key) -> float:
+    """The width of an entry of the legend, with its mark and the room after it."""
+    mark_px = 0 if key.line == "none" else 20
+    return 12 + mark_px + _LETTER_PX * len(key.label)
 
 
 def _key_mark(key: Key, x: float, y: int) -> str:

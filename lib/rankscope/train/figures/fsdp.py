@@ -19,6 +19,7 @@ from .memory import keys_by_look
 _GAP_ROWS = 1.6  # between the timeline and the memory
 _MEMORY_ROWS = 6.0
 _ROW_PX = 22.0
+_LETTER_PX = 6.8
 _MOST_INSTANTS = 2_000  # of the memory, that are drawn
 
 
@@ -41,16 +42,13 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
     peak_bytes = max(memory.peak_bytes, 1)
     rects = _areas(memory, step, scale, above.width, bottom)
     peak_x = min(max(float(memory.at_s[memory.peak_place]) / scale, 0.0), above.width)
-    anchor = "middle"
-    if peak_x < above.width / 3:
-        anchor = "start"
-    elif peak_x > above.width * 2 / 3:
-        anchor = "end"
     largest = [name.replace("_", " ") for name, num_bytes in memory.peak_terms.items() if num_bytes][:3]
     words = (
         f"peak of {decimal_words(memory.peak_bytes)}, during {memory.doing[memory.peak_place]}: {', '.join(largest)}"
     )
-    peak = Texts(peak_x, bottom - _MEMORY_ROWS - 0.45, [words], anchor=anchor, halo=PAPER)
+    half = 0.5 * _LETTER_PX * len(words) * above.width / above.size_px[0]
+    words_x = max(min(peak_x, above.width - half), half)  # over the marker, as far as it has room there
+    peak = Texts(words_x, bottom - _MEMORY_ROWS - 0.45, [words], halo=PAPER)
     marker = Rects(
         peak_x - 0.0015 * above.width, bottom - _MEMORY_ROWS - 0.15, INK, width=0.003 * above.width, height=0.3
     )
