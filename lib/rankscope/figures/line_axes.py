@@ -55,7 +55,7 @@ def line_axes(
     if ax is None:
         _, ax = plt.subplots(figsize=inches, layout="constrained")
     as_text(ax.set_xlabel(x_label), ax.set_ylabel(y_label))
-    as_text(ax.set_title(title, loc="left", fontsize=11, fontweight="bold", wrap=True))
+    as_text(ax.set_title(title, loc="left", fontsize=11, fontweight="bold", wrap="$" not in title))
     if x is not None:
         ax.set(xscale="log", xlim=(x[0] / x_margin, x[-1] * x_margin))
         _power_ticks(ax, x, x_words, most_ticks)
