@@ -18,6 +18,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output, writes
 from PIL import Image
 
 from rankscope import figures
+from rankscope.figures.palette import RANKS
 from rankscope.sampling import assign
 from tests.tools.execute_notebooks import METADATA
 from tests.tools.pictures import MOST_SVG_BYTES, PNG, SVG, compact, stored
@@ -50,7 +51,7 @@ def test_a_short_svg_says_what_the_long_one_says() -> None:
     assert "date" in whole
     assert not [word for word in ("date", "metadata", "Bitstream", "rotate(-0") if word in short]
     assert short.count("DejaVu Sans, Verdana, sans-serif") == 1
-    for color in ("#0072b2", "#e69f00", "#009e73", "#cc79a7"):
+    for color in RANKS[:4]:
         assert (color in short) is (color in whole) is True
 
 

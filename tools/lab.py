@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 COPIES = ROOT / "my_notebooks"
 EDITING = ROOT / "tools" / "editing"  # a folder of Jupyter's configuration
+STYLE = ROOT / "tools" / "lab_style"  # the folder of custom.css, which darkens figures in a dark theme
 
 
 def main(arguments: list[str]) -> None:
@@ -61,7 +62,8 @@ def server_options(folder: Path, data_dir: Path) -> list[str]:
     """Return options that keep the server on this machine.
 
     It listens on loopback and asks for a token, which the printed address has. It does not look for news, updates or
-    extensions elsewhere. Jupyter refuses to run as root unless that is allowed.
+    extensions elsewhere. It serves the style sheet in `STYLE`, from there rather than from the user's home. Jupyter
+    refuses to run as root unless that is allowed.
     """
     options = [
         "--ServerApp.ip=127.0.0.1",
@@ -70,6 +72,8 @@ def server_options(folder: Path, data_dir: Path) -> list[str]:
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--LabApp.extension_manager=readonly",
+        "--LabApp.custom_css=True",
+        f"--ServerApp.tornado_settings=static_custom_path={STYLE}",
         f"--NotebookNotary.data_dir={data_dir}",
     ]
     if hasattr(os, "getuid") and os.getuid() == 0:

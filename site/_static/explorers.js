@@ -63,6 +63,7 @@ function open(place, data) {
     for (const n in ends) at[n] = Math.min(at[n], ends[n]);
     const [drawn, words, limits, call] = state();
     pictures.innerHTML = drawn.map((picture) => data.pictures[picture].map((part) => data.parts[part]).join("")).join("");
+    pictures.querySelectorAll(":scope > svg").forEach((picture) => resized.observe(picture));
     report.innerHTML = data.reports[words];
     line.textContent = call;
     const { dead } = data.limits[limits];
@@ -114,6 +115,19 @@ document.addEventListener("click", ({ target }) => {
   picture.classList.toggle("enlarged", enlarge);
 });
 
+/* A box whose picture is wider than it says so (see site.css); whether it is can change with the window and the picture. */
+function boxOf(picture) {
+  return picture.closest(".cell_output, .explorer-pictures, figure") ?? picture.parentElement;
+}
+const resized = new ResizeObserver((changes) => {
+  for (const box of new Set(changes.map(({ target }) => boxOf(target)))) {
+    const pictures = [...box.querySelectorAll("img, :scope > svg")];
+    const widest = Math.max(...pictures.map((picture) => picture.getBoundingClientRect().width));
+    box.classList.toggle("scrolls", widest > box.clientWidth + 1);
+  }
+});
+
 document.addEventListener("DOMContentLoaded", () => {
+  document.querySelectorAll(PICTURES).forEach((picture) => resized.observe(picture));
   document.querySelectorAll(".explorer").forEach((place) => near.observe(place));
 });

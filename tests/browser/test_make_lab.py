@@ -5,6 +5,7 @@ What is set up here (.venv) is used there as well, so that nothing is downloaded
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image, ImageStat
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.jupyterlab import (
@@ -124,7 +126,7 @@ def run_all_and_save(page: Page, path: Path) -> None:
 @contextmanager
 def made(target: str, clone: Path, home: Path, log: Path) -> Iterator[tuple[str, str]]:
     """Run `make lab` or `make edit` in the clone; gives the address and the token of its JupyterLab."""
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     environment = {name: os.environ[name] for name in OURS if name in os.environ} | {"HOME": str(home)}
     # READY is what the Makefile makes when it sets up; here it is there already, and not old.
     command = ["make", "READY=.venv/bin", "-o", ".venv/bin", target, f"LAB_ARGS=--no-browser --port={free_port()}"]
@@ -167,6 +169,33 @@ def test_while_editing_opening_and_saving_leaves_git_status_clean(clone: Path, p
             assert time.monotonic() < deadline, "nothing is saved"
             page.wait_for_timeout(100)
     assert git(clone, "status", "--porcelain") == "", git(clone, "diff", "--unified=1")
+
+
+def lightness(png: bytes) -> float:
+    """The mean lightness of a screenshot, from 0 for black to 1 for white."""
+    with Image.open(io.BytesIO(png)) as picture:
+        return float(ImageStat.Stat(picture.convert("L")).mean[0]) / 255
+
+
+def prefer_dark(home: Path) -> None:
+    """Choose JupyterLab's dark theme in the settings of a home."""
+    settings = home / ".jupyter" / "lab" / "user-settings" / "@jupyterlab" / "apputils-extension"
+    settings.mkdir(parents=True)
+    (settings / "themes.jupyterlab-settings").write_text('{"theme": "JupyterLab Dark"}', encoding="utf-8")
+
+
+def test_in_a_dark_theme_figures_are_dark(clone: Path, page: Page, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    prefer_dark(home)
+    with made("lab", clone, home, tmp_path / "lab.log") as (address, token):
+        open_notebook(page, f"{address}?token={token}")
+        picture = first_picture(page)
+        page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
+        assert lightness(picture.screenshot()) < 0.3
+        page.evaluate("document.querySelector('link[href$=\"custom/custom.css\"]').disabled = true")
+        assert lightness(picture.screenshot()) > 0.8, "without the style sheet it would be a white card"
+        page.evaluate("document.querySelector('link[href$=\"custom/custom.css\"]').disabled = false")
+    assert not list(home.rglob("custom.css")), "the style sheet is served from the repository"
 
 
 def test_without_trust_there_is_the_png(page: Page, tmp_path: Path) -> None:

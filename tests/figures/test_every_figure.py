@@ -21,10 +21,12 @@ from matplotlib.patches import FancyArrowPatch
 
 from rankscope import figures
 from rankscope.figures.axes import to_axes
-from rankscope.figures.marks import Drawing, Texts
+from rankscope.figures.marks import Drawing, Key, Rects, Texts
+from rankscope.figures.palette import PAPER, WORK, rank_colors
 from rankscope.figures.svg import to_svg
 
 from ..contributed import contributed
+from .hues import drawing_problems, entries_problem
 from .readable import figure_problems, svg_problems
 from .shown import words_of
 
@@ -143,6 +145,19 @@ def test_both_painters_paint_the_same(drawing: Drawing) -> None:
     ]
 
 
+@pytest.mark.parametrize("drawing", DRAWINGS.values(), ids=DRAWINGS)
+def test_a_hue_has_one_meaning_and_a_legend_few_entries(drawing: Drawing) -> None:
+    assert list(drawing_problems(drawing)) == []
+    assert list(entries_problem([key.label for key in drawing.legend])) == []
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_legend_of_a_figure_has_few_entries(name: str) -> None:
+    figure = FIGURES[name]().figure
+    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    assert list(entries_problem(labels)) == []
+
+
 # ---- what cannot be drawn
 
 
@@ -154,6 +169,25 @@ def test_what_cannot_be_drawn_is_one_sentence(draw: Callable[[], Any], message: 
 
 
 # ---- seen to fail
+
+
+def _with(rank: str, *keys: Key) -> Drawing:
+    cells = Rects([0, 1], 0, [rank, WORK["forward"].hue])
+    return Drawing("t", "x", "y", 2.0, 1.0, (100.0, 50.0), rects=(cells,), legend=keys)
+
+
+def test_a_hue_with_two_meanings_is_caught() -> None:
+    (rank_and_work,) = drawing_problems(_with(rank_colors(1)[0]))
+    assert rank_and_work == "ranks and work in one drawing: ['#e69f00']"
+    forward, backward = WORK["forward"].hue, WORK["backward"].hue
+    fine = _with(PAPER, Key("forward, activations", forward), Key("backward", backward))
+    assert list(drawing_problems(fine)) == []
+    shared = _with(PAPER, Key("forward", forward), Key("rank 3", forward))
+    assert "#e69f00 means rank: rank 3 and work: forward" in list(drawing_problems(shared))
+    assert list(drawing_problems(_with(PAPER, Key("forward", backward)))) == [
+        "forward is #d55e00 here, and #e69f00 in the table"
+    ]
+    assert list(entries_problem("abcdefg")) == ["7 entries in the legend, of at most 6: a, b, c, d, e, f, g"]
 
 
 def _drawing(*texts: Texts, title: str = "a title") -> Drawing:

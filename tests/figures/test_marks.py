@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
-from itertools import combinations
 
 import attrs
 import numpy as np
@@ -16,12 +15,14 @@ from rankscope.collectives import ALGORITHMS, build
 from rankscope.figures.axes import _columns, to_axes
 from rankscope.figures.marks import Drawing, Key, Lines, Rects, Texts, whole_ticks
 from rankscope.figures.palette import (
-    _WORK,
     CATEGORIES,
+    HUES,
     INK,
     LEGIBLE,
-    PAPER,
+    RANKS,
+    TABLE,
     WORK,
+    Meaning,
     contrast,
     hatch_on,
     ink_on,
@@ -32,6 +33,8 @@ from rankscope.figures.palette import (
 from rankscope.figures.svg import to_svg
 from rankscope.figures.timelines import draw_timeline
 from rankscope.timeline import Span, Timeline
+
+from .hues import table_problems
 
 SVG = "{http://www.w3.org/2000/svg}"
 COLORS = ["#0072b2", "#d55e00"]
@@ -80,8 +83,8 @@ def test_panels_of_one_figure_share_one_legend() -> None:
         figures.schedule(ring, step, ax=ax, title=f"step {step}")
     (legend,) = axes[0].figure.legends
     labels = [text.get_text() for text in legend.get_texts()]
-    of_both = [*(f"rank {rank}" for rank in range(4)), "sent, received", "is added"]
-    assert labels == [*of_both, "a stripe: this rank's share is in the chunk", "replaces"]
+    of_both = ["rank 0", "rank 3", "sent, received", "is added"]
+    assert labels == [*of_both, "a stripe: this rank's share is in the chunk; rank 0 at the left", "replaces"]
     assert [ax.get_title(loc="left") for ax in axes] == ["step 0", "step 5"]
 
 
@@ -120,7 +123,7 @@ def test_only_bars_too_narrow_for_it_have_no_outline() -> None:
 
 
 def test_hatching_is_light_on_dark_and_dark_on_light() -> None:
-    colors = rank_colors(8)
+    colors = CATEGORIES
     rects = Rects(np.arange(8), 0, colors, hatched=True)
     svg = to_svg(Drawing("t", "x", "y", 8.0, 1.0, (400.0, 50.0), rects=(rects,)))
     assert hatch_on("#000000") == "#ffffff"
@@ -145,43 +148,29 @@ def test_numbers_can_be_read_on_every_colour() -> None:
         assert contrast(fill, ink_on(fill)) >= LEGIBLE, fill
 
 
-def closest(colors, matrix) -> float:
-    """How close two of the colours come for the colour-blind (Machado, Oliveira and Fernandes, 2009; severity 1)."""
-    linear = np.array([[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in colors]) ** 2.2
-    seen = np.clip(linear @ np.transpose(matrix), 0, 1) ** (1 / 2.2)
-    return min(np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i])
-
-
-PROTANOPIA = [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
-DEUTERANOPIA = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
-
-
-@pytest.mark.parametrize("matrix", [PROTANOPIA, DEUTERANOPIA])
-def test_eight_ranks_stay_apart_for_the_colour_blind(matrix) -> None:
-    assert closest(rank_colors(8), matrix) > 0.1
-    grey_for_black = [*rank_colors(7), "#999999"]  # what other palettes do: the grey meets the purple or the green
-    assert closest(grey_for_black, matrix) < closest(rank_colors(8), matrix)
-
-
-def collisions(table) -> list[tuple[str, str]]:
-    """Kinds of work of different rows of the table that look the same."""
-    row = {kind: number for number, (_, *kinds) in enumerate(table) for kind in " ".join(kinds).split()}
-    looks = {kind: (hue, place) for hue, *kinds in table for place, some in enumerate(kinds) for kind in some.split()}
-    return [(a, b) for a, b in combinations(looks, 2) if looks[a] == looks[b] and row[a] != row[b]]
-
-
-@pytest.mark.parametrize("matrix", [np.eye(3), PROTANOPIA, DEUTERANOPIA])
-def test_kinds_of_work_look_different_to_all(matrix) -> None:
-    hues = [hue for hue, *_ in _WORK]
-    assert collisions(_WORK) == []
-    assert collisions((*_WORK, (hues[0], "mine", ""))) == [("read", "mine")]
-    assert closest([*hues, PAPER], matrix) > 0.1
-    assert closest([*hues, "#0a7abc"], matrix) < 0.1
-    kinds = " ".join(" ".join(kinds) for _, *kinds in _WORK).split()
-    assert len(kinds) == len(set(kinds)) == len(WORK)
+def test_hues_of_the_table_mean_one_thing_and_can_be_told_apart_by_all() -> None:
+    assert list(table_problems(TABLE)) == []
+    for meaning in TABLE:
+        if meaning.family in ("rank", "work"):
+            assert contrast(ink_on(meaning.hue), meaning.hue) >= LEGIBLE
     for hue, hatched in WORK.values():
-        assert contrast(ink_on(hue), hue) >= LEGIBLE
         assert contrast(hatch_on(hue), hue) >= 3 or not hatched
+    assert rank_colors(8) == RANKS
+    assert not set(RANKS) & set(HUES)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        (Meaning("rank", "rank 8", "#0072b2"), "summing over ranks and rank 8 look alike to all"),
+        (Meaning("work", "napping", "#9ecbf2", "nap"), "rank 0 and napping look alike to all"),
+        (Meaning("protocol", "LL64", "#0a7abc"), "LL and LL64 look alike to all"),
+        (Meaning("work", "napping", "#f80020", "nap"), "backward and napping look alike to people with deuteranopia"),
+        (Meaning("work", "napping", "#00ff00", "read"), "read has two meanings"),
+    ],
+)
+def test_a_wrong_table_is_caught(wrong: Meaning, problem: str) -> None:
+    assert problem in list(table_problems((*TABLE, wrong)))
 
 
 def test_every_algorithm_has_a_look_of_its_own_in_its_collective() -> None:

@@ -15,13 +15,15 @@ from rankscope.collectives import build
 from rankscope.collectives.playback import Playback, playback
 from rankscope.figures.marks import Drawing, Rects
 from rankscope.figures.palette import EMPTY, ramp
-from rankscope.figures.player import draw_play, strips
+from rankscope.figures.player import TIME_PX, draw_play, strips
 from rankscope.figures.svg import to_svg
 
+from ..tools import playing_picture
 from ..tools.playing_picture import animated
 from .readable import svg_problems
 from .shown import keys_of, placed, words_of
 
+UNITS_S = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 SVG = "{http://www.w3.org/2000/svg}"
 NODES = Cluster(2, 2, Link(1.0, 200.0), Link(2.0, 50.0), 0.001)
 SOME = {
@@ -115,10 +117,10 @@ def test_what_is_busy_fills_with_time(name: str) -> None:
             lasts = (strip.play.end_s - strip.play.start_s) + (strip.play.done_s - strip.play.start_s)
             passed = np.clip(share * end_s, strip.play.start_s, strip.play.end_s) - strip.play.start_s
             passed += np.clip(share * end_s, strip.play.start_s, strip.play.done_s) - strip.play.start_s
-            assert full.width.sum() == pytest.approx(480.0 * passed.sum() / end_s)
+            assert full.width.sum() == pytest.approx(TIME_PX * passed.sum() / end_s)
             assert (pale.x.size == 0) is (share * end_s >= strip.play.finish_s)
         assert filled == sorted(filled)
-        assert filled[-1] == pytest.approx(480.0 * lasts.sum() / end_s)
+        assert filled[-1] == pytest.approx(TIME_PX * lasts.sum() / end_s)
 
 
 def test_titles_and_sentences_say_what_happens() -> None:
@@ -272,6 +274,38 @@ def test_where_nothing_moves_a_moment_on_the_way_is_shown() -> None:
     assert {"1", "2", "3"} < shown
     assert "prefers-reduced-motion: reduce" in svg
     assert not re.search(r"<script|\bon\w+=|https?://(?!www\.w3\.org)", svg)
+
+
+def clock_errors(svg: str, finish_s: float) -> list[float]:
+    """By how much the clock differs from the line that it stands at, as shares of the time, at a thousand moments."""
+    root = ET.fromstring(svg)
+    clock = root.find(f".//{SVG}g[@class='clock']")
+    (moving,) = (group for group in root.iter(f"{SVG}g") if clock in [part for child in group for part in child])
+    assert clock is not None
+    texts = clock.findall(f"{SVG}text")
+    window = moving.find(f"{SVG}clipPath/{SVG}rect")
+    assert window is not None
+    middle = float(window.get("y", "")) + float(window.get("height", "")) / 2
+    errors = []
+    for place in range(1001):
+        share = (0.7 + place / 1000 * 10.0) / 13.2
+        line_share = float((at(share, moving, "transform") or "").split()[0]) / TIME_PX
+        up = float((at(share, clock, "transform") or "").split()[1])
+        (shown,) = (text for text in texts if abs(float(text.get("y", "")) + up - middle) < 1)
+        number, unit = (shown.text or "").split()
+        errors.append(float(number) * UNITS_S[unit] / finish_s - line_share)
+    return errors
+
+
+@pytest.mark.parametrize("name", ["one", "race"])
+def test_the_clock_follows_its_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    some = plays(name)
+    finish_s = max(play.finish_s for play in some)
+    errors = clock_errors(animated(some, seconds=10.0), finish_s)
+    assert max(map(abs, errors)) < 0.01
+    assert abs(errors[-1]) < 0.005, "the last reading has three digits"
+    monkeypatch.setattr(playing_picture, "LEAST_READINGS", 12)
+    assert max(map(abs, clock_errors(animated(some, seconds=10.0), finish_s))) > 0.01
 
 
 def test_two_animations_on_one_page_reveal_their_own() -> None:

@@ -9,7 +9,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -18,7 +18,7 @@ from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build
 from rankscope.collectives.playback import Playback, playback
 from rankscope.common.checks import number
-from rankscope.common.units import time_words
+from rankscope.common.units import three_digits, time_unit
 from rankscope.figures.marks import Drawing, Lines, Rects, Texts
 from rankscope.figures.palette import INK, ink_on
 from rankscope.figures.player import CHUNKS_PX, TIME_PX, Strip, moment_parts, playhead, still_parts, strips
@@ -33,7 +33,9 @@ LEAD_S = 0.7  # before it plays
 HOLD_S = 2.5  # after it has played
 MOST_SECONDS = 60.0
 TELLING = 0.4  # of the time: the moment that is shown if nothing moves
-CLOCK_READINGS = 24
+LEAST_READINGS = 60  # of the clock, in steps of 1, 2 or 5 of a unit: at most two and a half times as many
+_READING_PX = 20.0  # from one reading to the next, in the column of all
+_WINDOW_PX = (90.0, 16.0)  # what is seen of that column
 
 
 def ring() -> str:
@@ -99,6 +101,33 @@ def animated(plays: Sequence[Playback], seconds: float = 12.0, title: str | None
     )
     plain = marks(still)
     return to_svg(still).replace(plain, plain + over, 1)
+
+
+class ClockReading(NamedTuple):
+    """What a clock shows from a time on, until its next reading."""
+
+    from_s: float
+    words: str
+
+
+def clock_readings(horizon_s: float) -> list[ClockReading]:
+    """Return the readings from 0 to a time: at round numbers of one unit, and at the end itself.
+
+    >>> [reading.words for reading in clock_readings(93.87e-6)][::31]
+    ['0 µs', '31 µs', '62 µs', '93 µs']
+    >>> clock_readings(93.87e-6)[-1].words
+    '93.9 µs'
+    """
+    scale, unit = time_unit(horizon_s)
+    last = horizon_s / scale
+    power = 10.0 ** np.floor(np.log10(last / LEAST_READINGS))
+    step = max(power * digit for digit in (1, 2, 5) if power * digit <= last / LEAST_READINGS * (1 + 1e-9))
+    readings = [ClockReading(0.0, f"0 {unit}")]
+    for place in range(1, int(np.ceil(last / step - 1e-9))):
+        readings.append(ClockReading((place - 0.5) * step * scale, f"{place * step:.6g} {unit}"))
+    middle_s = ((len(readings) - 1) * step * scale + horizon_s) / 2
+    readings.append(ClockReading(middle_s, f"{three_digits(last)} {unit}"))
+    return readings
 
 
 class Film:
@@ -170,13 +199,30 @@ class Film:
             yield from self._done(strip, painted)
             yield from self._captions(strip, painted)
         move = self.glides("", 0.0, end_s, "0 0", f"{TIME_PX:g} 0", moves=True)
-        times = [end_s * place / CLOCK_READINGS for place in range(CLOCK_READINGS + 1)]
-        yield f'<g>{move}{painted(lines=[playhead(strip, 0.0) for strip in laid])}<g text-anchor="middle" '
-        yield 'font-size="10" stroke="#ffffff" stroke-width="4" paint-order="stroke" dominant-baseline="central">'
-        at = f'x="{left:g}" y="{laid[0].top + CHUNKS_PX:g}"'
-        for at_s, until_s in zip([-1.0, *times[1:]], [*times[1:], None], strict=True):
-            yield self.shown(f"<text {at}>{time_words(max(at_s, 0.0))}</text>", at_s, until_s)
-        yield "</g></g>"
+        yield f"<g>{move}{painted(lines=[playhead(strip, 0.0) for strip in laid])}"
+        yield from self._clock(left, laid[0].top + CHUNKS_PX, clip)
+        yield "</g>"
+
+    def _clock(self, x: float, y: float, clip: str) -> Iterator[str]:
+        """The time at the playhead: a column of all readings moves up behind a window, which shows the one that holds.
+
+        A reading holds until the time is nearer to the next one. This takes a tenth of the bytes that a text of its own
+        for each reading would take, so there can be enough of them for the clock to follow the line.
+        """
+        readings = clock_readings(self.horizon_s)
+        wide, high = _WINDOW_PX
+        lines = []
+        changes = []
+        for place, reading in enumerate(readings):
+            lines.append(f'<text x="{x:g}" y="{y + place * _READING_PX:g}">{reading.words}</text>')
+            changes.append((reading.from_s, f"0 {-place * _READING_PX:g}"))
+        keys = ["0", *(self.key(from_s) for from_s, _ in changes[1:])]
+        what = 'attributeName="transform" type="translate" calcMode="discrete"'
+        moves = self._animate("animateTransform", what, [shift for _, shift in changes], keys)
+        yield f'<clipPath id="{clip}-clock"><rect x="{x - wide / 2:g}" y="{y - high / 2:g}" '
+        yield f'width="{wide:g}" height="{high:g}"/></clipPath><g clip-path="url(#{clip}-clock)">'
+        yield '<g class="clock" text-anchor="middle" font-size="10" stroke="#ffffff" stroke-width="4" '
+        yield f'paint-order="stroke" dominant-baseline="central">{moves}{"".join(lines)}</g></g>'
 
     def _cells(self, strip: Strip) -> Iterator[str]:
         """Every chunk with all that is ever in it."""

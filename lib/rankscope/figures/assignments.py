@@ -13,15 +13,14 @@ from ..sampling.assignment import Assignment
 from ..sampling.audit import EpochAudit, audit
 from ..sampling.sample_values import CostFunction
 from ..sampling.work import epoch_work
-from .marks import Drawing, Key, Rects, Texts, numbers_on, whole_ticks
+from .marks import WIDE_PX, Drawing, Key, Rects, Texts, numbers_on, whole_ticks
 from .palette import ALARM, PAPER, WAITING, WORK, diverging, ramp, rank_colors
 
-_WIDE_PX = 900.0
 _MOST_UNREAD = 24  # samples that nobody reads, if no rank has more reads than that
 _LEAST_BATCH_PX = 8  # closer lines between batches would hide the cells
 _MOST_CELLS = 65_536
 _MOST_STEPS = 40
-_COMPUTE = WORK["compute"][0]
+_COMPUTE = WORK["compute"].hue
 
 
 def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str | None = None) -> Drawing:
@@ -158,7 +157,7 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
     rects.append(Rects(np.setdiff1d(np.arange(report.size), never_read), last_row, "#777777", height=0.92))
     rects.append(Rects(never_read, last_row, PAPER, height=0.92, edge=ALARM))
 
-    ranks_in_legend = range(num_ranks) if num_ranks <= 8 else (0, num_ranks // 2, num_ranks - 1)
+    ranks_in_legend = range(num_ranks) if num_ranks <= 4 else (0, num_ranks // 2, num_ranks - 1)
     keys = [Key(f"rank {rank}", colors[rank]) for rank in ranks_in_legend]
     if report.duplicates:
         keys.append(Key("read more than once", PAPER, hatched=True))
@@ -289,7 +288,7 @@ def _round_step(least: float) -> float:
 
 
 def _cell_px(columns: int) -> float:
-    return min(_WIDE_PX / columns, max(34.0, 420.0 / columns))
+    return min(WIDE_PX / columns, max(34.0, 420.0 / columns))
 
 
 def _check_cells(cells: int) -> None:

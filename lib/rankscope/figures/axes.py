@@ -140,12 +140,13 @@ def _paint_texts(texts: Texts, ax: Axes, places: list[int]) -> None:
 
 
 def _label(drawing: Drawing, ax: Axes) -> None:
+    # matplotlib reads what stands between two $ as a formula when it wraps a text, and only then
     ax.set(xlim=(0, drawing.width), ylim=(drawing.height, 0))
     style: dict[str, Any] = {"fontsize": 8, "parse_math": False}
     ax.set_xticks([x for x, _ in drawing.x_ticks], [label for _, label in drawing.x_ticks], **style)
     ax.set_yticks([y for y, _ in drawing.y_ticks], [label for _, label in drawing.y_ticks], **style)
     as_text(ax.set_xlabel(drawing.x_label), ax.set_ylabel(drawing.y_label))
-    as_text(ax.set_title(drawing.title, loc="left", fontsize=11, fontweight="bold"))
+    as_text(ax.set_title(drawing.title, loc="left", fontsize=11, fontweight="bold", wrap="$" not in drawing.title))
     if len(ax.get_shared_x_axes().get_siblings(ax)) > 1:
         ax.label_outer(remove_inner_ticks=True)
     ax.tick_params(length=0)

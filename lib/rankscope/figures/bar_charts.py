@@ -11,7 +11,7 @@ from ..common.units import round_ticks, three_digits
 from .marks import Drawing, FloatArray, Key, Texts, numbers_on, stacked
 from .palette import WORK
 
-_WIDE_PX = 700.0
+_WIDE_PX = 620.0
 _ROW_PX = 30.0
 _DIGIT_PX = 8.0
 _MOST_ROWS = 64

@@ -11,6 +11,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from ..common.units import bytes_words
@@ -54,12 +55,13 @@ def line_axes(
     if ax is None:
         _, ax = plt.subplots(figsize=inches, layout="constrained")
     as_text(ax.set_xlabel(x_label), ax.set_ylabel(y_label))
-    as_text(ax.set_title(title, loc="left", fontsize=11, fontweight="bold"))
+    as_text(ax.set_title(title, loc="left", fontsize=11, fontweight="bold", wrap="$" not in title))
     if x is not None:
         ax.set(xscale="log", xlim=(x[0] / x_margin, x[-1] * x_margin))
         _power_ticks(ax, x, x_words, most_ticks)
     if log_y:
         ax.set_yscale("log")
+        _plain_ticks(ax, y_limits)
     if y_limits is not None:
         ax.set_ylim(y_limits)
     ax.spines[["top", "right"]].set_visible(False)
@@ -83,6 +85,16 @@ def size_axes(
 ) -> Axes:
     """Return `line_axes` over the size of a message in bytes, with other `options` of that function."""
     return line_axes(ax, inches, title, x_label, y_label, x=sizes, most_ticks=8, grid="both", **options)
+
+
+def _plain_ticks(ax: Axes, limits: tuple[float, float] | None) -> None:
+    """Name powers of ten as numbers, because exponents are too small to be read; of few powers also 2 and 5 times."""
+    digits: tuple[float, ...] = (1.0,)
+    if limits is not None and limits[1] < 100 * limits[0]:
+        digits = (1.0, 2.0, 5.0)
+    ax.yaxis.set_major_locator(LogLocator(subs=digits))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _power_ticks(ax: Axes, x: Sequence[float] | Floats, words: Callable[[float], str], most: int) -> None:

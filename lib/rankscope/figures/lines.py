@@ -16,6 +16,7 @@ from ..sampling.randperm_bias import randperm_bias as exact_bias
 from ..sampling.randperm_bias import worst_randperm_bound
 from .axes import as_text
 from .line_axes import GREY, LABEL_PT, Floats, dash, explain, line_axes, markers, name_ends, note, size_axes
+from .marks import WIDE_INCHES
 from .palette import CATEGORIES, INK, PAPER, Look, looks
 
 _MARKERS = ("o", "s", "^", "D")
@@ -46,7 +47,7 @@ def curves(
     x_values = np.asarray(x)
     for name, pair in curves.items():
         _check_curve(name, pair, x_values)
-    ax = line_axes(ax, (8, 3.6), title, x_label, y_label)
+    ax = line_axes(ax, (WIDE_INCHES, 3.6), title, x_label, y_label)
     ends: dict[str, tuple[float, Look]] = {}
     for place, (name, (predicted, executed)) in enumerate(curves.items()):
         look = Look(CATEGORIES[place], place % 2 == 1, _MARKERS[place % len(_MARKERS)])
@@ -83,7 +84,7 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
     finding = f"torch.randperm draws some of {last:,} samples first {highest:.2%} more often"
     ax = line_axes(
         ax,
-        (8, 3.6),
+        (WIDE_INCHES, 3.6),
         title or finding,
         "samples",
         "excess of their probability [%]",
@@ -137,7 +138,7 @@ def queue_fill(
         finding += f", which holds {capacity}"
     height = max(most, capacity or 0, 1)  # of a full queue
     strip = _STRIP * height
-    inches = (8, 0.6 + 1.1 * len(fills))
+    inches = (WIDE_INCHES, 0.6 + 1.1 * len(fills))
     y_limits = (-0.05 * height, strip * len(fills))
     ax = line_axes(ax, inches, title or finding, "time [s]", "items in the queue", y_limits=y_limits, grid="")
     ticks: dict[float, str] = {}
@@ -207,7 +208,7 @@ def costs(
     first, changes = lowest(sizes, np.stack(list(lines_s.values())) / scale)
     finding = _fastest(list(lines_s), [first, *(change.leader for change in changes)])
     y_limits = (lowest_y / 2, highest_y * 1.6)
-    ax = size_axes(ax, (9, 5), title or finding, f"time [{unit}]", sizes, y_limits=y_limits, log_y=True)
+    ax = size_axes(ax, (WIDE_INCHES, 5), title or finding, f"time [{unit}]", sizes, y_limits=y_limits, log_y=True)
     if lower_bound_s is not None:
         _draw_bound(ax, sizes, lower_bound_s / scale, lowest_y)
     ends: dict[str, tuple[float, Look]] = {}

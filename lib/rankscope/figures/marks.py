@@ -14,6 +14,8 @@ from ..common.units import three_digits
 from .palette import EMPTY, INK, ink_on, ramp
 
 FloatArray = NDArray[np.floating[Any]]
+WIDE_PX = 660.0  # of the marks of a wide drawing: with its axes, a picture is as wide as a page's text
+WIDE_INCHES = 8.0  # of a wide figure of matplotlib, axes included
 _SCALE_SHARES = (0.25, 0.5, 0.75, 1.0)  # of the highest number, in the scale of shaded cells
 _MOST_CHARACTERS = 400  # of a text: matplotlib takes 0.2 ms for each
 

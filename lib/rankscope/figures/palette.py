@@ -1,8 +1,9 @@
-"""One colour-blind-safe palette for all figures.
+"""One table of colours for all figures: a record for each meaning, in families.
 
-Up to eight ranks take the eight colours of Okabe and Ito (2008); more ranks, and quantities, take a ramp of even
-lightness from dark violet to pale yellow, after viridis (Smith and van der Walt, 2015). Differences take two hues that
-meet in a light grey.
+A figure uses one family, or several that share no hue. Ranks and kinds of work never share one: `RANKS` are hues that
+no kind of work has. Everyone can tell the hues of these two families apart, the colour-blind too. Most hues are those
+of Okabe and Ito (2008). More than eight ranks, and quantities, take a ramp of even lightness from dark violet to pale
+yellow, after viridis (Smith and van der Walt, 2015). Differences take two hues that meet in a light grey.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _RAMP = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#fde725")
 _DIVERGING = ("#0b4f8a", "#5a9bd0", "#b9d5ea", "#f1f1f1", "#f7cfa0", "#e08a3c", "#a34700")  # below, as expected, above
 
 
-# ---- kinds of work
+# ---- the table
 
 OTHER = "#b0b0b0"
 WAITING = "#e2e2e2"
@@ -36,34 +37,99 @@ _BROWN = "#8f5a2b"
 _NAVY = "#283593"
 _PLUM = "#604860"
 _LIME = "#b4e07a"
-HUES = (*CATEGORIES, _BROWN, _NAVY, _PLUM, _LIME)
-_WORK = (  # a hue, the work of one machine that has it, and the communication that has it with hatching
-    (_BLUE, "read", "allreduce"),
-    (_ORANGE, "forward", "recv receive"),
-    (_GREEN, "collate", "broadcast"),
-    (_PINK, "pin unpack", "gather allgather"),
-    (_SKY, "copy h2d", "scatter reduce_scatter"),
-    (_VERMILLION, "step compute train kernel", "alltoall"),
-    (_YELLOW, "decode host", "reduce"),
-    (_BROWN, "backward", "send"),
-    (_NAVY, "load loader", "collective"),
-    (_PLUM, "optimizer", "shadow"),
-    (_LIME, "loss zero_grad", ""),
-    (OTHER, "start stop", ""),
-    (WAITING, "wait blocked", "barrier"),
+_VIOLET = "#8778f0"
+
+
+class Meaning(NamedTuple):
+    """One record of the table: what a hue means in a family, and the words for it, separated by spaces.
+
+    Kinds of work are drawn plain, those that are communication hatched. Memory is drawn as the work that fills it:
+    `memory` that lasts plain, `buffers` hatched.
+    """
+
+    family: str
+    name: str
+    hue: str
+    kinds: str = ""
+    communication: str = ""
+    memory: str = ""
+    buffers: str = ""
+
+
+TABLE = (
+    Meaning("work", "reading", _NAVY, "read load loader"),
+    Meaning("work", "decoding", _YELLOW, "decode host"),
+    Meaning("work", "collating", _LIME, "collate"),
+    Meaning("work", "pinning", _BLACK, "pin"),
+    Meaning("work", "copying", _BROWN, "copy h2d unpack copy_in copy_out"),
+    Meaning("work", "forward", _ORANGE, "forward loss", memory="activations"),
+    Meaning("work", "backward", _VERMILLION, "backward", memory="gradients", buffers="buckets"),
+    Meaning("work", "the optimizer", _PLUM, "optimizer zero_grad", memory="optimizer_states master_copy"),
+    Meaning("work", "computing", _GREEN, "step compute train kernel"),
+    Meaning(
+        *("work", "summing over ranks", _BLUE),
+        communication="allreduce reduce_scatter reduce collective shadow",
+        buffers="reduce_buffers",
+    ),
+    Meaning(
+        *("work", "collecting from ranks", _SKY),
+        communication="allgather gather recv receive",
+        memory="gathered_parameters",
+        buffers="gather_buffers largest_layer",
+    ),
+    Meaning("work", "distributing to ranks", _PINK, communication="broadcast scatter send alltoall"),
+    Meaning("work", "parameters", _VIOLET, memory="parameters buffers"),
+    Meaning("work", "starting and stopping", OTHER, "start stop"),
+    Meaning("work", "waiting", WAITING, "wait blocked", communication="barrier"),
+    Meaning("rank", "rank 0", "#9ecbf2"),
+    Meaning("rank", "rank 1", "#f2c4c0"),
+    Meaning("rank", "rank 2", "#83c17c"),
+    Meaning("rank", "rank 3", "#eee7a0"),
+    Meaning("rank", "rank 4", "#d3b7d2"),
+    Meaning("rank", "rank 5", "#eab89c"),
+    Meaning("rank", "rank 6", "#a4a95d"),
+    Meaning("rank", "rank 7", "#64a0c4"),
+    Meaning("protocol", "LL", _BLUE),
+    Meaning("protocol", "LL128", _SKY),
+    Meaning("protocol", "Simple", _VERMILLION),
+    Meaning("protocol", "NVLS", _GREEN),
+    Meaning("protocol", "measured", _PINK),
 )
 
 
-def _work() -> dict[str, tuple[str, bool]]:
-    work: dict[str, tuple[str, bool]] = {}
-    for hue, local, communication in _WORK:
-        work |= dict.fromkeys(local.split(), (hue, False))
-        work |= dict.fromkeys(communication.split(), (hue, True))
-    return work
+class WorkLook(NamedTuple):
+    """How a kind of work, or a term of memory, looks in every figure."""
+
+    hue: str
+    hatched: bool
 
 
-# the hue of each kind of work in every figure, and whether it is hatched; kinds of one meaning share both
-WORK = _work()
+def hues(family: str) -> dict[str, str]:
+    """Return the hue of each meaning of a family, by its name.
+
+    >>> hues("protocol")["LL"]
+    '#0072b2'
+    """
+    return {meaning.name: meaning.hue for meaning in TABLE if meaning.family == family}
+
+
+def _looks_of_work(plain: str, hatched: str) -> dict[str, WorkLook]:
+    """The look of each word in two fields of the table."""
+    found: dict[str, WorkLook] = {}
+    for meaning in TABLE:
+        for word in getattr(meaning, plain).split():
+            found[word] = WorkLook(meaning.hue, False)
+        for word in getattr(meaning, hatched).split():
+            found[word] = WorkLook(meaning.hue, True)
+    return found
+
+
+WORK = _looks_of_work("kinds", "communication")  # kinds of one meaning look the same
+MEMORY = _looks_of_work("memory", "buffers")
+HUES = tuple(hue for hue in hues("work").values() if hue not in (OTHER, WAITING))
+RANKS = tuple(hues("rank").values())
+ADDED = WORK["reduce"].hue  # of messages that the receiver adds to its own chunks
+COPIED = WORK["recv"].hue  # of those that replace its chunks
 
 
 # ---- algorithms and ways to copy
@@ -172,11 +238,11 @@ def _ramp_table(colors: tuple[str, ...]) -> tuple[str, ...]:
 def rank_colors(num_ranks: int) -> tuple[str, ...]:
     """Return a colour for each rank: distinct hues up to eight, shades of the ramp beyond.
 
-    >>> rank_colors(2)
-    ('#0072b2', '#e69f00')
+    >>> rank_colors(2) == RANKS[:2]
+    True
     """
-    if num_ranks <= len(CATEGORIES):
-        return CATEGORIES[:num_ranks]
+    if num_ranks <= len(RANKS):
+        return RANKS[:num_ranks]
     return ramp(np.linspace(0, 1, num_ranks))
 
 

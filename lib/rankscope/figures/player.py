@@ -15,10 +15,9 @@ from ..collectives.schedule import MOVES, Ints
 from ..common.checks import count_of
 from ..common.units import bytes_words, round_ticks, time_unit, time_words, times_in_one_unit
 from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts
-from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ink_on, ramp, rank_colors
-from .schedules import ADDED, COPIED
+from .palette import ADDED, COPIED, EMPTY, FAINT, INK, PAPER, RANKS, ink_on, ramp, rank_colors
 
-TIME_PX = 480.0  # the width of the area that shows time
+TIME_PX = 360.0  # the width of the area that shows time
 _GAP_PX = 48.0  # between the chunks and that area
 _RIGHT_PX = 24.0  # to the right of it
 _BETWEEN_PX = 24.0  # between two strips
@@ -583,7 +582,7 @@ def _origin_keys(plays: Sequence[Playback]) -> list[Key]:
     if not moving:
         return []
     origins = np.unique(np.concatenate([schedule.origins() for schedule in moving])).tolist()
-    if len(origins) > len(CATEGORIES):
+    if len(origins) > len(RANKS):
         origins = [origins[0], origins[len(origins) // 2], origins[-1]]
     colors = rank_colors(plays[0].schedule.num_ranks)
     return [Key(f"from rank {rank}", colors[rank]) for rank in origins]

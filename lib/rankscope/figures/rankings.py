@@ -11,10 +11,9 @@ from numpy.typing import ArrayLike
 
 from ..collectives.best import Best
 from ..common.units import bytes_words, round_ticks, time_unit
-from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts, frame, numbers_on
+from .marks import WIDE_PX, Drawing, FloatArray, Key, Lines, Rects, Texts, frame, numbers_on
 from .palette import INK, PAPER, looks, ramp
 
-_WIDE_PX = 860.0
 _ROW_PX = 24.0
 _LETTER_PX = 6.6
 _SIZE_PX = 60  # of a size below the map
@@ -45,7 +44,7 @@ def draw_winners(found: Mapping[int, Mapping[float, Best]], title: str | None = 
     results = [result for row in table for result in row]
     winners = [result.algorithm for result in results]
     style = looks(candidate.algorithm for result in results for candidate in result.candidates)
-    cell_px = min(_WIDE_PX / num_columns, max(_CELL_PX, 420.0 / num_columns))
+    cell_px = min(WIDE_PX / num_columns, max(_CELL_PX, 420.0 / num_columns))
 
     row, column = np.indices((num_rows, num_columns))
     dashed = [style[name].dashed for name in winners]
@@ -160,7 +159,7 @@ def draw_slowdowns(seconds: Mapping[str, Mapping[float, float]], title: str | No
     names = [list(seconds)[place] for place in order]
     slowdowns = unordered[order]
     num_rows, num_columns = slowdowns.shape
-    cell_px = min(_WIDE_PX / num_columns, max(_CELL_PX, _TABLE_PX / num_columns))
+    cell_px = min(WIDE_PX / num_columns, max(_CELL_PX, _TABLE_PX / num_columns))
 
     row, column = np.indices(slowdowns.shape)
     fills = _shade(slowdowns.ravel())

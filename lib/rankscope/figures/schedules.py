@@ -16,8 +16,8 @@ from ..common.frozen import optional
 from ..common.units import bytes_unit, bytes_words, round_ticks, time_unit, time_words
 from ..common.words import run_words
 from ..timeline.timeline import Timeline
-from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts, numbers_on, shaded, whole_ticks
-from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ramp, rank_colors
+from .marks import WIDE_PX, Drawing, FloatArray, Key, Lines, Rects, Texts, numbers_on, shaded, whole_ticks
+from .palette import ADDED, COPIED, EMPTY, FAINT, INK, PAPER, ramp, rank_colors
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -27,21 +27,18 @@ _MOST_MESSAGES = 5000
 _MOST_LABELLED = 150  # messages over time that are labelled with their chunks
 _MOST_RANKS = 256  # of a matrix of links
 _MOST_STRIPED = 8  # ranks up to which each has a stripe of its own in a cell
-_MOST_LISTED = 4  # ranks of which the legend names each: beyond, numbers or places in the cells say which rank it is
+_MOST_LISTED = 2  # ranks of which the legend names each: beyond, numbers or places in the cells say which rank it is
 _MOST_WRITTEN = 16  # ranks up to which the bytes stand in a link's cell
 
 # one step
-_GRID_PX = 380.0  # the width of a grid of chunks, at most
-_STRIP_PX = 200.0  # of the arrows between two grids
+_GRID_PX = 250.0  # the width of a grid of chunks, at most
+_STRIP_PX = 160.0  # of the arrows between two grids
 _ROW_PX = 27.0
 _HEAD = 0.8  # rows above the first rank
 _TALL = 0.8  # a cell's part of its row
 
-_WIDE_PX = 860.0  # messages over time
-_MATRIX_PX = 720.0  # a matrix of links, at most
+_MATRIX_PX = 620.0  # a matrix of links, at most
 
-ADDED = CATEGORIES[0]  # the colour of messages that the receiver adds to its own chunks
-COPIED = CATEGORIES[5]  # … and of those that replace its chunks
 # where a message's label may stand, as a part of its line; the first one without other lines around it is taken
 _PLACES = np.array([0.35, 0.25, 0.45, 0.55, 0.65, 0.75, 0.3, 0.4, 0.2, 0.8, 0.6])
 
@@ -65,7 +62,7 @@ def draw_schedule(
 
     With `timeline`, the result of ``simulate(schedule, …)`` with its messages, each message is a line from its sender,
     when it starts, to its receiver, when it has arrived. A row is a rank; time goes to the right and counts from the
-    first span. Blue solid lines are added on arrival, red dashed ones replace; a bar on a row shows that the rank adds.
+    first span. Solid lines are added on arrival, dashed ones replace; a bar on a row shows that the rank adds.
     Lines are labelled with their chunks if a rank has several and there is room.
 
     Raises ValueError unless one of the two is given, for a step that does not exist, for nodes of no rank, for more
@@ -378,10 +375,10 @@ def _over_time(schedule: Schedule, timeline: Timeline, title: str | None) -> Dra
         y_label="rank",
         width=width,
         height=schedule.num_ranks,
-        size_px=(_WIDE_PX, row_px * schedule.num_ranks),
+        size_px=(WIDE_PX, row_px * schedule.num_ranks),
         rects=(rows, bars),
         lines=(travels,),
-        texts=_labels(travels, words, _WIDE_PX / width, row_px),
+        texts=_labels(travels, words, WIDE_PX / width, row_px),
         x_ticks=round_ticks(width),
         y_ticks=whole_ticks(schedule.num_ranks, most=32),
         legend=_time_legend(is_added, has_adding=len(adding) > 0),

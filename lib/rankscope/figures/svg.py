@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from html import escape
 from itertools import repeat
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,13 +15,20 @@ from ..common.storage import PathLike, write_atomically
 from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts
 from .palette import FAINT, INK, PAPER, hatch_on
 
-_TOP_PX = 34  # around the area of the marks: the title above, and the axis below
+LEAST_TEXT_PX = 8.0  # text that is smaller can hardly be read
+LEAST_WIDTH = "--least-width"  # the property that says how narrow a page may show a drawing
+
+_TOP_PX = 34  # around the area of the marks: a title of one line above, and the axis below
+_TITLE_LINE_PX = 18  # the height of each further line of the title
 _RIGHT_PX = 14
 _BOTTOM_PX = 44
 _LEFT_PX = 76.0  # at least
 _KEY_PX = 22  # the height of a row of the legend
+_EDGE_PX = 14.0  # where a title of several lines begins
+_LEAST_TITLE_PX = 420.0  # the width of a title of several lines over a narrow drawing, at most
 _LETTER_PX = 6.6  # the width of a letter, about
 _TITLE_LETTER_PX = 8.6
+_SMALLEST_PX = 11.0  # the size of ticks and keys, unless a drawing has smaller texts
 _ARROW_PX = 9.0  # the length of an arrow's head
 _NARROW_PX = 4  # rectangles narrower than this have no outline, which would hide them
 _FONT = 'font-family="DejaVu Sans, Verdana, sans-serif" font-size="11"'
@@ -38,26 +46,63 @@ def to_svg(drawing: Drawing, *, shrinks: bool = True) -> str:
     It `shrinks`, by a style of its own, if the page around it is narrower. Pass False for a page that sets the size of
     its drawings, and forbids elements a style of their own.
     """
-    style = ' style="max-width:100%;height:auto"' if shrinks else ""
     marks_width, marks_height = drawing.size_px
-    inner_width = max(marks_width, _TITLE_LETTER_PX * len(drawing.title))
-    legend = _legend(drawing.legend, inner_width)
     longest_tick = max((len(label) for _, label in drawing.y_ticks), default=0)
     left = max(_LEFT_PX, 30 + _LETTER_PX * longest_tick)
+    title = _title(drawing, left)
+    longest_key = max((_key_width(key) for key in drawing.legend), default=0.0)
+    inner_width = max(marks_width, title.width - left, longest_key)
+    legend = _legend(drawing.legend, inner_width)
     width = inner_width + left + _RIGHT_PX
-    height = marks_height + _TOP_PX + _BOTTOM_PX + legend.num_rows * _KEY_PX
-    legend_top = _TOP_PX + marks_height + _BOTTOM_PX - 2
-    title = escape(drawing.title)
+    top = _TOP_PX + title.height
+    height = marks_height + top + _BOTTOM_PX + legend.num_rows * _KEY_PX
+    legend_top = top + marks_height + _BOTTOM_PX - 2
+    style = ""
+    if shrinks:
+        style = f' style="max-width:100%;height:auto;{LEAST_WIDTH}:{_least_width(drawing, width):.0f}px"'
     return (
         f'<svg class="rankscope" xmlns="http://www.w3.org/2000/svg" role="img" width="{width:g}" height="{height:g}" '
         f'viewBox="0 0 {width:g} {height:g}"{style} {_FONT} fill="{INK}">'
-        f"<title>{title}</title><defs>{_DEFS}</defs>"
+        f"<title>{escape(drawing.title)}</title><defs>{_DEFS}</defs>"
         f'<rect width="{width:g}" height="{height:g}" rx="6" fill="{PAPER}"/>'
-        f'<text x="{left:g}" y="20" font-size="14" font-weight="bold">{title}</text>'
-        f'<g class="marks" transform="translate({left:g} {_TOP_PX})">{marks(drawing)}</g>'
-        f"{_axes(drawing, left)}"
+        f"{title.svg}"
+        f'<g class="marks" transform="translate({left:g} {top})">{marks(drawing)}</g>'
+        f"{_axes(drawing, left, top)}"
         f'<g class="legend" transform="translate({left:g} {legend_top:g})">{legend.svg}</g></svg>'
     )
+
+
+class _Title(NamedTuple):
+    svg: str
+    width: float  # of its longest line with what is left of it
+    height: int  # of its lines after the first
+
+
+def _title(drawing: Drawing, left: float) -> _Title:
+    """Break the title into lines that are no wider than the drawing, or than `_LEAST_TITLE_PX` if that is narrow.
+
+    A title of several lines begins at the left edge of the whole picture.
+    """
+    marks_width, _ = drawing.size_px
+    words = drawing.title
+    if _TITLE_LETTER_PX * len(words) <= marks_width:
+        return _Title(_title_line(words, left, 0), 0.0, 0)
+    room_px = max(marks_width + left - _EDGE_PX, _LEAST_TITLE_PX)
+    lines = wrap(words, int(room_px / _TITLE_LETTER_PX))
+    parts = [_title_line(line, _EDGE_PX, place) for place, line in enumerate(lines)]
+    longest = max(map(len, lines))
+    return _Title("".join(parts), _EDGE_PX + _TITLE_LETTER_PX * longest, (len(lines) - 1) * _TITLE_LINE_PX)
+
+
+def _title_line(words: str, x: float, place: int) -> str:
+    y = 20 + place * _TITLE_LINE_PX
+    return f'<text x="{x:g}" y="{y}" font-size="14" font-weight="bold">{escape(words)}</text>'
+
+
+def _least_width(drawing: Drawing, width: float) -> float:
+    """The width of a picture at which its smallest text can still be read, at most its own."""
+    smallest = min([_SMALLEST_PX, *(texts.size_px for texts in drawing.texts if texts.text)])
+    return min(width, width * LEAST_TEXT_PX / smallest)
 
 
 def save_svg(drawing: Drawing, path: PathLike) -> None:
@@ -171,7 +216,7 @@ def _texts(texts: Texts, across: float, down: float) -> str:
     return f"<g {style}>{body}</g>"
 
 
-def _axes(drawing: Drawing, left: float) -> str:
+def _axes(drawing: Drawing, left: float, top: int) -> str:
     across, down = _px_per_unit(drawing)
     width, height = drawing.size_px
     x_ticks = "".join(
@@ -190,7 +235,7 @@ def _axes(drawing: Drawing, left: float) -> str:
         f'<text transform="translate({14 - left:g} {height / 2:g}) rotate(-90)" text-anchor="middle" font-size="12">'
         f"{escape(drawing.y_label)}</text>"
     )
-    return f'<g class="axes" transform="translate({left:g} {_TOP_PX})">{x_ticks}{y_ticks}{x_label}{y_label}</g>'
+    return f'<g class="axes" transform="translate({left:g} {top})">{x_ticks}{y_ticks}{x_label}{y_label}</g>'
 
 
 class _Legend(NamedTuple):
@@ -207,7 +252,7 @@ def _legend(keys: tuple[Key, ...], width: float) -> _Legend:
     row = 0
     for key in keys:
         mark_px = 0 if key.line == "none" else 20
-        key_px = 12 + mark_px + _LETTER_PX * len(key.label)
+        key_px = _key_width(key)
         if x and x + key_px > width:
             x = 0.0
             row += 1
@@ -216,6 +261,12 @@ def _legend(keys: tuple[Key, ...], width: float) -> _Legend:
         parts.append(f'<text x="{x + mark_px:.6g}" y="{y + 7}" dominant-baseline="central">{escape(key.label)}</text>')
         x += key_px
     return _Legend("".join(parts), row + 1)
+
+
+def _key_width(key: Key) -> float:
+    """The width of an entry of the legend, with its mark and the room after it."""
+    mark_px = 0 if key.line == "none" else 20
+    return 12 + mark_px + _LETTER_PX * len(key.label)
 
 
 def _key_mark(key: Key, x: float, y: int) -> str:

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from ..common.checks import of_type
 from ..common.units import round_ticks, time_unit
 from ..timeline.timeline import WAITS, Timeline
-from .marks import Drawing, Key, Rects, Texts, numbers_on
-from .palette import HUES, OTHER, WORK
+from .marks import WIDE_PX, Drawing, Key, Rects, Texts, numbers_on
+from .palette import HUES, OTHER, WORK, WorkLook
 
 COMMUNICATION = frozenset(kind for kind, (_, hatched) in WORK.items() if hatched)
-_WIDE_PX = 860.0
 _ROW_PX = 22.0
 _GAP = 0.5  # rows between ranks
 _HEAD = 0.85  # rows above the lanes of a rank, if its name stands there
@@ -48,7 +47,7 @@ def draw_timeline(
     width = timeline.makespan_s / scale or 1.0  # a timeline without any time has some width, too
 
     start = (timeline.start_s - timeline.begin_s) / scale
-    length = np.maximum((timeline.stop_s - timeline.start_s) / scale, width / _WIDE_PX)  # at least a pixel
+    length = np.maximum((timeline.stop_s - timeline.start_s) / scale, width / WIDE_PX)  # at least a pixel
     lanes_of_spans = zip(timeline.rank.tolist(), timeline.lane.tolist(), strict=True)
     y = np.array([layout.top_of[rank, timeline.lanes[lane]] for rank, lane in lanes_of_spans], dtype=float)
     looks = _looks(timeline, hatched)
@@ -61,7 +60,7 @@ def draw_timeline(
         height=0.88,
         hatched=[look.hatched for look in look_of_spans],
     )
-    words = _words(timeline, rects.width * _WIDE_PX / width)
+    words = _words(timeline, rects.width * WIDE_PX / width)
     head_names = [name for _, name in layout.heads]
     heads = Texts(0.0, [y for y, _ in layout.heads], head_names, anchor="start", size_px=11.0)
     return Drawing(
@@ -70,7 +69,7 @@ def draw_timeline(
         y_label=layout.label,
         width=width,
         height=layout.height,
-        size_px=(_WIDE_PX, _ROW_PX * layout.height),
+        size_px=(WIDE_PX, _ROW_PX * layout.height),
         rects=(rects,),
         texts=(*numbers_on(rects, words, wanted=words != ""), heads),
         x_ticks=round_ticks(width),
@@ -83,7 +82,7 @@ def _without_short_waits(timeline: Timeline) -> Timeline:
     """The spans without waits that are shorter than a pixel."""
     wait_kinds = [place for place, kind in enumerate(timeline.kinds) if kind in WAITS]
     is_wait = np.isin(timeline.kind, wait_kinds)
-    is_visible = (timeline.stop_s - timeline.start_s) * _WIDE_PX >= timeline.makespan_s
+    is_visible = (timeline.stop_s - timeline.start_s) * WIDE_PX >= timeline.makespan_s
     return timeline.take(np.flatnonzero(~is_wait | is_visible))
 
 
@@ -138,16 +137,11 @@ def _layout(lanes: Sequence[tuple[int, str]], rank_names: Mapping[int, str]) -> 
 # ---- looks of spans
 
 
-class _SpanLook(NamedTuple):
-    hue: str
-    hatched: bool
-
-
-def _looks(timeline: Timeline, hatched: Collection[str]) -> dict[str, _SpanLook]:
+def _looks(timeline: Timeline, hatched: Collection[str]) -> dict[str, WorkLook]:
     """The look of each kind of work in the timeline: its own if the palette has one, else a hue that is left."""
     present = [timeline.kinds[place] for place in np.unique(timeline.kind).tolist()]
     unknown = [kind for kind in present if kind not in WORK]
-    used = {WORK[kind][0] for kind in present if kind in WORK}
+    used = {WORK[kind].hue for kind in present if kind in WORK}
     free = [hue for hue in HUES if hue not in used]
     seconds = np.bincount(timeline.kind, weights=timeline.stop_s - timeline.start_s, minlength=len(timeline.kinds))
     longest_first = sorted(unknown, key=lambda kind: -seconds[timeline.kinds.index(kind)])
@@ -155,14 +149,14 @@ def _looks(timeline: Timeline, hatched: Collection[str]) -> dict[str, _SpanLook]
     hue_of = dict(zip(with_hue, free, strict=False))
     looks = {}
     for kind in sorted(present, key=WAITS.__contains__):  # waits last
-        hue, is_hatched = WORK.get(kind, (hue_of.get(kind, OTHER), False))
-        looks[kind] = _SpanLook(hue, is_hatched or kind in hatched)
+        look = WORK.get(kind, WorkLook(hue_of.get(kind, OTHER), False))
+        looks[kind] = WorkLook(look.hue, look.hatched or kind in hatched)
     return looks
 
 
-def _keys(looks: Mapping[str, _SpanLook]) -> list[Key]:
+def _keys(looks: Mapping[str, WorkLook]) -> list[Key]:
     """An entry for each look; kinds with the same look share the entry."""
-    kinds_of = defaultdict[_SpanLook, list[str]](list)
+    kinds_of = defaultdict[WorkLook, list[str]](list)
     for kind, look in looks.items():
         is_other = look.hue == OTHER and kind not in WORK
         kinds_of[look].append("other" if is_other else kind)

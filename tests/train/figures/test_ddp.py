@@ -10,7 +10,7 @@ import pytest
 from rankscope import figures
 from rankscope.cluster import Link
 from rankscope.figures.marks import Drawing
-from rankscope.figures.palette import WORK, rank_colors
+from rankscope.figures.palette import MEMORY, WORK
 from rankscope.figures.svg import to_svg
 from rankscope.train import ddp
 from rankscope.train.ddp import Contention, LocalStep
@@ -36,19 +36,19 @@ def pieces(drawing: Drawing) -> list[tuple[float, float, float, str, bool]]:
 
 
 def test_a_row_holds_the_gradients_of_a_bucket_by_their_bytes() -> None:
-    blue, orange, green, pink = rank_colors(4)
+    red = MEMORY["gradients"].hue
     assert pieces(draw_buckets(five())) == [
-        (0, 0.1, 1, blue, False),
-        (0, 1.1, 20, orange, False),
-        (20, 1.1, 10, orange, False),
-        (0, 2.1, 3, green, True),
-        (0, 3.1, 2, pink, False),
+        (0, 0.1, 1, red, False),
+        (0, 1.1, 20, red, False),
+        (20, 1.1, 10, red, False),
+        (0, 2.1, 3, red, True),
+        (0, 3.1, 2, red, False),
     ]
     numbers, totals = draw_buckets(five()).texts[-2:]
     assert numbers.text == ("4", "3", "2", "0", "1")
     assert totals.text == ("1 MiB", "30 MiB", "3 MiB", "2 MiB")
     empty = draw_buckets(ddp.buckets([ParameterSpec("none", 0)]))
-    assert pieces(empty) == [(0, 0.1, 0, blue, False)]
+    assert pieces(empty) == [(0, 0.1, 0, red, False)]
     to_svg(empty)
 
 
@@ -148,7 +148,7 @@ def test_default_and_recommended_are_marked_and_named() -> None:
     ax = figures.bucket_caps(recommended)
     np.testing.assert_allclose(points(ax, "DDP's default, predicted"), [(25, recommended.default.step_s * 1e3)])
     np.testing.assert_allclose(points(ax, "recommended"), [(4, recommended.chosen.step_s * 1e3)])
-    assert f"{recommended.bucket_cap_mb:g} MiB" in named(ax)
+    assert f"recommended: {recommended.bucket_cap_mb:g} MiB" in named(ax)
     less = f"{recommended.gain:.1%} less than by default"
     assert ax.get_title(loc="left") == f"With 4 MiB a step is predicted to take {less}"
     free = figures.bucket_caps(recommendation(rate=1e15))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections import defaultdict
 
 import numpy as np
 import pytest
 
 from rankscope import figures
+from rankscope.figures.palette import MEMORY
 from rankscope.train import zero
-from rankscope.train.figures.memory import COLORS, draw_memory
+from rankscope.train.figures.memory import draw_memory
 from rankscope.train.zero.model import TERMS
 
 from ...figures.shown import artist, heights, named, points
@@ -19,18 +20,21 @@ LIMITS = {"24 GB": 24e9, "80 GB": 80e9, "999 GB": 999e9}
 
 
 def test_each_term_is_a_piece_where_the_one_before_ends() -> None:
-    pieces = {}
+    pieces = defaultdict[int, list[tuple[float, float, str, bool]]](list)
     for rects in draw_memory(STAGES).rects:
-        for x, y, width, fill in zip(rects.x, rects.y, rects.width, rects.fill, strict=True):
-            pieces[int(y), fill] = float(x), float(width)
+        for x, y, width, fill, hatched in zip(rects.x, rects.y, rects.width, rects.fill, rects.hatched, strict=True):
+            if width > 0:
+                pieces[int(y)].append((float(x), float(width), fill, bool(hatched)))
     for row, memory in enumerate(STAGES.values()):
-        shown = [term for term in TERMS if (row, COLORS[term]) in pieces]
+        shown = [term for term in TERMS if memory.terms[term]]
         assert "buckets" not in shown
-        for term in shown:
-            assert pieces[row, COLORS[term]][1] == pytest.approx(memory.terms[term] / 1e9)
-        for before, after in pairwise(shown):
-            assert sum(pieces[row, COLORS[before]]) == pytest.approx(pieces[row, COLORS[after]][0])
-        assert sum(pieces[row, COLORS[shown[-1]]]) == pytest.approx(memory.total_bytes / 1e9)
+        end = 0.0
+        for term, (x, width, fill, hatched) in zip(shown, pieces[row], strict=True):
+            assert (fill, hatched) == MEMORY[term]
+            assert width == pytest.approx(memory.terms[term] / 1e9)
+            assert x == pytest.approx(end)
+            end += width
+        assert end == pytest.approx(memory.total_bytes / 1e9)
 
 
 def test_totals_limits_and_legend() -> None:

@@ -16,7 +16,7 @@ from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps, sizes
 from ...explorers.opening import shows
 from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, Texts
 from ...figures.palette import INK
-from ..figures.choices import NVLS_COLOR, PROTOCOL_COLORS, PROTOCOL_NAMES, color_of
+from ..figures.choices import MEASURED_COLOR, NVLS_COLOR, PROTOCOL_COLORS, PROTOCOL_NAMES, color_of
 from ..nccl import GPUS, Model
 from ..nccl.public import public
 
@@ -39,7 +39,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "one network card": {"num_nodes": 4, "nics": 1},
     "over PCIe": {"gpu": "l40s"},
 }
-_PUBLIC_COLOR = "#7a3e9d"
 _BAND_OPACITY = "26"  # of what NCCL chooses, behind the lines: 15 % in hexadecimal
 _HEIGHT = 20.0  # of the lines, in rows
 _HEAD_ROWS = 2.4  # above the lines, for the names of the bands
@@ -137,7 +136,7 @@ def _times(now: Now, choices: _NcclChoices) -> list[_RatioCurve]:
         inside = {size: time_s for size, time_s in seconds.items() if _SIZES[0] <= size <= _SIZES[-1]}
         x = np.array([np.log2(size) - POWERS[0] for size in inside]) + 0.5  # the middle of a column
         y = np.log2(list(inside.values())) - np.interp(x, _AT_SIZES, expected)
-        curves.append(_RatioCurve(x, y, _PUBLIC_COLOR, False, 1.6, was_measured=True))
+        curves.append(_RatioCurve(x, y, MEASURED_COLOR, False, 1.6, was_measured=True))
     return curves
 
 
@@ -268,7 +267,7 @@ def _legend(now: Now, choices: _NcclChoices) -> list[Key]:
         keys.append(Key("NVLS", NVLS_COLOR, line="solid"))
     keys.append(Key("our model of the choice", INK, line="solid"))
     if any(_public_s(now.gpu, now.gpus_per_node, now.num_nodes, now.collective).values()):
-        keys.append(Key("measured on public machines", _PUBLIC_COLOR))
+        keys.append(Key("measured on public machines", MEASURED_COLOR))
     return keys
 
 

@@ -11,15 +11,17 @@ import numpy as np
 from ...common.checks import of_type
 from ...common.units import bytes_words
 from ...figures.marks import Drawing, Key, Rects, Texts
-from ...figures.palette import ink_on
+from ...figures.palette import hues, ink_on
 from ..nccl import Model
 
-PROTOCOL_COLORS = {"ll": "#0072b2", "ll128": "#3d9be0", "simple": "#b34700"}
-NVLS_COLOR = "#00805a"
 PROTOCOL_NAMES = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
+_HUES = hues("protocol")
+PROTOCOL_COLORS = {protocol: _HUES[name] for protocol, name in PROTOCOL_NAMES.items()}
+NVLS_COLOR = _HUES["NVLS"]
+MEASURED_COLOR = _HUES["measured"]
 _SIZES = tuple(1 << power for power in range(10, 31))
 _TICK_EVERY = 5  # sizes
-_COLUMN_PX = 34.0
+_COLUMN_PX = 31.0
 _ROW_PX = 30.0
 _LETTER_PX = 6.9
 _MOST_BOXES = 64

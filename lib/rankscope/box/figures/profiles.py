@@ -17,7 +17,7 @@ from ...common.frozen import optional
 from ...common.units import bytes_words, rate_unit, rate_words
 from ...figures.axes import to_axes
 from ...figures.line_axes import Floats, dash, explain, markers, name_ends, note, size_axes
-from ...figures.marks import Drawing, shade_keys, shaded
+from ...figures.marks import WIDE_INCHES, Drawing, shade_keys, shaded
 from ...figures.palette import INK, Look, looks
 from .. import Profile
 from ..link_facts import LinkFacts, peer_rates, transfers_of
@@ -113,7 +113,7 @@ def _busbw(
             reached = f"gets {best_rate / link_rate:.0%} of a link's bandwidth"
         title = f"{best} {reached}"
     y_label = f"bus bandwidth (busbw) [{unit}]"
-    ax = size_axes(ax, (9, 4.6), title, y_label, sizes, x_margin=1.2, y_limits=(0, top))
+    ax = size_axes(ax, (WIDE_INCHES, 4.6), title, y_label, sizes, x_margin=1.2, y_limits=(0, top))
 
     kinds: dict[str, dict[str, Any]] = {"measured: median and quartiles": {"marker": "D", "linestyle": "none"}}
     if shown != [NATIVE]:
@@ -213,7 +213,7 @@ def _residual_axes(algorithms: Mapping[str, MeasuredAlgorithm], ax: Axes | None,
     y_limits = (-min(reach, 100), reach)
     y_label = "predicted − measured [% of measured]"
     sizes = sorted({size for algorithm in algorithms.values() for size in algorithm.sizes})
-    ax = size_axes(ax, (9, 4.6), title, y_label, sizes, x_margin=1.2, y_limits=y_limits)
+    ax = size_axes(ax, (WIDE_INCHES, 4.6), title, y_label, sizes, x_margin=1.2, y_limits=y_limits)
     ax.axhline(0, color=INK, linewidth=1)
     return ax
 
@@ -375,7 +375,7 @@ class _CopiesPlot:
         self._top = y_limits[1]
         self.ax = size_axes(
             ax,
-            (9, 4.4),
+            (WIDE_INCHES, 4.4),
             title,
             y_label,
             self.sizes,

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...common.checks import of_type
 from ...figures.marks import Drawing, Key, Rects, numbers_on
-from ...figures.palette import ALARM, CATEGORIES, EMPTY, FAINT, PAPER
+from ...figures.palette import ALARM, FAINT, PAPER, WAITING
 from ..hangs import Group, Hang, HangFinding, group_words
 
 _MOST_RANKS = 16
@@ -17,8 +17,6 @@ _MOST_CALLS = 4  # of each rank
 _MOST_LETTERS = 24  # in a cell
 _LETTER_PX = 6.6
 _ROW_PX = 26.0
-_BLAMED = CATEGORIES[1]
-_WAITING = CATEGORIES[4]
 
 
 class _HangCell(NamedTuple):
@@ -96,15 +94,15 @@ def _cell(group: Group, finding: HangFinding, rank: int, number: int) -> _HangCe
     if len(label) > _MOST_LETTERS:
         label = f"{label[: _MOST_LETTERS - 1]}…"
     if is_stop and rank in finding.ranks:
-        return _HangCell(_BLAMED, label)
+        return _HangCell(ALARM, label)
     if number >= finding.call:
-        return _HangCell(_WAITING, label)
-    return _HangCell(EMPTY, label)
+        return _HangCell(WAITING, label)
+    return _HangCell(PAPER, label)
 
 
 def _legend(cells: Sequence[_HangCell], cause: str) -> list[Key]:
     """The keys of the looks that there are."""
-    keys = [Key("made alike by all", EMPTY, edge=FAINT), Key("waits", _WAITING), Key(cause, _BLAMED)]
+    keys = [Key("made alike by all", PAPER, edge=FAINT), Key("waits", WAITING), Key(cause, ALARM)]
     fills = {cell.fill for cell in cells}
     shown = [key for key in keys if key.fill in fills]
     if any(cell.hatched for cell in cells):

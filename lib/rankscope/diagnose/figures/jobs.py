@@ -43,7 +43,7 @@ _MOST_HANGS = 20  # findings of a hang that are drawn
 _MOSTLY = 0.95  # of the cells are within the scale of lateness …
 _LEAST_LATE = 0.02  # … which is at least this share of a step
 EXPOSED = "the rank only waits or communicates"
-_PIXELS = 860  # of a timeline's width: spans that are closer to each other are drawn as one
+_PIXELS = 660  # of a timeline's width: spans that are closer to each other are drawn as one
 
 
 def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
@@ -56,7 +56,7 @@ def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
     rows = _largest(own_s, _MOST_ROWS)
     scale, unit = time_unit(float(own_s.max()))
     width = 1.02 * float(own_s.max()) / scale or 1.0
-    lengths = dict(zip([Key(phase, WORK[phase][0]) for phase in PHASES], mean_s[rows].T / scale, strict=True))
+    lengths = dict(zip([Key(phase, WORK[phase].hue) for phase in PHASES], mean_s[rows].T / scale, strict=True))
     bars = []
     keys = []
     for bar, (key, length) in zip(stacked(lengths), lengths.items(), strict=True):
@@ -106,7 +106,7 @@ def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
     rows = _largest(exposed_s + hidden_s, _MOST_ROWS)
     longest_s = float((exposed_s + hidden_s).max(initial=0.0))
     scale, unit = time_unit(longest_s)
-    hue = WORK["allreduce"][0]
+    hue = WORK["allreduce"].hue
     lengths = {
         Key("exposed", hue): exposed_s[rows] / scale,
         Key("hidden under work", hue, hatched=True): hidden_s[rows] / scale,

@@ -10,7 +10,7 @@ import numpy as np
 from ...common.checks import count_of, of_type
 from ...common.units import bytes_unit, bytes_words, round_ticks, three_digits, time_unit
 from ...figures.marks import Drawing, Key, Lines, Rects, Texts, frame, numbers_on, stacked, whole_ticks
-from ...figures.palette import INK, PAPER, WORK, rank_colors
+from ...figures.palette import INK, MEMORY, PAPER, WORK, WorkLook
 from ..ddp.buckets import Bucket, DDPBuckets
 from ..ddp.recommend import CapCandidate, Recommendation
 
@@ -20,7 +20,7 @@ _MOST_LABELLED = 32  # with more buckets, rows are too low for numbers and sizes
 # The parts of a step, each with its colour and whether it is hatched.
 PARTS = {
     "computing alone": WORK["compute"],
-    "held up by allreduces": (WORK["compute"][0], True),
+    "held up by allreduces": WorkLook(WORK["compute"].hue, True),
     "waiting for allreduces": WORK["wait"],
 }
 
@@ -46,9 +46,10 @@ def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str |
     """Draw which gradients share an allreduce, in launch order, and the cap they met.
 
     The buckets are those of an `iteration`, by default those after the rebuild; the first is on top. Each piece is the
-    gradient of one parameter. Its width is its bytes, and the parameter's number is in it where it fits. Each bucket
-    has its own colour. A dashed line is the cap at which the bucket is closed, and the text behind a row its bytes. A
-    sparse gradient is hatched. Raises ValueError for more than 256 buckets.
+    gradient of one parameter. Its width is its bytes, and the parameter's number is in it where it fits. A dashed line
+    is the cap at which the bucket is closed, and the text behind a row its bytes. A sparse gradient is hatched.
+
+    Raises ValueError for more than 256 buckets.
     """
     of_type("buckets", buckets, DDPBuckets)
     shown = buckets.rebuilt if iteration is None else buckets.at(iteration)
@@ -96,8 +97,8 @@ def _pieces(buckets: DDPBuckets, shown: Sequence[Bucket], width: float) -> tuple
     sizes = [[buckets.parameters[place].num_bytes for place in bucket.indices] for bucket in shown]
     rows = np.repeat(np.arange(len(shown)), [len(row) for row in sizes])
     left = np.concatenate([np.cumsum([0, *row[:-1]]) for row in sizes])
-    fill = np.array(rank_colors(len(shown)))[rows].tolist()
     sparse = np.array([bucket.closed == "sparse" for bucket in shown])
+    fill = MEMORY["gradients"].hue
     pieces = Rects(left, rows + 0.1, fill, width=np.concatenate(sizes), height=0.8, hatched=sparse[rows])
     places = np.concatenate([bucket.indices for bucket in shown])
     wide_px = pieces.width / width * _WIDE_PX

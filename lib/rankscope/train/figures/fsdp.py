@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
 
 from ...common.checks import of_type
 from ...common.units import decimal_words, time_unit, time_words
 from ...figures.marks import Drawing, Key, Rects, Texts
-from ...figures.palette import CATEGORIES, FAINT, INK, PAPER
+from ...figures.palette import INK, MEMORY, PAPER
 from ...figures.timelines import draw_timeline
 from ..fsdp.memory import TERMS, PredictedMemory
 from ..fsdp.timing import PredictedStep
+from .memory import keys_by_look
 
 _GAP_ROWS = 1.6  # between the timeline and the memory
 _MEMORY_ROWS = 6.0
 _ROW_PX = 22.0
+_LETTER_PX = 6.8
 _MOST_INSTANTS = 2_000  # of the memory, that are drawn
-_BLUE, _ORANGE, _GREEN, _PINK, _SKY, _VERMILLION, _YELLOW, _BLACK = CATEGORIES
-# The colour of each term, as in drawings of ZeRO's memory, and whether it is hatched: buffers of communication are.
-LOOKS = {
-    "parameters": (_BLUE, False),
-    "optimizer_states": (_GREEN, False),
-    "buffers": (_SKY, False),
-    "gathered_parameters": (_YELLOW, False),
-    "gather_buffers": (_YELLOW, True),
-    "gradients": (_ORANGE, False),
-    "reduce_buffers": (_ORANGE, True),
-    "activations": (FAINT, False),
-}
-assert set(LOOKS) == set(TERMS)
 
 
 def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
@@ -51,21 +42,18 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
     peak_bytes = max(memory.peak_bytes, 1)
     rects = _areas(memory, step, scale, above.width, bottom)
     peak_x = min(max(float(memory.at_s[memory.peak_place]) / scale, 0.0), above.width)
-    anchor = "middle"
-    if peak_x < above.width / 3:
-        anchor = "start"
-    elif peak_x > above.width * 2 / 3:
-        anchor = "end"
     largest = [name.replace("_", " ") for name, num_bytes in memory.peak_terms.items() if num_bytes][:3]
     words = (
         f"peak of {decimal_words(memory.peak_bytes)}, during {memory.doing[memory.peak_place]}: {', '.join(largest)}"
     )
-    peak = Texts(peak_x, bottom - _MEMORY_ROWS - 0.45, [words], anchor=anchor, halo=PAPER)
+    half = 0.5 * _LETTER_PX * len(words) * above.width / above.size_px[0]
+    words_x = max(min(peak_x, above.width - half), half)  # over the marker, as far as it has room there
+    peak = Texts(words_x, bottom - _MEMORY_ROWS - 0.45, [words], halo=PAPER)
     marker = Rects(
         peak_x - 0.0015 * above.width, bottom - _MEMORY_ROWS - 0.15, INK, width=0.003 * above.width, height=0.3
     )
     shown = [term for term in TERMS if memory.terms[term].any()]
-    keys = [Key(f"memory: {term.replace('_', ' ')}", LOOKS[term][0], hatched=LOOKS[term][1]) for term in shown]
+    keys = [Key(term.replace("_", " "), MEMORY[term].hue, hatched=MEMORY[term].hatched) for term in shown]
     return attrs.evolve(
         above,
         height=bottom,
@@ -73,8 +61,18 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
         rects=(*above.rects, *rects, marker),
         texts=(*above.texts, peak),
         y_ticks=(*above.y_ticks, (bottom - _MEMORY_ROWS, decimal_words(peak_bytes)), (bottom, "0 B")),
-        legend=(*above.legend, *keys),
+        legend=_legend([*above.legend, *keys]),
     )
+
+
+def _legend(keys: Sequence[Key]) -> list[Key]:
+    """One entry for work and for the memory that it fills, which share their hue.
+
+    Hatched ones are left out: the names of their lanes say which communication it is. So is waiting, if it is named.
+    """
+    shown = [key for key in keys_by_look(keys) if not key.hatched]
+    shown = [key for key in shown if key.label not in {"wait", "copy_in, copy_out"}]
+    return [*shown, Key("hatched: communication, its buffers; light: waiting", PAPER, line="none")]
 
 
 def _finding(step: PredictedStep) -> str:
@@ -96,7 +94,7 @@ def _areas(memory: PredictedMemory, step: PredictedStep, scale: float, width: fl
     for term, values in memory.terms.items():
         heights = values * rows_per_byte
         wanted = shown & (heights > 0)
-        color, hatched = LOOKS[term]
+        color, hatched = MEMORY[term]
         if wanted.any():
             top = bottom - below[wanted] - heights[wanted]
             areas.append(

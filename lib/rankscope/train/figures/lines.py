@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
 
 from ...common.checks import number, of_type
 from ...common.frozen import optional
 from ...common.units import time_unit
 from ...figures.axes import keys_below, to_axes
 from ...figures.line_axes import GREY, Floats, dash, line_axes, name_ends, note
+from ...figures.marks import WIDE_INCHES
 from ...figures.palette import CATEGORIES, INK, PAPER, Look
 from ..ddp.recommend import CapCandidate, Recommendation
 from ..zero.model import ZeroMemory
@@ -53,7 +53,7 @@ def bucket_caps(
     scale, unit = time_unit(top_s)
     ax = line_axes(
         ax,
-        (9, 4.2),
+        (WIDE_INCHES, 4.2),
         title or _caps_finding(recommendation),
         "bucket_cap_mb [MiB]",
         f"step [{unit}]",
@@ -67,7 +67,10 @@ def bucket_caps(
     _mark_caps(ax, recommendation, scale)
     _mark_measured(ax, quartiles_s, scale)
     handles, names = ax.get_legend_handles_labels()
-    keys_below(ax, dict(zip(names, handles, strict=True)))
+    keys = dict(zip(names, handles, strict=True))
+    for named in ("step, predicted", "recommended"):  # the axis and a note say what these are
+        keys.pop(named, None)
+    keys_below(ax, keys)
     return ax
 
 
@@ -124,7 +127,7 @@ def _mark_caps(ax: Axes, recommendation: Recommendation, scale: float) -> None:
     if cap_mb is not None:
         place = (cap_mb, recommendation.chosen.step_s / scale)
         ax.plot(*place, "o", markersize=11, label="recommended", **_HOLLOW)
-        note(ax, f"{cap_mb:g} MiB", place, (0, -16), ha="center", va="top")
+        note(ax, f"recommended: {cap_mb:g} MiB", place, (0, -16), ha="center", va="top")
 
 
 def _mark_measured(ax: Axes, quartiles_s: Mapping[float | None, Floats], scale: float) -> None:
@@ -179,7 +182,7 @@ def _memory_lines(
     least = min(gigabytes, key=lambda name: gigabytes[name][-1])
     ax = line_axes(
         ax,
-        (8, 4),
+        (WIDE_INCHES, 4),
         title or f"With {counts[-1]} ranks, {least} needs {gigabytes[least][-1]:.3g} GB per rank",
         "ranks",
         "memory of one rank [GB]",
@@ -198,6 +201,5 @@ def _memory_lines(
     for name, value in limits.items():
         ax.axhline(value / 1e9, color=GREY, linewidth=0.8, zorder=0, label=name)
         ends[name] = (value / 1e9, Look(GREY, False, ""))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     name_ends(ax, ends)
     return ax

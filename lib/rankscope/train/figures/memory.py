@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...common.checks import number, of_type
 from ...common.units import decimal_unit, decimal_words, round_ticks
 from ...figures.marks import Drawing, Key, Texts, frame, stacked
-from ...figures.palette import CATEGORIES, FAINT, PAPER
+from ...figures.palette import MEMORY, PAPER, WorkLook
 from ..zero.model import TERMS, ZeroMemory
 
 _LABEL_ROWS = 0.7  # below the bars, where limits are named
@@ -18,8 +18,6 @@ _WIDE_PX = 620.0
 _CHARACTER_PX = 6.0  # of the name of a limit
 _TOTAL_CHARACTER_PX = 7.2  # of a total, with room around it
 _LAST_CENTRED = 0.96  # of the width: further to the right, a name centred under its line would be cut off
-COLORS = dict(zip(TERMS, CATEGORIES, strict=True)) | {"activations": FAINT}
-_TEMPORARY = ("buckets", "largest_layer")
 
 
 def draw_memory(
@@ -71,7 +69,7 @@ def draw_memory(
         rules_to=float(len(names)),
         x_ticks=round_ticks(longest / scale),
         y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
-        legend=parts,
+        legend=keys_by_look(parts),
     )
 
 
@@ -96,9 +94,18 @@ def _parts(memories: Mapping[str, ZeroMemory], scale: float) -> dict[Key, NDArra
     for term in TERMS:
         lengths = np.array([memory.terms[term] for memory in memories.values()])
         if lengths.any():
-            key = Key(term.replace("_", " "), COLORS[term], hatched=term in _TEMPORARY)
+            look = MEMORY[term]
+            key = Key(term.replace("_", " "), look.hue, hatched=look.hatched)
             parts[key] = lengths / scale
     return parts
+
+
+def keys_by_look(keys: Iterable[Key]) -> list[Key]:
+    """Return one entry for keys that look the same, with the labels of all."""
+    labels: dict[WorkLook, list[str]] = {}
+    for key in keys:
+        labels.setdefault(WorkLook(key.fill, key.hatched), []).append(key.label)
+    return [Key(", ".join(dict.fromkeys(words)), look.hue, hatched=look.hatched) for look, words in labels.items()]
 
 
 def _limit_names(limits: Mapping[str, float], width: float, num_bars: int) -> tuple[list[Texts], int]:
