@@ -127,7 +127,8 @@ def _mark_caps(ax: Axes, recommendation: Recommendation, scale: float) -> None:
     if cap_mb is not None:
         place = (cap_mb, recommendation.chosen.step_s / scale)
         ax.plot(*place, "o", markersize=11, label="recommended", **_HOLLOW)
-        note(ax, f"recommended: {cap_mb:g} MiB", place, (0, -16), ha="center", va="top")
+        is_first = cap_mb == recommendation.candidates[0].bucket_cap_mb  # a centred note would cover the axis
+        note(ax, f"recommended: {cap_mb:g} MiB", place, (0, -16), ha="left" if is_first else "center", va="top")
 
 
 def _mark_measured(ax: Axes, quartiles_s: Mapping[float | None, Floats], scale: float) -> None:
