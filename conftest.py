@@ -1,16 +1,61 @@
-"""Which files pytest looks into, in which order it takes them, and what nbval leaves alone."""
+"""Which files pytest looks into, in which order it takes them, and how nbval runs and compares notebooks."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+MARK = re.compile(r"pytest\.mark\.(\w+)")
+MARKS_OF_FILE = re.compile(r"^pytestmark = (\[[^\]]*\]|.+)$", re.MULTILINE)
+# What test files import that marks tests; tests/test_targets.py holds that nothing else does.
+IMPORTED_MARKS: Mapping[str, str] = {
+    "needs_network": "oracle",
+    "SAMPLE_OR_EVERYTHING": "oracle",
+    "first_in_test": "oracle",
+}
+
+PATIENCE_S = 100  # until an output of a cell that has ended arrives; nbval's 5 s are too short on a busy machine
 SECONDS = "rankscope/seconds"  # in pytest's cache: how long each file took, by the expression of `-m`
 SLOW_S = 3.0  # what a slow test or a cell of a notebook is taken to last in a file that has not run here yet
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the test files in which `-m` chooses nothing: to import one may take seconds, and each process does."""
+    expression = config.getoption("markexpr")
+    is_named = any(Path(word).resolve() == collection_path for word in config.args)
+    if not expression or is_named or not collection_path.match("test_*.py"):
+        return None
+    markers = [line.partition(":")[0] for line in config.getini("markers")]
+    can_choose = may_choose(expression, collection_path.read_text(encoding="utf-8"), markers)
+    return None if can_choose else True
+
+
+def may_choose(expression: str, text: str, markers: list[str]) -> bool:
+    """Whether an expression of `-m` may choose a test of a file with this text; `markers` are all that there are."""
+    every_test = {mark for marks in MARKS_OF_FILE.findall(text) for mark in MARK.findall(marks)}
+    some_tests = {*MARK.findall(text), *[mark for name, mark in IMPORTED_MARKS.items() if name in text]}
+    choices = list[tuple[bool, ...]]()
+    for mark in markers:
+        if mark in every_test:
+            choices.append((True,))
+        elif mark in some_tests:
+            choices.append((False, True))
+        else:
+            choices.append((False,))
+    for values in product(*choices):
+        marks = dict(zip(markers, values, strict=True))
+        with suppress(NameError, SyntaxError, TypeError):  # another form of expression, of which pytest decides
+            if not eval(expression, {"__builtins__": {}}, marks):
+                continue
+        return True
+    return False
 
 
 @pytest.hookimpl(wrapper=True)
@@ -83,6 +128,35 @@ def pytest_configure(config: pytest.Config) -> None:
     selects_single_tests = config.getoption("keyword") or any("::" in word for word in config.args)
     if has_cache and not is_xdist_worker and not selects_single_tests:
         config.pluginmanager.register(Durations(config))
+    if config.getoption("nbval", False):
+        from nbval import kernel
+
+        kernel.start_new_kernel = starting_twice(kernel.start_new_kernel)
+
+
+# ---- nbval
+
+
+def starting_twice(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that starts a kernel, and another one if the first does not answer in time.
+
+    If a machine is suspended, the time is over when it goes on. The file that `stderr` is would stay open until the
+    garbage collector finds it, in any later test, which the warning about it would then fail.
+    """
+
+    def start_twice(*args: Any, **options: Any) -> Any:
+        with closing(options["stderr"]):  # the kernel has its own by now
+            try:
+                return start(*args, **options)
+            except RuntimeError:
+                return start(*args, **options)
+
+    return start_twice
+
+
+def pytest_itemcollected(item: Any) -> None:
+    if hasattr(item, "output_timeout"):  # a cell of a notebook
+        item.output_timeout = PATIENCE_S
 
 
 def pytest_collectstart(collector: Any) -> None:

@@ -315,10 +315,15 @@ def test_a_command_without_arguments_has_no_table() -> None:
 @pytest.mark.parametrize("name", [command.callback.__name__ for command in app.registered_commands if command.callback])
 def test_what_a_command_helps_with_is_on_the_page(name: str) -> None:
     _, _, section = commands.page().partition(f"## rankscope {name}\n")
-    helped = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
-    words = set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", helped)) - {"--help"}
-    missing = words - set(re.findall(r"--?[a-z][a-z-]*", section.partition("\n## ")[0]))
-    assert not missing, f"The page of commands lacks {sorted(missing)} of rankscope {name}: see site/pages/commands.py."
+    helped = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert helped.exit_code == 0, helped.output
+    options = set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", helped.output))
+    assert "--help" in options
+    missing = options - {"--help"} - set(re.findall(r"--?[a-z][a-z-]*", section.partition("\n## ")[0]))
+    assert not missing, (
+        f"The page of commands lacks {sorted(missing)} of rankscope {name}: see site/pages/commands.py. "
+        f"This is what --help prints:\n{helped.output}"
+    )
 
 
 # ---- links

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import io
 import os
 import re
 import shlex
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from nbval import kernel, plugin
 
 import conftest
 from tests.tools.execute_notebooks import every_notebook
@@ -98,6 +101,78 @@ def test_make_check_is_part_of_make_test() -> None:
         assert not (is_chosen(fast.markers, marks) and marks["slow"]), marks
 
 
+# ---- files that are not imported, because no test in them is chosen
+
+
+@pytest.mark.parametrize(
+    ("expression", "text", "chosen"),
+    [
+        ("not slow", "def test_all(): pass", True),
+        ("not slow", "pytestmark = pytest.mark.slow\n@pytest.mark.gpu", False),
+        ("not slow", "pytestmark = [\n    pytest.mark.slow,\n    pytest.mark.usefixtures('a'),\n]\n", False),
+        ("not slow", "@pytest.mark.slow\ndef test_all(): pass", True),
+        ("browser or oracle", "pytestmark = pytest.mark.slow", False),
+        ("browser or oracle", "pytestmark = pytest.mark.slow\n@pytest.mark.oracle", True),
+        ("browser or oracle", "@SAMPLE_OR_EVERYTHING\ndef test_all(everything): pass", True),
+        ("not (browser or oracle)", "pytestmark = [pytest.mark.slow, pytest.mark.oracle]", False),
+        ("someone", "def test_all(): pass", True),
+        ("slow(why='long')", "def test_all(): pass", True),
+        ("not", "def test_all(): pass", True),
+    ],
+)
+def test_a_file_is_left_out_only_if_no_test_in_it_can_be_chosen(expression: str, text: str, chosen: bool) -> None:
+    assert conftest.may_choose(expression, text, MARKERS) is chosen
+
+
+def test_every_mark_that_a_test_file_imports_is_known_to_conftest() -> None:
+    defined = tuple(text for name in conftest.IMPORTED_MARKS for text in (f"def {name}(", f"\n{name} = "))
+    marking = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        marks = any(f"pytest.mark.{marker}" in text for marker in MARKERS)
+        if marks and not path.name.startswith("test_") and not any(words in text for words in defined):
+            marking.append(str(path))
+    assert not marking, (
+        f"{marking} mark tests of other files, which conftest.py leaves out unread if no test in them can be chosen: "
+        "name what these files import in its IMPORTED_MARKS."
+    )
+
+
+# ---- notebooks
+
+
+def test_a_kernel_that_does_not_answer_is_started_once_more_and_its_stderr_is_closed() -> None:
+    """A machine that is suspended lets each wait end at once when it goes on."""
+    calls = list[str]()
+    num_needed = 1
+
+    def start(**options: Any) -> str:
+        assert not options["stderr"].closed
+        calls.append(options["kernel_name"])
+        if len(calls) < num_needed:
+            raise RuntimeError("Kernel didn't respond in 300 seconds")
+        return "a kernel"
+
+    for num_needed in (1, 2):
+        calls.clear()
+        errors = io.StringIO()
+        assert conftest.starting_twice(start)(kernel_name="python", stderr=errors) == "a kernel"
+        assert calls == ["python"] * num_needed
+        assert errors.closed
+    num_needed = 3
+    calls.clear()
+    with pytest.raises(RuntimeError, match="Kernel didn't respond"):
+        conftest.starting_twice(start)(kernel_name="python", stderr=io.StringIO())
+    assert len(calls) == 2
+
+
+def test_nbval_starts_kernels_as_conftest_expects() -> None:
+    source = inspect.getsource(kernel.RunningKernel)
+    assert "self.km, self.kc = start_new_kernel(" in source
+    assert "stderr=open(os.devnull, 'w')" in source
+    assert "self.output_timeout = 5" in inspect.getsource(plugin.IPyNbCell)
+
+
 # ---- .ci/run
 
 
@@ -171,7 +246,8 @@ def small_project(tmp_path: Path) -> Path:
 def run_pytest(folder: Path, *words: str) -> list[str]:
     """Return the tests that pytest ran in a folder, in order."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:xdist", *words]
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # importing the plug-ins takes longer than the tests
+    command = [sys.executable, "-m", "pytest", "-v", *words]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     return re.findall(r"^(\S+::\S+) PASSED", done.stdout, re.MULTILINE)

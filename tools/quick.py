@@ -22,15 +22,18 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+import conftest  # noqa: E402 (of the root folder)
+
 SOURCES = ("lib", "site", "tools", ".")  # the folders that modules are imported from, those inside others first
 PACKAGES = ("rankscope", "tests", "pages")
 FAST = "not (slow or browser or oracle)"
+MARKERS = ["slow", "browser", "oracle"]
 MOST_FILES = 12  # collecting a file costs up to a second
 SECONDS = 6.0  # after which no further test begins
 NO_TESTS_COLLECTED = 5  # pytest's exit status
 
 EXAMPLE = re.compile(r"^\s*>>> ", re.MULTILINE)
-ALL_SLOW = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(slow|browser|oracle)\b", re.MULTILINE)
 
 
 class NearTest(NamedTuple):
@@ -58,7 +61,7 @@ def main() -> int:
     if not tests:
         print("quick: no test imports or names what has changed; make check runs all fast tests")
         return 0
-    fast = [test for test in tests if not ALL_SLOW.search((ROOT / test).read_text(encoding="utf-8"))]
+    fast = [test for test in tests if conftest.may_choose(FAST, (ROOT / test).read_text(encoding="utf-8"), MARKERS)]
     chosen = fast[:MOST_FILES]
     print(
         f"quick: {len(tests)} test files depend on what has changed, {len(tests) - len(fast)} of them slow;"

@@ -1,4 +1,4 @@
-"""What DistributedDataParallel does, and that it does so: torchrun --nproc-per-node 2 ddp_in_30_lines.py"""
+"""What DistributedDataParallel does, compared with the original: torchrun --nproc-per-node 2 ddp_in_30_lines.py"""
 
 import copy
 
@@ -7,21 +7,21 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-dist.init_process_group("gloo")  # torchrun has put rank, world size and the address of rank 0 into the environment
-torch.manual_seed(dist.get_rank())  # every rank has its own samples and, so far, its own weights
+dist.init_process_group("gloo")  # torchrun sets rank, world size and the address of rank 0
+torch.manual_seed(dist.get_rank())  # every rank has its own samples and, at first, its own weights
 samples, model = torch.randn(32, 64), nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1))
 for tensor in model.state_dict().values():  # 1. all ranks start with rank 0's weights and buffers
     dist.broadcast(tensor, src=0)
 torchs = DistributedDataParallel(copy.deepcopy(model))
 
-buckets = [list(model[2].parameters()), list(model[0].parameters())]  # 2. backward reaches the last layer first
+buckets = [list(model[2].parameters()), list(model[0].parameters())]  # 2. the last layer's gradients come first
 missing, launched = [set(bucket) for bucket in buckets], []
 
 
-def ready(parameter):  # 3. the gradient of this parameter is there; backward goes on while allreduces run
+def ready(parameter):  # 3. this gradient is ready; the backward pass goes on while allreduces run
     for left in missing:
         left.discard(parameter)
-    while len(launched) < len(buckets) and not missing[len(launched)]:  # on every rank in the same order
+    while len(launched) < len(buckets) and not missing[len(launched)]:  # in the same order on every rank
         flat = torch.cat([each.grad.flatten() for each in buckets[len(launched)]]) / dist.get_world_size()
         launched.append((flat, dist.all_reduce(flat, async_op=True)))
 

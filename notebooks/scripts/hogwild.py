@@ -69,4 +69,4 @@ if __name__ == "__main__":
     mp.spawn(work, (model, arrived, batches, train_data, counting), num_workers)
     report("Hogwild", model, arrived, *test_data)
     for name, counter in counters.items():
-        print(f"{name}: {counter.double().mean():,.0f} of {num_workers * INCREMENTS[name]:,} increments are there")
+        print(f"{name}: {counter.double().mean():,.0f} of {num_workers * INCREMENTS[name]:,} increments arrived")

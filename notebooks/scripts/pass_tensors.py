@@ -47,7 +47,8 @@ if __name__ == "__main__":
     others_end.close()  # so that it is an error here if the receiver dies
     for way in WAYS:
         _, copied, seen = send(line, way, PAGE_BYTES)
-        print(f"{way}: torch moves the sender's tensor: {copied}; the sender sees what the receiver writes: {seen}")
+        place = "moved to shared memory" if copied else "left where it is"
+        print(f"{way}: the sender's tensor is {place}; it sees what the receiver writes: {seen}")
     for name, num_bytes in SIZES.items():
         times = {way: [send(line, way, num_bytes)[0] for _ in range(20)] for way in WAYS}
         print(f"{name}, fastest of 20 [ms]:", ", ".join(f"{way} {min(times[way]):.2f}" for way in WAYS))

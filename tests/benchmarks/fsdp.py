@@ -61,7 +61,7 @@ def names_of(module: nn.Module, wrap: list[str]) -> list[str]:
     return [name for name, child in module.named_children() if any(True for _ in child.parameters())]
 
 
-def main(ranks: tuple[int, ...] = (2, 4), iterations: int = 15) -> None:
+def main(ranks: tuple[int, ...] = (2, 4), iterations: int = 30) -> None:
     for num_ranks in ranks:
         costs = fsdp.measure_costs(num_ranks, iterations=iterations)
         errors = []

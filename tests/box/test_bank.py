@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -74,14 +73,10 @@ def test_four_collectives_of_the_boxes_that_were_measured_with_all_of_them() -> 
             assert profile.predicted_s(collective, 3 * 2**20) > profile.predicted_s(collective, 2**20) > 0
 
 
-def test_listing_reads_no_points_and_takes_less_than_50_ms() -> None:
-    taken_s = []
-    for _ in range(5):
-        provenances.cache_clear()
-        begin = time.process_time()
-        assert len(bank()) >= 40
-        taken_s.append(time.process_time() - begin)
-    assert min(taken_s) < 0.05
+def test_listing_loads_no_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Profile, "load", lambda path: pytest.fail("loaded"))
+    provenances.cache_clear()
+    assert len(bank()) >= 40
 
 
 def test_the_sick_ones_say_so() -> None:

@@ -271,5 +271,5 @@ def test_show_and_compare_print_got_expected_share_and_why(capsys: pytest.Captur
     assert main(["compare", "bank:alps_gh200_2x4_no_plugin", "bank:alps_gh200_2x4"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "A: expected, got, why" in printed
-    assert "4% of the 123 GB/s of B. Nodes seem to talk through sockets" in printed
+    assert "4% of the 123 GB/s of B. Nodes seem to communicate through sockets" in printed
     assert "B: expected, got, why" not in printed

@@ -205,6 +205,7 @@ def slow_attack(pattern: re.Pattern[str]) -> str:
     return ""
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", all_patterns())
 def test_a_pattern_takes_time_in_proportion_to_the_line(name: str) -> None:
     assert slow_attack(all_patterns()[name]) == ""
@@ -314,6 +315,7 @@ def reader_of(kind: str, folder: Path) -> Callable[[str], object]:
     return read
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_a_reader_takes_time_in_proportion_to_the_log(kind: str, tmp_path: Path) -> None:
     read = reader_of(kind, tmp_path)

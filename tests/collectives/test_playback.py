@@ -127,7 +127,6 @@ FOUR = Cluster.uniform(4, ALIKE)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("ring", 1.0, FOUR), "schedule must be a Schedule, got 'ring'"),
         ((build("barrier", "dissemination", 4), 1.0, FOUR), "a barrier moves no data: there is nothing to play"),
         ((ring(65), 1.0, Cluster.uniform(65, ALIKE)), "at most 4096 chunks, ranks × chunks, got 4225: take fewer"),
         ((ring(64), 1.0, Cluster.uniform(64, ALIKE)), "at most 5000 messages, got 8064: take fewer ranks or segments"),
@@ -139,14 +138,6 @@ FOUR = Cluster.uniform(4, ALIKE)
 def test_what_cannot_be_played_is_refused(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         playback(*arguments)
-
-
-@pytest.mark.parametrize("at_s", [float("nan"), None, "now"])
-def test_a_moment_is_a_number(at_s: Any) -> None:
-    play = playback(ring(), 4.0, FOUR)
-    for ask in (play.held, play.finished, play.on_the_way):
-        with pytest.raises(ValueError, match="at_s must be a finite number, got "):
-            ask(at_s)
 
 
 def test_of_an_algorithm_it_takes_the_fastest_options_and_few_segments() -> None:
@@ -164,7 +155,6 @@ def test_of_an_algorithm_it_takes_the_fastest_options_and_few_segments() -> None
         (("allreduce", "rng", 1.0, FOUR), "algorithm of allreduce must be one of 'flat', "),
         (("all", "ring", 1.0, FOUR), "collective must be one of 'allreduce', "),
         (("allgather", "recursive_doubling", 1.0, Cluster.uniform(3, ALIKE)), "algorithms must exist for 3 ranks"),
-        (("allreduce", "ring", 1.0, Cluster.uniform(5000, ALIKE)), "num_ranks of cluster must be .* to 4096, got 5000"),
         (("allreduce", "ring", -1.0, FOUR), "num_bytes must be a finite number of at least 0, got -1"),
         (("allreduce", "ring", 1.0, 4), "cluster must be a Cluster, got 4"),
     ],

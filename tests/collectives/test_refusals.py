@@ -24,7 +24,6 @@ from rankscope.collectives import (
     verify,
 )
 from rankscope.collectives.schedule import Phase
-from rankscope.collectives.verify import holdings
 
 from .cases import NAMES, ROOTED, WITH_COUNTS, allows
 
@@ -71,7 +70,7 @@ GROUPS: dict[str, list[tuple[Ask, str]]] = {
         (header(num_chunks=0), "num_chunks must be a whole number from 1 to 67108864, got 0"),
         (header(root=3), "root must be a whole number from 0 to 2, got 3"),
         (header(lag=0), "lag must be a whole number from 1 to 1024, got 0"),
-        (header(weights=(1, 2)), "weights must be 6, one a chunk, got 2"),
+        (header(weights=(1, 2)), "weights must be 6, one per chunk, got 2"),
         (header(weights=6), "weights must be a list, got 6"),
         (header(weights=(1,) * 5 + (-1,)), "weights must be a whole number of at least 0, got -1"),
         (header(collective="scatter", num_chunks=4), "num_chunks of scatter must be a multiple of 3, got 4"),
@@ -80,7 +79,6 @@ GROUPS: dict[str, list[tuple[Ask, str]]] = {
         *((lambda c=c: Step.of(*c), "must be whole numbers, got") for c in ((0.9, 1, 0), (0, 1.7, 0), (0, 1, 0.2))),
         *((lambda r=r: Step.of(0, 1, 0, 1, r), "reduce must be True or False, one or a column") for r in ("no", 1)),
         (lambda: Phase(0, 1, 0, num_steps=-2), "num_steps must be a whole number of at least 0, got -2"),
-        *((lambda s=s: holdings(RING, s), f"step must be a whole number from 0 to 6, got {s}") for s in (-1, 7, 1.5)),
         (lambda: verify(None), "schedule must be a Schedule, got None"),
         (lambda: RING.traffic(math.nan), "num_bytes must be a finite number of at least 0, got nan"),
     ],

@@ -97,7 +97,7 @@ MALFORMED = [
     ("allreduce mine ranks=1,2 chunks=1", "line 1: expected .* whole numbers, got 'ranks=1,2'"),
     (f"allreduce mine ranks={10**30} chunks=1", "line 1: expected .* whole numbers, got 'ranks=1000000"),
     (f"{HEAD} root=4", "line 1: root must be a whole number from 0 to 3, got 4"),
-    (f"{HEAD} weights=1,2", "line 1: weights must be 3, one a chunk, got 2"),
+    (f"{HEAD} weights=1,2", "line 1: weights must be 3, one per chunk, got 2"),
     (f"{HEAD} weights=1,,2", "line 1: expected .* whole numbers, got 'weights=1,,2'"),
     ("all_to_all mine ranks=4 chunks=4", "line 1: num_chunks of all_to_all must be a multiple of 16, got 4"),
     (f"{HEAD}\n1: 0>1:0+", "line 2: expected step 0:, got '1:'"),

@@ -140,7 +140,7 @@ def test_the_five_paths_take_what_is_made_up_at_random(tmp_path: Path) -> None:
         sizes += [num_in * num_out, num_out]
     buckets = ddp.buckets([ParameterSpec(str(place), 4 * size) for place, size in enumerate(sizes)]).rebuilt
     assert f"launched on two ranks: {len(buckets)}; every gradient" in text, SEED
-    assert "write DistributedDataParallel(module" in text or "keep the default" in text, SEED
+    assert "use DistributedDataParallel(module" in text or "keep the default" in text, SEED
 
     for sentence in verdict(box):
         assert f"- {sentence}\n" in text, SEED

@@ -30,6 +30,7 @@ def meter() -> Iterator[Meter]:
         yield meter
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", [*bombs.PICKLES, *bombs.JSON])
 def test_four_times_the_dump_costs_about_four_times_as_much(name: str, meter: Meter, tmp_path: Path) -> None:
     make = (bombs.PICKLES | bombs.JSON)[name]
@@ -39,6 +40,7 @@ def test_four_times_the_dump_costs_about_four_times_as_much(name: str, meter: Me
     assert meter.growth_problem("hang", *paths) == ""
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", bombs.DUMPS)
 def test_four_times_the_groups_cost_about_four_times_as_much(name: str, meter: Meter, tmp_path: Path) -> None:
     folders = [tmp_path / f"{place}" for place in range(2)]

@@ -69,7 +69,7 @@ def test_a_rank_that_waits_elsewhere_is_no_culprit(tmp_path: Path) -> None:
     hang = explained(tmp_path, job, (1, 2))
     assert hang.culprits == [HangCulprit(2, "missing", "part", SICK + 1)]
     assert hang.notes == (
-        "So ranks 0 and 3 cannot end collective 13 of the default group: ranks 1 and 2 did not come.",
+        "So ranks 0 and 3 cannot end collective 13 of the default group: ranks 1 and 2 did not reach it.",
     )
 
 
@@ -149,7 +149,7 @@ def test_the_table_and_the_drawing(tmp_path: Path) -> None:
     cells, column = drawing.rects[0], [label for _, label in drawing.x_ticks].index(str(CALL))
     hatched = np.flatnonzero(cells.hatched)
     assert list(zip(cells.x[hatched], cells.y[hatched], strict=True)) == [(column, 1)]
-    assert drawing.title == f"Rank 1 did not come to collective {CALL} of the default group"
+    assert drawing.title == f"Rank 1 did not reach collective {CALL} of the default group"
     assert drawing.x_label == "collective of the default group, by number"
     assert "did not come" in to_svg(drawing)
     with pytest.raises(ValueError, match="finding must be the place of one of 0 findings, got 0"):

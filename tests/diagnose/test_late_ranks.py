@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.diagnose import diagnose
-from rankscope.diagnose.late_ranks import _binomial_tail, culprits_of, lateness, median_of_others
+from rankscope.diagnose.late_ranks import _binomial_tail, lateness, median_of_others
 from rankscope.diagnose.trace import PHASES
 from rankscope.diagnose.verdict import headline, sentences
 
@@ -37,7 +37,7 @@ def windows(own_s: np.ndarray) -> np.ndarray:
 def named(seconds: Job) -> dict[int, set[str]]:
     own_s = table(seconds)
     causes = dict[int, set[str]]()
-    for rank, cause, _ in culprits_of(range(own_s.shape[1]), windows(own_s), own_s):
+    for rank, cause, _ in lateness(range(own_s.shape[1]), windows(own_s), own_s).culprits:
         causes.setdefault(rank, set()).add(cause)
     return causes
 
@@ -57,7 +57,7 @@ def test_two_ranks_that_are_late_by_the_same_are_both_named_in_every_draw() -> N
         own_s = np.zeros((NUM_STEPS, 4, len(PHASES)))
         own_s[:, :, PHASES.index("forward")] = 0.03 * random.uniform(0.98, 1.02, (NUM_STEPS, 4))
         own_s[:, :2, PHASES.index("loader")] = 0.06 * random.uniform(0.98, 1.02, (NUM_STEPS, 2))
-        culprits = culprits_of(range(4), windows(own_s), own_s)
+        culprits = lateness(range(4), windows(own_s), own_s).culprits
         assert {(culprit.rank, culprit.cause) for culprit in culprits} == {(0, "loader"), (1, "loader")}
         assert sum(culprit.cost_s for culprit in culprits) == pytest.approx(0.06, rel=0.1)
 
@@ -196,7 +196,7 @@ def test_costs_add_up_to_what_it_saves_to_mend_all_late_ranks() -> None:
     for case in ("half", "two in turn", "two, two reasons", "all but one"):
         seconds, _ = late(case, "even", 0.05, 4, NUM_STEPS, 2)
         own_s = table(seconds)
-        cost_s = sum(culprit.cost_s for culprit in culprits_of(range(4), windows(own_s), own_s))
+        cost_s = sum(culprit.cost_s for culprit in lateness(range(4), windows(own_s), own_s).culprits)
         healthy_s = windows(table(noisy("even", 0.05, 4, NUM_STEPS, 2))).mean()
         assert cost_s == pytest.approx(windows(own_s).mean() - healthy_s, rel=0.1)
 
@@ -207,9 +207,9 @@ def test_starved_needs_a_record_of_it_and_slower_does_not_name_a_cause() -> None
         times_s[:, 2] *= 1.5
     own_s = table(seconds)
     starved_s = np.zeros(own_s.shape[:2])
-    assert [culprit[:2] for culprit in culprits_of(range(4), windows(own_s), own_s, starved_s)] == [(2, "slower")]
+    assert [culprit[:2] for culprit in lateness(range(4), windows(own_s), own_s, starved_s).culprits] == [(2, "slower")]
     starved_s[:, 2] = 0.015  # of 42 ms
-    assert [culprit[:2] for culprit in culprits_of(range(4), windows(own_s), own_s, starved_s)] == [(2, "slower")]
+    assert [culprit[:2] for culprit in lateness(range(4), windows(own_s), own_s, starved_s).culprits] == [(2, "slower")]
     line = headline(lateness(range(4), windows(own_s), own_s, starved_s), range(NUM_STEPS))
     assert line.startswith(
         "rank 2 is late, because all its phases take longer alike (a slower clock, or a shared core): "
@@ -222,7 +222,7 @@ def test_starved_needs_a_record_of_it_and_slower_does_not_name_a_cause() -> None
         in sentences(result, [], np.zeros(own_s.shape), True)[0]
     )
     starved_s[:] = 0.03  # on all ranks
-    assert [culprit[:2] for culprit in culprits_of(range(4), windows(own_s), own_s, starved_s)] == [(2, "slower")]
+    assert [culprit[:2] for culprit in lateness(range(4), windows(own_s), own_s, starved_s).culprits] == [(2, "slower")]
 
 
 def test_the_same_rule_says_balanced_in_traces_and_while_watching() -> None:

@@ -52,12 +52,12 @@ def shown(box: Panel) -> tuple[str, str]:
     return box.pictures.value, box.report.value
 
 
-def others(setting: Setting, now: Any) -> list[Any]:
-    """Values to set a control to: all of a list, both sides of a switch, the ends of a slider and one between."""
-    found = setting.values
-    if isinstance(setting.choices, range | Steps):
-        found = (found[0], found[-1], found[len(found) // 3])
-    return [value for value in found if value != now]
+def others(setting: Setting, now: Any, everything: bool = False) -> list[Any]:
+    """Values to set a control to: both ends and one between; with `everything` all of a list."""
+    values = setting.values
+    if not everything or isinstance(setting.choices, range | Steps):
+        values = tuple(dict.fromkeys([values[0], values[-1], values[len(values) // 3]]))
+    return [value for value in values if value != now]
 
 
 def picked(gallery: Any) -> Panel:

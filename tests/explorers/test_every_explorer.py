@@ -19,6 +19,7 @@ from rankscope.explorers.entries import catalogue
 from rankscope.explorers.explorer import Explorer, Setting, Steps
 from rankscope.explorers.opening import shows
 
+from ..extents import SAMPLE_OR_EVERYTHING
 from .cases import Case, all_cases, controls, others, shown
 
 CASES = all_cases()
@@ -94,8 +95,9 @@ def test_what_is_asked_for_is_where_it_starts(case: Case) -> None:
 
 
 @each_case
+@SAMPLE_OR_EVERYTHING
 def test_each_control_repaints_once_and_all_its_values_can_be_shown(
-    case: Case, monkeypatch: pytest.MonkeyPatch
+    case: Case, everything: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever one control is set to, the panel shows what a new one would show, and something else than before."""
     painted = []
@@ -106,7 +108,7 @@ def test_each_control_repaints_once_and_all_its_values_can_be_shown(
     for setting in explorer.settings:
         box = case.open(**case.start)
         control, different = controls(box)[setting.name], {shown(box)}
-        for value in others(setting, getattr(start, setting.name)):
+        for value in others(setting, getattr(start, setting.name), everything):
             painted.clear()
             before = box.now
             control.value = value  # which is less if the control ends before it
@@ -120,13 +122,14 @@ def test_each_control_repaints_once_and_all_its_values_can_be_shown(
 
 
 @each_case
-def test_a_walk_ends_where_a_new_panel_begins(case: Case) -> None:
+@SAMPLE_OR_EVERYTHING
+def test_a_walk_ends_where_a_new_panel_begins(case: Case, everything: bool) -> None:
     """What is shown depends on where controls are, and not on how they came there."""
     explorer, box, draw = case.made(), case.open(), random.Random(case.name)
     by_name = controls(box)
     start = shown(box)
     settings = [setting for setting in explorer.settings if setting.name not in SLOW]
-    for _ in range(12):
+    for _ in range(12 if everything else 3):
         setting = draw.choice(settings)
         by_name[setting.name].value = draw.choice([setting.default, *others(setting, setting.default)])
         values = {one.name: by_name[one.name].value for one in explorer.settings}
@@ -183,11 +186,12 @@ def test_its_signature_and_its_help_say_what_can_be_set(case: Case) -> None:
 
 
 @each_case
-def test_a_control_changes_something_or_says_why_not(case: Case) -> None:
+@SAMPLE_OR_EVERYTHING
+def test_a_control_changes_something_or_says_why_not(case: Case, everything: bool) -> None:
     """At the defaults and at others drawn by chance; an enabled control has a value that changes what is shown."""
     explorer, draw = case.made(), random.Random(case.name)
     settings = [setting for setting in explorer.settings if setting.name not in SLOW]
-    for number in range(5):
+    for number in range(5 if everything else 1):
         drawn = {one.name: draw.choice(one.values) for one in settings if number and draw.random() < 0.6}
         now = explorer.at(**drawn)
         now = now._replace(**{name: min(high, getattr(now, name)) for name, high in explorer.most(now).items()})

@@ -184,22 +184,6 @@ def test_nothing_to_send_is_finished_at_once() -> None:
     assert "<svg" in animated([alone])
 
 
-@pytest.mark.parametrize(
-    ("collectives", "at_s", "message"),
-    [
-        ([], 0.0, "plays must be one or two, got 0"),
-        ([play()] * 3, 0.0, "plays must be one or two, got 3"),
-        (play(), 0.0, "plays must be a list, got"),
-        (["ring"], 0.0, "plays must be a Playback, got 'ring'"),
-        ([play()], -1.0, "at_s must be a finite number of at least 0, got -1"),
-        ([play()], float("nan"), "at_s must be a finite number of at least 0, got nan"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(collectives: Any, at_s: float, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        draw_play(collectives, at_s)
-
-
 # ---- as an animation: a player of SMIL in a few lines, against the moments
 
 

@@ -60,8 +60,8 @@ def test_waiting_reads_want_workers_and_the_step_is_next():
     report = str(advice)
     assert "bottleneck: reading; the training loop waits for 83% of the epoch" in report
     assert "recommended: 8 workers, prefetch_factor 2, in order" in report
-    assert "times as fast as predicted for the recorded settings" in report
-    assert "the bottleneck is then: training step" in report
+    assert "times as fast as the recorded settings (both predicted)" in report
+    assert "then the bottleneck is: training step" in report
 
 
 def test_settings_are_told_in_words():

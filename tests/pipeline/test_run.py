@@ -274,9 +274,9 @@ def test_who_slept_too_long_sleeps_the_less_the_next_time(monkeypatch):
         slept.append(seconds)
         now_ns += round(seconds * 1e9) + 2_000_000
 
-    monkeypatch.setattr(run_module, "_now", lambda: now_ns)
+    monkeypatch.setattr(run_module, "_now_ns", lambda: now_ns)
     monkeypatch.setattr(run_module.time, "sleep", sleep)
-    work = run_module._sleep([0.010, 0.010, 0.001, 0.010])
+    work = run_module._work_of_sleeping([0.010, 0.010, 0.001, 0.010])
     stops = [work(run_module.Item(place, place, "item"))[2] for place in range(4)]
     assert slept == pytest.approx([0.010, 0.008, 0.009])
     assert stops == [12_000_000, 22_000_000, 22_000_000, 33_000_000]

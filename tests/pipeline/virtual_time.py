@@ -29,16 +29,16 @@ class VirtualTime:
         self._now_ns, self._busy, self._mutex = 0, num_workers, threading.Lock()
         self._sleepers: list[tuple[int, int, threading.Lock]] = []
         self._order = itertools.count()
-        serve = run_module._PipelineExecution._serve
+        serve = run_module._PipelineExecution._run_worker
 
         def served(*arguments: Any) -> None:
             serve(*arguments)
             self._leave()
 
-        monkeypatch.setattr(run_module, "_now", lambda: self._now_ns)
+        monkeypatch.setattr(run_module, "_now_ns", lambda: self._now_ns)
         clock = {"perf_counter": lambda: self._now_ns / 1e9, "sleep": self.sleep, "monotonic": time.monotonic}
         monkeypatch.setattr(run_module, "time", SimpleNamespace(**clock))
-        monkeypatch.setattr(run_module._PipelineExecution, "_serve", served)
+        monkeypatch.setattr(run_module._PipelineExecution, "_run_worker", served)
         monkeypatch.setattr(queues, "SimpleQueue", lambda: _Queue(self))
         monkeypatch.setattr(queues, "allocate_lock", lambda: _Lock(self))
 

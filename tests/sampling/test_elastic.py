@@ -118,7 +118,8 @@ def test_no_sample_is_lost_or_read_twice_over_random_schedules(kind, everything)
 
 def test_the_schedules_notice_a_state_that_counts_a_ranks_own_items(monkeypatch):
     """As torchdata's StatefulDistributedSampler does: right for as many ranks, wrong for any other number."""
-    monkeypatch.setattr(KeyedSampler, "_after", lambda self, start, items: {"position": start["position"] + items})
+    own_items = lambda self, start, items: {"position": start["position"] + items}  # noqa: E731
+    monkeypatch.setattr(KeyedSampler, "_progress_after", own_items)
     with pytest.raises(AssertionError):
         test_no_sample_is_lost_or_read_twice_over_random_schedules("keyed", False)
 

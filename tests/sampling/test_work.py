@@ -74,7 +74,7 @@ def test_weights_that_are_obeyed_are_clean_and_others_are_found():
     obeyed = [assign(500, 4, sampler="weighted", weights=weights, epoch=epoch) for epoch in range(20)]
     report = audit(obeyed, weights=weights)
     assert kinds(report) == set()
-    assert "every sample read as often as its weight asks for" in str(report)
+    assert "every sample read in proportion to its weight" in str(report)
     ignored = audit([assign(500, 4, epoch=epoch) for epoch in range(20)], weights=weights)
     assert kinds(ignored) == {"weight_bias"}
     messages = [finding.message for finding in ignored.findings]

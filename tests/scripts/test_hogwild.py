@@ -8,12 +8,13 @@ import pytest
 
 from rankscope.ranks import RankError
 
+from ..extents import first_in_test
 from .running import lines_of, text_of
 
 pytestmark = pytest.mark.slow
 
 RESULT = re.compile(r"(.*): loss (\S+), accuracy (\S+), updates that arrived: \[(.*)\]")
-COUNTED = re.compile(r"(.*): ([\d,]+) of ([\d,]+) increments are there")
+COUNTED = re.compile(r"(.*): ([\d,]+) of ([\d,]+) increments arrived")
 # fork takes the place of spawn, which would import torch again in each process
 QUICKER = [
     (
@@ -52,18 +53,24 @@ def test_three_processes_train_one_model() -> None:
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
-    [
-        ("    train(worker, model,", "    train(worker, copy.deepcopy(model),"),
-        ("    train(worker, model, arrived,", "    train(worker, model, arrived.detach().clone().requires_grad_(),"),
-        ("batches[worker :: len(arrived)], *data)", "batches[: 0 if worker else None], *data)"),
-        ("        optimizer.zero_grad()\n", ""),
-        ('counters["in step"].copy_(before + 1)', 'counters["in step"] += 1'),
-        (
-            'with lock:\n            counters["locked"] += 1\n',
-            'before = counters["locked"].clone()\n        barrier.wait()\n'
-            '        counters["locked"].copy_(before + 1)\n        barrier.wait()\n',
-        ),
-    ],
+    first_in_test(
+        2,
+        [
+            ("    train(worker, model,", "    train(worker, copy.deepcopy(model),"),
+            (
+                "    train(worker, model, arrived,",
+                "    train(worker, model, arrived.detach().clone().requires_grad_(),",
+            ),
+            ("batches[worker :: len(arrived)], *data)", "batches[: 0 if worker else None], *data)"),
+            ("        optimizer.zero_grad()\n", ""),
+            ('counters["in step"].copy_(before + 1)', 'counters["in step"] += 1'),
+            (
+                'with lock:\n            counters["locked"] += 1\n',
+                'before = counters["locked"].clone()\n        barrier.wait()\n'
+                '        counters["locked"].copy_(before + 1)\n        barrier.wait()\n',
+            ),
+        ],
+    ),
     ids=["own model", "own counts", "one process works", "gradients add up", "not in step", "no lock"],
 )
 def test_a_broken_copy_is_refused(right: str, wrong: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from rankscope.ranks import RankError
 
+from ..extents import first_in_test
 from .running import lines_of, text_of
 
 pytestmark = pytest.mark.slow
@@ -57,14 +58,17 @@ def test_it_serves_as_it_says() -> None:
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
-    [
-        (" / per_update", ""),
-        ("            dist.send(parameters, worker)", "            dist.send(0 * parameters, worker)"),
-        ("            version += 1\n", ""),
-        ("            pulled[worker] = version\n", "            pulled.setdefault(worker, version)\n"),
-        ("zip(senders, numbers, strict=False)", "zip(senders, (0 for _ in numbers), strict=False)"),
-        ("0.040 if worker == workers[-1] else 0.005", "0.005 if worker == workers[-1] else 0.040"),
-    ],
+    first_in_test(
+        2,
+        [
+            (" / per_update", ""),
+            ("            dist.send(parameters, worker)", "            dist.send(0 * parameters, worker)"),
+            ("            version += 1\n", ""),
+            ("            pulled[worker] = version\n", "            pulled.setdefault(worker, version)\n"),
+            ("zip(senders, numbers, strict=False)", "zip(senders, (0 for _ in numbers), strict=False)"),
+            ("0.040 if worker == workers[-1] else 0.005", "0.005 if worker == workers[-1] else 0.040"),
+        ],
+    ),
     ids=["sum, no mean", "old parameters", "no version", "first version", "one batch", "another worker is slow"],
 )
 def test_a_broken_copy_is_refused(right: str, wrong: str) -> None:

@@ -24,7 +24,7 @@ print(rankscope.train.zero.memory.__module__)
 
 def test_a_new_process_can_complete_the_packages_and_use_them() -> None:
     """It completes them before any is imported, and imports one when it is first used."""
-    process = subprocess.run([sys.executable, "-c", COMPLETE], capture_output=True, text=True, timeout=60)
+    process = subprocess.run([sys.executable, "-c", COMPLETE], capture_output=True, text=True, timeout=300)
     names, module = process.stdout.splitlines()
     assert set(PACKAGES) <= set(json.loads(names))
     assert module == "rankscope.train.zero.model"

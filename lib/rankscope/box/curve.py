@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import number, whole
-from ..common.frozen import ReadOnly, checked, frozen, mapping
+from ..common.checks import number
+from ..common.frozen import ReadOnly, checked, frozen
 from .fit import LEAST_SIZES, Times
 
 _PEAK = math.log(1.2)  # slower than both neighbours, the larger one included
@@ -25,11 +25,10 @@ _MOST = math.log(1e6)  # largest half-width: beyond it nothing is known
 
 
 def _measured(name: str, value: Any) -> ReadOnly:
-    seconds = mapping(name, value)
-    sizes = sorted(whole(f"{name}: size", size, 0) for size in seconds)
+    sizes = sorted(value)
     if sum(size > 0 for size in sizes) < LEAST_SIZES:
         raise ValueError(f"{name} must be of at least {LEAST_SIZES} sizes above 0, got {sizes}")
-    return ReadOnly({size: number(f"{name} of {size} bytes", seconds[size], 1e-12, 1e9) for size in sizes})
+    return ReadOnly({size: value[size] for size in sizes})
 
 
 class _Knots(NamedTuple):
@@ -165,21 +164,24 @@ class _Residuals(NamedTuple):
 
 def _off(octaves: Times, log_s: Times, place: int) -> float:
     """Return the log of a time over the one that its neighbours suggest; 0 if it is not odd."""
-    time = log_s[place]
+    own_log_s = log_s[place]
     if place == 0:
-        off = float(time - log_s[1])
+        off = float(own_log_s - log_s[1])
         return off if off > _PEAK else 0.0
+    # Three lines: between the neighbours, through the two sizes below, and through the two above.
     pairs = [(place - 1, place + 1), (place - 2, place - 1), (place + 1, place + 2)]
-    suggested = []
+    suggested_log_s = []
     for before, after in pairs:
         if after < len(octaves):
             first = max(before, 0)  # below the smallest size the time is constant
             slope = (log_s[after] - log_s[first]) / max(octaves[after] - octaves[first], 1e-9)
-            suggested.append(log_s[first] + slope * (octaves[place] - octaves[first]))
-    off_each = time - np.array(suggested)
-    is_off_on_all = off_each.min() > _ODD or off_each.max() < -_ODD
-    is_peak = time - max(log_s[place - 1], log_s[place + 1]) > _PEAK
-    return float(off_each[0]) if is_off_on_all or is_peak else 0.0
+            suggested_log_s.append(log_s[first] + slope * (octaves[place] - octaves[first]))
+    off_lines = own_log_s - np.array(suggested_log_s)
+    is_off_all_lines = off_lines.min() > _ODD or off_lines.max() < -_ODD
+    is_peak = own_log_s - max(log_s[place - 1], log_s[place + 1]) > _PEAK
+    if is_off_all_lines or is_peak:
+        return float(off_lines[0])
+    return 0.0
 
 
 def _distance(knots: Times, octave: float) -> float:

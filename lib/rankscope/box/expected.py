@@ -361,7 +361,7 @@ def p2p_off(box: Beside) -> Iterator[RuleFinding]:
         return
     is_forbidden = _P2P_FORBIDDEN.search(str(box.profile.provenance.get("environment", "")))
     how = "NCCL_P2P_DISABLE is set: unset it" if is_forbidden else "See if `nvidia-smi topo -m` has PHB or SYS there"
-    words = "The GPUs of a node talk through the host's memory: peer-to-peer access is off"
+    words = "The GPUs of a node communicate through host memory, because peer-to-peer access is off"
     yield RuleFinding("p2p_off", f"{box.figures} {words}. {how}.")
 
 
@@ -375,9 +375,10 @@ def plug_in_missing(box: Beside) -> Iterator[RuleFinding]:
     if box.profile.num_nodes == 1 or _is_high(worst.share) or not _decided(box.stated.uses_sockets, is_seen):
         return
     if box.stated.uses_sockets:
-        words = "The log states that nodes talk through sockets (NET/Socket). If their network has a plug-in, load it"
+        words = "The log states that nodes use sockets (NET/Socket). If their network has a plug-in, load it"
     else:
-        words = "Nodes seem to talk through sockets, as without the network's plug-in: see which NCCL_DEBUG=INFO names"
+        words = "Nodes seem to communicate through sockets, as if the network's plug-in were missing"
+        words += ": NCCL_DEBUG=INFO prints what NCCL uses"
     yield RuleFinding("plug_in_missing", f"{box.figures} {words}.")
 
 

@@ -135,7 +135,8 @@ def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
         drawn = _lines(fitted, _drawn(measured.samples_s[::2]), noise)
         low = np.minimum(low, np.percentile(drawn, 2.5, axis=0))
         high = np.maximum(high, np.percentile(drawn, 97.5, axis=0))
-    shares = np.diff(medians_s) / medians_s[:-1] * sizes[:-1] / np.diff(sizes)  # of bytes in a time, between sizes
+    # At each size, the share of the time that its bytes take, by the slope to the next size.
+    shares = np.diff(medians_s) / medians_s[:-1] * sizes[:-1] / np.diff(sizes)
     fit = LinkFit(
         link=_link(line),
         pieces=_pieces(fitted, fitted_s, noise),
@@ -195,16 +196,23 @@ def _noise(sizes: Times, seconds: Times) -> float:
 
     The smaller of two estimates: how far sizes are off the line through their neighbours, and off one line over all.
     """
-    share = (sizes[2:] - sizes[1:-1]) / (sizes[2:] - sizes[:-2])
-    before_s = share * seconds[:-2]
-    after_s = (1 - share) * seconds[2:]
+    # Each size but the first and the last is compared with the line through the size before and the size after it.
+    weight_before = (sizes[2:] - sizes[1:-1]) / (sizes[2:] - sizes[:-2])
+    before_s = weight_before * seconds[:-2]
+    after_s = (1 - weight_before) * seconds[2:]
     off_s = np.abs(before_s + after_s - seconds[1:-1])
     off = off_s / np.sqrt(seconds[1:-1] ** 2 + before_s**2 + after_s**2)  # all three sizes have noise
-    line = _lines(sizes, seconds[None], _LEAST_NOISE)[0]
-    off_line = np.sort(np.abs((line[0] + sizes * line[1]) / seconds - 1))[2:]  # two lie on the line
     by_neighbours = float(np.percentile(off, 30)) / 0.385  # the percentile of a normal distribution of width 1
+    line = _lines(sizes, seconds[None], _LEAST_NOISE)[0]
+    off_line = np.sort(np.abs(_seconds_on(line, sizes) / seconds - 1))[2:]  # without two sizes, which lie on the line
     by_line = 1.4826 * float(np.median(off_line))  # the width of a normal distribution with this median
     return max(min(by_neighbours, by_line), _LEAST_NOISE)
+
+
+def _seconds_on(line: Times, sizes: Times) -> Times:
+    """Return the seconds of sizes on a line, an array of α and β."""
+    alpha_s, s_per_byte = line
+    return np.asarray(alpha_s + sizes * s_per_byte)
 
 
 def _lines(sizes: Times, seconds: Times, noise: float, chosen: NDArray[np.bool_] | None = None) -> Times:
@@ -242,19 +250,21 @@ def _lines(sizes: Times, seconds: Times, noise: float, chosen: NDArray[np.bool_]
 
 def _interval(sizes: Times, seconds: Times, line: Times, noise: float) -> tuple[Times, Times]:
     """Return the lower and upper ends of the 95 % intervals of α and β: Student's t, Huber's variance (1981, ch. 7)."""
-    fitted_s = np.maximum(line[0] + sizes * line[1], seconds * 1e-3)
+    fitted_s = np.maximum(_seconds_on(line, sizes), seconds * 1e-3)
     off = np.minimum(np.abs(seconds / fitted_s - 1), _HUBER * noise)
-    inside = max(float((off < _HUBER * noise).mean()), 1 / sizes.size)
+    inside = max(float((off < _HUBER * noise).mean()), 1 / sizes.size)  # the share of sizes that are no outliers
     freedom = sizes.size - 2
-    factor = (1 + 2 / sizes.size * (1 - inside) / inside) / inside
+    factor = (1 + 2 / sizes.size * (1 - inside) / inside) / inside  # Huber's correction
     x = 1 / fitted_s
     y = sizes / fitted_s
     xx = x @ x
     xy = x @ y
     yy = y @ y
-    variance = factor**2 * (off @ off) / freedom * np.array([yy, xx]) / max(xx * yy - xy * xy, 1e-12 * xx * yy)
-    wide = _student(freedom) * np.sqrt(variance)
-    return np.maximum(line - wide, 0.0), line + wide
+    determinant = max(xx * yy - xy * xy, 1e-12 * xx * yy)
+    # of α and β: the diagonal of the normal equations' inverse, times the variance of the residuals
+    variance = factor**2 * (off @ off) / freedom * np.array([yy, xx]) / determinant
+    half_width = _student(freedom) * np.sqrt(variance)
+    return np.maximum(line - half_width, 0.0), line + half_width
 
 
 def _student(freedom: int) -> float:
@@ -286,7 +296,8 @@ def _pieces(sizes: Times, seconds: Times, noise: float) -> tuple[FitPiece, ...]:
     places = np.arange(num_sizes)
     chosen = np.array([(first <= places) & (places < end) for first, end in runs])  # a row per run
     lines = _lines(sizes, np.repeat(seconds[None], len(runs), axis=0), noise, chosen)
-    off = np.abs((lines[:, :1] + sizes * lines[:, 1:]) / seconds - 1) / noise
+    predicted_s = lines[:, :1] + sizes * lines[:, 1:]  # a row per run, a column per size
+    off = np.abs(predicted_s / seconds - 1) / noise
     huber = np.where(off < _HUBER, off**2, _HUBER * (2 * off - _HUBER))
     misfit = dict(zip(runs, (huber * chosen).sum(axis=1), strict=True))
     line_of = dict(zip(runs, lines, strict=True))
@@ -313,19 +324,22 @@ def _start(sizes: Times, before: Times, after: Times, first: int) -> float:
 
     Otherwise it starts at its first size.
     """
-    if before[1] != after[1]:
-        crossing = (after[0] - before[0]) / (before[1] - after[1])
+    alpha_before_s, beta_before = before
+    alpha_after_s, beta_after = after
+    if beta_before != beta_after:
+        crossing = (alpha_after_s - alpha_before_s) / (beta_before - beta_after)
         if sizes[first - 1] < crossing < sizes[first]:
             return float(crossing)
     return float(sizes[first])
 
 
 def _link(line: Times) -> Link:
-    return Link(float(line[0]), _inverse(line[1]))
+    alpha_s, s_per_byte = line
+    return Link(float(alpha_s), _inverse(s_per_byte))
 
 
-def _inverse(beta: float) -> float:
-    return float(1 / beta) if beta else np.inf
+def _inverse(s_per_byte: float) -> float:
+    return float(1 / s_per_byte) if s_per_byte else np.inf
 
 
 def _words(link: Link) -> str:

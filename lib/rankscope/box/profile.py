@@ -66,7 +66,6 @@ _SINGLE = (  # options with one word, number or boolean; others, such as the sha
     "size",
 )
 _PREDICTED_BYTES = tuple(4**power for power in range(5, 16))  # 1 KiB to 1 GiB
-Key = tuple[str, int, tuple[tuple[str, Any], ...]]
 
 
 # ---- points
@@ -96,6 +95,14 @@ def _option(name: str, key: Any, value: Any) -> str | int | bool | tuple[int, ..
                 return tuple(value)
     known = "printable strings, whole numbers, several of them (such as a shape), or booleans by name"
     raise ValueError(f"{name} must be {known}, got {key!r}: {value!r}")
+
+
+class PointKey(NamedTuple):
+    """What identifies a point in a profile: no two points share it. The options are sorted by name."""
+
+    what: str
+    num_bytes: int
+    options: tuple[tuple[str, Any], ...]
 
 
 @frozen
@@ -142,9 +149,8 @@ class Point:
         return point
 
     @property
-    def key(self) -> Key:
-        """What identifies a point in a profile: no two points share it."""
-        return self.what, self.num_bytes, tuple(sorted(self.options.items()))
+    def key(self) -> PointKey:
+        return PointKey(self.what, self.num_bytes, tuple(sorted(self.options.items())))
 
     @property
     def num_clean(self) -> int:
@@ -232,7 +238,7 @@ def busbw_factor(what: str, num_ranks: int) -> float:
 
 def _points(name: str, value: Any) -> tuple[Point, ...]:
     points = items(name, value, partial(of_type, kind=Point))
-    seen = set[Key]()
+    seen: set[PointKey] = set()
     for place, point in enumerate(points):
         if point.key in seen:
             options = ", ".join(f"{key}={option}" for key, option in point.options.items())
@@ -602,7 +608,7 @@ class Profile:
         return {size: min(point.median_s for point in at_size) for size, at_size in points.items()}
 
     @cached_property
-    def model_s(self) -> Mapping[Key, float]:
+    def model_s(self) -> Mapping[PointKey, float]:
         """The predicted seconds of each point, by its key; no entry for points that cannot be predicted."""
         seconds = {}
         for point in self.points:
@@ -617,11 +623,11 @@ class Profile:
         A collective with an algorithm of ALGORITHMS is predicted from the links, a message from the fit of its kind.
         """
         name = point.options.get("algorithm")
-        key = point.what, str(name), point.num_bytes, tuple(sorted(point.builder_options.items()))
         try:
             if point.what in PATTERNS:
                 return self.link(str(point.options.get("link")), point.what).seconds(point.num_bytes)
             if name in ALGORITHMS.get(point.what, {}):
+                key = (point.what, str(name), point.num_bytes, tuple(sorted(point.builder_options.items())))
                 if key not in self._makespans_s:
                     self._makespans_s[key] = self.predict(point, detail="ranks").makespan_s
                 return self._makespans_s[key]

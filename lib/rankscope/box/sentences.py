@@ -41,8 +41,8 @@ def verdict(profile: Profile) -> list[str]:
     >>> points = [Point("allreduce", 1024, [s] * 4, [True] * 4, {"algorithm": name}) for name, s in times.items()]
     >>> for sentence in verdict(Profile(provenance, {}, points)):
     ...     print(sentence)
-    allreduce: use ring at 1 KiB; no other is faster by more than 5 % or the noise.
-    allreduce: ring takes 0.50 of native's time at 1 KiB.
+    allreduce: use ring at 1 KiB; no other algorithm is faster by more than 5 % and the noise.
+    allreduce: ring takes 0.50 times as long as native at 1 KiB.
     No link was measured, so no algorithm can be predicted or compared with a bound.
     """
     of_type("profile", profile, Profile)
@@ -75,7 +75,9 @@ def groups(profile: Profile) -> list[MeasuredCollective]:
     named = [point for point in profile.points if "algorithm" in point.options]
     for collective in dict.fromkeys(point.what for point in named):
         points = [point for point in named if point.what == collective]
-        points = [point for point in points if point.options.get("in_place")] or points
+        in_place = [point for point in points if point.options.get("in_place")]
+        if in_place:
+            points = in_place
         by_size: dict[int, dict[str, Point]] = {}
         for point in sorted(points, key=lambda point: -point.median_s):  # the fastest comes last, and stays
             by_size.setdefault(point.num_bytes, {})[str(point.options["algorithm"])] = point
@@ -145,7 +147,7 @@ def fastest(profile: Profile) -> Iterator[str]:
             else:
                 sizes_by_run.append((name, [size]))
         words = ", ".join(f"{name} {_range(sizes)}" for name, sizes in sizes_by_run)
-        yield f"{group.collective}: use {words}; no other is faster by more than 5 % or the noise."
+        yield f"{group.collective}: use {words}; no other algorithm is faster by more than 5 % and the noise."
 
 
 def _stays(previous: Point | None, best: Point) -> bool:
@@ -174,7 +176,7 @@ def against_native(profile: Profile) -> Iterator[str]:
             words = []
             for size in ends:
                 share, name = shares[size]
-                words.append(f"{name} takes {share:.2f} of native's time at {bytes_words(size)}")
+                words.append(f"{name} takes {share:.2f} times as long as native at {bytes_words(size)}")
             yield f"{group.collective}: {', '.join(words)}."
 
 
@@ -195,7 +197,7 @@ def above_the_bound(profile: Profile) -> Iterator[str]:
                 multiple = group.fastest(size).median_s / bound
                 words.append(f"{multiple:.2f} times the lower bound at {bytes_words(size)}")
         if words:
-            yield f"{group.collective}: the fastest takes {', '.join(words)}."
+            yield f"{group.collective}: the fastest algorithm takes {', '.join(words)}."
 
 
 def copies(profile: Profile) -> Iterator[str]:
@@ -237,7 +239,9 @@ def no_prediction(profile: Profile) -> Iterator[str]:
 
 def far_under_the_link(profile: Profile) -> Iterator[str]:
     """The busbw at the largest size is far under what the slowest of the links carries."""
-    for group in groups(profile) if profile.num_ranks > 1 else []:
+    if profile.num_ranks == 1:
+        return
+    for group in groups(profile):
         size = max(group.by_size)
         try:
             bound = bounds(profile, group.collective, size)
@@ -252,38 +256,45 @@ def far_under_the_link(profile: Profile) -> Iterator[str]:
 
 def native_falls_off(profile: Profile) -> Iterator[str]:
     """Native has much less bandwidth at a size than at the size before."""
-    for group in groups(profile) if profile.num_ranks > 1 else []:
-        points = [group.by_size[size][NATIVE] for size in group.by_size if NATIVE in group.by_size[size]]
+    if profile.num_ranks == 1:
+        return
+    for group in groups(profile):
+        points = [points[NATIVE] for points in group.by_size.values() if NATIVE in points]
         for before, after in pairwise(points):
             if after.algbw_bytes_per_s < _FALLS_TO * before.algbw_bytes_per_s:
-                rates = [rate_words(point.busbw_bytes_per_s(profile.num_ranks)) for point in (before, after)]
+                rate_before = rate_words(before.busbw_bytes_per_s(profile.num_ranks))
+                rate_after = rate_words(after.busbw_bytes_per_s(profile.num_ranks))
                 sizes = f"from {bytes_words(before.num_bytes)} to {bytes_words(after.num_bytes)}"
-                yield f"{group.collective}: native drops {sizes}: busbw falls from {rates[0]} to {rates[1]}."
+                yield f"{group.collective}: native drops {sizes}: busbw falls from {rate_before} to {rate_after}."
 
 
 def odd_points(profile: Profile) -> Iterator[str]:
-    """Sizes at which the native time disagrees with those of its neighbours; see `Curve.odd`."""
-    ways = dict.fromkeys((point.what, point.options.get("in_place")) for point in profile.select(algorithm=NATIVE))
-    for collective, in_place in ways:
-        with suppress(ValueError):  # too few sizes, or measured in several ways
-            odd = sorted(profile.curve(collective, in_place).odd.items(), key=lambda item: -abs(math.log(item[1])))
-            if not odd:
-                continue
-            words = [f"{bytes_words(size)} takes {three_digits(times)}×" for size, times in odd[:_MOST_ODD]]
-            name = collective
-            if in_place is not None:
-                name += " in place" if in_place else " out of place"
-            others = ""
-            if len(odd) > _MOST_ODD:
-                others = f"; also odd: {count_of(len(odd) - _MOST_ODD, 'more size')}"
-            yield f"{name}: {', '.join(words)} the time that its neighbours suggest{others}."
+    """Some sizes take a time that disagrees with those of their neighbours; see `Curve.odd`."""
+    native_points = profile.select(algorithm=NATIVE)
+    curves = dict.fromkeys((point.what, point.options.get("in_place")) for point in native_points)
+    for collective, in_place in curves:
+        try:
+            ratios = profile.curve(collective, in_place).odd  # by size: its time, as a multiple of the interpolated one
+        except ValueError:  # too few sizes, or measured in several ways
+            continue
+        if not ratios:
+            continue
+        oddest_first = sorted(ratios, key=lambda size: -abs(math.log(ratios[size])))
+        sizes = [f"{bytes_words(size)} takes {three_digits(ratios[size])}×" for size in oddest_first[:_MOST_ODD]]
+        name = collective
+        if in_place is not None:
+            name += " in place" if in_place else " out of place"
+        others = ""
+        if len(ratios) > _MOST_ODD:
+            others = f"; also odd: {count_of(len(ratios) - _MOST_ODD, 'more size')}"
+        yield f"{name}: {', '.join(sizes)} the time that its neighbours suggest{others}."
 
 
 def few_clean(profile: Profile) -> Iterator[str]:
     """Some points have so few clean iterations that disturbed ones were used, too."""
     few = [point for point in profile.points if point.num_clean < min(LEAST_CLEAN, len(point.seconds))]
     if few:
-        words = f"{_some(few, profile)} fewer than {LEAST_CLEAN} clean iterations"
+        words = f"{_how_many_have(few, profile)} fewer than {LEAST_CLEAN} clean iterations"
         yield f"{words}, so their times include disturbances by the host."
 
 
@@ -294,14 +305,18 @@ def wide_spread(profile: Profile) -> Iterator[str]:
         worst = max(wide, key=lambda point: point.iqr_s / point.median_s)
         names = [str(worst.options[name]) for name in ("algorithm", "link") if name in worst.options]
         words = " ".join([worst.what, *names, "at", bytes_words(worst.num_bytes)])
-        longer_s = max(worst.iqr_s, worst.median_s)
-        iqr, median = cell_words(worst.iqr_s, longer_s), cell_words(worst.median_s, longer_s)
-        most = f"The widest is {words}: IQR {iqr}, median {median}"
-        yield f"{_some(wide, profile)} an interquartile range (IQR) above {_WIDE:.0%} of the median. {most}."
+        longer_s = max(worst.iqr_s, worst.median_s)  # decides the unit of both
+        iqr = cell_words(worst.iqr_s, longer_s)
+        median = cell_words(worst.median_s, longer_s)
+        widest = f"The widest is {words}: IQR {iqr}, median {median}"
+        beginning = _how_many_have(wide, profile)
+        yield f"{beginning} an interquartile range (IQR) above {_WIDE:.0%} of the median. {widest}."
 
 
-def _some(points: list[Point], profile: Profile) -> str:
-    return f"Of {count_of(len(profile.points), 'point')}, {len(points)} {'has' if len(points) == 1 else 'have'}"
+def _how_many_have(points: list[Point], profile: Profile) -> str:
+    """Begin a sentence about what some of the points have."""
+    verb = "has" if len(points) == 1 else "have"
+    return f"Of {count_of(len(profile.points), 'point')}, {len(points)} {verb}"
 
 
 def fit_is_off(profile: Profile) -> Iterator[str]:
@@ -320,23 +335,33 @@ def fit_is_off(profile: Profile) -> Iterator[str]:
 def prediction_is_off(profile: Profile) -> Iterator[str]:
     """The model predicts some algorithms badly; names a likely cause. Checks a subset if there are many sizes."""
     for group in groups(profile):
+        points_by_name: dict[str, list[Point]] = {}
+        for points_of_size in group.by_size.values():
+            for name, point in points_of_size.items():
+                points_by_name.setdefault(name, []).append(point)
         wrong = []
-        for name in dict.fromkeys(name for points in group.by_size.values() for name in points):
-            points = [points[name] for points in group.by_size.values() if name in points]
-            every = math.ceil(len(points) / _MOST_SIZES)
-            errors = []
-            for point in points[::every]:
-                predicted_s = profile.point_s(point)
-                if predicted_s is not None:
-                    errors.append(predicted_s / point.median_s - 1)
+        for name, points in points_by_name.items():
+            errors = _prediction_errors(profile, points)
             if errors and float(np.median(np.abs(errors))) > _PREDICTED_OFF:
                 wrong.append(f"{name} ({float(np.median(errors)):+.0%})")
         if wrong:
             names = f"{', '.join(wrong)} at the median of sizes"
-            yield f"{group.collective}: predictions are off for {names}{_cause(profile)}."
+            yield f"{group.collective}: predictions are off for {names}{_likely_cause(profile)}."
 
 
-def _cause(profile: Profile) -> str:
+def _prediction_errors(profile: Profile, points: list[Point]) -> list[float]:
+    """Return the relative errors of the predictions for at most `_MOST_SIZES` of the points."""
+    stride = math.ceil(len(points) / _MOST_SIZES)
+    errors = []
+    for point in points[::stride]:
+        predicted_s = profile.point_s(point)
+        if predicted_s is not None:
+            errors.append(predicted_s / point.median_s - 1)
+    return errors
+
+
+def _likely_cause(profile: Profile) -> str:
+    """Name too few cores as the likely cause of wrong predictions, if there are fewer than ranks."""
     cores = profile.provenance.get("num_cores")
     if not cores:
         return ""

@@ -51,7 +51,7 @@ def options(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Measure a machine, show and compare the results, and predict from them."""
+    """Measure and compare machines, predict their collectives, and diagnose slow or hung jobs."""
 
 
 for _name, _function in commands().items():

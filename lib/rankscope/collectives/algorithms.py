@@ -72,6 +72,16 @@ class Algorithm:
         """The names of the builder's options."""
         return tuple(signature(self.builder).parameters)[1:]
 
+    @property
+    def is_record(self) -> bool:
+        """Whether it is registered as a record, which says what it can do, and not as a function."""
+        return True
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether `best` and the player may choose its number of segments."""
+        return self.is_record and "num_segments" in self.options
+
     def arranged(self, cluster: Cluster) -> dict[str, Any]:
         """Return the options that arrange it by the cluster's nodes; none if the cluster has only one axis."""
         nodes = cluster.num_nodes
@@ -89,6 +99,14 @@ class Algorithm:
         if cluster.num_nodes > 1:
             return self.across_nodes
         return self.within_a_node
+
+
+class _PlainFunction(Algorithm):
+    """A function that is registered without a record."""
+
+    @property
+    def is_record(self) -> bool:
+        return False
 
 
 _MPICH = "Thakur, Rabenseifner and Gropp (2005), Optimization of collective communication operations in MPICH"
@@ -188,7 +206,7 @@ IN_SWITCH: dict[str, dict[str, Builder]] = {
 def algorithms_of(collective: str) -> dict[str, Algorithm]:
     """Return the algorithms of a collective by name: those of `ALGORITHMS`, and those for a switch that adds.
 
-    A plain builder becomes an `Algorithm` without a closed form. Raises ValueError for an entry that is neither.
+    A plain function becomes an `Algorithm` without a closed form. Raises ValueError for an entry that is neither.
     """
     return {name: _record(collective, name, builder) for name, builder in _builders_of(collective).items()}
 
@@ -200,11 +218,6 @@ def algorithm_of(collective: str, name: str) -> Algorithm:
     return _record(collective, name, builders[name])
 
 
-def has_record(collective: str, name: str) -> bool:
-    """Return whether an algorithm is registered as an `Algorithm`, which says what it can do, and not as a function."""
-    return isinstance(_builders_of(collective)[name], Algorithm)
-
-
 def _builders_of(collective: str) -> dict[str, Builder]:
     """The records and builders of a collective by name; yours go before those for a switch."""
     return {**ALGORITHMS[collective], **IN_SWITCH.get(collective, {}), **ALGORITHMS[collective]}
@@ -214,14 +227,14 @@ def _record(collective: str, name: str, builder: Builder) -> Algorithm:
     if isinstance(builder, Algorithm):
         return builder
     entry = f"ALGORITHMS[{collective!r}][{name!r}]"
-    return Algorithm(function(entry, builder, "of the number of ranks, or an Algorithm"))
+    return _PlainFunction(function(entry, builder, "of the number of ranks, or an Algorithm"))
 
 
 _SHIPPED = {collective: algorithms_of(collective) for collective in ALGORITHMS}
 
 
 def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Schedule:
-    """Return ``ALGORITHMS[collective][algorithm](num_ranks, **options)``; the latest of rankscope's own are kept.
+    """Return ``ALGORITHMS[collective][algorithm](num_ranks, **options)``; the latest of rankscope's own are cached.
 
     An allreduce may be "nvls" or "nvls_tree", too, for a cluster whose switch adds (`Cluster.switch_adds`).
 
@@ -230,19 +243,21 @@ def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Sc
     """
     one_of("collective", collective, tuple(name for name in COLLECTIVES if name in ALGORITHMS))
     builder = algorithm_of(collective, algorithm).builder
+    can_be_cached = is_shipped(collective, algorithm) and all(map(_is_plain, (num_ranks, *options.values())))
     try:
-        if is_shipped(collective, algorithm) and all(map(_is_plain, (num_ranks, *options.values()))):
-            return _kept(builder, num_ranks, **options)
+        if can_be_cached:
+            return _cached_schedule(builder, num_ranks, **options)
         return builder(num_ranks, **options)
     except TypeError as error:
         check_options(collective, algorithm, options, builder)
         raise error
 
 
-def check_options(collective: str, algorithm: str, options: Iterable[str], made_by: Callable[..., Any]) -> None:
+def check_options(collective: str, algorithm: str, options: Iterable[str], callee: Callable[..., Any]) -> None:
     """Raise ValueError for an option that a builder, or a closed form, does not take."""
+    known_options = list(signature(callee).parameters)[1:]
     for name in options:
-        if name not in list(signature(made_by).parameters)[1:]:
+        if name not in known_options:
             raise ValueError(f"{algorithm} of {collective} takes no option {name!r}")
 
 
@@ -253,12 +268,15 @@ def is_shipped(collective: str, algorithm: str) -> bool:
 
 
 @lru_cache(maxsize=128)
-def _kept(builder: Builder, num_ranks: int, **options: Any) -> Schedule:
+def _cached_schedule(builder: Builder, num_ranks: int, **options: Any) -> Schedule:
     return builder(num_ranks, **options)
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether only equal values of its type have its hash: builders refuse 2.0 and True, which are equal to 2 and 1."""
+    """Whether a value is None, an int, or a tuple of those, and so may be part of the cache's key.
+
+    The cache takes 2.0 and True for 2 and 1, but builders refuse them.
+    """
     if type(value) is tuple:
         return all(map(_is_plain, value))
     return value is None or type(value) is int

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Cluster
-from ..common.checks import number, of_type, whole
 from .algorithms import build
 from .best import best
 from .schedule import MOVES, Ints, Schedule
@@ -62,9 +61,9 @@ class Playback:
     def held(self, at_s: float) -> Ints:
         """Return how many shares are in each chunk of each rank at this time, of shape (num_ranks, num_chunks).
 
-        A message counts from its `done_s` on. Raises ValueError for a time that is not a finite number.
+        A message counts from its `done_s` on.
         """
-        num_rows = np.searchsorted(self.done_s[self.message], number("at_s", at_s), side="right")
+        num_rows = np.searchsorted(self.done_s[self.message], at_s, side="right")
         shares = self.schedule.given().astype(np.int64)
         receivers = self.dst[self.message[:num_rows]]
         shares[receivers, self.chunk[:num_rows]] = self.leaves[:num_rows]  # of equal places the last one stays
@@ -76,7 +75,7 @@ class Playback:
 
     def on_the_way(self, at_s: float) -> Ints:
         """Return the messages that have started and have not taken effect yet."""
-        return np.flatnonzero((self.start_s <= number("at_s", at_s)) & (at_s < self.done_s))
+        return np.flatnonzero((self.start_s <= at_s) & (at_s < self.done_s))
 
 
 def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback:
@@ -92,7 +91,7 @@ def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback
     >>> ring.held(1.0).tolist()  # after the first of four steps
     [[1, 1, 2], [2, 1, 1], [1, 2, 1]]
     """
-    if of_type("schedule", schedule, Schedule).collective == "barrier":
+    if schedule.collective == "barrier":
         raise ValueError("a barrier moves no data: there is nothing to play")
     cells = schedule.num_ranks * schedule.num_chunks
     if cells > MOST_CELLS:
@@ -181,7 +180,6 @@ def playback_of(collective: str, algorithm: str, num_bytes: float, cluster: Clus
     It cuts chunks into at most 4 segments, so that each can be seen. Raises ValueError for an unknown name, for an
     algorithm that does not exist for so many ranks, and for inputs that `playback` rejects.
     """
-    whole("num_ranks of cluster", of_type("cluster", cluster, Cluster).num_ranks, 1, MOST_CELLS)
     options = dict(best(num_bytes, cluster, collective, [algorithm]).candidates[0].options)
     if "num_segments" in options:
         options["num_segments"] = min(options["num_segments"], _MOST_SEGMENTS)

@@ -188,7 +188,7 @@ class Schedule:
         if self.num_chunks % num_runs:
             raise ValueError(f"num_chunks of {self.collective} must be a multiple of {num_runs}, got {self.num_chunks}")
         if self.weights is not None and len(self.weights) != self.num_chunks:
-            raise ValueError(f"weights must be {self.num_chunks}, one a chunk, got {len(self.weights)}")
+            raise ValueError(f"weights must be {self.num_chunks}, one per chunk, got {len(self.weights)}")
 
     @classmethod
     def of_steps(cls, steps: Iterable[Step], **header: Any) -> Schedule:

@@ -212,7 +212,10 @@ class _ScheduleSimulation:
             self.records.append(_SimulatedStep(step, routes, costs.adding_s, sent))
 
     def _by_level(self, routes: Routes, enter_s: Seconds, costs: _Costs) -> Sent:
-        """A message waits for the one port at each end; a receiver's is free once it has added up the one before."""
+        """Send the messages of a step, level by level.
+
+        A message waits for the only port at each end; a receiver's is free once it has added up the message before.
+        """
         added_s = self.added_s[-1].copy()
         start_s = np.zeros(routes.num_messages + 1)  # here and below the last entry, at -1, stands for no message
         end_s = np.zeros(routes.num_messages + 1)
@@ -233,13 +236,16 @@ class _ScheduleSimulation:
         return Sent(start_s[:-1], end_s[:-1], done_s[:-1], routes.send_port, routes.receive_port)
 
     def _in_switch(self, routes: Routes, enter_s: Seconds, costs: _Costs, merged: Merged) -> Sent:
-        """All messages of a rank share its link; those that the switch merges wait for the last one's start."""
-        start_s = np.maximum(enter_s[routes.src], enter_s[routes.dst])
-        latest_start_s = np.zeros(merged.group.max() + 1)  # of each group
-        np.maximum.at(latest_start_s, merged.group, start_s[merged.message])
-        end_s = start_s.copy()
-        np.maximum.at(end_s, merged.message, latest_start_s[merged.group])
-        end_s += costs.message_s
+        """Send the messages of a step through a switch that adds, which merges those of a group.
+
+        All messages of a rank share its link. Those of a group are sent once the last of them may start.
+        """
+        start_s = np.maximum(enter_s[routes.src], enter_s[routes.dst])  # by message
+        group_start_s = np.zeros(merged.group.max() + 1)
+        np.maximum.at(group_start_s, merged.group, start_s[merged.message])
+        sent_s = start_s.copy()
+        np.maximum.at(sent_s, merged.message, group_start_s[merged.group])
+        end_s = sent_s + costs.message_s
         done_s = _add_up(routes.dst, end_s, costs.adding_s, self.added_s[-1].copy())
         return Sent(start_s, end_s, done_s, turns(routes.src), turns(routes.dst))
 
@@ -379,6 +385,10 @@ class _QueuedStep:
         return instant
 
     def _happen(self, instant: list[tuple[float, int, int]]) -> None:
+        """Let the events of an instant take effect, by kind, and start all messages that then have both ports.
+
+        An event is a time, a kind, and a rank if it is `_ENTERED`, else a message.
+        """
         now_s = instant[-1][0]
         only_left = all(kind == _LEFT for _, kind, _ in instant)
         for time_s, kind, place in sorted(instant, key=itemgetter(1, 2)):
@@ -392,7 +402,8 @@ class _QueuedStep:
             elif only_left:
                 self._arrive(place, time_s)
             else:
-                heappush(self._events, (time_s, kind, place))  # after all that starts now, and may leave at once
+                # Messages that start now may leave at this instant, too, so all arrivals wait for the next round.
+                heappush(self._events, (time_s, kind, place))
         for message in sorted(self._startable):
             self._start(message, now_s)
         self._startable.clear()
@@ -431,6 +442,7 @@ class _QueuedStep:
         heappush(self._events, (arrived_s + self._alpha_s[message], _ENDED, message))
 
     def _end(self, message: int, now_s: float) -> None:
+        """A message has arrived: its sender's port is free, and the receiver adds it up if that takes time."""
         self._end_s[message] = now_s
         self._release(self._senders, message)
         if self._adding_s[message] == 0:
@@ -574,15 +586,18 @@ class Routes:
         hub = np.where(step.reduce, step.dst, step.src)
         rim = np.where(step.reduce, step.src, step.dst)
 
-        # Transfers of one group have the same hub, direction and chunks.
+        # Transfers of one group have the same hub, direction and chunks. In the order of these, a new group begins
+        # where one of them changes.
         keys = np.array([hub, inwards, step.chunk, step.num_chunks])
         order = np.lexsort(keys)
+        begins_group = (np.diff(keys[:, order], prepend=-1) != 0).any(axis=0)
         group = np.empty_like(order)
-        group[order] = np.cumsum((np.diff(keys[:, order], prepend=-1) != 0).any(axis=0)) - 1
+        group[order] = np.cumsum(begins_group) - 1
         is_first = turns(group) == 0
         first_rim = np.empty_like(rim)  # of each group
         first_rim[group[is_first]] = rim[is_first]
-        is_merged = np.bincount(group, rim != first_rim[group])[group] > 0  # its group has several ranks on the rim
+        num_others = np.bincount(group, rim != first_rim[group])  # of each group: those with another rank
+        is_merged = num_others[group] > 0
         if not is_merged.any():
             return None
 
@@ -617,16 +632,16 @@ def all_routes(schedule: Schedule, ports: int | None) -> Iterator[Routes]:
     if key in schedule.cache:
         yield from schedule.cache[key]
         return
-    kept: list[Routes] = []
+    routes_to_cache: list[Routes] = []
     num_rows = 0
     for phase in schedule.phases():
         routes = Routes(schedule.num_ranks, phase, ports)
         num_rows += 1 + phase.src.size  # a message may have many rows
         if num_rows <= MOST_KEPT:
-            kept.append(routes)
+            routes_to_cache.append(routes)
         yield routes
     if num_rows <= MOST_KEPT:
-        schedule.cache[key] = kept
+        schedule.cache[key] = routes_to_cache
 
 
 def _on_ports(rank: Ints, ports: int | None) -> _PortUse:
@@ -677,13 +692,17 @@ def _add_up(dst: Ints, end_s: Seconds, adding_s: Seconds, added_s: Seconds) -> S
 
 
 def _one_each(place: Ints, time_s: Seconds) -> list[Ints]:
-    """Groups of entries in which each place comes once: the first in time at each place, then the second, …"""
-    order = np.argsort(time_s, kind="stable")
-    instant = np.cumsum(np.diff(time_s[order], prepend=0.0) > time_s[order] * _SAME)
-    instant[order] = instant.copy()
+    """Return groups of entries in which each place comes once: the first in time at each place, then the second, …
+
+    Entries whose times differ only by rounding are at one instant, and keep their order.
+    """
+    in_time = np.argsort(time_s, kind="stable")
+    is_later = np.diff(time_s[in_time], prepend=0.0) > time_s[in_time] * _SAME
+    instant = np.empty_like(in_time)
+    instant[in_time] = np.cumsum(is_later)
     order = np.lexsort((instant, place))  # stable
-    ordered = place[order]
-    if not (ordered[1:] == ordered[:-1]).any():
+    ordered_place = place[order]
+    if not (ordered_place[1:] == ordered_place[:-1]).any():
         return [order]
-    turn = turns(ordered)
+    turn = turns(ordered_place)
     return [order[turn == now] for now in range(int(turn.max()) + 1)]

@@ -102,8 +102,9 @@ class Ranks:
         row = torch.tensor([digest])
         rows = [torch.zeros_like(row) for _ in range(self.size)]
         self._control.allgather([rows], [row]).wait()
-        order: dict[int, int] = {}
-        return [order.setdefault(int(other.item()), len(order)) for other in rows]
+        digests = [int(row.item()) for row in rows]
+        distinct = list(dict.fromkeys(digests))
+        return [distinct.index(digest) for digest in digests]
 
     def _margin(self) -> float:
         """How long before the start all ranks must know it: the longest time that an agreement takes."""

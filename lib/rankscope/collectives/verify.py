@@ -13,15 +13,15 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import count_of, of_type, whole
+from ..common.checks import count_of, of_type
 from .schedule import MOVES, Ints, Schedule, ScheduleError, Step, turns
 
 Shares = NDArray[np.uint64]
 MOST_BYTES = 1 << 31  # of the table that follows every share
 
 
-def _before(schedule: Schedule) -> Shares:
-    """Whose shares each rank has in each chunk at the start, as bits.
+def _shares_at_start(schedule: Schedule) -> Shares:
+    """Return whose shares each rank has in each chunk at the start, as bits.
 
     Shape (num_ranks, num_chunks, words): if ranks add up, bit r of the words stands for rank r's share, counted once;
     if they only pass on, one bit says that the chunk is there.
@@ -29,15 +29,16 @@ def _before(schedule: Schedule) -> Shares:
     words = math.ceil(schedule.num_ranks / 64)
     if schedule.collective in MOVES:
         words = 1
-    num_bytes = 8 * schedule.num_ranks * schedule.num_chunks * words
+    shape = (schedule.num_ranks, schedule.num_chunks, words)
+    num_bytes = 8 * math.prod(shape)
     if num_bytes > MOST_BYTES:
         sizes = f"{schedule.num_ranks} ranks and {schedule.num_chunks} chunks need {num_bytes}"
         raise ValueError(f"following every share must take at most {MOST_BYTES} bytes, and {sizes}")
     if schedule.collective in MOVES:
         return np.asarray(schedule.given()[:, :, None], dtype=np.uint64)
-    ranks = np.arange(schedule.num_ranks)
-    shares = np.zeros((schedule.num_ranks, schedule.num_chunks, words), dtype=np.uint64)
-    shares[ranks, :, ranks // 64] = (np.uint64(1) << (ranks % 64).astype(np.uint64))[:, None]
+    shares = np.zeros(shape, dtype=np.uint64)
+    for rank in range(schedule.num_ranks):
+        shares[rank, :, rank // 64] = 1 << rank % 64
     return shares
 
 
@@ -46,16 +47,15 @@ def holdings(schedule: Schedule, step: int) -> NDArray[np.bool_]:
 
     `step` counts from 0, and ``schedule.num_steps`` asks for the end. If ranks only pass on, the one origin of a chunk
     is the rank that it comes from. The schedule is not checked here: a transfer of a chunk that the sender does not
-    have changes nothing, and a share that is added twice looks like one; `verify` finds both. Raises ValueError for a
-    step that does not exist.
+    have changes nothing, and a share that is added twice looks like one; `verify` finds both.
 
     >>> from . import ALGORITHMS
     >>> ring = ALGORITHMS["allreduce"]["ring"](3)
     >>> holdings(ring, 1)[1].astype(int).tolist()  # rank 1 has added rank 0's chunk 0 to its own
     [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
     """
-    shares = _before(schedule)
-    for transfers in islice(schedule.steps(), whole("step", step, 0, schedule.num_steps)):
+    shares = _shares_at_start(schedule)
+    for transfers in islice(schedule.steps(), step):
         rows = transfers.by_chunk()
         sent = shares[rows.src, rows.chunk]
         added = rows.reduce
@@ -100,7 +100,7 @@ def verify(schedule: Schedule) -> Verified:
     >>> print(verify(ALGORITHMS["allreduce"]["ring"](4)))
     6 steps, 24 messages; each rank sends at most 1 per step, and receives at most 1
     """
-    shares = _before(of_type("schedule", schedule, Schedule))
+    shares = _shares_at_start(of_type("schedule", schedule, Schedule))
     complete = np.bitwise_or.reduce(shares[:, 0], axis=0)  # a chunk in which nothing is missing
     received = np.full(shares.shape[:2], -schedule.lag)  # the step in which a sum last came in
     num_steps = 0
@@ -185,6 +185,7 @@ def _most(schedule: Schedule, number: int, verb: str, ranks: Ints) -> int:
 
 
 def _check_lag(schedule: Schedule, number: int, rows: Step, received: Ints) -> None:
+    """Fail if a step uses a sum too early; `received`, ranks by chunks, is brought up to date."""
     for ranks in (rows.src, rows.dst):
         early = received[ranks, rows.chunk] > number - schedule.lag
         if early.any():
@@ -200,28 +201,28 @@ def _apply(schedule: Schedule, number: int, rows: Step, shares: Shares) -> None:
 
     Rows that add to the same chunk of the same rank take place in turns, so that a share that comes twice is found.
     """
-    sent = shares[rows.src, rows.chunk]
+    sent = shares[rows.src, rows.chunk]  # shape (rows, words)
     _fail_at(~sent.any(axis=1), "sends what it does not have", number, rows.src, rows.chunk)
-    place = rows.dst * schedule.num_chunks + rows.chunk
+    place = rows.dst * schedule.num_chunks + rows.chunk  # equal for rows that write to the same chunk of the same rank
     turn = turns(place)
-    twice = (turn > 0) & ~rows.reduce
-    if turn.any() and not twice.any():  # both added to and replaced
-        twice = np.isin(place, np.intersect1d(place[rows.reduce], place[~rows.reduce]))
-    _fail_at(twice, "is written twice in one step", number, rows.dst, rows.chunk)
-    for now in range(int(turn.max(initial=0)) + 1):
-        at = turn == now
-        dst = rows.dst[at]
-        chunk = rows.chunk[at]
-        reduce = rows.reduce[at]
-        new = sent[at]
+    is_second_write = (turn > 0) & ~rows.reduce
+    if turn.any() and not is_second_write.any():  # a chunk may be added to, and then replaced
+        is_second_write = np.isin(place, np.intersect1d(place[rows.reduce], place[~rows.reduce]))
+    _fail_at(is_second_write, "is written twice in one step", number, rows.dst, rows.chunk)
+    for this_turn in range(int(turn.max(initial=0)) + 1):
+        in_turn = turn == this_turn
+        dst = rows.dst[in_turn]
+        chunk = rows.chunk[in_turn]
+        reduce = rows.reduce[in_turn]
+        new = sent[in_turn]
         old = shares[dst, chunk]
-        again = (new & old).any(axis=1) & reduce
+        is_repeated = (new & old).any(axis=1) & reduce
         if schedule.collective == "barrier":
-            again = ((new | old) == old).all(axis=1)
-        if again.any():
-            first = int(again.argmax())
-            rank = int(_bits(new[first] & old[first])[0])
-            _fail(f"receives the contribution of rank {rank} a second time", number, int(dst[first]), int(chunk[first]))
+            is_repeated = ((new | old) == old).all(axis=1)
+        if is_repeated.any():
+            row = int(is_repeated.argmax())
+            rank = int(_bits(new[row] & old[row])[0])
+            _fail(f"receives the contribution of rank {rank} a second time", number, int(dst[row]), int(chunk[row]))
         _fail_at((new == old).all(axis=1) & ~reduce, "receives what it already has", number, dst, chunk)
         shares[dst, chunk] = np.where(reduce[:, None], old | new, new)
 

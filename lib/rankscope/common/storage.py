@@ -374,7 +374,7 @@ def output_path(path: PathLike) -> Path:
     """
     try:
         with contextlib.suppress(FileNotFoundError):
-            os.stat(path)
+            os.stat(path)  # raises OSError for a loop of links, which `resolve` may not do
         target = Path(path).resolve()
     except RuntimeError as error:  # Python 3.11 and 3.12 raise it for a loop that has no stat, as "none/../loop"
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path)) from error

@@ -1,4 +1,4 @@
-"""`explain_hang`: which rank did not come to which collective, or came with another one, from dumps and from logs.
+"""`explain_hang`: which rank did not reach which collective, or called another one, from dumps and from logs.
 
 The calls of each group are compared number by number. The group stops at the first number at which ranks are missing or
 differ. If a rank is missing because it waits in another group, the cause is the one that stops that other group.
@@ -155,7 +155,7 @@ class _Stop:
     number: int
     came: list[int]
     absent: list[int]
-    odd: list[int]  # came with another call
+    odd: list[int]  # made another call
     late: list[int]  # came after the timeout of the first one
     behind: list[int]  # whose call has made less progress than that of others
     dead: list[int]  # left no dump
@@ -180,7 +180,7 @@ class _Stop:
 def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Hang:
     """Explain why a job hangs, from what `read_dumps` and `read_logs` give: print it, or take its `culprits`.
 
-    The causes: "missing" (the rank did not come to the call), "left out" (it made the next one), "late" (it came after
+    The causes: "missing" (the rank did not reach the call), "left out" (it made the next one), "late" (it came after
     the timeout of the others), "collective", "size" (in elements), "dtype" (it made another call than the others),
     "group" (it waits in another group, and that one for this), "dead" (it left no dump), and "stuck" (all came, and its
     call is behind that of the others). Of two ranks that differ, the one that breaks with its own earlier steps is
@@ -197,7 +197,7 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
     No hang: in 0 calls of 0 groups no rank is missing or differs.
     >>> from rankscope.diagnose import read_hang_text
     >>> print(explain_hang(logs=read_hang_text("[Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms")))
-    Rank 2 did not come to monitored_barrier in time, as its rank 0 reports.
+    Rank 2 did not reach monitored_barrier in time, as its rank 0 reports.
       The numbers are those of the ranks in the barrier's group; in the default group, they are those of the job.
     """
     hang = _explain_dumps(each("dumps", dumps, Dump))
@@ -278,7 +278,7 @@ def _notes(findings: list[HangFinding], stops: list[_Stop], of_rank: dict[int, D
     for stop in stops:
         if stop.absent and stop.group.name not in named:
             came = listed("rank", stop.came)
-            notes.append(f"So {came} cannot end {stop}: {listed('rank', stop.absent)} did not come.")
+            notes.append(f"So {came} cannot end {stop}: {listed('rank', stop.absent)} did not reach it.")
     num_peers = sum(call.is_peer for dump in of_rank.values() for call in dump.calls)
     if num_peers:
         notes.append(f"{count_of(num_peers, 'point-to-point call')} not compared.")
@@ -295,7 +295,7 @@ def _has_own_cause(stop: _Stop) -> bool:
 
 
 def _add_waits(stops: list[_Stop]) -> None:
-    """Set where the ranks wait that did not come to a stop; `stops` are in order of time."""
+    """Set where the ranks wait that did not reach a stop; `stops` are in order of time."""
     first_of: dict[int, _Stop] = {}  # by rank, the first stop to which it came
     for stop in stops:
         for rank in stop.came:
@@ -409,29 +409,30 @@ class _Past:
 
     def __init__(self, dump: Dump) -> None:
         self._place = {id(call): place for place, call in enumerate(dump.calls)}
-        numbers: dict[Any, int] = {}
-        # calls that are alike have the same number
-        self._kinds = [numbers.setdefault((call.group, call.signature), len(numbers)) for call in dump.calls]
-        self._alike: dict[int, list[int]] = defaultdict(list)
+        numbers: dict[Any, int] = {}  # of signatures, because they take long to compare
+        self._kinds: list[int] = []  # equal for calls that are alike
+        for call in dump.calls:
+            self._kinds.append(numbers.setdefault((call.group, call.signature), len(numbers)))
+        self._places_of_kind: dict[int, list[int]] = defaultdict(list)
         for place, kind in enumerate(self._kinds):
-            self._alike[kind].append(place)
+            self._places_of_kind[kind].append(place)
 
     def habit(self, call: Call) -> int:
-        """How many calls before it, at most 3, also came before an earlier call like it; -1 if there is none."""
-        end = self._place[id(call)]
+        """Return how many calls before it, at most 3, also came before an earlier call like it; -1 if there is none."""
+        own_place = self._place[id(call)]
         most = -1
-        for place in self._alike[self._kinds[end]]:
-            if place >= end or most == _MOST_ALIKE:
+        for place in self._places_of_kind[self._kinds[own_place]]:
+            if place >= own_place or most == _MOST_ALIKE:
                 break
-            most = max(most, self._num_alike_before(place, end))
+            most = max(most, self._num_alike_before(place, own_place))
         return most
 
-    def _num_alike_before(self, place: int, other: int) -> int:
-        """How many calls before two places, at most 3, are alike."""
-        length = 0
-        while length < min(_MOST_ALIKE, place) and self._kinds[place - length - 1] == self._kinds[other - length - 1]:
-            length += 1
-        return length
+    def _num_alike_before(self, earlier: int, later: int) -> int:
+        """Return how many calls just before two places, at most 3, are alike."""
+        for distance in range(1, min(_MOST_ALIKE, earlier) + 1):
+            if self._kinds[earlier - distance] != self._kinds[later - distance]:
+                return distance - 1
+        return min(_MOST_ALIKE, earlier)
 
 
 def _stops(groups: Sequence[Group], of_rank: dict[int, Dump], past: dict[int, _Past]) -> list[_Stop]:
@@ -445,29 +446,42 @@ def _stops(groups: Sequence[Group], of_rank: dict[int, Dump], past: dict[int, _P
 
 
 def _stop(group: Group, of_rank: dict[int, Dump], past: dict[int, _Past]) -> _Stop | None:
+    """Return the first call that not all ranks finished alike; the last call if a rank left no dump; else None."""
     dead = [rank for rank in group.ranks if rank not in of_rank]
-    first_number = {rank: min(calls) for rank, calls in group.calls.items() if calls}
+    first_numbers = {rank: min(calls, default=None) for rank, calls in group.calls.items()}
     stop = None
     for number in sorted(set().union(*group.calls.values())):
-        came = [rank for rank, calls in group.calls.items() if number in calls]
         first = group.first(number)
-        absent = [
-            rank
-            for rank, calls in group.calls.items()
-            if number not in calls and not _is_forgotten(of_rank[rank], first_number.get(rank), number, first.created_s)
-        ]
-        odd = _odd(group, number, came, past)
-        late = []
-        if first.timeout_s:
-            after_s = {rank: group.calls[rank][number][0].created_s - first.created_s for rank in came}
-            late = [rank for rank in came if after_s[rank] >= first.timeout_s]
+        came = []
+        absent = []
+        for rank, calls in group.calls.items():
+            if number in calls:
+                came.append(rank)
+            elif not _is_forgotten(of_rank[rank], first_numbers[rank], number, first.created_s):
+                absent.append(rank)
         progress = {rank: min(_PROGRESS.get(call.state, 0) for call in group.calls[rank][number]) for rank in came}
-        least, most = min(progress.values()), max(progress.values())
-        behind = [rank for rank in came if progress[rank] == least < most]
-        stop = _Stop(group, number, came, absent, odd, late, behind, dead)
-        if absent or odd or late or least < _PROGRESS["ended"]:
+        least = min(progress.values())
+        most = max(progress.values())
+        stop = _Stop(
+            group,
+            number,
+            came=came,
+            absent=absent,
+            odd=_unusual_ranks(group, number, came, past),
+            late=[rank for rank in came if _is_late(group.calls[rank][number][0], first)],
+            behind=[rank for rank in came if progress[rank] == least < most],
+            dead=dead,
+        )
+        if stop.absent or stop.odd or stop.late or least < _PROGRESS["ended"]:
             return stop
     return stop if dead else None
+
+
+def _is_late(call: Call, first: Call) -> bool:
+    """Whether a rank came to a call after the timeout of the first one."""
+    if not first.timeout_s:
+        return False
+    return call.created_s - first.created_s >= first.timeout_s
 
 
 def _is_forgotten(dump: Dump, first_number: int | None, number: int, created_s: float) -> bool:
@@ -477,25 +491,26 @@ def _is_forgotten(dump: Dump, first_number: int | None, number: int, created_s: 
     return created_s < dump.calls[0].created_s if first_number is None else number < first_number
 
 
-def _odd(group: Group, number: int, came: list[int], past: dict[int, _Past]) -> list[int]:
-    """The ranks whose call differs from that of most; of equal parties, those that break with their earlier steps.
+def _unusual_ranks(group: Group, number: int, came: list[int], past: dict[int, _Past]) -> list[int]:
+    """Return the ranks whose call differs from that of most ranks.
 
-    A party is made of ranks with the same call.
+    If each call was made by equally many ranks, the usual call is the one that best continues a rank's earlier steps.
+    If there is no usual call, all ranks are returned.
     """
-    parties: dict[Any, list[int]] = {}
+    ranks_by_call: dict[Any, list[int]] = {}
     for rank in came:
-        parties.setdefault(group.signature(rank, number), []).append(rank)
-    if len(parties) == 1:
+        ranks_by_call.setdefault(group.signature(rank, number), []).append(rank)
+    if len(ranks_by_call) == 1:
         return []
-    weights = {signature: len(ranks) for signature, ranks in parties.items()}
-    if len({*weights.values()}) == 1:
-        for signature, ranks in parties.items():
-            weights[signature] = past[ranks[0]].habit(group.calls[ranks[0]][number][0])
+    weights = {call: len(ranks) for call, ranks in ranks_by_call.items()}
+    if len(set(weights.values())) == 1:
+        for call, ranks in ranks_by_call.items():
+            weights[call] = past[ranks[0]].habit(group.calls[ranks[0]][number][0])
     most = max(weights.values())
-    heaviest = [signature for signature in parties if weights[signature] == most]
-    if len(heaviest) > 1:
+    usual_calls = [call for call, weight in weights.items() if weight == most]
+    if len(usual_calls) > 1:
         return came
-    return [rank for rank in came if rank not in parties[heaviest[0]]]
+    return [rank for rank in came if rank not in ranks_by_call[usual_calls[0]]]
 
 
 def _circle(stops: list[_Stop], past: dict[int, _Past]) -> list[HangFinding]:
@@ -509,7 +524,7 @@ def _circle(stops: list[_Stop], past: dict[int, _Past]) -> list[HangFinding]:
     most = max(weights)
     odd = [stop for stop, weight in zip(stops, weights, strict=True) if weight == most]
     ranks = sorted({rank for stop in odd for rank in stop.absent})
-    words = [f"{listed('Rank', ranks)} came to another group than {odd[0]}.", "The groups wait for each other:"]
+    words = [f"{listed('Rank', ranks)} called another group than that of {odd[0]}.", "The groups wait for each other:"]
     words += [
         f"{listed('Rank', stop.came)} made {stop}, {stop.first}, without {listed('rank', stop.absent)}."
         for stop in stops[:_MOST_LINES]
@@ -542,10 +557,10 @@ def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[_Cause]:
 
 
 def _odd_cause(stop: _Stop) -> _Cause:
-    """Ranks came with another call."""
+    """Return the cause of a stop at which some ranks came with another call, or in which no call is the usual one."""
     usual_ranks = [rank for rank in stop.came if rank not in stop.odd]
     odd_signature = stop.group.signature(stop.odd[0], stop.number)
-    others = usual_ranks
+    others = usual_ranks  # those to compare the first odd rank with
     if not others:
         others = [rank for rank in stop.odd if stop.group.signature(rank, stop.number) != odd_signature]
     odd_call = stop.call(stop.odd[0])
@@ -568,9 +583,9 @@ def _difference(call: Call, other: Call) -> str:
 
 
 def _missing_cause(stop: _Stop, missing: list[int], of_rank: dict[int, Dump]) -> _Cause:
-    """Ranks did not come."""
+    """Ranks did not reach the call."""
     words = [
-        f"{listed('Rank', missing)} did not come to {stop}.",
+        f"{listed('Rank', missing)} did not reach {stop}.",
         f"{listed('Rank', stop.came)} made it: {stop.first}.",
     ]
     for rank in missing[:_MOST_LAST_CALLS]:
@@ -590,7 +605,7 @@ def _late_cause(stop: _Stop) -> _Cause:
     first = stop.first
     after_s = max(stop.call(rank).created_s for rank in stop.late) - first.created_s
     words = [
-        f"{listed('Rank', stop.late)} came to {stop} {time_words(after_s)} after the first rank, and too late.",
+        f"{listed('Rank', stop.late)} reached {stop} {time_words(after_s)} after the first rank, which was too late.",
         f"The timeout of {first} is {time_words(first.timeout_s or 0)}.",
     ]
     return _Cause("late", stop.late, words)

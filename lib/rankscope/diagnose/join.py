@@ -94,11 +94,23 @@ def join(traces: Sequence[Trace]) -> Joined:
     calls = np.array([match.places for match in matched], np.int64).reshape(-1, len(traces))
     step = np.array([match.step for match in matched], np.int64)
     words = [_kind_word(traces, match) for match in matched]
-    number_of_kind: dict[str, int] = {}
-    kind = np.array([number_of_kind.setdefault(word, len(number_of_kind)) for word in words], np.int64)
+    kinds = tuple(dict.fromkeys(words))
+    kind = np.array([kinds.index(word) for word in words], np.int64)
+    calls_for_clocks = calls
     ends_together = np.isin(words, _END_TOGETHER)
-    offset_s, error_s = _offsets(traces, calls[ends_together] if ends_together.any() else calls)
-    return Joined(ranks, calls, step, kind, tuple(number_of_kind), offset_s, error_s, problems.sentences())
+    if ends_together.any():
+        calls_for_clocks = calls[ends_together]
+    offset_s, error_s = _offsets(traces, calls_for_clocks)
+    return Joined(
+        ranks=ranks,
+        calls=calls,
+        step=step,
+        kind=kind,
+        kinds=kinds,
+        offset_s=offset_s,
+        offset_error_s=error_s,
+        problems=problems.sentences(),
+    )
 
 
 class _Match(NamedTuple):
@@ -109,7 +121,7 @@ class _Match(NamedTuple):
 
 
 def _order(match: _Match) -> tuple[int, int]:
-    """The place on the first rank that has the call, and that rank's row."""
+    """Return the call's place on the first rank that has it, and that rank's row."""
     return next((place, row) for row, place in enumerate(match.places) if place >= 0)
 
 
@@ -121,74 +133,112 @@ def _kind_word(traces: Sequence[Trace], match: _Match) -> str:
 
 def _match_all(traces: Sequence[Trace], problems: _Problems) -> list[_Match]:
     """Return the matched calls, in order; calls that do not fit become problems."""
-    steps = [_steps(trace) for trace in traces]
-    have_steps = all(own.size for own in steps)
-    common_steps = {-1}
-    if have_steps:
-        common_steps = set.intersection(*(set(own["number"].tolist()) for own in steps))
+    matched = []
+    for group, calls in _calls_of_groups(traces, _steps_to_compare(traces, problems)).items():
+        for step in sorted(calls.places):
+            places_of = {row: calls.places[step].get(row, []) for row in calls.rows}
+            for places in _matched(traces, group, step, places_of, problems):
+                matched.append(_Match(step, places))
+    return sorted(matched, key=_order)
+
+
+# ---- the steps of calls
+
+_WITHOUT_STEPS = -1  # the step of all calls if some trace has no numbered steps
+_NOT_COMPARED = -2  # the step of a call that was launched between steps, or in one that some trace lacks
+_STEP = np.dtype([("start_s", float), ("stop_s", float), ("number", np.int64)])
+
+
+def _steps_to_compare(traces: Sequence[Trace], problems: _Problems) -> list[Ints]:
+    """Return for each trace the step of each of its calls."""
+    steps = [_numbered_steps(trace) for trace in traces]
+    if not all(own_steps.size for own_steps in steps):
+        return [np.full(len(trace.calls), _WITHOUT_STEPS) for trace in traces]
+    common_steps = set.intersection(*(set(own_steps["number"].tolist()) for own_steps in steps))
     if not common_steps:
         problems.add("the traces have no step in common: profile the same steps on all ranks")
-    stated_ranks = {name: members for trace in traces for name, members in trace.group_ranks.items()}
-    lines: dict[_TracedGroup, dict[int, dict[int, list[int]]]] = {}  # by group, step and row: places of calls
-    rows_of: dict[_TracedGroup, list[int]] = {}  # by group: the traces that have it, whether they call it or not
-    for row, (trace, own) in enumerate(zip(traces, steps, strict=True)):
-        step_of = _step_of(trace, own) if have_steps else np.full(len(trace.calls), -1)
+    steps_of_calls = []
+    for trace, own_steps in zip(traces, steps, strict=True):
+        step = _launch_steps(trace, own_steps)
+        steps_of_calls.append(np.where(np.isin(step, list(common_steps)), step, _NOT_COMPARED))
+    return steps_of_calls
+
+
+def _numbered_steps(trace: Trace) -> NDArray[Any]:
+    """Return the steps that have a number, in their order."""
+    spans = trace.timeline.select(lane="main", kind="step")
+    steps = np.zeros(len(spans), _STEP)
+    steps["start_s"] = spans.start_s
+    steps["stop_s"] = spans.stop_s
+    steps["number"] = spans.item
+    return np.sort(steps[steps["number"] >= 0], order="start_s")
+
+
+def _launch_steps(trace: Trace, steps: NDArray[Any]) -> Ints:
+    """Return the step in which each call was launched."""
+    at_s = np.where(np.isnan(trace.calls.launch_s), trace.calls.start_s, trace.calls.launch_s)
+    last_begun = np.searchsorted(steps["start_s"], at_s, "right") - 1  # -1 before the first step
+    in_step = (last_begun >= 0) & (at_s <= steps["stop_s"][last_begun])
+    return np.where(in_step, steps["number"][last_begun], _NOT_COMPARED)
+
+
+# ---- the calls of groups
+
+
+class _GroupCalls:
+    """The calls of a group: ``places[step][row]`` are the places of the calls of trace `row` in a step.
+
+    `rows` are the traces that have the group, whether they call it or not.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.places: defaultdict[int, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+
+
+def _calls_of_groups(traces: Sequence[Trace], steps_of_calls: list[Ints]) -> dict[_TracedGroup, _GroupCalls]:
+    """Return the calls of each group that any trace names; messages from one rank to another are left out."""
+    stated_ranks: dict[str, tuple[int, ...]] = {}
+    for trace in traces:
+        stated_ranks.update(trace.group_ranks)
+    by_group: dict[_TracedGroup, _GroupCalls] = {}
+    for row, (trace, steps) in enumerate(zip(traces, steps_of_calls, strict=True)):
         groups = []  # by their places in the calls
         for name in trace.calls.groups:
             groups.append(_TracedGroup(name, trace.group_ranks.get(name) or stated_ranks.get(name, ())))
         stated = [_TracedGroup(name, members) for name, members in trace.group_ranks.items()]
         for group in dict.fromkeys([*groups, *stated]):
-            lines.setdefault(group, defaultdict(lambda: defaultdict(list)))
-            rows_of.setdefault(group, []).append(row)
-        line_of = [lines[group] for group in groups]
-        for place, (group_place, step) in enumerate(zip(trace.calls.group.tolist(), step_of.tolist(), strict=True)):
-            if step in common_steps and trace.calls.kinds[trace.calls.kind[place]] != "send_recv":
-                line_of[group_place][step][row].append(place)
-    matched = []
-    for group, by_step in lines.items():
-        for step in sorted(by_step):
-            places_of = {row: by_step[step].get(row, []) for row in rows_of[group]}
-            matched += [_Match(step, places) for places in _matched(traces, group, step, places_of, problems)]
-    return sorted(matched, key=_order)
+            by_group.setdefault(group, _GroupCalls()).rows.append(row)
+        kinds = [trace.calls.kinds[kind] for kind in trace.calls.kind.tolist()]
+        calls = zip(kinds, trace.calls.group.tolist(), steps.tolist(), strict=True)
+        for place, (kind, group_place, step) in enumerate(calls):
+            if step != _NOT_COMPARED and kind != "send_recv":
+                by_group[groups[group_place]].places[step][row].append(place)
+    return by_group
 
 
-_STEP = np.dtype([("start_s", float), ("stop_s", float), ("number", np.int64)])
-
-
-def _steps(trace: Trace) -> NDArray[Any]:
-    """The numbered steps in their order."""
-    spans = trace.timeline.select(lane="main", kind="step")
-    steps = np.zeros(len(spans), _STEP)
-    steps["start_s"], steps["stop_s"], steps["number"] = spans.start_s, spans.stop_s, spans.item
-    return np.sort(steps[steps["number"] >= 0], order="start_s")
-
-
-def _step_of(trace: Trace, steps: NDArray[Any]) -> Ints:
-    """The step in which each call was launched, -2 for none."""
-    at_s = np.where(np.isnan(trace.calls.launch_s), trace.calls.start_s, trace.calls.launch_s)
-    row = np.searchsorted(steps["start_s"], at_s, "right") - 1
-    return np.where((row >= 0) & (at_s <= steps["stop_s"][row]), steps["number"][row], -2)
+# ---- matching the calls of one group in one step
 
 
 def _matched(
     traces: Sequence[Trace], group: _TracedGroup, step: int, places_of: dict[int, list[int]], problems: _Problems
 ) -> list[list[int]]:
-    """The calls of a group in a step, a row of places each; those that are not on all of its ranks are problems."""
-    keys = {row: [_key(traces[row], place) for place in places] for row, places in places_of.items()}
-    has_unknown_sizes = any(key.num_bytes < 0 and key.kind not in _OWN_SIZES for own in keys.values() for key in own)
-    if has_unknown_sizes:  # then no sizes are compared
-        keys = {row: [key._replace(num_bytes=-1) for key in own] for row, own in keys.items()}
-    most = Counter(map(tuple, keys.values())).most_common(1)[0][0]  # the first rank's where no two agree
-    usual = list(most) if step >= 0 else max(keys.values(), key=len)
-    others = [traces[row].rank for row, own in keys.items() if own == usual]
+    """Return the places of each call of a group in a step, one per trace; calls that some rank lacks become problems.
+
+    `places_of` has the places of the calls of each trace that has the group, by the trace's row.
+    """
+    signatures = _signatures(traces, places_of)
+    if step == _WITHOUT_STEPS:
+        usual = max(signatures.values(), key=len)
+    else:
+        counts = Counter(tuple(own) for own in signatures.values())
+        usual = list(counts.most_common(1)[0][0])  # the first rank's if no two agree
+    usual_ranks = [traces[row].rank for row, own in signatures.items() if own == usual]
     matched = [[-1] * len(traces) for _ in usual]
-    for row, own in keys.items():
+    for row, own in signatures.items():
         blocks = _compared(usual, own)
-        if step < 0:  # windows begin and end at different calls
-            while blocks and not blocks[0].is_equal:
-                blocks.pop(0)
-            while blocks and not blocks[-1].is_equal:
-                blocks.pop()
+        if step == _WITHOUT_STEPS:  # traces begin and end at different calls
+            blocks = _between_equal_blocks(blocks)
         for block in blocks:
             if block.is_equal:
                 for shift in range(block.usual_end - block.usual_begin):
@@ -196,13 +246,35 @@ def _matched(
             else:
                 usual_calls = usual[block.usual_begin : block.usual_end]
                 own_calls = own[block.own_begin : block.own_end]
-                problems.compare(group, step, traces[row], others, block.usual_begin, usual_calls, own_calls)
+                problems.compare(group, step, traces[row], usual_ranks, block.usual_begin, usual_calls, own_calls)
     return [places for places in matched if sum(place >= 0 for place in places) > 1]
 
 
-def _key(trace: Trace, place: int) -> _CallSignature:
+def _signatures(traces: Sequence[Trace], places_of: dict[int, list[int]]) -> dict[int, list[_CallSignature]]:
+    """Return the signatures of the calls of each trace; without sizes if any call has an unknown one."""
+    signatures = {row: [_signature(traces[row], place) for place in places] for row, places in places_of.items()}
+    for own in signatures.values():
+        for signature in own:
+            if signature.num_bytes < 0 and signature.kind not in _OWN_SIZES:
+                return _without_sizes(signatures)
+    return signatures
+
+
+def _signature(trace: Trace, place: int) -> _CallSignature:
     kind = trace.calls.kinds[trace.calls.kind[place]]
     return _CallSignature(kind, -1 if kind in _OWN_SIZES else int(trace.calls.num_bytes[place]))
+
+
+def _without_sizes(signatures: dict[int, list[_CallSignature]]) -> dict[int, list[_CallSignature]]:
+    return {row: [signature._replace(num_bytes=-1) for signature in own] for row, own in signatures.items()}
+
+
+def _between_equal_blocks(blocks: list[_Block]) -> list[_Block]:
+    """Return the blocks from the first to the last that are equal."""
+    equal = [place for place, block in enumerate(blocks) if block.is_equal]
+    if not equal:
+        return []
+    return blocks[equal[0] : equal[-1] + 1]
 
 
 class _Matcher(SequenceMatcher[_CallSignature]):
@@ -210,13 +282,14 @@ class _Matcher(SequenceMatcher[_CallSignature]):
 
     def __init__(self, usual: list[_CallSignature], own: list[_CallSignature]) -> None:
         super().__init__(None, usual, own, autojunk=False)
-        count = Counter(own)
-        alike = [1 + count[key] for key in usual]
-        self._looks = np.cumsum([0, *alike])  # up to each call
+        num_alike = Counter(own)
+        looks = [1 + num_alike[signature] for signature in usual]
+        self._looks = np.cumsum([0, *looks])  # up to each call of `usual`
         self._looks_left = _MOST_LOOKS * (len(usual) + len(own))
 
     def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Match:
-        self._looks_left -= int(self._looks[-1 if ahi is None else ahi] - self._looks[alo])
+        last = -1 if ahi is None else ahi
+        self._looks_left -= int(self._looks[last] - self._looks[alo])
         if self._looks_left < 0:
             return Match(alo, blo, 0)
         return super().find_longest_match(alo, ahi, blo, bhi)
@@ -233,31 +306,40 @@ class _Block(NamedTuple):
 
 
 def _compared(usual: list[_CallSignature], own: list[_CallSignature]) -> list[_Block]:
-    """Blocks that are equal or not; calls at the begin and at the end that are equal on both match in any case."""
-    shorter = min(len(usual), len(own))
-    begin = next((place for place in range(shorter) if usual[place] != own[place]), shorter)
-    left = shorter - begin
-    end = next((place for place in range(left) if usual[-1 - place] != own[-1 - place]), left)
-    usual_middle = usual[begin : len(usual) - end]
-    own_middle = own[begin : len(own) - end]
+    """Return blocks that are equal or not. Equal calls at the begin and at the end always match.
+
+    If more than `_MOST_COMPARED` calls are between these, they become one block that is not equal.
+    """
+    begin = _num_equal_at_begin(usual, own)
+    end = _num_equal_at_begin(usual[begin:][::-1], own[begin:][::-1])  # counted from the end
+    usual_stop = len(usual) - end
+    own_stop = len(own) - end
     blocks = []
     if begin > 0:
         blocks.append(_Block(True, 0, begin, 0, begin))
-    if max(len(usual_middle), len(own_middle)) > _MOST_COMPARED:
-        blocks.append(_Block(False, begin, begin + len(usual_middle), begin, begin + len(own_middle)))
+    if max(usual_stop - begin, own_stop - begin) > _MOST_COMPARED:
+        blocks.append(_Block(False, begin, usual_stop, begin, own_stop))
     else:
-        for kind, *places in _Matcher(usual_middle, own_middle).get_opcodes():
-            blocks.append(_Block(kind == "equal", *(place + begin for place in places)))
+        for kind, *places in _Matcher(usual[begin:usual_stop], own[begin:own_stop]).get_opcodes():
+            blocks.append(_Block(kind == "equal", *(begin + place for place in places)))
     if end > 0:
-        blocks.append(_Block(True, len(usual) - end, len(usual), len(own) - end, len(own)))
+        blocks.append(_Block(True, usual_stop, len(usual), own_stop, len(own)))
     return blocks
+
+
+def _num_equal_at_begin(some: list[_CallSignature], others: list[_CallSignature]) -> int:
+    shorter = min(len(some), len(others))
+    for place in range(shorter):
+        if some[place] != others[place]:
+            return place
+    return shorter
 
 
 class _Problems:
     """Findings in words, each once, with its steps."""
 
     def __init__(self) -> None:
-        self._steps = dict[str, list[int]]()
+        self._steps: dict[str, list[int]] = {}
         self._num_unclear = 0
 
     def compare(
@@ -289,13 +371,14 @@ class _Problems:
             self._steps.setdefault(words, []).append(step)
 
     def add(self, words: str) -> None:
-        self._steps[words] = [-1]
+        self._steps[words] = [_WITHOUT_STEPS]
 
     def sentences(self) -> tuple[str, ...]:
         sentences = []
         for sentence, steps in self._steps.items():
-            is_of_steps = steps[0] >= 0
-            sentences.append(f"{sentence}, in {listed('step', steps)}" if is_of_steps else sentence)
+            if steps[0] != _WITHOUT_STEPS:
+                sentence = f"{sentence}, in {listed('step', steps)}"
+            sentences.append(sentence)
         num_others = len(sentences) - _MOST_PROBLEMS
         if num_others > 0:
             sentences[_MOST_PROBLEMS:] = [f"and {num_others} more like these"]
@@ -314,7 +397,8 @@ def _offsets(traces: Sequence[Trace], calls: Ints) -> tuple[Times, Times]:
     offset_s = np.full(len(traces), np.nan)
     offset_s[0] = 0.0
     while True:  # the next rank is the one that shares most calls with those that are aligned
-        difference_s = _median(ends_s + offset_s, 1)[:, None] - ends_s
+        aligned_end_s = _median(ends_s + offset_s, 1)[:, None]  # of each call, on the ranks that are aligned
+        difference_s = aligned_end_s - ends_s
         num_shared = np.where(np.isnan(offset_s), np.isfinite(difference_s).sum(0), 0)
         row = int(num_shared.argmax())
         if not num_shared[row]:

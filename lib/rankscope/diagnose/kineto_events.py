@@ -345,7 +345,8 @@ class EventReader:
         if not has_times.all():
             self._num_others["unreadable"] += int((~has_times).sum())
             events, codes = _chosen(events, codes, has_times)
-            start_us, length_us = start_us[has_times], length_us[has_times]
+            start_us = start_us[has_times]
+            length_us = length_us[has_times]
         if self._num_kept + len(events) > MOST_EVENTS:
             raise ValueError(
                 f"it has more than {MOST_EVENTS} events of steps, GPUs and collectives: profile fewer steps"

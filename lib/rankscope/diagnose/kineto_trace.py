@@ -105,15 +105,16 @@ def _items(events: KinetoEvents, call_of: Ints, gradients: EventColumns) -> Ints
 
 
 def _lanes(events: KinetoEvents, rows: EventColumns, main: int) -> _Lanes:
-    """A lane for each thread and each stream; one for Gloo and one for autograd, whatever their threads."""
+    """Return the lane of each event: one per thread and stream, one for Gloo and one for autograd, on all threads."""
     num_threads = len(events.threads)
     side = np.array([_SIDES.get(role.role, _CPU) for role in events.roles])[rows.code]
     thread = np.where(side >= _GLOO, 0, rows.thread)
-    codes, lane = np.unique(side * num_threads + thread, return_inverse=True)
+    side_and_thread = side * num_threads + thread  # a number for each pair
+    lane_numbers, lane = np.unique(side_and_thread, return_inverse=True)
     names: list[str] = []
     known: set[str] = set()
-    for code in codes.tolist():
-        lane_side, lane_thread = divmod(code, num_threads)
+    for lane_number in lane_numbers.tolist():
+        lane_side, lane_thread = divmod(lane_number, num_threads)
         pid, tid = events.threads[lane_thread]
         name = _lane_name(lane_side, tid, lane_thread == main)
         if name in known:
@@ -267,15 +268,18 @@ def _calls(events: KinetoEvents, groups: tuple[str, ...]) -> _EventCalls:
 
 
 def _call(events: KinetoEvents, place: int, around: list[int], launch_s: float) -> _CallParts:
-    """The call that an event works on, with what that event and those `around` its launch say of it."""
+    """Return the call that an event works on.
+
+    Its facts are stated by that event and by those `around` its launch; the first that states a fact counts.
+    """
     places = [place, *around]
     details = [events.details[place] for place in places if place in events.details]
-    kinds = [stated.kind for stated in details] + [events.kind(events.columns.code[place]) for place in places]
-    vague = kinds[-1] if details else kinds[0]
+    kinds = [detail.kind for detail in details] + [events.kind(events.columns.code[place]) for place in places]
+    general_kind = kinds[-1] if details else kinds[0]  # if none is more specific
     return _CallParts(
-        group=next((stated.group for stated in details if stated.group), ""),
-        kind=next((kind for kind in kinds if kind not in ("nccl", "send_recv")), vague),
-        num_bytes=next((stated.num_bytes for stated in details if stated.num_bytes >= 0), -1),
+        group=next((detail.group for detail in details if detail.group), ""),
+        kind=next((kind for kind in kinds if kind not in ("nccl", "send_recv")), general_kind),
+        num_bytes=next((detail.num_bytes for detail in details if detail.num_bytes >= 0), -1),
         launch_s=launch_s,
         start_s=float(events.columns.start_s[place]),
         stop_s=float(events.columns.stop_s[place]),
@@ -361,20 +365,20 @@ def _assign_launches(
 ) -> None:
     """Give work that has no launch yet the first one with the same key that has no work and does not start later."""
     waiting = defaultdict[Any, deque[int]](deque)
-    for launch in sorted({*range(launches.place.size)} - {*launch_of.tolist()}):
+    for launch in np.setdiff1d(np.arange(launches.place.size), launch_of).tolist():
         waiting[key(launches, launch)].append(launch)
     for work in np.flatnonzero(launch_of < 0).tolist():
-        alike = waiting[key(gloo, work)]
-        if alike and launches.start_s[alike[0]] <= gloo.start_s[work]:
-            launch_of[work] = alike.popleft()
+        candidates = waiting[key(gloo, work)]
+        if candidates and launches.start_s[candidates[0]] <= gloo.start_s[work]:
+            launch_of[work] = candidates.popleft()
 
 
 def _gloo_groups(
     events: KinetoEvents, gloo: EventColumns, launches: EventColumns, groups: tuple[str, ...]
 ) -> Sequence[str]:
-    """The group of each piece of Gloo's work, "" if it is unclear.
+    """Return the group of each piece of Gloo's work, "" if it is unclear.
 
-    A group has two threads, which start when it is made, so that the order of their numbers is that of the groups.
+    A group has two threads, which start when it is created, so their numbers are in the order of the groups.
     """
     if len(groups) == 1:
         return [groups[0]] * gloo.place.size

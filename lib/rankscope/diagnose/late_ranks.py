@@ -115,13 +115,6 @@ class Lateness(NamedTuple):
         return not self.groups and self.longest_wait_s <= _UNBALANCED * self.step_s
 
 
-def culprits_of(
-    ranks: Sequence[int], window_s: Seconds, phase_s: Seconds, starved_s: Seconds | None = None
-) -> list[Culprit]:
-    """Return the culprits in the order in which to mend them, none where nobody is late; see `lateness`."""
-    return lateness(ranks, window_s, phase_s, starved_s).culprits
-
-
 def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds, starved_s: Seconds | None = None) -> Lateness:
     """Return which ranks are late, why, and what it costs.
 
@@ -322,10 +315,12 @@ def _mean_without_worst(longer_s: Seconds) -> Seconds:
 
 
 def _causes(longer_s: Seconds, usual_s: Seconds, starved_longer_s: float) -> list[tuple[str, list[int]]]:
-    """Why a rank takes longer in its phases than is usual there, and which phases each cause makes longer."""
+    """Return why a rank takes longer than usual, and which phases each cause makes longer; arrays are by phase."""
     every_phase = list(range(len(PHASES)))
     if starved_longer_s > longer_s.sum() / 2:
         return [("starved", every_phase)]
+    # A phase is alike if it is longer by about the same factor as all phases together. Multiplied out, because a phase
+    # may usually take no time.
     is_alike = longer_s * usual_s.sum() > _ALIKE * longer_s.sum() * usual_s
     if is_alike.sum() > 2 and usual_s[is_alike].sum() > _ALMOST_ALL * usual_s.sum():
         return [("slower", every_phase)]

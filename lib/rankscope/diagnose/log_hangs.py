@@ -327,9 +327,9 @@ def _mismatch_finding(
     cause = _difference(list(call_of.values()))
     what = _DIFFERENCES[cause]
     if usual:
-        lines = [f"{listed('Rank', odd)} came with {what} than {listed('rank', usual)}."]
+        lines = [f"{listed('Rank', odd)} {what} than {listed('rank', usual)}."]
     else:
-        lines = [f"{listed('Rank', odd)} disagree: each came with {what}. The text cannot tell which of them is wrong."]
+        lines = [f"{listed('Rank', odd)} disagree: each {what}. The text cannot tell which of them is wrong."]
     shown = []
     for party in parties[:_MOST_WAITS]:
         calls = [call_of[rank] for rank in party if rank in call_of and call_of[rank].is_known]
@@ -345,10 +345,10 @@ def _mismatch_finding(
 
 
 _DIFFERENCES = {
-    "collective": "another collective",
-    "size": "another size",
-    "dtype": "another type",
-    "call": "another call",
+    "collective": "called another collective",
+    "size": "passed another size",
+    "dtype": "passed another type",
+    "call": "made another call",
 }
 
 
@@ -421,7 +421,7 @@ def _barrier(evidence: _Evidence) -> Iterable[LogFinding]:
         return
     came = tuple(sorted({0, *evidence.reached}))
     words = (
-        f"{listed('Rank', missed)} did not come to monitored_barrier in time, as its rank 0 reports.\n"
+        f"{listed('Rank', missed)} did not reach monitored_barrier in time, as its rank 0 reports.\n"
         "  The numbers are those of the ranks in the barrier's group; in the default group, they are those of the job."
     )
     yield LogFinding("missing", tuple(sorted(missed)), "", 0, came, words)
@@ -474,7 +474,7 @@ def _queues(evidence: _Evidence) -> Iterable[LogFinding]:
         if not ranks:
             continue
         came = tuple(sorted(rank for rank in waiting if rank not in missing))
-        words = [f"{listed('Rank', ranks)} did not come to collective {number} of {_group_words(group)}."]
+        words = [f"{listed('Rank', ranks)} did not reach collective {number} of {_group_words(group)}."]
         for rank in ranks[:_MOST_WAITS]:
             words.append(f"  The last call of rank {rank} there has the number {enqueued[group][rank]}.")
         calls = calls_of.get((group, number), set())
@@ -580,7 +580,7 @@ def _stacks(evidence: _Evidence) -> Iterable[LogFinding]:
     odd, usual = _odd_ranks(list(parties.values()))
     calls = [f"{listed('rank', party)} waited in {function}" for function, party in parties.items()]
     if usual:
-        words = f"{listed('Rank', odd)} came with another collective than {listed('rank', usual)}."
+        words = f"{listed('Rank', odd)} called another collective than {listed('rank', usual)}."
     else:
         words = f"{listed('Rank', odd)} disagree on the collective. The text cannot tell which of them is wrong."
     words = f"{words}\n  {_sentence(and_joined(calls))}"
@@ -615,7 +615,7 @@ def _unknown(evidence: _Evidence) -> LogFinding:
     if evidence.reached:
         reached = listed("Rank", evidence.reached)
         lines.append(
-            f"{reached} came to monitored_barrier. Its rank 0 names those that did not: see the log of rank 0."
+            f"{reached} reached monitored_barrier. Its rank 0 names those that did not: see the log of rank 0."
         )
     if evidence.size_ranks:
         lines.append("So two ranks called collectives of different sizes, or different collectives.")
@@ -627,7 +627,7 @@ def _unknown(evidence: _Evidence) -> LogFinding:
     if not lines:
         words = "The text cannot tell: it has no line about a timeout, a lost connection or a collective that differs."
         return LogFinding(UNKNOWN, (), "", 0, (), words)
-    verdict = "The text cannot tell which rank did not come, or came with another call."
+    verdict = "The text cannot tell which rank did not reach a collective, or called another one."
     advice = (
         "Give the logs of all ranks, or run the job with TORCH_DISTRIBUTED_DEBUG=DETAIL, which compares their calls."
     )

@@ -81,7 +81,7 @@ class QueueStatus(NamedTuple):
 
 
 class BarrierMissed(NamedTuple):
-    """Ranks of the barrier's group that did not come to ``monitored_barrier`` in time, as its rank 0 reports."""
+    """Ranks of the barrier's group that did not reach ``monitored_barrier`` in time, as its rank 0 reports."""
 
     process: LogProcess
     reporter: int

@@ -369,27 +369,40 @@ def _between(times_s: Seconds, low_s: float, high_s: float) -> NDArray[np.int64]
 
 
 def _slowed_by_allreduces(recorded: _StepsOfShape) -> float:
-    """How many times as long computing takes during allreduces.
+    """Return how many times as long computing takes during allreduces.
 
-    Steps under ``no_sync`` say so. Without them, layers that repeat do: gradients of one size after gradients of one
-    size take equally long to compute, and the first of them are computed before the first allreduce. It is 1 where
-    neither is recorded.
+    Steps under ``no_sync`` say so. Without them, layers that repeat do. It is 1 if neither is recorded.
     """
-    if np.isfinite(recorded.alone_s).all():  # DDP's copies into buckets, in the gradients' own spans, are not in these
-        low_s = np.concatenate([recorded.begin_s[:, :, None], recorded.ready_s[:, :, 1, :-1]], axis=2)
-        length_s, during_s = _lengths(recorded, low_s, recorded.ready_s[:, :, 0])
-        busy_s = float(np.median(during_s.sum(axis=2)))
-        free_s = float(np.median((length_s - during_s).sum(axis=2)))
-        busy_alone_s = float(recorded.alone_s.sum(axis=1).mean()) - free_s
-        return max(busy_s / max(busy_alone_s, busy_s / _MOST_SLOWED, 1e-9), 1.0)
-    length_s, during_s = _gaps(recorded)
-    share = during_s / np.maximum(length_s, 1e-9)
+    if np.isfinite(recorded.alone_s).all():
+        return _slowed_against_no_sync(recorded)
+    return _slowed_in_repeated_layers(recorded)
+
+
+def _slowed_against_no_sync(recorded: _StepsOfShape) -> float:
+    """Compare the backward with that of steps without allreduces."""
+    # DDP's copies into buckets are in the gradients' own spans, so the time between those spans is compared.
+    low_s = np.concatenate([recorded.begin_s[:, :, None], recorded.ready_s[:, :, 1, :-1]], axis=2)
+    computing = _intervals(recorded, low_s, recorded.ready_s[:, :, 0])
+    busy_s = float(np.median(computing.during_s.sum(axis=2)))
+    free_s = float(np.median((computing.length_s - computing.during_s).sum(axis=2)))
+    busy_alone_s = float(recorded.alone_s.sum(axis=1).mean()) - free_s
+    return max(busy_s / max(busy_alone_s, busy_s / _MOST_SLOWED, 1e-9), 1.0)
+
+
+def _slowed_in_repeated_layers(recorded: _StepsOfShape) -> float:
+    """Compare layers before the first allreduce with equal ones during allreduces.
+
+    Gradients of one size after gradients of one size take equally long to compute.
+    """
+    gaps = _gaps(recorded)
+    share = gaps.during_s / np.maximum(gaps.length_s, 1e-9)
     pairs = list(zip(recorded.sizes[:-1].tolist(), recorded.sizes[1:].tolist(), strict=True))
-    free_s = busy_s = 0.0
+    free_s = 0.0
+    busy_s = 0.0
     for pair in dict.fromkeys(pairs):
-        own = [place + 1 for place, other in enumerate(pairs) if other == pair]
-        lengths_s = length_s[:, :, own]
-        shares = share[:, :, own]
+        gradients = [place + 1 for place, other in enumerate(pairs) if other == pair]
+        lengths_s = gaps.length_s[:, :, gradients]
+        shares = share[:, :, gradients]
         without_s = lengths_s[shares < _FREE]
         with_s = lengths_s[shares > _BUSY]
         if min(without_s.size, with_s.size) >= _SAMPLES:
@@ -398,31 +411,42 @@ def _slowed_by_allreduces(recorded: _StepsOfShape) -> float:
     return max(busy_s / free_s, 1.0) if free_s else 1.0
 
 
-def _gaps(recorded: _StepsOfShape) -> tuple[Seconds, Seconds]:
-    """Of each gradient of each step and rank the seconds after the one before, and how many of them have allreduces."""
-    edges = np.concatenate([recorded.begin_s[:, :, None], recorded.ready_s[:, :, 1]], axis=2)
-    return _lengths(recorded, edges[:, :, :-1], edges[:, :, 1:])
+class _BackwardIntervals(NamedTuple):
+    """The lengths of intervals, and how much of each has allreduces; both of the shape steps by ranks by gradients."""
+
+    length_s: Seconds
+    during_s: Seconds
 
 
-def _lengths(recorded: _StepsOfShape, low_s: Seconds, high_s: Seconds) -> tuple[Seconds, Seconds]:
-    """The lengths of these intervals, steps by ranks by gradients, and how much of each has allreduces."""
+def _gaps(recorded: _StepsOfShape) -> _BackwardIntervals:
+    """Return the intervals from each gradient to the next, the first from the begin of the backward."""
+    edges_s = np.concatenate([recorded.begin_s[:, :, None], recorded.ready_s[:, :, 1]], axis=2)
+    return _intervals(recorded, edges_s[:, :, :-1], edges_s[:, :, 1:])
+
+
+def _intervals(recorded: _StepsOfShape, low_s: Seconds, high_s: Seconds) -> _BackwardIntervals:
+    """Return these intervals, whose ends have the shape steps by ranks by gradients."""
     during_s = np.empty(low_s.shape)
     for place, (start_s, stop_s) in enumerate(zip(*recorded.calls_s, strict=True)):
         starts, stops = merge(start_s, stop_s)
-        both = np.minimum(high_s[place, :, :, None], stops) - np.maximum(low_s[place, :, :, None], starts)
-        during_s[place] = np.maximum(both, 0.0).sum(axis=-1)
-    return np.maximum(high_s - low_s, 0.0), during_s
+        # by rank, gradient and allreduce
+        common_s = np.minimum(high_s[place, :, :, None], stops) - np.maximum(low_s[place, :, :, None], starts)
+        during_s[place] = np.maximum(common_s, 0.0).sum(axis=-1)
+    return _BackwardIntervals(np.maximum(high_s - low_s, 0.0), during_s)
 
 
 def _local(recorded: _StepsOfShape, slowed: float) -> LocalStep:
-    """The step of the last rank if no allreduce slowed it; parameters stand in reverse order of their gradients."""
-    length_s, during_s = _gaps(recorded)
-    own_s = recorded.begin_s[:, :, None] + np.cumsum(length_s - during_s * (1 - 1 / slowed), axis=2)
+    """Return the step of the last rank if no allreduce slowed it; parameters are in reverse order of gradients."""
+    gaps = _gaps(recorded)
+    lost_s = gaps.during_s * (1 - 1 / slowed)
+    own_ready_s = recorded.begin_s[:, :, None] + np.cumsum(gaps.length_s - lost_s, axis=2)
     begin_s = float(np.median(recorded.begin_s.max(axis=1)))
-    ready_s = np.maximum.accumulate(np.maximum(np.median(own_s.max(axis=1), axis=0) - begin_s, 0.0))
-    names = [f"gradient {place}" for place in range(recorded.sizes.size)]
-    specs = tuple(map(ParameterSpec, names[::-1], recorded.sizes[::-1].tolist()))
-    return LocalStep(specs, ready_s[::-1], forward_s=begin_s, backward_s=float(ready_s[-1]))
+    last_ready_s = np.median(own_ready_s.max(axis=1), axis=0)  # of each gradient, on the last rank, in a usual step
+    ready_s = np.maximum.accumulate(np.maximum(last_ready_s - begin_s, 0.0))
+    specs = []
+    for place in reversed(range(recorded.sizes.size)):
+        specs.append(ParameterSpec(f"gradient {place}", int(recorded.sizes[place])))
+    return LocalStep(tuple(specs), ready_s[::-1], forward_s=begin_s, backward_s=float(ready_s[-1]))
 
 
 class _Fit(NamedTuple):

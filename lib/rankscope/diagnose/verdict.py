@@ -66,11 +66,11 @@ class _VerdictWords:
     # ---- late ranks
 
     def of_late_rank(self, late: LateRank) -> list[str]:
-        """A line for each cause of a rank that is late alone."""
+        """Return a line for each cause of a rank that is late alone."""
         rank = self._lateness.ranks[late.place]
-        mean_s = float(self._late_s[late.in_steps, late.place].mean())
+        mean_s = self._mean_late_s(late)
         arrives = f"arrives {in_ms(mean_s)} late {self._when(late)}"
-        if mean_s <= 0:  # a rank that is named before it has more own time
+        if mean_s <= 0:  # because a rank that is named before it is even later
             arrives = "would be the next that is late"
         lines = []
         for culprit in late.culprits:
@@ -92,7 +92,7 @@ class _VerdictWords:
                 by_cause[culprit.cause].append(late)
         for cause, ranks in by_cause.items():
             its = "its" if len(ranks) == 1 else "their"
-            late_s = [float(self._late_s[late.in_steps, late.place].mean()) for late in ranks]
+            late_s = [self._mean_late_s(late) for late in ranks]
             arrive = "arrives" if len(ranks) == 1 else "arrive"
             when = self._when(ranks[0])
             if any(self._when(late) != when for late in ranks):
@@ -104,7 +104,7 @@ class _VerdictWords:
         return lines
 
     def _saved_by_one(self, group: Sequence[LateRank]) -> str:
-        """What it saves at most to mend only one of these ranks."""
+        """Return how much time per step is saved at most if only one of these ranks becomes as fast as usual."""
         own_s = self._lateness.phase_s.sum(axis=2)
         saved_s = []
         for late in group:
@@ -115,15 +115,21 @@ class _VerdictWords:
             return "nothing"
         return f"at most {in_ms(max(saved_s))}"
 
+    def _mean_late_s(self, late: LateRank) -> float:
+        """Return how late the rank arrives in its late steps on average."""
+        return float(self._late_s[late.in_steps, late.place].mean())
+
     def _when(self, late: LateRank) -> str:
         if late.in_steps.all():
             return "in each step"
         return f"in {late.in_steps.sum()} of {len(late.in_steps)} steps"
 
     def _why(self, ranks: Sequence[LateRank], cause: str, its: str) -> str:
-        """What takes longer on these ranks, and what it takes on the calm ones."""
+        """Return what takes longer on these ranks, and how long it takes on the others."""
         in_all_steps = all(late.in_steps.all() for late in ranks)
-        columns = [*range(len(PHASES))] if cause in ("starved", "slower") else [PHASES.index(cause)]
+        columns = list(range(len(PHASES)))
+        if cause not in ("starved", "slower"):
+            columns = [PHASES.index(cause)]
         takes_s = []
         usual_s = []
         for late in ranks:
@@ -143,11 +149,14 @@ class _VerdictWords:
                 "CPU, or with a shared core; the traces do not tell which"
             )
         when = "" if in_all_steps else " in these"
-        phase_takes = _takes(cause, its, self._phase_before_host(ranks) if cause == "host" else "")
+        before_host = ""
+        if cause == "host":
+            before_host = self._phase_before_host(ranks)
+        phase_takes = _takes(cause, its, before_host)
         return f"{phase_takes} {_range(takes_s)}{when}, on the others {in_ms(float(np.mean(usual_s)))}"
 
     def _phase_before_host(self, ranks: Sequence[LateRank]) -> str:
-        """The phase after which ranks lose their time in Python."""
+        """Return the phase after which these ranks lose most of their time on the host."""
         longer_s = np.zeros(len(PHASES))
         for late in ranks:
             usual_s = median_of_others(self._host_s)[:, late.place]
@@ -336,14 +345,15 @@ def _last_ranks(lateness: Lateness) -> str:
 
 
 def _phases_of_the_last(lateness: Lateness) -> str:
-    """In which phases the last rank of each step takes longer than the others."""
+    """Return in which phases the last rank of each step takes longer than the others."""
     own_s = lateness.phase_s.sum(axis=2)
-    rows = np.arange(len(own_s))
-    last = own_s.argmax(axis=1)
-    longer_s = np.maximum(lateness.phase_s - median_of_others(lateness.phase_s), 0.0)[rows, last].sum(axis=0)
-    shares = longer_s / max(float(longer_s.sum()), 1e-12)
-    chosen = [place for place in np.argsort(-shares, kind="stable").tolist() if shares[place] >= _LEAST_LISTED]
-    parts = [f"{_phase(PHASES[place], 'its')} ({shares[place]:.0%})" for place in chosen[:_MOST_LISTED]]
+    last = own_s.argmax(axis=1)  # the column of the last rank of each step
+    longer_s = np.maximum(lateness.phase_s - median_of_others(lateness.phase_s), 0.0)
+    last_longer_s = longer_s[np.arange(len(own_s)), last].sum(axis=0)  # by phase
+    shares = last_longer_s / max(float(last_longer_s.sum()), 1e-12)
+    largest_first = np.argsort(-shares, kind="stable").tolist()
+    listed_places = [place for place in largest_first if shares[place] >= _LEAST_LISTED][:_MOST_LISTED]
+    parts = [f"{_phase(PHASES[place], 'its')} ({shares[place]:.0%})" for place in listed_places]
     return f"Its extra time is spent in {and_joined(parts)}." if parts else ""
 
 

@@ -162,15 +162,18 @@ class Explorer:
         self.without_effect = without_effect
         self.most = most
         self.derived = derived
-        self._now: Any = namedtuple("Now", [setting.name for setting in settings])  # type: ignore[misc]
+        self._now_class: Any = namedtuple("Now", [setting.name for setting in settings])  # type: ignore[misc]
 
-    def at(self, **given: Any) -> Now:
+    def at(self, **values: Any) -> Now:
         """Return all settings: these, and the defaults of the others. Raises ValueError for wrong and unknown ones."""
-        known = self._now._fields
-        unknown = given.keys() - {*known}
+        names = [setting.name for setting in self.settings]
+        unknown = values.keys() - {*names}
         if unknown:
-            raise ValueError(f"settings are {', '.join(known)}; got {', '.join(sorted(unknown))}")
-        now = self._now(*(setting.check(given.get(setting.name, setting.default)) for setting in self.settings))
+            raise ValueError(f"settings are {', '.join(names)}; got {', '.join(sorted(unknown))}")
+        checked_values = {}
+        for setting in self.settings:
+            checked_values[setting.name] = setting.check(values.get(setting.name, setting.default))
+        now = self._now_class(**checked_values)
         return now._replace(**self.derived(now))
 
     def line(self, now: Now) -> str:
@@ -193,11 +196,14 @@ class Explorer:
             call = ast.parse(line.strip(), mode="eval").body
             if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != self.name:
                 raise ValueError
-            written = {str(key.arg): key.value for key in call.keywords if key.arg not in self.inputs}
-            settings = {name: ast.literal_eval(value) for name, value in written.items()}
+            settings = {}
+            for keyword in call.keywords:
+                if keyword.arg not in self.inputs:
+                    settings[str(keyword.arg)] = ast.literal_eval(keyword.value)
         except _NO_LITERAL:
-            like = self.line(self.at(**next(iter(self.presets.values()), {})))
-            raise ValueError(f"a line must be like {like}, got {one_line(line)!r}") from None
+            first_preset: Mapping[str, Any] = next(iter(self.presets.values()), {})
+            example = self.line(self.at(**first_preset))
+            raise ValueError(f"a line must be like {example}, got {one_line(line)!r}") from None
         return self.at(**settings)
 
     def svg(self, picture: str, now: Now) -> str:

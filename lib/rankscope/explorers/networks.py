@@ -48,7 +48,7 @@ class Networks:
             self.default = next(iter(others), BY_HAND)
 
     def settings(self, settings: Sequence[Setting]) -> tuple[Setting, ...]:
-        """Return a table of settings whose network is one of these; the ranks reach those of each network."""
+        """Return a table of settings in which these networks, and their numbers of ranks, can be chosen."""
         choices = [(network.label, network.name) for network in self.by_name.values()]
         choices.append((f"{BY_HAND}, by hand", BY_HAND))
         own_ranks = {network.num_ranks for network in self.by_name.values() if network.num_ranks is not None}
@@ -100,7 +100,7 @@ class Networks:
         return {"num_ranks": self.num_ranks(now)}
 
     def without_effect(self, now: Now) -> dict[str, str]:
-        """The ranks of a network that was measured, and latency and bandwidth unless they are the network."""
+        """Return for each control that changes nothing at these settings why it does not."""
         if now.network == BY_HAND:
             return {}
         network = self.by_name[now.network]

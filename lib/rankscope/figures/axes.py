@@ -77,8 +77,10 @@ def ground(color: str) -> dict[str, Any]:
 
 
 def _paint_rects(rects: Rects, drawing: Drawing, ax: Axes) -> None:
-    left, top = rects.x, rects.y
-    right, bottom = left + rects.width, top + rects.height
+    left = rects.x
+    top = rects.y
+    right = left + rects.width
+    bottom = top + rects.height
     # rectangles by corners by x and y
     corners = list(np.stack([left, top, right, top, right, bottom, left, bottom], axis=-1).reshape(-1, 4, 2))
     is_narrow = rects.width / drawing.width * drawing.size_px[0] < _NARROW_PX
@@ -130,7 +132,8 @@ def _paint_texts(texts: Texts, ax: Axes, places: list[int]) -> None:
     align = {"middle": "center", "start": "left", "end": "right"}[texts.anchor]
     style: dict[str, Any] = {"ha": align, "va": "center_baseline", "parse_math": False}
     style["size"] = texts.size_px * _POINTS_PER_PX
-    x, y = texts.x.tolist(), texts.y.tolist()
+    x = texts.x.tolist()
+    y = texts.y.tolist()
     for place in places:
         box = ground(texts.halo[place]) if texts.halo else None
         ax.text(x[place], y[place], texts.text[place], bbox=box, color=texts.color[place], **style)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..collectives.playback import Playback
 from ..collectives.schedule import MOVES, Ints
-from ..common.checks import count_of, number, of_type, several
+from ..common.checks import count_of
 from ..common.units import bytes_words, round_ticks, time_unit, time_words, times_in_one_unit
 from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts
 from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ink_on, ramp, rank_colors
@@ -41,7 +41,6 @@ _NUMBERED_BAR_PX = 10  # and bars of at least this height
 
 _PALE = "#d4d4d4"  # lines and bars of what is still to come
 _QUIET = "#5f5f5f"  # text that says how to read the picture
-_MOST_SHOWN = 2  # collectives
 
 
 def shades_of(num_ranks: int) -> tuple[str, ...]:
@@ -133,7 +132,10 @@ class Strip:
         return ChunkBoxes(left, self.y(rank) - height / 2, self.cell_px - 2 * pad_px, height)
 
     def looks(self, shares: Ints, chunk: Ints) -> tuple[list[str], list[str]]:
-        """The colour of each chunk, and the text on it: how many shares it has, or the rank that it comes from."""
+        """Return the colour of each chunk, and the text on it: its number of shares, or the rank that it comes from.
+
+        `chunk` are the numbers of the chunks in a rank's buffer, and `shares` how many shares each of them has.
+        """
         if self.play.schedule.collective in MOVES:
             fill, words = self._looks_by_origin(shares, chunk)
         else:
@@ -148,34 +150,38 @@ class Strip:
     def _looks_by_origin(self, shares: Ints, chunk: Ints) -> tuple[list[str], list[str]]:
         color_of_rank = rank_colors(self.ranks)
         origins = self.play.schedule.origins()[chunk]
-        fill, words = [], []
+        fill = []
+        words = []
         for count, rank in zip(shares.tolist(), origins.tolist(), strict=True):
             fill.append(color_of_rank[rank] if count else EMPTY)
             words.append(str(rank) if count else "")
         return fill, words
 
     def cells(self, at_s: float) -> list[Rects]:
-        """The chunks of all ranks, and below them frames around those that are results, if some chunks never are."""
+        """Return the chunks of all ranks, and below them frames around results, if not all chunks become results."""
         left, top, width, height = self.boxes
-        fill, _ = self.looks(self.play.held(at_s).ravel(), self.places[1])
-        framed = np.zeros(left.size, dtype=bool)
+        _, chunk = self.places
+        fill, _ = self.looks(self.play.held(at_s).ravel(), chunk)
+        is_framed = np.zeros(left.size, dtype=bool)
         if not self.play.schedule.wanted().all():
-            framed = self.play.finished(at_s).ravel()
-        frames = Rects(left[framed] - 2, top[framed] - 2, INK, width=width + 4, height=height + 4, edge=INK)
+            is_framed = self.play.finished(at_s).ravel()
+        frames = Rects(left[is_framed] - 2, top[is_framed] - 2, INK, width=width + 4, height=height + 4, edge=INK)
         return [frames, Rects(left, top, fill, width=width, height=height, joined=True)]
 
     def numbers(self, at_s: float) -> Texts:
-        """The texts on the chunks that no message passes over."""
+        """Return the texts on the chunks that no message passes over."""
         play = self.play
         left, top, width, height = self.boxes
-        fill, words = self.looks(play.held(at_s).ravel(), self.places[1])
-        moving = np.flatnonzero(np.isin(play.message, play.on_the_way(at_s)))
-        rank = (self.height(at_s)[play.message[moving]] - self.y(np.array(0))) / self.row_px  # between two rows
-        for row in (np.floor(rank), np.ceil(rank)):
-            place = row * play.schedule.num_chunks + play.chunk[moving]
-            is_covered = abs(rank - row) < 0.55
-            for covered in place[is_covered].astype(int).tolist():
-                words[covered] = ""
+        _, chunk = self.places
+        fill, words = self.looks(play.held(at_s).ravel(), chunk)
+        moving = np.flatnonzero(np.isin(play.message, play.on_the_way(at_s)))  # chunks in messages that are on the way
+        moving_y = self.height(at_s)[play.message[moving]]
+        moving_row = (moving_y - self.y(np.array(0))) / self.row_px  # 2.5 is between the rows of ranks 2 and 3
+        for row in (np.floor(moving_row), np.ceil(moving_row)):
+            is_covered = abs(moving_row - row) < 0.55
+            places = row * play.schedule.num_chunks + play.chunk[moving]
+            for place in places[is_covered].astype(int).tolist():
+                words[place] = ""
         return _texts_on(left + width / 2, top + height / 2, words, fill, self.number_px)
 
     @property
@@ -199,7 +205,8 @@ class Strip:
         """
         play = self.play
         width, _ = self.packet_px
-        src, dst = play.src[play.message], play.dst[play.message]
+        src = play.src[play.message]
+        dst = play.dst[play.message]
         exchange = np.stack([play.step[play.message], np.minimum(src, dst), np.maximum(src, dst), play.chunk])
         _, group, num_in_group = np.unique(exchange, axis=1, return_inverse=True, return_counts=True)
         side = np.where(dst > src, 0.96, 0.04)
@@ -445,10 +452,7 @@ def _texts_on(x: FloatArray, y: FloatArray, words: Sequence[str], fill: Sequence
 
 
 def strips(plays: Sequence[Playback]) -> list[Strip]:
-    """Lay one collective out, or two, one below the other on one axis of time. Raises ValueError for more."""
-    plays = [of_type("plays", play, Playback) for play in several("plays", plays)]
-    if not 1 <= len(plays) <= _MOST_SHOWN:
-        raise ValueError(f"plays must be one or two, got {len(plays)}")
+    """Lay one collective out, or two, one below the other on one axis of time."""
     horizon_s = max(play.finish_s for play in plays) or 1.0
     grid_px = float(np.clip(_CELL_PX * max(play.schedule.num_chunks for play in plays), *_GRID_PX))
     laid: list[Strip] = []
@@ -478,11 +482,8 @@ def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None) 
     To the left, each rank has a row of chunks, with the chunks that are on their way between the rows. To the right are
     the messages, from sender to receiver, and below them the busy ranks. What is still to come is grey; the vertical
     line is the moment. The width of a chunk is its share of a rank's buffer.
-
-    Raises ValueError for a negative time, and for more than two collectives.
     """
     laid = strips(plays)
-    at_s = number("at_s", at_s, 0)
     still = still_parts(laid, title, at_s)
     moment = moment_parts(laid, at_s)
     return attrs.evolve(

@@ -16,7 +16,7 @@ from ..common.frozen import optional
 from ..common.units import bytes_unit, bytes_words, round_ticks, time_unit, time_words
 from ..common.words import run_words
 from ..timeline.timeline import Timeline
-from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, shaded, whole_ticks
+from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts, numbers_on, shaded, whole_ticks
 from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ramp, rank_colors
 
 Bools = NDArray[np.bool_]
@@ -125,7 +125,8 @@ _CELLS = {  # the ways to show a chunk in a cell, each with its explanation
 
 
 def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: str | None) -> Drawing:
-    num_ranks, num_chunks = schedule.num_ranks, schedule.num_chunks
+    num_ranks = schedule.num_ranks
+    num_chunks = schedule.num_chunks
     if num_ranks * num_chunks > _MOST_CELLS:
         raise ValueError(
             f"a drawing has at most {_MOST_CELLS} cells, ranks × chunks, got {num_ranks * num_chunks}: take fewer"
@@ -245,9 +246,9 @@ class _Arrows(NamedTuple):
 
 
 def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
-    """An arrow for each message, from its sender before the step to its receiver after it.
+    """Return an arrow for each message, from its sender before the step to its receiver after it.
 
-    The chunks stand at the end that has fewer arrows; not at all if each end has more than two.
+    The chunks are written at senders or at receivers, whichever have fewer arrows each, if these have at most two.
     """
     if not sent:
         return _Arrows([], [])
@@ -256,7 +257,8 @@ def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
     dashed = [not message.reduce for message in sent]
     x0 = left + 6.0
     x1 = left + _STRIP_PX - 22.0
-    y0, y1 = _middle(src), _middle(dst)
+    y0 = _middle(src)
+    y1 = _middle(dst)
     most_sent = int(np.bincount(src).max())
     most_received = int(np.bincount(dst).max())
     if num_chunks == 1 or min(most_sent, most_received) > 2:
@@ -266,11 +268,13 @@ def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
     label_px = 6.2 * max(map(len, words)) + 6
     if most_sent <= most_received:
         y0 = y0 + _spread(src, dst)
-        label_x, label_y = x0, y0
+        label_x = x0
+        label_y = y0
         x0 += label_px
     else:
         y1 = y1 + _spread(dst, src)
-        label_x, label_y = x1 - label_px + 6, y1
+        label_x = x1 - label_px + 6
+        label_y = y1
         x1 -= label_px
     labels = Texts(label_x, np.r_[_HEAD * 0.45, label_y], ["chunk", *words], anchor="start")
     return _Arrows([Lines(x0, y0, x1, y1, INK, dashed=dashed, arrows=True)], [labels])
@@ -404,24 +408,29 @@ class _Label(NamedTuple):
     text: str
 
 
+def _distances(points: FloatArray, start: FloatArray, way: FloatArray) -> FloatArray:
+    """Return the distances of points from lines, points by lines; the last axis of all arguments is x and y."""
+    from_start = points[:, None] - start  # points by lines by x and y
+    squared_length = np.maximum((way**2).sum(axis=1), 1e-9)
+    along = np.clip((from_start * way).sum(axis=2) / squared_length, 0, 1)  # of the nearest place on each line, 0 to 1
+    return np.asarray(np.linalg.norm(from_start - along[:, :, None] * way, axis=2))
+
+
 def _labels(lines: Lines, words: Sequence[str], across: float, down: float) -> tuple[Texts, ...]:
-    """The words on their lines, each as far from other lines as possible; without room a word is left out.
+    """Return the words on their lines, each as far from other lines as possible; without room a word is left out.
 
     `across` and `down` are pixels per unit.
     """
-    ends = np.stack([lines.x0 * across, lines.y0 * down, lines.x1 * across, lines.y1 * down], axis=1)
-    start = ends[:, :2]
-    way = ends[:, 2:] - start
-    squared_length = np.maximum((way**2).sum(axis=1), 1e-9)
+    start = np.stack([lines.x0 * across, lines.y0 * down], axis=1)  # lines by x and y, as `way`
+    way = np.stack([lines.x1 * across, lines.y1 * down], axis=1) - start
+    length = np.sqrt(np.maximum((way**2).sum(axis=1), 1e-9))
     labels: list[_Label] = []
     for line, text in enumerate(words):
         width = 6.4 * len(text) + 4
-        if np.sqrt(squared_length[line]) < width + 10 or way[line, 0] < 0.6 * width:
+        if length[line] < width + 10 or way[line, 0] < 0.6 * width:
             continue
-        points = start[line] + _PLACES[:, None] * way[line]
-        # distances of these points, which are rows, from all lines, which are columns; the last axis is x and y
-        along = np.clip(((points[:, None] - start) * way).sum(axis=2) / squared_length, 0, 1)
-        distance = np.linalg.norm(points[:, None] - start - along[:, :, None] * way, axis=2)
+        points = start[line] + _PLACES[:, None] * way[line]  # where the word may stand, points by x and y
+        distance = _distances(points, start, way)
         distance[:, line] = np.inf
         nearest = distance.min(axis=1)
         for place in np.argsort(-np.minimum(nearest, width), kind="stable").tolist():

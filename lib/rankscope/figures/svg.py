@@ -91,32 +91,34 @@ def _rules(drawing: Drawing) -> str:
 
 
 def _each(template: str, *columns: Iterable[Any]) -> str:
-    """The template filled in for each row of the columns."""
+    """Fill the template in for each row of the columns."""
     plain = (column.tolist() if isinstance(column, np.ndarray) else column for column in columns)
     return "".join(map(template.format, *plain))
 
 
-def _joined(looks: Iterable[str], template: str, *columns: FloatArray) -> str:
-    """One path for all shapes with the same look, which is given as attributes of the path."""
+def _joined(attributes: Iterable[str], template: str, *columns: FloatArray) -> str:
+    """Return a path for all shapes with the same attributes."""
     shapes_of = defaultdict[str, list[str]](list)
-    for look, *row in zip(looks, *(column.tolist() for column in columns), strict=True):
-        shapes_of[look].append(template.format(*row))
-    return "".join(f'<path d="{"".join(shapes)}" {look}/>' for look, shapes in shapes_of.items())
+    for attributes_of_row, *row in zip(attributes, *(column.tolist() for column in columns), strict=True):
+        shapes_of[attributes_of_row].append(template.format(*row))
+    return "".join(f'<path d="{"".join(shapes)}" {attributes}/>' for attributes, shapes in shapes_of.items())
 
 
 _RECT = '<rect x="{:.6g}" y="{:.6g}" width="{:.6g}" height="{:.6g}"{}'  # the last one: whether it has an outline
 
 
 def _rects(rects: Rects, across: float, down: float) -> str:
-    x, y = rects.x * across, rects.y * down
-    width, height = rects.width * across, rects.height * down
+    x = rects.x * across
+    y = rects.y * down
+    width = rects.width * across
+    height = rects.height * down
     is_narrow = width < _NARROW_PX
     outline = 0 if is_narrow.all() else 1
     without_outline = ' stroke-width="0"' if outline else ""
     narrow = np.where(is_narrow, without_outline, "")
     if rects.joined:
-        looks = map('fill="{}"{}'.format, rects.fill, narrow.tolist())
-        body = _joined(looks, "M{:.5g} {:.5g}h{:.5g}v{:.5g}h-{:.5g}z", x, y, width, height, width)
+        attributes = map('fill="{}"{}'.format, rects.fill, narrow.tolist())
+        body = _joined(attributes, "M{:.5g} {:.5g}h{:.5g}v{:.5g}h-{:.5g}z", x, y, width, height, width)
     else:
         body = _each(f'{_RECT} fill="{{}}"/>', x, y, width, height, narrow, rects.fill)
         hatched = np.flatnonzero(rects.hatched)
@@ -128,23 +130,30 @@ def _rects(rects: Rects, across: float, down: float) -> str:
 
 
 def _lines(lines: Lines, across: float, down: float) -> str:
-    x0, y0 = lines.x0 * across, lines.y0 * down
-    x1, y1 = lines.x1 * across, lines.y1 * down
+    x0 = lines.x0 * across
+    y0 = lines.y0 * down
+    x1 = lines.x1 * across
+    y1 = lines.y1 * down
     length = np.maximum(np.hypot(x1 - x0, y1 - y0), 1e-9)
-    unit_x, unit_y = (x1 - x0) / length, (y1 - y0) / length
-    head = _ARROW_PX if lines.arrows else 0.0
-    neck_x, neck_y = x1 - head * unit_x, y1 - head * unit_y  # a line that ended at the point would make it blunt
+    unit_x = (x1 - x0) / length
+    unit_y = (y1 - y0) / length
+    # The line ends at the neck of its arrow head: if it ended at the point, it would make that blunt.
+    head_px = _ARROW_PX if lines.arrows else 0.0
+    neck_x = x1 - head_px * unit_x
+    neck_y = y1 - head_px * unit_y
     dashes = np.where(lines.dashed, ' stroke-dasharray="5 4"', "")
     if lines.joined:
-        looks = map('fill="none" stroke="{}"{}'.format, lines.color, dashes.tolist())
-        body = _joined(looks, "M{:.5g} {:.5g}L{:.5g} {:.5g}", x0, y0, neck_x, neck_y)
+        attributes = map('fill="none" stroke="{}"{}'.format, lines.color, dashes.tolist())
+        body = _joined(attributes, "M{:.5g} {:.5g}L{:.5g} {:.5g}", x0, y0, neck_x, neck_y)
     else:
         line = '<line x1="{:.6g}" y1="{:.6g}" x2="{:.6g}" y2="{:.6g}" stroke="{}"{}/>'
         body = _each(line, x0, y0, neck_x, neck_y, lines.color, dashes)
     if lines.arrows:
-        half = head * 0.45  # of the head's width
-        right_x, right_y = neck_x - half * unit_y, neck_y + half * unit_x
-        left_x, left_y = neck_x + half * unit_y, neck_y - half * unit_x
+        half_px = head_px * 0.45  # of the head's width
+        right_x = neck_x - half_px * unit_y
+        right_y = neck_y + half_px * unit_x
+        left_x = neck_x + half_px * unit_y
+        left_y = neck_y - half_px * unit_x
         triangle = '<path d="M{:.6g} {:.6g}L{:.6g} {:.6g}L{:.6g} {:.6g}Z" fill="{}"/>'
         body += _each(triangle, x1, y1, right_x, right_y, left_x, left_y, lines.color)
     return f'<g class="lines" stroke-width="{lines.width_px:g}">{body}</g>'

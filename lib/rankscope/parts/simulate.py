@@ -117,14 +117,14 @@ def _play(
     for rank, shard in enumerate(shards):
         step_times_s.append(draw("step_s", step_s, sum(shard.num_steps), seed, rank, 1).tolist())
     spans: list[Span] = []
-    trainers = []
+    batches_of_ranks = []
     for rank, shard in enumerate(shards):
         if queue_size is None:
-            trainers.append(_synchronous(rank, shard, spans))
+            batches_of_ranks.append(_synchronous(rank, shard, spans))
         else:
-            trainers.append(_asynchronous(rank, shard, spans, queue_size, num_loaders))
-    _keep_step(trainers, step_times_s, barrier_s, spans)
-    return spans, len(trainers)
+            batches_of_ranks.append(_asynchronous(rank, shard, spans, queue_size, num_loaders))
+    _keep_step(batches_of_ranks, step_times_s, barrier_s, spans)
+    return spans, len(shards)
 
 
 class _Shard(NamedTuple):
@@ -134,12 +134,13 @@ class _Shard(NamedTuple):
     num_steps: list[int]
 
 
-# A generator that receives the time at which the trainer asks for a batch, and yields the time at which it has one. It
-# returns the time at which it knows that there are no more.
-_Trainer: TypeAlias = Generator[float, float, float]
+# The batches of one trainer: a generator that receives the time at which the trainer asks for a batch, and yields the
+# time at which it has one. It returns the time at which it knows that there are no more.
+_Batches: TypeAlias = Generator[float, float, float]
 
 
-def _synchronous(rank: int, shard: _Shard, spans: list[Span]) -> _Trainer:
+def _synchronous(rank: int, shard: _Shard, spans: list[Span]) -> _Batches:
+    """Return the batches of a trainer that loads each part itself."""
     now_s = yield 0.0  # runs up to here before the first time is sent
     for part, (load_s, num_steps) in enumerate(zip(shard.load_s, shard.num_steps, strict=True)):
         spans.append(Span(rank, TRAINER, "load", part, now_s, now_s + load_s))
@@ -149,7 +150,8 @@ def _synchronous(rank: int, shard: _Shard, spans: list[Span]) -> _Trainer:
     return now_s
 
 
-def _asynchronous(rank: int, shard: _Shard, spans: list[Span], queue_size: int, num_loaders: int) -> _Trainer:
+def _asynchronous(rank: int, shard: _Shard, spans: list[Span], queue_size: int, num_loaders: int) -> _Batches:
+    """Return the batches of a trainer whose loaders load parts ahead of it."""
     num_ahead = parts_ahead(queue_size, num_loaders)
     loaded_s: list[float] = []  # of each part
     taken_s: list[float] = []  # of each part, by the trainer
@@ -170,18 +172,20 @@ def _asynchronous(rank: int, shard: _Shard, spans: list[Span], queue_size: int, 
     return now_s
 
 
-def _keep_step(trainers: list[_Trainer], step_times_s: list[list[float]], barrier_s: float, spans: list[Span]) -> None:
+def _keep_step(
+    batches_of_ranks: list[_Batches], step_times_s: list[list[float]], barrier_s: float, spans: list[Span]
+) -> None:
     """Let all trainers take their steps together; one that has no batch goes to the barrier at once."""
-    free_s = dict.fromkeys(range(len(trainers)), 0.0)  # by rank: when its last step ended
-    for trainer in trainers:
-        next(trainer)
+    free_s = dict.fromkeys(range(len(batches_of_ranks)), 0.0)  # by rank: when its last step ended
+    for batches in batches_of_ranks:
+        next(batches)  # runs to where it receives the first time
     with_batches = set(free_s)  # ranks
     for step in count():
         at_barrier_s = dict(free_s)
         for rank in sorted(with_batches):
             try:
-                at_barrier_s[rank] = trainers[rank].send(free_s[rank])
-            except StopIteration as end:
+                at_barrier_s[rank] = batches_of_ranks[rank].send(free_s[rank])
+            except StopIteration as end:  # there is no batch for this step
                 at_barrier_s[rank] = end.value
                 with_batches.discard(rank)
         begin_s = max(at_barrier_s.values()) + barrier_s
@@ -196,7 +200,7 @@ def _keep_step(trainers: list[_Trainer], step_times_s: list[list[float]], barrie
 
 
 def _shards(load_s: Any, steps_per_part: Any, seed: int) -> list[_Shard]:
-    """Return the shard of each trainer."""
+    """Return the shard of each trainer; each argument is a list for each trainer, or a value for all parts of all."""
     loads = None
     if _is_nested(load_s):
         loads = [check_times(f"load_s[{rank}]", times_s).tolist() for rank, times_s in enumerate(load_s)]

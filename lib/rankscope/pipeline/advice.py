@@ -157,8 +157,8 @@ class Advice:
         recommended = "nothing: no other settings are clearly faster"
         if self.best is not self.current:
             time = _seconds(self.best.predicted_s)
-            gain = f"{self.best.speedup:.2f} times as fast as predicted for the recorded settings"
-            next_bottleneck = f"the bottleneck is then: {self.bottleneck_next}"
+            gain = f"{self.best.speedup:.2f} times as fast as the recorded settings (both predicted)"
+            next_bottleneck = f"then the bottleneck is: {self.bottleneck_next}"
             recommended = f"{self.best.settings}: {time}, {gain}; {next_bottleneck}"
         lines = [
             f"bottleneck: {self.bottleneck}; the training loop waits for {self.waiting_share:.0%} of the epoch",

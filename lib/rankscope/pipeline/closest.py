@@ -33,7 +33,8 @@ def closest(
             break
         result = measure()
         distance = abs(off(result))
-        if math.isnan(least_distance) or math.isnan(distance) or distance < least_distance:
+        is_unknown = math.isnan(least_distance) or math.isnan(distance)  # then the later result is taken
+        if is_unknown or distance < least_distance:
             closest_result = result
             least_distance = distance
     return closest_result

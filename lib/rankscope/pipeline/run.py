@@ -25,7 +25,7 @@ from .items import Items, counted, of_ranks
 from .queues import End, Item, Lockstep, Queue, Source, Stopped, Turns
 from .stages import Pipeline, Stage, check_lockstep
 
-_now = time.perf_counter_ns
+_now_ns = time.perf_counter_ns
 _GRACE_S = 5.0  # for the threads that are in the middle of an item when a run is stopped
 _LISTEN_S = 1.0  # between two looks at the processes: a signal just before the waiting begins is noticed only after it
 
@@ -84,7 +84,7 @@ def run(
 
 
 def _executed(execution: _PipelineExecution, interrupts: Interrupts) -> Timeline:
-    begin_s = execution.to_the_end(interrupts)
+    begin_s = execution.run_all(interrupts)
     spans = execution.recorder.timeline().select(between_s=(begin_s, time.perf_counter()))
     spans = spans.select(rank=[path.recorder.rank for path in execution.paths])
     lanes = [lane for stage in execution.stages for lane in stage.lanes()]
@@ -163,7 +163,7 @@ class _PipelineExecution:
         self._workers: dict[tuple[_Path, int], list[Worker]] = {}  # by path and place of the stage
         self._busy: set[Worker] = set()  # those that are working on an item
         self._lock = threading.Lock()
-        self._heard, self._wake = multiprocessing.Pipe(duplex=False)
+        self._wake_reader, self._wake_writer = multiprocessing.Pipe(duplex=False)  # ends the waiting of `_supervise`
         self._error: StageError | None = None
         self._stopped = False
         self._finished = False
@@ -182,13 +182,13 @@ class _PipelineExecution:
                 for worker in workers:
                     worker.ready()
 
-    def to_the_end(self, interrupts: Interrupts) -> float:
+    def run_all(self, interrupts: Interrupts) -> float:
         """Run everything, and return when it began, in seconds of `time.perf_counter`."""
         with ExitStack() as ends:  # they run in any case, the last one first
             interrupts.wake = self._wake_up
             ends.callback(setattr, interrupts, "wake", int)
-            ends.callback(self._wake.close)
-            ends.callback(self._heard.close)
+            ends.callback(self._wake_writer.close)
+            ends.callback(self._wake_reader.close)
             threads = list(self._threads())
             ends.callback(self._join, threads)
             ends.callback(self._halt)
@@ -211,22 +211,22 @@ class _PipelineExecution:
             source = path.sources[place]
             turns = Turns(source) if stage.ordered and stage.num_workers > 1 else None
             for lane_number, name in enumerate(stage.lanes()):
-                work: Work = _call(stage.fn) if stage.fn else _sleep(path.times_s[place])
+                work: Work = _work_of_function(stage.fn) if stage.fn else _work_of_sleeping(path.times_s[place])
                 if (path, place) in self._workers:
-                    work = partial(self._ask, self._workers[path, place][lane_number])
+                    work = partial(self._ask_worker, self._workers[path, place][lane_number])
                 lane = _Lane(path.recorder, stage.name, name, work, path.targets[place])
-                loop = partial(self._as_done, source, lane)
+                loop = partial(self._work_as_done, source, lane)
                 if turns is not None:
-                    loop = partial(self._in_turn, turns, lane)
-                yield threading.Thread(target=self._serve, args=(path, place, loop, lane), name=name, daemon=True)
+                    loop = partial(self._work_in_turn, turns, lane)
+                yield threading.Thread(target=self._run_worker, args=(path, place, loop, lane), name=name, daemon=True)
 
-    def _ask(self, worker: Worker, item: Item) -> WorkResult:
+    def _ask_worker(self, worker: Worker, item: Item) -> WorkResult:
         self._busy.add(worker)
         result = WorkResult(*worker.ask(item.value))
         self._busy.discard(worker)
         return result
 
-    def _serve(self, path: _Path, place: int, loop: Callable[[], None], lane: _Lane) -> None:
+    def _run_worker(self, path: _Path, place: int, loop: Callable[[], None], lane: _Lane) -> None:
         """Run a worker's loop until there are no more items or the run is stopped."""
         try:
             loop()
@@ -235,7 +235,7 @@ class _PipelineExecution:
         except End:
             self._end_worker(path, place, lane)
         except BaseException as error:
-            self._fail(_items_failed(error), error)
+            self._stop_with(_items_failed(error), error)
 
     def _end_worker(self, path: _Path, place: int, lane: _Lane) -> None:
         """Count a worker that found no more items; the last one of a stage ends the next stage."""
@@ -252,44 +252,43 @@ class _PipelineExecution:
         if self._finished:
             self._wake_up()
 
-    def _as_done(self, source: Source | Queue, lane: _Lane) -> None:
+    def _work_as_done(self, source: Source | Queue, lane: _Lane) -> None:
         """Work on items, and hand each on when it is done."""
         target = lane.target
         while True:
-            item, stop_ns = self._done(source.take(), lane)
+            item, stop_ns = self._work_on(source.take(), lane)
             if target is not None and target.put(item):
-                self._add(lane, target.wait, item.number, stop_ns, _now())
+                self._add_span(lane, target.wait, item.number, stop_ns, _now_ns())
 
-    def _in_turn(self, turns: Turns, lane: _Lane) -> None:
+    def _work_in_turn(self, turns: Turns, lane: _Lane) -> None:
         """Work on items, and hand each on after those that were taken before it."""
         target = lane.target
         while True:
             turn = turns.take()
             try:
-                item, stop_ns = self._done(turn.item, lane)
-                had_to_wait = not turn.before.acquire(False)
-                if had_to_wait:
+                item, stop_ns = self._work_on(turn.item, lane)
+                is_next = turn.before.acquire(blocking=False)
+                if not is_next:
                     turn.before.acquire()
                 if self._stopped:
                     raise Stopped
-                if target is not None and target.put(item):
-                    had_to_wait = True
-                if had_to_wait:
-                    self._add(lane, "blocked", item.number, stop_ns, _now())
+                had_to_wait = target is not None and target.put(item)
+                if had_to_wait or not is_next:
+                    self._add_span(lane, "blocked", item.number, stop_ns, _now_ns())
             finally:
                 turn.own.release()
 
-    def _done(self, item: Item, lane: _Lane) -> tuple[Item, int]:
+    def _work_on(self, item: Item, lane: _Lane) -> tuple[Item, int]:
         """Work on an item; return its result as an item, and when it was done."""
         try:
             result = lane.work(item)
         except BaseException as error:
-            self._fail(self._failed(lane.recorder, lane.stage, item.number, error), error)
+            self._stop_with(self._stage_error(lane.recorder, lane.stage, item.number, error), error)
             raise Stopped from None
-        self._add(lane, lane.stage, item.number, result.start_ns, result.stop_ns)
+        self._add_span(lane, lane.stage, item.number, result.start_ns, result.stop_ns)
         return Item(item.place, item.number, result.value), result.stop_ns
 
-    def _failed(self, recorder: Recorder, stage: str, number: int | None, error: BaseException) -> StageError:
+    def _stage_error(self, recorder: Recorder, stage: str, number: int | None, error: BaseException) -> StageError:
         name = f"stage {stage!r}"
         if self._step:
             name += f" of rank {recorder.rank}"
@@ -297,11 +296,11 @@ class _PipelineExecution:
         problem = str(error) if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"
         return StageError(f"{name} failed {when}: {problem}", stage, number)
 
-    def _add(self, lane: _Lane, kind: str, number: int, start_ns: int, stop_ns: int) -> None:
+    def _add_span(self, lane: _Lane, kind: str, number: int, start_ns: int, stop_ns: int) -> None:
         try:
             lane.recorder.add(lane.name, kind, number, start_ns, stop_ns)
         except BaseException as error:
-            self._fail(StageError(f"recorder failed: {type(error).__name__}: {error}", "recorder", number), error)
+            self._stop_with(StageError(f"recorder failed: {type(error).__name__}: {error}", "recorder", number), error)
             raise Stopped from None
 
     def _supervise(self) -> None:
@@ -310,17 +309,17 @@ class _PipelineExecution:
         for path_and_place, workers in self._workers.items():
             alive.update(dict.fromkeys(workers, path_and_place))
         ready: list[Any] = []
-        while self._heard not in ready:
-            ready = list(wait([self._heard, *alive], _LISTEN_S))
+        while self._wake_reader not in ready:
+            ready = list(wait([self._wake_reader, *alive], _LISTEN_S))
             for worker in alive.keys() & ready:
                 if worker.listen() and worker.code is not None:
                     path, place = alive.pop(worker)
                     worker.terminate()  # its thread, if it has an item there, fails on that
                     if worker not in self._busy:
                         error = WorkerError(worker.exit_report())
-                        self._fail(self._failed(path.recorder, self.stages[place].name, None, error), error)
+                        self._stop_with(self._stage_error(path.recorder, self.stages[place].name, None, error), error)
 
-    def _fail(self, error: StageError, cause: BaseException | None) -> None:
+    def _stop_with(self, error: StageError, cause: BaseException | None) -> None:
         """Stop everything; the first error is the one that is raised."""
         with self._lock:
             if self._stopped or self._finished:
@@ -333,7 +332,7 @@ class _PipelineExecution:
 
     def _wake_up(self) -> None:
         with contextlib.suppress(OSError):  # the pipe is closed once the run is over
-            self._wake.send(None)
+            self._wake_writer.send(None)
 
     def _stop(self) -> None:
         self._stopped = True
@@ -358,7 +357,7 @@ class _PipelineExecution:
             for path in self.paths:
                 path.items.close()
         except BaseException as error:
-            self._fail(_items_failed(error), error)
+            self._stop_with(_items_failed(error), error)
 
 
 @contextlib.contextmanager
@@ -372,18 +371,18 @@ def _starting(stage: Stage) -> Iterator[None]:
         raise ValueError(f"{problem}: {error}") from error
 
 
-def _call(fn: Callable[[Any], Any]) -> Work:
+def _work_of_function(fn: Callable[[Any], Any]) -> Work:
     """Return work that calls a function."""
 
     def work(item: Item) -> WorkResult:
-        start_ns = _now()
+        start_ns = _now_ns()
         value = fn(item.value)
-        return WorkResult(value, start_ns, _now())
+        return WorkResult(value, start_ns, _now_ns())
 
     return work
 
 
-def _sleep(times_s: list[float]) -> Work:
+def _work_of_sleeping(times_s: list[float]) -> Work:
     """Return work that sleeps for these times.
 
     Threads wake late, by 0.1 ms or more, so a worker sleeps that much less the next time.
@@ -392,11 +391,11 @@ def _sleep(times_s: list[float]) -> Work:
 
     def work(item: Item) -> WorkResult:
         nonlocal late_ns
-        start_ns = _now()
+        start_ns = _now_ns()
         due_ns = start_ns + round(times_s[item.place] * 1e9) - late_ns
         if due_ns > start_ns:
             time.sleep((due_ns - start_ns) / 1e9)
-        stop_ns = _now()
+        stop_ns = _now_ns()
         late_ns = stop_ns - due_ns
         return WorkResult(item.value, start_ns, stop_ns)
 

@@ -59,25 +59,19 @@ def simulate(pipeline: Pipeline, items: int | Assignment, seed: int = 0, num_ran
     check_lockstep(pipeline, len(items_of_ranks))
     num_items = sum(len(rank_items.values) for rank_items in items_of_ranks)
     whole("items of all ranks times stages", num_items * len(pipeline.stages), 0, _MOST_PASSAGES)
-    ranks = []
+    passages_of_ranks = []
     for rank, rank_items in enumerate(items_of_ranks):
-        order: Sequence[int] = range(len(rank_items.values))
-        passages = []
-        for place, stage in enumerate(pipeline.stages):
-            passage = _Passage(stage, stage.times_s(rank_items, seed, rank, place), order)
-            passages.append(passage)
-            order = passage.items_out
-        ranks.append(passages)
-    arrivals = [_arrivals_at_last_stage(passages) for passages in ranks]
+        passages_of_ranks.append(_passages(pipeline, rank_items, seed, rank))
+    arrivals = [_arrivals_at_last_stage(passages) for passages in passages_of_ranks]
     waits = ["blocked"] * len(pipeline.stages)
-    if len(ranks) == 1:
-        for _ in _flow(ranks[0][-1], arrivals[0], repeat(0.0)):
-            pass
+    if len(passages_of_ranks) == 1:
+        for _ in _flow(passages_of_ranks[0][-1], arrivals[0], repeat(0.0)):
+            pass  # the passages record the times
     else:
-        _keep_step([passages[-1] for passages in ranks], arrivals)
+        _keep_step([passages[-1] for passages in passages_of_ranks], arrivals)
         waits[-1] = "barrier"
     timelines = []
-    for rank, (passages, rank_items) in enumerate(zip(ranks, items_of_ranks, strict=True)):
+    for rank, (passages, rank_items) in enumerate(zip(passages_of_ranks, items_of_ranks, strict=True)):
         timelines.append(_timeline(rank, passages, rank_items.numbers, waits))
     return Timeline.concat(timelines)
 
@@ -119,7 +113,10 @@ class _Passage:
         self.items_out: Sequence[int] = items if self.keeps_order else []
 
     def times(self, item: NDArray[np.int64]) -> _PassageTimes:
-        """Return the times once the simulation has ended; `item` contains `items`."""
+        """Return the times once the simulation has ended; `item` contains `items`.
+
+        All arrays have an entry per item. A place is that of an item in the order of taking.
+        """
         taken_s = np.fromiter(self.taken_s, np.float64, item.size)
         done_s = taken_s + self.drawn_s[item]
         left_s = np.fromiter(self.left_s, np.float64, item.size)
@@ -129,7 +126,7 @@ class _Passage:
         items_out = np.fromiter(self.items_out, np.int64, item.size)
         place_of_item = np.empty_like(item)
         place_of_item[item] = np.arange(item.size)
-        places_out = place_of_item[items_out]  # in the order of taking, for each item in the order of leaving
+        places_out = place_of_item[items_out]  # the places of the items in the order in which they left
         left_s_by_place = np.empty_like(left_s)
         left_s_by_place[places_out] = left_s
         # The n-th item to be taken has the worker of the (n - num_workers)-th to leave.
@@ -138,6 +135,17 @@ class _Passage:
             workers.append(workers[place])
         worker = np.fromiter(workers, np.int64, item.size)
         return _PassageTimes(worker, taken_s, done_s, left_s_by_place, items_out)
+
+
+def _passages(pipeline: Pipeline, items: Items, seed: int, rank: int) -> list[_Passage]:
+    """Return the passages of a rank's items through all stages, before the simulation."""
+    passages = []
+    order: Sequence[int] = range(len(items.values))
+    for place, stage in enumerate(pipeline.stages):
+        passage = _Passage(stage, stage.times_s(items, seed, rank, place), order)
+        passages.append(passage)
+        order = passage.items_out
+    return passages
 
 
 def _arrivals_at_last_stage(passages: list[_Passage]) -> Iterator[float]:
@@ -157,6 +165,7 @@ def _flow(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -
 
 
 def _in_order(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -> Iterator[float]:
+    """Yield the times at which items leave a stage that keeps their order."""
     add_taken = passage.taken_s.append
     add_left = passage.left_s.append
     free = chain(repeat(0.0, passage.stage.num_workers), passage.left_s)  # for item n: when item n - num_workers left
@@ -178,15 +187,18 @@ def _in_order(passage: _Passage, arrivals: Iterator[float], room: Iterable[float
 
 
 def _as_done(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -> Iterator[float]:
+    """Yield the times at which items leave a stage in which the item that is done first leaves first."""
     assert isinstance(passage.items_out, list)
     add_taken = passage.taken_s.append
     add_left = passage.left_s.append
     add_item_out = passage.items_out.append
     service_s = passage.service_s
     free = chain(repeat(0.0, passage.stage.num_workers), passage.left_s)  # as in `_in_order`
-    takes = zip(count(), arrivals, passage.items, free, strict=False)
-    busy: list[tuple[float, int, int]] = []  # a heap of the workers: done at, place in the order of taking, item
-    for place, start_s, item, _ in islice(takes, passage.stage.num_workers):
+    waiting = zip(count(), arrivals, passage.items, free, strict=False)
+    # A heap of the busy workers, the one that is done first on top: when it is done, the place of its item in the order
+    # of taking, and the item.
+    busy: list[tuple[float, int, int]] = []
+    for place, start_s, item, _ in islice(waiting, passage.stage.num_workers):  # all workers are free
         add_taken(start_s)
         heappush(busy, (start_s + service_s[item], place, item))
     for room_s in room:
@@ -198,15 +210,15 @@ def _as_done(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]
         add_left(left_s)
         add_item_out(item)
         yield left_s
-        next_take = next(takes, None)
-        if next_take is None:
+        next_item = next(waiting, None)
+        if next_item is None:
             heappop(busy)
-        else:
-            place, start_s, item, free_s = next_take
-            if free_s > start_s:
-                start_s = free_s
-            add_taken(start_s)
-            heapreplace(busy, (start_s + service_s[item], place, item))
+            continue
+        place, start_s, item, free_s = next_item
+        if free_s > start_s:
+            start_s = free_s
+        add_taken(start_s)
+        heapreplace(busy, (start_s + service_s[item], place, item))
 
 
 def _keep_step(last_passages: list[_Passage], arrivals: list[Iterator[float]]) -> None:

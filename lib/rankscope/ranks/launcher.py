@@ -224,7 +224,10 @@ class _RunningRanks:
         return since_s > _GRACE_S
 
     def _raise(self) -> NoReturn:
-        rank, failure = min(self._failures.items(), key=lambda item: item[1].is_lost_peer)  # the first in time
+        """Raise the error of the first rank that failed; of one that only lost its peer if all failed like that."""
+        own_failures = [rank for rank, failure in self._failures.items() if not failure.is_lost_peer]
+        rank = (own_failures or list(self._failures))[0]
+        failure = self._failures[rank]
         cause = None
         if failure.error is not None:
             with suppress(Exception):  # its class cannot be imported here
@@ -235,6 +238,7 @@ class _RunningRanks:
         raise RankError(message, rank) from cause
 
     def _give_up(self, timeout_s: float) -> NoReturn:
+        """Raise an error that says where the ranks are that have not returned; one that is stopped is the culprit."""
         late = sorted(self._running)
         numbers = ", ".join(map(str, late))
         names = f"ranks {numbers} have" if len(late) > 1 else f"rank {numbers} has"

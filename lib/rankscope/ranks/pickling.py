@@ -48,9 +48,10 @@ class Pickler(_Base):  # type: ignore[misc]
 
     def __init__(self, file: Any, **options: Any) -> None:
         super().__init__(file, **options)
-        self.modules = set[str]()
+        self.modules: set[str] = set()
 
     def reducer_override(self, value: Any) -> Any:
+        """Return how to pickle a tensor, or a function or class; NotImplemented for what pickle does by itself."""
         torch = sys.modules.get("torch")
         if torch is not None and type(value) is torch.Tensor and _is_plain(value, torch):
             octets = np.empty(0, np.uint8)
@@ -58,15 +59,15 @@ class Pickler(_Base):  # type: ignore[misc]
                 octets = value.contiguous().view(-1).view(torch.uint8).numpy()
             return _tensor, (octets, str(value.dtype).removeprefix("torch."), tuple(value.shape))
         if isinstance(value, ModuleType):
-            self._note(value.__name__)
+            self._add_module(value.__name__)
         elif isinstance(value, type | FunctionType):
             module = value.__module__ or ""
-            self._note(module)
+            self._add_module(module)
             if not module.startswith(("numpy", "torch")):
                 return super().reducer_override(value)
         return NotImplemented
 
-    def _note(self, module: str) -> None:
+    def _add_module(self, module: str) -> None:
         if module.startswith(_OURS):
             self.modules.add(module)
 

@@ -32,14 +32,14 @@ _OWN_STREAMS = (1, 2)
 
 
 class Worker:
-    """One worker. It has news for `listen` when `multiprocessing.connection.wait` says that it is ready."""
+    """A worker process. When `multiprocessing.connection.wait` says that it is ready, `listen` has news of it."""
 
     def __init__(
         self,
         name: str,
         path: Path,
-        line: Connection,
-        connection: Connection,
+        to_server: Connection,
+        to_worker: Connection,
         server: ForkServer,
         timeout_s: float | None,
     ) -> None:
@@ -48,27 +48,29 @@ class Worker:
         self.timeout_s = timeout_s
         self.pid = 0  # until it has been forked
         self.code: int | None = None  # until it has ended
-        self.values = WorkerLine(connection, path, 0)
-        self._line = line
+        self.values = WorkerLine(to_worker, path, 0)
+        self._to_server = to_server  # for signals to the worker, and back for its pid and its exit code
         self._server = server
         self._lock = threading.Lock()
         if timeout_s is not None:
-            _limit_waiting(connection, timeout_s)
+            _limit_waiting(to_worker, timeout_s)
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid})"
 
     def fileno(self) -> int:
-        return self._line.fileno()
+        return self._to_server.fileno()
 
     def listen(self, within_s: float = 0.0) -> bool:
-        """Wait for the next news, and return whether there was any. Raises WorkerError if the server is gone, and
-        OSError if the worker could not be forked."""
+        """Wait for the worker's pid or exit code, and return whether one came.
+
+        Raises WorkerError if the server is gone, and OSError if the worker could not be forked.
+        """
         with self._lock:
-            if self.code is not None or not self._line.poll(within_s):
+            if self.code is not None or not self._to_server.poll(within_s):
                 return False
             try:
-                news = self._line.recv()
+                news = self._to_server.recv()
             except (EOFError, ConnectionError):
                 self._kill_group()
                 raise WorkerError(self._server.exit_report()) from None
@@ -106,8 +108,10 @@ class Worker:
             raise ValueError(answer.reason)
 
     def ask(self, value: Any) -> Any:
-        """Send a value and return the answer. Raises the error that the work raised, and WorkerError if the worker has
-        ended, or has not answered in time."""
+        """Send a value and return the answer.
+
+        Raises the error that the work raised, and WorkerError if the worker has ended, or has not answered in time.
+        """
         with self._in_time():
             self.values.send(value)
             answer = self.values.receive()
@@ -117,6 +121,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _in_time(self) -> Iterator[None]:
+        """Raise WorkerError if the worker has ended, or does not send or receive in time."""
         try:
             yield
         except (EOFError, ConnectionError):
@@ -138,10 +143,10 @@ class Worker:
 
     def _request(self, number: int) -> None:
         with contextlib.suppress(OSError):  # it has ended, or the server has
-            self._line.send(number)
+            self._to_server.send(number)
 
     def close(self) -> None:
-        self._line.close()
+        self._to_server.close()
         self.values.connection.close()
 
 
@@ -209,9 +214,9 @@ class WorkerPool:
                 request = Request(self._modules, self.folder, name, number)
                 streams = outputs[number] if outputs else _OWN_STREAMS
                 with Interrupts():  # or there might be a worker that nobody knows
-                    line, connection = self._server.fork(request, streams)
+                    to_server, to_worker = self._server.fork(request, streams)
                     path = self.folder / f"{name}-{number}"
-                    worker = Worker(label, path, line, connection, self._server, timeout_s)
+                    worker = Worker(label, path, to_server, to_worker, self._server, timeout_s)
                     started.append(worker)
                     self.workers.append(worker)
             for worker in started:

@@ -59,6 +59,10 @@ class Rank:
     before: Callable[[int], object] | None  # is called with the number of the rank before anything is connected
 
     def __call__(self, values: WorkerLine, rank: int) -> None:
+        """Run the function as this rank, and send how it ended; after an error, wait to be killed.
+
+        A rank that failed keeps its connections open. If it closed them, its peers would fail on that, too.
+        """
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if self.before is not None:
             self.before(rank)
@@ -68,7 +72,7 @@ class Rank:
         except BaseException as error:
             flush()
             values.send(_failure(error))
-            while True:  # with all that the error's frames hold: were it closed here, peers would fail on that
+            while True:
                 signal.pause()
 
     def _run(self, rank: int) -> Returned | Unable | Failure:

@@ -35,17 +35,21 @@ class Surroundings(NamedTuple):
 
     @classmethod
     def of_this_process(cls) -> Surroundings:
-        """Raises MachineError if the working directory was deleted."""
+        """Return those of this process. Raises MachineError if the working directory was deleted."""
         try:
             folder = os.getcwd()
         except FileNotFoundError as error:
             raise MachineError("the working directory was deleted: change to another one, with os.chdir") from error
-        sources = {name: entry for name, entry in list(linecache.cache.items()) if len(entry) == 4 and entry[1] is None}
+        sources = {}
+        for name, entry in list(linecache.cache.items()):
+            if len(entry) == 4 and entry[1] is None:  # (size, modification time, lines, name): no file was read
+                sources[name] = entry
         path = [os.fspath(entry) or folder for entry in sys.path]
         argv = list(getattr(sys, "argv", []))
         return cls(dict(os.environ), folder, path, argv, sources)
 
     def take_on(self) -> None:
+        """Change this process to have them."""
         os.environ.clear()
         os.environ.update(self.environment)
         with contextlib.suppress(OSError):

@@ -106,26 +106,32 @@ def _read_all(rank: int, sampler: Iterable[Any]) -> _Reads:
     first = next(items, None)
     if first is None:
         return _Reads(np.zeros(0, dtype=np.int64), None)
-    sizes: list[int] = []
+    items = chain([first], items)
+    is_batched = isinstance(first, Iterable) and getattr(first, "ndim", 1) != 0
+    if not is_batched:
+        return _Reads(_whole_numbers(rank, items), None)
+    batch_sizes: list[int] = []
 
-    def in_batches() -> Iterator[Any]:
-        for batch in chain([first], items):
-            before = len(sizes)
-            sizes.append(0)
+    def indices_of_batches() -> Iterator[Any]:
+        for batch in items:
+            batch_sizes.append(0)
             for index in batch:
-                sizes[before] += 1
+                batch_sizes[-1] += 1
                 yield index
 
-    is_batched = isinstance(first, Iterable) and getattr(first, "ndim", 1) != 0
-    indices = in_batches() if is_batched else chain([first], items)
+    indices = _whole_numbers(rank, indices_of_batches())
+    return _Reads(indices, np.cumsum(batch_sizes))
+
+
+def _whole_numbers(rank: int, indices: Iterable[Any]) -> IntArray:
     try:
-        flat = np.fromiter(map(operator.index, indices), dtype=np.int64)
+        return np.fromiter(map(operator.index, indices), dtype=np.int64)
     except TypeError as error:
         raise ValueError(f"rank {rank}'s sampler must yield whole numbers: {error}") from error
-    return _Reads(flat, np.cumsum(sizes) if is_batched else None)
 
 
-def _stops_of(rank: int, reads: _Reads) -> IntArray:
+def _batch_stops(rank: int, reads: _Reads) -> IntArray:
+    """Return where each batch of a rank ends, if some ranks' samplers yield batches."""
     if reads.batch_stops is not None:
         return reads.batch_stops
     if reads.indices.size:
@@ -194,7 +200,7 @@ class Assignment:
         ranks = [_read_all(rank, sampler) for rank, sampler in enumerate(samplers)]
         batch_stops = None
         if any(reads.batch_stops is not None for reads in ranks):
-            batch_stops = tuple(_stops_of(rank, reads) for rank, reads in enumerate(ranks))
+            batch_stops = tuple(_batch_stops(rank, reads) for rank, reads in enumerate(ranks))
         none_shuffles = {getattr(sampler, "shuffle", None) for sampler in samplers} == {False}
         return cls(
             size,
@@ -291,6 +297,7 @@ class Assignment:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write an .npz file, whole or not at all. Raises OSError if the folder cannot be written to."""
         recipe = attrs.asdict(self)  # type: ignore[arg-type]  # to mypy it is a dataclass
+        loader = recipe.pop("loader")
         del recipe["ranks"]
         del recipe["batch_stops"]
         version = _VERSION
@@ -299,7 +306,7 @@ class Assignment:
             version = _VERSION_WITH_BATCHES
             arrays["batch_counts"] = np.array([stops.size for stops in self.batch_stops])
             arrays["batch_stops"] = np.concatenate(self.batch_stops)
-        header = {"format": _FORMAT, "version": version, "loader": recipe.pop("loader"), "recipe": recipe}
+        header = {"format": _FORMAT, "version": version, "loader": loader, "recipe": recipe}
         lengths = np.array([indices.size for indices in self.ranks])
         flat = np.concatenate(self.ranks)
         return write_atomically(
@@ -388,12 +395,10 @@ def assign(
     >>> [batch.tolist() for rank in range(2) for batch in balanced.batches(rank)]
     [[0, 1], [2, 3]]
     """
-    size = whole("size", size, 0, MOST_SAMPLES)
-    num_replicas = whole("num_replicas", num_replicas, 1, MOST_RANKS)
     kind = SAMPLERS[one_of("sampler", sampler, tuple(SAMPLERS))]
     recipe = EpochRecipe(
-        size=size,
-        num_replicas=num_replicas,
+        size=whole("size", size, 0, MOST_SAMPLES),
+        num_replicas=whole("num_replicas", num_replicas, 1, MOST_RANKS),
         seed=whole("seed", seed, *SEEDS),
         epoch=whole("epoch", epoch),
         shuffle=truth("shuffle", shuffle),
@@ -403,21 +408,20 @@ def assign(
     kind.check(sampler, recipe)
     if kind.always_shuffles is not None:
         recipe = evolve(recipe, shuffle=kind.always_shuffles)
-    whole(f"the samples that {num_replicas} ranks read together", recipe.reads, 0, MOST_SAMPLES)
-    if "num_samples" in recipe.settings:
-        whole("num_samples", recipe.settings["num_samples"], 0, MOST_SAMPLES)
+    _check_number_of_reads(recipe)
     reads = kind.indices(recipe)
     batch_stops = None
     if isinstance(reads, RankReads):
         batch_stops = reads.batch_stops
         reads = reads.indices
     ranks = several(f"the indices of sampler {sampler!r}", reads, "arrays")
-    if len(ranks) != num_replicas:
+    if len(ranks) != recipe.num_replicas:
         raise ValueError(
-            f"sampler {sampler!r} must return an array of indices for each of {num_replicas} ranks, got {len(ranks)}"
+            f"sampler {sampler!r} must return an array of indices for each of {recipe.num_replicas} ranks, "
+            f"got {len(ranks)}"
         )
     return Assignment(
-        size=size,
+        size=recipe.size,
         ranks=tuple(ranks),
         sampler=sampler,
         shuffle=recipe.shuffle,
@@ -426,6 +430,12 @@ def assign(
         drop_last=recipe.drop_last,
         batch_stops=batch_stops,
     )
+
+
+def _check_number_of_reads(recipe: EpochRecipe) -> None:
+    whole(f"the samples that {recipe.num_replicas} ranks read together", recipe.reads, 0, MOST_SAMPLES)
+    if "num_samples" in recipe.settings:
+        whole("num_samples", recipe.settings["num_samples"], 0, MOST_SAMPLES)
 
 
 Name = TypeVar("Name", str, os.PathLike[str])

@@ -157,7 +157,7 @@ class Audit(Findings):
         num_empty = sum(epoch.num_reads == 0 for epoch in self.epochs)
         if num_empty and self.size:
             share = f"{count_of(self.size, 'sample')}, {count_of(self.num_ranks, 'rank')}"
-            why = f"{share}, and what does not fill every rank's share or batch is dropped"
+            why = f"{share}, and samples that do not fill every rank's share or batch are dropped"
             add(
                 "nothing_read", f"no rank reads anything in {num_empty} of {count_of(len(self.epochs), 'epoch')}: {why}"
             )
@@ -215,7 +215,7 @@ class Audit(Findings):
         head = "\n".join([f"{count_of(self.size, 'sample')}, {over}: {reads}", *self._measures()])
         nothing = "every sample read exactly once an epoch"
         if self.weight_bias is not None:
-            nothing = "every sample read as often as its weight asks for"
+            nothing = "every sample read in proportion to its weight"
         return self.report(head, nothing)
 
     def _measures(self) -> list[str]:
@@ -229,7 +229,8 @@ class Audit(Findings):
             lines.append(f"  cost per step: highest over mean {max(costs):.3f}, in the worst step {worst:.3f}")
             lines.append(f"  padding: {max(work.padding_share for work in self.work):.1%} of the tokens")
         if self.weight_bias is not None:
-            lines.append(f"  weights: farthest count {self.weight_bias.deviations:.1f} standard deviations off")
+            deviations = f"{self.weight_bias.deviations:.1f} standard deviations"
+            lines.append(f"  weights: reads differ from their expected number by at most {deviations}")
         return lines
 
 

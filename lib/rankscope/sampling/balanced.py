@@ -55,6 +55,17 @@ class _Remaining:
     position: int
 
 
+class _PlannedWindow(NamedTuple):
+    """The samples of a window in the order of what is left, and their division into batches."""
+
+    samples: NDArray[np.int64]
+    plan: WindowPlan
+
+    @property
+    def size(self) -> int:
+        return self.samples.size
+
+
 class _Origin(NamedTuple):
     """What was left where the present grouping began, and how much of that it has read since then.
 
@@ -128,7 +139,7 @@ class BalancedSampler(ElasticSampler):
         self._cost_digest = digest_of(self.costs)
         self._permutation_key = ""
         self._window_ends: dict[tuple[int, str], list[_WindowEnd]] = {}
-        self._begin(self._beginning())
+        self._start_from(self._first_progress())
 
     @property
     def padding(self) -> int:
@@ -169,7 +180,7 @@ class BalancedSampler(ElasticSampler):
 
     # ---- positions
 
-    def _beginning(self) -> Progress:
+    def _first_progress(self) -> Progress:
         return {"position": 0, "segments": []}
 
     def _checked_progress(self, progress: Progress) -> Progress:
@@ -182,8 +193,8 @@ class BalancedSampler(ElasticSampler):
             remaining = self._remaining(checked)
             num_left = self._num_left(remaining)
             whole("num_samples", segment.num_samples, 0, num_left)
-            plan = self._plan_window(remaining, segment.num_samples, segment.grouping)
-            whole("num_steps", segment.num_steps, 0, plan.counts.shape[0])
+            window = self._window(remaining, segment.num_samples, segment.grouping)
+            whole("num_steps", segment.num_steps, 0, window.plan.counts.shape[0])
             checked["segments"].append(_stored(segment))
         return checked
 
@@ -212,7 +223,7 @@ class BalancedSampler(ElasticSampler):
             grouping, whole("num_samples", fields["num_samples"], 0), whole("num_steps", fields["num_steps"], 0)
         )
 
-    def _after(self, start: Progress, num_items: int) -> Progress:
+    def _progress_after(self, start: Progress, num_items: int) -> Progress:
         """Return the progress after so many steps, in the fewest words: whole windows need no segment."""
         if num_items == 0:
             return start
@@ -275,9 +286,9 @@ class BalancedSampler(ElasticSampler):
             num_samples = origin.num_samples
             num_steps = -origin.num_steps
             while num_samples < num_left:
-                plan = self._plan_window(origin.remaining, num_samples, self._grouping())
-                num_samples += self._window_size(origin.remaining, num_samples, self._grouping())
-                num_steps += plan.counts.shape[0]
+                window = self._window(origin.remaining, num_samples, self._grouping())
+                num_samples += window.size
+                num_steps += window.plan.counts.shape[0]
                 ends.append(_WindowEnd(num_samples, num_steps))
             self._window_ends = {key: ends}
         yield from self._window_ends[key]
@@ -294,42 +305,42 @@ class BalancedSampler(ElasticSampler):
             yield batches
 
     def _windows(self, start: Progress) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield the samples of each window, by step and then by rank, and the number of samples in each batch."""
+        """Yield the samples of each window, by step and then by rank, and the number of samples in each batch.
+
+        The second array has the shape (num_steps, num_ranks).
+        """
         origin = self._origin(start)
-        remaining = origin.remaining
-        grouping = self._grouping()
-        num_left = self._num_left(remaining)
+        num_left = self._num_left(origin.remaining)
         num_samples = origin.num_samples
-        num_skipped = origin.num_steps
+        num_steps_read = origin.num_steps  # of the first window, before `start`
         while num_samples < num_left:
-            plan = self._plan_window(remaining, num_samples, grouping)
-            count = self._window_size(remaining, num_samples, grouping)
-            samples = self._samples(remaining, num_samples, count)
-            padded = int(plan.places.max(initial=-1)) + 1 - count
-            if padded > 0:
-                head = self._order(np.arange(min(padded, self.size)))
-                samples = np.concatenate([samples, np.resize(head, padded)])
-            num_read = int(plan.counts[:num_skipped].sum())
-            yield samples[plan.places[num_read:]], plan.counts[num_skipped:]
-            num_skipped = 0
-            num_samples += count
+            window = self._window(origin.remaining, num_samples, self._grouping())
+            counts = window.plan.counts
+            num_padded = int(window.plan.places.max(initial=-1)) + 1 - window.size
+            samples = np.concatenate([window.samples, self._padding_samples(max(num_padded, 0))])
+            num_samples_read = int(counts[:num_steps_read].sum())
+            yield samples[window.plan.places[num_samples_read:]], counts[num_steps_read:]
+            num_steps_read = 0
+            num_samples += window.size
+
+    def _padding_samples(self, count: int) -> NDArray[np.int64]:
+        """Return samples for padding: the beginning of the epoch's order, repeated if that is too short."""
+        return np.resize(self._order(np.arange(min(count, self.size))), count)
 
     def _remaining(self, start: Progress) -> _Remaining:
         """Return what is left to read after the segments of a progress."""
         remaining = _Remaining(np.empty(0, dtype=np.int64), start["position"])
         for fields in start["segments"]:
             segment = _segment(fields)
-            plan = self._plan_window(remaining, segment.num_samples, segment.grouping)
-            count = self._window_size(remaining, segment.num_samples, segment.grouping)
-            samples = self._samples(remaining, segment.num_samples, count)
-            num_read = int(plan.counts[: segment.num_steps].sum())
-            is_left = np.ones(count, dtype=bool)
-            places = plan.places[:num_read]
-            is_left[places[places < count]] = False
-            num_passed = segment.num_samples + count
-            from_order = max(num_passed - remaining.head.size, 0)
-            head = np.concatenate([samples[is_left], remaining.head[num_passed:]])
-            remaining = _Remaining(head, remaining.position + from_order)
+            window = self._window(remaining, segment.num_samples, segment.grouping)
+            num_read = int(window.plan.counts[: segment.num_steps].sum())
+            places_read = window.plan.places[:num_read]
+            is_left = np.ones(window.size, dtype=bool)
+            is_left[places_read[places_read < window.size]] = False  # places beyond the window are padding
+            num_passed = segment.num_samples + window.size
+            num_from_order = max(num_passed - remaining.head.size, 0)
+            head = np.concatenate([window.samples[is_left], remaining.head[num_passed:]])
+            remaining = _Remaining(head, remaining.position + num_from_order)
         return remaining
 
     def _samples(self, remaining: _Remaining, start: int, count: int) -> NDArray[np.int64]:
@@ -355,52 +366,57 @@ class BalancedSampler(ElasticSampler):
         if grouping.batch_size is not None:
             return min(num_batches * grouping.batch_size, num_left)
         assert grouping.max_tokens is not None
-        budget = int(num_batches * grouping.max_tokens * _TOKEN_FILL)
+        max_tokens = int(num_batches * grouping.max_tokens * _TOKEN_FILL)  # of the window
         mean_length = max(float(self.lengths.mean()), 1.0)
-        guess = int(min(num_left, budget / mean_length + num_batches))
+        num_looked_at = int(min(num_left, max_tokens / mean_length + num_batches))
         while True:
-            tokens = np.cumsum(self.lengths[self._samples(remaining, start, guess)])
-            if guess == num_left or tokens[-1] > budget:
+            tokens = np.cumsum(self.lengths[self._samples(remaining, start, num_looked_at)])
+            if num_looked_at == num_left or tokens[-1] > max_tokens:
                 break
-            guess = min(num_left, 2 * guess)
-        count = int(np.searchsorted(tokens, budget, side="right"))
+            num_looked_at = min(num_left, 2 * num_looked_at)
+        count = int(np.searchsorted(tokens, max_tokens, side="right"))
         count = max(count // grouping.num_replicas, 1) * grouping.num_replicas  # so that no batch is empty
         return min(count, num_left)
 
-    def _plan_window(self, remaining: _Remaining, start: int, grouping: _Grouping) -> WindowPlan:
+    def _window(self, remaining: _Remaining, start: int, grouping: _Grouping) -> _PlannedWindow:
         """Plan the window that begins with number `start` of what is left.
 
-        Places from the window's size on are padding: the beginning of the epoch's order.
+        Places beyond the window's size are padding: the beginning of the epoch's order.
         """
-        count = self._window_size(remaining, start, grouping)
-        samples = self._samples(remaining, start, count)
+        size = self._window_size(remaining, start, grouping)
+        samples = self._samples(remaining, start, size)
         if grouping.batch_size is None:
-            return self._plan_tokens(samples, grouping)
+            return _PlannedWindow(samples, self._plan_tokens(samples, grouping))
+        return _PlannedWindow(samples, self._plan_batches(samples, grouping, grouping.batch_size))
+
+    def _plan_batches(self, samples: NDArray[np.int64], grouping: _Grouping, batch_size: int) -> WindowPlan:
+        """Plan a window of full batches and, if samples remain, a last step of smaller ones."""
         num_ranks = grouping.num_replicas
-        rest = count % (num_ranks * grouping.batch_size)
-        per_rank = -(-rest // num_ranks)
+        rest = samples.size % (num_ranks * batch_size)
+        last_batch_size = -(-rest // num_ranks)  # rounded up
         if grouping.drop_last:
-            per_rank = rest // num_ranks
-        num_real = min(rest, per_rank * num_ranks)
-        num_padded = per_rank * num_ranks - num_real
-        costs = self.costs[samples[: count - rest + num_real]]  # what is dropped is the end of the random order
-        if per_rank == 0:
-            return plan_equal_batches(costs, num_ranks, grouping.batch_size)
-        # The last step has few samples per rank, which balance best if they cost about the same.
+            last_batch_size = rest // num_ranks
+        num_last = min(rest, last_batch_size * num_ranks)
+        num_padded = last_batch_size * num_ranks - num_last
+        costs = self.costs[samples[: samples.size - rest + num_last]]  # what is dropped is the end of the random order
+        if last_batch_size == 0:
+            return plan_equal_batches(costs, num_ranks, batch_size)
+        # The last step has few samples per rank, which balance best if they cost about the same: those in the middle.
         by_cost = ascending(costs)
-        first = (by_cost.size - num_real) // 2
-        last = by_cost[first : first + num_real]
-        others = np.sort(np.concatenate([by_cost[:first], by_cost[first + num_real :]]))
-        plan = plan_equal_batches(costs[others], num_ranks, grouping.batch_size)
-        padding = np.resize(self._order(np.arange(min(num_padded, self.size))), num_padded)
-        last_costs = np.concatenate([costs[last], self.costs[padding]])
-        last = np.concatenate([last, count + np.arange(num_padded)])
-        short = plan_equal_batches(last_costs, num_ranks, per_rank)
+        first = (by_cost.size - num_last) // 2
+        last = by_cost[first : first + num_last]
+        others = np.sort(np.concatenate([by_cost[:first], by_cost[first + num_last :]]))
+        plan = plan_equal_batches(costs[others], num_ranks, batch_size)
+        last_costs = np.concatenate([costs[last], self.costs[self._padding_samples(num_padded)]])
+        last = np.concatenate([last, samples.size + np.arange(num_padded)])
+        last_step = plan_equal_batches(last_costs, num_ranks, last_batch_size)
         return WindowPlan(
-            np.concatenate([others[plan.places], last[short.places]]), np.concatenate([plan.counts, short.counts])
+            places=np.concatenate([others[plan.places], last[last_step.places]]),
+            counts=np.concatenate([plan.counts, last_step.counts]),
         )
 
     def _plan_tokens(self, samples: NDArray[np.int64], grouping: _Grouping) -> WindowPlan:
+        """Plan a window whose batches have at most `max_tokens` tokens."""
         assert grouping.max_tokens is not None
         num_ranks = grouping.num_replicas
         lengths = self.lengths[samples]

@@ -167,16 +167,19 @@ def _dealt_round(
 
 
 def _plan_of_owners(owner: Places, costs: Costs, totals: Costs, num_ranks: int) -> WindowPlan:
-    """Sort batches by cost into steps, and then steps and ranks by the place of their costliest sample."""
+    """Sort batches by cost into steps, and then steps and ranks by the place of their costliest sample.
+
+    `owner` has the batch of each sample, and `totals` the cost of each batch.
+    """
     num_batches = totals.size
-    heads = np.full(num_batches, owner.size, dtype=np.int64)  # empty batches come last
+    costliest = np.full(num_batches, owner.size, dtype=np.int64)  # the place in the window; empty batches come last
     by_cost = ascending(costs)
-    heads[owner[by_cost]] = by_cost  # the costliest sample of each batch is written last
-    grid = ascending(totals)[::-1].reshape(-1, num_ranks)
-    grid = grid[np.argsort(heads[grid[:, 0]])]
-    of_rank = np.argsort(heads[grid], axis=1, kind="stable")
-    grid = np.take_along_axis(grid, of_rank, axis=1)
-    turn = np.empty(num_batches, dtype=np.int64)
+    costliest[owner[by_cost]] = by_cost  # of equal batches, the last one written stays: the costliest sample
+    grid = ascending(totals)[::-1].reshape(-1, num_ranks)  # batches, steps by ranks
+    grid = grid[np.argsort(costliest[grid[:, 0]])]
+    rank_order = np.argsort(costliest[grid], axis=1, kind="stable")
+    grid = np.take_along_axis(grid, rank_order, axis=1)
+    turn = np.empty(num_batches, dtype=np.int64)  # of each batch, in the order of the grid
     turn[grid.ravel()] = np.arange(num_batches)
     places = np.argsort(turn[owner], kind="stable")
     counts = np.bincount(turn[owner], minlength=num_batches).reshape(-1, num_ranks)

@@ -21,8 +21,8 @@ from .reading import ReadingOrder
 _VERSION = 1  # of the state, and of the orders that it refers to
 _STATE_FIELDS = ("version", "sampler", "epoch", "progress", "recipe")
 
-_LIST = 1 << 12
-"""Python integers that are made at once: they take four times the memory of an array."""
+_MOST_LISTED = 1 << 12
+"""Python integers in one list: they take four times the memory of an array."""
 
 Progress = dict[str, Any]
 """Where in an epoch's order all ranks together are: numbers that JSON can store."""
@@ -82,12 +82,12 @@ class ElasticSampler:
         epoch = whole("epoch", epoch, 0)
         if epoch != self.epoch:
             self.epoch = epoch
-            self._begin(self._beginning())
+            self._start_from(self._first_progress())
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over what this rank reads. After a resumed epoch, the next iteration reads a whole epoch."""
         if self._reading is not None:
-            self._start = self._beginning()
+            self._start = self._first_progress()
         start = self._start
         reader = copy(self)  # a later `set_epoch` does not affect an iterator that has begun
 
@@ -108,7 +108,7 @@ class ElasticSampler:
         if self._reading is None:
             return self._state(self._start, self.epoch)
         reading = self._reading
-        return self._state(self._after(reading.start, reading.order.pieces.num_read), reading.epoch)
+        return self._state(self._progress_after(reading.start, reading.order.pieces.num_read), reading.epoch)
 
     def state_after(self, trained: int) -> dict[str, Any]:
         """Return the state after each rank has trained on `trained` items since the start or the resumed position.
@@ -119,7 +119,7 @@ class ElasticSampler:
         if self._reading is not None:
             start = self._reading.start
         trained = whole("trained", trained, 0, self._num_items(start))
-        return self._state(self._after(start, trained), self.epoch)
+        return self._state(self._progress_after(start, trained), self.epoch)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue the state's epoch at its position, on this sampler's ranks, of any number.
@@ -148,7 +148,7 @@ class ElasticSampler:
         except ValueError:
             self.epoch = previous
             raise
-        self._begin(checked_progress)
+        self._start_from(checked_progress)
 
     def recipe(self) -> dict[str, Any]:
         """Return everything that must be the same on all ranks, so that they divide one order among them."""
@@ -178,7 +178,7 @@ class ElasticSampler:
             "recipe": self._recipe(),
         }
 
-    def _begin(self, start: Progress) -> None:
+    def _start_from(self, start: Progress) -> None:
         """Read the next iteration from `start`."""
         self._start = start
         self._reading = None
@@ -205,13 +205,15 @@ class ElasticSampler:
         """Return the data and settings that a state must agree with: values that JSON can store."""
         raise NotImplementedError
 
-    def _beginning(self) -> Progress:
+    def _first_progress(self) -> Progress:
+        """Return the progress at the beginning of an epoch."""
         raise NotImplementedError
 
     def _checked_progress(self, progress: Progress) -> Progress:
+        """Return the progress of a loaded state. Raises ValueError if this epoch has no such place."""
         raise NotImplementedError
 
-    def _after(self, start: Progress, num_items: int) -> Progress:
+    def _progress_after(self, start: Progress, num_items: int) -> Progress:
         """Return the progress after each rank has read `num_items` items from `start`."""
         raise NotImplementedError
 
@@ -246,28 +248,28 @@ class InterleavedSampler(ElasticSampler):
         num_left: int = length - position
         return max(self._num_items(self._start) * self.num_replicas - num_left, 0)
 
-    def _beginning(self) -> Progress:
+    def _first_progress(self) -> Progress:
         return {"position": 0}
 
     def _checked_progress(self, progress: Progress) -> Progress:
         return {"position": whole("position", progress.get("position"), 0, self._order_length())}
 
-    def _after(self, start: Progress, num_items: int) -> Progress:
+    def _progress_after(self, start: Progress, num_items: int) -> Progress:
         return {"position": min(start["position"] + num_items * self.num_replicas, self._order_length())}
 
     def _num_items(self, start: Progress) -> int:
         return share(self._order_length() - start["position"], self.num_replicas, self.drop_last)
 
     def _pieces(self, start: Progress) -> Iterator[list[Any]]:
-        length = self._order_length()
         num_items = self._num_items(start)
         first = start["position"] + self.rank
         stop = start["position"] + num_items * self.num_replicas
-        for block in self._order_blocks(first, min(stop, length), self.num_replicas):
-            for begin in range(0, block.size, _LIST):
-                yield block[begin : begin + _LIST].tolist()
+        stop_of_real = min(stop, self._order_length())  # what follows is padding
+        for block in self._order_blocks(first, stop_of_real, self.num_replicas):
+            for begin in range(0, block.size, _MOST_LISTED):
+                yield block[begin : begin + _MOST_LISTED].tolist()
             del block  # before the next one is made
-        num_real = len(range(first, min(stop, length), self.num_replicas))
+        num_real = len(range(first, stop_of_real, self.num_replicas))
         if num_real < num_items:  # at most once, because padding is shorter than the number of ranks
             yield self._padding_items(first + num_real * self.num_replicas, stop)
 
@@ -283,13 +285,13 @@ class InterleavedSampler(ElasticSampler):
     def all_ranks(self) -> RankReads:
         length = self._order_length()
         position = self._start["position"]
-        total = self._num_items(self._start) * self.num_replicas
-        blocks = list(self._order_blocks(position, min(position + total, length), 1))
+        stop = position + self._num_items(self._start) * self.num_replicas
+        blocks = list(self._order_blocks(position, min(stop, length), 1))
         order = np.concatenate([np.empty(0, dtype=np.int64), *blocks])
-        if total > order.size:
-            places = np.arange(position + order.size, position + total) % length
-            head = np.concatenate(list(self._order_blocks(0, int(places.max()) + 1, 1)))
-            order = np.concatenate([order, head[places]])
+        if stop > length:
+            places = np.arange(length, stop) % length  # padding repeats the beginning of the order
+            beginning = np.concatenate(list(self._order_blocks(0, int(places.max()) + 1, 1)))
+            order = np.concatenate([order, beginning[places]])
         return RankReads(tuple(order[rank :: self.num_replicas] for rank in range(self.num_replicas)))
 
 

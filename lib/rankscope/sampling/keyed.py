@@ -86,7 +86,7 @@ class KeyedPermutation:
         words = np.frombuffer(hashlib.shake_128(text).digest(12 * NUM_ROUNDS), dtype="<u4").astype(np.uint32)
         words = words.reshape(NUM_ROUNDS, 3)
         self._rounds: list[_RoundKey] = []
-        for factor, offset, second_factor in words:
+        for factor, offset, second_factor in words:  # factors are made odd: multiplying by them loses no bits
             self._rounds.append(_RoundKey(factor | np.uint32(1), offset, second_factor | np.uint32(1)))
         num_bits = max(self.size - 1, 1).bit_length()
         self._left_bits = num_bits // 2

@@ -50,7 +50,7 @@ class KeyedSampler(InterleavedSampler):
         self.size = whole("size", size, 0, MOST_KEYED_SAMPLES)
         super().__init__(num_replicas, rank, shuffle, seed, drop_last)
         self._permutation_key = ""
-        self._begin(self._beginning())
+        self._start_from(self._first_progress())
 
     def __getitem__(self, position: int) -> int:
         """Return the sample at a position of the order of all ranks. Raises IndexError outside 0 … size - 1."""

@@ -83,7 +83,7 @@ class PackedSampler(InterleavedSampler):
         self.size = self.lengths.size
         self._digest = digest_of(self.lengths)
         self._packs: _EpochPacks | None = None
-        self._begin(self._beginning())
+        self._start_from(self._first_progress())
 
     @property
     def fill(self) -> float:

@@ -137,8 +137,14 @@ class DistributedSampler(TorchDistributedSampler[int]):
         self._stop = consumed + self.total_size
         self._resume_used = False
 
+    def _note_iteration(self, consumed: int) -> None:
+        """Note that an iteration has begun with an index: if it is the resumed one, the next reads a whole epoch."""
+        if consumed > 0 and consumed == self._consumed:
+            self._resume_used = True
+
     def _in_order(self, consumed: int, stop: int) -> Iterator[Iterable[int]]:
-        self._resume_used |= 0 < consumed == self._consumed
+        """Yield this rank's indices without shuffle, and then its share of the padding."""
+        self._note_iteration(consumed)
         places = range(consumed + self.rank, stop, self.num_replicas)
         real = range(places.start, min(self._size, stop), self.num_replicas)
         yield real
@@ -150,20 +156,20 @@ class DistributedSampler(TorchDistributedSampler[int]):
         `set_epoch` and `resume` change the arguments, so an iterator that has begun is not affected by them. It begins
         with its first index, because DataLoader asks for iterators that it never uses.
         """
-        self._resume_used |= 0 < consumed == self._consumed
+        self._note_iteration(consumed)
         num_ranks = self.num_replicas
         first_place = consumed + self.rank  # this rank reads every num_ranks-th place of the order, beginning here
-        num_padding = max(stop - self._size, 0)
+        head_size = min(max(stop - self._size, 0), self._size)
         head: list[int] = []  # the beginning of the order, which the padding repeats
-        first = 0
+        block_start = 0  # the place in the order at which the block begins
         for block in torch_order_blocks(self._size, seed, min(self._size, stop)):
-            start = max(first, consumed)
-            skipped = (first_place - start) % num_ranks
-            yield block[start - first + skipped :: num_ranks].tolist()
-            head += block[: max(min(num_padding, self._size) - first, 0)].tolist()
-            first += block.size
-        start = self._size + (first_place - self._size) % num_ranks
-        yield [head[place % self._size] for place in range(start, stop, num_ranks)]
+            start = max(block_start, consumed)
+            own_start = start + (first_place - start) % num_ranks  # the first place of this rank from `start` on
+            yield block[own_start - block_start :: num_ranks].tolist()
+            head += block[: max(head_size - block_start, 0)].tolist()
+            block_start += block.size
+        own_start = self._size + (first_place - self._size) % num_ranks
+        yield [head[place % self._size] for place in range(own_start, stop, num_ranks)]
 
 
 def _range(length: Any) -> range:

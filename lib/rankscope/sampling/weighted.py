@@ -82,11 +82,12 @@ class WeightedSampler(InterleavedSampler):
                 f"num_samples must be at most {num_positive} without replacement, the number of weights above 0, got "
                 f"{self.num_samples}"
             )
+        # The sum of all expected counts is num_samples; the bits that it does not need are for fractions.
         self._fraction_bits = _FIXED_POINT_BITS - self.num_samples.bit_length()
         self._shares = self._fixed_point_shares()
         self._digest = digest_of(self.weights)
-        self._draw: _EpochDraws | None = None
-        self._begin(self._beginning())
+        self._draws: _EpochDraws | None = None  # of the epoch that was read last
+        self._start_from(self._first_progress())
 
     @property
     def expected(self) -> NDArray[np.float64]:
@@ -95,16 +96,16 @@ class WeightedSampler(InterleavedSampler):
 
     def __getitem__(self, position: int) -> int:
         """Return the sample at a position of the order of all ranks. Raises IndexError outside 0 … num_samples - 1."""
-        draw = self._epoch_draw()
-        return int(draw.slots[draw.order[position]])
+        draws = self._draws_of_epoch()
+        return int(draws.slots[draws.order[position]])
 
     def _order_length(self) -> int:
         return self.num_samples
 
     def _order_blocks(self, start: int, stop: int, step: int) -> Iterator[NDArray[np.int64]]:
-        draw = self._epoch_draw()
-        for places in draw.order.blocks(start, stop, step):
-            yield draw.slots[places]
+        draws = self._draws_of_epoch()
+        for places in draws.order.blocks(start, stop, step):
+            yield draws.slots[places]
 
     def _recipe(self) -> dict[str, Any]:
         return {
@@ -136,19 +137,19 @@ class WeightedSampler(InterleavedSampler):
             shares[adjustable[:rest]] += 1
         return shares
 
-    def _epoch_draw(self) -> _EpochDraws:
-        if self._draw is not None and self._draw.epoch == self.epoch:
-            return self._draw
+    def _draws_of_epoch(self) -> _EpochDraws:
+        if self._draws is not None and self._draws.epoch == self.epoch:
+            return self._draws
         unit = 1 << self._fraction_bits
-        mixed = KeyedPermutation(self.size, self._key("samples"))(np.arange(self.size))
-        stops = np.cumsum(self._shares[mixed])
+        samples = KeyedPermutation(self.size, self._key("samples"))(np.arange(self.size))
+        # The samples, in random order, cover a line, each as much as its share. Draw k is at offset + k * unit on it.
+        stops = np.cumsum(self._shares[samples])
         offset = _random_below(unit, self._key("offset"))
-        # Draw k is at place offset + k * unit of the line on which each sample covers its share.
-        draws_before = (stops - offset + unit - 1) >> self._fraction_bits
+        draws_before = (stops - offset + unit - 1) >> self._fraction_bits  # rounded up
         counts = np.diff(draws_before, prepend=0)
-        slots = np.repeat(mixed, counts)
-        self._draw = _EpochDraws(self.epoch, slots, KeyedPermutation(self.num_samples, self._key("draws")))
-        return self._draw
+        slots = np.repeat(samples, counts)
+        self._draws = _EpochDraws(self.epoch, slots, KeyedPermutation(self.num_samples, self._key("draws")))
+        return self._draws
 
 
 def _expected_counts(weights: NDArray[np.float64], num_samples: int, replacement: bool) -> NDArray[np.float64]:
@@ -161,19 +162,20 @@ def _expected_counts(weights: NDArray[np.float64], num_samples: int, replacement
     if replacement:
         shares: NDArray[np.float64] = scaled / scaled.sum()
         return num_samples * shares
+    # Samples whose share is one or more are drawn for certain; the others share the draws that are left.
     expected = np.zeros(weights.size)
-    is_open = scaled > 0
-    num_open = num_samples
-    while num_open:
-        expected[is_open] = num_open * (scaled[is_open] / scaled[is_open].sum())
-        is_certain = is_open & (expected >= 1)
+    is_uncertain = scaled > 0
+    num_left = num_samples
+    while num_left:
+        expected[is_uncertain] = num_left * (scaled[is_uncertain] / scaled[is_uncertain].sum())
+        is_certain = is_uncertain & (expected >= 1)
         if not is_certain.any():
             break
         expected[is_certain] = 1
-        is_open &= ~is_certain
-        num_open -= int(is_certain.sum())
-    if not num_open:
-        expected[is_open] = 0
+        is_uncertain &= ~is_certain
+        num_left -= int(is_certain.sum())
+    if not num_left:
+        expected[is_uncertain] = 0
     return expected
 
 

@@ -88,6 +88,14 @@ def _listed(name: str, values: Any) -> list[Any]:
     return several(name, values)
 
 
+def _whole_numbers(name: str, values: Any) -> list[int]:
+    return [whole(name, value) for value in _listed(name, values)]
+
+
+def _are_among(words: tuple[str, ...], wanted: list[Any]) -> NDArray[np.bool_]:
+    return np.array([word in wanted for word in words], dtype=bool)
+
+
 def words(name: str, words: Iterable[str]) -> tuple[str, ...]:
     """Return names as a tuple; raise ValueError if one is not a string."""
     return tuple(of_type(name, word, str) for word in words)
@@ -215,25 +223,30 @@ class Timeline:
         empty.
         """
         is_selected = np.ones(len(self), dtype=bool)
-        for name, numbers in (("rank", rank), ("item", item)):
-            if numbers is not None:
-                selected_numbers = [whole(name, number) for number in _listed(name, numbers)]
-                is_selected &= np.isin(getattr(self, name), selected_numbers)
-        for name, words in (("lane", lane), ("kind", kind)):
-            if words is not None:
-                selected_words = set(_listed(name, words))
-                word_is_selected = np.array([word in selected_words for word in getattr(self, f"{name}s")], bool)
-                is_selected &= word_is_selected[getattr(self, name)]
+        if rank is not None:
+            is_selected &= np.isin(self.rank, _whole_numbers("rank", rank))
+        if item is not None:
+            is_selected &= np.isin(self.item, _whole_numbers("item", item))
+        if lane is not None:
+            is_selected &= _are_among(self.lanes, _listed("lane", lane))[self.lane]
+        if kind is not None:
+            is_selected &= _are_among(self.kinds, _listed("kind", kind))[self.kind]
+        spans = self.take(np.flatnonzero(is_selected))
         if between_s is None:
-            return self.take(np.flatnonzero(is_selected))
+            return spans
+        return spans._cut_to(between_s)
+
+    def _cut_to(self, between_s: tuple[float, float]) -> Timeline:
+        """Return the spans in a window, cut at its edges."""
         low, high = (number("between_s", time, high=math.inf) for time in several("between_s", between_s))
         if low > high:
             raise ValueError(f"between_s must be a window from earlier to later, got {between_s}")
         start_s = np.maximum(self.start_s, low)
         stop_s = np.minimum(self.stop_s, high)
-        is_selected &= (start_s < stop_s) | ((self.start_s == self.stop_s) & (start_s == stop_s))
-        spans = self.take(np.flatnonzero(is_selected))
-        return evolve(spans, start_s=start_s[is_selected], stop_s=stop_s[is_selected])
+        has_no_length = self.start_s == self.stop_s
+        is_inside = (start_s < stop_s) | (has_no_length & (start_s == stop_s))
+        spans = self.take(np.flatnonzero(is_inside))
+        return evolve(spans, start_s=start_s[is_inside], stop_s=stop_s[is_inside])
 
     def take(self, places: NDArray[np.int64]) -> Timeline:
         """Return the spans at these places, in this order."""

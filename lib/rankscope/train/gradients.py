@@ -364,7 +364,8 @@ class StepAudit(Findings):
         return f"{message}. DDP allreduced nothing: {question}"
 
     def __str__(self) -> str:
-        head = f"{count_of(len(self.ranks), 'rank')}, {self.num_allreduces:g} synchronised"
+        times = "once" if self.num_allreduces == 1 else f"{self.num_allreduces:g} times"
+        head = f"{count_of(len(self.ranks), 'rank')}, gradients synchronised {times}"
         return self.report(head, "as one process")
 
 
@@ -378,11 +379,11 @@ def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> Step
 
     >>> both = torch.randn(8, 3), torch.randn(8, 1)
     >>> print(audit_step(Work(nn.Linear(3, 1), *both, nn.functional.mse_loss)))
-    2 ranks, 1 synchronised
+    2 ranks, gradients synchronised once
       as one process
     >>> print(audit_step(Work(nn.Linear(3, 1), *both, nn.MSELoss(reduction="sum"))))
-    2 ranks, 1 synchronised
-      not the whole batch: gradients are 0.5 times those of one process: is the loss a sum? DDP takes means
+    2 ranks, gradients synchronised once
+      not the whole batch: gradients are 0.5 times those of one process: is the loss a sum? DDP averages over ranks
     """
     check_divides(work, num_ranks)
     optional("step", step, function, "of ddp, inputs and targets")
@@ -439,7 +440,7 @@ def _causes_in_module_or_loss(work: Work, parts: Sequence[Work]) -> list[str]:
         losses = _losses(work, parts)
         tolerance = work.rounding * max(abs(losses.whole), *(abs(loss) for loss in losses.parts))
         if abs(sum(losses.parts) - losses.whole) <= tolerance:
-            causes.append("is the loss a sum? DDP takes means")
+            causes.append("is the loss a sum? DDP averages over ranks")
         elif abs(sum(losses.parts) / len(parts) - losses.whole) > tolerance:
             causes.append(
                 "the whole batch's loss is not the mean of the ranks' losses: do ranks divide by different numbers of "

@@ -205,8 +205,9 @@ class _Ahead:
     def _send_next(self) -> bool:
         """Start copying the loader's next batch; keep an error for later. Return whether there may be another batch."""
         try:
-            batch = next(self._batches, self)
-            if batch is self:
+            try:
+                batch = next(self._batches)
+            except StopIteration:
                 return False
             while len(self._steps) > self._num_ahead:
                 self._end_step()

@@ -265,7 +265,10 @@ def _gpu_kind(category: str, name: str) -> str | None:
 
 
 def _offset_s(ranges: Timeline, readings: Sequence[TraceClockReading]) -> tuple[float, float]:
-    """Return the offset to add to the trace's times, and its uncertainty."""
+    """Return the offset to add to the trace's times, and its uncertainty.
+
+    Each range begins between the first two of three readings of our clock, and ends between the last two.
+    """
     if len(ranges) != len(readings) or not readings:
         raise RuntimeError(f"torch.profiler recorded {len(ranges)} of {len(readings)} ranges that set its clock")
     before_s, inside_s, after_s = np.array(sorted(readings)).T

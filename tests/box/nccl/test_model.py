@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -366,15 +365,6 @@ def test_what_the_terms_do_not_know_is_said() -> None:
     assert "PCIe" in nccl.Model(gpu="l40s").notes[0]
     assert "InfiniBand" in nccl.Model(gpu="h100", num_nodes=2).notes[0]
     assert "Volta" in nccl.Model(gpu="v100").notes[0]
-
-
-def test_a_table_takes_milliseconds_not_seconds() -> None:
-    model = nccl.Model(num_nodes=4)
-    model.table()
-    start = time.process_time()
-    for _ in range(10):
-        nccl.Model(num_nodes=4).table()
-    assert (time.process_time() - start) / 10 < 0.5  # 2 to 5 ms; the bar itself is for tests.benchmarks
 
 
 # ---- NCCL's log

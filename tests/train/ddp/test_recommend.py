@@ -74,9 +74,9 @@ def test_what_to_write_is_said_in_words() -> None:
     advice = recommend(layers(64), RING)
     assert advice.gain == 1 - advice.chosen.step_s / advice.default.step_s > 0.1
     first, second, third = str(advice).splitlines()
-    assert first.startswith(f"write DistributedDataParallel(module, bucket_cap_mb={advice.bucket_cap_mb:g})")
+    assert first.startswith(f"use DistributedDataParallel(module, bucket_cap_mb={advice.bucket_cap_mb:g})")
     assert f"{advice.chosen.num_buckets} buckets" in second
-    assert third.startswith("neighbours: 4 MiB ")
+    assert third.startswith("nearby caps: 4 MiB ")
 
 
 @pytest.mark.parametrize(

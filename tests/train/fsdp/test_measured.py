@@ -48,6 +48,8 @@ def test_measured_costs_cover_every_part_of_a_step() -> None:
     for name in ("allgather", "reduce_scatter", "copy_in", "copy_out", "reduce_copy_in", "copy_out_reduced"):
         seconds = float(getattr(costs, name)(10_000))
         assert 0 < seconds < 1, name
+    assert 0 < costs.forward_hooks_s < 1
+    assert 0 < costs.backward_hooks_s < 1
     assert costs.allreduce is None
     replicated = fsdp.measure_costs(4, num_replicas=2, iterations=2, widths=(16, 64), where=WHERE)
     assert replicated.allreduce is not None

@@ -40,7 +40,7 @@ def show(
 
 @command("bank")
 def bank() -> None:
-    """List the published machines: bank:NAME stands for a profile in every command."""
+    """List the published machines. In every command, bank:NAME stands for a profile."""
     from .. import bank as machines
     from .. import tables
 
@@ -55,16 +55,16 @@ def import_(
         typer.Option("-o", "--output", help="Write everything that was read to this file, as one machine's profile."),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="The program that wrote them. Default: recognised from the text.")
+        str | None, typer.Option(help="The program that wrote the logs. Default: recognised from the text.")
     ] = None,
     num_ranks: Annotated[
         int | None,
         typer.Option(
-            help="Only tables of so many ranks; a table that does not state its number is taken to be of them."
+            help="Read only tables of this many ranks; a table that does not state its number is assumed to match."
         ),
     ] = None,
 ) -> None:
-    """Read logs of other programs. Prints one line per table; -o stores all of them as one profile."""
+    """Read logs of other programs, and print one line per table. -o stores all tables as one profile."""
     from .. import read_log, tables
     from ..logs import merged
 
@@ -98,7 +98,7 @@ def compare(
     after: Annotated[Path, typer.Argument(help="The profile to compare it with.", metavar="B")],
     everything: Annotated[bool, typer.Option("--all", help="Also show differences within the noise.")] = False,
 ) -> None:
-    """Show what is slower or faster in profile B than in profile A, by more than the noise; the verdict comes first."""
+    """Show a verdict, and what is slower or faster in profile B than in profile A by more than the noise."""
     from .. import Profile, tables
 
     print_parts(tables.comparison(Profile.load(before), Profile.load(after), everything))
@@ -112,7 +112,7 @@ def trace(
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write; gzipped if it ends in .gz.")],
     collective: Collective = "allreduce",
 ) -> None:
-    """Write when each rank would send, receive and add, as a trace for Perfetto and chrome://tracing."""
+    """Write a trace of when each rank would send, receive and add, for Perfetto and chrome://tracing."""
     from ...common.checks import count_of
     from ...common.storage import check_file
     from ...common.units import bytes_words, time_words

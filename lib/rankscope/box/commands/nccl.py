@@ -27,7 +27,7 @@ def nccl(
         Path | None,
         typer.Option(help="NCCL's topology XML (NCCL_TOPO_DUMP_FILE), or the output of nvidia-smi topo -m."),
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Write a drawing of --topo, an SVG.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Write an SVG of the topology given by --topo.")] = None,
     profile: Annotated[str | None, typer.Option(help="A measured profile of the box: a file or bank:NAME.")] = None,
     tuner_csv: Annotated[
         Path | None,
@@ -36,7 +36,7 @@ def nccl(
         ),
     ] = None,
 ) -> None:
-    """Show which algorithm and protocol NCCL chooses by size, the time it expects, and the time machines take."""
+    """Show, for each size, the algorithm and protocol that NCCL chooses, the time it expects, and our estimate."""
     from ...common.checks import count_of
     from ...common.storage import write_atomically
     from .. import Profile

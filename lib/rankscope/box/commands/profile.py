@@ -39,25 +39,25 @@ def profile(
         str | None, Option(help="gloo, nccl or mpi. Default: nccl with two GPUs or more, else gloo.")
     ] = None,
     device: Annotated[
-        str | None, Option(help="Where buffers lie, cpu or cuda. nccl needs cuda; gloo takes both.")
+        str | None, Option(help="Device of the buffers: cpu or cuda. nccl needs cuda; gloo accepts both.")
     ] = None,
-    collectives: Annotated[str, Option(help="Names, separated by commas.")] = "allreduce",
-    place: Annotated[str, Option(help="allreduce in place, out of place or both: in, out, both.")] = "in",
+    collectives: Annotated[str, Option(help="Names of collectives, separated by commas.")] = "allreduce",
+    place: Annotated[str, Option(help="Whether allreduce works in place: in, out or both.")] = "in",
     algorithms: Annotated[
-        str | None, Option(help="Names, separated by commas; native is the backend's own. Default: all.")
+        str | None, Option(help="Names, separated by commas; native is the backend's own algorithm. Default: all.")
     ] = None,
-    sizes: Annotated[str | None, Option(help="As in 1KiB:64MiB (powers of two) or 4KiB,1MiB.")] = None,
-    iterations: Annotated[int, Option(help="Most iterations per point.")] = 60,
+    sizes: Annotated[str | None, Option(help="Buffer sizes, as in 1KiB:64MiB (powers of two) or 4KiB,1MiB.")] = None,
+    iterations: Annotated[int, Option(help="Maximum number of iterations per point.")] = 60,
     budget: Annotated[
-        float, Option(help="Seconds per point; a slow point takes longer, for at least six iterations.")
+        float, Option(help="Seconds per point. Slow points take longer, because at least six iterations run.")
     ] = 0.4,
-    real_time: Annotated[bool, Option("--real-time", help="Run the ranks at real-time priority (root).")] = False,
+    real_time: Annotated[bool, Option("--real-time", help="Run the ranks at real-time priority (needs root).")] = False,
     transfers: Annotated[bool, Option(help="Also measure copies to and from the GPU, if there is one.")] = True,
-    fresh: Annotated[bool, Option("--fresh", help="Replace the file's contents.")] = False,
+    fresh: Annotated[bool, Option("--fresh", help="Start again, and replace the file's contents.")] = False,
 ) -> None:
     """Measure this machine: links, memory, every collective algorithm, copies to and from a GPU.
 
-    Each collective must give the right result before it is timed.
+    A collective is timed only if its result is right.
     Under torchrun, its processes are the ranks. After Ctrl-C the same command continues where it stopped.
     """
     from ...ranks.joined import is_joined
@@ -68,11 +68,10 @@ def profile(
     writes_output = writes(backend)
     joined = is_joined(backend)  # inside a collective only a signal's default action ends the process
     seen: list[Progress] = []
-    with interruptible(not joined, lambda: _how_to_continue(seen, output, fresh)), contextlib.ExitStack() as stack:
-        if writes_output and not joined and sys.stderr.isatty():
-            show = stack.enter_context(_bar())
-        else:
-            show = _lines(writes_output)
+    with (
+        interruptible(not joined, lambda: _how_to_continue(seen, output, fresh)),
+        _progress_display(writes_output, may_redraw=not joined) as show,
+    ):
 
         def report(progress: Progress) -> None:
             seen[:] = [progress]
@@ -177,8 +176,18 @@ def _command(context: typer.Context) -> str:
 Show = Callable[["Progress"], None]
 
 
+@contextlib.contextmanager
+def _progress_display(writes_output: bool, may_redraw: bool) -> Iterator[Show]:
+    """Yield a function that shows progress: as a bar on a terminal, as lines elsewhere, not at all on other ranks."""
+    if writes_output and may_redraw and sys.stderr.isatty():
+        with _bar() as show:
+            yield show
+    else:
+        yield _lines(writes_output)
+
+
 def _lines(writes_output: bool) -> Show:
-    """Print a line now and then if there is no terminal."""
+    """Return a function that prints a line every few seconds."""
     last_s = -_LINE_EVERY_S
 
     def show(progress: Progress) -> None:
@@ -194,7 +203,7 @@ def _lines(writes_output: bool) -> Show:
 
 @contextlib.contextmanager
 def _bar() -> Iterator[Show]:
-    """Show a progress bar that is redrawn, and removed at the end."""
+    """Show a progress bar and yield a function that updates it; the bar is removed at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar

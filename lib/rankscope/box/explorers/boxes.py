@@ -66,26 +66,28 @@ class Boxes:
         return draw_boxes(measured, now.collective, now.view, self.yours, num_bytes, self._title(now))
 
     def _title(self, now: Now) -> str:
-        """The fastest and the slowest machine at this size; of those that were measured at smaller and larger ones."""
+        """Return the fastest and the slowest machine at this size, of those that were measured up to it and above."""
         what = f"{now.collective} of {now.message}"
+        num_bytes = parse_bytes("message", now.message)
         seconds: dict[str, float] = {}
         for name, profile in self.chosen(now).items():
             sizes = profile.native_s(now.collective)
             time_s = self._seconds(now, profile)
-            if time_s is not None and min(sizes) <= parse_bytes("message", now.message) <= max(sizes):
+            if time_s is not None and min(sizes) <= num_bytes <= max(sizes):
                 seconds[name] = time_s
         if not seconds:
             return f"{what}: measured on none of these machines"
+        fastest_first = sorted(seconds, key=lambda name: seconds[name])
+        if now.view != "time":
+            rates = {name: self._busbw(now, name, time_s) for name, time_s in seconds.items()}
+            fastest_first = sorted(rates, key=lambda name: rates[name], reverse=True)
+        names = list(dict.fromkeys([fastest_first[0], fastest_first[-1]]))
         if now.view == "time":
-            values = seconds
-            words = times_in_one_unit
+            words = times_in_one_unit(*[seconds[name] for name in names])
         else:
-            values = {name: self._busbw(now, name, time_s) for name, time_s in seconds.items()}
-            words = rates_in_one_unit
-        ranked = sorted(values, key=values.__getitem__, reverse=now.view != "time")
-        ends = list(dict.fromkeys([ranked[0], ranked[-1]]))
-        pairs = zip(ends, words(*[values[name] for name in ends]), strict=True)
-        return f"{what}: {', '.join(f'{name} {value}' for name, value in pairs)}"
+            words = rates_in_one_unit(*[rates[name] for name in names])
+        machines = [f"{name} {value}" for name, value in zip(names, words, strict=True)]
+        return f"{what}: {', '.join(machines)}"
 
     def _seconds(self, now: Now, profile: Profile) -> float | None:
         """The time at this size as measured, otherwise interpolated; None if neither is known."""
@@ -101,7 +103,7 @@ class Boxes:
         return factor * parse_bytes("message", now.message) / seconds
 
     def without_effect(self, now: Now) -> dict[str, str]:
-        """How a collective is shown, where none of the machines was measured with it."""
+        """Return for each control that changes nothing at these settings why it does not."""
         if any(profile.native_s(now.collective) for profile in self.chosen(now).values()):
             return {}
         return dict.fromkeys(("view", "message"), f"none of these machines was measured with {now.collective}")

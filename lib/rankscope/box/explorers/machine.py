@@ -69,7 +69,7 @@ class Machines:
         return draw_timeline(self.predicted(now, now.algorithm), title)
 
     def without_effect(self, now: Now) -> dict[str, str]:
-        """The list of profiles, where there is one."""
+        """Return for each control that changes nothing at these settings why it does not."""
         return {} if len(self.profiles) > 1 else {"profile": "this is the only profile here"}
 
     def report(self, now: Now) -> list[str]:

@@ -126,14 +126,17 @@ def _estimates(choices: _NcclChoices) -> list[_RatioCurve]:
 
 
 def _times(now: Now, choices: _NcclChoices) -> list[_RatioCurve]:
-    """Return the times of the choice: by the model, and as measured on each public machine."""
-    lowest = np.log2([row.nccl_s for row in choices.chosen])
-    model = np.log2([row.time_s for row in choices.chosen]) - lowest
+    """Return the times of the choice as multiples of what NCCL expects: by the model, and on each public machine.
+
+    y is the logarithm to base 2 of the multiple, and x a size in columns.
+    """
+    expected = np.log2([row.nccl_s for row in choices.chosen])
+    model = np.log2([row.time_s for row in choices.chosen]) - expected
     curves = [_RatioCurve(_AT_SIZES, model, INK, False, 2.4)]
     for seconds in _public_s(now.gpu, now.gpus_per_node, now.num_nodes, now.collective).values():
         inside = {size: time_s for size, time_s in seconds.items() if _SIZES[0] <= size <= _SIZES[-1]}
-        x = np.array([np.log2(size) - POWERS[0] for size in inside]) + 0.5
-        y = np.log2(list(inside.values())) - np.interp(x, _AT_SIZES, lowest)
+        x = np.array([np.log2(size) - POWERS[0] for size in inside]) + 0.5  # the middle of a column
+        y = np.log2(list(inside.values())) - np.interp(x, _AT_SIZES, expected)
         curves.append(_RatioCurve(x, y, _PUBLIC_COLOR, False, 1.6, was_measured=True))
     return curves
 
@@ -274,7 +277,7 @@ def _place(now: Now) -> int:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """The network's cards within a node, and NVLS if NCCL has none."""
+    """Return for each control that changes nothing at these settings why it does not."""
     model = _choices(now).model
     reasons = {}
     if now.num_nodes == 1:

@@ -115,7 +115,7 @@ class Copies:
         return draw_timeline(loop, f"The first {_SHOWN_BATCHES} batches of {now.size}, {how}")
 
     def without_effect(self, now: Now) -> dict[str, str]:
-        """The loop, if the profile has no copies for it, and the size, if it has no copies at all."""
+        """Return for each control that changes nothing at these settings why it does not."""
         if self.loop(now, _SHOWN_BATCHES) is not None:
             return {}
         names = ["load_ms", "num_workers", "step_ms", "prefetched"]

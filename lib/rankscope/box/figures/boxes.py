@@ -106,34 +106,43 @@ def draw_boxes(
     lines = _lines(profiles, names, yours)
     frame = _frame(lines, view)
     curves = _curves(lines, view, frame)
-    leaders_px = (_NAMES_START - 1) * _WIDTH_PX  # between the ends of the lines and their names
-    longest_name_px = _LETTER_PX * max(len(line.name) for line in lines)
-    names_px = leaders_px + _MARGIN_PX + longest_name_px
-    rules: tuple[float, ...] = ()
-    if at_bytes and 0 <= math.log2(at_bytes) - frame.left <= frame.width:
-        rules = (math.log2(at_bytes) - frame.left,)
+    names_px = _names_px(lines)
+    rules = []
+    if at_bytes:
+        x = math.log2(at_bytes) - frame.left
+        if 0 <= x <= frame.width:
+            rules.append(x)
     legend = []
     if any(line.is_sick for line in lines):
         legend.append(Key("sick or suspect", INK, line="dashed"))
-    grid = [Lines(0, y, frame.width, y, FAINT, width_px=_THIN_PX) for y, _ in frame.y_ticks]
-    name_ys = [curve.name_y for curve in curves]
+    drawn_lines = [Lines(0, y, frame.width, y, FAINT, width_px=_THIN_PX) for y, _ in frame.y_ticks]
+    for curve in curves:
+        drawn_lines += _drawn_lines(curve, frame)
+    names_x = (_NAMES_START + _NAME_GAP) * frame.width
+    names_y = [curve.name_y for curve in curves]
+    subject = collectives if isinstance(collectives, str) else "collectives"
     return Drawing(
-        title=title or _finding(lines, view, collectives if isinstance(collectives, str) else "collectives"),
+        title=title or _finding(lines, view, subject),
         x_label="size of each rank's buffer",
         y_label=UNITS[view],
         width=frame.width * (1 + names_px / _WIDTH_PX),  # in the frame's units, with the names
         height=frame.height,
         size_px=(_WIDTH_PX + names_px, _HEIGHT_PX),
         rects=[_dots(curve, frame) for curve in curves],
-        lines=(*grid, *(drawn for curve in curves for drawn in _drawn_lines(curve, frame))),
-        texts=(
-            Texts((_NAMES_START + _NAME_GAP) * frame.width, name_ys, [line.name for line in lines], anchor="start"),
-        ),
+        lines=drawn_lines,
+        texts=[Texts(names_x, names_y, [line.name for line in lines], anchor="start")],
         rules=rules,
         x_ticks=_size_ticks(lines, frame.left),
         y_ticks=frame.y_ticks,
         legend=legend,
     )
+
+
+def _names_px(lines: Sequence[_BoxLine]) -> float:
+    """Return the width that the names of the lines need, and the lines that lead to them."""
+    leaders_px = (_NAMES_START - 1) * _WIDTH_PX
+    longest_name_px = _LETTER_PX * max(len(line.name) for line in lines)
+    return leaders_px + _MARGIN_PX + longest_name_px
 
 
 def draw_beside(profile: Profile, name: str = "yours", title: str | None = None) -> Drawing:
@@ -245,7 +254,8 @@ def _dots(curve: _BoxCurve, frame: _BoxAxes) -> Rects:
 
 def _drawn_lines(curve: _BoxCurve, frame: _BoxAxes) -> tuple[Lines, Lines]:
     """Return the line through the dots, and the one from its end to its name."""
-    x, y = curve.x, curve.y
+    x = curve.x
+    y = curve.y
     width_px = _YOUR_CURVE_PX if curve.line.is_yours else _CURVE_PX
     hues = [curve.hue] * (len(x) - 1)
     through = Lines(x[:-1], y[:-1], x[1:], y[1:], hues, curve.line.is_sick, width_px=width_px)

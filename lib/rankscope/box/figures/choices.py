@@ -87,14 +87,15 @@ def draw_nccl_choices(models: Mapping[str, Model], collective: str = "allreduce"
 
 
 def _bands(row: int, model: Model, collective: str) -> list[_Band]:
+    """Return a band for each run of sizes at which NCCL chooses the same algorithm and protocol."""
     compared = model.compared(collective, _SIZES)
     pairs = list(compared)
-    fastest = np.argmin([columns.nccl_s for columns in compared.values()], axis=0).tolist()
+    choices = np.argmin([columns.nccl_s for columns in compared.values()], axis=0).tolist()  # of each size: a pair
     bands = []
     column = 0
-    for place, sizes in groupby(fastest):
-        length = len(list(sizes))
-        bands.append(_Band(row, column, length, *pairs[place]))
+    for choice, run in groupby(choices):
+        length = len(list(run))
+        bands.append(_Band(row, column, length, *pairs[choice]))
         column += length
     return bands
 

@@ -159,12 +159,7 @@ def _native(ax: Axes, profile: Profile, collective: str, look: Look, factor: flo
 def _residuals(
     profile: Profile, collective: str, algorithms: Sequence[str] | None, ax: Axes | None, title: str | None
 ) -> Axes:
-    predicted: dict[str, MeasuredAlgorithm] = {}
-    for name, algorithm in _measured(profile, collective).items():
-        if not any(math.isnan(seconds) for seconds in algorithm.predicted_s):
-            predicted[name] = algorithm
-    if not predicted:
-        raise ValueError(f"profile must have points of {collective} that can be predicted")
+    predicted = _predicted(profile, collective)
     errors = {name: algorithm.errors_percent for name, algorithm in predicted.items()}
     if algorithms is None:
         worst_first = sorted(predicted, key=lambda name: -max(map(abs, errors[name])))
@@ -173,17 +168,8 @@ def _residuals(
     else:
         shown = _shown(predicted, algorithms)
         others = []
-    off = np.abs(np.concatenate([errors[name] for name in (*shown, *others)]))
-    reach = max(_LEAST_REACH, 1.15 * float(off.max()))
-    sizes = sorted({size for name in (*shown, *others) for size in predicted[name].sizes})
-    if not title:
-        median, p90 = np.percentile(off, [50, 90])
-        title = f"Predictions against measurements: half within {median:.1f}%, nine in ten within {p90:.1f}%"
-    y_label = "predicted − measured [% of measured]"
-    y_limits = (-min(reach, 100), reach)
-    ax = size_axes(ax, (9, 4.6), title, y_label, sizes, x_margin=1.2, y_limits=y_limits)
-    ax.axhline(0, color=INK, linewidth=1)
-    kinds: dict[str, dict[str, Any]] = {}
+    ax = _residual_axes({name: predicted[name] for name in (*shown, *others)}, ax, title)
+    kinds: dict[str, dict[str, Any]] = {}  # the legend: what marks and lines mean, by its label
     if others:
         kinds["other algorithms"] = {"color": _GREY, "linewidth": 0.8}
     for name in others:
@@ -203,6 +189,32 @@ def _residuals(
     if kinds:
         explain(ax, kinds)
     name_ends(ax, ends)
+    return ax
+
+
+def _predicted(profile: Profile, collective: str) -> dict[str, MeasuredAlgorithm]:
+    """Return the measured algorithms that can be predicted at all sizes. Raises ValueError if there are none."""
+    predicted: dict[str, MeasuredAlgorithm] = {}
+    for name, algorithm in _measured(profile, collective).items():
+        if not any(math.isnan(seconds) for seconds in algorithm.predicted_s):
+            predicted[name] = algorithm
+    if not predicted:
+        raise ValueError(f"profile must have points of {collective} that can be predicted")
+    return predicted
+
+
+def _residual_axes(algorithms: Mapping[str, MeasuredAlgorithm], ax: Axes | None, title: str | None) -> Axes:
+    """Return axes that all errors fit on, with a line at 0; by default, the title says how large errors are."""
+    off = np.abs(np.concatenate([algorithm.errors_percent for algorithm in algorithms.values()]))
+    if not title:
+        median, p90 = np.percentile(off, [50, 90])
+        title = f"Predictions against measurements: half within {median:.1f}%, nine in ten within {p90:.1f}%"
+    reach = max(_LEAST_REACH, 1.15 * float(off.max()))
+    y_limits = (-min(reach, 100), reach)
+    y_label = "predicted − measured [% of measured]"
+    sizes = sorted({size for algorithm in algorithms.values() for size in algorithm.sizes})
+    ax = size_axes(ax, (9, 4.6), title, y_label, sizes, x_margin=1.2, y_limits=y_limits)
+    ax.axhline(0, color=INK, linewidth=1)
     return ax
 
 

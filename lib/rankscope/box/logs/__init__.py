@@ -11,7 +11,7 @@ from ...common.checks import one_of, whole
 from ...common.garbage import no_collection
 from ...common.storage import StorageError
 from ...provenance import difference
-from ..profile import Key, Point, Profile
+from ..profile import Point, PointKey, Profile
 from . import collectives, copies, imb, nccl_tests
 from .log import Log
 
@@ -134,7 +134,7 @@ def merged(profiles: Sequence[Profile], name: str) -> Profile:
             f"the tables are of {_listed(numbers)} ranks, and a profile is of one number: choose it with num_ranks "
             "(--num-ranks on the command line)"
         )
-    points: dict[Key, Point] = {}
+    points: dict[PointKey, Point] = {}
     for profile in profiles:
         problem = difference(first.provenance, profile.provenance, _ONE_MACHINE)
         if not problem:

@@ -62,22 +62,25 @@ def route(src: int | None, dst: int | None) -> CopyRoute:
 
 
 def matrix(log: Log, line: int, square: bool) -> PrintedMatrix:
-    """Return the matrix whose title is on this line."""
-    below = _filled_lines(log, line)
-    header = next(below, 0)
-    columns = [word for word in log.lines[header - 1].split() if word.isdigit()] if header else []
+    """Return the matrix whose title is on this line; it has a row for each column if it is `square`, else one row."""
+    lines_below = _filled_lines(log, line)
+    header_line = next(lines_below, 0)  # 0: there is none
+    columns = []
+    if header_line:
+        columns = [word for word in log.lines[header_line - 1].split() if word.isdigit()]
     log.check(columns, line, "a matrix without columns below its title")
+    rows = columns if square else ["0"]
     cells: dict[tuple[int, int], MatrixCell] = {}
-    last = line
-    for name in columns if square else ["0"]:
-        last = next(below, 0)
-        log.check(last, line, "the matrix is cut")
-        words = log.lines[last - 1].split()
-        fits = words[0] == name and len(words) == len(columns) + 1
-        log.check(fits, last, f"must be row {name} of {len(columns)} columns, got {' '.join(words)[:80]!r}")
+    row_line = line
+    for row in rows:
+        row_line = next(lines_below, 0)
+        log.check(row_line, line, "the matrix is cut")
+        words = log.lines[row_line - 1].split()
+        fits = words[0] == row and len(words) == len(columns) + 1
+        log.check(fits, row_line, f"must be row {row} of {len(columns)} columns, got {' '.join(words)[:80]!r}")
         for column, word in zip(columns, words[1:], strict=True):
-            cells[int(name), int(column)] = MatrixCell(last, word)
-    return PrintedMatrix(cells, last)
+            cells[int(row), int(column)] = MatrixCell(row_line, word)
+    return PrintedMatrix(cells, row_line)
 
 
 def _filled_lines(log: Log, line: int) -> Iterator[int]:

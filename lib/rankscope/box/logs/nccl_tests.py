@@ -152,7 +152,7 @@ class _TextReader:
     def __init__(self, log: Log) -> None:
         self.log = log
         self._tables: list[Table] = []
-        self._table: Table | None = None  # which rows belong to
+        self._table: Table | None = None  # the one that has begun and not yet ended
         self._pending: _PendingRow | None = None
         self._ranks: list[PrintedRank] = []
         self._name = ""
@@ -429,32 +429,41 @@ def _num_ranks(
     ranks where a count is of one rank's part and the bytes are of all parts.
     """
     log = times.log
-    number = table.num_listed_ranks or log.num_ranks or 0
-    fits_counts = bytes_per_count in (1, number)
-    if number and fits_counts and _misfit(halves, collective, number) is None:
-        return _NumRanks(number)
-    # The stated number does not fit, or there is none: derive it, or say below what contradicts it.
-    if bytes_per_count > 1:
-        exact = int(bytes_per_count)
-        source = "counts"
-    else:
-        exact = _exact_ranks(halves) if collective == "allreduce" else 0
-        source = "bus bandwidths"
-    if exact and _misfit(halves, collective, exact) is None:
-        note = f"the number of ranks follows from {source}"
-        if table.ranks:
-            note += f"; {len(table.ranks)} of them are listed"
-        return _NumRanks(exact, note)
-    log.check(number, table.header, "the number of ranks is not stated and does not follow from the bus bandwidths")
+    stated = table.num_listed_ranks or log.num_ranks or 0  # 0: neither in the log nor by the caller
+    fits_counts = bytes_per_count in (1, stated)
+    if stated and fits_counts and _misfit(halves, collective, stated) is None:
+        return _NumRanks(stated)
+    derived = _derived_ranks(table, halves, collective, bytes_per_count)
+    if derived is not None:
+        return derived
+    # No number fits exactly. Raise an error that says what contradicts the stated one, or use it if that is little.
+    log.check(stated, table.header, "the number of ranks is not stated and does not follow from the bus bandwidths")
     first = halves[0].row
-    problem = f"{first.num_bytes} bytes are not {first.elements} elements on {number} ranks"
+    problem = f"{first.num_bytes} bytes are not {first.elements} elements on {stated} ranks"
     log.check(fits_counts, first.line, problem)
     for half in halves:
-        deviation = _busbw_deviation(half, collective, number)
+        deviation = _busbw_deviation(half, collective, stated)
         slack = SLACK * half.busbw
-        problem = f"bus bandwidths do not fit {number} ranks"
+        problem = f"bus bandwidths do not fit {stated} ranks"
         times.agree(half.row.line, deviation.distance, deviation.rounding, slack, problem)
-    return _NumRanks(number)
+    return _NumRanks(stated)
+
+
+def _derived_ranks(table: Table, halves: Sequence[Half], collective: str, bytes_per_count: float) -> _NumRanks | None:
+    """Return the number of ranks that follows from counts or bus bandwidths; None if none does, or it does not fit."""
+    number = 0
+    source = "bus bandwidths"
+    if bytes_per_count > 1:
+        number = int(bytes_per_count)
+        source = "counts"
+    elif collective == "allreduce":
+        number = _exact_ranks(halves)
+    if not number or _misfit(halves, collective, number) is not None:
+        return None
+    note = f"the number of ranks follows from {source}"
+    if table.ranks:
+        note += f"; {len(table.ranks)} of them are listed"
+    return _NumRanks(number, note)
 
 
 class _Deviation(NamedTuple):

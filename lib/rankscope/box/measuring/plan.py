@@ -1,6 +1,6 @@
 """What to measure, how often, and in which order. It does not load torch, as the launching process needs none.
 
-A `Key` stands for a point that has not been measured yet.
+A `PointKey` stands for a point that has not been measured yet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...collectives.algorithms import algorithm_of
 from ...common.checks import number, one_of, several, truth, whole
 from ...common.frozen import checked, each, frozen, optional
 from ...common.units import bytes_words
-from ..profile import NATIVE, TRANSFERS, Key, Profile
+from ..profile import NATIVE, TRANSFERS, PointKey, Profile
 
 MEASURED = ("allreduce", "allgather", "reduce_scatter", "broadcast", "all_to_all")
 ITEM_BYTES = 4  # bytes of a float32
@@ -130,30 +130,35 @@ def powers_of_two(low: int, high: int, factor: int = 2) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def key_of(what: str, num_bytes: int, **options: Any) -> Key:
+def key_of(what: str, num_bytes: int, **options: Any) -> PointKey:
     """Return the key of the point with these properties.
 
     >>> key_of("together", 256, link="intra")
-    ('together', 256, (('link', 'intra'),))
+    PointKey(what='together', num_bytes=256, options=(('link', 'intra'),))
     """
-    return what, num_bytes, tuple(sorted(options.items()))
+    return PointKey(what, num_bytes, tuple(sorted(options.items())))
 
 
-def words_of(key: Key) -> str:
+def operation_and_size(key: PointKey) -> tuple[str, int]:
+    """Return what keys that take turns have in common."""
+    return key.what, key.num_bytes
+
+
+def words_of(key: PointKey) -> str:
     """Return a description of a key.
 
     >>> words_of(key_of("allreduce", 2**20, algorithm="ring", in_place=True)), words_of(key_of("add", 4096))
     ('allreduce by ring, 1 MiB', 'add, 4 KiB')
     """
-    what, num_bytes, options = key
-    option: dict[str, Any] = dict(options)
-    if "direction" in option:
-        what += f" {option['direction']}, {option['method']}"
-    elif "algorithm" in option:
-        what += f" by {option['algorithm']}"
-    elif "link" in option:
-        what += f" ({option['link']})"
-    return f"{what}, {bytes_words(num_bytes)}"
+    options: dict[str, Any] = dict(key.options)
+    what = key.what
+    if "direction" in options:
+        what += f" {options['direction']}, {options['method']}"
+    elif "algorithm" in options:
+        what += f" by {options['algorithm']}"
+    elif "link" in options:
+        what += f" ({options['link']})"
+    return f"{what}, {bytes_words(key.num_bytes)}"
 
 
 # ---- keys
@@ -161,7 +166,7 @@ def words_of(key: Key) -> str:
 
 def keys_of(
     protocol: Protocol, sizes: Sequence[int], ranks_per_node: Sequence[int], free_bytes: int, through_host: bool = False
-) -> tuple[list[Key], tuple[int, ...]]:
+) -> tuple[list[PointKey], tuple[int, ...]]:
     """Return the keys of links, memory and collectives in order, and the sizes that do not fit into memory.
 
     With `through_host` (Gloo on a GPU) there are only native or named collectives, and no messages between two ranks. A
@@ -183,7 +188,7 @@ def keys_of(
     return list(dict.fromkeys(planned)), tuple(sorted(left_out))
 
 
-def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[Key]:
+def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[PointKey]:
     """Return the messages between ranks, within and between nodes if possible, and sums and copies in memory."""
     links = []
     if max(ranks_per_node) > 1:
@@ -205,16 +210,16 @@ def collective_keys(
     ranks_per_node: Sequence[int],
     algorithms: Iterable[str] | None = None,
     in_place: Iterable[bool] = (True,),
-) -> list[Key]:
+) -> list[PointKey]:
     """Return the native collective and every algorithm in which each rank has something to do.
 
     The size is that of the whole buffer, rounded down to equal parts if each rank has a part. Only allreduce can run in
     place; the others return a new tensor.
 
-    >>> [dict(options) for _, _, options in collective_keys("allreduce", 2**21, [4], ["native", "segmented_ring"])]
+    >>> [dict(key.options) for key in collective_keys("allreduce", 2**21, [4], ["native", "segmented_ring"])]
     [{'algorithm': 'native', 'in_place': True}, {'algorithm': 'segmented_ring', 'in_place': True, 'num_segments': 1}]
-    >>> collective_keys("allgather", 1000, [3], ["ring"])
-    [('allgather', 996, (('algorithm', 'ring'), ('in_place', False)))]
+    >>> [key.num_bytes for key in collective_keys("allgather", 1000, [3], ["ring"])]
+    [996]
     """
     elements = num_elements(collective, num_bytes, sum(ranks_per_node))
     places: Iterable[bool] = (False,)
@@ -281,13 +286,13 @@ def _fitting_options(
     return options
 
 
-def transfer_keys(num_bytes: int, num_gpus: int = 1) -> list[Key]:
+def transfer_keys(num_bytes: int, num_gpus: int = 1) -> list[PointKey]:
     """Return the copies to, from and between GPUs: by each method, in one direction and in both.
 
-    >>> keys = [dict(options) for _, _, options in transfer_keys(2**20)]
-    >>> [key["direction"] for key in keys if key.get("method") == "pinned" and not key["both"] and key["pieces"] == 1]
-    ['h2d', 'd2h']
-    >>> len(keys), len(transfer_keys(2**10)), len(transfer_keys(2**10, num_gpus=2)) - len(transfer_keys(2**10))
+    >>> options = [dict(key.options) for key in transfer_keys(2**20)]
+    >>> [copy["direction"] for copy in options if copy.get("method") == "pinned" and copy["pieces"] == 1]
+    ['h2d', 'h2d', 'd2h', 'd2h']
+    >>> len(options), len(transfer_keys(2**10)), len(transfer_keys(2**10, num_gpus=2)) - len(transfer_keys(2**10))
     (31, 23, 3)
     """
     can_be_cut = num_bytes % (NUM_PIECES * ITEM_BYTES) == 0 and num_bytes >= NUM_PIECES * LEAST_PIECE_BYTES
@@ -308,7 +313,9 @@ def transfer_keys(num_bytes: int, num_gpus: int = 1) -> list[Key]:
     return keys + [key_of("pin", num_bytes, cached=cached) for cached in (False, True)]
 
 
-def _copy_key(num_bytes: int, direction: str, method: str, pieces: int = 1, both: bool = False, **ends: int) -> Key:
+def _copy_key(
+    num_bytes: int, direction: str, method: str, pieces: int = 1, both: bool = False, **ends: int
+) -> PointKey:
     return key_of("transfer", num_bytes, direction=direction, method=method, pieces=pieces, both=both, **ends)
 
 
@@ -321,11 +328,11 @@ MEMORY_BYTES_PER_S = 1e9
 TRANSFER_BYTES_PER_S = 4e9
 
 
-def next_launch(missing: Sequence[Key], profile: Profile, protocol: Protocol) -> list[Key]:
+def next_launch(missing: Sequence[PointKey], profile: Profile, protocol: Protocol) -> list[PointKey]:
     """Return the keys that the next launch should measure; keys that take turns stay together."""
-    chosen: list[Key] = []
+    chosen: list[PointKey] = []
     seconds = 0.0
-    for _, group in itertools.groupby(missing, lambda key: key[:2]):
+    for _, group in itertools.groupby(missing, operation_and_size):
         keys = list(group)
         seconds += guess_s(keys, profile, protocol)
         if chosen and seconds > LAUNCH_S:
@@ -334,22 +341,23 @@ def next_launch(missing: Sequence[Key], profile: Profile, protocol: Protocol) ->
     return chosen
 
 
-def guess_s(keys: Sequence[Key], profile: Profile, protocol: Protocol) -> float:
+def guess_s(keys: Sequence[PointKey], profile: Profile, protocol: Protocol) -> float:
     """Return an estimate, in seconds, of measuring these keys: two iterations each for an estimate, then the turns."""
     each_s = [OVERHEAD_S + _iteration_s(key, profile) for key in keys]
     return sum(once_s * (2 + protocol.turns(once_s) * (protocol.warm_up + IN_A_ROW)) for once_s in each_s)
 
 
-def _iteration_s(key: Key, profile: Profile) -> float:
+def _iteration_s(key: PointKey, profile: Profile) -> float:
     """Return the seconds of one iteration, estimated from the largest measured message up to this size."""
-    what, num_bytes, _ = key
-    if what in TRANSFERS:
-        return num_bytes / TRANSFER_BYTES_PER_S
-    if what in ("add", "copy") or profile.num_ranks == 1:
-        return num_bytes / MEMORY_BYTES_PER_S
-    message_s = 1e-3 + num_bytes / UNKNOWN_BYTES_PER_S
-    known = [point for point in profile.select("together") if point.num_bytes <= num_bytes]
-    if known:
-        nearest = max(known, key=lambda point: (point.num_bytes, point.median_s))
-        message_s = nearest.median_s * num_bytes / nearest.num_bytes
-    return message_s * (2 if what in ("ping_pong", "together") else 1 + math.log2(profile.num_ranks))
+    if key.what in TRANSFERS:
+        return key.num_bytes / TRANSFER_BYTES_PER_S
+    if key.what in ("add", "copy") or profile.num_ranks == 1:
+        return key.num_bytes / MEMORY_BYTES_PER_S
+    message_s = 1e-3 + key.num_bytes / UNKNOWN_BYTES_PER_S
+    measured = [point for point in profile.select("together") if point.num_bytes <= key.num_bytes]
+    if measured:
+        nearest = max(measured, key=lambda point: (point.num_bytes, point.median_s))
+        message_s = nearest.median_s * key.num_bytes / nearest.num_bytes
+    if key.what in ("ping_pong", "together"):
+        return 2 * message_s
+    return (1 + math.log2(profile.num_ranks)) * message_s

@@ -19,8 +19,8 @@ from ...collectives.wire.group import TAGS, Posted, backend_of, starter, takes_b
 from ...collectives.wire.run import executor
 from ...common.units import bytes_words
 from ...provenance import free_bytes, of_machine
-from ..profile import NATIVE, TRANSFERS, Key, Point
-from .plan import ITEM_BYTES, Protocol
+from ..profile import NATIVE, TRANSFERS, Point, PointKey
+from .plan import ITEM_BYTES, Protocol, operation_and_size
 from .transfers import MeasuredGpu, most_bytes, transfer_points
 from .turns import measure_all
 
@@ -52,7 +52,7 @@ def survey(device: str) -> dict[str, Any]:
     }
 
 
-def measure_keys(keys: Sequence[Key], nodes: Sequence[int], device: str, protocol: Protocol) -> list[Point]:
+def measure_keys(keys: Sequence[PointKey], nodes: Sequence[int], device: str, protocol: Protocol) -> list[Point]:
     """Return a point for each key. Adjacent keys of the same operation and size take turns.
 
     Only rank 0 copies to and from a GPU.
@@ -61,7 +61,7 @@ def measure_keys(keys: Sequence[Key], nodes: Sequence[int], device: str, protoco
         go_first()
     ranks = Ranks(device=_own(device))
     points = []
-    for (operation, _), group in itertools.groupby(keys, lambda key: key[:2]):
+    for (operation, _), group in itertools.groupby(keys, operation_and_size):
         if operation not in TRANSFERS:
             points += points_of(list(group), nodes, ranks, protocol)
         elif ranks.rank == 0:
@@ -74,18 +74,17 @@ def same(value: Any) -> Any:
     return value
 
 
-def points_of(keys: Sequence[Key], nodes: Sequence[int], ranks: Ranks, protocol: Protocol) -> list[Point]:
-    """Return the points of keys that take turns."""
-    if "algorithm" in dict(keys[0][2]):
+def points_of(keys: Sequence[PointKey], nodes: Sequence[int], ranks: Ranks, protocol: Protocol) -> list[Point]:
+    """Return the points of keys that take turns; all are of the same operation and size."""
+    if "algorithm" in dict(keys[0].options):
         tasks = collective_tasks(keys, ranks)
     else:
         tasks = {key: link_task(key, ranks, nodes) for key in keys}
     timings = measure_all(tasks, ranks, protocol)
     points = []
     for key, task in tasks.items():
-        what, num_bytes, options = key
         seconds = tuple(iteration_s / task.times for iteration_s in timings[key].seconds)
-        points.append(Point(what, num_bytes, seconds, timings[key].clean, dict(options)))
+        points.append(Point(key.what, key.num_bytes, seconds, timings[key].clean, dict(key.options)))
     return points
 
 
@@ -119,15 +118,14 @@ def _gpu() -> str:
 # ---- messages, sums and copies in memory
 
 
-def link_task(key: Key, ranks: Ranks, nodes: Sequence[int]) -> TimedTask:
+def link_task(key: PointKey, ranks: Ranks, nodes: Sequence[int]) -> TimedTask:
     """Return this rank's task for a key of a link; `nodes` has the node of each rank."""
-    what, num_bytes, options = key
-    if what in ("add", "copy"):
-        return _in_memory(what, num_bytes, ranks)
-    inside = dict(options)["link"] == "intra"
-    if what == "ping_pong":
-        return _ping_pong(num_bytes, ranks, pair(nodes, inside))
-    return _together(num_bytes, ranks, neighbours(nodes, inside, ranks.rank))
+    if key.what in ("add", "copy"):
+        return _in_memory(key.what, key.num_bytes, ranks)
+    is_inside_node = dict(key.options)["link"] == "intra"
+    if key.what == "ping_pong":
+        return _ping_pong(key.num_bytes, ranks, pair(nodes, is_inside_node))
+    return _together(key.num_bytes, ranks, neighbours(nodes, is_inside_node, ranks.rank))
 
 
 def pair(nodes: Sequence[int], inside: bool) -> tuple[int, int]:
@@ -243,12 +241,12 @@ PATTERN = 61  # random, from 1: misplaced elements show; sums stay exact in floa
 CollectiveFunction = Callable[[Tensor], Tensor]
 
 
-def collective_tasks(keys: Sequence[Key], ranks: Ranks) -> dict[Key, TimedTask]:
+def collective_tasks(keys: Sequence[PointKey], ranks: Ranks) -> dict[PointKey, TimedTask]:
     """Return this rank's tasks for keys of one collective and size, after checking the result of each.
 
     Raises RuntimeError for a wrong result, with the first wrong element.
     """
-    buffers = CollectiveBuffers(keys[0][0], keys[0][1], ranks)
+    buffers = CollectiveBuffers(keys[0].what, keys[0].num_bytes, ranks)
     tasks = {}
     for key in keys:
         run = method(key, buffers, ranks)
@@ -303,10 +301,10 @@ class CollectiveBuffers:
         return torch.mul(self._pattern[where], rank + 1)
 
 
-def method(key: Key, buffers: CollectiveBuffers, ranks: Ranks) -> CollectiveFunction:
+def method(key: PointKey, buffers: CollectiveBuffers, ranks: Ranks) -> CollectiveFunction:
     """Return the function that runs a key; all ranks must call this at the same point."""
-    collective, _, options = key
-    builder_options: dict[str, Any] = dict(options)
+    collective = key.what
+    builder_options: dict[str, Any] = dict(key.options)
     name = builder_options.pop("algorithm")
     in_place = builder_options.pop("in_place")
     if name == NATIVE:
@@ -321,7 +319,7 @@ def method(key: Key, buffers: CollectiveBuffers, ranks: Ranks) -> CollectiveFunc
     return lambda tensor: run(buffers.out.copy_(tensor))
 
 
-def check(key: Key, run: CollectiveFunction, buffers: CollectiveBuffers) -> None:
+def check(key: PointKey, run: CollectiveFunction, buffers: CollectiveBuffers) -> None:
     """Run one iteration; raises RuntimeError unless every element of its result is right."""
     buffers.fill()
     result = run(buffers.input)
@@ -336,9 +334,8 @@ def check(key: Key, run: CollectiveFunction, buffers: CollectiveBuffers) -> None
         raise RuntimeError(f"{_named(key)} gave a wrong result: {problem}, {number}")
 
 
-def _named(key: Key) -> str:
-    what, num_bytes, options = key
-    return f"{what} by {dict(options)['algorithm']} of {bytes_words(num_bytes)}"
+def _named(key: PointKey) -> str:
+    return f"{key.what} by {dict(key.options)['algorithm']} of {bytes_words(key.num_bytes)}"
 
 
 def _native(collective: str, buffers: CollectiveBuffers, ranks: Ranks) -> CollectiveFunction:

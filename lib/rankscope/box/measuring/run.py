@@ -21,7 +21,7 @@ from ...ranks.host import MOST_RANKS
 from ...ranks.interrupts import Interrupts
 from ...ranks.joined import is_joined
 from ...ranks.launcher import launch
-from ..profile import Key, Point, Profile
+from ..profile import Point, PointKey, Profile
 from .plan import Protocol, guess_s, keys_of, next_launch, powers_of_two, transfer_keys, words_of
 
 BACKENDS = ("gloo", "nccl", "mpi")
@@ -286,7 +286,7 @@ class _Measurement:
             done |= {point.key for point in points}
         self.report(Progress(len(keys), len(keys), "", 0.0, left_out))
 
-    def _copies(self, survey: Mapping[str, Any]) -> list[Key]:
+    def _copies(self, survey: Mapping[str, Any]) -> list[PointKey]:
         """The copies that rank 0's GPU supports, up to the largest size asked for."""
         asked = max(self.protocol.sizes or [MOST_TRANSFER_BYTES])
         most = min(max(asked, LEAST_TRANSFER_BYTES), MOST_TRANSFER_BYTES, survey["transfer_bytes"])

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...collectives.timing import nothing, stolen_ticks
 from ...common.units import bytes_words
 from ...provenance import free_bytes
-from ..profile import Key, Point
+from ..profile import Point, PointKey
 from .plan import ITEM_BYTES, ON_THE_FLY, Protocol
 
 HOST_COPIES = 6  # buffers of one size that exist at the same time
@@ -165,7 +165,7 @@ def most_bytes(device: MeasuredGpu) -> int:
     return min(host_bytes // HOST_COPIES // 2, device_bytes // DEVICE_COPIES // 2, MOST_BYTES)
 
 
-def transfer_points(keys: Sequence[Key], protocol: Protocol, device: MeasuredGpu) -> list[Point]:
+def transfer_points(keys: Sequence[PointKey], protocol: Protocol, device: MeasuredGpu) -> list[Point]:
     """Return the "transfer", "transfer_host" and "pin" points of the keys from `transfer_keys`.
 
     Keys of the same size and GPU take turns. A "transfer" has the seconds by the GPU's clock, from before the call on
@@ -178,9 +178,8 @@ def transfer_points(keys: Sequence[Key], protocol: Protocol, device: MeasuredGpu
     """
     points = []
 
-    def size_and_gpu(key: Key) -> tuple[int, Any]:
-        _, num_bytes, options = key
-        return num_bytes, dict(options).get("src", device.index)
+    def size_and_gpu(key: PointKey) -> tuple[int, Any]:
+        return key.num_bytes, dict(key.options).get("src", device.index)
 
     for (num_bytes, gpu), group in itertools.groupby(keys, size_and_gpu):
         own = device.at(int(gpu))
@@ -188,32 +187,33 @@ def transfer_points(keys: Sequence[Key], protocol: Protocol, device: MeasuredGpu
         moves = {key: move_of(key, buffers) for key in group}
         for key, move in moves.items():
             check(key, move, buffers)
-        for (what, _, options), samples in sampled(moves, own, protocol).items():
+        for key, samples in sampled(moves, own, protocol).items():
+            options = dict(key.options)
             clean = tuple(sample.clean for sample in samples)
             host_s = tuple(sample.host_s for sample in samples)
-            if what == "pin":
-                points.append(Point("pin", num_bytes, host_s, clean, dict(options)))
+            if key.what == "pin":
+                points.append(Point("pin", num_bytes, host_s, clean, options))
             else:
                 device_s = tuple(sample.device_s for sample in samples)
-                points.append(Point("transfer", num_bytes, device_s, clean, dict(options)))
-                points.append(Point("transfer_host", num_bytes, host_s, clean, dict(options)))
+                points.append(Point("transfer", num_bytes, device_s, clean, options))
+                points.append(Point("transfer_host", num_bytes, host_s, clean, options))
         del buffers, moves, move
         own.forget_pinned()
     return points
 
 
-def move_of(key: Key, buffers: CopyBuffers) -> Move:
+def move_of(key: PointKey, buffers: CopyBuffers) -> Move:
     """Return the move that a key describes."""
-    what, num_bytes, options = key
-    chosen: dict[str, Any] = dict(options)
+    options: dict[str, Any] = dict(key.options)
     device = buffers.device
     gpu = device.index
-    method, direction, cached = chosen.get("method"), chosen.get("direction"), chosen.get("cached")
+    method = options.get("method")
+    direction = options.get("direction")
 
     def prepare() -> None:
         """Make sure that pinned memory of this size is cached, or that none is."""
-        if cached or method == ON_THE_FLY[1]:
-            device.pinned(num_bytes)
+        if options.get("cached") or method == "pin_on_the_fly_cached":
+            device.pinned(key.num_bytes)
         else:
             device.forget_pinned()
 
@@ -222,7 +222,7 @@ def move_of(key: Key, buffers: CopyBuffers) -> Move:
             target = buffers.target(gpu)
             source = device.pin(buffers.source("pageable"))
         else:
-            target = device.pinned(num_bytes)
+            target = device.pinned(key.num_bytes)
             source = buffers.source(gpu)
         device.copy([(target, source)], True, 0)
         return [target]
@@ -235,17 +235,22 @@ def move_of(key: Key, buffers: CopyBuffers) -> Move:
             device.copy(pairs, method not in BLOCKING, lane)
         return [target for pairs in ways for target, _ in pairs]
 
-    if what == "pin" or method in ON_THE_FLY:
+    if key.what == "pin" or method in ON_THE_FLY:
         # Allocate these before anything is timed.
         buffers.target(gpu)
         buffers.source("pageable")
         buffers.source(gpu)
-        return Move(pin if what == "pin" else pin_and_copy, before=prepare)
+        return Move(pin if key.what == "pin" else pin_and_copy, before=prepare)
     host = str(method).removesuffix("_non_blocking")
-    ends = {"h2d": (host, gpu), "d2h": (gpu, host), "d2d": (gpu, gpu), "p2p": (chosen.get("src"), chosen.get("dst"))}
-    src, dst = ends[str(direction)]
-    ways = [_pairs(buffers, src, dst, chosen["pieces"])]
-    if chosen["both"]:
+    ends_of_directions = {
+        "h2d": (host, gpu),
+        "d2h": (gpu, host),
+        "d2d": (gpu, gpu),
+        "p2p": (options.get("src"), options.get("dst")),
+    }
+    src, dst = ends_of_directions[str(direction)]
+    ways = [_pairs(buffers, src, dst, options["pieces"])]
+    if options["both"]:
         ways.append(_pairs(buffers, dst, src, 1))
     return Move(copy, len(ways))
 
@@ -258,28 +263,27 @@ def _pairs(buffers: CopyBuffers, src: Any, dst: Any, pieces: int) -> Pairs:
     return list(zip(torch.split(target, each), torch.split(source, each), strict=True))
 
 
-def check(key: Key, move: Move, buffers: CopyBuffers) -> None:
+def check(key: PointKey, move: Move, buffers: CopyBuffers) -> None:
     """Run one iteration; raises RuntimeError unless every element has arrived."""
     buffers.renew()
     move.before()
     buffers.device.synchronize()
     targets = move.run()
     buffers.device.synchronize()
-    what, num_bytes, options = key
-    num_elements = num_bytes // ITEM_BYTES
+    num_elements = key.num_bytes // ITEM_BYTES
     place = 0  # of a target's first element, which counts up from `buffers.first`
     for target in targets:
         first = buffers.first + place
         right = torch.arange(first, first + target.numel(), dtype=target.dtype, device=target.device)
         if not torch.equal(target, right):
             wrong = int((target != right).sum())
-            named = ", ".join(f"{name}={value}" for name, value in options)
-            copy = f"{what} of {bytes_words(num_bytes)} ({named})"
+            options = ", ".join(f"{name}={value}" for name, value in key.options)
+            copy = f"{key.what} of {bytes_words(key.num_bytes)} ({options})"
             raise RuntimeError(f"{copy} delivered wrong data: {wrong} of {target.numel()} elements differ")
         place = (place + target.numel()) % num_elements
 
 
-def sampled(moves: dict[Key, Move], device: MeasuredGpu, protocol: Protocol) -> dict[Key, list[Sample]]:
+def sampled(moves: dict[PointKey, Move], device: MeasuredGpu, protocol: Protocol) -> dict[PointKey, list[Sample]]:
     """Return the samples of each move; moves take turns, so that drift affects all of them equally."""
     expected_s = {}
     for key, move in moves.items():

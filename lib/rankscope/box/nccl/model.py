@@ -435,7 +435,7 @@ class Model:
         return np.asarray(sum(named.values())) * 1e-6
 
     def _channels(self, collective: str, algorithm: str, protocol: str, sizes: Floats) -> Floats:
-        """How many channels NCCL uses: no more than give a thread enough bytes, and a channel enough traffic."""
+        """Return how many channels NCCL uses: so few that each thread has enough bytes, and each channel traffic."""
         if algorithm.startswith("nvls"):
             most = np.full(sizes.shape, NVLS_CHANNELS.get(GPUS[self.gpu].generation, self.num_channels))
         else:
@@ -446,20 +446,20 @@ class Model:
         least_traffic = self._era.least_traffic
         if not least_traffic:
             return most
-        own = sizes  # what a rank brings, or keeps
+        own_bytes = sizes  # what a rank contributes, or keeps
         if collective in ("allgather", "reduce_scatter"):
-            own = np.ceil(sizes / self.num_ranks)
+            own_bytes = np.ceil(sizes / self.num_ranks)
         traffic_per_byte = {"allreduce": 2, "broadcast": 1, "reduce": 1}.get(collective, self.num_ranks)
         if protocol == "ll":
             traffic_per_byte *= 4
-        cell = 16 * math.ceil(math.ceil(least_traffic / traffic_per_byte) / 16)  # bytes, the unit of shares
-        cells = np.ceil(own / cell)
-        traffic_per_channel = np.maximum(own * traffic_per_byte // most, least_traffic)
-        cells_per_channel = np.ceil(traffic_per_channel / (cell * traffic_per_byte))
-        return np.asarray(np.minimum(np.ceil(cells / cells_per_channel), most))
+        cell_bytes = 16 * math.ceil(math.ceil(least_traffic / traffic_per_byte) / 16)  # the unit of channels' shares
+        num_cells = np.ceil(own_bytes / cell_bytes)
+        traffic_per_channel = np.maximum(own_bytes * traffic_per_byte // most, least_traffic)
+        cells_per_channel = np.ceil(traffic_per_channel / (cell_bytes * traffic_per_byte))
+        return np.asarray(np.minimum(np.ceil(num_cells / cells_per_channel), most))
 
     def _terms_us(self, collective: str, algorithm: str, protocol: str, sizes: Floats) -> dict[str, Floats]:
-        """Return the named terms of the time, in µs."""
+        """Return the named terms of the time, in µs; their sum is the time that a machine takes."""
         gpu = GPUS[self.gpu]
         terms = self.terms or TERMS[gpu.generation]
         by_name = {"launch": np.full(sizes.shape, terms.launch_us)}
@@ -468,40 +468,49 @@ class Model:
             by_name |= self._nvls_us(terms, collective, sizes)
         elif is_ring_on_nvlink and collective not in ("broadcast", "reduce"):
             by_name |= self._ring_us(terms, collective, protocol, sizes)
-        else:  # no term was found that helps: NCCL's own, with the launch in the place of its base
-            latency = self.latency_us(collective, algorithm, protocol)
-            base = self._constants["BASE"].get(algorithm, (0, 0, 0))[PROTOCOLS.index(protocol)]
-            by_name["hops"] = np.full(sizes.shape, max(latency - base, 0.0))
-            by_name["bytes"] = self._nccl_us(collective, algorithm, protocol, sizes) - latency
+        else:  # NCCL's own terms, because no other helps; our launch replaces its base latency
+            latency_us = self.latency_us(collective, algorithm, protocol)
+            base_us = 0.0
+            if algorithm in self._constants["BASE"]:
+                base_us = self._constants["BASE"][algorithm][PROTOCOLS.index(protocol)]
+            by_name["hops"] = np.full(sizes.shape, max(latency_us - base_us, 0.0))
+            by_name["bytes"] = self._nccl_us(collective, algorithm, protocol, sizes) - latency_us
         if self.floor_s:
-            by_name["floor"] = np.maximum(self.floor_s * 1e6 - sum(by_name.values()), 0)
+            missing_us = self.floor_s * 1e6 - sum(by_name.values())
+            by_name["floor"] = np.maximum(missing_us, 0)
         return by_name
 
     def _ring_us(self, terms: GenerationTerms, collective: str, protocol: str, sizes: Floats) -> dict[str, Floats]:
+        """Return the terms of a ring within a node of GPUs that NVLink connects."""
         graph = self.graph("ring")
         num_steps = _num_steps(collective, self.num_ranks)
         wire = GPUS[self.gpu].wire
-        if protocol == "simple":  # in the long run it reaches what NCCL itself expects of the paths
+        if protocol == "simple":  # large buffers reach what NCCL itself expects of the paths
             wire = graph.num_channels * graph.intra
-        share = {"ll": 0.5, "ll128": terms.ll128_share, "simple": 1.0}[protocol]
-        piece = sizes / self.num_ranks / self._channels(collective, "ring", protocol, sizes)  # a rank's, on a channel
-        step = piece / (share * 1000 * wire / self.num_channels)
-        by_name = {"hops": np.full(sizes.shape, num_steps * terms.hop_us), "bytes": num_steps * step}
+        data_share = {"ll": 0.5, "ll128": terms.ll128_share, "simple": 1.0}[protocol]
+        channel_bytes_per_us = data_share * 1000 * wire / self.num_channels
+        num_channels = self._channels(collective, "ring", protocol, sizes)
+        piece_bytes = sizes / self.num_ranks / num_channels  # what a rank sends on a channel in a step
+        step_us = piece_bytes / channel_bytes_per_us
+        by_name = {"hops": np.full(sizes.shape, num_steps * terms.hop_us), "bytes": num_steps * step_us}
         if protocol == "ll":
-            by_name["tail"] = terms.ll_tail * step
+            by_name["tail"] = terms.ll_tail * step_us
         elif protocol == "ll128":
             by_name["hops"] = np.full(sizes.shape, terms.ll128_launch_us + num_steps * terms.ll128_hop_us)
-        else:  # two slices at the bandwidth, or one slice and the way: which takes longer, with a soft corner
-            loops = np.maximum(np.ceil(piece / SLICE_BYTES), 1)
-            loop_us = step / loops
-            corner_us = (loop_us**4 + (loop_us / 2 + terms.simple_hop_us) ** 4) ** 0.25
-            by_name["hops"] = terms.simple_launch_us + loops * num_steps * (corner_us - loop_us)
-            by_name["tail"] = terms.simple_tail * step * np.minimum(1, SLICE_BYTES / np.maximum(piece, 1))
+        else:
+            # A loop takes as long as two slices at the bandwidth, or as one slice and a hop, whichever is longer. The
+            # 4-norm is their maximum with a soft corner.
+            num_loops = np.maximum(np.ceil(piece_bytes / SLICE_BYTES), 1)
+            loop_us = step_us / num_loops
+            longer_us = (loop_us**4 + (loop_us / 2 + terms.simple_hop_us) ** 4) ** 0.25
+            by_name["hops"] = terms.simple_launch_us + num_loops * num_steps * (longer_us - loop_us)
+            by_name["tail"] = terms.simple_tail * step_us * np.minimum(1, SLICE_BYTES / np.maximum(piece_bytes, 1))
         if collective == "allgather":
-            by_name["copy"] = terms.copy * step
+            by_name["copy"] = terms.copy * step_us
         return by_name
 
     def _nvls_us(self, terms: GenerationTerms, collective: str, sizes: Floats) -> dict[str, Floats]:
+        """Return the terms of NVLS, whose chunks shrink if the buffer is too small for the full ones."""
         gpu = GPUS[self.gpu]
         num_streams = self._channels(collective, "nvls", "simple", sizes) * self.gpus_per_node
         chunk = np.full(sizes.shape, float(MULTICAST_CHUNK))

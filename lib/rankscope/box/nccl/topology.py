@@ -250,12 +250,13 @@ def _of_xml(path: Any, text: str, gpu: str) -> Topology:
             path_over_pcie = _over_pcie(gpus[src], gpus[dst], _pcie_gb_per_s(about.generation))
             ways[src][dst] = path_over_pcie.word
             rates[src, dst] = path_over_pcie.gb_per_s
+    rows_of_ways = tuple(tuple(row) for row in ways)
     speeds = [tag.whole("speed") or 0 for tag in tags if tag.name == "net"]  # in Mbit/s; a card's ports count each
     nic_rates = [speed / 8000 for speed in speeds if speed >= _LEAST_NIC_MBIT]
     if nic_rates:
-        return Topology(gpu, tuple(map(tuple, ways)), rates, len(nic_rates), min(nic_rates), notes)
+        return Topology(gpu, rows_of_ways, rates, len(nic_rates), min(nic_rates), notes)
     nics = [tag for tag in tags if tag.name == "pci" and tag.text("class").startswith(_NIC_CLASS)]
-    return Topology(gpu, tuple(map(tuple, ways)), rates, len(nics), None, notes)
+    return Topology(gpu, rows_of_ways, rates, len(nics), None, notes)
 
 
 def _nvlinks(path: Any, tags: Sequence[_Tag], gpus: Sequence[_Tag], num_assumed: int | None) -> NDArray[np.float64]:
@@ -297,8 +298,8 @@ class _PciePath(NamedTuple):
 
 def _over_pcie(src: _Tag, dst: _Tag, most_gb_per_s: float) -> _PciePath:
     """Return the path over PCIe: through one bridge, several, the CPU's, or another socket."""
-    num_shared = sum(a is b for a, b in zip(src.parents, dst.parents, strict=False))
-    meeting = src.parents[num_shared - 1]
+    num_shared = sum(own is other for own, other in zip(src.parents, dst.parents, strict=False))
+    meeting = src.parents[num_shared - 1]  # the lowest tag that is around both
     between = (*src.parents[num_shared:], src, *dst.parents[num_shared:], dst)
     rate = min(*(tag.rate for tag in between if tag.name == "pci"), most_gb_per_s)
     if meeting.name == "pci":

@@ -42,12 +42,12 @@ def tables(diagnoses: Sequence[Diagnosis], about: Mapping[str, str]) -> Iterator
     for name, words in about.items():
         table.add_row(name, words)
     yield table
-    found = [diagnosis for diagnosis in diagnoses if diagnosis.found]
+    available = [diagnosis for diagnosis in diagnoses if diagnosis.found]
     missing = [diagnosis for diagnosis in diagnoses if not diagnosis.found]
-    if found:
-        title = f"Here: {len(found)} of {count_of(len(diagnoses), 'thing')}"
+    if available:
+        title = f"Here: {len(available)} of {count_of(len(diagnoses), 'thing')}"
         table = _table(title, "what", "found", "what it is for")
-        for diagnosis in found:
+        for diagnosis in available:
             table.add_row(Text(diagnosis.name, "green"), diagnosis.detail, Text(diagnosis.used_by, "dim"))
         yield table
     if missing:

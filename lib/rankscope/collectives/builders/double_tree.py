@@ -26,7 +26,7 @@ def double_binary_tree(num_ranks: int, num_segments: int = 8) -> Schedule:
     trees = np.array([parents(n, 0), parents(n, 1)])
     tree, child = np.nonzero(trees >= 0)  # the edges
     parent = trees[tree, child]
-    first = _first_steps(n, tree.tolist(), child.tolist(), parent.tolist())
+    first = _first_steps(tree.tolist(), child.tolist(), parent.tolist())
     last = -1  # step of the way up
     if n > 1:
         last = int(first.max()) + 2 * (segments - 1)
@@ -85,39 +85,42 @@ def _parent_of_place(place: int) -> int:
     return (place ^ lowest_bit) | (lowest_bit << 1)
 
 
-def _first_steps(n: int, tree: list[int], child: list[int], parent: list[int]) -> Ints:
-    """When each edge carries its first segment: after all edges below it, in the turn of its colour."""
-    color = _two_colors(n, child, parent)
-    below: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for edge, place in enumerate(zip(tree, parent, strict=True)):
-        below[place].append(edge)
+def _first_steps(tree: list[int], child: list[int], parent: list[int]) -> Ints:
+    """Return the step in which each edge carries its first segment: after all edges below it, in its colour's turn."""
+    color = _two_colors(child, parent)
+    edges_to: dict[tuple[int, int], list[int]] = defaultdict(list)  # by tree and parent
+    for edge, tree_and_parent in enumerate(zip(tree, parent, strict=True)):
+        edges_to[tree_and_parent].append(edge)
 
     @cache
-    def first(edge: int) -> int:
-        soonest = max((first(other) + 1 for other in below[tree[edge], child[edge]]), default=0)
-        return soonest + (soonest - color[edge]) % 2
+    def first_step(edge: int) -> int:
+        below = edges_to[tree[edge], child[edge]]
+        soonest = max((first_step(other) + 1 for other in below), default=0)
+        is_its_turn = soonest % 2 == color[edge]
+        return soonest if is_its_turn else soonest + 1
 
-    return np.array([first(edge) for edge in range(len(tree))], dtype=np.int64)
+    return np.array([first_step(edge) for edge in range(len(tree))], dtype=np.int64)
 
 
-def _two_colors(n: int, child: list[int], parent: list[int]) -> list[int]:
-    """A turn, 0 or 1, for each edge, so that no rank sends twice, nor receives twice, in one turn.
+def _two_colors(child: list[int], parent: list[int]) -> list[int]:
+    """Return a turn, 0 or 1, for each edge, so that no rank sends twice, nor receives twice, in one turn.
 
     Each rank sends on at most two edges and receives on at most two: alternate along the paths and rings they form.
     """
-    ends: dict[int, list[int]] = defaultdict(list)
-    for edge, (c, p) in enumerate(zip(child, parent, strict=True)):
-        ends[c].append(edge)
-        ends[n + p].append(edge)
-    color = [-1] * len(child)
+    sent_by: dict[int, list[int]] = defaultdict(list)  # edges by rank, as in `received_by`
+    received_by: dict[int, list[int]] = defaultdict(list)
+    for edge in range(len(child)):
+        sent_by[child[edge]].append(edge)
+        received_by[parent[edge]].append(edge)
+    color = [-1] * len(child)  # -1: not known yet
     for start in range(len(child)):
-        todo = [(start, 0)]
-        while todo:
-            edge, turn = todo.pop()
+        to_color = [(start, 0)]
+        while to_color:
+            edge, turn = to_color.pop()
             if color[edge] >= 0:
                 continue
             color[edge] = turn
-            for other in ends[child[edge]] + ends[n + parent[edge]]:
+            for other in sent_by[child[edge]] + received_by[parent[edge]]:
                 if color[other] < 0:
-                    todo.append((other, 1 - turn))
+                    to_color.append((other, 1 - turn))
     return color

@@ -107,11 +107,14 @@ def mesh_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     shape = shape_of(n, shape, 2)
 
+    ranks = np.arange(n)
+
     def phases() -> Iterator[Phase]:
         for axis in (1, 0):
-            place, forward = _along(n, shape, axis)
-            for start, reduce in ((0, True), (1, False)):
-                yield once_round(np.arange(n), forward, place, shape[axis], n // shape[axis], start, reduce)
+            size = shape[axis]
+            place, neighbour = _along(n, shape, axis)
+            yield once_round(ranks, neighbour, place, size, block=n // size, start=0, reduce=True)
+            yield once_round(ranks, neighbour, place, size, block=n // size, start=1, reduce=False)
 
     return Schedule("allreduce", "mesh_2d", n, n, phases)
 
@@ -123,15 +126,17 @@ def _grid(algorithm: str, n: int, shape: Sequence[int]) -> Schedule:
     """
 
     def phases() -> Iterator[Phase]:
+        ranks = np.arange(n)
         base = np.zeros(n, dtype=np.int64)  # the first chunk that each rank still sums
         block = n  # how many chunks it still sums
         allgathers = []
         for axis in reversed(range(len(shape))):
-            place, forward = _along(n, shape, axis)
-            block //= shape[axis]
-            yield once_round(np.arange(n), forward, place, shape[axis], block, 0, True, base)
-            allgathers.append(once_round(np.arange(n), forward, place, shape[axis], block, 1, False, base))
-            base = base + (place + 1) % shape[axis] * block
+            size = shape[axis]
+            place, neighbour = _along(n, shape, axis)
+            block //= size
+            yield once_round(ranks, neighbour, place, size, block, start=0, reduce=True, base=base)
+            allgathers.append(once_round(ranks, neighbour, place, size, block, start=1, reduce=False, base=base))
+            base = base + (place + 1) % size * block  # a reduce-scatter leaves block `place + 1` on each rank
         yield from reversed(allgathers)
 
     return Schedule("allreduce", algorithm, n, n, phases)

@@ -88,7 +88,10 @@ def broadcast_chain(num_ranks: int, num_segments: int = 8, *, root: int = 0) -> 
         if n == 1:
             return
         for step in range(n - 1 + segments - 1):
-            place = np.arange(max(0, step - segments + 1), min(step, n - 2) + 1)
+            # The rank at a place of the chain, counted from the root, sends segment `step - place`, if there is one.
+            first = max(0, step - segments + 1)
+            last = min(step, n - 2)
+            place = np.arange(first, last + 1)
             yield Phase((place + root) % n, (place + 1 + root) % n, step - place)
 
     return Schedule("broadcast", "chain", n, segments, phases, root)

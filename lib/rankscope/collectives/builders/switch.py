@@ -54,25 +54,25 @@ def nvls_tree(num_ranks: int, gpus_per_node: int | None = None, num_segments: in
     `hierarchical_ring`.
     """
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
-    nodes, g = nodes_of(n, gpus_per_node)
-    whole("gpus_per_node of nvls_tree", g, 1, MOST_IN_NODE)
+    nodes, gpus = nodes_of(n, gpus_per_node)
+    whole("gpus_per_node of nvls_tree", gpus, 1, MOST_IN_NODE)
     trees = double_binary_tree(nodes, num_segments)
-    local = np.arange(g)  # ranks of a node, each of which owns a share of the buffer
-    share = trees.num_chunks
+    local = np.arange(gpus)  # the ranks of a node, each of which owns a share of the buffer
+    share = trees.num_chunks  # chunks of a share
 
     def phases() -> Iterator[Phase]:
-        src, dst = _pairs(nodes, g)
-        if g > 1:
-            yield Phase(src, dst, dst % g * share, share, True)
-        for step in trees.steps():
-            owners_src = np.add.outer(local, step.src * g).ravel()
-            owners_dst = np.add.outer(local, step.dst * g).ravel()
+        src, dst = _pairs(nodes, gpus)
+        if gpus > 1:
+            yield Phase(src, dst, dst % gpus * share, share, True)
+        for step in trees.steps():  # a step among nodes becomes one for each owner of a share: rows owners by transfers
+            owners_src = np.add.outer(local, step.src * gpus).ravel()
+            owners_dst = np.add.outer(local, step.dst * gpus).ravel()
             chunk = np.add.outer(local * share, step.chunk).ravel()
-            yield Phase(owners_src, owners_dst, chunk, 1, np.tile(step.reduce, g))
-        if g > 1:
-            yield Phase(src, dst, src % g * share, share)
+            yield Phase(owners_src, owners_dst, chunk, 1, np.tile(step.reduce, gpus))
+        if gpus > 1:
+            yield Phase(src, dst, src % gpus * share, share)
 
-    return Schedule("allreduce", "nvls_tree", n, g * share, phases, ports=max(1, g - 1))
+    return Schedule("allreduce", "nvls_tree", n, gpus * share, phases, ports=max(1, gpus - 1))
 
 
 def _pairs(nodes: int, gpus_per_node: int) -> tuple[Ints, Ints]:

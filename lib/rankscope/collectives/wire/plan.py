@@ -111,32 +111,49 @@ def plans(schedule: Schedule, ends: list[int], ranks: Sequence[int] | None = Non
     Write(to=Elements(scratch=False, start=0, stop=8), source=Elements(scratch=True, start=0, stop=8), reduce=True)
     """
     steps = _transfers_of_ranks(schedule, ranks)
-    has_at_start = schedule.given()
-    has_in_the_end = schedule.wanted()
+    is_given = schedule.given()  # shape (ranks, chunks), as `is_wanted`
+    is_wanted = schedule.wanted()
     sizes = np.diff(ends)
+    if ranks is None:
+        ranks = range(schedule.num_ranks)
     rank_plans = []
-    for rank in range(schedule.num_ranks) if ranks is None else ranks:
-        transfers = [of_ranks[rank] for of_ranks in steps]
-        in_buffer = has_at_start[rank] | has_in_the_end[rank]
-        in_buffer[[chunk for step in transfers for _, dst, chunk, _ in step if dst == rank]] = True
-        starts = np.cumsum(sizes * in_buffer) - sizes * in_buffer
-        run_of = [Run(*run) for run in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
-        passed = _runs(np.flatnonzero(has_at_start[rank]).tolist(), run_of)
-        given = Run(0, 0)
-        if passed:
-            given = Run(passed[0].start, passed[-1].stop)
-        planner = _Planner([_rank_step(step, rank, run_of) for step in transfers], ahead)
-        rank_plans.append(
-            Plan(
-                num_elements=int((sizes * in_buffer).sum()),
-                given=given,
-                wanted=_runs(np.flatnonzero(has_in_the_end[rank]).tolist(), run_of),
-                transfers=planner.transfers,
-                program=planner.program,
-                num_scratch=planner.num_scratch,
-            )
-        )
+    for rank in ranks:
+        transfers = [transfers_by_rank[rank] for transfers_by_rank in steps]
+        rank_plans.append(_plan(rank, transfers, is_given[rank], is_wanted[rank], sizes, ahead))
     return rank_plans
+
+
+def _plan(
+    rank: int,
+    steps: list[list[ChunkTransfer]],
+    is_given: NDArray[np.bool_],
+    is_wanted: NDArray[np.bool_],
+    sizes: NDArray[np.int64],
+    ahead: bool,
+) -> Plan:
+    """Return the plan of a rank from its transfers in each step; the arrays have an entry per chunk."""
+    in_buffer = is_given | is_wanted
+    for transfers in steps:
+        for transfer in transfers:
+            if transfer.dst == rank:
+                in_buffer[transfer.chunk] = True
+    buffer_sizes = sizes * in_buffer  # 0 for chunks that the rank never has
+    stops = np.cumsum(buffer_sizes)
+    starts = stops - buffer_sizes
+    run_of = [Run(start, stop) for start, stop in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
+    given_runs = _runs(np.flatnonzero(is_given).tolist(), run_of)
+    given = Run(0, 0)
+    if given_runs:
+        given = Run(given_runs[0].start, given_runs[-1].stop)
+    planner = _Planner([_rank_step(transfers, rank, run_of) for transfers in steps], ahead)
+    return Plan(
+        num_elements=int(buffer_sizes.sum()),
+        given=given,
+        wanted=_runs(np.flatnonzero(is_wanted).tolist(), run_of),
+        transfers=planner.transfers,
+        program=planner.program,
+        num_scratch=planner.num_scratch,
+    )
 
 
 def _transfers_of_ranks(schedule: Schedule, ranks: Sequence[int] | None) -> list[list[list[ChunkTransfer]]]:
@@ -147,25 +164,26 @@ def _transfers_of_ranks(schedule: Schedule, ranks: Sequence[int] | None) -> list
     steps: list[list[list[ChunkTransfer]]] | None = schedule.cache.get("transfers")
     if steps is not None:
         return steps
-    is_asked = None
+    is_wanted_rank = None
     if ranks is not None and schedule.num_ranks >= LEAST_RANKS:
-        is_asked = np.zeros(schedule.num_ranks, dtype=bool)
-        is_asked[list(ranks)] = True
+        is_wanted_rank = np.zeros(schedule.num_ranks, dtype=bool)
+        is_wanted_rank[list(ranks)] = True
     steps = []
     num_listed = 0
     for step in schedule.steps():
         rows = step.by_chunk()
         columns = [rows.src, rows.dst, rows.chunk, rows.reduce]
-        if is_asked is not None:
-            listed = is_asked[rows.src] | is_asked[rows.dst]
-            columns = [column[listed] for column in columns]
-        of_ranks: list[list[ChunkTransfer]] = [[] for _ in range(schedule.num_ranks)]
-        for transfer in map(ChunkTransfer._make, zip(*(column.tolist() for column in columns), strict=True)):
-            of_ranks[transfer.src].append(transfer)
-            of_ranks[transfer.dst].append(transfer)
+        if is_wanted_rank is not None:
+            is_listed = is_wanted_rank[rows.src] | is_wanted_rank[rows.dst]
+            columns = [column[is_listed] for column in columns]
+        transfers_by_rank: list[list[ChunkTransfer]] = [[] for _ in range(schedule.num_ranks)]
+        for row in zip(*(column.tolist() for column in columns), strict=True):
+            transfer = ChunkTransfer._make(row)
+            transfers_by_rank[transfer.src].append(transfer)
+            transfers_by_rank[transfer.dst].append(transfer)
             num_listed += 2
-        steps.append(of_ranks)
-    if is_asked is None and num_listed <= MOST_KEPT:
+        steps.append(transfers_by_rank)
+    if is_wanted_rank is None and num_listed <= MOST_KEPT:
         schedule.cache["transfers"] = steps
     return steps
 
@@ -198,29 +216,38 @@ def alike(schedule: Schedule, ends: list[int], nodes: NDArray[np.int64]) -> Alik
     each_alone = Alike(list(range(num_ranks)), list(range(num_ranks)), {})
     if num_ranks < LEAST_RANKS or not sizes.all() or not (schedule.given() | schedule.wanted()).all():
         return each_alone
-    table = _rows_at_both_ends(schedule, kind_of_size, nodes)
-    if table is None:
+    ends_of_transfers = _ends_of_transfers(schedule, kind_of_size, nodes)
+    if ends_of_transfers is None:
         return each_alone
-    color = _colors(num_ranks, table)
-    _, ranks, of = np.unique(color, return_index=True, return_inverse=True)
-    by_rank = np.argsort(ranks)
-    of = np.argsort(by_rank)[of]
-
-    is_simulated = np.zeros(num_ranks, dtype=bool)
-    is_simulated[ranks] = True
-    named = table.sends & (is_simulated[table.rank] | is_simulated[table.peer])
-    names = zip(table.rank[named].tolist(), table.peer[named].tolist(), table.step[named].tolist(), strict=True)
-    places = dict(zip(names, table.message_place[named].tolist(), strict=True))
-    same = Alike(ranks[by_rank].tolist(), of.tolist(), places)
-    schedule.cache[key] = same
-    return same
+    color = _colors(num_ranks, ends_of_transfers)
+    ranks = _first_of_equal(color)  # for each rank the lowest one that does the same
+    representatives, of = np.unique(ranks, return_inverse=True)
+    places = _message_places(ends_of_transfers, representatives, num_ranks)
+    result = Alike(representatives.tolist(), of.tolist(), places)
+    schedule.cache[key] = result
+    return result
 
 
-class _EndsOfRows(NamedTuple):
-    """All single chunks that are sent, each at both of its ends, in the order of ranks, steps and rows.
+def _message_places(
+    ends: _EndsOfTransfers, ranks: NDArray[np.int64], num_ranks: int
+) -> dict[tuple[int, int, int], int]:
+    """Return the `places` of `Alike`: of all messages that one of these ranks sends or receives."""
+    is_listed_rank = np.zeros(num_ranks, dtype=bool)
+    is_listed_rank[ranks] = True
+    is_listed = ends.sends & (is_listed_rank[ends.rank] | is_listed_rank[ends.peer])
+    senders = ends.rank[is_listed].tolist()
+    receivers = ends.peer[is_listed].tolist()
+    steps = ends.step[is_listed].tolist()
+    message_places = ends.message_place[is_listed].tolist()
+    return dict(zip(zip(senders, receivers, steps, strict=True), message_places, strict=True))
 
-    `place` counts the rows of each rank. `message_place` is the place of the first row of the same message. Each of
-    the `features` is equal for two ranks that do the same.
+
+class _EndsOfTransfers(NamedTuple):
+    """Both ends of each transfer of a chunk: all that a rank does, one rank after the other, in the order of steps.
+
+    All arrays have one entry per end, so twice as many as there are transfers. `rank` is where the end is, and `peer`
+    where the other end is. `place` numbers the ends of each rank from 0. `message_place` is the place of the first
+    end of the same message. Each of the `features` is equal for two ranks that do the same.
     """
 
     rank: NDArray[np.int64]
@@ -232,84 +259,120 @@ class _EndsOfRows(NamedTuple):
     features: list[NDArray[Any]]
 
 
-def _rows_at_both_ends(
-    schedule: Schedule, kind_of_size: NDArray[np.int64], nodes: NDArray[np.int64]
-) -> _EndsOfRows | None:
-    """Return the rows of a schedule, or None if nothing is sent. All arrays have an entry for each end of each row."""
+class _ChunkTransfers(NamedTuple):
+    """All transfers of chunks, in the order of steps; the arrays have one entry per transfer."""
+
+    step: NDArray[np.int64]
+    src: NDArray[np.int64]
+    dst: NDArray[np.int64]
+    chunk: NDArray[np.int64]
+    reduce: NDArray[np.bool_]
+
+
+def _chunk_transfers(schedule: Schedule) -> _ChunkTransfers:
     steps = [step.by_chunk() for step in schedule.steps()]
-    if not any(step.src.size for step in steps):
+    return _ChunkTransfers(
+        step=np.repeat(np.arange(len(steps)), [step.src.size for step in steps]),
+        src=np.concatenate([step.src for step in steps]),
+        dst=np.concatenate([step.dst for step in steps]),
+        chunk=np.concatenate([step.chunk for step in steps]),
+        reduce=np.concatenate([step.reduce for step in steps]),
+    )
+
+
+def _first_of_equal(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each entry where the first entry with the same value is: [7, 5, 7] gives [0, 1, 0]."""
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    return first[group]
+
+
+def _number_among_equal(sorted_keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many entries before each entry of a sorted array have its value: [5, 5, 7] gives [0, 1, 0]."""
+    return np.arange(sorted_keys.size) - np.searchsorted(sorted_keys, sorted_keys)
+
+
+def _ends_of_transfers(
+    schedule: Schedule, kind_of_size: NDArray[np.int64], nodes: NDArray[np.int64]
+) -> _EndsOfTransfers | None:
+    """Return both ends of all transfers of a schedule, with their features, or None if nothing is sent."""
+    num_steps = schedule.num_steps
+    if not num_steps:
         return None
-    src = np.concatenate([step.src for step in steps])
-    dst = np.concatenate([step.dst for step in steps])
-    chunk = np.concatenate([step.chunk for step in steps])
-    reduce = np.concatenate([step.reduce for step in steps])
-    step_of_row = np.repeat(np.arange(len(steps)), [step.src.size for step in steps])
-    num_rows = src.size
+    sent = _chunk_transfers(schedule)
+    num_sent = sent.src.size
+    if not num_sent:
+        return None
 
-    # The ends of all rows, first at the senders, then at the receivers, are sorted by rank, step, side and row.
-    both = np.arange(2 * num_rows)
-    receives = both >= num_rows
-    row = both % num_rows
-    order = np.lexsort((row, ~receives, step_of_row[row], np.r_[src, dst]))
-    rank = np.r_[src, dst][order]
-    peer = np.r_[dst, src][order]
-    row = row[order]
-    sends = ~receives[order]
-    step = step_of_row[row]
-    part = chunk[row]
-    place = np.arange(rank.size) - np.searchsorted(rank, rank)
-    position = np.argsort(order)  # of each end after sorting
-    place_at_other_end = place[position[(order + num_rows) % order.size]]
+    # First come the ends at all senders, then those at all receivers, so the two ends of a transfer are `num_sent`
+    # entries apart. Then all are sorted by rank, step, side (receives first) and transfer.
+    transfer = np.tile(np.arange(num_sent), 2)
+    sends = np.repeat([True, False], num_sent)
+    rank = np.concatenate([sent.src, sent.dst])
+    peer = np.concatenate([sent.dst, sent.src])
+    order = np.lexsort((transfer, sends, sent.step[transfer], rank))
+    sorted_place = np.argsort(order)  # where each end is after sorting
+    other_end = sorted_place[(order + num_sent) % (2 * num_sent)]
+    transfer = transfer[order]
+    sends = sends[order]
+    rank = rank[order]
+    peer = peer[order]
+    step = sent.step[transfer]
+    chunk = sent.chunk[transfer]
+    place = _number_among_equal(rank)
 
-    message = ((rank * len(steps) + step) * 2 + sends) * schedule.num_ranks + peer
-    _, first, group = np.unique(message, return_index=True, return_inverse=True)
-    message_place = place[first][group]
-    _, first_use, use = np.unique(rank * schedule.num_chunks + part, return_index=True, return_inverse=True)
+    # Numbers that are equal for the ends of one message at one rank, and for all uses of a chunk by a rank.
+    message = ((rank * num_steps + step) * 2 + sends) * schedule.num_ranks + peer
+    use = rank * schedule.num_chunks + chunk
+    message_place = place[_first_of_equal(message)]
 
     # Within a message chunks are sent in ascending order.
-    by_chunk = np.lexsort((part, message))
-    turn = np.empty_like(place)
-    turn[by_chunk] = np.arange(rank.size) - np.searchsorted(message[by_chunk], message[by_chunk])
-    follows = np.zeros_like(place)  # 1 if the chunk is next to the one before it in its message
-    follows[by_chunk[1:]] = (np.diff(part[by_chunk]) == 1) & (turn[by_chunk[1:]] > 0)
+    by_chunk = np.lexsort((chunk, message))
+    turn = np.empty_like(place)  # the chunk's number in its message
+    turn[by_chunk] = _number_among_equal(message[by_chunk])
+    is_adjacent = np.zeros_like(place)  # 1 if the chunk is next to the one before it in its message
+    is_adjacent[by_chunk[1:]] = (np.diff(chunk[by_chunk]) == 1) & (turn[by_chunk[1:]] > 0)
 
     features = [
         step,
         sends,
         message_place,
-        place[first_use][use],
+        place[_first_of_equal(use)],
         turn,
-        follows,
-        kind_of_size[part],
-        reduce[row],
-        place_at_other_end,
+        is_adjacent,
+        kind_of_size[chunk],
+        sent.reduce[transfer],
+        place[other_end],
         nodes[rank] == nodes[peer],
     ]
-    return _EndsOfRows(rank, peer, step, sends, place, message_place, features)
+    return _EndsOfTransfers(rank, peer, step, sends, place, message_place, features)
 
 
-def _colors(num_ranks: int, table: _EndsOfRows) -> NDArray[np.int64]:
-    """Return a number for each rank that is equal for those with the same features, and whose peers have the same."""
+def _colors(num_ranks: int, ends: _EndsOfTransfers) -> NDArray[np.int64]:
+    """Return a number for each rank, its colour, equal for ranks with equal features whose peers have equal colours.
+
+    Starts with a colour for each list of features, and distinguishes ranks by their peers' colours until that adds no
+    more colours.
+    """
     # Features are packed into as few columns of 62 bits as possible.
-    packed = [np.zeros(table.rank.size, dtype=np.int64)]
+    packed = [np.zeros(ends.rank.size, dtype=np.int64)]
     num_values = 1  # of the last column so far
-    for feature in table.features:
+    for feature in ends.features:
         num_values_of_feature = int(feature.max()) + 1
         if num_values * num_values_of_feature > 2**62:
-            packed.append(np.zeros(table.rank.size, dtype=np.int64))
+            packed.append(np.zeros(ends.rank.size, dtype=np.int64))
             num_values = 1
         packed[-1] = packed[-1] * num_values_of_feature + feature
         num_values *= num_values_of_feature
-    most_rows = int(table.place.max()) + 1
-    rows_of_ranks = np.full((num_ranks, most_rows, len(packed)), -1)
-    rows_of_ranks[table.rank, table.place] = np.stack(packed, axis=1)
-    color = _numbered(rows_of_ranks.reshape(num_ranks, -1))
+    most_ends = int(ends.place.max()) + 1
+    ends_of_ranks = np.full((num_ranks, most_ends, len(packed)), -1)
+    ends_of_ranks[ends.rank, ends.place] = np.stack(packed, axis=1)
+    color = _numbered(ends_of_ranks.reshape(num_ranks, -1))
 
     num_colors = 0
-    while color.max() + 1 > num_colors:  # distinguish ranks by their peers' colours until there are no more colours
+    while color.max() + 1 > num_colors:
         num_colors = int(color.max()) + 1
-        peer_colors = np.full((num_ranks, most_rows + 1), -1)
-        peer_colors[table.rank, table.place] = color[table.peer]
+        peer_colors = np.full((num_ranks, most_ends + 1), -1)
+        peer_colors[ends.rank, ends.place] = color[ends.peer]
         peer_colors[:, -1] = color
         color = _numbered(peer_colors)
     return color

@@ -101,7 +101,6 @@ def executor(schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "s
     All ranks call this at the same point. The returned function keeps its scratch, and its group, for as long as it
     lives. Do not call it from two threads at once.
     """
-    of_type("schedule", schedule, Schedule)
     group = group_of(group)
     return partial(_Prepared(schedule, tensor, group, op).run, start=starter(group, tensor))
 
@@ -132,10 +131,10 @@ class _Prepared:
         rank = group.rank()
         (plan,) = plans(schedule, self._ends, [rank], ahead=not self._batched)
         self._plan = plan
-        self._gets = bool(schedule.wanted()[rank].any()) and not self._is_barrier
+        self._has_result = bool(schedule.wanted()[rank].any()) and not self._is_barrier
         self._in_place = schedule.collective == "allreduce"
         self._only_reads = all(transfer.sends for transfer in plan.transfers) and not self._is_barrier
-        self._is_result = self._gets and plan.wanted == ((0, plan.num_elements),)
+        self._is_result = self._has_result and plan.wanted == ((0, plan.num_elements),)  # the whole buffer is
         self._dtype = torch.uint8 if self._is_barrier else tensor.dtype
         self._device = tensor.device if self._batched else torch.device("cpu")
         view_of: dict[Elements, int] = {}
@@ -187,20 +186,25 @@ class _Prepared:
         scratch = self._scratch
         if scratch is None:
             scratch = self._new_scratch()
-        flat = tensor.detach().view(-1).to(self._device)
-        buffer = flat
-        if not self._uses_tensor:
-            buffer = scratch[self._plan.num_scratch :]
-            if self._is_result:
-                buffer = torch.empty(self._plan.num_elements, dtype=self._dtype, device=self._device)
-            if not self._is_barrier:
-                first, last = self._plan.given
-                buffer[first:last].copy_(flat[: last - first])
+        buffer = self._filled_buffer(tensor.detach().view(-1).to(self._device), scratch)
         views = []
         for span, view in zip(self._spans, self._in_scratch, strict=True):
             views.append(buffer[span.start : span.stop] if view is None else view)
         self._carry_out(views, start, recorder)
         return self._result(tensor, buffer)
+
+    def _filled_buffer(self, flat: Tensor, scratch: Tensor) -> Tensor:
+        """Return the plan's buffer with what the rank passes: its own tensor, a part of the scratch, or a new one."""
+        if self._uses_tensor:
+            return flat
+        if self._is_result:  # the caller keeps it
+            buffer = torch.empty(self._plan.num_elements, dtype=self._dtype, device=self._device)
+        else:
+            buffer = scratch[self._plan.num_scratch :]
+        if not self._is_barrier:
+            start, stop = self._plan.given
+            buffer[start:stop].copy_(flat[: stop - start])
+        return buffer
 
     @property
     def _uses_tensor(self) -> bool:
@@ -218,9 +222,10 @@ class _Prepared:
         return scratch
 
     def _carry_out(self, views: list[Tensor], start: Starter, recorder: Recorder | None) -> None:
+        """Carry out the program in order. Raises RuntimeError, naming the step and the peer, if a message fails."""
         works: list[Any] = [None] * len(self._plan.transfers)
         add = self._add
-        number = 0  # of the transfer that an error is about
+        number = 0  # of the last transfer, which an error is about
         record = None
         if recorder is not None:
             record = self._recording(recorder)
@@ -267,7 +272,7 @@ class _Prepared:
         return record
 
     def _result(self, tensor: Tensor, buffer: Tensor) -> Tensor | None:
-        if not self._gets:
+        if not self._has_result:
             return None
         if self._in_place:
             if self._divides:

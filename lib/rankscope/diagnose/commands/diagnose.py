@@ -35,25 +35,26 @@ def diagnose(
         list[Path],
         typer.Argument(
             metavar="FOLDER_OR_LOGS...",
-            help="A folder with a trace or a flight-recorder dump of each rank, or with logs; or logs; or - for stdin.",
+            help="A folder with a trace, a dump or a log of each rank; or log files; or - for standard input.",
         ),
     ],
     as_json: Annotated[bool, Option("--json", help="Print JSON, in seconds and bytes.")] = False,
     output: Annotated[
-        Path | None, Option("-o", "--output", help="Write a page, one HTML file, with all of it drawn.")
+        Path | None, Option("-o", "--output", help="Write the diagnosis with figures as one HTML file.")
     ] = None,
     perfetto: Annotated[
-        Path | None, Option(help="Write all ranks on one clock for Perfetto, late arrivals as arrows.")
+        Path | None, Option(help="Write a trace of all ranks on one clock for Perfetto, with late arrivals as arrows.")
     ] = None,
 ) -> None:
-    """Name the rank that the others wait for, the phase it loses its time in, and what that costs.
+    """Name the rank that the others wait for, the phase in which it loses time, and what that costs.
 
-    Record traces with torch.profiler, a file per rank. From flight-recorder dumps it names the rank that did not come
-    to a collective, or came with another one. It does so from the lines that torch prints in the logs of a job that
-    hangs, too, unless the text cannot tell. Logs may be one per rank, or one with the prefixes of torchrun or srun.
-    --json prints culprits, findings, ranks, steps, step_s, exposed_s, hidden_s, phases, buckets, and what_if with the
-    steps that it skipped, or the reason why it predicts nothing. For dumps and logs it prints culprits, findings, notes
-    and ranks.
+    Record traces with torch.profiler, one file per rank. If the job hangs, give its flight-recorder dumps or its logs:
+    the answer names the rank that did not reach a collective or called another one, or says that the text cannot tell.
+    There may be one log per rank, or one log with the prefixes of torchrun or srun.
+
+    For traces, --json prints culprits, findings, ranks, steps, step_s, exposed_s, hidden_s, phases, buckets and
+    what_if. what_if lists the steps that it skipped, or the reason why it predicts nothing. For dumps and logs, --json
+    prints culprits, findings, notes and ranks.
     """
     from ..kineto import TraceFiles, files_in
 
@@ -93,7 +94,7 @@ def _check_output(option: str, path: Path, endings: tuple[str, ...], inputs: Seq
 
 
 def _explain_hang(path: Path, files: TraceFiles, is_stdin: bool, as_json: bool, output: Path | None) -> None:
-    """Print which rank did not come to a collective, and write the page if there is a path for it."""
+    """Print which rank did not reach a collective, and write the page if there is a path for it."""
     from ...cli.output import print_parts
     from ...common.storage import write_atomically
     from .. import explain_hang, read_dumps, read_hang_text, read_logs

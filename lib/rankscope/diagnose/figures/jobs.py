@@ -57,7 +57,8 @@ def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
     scale, unit = time_unit(float(own_s.max()))
     width = 1.02 * float(own_s.max()) / scale or 1.0
     lengths = dict(zip([Key(phase, WORK[phase][0]) for phase in PHASES], mean_s[rows].T / scale, strict=True))
-    bars, keys = [], []
+    bars = []
+    keys = []
     for bar, (key, length) in zip(stacked(lengths), lengths.items(), strict=True):
         if (length * _WIDE_PX > width).any():  # it is wider than a pixel somewhere
             bars.append(bar)

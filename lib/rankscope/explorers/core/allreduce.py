@@ -208,7 +208,7 @@ def without_links(now: Now) -> dict[str, str]:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """Links that nothing is sent over, segments that an algorithm does not have, and steps that are not drawn."""
+    """Return for each control that changes nothing at these settings why it does not."""
     reasons = without_links(now)
     one_gpu_per_node = now.gpus_per_node == 1 and now.num_nodes > 1
     if one_gpu_per_node and _seen(now) == _seen(now._replace(shared_nic=not now.shared_nic)):

@@ -71,7 +71,7 @@ def report(now: Now) -> list[str]:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """Chance where all times are fixed, and parts that end together anyway."""
+    """Return for each control that changes nothing at these settings why it does not."""
     reasons = {}
     if now.load_ms == 0:
         reasons["jitter"] = "loading takes no time"

@@ -95,7 +95,7 @@ def _seen(now: Now) -> tuple[list[str], list[float]]:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """Chance where all times are fixed, order where no batch overtakes, and queues that are never full."""
+    """Return for each control that changes nothing at these settings why it does not."""
     reasons = {}
     if now.read_ms == 0 and now.decode_ms == 0:
         reasons["jitter"] = "only reading and decoding vary, and both take no time"

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...cluster import Cluster
 from ...collectives import ALGORITHMS
-from ...collectives.algorithms import algorithm_of, has_record
+from ...collectives.algorithms import algorithm_of
 from ...collectives.playback import Playback, playback_of
 from ...common.checks import count_of
 from ...common.units import bytes_words, times_in_one_unit
@@ -140,9 +140,9 @@ def report(now: Now) -> list[str]:
     return lines
 
 
-def _comparison(one: Playback, other: Playback) -> str:
-    """Which of two is faster, and by what factor."""
-    fast, slow = sorted((one, other), key=lambda play: play.finish_s)
+def _comparison(some: Playback, other: Playback) -> str:
+    """Return which of two is faster, and by what factor."""
+    fast, slow = sorted((some, other), key=lambda play: play.finish_s)
     ratio = 1.0
     if fast.finish_s:
         ratio = slow.finish_s / fast.finish_s
@@ -156,7 +156,7 @@ def _title(play: Playback) -> str:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """Links that nothing is sent over, sums that nobody makes, and everything where one rank is alone."""
+    """Return for each control that changes nothing at these settings why it does not."""
     reasons = without_links(now)
     if now.num_nodes == now.gpus_per_node == 1:
         return reasons | dict.fromkeys(("moment", "gamma_ps"), "one rank has nobody to send to")
@@ -194,14 +194,13 @@ def _can_be_played(chosen: _Chosen, now: Now) -> bool:
 
 
 def _has_segments(chosen: _Chosen) -> bool:
-    is_record = has_record(chosen.collective, chosen.name)  # a plain function is built without options
-    return is_record and "num_segments" in algorithm_of(chosen.collective, chosen.name).options
+    return algorithm_of(chosen.collective, chosen.name).has_segments
 
 
 def _have_equal_times(some: list[Playback], others: list[Playback]) -> bool:
     """Whether all messages start and end at the same times."""
-    for one, other in zip(some, others, strict=True):
-        for times, other_times in ((one.start_s, other.start_s), (one.done_s, other.done_s)):
+    for play, other in zip(some, others, strict=True):
+        for times, other_times in ((play.start_s, other.start_s), (play.done_s, other.done_s)):
             if times.shape != other_times.shape or not np.allclose(times, other_times, 1e-9, 0):
                 return False
     return True

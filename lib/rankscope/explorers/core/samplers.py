@@ -190,7 +190,7 @@ def _reads(now: Now) -> list[list[list[int]]]:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """Settings that the sampler does not have, and those that change nothing for so few samples."""
+    """Return for each control that changes nothing at these settings why it does not."""
     last = epochs(now)[-1]
     reasons = dict(SAMPLERS[now.sampler].without_effect)
     has_shuffle = "shuffle" not in reasons

@@ -118,17 +118,18 @@ def _computing_s(local: LocalStep) -> float:
 
 
 def _with_waits_s(local: LocalStep, launched: Launches, bucket_costs_s: Seconds, computing_s: float) -> float:
-    """The seconds of a step that computes for `computing_s`, with the waits for these allreduces, one for each bucket.
+    """Return the seconds of a step that computes for `computing_s`, including the waits for the buckets' allreduces.
 
-    Instead of slowing `local` down by a factor, this divides the allreduces by it: the proportions are the same.
+    `local` has only the proportions of the computing. To keep its times, the allreduces are divided by the factor
+    between the two, and the resulting wait is multiplied by it.
     """
-    scale = computing_s / _computing_s(local)
-    last = last_backward(local, launched, lambda num_bytes: bucket_costs_s / scale)
-    return computing_s + scale * last.wait_s
+    factor = computing_s / _computing_s(local)
+    backward = last_backward(local, launched, lambda num_bytes: bucket_costs_s / factor)
+    return computing_s + factor * backward.wait_s
 
 
 def _without_waits_s(local: LocalStep, launched: Launches, bucket_costs_s: Seconds, step_s: float) -> float:
-    """The computing time of a step that takes `step_s` with the waits for these allreduces, by bisection."""
+    """Return the computing time of a step that takes `step_s` including the waits for allreduces, by bisection."""
     low_s = step_s - float(bucket_costs_s.sum())
     high_s = step_s
     for _ in range(_BISECTIONS):

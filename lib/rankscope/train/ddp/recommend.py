@@ -86,15 +86,16 @@ class Recommendation:
         if chosen.bucket_cap_mb is None:
             advice = f"keep the default bucket_cap_mb: {default} per step, and no cap is predicted to save 1 % of it"
         else:
-            call = f"write DistributedDataParallel(module, bucket_cap_mb={chosen.bucket_cap_mb:g})"
+            call = f"use DistributedDataParallel(module, bucket_cap_mb={chosen.bucket_cap_mb:g})"
             advice = f"{call}: {step} per step, {self.gain:.1%} less than the default's {default}"
         waiting = chosen.wait_s / (chosen.step_s or 1)
-        buckets = f"{count_of(chosen.num_buckets, 'bucket')}, {wait} of the step waiting for them, {waiting:.0%}"
+        count = count_of(chosen.num_buckets, "bucket")
+        buckets = f"{count}, each step waits {wait} for them, {waiting:.0%} of its time"
         neighbours = "nothing"
         if self.neighbours:
             pairs = zip(self.neighbours, neighbour_steps, strict=True)
             neighbours = ", ".join(f"{candidate.bucket_cap_mb:g} MiB {time}" for candidate, time in pairs)
-        return "\n".join([advice, buckets, f"neighbours: {neighbours}"])
+        return "\n".join([advice, buckets, f"nearby caps: {neighbours}"])
 
 
 def recommend(
@@ -118,9 +119,9 @@ def recommend(
     >>> local = LocalStep.modelled([1 << 20] * 64, backward_s=0.064)
     >>> ring = cost(Link(alpha_s=50e-6, bytes_per_s=2e9), num_ranks=8)
     >>> print(recommend(local, ring))
-    write DistributedDataParallel(module, bucket_cap_mb=8): 104 ms per step, 12.5% less than the default's 119 ms
-    8 buckets, 8.32 ms of the step waiting for them, 8%
-    neighbours: 4 MiB 106 ms, 16 MiB 111 ms
+    use DistributedDataParallel(module, bucket_cap_mb=8): 104 ms per step, 12.5% less than the default's 119 ms
+    8 buckets, each step waits 8.32 ms for them, 8% of its time
+    nearby caps: 4 MiB 106 ms, 16 MiB 111 ms
     >>> recommend(local, ring, overlap=False).chosen.num_buckets
     1
 

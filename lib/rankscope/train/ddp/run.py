@@ -412,7 +412,8 @@ class StepInstants:
         for place, parameter in enumerate(self.parameters):
             with torch.enable_grad():
                 view: Any = parameter.view_as(parameter).grad_fn
-            view.next_functions[0][0].register_hook(partial(stamp, place))
+            accumulate_gradient = view.next_functions[0][0]  # the node that DDP hooks, too
+            accumulate_gradient.register_hook(partial(stamp, place))
 
     def stamp_buckets(self, ddp: DistributedDataParallel, communicate: bool) -> None:
         """Perform the allreduce of each bucket as DDP would, and record its times; or perform none at all."""

@@ -131,7 +131,7 @@ class Training:
         ]
 
     def without_effect(self, now: Now) -> dict[str, str]:
-        """The settings that the network fixes, and contention if nothing overlaps."""
+        """Return for each control that changes nothing at these settings why it does not."""
         reasons = self.networks.without_effect(now)
         if not now.overlap:
             reasons["slower"] = "without overlap, computing and communicating never slow each other down"

@@ -116,7 +116,7 @@ class Sharding:
         ]
 
     def without_effect(self, now: Now) -> dict[str, str]:
-        """The settings that the network fixes, and those that need several groups."""
+        """Return for each control that changes nothing at these settings why it does not."""
         reasons = self.networks.without_effect(now)
         size = _WRAPS[now.wrap]
         if size == 0:

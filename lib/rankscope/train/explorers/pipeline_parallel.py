@@ -97,7 +97,7 @@ def report(now: Now) -> list[str]:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """Chunks if there is one per rank, and links that carry nothing."""
+    """Return for each control that changes nothing at these settings why it does not."""
     reasons = {}
     if now.schedule != "interleaved_1f1b":
         reasons["num_chunks"] = f"{now.schedule} has one chunk per rank"

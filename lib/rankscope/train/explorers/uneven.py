@@ -71,7 +71,7 @@ def _batches(now: Now) -> list[int]:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """The divisor, if it makes no difference."""
+    """Return for each control that changes nothing at these settings why it does not."""
     if now.handling != "join":
         return {"divide_by_initial": "only Join lets you choose what to divide by"}
     if len(set(_batches(now))) == 1:

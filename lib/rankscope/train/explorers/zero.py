@@ -88,7 +88,7 @@ def _size(module: Any, now: Now) -> Any:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """The layer, if the module defines it."""
+    """Return for each control that changes nothing at these settings why it does not."""
     if now.model == YOURS:
         return {"layer_millions": "the sizes of your module's layers are known"}
     return {}

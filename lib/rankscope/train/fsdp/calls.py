@@ -108,7 +108,7 @@ class _CallReader(fx.Tracer):
         self._tensors: dict[str, nn.Parameter] = {}
         self._submodules: dict[str, nn.Module] = {}
         self._requires_grad: dict[fx.Node, bool] = {}
-        self._output: dict[fx.Node, int] = {}
+        self._output: dict[fx.Node, int] = {}  # the place in `_forward` of the call that computes the node
 
     def read(self, module: nn.Module) -> list[ForwardCall]:
         self._prepare(module)
@@ -138,29 +138,27 @@ class _CallReader(fx.Tracer):
 
     # ---- fx
 
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return super().is_leaf_module(m, module_qualified_name)
-
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         name = self._names[id(m)]
-        given = [argument.node for argument in tree_iter((args, kwargs)) if isinstance(argument, fx.Proxy)]
-        requires_grad = any(self._requires_grad.get(node, False) for node in given)
+        inputs = [argument.node for argument in tree_iter((args, kwargs)) if isinstance(argument, fx.Proxy)]
+        requires_grad = any(self._requires_grad.get(node, False) for node in inputs)
         is_leaf = self.is_leaf_module(m, name)
         if is_leaf and self._is_looked_into(m, name):
             output_requires_grad = self._walk(m, name, requires_grad)
             proxy: Any = self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
             self._requires_grad[proxy.node] = output_requires_grad
-            self._output[proxy.node] = len(self._forward) - 2  # what was computed before the end of the call
+            last_call = len(self._forward) - 1  # the "leave" of the module
+            self._output[proxy.node] = last_call - 1
             return proxy
         self._forward.append(ForwardCall("enter", name, requires_grad))
         result = super().call_module(m, forward, args, kwargs)
         self._leave(name, [value.node for value in tree_iter(result) if isinstance(value, fx.Proxy)])
         return result
 
-    def create_node(self, kind: str, target: Any, args: Any, kwargs: Any, *more: Any, **options: Any) -> fx.Node:
-        node = super().create_node(kind, target, args, kwargs, *more, **options)
+    def create_node(self, kind: str, target: Any, args: Any, kwargs: Any, *others: Any, **options: Any) -> fx.Node:
+        node = super().create_node(kind, target, args, kwargs, *others, **options)
         inputs = list(node.all_input_nodes)
         requires_grad = any(self._requires_grad.get(other, False) for other in inputs)
         if kind == "get_attr":
@@ -286,7 +284,10 @@ class CallObserver:
     Modules without parameters have no hooks, because they have nothing to shard.
 
     The hooks are at the places of those of `fully_shard` (``FSDPState.init`` in _fsdp_state.py), so whatever autograd
-    does in the run, it does under FSDP.
+    does in the run, it does under FSDP. A tensor that a module receives as several arguments stays one tensor, because
+    attention computes query, key and value in one multiplication only if they are the same tensor
+    (``_in_projection_packed`` in torch/nn/functional.py). `fully_shard` passes such a tensor on as several ones, but
+    only to a module that is wrapped itself.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -320,12 +321,13 @@ class CallObserver:
             self._mark("enter", name)
             if not torch.is_grad_enabled():
                 return args, kwargs
-            inputs = list(_trained_tensors((args, kwargs)))
+            inputs = {id(tensor): tensor for tensor in _trained_tensors((args, kwargs))}
             if not inputs:
                 return args, kwargs
             boundary: Any = _Boundary.apply
-            outputs = iter(boundary(lambda: self._mark("post_backward", name), *inputs))
-            return tree_map(lambda value: next(outputs) if _is_trained(value) else value, (args, kwargs))
+            outputs = boundary(lambda: self._mark("post_backward", name), *inputs.values())
+            output_of = dict(zip(inputs, outputs, strict=True))
+            return tree_map(lambda value: output_of.get(id(value), value), (args, kwargs))
 
         def after(_: nn.Module, args: Any, output: Any) -> None:
             self._mark("leave", name)

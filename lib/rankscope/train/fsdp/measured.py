@@ -16,6 +16,7 @@ from ...networks import CostTable
 from ..ddp.run import HERE, Loss, Optimizer, Where
 from .calls import CallObserver, Mark, events_of_marks, observed_step, sharded_parameters
 from .costs import FSDPCosts
+from .observed import FSDPRun
 from .replay import ShardSettings
 from .running import MOST_ITERATIONS, FSDPJob, run_jobs
 from .step import ModuleStep, StepEvent
@@ -38,9 +39,10 @@ def measure_step(
     """Return the step of a module on ranks that all compute and do not communicate, with measured times.
 
     Each rank runs a copy of the whole module, with hooks where `fully_shard` has its own. The loss is called as by
-    `run`: ``loss(module, rank, number)``. The time of each piece is that of the slowest rank, and the median over
-    iterations. If ranks share cores, measure as many as you want to predict. The optimizer's time is divided by the
-    ranks, each of which updates its shard.
+    `run`: ``loss(module, rank, number)``. The time of each piece is that of the slowest rank, and the mean over
+    iterations: a step is the sum of many pieces, each late now and then, and medians do not add up. If ranks
+    share cores, measure as many as you want to predict. The optimizer's time is divided by the ranks, each of which
+    updates its shard.
 
     Raises ValueError for bad input, RankError if a rank fails, dies, or has not ended after ``where.timeout_s``.
 
@@ -64,9 +66,9 @@ def measure_step(
             if [(event.kind, event.name) for event in listed] != names:
                 raise ValueError("loss must call the same modules in each step, got steps that differ")
     seconds = np.array([[[event.seconds for event in listed] for listed in record] for record in pieces])
-    typical_s = np.median(seconds.max(axis=0), axis=0)
+    typical_s = seconds.max(axis=0).mean(axis=0)
     timed = [event._replace(seconds=float(value)) for event, value in zip(first, typical_s, strict=True)]
-    optimizer_s = float(np.median(np.array([record.optimizer_s for record in records]).max(axis=0))) / num_ranks
+    optimizer_s = float(np.array([record.optimizer_s for record in records]).max(axis=0).mean()) / num_ranks
     return evolve(followed, events=_with_activations(timed, followed.events), optimizer_s=optimizer_s)
 
 
@@ -115,9 +117,10 @@ def measure_costs(
 ) -> FSDPCosts:
     """Return what FSDP's collectives and copies cost where these ranks run.
 
-    They are measured in steps of `fully_shard` on stacks of linear layers, each a group, as medians by the bytes of the
-    buffers, with straight lines between them. What FSDP itself does around a copy is in the time of the copy. So the
-    costs are of this machine, number of ranks and network, whatever is trained.
+    They are measured in steps of `fully_shard` on stacks of linear layers, each a group, as means by the bytes of the
+    buffers, with straight lines between them. What FSDP itself does around a copy is in the time of the copy. What its
+    hooks take is the time that the smallest stack computes under FSDP beyond that of the same stack alone. So the costs
+    are of this machine, number of ranks and network, whatever is trained.
 
     Raises ValueError for bad input, RankError as `run` does.
     """
@@ -126,25 +129,43 @@ def measure_costs(
     if len(sizes) < 2:
         raise ValueError(f"widths must have at least two different ones, got {sizes}")
     iterations = whole("iterations", iterations, 1, MOST_ITERATIONS)
-    jobs = []
-    for width in sizes:
-        layers = [nn.Linear(width, width) for _ in range(_DEPTH)]
-        wrapped = tuple([str(place) for place in range(_DEPTH)])
-        jobs.append(FSDPJob(nn.Sequential(*layers), _sum_of(width), wrapped, settings, iterations))
+    wrapped = tuple([str(place) for place in range(_DEPTH)])
+    jobs = [FSDPJob(_stack(width), _sum_of(width), wrapped, settings, iterations) for width in sizes]
+    runs = run_jobs(jobs, where)
     samples: dict[str, dict[int, list[float]]] = {}
-    for width, observed in zip(sizes, run_jobs(jobs, where), strict=True):
+    for width, observed in zip(sizes, runs, strict=True):
         num_rows = -(-width // settings.num_shards) * settings.num_shards
         num_bytes = 4 * (num_rows * width + num_rows)
         for iteration in observed.iterations:
             for name, seconds in _slowest(iteration.timeline, num_ranks).items():
                 key = num_bytes // settings.num_shards if name == "allreduce" else num_bytes
                 samples.setdefault(name, {}).setdefault(key, []).extend(seconds)
-    tables: dict[str, Any] = {}
+    costs: dict[str, Any] = {}
     for name, by_size in samples.items():
-        tables[name] = CostTable(
-            tuple(sorted(by_size)), tuple([float(np.median(by_size[size])) for size in sorted(by_size)])
+        costs[name] = CostTable(
+            tuple(sorted(by_size)), tuple([float(np.mean(by_size[size])) for size in sorted(by_size)])
         )
-    return FSDPCosts(**tables)
+    smallest = sizes[0]
+    alone = measure_step(_stack(smallest), _sum_of(smallest), num_ranks=num_ranks, iterations=iterations, where=where)
+    num_groups = _DEPTH + 1  # the root has hooks, too
+    for kind, alone_s in (("forward", alone.forward_s), ("backward", alone.backward_s)):
+        sharded_s = _computing_s(runs[0], kind)
+        costs[f"{kind}_hooks_s"] = max(0.0, sharded_s - alone_s) / num_groups
+    return FSDPCosts(**costs)
+
+
+def _stack(width: int) -> nn.Module:
+    return nn.Sequential(*[nn.Linear(width, width) for _ in range(_DEPTH)])
+
+
+def _computing_s(observed: FSDPRun, kind: str) -> float:
+    """The seconds of forward or backward between the collectives and copies: of the slowest rank, the mean step."""
+    num_ranks = observed.settings.num_ranks
+    seconds = []
+    for iteration in observed.iterations:
+        by_rank = [iteration.timeline.select(rank=rank, lane="compute", kind=kind) for rank in range(num_ranks)]
+        seconds.append(max(float((spans.stop_s - spans.start_s).sum()) for spans in by_rank))
+    return float(np.mean(seconds))
 
 
 def _sum_of(width: int) -> Callable[..., Any]:

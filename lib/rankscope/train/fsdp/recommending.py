@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from .calls import module_step, observed_step
 from .costs import FSDPCosts, costs_from, seconds_of
 from .replay import MOST_SHARDS
 from .step import ModuleStep
-from .timing import predict
+from .timing import PredictedStep, predict
 
 _WORTH = 0.01  # of a step's time: smaller differences do not justify more memory
 _NAME_CHARACTERS = 50
@@ -123,17 +124,14 @@ def recommend(
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"optimizer must be one of {', '.join(map(repr, OPTIMIZERS))}, got {optimizer!r}")
     costs = costs_from(cost, 1)
-    if wraps is None:
-        ways = _ways(module)
-    else:
-        ways = {str(name): tuple(several(f"wraps[{name!r}]", wrap, "names")) for name, wrap in wraps.items()}
+    names_by_wrap = _checked_wraps(module, wraps)
     if step is None:
-        step = _step(module, [name for wrap in ways.values() for name in wrap], loss, backward_s)
+        step = _step(module, names_by_wrap.values(), loss, backward_s)
     of_type("step", step, ModuleStep)
     candidates = _without_sharding(module, step, num_ranks, costs, optimizer)
-    for name, wrap in ways.items():
+    for wrap_name, wrap in names_by_wrap.items():
         for reshard in (None, False):
-            for prefetch in (0, 2) if wrap else (0,):
+            for prefetch in _prefetches(wrap):
                 predicted = predict(
                     step,
                     costs,
@@ -143,34 +141,57 @@ def recommend(
                     reshard_after_forward=reshard,
                     prefetch=prefetch,
                 )
-                words = [name, "keep" if reshard is False else "reshard"]
-                if prefetch:
-                    words.append(f"prefetch {prefetch}")
-                candidates.append(
-                    FSDPCandidate(
-                        ", ".join(words),
-                        predicted.step_s,
-                        predicted.wait_s,
-                        predicted.memory.peak_bytes,
-                        tuple(wrap),
-                        reshard,
-                        prefetch,
-                    )
-                )
+                name = _candidate_name(wrap_name, reshard, prefetch)
+                candidates.append(_fsdp_candidate(name, predicted, wrap, reshard, prefetch))
     candidates.sort(key=lambda candidate: (candidate.step_s, candidate.peak_bytes))
     return FSDPRecommendation(tuple(candidates), memory_bytes, num_ranks)
 
 
-def _ways(module: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Ways to wrap: each layer, the larger half of the layers, and the module alone."""
+def _checked_wraps(module: nn.Module, wraps: Mapping[str, Iterable[str]] | None) -> dict[str, tuple[str, ...]]:
+    """Return the modules that each way to wrap names: those of the caller, or the usual ones if `wraps` is None."""
+    if wraps is None:
+        return _usual_wraps(module)
+    return {str(name): tuple(several(f"wraps[{name!r}]", wrap, "names")) for name, wrap in wraps.items()}
+
+
+def _usual_wraps(module: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Return three ways to wrap: each layer, the larger half of the layers, and the module alone."""
     names = [name for name, _ in layers(module)]
-    ways: dict[str, tuple[str, ...]] = {}
+    wraps: dict[str, tuple[str, ...]] = {}
     if names:
-        ways["each layer"] = tuple(names)
+        wraps["each layer"] = tuple(names)
     if len(names) > 2:
-        ways["the larger half of the layers"] = _larger_half(module, names)
-    ways["the module alone"] = ()
-    return ways
+        wraps["the larger half of the layers"] = _larger_half(module, names)
+    wraps["the module alone"] = ()
+    return wraps
+
+
+def _prefetches(wrap: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the numbers of groups to prefetch: 0, which is torch's own order, and 2 if the root is not alone."""
+    if wrap:
+        return (0, 2)
+    return (0,)
+
+
+def _candidate_name(wrap_name: str, reshard: bool | None, prefetch: int) -> str:
+    words = [wrap_name, "keep" if reshard is False else "reshard"]
+    if prefetch:
+        words.append(f"prefetch {prefetch}")
+    return ", ".join(words)
+
+
+def _fsdp_candidate(
+    name: str, predicted: PredictedStep, wrap: tuple[str, ...], reshard: bool | None, prefetch: int
+) -> FSDPCandidate:
+    return FSDPCandidate(
+        name=name,
+        step_s=predicted.step_s,
+        wait_s=predicted.wait_s,
+        peak_bytes=predicted.memory.peak_bytes,
+        wrap=wrap,
+        reshard_after_forward=reshard,
+        prefetch=prefetch,
+    )
 
 
 def _larger_half(module: nn.Module, names: list[str]) -> tuple[str, ...]:
@@ -179,47 +200,52 @@ def _larger_half(module: nn.Module, names: list[str]) -> tuple[str, ...]:
     return tuple([name for name in names if name in largest])
 
 
-def _step(module: nn.Module, names: list[str], loss: Callable[..., Any] | None, backward_s: float) -> ModuleStep:
+def _step(
+    module: nn.Module, wraps: Iterable[tuple[str, ...]], loss: Callable[..., Any] | None, backward_s: float
+) -> ModuleStep:
+    """Return the step that `loss` makes, or without it a step from the layers; forward takes half of backward."""
     if loss is not None:
         step = observed_step(module, loss)
-        return step.scaled(backward_s / 2, backward_s)
-    return module_step(module, names).scaled(backward_s / 2, backward_s)
+    else:
+        step = module_step(module, [name for wrap in wraps for name in wrap])
+    return step.scaled(backward_s / 2, backward_s)
 
 
 def _without_sharding(
     module: nn.Module, step: ModuleStep, num_ranks: int, costs: FSDPCosts, optimizer: str
 ) -> list[FSDPCandidate]:
-    """DDP, ZeroRedundancyOptimizer, and ZeRO's stage 2."""
+    """Return DDP, ZeroRedundancyOptimizer, and ZeRO's stage 2, whose collectives no computation hides."""
 
-    def allreduce(num_bytes: Any) -> Any:
+    def allreduce_s(num_bytes: Any) -> Any:
         return np.asarray(costs.allgather(num_bytes)) + np.asarray(costs.reduce_scatter(num_bytes))
 
-    local = _local_step(step)
-    timeline = ddp_step(local, allreduce)
-    step_s = timeline.end_s
-    wait_s = float(timeline.select(lane="compute", kind="wait").busy_s)
-    activations = _activation_bytes(step)
-    num_bytes = local.num_bytes
-    gather_s = seconds_of("allgather", costs.allgather, num_bytes)
-    reduce_s = seconds_of("reduce_scatter", costs.reduce_scatter, num_bytes)
-    alone_s = step.computing_s
+    local_step = _local_step(step)
+    timeline = ddp_step(local_step, allreduce_s)
+    ddp_s = timeline.end_s
+    ddp_wait_s = float(timeline.select(lane="compute", kind="wait").busy_s)
+    gather_s = seconds_of("allgather", costs.allgather, local_step.num_bytes)
+    stage_2_wait_s = seconds_of("reduce_scatter", costs.reduce_scatter, local_step.num_bytes) + gather_s
+    activation_bytes = _activation_bytes(step)
 
-    def peak(stage: int | str) -> int:
-        return memory(module, num_ranks, stage, "fp32", optimizer, activation_bytes=activations).total_bytes
+    def peak_bytes(stage: int | str) -> int:
+        return memory(module, num_ranks, stage, "fp32", optimizer, activation_bytes=activation_bytes).total_bytes
 
     return [
-        FSDPCandidate("DDP", step_s, wait_s, peak("ddp")),
+        FSDPCandidate("DDP", ddp_s, ddp_wait_s, peak_bytes("ddp")),
         FSDPCandidate(
-            "ZeroRedundancyOptimizer", step_s + gather_s, wait_s + gather_s, peak("zero_redundancy_optimizer")
+            "ZeroRedundancyOptimizer",
+            ddp_s + gather_s,
+            ddp_wait_s + gather_s,
+            peak_bytes("zero_redundancy_optimizer"),
         ),
-        FSDPCandidate("ZeRO, stage 2", alone_s + reduce_s + gather_s, reduce_s + gather_s, peak(2)),
+        FSDPCandidate("ZeRO, stage 2", step.computing_s + stage_2_wait_s, stage_2_wait_s, peak_bytes(2)),
     ]
 
 
 def _local_step(step: ModuleStep) -> LocalStep:
-    """The step as DDP sees it: when in the backward each gradient is ready."""
-    trained = {p.name: p for p in step.parameters if p.trainable}
-    ready_s = dict.fromkeys(trained, float("nan"))
+    """Return the step as DDP sees it, with the time in backward at which each gradient is ready, nan without one."""
+    trained = {parameter.name: parameter for parameter in step.parameters if parameter.trainable}
+    ready_s = dict.fromkeys(trained, math.nan)
     now_s = 0.0
     for event in step.events:
         if event.kind == "backward":
@@ -228,7 +254,11 @@ def _local_step(step: ModuleStep) -> LocalStep:
             ready_s[event.name] = now_s
     specs = [ParameterSpec(name, parameter.num_bytes) for name, parameter in trained.items()]
     return LocalStep(
-        tuple(specs), np.minimum(list(ready_s.values()), now_s), step.forward_s, now_s, optimizer_s=step.optimizer_s
+        parameters=tuple(specs),
+        ready_s=np.array(list(ready_s.values())),
+        forward_s=step.forward_s,
+        backward_s=now_s,
+        optimizer_s=step.optimizer_s,
     )
 
 

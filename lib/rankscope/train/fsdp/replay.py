@@ -228,9 +228,10 @@ class FSDPAction(NamedTuple):
     `kind` is "gather" (all-gather with its copy-in), "copy_out" (wait for it, and copy to the parameters), "reshard"
     (free gathered parameters), "reduce_wait" (wait for the previous reduce-scatter, and free its input), "reduce"
     (reduce-scatter with its copy-in, and the all-reduce of HSDP), "drop" (free a gathered buffer that nothing used),
-    "flush" (the root's forward has ended), "finish" (backward has ended), or one of the events "forward", "backward"
-    and "gradient". `group` is the place of the group, or the innermost group that computes. `num_bytes` are those of
-    the gathered or reduced buffer. `event` is the module's own, `parameters` are those of a reduce-scatter.
+    "hooks" (FSDP's own code around a group's forward or backward), "flush" (the root's forward has ended), "finish"
+    (backward has ended), or one of the events "forward", "backward" and "gradient". `group` is the place of the group,
+    or the innermost group that computes. `num_bytes` are those of the gathered or reduced buffer. `event` is the
+    module's own, `parameters` are those of a reduce-scatter.
     """
 
     kind: str
@@ -365,6 +366,7 @@ class Replay:
             return
         state.module_training = "forward"
         self._open.append(place)
+        self._issue("hooks", place, is_forward=True)
         if state.has_parameters:
             state.training = "forward"
             self._unshard(place)
@@ -391,6 +393,8 @@ class Replay:
 
     def _pre_backward(self, state: _GroupState, place: int) -> None:
         """``FSDPState._pre_backward`` and ``FSDPParamGroup.pre_backward``."""
+        if state.module_training != "pre_backward":
+            self._issue("hooks", place)
         state.module_training = "pre_backward"
         if state.has_parameters and state.training != "pre_backward":
             state.training = "pre_backward"

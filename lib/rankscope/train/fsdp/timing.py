@@ -75,21 +75,9 @@ def predict(
     `cost` has the seconds of collectives and copies: `FSDPCosts`, or the cost of an all-reduce, such as `ddp.cost`
     makes. `wrap` and `settings` are those of `collectives`.
 
-    FSDP2 issues collectives on streams of their own (``FSDPCommContext.lazy_init`` in _fsdp_param_group.py), and events
-    limit how far they run ahead. The process issues everything at once and never waits, so in forward
-
-    - an all-gather starts when the one before it has ended and when its copy-in has ended (``foreach_all_gather``),
-    - a copy-in waits for the copy-out of the group two before it, whose buffer it may then use again
-      (``wait_for_unshard`` keeps the last buffer in ``all_gather_state``),
-    - the rank computes after the copy-out, which waits for the all-gather.
-
-    So at most two all-gathers are ahead of what the rank computes. In backward, a copy-in waits for the copy-out of the
-    group before it, and what it gathers is the group that `prefetch` names, or by default the one whose forward ended
-    before. A reduce-scatter starts after its copy-in, and the next group's copy-in waits until it has ended
-    (``post_backward``), because its input is kept until then. HSDP's all-reduce follows on another stream. At the end
-    the rank waits for all of them.
-
-    Without `overlap` every collective blocks the rank, as on the CPU with Gloo, where FSDP has no streams.
+    With `overlap`, collectives run on streams of their own, by the rules of torch's _fsdp_param_group.py: at most two
+    all-gathers are ahead of what the rank computes. Without it, every collective blocks the rank, as on the CPU with
+    Gloo, where FSDP has no streams.
 
     The memory counts what torch allocates, in the order of issue, so it is the same with and without `overlap`; its
     terms are those of `PredictedMemory`. `optimizer` is one of those of `zero.memory`, or None. Activations are those
@@ -124,16 +112,16 @@ def predict(
         streams = _Streams(replay, checked_settings, costs)
     else:
         streams = _BlockingStreams(replay, checked_settings, costs)
-    streams.hold(step, optimizer)
+    streams.allocate_permanent(step, optimizer)
     for action in replay.actions:
         streams.perform(action)
     streams.optimize(step.optimizer_s)
     return PredictedStep(
-        Timeline.of(streams.spans),
-        streams.bytes.over_time(),
-        tuple(collective_calls(replay, checked_settings)),
-        tuple([group.name for group in replay.groups]),
-        checked_settings,
+        timeline=Timeline.of(streams.spans),
+        memory=streams.bytes.over_time(),
+        collectives=tuple(collective_calls(replay, checked_settings)),
+        groups=tuple([group.name for group in replay.groups]),
+        settings=checked_settings,
     )
 
 
@@ -204,7 +192,22 @@ def _activation_scale(groups: Iterable[ShardedGroup], settings: ShardSettings) -
 
 
 class _Streams:
-    """Performs the actions of a replay on FSDP's streams: on each, one thing after the other."""
+    """Performs the actions of a replay on FSDP's streams: on each, one thing after the other.
+
+    FSDP2 issues collectives on streams of their own (``FSDPCommContext.lazy_init`` in _fsdp_param_group.py), and events
+    limit how far they run ahead. The process issues everything at once and never waits, so in forward
+
+    - an all-gather starts when the one before it has ended and when its copy-in has ended (``foreach_all_gather``),
+    - a copy-in waits for the copy-out of the group two before it, whose buffer it may then use again
+      (``wait_for_unshard`` keeps the last buffer in ``all_gather_state``),
+    - the rank computes after the copy-out, which waits for the all-gather.
+
+    So at most two all-gathers are ahead of what the rank computes. In backward, a copy-in waits for the copy-out of the
+    group before it, and what it gathers is the group that `prefetch` names, or by default the one whose forward ended
+    before. A reduce-scatter starts after its copy-in, and the next group's copy-in waits until it has ended
+    (``post_backward``), because its input is kept until then. HSDP's all-reduce follows on another stream. At the end
+    the rank waits for all of them.
+    """
 
     def __init__(self, replay: Replay, settings: ShardSettings, costs: FSDPCosts) -> None:
         self.spans: list[Span] = []
@@ -255,8 +258,8 @@ class _Streams:
 
     # ---- actions
 
-    def hold(self, step: ModuleStep, optimizer: str | None) -> None:
-        """Count what is there all the time."""
+    def allocate_permanent(self, step: ModuleStep, optimizer: str | None) -> None:
+        """Count what is in memory during the whole step: parameters, buffers, the input and the optimizer's states."""
         self.bytes.add(0.0, "parameters", sum(group.stored_bytes for group in self._groups), "the begin")
         self.bytes.add(0.0, "buffers", step.buffer_bytes, "the begin")
         input_bytes = step.input_bytes
@@ -293,7 +296,7 @@ class _Streams:
     def _copy_out(self, action: FSDPAction, group: ShardedGroup) -> None:
         """``wait_for_unshard``: the buffer is freed, or in forward kept until the next group's parameters are there.
 
-        A local variable of that function refers to the buffer before until it returns.
+        The buffer before that one is freed after the copy-out, because a local variable of that function refers to it.
         """
         doing = f"copy-out of {group.label}"
         deferred = None
@@ -334,6 +337,13 @@ class _Streams:
         if size is not None and not isinstance(size, bool) and not self._whole.get(action.group):
             self._resharded[action.group] = action.num_bytes // size
             self.bytes.add(now_s, "gathered_parameters", action.num_bytes // size, f"end of {group.label}")
+
+    def _hooks(self, action: FSDPAction, group: ShardedGroup) -> None:
+        """The time of FSDP's hooks is counted as the group's forward or backward, as in a recorded step."""
+        if action.is_forward:
+            self.run("compute", "forward", action.group, self._costs.forward_hooks_s)
+        else:
+            self.run("compute", "backward", action.group, self._costs.backward_hooks_s)
 
     def _forward(self, action: FSDPAction, group: ShardedGroup) -> None:
         event = action.event

@@ -176,7 +176,7 @@ class UnevenComparison:
 
     def __str__(self) -> str:
         width = max(len(handled.name) for handled in self.handled)
-        rows = [f"{'':{width}}  lost  repeated  a sample counts   bias, predicted and found"]
+        rows = [f"{'':{width}}  lost  repeated  a sample counts   bias: predicted, measured"]
         for handled in self.handled:
             counts = f"{handled.weights.min():.2f} to {handled.weights.max():.2f} times"
             bias = f"{handled.predicted_bias:6.2%} {handled.bias:6.2%}"
