@@ -16,8 +16,8 @@ import numpy as np
 from ..common.checks import count_of, number, truth, whole
 from ..common.frozen import frozen
 from ..common.words import listed
-from ..train.fsdp import ModuleStep
 from ..train.fsdp.replay import MOST_PREFETCH, Replay, ShardSettings
+from ..train.fsdp.step import ModuleStep
 from .forecasts import Forecast, RangedAnswer
 from .late_ranks import Seconds
 from .sharded_steps import PartKey, PlacedPart, ShardedSteps, is_sharded, parameters_of, sharded_steps

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..common.checks import count_of
-from ..train.fsdp import ShardedParameter, StepEvent
+from ..train.fsdp.step import ShardedParameter, StepEvent
 from .late_ranks import Seconds
 from .trace import Ints, Trace
 
