@@ -20,7 +20,7 @@ class Answer(NamedTuple):
 
 
 class RangedAnswer(NamedTuple):
-    """An `Answer` with the range in which the recorded steps leave it: `low_s` to `high_s` seconds."""
+    """An `Answer` with the range that the recorded steps support: `low_s` to `high_s` seconds."""
 
     what: str
     step_s: float
@@ -49,7 +49,7 @@ class Forecast:
         return pd.DataFrame(self.answers, columns=columns)
 
     def __str__(self) -> str:
-        now, *times = times_of_answers(self.step_s, self.answers)
+        now, *times = times_of_answers([self.step_s], self.answers)
         lines = [f"The median step takes {now}. It would take"]
         for answer, step in zip(self.answers, times, strict=True):
             change = change_words(answer.saved_share)
@@ -59,19 +59,19 @@ class Forecast:
         return "\n".join([*lines, *self.notes])
 
 
-def times_of_answers(step_s: float, answers: Sequence[Answer | RangedAnswer]) -> list[str]:
-    """Return the recorded step and the step of each answer in words, all in one unit; a range follows its answer.
+def times_of_answers(recorded_s: Sequence[float], answers: Sequence[Answer | RangedAnswer]) -> list[str]:
+    """Return recorded times and the step of each answer in words, all in one unit; a range follows its answer.
 
-    >>> times_of_answers(0.02, [RangedAnswer("a link", 0.0152, 0.24, 0.015, 0.0161)])
+    >>> times_of_answers([0.02], [RangedAnswer("a link", 0.0152, 0.24, 0.015, 0.0161)])
     ['20 ms', '15.2 ms, 15 to 16.1 ms']
     """
-    seconds = [step_s]
+    seconds = [*recorded_s]
     for answer in answers:
         seconds.append(answer.step_s)
         if isinstance(answer, RangedAnswer):
             seconds += [answer.low_s, answer.high_s]
     words = iter(times_in_one_unit(*seconds))
-    times = [next(words)]
+    times = [next(words) for _ in recorded_s]
     for answer in answers:
         step = next(words)
         if isinstance(answer, RangedAnswer):

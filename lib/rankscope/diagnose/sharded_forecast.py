@@ -7,6 +7,7 @@ collective each rank waits for the last one.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,6 +33,9 @@ _MOST_RECORDED_PREFETCH = 4  # groups ahead: deeper ones are not looked for in a
 _MOST_MISSED = 0.15  # of a step: a replay of the recorded settings that misses it by more cannot say anything
 _SPREAD = 4.0  # the largest size by the smallest: sizes that are closer do not show the latency
 _RANGE = (0.1, 0.9)  # quantiles over steps: between them are the savings that a range has
+_SIGMAS = 1.64  # within so many standard deviations is a normal variable in 90 % of all cases
+_SIGMAS_PER_MAD = 1.4826  # of a normal distribution
+_SIGMAS_OF_MEDIAN = 1.2533  # the standard deviation of a median of n normal values, times the root of n
 _FASTER = 2.0  # times as fast as the recorded link
 _MOST_FACTOR = 1e6
 
@@ -54,7 +58,10 @@ class ShardedForecast(Forecast):
     @property
     def notes(self) -> list[str]:
         """Sentences on the recorded settings, and on steps that were left out."""
-        notes = [f"Recorded with {_words_of(self.settings)}. Each range covers 80 % of the recorded steps."]
+        notes = [
+            f"Recorded with {_words_of(self.settings)}. A range covers what 80 % of the recorded steps would save, and "
+            "how much two such recordings differ by chance; it does not cover a machine that changes between two runs."
+        ]
         if self.skipped_steps:
             were = "was" if len(self.skipped_steps) == 1 else "were"
             steps = count_of(len(self.skipped_steps), "step")
@@ -102,9 +109,10 @@ class ShardedForecast(Forecast):
         saved_s = np.mean(extremes_s, axis=0)
         least_s, most_s = np.quantile(np.stack(extremes_s), _RANGE)
         step_s = max(self.step_s - float(np.median(saved_s)), 0.0)
-        low_s = min(max(self.step_s - float(most_s), 0.0), step_s)
-        high_s = max(self.step_s - float(least_s), step_s)
-        return RangedAnswer(what, step_s, 1 - step_s / self.step_s, low_s, high_s)
+        chance_s = _chance_s(self.steps)
+        low_s = step_s - math.hypot(float(most_s) - float(np.median(saved_s)), chance_s)
+        high_s = step_s + math.hypot(float(np.median(saved_s)) - float(least_s), chance_s)
+        return RangedAnswer(what, step_s, 1 - step_s / self.step_s, max(low_s, 0.0), high_s)
 
 
 def sharded_forecast(traces: Sequence[Trace], diagnosis: JobDiagnosis | None = None) -> ShardedForecast:
@@ -138,6 +146,13 @@ def sharded_forecast(traces: Sequence[Trace], diagnosis: JobDiagnosis | None = N
     if diagnosis is not None:
         answers += _without_late_ranks(bare, diagnosis)
     return ShardedForecast(step_s, model_s, settings, steps, tuple(answers), steps.skipped_steps)
+
+
+def _chance_s(steps: ShardedSteps) -> float:
+    """By how much the medians of two recordings of so many steps differ by chance at most, in 90 % of all cases."""
+    window_s = steps.window_s.mean(axis=1)
+    deviation_s = _SIGMAS_PER_MAD * float(np.median(np.abs(window_s - np.median(window_s))))
+    return _SIGMAS * math.sqrt(2 / window_s.size) * _SIGMAS_OF_MEDIAN * deviation_s
 
 
 def _without_late_ranks(forecast: ShardedForecast, diagnosis: JobDiagnosis) -> list[RangedAnswer]:

@@ -238,7 +238,9 @@ def _points(ranges: Sequence[_RangeOfRank], begin_s: float, trained: Sequence[st
     points = [_Point(begin_s, first_events, "forward", "")]
     is_forward = True
     for span in ranges:
-        is_point = span.label in _POINTS and not (span.label == "post_backward_accumulate" and span.start_s > callback_s)
+        is_point = span.label in _POINTS and not (
+            span.label == "post_backward_accumulate" and span.start_s > callback_s
+        )
         if span.label == "post_forward":
             points.append(_Point(span.start_s, (StepEvent("leave", span.group),), "forward", ""))
         if not is_point:
