@@ -31,12 +31,12 @@ from rankscope.diagnose.forecasts import RangedAnswer
 from rankscope.diagnose.sharded_forecast import ShardedForecast, sharded_forecast
 from rankscope.ranks import launch
 from rankscope.train.fsdp.replay import ShardSettings
-from rankscope.train.fsdp.running import shard
+from rankscope.train.fsdp.running import shard, wrapped_names
 
 from .fsdp import CASES, loss, names_of
 
 WARM_UP = 2
-STEPS = 16
+STEPS = 8
 SETTINGS: dict[str, dict[str, Any]] = {
     "reshard": {},
     "no reshard": {"reshard_after_forward": False},
@@ -51,7 +51,7 @@ COMPARED: list[tuple[str, str, dict[str, Any]]] = [
 
 
 class Comparison(NamedTuple):
-    """Steps in seconds, a value for each round: recorded with one setting, predicted for another, and measured there."""
+    """Steps in seconds, a value per round: recorded with one setting, predicted for another, and measured there."""
 
     name: str
     recorded_s: list[float]
@@ -104,7 +104,7 @@ def comparisons(folder: Path, rounds: int) -> Iterator[Comparison]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ranks", type=int, nargs="?", default=2)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=10)
     arguments = parser.parse_args()
     errors = []
     num_inside = 0
@@ -114,7 +114,8 @@ def main() -> None:
             for turn in range(arguments.rounds):
                 for name in SETTINGS:
                     (Path(folder) / str(turn) / name).mkdir(parents=True)
-            job = (folder, arguments.rounds, module, batch, names_of(module, wrap))
+            wrapped = list(wrapped_names(module, names_of(module, wrap), ShardSettings(arguments.ranks)))
+            job = (folder, arguments.rounds, module, batch, wrapped)
             launch(record, arguments.ranks, job, timeout_s=600.0)
             for compared in comparisons(Path(folder), arguments.rounds):
                 recorded_ms, measured_ms = 1e3 * np.median([compared.recorded_s, compared.measured_s], axis=1)
@@ -124,10 +125,11 @@ def main() -> None:
                 is_inside = low_ms <= measured_ms <= high_ms
                 errors.append(abs(error))
                 num_inside += bool(is_inside)
+                outside = "" if is_inside else ", not in the range"
                 rounds = f"{min(compared.measured_s) * 1e3:.1f} to {max(compared.measured_s) * 1e3:.1f}"
                 print(
                     f"  {case:<27} {compared.name:<21} {recorded_ms:6.1f} {step_ms:6.1f} ({low_ms:.1f} to "
-                    f"{high_ms:.1f}) {measured_ms:6.1f} ({rounds}) {error:+6.1%}{'' if is_inside else ', not in range'}",
+                    f"{high_ms:.1f}) {measured_ms:6.1f} ({rounds}) {error:+6.1%}{outside}",
                     flush=True,
                 )
     print(f"median error {np.median(errors):.1%}, largest {max(errors):.1%}")

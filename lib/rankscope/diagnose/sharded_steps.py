@@ -1,9 +1,9 @@
 """The recorded steps of an FSDP job on Gloo: what each rank did between the parts that settings of FSDP add or move.
 
-`fully_shard` records a range for each thing that it does (torch 2.13, ``_fsdp_param_group.py`` and ``_fsdp_state.py`` in
-``torch/distributed/fsdp/_fully_shard``). On the CPU all of it runs on the thread that trains, and a collective blocks
-this thread. So a step of a rank is a sequence: own work of the rank, interrupted by all-gathers, copies out of them,
-and reductions.
+`fully_shard` records a range for each thing that it does (torch 2.13, ``_fsdp_param_group.py`` and ``_fsdp_state.py``
+in ``torch/distributed/fsdp/_fully_shard``). On the CPU all of it runs on the thread that trains, and a collective
+blocks this thread. So a step of a rank is a sequence: own work of the rank, interrupted by all-gathers, copies out of
+them, and reductions.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def _points(ranges: Sequence[_RangeOfRank], begin_s: float, trained: Sequence[st
 
 
 def _callback_s(ranges: Sequence[_RangeOfRank]) -> float:
-    """When autograd is done, and FSDP reduces what no gradient of an input has led to; infinity without such a range."""
+    """When autograd is done, and FSDP reduces the remaining gradients; infinity without such a range."""
     return min([span.start_s for span in ranges if span.label == "root_post_backward_callback"], default=np.inf)
 
 
@@ -349,7 +349,8 @@ def _own_pieces(point_s: Sequence[float], parts: Sequence[_RangeOfRank], end_s: 
         total_s += [total_s[-1], total_s[-1] + span.stop_s - span.start_s]
     border_s = np.array([*point_s, end_s])
     in_parts_s = np.interp(border_s, edge_s[1:], total_s[1:])
-    return np.maximum(np.diff(border_s) - np.diff(in_parts_s), 0.0).tolist()
+    own_s: list[float] = np.maximum(np.diff(border_s) - np.diff(in_parts_s), 0.0).tolist()
+    return own_s
 
 
 # ---- all ranks

@@ -20,8 +20,8 @@ from ...common.checks import count_of, printable
 
 if TYPE_CHECKING:
     from ..diagnosis import JobDiagnosis
-    from ..kineto import TraceFiles
     from ..forecasts import Forecast
+    from ..kineto import TraceFiles
 
 _SILENT_S = 2.0  # no line about files that are read before
 _MOST_ROWS = 16  # of a table

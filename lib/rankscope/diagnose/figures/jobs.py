@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 
 from ...common.checks import printable
-from ...common.units import round_ticks, time_unit, time_words, times_in_one_unit
+from ...common.units import round_ticks, time_unit, time_words
 from ...common.words import listed
 from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, stacked, whole_ticks
 from ...figures.palette import ALARM, FAINT, INK, PAPER, WORK, diverging
@@ -25,9 +25,9 @@ from ...figures.timelines import draw_timeline
 from ...timeline import Span, Timeline
 from ...timeline.timeline import merge
 from ..diagnosis import JobDiagnosis
+from ..forecasts import Forecast, change_words, times_of_answers
 from ..hangs import Hang
 from ..join import Joined
-from ..forecasts import Forecast, change_words, times_of_answers
 from ..trace import PHASES, Trace
 from .hangs import draw_hang, is_drawable
 
