@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ShardedForecast", "is_sharded", "sharded_forecast"]
 
 _MOST_RECORDED_PREFETCH = 4  # groups ahead: deeper ones are not looked for in a trace
-_MOST_MISSED = 0.15  # of a step: a replay of the recorded settings that misses it by more cannot say anything
+_MOST_MISSED = 0.1  # of a step: a replay of the recorded settings that misses it by more cannot say anything
 _SPREAD = 4.0  # the largest size by the smallest: sizes that are closer do not show the latency
 _RANGE = (0.1, 0.9)  # quantiles over steps: between them are the savings that a range has
 _SIGMAS = 1.64  # within so many standard deviations is a normal variable in 90 % of all cases
@@ -258,12 +258,13 @@ def _replayed_s(steps: ShardedSteps, settings: ShardSettings) -> Seconds:
 
 
 def _clocked_s(steps: ShardedSteps, program: Sequence[_Instruction], scale: dict[PartKey, float]) -> Seconds:
-    """Return how long each step takes, up to the end of its last collective.
+    """Return how long each step takes, up to the end of its last collective: the mean over ranks.
 
-    A collective begins when the last rank arrives, and takes as long as it took on the rank that arrived last, which is
-    the one that was in it for the shortest time. `scale` are factors of these times.
+    A collective begins when the last rank arrives. `scale` are factors of its time on the rank on which it ends first.
+    How much later it ends on other ranks, whose threads wait for a core, does not depend on the link. With a factor of
+    0 there is no collective at all.
     """
-    now_s = np.zeros(steps.window_s.shape)
+    now_s = steps.begin_s
     end_s = now_s
     for instruction in program:
         if instruction.part is None:
@@ -274,10 +275,11 @@ def _clocked_s(steps: ShardedSteps, program: Sequence[_Instruction], scale: dict
             if place % 2 == 0:
                 now_s = now_s + seconds
                 continue
-            cost_s = seconds.min(axis=1, keepdims=True) * scale[key]
-            now_s = np.broadcast_to(now_s.max(axis=1, keepdims=True) + cost_s, now_s.shape)
+            now_s = np.broadcast_to(now_s.max(axis=1, keepdims=True), now_s.shape)
+            if scale[key]:
+                now_s = now_s + seconds + (scale[key] - 1) * seconds.min(axis=1, keepdims=True)
             end_s = now_s
-    return np.asarray(end_s[:, 0])
+    return np.asarray(end_s.mean(axis=1))
 
 
 def _recorded_key(steps: ShardedSteps, key: PartKey) -> PartKey:

@@ -63,13 +63,16 @@ class StepShape(NamedTuple):
 class ShardedSteps(NamedTuple):
     """Recorded steps of one shape. Times are in seconds, steps by ranks.
 
-    `piece_s` has the own work of each piece. `part_s` has for each part alternately own work, and a collective from
-    the arrival of the rank to its end. `call_bytes` are the bytes that a part communicates, -1 if that is unknown.
+    `begin_s` is when each rank begins a step, from the mean of the ranks on; that is the end of its last collective of
+    the step before. `piece_s` has the own work of each piece. `part_s` has for each part alternately own work, and a
+    collective from the arrival of the last rank to its end on each rank. Threads of Gloo that wait for a core make
+    these ends differ. `call_bytes` are the bytes that a part communicates, -1 if that is unknown.
     """
 
     shape: StepShape
     num_ranks: int
     window_s: Seconds
+    begin_s: Seconds
     piece_s: list[Seconds]
     part_s: dict[PartKey, list[Seconds]]
     call_bytes: dict[PartKey, int]
@@ -142,10 +145,16 @@ class _RangeOfRank(NamedTuple):
 
 
 class _ShardedStepOfRank(NamedTuple):
-    """A step of one rank; see `ShardedSteps`. `others_s` are other collectives, with the place of their piece."""
+    """A step of one rank, on its own clock; see `ShardedSteps`.
+
+    The collectives in `part_s` take from the arrival of this rank, at `launch_s`, to their end. `others_s` are other
+    collectives, with the place of their piece.
+    """
 
     shape: StepShape
+    begin_s: float
     window_s: float
+    launch_s: dict[PartKey, list[float]]
     piece_s: list[float]
     part_s: dict[PartKey, list[float]]
     call_bytes: dict[PartKey, int]
@@ -294,6 +303,7 @@ def _step_of_rank(
     order: Counter[tuple[str, str]] = Counter()
     part_s: dict[PartKey, list[float]] = {}
     call_bytes: dict[PartKey, int] = {}
+    launch_s: dict[PartKey, list[float]] = {}
     placed = []
     in_parts: set[int] = set()
     for span in parts:
@@ -308,6 +318,7 @@ def _step_of_rank(
         if kinds != _CALLS_OF_PARTS[kind]:
             return None
         part_s[key] = _pieces_of_part(columns, span, calls)
+        launch_s[key] = [columns.launch_s[place] for place in calls]
         if calls:
             call_bytes[key] = int(columns.num_bytes[calls[0]])
             num_before = len(points)
@@ -326,7 +337,7 @@ def _step_of_rank(
     groups = tuple(dict.fromkeys(span.group for span in ranges if span.label == "pre_forward"))
     num_calls = tuple((key, len(seconds) // 2) for key, seconds in part_s.items())
     shape = StepShape(tuple(events), groups, trained, tuple(placed), num_calls, len(others_s))
-    return _ShardedStepOfRank(shape, end_s - begin_s, piece_s, part_s, call_bytes, others_s)
+    return _ShardedStepOfRank(shape, begin_s, end_s - begin_s, launch_s, piece_s, part_s, call_bytes, others_s)
 
 
 def _pieces_of_part(columns: _ShardedColumns, span: _RangeOfRank, calls: Sequence[int]) -> list[float]:
@@ -367,19 +378,40 @@ def _stacked(
             for column, rank in enumerate(step):
                 piece, seconds = rank.others_s[number]
                 piece_s[row, column, piece] -= seconds - shortest_s
+    clock_s = _clocks(steps)
     part_s: dict[PartKey, list[Seconds]] = defaultdict(list)
     call_bytes = {}
     for key, num_calls in shape.num_calls:
         for place in range(2 * num_calls + 1):
-            part_s[key].append(np.array([[rank.part_s[key][place] for rank in step] for step in steps]))
+            seconds = np.array([[rank.part_s[key][place] for rank in step] for step in steps])
+            if place % 2:
+                launch_s = np.array([[rank.launch_s[key][place // 2] for rank in step] for step in steps]) - clock_s
+                seconds = np.maximum(launch_s + seconds - launch_s.max(axis=1, keepdims=True), 0.0)
+            part_s[key].append(seconds)
         if num_calls:
             call_bytes[key] = steps[-1][0].call_bytes[key]
+    begin_s = np.array([[rank.begin_s for rank in step] for step in steps]) - clock_s
     return ShardedSteps(
         shape,
         len(steps[0]),
         np.array([[rank.window_s for rank in step] for step in steps]),
+        begin_s - begin_s.mean(axis=1, keepdims=True),
         list(np.moveaxis(np.maximum(piece_s, 0.0), 2, 0)),
         dict(part_s),
         call_bytes,
         skipped_steps,
     )
+
+
+def _clocks(steps: Sequence[Sequence[_ShardedStepOfRank]]) -> Seconds:
+    """By how much the clock of each rank is ahead of the first one's.
+
+    It is a median over collectives, which end everywhere at once, except where a thread has to wait for a core.
+    """
+    ends_s = []
+    for step in steps:
+        for key, launch_s in step[0].launch_s.items():
+            for place in range(len(launch_s)):
+                ends_s.append([rank.launch_s[key][place] + rank.part_s[key][2 * place + 1] for rank in step])
+    stop_s = np.array(ends_s)
+    return np.asarray(np.median(stop_s - stop_s[:, :1], axis=0))
