@@ -99,9 +99,11 @@ class ShardedForecast(Forecast):
         if (bandwidth, latency) != (1.0, 1.0):
             words.append(f"{bandwidth:g} times the bandwidth and {latency:g} times the latency")
         what = ", ".join(words) or "the recorded settings"
-        return self._answer(what, settings, _Link(bandwidth, latency))
+        return self._answer(what, settings, _LinkFactors(bandwidth, latency))
 
-    def _answer(self, what: str, settings: ShardSettings, link: _Link, mended: Sequence[int] = ()) -> RangedAnswer:
+    def _answer(
+        self, what: str, settings: ShardSettings, link: _LinkFactors, mended: Sequence[int] = ()
+    ) -> RangedAnswer:
         recorded_s = _replayed_s(self.steps, self.settings)
         program = _program(self.steps, settings)
         steps = _mended(self.steps, mended)
@@ -141,7 +143,7 @@ def sharded_forecast(traces: Sequence[Trace], diagnosis: JobDiagnosis | None = N
         answers.append(bare.with_changes(prefetch=settings.prefetch + 1))
     faster = bare.with_changes(times_bandwidth=_FASTER, times_latency=1 / _FASTER)
     answers.append(faster._replace(what=f"a link {_FASTER:g} times as fast"))
-    free = bare._answer("collectives that take no time (lower bound)", settings, _Link(np.inf, 0.0))
+    free = bare._answer("collectives that take no time (lower bound)", settings, _LinkFactors(np.inf, 0.0))
     answers.append(free)
     if diagnosis is not None:
         answers += _without_late_ranks(bare, diagnosis)
@@ -164,7 +166,7 @@ def _without_late_ranks(forecast: ShardedForecast, diagnosis: JobDiagnosis) -> l
         causes = ", ".join(dict.fromkeys(culprit.cause for late in group for culprit in late.culprits))
         words = f"rank {ranks[0]}" if len(ranks) == 1 else listed("rank", ranks)
         what = f"{words} as fast as the others ({causes})"
-        answers.append(forecast._answer(what, forecast.settings, _Link(), places))
+        answers.append(forecast._answer(what, forecast.settings, _LinkFactors(), places))
     return answers
 
 
@@ -246,7 +248,7 @@ def _recorded_settings(steps: ShardedSteps) -> ShardSettings:
 # ---- time
 
 
-class _Link(NamedTuple):
+class _LinkFactors(NamedTuple):
     """By how many times the bandwidth and the latency of a link are those of the recorded one."""
 
     times_bandwidth: float = 1.0
@@ -290,7 +292,7 @@ def _recorded_key(steps: ShardedSteps, key: PartKey) -> PartKey:
     return key._replace(order=order)
 
 
-def _scales(steps: ShardedSteps, link: _Link) -> list[dict[PartKey, float]]:
+def _scales(steps: ShardedSteps, link: _LinkFactors) -> list[dict[PartKey, float]]:
     """By how much the time of each collective changes: once if that is known, else for both extremes.
 
     The share of latency follows from a straight line through the median times by size. It is unknown where sizes are

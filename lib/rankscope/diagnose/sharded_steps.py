@@ -230,7 +230,7 @@ def _end_of_reductions(columns: _ShardedColumns, ranges: Sequence[_RangeOfRank])
     return max(ends_s, default=None)
 
 
-class _Point(NamedTuple):
+class _StepPoint(NamedTuple):
     """A moment at which the module's step goes on to its next event, which begins a piece of own work."""
 
     at_s: float
@@ -239,19 +239,19 @@ class _Point(NamedTuple):
     group: str
 
 
-def _points(ranges: Sequence[_RangeOfRank], begin_s: float, trained: Sequence[str]) -> list[_Point]:
+def _points(ranges: Sequence[_RangeOfRank], begin_s: float, trained: Sequence[str]) -> list[_StepPoint]:
     """The points of a step, the first at the begin of its window."""
     has_root = any(span.label == "pre_forward" and not span.group for span in ranges)
     callback_s = _callback_s(ranges)
     first_events = () if has_root else (StepEvent("enter", ""),)
-    points = [_Point(begin_s, first_events, "forward", "")]
+    points = [_StepPoint(begin_s, first_events, "forward", "")]
     is_forward = True
     for span in ranges:
         is_point = span.label in _POINTS and not (
             span.label == "post_backward_accumulate" and span.start_s > callback_s
         )
         if span.label == "post_forward":
-            points.append(_Point(span.start_s, (StepEvent("leave", span.group),), "forward", ""))
+            points.append(_StepPoint(span.start_s, (StepEvent("leave", span.group),), "forward", ""))
         if not is_point:
             continue
         events = [StepEvent(_POINTS[span.label], span.group)]
@@ -261,11 +261,11 @@ def _points(ranges: Sequence[_RangeOfRank], begin_s: float, trained: Sequence[st
                 events.insert(0, StepEvent("leave", ""))
         if span.label == "post_backward_accumulate" and span.group in trained:
             events.insert(0, StepEvent("gradient", parameter_name(span.group)))
-        points.append(_Point(span.start_s, tuple(events), "forward" if is_forward else "backward", span.group))
+        points.append(_StepPoint(span.start_s, tuple(events), "forward" if is_forward else "backward", span.group))
     late = [group for group in trained if not _has_ended(group, points)]
     if np.isfinite(callback_s):
         events = [StepEvent("gradient", parameter_name(group)) for group in late]
-        points.append(_Point(callback_s, tuple(events), "backward", ""))
+        points.append(_StepPoint(callback_s, tuple(events), "backward", ""))
     return points
 
 
@@ -274,7 +274,7 @@ def _callback_s(ranges: Sequence[_RangeOfRank]) -> float:
     return min([span.start_s for span in ranges if span.label == "root_post_backward_callback"], default=np.inf)
 
 
-def _has_ended(group: str, points: Sequence[_Point]) -> bool:
+def _has_ended(group: str, points: Sequence[_StepPoint]) -> bool:
     return any(event.kind == "post_backward" and event.name == group for point in points for event in point.events)
 
 
@@ -383,11 +383,11 @@ def _stacked(
     call_bytes = {}
     for key, num_calls in shape.num_calls:
         for place in range(2 * num_calls + 1):
-            seconds = np.array([[rank.part_s[key][place] for rank in step] for step in steps])
+            length_s = np.array([[rank.part_s[key][place] for rank in step] for step in steps])
             if place % 2:
                 launch_s = np.array([[rank.launch_s[key][place // 2] for rank in step] for step in steps]) - clock_s
-                seconds = np.maximum(launch_s + seconds - launch_s.max(axis=1, keepdims=True), 0.0)
-            part_s[key].append(seconds)
+                length_s = np.maximum(launch_s + length_s - launch_s.max(axis=1, keepdims=True), 0.0)
+            part_s[key].append(length_s)
         if num_calls:
             call_bytes[key] = steps[-1][0].call_bytes[key]
     begin_s = np.array([[rank.begin_s for rank in step] for step in steps]) - clock_s
