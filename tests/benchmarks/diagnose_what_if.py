@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from rankscope.diagnose import read_traces
-from rankscope.diagnose.savings import what_if
+from rankscope.diagnose.savings import SavingsForecast, what_if
 from rankscope.train.ddp import Where, measure_local_step
 from rankscope.train.ddp.buckets import Buckets
 from rankscope.train.ddp.run import Loss
@@ -107,7 +107,11 @@ def compared(folder: Path, name: str) -> list[float]:
     """
     network, ranks = json.loads((folder / "measured.json").read_text())
     each_s = np.max(ranks, axis=0)
-    found = [what_if(read_traces(folder / str(turn) / "0"), caps_mb=CAPS_MB) for turn in range(len(each_s))]
+    found = []
+    for turn in range(len(each_s)):
+        forecast = what_if(read_traces(folder / str(turn) / "0"), caps_mb=CAPS_MB)
+        assert isinstance(forecast, SavingsForecast)
+        found.append(forecast)
     measured_s = np.median(each_s, axis=0)
     predicted_s = np.median([[one.step_s for one in each.caps] for each in found], axis=0)
     print(f"{name}, {len(ranks)} ranks, {network or 'loopback'}: {found[0].contention}")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rankscope import watch
-from rankscope.diagnose import diagnose, read_traces, what_if
+from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose.own_times import own_times
 from rankscope.diagnose.trace import PHASES, Trace
 from tests.diagnose.jobs import Job, run_jobs
@@ -110,11 +110,6 @@ def test_waits_within_forward_and_backward_are_not_own_time(tmp_path: Path, phas
         assert own_times(late[rank]).exposed_s.min() > 0.019
     assert own_times(late[2]).phase_s[:, place].min() > 0.02
     assert own_times(late[2]).exposed_s.max() < 0.003
-
-
-def test_what_if_says_that_it_does_not_predict_fsdp(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="these are of FSDP, whose steps what_if does not predict"):
-        what_if(made(tmp_path, 0, "forward", 0))
 
 
 def test_watch_says_that_it_does_not_follow_fsdp() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
 import pytest
 
-from rankscope.diagnose import diagnose, read_traces
-from rankscope.diagnose.savings import change_words, what_if
+from rankscope.diagnose import diagnose, read_traces, savings
+from rankscope.diagnose.forecasts import change_words
+from rankscope.diagnose.savings import SavingsForecast
 from rankscope.diagnose.trace import Trace
 from rankscope.timeline import Timeline
 from rankscope.train.ddp import LocalStep, recommend
@@ -19,6 +21,12 @@ from .made_traces import LOADER_S, OPTIMIZER_S, write_traces
 MIB = 1 << 20
 LAYERS = LocalStep.modelled([MIB, 64 * 1024] * 11, backward_s=0.033, forward_s=0.015)
 CAPS = (0.5, 1.0, 3.0, 7.0, 50.0)
+
+
+def what_if(*traces_and_diagnosis: Any, **options: Any) -> SavingsForecast:
+    forecast = savings.what_if(*traces_and_diagnosis, **options)
+    assert isinstance(forecast, SavingsForecast)
+    return forecast
 
 
 def cost(num_bytes: float) -> float:

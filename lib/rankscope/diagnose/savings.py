@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from ..common.checks import count_of, several
 from ..common.frozen import frozen
-from ..common.units import times_in_one_unit
 from ..common.words import listed
 from ..timeline import Timeline
 from ..timeline.timeline import merge
@@ -25,10 +24,10 @@ from ..train.ddp.buckets import ParameterSpec
 from ..train.ddp.cost import CostTable, Seconds
 from ..train.ddp.recommend import DEFAULT_CAPS_MB, CapCandidate
 from ..train.ddp.step import Launches, last_backward
+from .forecasts import Answer, Forecast
+from .sharded_forecast import ShardedForecast, is_sharded, sharded_forecast
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from .diagnosis import JobDiagnosis
     from .trace import Calls, Trace
 
@@ -45,16 +44,8 @@ _WORTH = 0.01  # of a step: the model cannot resolve smaller savings
 _FASTER = 2  # times as fast as the recorded link
 
 
-class Answer(NamedTuple):
-    """One change, the seconds of a step with it, and the share of the recorded step that it saves."""
-
-    what: str
-    step_s: float
-    saved_share: float
-
-
 @frozen(eq=False)
-class SavingsForecast:
+class SavingsForecast(Forecast):
     """The predicted effects of changes to a recorded job, and the model behind them.
 
     `step_s` is the recorded step, `model_s` the same step by the model; their difference is in every answer.
@@ -72,22 +63,6 @@ class SavingsForecast:
     answers: tuple[Answer, ...]
     skipped_steps: tuple[int, ...] = ()
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return a row for each answer: what, step_s, saved_share."""
-        import pandas as pd
-
-        return pd.DataFrame(self.answers, columns=Answer._fields)
-
-    def __str__(self) -> str:
-        now, *times = times_in_one_unit(self.step_s, *(answer.step_s for answer in self.answers))
-        lines = [f"The median step takes {now}. It would take"]
-        for answer, step in zip(self.answers, times, strict=True):
-            change = change_words(answer.saved_share)
-            if change:
-                step = f"{step} ({change})"
-            lines.append(f"  {step} with {answer.what}")
-        return "\n".join([*lines, *self.notes])
-
     @property
     def notes(self) -> list[str]:
         """Sentences on steps that were left out."""
@@ -99,20 +74,10 @@ class SavingsForecast:
         return [f"{steps} {were} skipped, because {why}."]
 
 
-def change_words(saved_share: float) -> str:
-    """Return by how much a step gets shorter or longer; nothing for a change that would be printed as 0.0%.
-
-    >>> change_words(0.5), change_words(-0.02), change_words(0.0004)
-    ('-50.0%', '+2.0%', '')
-    """
-    words = f"{-saved_share:+.1%}"
-    return "" if words in ("+0.0%", "-0.0%") else words
-
-
 def what_if(
     traces: Sequence[Trace], diagnosis: JobDiagnosis | None = None, *, caps_mb: Iterable[float] = DEFAULT_CAPS_MB
-) -> SavingsForecast:
-    """Return the predicted effects of other settings, from the traces of all ranks of a DDP job.
+) -> SavingsForecast | ShardedForecast:
+    """Return the predicted effects of other settings, from the traces of all ranks of a DDP or FSDP job.
 
     A cap is predicted from the sizes of gradients, so record with ``record_shapes=True``; without them, and on a GPU,
     whose gradients are ready at times that no trace has, each recorded bucket counts as one gradient: larger caps join
@@ -122,12 +87,15 @@ def what_if(
     turn, and ranks that are late next to each other are taken out together. How many workers a loader needs only its
     recording can say: see `pipeline.advise`. Steps with a late stamp are skipped; see `SavingsForecast.skipped_steps`.
 
-    Raises ValueError where no steps with allreduces of gradients are in all traces, and for traces of FSDP, whose
-    collectives the model does not have.
+    Of FSDP on Gloo, the forecast is a `ShardedForecast`: resharding, prefetching, a faster link, and late ranks, each
+    with a range. Its `with_changes` answers other questions. `caps_mb` does not matter there.
+
+    Raises ValueError where no steps with allreduces of gradients are in all traces, and for traces of FSDP that cannot
+    tell: see `sharded_forecast`.
     """
     traces = several("traces", traces)
-    if any(kind.startswith("range: FSDP::") for trace in traces for kind in trace.timeline.kinds):
-        raise ValueError("traces must be of DDP, and these are of FSDP, whose steps what_if does not predict")
+    if is_sharded(traces):
+        return sharded_forecast(traces, diagnosis)
     recorded = _recorded_steps(traces)
     slowed = _slowed_by_allreduces(recorded)
     local = _local(recorded, slowed)

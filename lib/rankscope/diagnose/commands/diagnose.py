@@ -20,8 +20,8 @@ from ...common.checks import count_of, printable
 
 if TYPE_CHECKING:
     from ..diagnosis import JobDiagnosis
+    from ..forecasts import Forecast
     from ..kineto import TraceFiles
-    from ..savings import SavingsForecast
 
 _SILENT_S = 2.0  # no line about files that are read before
 _MOST_ROWS = 16  # of a table
@@ -153,7 +153,7 @@ def _diagnose_traces(
 
     traces = read_traces(folder_or_files, report=report)
     diagnosis = diagnose_traces(traces)
-    forecast: SavingsForecast | None = None
+    forecast: Forecast | None = None
     why_not = ""
     try:
         forecast = what_if(traces, diagnosis)
@@ -177,7 +177,7 @@ def _diagnose_traces(
         print_parts(Text(f"wrote {printable(str(path))}") for path in written)
 
 
-def _fields(diagnosis: JobDiagnosis, forecast: SavingsForecast | None, why_not: str) -> dict[str, Any]:
+def _fields(diagnosis: JobDiagnosis, forecast: Forecast | None, why_not: str) -> dict[str, Any]:
     return {
         "culprits": [culprit._asdict() for culprit in diagnosis.culprits],
         "findings": str(diagnosis).splitlines(),
@@ -211,7 +211,7 @@ def _phases_by_rank(diagnosis: JobDiagnosis) -> list[dict[str, Any]]:
     return by_rank
 
 
-def _tables(diagnosis: JobDiagnosis, forecast: SavingsForecast | None, why_not: str) -> Iterator[RenderableType]:
+def _tables(diagnosis: JobDiagnosis, forecast: Forecast | None, why_not: str) -> Iterator[RenderableType]:
     """The verdict in words, each rank's own time by phase, each bucket's communication, and what changes would give."""
     from ...cli.output import table_of
     from ..figures.jobs import what_if_table

@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 
 from ...common.checks import printable
-from ...common.units import round_ticks, time_unit, time_words, times_in_one_unit
+from ...common.units import round_ticks, time_unit, time_words
 from ...common.words import listed
 from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, stacked, whole_ticks
 from ...figures.palette import ALARM, FAINT, INK, PAPER, WORK, diverging
@@ -25,9 +25,9 @@ from ...figures.timelines import draw_timeline
 from ...timeline import Span, Timeline
 from ...timeline.timeline import merge
 from ..diagnosis import JobDiagnosis
+from ..forecasts import Forecast, change_words, times_of_answers
 from ..hangs import Hang
 from ..join import Joined
-from ..savings import SavingsForecast, change_words
 from ..trace import PHASES, Trace
 from .hangs import draw_hang, is_drawable
 
@@ -238,7 +238,7 @@ class _Section(NamedTuple):
 
 
 def job_page(
-    name: str, traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis, answers: SavingsForecast | None
+    name: str, traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis, answers: Forecast | None
 ) -> str:
     """Return the HTML of a page on a job: the verdict, its drawings, and what changes would give."""
     sections = []
@@ -258,7 +258,7 @@ def job_page(
     return _page(name, str(diagnosis), sections)
 
 
-def _what_if_section(answers: SavingsForecast, diagnosis: JobDiagnosis) -> _Section:
+def _what_if_section(answers: Forecast, diagnosis: JobDiagnosis) -> _Section:
     caption, rows = what_if_table(answers, diagnosis)
     head = "<tr><th>with</th><th>a step takes</th><th></th></tr>"
     cells = "".join(
@@ -269,10 +269,9 @@ def _what_if_section(answers: SavingsForecast, diagnosis: JobDiagnosis) -> _Sect
     return _Section("", caption, f"<table>{head}{cells}</table>{notes}")
 
 
-def what_if_table(answers: SavingsForecast, diagnosis: JobDiagnosis) -> tuple[str, list[tuple[str, str, str]]]:
+def what_if_table(answers: Forecast, diagnosis: JobDiagnosis) -> tuple[str, list[tuple[str, str, str]]]:
     """Return a caption and rows in words: a change, what a step then takes, and by how much that is less."""
-    seconds = [answer.step_s for answer in answers.answers]
-    median, mean, *times = times_in_one_unit(answers.step_s, diagnosis.step_s, *seconds)
+    median, mean, *times = times_of_answers([answers.step_s, diagnosis.step_s], answers.answers)
     rows = []
     for answer, time in zip(answers.answers, times, strict=True):
         rows.append((answer.what, time, change_words(answer.saved_share)))
