@@ -178,7 +178,7 @@ def step_times(
     lengths = np.array([numbers.size for numbers in word_numbers])
     most_words = max(int(lengths[batch].sum()) for steps in batches.values() for step in steps for batch in step)
     sizes = np.unique(np.linspace(1, max(most_words, 2), _NUM_SIZES).astype(np.int64))
-    plan = _Plan(word_numbers, list(batches.values()), sizes, num_rounds)
+    plan = _TrainingPlan(word_numbers, list(batches.values()), sizes, num_rounds)
     ranks = launch(_train, num_ranks, (plan,), timeout_s=timeout_s)
     if len({rank.checksum for rank in ranks}) > 1:
         raise DemoError("the ranks should end with equal parameters, and do not")
@@ -219,7 +219,7 @@ def _batches(name: str, order: Assignment, num_texts: int) -> list[list[list[int
 # ---- in a rank
 
 
-class _Plan(NamedTuple):
+class _TrainingPlan(NamedTuple):
     """All texts as numbers of words, the texts of each rank in each step of each order, and the sizes to measure."""
 
     texts: list[Numbers]
@@ -228,7 +228,7 @@ class _Plan(NamedTuple):
     num_rounds: int
 
 
-class _Step(NamedTuple):
+class _TextStep(NamedTuple):
     """The words that a rank reads, each followed by the next one, and the number of words of all ranks."""
 
     words: Tensor
@@ -245,7 +245,7 @@ class _TrainedRank(NamedTuple):
     checksum: float
 
 
-def _train(plan: _Plan) -> _TrainedRank:
+def _train(plan: _TrainingPlan) -> _TrainedRank:
     steps = _steps_for_the_prediction(plan) + _steps_of_orders(plan)
     torch.manual_seed(0)
     hidden = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.Tanh())
@@ -256,7 +256,7 @@ def _train(plan: _Plan) -> _TrainedRank:
     seconds = np.zeros((plan.num_rounds, len(steps)))
     losses = np.zeros(plan.num_rounds)
 
-    def train(step: _Step) -> float:
+    def train(step: _TextStep) -> float:
         loss = nn.functional.cross_entropy(module(step.words), step.next_words, reduction="sum")
         (loss * num_ranks / step.num_words_of_all).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -278,7 +278,7 @@ def _train(plan: _Plan) -> _TrainedRank:
     return _TrainedRank(seconds, np.array([step.words.numel() for step in steps]), losses, checksum)
 
 
-def _steps_for_the_prediction(plan: _Plan) -> list[_Step]:
+def _steps_for_the_prediction(plan: _TrainingPlan) -> list[_TextStep]:
     """Steps in which 1, 2, … ranks read each of the sizes, and the others one word."""
     all_words = np.concatenate(plan.texts)
     num_ranks = dist.get_world_size()
@@ -292,7 +292,7 @@ def _steps_for_the_prediction(plan: _Plan) -> list[_Step]:
     return steps
 
 
-def _steps_of_orders(plan: _Plan) -> list[_Step]:
+def _steps_of_orders(plan: _TrainingPlan) -> list[_TextStep]:
     rank = dist.get_rank()
     steps = []
     for order in plan.orders:
@@ -302,8 +302,8 @@ def _steps_of_orders(plan: _Plan) -> list[_Step]:
     return steps
 
 
-def _step(texts: Sequence[Numbers], num_words_of_all: int) -> _Step:
+def _step(texts: Sequence[Numbers], num_words_of_all: int) -> _TextStep:
     next_words = [np.append(text[1:], 0) for text in texts]  # 0 stands for the end of a text
-    return _Step(
+    return _TextStep(
         torch.from_numpy(np.concatenate(texts)), torch.from_numpy(np.concatenate(next_words)), num_words_of_all
     )

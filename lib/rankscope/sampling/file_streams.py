@@ -76,7 +76,7 @@ def stream_files(
     seed = whole("seed", seed, 0, SEEDS[1])
     epoch = whole("epoch", epoch, 0)
     stops = np.cumsum(rows, dtype=np.int64).tolist()
-    spans = [_Span(stop - number, stop) for number, stop in zip(rows, stops, strict=True)]
+    spans = [_FileRows(stop - number, stop) for number, stop in zip(rows, stops, strict=True)]
     ranks: list[NDArray[np.int64]] = []
     if method == "buffer":
         order = KeyedPermutation(len(spans), f"files of seed {seed}, epoch {epoch}")(np.arange(len(spans))).tolist()
@@ -90,14 +90,14 @@ def stream_files(
     return Assignment(size, tuple(ranks), sampler=f"stream by {method}", seed=seed, epoch=epoch)
 
 
-class _Span(NamedTuple):
+class _FileRows(NamedTuple):
     """Rows of one file: the samples from `start` to ``stop - 1``."""
 
     start: int
     stop: int
 
 
-def _rows_of(spans: Iterable[_Span]) -> NDArray[np.int64]:
+def _rows_of(spans: Iterable[_FileRows]) -> NDArray[np.int64]:
     return np.concatenate([np.empty(0, dtype=np.int64), *[np.arange(*span) for span in spans]])
 
 
@@ -132,7 +132,7 @@ def _next_row(rows: Any) -> list[int]:
     return []
 
 
-def _in_blocks(spans: list[_Span], num_nodes: int, block_size: int, seed: int, epoch: int) -> NDArray[np.int64]:
+def _in_blocks(spans: list[_FileRows], num_nodes: int, block_size: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return the order of all samples, node by node, with the random numbers that py1b draws."""
     of_run = list(spans)
     np.random.default_rng(seed).shuffle(of_run)  # it decides which files a node has, in all epochs
@@ -149,7 +149,7 @@ def _in_blocks(spans: list[_Span], num_nodes: int, block_size: int, seed: int, e
     return np.concatenate(streams)
 
 
-def _divided(spans: list[_Span], num_nodes: int) -> list[list[_Span]]:
+def _divided(spans: list[_FileRows], num_nodes: int) -> list[list[_FileRows]]:
     """Divide files into a part for each node, with numbers of rows that differ by at most one: some files are cut."""
     size = sum(stop - start for start, stop in spans)
     waiting = deque(spans)
@@ -165,8 +165,8 @@ def _divided(spans: list[_Span], num_nodes: int) -> list[list[_Span]]:
         if waiting and num_before < end:
             span = waiting.popleft()
             cut = span.start + end - num_before
-            part.append(_Span(span.start, cut))
-            waiting.appendleft(_Span(cut, span.stop))
+            part.append(_FileRows(span.start, cut))
+            waiting.appendleft(_FileRows(cut, span.stop))
             num_before = end
         parts.append(part)
     return parts
