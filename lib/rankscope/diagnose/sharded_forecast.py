@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .diagnosis import JobDiagnosis
     from .trace import Trace
 
-__all__ = ["ShardedForecast", "is_sharded", "sharded_forecast"]
 
 _MOST_RECORDED_PREFETCH = 4  # groups ahead: deeper ones are not looked for in a trace
 _MOST_MISSED = 0.1  # of a step: a replay of the recorded settings that misses it by more cannot say anything
