@@ -25,7 +25,8 @@ from ..train.ddp.cost import CostTable, Seconds
 from ..train.ddp.recommend import DEFAULT_CAPS_MB, CapCandidate
 from ..train.ddp.step import Launches, last_backward
 from .forecasts import Answer, Forecast
-from .sharded_forecast import ShardedForecast, is_sharded, sharded_forecast
+from .sharded_forecast import ShardedForecast, sharded_forecast
+from .sharded_steps import is_sharded
 
 if TYPE_CHECKING:
     from .diagnosis import JobDiagnosis

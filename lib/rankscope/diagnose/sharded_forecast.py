@@ -21,7 +21,7 @@ from ..train.fsdp.replay import MOST_PREFETCH, Replay, ShardSettings
 from ..train.fsdp.step import ModuleStep
 from .forecasts import Forecast, RangedAnswer
 from .late_ranks import Seconds
-from .sharded_steps import PartKey, PlacedPart, ShardedSteps, is_sharded, parameters_of, sharded_steps
+from .sharded_steps import PartKey, PlacedPart, ShardedSteps, parameters_of, sharded_steps
 
 if TYPE_CHECKING:
     from .diagnosis import JobDiagnosis
