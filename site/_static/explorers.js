@@ -120,7 +120,8 @@ function boxOf(picture) {
   return picture.closest(".cell_output, .explorer-pictures, figure") ?? picture.parentElement;
 }
 const resized = new ResizeObserver((changes) => {
-  for (const box of new Set(changes.map(({ target }) => boxOf(target)))) {
+  const shown = changes.map(({ target }) => target).filter((picture) => picture.isConnected); // others were replaced
+  for (const box of new Set(shown.map(boxOf))) {
     const pictures = [...box.querySelectorAll("img, :scope > svg")];
     const widest = Math.max(...pictures.map((picture) => picture.getBoundingClientRect().width));
     box.classList.toggle("scrolls", widest > box.clientWidth + 1);
