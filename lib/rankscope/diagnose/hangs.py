@@ -18,7 +18,7 @@ from ..common.frozen import each
 from ..common.units import time_words
 from ..common.words import listed
 from .dumps import Call, Dump
-from .log_hangs import UNKNOWN, LogFinding, StuckQueue, explain_logs
+from .log_hangs import UNKNOWN, HangFinding, StuckQueue, explain_logs
 from .log_lines import group_key
 from .logs import HangLogs
 
@@ -47,17 +47,6 @@ class HangCulprit(NamedTuple):
     cause: str
     group: str
     call: int
-
-
-class HangFinding(NamedTuple):
-    """Why a group stops at its `call`-th collective: the cause, the ranks to look at, those that came, a verdict."""
-
-    cause: str
-    ranks: tuple[int, ...]
-    group: str
-    call: int
-    came: tuple[int, ...]
-    words: str
 
 
 def group_words(name: str) -> str:
@@ -210,14 +199,14 @@ def _with_logs(hang: Hang, dumps: Sequence[Dump], logs: HangLogs) -> Hang:
     """Add what logs say to what dumps say; the dumps of a rank say more of its calls than its log does."""
     from_logs = explain_logs(logs, _queues(dumps))
     if not dumps:
-        return attrs.evolve(hang, findings=tuple(_of_log(finding) for finding in from_logs))
+        return attrs.evolve(hang, findings=tuple(from_logs))
     if not logs.facts:
         return hang
     with_dump = {dump.rank for dump in dumps}
     named = [finding for finding in from_logs if finding.cause != UNKNOWN]
     named = [finding for finding in named if finding.cause in ("error", "dead") or {*finding.ranks} - with_dump]
     explained = {rank for finding in named for rank in finding.ranks}
-    findings = [_of_log(finding) for finding in named]
+    findings = list(named)
     for finding in hang.findings:  # that a rank left no dump says less than what its log says
         if finding.cause != "dead" or {*finding.ranks} - explained:
             findings.append(finding)
@@ -225,10 +214,6 @@ def _with_logs(hang: Hang, dumps: Sequence[Dump], logs: HangLogs) -> Hang:
     if not findings:
         notes += [finding.words for finding in from_logs]
     return attrs.evolve(hang, findings=tuple(findings), notes=tuple(notes))
-
-
-def _of_log(finding: LogFinding) -> HangFinding:
-    return HangFinding(*finding)
 
 
 def _queues(dumps: Sequence[Dump]) -> list[StuckQueue]:

@@ -56,8 +56,11 @@ _OWN_SIZES_OUT = ("GATHER", "ALLTOALL", "ALLTOALL_BASE")
 _NOT_NUMBERED = ("SEND", "RECV", "RECVANYSOURCE", "COALESCED")  # which old versions count with the collectives
 
 
-class LogFinding(NamedTuple):
-    """A verdict from logs: like a HangFinding; `group` is empty and `call` 0 if the text does not state them."""
+class HangFinding(NamedTuple):
+    """Why a group stops at its `call`-th collective: the cause, the ranks to look at, those that came, a verdict.
+
+    `group` is empty and `call` 0 if the finding is from logs whose text does not state them.
+    """
 
     cause: str
     ranks: tuple[int, ...]
@@ -76,10 +79,10 @@ class StuckQueue(NamedTuple):
     enqueued: int
 
 
-def explain_logs(logs: HangLogs, queues: Sequence[StuckQueue] = ()) -> list[LogFinding]:
+def explain_logs(logs: HangLogs, queues: Sequence[StuckQueue] = ()) -> list[HangFinding]:
     """Return findings, by how directly the text states them; a single one of cause "unknown" if it names no rank."""
     evidence = _Evidence(logs, queues)
-    findings: list[LogFinding] = []
+    findings: list[HangFinding] = []
     named: set[int] = set()
     for rule in _RULES:
         for finding in rule(evidence):
@@ -243,16 +246,16 @@ def _group_words(group: str | None) -> str:
 # ---- rules
 
 
-def _killed(evidence: _Evidence) -> Iterable[LogFinding]:
+def _killed(evidence: _Evidence) -> Iterable[HangFinding]:
     for rank, signal in sorted(evidence.killed.items()):
         words = (
             f"Rank {rank} was killed by {signal}: torchrun saw its end before that of any other rank.\n"
             "  See dmesg, and the limits of memory: the kernel kills a process that needs too much."
         )
-        yield LogFinding("dead", (rank,), "", 0, (), words)
+        yield HangFinding("dead", (rank,), "", 0, (), words)
 
 
-def _own_errors(evidence: _Evidence) -> Iterable[LogFinding]:
+def _own_errors(evidence: _Evidence) -> Iterable[HangFinding]:
     """Ranks that an error of their own ended, while others report that they lost a rank or waited."""
     victims = {rank for rank, kinds in evidence.communication.items() if kinds}
     victims.update(timeout.rank for timeout in evidence.timeouts)
@@ -263,10 +266,10 @@ def _own_errors(evidence: _Evidence) -> Iterable[LogFinding]:
     ranks = sorted({*evidence.own_errors} - victims)
     for rank in ranks[:_MOST_ERRORS]:
         words = f"Rank {rank} ended with {one_line(evidence.own_errors[rank][0])}{consequence}."
-        yield LogFinding("error", (rank,), "", 0, others, f"{words}\n  See the traceback of rank {rank}.")
+        yield HangFinding("error", (rank,), "", 0, others, f"{words}\n  See the traceback of rank {rank}.")
 
 
-def _mismatches(evidence: _Evidence) -> Iterable[LogFinding]:
+def _mismatches(evidence: _Evidence) -> Iterable[HangFinding]:
     """What TORCH_DISTRIBUTED_DEBUG=DETAIL reports: two ranks of a group whose calls differ."""
     calls: dict[int, CallPrint] = {}
     for fact in evidence.mismatches:
@@ -322,7 +325,7 @@ def _parties_of(mismatches: Sequence[CallMismatch], calls: Mapping[int, CallPrin
 
 def _mismatch_finding(
     parties: Sequence[list[int]], call_of: Mapping[int, CallPrint], *, is_default: bool
-) -> LogFinding:
+) -> HangFinding:
     odd, usual = _odd_ranks(parties)
     cause = _difference(list(call_of.values()))
     what = _DIFFERENCES[cause]
@@ -341,7 +344,7 @@ def _mismatch_finding(
         lines.append("  The numbers are those of the ranks in the group that calls: in the default group, of the job.")
     sequences = {call.sequence for call in call_of.values()}
     number = int(sequences.pop()) if len(sequences) == 1 and "" not in sequences else 0
-    return LogFinding(cause, tuple(odd), "", number, tuple(sorted({*odd, *usual})), "\n".join(lines))
+    return HangFinding(cause, tuple(odd), "", number, tuple(sorted({*odd, *usual})), "\n".join(lines))
 
 
 _DIFFERENCES = {
@@ -412,7 +415,7 @@ def _odd_ranks(parties: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
     return sorted(rank for party in parties if party is not usual for rank in party), sorted(usual)
 
 
-def _barrier(evidence: _Evidence) -> Iterable[LogFinding]:
+def _barrier(evidence: _Evidence) -> Iterable[HangFinding]:
     missed: set[int] = set()
     for fact in evidence.missed:
         missed.update(fact.ranks)
@@ -424,10 +427,10 @@ def _barrier(evidence: _Evidence) -> Iterable[LogFinding]:
         f"{listed('Rank', missed)} did not reach monitored_barrier in time, as its rank 0 reports.\n"
         "  The numbers are those of the ranks in the barrier's group; in the default group, they are those of the job."
     )
-    yield LogFinding("missing", tuple(sorted(missed)), "", 0, came, words)
+    yield HangFinding("missing", tuple(sorted(missed)), "", 0, came, words)
 
 
-def _lags(evidence: _Evidence) -> Iterable[LogFinding]:
+def _lags(evidence: _Evidence) -> Iterable[HangFinding]:
     """The desync report of TORCH_NCCL_DESYNC_DEBUG; its numbers are those of the ranks in a group."""
     for fact in evidence.lags:
         rank = evidence.rank_of(fact.process)
@@ -438,10 +441,10 @@ def _lags(evidence: _Evidence) -> Iterable[LogFinding]:
             words = (
                 f"{words}\n  The numbers are those of the ranks in the group; in the default group, those of the job."
             )
-        yield LogFinding("missing", fact.ranks, fact.group or "", fact.call, (), words)
+        yield HangFinding("missing", fact.ranks, fact.group or "", fact.call, (), words)
 
 
-def _queues(evidence: _Evidence) -> Iterable[LogFinding]:
+def _queues(evidence: _Evidence) -> Iterable[HangFinding]:
     """By the numbers of calls in each group: who put fewer into the queue than another rank waits for."""
     waits: dict[str, dict[int, int]] = defaultdict(dict)  # by group and rank: the first call that did not end
     enqueued: dict[str, dict[int, int]] = defaultdict(dict)
@@ -481,14 +484,14 @@ def _queues(evidence: _Evidence) -> Iterable[LogFinding]:
         if came:
             call = f", {next(iter(calls))}" if len(calls) == 1 else ""
             words.append(f"  {listed('Rank', came)} waited in it{call}.")
-        yield LogFinding("missing", ranks, group, number, came, "\n".join(words))
+        yield HangFinding("missing", ranks, group, number, came, "\n".join(words))
 
 
 def _keep_least(numbers: dict[int, int], rank: int, number: int) -> None:
     numbers[rank] = min(number, numbers.get(rank, number))
 
 
-def _other_calls(evidence: _Evidence) -> Iterable[LogFinding]:
+def _other_calls(evidence: _Evidence) -> Iterable[HangFinding]:
     """Ranks that wait in the same number of a group, with different calls."""
     by_group: dict[str | None, list[_Timeout]] = defaultdict(list)
     for timeout in evidence.timeouts:
@@ -519,7 +522,7 @@ def _other_calls(evidence: _Evidence) -> Iterable[LogFinding]:
 
 def _odd_call(
     group: str | None, number: int, parties: Sequence[list[int]], words_of: Mapping[int, str], other_collective: bool
-) -> LogFinding:
+) -> HangFinding:
     odd, usual = _odd_ranks(parties)
     cause = "collective" if other_collective else "size"
     where = f"call {number} of {_group_words(group)}"
@@ -531,10 +534,10 @@ def _odd_call(
         )
     shown = [f"{listed('rank', party)} called {words_of[party[0]]}" for party in parties[:_MOST_WAITS]]
     came = tuple(sorted(rank for party in parties for rank in party))
-    return LogFinding(cause, tuple(odd), group or "", number, came, f"{words}\n  {_sentence(and_joined(shown))}")
+    return HangFinding(cause, tuple(odd), group or "", number, came, f"{words}\n  {_sentence(and_joined(shown))}")
 
 
-def _connecting(evidence: _Evidence) -> Iterable[LogFinding]:
+def _connecting(evidence: _Evidence) -> Iterable[HangFinding]:
     """Who had not connected when the default group was made."""
     awaited = {rank for rank in evidence.awaited if rank not in evidence.joined and rank not in evidence.communication}
     if not evidence.has_agent:
@@ -544,7 +547,7 @@ def _connecting(evidence: _Evidence) -> Iterable[LogFinding]:
         words = f"{listed('Rank', awaited)} did not connect when the default group was made."
         if waited:
             words = f"{words}\n  {listed('Rank', waited)} waited for it."
-        yield LogFinding("missing", tuple(sorted(awaited)), DEFAULT_GROUP, 0, tuple(waited), words)
+        yield HangFinding("missing", tuple(sorted(awaited)), DEFAULT_GROUP, 0, tuple(waited), words)
         return
     sizes = {fact.num_ranks for fact in evidence.joins}
     if len(sizes) != 1:
@@ -556,10 +559,10 @@ def _connecting(evidence: _Evidence) -> Iterable[LogFinding]:
         words = (
             f"{listed('Rank', missing)} did not join: {num_joined} of {num_ranks} ranks did, and those have lines here."
         )
-        yield LogFinding("missing", tuple(sorted(missing)), DEFAULT_GROUP, 0, tuple(sorted(evidence.joined)), words)
+        yield HangFinding("missing", tuple(sorted(missing)), DEFAULT_GROUP, 0, tuple(sorted(evidence.joined)), words)
 
 
-def _stacks(evidence: _Evidence) -> Iterable[LogFinding]:
+def _stacks(evidence: _Evidence) -> Iterable[HangFinding]:
     """Ranks whose stacks show that they waited in different collectives of the default group, the only one."""
     if evidence.has_subgroups:
         return
@@ -584,7 +587,7 @@ def _stacks(evidence: _Evidence) -> Iterable[LogFinding]:
     else:
         words = f"{listed('Rank', odd)} disagree on the collective. The text cannot tell which of them is wrong."
     words = f"{words}\n  {_sentence(and_joined(calls))}"
-    yield LogFinding("collective", tuple(odd), "", 0, tuple(sorted(functions)), words)
+    yield HangFinding("collective", tuple(odd), "", 0, tuple(sorted(functions)), words)
 
 
 _RULES = (_killed, _own_errors, _mismatches, _barrier, _lags, _queues, _other_calls, _connecting, _stacks)
@@ -593,7 +596,7 @@ _RULES = (_killed, _own_errors, _mismatches, _barrier, _lags, _queues, _other_ca
 # ---- nothing names a rank
 
 
-def _unknown(evidence: _Evidence) -> LogFinding:
+def _unknown(evidence: _Evidence) -> HangFinding:
     """What the text does say, where it supports no rule."""
     lines = []
     waits: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -626,14 +629,14 @@ def _unknown(evidence: _Evidence) -> LogFinding:
         lines.append(f"The {logs} of {listed('rank', silent)} {has} no such line, which alone does not show why.")
     if not lines:
         words = "The text cannot tell: it has no line about a timeout, a lost connection or a collective that differs."
-        return LogFinding(UNKNOWN, (), "", 0, (), words)
+        return HangFinding(UNKNOWN, (), "", 0, (), words)
     verdict = "The text cannot tell which rank did not reach a collective, or called another one."
     advice = (
         "Give the logs of all ranks, or run the job with TORCH_DISTRIBUTED_DEBUG=DETAIL, which compares their calls."
     )
     if evidence.timeouts:
         advice = "Give the logs of all ranks, or their flight-recorder dumps (TORCH_NCCL_DUMP_ON_TIMEOUT=1)."
-    return LogFinding(UNKNOWN, (), "", 0, (), "\n  ".join([verdict, *lines, advice]))
+    return HangFinding(UNKNOWN, (), "", 0, (), "\n  ".join([verdict, *lines, advice]))
 
 
 _KIND_WORDS = {

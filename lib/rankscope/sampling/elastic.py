@@ -7,7 +7,7 @@ epoch continues on any number of ranks and with any batch size.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from typing import Any, ClassVar, NamedTuple
 
@@ -133,12 +133,9 @@ class ElasticSampler:
             raise ValueError(f"the sampler's state lacks {', '.join(missing)}")
         own = {"version": _VERSION, "sampler": self._TITLE} | self._recipe()
         other = {"version": state["version"], "sampler": state["sampler"]} | of_type("recipe", state["recipe"], dict)
-        differences = []
-        for name, own_value in own.items():
-            if other.get(name) != own_value:
-                differences.append(f"{name} {other.get(name)!r}, not {own_value!r}")
+        differences = _differences(other, own)
         if differences:
-            raise ValueError(f"the state is of another sampler: {'; '.join(differences)}")
+            raise ValueError(f"the state is of another sampler: {differences}")
         progress = of_type("progress", state["progress"], dict)
         epoch = whole("epoch", state["epoch"], 0)
         previous = self.epoch
@@ -306,12 +303,9 @@ def check_same_recipes(recipes: Iterable[dict[str, Any]]) -> None:
     for rank, recipe in enumerate(recipes):
         if first is None:
             first = recipe
-        differences = []
-        for name, value in first.items():
-            if recipe.get(name) != value:
-                differences.append(f"{name} {recipe.get(name)!r}, not {value!r}")
+        differences = _differences(recipe, first)
         if differences:
-            raise ValueError(f"rank {rank}'s sampler differs from rank 0's: {'; '.join(differences)}")
+            raise ValueError(f"rank {rank}'s sampler differs from rank 0's: {differences}")
 
 
 def _ranks_of_process_group() -> tuple[int, int]:
@@ -329,3 +323,12 @@ def _all_gather(value: Any) -> list[Any]:
     values: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(values, value)
     return values
+
+
+def _differences(recipe: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+    """The entries that differ from what is expected, in words; nothing if none does."""
+    words = []
+    for name, value in expected.items():
+        if recipe.get(name) != value:
+            words.append(f"{name} {recipe.get(name)!r}, not {value!r}")
+    return "; ".join(words)

@@ -10,7 +10,8 @@ import numpy as np
 from ...common.checks import of_type
 from ...figures.marks import Drawing, Key, Rects, numbers_on
 from ...figures.palette import ALARM, FAINT, PAPER, WAITING
-from ..hangs import Group, Hang, HangFinding, group_words
+from ..hangs import Group, Hang, group_words
+from ..log_hangs import HangFinding
 
 _MOST_RANKS = 16
 _MOST_CALLS = 4  # of each rank

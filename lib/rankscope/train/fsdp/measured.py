@@ -164,7 +164,7 @@ def _computing_s(observed: FSDPRun, kind: str) -> float:
     seconds = []
     for iteration in observed.iterations:
         by_rank = [iteration.timeline.select(rank=rank, lane="compute", kind=kind) for rank in range(num_ranks)]
-        seconds.append(max(float((spans.stop_s - spans.start_s).sum()) for spans in by_rank))
+        seconds.append(max(spans.busy_s for spans in by_rank))
     return float(np.mean(seconds))
 
 
