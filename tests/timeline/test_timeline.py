@@ -104,6 +104,24 @@ def test_selecting_and_cutting(spans, low, width):
     assert list(timeline.select(between_s=window)) == cut
 
 
+def test_selecting_many_lanes_compares_each_with_few_others():
+    num_comparisons = 0
+
+    class Lane(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            nonlocal num_comparisons
+            num_comparisons += 1
+            return str.__eq__(self, other)
+
+    num_lanes = 1000
+    spans = [Span(0, f"stream {lane}", "load", 0, 0.0, 1.0) for lane in range(num_lanes)]
+    wanted = [Lane(f"stream {lane}") for lane in range(1, num_lanes)]
+    assert len(Timeline.of(spans).select(lane=wanted)) == num_lanes - 1
+    assert num_comparisons < 10 * num_lanes
+
+
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(SPANS, max_size=4))
 def test_concatenation_keeps_every_span(lists):

@@ -93,7 +93,8 @@ def _whole_numbers(name: str, values: Any) -> list[int]:
 
 
 def _are_among(words: tuple[str, ...], wanted: list[Any]) -> NDArray[np.bool_]:
-    return np.array([word in wanted for word in words], dtype=bool)
+    wanted_words = {word for word in wanted if isinstance(word, str)}
+    return np.array([word in wanted_words for word in words], dtype=bool)
 
 
 def words(name: str, words: Iterable[str]) -> tuple[str, ...]:
