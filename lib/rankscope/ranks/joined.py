@@ -56,8 +56,7 @@ def run(
     try:
         results = _gathered(fn, args)
         if store is not None:  # nobody leaves while another still reads
-            store.set(f"done/{dist.get_rank()}", "")
-            store.wait([f"done/{rank}" for rank in range(dist.get_world_size())])
+            _wait_for_all(store, "done")
         return results
     finally:
         dist.destroy_process_group()
@@ -80,7 +79,16 @@ def _join(backend: str, timeout: timedelta) -> Any:
     own_store = dist.PrefixStore(f"launch/{next(_launches)}", store)  # type: ignore[attr-defined]
     own_store.set_timeout(timeout)
     dist.init_process_group(backend, store=own_store, rank=rank, world_size=world, timeout=timeout)
+    _wait_for_all(own_store, "joined")  # a rank that fails at once would close connections that others still make
     return own_store
+
+
+def _wait_for_all(store: Any, what: str) -> None:
+    """Note in the store that this rank has got so far, and wait for the others."""
+    import torch.distributed as dist
+
+    store.set(f"{what}/{dist.get_rank()}", "")
+    store.wait([f"{what}/{rank}" for rank in range(dist.get_world_size())])
 
 
 def _gathered(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
