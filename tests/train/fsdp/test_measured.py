@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from rankscope.timeline import Span, Timeline
 from rankscope.train import ddp, fsdp
+from rankscope.train.fsdp.measured import _seconds_of_costs
 
 from .models import Residual, Tokens
 
@@ -50,10 +52,25 @@ def test_measured_costs_cover_every_part_of_a_step() -> None:
         assert 0 < seconds < 1, name
     assert 0 < costs.forward_hooks_s < 1
     assert 0 < costs.backward_hooks_s < 1
+    assert 0 < float(costs.allgather_spread(10_000)) < 1
+    assert 0 < float(costs.reduce_scatter_spread(10_000)) < 1
+    assert 0 < costs.cores_per_rank <= 1
     assert costs.allreduce is None
     replicated = fsdp.measure_costs(4, num_replicas=2, iterations=2, widths=(16, 64), where=WHERE)
     assert replicated.allreduce is not None
     assert float(replicated.allreduce(10_000)) > 0
+
+
+def test_a_collective_costs_what_its_last_rank_waits_and_its_spread_what_others_leave_later() -> None:
+    calls = [
+        Span(0, "allgather", "allgather", 0, 1.0, 6.0),
+        Span(1, "allgather", "allgather", 0, 3.0, 6.0),  # comes last, and all leave together
+        Span(1, "allgather", "allgather", 0, 10.0, 15.0),
+        Span(0, "allgather", "allgather", 0, 10.0, 12.0),  # all come together, and this rank leaves first
+    ]
+    copies = [Span(0, "copy_in", "copy_in", 0, 0.0, 0.5), Span(1, "copy_in", "copy_in", 0, 0.0, 0.25)]
+    seconds = _seconds_of_costs(Timeline.of(calls + copies), 2)
+    assert seconds == {"allgather": [3.0, 2.0], "allgather_spread": [0.0, 3.0], "copy_in": [0.5]}
 
 
 def changing(model: nn.Module, rank: int, number: int) -> Tensor:

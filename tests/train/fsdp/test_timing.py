@@ -92,6 +92,26 @@ def test_blocking_collectives_add_up() -> None:
     assert sum(span.stop_s - span.start_s for span in compute) == pytest.approx(step.step_s)
 
 
+def test_without_overlap_the_next_collective_waits_for_the_rank_that_leaves_last() -> None:
+    cost = costs(0.5, 0.25, allgather_spread=0.2, reduce_scatter_spread=0.1)
+    together = predicted(overlap=False, cost=costs(0.5, 0.25))
+    apart = predicted(overlap=False, cost=cost)
+    assert apart.step_s == pytest.approx(together.step_s + 8 * 0.2 + 4 * 0.1)
+    assert apart.wait_s == pytest.approx(together.wait_s + 8 * 0.2 + 4 * 0.1)
+    assert predicted(cost=cost).step_s == predicted(cost=costs(0.5, 0.25)).step_s
+
+
+def test_on_shared_cores_the_last_rank_catches_up_while_the_others_compute() -> None:
+    together = predicted(overlap=False, cost=costs(0.5, 0.25))
+    cost = costs(0.5, 0.25, allgather_spread=0.2)
+    # a forward of 1 s lets it catch up by 0.1 s, a backward of 2 s by 0.2 s
+    shared = predicted(overlap=False, cost=evolve(cost, cores_per_rank=0.9))
+    collectives = [call.kind for call in shared.collectives]
+    assert collectives == ["allgather"] * 6 + ["reduce_scatter", "allgather"] * 2 + ["reduce_scatter"] * 2
+    between_gathers_s = 3 * 0.1 + 0.1  # of forwards: after the fourth, the first all-gather of the backward follows
+    assert shared.step_s == pytest.approx(together.step_s + between_gathers_s + 0.2)
+
+
 @pytest.mark.parametrize("overlap", [True, False])
 def test_hooks_take_the_process_once_per_group_and_direction(overlap: bool) -> None:
     cost = fsdp.FSDPCosts(partial(constant, 0.1), partial(constant, 0.1), forward_hooks_s=0.25, backward_hooks_s=0.5)

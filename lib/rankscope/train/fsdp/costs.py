@@ -31,6 +31,11 @@ class FSDPCosts:
     the backward of one group. They delay the step where the same thread also computes, as on the CPU. The default of 0
     is right for a GPU that never waits for its process.
 
+    The ranks do not leave a collective together. `allgather_spread`, `reduce_scatter_spread` and `allreduce_spread` are
+    the seconds from the first rank to the last, which the next collective waits for if the ranks compute equally long.
+    They count without overlap only. If more ranks than cores share a machine, the ranks that leave first compute on
+    cores that the others do not need yet. `cores_per_rank` says how many cores a rank has while all compute, at most 1.
+
     >>> costs = FSDPCosts.of_link(Link(alpha_s=1e-5, bytes_per_s=1e9), num_ranks=4)
     >>> round(costs.allgather(1e6), 9), round(costs.reduce_scatter(1e6), 9)
     (0.00078, 0.00078)
@@ -45,6 +50,10 @@ class FSDPCosts:
     copy_out_reduced: Cost = checked(function, "of bytes", default=no_time)
     forward_hooks_s: float = checked(number, 0, default=0.0)
     backward_hooks_s: float = checked(number, 0, default=0.0)
+    allgather_spread: Cost = checked(function, "of bytes", default=no_time)
+    reduce_scatter_spread: Cost = checked(function, "of bytes", default=no_time)
+    allreduce_spread: Cost = checked(function, "of bytes", default=no_time)
+    cores_per_rank: float = checked(number, above=0, high=1, default=1.0)
 
     @classmethod
     def of_link(

@@ -7,12 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from ...collectives.timing import Ranks, TimedTask
 from ...common.checks import function, of_type, several, whole
 from ...common.frozen import evolve, optional
 from ...networks import CostTable
+from ...ranks.host import num_cores
+from ...timeline import Timeline
 from ..ddp.run import HERE, Loss, Optimizer, Where
 from .calls import CallObserver, Mark, events_of_marks, observed_step, sharded_parameters
 from .costs import FSDPCosts
@@ -132,26 +135,35 @@ def measure_costs(
     wrapped = tuple([str(place) for place in range(_DEPTH)])
     jobs = [FSDPJob(_stack(width), _sum_of(width), wrapped, settings, iterations) for width in sizes]
     runs = run_jobs(jobs, where)
-    samples: dict[str, dict[int, list[float]]] = {}
-    for width, observed in zip(sizes, runs, strict=True):
-        num_rows = -(-width // settings.num_shards) * settings.num_shards
-        num_bytes = 4 * (num_rows * width + num_rows)
-        for iteration in observed.iterations:
-            for name, seconds in _slowest(iteration.timeline, num_ranks).items():
-                key = num_bytes // settings.num_shards if name == "allreduce" else num_bytes
-                samples.setdefault(name, {}).setdefault(key, []).extend(seconds)
-    costs: dict[str, Any] = {}
-    for name, by_size in samples.items():
-        costs[name] = CostTable(
-            tuple(sorted(by_size)), tuple([float(np.mean(by_size[size])) for size in sorted(by_size)])
-        )
     smallest = sizes[0]
     alone = measure_step(_stack(smallest), _sum_of(smallest), num_ranks=num_ranks, iterations=iterations, where=where)
     num_groups = _DEPTH + 1  # the root has hooks, too
+    costs: dict[str, Any] = {**_tables(sizes, runs)}
     for kind, alone_s in (("forward", alone.forward_s), ("backward", alone.backward_s)):
         sharded_s = _computing_s(runs[0], kind)
         costs[f"{kind}_hooks_s"] = max(0.0, sharded_s - alone_s) / num_groups
-    return FSDPCosts(**costs)
+    return FSDPCosts(**costs, cores_per_rank=min(1.0, num_cores() / num_ranks))
+
+
+def _tables(widths: Sequence[int], runs: Sequence[FSDPRun]) -> dict[str, CostTable]:
+    """Return the mean seconds of each cost by the bytes of the buffer, of runs with layers of these widths."""
+    samples: dict[str, dict[int, list[float]]] = {}  # for each cost, the seconds by bytes
+    for width, run in zip(widths, runs, strict=True):
+        num_shards = run.settings.num_shards
+        num_rows = -(-width // num_shards) * num_shards
+        gathered_bytes = 4 * (num_rows * width + num_rows)
+        for iteration in run.iterations:
+            for name, seconds in _seconds_of_costs(iteration.timeline, run.settings.num_ranks).items():
+                num_bytes = gathered_bytes
+                if name.startswith("allreduce"):
+                    num_bytes //= num_shards
+                samples.setdefault(name, {}).setdefault(num_bytes, []).extend(seconds)
+    tables = {}
+    for name, by_size in samples.items():
+        sizes = sorted(by_size)
+        means_s = [float(np.mean(by_size[size])) for size in sizes]
+        tables[name] = CostTable(tuple(sizes), tuple(means_s))
+    return tables
 
 
 def _stack(width: int) -> nn.Module:
@@ -176,10 +188,8 @@ def _sum_of(width: int) -> Callable[..., Any]:
 
 
 # the lane and the kind of the spans that each cost is measured by
-_SPANS = {
-    "allgather": ("allgather", "allgather"),
-    "reduce_scatter": ("reduce_scatter", "reduce_scatter"),
-    "allreduce": ("allreduce", "allreduce"),
+_COLLECTIVES = ("allgather", "reduce_scatter", "allreduce")
+_COPIES = {
     "copy_in": ("copy_in", "copy_in"),
     "copy_out": ("compute", "copy_out"),
     "reduce_copy_in": ("compute", "copy_in"),
@@ -187,20 +197,42 @@ _SPANS = {
 }
 
 
-def _slowest(timeline: Any, num_ranks: int) -> dict[str, list[float]]:
-    """The seconds of each span, by cost: of copies on the slowest rank; of collectives on the one that came last.
+def _seconds_of_costs(timeline: Timeline, num_ranks: int) -> dict[str, list[float]]:
+    """Return the seconds of each span of a step, by cost.
 
-    A rank that comes first to a collective waits in it for the others, which is not the collective's cost.
+    A copy takes as long as on the slowest rank. A collective takes as long as on the rank that came last: one that came
+    first waits in it for the others. How long after that the last rank leaves is the collective's spread. Each rank
+    counts from the barrier in front of the step.
     """
     seconds: dict[str, list[float]] = {}
-    for name, (lane, kind) in _SPANS.items():
-        by_rank = []
-        for rank in range(num_ranks):
-            spans = timeline.select(rank=rank, lane=lane, kind=kind)
-            by_rank.append((spans.stop_s - spans.start_s)[np.argsort(spans.start_s)])
-        if by_rank[0].size:
-            stacked = np.array(by_rank)
-            is_collective = name in ("allgather", "reduce_scatter", "allreduce")
-            chosen = stacked.min(axis=0) if is_collective else stacked.max(axis=0)
-            seconds[name] = chosen.tolist()
+    for name, (lane, kind) in _COPIES.items():
+        copies = _spans_by_rank(timeline, lane, kind, num_ranks)
+        if copies.start_s.size:
+            slowest_s = (copies.stop_s - copies.start_s).max(axis=0)
+            seconds[name] = slowest_s.tolist()
+    for name in _COLLECTIVES:
+        calls = _spans_by_rank(timeline, name, name, num_ranks)
+        if calls.start_s.size:
+            of_last_rank_s = (calls.stop_s - calls.start_s).min(axis=0)
+            until_all_left_s = calls.stop_s.max(axis=0) - calls.start_s.max(axis=0)
+            seconds[name] = of_last_rank_s.tolist()
+            seconds[f"{name}_spread"] = (until_all_left_s - of_last_rank_s).tolist()
     return seconds
+
+
+class _SpansByRank(NamedTuple):
+    """When the ranks' spans of one kind start and stop: arrays of shape (ranks, spans), in order of their starts."""
+
+    start_s: NDArray[np.float64]
+    stop_s: NDArray[np.float64]
+
+
+def _spans_by_rank(timeline: Timeline, lane: str, kind: str, num_ranks: int) -> _SpansByRank:
+    start_s = []
+    stop_s = []
+    for rank in range(num_ranks):
+        spans = timeline.select(rank=rank, lane=lane, kind=kind)
+        order = np.argsort(spans.start_s)
+        start_s.append(spans.start_s[order])
+        stop_s.append(spans.stop_s[order])
+    return _SpansByRank(np.array(start_s), np.array(stop_s))

@@ -256,6 +256,12 @@ class _Streams:
     def _cost_s(self, name: str, num_bytes: int) -> float:
         return seconds_of(name, getattr(self._costs, name), num_bytes)
 
+    def _communicate(self, collective: str, group: int, num_bytes: int, after_s: float) -> float:
+        """Run a collective on its stream, not before `after_s`, and return when it ends."""
+        seconds = self._cost_s(collective, num_bytes)
+        _, stop_s = self.run(collective, collective, group, seconds, after_s)
+        return stop_s
+
     # ---- actions
 
     def allocate_permanent(self, step: ModuleStep, optimizer: str | None) -> None:
@@ -288,8 +294,7 @@ class _Streams:
         cast_bytes = action.num_bytes // self._settings.num_shards if group.is_cast else 0
         self.bytes.add(self._free_s["compute"], "gather_buffers", action.num_bytes + cast_bytes, doing)
         _, copied_s = self.run("copy_in", "copy_in", action.group, copy_s)
-        seconds = self._cost_s("allgather", action.num_bytes)
-        _, stop_s = self.run("allgather", "allgather", action.group, seconds, copied_s)
+        stop_s = self._communicate("allgather", action.group, action.num_bytes, copied_s)
         self._gathered_s[action.group] = stop_s
         self.bytes.add(self._free_s["compute"], "gather_buffers", -cast_bytes, doing)
 
@@ -394,12 +399,10 @@ class _Streams:
         self.bytes.add(copied_s, "gradients", -self._whole.pop(action.group, 0), doing)
         output_bytes = action.num_bytes // self._settings.num_shards
         gradient_bytes = group.shard_gradient_bytes(action.parameters)
-        seconds = self._cost_s("reduce_scatter", action.num_bytes)
-        _, stop_s = self.run("reduce_scatter", "reduce_scatter", action.group, seconds, copied_s)
+        stop_s = self._communicate("reduce_scatter", action.group, action.num_bytes, copied_s)
         self._reduced_s = stop_s
         if self._costs.allreduce is not None and self._settings.num_replicas > 1:
-            seconds = self._cost_s("allreduce", output_bytes)
-            _, stop_s = self.run("allreduce", "allreduce", action.group, seconds, stop_s)
+            stop_s = self._communicate("allreduce", action.group, output_bytes, stop_s)
         seconds = self._cost_s("copy_out_reduced", action.num_bytes)
         _, stop_s = self.run("reduce_scatter", "copy_out", action.group, seconds, stop_s)
         self._after_reduce_s = max(self._after_reduce_s, stop_s)
@@ -428,7 +431,16 @@ class _Streams:
 
 
 class _BlockingStreams(_Streams):
-    """Performs everything on the only thread of the process, as on the CPU: a collective has the rank wait."""
+    """Performs everything on the only thread of the process, as on the CPU: a collective has the rank wait.
+
+    This rank leaves each collective first, and the last rank leaves it after the collective's spread. The next
+    collective begins when the last rank is there. If the ranks share cores, the last rank catches up meanwhile: it
+    computes when the others have finished and need no core, so it takes only ``cores_per_rank`` of the time.
+    """
+
+    def __init__(self, replay: Replay, settings: ShardSettings, costs: FSDPCosts) -> None:
+        super().__init__(replay, settings, costs)
+        self._last_rank_behind_s = 0.0
 
     def run(self, lane: str, kind: str, item: int, seconds: float, after_s: float = 0.0) -> tuple[float, float]:
         start_s = self._free_s["compute"]
@@ -439,4 +451,20 @@ class _BlockingStreams(_Streams):
                 self._add_span("compute", "wait", -1, start_s, stop_s)
         for name in LANES:
             self._free_s[name] = stop_s
+        caught_up_s = seconds * (1 - self._costs.cores_per_rank)
+        self._last_rank_behind_s = max(0.0, self._last_rank_behind_s - caught_up_s)
         return start_s, stop_s
+
+    def _communicate(self, collective: str, group: int, num_bytes: int, after_s: float) -> float:
+        self._wait_for_last_rank()
+        stop_s = super()._communicate(collective, group, num_bytes, after_s)
+        self._last_rank_behind_s = self._cost_s(f"{collective}_spread", num_bytes)
+        return stop_s
+
+    def _wait_for_last_rank(self) -> None:
+        self.wait(self._free_s["compute"] + self._last_rank_behind_s)
+        self._last_rank_behind_s = 0.0
+
+    def optimize(self, seconds: float) -> None:
+        super().optimize(seconds)
+        self._wait_for_last_rank()
