@@ -45,7 +45,7 @@ def collectives(
     reduce_scatter 32
     reduce_scatter 80
     """
-    checked = ShardSettings(num_ranks, **settings)
+    checked = ShardSettings.of(num_ranks, settings)
     step = step_of(module, wrap, loss)
     return list(collective_calls(Replay(step, matching(step, wrap), checked).run(), checked))
 
@@ -55,5 +55,5 @@ def step_of(module: Any, wrap: Iterable[str], loss: Callable[..., Any] | None) -
     if isinstance(module, ModuleStep):
         return module
     if loss is not None:
-        return observed_step(module, loss)
+        return observed_step(module, loss, wrap)
     return module_step(module, wrap)
