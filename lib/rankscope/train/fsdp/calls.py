@@ -396,7 +396,7 @@ class CallObserver:
         self.module.zero_grad(set_to_none=True)
         self.marks = []
         self._mark("begin", "")
-        result = checked_loss(loss(self.module, rank, number))
+        result: Any = checked_loss(loss(self.module, rank, number))
         self._mark("turn", "")
         result.backward()
         del result

@@ -6,11 +6,11 @@ state of ``FSDPState`` (_fsdp_state.py) and ``FSDPParamGroup`` (_fsdp_param_grou
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-import attrs
 
 from ...common.checks import several, whole
 from ...common.frozen import checked, frozen, optional
@@ -87,7 +87,7 @@ class ShardSettings:
     @classmethod
     def of(cls, num_ranks: int, settings: Mapping[str, Any]) -> ShardSettings:
         """Return the settings that a caller passed by name. Raises TypeError if a name is not that of a setting."""
-        names = [field.name for field in attrs.fields(cls) if field.name != "num_ranks"]
+        names = [name for name in inspect.signature(cls).parameters if name != "num_ranks"]
         for name in settings:
             if name not in names:
                 raise TypeError(f"settings must be among {', '.join(names)}, got {name!r}")

@@ -255,7 +255,7 @@ class _FSDPStepper:
     def _forward_and_backward(self, counter: LiveCounter | None = None) -> None:
         with _watched(self._add, self._place_of, counter):
             self._begin_s = time.perf_counter()
-            loss = checked_loss(self._loss(self._module, self._rank, self._number))
+            loss: Any = checked_loss(self._loss(self._module, self._rank, self._number))
             self._turn_s = time.perf_counter()
             loss.backward()
             self._backward_end_s = time.perf_counter()
