@@ -203,7 +203,7 @@ def test_plans_use_each_place_once():
         ({"batch_size": None}, "give either batch_size or max_tokens, got None and None"),
         ({"max_tokens": 9}, "give either batch_size or max_tokens, got 2 and 9"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
-        ({"window": 0}, "window must be a whole number of at least 1, got 0"),
+        ({"window": 0}, "window must be a whole number from 1 to .*, got 0"),
         ({"lengths": [1, -1]}, "lengths must be whole numbers from 0 to .*, got -1 for sample 1"),
         ({"lengths": [1.0, 2.0]}, "lengths must be a 1-D array of whole numbers, .*, got float64 of shape"),
         ({"lengths": [[1]]}, "lengths must be a 1-D array"),

@@ -216,7 +216,7 @@ def test_the_audit_finds_nothing_in_epochs_of_a_keyed_sampler():
         (lambda: KeyedSampler(-1), "size must be a whole number from 0 to 9223372036854775807, got -1"),
         (lambda: KeyedSampler(2**63), "size must be"),
         (lambda: KeyedSampler(10, 2), "num_replicas and rank must be given together, got 2 and None"),
-        (lambda: KeyedSampler(10, 0, 0), "num_replicas must be a whole number of at least 1, got 0"),
+        (lambda: KeyedSampler(10, 0, 0), "num_replicas must be a whole number from 1 to 65536, got 0"),
         (lambda: KeyedSampler(10, 2, 2), "rank must be a whole number from 0 to 1, got 2"),
         (lambda: KeyedSampler(10, seed=2**64), "seed must be"),
         (lambda: KeyedSampler(10).set_epoch(-1), "epoch must be a whole number of at least 0, got -1"),

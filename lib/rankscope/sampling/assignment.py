@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import of_type, one_of, several, truth, whole
 from ..common.frozen import ReadOnly, checked, evolve, frozen, optional
 from ..common.storage import StorageError, StoredPart, decoded, read_arrays, read_bytes, write_atomically
-from .elastic import ElasticSampler, RankReads, check_same_recipes
+from .elastic import MOST_RANKS, ElasticSampler, RankReads, check_same_recipes
 from .kinds import SAMPLERS, EpochRecipe
 from .permutation import SEEDS, IntArray, torch_order
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_SAMPLES = 1 << 28  # read by all ranks of an assignment: an order of 1 GiB, and about as much again for `audit`
-MOST_RANKS = 1 << 16  # of an assignment
 _MOST_HEADER_BYTES = 1 << 16  # of a stored assignment: the JSON and the headers of its arrays
 _FORMAT = "rankscope.assignment"
 _VERSION = 1

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ..common.checks import whole
+from ..common.frozen import ReadOnly
 from .elastic import InterleavedSampler
 from .keyed import MOST_KEYED_SAMPLES, KeyedPermutation
 from .permutation import IntArray
@@ -37,6 +36,7 @@ class KeyedSampler(InterleavedSampler):
     """
 
     _TITLE = "KeyedSampler"
+    _RECIPE = ReadOnly(size="size", seed="seed", shuffle="shuffle")
 
     def __init__(
         self,
@@ -85,6 +85,3 @@ class KeyedSampler(InterleavedSampler):
             return
         for first in range(start, stop, step * _BLOCK):
             yield np.arange(first, min(stop, first + step * _BLOCK), step)
-
-    def _recipe(self) -> dict[str, Any]:
-        return {"size": self.size, "seed": self.seed, "shuffle": self.shuffle}

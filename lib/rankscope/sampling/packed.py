@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import whole
+from ..common.frozen import ReadOnly
 from .elastic import InterleavedSampler, RankReads
 from .keyed import KeyedPermutation
-from .sample_values import checked_lengths, digest_of
+from .sample_values import MOST_TOKENS, MOST_WINDOW, checked_lengths, digest_of
 
 _MOST_ROOMS = 1 << 20  # of packs, in the windows that are packed at once
 
@@ -62,6 +63,10 @@ class PackedSampler(InterleavedSampler):
     """
 
     _TITLE = "PackedSampler"
+    _RECIPE = ReadOnly(
+        size="size", seed="seed", shuffle="shuffle", lengths="_digest", max_tokens="max_tokens", window="window"
+    )
+    _FIXED_SETTINGS = ("max_tokens", "window")
     is_grouped = True
 
     def __init__(
@@ -77,8 +82,8 @@ class PackedSampler(InterleavedSampler):
         drop_last: bool = False,
     ) -> None:
         super().__init__(num_replicas, rank, shuffle, seed, drop_last)
-        self.max_tokens = whole("max_tokens", max_tokens, 1)
-        self.window = whole("window", window, 1)
+        self.max_tokens = whole("max_tokens", max_tokens, 1, MOST_TOKENS)
+        self.window = whole("window", window, 1, MOST_WINDOW)
         self.lengths = checked_lengths(lengths, self.max_tokens)
         self.size = self.lengths.size
         self._digest = digest_of(self.lengths)
@@ -130,16 +135,6 @@ class PackedSampler(InterleavedSampler):
         stop = start["position"] + self._num_items(start) * self.num_replicas
         for place in range(start["position"] + self.rank, stop, self.num_replicas):
             yield [self[place % length]]
-
-    def _recipe(self) -> dict[str, Any]:
-        return {
-            "size": self.size,
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-            "lengths": self._digest,
-            "max_tokens": self.max_tokens,
-            "window": self.window,
-        }
 
     def _epoch_packs(self) -> _EpochPacks:
         if self._packs is not None and self._packs.epoch == self.epoch:

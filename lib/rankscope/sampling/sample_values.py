@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import one_of
 
 MOST_LENGTH = 2**40  # tokens of one sample; sums of many lengths then fit in 64 bits
+MOST_TOKENS = 2**50  # of one batch
+MOST_WINDOW = 2**50  # steps or documents
 COSTS = ("linear", "quadratic")
 
 CostFunction = Callable[[NDArray[np.int64]], ArrayLike]

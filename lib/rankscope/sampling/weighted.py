@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import truth, whole
+from ..common.frozen import ReadOnly
 from .elastic import InterleavedSampler
 from .keyed import KeyedPermutation
 from .sample_values import checked_weights, digest_of
@@ -54,6 +55,10 @@ class WeightedSampler(InterleavedSampler):
     """
 
     _TITLE = "WeightedSampler"
+    _RECIPE = ReadOnly(
+        size="size", seed="seed", weights="_digest", num_samples="num_samples", replacement="replacement"
+    )
+    _FIXED_SETTINGS = ("num_samples", "replacement")
     is_grouped = True
 
     def __init__(
@@ -106,15 +111,6 @@ class WeightedSampler(InterleavedSampler):
         draws = self._draws_of_epoch()
         for places in draws.order.blocks(start, stop, step):
             yield draws.slots[places]
-
-    def _recipe(self) -> dict[str, Any]:
-        return {
-            "size": self.size,
-            "seed": self.seed,
-            "weights": self._digest,
-            "num_samples": self.num_samples,
-            "replacement": self.replacement,
-        }
 
     def _fixed_point_shares(self) -> NDArray[np.int64]:
         """Return the expected counts as integers, in units of ``2**-_fraction_bits``, with the exact sum."""
