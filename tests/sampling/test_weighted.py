@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from rankscope.sampling import Assignment, WeightedSampler
-from rankscope.sampling.weighted import _expected_counts
+from rankscope.sampling.weighted import expected_counts
 
 from ..extents import SAMPLE_OR_EVERYTHING
 
@@ -89,7 +89,7 @@ def test_torch_without_replacement_favours_light_samples():
     torch.manual_seed(0)
     drawn = torch.multinomial(weights.expand(20_000, 4), 2, replacement=False)
     shares = torch.bincount(drawn.ravel(), minlength=4).double() / 20_000
-    exact = _expected_counts(weights.double().numpy(), 2, replacement=False)
+    exact = expected_counts(weights.double().numpy(), 2, replacement=False)
     assert exact.tolist() == [1.0, 0.5, 0.25, 0.25]
     assert shares[0] < 0.9
     assert shares[2] > 0.3

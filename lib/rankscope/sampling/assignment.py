@@ -58,6 +58,8 @@ class _StoredRecipe(StoredPart):
     seed: int | None
     epoch: int
     drop_last: bool | None
+    padded_to: int | None = None
+    replacement: bool | None = None
 
 
 class _StoredHeader(StoredPart):
@@ -138,6 +140,12 @@ def _batch_stops(rank: int, reads: _Reads) -> IntArray:
     return np.zeros(0, dtype=np.int64)
 
 
+def _common(samplers: Iterable[Any], name: str) -> Any:
+    """Return an attribute of our own samplers if it is the same for all ranks, else None."""
+    values = {getattr(sampler, name) if isinstance(sampler, ElasticSampler) else None for sampler in samplers}
+    return values.pop() if len(values) == 1 else None
+
+
 def _stops_of_all_ranks(name: str, values: Any) -> tuple[IntArray, ...] | None:
     if values is None:
         return None
@@ -150,8 +158,9 @@ class Assignment:
 
     `size` is the dataset's length; ``ranks[r]`` contains the indices that rank r reads, in order. Ranks may read
     different numbers of samples. `loader` is the DataLoader on top, if `with_loader` added one. If the sampler makes
-    the batches, ``batch_stops[r]`` contains the place in ``ranks[r]`` at which each batch of rank r ends. The arrays
-    are read-only.
+    the batches, ``batch_stops[r]`` contains the place in ``ranks[r]`` at which each batch of rank r ends. `padded_to`
+    is the number of tokens that each batch is padded to, if the sampler packs, and `replacement` says, of draws by
+    weight, whether a sample can be drawn twice. The arrays are read-only.
     """
 
     size: int = checked(whole, 0, MOST_SAMPLES)
@@ -163,6 +172,8 @@ class Assignment:
     drop_last: bool | None = checked(optional, truth, default=None)
     loader: Loader | None = checked(optional, of_type, Loader, default=None)
     batch_stops: tuple[IntArray, ...] | None = checked(_stops_of_all_ranks, default=None)
+    padded_to: int | None = checked(optional, whole, 1, default=None)
+    replacement: bool | None = checked(optional, truth, default=None)
 
     def __attrs_post_init__(self) -> None:
         if self.batch_stops is None:
@@ -207,6 +218,8 @@ class Assignment:
             epoch=epoch,
             shuffle=False if none_shuffles else None,
             batch_stops=batch_stops,
+            padded_to=_common(samplers, "padded_to"),
+            replacement=_common(samplers, "replacement"),
         )
 
     @property
@@ -409,11 +422,9 @@ def assign(
         recipe = evolve(recipe, shuffle=kind.always_shuffles)
     _check_number_of_reads(recipe)
     reads = kind.indices(recipe)
-    batch_stops = None
-    if isinstance(reads, RankReads):
-        batch_stops = reads.batch_stops
-        reads = reads.indices
-    ranks = several(f"the indices of sampler {sampler!r}", reads, "arrays")
+    if not isinstance(reads, RankReads):
+        reads = RankReads(reads)
+    ranks = several(f"the indices of sampler {sampler!r}", reads.indices, "arrays")
     if len(ranks) != recipe.num_replicas:
         raise ValueError(
             f"sampler {sampler!r} must return an array of indices for each of {recipe.num_replicas} ranks, "
@@ -427,7 +438,9 @@ def assign(
         seed=recipe.seed,
         epoch=recipe.epoch,
         drop_last=recipe.drop_last,
-        batch_stops=batch_stops,
+        batch_stops=reads.batch_stops,
+        padded_to=reads.padded_to,
+        replacement=reads.replacement,
     )
 
 

@@ -382,7 +382,8 @@ class InterleavedSampler(ElasticSampler):
             places = np.arange(length, stop) % length  # padding repeats the beginning of the order
             beginning = np.concatenate(list(self._order_blocks(0, int(places.max()) + 1, 1)))
             order = np.concatenate([order, beginning[places]])
-        return RankReads(tuple(order[rank :: self.num_replicas] for rank in range(self.num_replicas)))
+        ranks = tuple(order[rank :: self.num_replicas] for rank in range(self.num_replicas))
+        return RankReads(ranks, replacement=self.replacement)
 
 
 def check_same_recipes(recipes: Iterable[dict[str, Any]]) -> None:

@@ -83,6 +83,7 @@ class PackedSampler(InterleavedSampler):
     ) -> None:
         super().__init__(num_replicas, rank, shuffle, seed, drop_last)
         self.max_tokens = whole("max_tokens", max_tokens, 1, MOST_TOKENS)
+        self.padded_to = self.max_tokens
         self.window = whole("window", window, 1, MOST_WINDOW)
         self.lengths = checked_lengths(lengths, self.max_tokens)
         self.size = self.lengths.size
@@ -125,7 +126,7 @@ class PackedSampler(InterleavedSampler):
             first = np.repeat(packs.starts[own] - (stops_of_rank - sizes[own]), sizes[own])
             indices.append(packs.documents[first + np.arange(first.size)])
             stops.append(stops_of_rank)
-        return RankReads(tuple(indices), tuple(stops))
+        return RankReads(tuple(indices), tuple(stops), padded_to=self.max_tokens)
 
     def _order_length(self) -> int:
         return self._epoch_packs().starts.size - 1

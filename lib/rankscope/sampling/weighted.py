@@ -118,7 +118,7 @@ class WeightedSampler(InterleavedSampler):
         if self.num_samples == 0:
             return shares
         unit = 1 << self._fraction_bits
-        expected = _expected_counts(self.weights, self.num_samples, self.replacement)
+        expected = expected_counts(self.weights, self.num_samples, self.replacement)
         shares[:] = np.rint(expected * unit)
         if not self.replacement:
             np.minimum(shares, unit, out=shares)
@@ -148,10 +148,10 @@ class WeightedSampler(InterleavedSampler):
         return self._draws
 
 
-def _expected_counts(weights: NDArray[np.float64], num_samples: int, replacement: bool) -> NDArray[np.float64]:
+def expected_counts(weights: NDArray[np.float64], num_samples: int, replacement: bool) -> NDArray[np.float64]:
     """Return how often each sample should be drawn. Without replacement that is at most once.
 
-    >>> _expected_counts(np.array([6.0, 1.0, 1.0]), 2, replacement=False).tolist()
+    >>> expected_counts(np.array([6.0, 1.0, 1.0]), 2, replacement=False).tolist()
     [1.0, 0.5, 0.5]
     """
     scaled = weights / weights.max()  # their sum cannot overflow
