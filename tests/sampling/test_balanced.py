@@ -181,6 +181,44 @@ def test_a_cost_of_ones_own():
     assert np.median(imbalance(costs_per_step(sampler.all_ranks(), sampler.costs))) < 1.05
 
 
+def test_many_restarts_within_a_window_are_loaded_in_time_in_proportion(monkeypatch):
+    sampler = BalancedSampler([1] * 2000, 2, 0, batch_size=1)
+    for restart in range(60):
+        following = BalancedSampler([1] * 2000, 2, 0, batch_size=1 + restart % 2)
+        following.load_state_dict(sampler.state_after(1))
+        sampler = following
+    state = sampler.state_after(1)
+    assert len(state["progress"]["segments"]) > 20
+    num_planned = planned_windows(monkeypatch)
+    BalancedSampler([1] * 2000, 2, 0, batch_size=1).load_state_dict(state)
+    assert len(num_planned) <= 3 * len(state["progress"]["segments"])
+
+
+def planned_windows(monkeypatch):
+    """Return a list to which each window that is planned from now on adds an item."""
+    planned = []
+    plan = BalancedSampler._window
+
+    def counted(self, *arguments):
+        planned.append(self)
+        return plan(self, *arguments)
+
+    monkeypatch.setattr(BalancedSampler, "_window", counted)
+    return planned
+
+
+def test_a_state_needs_only_the_windows_that_were_read(monkeypatch):
+    lengths = lognormal_lengths(10_000)
+    sampler = BalancedSampler(lengths, 2, 0, max_tokens=int(lengths.max()), window=5)
+    num_planned = planned_windows(monkeypatch)
+    batches = iter(sampler)
+    for _ in range(7):
+        next(batches)
+    state = sampler.state_dict()
+    assert len(num_planned) <= 3
+    assert state == BalancedSampler(lengths, 2, 0, max_tokens=int(lengths.max()), window=5).state_after(7)
+
+
 # ---- the parts
 
 
@@ -220,6 +258,16 @@ def test_plans_use_each_place_once():
         ({"lengths": [1.0, 2.0]}, "lengths must be a 1-D array of whole numbers, .*, got float64 of shape"),
         ({"lengths": [[1]]}, "lengths must be a 1-D array"),
         ({"lengths": [3, 9], "batch_size": None, "max_tokens": 8}, "which is 8: sample 1 has 9 tokens"),
+        ({"lengths": [[1], [1, 2]]}, "lengths must be a 1-D array of whole numbers, one for each sample: "),
+        (
+            {"cost": lambda lengths: 2.0 * max(lengths, 1)},
+            "cost must be a function of the array of all lengths, and fa",
+        ),
+        (
+            {"cost": lambda lengths: np.full(3, 1.7e308)},
+            r"cost must return numbers with a finite sum, got up to 1.7e\+308",
+        ),
+        ({"batch_size": None, "max_tokens": 9, "window": 10**400}, "window must be a whole number from 1 to"),
         ({"cost": "cubic"}, "cost must be one of 'linear', 'quadratic', got 'cubic'"),
         ({"cost": lambda lengths: 3}, "cost must return a number for each of 3 lengths, got int64 of shape"),
         ({"cost": lambda lengths: -lengths}, "cost must return finite numbers of at least 0, got -1.0 for sample 0"),

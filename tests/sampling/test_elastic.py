@@ -26,6 +26,7 @@ from rankscope.sampling import (
     PackedSampler,
     WeightedSampler,
     assign,
+    audit_loader,
 )
 
 from ..extents import SAMPLE_OR_EVERYTHING
@@ -48,6 +49,9 @@ def recipe_of(kind, size, num_replicas, draw, **fields):
         settings["batch_size"] = draw.randint(1, 4)
     fields = {"shuffle": True, "seed": draw.randint(0, 5), "epoch": 0, "drop_last": False} | fields
     return EpochRecipe(size=size, num_replicas=num_replicas, settings=settings, **fields)
+
+
+BATCHED = [kind for kind in KINDS if SAMPLERS[kind].make(recipe_of(kind, 1, 1, random.Random(0)), 0).makes_batches]
 
 
 def resized(kind, recipe, num_replicas, draw):
@@ -277,12 +281,10 @@ class Numbers(torch.utils.data.Dataset):
         return index
 
 
-def loader_of(kind, sampler, batch_size, num_workers=0):
-    if kind in ("balanced", "packed"):
-        return StatefulDataLoader(Numbers(60), batch_sampler=sampler, collate_fn=list, num_workers=num_workers)
-    return StatefulDataLoader(
-        Numbers(60), batch_size=batch_size, sampler=sampler, collate_fn=list, num_workers=num_workers
-    )
+def loader_of(kind, sampler, batch_size, num_workers=0, loader=StatefulDataLoader):
+    if kind in BATCHED:
+        return loader(Numbers(60), batch_sampler=sampler, collate_fn=list, num_workers=num_workers)
+    return loader(Numbers(60), batch_size=batch_size, sampler=sampler, collate_fn=list, num_workers=num_workers)
 
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
@@ -372,7 +374,7 @@ def test_torchdata_nodes_resume_on_other_ranks(kind):
         loader = nodes.Loader(nodes.SamplerWrapper(SAMPLERS[kind].make(after, rank)))
         loader.load_state_dict(json.loads(json.dumps(state)))
         read += list(loader)
-    if kind in ("balanced", "packed"):
+    if kind in BATCHED:
         read = list(itertools.chain(*read))
     whole_epoch = np.concatenate(SAMPLERS[kind].indices(evolve(before, num_replicas=1)).indices)
     difference = np.bincount(read, minlength=60) - np.bincount(whole_epoch, minlength=60)
@@ -382,10 +384,35 @@ def test_torchdata_nodes_resume_on_other_ranks(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_an_audit_leaves_a_resumed_sampler_where_it_is(kind):
+    recipe = recipe_of(kind, 60, 1, random.Random(12))
+    sampler = SAMPLERS[kind].make(recipe, 0)
+    whole_epoch = list(sampler)
+    sampler.load_state_dict(sampler.state_after(3))
+    audit_loader(loader_of(kind, sampler, 2, loader=DataLoader))
+    Assignment.collect([sampler], 60)
+    assert list(sampler) == whole_epoch[3:]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind in BATCHED])
+def test_batches_that_a_loader_groups_again_are_found(kind):
+    sampler = SAMPLERS[kind].make(recipe_of(kind, 60, 2, random.Random(13)), 0)
+    twice = audit_loader(DataLoader(Numbers(60), batch_size=2, sampler=sampler))
+    assert f"{type(sampler).__name__} makes the batches, and the loader groups several of them" in str(twice)
+    for loader in (
+        DataLoader(Numbers(60), batch_size=None, sampler=sampler),
+        loader_of(kind, sampler, 2, loader=DataLoader),
+    ):
+        audited = audit_loader(loader)
+        assert "grouped_twice" not in {finding.kind for finding in audited.findings}
+        assert audited.batch_sizes == tuple(len(batch) for batch in sampler)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_data_loader_takes_them(kind):
     sampler = SAMPLERS[kind].make(recipe_of(kind, 60, 2, random.Random(9)), 1)
     items = list(sampler)
-    if kind in ("balanced", "packed"):
+    if kind in BATCHED:
         assert list(DataLoader(Numbers(60), batch_sampler=sampler, collate_fn=list)) == items
     else:
         assert list(DataLoader(Numbers(60), batch_size=None, sampler=sampler)) == items
@@ -421,7 +448,9 @@ def test_a_state_of_another_sampler_is_refused(kind):
             sampler.load_state_dict({**state, **change})
     with pytest.raises(ValueError, match="state must be a dict, got None"):
         sampler.load_state_dict(None)
-    with pytest.raises(ValueError, match="the sampler's state lacks version, sampler, epoch, progress, finished, recipe"):
+    with pytest.raises(
+        ValueError, match="the sampler's state lacks version, sampler, epoch, progress, finished, recipe"
+    ):
         sampler.load_state_dict({})
     with pytest.raises(ValueError, match="trained must be a whole number from 0 to"):
         sampler.state_after(10**6)
@@ -443,7 +472,9 @@ def test_settings_that_a_state_cannot_change_are_named():
     with pytest.raises(ValueError, match=message):
         PackedSampler([1, 2, 3], 12).load_state_dict(state)
     state = WeightedSampler([1, 2, 3], num_samples=4).state_after(1)
-    with pytest.raises(ValueError, match="num_samples cannot change in the middle of an epoch: the state has num_sampl"):
+    with pytest.raises(
+        ValueError, match="num_samples cannot change in the middle of an epoch: the state has num_sampl"
+    ):
         WeightedSampler([1, 2, 3], num_samples=5).load_state_dict(state)
 
 

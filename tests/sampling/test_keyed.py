@@ -220,6 +220,10 @@ def test_the_audit_finds_nothing_in_epochs_of_a_keyed_sampler():
         (lambda: KeyedSampler(10, 2, 2), "rank must be a whole number from 0 to 1, got 2"),
         (lambda: KeyedSampler(10, seed=2**64), "seed must be"),
         (lambda: KeyedSampler(10).set_epoch(-1), "epoch must be a whole number of at least 0, got -1"),
+        (lambda: KeyedSampler(10).positions([3.5]), "positions must be whole numbers, got float64"),
+        (lambda: KeyedSampler(10, shuffle=False).positions([3.7]), "positions must be whole numbers, got float64"),
+        (lambda: KeyedSampler(10**6).permutation(np.array([0.5])), "positions must be whole numbers, got float64"),
+        (lambda: KeyedSampler(10).positions([True]), "positions must be whole numbers, got bool"),
         (lambda: KeyedSampler(10)["a"], "position must be a whole number, got 'a'"),
     ],
 )
@@ -233,6 +237,9 @@ def test_positions_outside_the_order_are_an_index_error():
         for position in (-1, 10):
             with pytest.raises(IndexError, match=f"position must be a whole number from 0 to 9, got {position}"):
                 sampler[position]
+    with pytest.raises(IndexError, match="positions must be from 0 to 9, got 30 to 30"):
+        KeyedSampler(10, shuffle=False).positions([30])
+    assert KeyedSampler(10).positions([]).tolist() == []
     with pytest.raises(IndexError, match="positions must be from 0 to 9, got 0 to 10"):
         KeyedPermutation(10, "a key")(np.array([0, 10]))
 

@@ -50,7 +50,7 @@ def test_packs_are_those_of_first_fit(everything):
 def test_many_windows_are_packed_in_groups(monkeypatch):
     lengths = np.random.default_rng(0).integers(1, 20, 1000)
     expected = first_fit(lengths, 20, 50)
-    monkeypatch.setattr("rankscope.sampling.packed._MOST_ROOMS", 200)
+    monkeypatch.setattr("rankscope.sampling.packed._MOST_PACKS", 200)
     assert np.array_equal(first_fit(lengths, 20, 50), expected)
 
 
@@ -112,6 +112,7 @@ def test_a_longer_window_fills_packs_better():
         ([3, -1], {}, "lengths must be whole numbers from 0 to .*, got -1 for sample 1"),
         ([0.5], {}, "lengths must be a 1-D array of whole numbers"),
         ([3], {"max_tokens": 0}, "max_tokens must be a whole number from 1 to .*, got 0"),
+        ([3], {"window": 10**30}, "window must be a whole number from 1 to .*, got 10000"),
         ([3], {"window": 0}, "window must be a whole number from 1 to .*, got 0"),
     ],
 )

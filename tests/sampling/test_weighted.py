@@ -123,9 +123,25 @@ def test_equal_weights_read_every_sample_once():
     assert (counts_of(WeightedSampler(np.full(10, 1e308), num_samples=30)) == 3).all()
 
 
+def test_tiny_weights_are_expected_hardly_ever_and_not_less_than_never():
+    """Rounding errors of large shares must not be taken from tiny ones."""
+    draw = np.random.default_rng(0)
+    cases = [[1e-19, 2.8e-17, 0, 0.1, 1e-17]]
+    cases += [10.0 ** draw.uniform(-20, 0, draw.integers(2, 12)) for _ in range(300)]
+    for weights in cases:
+        for num_samples, replacement in [(1, False), (2, False), (1, True), (100, True)]:
+            sampler = WeightedSampler(weights, num_samples=num_samples, replacement=replacement)
+            assert (sampler.expected >= 0).all()
+            assert replacement or (sampler.expected <= 1).all()
+            assert int(sampler._shares.sum()) == num_samples << sampler._fraction_bits
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"weights": [[1.0], [1.0, 2.0]]}, "weights must be a 1-D array of numbers, one for each sample: "),
+        ({"weights": torch.ones(3, dtype=torch.bfloat16)}, "weights must be a 1-D array of numbers, .*BFloat16"),
+        ({"weights": torch.ones(3, requires_grad=True)}, "weights must be a 1-D array of numbers, .*requires grad"),
         ({"weights": [1, -0.5]}, "weights must be finite numbers of at least 0, got -0.5 for sample 1"),
         ({"weights": [float("nan"), 1]}, "weights must be finite .*, got nan for sample 0"),
         ({"weights": [1, float("inf")]}, "weights must be finite .*, got inf for sample 1"),

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import of_type, one_of, several, truth, whole
 from ..common.frozen import ReadOnly, checked, evolve, frozen, optional
 from ..common.storage import StorageError, StoredPart, decoded, read_arrays, read_bytes, write_atomically
-from .elastic import MOST_RANKS, ElasticSampler, RankReads, check_same_recipes
+from .elastic import MOST_RANKS, ElasticSampler, RankReads, check_same_recipes, unmoved
 from .kinds import SAMPLERS, EpochRecipe
 from .permutation import SEEDS, IntArray, torch_order
 
@@ -207,7 +207,8 @@ class Assignment:
                 sampler.set_epoch(epoch)
         if all(isinstance(sampler, ElasticSampler) for sampler in samplers):
             check_same_recipes(sampler.recipe() for sampler in samplers)
-        ranks = [_read_all(rank, sampler) for rank, sampler in enumerate(samplers)]
+        with unmoved(samplers):
+            ranks = [_read_all(rank, sampler) for rank, sampler in enumerate(samplers)]
         batch_stops = None
         if any(reads.batch_stops is not None for reads in ranks):
             batch_stops = tuple(_batch_stops(rank, reads) for rank, reads in enumerate(ranks))

@@ -18,6 +18,8 @@ from .sample_values import MOST_TOKENS, MOST_WINDOW, CostFunction, checked_lengt
 
 _MOST_SEGMENTS = 10_000  # of a state: restarts in the middle of one window
 _TOKEN_FILL = 0.98  # share of the tokens of a window's batches that its samples may have, so that they fit in
+_EASY_FILL = 0.99  # samples that fill batches beyond this hardly ever fit, and the attempt takes as long as the plan
+_MANY_STEPS = 20  # of which one more is cheaper than the attempt
 _PADDING_CHOICE = 4096  # samples at the beginning of the order, of which padding repeats those with a suitable cost
 
 
@@ -128,6 +130,7 @@ class BalancedSampler(ElasticSampler):
     _TITLE = "BalancedSampler"
     _RECIPE = ReadOnly(size="size", seed="seed", shuffle="shuffle", lengths="_digest", costs="_cost_digest")
     is_grouped = True
+    makes_batches = True
 
     def __init__(
         self,
@@ -482,6 +485,8 @@ class BalancedSampler(ElasticSampler):
         lengths = self.lengths[samples[places]]
         num_batches = -(-int(lengths.sum()) // grouping.max_tokens)
         num_steps = max(-(-num_batches // grouping.num_replicas), 1)
+        if num_steps >= _MANY_STEPS and num_batches > _EASY_FILL * num_steps * grouping.num_replicas:
+            num_steps += 1
         return plan_token_batches(costs[places], lengths, grouping.num_replicas, grouping.max_tokens, num_steps)
 
 

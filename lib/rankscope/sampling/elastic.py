@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -74,6 +75,7 @@ class ElasticSampler:
 
     _TITLE: ClassVar[str]
     is_grouped: ClassVar[bool] = False  # whether it decides which samples are in a batch, or how often each is read
+    makes_batches: ClassVar[bool] = False  # whether it yields lists of indices
     padded_to: int | None = None  # the number of tokens that each batch is padded to, if it is a pack
     replacement: bool | None = None  # of draws by weight: whether a sample can be drawn twice in an epoch
     _RECIPE: ClassVar[Mapping[str, str]]  # what a state must agree with: names in the state, and attributes
@@ -261,6 +263,12 @@ class ElasticSampler:
         self._start = start
         self._reading = None
 
+    def _position(self) -> tuple[int, Progress, _BegunIteration | None]:
+        return self.epoch, self._start, self._reading
+
+    def _return_to(self, position: tuple[int, Progress, _BegunIteration | None]) -> None:
+        self.epoch, self._start, self._reading = position
+
     def _key(self, purpose: str, epoch: int | None = None) -> str:
         """Return the key of a random order for this seed and epoch. Without shuffle, all epochs have one key."""
         if epoch is None:
@@ -384,6 +392,17 @@ class InterleavedSampler(ElasticSampler):
             order = np.concatenate([order, beginning[places]])
         ranks = tuple(order[rank :: self.num_replicas] for rank in range(self.num_replicas))
         return RankReads(ranks, replacement=self.replacement)
+
+
+@contextmanager
+def unmoved(samplers: Iterable[Any]) -> Iterator[None]:
+    """Put our own samplers back to where they are now: who audits a sampler reads it."""
+    before = [(sampler, sampler._position()) for sampler in samplers if isinstance(sampler, ElasticSampler)]
+    try:
+        yield
+    finally:
+        for sampler, position in before:
+            sampler._return_to(position)
 
 
 def check_same_recipes(recipes: Iterable[dict[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ..common.checks import whole
 from ..common.frozen import ReadOnly
 from .elastic import InterleavedSampler
-from .keyed import MOST_KEYED_SAMPLES, KeyedPermutation
+from .keyed import MOST_KEYED_SAMPLES, KeyedPermutation, checked_places
 from .permutation import IntArray
 
 _BLOCK = 1 << 14  # indices of an unshuffled epoch that are made at once
@@ -73,7 +73,7 @@ class KeyedSampler(InterleavedSampler):
     def positions(self, samples: IntArray) -> NDArray[np.int64]:
         """Return the positions at which samples are read in this epoch."""
         if not self.shuffle:
-            return np.asarray(samples, dtype=np.int64)
+            return checked_places(samples, self.size)
         return self.permutation.inverse(samples)
 
     def _order_length(self) -> int:

@@ -122,15 +122,23 @@ class WeightedSampler(InterleavedSampler):
         shares[:] = np.rint(expected * unit)
         if not self.replacement:
             np.minimum(shares, unit, out=shares)
-        # Rounding errors go to the samples whose expected count is no whole number, so that the others stay exact.
+        # Rounding errors go to the samples whose expected count is no whole number, so that the others stay exact. None
+        # of them may fall below 0 or, without replacement, rise above 1.
         missing = self.num_samples * unit - int(shares.sum())
         adjustable = np.flatnonzero(shares & (unit - 1))
-        if missing and not adjustable.size:
+        if not adjustable.size:
             adjustable = np.array([np.argmax(shares)])
-        if missing:
+        while missing:
             for_each, rest = divmod(missing, adjustable.size)
-            shares[adjustable] += for_each
-            shares[adjustable[:rest]] += 1
+            adjusted = shares[adjustable] + for_each
+            adjusted[:rest] += 1
+            is_possible = adjusted >= 0
+            if not self.replacement:
+                is_possible &= adjusted <= unit
+            if is_possible.all() or not is_possible.any():
+                shares[adjustable] = adjusted
+                break
+            adjustable = adjustable[is_possible]  # the smallest shares are too small for an equal part
         return shares
 
     def _draws_of_epoch(self) -> _EpochDraws:
