@@ -75,7 +75,7 @@ class _PlannedWindow(NamedTuple):
 
     @property
     def num_steps(self) -> int:
-        return self.plan.counts.shape[0]
+        return int(self.plan.counts.shape[0])
 
 
 @attrs.define

@@ -460,7 +460,7 @@ def _ranks_of_process_group() -> tuple[int, int]:
 
 def _has_process_group() -> bool:
     distributed: Any = sys.modules.get("torch.distributed")  # a process with a group has imported it
-    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed is not None and bool(distributed.is_available() and distributed.is_initialized())
 
 
 def _all_gather(value: Any) -> list[Any]:

@@ -78,7 +78,7 @@ class WeightedSampler(InterleavedSampler):
         if num_samples is None:
             num_samples = self.size
         self.num_samples = whole("num_samples", num_samples, 0, MOST_DRAWS)
-        self.replacement = truth("replacement", replacement)
+        self.replacement: bool = truth("replacement", replacement)
         num_positive = int((self.weights > 0).sum())
         if self.num_samples and not num_positive:
             raise ValueError(f"weights must have at least one above 0, got {self.size} that are 0")

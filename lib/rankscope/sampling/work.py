@@ -87,10 +87,9 @@ def epoch_work(
     token_counts = checked_lengths(lengths)
     _check_size(assignment, "lengths", token_counts.size)
     costs = costs_of(token_counts, cost)
-    if max_tokens is None:
-        max_tokens = assignment.padded_to
-    else:
-        max_tokens = whole("max_tokens", max_tokens, 1)
+    padded_to = assignment.padded_to
+    if max_tokens is not None:
+        padded_to = whole("max_tokens", max_tokens, 1)
     stops_of_ranks = batch_stops_of(assignment)
     num_steps = max(stops.size for stops in stops_of_ranks)
     step_costs = np.zeros((num_steps, assignment.num_ranks))
@@ -107,16 +106,16 @@ def epoch_work(
         batch_tokens = _sums(lengths_read, starts, stops)
         step_costs[: stops.size, rank] = _sums(costs[indices], starts, stops)
         tokens[rank] = lengths_read.sum()
-        if max_tokens is None:
+        if padded_to is None:
             filled = sizes > 0
             padded = np.zeros_like(batch_tokens)
             padded[filled] = np.maximum.reduceat(lengths_read, starts[filled]) * sizes[filled]
         else:
-            padded = np.full(stops.size, max_tokens)
-            if batch_tokens.max() > max_tokens:
+            padded = np.full(stops.size, padded_to)
+            if batch_tokens.max() > padded_to:
                 batch = int(batch_tokens.argmax())
                 problem = f"batch {batch} of rank {rank} has {batch_tokens[batch]}"
-                raise ValueError(f"max_tokens must be at least the tokens of each batch, got {max_tokens}: {problem}")
+                raise ValueError(f"max_tokens must be at least the tokens of each batch, got {padded_to}: {problem}")
         step_tokens[: stops.size] += batch_tokens
         step_padding[: stops.size] += padded - batch_tokens
     return EpochWork(tokens, step_costs, step_tokens, step_padding)
