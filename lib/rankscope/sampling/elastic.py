@@ -133,7 +133,7 @@ class ElasticSampler:
         return reader
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy gets: it continues where this sampler is, and iterators that have begun stay with this one.
+        """Return what a copy gets. It continues where this sampler is; iterators that have begun belong to this one.
 
         Without this, pickle would list what the iterator has not read yet.
         """

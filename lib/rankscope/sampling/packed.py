@@ -48,8 +48,8 @@ class PackedSampler(InterleavedSampler):
     """A distributed batch sampler whose batches are packs: documents of at most `max_tokens` tokens together.
 
     The epoch's random order is cut into windows of `window` documents. In each window, a document goes into the first
-    pack that has enough tokens left (first fit). The packs do not depend on the number of ranks: rank r of N reads every N-th
-    pack, beginning with pack r. A longer window wastes fewer tokens, and packing takes longer.
+    pack that has enough tokens left (first fit). The packs do not depend on the number of ranks: rank r of N reads
+    every N-th pack, beginning with pack r. A longer window wastes fewer tokens, and packing takes longer.
 
     Pass it as ``batch_sampler`` to a DataLoader: it yields a `Pack` for each sequence, a list of indices with the
     document boundaries. Padding repeats the first packs, and `drop_last` leaves out the last ones instead. Without
@@ -165,7 +165,7 @@ def first_fit(lengths: NDArray[np.int64], max_tokens: int, window: int) -> NDArr
     padded.reshape(-1)[: lengths.size] = lengths
     in_window = np.empty_like(padded)
     num_used = np.zeros(num_windows, dtype=np.int64)
-    # First fit leaves at most one pack half empty, so it needs at most twice the tokens of the documents, and one pack more.
+    # First fit leaves at most one pack half empty, so it needs at most twice the documents' tokens, and one pack more.
     most_packs = 2 * int(padded.sum(axis=1).max(initial=0)) // max_tokens + 2
     group = max(_MOST_PACKS // most_packs, 1)
     for first in range(0, num_windows, group):
