@@ -176,6 +176,12 @@ def test_lightning_around_a_distributed_sampler(wrapper):
     assert sharded_twice(DataLoader(range(NUM_SAMPLES), sampler=plain)) == ""
 
 
+def test_lightning_constructing_a_batch_sampler_anew_is_told_what_to_do():
+    """It calls the class of the batch sampler with its own sampler in the place of the first argument."""
+    with pytest.raises(ValueError, match="got a DistributedSampler: .* as Lightning does, needs use_distributed_sampler"):
+        BalancedSampler(TorchDistributedSampler(range(8), 2, 0), batch_size=2, drop_last=False)
+
+
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 def test_a_stateful_data_loader_is_looked_through(wrapper):
     from torchdata.stateful_dataloader import StatefulDataLoader

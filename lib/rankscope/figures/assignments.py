@@ -286,8 +286,9 @@ def draw_step_costs(
     """Draw what each step costs: the mean over the ranks, and how long ranks wait on average for the costliest one.
 
     A row is a step, of at most 40. The number next to a bar is the share of padding, if each batch is padded to its
-    longest sample, or packs to their number of tokens. `lengths` are those of all samples in tokens, by default 1 each, and `cost` is that of `epoch_work`.
-    Raises ValueError for lengths that are not one whole number of at least 0 for each sample.
+    longest sample, or packs to their number of tokens. `lengths` are those of all samples in tokens, by default 1 each,
+    and `cost` is that of `epoch_work`. Raises ValueError for lengths that are not one whole number of at least 0 for
+    each sample.
     """
     of_type("assignment", assignment, Assignment)
     if lengths is None:

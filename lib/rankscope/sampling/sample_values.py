@@ -95,10 +95,15 @@ def digest_of(values: NDArray[Any]) -> str:
 
 def _as_array(name: str, values: Any, expected: str) -> NDArray[Any]:
     """Return an array. Raises ValueError for what numpy cannot convert, such as ragged lists and some tensors."""
+    must_be = f"{name} must be a 1-D array of {expected}, one for each sample"
     try:
-        return np.asarray(values)
+        array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} must be a 1-D array of {expected}, one for each sample: {error}") from error
+        raise ValueError(f"{must_be}: {error}") from error
+    if array.ndim == 0 and hasattr(values, "__iter__") and not isinstance(values, str | bytes):
+        reason = "a framework that replaces samplers, as Lightning does, needs use_distributed_sampler=False"
+        raise ValueError(f"{must_be}, got a {type(values).__name__}: {reason}")
+    return array
 
 
 def _checked_numbers(name: str, values: NDArray[Any], noun: str) -> NDArray[np.float64]:
