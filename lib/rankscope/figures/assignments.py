@@ -237,6 +237,7 @@ def draw_lengths(lengths: ArrayLike, title: str | None = None) -> Drawing:
     num_samples = np.bincount(tokens // width, minlength=num_ranges)
     in_range = np.bincount(tokens // width, weights=tokens, minlength=num_ranges)
     shares = in_range / max(float(in_range.sum()), 1.0)
+    is_filled = num_samples > 0
     most = int(num_samples.max(initial=0)) or 1
     rows = np.arange(num_ranges)
     labels = [str(first) for first in range(num_ranges)]
@@ -253,9 +254,9 @@ def draw_lengths(lengths: ArrayLike, title: str | None = None) -> Drawing:
         rects=[Rects(0.0, rows + 0.1, _COMPUTE, width=num_samples, height=0.8)],
         texts=[
             Texts(
-                num_samples + 0.01 * most,
-                rows + 0.5,
-                [f"{share:.0%}" if count else "" for count, share in zip(num_samples.tolist(), shares, strict=True)],
+                num_samples[is_filled] + 0.01 * most,
+                rows[is_filled] + 0.5,
+                [f"{share:.0%}" for share in shares[is_filled]],
                 anchor="start",
                 size_px=10.0,
             )
