@@ -159,6 +159,23 @@ def test_assign_reads_what_each_ranks_sampler_yields(kind):
                 assert list(map(list, collected.batches(rank))) == list(map(list, assigned.batches(rank)))
 
 
+@SAMPLE_OR_EVERYTHING
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "balanced"])
+def test_ranks_read_one_order_in_turn_and_padding_repeats_its_beginning(kind, everything):
+    draw = random.Random(kind)
+    for _ in range(3000 if everything else 100):
+        num_replicas = draw.randint(1, 12)
+        recipe = recipe_of(kind, draw.randint(1, 40), num_replicas, draw, drop_last=draw.random() < 0.5)
+        samplers = [SAMPLERS[kind].make(recipe, rank) for rank in range(num_replicas)]
+        read = [item for step in zip(*samplers, strict=True) for item in step]
+        order = list(SAMPLERS[kind].make(evolve(recipe, num_replicas=1), 0))
+        assert read == [order[place % len(order)] for place in range(len(read))]
+        assert read == [samplers[0][place % len(order)] for place in range(len(read))]
+        assert samplers[0].padding == max(len(read) - len(order), 0)
+        if not recipe.drop_last:
+            assert 0 <= samplers[0].padding < num_replicas
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_has_the_protocol_of_a_distributed_sampler(kind):
     recipe = recipe_of(kind, 30, 3, random.Random(1), seed=4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import random
 import tracemalloc
 
 import numpy as np
@@ -147,29 +146,6 @@ def test_different_seeds_and_epochs_have_unrelated_orders():
 
 
 # ---- the sampler
-
-
-@SAMPLE_OR_EVERYTHING
-def test_every_sample_is_read_once_and_padding_is_the_beginning(everything):
-    draw = random.Random(0)
-    for _ in range(3000 if everything else 300):
-        size = draw.randint(0, 40)
-        num_replicas = draw.randint(1, 12)
-        recipe = {"shuffle": draw.random() < 0.8, "seed": draw.randint(0, 9), "drop_last": draw.random() < 0.5}
-        samplers = [KeyedSampler(size, num_replicas, rank, **recipe) for rank in range(num_replicas)]
-        epoch = draw.randint(0, 3)
-        assignment = Assignment.collect(samplers, size, epoch)
-        lengths = {indices.size for indices in assignment.ranks}
-        assert lengths == {len(samplers[0])}
-        read = np.stack(assignment.ranks, axis=1).ravel()
-        order = [samplers[0][place] for place in range(size)]
-        assert sorted(order) == list(range(size))
-        assert read.tolist() == [order[place % size] for place in range(read.size)]
-        assert samplers[0].padding == max(read.size - size, 0)
-        if not recipe["drop_last"]:
-            assert 0 <= read.size - size < num_replicas
-        at_once = samplers[0].all_ranks()
-        assert [indices.tolist() for indices in at_once.indices] == [indices.tolist() for indices in assignment.ranks]
 
 
 def test_any_rank_starts_anywhere_in_a_trillion_samples():

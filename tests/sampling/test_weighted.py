@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from rankscope.sampling import Assignment, WeightedSampler
+from rankscope.sampling import WeightedSampler
 from rankscope.sampling.weighted import expected_counts
 
 from ..extents import SAMPLE_OR_EVERYTHING
@@ -93,20 +93,6 @@ def test_torch_without_replacement_favours_light_samples():
     assert exact.tolist() == [1.0, 0.5, 0.25, 0.25]
     assert shares[0] < 0.9
     assert shares[2] > 0.3
-
-
-def test_all_ranks_share_one_draw():
-    weights = np.random.default_rng(0).exponential(size=50)
-    for num_replicas, drop_last in [(1, False), (4, False), (7, False), (7, True)]:
-        samplers = [
-            WeightedSampler(weights, num_replicas, rank, num_samples=101, drop_last=drop_last)
-            for rank in range(num_replicas)
-        ]
-        assignment = Assignment.collect(samplers, 50, epoch=3)
-        read = np.stack(assignment.ranks, axis=1).ravel()
-        order = [samplers[0][place] for place in range(101)]
-        assert read.tolist() == [order[place % 101] for place in range(read.size)]
-        assert samplers[0].padding == max(read.size - 101, 0)
 
 
 def test_the_order_of_the_draws_is_random():

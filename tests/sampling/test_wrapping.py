@@ -178,7 +178,9 @@ def test_lightning_around_a_distributed_sampler(wrapper):
 
 def test_lightning_constructing_a_batch_sampler_anew_is_told_what_to_do():
     """It calls the class of the batch sampler with its own sampler in the place of the first argument."""
-    with pytest.raises(ValueError, match="got a DistributedSampler: .* as Lightning does, needs use_distributed_sampler"):
+    with pytest.raises(
+        ValueError, match="got a DistributedSampler: .* as Lightning does, needs use_distributed_sampler"
+    ):
         BalancedSampler(TorchDistributedSampler(range(8), 2, 0), batch_size=2, drop_last=False)
 
 

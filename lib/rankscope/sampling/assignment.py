@@ -392,9 +392,8 @@ def assign(
 
     `size` is the dataset's length. For libtorch's samplers `drop_last` is ``allow_duplicates=False``. One of them
     always shuffles and the other never does, so `shuffle` has no effect on them. The ranks' arrays are views of one
-    order. `settings` are those that only some samplers have: `lengths`, `batch_size`, `max_tokens`, `cost` and `window`
-    of "balanced", `lengths`, `max_tokens` and `window` of "packed", `weights`, `num_samples` and `replacement` of
-    "weighted".
+    order. `settings` are those that only some samplers have, as the record in `SAMPLERS` lists them: `values`, which is
+    `lengths` or `weights`, and `settings` with their defaults.
 
     Raises ValueError for a size outside 0 … `MOST_SAMPLES`, more reads of all ranks together than that, replicas
     outside 1 … `MOST_RANKS`, an unknown sampler, a setting that the sampler does not have, as a seed for libtorch's,
