@@ -204,7 +204,7 @@ def table(size):
 def real_steps(num_ranks, num_steps=20, num_rounds=7):
     """Print step times on real ranks in random and in balanced order, and those that their measured parts predict."""
     batch_size = 8
-    lengths = lognormal_lengths(num_ranks * batch_size * num_steps, median=60)
+    lengths = lognormal_lengths(num_ranks * batch_size * num_steps, median=100)
     texts = [" ".join(map(str, range(length))) for length in lengths]
     orders = {
         "random order": assign(lengths.size, num_ranks).with_loader(batch_size),

@@ -30,7 +30,7 @@ VOCABULARY = 512
 """Words that the model distinguishes; a word's number is a hash of it."""
 
 _WIDTH = 256
-_NUM_PASSES = 32  # through one hidden layer: much to compute for each word, and little to allreduce
+_NUM_PASSES = 16  # through one hidden layer: much to compute for each word, and little to allreduce
 _LEARNING_RATE = 0.1
 _NUM_SIZES = 8  # of steps whose time is measured for the prediction
 _NUM_WARM_UPS = 5
