@@ -126,6 +126,8 @@ test: setup ## before a push, in nine minutes: lint, types, all tests of the pro
 	  wait $$types; typed=$$?; cat .venv/mypy.log; exit $$((tests + typed))
 
 oracles: setup ## the other tests: browsers, programs of others, emulated networks, kills, the site, clean installations
+	@cmp -s tests/peers.txt .venv/peers/peers.txt || { rm -rf .venv/peers && $(PIP) --no-deps --target .venv/peers -r tests/peers.txt >.venv/peers.log 2>&1 \
+	  && cp tests/peers.txt .venv/peers/; } || echo "oracles: tests/peers.txt did not install (.venv/peers.log); tests that compare with those packages skip"
 	@echo "oracles: pytest, with whatever browsers and other programs are installed"
 	@$(PYTEST) -m "$(ORACLES)" tests
 
