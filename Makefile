@@ -88,12 +88,14 @@ dashboard: setup ## serve all explorers on one page, on this machine only
 site: setup ## make static pages of notebooks and API in build/site, which work from disk
 	@$(PY) site/make_site.py
 
-# Four processes share the test files and the notebooks, whichever is free takes the next: half of the time tests wait for
-# ranks, browsers and timeouts, so two cores have work for four. conftest.py has the longest files begin first; xdist
-# itself would begin with those of the most tests. mypy runs next to them. The fast tests of `make check` wait for nothing,
-# and each process more would import everything once more: two are faster than four there.
+# Processes share the test files and the notebooks; whichever is free takes the next. Tests mostly wait for ranks, workers
+# and timeouts: with four processes, `make test` used 1.4 of two cores, so it has six. conftest.py has the longest files
+# begin first; xdist itself would begin with those of the most tests. mypy runs next to them. The oracles meter memory and
+# drive browsers, so they have four. The fast tests of `make check` wait for nothing, and each process more would import
+# everything once more: two are faster than four there.
 XDIST := --dist loadfile --no-loadscope-reorder
-PYTEST := $(PY) -m pytest -n4 $(XDIST)
+PYTEST := $(PY) -m pytest -n6 $(XDIST)
+PYTEST_ORACLES := $(PY) -m pytest -n4 $(XDIST)
 PYTEST_FAST := $(PY) -m pytest -n2 $(XDIST)
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-kernel-startup-timeout=200
 
@@ -127,7 +129,7 @@ test: setup ## before a push, in nine minutes: lint, types, all tests of the pro
 
 oracles: setup ## the other tests: browsers, programs of others, emulated networks, kills, the site, clean installations
 	@echo "oracles: pytest, with whatever browsers and other programs are installed"
-	@$(PYTEST) -m "$(ORACLES)" tests
+	@$(PYTEST_ORACLES) -m "$(ORACLES)" tests
 
 notebooks: setup ## execute every notebook in place and store its outputs
 	@$(PY) tests/tools/execute_notebooks.py

@@ -108,8 +108,9 @@ def report_of_all(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("wrong", WRONG_IMPORTS, ids=lambda wrong: wrong.report)
 def test_an_import_that_breaks_a_contract_is_caught(report_of_all: str, wrong: WrongImport) -> None:
     assert wrong.report in report_of_all, (
-        f"import-linter does not report {wrong.report!r} although lib/rankscope/{wrong.module} contains {wrong.line!r}. "
-        "A contract in pyproject.toml under [tool.importlinter] must forbid it. The whole report:\n" + report_of_all
+        f"import-linter does not report {wrong.report!r}, although lib/rankscope/{wrong.module} contains "
+        f"{wrong.line!r}. A contract in pyproject.toml under [tool.importlinter] must forbid it. The whole report:\n"
+        + report_of_all
     )
 
 

@@ -28,13 +28,9 @@ from rankscope.ranks import RankError, in_threads, launch
 from ..extents import first_in_test
 from .cases import NAMES, ROOTED, WITH_COUNTS, schedules
 from .test_local import DTYPES, FLOATS, OPS, assert_equal, fitting, has_op, small_numbers
+from .wire_job import check_with_the_default_group, numbers
 
 pytestmark = pytest.mark.slow
-
-
-def numbers(num_ranks: int, shape: tuple[int, ...], seed: int = 0) -> list[Tensor]:
-    """Real numbers, whose sums depend on the order in which they are added."""
-    return list(torch.randn(num_ranks, *shape, generator=torch.Generator().manual_seed(seed)))
 
 
 def check_alike(cases: Iterable[tuple[Schedule, list[Tensor]]], op: str = "sum") -> None:
@@ -139,15 +135,16 @@ def test_results_of_earlier_calls_stay() -> None:
     in_threads(3, work)
 
 
-def test_again_and_again_and_two_at_a_time() -> None:
-    """Two plans on one group take turns 300 times, among the group's own collectives, at ranks' own pace."""
+@pytest.mark.parametrize("num_turns", first_in_test(1, [100, 300]))
+def test_again_and_again_and_two_at_a_time(num_turns: int) -> None:
+    """Two plans on one group take turns, among the group's own collectives, at ranks' own pace."""
     ring = build("allreduce", "segmented_ring", 4)
     bruck = build("all_to_all", "bruck", 4)
 
     def work(rank: int, group: Any) -> None:
         run_ring = executor(ring, torch.zeros(50), group)
         run_bruck = executor(bruck, torch.zeros(8), group)
-        for turn in range(300):
+        for turn in range(num_turns):
             if (turn + rank) % 67 == 0:
                 time.sleep(0.002)
             assert run_ring(torch.full((50,), float(turn))).tolist() == [4.0 * turn] * 50
@@ -323,29 +320,6 @@ def test_a_rank_that_does_not_begin_is_named_at_the_timeout() -> None:
 # ---- real processes
 
 
-def check_with_the_default_group() -> None:
-    """Raise AssertionError unless this process, one of four ranks, gets the results of `run_local`.
-
-    It runs every algorithm, and one on each half of the ranks: one message at a time, and then as batches, as on NCCL.
-    """
-    rank = dist.get_rank()
-    pairs = [dist.new_group([0, 2]), dist.new_group([3, 1])]
-    for is_in_batches in (False, True):
-        if is_in_batches:
-            wire_group.takes_batches = wire_run.takes_batches = lambda backend: True
-            wire_run._KEPT.clear()
-        for collective, name in NAMES:
-            schedule = build(collective, name, 4)
-            tensors = numbers(4, (1000,), seed=1)
-            expected = run_local(schedule, tensors)[rank]
-            result = execute(schedule, tensors[rank].clone())
-            assert (result is None) == (expected is None), schedule
-            assert result is None or torch.equal(result, expected), schedule
-        total = execute(build("allreduce", "ring", 2), torch.tensor([rank, 1]), pairs[rank % 2])
-        assert total is not None
-        assert total.tolist() == [[2, 2], [4, 2]][rank % 2]
-
-
 def test_processes_of_launch_use_the_default_group() -> None:
     launch(check_with_the_default_group, 4, timeout_s=120)
 
@@ -358,7 +332,7 @@ def test_processes_under_torchrun(tmp_path: Path) -> None:
 import os, signal, time, torch, torch.distributed as dist
 from datetime import timedelta
 from rankscope.collectives import build, execute
-from tests.collectives.test_wire import check_with_the_default_group
+from tests.collectives.wire_job import check_with_the_default_group
 dist.init_process_group("gloo", timeout=timedelta(seconds=100))
 rank = dist.get_rank()
 check_with_the_default_group()
