@@ -31,7 +31,7 @@ from rankscope.diagnose.trace import Calls, Trace
 from rankscope.timeline import Span, Timeline
 
 from . import bombs
-from .growth import ACTIONS, Meter
+from .growth import ACTIONS, ENDED, Cost, Meter
 
 PACKED_MB = 60
 MOST_PACKED_BYTES = 320 << 20  # of memory, for any file of a quarter of a megabyte
@@ -131,6 +131,24 @@ def test_every_hostile_file_has_a_cost() -> None:
     tables = (bombs.PICKLES, bombs.JSON, bombs.DUMPS, bombs.EVENTS, bombs.PACKED_TRACES, bombs.PACKED_TRACES)
     assert len(HOSTILE_FILES) == sum(map(len, (*tables, bombs.PACKED_LOGS)))
     assert {hostile.action for hostile in HOSTILE_FILES.values()} == set(ACTIONS)
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "problem"),
+    [
+        (Cost(1.0, 64 << 20, ""), Cost(4.1, 256 << 20, ""), False),
+        (Cost(1.0, 64 << 20, ""), Cost(16.0, 256 << 20, ""), True),
+        (Cost(1.0, 64 << 20, ""), Cost(4.0, 1024 << 20, ""), True),
+        (Cost(0.001, 1 << 10, ""), Cost(0.1, 1 << 20, ""), False),  # too little to say anything
+        (Cost(1.0, 64 << 20, ""), Cost(4.0, 256 << 20, f"{ENDED} 9"), True),
+    ],
+)
+def test_work_and_memory_out_of_proportion_are_found(
+    small: Cost, large: Cost, problem: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = {"small": small, "large": large}
+    monkeypatch.setattr(Meter, "cost", lambda self, action, path: costs[path.name])
+    assert bool(Meter().growth_problem("log", Path("small"), Path("large"))) is problem
 
 
 # ---- gzip
