@@ -105,9 +105,8 @@ def report(runs: list[Judged], right_bar: float = RIGHT_BAR) -> list[str]:
             f"{np.mean([run.cause for run in runs_of_group]):.1%}",
         )
         rank, cause = ("", "") if name == "balanced" else right
-        lines.append(
-            f"{name:20}{len(runs_of_group):6}{rank:>12}{cause:>12}{np.mean([run.others for run in runs_of_group]):14.1%}"
-        )
+        others = np.mean([run.others for run in runs_of_group])
+        lines.append(f"{name:20}{len(runs_of_group):6}{rank:>12}{cause:>12}{others:14.1%}")
     sick = [run for run in runs if run.job.cause]
     lines.append(
         f"right rank and cause in {np.mean([run.cause for run in sick]):.1%} of {len(sick)}, bar {right_bar:.0%}"
