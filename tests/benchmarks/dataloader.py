@@ -136,8 +136,9 @@ def compare(
 
 def record(rows: list[dict[str, Any]]) -> None:
     what = (
-        f"{BATCHES} batches of one sample, lognormal reads of {READ_S * 1e3:g} ms on average that sleep, steps "
-        f"of {STEP_S * 1e3:g} ms; predicted from one recording with 1 worker; median of {ROUNDS} rounds"
+        f"An epoch has {BATCHES} batches of one sample. A read takes {READ_S * 1e3:g} ms on average "
+        f"(lognormal) and only sleeps; a step takes {STEP_S * 1e3:g} ms. Each epoch is predicted from a recording with "
+        f"one worker, and its measured time is the median of {ROUNDS} runs."
     )
     write_record(PROFILE, "dataloader", what, epochs=rows)
 

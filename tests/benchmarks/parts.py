@@ -118,8 +118,8 @@ def main() -> None:
 
 def record(runs: list[dict[str, Any]]) -> None:
     what = (
-        f"{TRAINERS} trainers in lock-step, {PARTS} parts each of {STEPS} steps of {STEP_S * 1e3:.0f} ms, "
-        f"lognormal loads of {LOAD_S * 1e3:.0f} ms on average; loads and steps sleep"
+        f"{TRAINERS} trainers in lock-step. Each reads {PARTS} parts; a part takes {LOAD_S * 1e3:.0f} ms on "
+        f"average to load (lognormal) and lasts {STEPS} steps of {STEP_S * 1e3:.0f} ms. Loads and steps only sleep."
     )
     write_record(PROFILE, "parts", what, runs=runs)
 
