@@ -106,17 +106,16 @@ PRODUCT := not (browser or oracle)
 ORACLES := browser or oracle
 LINT := $(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests site tools
 TYPES := $(PY) -m mypy --strict
+IMPORTS := { .venv/bin/lint-imports --no-logo >.venv/imports.log || { cat .venv/imports.log; false; }; }
 
 quick: setup ## after an edit, in half a minute: format, lint, types, imports, and the tests nearest to the changed files
 	@$(PY) -m ruff format -q lib tests site tools && $(PY) -m ruff check -q .
-	@$(TYPES)
-	@.venv/bin/lint-imports --no-logo >.venv/imports.log || { cat .venv/imports.log; exit 1; }
+	@$(TYPES) & types=$$!; $(IMPORTS); imported=$$?; wait $$types; exit $$((imported + $$?))
 	@$(PY) tools/quick.py
 
 check: setup ## before a commit, in two minutes: lint, types, imports, and all fast tests
 	@$(LINT)
-	@.venv/bin/lint-imports --no-logo >.venv/imports.log || { cat .venv/imports.log; exit 1; }
-	@$(TYPES) >.venv/mypy.log 2>&1 & types=$$!; \
+	@{ $(IMPORTS) && $(TYPES); } >.venv/mypy.log 2>&1 & types=$$!; \
 	  $(PYTEST_FAST) -q -m "$(FAST)"; tests=$$?; wait $$types; typed=$$?; cat .venv/mypy.log; \
 	  exit $$((tests + typed))
 
