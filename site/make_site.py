@@ -15,10 +15,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # tests, whose tools read notebooks
 
+from pages.inline import inlined
 from pages.links import elsewhere, problems
 from pages.sources import lay_out
 from pages.states import FOLDER, LEAST_STATES, MOST_BYTES, Grid, Store, stored_at
-from pages.widths import with_least_widths
 
 ROOT = Path(__file__).parents[1]
 SPHINX_S = 900  # it takes half a minute; this only bounds a hang
@@ -43,7 +43,7 @@ def build(
         status = sphinx.wait(SPHINX_S)
     for path in to.rglob("*.html"):
         html = with_icons_hidden(path.read_text(encoding="utf-8"))
-        path.write_text(with_least_widths(html, path.parent), encoding="utf-8")
+        path.write_text(inlined(html, path.parent), encoding="utf-8")
     (to / "_static" / FOLDER).mkdir()
     for key, script in scripts.items():
         (to / "_static" / FOLDER / f"{key}.js").write_text(script, encoding="utf-8")

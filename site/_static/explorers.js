@@ -63,7 +63,7 @@ function open(place, data) {
     for (const n in ends) at[n] = Math.min(at[n], ends[n]);
     const [drawn, words, limits, call] = state();
     pictures.innerHTML = drawn.map((picture) => data.pictures[picture].map((part) => data.parts[part]).join("")).join("");
-    pictures.querySelectorAll(":scope > svg").forEach((picture) => resized.observe(picture));
+    pictures.querySelectorAll(":scope > svg").forEach(shrink);
     report.innerHTML = data.reports[words];
     line.textContent = call;
     const { dead } = data.limits[limits];
@@ -98,11 +98,22 @@ const near = new IntersectionObserver((seen) => {
   }
 }, { rootMargin: "100%" });
 
-/* On a narrow window a picture shrinks. A click shows it in its own size, where it scrolls, and another one shrinks it. */
-const PICTURES = ".cell_output img, figure img, .content p > img, .explorer-pictures svg";
+/* On a narrow window a picture is laid out anew, or shrunk. A tap shows it as it was drawn, where it scrolls in its own
+   box, and another one shrinks it again. */
+const DRAWN = ".content svg:is(.figure, .rankscope)";
+const PICTURES = `${DRAWN}, .cell_output img, figure img, .content p > img`;
+
 function ownWidth(picture) {
-  return picture.naturalWidth ?? picture.viewBox.baseVal.width;
+  return picture.naturalWidth ?? narrow.ownWidth(picture);
 }
+
+function shrink(picture) {
+  const box = picture.parentElement;
+  const { paddingLeft, paddingRight } = getComputedStyle(box);
+  if (picture.localName === "svg") narrow.fit(picture, box.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight));
+  resized.observe(box);
+}
+
 document.addEventListener("pointerover", ({ target }) => {
   const picture = target.closest?.(PICTURES);
   picture?.classList.toggle("can-enlarge", ownWidth(picture) > picture.clientWidth + 1);
@@ -111,24 +122,24 @@ document.addEventListener("click", ({ target }) => {
   const picture = target.closest?.(PICTURES);
   if (!picture || picture.closest("a")) return;
   const enlarge = !picture.classList.contains("enlarged") && ownWidth(picture) > picture.clientWidth + 1;
+  if (enlarge && picture.localName === "svg") narrow.restore(picture);
   picture.style.setProperty("--full-width", `${ownWidth(picture)}px`);
   picture.classList.toggle("enlarged", enlarge);
+  picture.parentElement.classList.toggle("scrolls", enlarge);
+  if (!enlarge) shrink(picture);
 });
 
-/* A box whose picture is wider than it says so (see site.css); whether it is can change with the window and the picture. */
-function boxOf(picture) {
-  return picture.closest(".cell_output, .explorer-pictures, figure") ?? picture.parentElement;
-}
+/* What is in a box is fitted again when its width changes. */
+const widths = new WeakMap();
 const resized = new ResizeObserver((changes) => {
-  const shown = changes.map(({ target }) => target).filter((picture) => picture.isConnected); // others were replaced
-  for (const box of new Set(shown.map(boxOf))) {
-    const pictures = [...box.querySelectorAll("img, :scope > svg")];
-    const widest = Math.max(...pictures.map((picture) => picture.getBoundingClientRect().width));
-    box.classList.toggle("scrolls", widest > box.clientWidth + 1);
+  for (const { target, contentRect } of changes) {
+    if (widths.get(target) === contentRect.width) continue;
+    widths.set(target, contentRect.width);
+    target.querySelectorAll(":scope > svg:not(.enlarged)").forEach(shrink);
   }
 });
 
 document.addEventListener("DOMContentLoaded", () => {
-  document.querySelectorAll(PICTURES).forEach((picture) => resized.observe(picture));
+  document.querySelectorAll(DRAWN).forEach(shrink);
   document.querySelectorAll(".explorer").forEach((place) => near.observe(place));
 });
