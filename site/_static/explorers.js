@@ -110,7 +110,8 @@ function ownWidth(picture) {
 function shrink(picture) {
   const box = picture.parentElement;
   const { paddingLeft, paddingRight } = getComputedStyle(box);
-  if (picture.localName === "svg") narrow.fit(picture, box.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight));
+  narrow.fit(picture, box.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight));
+  box.classList.toggle("stands-still", narrow.isStill(picture));
   resized.observe(box);
 }
 
@@ -122,11 +123,14 @@ document.addEventListener("click", ({ target }) => {
   const picture = target.closest?.(PICTURES);
   if (!picture || picture.closest("a")) return;
   const enlarge = !picture.classList.contains("enlarged") && ownWidth(picture) > picture.clientWidth + 1;
-  if (enlarge && picture.localName === "svg") narrow.restore(picture);
+  if (enlarge && picture.localName === "svg") {
+    narrow.restore(picture);
+    picture.parentElement.classList.remove("stands-still");
+  }
   picture.style.setProperty("--full-width", `${ownWidth(picture)}px`);
   picture.classList.toggle("enlarged", enlarge);
   picture.parentElement.classList.toggle("scrolls", enlarge);
-  if (!enlarge) shrink(picture);
+  if (!enlarge && picture.localName === "svg") shrink(picture);
 });
 
 /* What is in a box is fitted again when its width changes. */

@@ -255,10 +255,15 @@ const narrow = (() => {
     const { width: wide, height: high } = svg.viewBox.baseVal;
     const elements = [...drawn(svg)];
     const texts = elements.filter(({ node }) => node.localName === "text" && node.textContent.trim()).map(textOf);
-    if (!texts.length || svg.querySelector("animate, animateTransform, animateMotion, style")) return;
+    if (!texts.length) return;
     const smallest = Math.min(...texts.map((text) => text.size));
     const least = parseFloat(svg.style.getPropertyValue("--least-width")) || (SHRUNK_TEXT_PX * wide) / smallest;
     if (room >= least) return;
+    if (svg.querySelector(".playing")) { // it stands still here, and plays where it is shown as it was drawn
+      svg.querySelectorAll(".playing, style, set").forEach((node) => node.remove());
+      layOut(svg, room);
+      return;
+    }
     const target = targetOf(svg, smallest, room);
     if (target >= wide) return;
     const starts = svg.classList.contains("figure") && svg.dataset.shift === undefined ? panelsOf(svg, wide, high) : [0];
@@ -618,5 +623,8 @@ const narrow = (() => {
     state.room = svg.getAttribute("width") === state.width ? 0 : room;
   }
 
-  return { fit, restore, ownWidth: (svg) => Number(asDrawn.get(svg)?.width ?? svg.getAttribute("width")) };
+  /* Whether a picture that plays stands still because it was laid out anew. */
+  const isStill = (svg) => Boolean(asDrawn.get(svg)?.room && /class="playing"/.test(asDrawn.get(svg).inner));
+
+  return { fit, restore, isStill, ownWidth: (svg) => Number(asDrawn.get(svg)?.width ?? svg.getAttribute("width")) };
 })();

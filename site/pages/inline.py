@@ -10,11 +10,10 @@ from urllib.parse import unquote
 _IMAGE = re.compile(r"""<img\b[^>]*?\bsrc="([^":?]+\.svg)"[^>]*>""")
 _ALT = re.compile(r'\balt="([^"]*)"')
 _NAME = re.compile(r"""(\bid=["']|url\(#|href=["']#)([\w-]+)""")
-_PLAYS = ("<animate", "<style")  # a picture that plays stays an image: its script-free animation is one whole
 
 
 def inlined(html: str, folder: Path) -> str:
-    """Return a page of this folder in which each still SVG that is loaded as an image stands in the page itself."""
+    """Return a page of this folder in which each SVG that is loaded as an image stands in the page itself."""
     numbers = count()
 
     def svg_of(image: re.Match[str]) -> str:
@@ -22,8 +21,6 @@ def inlined(html: str, folder: Path) -> str:
         if not path.exists():
             return image[0]
         svg = path.read_text(encoding="utf-8").strip()
-        if any(mark in svg for mark in _PLAYS):
-            return image[0]
         alt = _ALT.search(image[0])
         return described(with_own_names(svg, next(numbers)), alt[1] if alt else "")
 
