@@ -9,21 +9,21 @@ async function unpacked(text) {
   return JSON.parse(await new Response(stream).text());
 }
 
-function made(tag, properties, ...children) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
+function element(tag, properties, ...children) {
+  const added = Object.assign(document.createElement(tag), properties);
+  added.append(...children);
+  return added;
 }
 
 /* A control: a label around a native input and, of a slider, the value it is set to. */
 function control({ name, label, hint, kind, values }, changed) {
-  const said = made("output");
+  const said = element("output");
   const input = kind === "select"
-    ? made("select", { name }, ...values.map((text, value) => made("option", { value, text })))
-    : made("input", { name, type: kind, min: 0, max: values.length - 1, step: 1 });
+    ? element("select", { name }, ...values.map((text, value) => element("option", { value, text })))
+    : element("input", { name, type: kind, min: 0, max: values.length - 1, step: 1 });
   input.addEventListener("input", () => changed(kind === "checkbox" ? Number(input.checked) : Number(input.value)));
   return {
-    element: made("label", { className: `explorer-${kind}` }, made("span", { textContent: label }), input,
+    element: element("label", { className: `explorer-${kind}` }, element("span", { textContent: label }), input,
       ...(kind === "range" ? [said] : [])),
     set(value, reason, end) {
       if (kind === "range") {
@@ -41,7 +41,7 @@ function control({ name, label, hint, kind, values }, changed) {
 
 /* A button that moves a slider by itself, from its end to its beginning again. */
 function player(slider) {
-  const button = made("button", { type: "button", textContent: "Play" });
+  const button = element("button", { type: "button", textContent: "Play" });
   let timer;
   button.addEventListener("click", () => {
     clearInterval(timer);
@@ -72,13 +72,13 @@ function open(place, data) {
   }
   const controls = data.controls.map((one, n) => control(one, (value) => { at[n] = value; show(); }));
   const presets = data.presets.map(({ label, line: title, at: values }) => {
-    const button = made("button", { type: "button", textContent: label, title });
+    const button = element("button", { type: "button", textContent: label, title });
     button.addEventListener("click", () => { at.splice(0, at.length, ...values); show(); });
     return { button, values };
   });
   place.prepend(
-    made("div", { className: "explorer-presets" }, ...presets.map((one) => one.button)),
-    made("div", { className: "explorer-controls" }, ...controls.map((one) => one.element)),
+    element("div", { className: "explorer-presets" }, ...presets.map((one) => one.button)),
+    element("div", { className: "explorer-controls" }, ...controls.map((one) => one.element)),
   );
   const played = controls[data.played];
   if (played) played.element.after(player(played.element.querySelector("input")));
@@ -94,7 +94,7 @@ const near = new IntersectionObserver((seen) => {
     near.unobserve(target);
     const name = target.dataset.states;
     const unpack = () => unpacked(rankscopeStates[name]).then((data) => open(target, data));
-    document.head.append(made("script", { src: new URL(`${name}.js`, folder), onload: unpack }));
+    document.head.append(element("script", { src: new URL(`${name}.js`, folder), onload: unpack }));
   }
 }, { rootMargin: "100%" });
 

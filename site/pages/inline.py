@@ -28,7 +28,7 @@ def inlined(html: str, folder: Path) -> str:
 
 
 def with_own_names(svg: str, number: int) -> str:
-    """Return a picture whose names no other picture of the page has, which counts as its `number`.
+    """Return a picture, the page's `number`th, with names that no other picture of the page has.
 
     >>> with_own_names("<svg><clipPath id='a'/><g clip-path='url(#a)'/></svg>", 3)
     "<svg><clipPath id='a-3'/><g clip-path='url(#a-3)'/></svg>"
