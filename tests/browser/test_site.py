@@ -151,10 +151,11 @@ def test_every_picture_can_be_read_without_scrolling(site: Path, page: Page, wid
 def test_what_is_wrong_with_a_picture_is_seen(site: Path, page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 900})
     page.goto((site / "notebooks" / "01_who_reads_what.html").as_uri())
+    page.evaluate(UNFOLDED)
     assert page.evaluate(PICTURE_FAULTS, LEAST_TEXT_PX)["faults"] == []
     page.evaluate("document.querySelectorAll('.content svg.figure').forEach(picture => narrow.restore(picture))")
     small = page.evaluate(PICTURE_FAULTS, LEAST_TEXT_PX)["faults"]
-    assert any(fault.startswith("“read of the epoch [step]” has letters of ") for fault in small)
+    assert any(" has letters of " in fault for fault in small)
     page.add_style_tag(content=".content svg.figure { min-width: 600px }")
     assert any("is wider than its box" in fault for fault in page.evaluate(PICTURE_FAULTS, LEAST_TEXT_PX)["faults"])
     page.evaluate(DISORDER)
