@@ -22,6 +22,6 @@ def test_a_command_that_fails_raises_with_its_message() -> None:
 
 def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
     script = tmp_path / "ranks.py"
-    script.write_text("import os; print('rank', os.environ['RANK'])")
+    script.write_text("import os, sys; sys.stdout.write(f'rank {os.environ[\"RANK\"]}\\n')")
     lines = run_python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script)
     assert sorted(lines) == ["rank 0", "rank 1"]
