@@ -55,7 +55,8 @@ def _token_counts(now: Now) -> IntArray:
 
 def _most_tokens(now: Now) -> int:
     """The tokens of a pack: those of a mean batch, and at least the longest sample."""
-    return max(100 * now.batch_size, int(_token_counts(now).max()))
+    longest = int(_token_counts(now).max())
+    return max(100 * int(now.batch_size), longest)
 
 
 @lru_cache(maxsize=8)  # pictures, report and controls ask for the same
