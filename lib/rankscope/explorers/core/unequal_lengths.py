@@ -55,8 +55,8 @@ def _token_counts(now: Now) -> IntArray:
 
 def _most_tokens(now: Now) -> int:
     """The tokens of a pack: those of a mean batch, and at least the longest sample."""
-    longest = int(_token_counts(now).max())
-    return max(100 * int(now.batch_size), longest)
+    tokens_of_a_mean_batch = int(100 * now.batch_size)
+    return max(tokens_of_a_mean_batch, int(_token_counts(now).max()))
 
 
 @lru_cache(maxsize=8)  # pictures, report and controls ask for the same
