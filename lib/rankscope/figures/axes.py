@@ -138,9 +138,9 @@ def _hide_crowded(texts: Sequence[Text], ax: Axes, drawing: Drawing) -> None:
     end_px: dict[float, float] = {}  # of the last text that is shown, by its height
     for text in sorted(texts, key=lambda text: text.get_position()[0]):
         x, y = text.get_position()
-        width_px = _DIGIT_WIDTH * text.get_fontsize() / _POINTS_PER_PX * len(text.get_text())
+        width_px = _DIGIT_WIDTH * float(text.get_fontsize()) / _POINTS_PER_PX * len(text.get_text())
         start_px = x * px_per_unit - width_px / 2
-        if text.get_ha() == "center":
+        if text.get_horizontalalignment() == "center":
             text.set_visible(start_px >= end_px.get(y, -math.inf))
         if text.get_visible():
             end_px[y] = start_px + width_px
