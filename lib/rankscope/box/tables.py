@@ -296,8 +296,10 @@ def _compared(both: DataFrame) -> Iterator[str]:
         few = f"have fewer than {LEAST_CLEAN} iterations in A or B, so their noise is not known"
         if len(unknown) == 1:
             few = f"has fewer than {LEAST_CLEAN} iterations in A or B, so its noise is not known"
-        ends = dict.fromkeys([f"{unknown.ratio.min():.2f}", f"{unknown.ratio.max():.2f}"])
-        cannot = f"`compare` cannot tell whether B differs there; B/A is {' to '.join(ends)}"
+        low = f"{unknown.ratio.min():.2f}"
+        high = f"{unknown.ratio.max():.2f}"
+        ratios = low if low == high else f"{low} to {high}"
+        cannot = f"`compare` cannot tell whether B differs there; B/A is {ratios}"
         yield f"{points} {few}: {cannot}. {LEAST_CLEAN} runs of each, imported together, would have a spread."
     if not len(both):
         yield "The profiles have no point in common."

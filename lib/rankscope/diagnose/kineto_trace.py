@@ -174,7 +174,9 @@ def _fsdp_forward(events: KinetoEvents, steps: EventColumns, backward: EventColu
     is_forward = np.array([_is_fsdp_forward(role) for role in events.roles], bool)[ranges.code]
     in_backward = _within(ranges.start_s, backward).is_inside
     ranges = ranges.take(is_forward & ~in_backward & (ranges.thread == main))
-    return _hulls(ranges, np.sort(np.concatenate([steps.start_s, backward.stop_s])))
+    # no forward extends over the start of a step or the end of a backward
+    cuts_s = np.sort(np.concatenate([steps.start_s, backward.stop_s]))
+    return _hulls(ranges, cuts_s)
 
 
 def _is_fsdp_forward(role: Role) -> bool:

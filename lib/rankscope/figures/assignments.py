@@ -331,7 +331,7 @@ def reading_title(assignment: Assignment, when: str | None = None) -> str:
 
 
 def _reading_legend(assignment: Assignment, epoch: EpochAudit, color_by: str, num_shown: int) -> list[Key]:
-    """The legend of an assignment, of whose samples that nobody reads so many are shown."""
+    """The legend of an assignment; `num_shown` of the samples that nobody reads are drawn."""
     keys = []
     if color_by == "position":
         last = max(assignment.size - 1, 0)

@@ -39,6 +39,14 @@ _TALL = 0.8  # a cell's part of its row
 
 _MATRIX_PX = 620.0  # a matrix of links, at most
 
+# labels of messages over time
+_LABEL_SIZE_PX = 10.0
+_CHARACTER_PX = 6.4  # the width of a character in a label
+_LABEL_PAD_PX = 4.0  # around a label's words, and between a label and the nearest other line
+_LINE_HEIGHT_PX = 12.0  # between the middles of two labels above each other
+_LINE_BEYOND_LABEL_PX = 10.0  # a line must be longer than its label by this much
+_LEAST_ACROSS = 0.6  # of a label's width: a line that takes less of the time axis is too steep for its label
+
 # where a message's label may stand, as a part of its line; the first one without other lines around it is taken
 _PLACES = np.array([0.35, 0.25, 0.45, 0.55, 0.65, 0.75, 0.3, 0.4, 0.2, 0.8, 0.6])
 
@@ -423,24 +431,47 @@ def _labels(lines: Lines, words: Sequence[str], across: float, down: float) -> t
     length = np.sqrt(np.maximum((way**2).sum(axis=1), 1e-9))
     labels: list[_Label] = []
     for line, text in enumerate(words):
-        width = 6.4 * len(text) + 4
-        if length[line] < width + 10 or way[line, 0] < 0.6 * width:
+        width = _CHARACTER_PX * len(text) + _LABEL_PAD_PX
+        is_too_short = length[line] < width + _LINE_BEYOND_LABEL_PX
+        is_too_steep = way[line, 0] < _LEAST_ACROSS * width
+        if is_too_short or is_too_steep:
             continue
         points = start[line] + _PLACES[:, None] * way[line]  # where the word may stand, points by x and y
         distance = _distances(points, start, way)
         distance[:, line] = np.inf
-        nearest = distance.min(axis=1)
-        for place in np.argsort(-np.minimum(nearest, width), kind="stable").tolist():
-            x, y = points[place].tolist()
-            is_free = all(abs(x - other.x) > (width + other.width) / 2 or abs(y - other.y) > 12 for other in labels)
-            if is_free and nearest[place] > width / 2 + 4:
-                labels.append(_Label(x, y, width, text))
-                break
+        label = _free_place(text, width, points, distance.min(axis=1), labels)
+        if label is not None:
+            labels.append(label)
     if not labels:
         return ()
     x = np.array([label.x for label in labels]) / across
     y = np.array([label.y for label in labels]) / down
-    return (Texts(x, y, [label.text for label in labels], size_px=10.0, halo=PAPER),)
+    return (Texts(x, y, [label.text for label in labels], size_px=_LABEL_SIZE_PX, halo=PAPER),)
+
+
+def _free_place(
+    text: str, width: float, points: FloatArray, nearest: FloatArray, labels: Sequence[_Label]
+) -> _Label | None:
+    """Return a label at the point farthest from other lines where it covers neither a line nor one of the `labels`.
+
+    `nearest` are the points' distances from the nearest other line. Beyond a label's own width no distance is better
+    than another, so among such points the first is taken. The result is None if the label fits nowhere.
+    """
+    farthest_first = np.argsort(-np.minimum(nearest, width), kind="stable")
+    for place in farthest_first.tolist():
+        x, y = points[place].tolist()
+        label = _Label(x, y, width, text)
+        covers_a_line = nearest[place] <= width / 2 + _LABEL_PAD_PX
+        if not covers_a_line and not any(_overlap(label, other) for other in labels):
+            return label
+    return None
+
+
+def _overlap(label: _Label, other: _Label) -> bool:
+    """Whether two labels lie on each other."""
+    is_near_in_x = abs(label.x - other.x) <= (label.width + other.width) / 2
+    is_near_in_y = abs(label.y - other.y) <= _LINE_HEIGHT_PX
+    return is_near_in_x and is_near_in_y
 
 
 # ---- bytes over links

@@ -245,30 +245,51 @@ def _timeline(rank: int, passages: list[_Passage], numbers: NDArray[np.int64], w
     """Return the spans of a rank: those of work and of waiting, stage by stage; `waits` are the kinds of waiting."""
     lanes = [lane for passage in passages for lane in passage.stage.lanes()]
     kinds = list(dict.fromkeys([*(passage.stage.name for passage in passages), *waits]))
-    lane_parts = []
-    kind_parts = []
-    item_parts = []
-    start_parts = []
-    stop_parts = []
-    item = np.arange(len(passages[0].taken_s))
+    parts = []
+    items_in = np.arange(len(passages[0].taken_s))
     for passage, wait in zip(passages, waits, strict=True):
-        times = passage.times(item)
-        lane = times.worker + lanes.index(passage.stage.lanes()[0])
+        stage = passage.stage
+        times = passage.times(items_in)
+        lane = lanes.index(stage.lanes()[0]) + times.worker  # the lanes of a stage's workers follow each other
+        parts.append(_SpanColumns.of_kind(kinds.index(stage.name), lane, items_in, times.taken_s, times.done_s))
         waited = times.left_s > times.done_s
-        lane_parts += [lane, lane[waited]]
-        kind_parts += [np.full(lane.size, kinds.index(passage.stage.name)), np.full(waited.sum(), kinds.index(wait))]
-        item_parts += [item, item[waited]]
-        start_parts += [times.taken_s, times.done_s[waited]]
-        stop_parts += [times.done_s, times.left_s[waited]]
-        item = times.items_out
-    lane = np.concatenate(lane_parts)
+        waits_of_stage = _SpanColumns.of_kind(kinds.index(wait), lane, items_in, times.done_s, times.left_s)
+        parts.append(waits_of_stage.take(waited))
+        items_in = times.items_out
+    spans = _SpanColumns(*map(np.concatenate, zip(*parts, strict=True)))
     return Timeline(
-        rank=np.full(lane.size, rank),
-        lane=lane,
-        kind=np.concatenate(kind_parts),
-        item=numbers[np.concatenate(item_parts)],
-        start_s=np.concatenate(start_parts),
-        stop_s=np.concatenate(stop_parts),
+        rank=np.full(spans.lane.size, rank),
+        lane=spans.lane,
+        kind=spans.kind,
+        item=numbers[spans.item],
+        start_s=spans.start_s,
+        stop_s=spans.stop_s,
         lanes=tuple(lanes),
         kinds=tuple(kinds),
     )
+
+
+class _SpanColumns(NamedTuple):
+    """Spans of one rank as columns of a timeline: numbers of lanes, kinds and items, and times."""
+
+    lane: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    item: NDArray[np.int64]
+    start_s: NDArray[np.float64]
+    stop_s: NDArray[np.float64]
+
+    @classmethod
+    def of_kind(
+        cls,
+        kind: int,
+        lane: NDArray[np.int64],
+        item: NDArray[np.int64],
+        start_s: NDArray[np.float64],
+        stop_s: NDArray[np.float64],
+    ) -> _SpanColumns:
+        """Return spans that are all of one kind."""
+        return cls(lane, np.full(lane.size, kind), item, start_s, stop_s)
+
+    def take(self, rows: NDArray[np.bool_]) -> _SpanColumns:
+        """Return these rows of all columns."""
+        return _SpanColumns(self.lane[rows], self.kind[rows], self.item[rows], self.start_s[rows], self.stop_s[rows])

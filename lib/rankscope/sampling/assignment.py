@@ -113,13 +113,14 @@ def _read_all(rank: int, sampler: Iterable[Any]) -> _Reads:
     batch_sizes: list[int] = []
 
     def indices_of_batches() -> Iterator[Any]:
+        """Yield the indices of all batches, and note each batch's size in `batch_sizes` on the way."""
         for batch in items:
             batch_sizes.append(0)
             for index in batch:
                 batch_sizes[-1] += 1
                 yield index
 
-    indices = _whole_numbers(rank, indices_of_batches())
+    indices = _whole_numbers(rank, indices_of_batches())  # which fills `batch_sizes`, too
     return _Reads(indices, np.cumsum(batch_sizes))
 
 

@@ -506,7 +506,12 @@ class _Planner:
     def _step(self, number: int) -> None:
         postponed: list[_Arrival] = []
         if number > 0:
-            postponed = self._finish(number - 1, self.steps[number].sends)
+            arrivals = self._in_scratch(number - 1)
+            if _sends_any(self.steps[number].sends, arrivals):
+                self._finish(number - 1, arrivals)
+            else:
+                self.program += map(Wait, self.arriving[number - 1])
+                postponed = arrivals
         for send in [send for send in self.sending if self.transfers[send].step < number - 1]:
             self._wait_send(send)
         sends = self._sends(number)
@@ -526,7 +531,8 @@ class _Planner:
     def _finish_all(self) -> None:
         """Wait for what is left after the last step, and add it up."""
         if self.steps:
-            self._finish(len(self.steps) - 1, None)
+            last = len(self.steps) - 1
+            self._finish(last, self._in_scratch(last))
         for send in list(self.sending):
             self._wait_send(send)
 
@@ -534,33 +540,27 @@ class _Planner:
         if transfers:
             self.program.append(Post(tuple(transfers)))
 
-    def _finish(self, number: int, next_sends: list[_StepMessage] | None) -> list[_Arrival]:
-        """Wait for the receives of a step; return what of them may be added up after the next sends are posted.
-
-        `next_sends` is None after the last step, where nothing is postponed.
-        """
+    def _in_scratch(self, number: int) -> list[_Arrival]:
+        """Return those arrivals of a step that come into the scratch; the others are received where they belong."""
         receives = self.arriving[number]
-        arrivals = []  # those that came into the scratch
+        arrivals = []
         for arrival in self.steps[number].arrivals:
             if self.transfers[receives[arrival.message]].span.scratch:
                 arrivals.append(arrival)
-        postpones = False
-        if next_sends is not None:
-            sent = [run for message in next_sends for run in message.runs]
-            postpones = not _overlap((arrival.run for arrival in arrivals), sent)
+        return arrivals
+
+    def _finish(self, number: int, arrivals: list[_Arrival]) -> None:
+        """Wait for all receives of a step, add up each of these arrivals once it is there, and release the scratch."""
+        receives = self.arriving[number]
         waiting = list(receives)
-        if not postpones:
-            for arrival in arrivals:
-                receive = receives[arrival.message]
-                if receive in waiting:
-                    waiting.remove(receive)
-                    self.program.append(Wait(receive))
-                self._write(number, arrival)
+        for arrival in arrivals:
+            receive = receives[arrival.message]
+            if receive in waiting:
+                waiting.remove(receive)
+                self.program.append(Wait(receive))
+            self._write(number, arrival)
         self.program += map(Wait, waiting)
-        if postpones and arrivals:
-            return arrivals
         self._give_back(receives)
-        return []
 
     def _wait_send(self, send: int) -> None:
         self.sending.remove(send)
@@ -645,6 +645,12 @@ class _Planner:
             span = self.transfers[number].span
             if span.scratch:
                 self.taken.remove(Run(span.start, span.stop))
+
+
+def _sends_any(messages: list[_StepMessage], arrivals: list[_Arrival]) -> bool:
+    """Whether these messages send elements of these arrivals."""
+    sent = [run for message in messages for run in message.runs]
+    return _overlap((arrival.run for arrival in arrivals), sent)
 
 
 def _overlap(some: Iterable[Run], others: Sequence[Run]) -> bool:
