@@ -124,7 +124,7 @@ def checked_provenance(name: str, value: Any) -> ReadOnly:
     return provenance
 
 
-def difference(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str] = SAME) -> str:
+def difference(first: Mapping[str, Any], second: Mapping[str, Any], names: Sequence[str] = SAME) -> str:
     """Return in which of these fields two provenances or protocols differ; "" if they do not.
 
     >>> difference({"torch": "2.6.0", "num_ranks": 4}, {"torch": "2.13.0", "num_ranks": 4})
@@ -132,8 +132,8 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence
     """
     differences = []
     for key in names:
-        there = one.get(key)
-        here = other.get(key)
+        there = first.get(key)
+        here = second.get(key)
         if there != here:
             differences.append(f"{key} is {there!r} there and {here!r} here")
     return "; ".join(differences)

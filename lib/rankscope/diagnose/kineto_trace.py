@@ -407,17 +407,17 @@ def _starts_on_cpu(kernels: EventColumns, runtime: EventColumns) -> EventColumns
     return kernels._replace(start_s=np.where(is_known, start_s, np.nan), thread=np.where(is_known, thread, -1))
 
 
-class _Within(NamedTuple):
+class _EnclosingSpans(NamedTuple):
     """For each time the last span that starts before it, -1 for none, and whether the time is within that."""
 
     row: Ints
     is_inside: NDArray[np.bool_]
 
 
-def _within(at_s: Times, spans: EventColumns) -> _Within:
+def _within(at_s: Times, spans: EventColumns) -> _EnclosingSpans:
     """`spans` are in the order of their starts."""
     row = np.searchsorted(spans.start_s, at_s, "right") - 1
-    return _Within(row, (row >= 0) & (at_s <= np.append(spans.stop_s, -np.inf)[row]))
+    return _EnclosingSpans(row, (row >= 0) & (at_s <= np.append(spans.stop_s, -np.inf)[row]))
 
 
 def _around(spans: EventColumns, inner: EventColumns) -> Ints:

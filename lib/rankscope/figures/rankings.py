@@ -26,30 +26,30 @@ _CUT = 4.0  # times the fastest, beyond which a bar has a break
 # ---- a map over sizes and ranks
 
 
-def draw_winners(found: Mapping[int, Mapping[float, Best]], title: str | None = None) -> Drawing:
+def draw_winners(results: Mapping[int, Mapping[float, Best]], title: str | None = None) -> Drawing:
     """Draw which algorithm is the fastest at each size and number of ranks, and by how much.
 
-    `found` has the results of `collectives.best`, by number of ranks and then by size. Sizes go to the right, ranks
+    `results` are those of `collectives.best`, by number of ranks and then by size. Sizes go to the right, ranks
     upwards. An algorithm has the hue of its line in `costs`, and is hatched if that line is dashed. Its name stands
     where it is the fastest at most sizes in a row. Other cells say how much longer the next best takes, = for equal, if
     there is room.
 
     Raises ValueError for no number of ranks or no size, and for more than 16,384 cells.
     """
-    table = [list(by_size.values()) for by_size in found.values()]
+    table = [list(by_size.values()) for by_size in results.values()]
     num_rows = len(table)
     num_columns = len(table[0]) if table else 0
     if not 0 < num_rows * num_columns <= _MOST_CELLS:
         raise ValueError(f"a drawing has from 1 to {_MOST_CELLS} cells, sizes × ranks, got {num_columns} × {num_rows}")
-    results = [result for row in table for result in row]
-    winners = [result.algorithm for result in results]
-    style = looks(candidate.algorithm for result in results for candidate in result.candidates)
+    cell_results = [result for row in table for result in row]
+    winners = [result.algorithm for result in cell_results]
+    style = looks(candidate.algorithm for result in cell_results for candidate in result.candidates)
     cell_px = min(WIDE_PX / num_columns, max(_CELL_PX, 420.0 / num_columns))
 
     row, column = np.indices((num_rows, num_columns))
     dashed = [style[name].dashed for name in winners]
     cells = Rects(column, num_rows - 1 - row, [style[name].color for name in winners], hatched=dashed)
-    margins = np.array([_margin_words(result.margin) for result in results])
+    margins = np.array([_margin_words(result.margin) for result in cell_results])
     has_margin = np.full((num_rows, num_columns), cell_px >= _MARGIN_PX)
     named: list[_Winning] = []
     for run in _longest_runs([[result.algorithm for result in row] for row in table]):
@@ -82,8 +82,8 @@ def draw_winners(found: Mapping[int, Mapping[float, Best]], title: str | None = 
             *numbers_on(cells, margins, wanted=has_margin.ravel()),
             *numbers_on(areas, np.array(names, dtype=str)),
         ),
-        x_ticks=_size_ticks([float(size) for size in next(iter(found.values()))], cell_px),
-        y_ticks=[(num_rows - place - 0.5, str(num_ranks)) for place, num_ranks in enumerate(found)],
+        x_ticks=_size_ticks([float(size) for size in next(iter(results.values()))], cell_px),
+        y_ticks=[(num_rows - place - 0.5, str(num_ranks)) for place, num_ranks in enumerate(results)],
         legend=keys,
     )
 

@@ -152,19 +152,21 @@ def _arrivals_at_last_stage(passages: list[_Passage]) -> Iterator[float]:
     """Return the times at which items reach the last stage; they are computed when they are asked for."""
     flow: Iterator[float] = repeat(0.0, len(passages[0].service_s))
     for passage, next_passage in pairwise(passages):
-        room = chain(repeat(0.0, passage.stage.capacity), next_passage.taken_s)  # which grows before it is read
-        flow = _flow(passage, flow, room)
+        free_slots = chain(
+            repeat(0.0, passage.stage.capacity), next_passage.taken_s
+        )  # the list grows before it is read
+        flow = _flow(passage, flow, free_slots)
     return flow
 
 
-def _flow(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -> Iterator[float]:
-    """Yield the times at which items leave a stage; `room` are the times at which its queue has room for the next."""
+def _flow(passage: _Passage, arrivals: Iterator[float], free_slots: Iterable[float]) -> Iterator[float]:
+    """Yield the times at which items leave a stage; `free_slots` are those at which the next queue has a free slot."""
     if passage.keeps_order:
-        return _in_order(passage, arrivals, room)
-    return _as_done(passage, arrivals, room)
+        return _in_order(passage, arrivals, free_slots)
+    return _as_done(passage, arrivals, free_slots)
 
 
-def _in_order(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -> Iterator[float]:
+def _in_order(passage: _Passage, arrivals: Iterator[float], free_slots: Iterable[float]) -> Iterator[float]:
     """Yield the times at which items leave a stage that keeps their order."""
     add_taken = passage.taken_s.append
     add_left = passage.left_s.append
@@ -173,20 +175,20 @@ def _in_order(passage: _Passage, arrivals: Iterator[float], room: Iterable[float
     if not isinstance(passage.items, range):
         service = map(passage.service_s.__getitem__, passage.items)
     left_s = 0.0
-    for start_s, seconds, room_s, free_s in zip(arrivals, service, room, free, strict=False):
+    for start_s, seconds, free_slot_s, free_s in zip(arrivals, service, free_slots, free, strict=False):
         if free_s > start_s:  # written out, because `max` is slower
             start_s = free_s
         add_taken(start_s)
         done_s = start_s + seconds
         if done_s > left_s:
             left_s = done_s
-        if room_s > left_s:
-            left_s = room_s
+        if free_slot_s > left_s:
+            left_s = free_slot_s
         add_left(left_s)
         yield left_s
 
 
-def _as_done(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -> Iterator[float]:
+def _as_done(passage: _Passage, arrivals: Iterator[float], free_slots: Iterable[float]) -> Iterator[float]:
     """Yield the times at which items leave a stage in which the item that is done first leaves first."""
     assert isinstance(passage.items_out, list)
     add_taken = passage.taken_s.append
@@ -201,12 +203,12 @@ def _as_done(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]
     for place, start_s, item, _ in islice(waiting, passage.stage.num_workers):  # all workers are free
         add_taken(start_s)
         heappush(busy, (start_s + service_s[item], place, item))
-    for room_s in room:
+    for free_slot_s in free_slots:
         if not busy:
             return
         left_s, _, item = busy[0]
-        if room_s > left_s:
-            left_s = room_s
+        if free_slot_s > left_s:
+            left_s = free_slot_s
         add_left(left_s)
         add_item_out(item)
         yield left_s

@@ -79,8 +79,8 @@ def _all_ranks(name: str, values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
     for rank, values_of_rank in enumerate(several(name, values, "a rank's indices each")):
         indices = np.asarray(values_of_rank)
         if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
-            got = f"{indices.dtype} of shape {indices.shape}"
-            raise ValueError(f"rank {rank} must read a 1-D array of integers, got {got}")
+            kind = f"{indices.dtype} of shape {indices.shape}"
+            raise ValueError(f"rank {rank} must read a 1-D array of integers, got {kind}")
         if indices.size and indices.dtype.kind == "u" and indices.max() > np.iinfo(np.int64).max:
             raise ValueError(f"rank {rank} must read indices below 2**63, got {indices.max()}")
         view = indices.view() if indices.dtype.kind == "i" else indices.astype(np.int64)

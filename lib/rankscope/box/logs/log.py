@@ -192,16 +192,16 @@ class Times:
         else:
             self.printed[operation] = _PrintedTimes(line, [seconds])
 
-    def copy(self, line: Where, way: str, method: str, rate: float, size: int = 0, **more: Any) -> None:
-        """Add a copy from its printed bytes/s; its size may be unknown. More options are those of its point."""
+    def copy(self, line: Where, way: str, method: str, rate: float, size: int = 0, **options: Any) -> None:
+        """Add a copy from its printed bytes/s; its size may be unknown. `options` are further ones of its point."""
         self.log.check(rate > 0, line, f"a bandwidth must be above 0, got {rate:g}")
-        self.gpus |= {gpu for name, gpu in more.items() if name in ("gpu", "src", "dst")}
-        options = {"direction": way, "method": method, "pieces": 1, "both": False, **more}
+        self.gpus |= {gpu for name, gpu in options.items() if name in ("gpu", "src", "dst")}
+        all_options = {"direction": way, "method": method, "pieces": 1, "both": False, **options}
         if not size:
             size = GB
-            options["size"] = "not stated"
+            all_options["size"] = "not stated"
             self.notes.append(_SIZE_NOTE)
-        self.add(line, "transfer", size, size / rate, options)
+        self.add(line, "transfer", size, size / rate, all_options)
 
     def agree(self, line: Where, deviation: float, rounding: float, slack: float, problem: str) -> None:
         """Check that two printed figures agree.

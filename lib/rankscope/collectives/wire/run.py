@@ -77,7 +77,7 @@ def execute(
     """
     of_type("schedule", schedule, Schedule)
     group = group_of(group)
-    prepared_plans = _KEPT.setdefault(group, {})
+    prepared_plans = _prepared_by_group.setdefault(group, {})
     last = next(reversed(prepared_plans.values()), None)
     kind = (getattr(tensor, "shape", None), getattr(tensor, "dtype", None), getattr(tensor, "device", None))
     key = (fingerprint(schedule), kind, str(op))
@@ -92,7 +92,9 @@ def execute(
     return prepared.run(tensor, starter(group, tensor), recorder)
 
 
-_KEPT: weakref.WeakKeyDictionary[Any, dict[Any, _Prepared]] = weakref.WeakKeyDictionary()  # by group, last used last
+_prepared_by_group: weakref.WeakKeyDictionary[Any, dict[Any, _Prepared]] = (
+    weakref.WeakKeyDictionary()
+)  # by group, last used last
 
 
 def executor(schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "sum") -> Callable[..., Tensor | None]:
@@ -184,7 +186,7 @@ class _Prepared:
         else:
             buffer = scratch[self._plan.num_scratch :]
         if not self._is_barrier:
-            start, stop = self._plan.given
+            start, stop = self._plan.initial_run
             buffer[start:stop].copy_(flat[: stop - start])
         return buffer
 

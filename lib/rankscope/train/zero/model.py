@@ -34,7 +34,7 @@ TERMS = {
 }
 
 
-class Way(NamedTuple):
+class TensorDivision(NamedTuple):
     """How a job divides its tensors: ZeRO's stage, the partition, and whether DDP keeps the gradients twice.
 
     The partition is "even" (the paper's 1/N of everything), "tensors" (whole tensors, assigned greedily) or "rows"
@@ -49,11 +49,13 @@ class Way(NamedTuple):
 
 # The ways in which torch implements ZeRO's stages: `memory` and `traffic` predict them, `measure` runs them.
 WAYS = {
-    "ddp": Way(0, "even", True, "DistributedDataParallel as it comes"),
-    "ddp_bucket_view": Way(0, "even", False, "DistributedDataParallel(gradient_as_bucket_view=True)"),
-    "zero_redundancy_optimizer": Way(1, "tensors", False, "the same, with ZeroRedundancyOptimizer"),
-    "fully_shard_keep": Way(2, "rows", False, "fully_shard(reshard_after_forward=False), from forward to backward"),
-    "fully_shard": Way(3, "rows", False, "fully_shard(reshard_after_forward=True)"),
+    "ddp": TensorDivision(0, "even", True, "DistributedDataParallel as it comes"),
+    "ddp_bucket_view": TensorDivision(0, "even", False, "DistributedDataParallel(gradient_as_bucket_view=True)"),
+    "zero_redundancy_optimizer": TensorDivision(1, "tensors", False, "the same, with ZeroRedundancyOptimizer"),
+    "fully_shard_keep": TensorDivision(
+        2, "rows", False, "fully_shard(reshard_after_forward=False), from forward to backward"
+    ),
+    "fully_shard": TensorDivision(3, "rows", False, "fully_shard(reshard_after_forward=True)"),
 }
 
 
@@ -240,7 +242,7 @@ def _holding(
     rank: int | None = None,
     largest_layer: float = 0,
     buffer_bytes: float = 0,
-) -> _Holding:
+) -> _RankBytes:
     """Return the basis of `memory` and `traffic`. Raises ValueError for arguments out of range."""
     num_ranks = whole("num_ranks", num_ranks, 1)
     if isinstance(stage, str):
@@ -249,7 +251,7 @@ def _holding(
         if recipe == "mixed" and way.partition != "rows":
             raise ValueError("recipe 'mixed' needs fully_shard: DistributedDataParallel keeps no master copy")
     else:
-        way = Way(whole("stage", stage, 0, 3), "even", buckets=False, what="as in the paper")
+        way = TensorDivision(whole("stage", stage, 0, 3), "even", buckets=False, what="as in the paper")
         recipe = recipe or "mixed"
     one_of("recipe", recipe, tuple(RECIPES))
     rule = OPTIMIZERS[one_of("optimizer", optimizer, tuple(OPTIMIZERS))]
@@ -264,7 +266,7 @@ def _holding(
         raise ValueError(f"a module has its own largest_layer and buffer_bytes, got {largest_layer}, {buffer_bytes}")
     else:
         sizes = sizes_of(num_parameters_or_module)
-    return _Holding(sizes, num_ranks, way, rank, recipe, rule)
+    return _RankBytes(sizes, num_ranks, way, rank, recipe, rule)
 
 
 def _sizes_of_number(num_parameters: Any, largest_layer: float, buffer_bytes: float) -> ModuleSizes:
@@ -393,12 +395,12 @@ def _size(parameter: Parameter) -> int:
 
 
 @attrs.frozen
-class _Holding:
+class _RankBytes:
     """A rank's bytes of everything that ZeRO divides; if `rank` is None, those of the fullest rank."""
 
     sizes: ModuleSizes
     num_ranks: int
-    way: Way
+    way: TensorDivision
     rank: int | None
     recipe: str
     optimizer: Optimizer
@@ -620,7 +622,7 @@ def traffic(num_parameters_or_module: Any, num_ranks: int, stage: int | str, rec
     return ZeroTraffic(held.num_ranks, held.way.stage, tuple(exchanges))
 
 
-def _exchanges(held: _Holding) -> list[CollectiveTraffic]:
+def _exchanges(held: _RankBytes) -> list[CollectiveTraffic]:
     """The exchanges of parameters and gradients as in the paper, or as in torch's ways that use DDP."""
     gradients = held.total("gradient", held.trained, _size)
     updated = held.total("parameter", held.trained, _size)
@@ -644,7 +646,7 @@ def _exchanges(held: _Holding) -> list[CollectiveTraffic]:
     ]
 
 
-def _fully_shard_exchanges(held: _Holding) -> list[CollectiveTraffic]:
+def _fully_shard_exchanges(held: _RankBytes) -> list[CollectiveTraffic]:
     """The exchanges of `fully_shard`, a call for each layer."""
     every = held.total("parameter", held.sizes.parameters, held.gathered)
     gradients = held.total("parameter", held.trained, held.gathered)
