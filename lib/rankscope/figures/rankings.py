@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from ..collectives.best import Best
 from ..common.units import bytes_words, round_ticks, time_unit
-from .marks import WIDE_PX, Drawing, FloatArray, Key, Lines, Rects, Texts, frame, numbers_on
+from .marks import WIDE_PX, Drawing, FloatArray, Key, Lines, Rects, Texts, frame, grid_drawing, numbers_on
 from .palette import INK, PAPER, looks, ramp
 
 _ROW_PX = 24.0
@@ -70,13 +70,14 @@ def draw_winners(results: Mapping[int, Mapping[float, Best]], title: str | None 
     keys = [Key(name, style[name].color, hatched=style[name].dashed) for name in num_won]
     if has_margin.any():
         keys.append(Key("5%: the next best takes 5% longer; =: as long", PAPER, line="none"))
-    return Drawing(
+    return grid_drawing(
         title=title or f"Fastest most often: {most}, in {num_won[most]} of {num_rows * num_columns} cells",
         x_label="size of each rank's buffer",
         y_label="ranks",
-        width=num_columns,
-        height=num_rows,
-        size_px=(cell_px * num_columns, _ROW_PX * num_rows),
+        columns=num_columns,
+        rows=num_rows,
+        column_px=cell_px,
+        row_px=_ROW_PX,
         rects=(cells, areas),
         texts=(
             *numbers_on(cells, margins, wanted=has_margin.ravel()),
@@ -169,13 +170,14 @@ def draw_slowdowns(seconds: Mapping[str, Mapping[float, float]], title: str | No
     words = np.array([_slowdown_words(value) for value in slowdowns.ravel().tolist()])
     has_room = np.full(words.shape, cell_px >= _MARGIN_PX)
     ever_fastest = [name for name, flags in zip(names, is_fastest, strict=True) if flags.any()]
-    return Drawing(
+    return grid_drawing(
         title=title or f"The fastest at some size: {', '.join(ever_fastest)}",
         x_label="size of each rank's buffer",
         y_label="",
-        width=num_columns,
-        height=num_rows,
-        size_px=(cell_px * num_columns, _ROW_PX * num_rows),
+        columns=num_columns,
+        rows=num_rows,
+        column_px=cell_px,
+        row_px=_ROW_PX,
         rects=(frames, cells),
         texts=numbers_on(cells, words, wanted=has_room),
         x_ticks=_size_ticks(sizes, cell_px),

@@ -16,7 +16,7 @@ from ..common.frozen import optional
 from ..common.units import bytes_unit, bytes_words, round_ticks, time_unit, time_words
 from ..common.words import run_words
 from ..timeline.timeline import Timeline
-from .marks import WIDE_PX, Drawing, FloatArray, Key, Lines, Rects, Texts, numbers_on, shaded, whole_ticks
+from .marks import WIDE_PX, Drawing, FloatArray, Key, Lines, Rects, Texts, grid_drawing, numbers_on, shaded, whole_ticks
 from .palette import ADDED, COPIED, EMPTY, FAINT, INK, PAPER, ramp, rank_colors
 
 Bools = NDArray[np.bool_]
@@ -508,13 +508,14 @@ def draw_link_load(link_bytes: ArrayLike, title: str | None = None) -> Drawing:
         keys.append(Key("nothing", EMPTY))
     if is_written:
         keys.append(Key(f"numbers: {unit}", PAPER, line="none"))
-    return Drawing(
+    return grid_drawing(
         title=title or _link_load_title(table),
         x_label="receiver [rank]",
         y_label="sender [rank]",
-        width=num_ranks,
-        height=num_ranks,
-        size_px=(cell_px * num_ranks, row_px * num_ranks),
+        columns=num_ranks,
+        rows=num_ranks,
+        column_px=cell_px,
+        row_px=row_px,
         rects=(cells,),
         texts=numbers if is_written else (),
         x_ticks=ticks,
