@@ -439,7 +439,7 @@ def _check_number_of_reads(recipe: EpochRecipe) -> None:
         whole("num_samples", recipe.settings["num_samples"], 0, MOST_SAMPLES)
 
 
-Name = TypeVar("Name", str, os.PathLike[str])
+Name = TypeVar("Name", bound=str | os.PathLike[str])
 
 
 def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed: int = 0) -> list[Name]:
@@ -456,10 +456,16 @@ def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed:
     >>> [shard_files(["a", "b", "c", "d", "e"], 2, trainer) for trainer in range(2)]
     [['e', 'b', 'c'], ['a', 'd']]
     """
-    if isinstance(files, (str, bytes, os.PathLike)):
-        raise ValueError(f"files must be a list of file names, got the single name {files!r}")
+    ordered = sorted_files(files)
     num_trainers = whole("num_trainers", num_trainers, 1)
     trainer_id = whole("trainer_id", trainer_id, 0, num_trainers - 1)
+    return shard_of_sorted(ordered, num_trainers, trainer_id, seed)
+
+
+def sorted_files(files: Iterable[Name]) -> list[Name]:
+    """Return the files, sorted. Raises ValueError for a string instead of a list, and for equal files."""
+    if isinstance(files, (str, bytes, os.PathLike)):
+        raise ValueError(f"files must be a list of file names, got the single name {files!r}")
     ordered = several("files", files, "file names")
     for file in ordered:
         if not isinstance(file, str | os.PathLike):
@@ -468,5 +474,10 @@ def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed:
     for file, next_file in pairwise(ordered):
         if os.fspath(file) == os.fspath(next_file):
             raise ValueError(f"files must differ from each other, got {os.fspath(file)!r} twice")
+    return ordered
+
+
+def shard_of_sorted(ordered: list[Name], num_trainers: int, trainer_id: int, seed: int) -> list[Name]:
+    """Return what `shard_files` does, of files that `sorted_files` returned. Raises ValueError for the seed only."""
     order = torch_order(len(ordered), whole("seed", seed, *SEEDS))
     return [ordered[place] for place in order[trainer_id::num_trainers].tolist()]
