@@ -140,12 +140,15 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
     transfers = next(islice(schedule.steps(), step, None), None)
     sent = messages(transfers) if transfers else []
     cells = _kind_of_cells(schedule)
-    cell_px = min(_GRID_PX / num_chunks, 12.0 + 9.0 * num_ranks if cells == "stripes" else 40.0)
+    widest_cell_px = 40.0
+    if cells == "stripes":
+        widest_cell_px = 12.0 + 9.0 * num_ranks
+    cell_px = min(_GRID_PX / num_chunks, widest_cell_px)
     grid_px = cell_px * num_chunks
 
-    shares = holdings(schedule, step)
-    is_origin = shares.any(axis=(0, 1))
-    before = _grid(shares, cells, cell_px, 0.0, [(m.src, m.chunks) for m in sent])
+    shares_before = holdings(schedule, step)
+    before = _grid(shares_before, cells, cell_px, 0.0, [(message.src, message.chunks) for message in sent])
+    is_origin = shares_before.any(axis=(0, 1))  # whether anything of a rank's can be seen
     rects = [*before.rects]
     texts = [*before.texts]
     lines: list[Lines] = []
@@ -154,13 +157,14 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         right = grid_px + _STRIP_PX
         head_at = {0.0: "before the step", right: "after it"}
         arrows = _arrows(sent, num_chunks, grid_px)
-        shares = holdings(schedule, step + 1)
-        is_origin |= shares.any(axis=(0, 1))
-        after = _grid(shares, cells, cell_px, right, [(m.dst, m.chunks) for m in sent])
-        ranks = [str(rank) for rank in range(num_ranks)]  # once more, where the arrows end
+        shares_after = holdings(schedule, step + 1)
+        after = _grid(shares_after, cells, cell_px, right, [(message.dst, message.chunks) for message in sent])
+        is_origin |= shares_after.any(axis=(0, 1))
+        rank_names = [str(rank) for rank in range(num_ranks)]  # once more, where the arrows end
         rects += after.rects
         lines += arrows.lines
-        texts += [*arrows.labels, *after.texts, Texts(right - 4.0, _middle(np.arange(num_ranks)), ranks, anchor="end")]
+        texts += [*arrows.labels, *after.texts]
+        texts.append(Texts(right - 4.0, _middle(np.arange(num_ranks)), rank_names, anchor="end"))
     texts += [Texts(left, _HEAD * 0.45, [head], anchor="start") for left, head in head_at.items()]
 
     width = max(head_at) + grid_px

@@ -223,17 +223,21 @@ def memory(
     >>> [memory(module, 2, "fully_shard", rank=rank).terms["parameters"] for rank in (0, 1)]
     [2048, 2048]
     """
-    held = _holding(num_parameters_or_module, num_ranks, stage, recipe, optimizer, rank, largest_layer, buffer_bytes)
-    if truth("buckets", buckets) and held.way.stage > 1:
+    rank_bytes = _rank_bytes(
+        num_parameters_or_module, num_ranks, stage, recipe, optimizer, rank, largest_layer, buffer_bytes
+    )
+    if truth("buckets", buckets) and rank_bytes.way.stage > 1:
         raise ValueError(f"buckets are DDP's, in stages 0 and 1, got stage {stage}")
-    terms = held.rows() if held.way.partition == "rows" else held.shares()
-    terms["buckets"] = terms["gradients"] if buckets or held.way.buckets else 0
-    terms["buffers"] = held.sizes.buffer_bytes
+    terms = rank_bytes.rows() if rank_bytes.way.partition == "rows" else rank_bytes.shares()
+    terms["buckets"] = terms["gradients"] if buckets or rank_bytes.way.buckets else 0
+    terms["buffers"] = rank_bytes.sizes.buffer_bytes
     terms["activations"] = _count("activation_bytes", activation_bytes, 0)
-    return ZeroMemory(held.sizes.num_parameters, held.num_ranks, held.way.stage, held.recipe, optimizer, terms)
+    return ZeroMemory(
+        rank_bytes.sizes.num_parameters, rank_bytes.num_ranks, rank_bytes.way.stage, rank_bytes.recipe, optimizer, terms
+    )
 
 
-def _holding(
+def _rank_bytes(
     num_parameters_or_module: Any,
     num_ranks: int,
     stage: int | str,
@@ -611,34 +615,34 @@ def traffic(num_parameters_or_module: Any, num_ranks: int, stage: int | str, rec
     tensors from their owners, 3Ψ. `fully_shard` gathers and reduces layer by layer, padding included. In torch's ways
     that use DDP, rank 0 also broadcasts the buffers in every step.
     """
-    held = _holding(num_parameters_or_module, num_ranks, stage, recipe)
+    rank_bytes = _rank_bytes(num_parameters_or_module, num_ranks, stage, recipe)
     exchanges = []
-    if held.way.partition == "rows":
-        exchanges = _fully_shard_exchanges(held)
+    if rank_bytes.way.partition == "rows":
+        exchanges = _fully_shard_exchanges(rank_bytes)
     else:
-        if isinstance(stage, str) and held.sizes.buffer_bytes:
-            exchanges.append(CollectiveTraffic("broadcast", "buffers", held.sizes.buffer_bytes))
-        exchanges += _exchanges(held)
-    return ZeroTraffic(held.num_ranks, held.way.stage, tuple(exchanges))
+        if isinstance(stage, str) and rank_bytes.sizes.buffer_bytes:
+            exchanges.append(CollectiveTraffic("broadcast", "buffers", rank_bytes.sizes.buffer_bytes))
+        exchanges += _exchanges(rank_bytes)
+    return ZeroTraffic(rank_bytes.num_ranks, rank_bytes.way.stage, tuple(exchanges))
 
 
-def _exchanges(held: _RankBytes) -> list[CollectiveTraffic]:
+def _exchanges(rank_bytes: _RankBytes) -> list[CollectiveTraffic]:
     """The exchanges of parameters and gradients as in the paper, or as in torch's ways that use DDP."""
-    gradients = held.total("gradient", held.trained, _size)
-    updated = held.total("parameter", held.trained, _size)
-    if held.way.partition == "tensors":
+    gradients = rank_bytes.total("gradient", rank_bytes.trained, _size)
+    updated = rank_bytes.total("parameter", rank_bytes.trained, _size)
+    if rank_bytes.way.partition == "tensors":
         return [
             CollectiveTraffic("allreduce", "gradients", gradients),
-            CollectiveTraffic("broadcast", "updated parameters", updated, len(held.trained)),
+            CollectiveTraffic("broadcast", "updated parameters", updated, len(rank_bytes.trained)),
         ]
-    if held.way.stage == 0:
+    if rank_bytes.way.stage == 0:
         return [CollectiveTraffic("allreduce", "gradients", gradients)]
-    if held.way.stage < 3:
+    if rank_bytes.way.stage < 3:
         return [
             CollectiveTraffic("reduce_scatter", "gradients", gradients),
             CollectiveTraffic("allgather", "updated parameters", updated),
         ]
-    every = held.total("parameter", held.sizes.parameters, _size)
+    every = rank_bytes.total("parameter", rank_bytes.sizes.parameters, _size)
     return [
         CollectiveTraffic("allgather", "parameters, for the forward pass", every),
         CollectiveTraffic("allgather", "parameters, for the backward pass", every),
@@ -646,13 +650,13 @@ def _exchanges(held: _RankBytes) -> list[CollectiveTraffic]:
     ]
 
 
-def _fully_shard_exchanges(held: _RankBytes) -> list[CollectiveTraffic]:
+def _fully_shard_exchanges(rank_bytes: _RankBytes) -> list[CollectiveTraffic]:
     """The exchanges of `fully_shard`, a call for each layer."""
-    every = held.total("parameter", held.sizes.parameters, held.gathered)
-    gradients = held.total("parameter", held.trained, held.gathered)
-    num_calls = len(held.sizes.layers)
+    every = rank_bytes.total("parameter", rank_bytes.sizes.parameters, rank_bytes.gathered)
+    gradients = rank_bytes.total("parameter", rank_bytes.trained, rank_bytes.gathered)
+    num_calls = len(rank_bytes.sizes.layers)
     exchanges = [CollectiveTraffic("allgather", "parameters, for the forward pass", every, num_calls)]
-    if held.way.stage == 3:
+    if rank_bytes.way.stage == 3:
         exchanges.append(CollectiveTraffic("allgather", "parameters, for the backward pass", every, num_calls))
     exchanges.append(CollectiveTraffic("reduce_scatter", "gradients", gradients, num_calls))
     return exchanges
