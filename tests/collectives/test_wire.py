@@ -204,7 +204,7 @@ def test_large_scratch_is_kept_for_the_last_plan_only() -> None:
         for tensor in (large, small):
             for name in ("ring", "recursive_doubling"):
                 execute(build("allreduce", name, 2), tensor, group)
-        return [plan._scratch is not None for plan in wire_run._KEPT[group].values()]
+        return [plan._scratch is not None for plan in wire_run._prepared_by_group[group].values()]
 
     assert in_threads(2, work)[0][1:] == [False, True, True]
 
@@ -347,7 +347,7 @@ pair = [dist.new_group([0, 2]), dist.new_group([3, 1])]
 mine = pair[rank % 2]
 assert execute(build("allreduce", "ring", 2), torch.tensor([rank, 1]), mine).tolist() == [[2, 2], [4, 2]][rank % 2]
 group.takes_batches = run.takes_batches = lambda backend: True
-run._KEPT.clear()
+run._prepared_by_group.clear()
 check()
 assert execute(build("allreduce", "ring", 2), torch.tensor([rank, 1]), mine).tolist() == [[2, 2], [4, 2]][rank % 2]
 print("right", flush=True)
