@@ -171,7 +171,7 @@ def _mended(
     return tuple(culprits)
 
 
-class _Division(NamedTuple):
+class _RankDivision(NamedTuple):
     """Late ranks with their late steps, and the seconds per step that these explain."""
 
     cost_s: float
@@ -186,7 +186,7 @@ def _divided(phase_s: Seconds, step_s: float) -> tuple[dict[int, Steps], Ints]:
     latest_first = np.argsort(-_sum_without_worst(behind_first_s), kind="stable")
     least_s = max(LEAST_S, SHARE_OF_STEP * step_s)
     last_s = own_s.max(axis=1)
-    divisions: list[_Division] = []
+    divisions: list[_RankDivision] = []
     for num_late in range(1, num_ranks):
         late = latest_first[:num_late]
         calm_ranks = latest_first[num_late:]
@@ -204,7 +204,7 @@ def _divided(phase_s: Seconds, step_s: float) -> tuple[dict[int, Steps], Ints]:
                 break
             late_steps[place] = in_steps
         if len(late_steps) == num_late:
-            divisions.append(_Division(cost_s, dict(reversed(late_steps.items()))))
+            divisions.append(_RankDivision(cost_s, dict(reversed(late_steps.items()))))
     if not divisions:
         return {}, latest_first
     most_s = max(division.cost_s for division in divisions)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import count_of, of_type, one_of, whole
 from ..sampling.assignment import Assignment
 from ..sampling.audit import EpochAudit, audit
-from ..sampling.sample_values import CostFunction
+from ..sampling.sample_values import CostFunction, checked_lengths
 from ..sampling.work import epoch_work
 from .marks import WIDE_PX, Drawing, Key, Rects, Texts, grid_drawing, numbers_on, whole_ticks
 from .palette import ALARM, PAPER, WAITING, WORK, diverging, ramp, rank_colors
@@ -21,6 +21,7 @@ _LEAST_BATCH_PX = 8  # closer lines between batches would hide the cells
 _MOST_CELLS = 65_536
 _MOST_STEPS = 40
 _ROW_PX = 22.0  # of an epoch, or of a rank's labels
+_MOST_RANGES = 20  # of lengths, a row each
 _COMPUTE = WORK["compute"].hue
 
 
@@ -227,6 +228,60 @@ def draw_label_counts(
     )
 
 
+def draw_lengths(lengths: ArrayLike, title: str | None = None) -> Drawing:
+    """Draw how many samples have which length, and how many of all tokens these have.
+
+    A row is a range of lengths, of equal width, and its bar the number of samples in it. The number next to it is their
+    share of all tokens. Raises ValueError for lengths that are not whole numbers of at least 0.
+    """
+    tokens = checked_lengths(lengths)
+    longest = int(tokens.max(initial=0))
+    width = max(int(_round_step(max((longest + 1) / _MOST_RANGES, 1))), 1)
+    num_ranges = longest // width + 1
+    num_samples = np.bincount(tokens // width, minlength=num_ranges)
+    in_range = np.bincount(tokens // width, weights=tokens, minlength=num_ranges)
+    shares = in_range / max(float(in_range.sum()), 1.0)
+    is_filled = num_samples > 0
+    most = int(num_samples.max(initial=0)) or 1
+    rows = np.arange(num_ranges)
+    labels = [str(first) for first in range(num_ranges)]
+    if width > 1:
+        labels = [f"{first} to {first + width - 1}" for first in (rows * width).tolist()]
+    step = max(int(_round_step(most / 5)), 1)
+    return Drawing(
+        title=title or _lengths_title(tokens),
+        x_label="samples",
+        y_label="length [tokens]",
+        width=1.08 * most,
+        height=num_ranges,
+        size_px=(620.0, max(14.0 * num_ranges, 40.0)),
+        rects=[Rects(0.0, rows + 0.1, _COMPUTE, width=num_samples, height=0.8)],
+        texts=[
+            Texts(
+                num_samples[is_filled] + 0.01 * most,
+                rows[is_filled] + 0.5,
+                [f"{share:.0%}" for share in shares[is_filled]],
+                anchor="start",
+                size_px=10.0,
+            )
+        ],
+        x_ticks=[(float(tick), f"{tick:,}") for tick in range(0, most + 1, step)],
+        y_ticks=[(row + 0.5, label) for row, label in enumerate(labels)],
+        legend=[Key("number of samples", _COMPUTE), Key("numbers: share of all tokens", PAPER, line="none")],
+    )
+
+
+def _lengths_title(tokens: NDArray[np.int64]) -> str:
+    """Say how long samples are, and what share of the tokens the longest tenth of them has."""
+    if not tokens.size:
+        return "No samples"
+    longest_first = np.sort(tokens)[::-1]
+    num_longest = max(round(tokens.size / 10), 1)
+    share = longest_first[:num_longest].sum() / max(int(tokens.sum()), 1)
+    median = float(np.median(tokens))
+    return f"Half of the samples have at most {median:.0f} tokens; the longest tenth has {share:.0%} of all tokens"
+
+
 def draw_step_costs(
     assignment: Assignment,
     lengths: ArrayLike | None = None,
@@ -236,8 +291,9 @@ def draw_step_costs(
     """Draw what each step costs: the mean over the ranks, and how long ranks wait on average for the costliest one.
 
     A row is a step, of at most 40. The number next to a bar is the share of padding, if each batch is padded to its
-    longest sample. `lengths` are those of all samples in tokens, by default 1 each, and `cost` is that of `epoch_work`.
-    Raises ValueError for lengths that are not one whole number of at least 0 for each sample.
+    longest sample, or packs to their number of tokens. `lengths` are those of all samples in tokens, by default 1 each,
+    and `cost` is that of `epoch_work`. Raises ValueError for lengths that are not one whole number of at least 0 for
+    each sample.
     """
     of_type("assignment", assignment, Assignment)
     if lengths is None:
