@@ -423,7 +423,7 @@ def test_pipeline_schedules_are_scored_by_bubble_and_memory() -> None:
     assert result.wrong is None
     assert rows(result)["yours"].split()[1:] == rows(result)["1F1B"].split()[1:] == ["27.3%", "4"]
     assert pipeline_score(text, 4, 8, most_kept=3).wrong == "a rank keeps 4 activations; the goal is at most 3"
-    assert "the goal is at most 25.0%" in str(pipeline_score(text, 4, 8, most_bubble=0.25).wrong)
+    assert "the goal is at most 25.0 %" in str(pipeline_score(text, 4, 8, most_bubble=0.25).wrong)
     with pytest.raises(ValueError, match="must have 4 ranks and 9 microbatches, got 4 and 8"):
         pipeline_score(text, 4, 9)
 

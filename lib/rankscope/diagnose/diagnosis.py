@@ -13,6 +13,7 @@ import numpy as np
 
 from ..common.checks import count_of, of_type, several
 from ..common.frozen import frozen
+from ..common.units import percent_words
 from ..common.words import listed
 from .join import Joined, join
 from .late_ranks import SHARE_OF_STEP, Culprit, Lateness, Seconds, lateness
@@ -122,7 +123,7 @@ class JobDiagnosis:
         if not self.buckets:
             return [f"{step} The traces contain no collective."]
         share = self.exposed_s / self.step_s
-        exposed = f"Of this, {in_ms(self.exposed_s)} ({share:.0%}) is exposed communication"
+        exposed = f"Of this, {in_ms(self.exposed_s)} ({percent_words(share)}) is exposed communication"
         sentence = f"{step} {exposed}, which includes waiting for other ranks"
         if not self.hidden_s:  # `watch` cannot see hidden communication
             return [f"{sentence}."]

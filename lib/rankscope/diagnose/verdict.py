@@ -9,6 +9,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.units import percent_words
 from ..common.words import and_joined, listed
 from .late_ranks import LEAST_S, Lateness, LateRank, Seconds, median_of_others
 from .trace import PHASES
@@ -176,7 +177,7 @@ class _VerdictWords:
             return lines
         first = "The job is balanced: no rank" if is_complete else "None of these ranks"
         noise = in_ms(float(np.quantile(np.abs(self._late_s), _QUANTILE)))
-        often = f"{_QUANTILE:.0%} of the time, a rank is within {noise} of the others' median."
+        often = f"{percent_words(_QUANTILE)} of the time, a rank is within {noise} of the others' median."
         return [f"{first} stands out above the noise. {often}"]
 
     def _unattributed(self) -> str:
@@ -215,7 +216,7 @@ class _VerdictWords:
         return listed(noun, [self._lateness.ranks[rank.place] for rank in late])
 
     def _of_step(self, seconds: float) -> str:
-        return f"{in_ms(seconds)} per step, {seconds / max(self._lateness.step_s, 1e-9):.0%} of it"
+        return f"{in_ms(seconds)} per step, {percent_words(seconds / max(self._lateness.step_s, 1e-9))} of it"
 
 
 # ---- while a job runs
@@ -353,7 +354,7 @@ def _phases_of_the_last(lateness: Lateness) -> str:
     shares = last_longer_s / max(float(last_longer_s.sum()), 1e-12)
     largest_first = np.argsort(-shares, kind="stable").tolist()
     listed_places = [place for place in largest_first if shares[place] >= _LEAST_LISTED][:_MOST_LISTED]
-    parts = [f"{_phase(PHASES[place], 'its')} ({shares[place]:.0%})" for place in listed_places]
+    parts = [f"{_phase(PHASES[place], 'its')} ({percent_words(shares[place])})" for place in listed_places]
     return f"Its extra time is spent in {and_joined(parts)}." if parts else ""
 
 

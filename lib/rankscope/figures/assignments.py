@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import count_of, of_type, one_of, whole
+from ..common.units import percent_words
 from ..sampling.assignment import Assignment
 from ..sampling.audit import EpochAudit, audit
 from ..sampling.sample_values import CostFunction
@@ -246,7 +247,8 @@ def draw_step_costs(
     rows = np.arange(num_steps)
     words = [f"{share:.0%}" for share in work.step_padding_shares[:num_steps].tolist()]
     waiting = 1 - 1 / work.imbalance
-    finding = f"Ranks wait for {waiting:.0%} of the time, and {work.padding_share:.0%} of the tokens are padding"
+    padding = percent_words(work.padding_share)
+    finding = f"Ranks wait for {percent_words(waiting)} of the time, and {padding} of the tokens are padding"
     unit = "cost"
     if isinstance(cost, str):
         unit = {"linear": "tokens", "quadratic": "tokens²"}[cost]

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from ..common.checks import count_of, number, whole
 from ..common.frozen import optional
-from ..common.units import bytes_words
+from ..common.units import bytes_words, percent_words
 from ..sampling.randperm_bias import randperm_bias as exact_bias
 from ..sampling.randperm_bias import worst_randperm_bound
 from .axes import as_text
@@ -81,7 +81,7 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
     num_items = np.unique(np.geomspace(100, last, 2000).astype(np.int64))
     bias = exact_bias(num_items)
     highest = float(bias.excess[-1])
-    finding = f"torch.randperm draws some of {last:,} samples first {highest:.2%} more often"
+    finding = f"torch.randperm draws some of {last:,} samples first {percent_words(highest, 2)} more often"
     ax = line_axes(
         ax,
         (WIDE_INCHES, 3.6),

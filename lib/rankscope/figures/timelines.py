@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.checks import of_type
-from ..common.units import round_ticks, time_unit
+from ..common.units import percent_words, round_ticks, time_unit
 from ..timeline.timeline import WAITS, Timeline
 from .marks import WIDE_PX, Drawing, Key, Rects, Texts, numbers_on
 from .palette import HUES, OTHER, WORK, WorkLook
@@ -192,4 +192,5 @@ def _title(timeline: Timeline, scale: float, unit: str) -> str:
         return "nothing ran"
     shares = timeline.utilisation()
     (rank, lane), share = max(shares.items(), key=lambda entry: entry[1])
-    return f"{timeline.makespan_s / scale:.4g} {unit}; busiest is rank {rank}'s {lane}, {share:.0%} of the time"
+    makespan = f"{timeline.makespan_s / scale:.4g} {unit}"
+    return f"{makespan}; rank {rank}'s {lane} is the busiest, {percent_words(share)} of the time"

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import count_of, of_type, several
+from ..common.units import percent_words
 from .assignment import Assignment
 from .permutation import IntArray
 from .sample_values import CostFunction
@@ -196,10 +197,11 @@ class Audit(Findings):
         costliest = max(self.work, key=lambda work: work.imbalance)
         if costliest.imbalance > MOST_IMBALANCE:
             times = f"the costliest rank of a step costs {costliest.imbalance:.2f} times the mean"
-            add("unequal_cost", f"{times}: ranks wait for {1 - 1 / costliest.imbalance:.0%} of the time")
+            add("unequal_cost", f"{times}: ranks wait for {percent_words(1 - 1 / costliest.imbalance)} of the time")
         most_padded = max(self.work, key=lambda work: work.padding_share)
         if most_padded.padding_share > MOST_PADDING_SHARE:
-            add("padding_waste", f"{most_padded.padding_share:.0%} of the tokens that are processed are padding")
+            padded = percent_words(most_padded.padding_share)
+            add("padding_waste", f"{padded} of the processed tokens are padding")
 
     def _add_weight_bias(self, bias: WeightBias, add: Callable[[str, str], None]) -> None:
         if bias.num_forbidden:
@@ -227,7 +229,7 @@ class Audit(Findings):
             costs = [work.imbalance for work in self.work]
             worst = max(float(work.ratios.max(initial=1.0)) for work in self.work)
             lines.append(f"  cost per step: highest over mean {max(costs):.3f}, in the worst step {worst:.3f}")
-            lines.append(f"  padding: {max(work.padding_share for work in self.work):.1%} of the tokens")
+            lines.append(f"  padding: {percent_words(max(work.padding_share for work in self.work), 1)} of the tokens")
         if self.weight_bias is not None:
             deviations = f"{self.weight_bias.deviations:.1f} standard deviations"
             lines.append(f"  weights: reads differ from their expected number by at most {deviations}")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ..common.checks import count_of, function, number, of_type, whole
 from ..common.extras import naming_extras
 from ..common.frozen import checked, frozen, optional
+from ..common.units import percent_words
 from ..ranks.launcher import launch
 from ..sampling.audit import Finding, Findings
 
@@ -350,13 +351,13 @@ class StepAudit(Findings):
             message = f"gradients are {self.ratio:.4g} times those of one process"
         else:
             off = relative_difference(self.ranks[0], self.single)
-            message = f"gradients differ from one process's by up to {off:.0%} of the largest entry"
+            message = f"gradients differ from one process's by up to {percent_words(off)} of the largest entry"
         if not self.causes:
             return message
         return f"{message}: {'; '.join(self.causes)}"
 
     def _difference_between_ranks(self, spread: float) -> str:
-        message = f"ranks have different gradients, by up to {spread:.0%} of the largest entry"
+        message = f"ranks have different gradients, by up to {percent_words(spread)} of the largest entry"
         message = f"{message}: their parameters drift apart"
         if self.num_allreduces > 0:
             return message

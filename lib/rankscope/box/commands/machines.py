@@ -60,7 +60,7 @@ def import_(
     num_ranks: Annotated[
         int | None,
         typer.Option(
-            help="Read only tables of this many ranks; a table that does not state its number is assumed to match."
+            help="Read only tables of this many ranks; a table that does not state its rank count is assumed to match."
         ),
     ] = None,
 ) -> None:
@@ -107,7 +107,7 @@ def compare(
 @command("trace")
 def trace(
     path: ProfilePath,
-    algorithm: Annotated[str, typer.Option(help="Which algorithm.")],
+    algorithm: Annotated[str, typer.Option(help="Algorithm to use.")],
     num_bytes: Annotated[str, typer.Option(help="Size of the whole buffer, as in 64KiB.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write; gzipped if it ends in .gz.")],
     collective: Collective = "allreduce",

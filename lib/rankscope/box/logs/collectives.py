@@ -140,7 +140,7 @@ def _osu_run(times: Times, start: int, end: int) -> _OsuRun:
     if benchmark.operation in ("transfer", "ping_pong"):
         num_ranks = 2 * pairs
         if "Multi" in title and not stated_pairs:
-            times.notes.append("the number of pairs is not stated: ranks are those of one")
+            times.notes.append("the number of pairs is not stated, so one pair is assumed")
     else:
         num_ranks = _first_number(_RANKS, command)
         num_ranks = num_ranks or num_nodes * _first_number(_RANKS_PER_NODE, command) or log.num_ranks or 0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import attrs
 
 from ...common.checks import count_of, number, of_type, several
-from ...common.units import times_in_one_unit
+from ...common.units import percent_words, times_in_one_unit
 from .buckets import CAP_MB
 from .cost import Cost, no_allreduce
 from .step import FREE, Contention, LocalStep, backward_begin_s, default_buckets, last_backward, launches
@@ -87,10 +87,10 @@ class Recommendation:
             advice = f"keep the default bucket_cap_mb: {default} per step, and no cap is predicted to save 1 % of it"
         else:
             call = f"use DistributedDataParallel(module, bucket_cap_mb={chosen.bucket_cap_mb:g})"
-            advice = f"{call}: {step} per step, {self.gain:.1%} less than the default's {default}"
+            advice = f"{call}: {step} per step, {percent_words(self.gain, 1)} less than the default's {default}"
         waiting = chosen.wait_s / (chosen.step_s or 1)
         count = count_of(chosen.num_buckets, "bucket")
-        buckets = f"{count}, each step waits {wait} for them, {waiting:.0%} of its time"
+        buckets = f"{count}, each step waits {wait} for them, {percent_words(waiting)} of its time"
         neighbours = "nothing"
         if self.neighbours:
             pairs = zip(self.neighbours, neighbour_steps, strict=True)

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from ...common.checks import count_of, of_type
-from ...common.units import bytes_unit, bytes_words, round_ticks, three_digits, time_unit
+from ...common.units import bytes_unit, bytes_words, percent_words, round_ticks, three_digits, time_unit
 from ...figures.marks import Drawing, Key, Lines, Rects, Texts, frame, numbers_on, stacked, whole_ticks
 from ...figures.palette import INK, MEMORY, PAPER, WORK, WorkLook
 from ..ddp.buckets import Bucket, DDPBuckets
@@ -168,7 +168,7 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
     words = [f"{three_digits(row.step_s / scale)} {unit}, {count_of(row.num_buckets, 'bucket')}" for row in rows]
     gain = ""
     if recommendation.gain:
-        gain = f", {recommendation.gain:.1%} less than the default"
+        gain = f", {percent_words(recommendation.gain, 1)} less than the default"
     return Drawing(
         title=f"Best: {names[rows.index(recommendation.chosen)]}{gain}",
         x_label=f"time per step [{unit}]",

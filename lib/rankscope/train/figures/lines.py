@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from ...common.checks import number, of_type
 from ...common.frozen import optional
-from ...common.units import time_unit
+from ...common.units import percent_words, time_unit
 from ...figures.axes import keys_below, to_axes
 from ...figures.line_axes import GREY, Floats, dash, line_axes, name_ends, note
 from ...figures.marks import WIDE_INCHES
@@ -100,8 +100,9 @@ def _swept(recommendation: Recommendation, quartiles_s: Mapping[float | None, Fl
 def _caps_finding(recommendation: Recommendation) -> str:
     cap_mb = recommendation.bucket_cap_mb
     if cap_mb is None:
-        return "No cap is predicted to be worth leaving the default for"
-    return f"With {cap_mb:g} MiB a step is predicted to take {recommendation.gain:.1%} less than by default"
+        return "No cap is predicted to save enough to replace the default"
+    gain = percent_words(recommendation.gain, 1)
+    return f"With {cap_mb:g} MiB a step is predicted to take {gain} less than with the default"
 
 
 def _draw_sweep(ax: Axes, candidates: Sequence[CapCandidate], alone_s: float, scale: float) -> None:
