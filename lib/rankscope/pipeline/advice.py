@@ -182,11 +182,11 @@ def advise(
 ) -> Advice:
     """Name the bottleneck of a recorded loader, and predict an epoch of `num_batches` with other settings.
 
-    By default, an epoch has as many batches as the longest one recorded. If you recorded part of an epoch, pass
-    ``num_batches=len(loader)``. It tries these `num_workers` (by default 0, 1, 2, 4, … up to 8 or twice the cores) and
-    `prefetch_factors`, with and without in_order, with and without pinning if both are known, and the recorded
-    settings. Of the settings within 5 % of the fastest, it recommends the recorded ones if they are among them, else
-    those with the fewest workers. It recommends in_order=False only for a gain of more than 10 %.
+    By default, `num_batches` is that of the longest recorded epoch. If you recorded part of an epoch, pass
+    ``num_batches=len(loader)``. `advise` tries these `num_workers` (by default 0, 1, 2, 4, … up to 8 or twice the
+    cores) and `prefetch_factors`, with and without in_order, with and without pinning if both are known, and the
+    recorded settings. Of the settings within 5 % of the fastest, it recommends the recorded ones if they are among
+    them, else those with the fewest workers. It recommends in_order=False only if that gains more than 10 %.
 
     Raises ValueError if `recorded` has no profile, nothing has been recorded, or counts are too small.
     """

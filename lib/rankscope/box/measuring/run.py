@@ -74,8 +74,8 @@ def measure(
     defaults to the number of GPUs with "nccl" (1 is allowed), else to 4. Under torchrun, its ranks are used: all must
     call `measure` with the same arguments, rank 0 writes the file, and all return the profile. Buffers are on `device`,
     by default "cuda" with "nccl", else "cpu". Gloo ranks may share a GPU; links and algorithms are then measured only
-    if the arguments name them. `network` is an object that launches ranks on its own hosts instead of on this machine, as
-    for `ddp.Where`; its name is stored.
+    if the arguments name them. `network` is an object that launches ranks on its own hosts instead of on this machine,
+    as for `ddp.Where`; its name is stored.
 
     Raises ValueError if an argument is invalid, if the file belongs to another machine or protocol, or if another run
     is writing it or has just written it; RankError if a rank fails, hangs or gets a wrong result; OSError if the file
