@@ -17,7 +17,7 @@ from rankscope.box.nccl import GPUS, Model
 from rankscope.box.nccl.constants import HOP
 from rankscope.box.nccl.public import public
 from rankscope.collectives import ALGORITHMS, Schedule
-from rankscope.common.units import bytes_words, cell_words, time_words
+from rankscope.common.units import bytes_words, cell_words, percent_words, time_words
 from rankscope.explorers import machine, transfers
 from rankscope.explorers.core.allreduce import H100_LINKS, L40S_LINKS
 from rankscope.explorers.explorer import explorer_of

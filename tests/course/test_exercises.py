@@ -444,7 +444,7 @@ def test_steps_are_scored_on_real_ranks() -> None:
     result = step_score(both_synchronised, 2)
     assert rows(result)["yours"].split() == ["yours", "2", "times", "right"]
     assert result.wrong == "gradients are synchronised 2 times; the goal is at most 1"
-    assert "gradients are 2 times those of one process" in str(step_score(not_divided, 2).wrong)
+    assert "Gradients are 2 times those of one process" in str(step_score(not_divided, 2).wrong)
     with pytest.raises(ValueError, match=r"2 equal micro-batches were expected, got \[\] samples"):
         step_score(print, 2)
     with pytest.raises(ValueError, match="the answer must be a function of ddp, inputs and targets, got 3"):

@@ -47,7 +47,9 @@ def test_the_longest_backward_would_name_another_rank():
 def test_every_fourth_step_two_ranks_and_two_culprits():
     diagnosis = diagnose(job(phases(loader=on_rank(3, every=4))))
     assert diagnosis.culprits[0][:2] == (3, "loader")
-    assert "late in 2 of 9 steps: its loader takes 63.9 ms in these, on the others 4.01 ms." in str(diagnosis)
+    assert "late in 2 of 9 steps: its loader takes 63.9 ms in these, compared with 4.01 ms on the other ranks." in str(
+        diagnosis
+    )
     assert diagnose(job(phases(2, forward=on_rank(1, num_ranks=2)))).culprits[0][:2] == (1, "forward")
     both = phases(loader=on_rank(0, 0.08), backward=on_rank(2, 0.05))
     diagnosis = diagnose(job(both))
@@ -108,7 +110,8 @@ def test_the_verdict_states_means_over_all_steps_where_a_rank_is_late_in_each():
     backward_s = diagnosis.phase_s[:, :, PHASES.index("backward")]
     usual_s = np.median(np.delete(backward_s, 2, axis=1), axis=1).mean()
     late = f"Rank 2 arrives {_number(diagnosis.late_s.mean(axis=0)[2])} ms late in each step"
-    said = f"{late}: its backward takes {_number(backward_s[:, 2].mean())} ms, on the others {_number(usual_s)} ms."
+    takes = f"its backward takes {_number(backward_s[:, 2].mean())} ms"
+    said = f"{late}: {takes}, compared with {_number(usual_s)} ms on the other ranks."
     assert str(diagnosis).startswith(said)
 
 

@@ -150,8 +150,8 @@ def test_what_is_said_of_a_rank_that_is_missing(form: str) -> None:
     assert hang.culprits == [HangCulprit(2, "missing", "default_pg", 808)]
     assert str(hang) == (
         "Rank 2 did not reach collective 808 of the default group.\n"
-        "  The last call of rank 2 there has the number 807.\n"
-        "  Rank 0 waited in it, ALLREDUCE of 9,801,523 elements."
+        "  Rank 2's last call in that group was number 807.\n"
+        "  Rank 0 was waiting in that collective (ALLREDUCE of 9,801,523 elements)."
     )
 
 

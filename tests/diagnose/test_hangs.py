@@ -256,7 +256,7 @@ def test_folders_that_are_not_one_job(tmp_path: Path) -> None:
     assert [dump.rank for dump in read_dumps(tmp_path)] == [0, 1]
     (tmp_path / "trace_rank_1.json").write_bytes((tmp_path / "trace_rank_1").read_bytes())
     with pytest.raises(
-        ValueError, match=r"trace_rank_1.json and trace_rank_1 are both of rank 1: give one dump per rank"
+        ValueError, match=r"trace_rank_1.json and trace_rank_1 are both of rank 1; pass one dump per rank"
     ):
         read_dumps(tmp_path)
     other = write(tmp_path / "other", healthy(3))

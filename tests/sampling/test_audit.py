@@ -43,7 +43,7 @@ def test_a_clean_run_has_no_findings():
     report = audit(assign(64, 4, epoch=epoch) for epoch in range(5))
     assert report.findings == ()
     report.check()
-    assert "every sample read exactly once an epoch" in str(report)
+    assert "every sample is read exactly once per epoch" in str(report)
 
 
 @pytest.mark.parametrize(

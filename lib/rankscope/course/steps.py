@@ -22,7 +22,7 @@ def transformer(
     are float32, and `fsdp.predict` scales activations to ``param_dtype``. With `recompute`, it keeps only its input,
     and backward begins with another forward.
 
-    Raises ValueError for numbers out of range.
+    Raises ValueError if a number is out of range.
 
     >>> step = transformer(8192)
     >>> step

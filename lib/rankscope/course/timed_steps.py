@@ -156,9 +156,9 @@ def step_times(
     orders and those for the prediction come in one random order, and the shortest time of each step counts, because
     other programs only lengthen it.
 
-    Each order is an assignment with batches for the same number of ranks, all of them with equally many batches. Raises
-    ValueError for anything else and for empty texts, RankError if a rank fails, and DemoError if the ranks end with
-    different parameters.
+    Each order is an assignment with batches for the same number of ranks, all of them with the same number of batches.
+    Raises ValueError if an order is anything else or a text is empty; RankError if a rank fails; DemoError if the ranks
+    end with different parameters.
 
     >>> from rankscope.sampling import assign
     >>> texts = ["a b", "c", "d e f g", "h"]

@@ -332,7 +332,7 @@ def _mismatch_finding(
     if usual:
         lines = [f"{listed('Rank', odd)} {what} than {listed('rank', usual)}."]
     else:
-        lines = [f"{listed('Rank', odd)} disagree: each {what}. The text cannot tell which of them is wrong."]
+        lines = [f"{listed('Rank', odd)} disagree: each {what}. The log does not show which of them is wrong."]
     shown = []
     for party in parties[:_MOST_WAITS]:
         calls = [call_of[rank] for rank in party if rank in call_of and call_of[rank].is_known]
@@ -479,11 +479,12 @@ def _queues(evidence: _Evidence) -> Iterable[HangFinding]:
         came = tuple(sorted(rank for rank in waiting if rank not in missing))
         words = [f"{listed('Rank', ranks)} did not reach collective {number} of {_group_words(group)}."]
         for rank in ranks[:_MOST_WAITS]:
-            words.append(f"  The last call of rank {rank} there has the number {enqueued[group][rank]}.")
+            words.append(f"  Rank {rank}'s last call in that group was number {enqueued[group][rank]}.")
         calls = calls_of.get((group, number), set())
         if came:
-            call = f", {next(iter(calls))}" if len(calls) == 1 else ""
-            words.append(f"  {listed('Rank', came)} waited in it{call}.")
+            call = f" ({next(iter(calls))})" if len(calls) == 1 else ""
+            was = "was" if len(came) == 1 else "were"
+            words.append(f"  {listed('Rank', came)} {was} waiting in that collective{call}.")
         yield HangFinding("missing", ranks, group, number, came, "\n".join(words))
 
 
@@ -530,7 +531,7 @@ def _odd_call(
         words = f"{listed('Rank', odd)} made {where} with another {cause} than {listed('rank', usual)}."
     else:
         words = (
-            f"{listed('Rank', odd)} disagree on the {cause} of {where}. The text cannot tell which of them is wrong."
+            f"{listed('Rank', odd)} disagree on the {cause} of {where}. The log does not show which of them is wrong."
         )
     shown = [f"{listed('rank', party)} called {words_of[party[0]]}" for party in parties[:_MOST_WAITS]]
     came = tuple(sorted(rank for party in parties for rank in party))
@@ -585,7 +586,7 @@ def _stacks(evidence: _Evidence) -> Iterable[HangFinding]:
     if usual:
         words = f"{listed('Rank', odd)} called another collective than {listed('rank', usual)}."
     else:
-        words = f"{listed('Rank', odd)} disagree on the collective. The text cannot tell which of them is wrong."
+        words = f"{listed('Rank', odd)} disagree on the collective. The log does not show which of them is wrong."
     words = f"{words}\n  {_sentence(and_joined(calls))}"
     yield HangFinding("collective", tuple(odd), "", 0, tuple(sorted(functions)), words)
 
@@ -626,16 +627,18 @@ def _unknown(evidence: _Evidence) -> HangFinding:
     if lines and silent and len(silent) < len(evidence.logs.file_ranks):
         logs = "log" if len(silent) == 1 else "logs"
         has = "has" if len(silent) == 1 else "have"
-        lines.append(f"The {logs} of {listed('rank', silent)} {has} no such line, which alone does not show why.")
+        lines.append(
+            f"The {logs} of {listed('rank', silent)} {has} no such line, which alone does not explain the hang."
+        )
     if not lines:
-        words = "The text cannot tell: it has no line about a timeout, a lost connection or a collective that differs."
+        words = "The log does not show the cause: it has no line about a timeout, a lost connection or a mismatch."
         return HangFinding(UNKNOWN, (), "", 0, (), words)
-    verdict = "The text cannot tell which rank did not reach a collective, or called another one."
+    verdict = "The log does not show which rank failed to reach the collective or called a different one."
     advice = (
-        "Give the logs of all ranks, or run the job with TORCH_DISTRIBUTED_DEBUG=DETAIL, which compares their calls."
+        "Pass the logs of all ranks, or run the job with TORCH_DISTRIBUTED_DEBUG=DETAIL, which compares their calls."
     )
     if evidence.timeouts:
-        advice = "Give the logs of all ranks, or their flight-recorder dumps (TORCH_NCCL_DUMP_ON_TIMEOUT=1)."
+        advice = "Pass the logs of all ranks, or their flight-recorder dumps (TORCH_NCCL_DUMP_ON_TIMEOUT=1)."
     return HangFinding(UNKNOWN, (), "", 0, (), "\n  ".join([verdict, *lines, advice]))
 
 

@@ -147,14 +147,15 @@ class _VerdictWords:
             times = _from_to(f"{min(ratios):.1f}", f"{max(ratios):.1f}")
             return (
                 f"all {its} phases take {times} times as long as on the others, as with a slower clock of {its} GPU or "
-                "CPU, or with a shared core; the traces do not tell which"
+                "CPU, or with a shared core; the traces do not show which"
             )
         when = "" if in_all_steps else " in these"
         before_host = ""
         if cause == "host":
             before_host = self._phase_before_host(ranks)
         phase_takes = _takes(cause, its, before_host)
-        return f"{phase_takes} {_range(takes_s)}{when}, on the others {in_ms(float(np.mean(usual_s)))}"
+        usual = in_ms(float(np.mean(usual_s)))
+        return f"{phase_takes} {_range(takes_s)}{when}, compared with {usual} on the other ranks"
 
     def _phase_before_host(self, ranks: Sequence[LateRank]) -> str:
         """Return the phase after which these ranks lose most of their time on the host."""
@@ -185,7 +186,7 @@ class _VerdictWords:
         lateness = self._lateness
         first = (
             f"Ranks wait for each other, for up to {self._of_step(lateness.longest_wait_s)}, but no rank is late "
-            "steadily enough to be named."
+            "consistently enough to be named."
         )
         few_steps = _few_steps(lateness, self._steps)
         if few_steps:
@@ -216,7 +217,7 @@ class _VerdictWords:
         return listed(noun, [self._lateness.ranks[rank.place] for rank in late])
 
     def _of_step(self, seconds: float) -> str:
-        return f"{in_ms(seconds)} per step, {percent_words(seconds / max(self._lateness.step_s, 1e-9))} of it"
+        return f"{in_ms(seconds)} per step, {percent_words(seconds / max(self._lateness.step_s, 1e-9))} of the step"
 
 
 # ---- while a job runs
@@ -254,7 +255,7 @@ def _headline_of_nobody(lateness: Lateness, steps: Sequence[int]) -> str:
     if not lateness.is_balanced:
         distribution = _few_steps(lateness, steps) or _last_ranks(lateness)
         wait = f"ranks wait for each other, for up to {_whole_ms(lateness.longest_wait_s)} of each step of {step}"
-        return f"{wait}, but no rank is late steadily enough to be named. {distribution}"
+        return f"{wait}, but no rank is late consistently enough to be named. {distribution}"
     seldom = [_late_in(lateness, place, rows) for place, rows in _seldom_late(lateness)]
     if seldom:
         return f"no rank is late in most steps of {step}; {and_joined(seldom)}"

@@ -25,12 +25,12 @@ _COMPUTE = WORK["compute"].hue
 
 
 def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str | None = None) -> Drawing:
-    """Draw which rank reads which sample at which step of an epoch.
+    """Draw the samples that each rank reads at each step of an epoch.
 
-    A row is a rank, a column a read, the number in a cell the sample's index, if it fits. Colour says which rank reads
-    (`color_by` "rank") or where in the dataset the sample lies ("position"). Reads of a sample already read are
-    hatched; samples that nobody reads stand in a row of their own; lines separate the batches. Raises ValueError for an
-    unknown `color_by` and for more than 65,536 cells.
+    Rows are ranks, columns are reads, and the number in a cell is the sample's index, if there is space. The colour
+    shows the rank (`color_by` "rank") or the sample's position in the dataset ("position"). Repeated reads of a sample
+    are hatched; samples that are never read are in a separate row; lines separate the batches. Raises ValueError if
+    `color_by` is unknown or there are more than 65,536 cells.
     """
     one_of("color_by", color_by, ("rank", "position"))
     epoch = audit(of_type("assignment", assignment, Assignment)).epochs[0]
@@ -65,7 +65,7 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
         y_ticks.append((num_ranks + 1.0, "nobody"))
     return Drawing(
         title=title or reading_title(assignment),
-        x_label="read of the epoch [step]",
+        x_label="read number",
         y_label="rank",
         width=num_columns,
         height=height,
@@ -126,7 +126,7 @@ def _cells(assignment: Assignment, unread: NDArray[np.int64], color_by: str) -> 
 
 
 def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Drawing:
-    """Draw which rank reads each sample of the dataset, epoch by epoch.
+    """Draw the rank that reads each sample of the dataset, epoch by epoch.
 
     A row is an epoch; white with a red edge is read by nobody. The rank is the colour, and the number in the cell if it
     fits. Samples read more than once in an epoch are hatched and have the colour of the lowest rank that reads them.

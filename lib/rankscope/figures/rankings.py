@@ -69,7 +69,7 @@ def draw_winners(found: Mapping[int, Mapping[float, Best]], title: str | None = 
     most = max(num_won, key=lambda name: num_won[name])
     keys = [Key(name, style[name].color, hatched=style[name].dashed) for name in num_won]
     if has_margin.any():
-        keys.append(Key("5%: the next best takes 5% longer; =: as long", PAPER, line="none"))
+        keys.append(Key("5%: the next best takes 5 % longer; =: as long", PAPER, line="none"))
     return Drawing(
         title=title or f"Fastest most often: {most}, in {num_won[most]} of {num_rows * num_columns} cells",
         x_label="size of each rank's buffer",

@@ -170,14 +170,14 @@ def readable(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except RecursionError as error:
-        raise StorageError(path, "not a readable trace: nested too deeply") from error
+        raise StorageError(path, "not a usable trace: nested too deeply") from error
     except MemoryError as error:
-        raise StorageError(path, "not a readable trace: there is not enough memory to read it") from error
+        raise StorageError(path, "not a usable trace: there is not enough memory to read it") from error
     except Exception as error:  # a damaged file can fail in many ways
         if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
             raise
         problem = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
-        raise StorageError(path, f"not a readable trace: {problem}") from error
+        raise StorageError(path, f"not a usable trace: {problem}") from error
 
 
 def is_ours(path: str | os.PathLike[str]) -> bool:

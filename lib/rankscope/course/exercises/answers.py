@@ -49,7 +49,7 @@ def reads() -> int:
     "the rank does not wait {} ms: when does the second half start?",
     unit="ms",
     means={
-        50: "nothing overlapped with the backward",
+        50: "nothing overlapped with the backward pass",
         20: "the second half could start at 35 ms, before its gradients are ready",
         0: "both halves were hidden",
     },
@@ -599,7 +599,7 @@ def ring_ll_us() -> float:
     return nccl.Model("h100", 16).latency_us("allreduce", "ring", "ll")
 
 
-@nearly("06.2", "NVLS is not taken from {} MiB on", unit="MiB")
+@nearly("06.2", "NCCL does not use NVLS at {} MiB and above", unit="MiB")
 def first_nvls_mib() -> float:
     """The first power of two, in MiB, at which NCCL 2.29 takes NVLS for an allreduce over eight H100."""
     model = nccl.Model("h100", version=(2, 29))

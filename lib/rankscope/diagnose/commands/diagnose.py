@@ -35,7 +35,7 @@ def diagnose(
         list[Path],
         typer.Argument(
             metavar="FOLDER_OR_LOGS...",
-            help="A folder with a trace, a dump or a log of each rank; or log files; or - for standard input.",
+            help="A folder with a trace, dump or log per rank; log files; or - for standard input.",
         ),
     ],
     as_json: Annotated[bool, Option("--json", help="Print JSON, in seconds and bytes.")] = False,
@@ -69,9 +69,9 @@ def diagnose(
     if files.traces or not (files.dumps or files.logs or is_stdin):
         if files.dumps:
             left_out = count_of(len(files.dumps), "flight-recorder dump")
-            print(f"left out {left_out}: give dumps alone", file=sys.stderr)
+            print(f"left out {left_out}: pass dumps alone", file=sys.stderr)
         if files.logs and len(paths) > 1:
-            print(f"left out {count_of(len(files.logs), 'log')}: give logs alone, or with dumps", file=sys.stderr)
+            print(f"left out {count_of(len(files.logs), 'log')}: pass logs alone, or with dumps", file=sys.stderr)
         _diagnose_traces(files.traces if len(paths) > 1 else folder_or_files, as_json, output, perfetto)
         return
     if perfetto is not None:
@@ -129,7 +129,7 @@ def _standard_input() -> str:
 
     raw = sys.stdin.buffer.read(MOST_BYTES + 1)
     if len(raw) > MOST_BYTES:
-        raise ValueError(f"standard input must have at most {MOST_BYTES} bytes: give the file itself")
+        raise ValueError(f"standard input must have at most {MOST_BYTES} bytes; pass the file itself")
     return raw.decode("utf-8", "replace")
 
 

@@ -136,7 +136,9 @@ def _title(buckets: DDPBuckets, num_buckets: int, num_bytes: int, iteration: int
     elif iteration is not None and iteration < buckets.rebuilt_at:
         when = f"before the rebuild at iteration {buckets.rebuilt_at}"
     else:
-        when = f"from iteration {buckets.rebuilt_at} on"
+        when = "after the first iteration"
+        if buckets.rebuilt_at > 1:
+            when = f"after the first {buckets.rebuilt_at} iterations"
     gradients = f"{bytes_words(num_bytes)} of gradients, {count_of(len(buckets.parameters), 'parameter')}"
     return f"{gradients}: {count_of(num_buckets, 'allreduce')} {when}"
 

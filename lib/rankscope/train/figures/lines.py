@@ -32,13 +32,13 @@ def bucket_caps(
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw the predicted step over the cap: computing alone, how much allreduces slow it down, and waiting for them.
+    """Draw the predicted step by cap, divided into computing, slowdown by allreduces, and waiting for allreduces.
 
-    The sweep ends where larger caps change nothing. A ring marks the recommended cap; DDP's default, whose first bucket
-    is smaller, is a diamond at 25 MiB. `measured` has the seconds of steps for some caps (None is the default): markers
-    at the median with the quartiles.
+    The sweep ends where larger caps change nothing. A ring marks the recommended cap; a diamond at 25 MiB marks DDP's
+    default, whose first bucket is smaller. `measured` maps caps (None is the default) to the times of steps in seconds,
+    which are drawn as markers at the median with the quartiles.
 
-    Raises ValueError for fewer than two caps, for a cap of 0 or less, and for a cap in `measured` without a step.
+    Raises ValueError if there are fewer than two caps, a cap is 0 or less, or a cap in `measured` has no step.
     """
     of_type("recommendation", recommendation, Recommendation)
     caps_mb = _caps_mb(recommendation.candidates)
@@ -152,11 +152,11 @@ def zero_memory(
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw the terms of a rank's memory, a bar for each stage or way, or its total over the number of ranks.
+    """Draw the memory of a rank: its terms, as one bar per stage or way, or its total by number of ranks.
 
-    If each name has one `zero.memory`, the figure shows its terms: see `draw_memory`. If each has several, which must
-    differ in their number of ranks, it shows the totals as lines that are named at their ends, on logarithmic axes.
-    `limits_bytes` are marked by lines.
+    If each name has one `zero.memory`, the figure shows its terms; see `draw_memory`. If each has several, which must
+    differ in their number of ranks, it shows the totals as lines on logarithmic axes, with names at their ends. Lines
+    mark `limits_bytes`.
 
     Raises ValueError for no memory, for a line of fewer than two numbers of ranks, and for limits below 0, or, next to
     lines, for a limit of 0.

@@ -95,7 +95,7 @@ def recommend(
     optimizer: str = "adam",
     wraps: Mapping[str, Iterable[str]] | None = None,
 ) -> FSDPRecommendation:
-    """Return the predicted step and memory of ways to wrap a module, next to DDP and ZeRO, and which one to take.
+    """Predict step and memory for several ways to wrap a module, DDP and ZeRO, and recommend one of them.
 
     The ways to wrap are each layer, the larger half of the layers, and the module alone. Each is tried with torch's
     default of resharding and without resharding, and with torch's own prefetching and two groups; `wraps` replaces them
@@ -108,7 +108,7 @@ def recommend(
     either, only communication is compared. With `loss` or a measured step, activations are in the memory; else they
     are not.
 
-    Raises ValueError for a module without parameters, for one rank, and for numbers out of range.
+    Raises ValueError if the module has no parameters, if there is only one rank, or if a number is out of range.
 
     >>> module = nn.Sequential(*(nn.Linear(1000, 1000, bias=False) for _ in range(8)))
     >>> advice = recommend(module, num_ranks=8, memory_bytes=40e6, cost=lambda num_bytes: num_bytes / 1e9)

@@ -134,7 +134,7 @@ class ModuleStep:
     `modules` are the names of all modules in the order of ``module.named_modules()``, the root, "", first. `containers`
     are those without a forward method of their own, which cannot be wrapped. `input_bytes` are those of the batch.
 
-    Raises ValueError for a step without parameters, and for events of modules or parameters that it does not have.
+    Raises ValueError if the step has no parameters, or if an event names a module or parameter that it does not have.
 
     >>> layers = [ShardedLayer("0", [1000], forward_s=1e-3, backward_s=2e-3), ShardedLayer("1", [500])]
     >>> step = ModuleStep.of_layers(layers)
@@ -189,7 +189,7 @@ class ModuleStep:
     def of_layers(cls, layers: Iterable[ShardedLayer], *, optimizer_s: float = 0.0) -> ModuleStep:
         """Return the step of layers that are called one after the other, as in a Sequential.
 
-        Raises ValueError for anything but layers, for names that are not unique, and for layers without parameters.
+        Raises ValueError if an item is not a `ShardedLayer`, names are not unique, or there are no parameters.
         """
         listed = several("layers", layers, "ShardedLayer values")
         for layer in listed:

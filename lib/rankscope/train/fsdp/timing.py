@@ -30,7 +30,7 @@ LANES = ("compute", "copy_in", "allgather", "reduce_scatter", "allreduce")  # FS
 
 @frozen(eq=False)
 class PredictedStep:
-    """One step of a rank under `fully_shard`: when it does what, its memory over time, and its collectives.
+    """One step of a rank under `fully_shard`: its timeline, its memory over time, and its collectives.
 
     `groups` are the names of the wrapped modules, the root's, "", first; a span's item is the place of its group.
     """
@@ -47,7 +47,7 @@ class PredictedStep:
 
     @property
     def wait_s(self) -> float:
-        """How many seconds the rank waits for communication: the exposed part."""
+        """The time in seconds for which the rank waits for communication (the exposed communication)."""
         return float(self.timeline.select(lane="compute", kind="wait").busy_s)
 
     def __repr__(self) -> str:
@@ -70,7 +70,7 @@ def predict(
     optimizer: str | None = "adam",
     **settings: Any,
 ) -> PredictedStep:
-    """Return one rank's step under `fully_shard`; all ranks do the same simultaneously.
+    """Predict one rank's step under `fully_shard`. All ranks do the same at the same time.
 
     `cost` has the seconds of collectives and copies: `FSDPCosts`, or the cost of an all-reduce, such as `ddp.cost`
     makes. `wrap` and `settings` are those of `collectives`.
@@ -84,7 +84,7 @@ def predict(
     of the step, in `param_dtype`. Left out are the time that the process needs to issue all this, fragmentation, and
     what a backend allocates for itself.
 
-    Raises ValueError for what `collectives` refuses, and for costs that are negative or not finite.
+    Raises ValueError if `collectives` rejects an argument, or if a cost is negative or not finite.
 
     >>> from rankscope.cluster import Link
     >>> from rankscope.train.fsdp import ShardedLayer

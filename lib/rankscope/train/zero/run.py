@@ -67,7 +67,7 @@ def measure(
     backend: str = "gloo",
     timeout_s: float = 120.0,
 ) -> list[LiveMemory]:
-    """Train on `num_ranks` real ranks, one way after the other; return each rank's memory in its last step, way by way.
+    """Train on `num_ranks` real ranks in each way, and return each rank's memory in its last step, way by way.
 
     Memory is counted between forward and backward, when everything is present: gradients and states of the previous
     step, and parameters gathered by the forward pass. A storage counts once, with all of its bytes, padding included.
@@ -75,7 +75,7 @@ def measure(
     3). Activations are left out. Every rank trains on `batch`, which the model maps to one tensor; `ways` are some of
     WAYS. With recipe "bf16" the model is converted; with "mixed" fully_shard gathers and reduces in bfloat16.
 
-    Raises ValueError for invalid arguments, RankError if a rank fails.
+    Raises ValueError if an argument is invalid; RankError if a rank fails.
 
     >>> import torch
     >>> live = measure(lambda: torch.nn.Linear(64, 32, bias=False), torch.ones(2, 64), 2, ["fully_shard"])
@@ -278,13 +278,13 @@ def load_training(path: str | os.PathLike[str], model: nn.Module, optimizer: Zer
 
 
 def resume_difference(num_ranks: int, resumed_ranks: int, num_steps: int = 4, timeout_s: float = 120.0) -> float:
-    """Train a small model on `num_ranks`, save it half way, resume on `resumed_ranks`; return the largest difference.
+    """Train a small model on `num_ranks`, save it half way, resume on `resumed_ranks`, and return the difference.
 
-    The difference is that of any parameter after `num_steps` from an uninterrupted run, in float64: 0.0 for the same
-    number of ranks, else the rounding of sums in another order. Every step uses the same batch of 48 samples, of which
-    each rank takes its stride.
+    It is the largest difference of any parameter from an uninterrupted run after `num_steps`, in float64: 0.0 for the
+    same number of ranks, else the rounding error of sums in another order. Every step uses the same batch of 48
+    samples, of which each rank takes its stride.
 
-    Raises ValueError if the number of ranks does not divide the batch, and for an odd number of steps.
+    Raises ValueError if the number of ranks does not divide the batch or the number of steps is odd.
 
     >>> resume_difference(2, 2)
     0.0
