@@ -71,7 +71,7 @@ def test_a_rank_that_is_late_too_seldom_to_be_named_is_not_called_balanced():
     late = str(diagnosis).splitlines()[0].replace(_number(diagnosis.late_s[[3, 7], 3].mean()), "N")
     assert late == (
         "No rank makes the others wait in most steps. Rank 3 is late in 2 of 11 steps, by N ms (Python after its "
-        "loader), which is not steady enough to be named."
+        "loader), which is not consistent enough to be named."
     )
     seconds["host"][4, 3] -= 0.05
     assert str(diagnose(job(seconds))).startswith("The job is balanced: no rank stands out above the noise")

@@ -171,7 +171,7 @@ def test_one_pause_is_told_with_its_step_and_names_no_culprit() -> None:
     seconds["host"][7, 1] += 2.0
     assert named(seconds) == {}
     lines, line = verdict(seconds)
-    assert "no rank is late steadily enough to be named" in lines[0]
+    assert "no rank is late consistently enough to be named" in lines[0]
     assert "Most of it is in one step of 12: rank 1 takes 2" in lines[0]
     assert "longer in step 7, mostly in Python between its phases." in lines[0]
     assert "rank 1 takes 2" in line
@@ -185,7 +185,7 @@ def test_what_cannot_be_attributed_is_told_by_ranks_and_phases() -> None:
     assert named(seconds) == {}
     lines, line = verdict(seconds)
     assert lines[0].startswith("Ranks wait for each other, for up to ")
-    assert "no rank is late steadily enough to be named" in lines[0]
+    assert "no rank is late consistently enough to be named" in lines[0]
     for rank in range(4):
         assert f"rank {rank} in 3" in lines[0]
         assert f"rank {rank} in 3" in line

@@ -207,7 +207,7 @@ class _VerdictWords:
             if cause == "host":
                 before_host = PHASES[int(host_longer_s[rows, place].sum(axis=0).argmax())]
             phase = _noun(cause, "its", before_host)
-            sentence = f"{_late_in(self._lateness, place, rows)} ({phase}), which is not steady enough to be named."
+            sentence = f"{_late_in(self._lateness, place, rows)} ({phase}), which is not consistent enough to be named."
             sentences.append(sentence[0].upper() + sentence[1:])
         return " ".join(sentences)
 
