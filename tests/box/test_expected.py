@@ -101,7 +101,7 @@ def test_the_same_gpus_under_five_settings_have_a_rule_each(rule: str) -> None:
 
 def test_one_card_of_two_and_of_four_are_told_apart_and_a_third_stays_unexplained() -> None:
     for cards in (2, 4, 8):
-        assert f"others use {cards}" in found(made(25e-6, 36.8e9 / cards), {"others": HEALTHY})["one_nic"]
+        assert f"where they use {cards}." in found(made(25e-6, 36.8e9 / cards), {"others": HEALTHY})["one_nic"]
     assert list(found(made(25e-6, 36.8e9 / 2.83), {"others": HEALTHY})) == ["unexplained"]
 
 

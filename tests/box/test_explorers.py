@@ -179,7 +179,7 @@ def test_an_algorithm_that_refuses_says_so_on_a_machine(monkeypatch: pytest.Monk
 
 
 def test_transfers_opens_on_facts_and_says_so() -> None:
-    assert "from published figures, nothing here is measured" in report(TRANSFERS)[0]
+    assert "from published figures, without measurements" in report(TRANSFERS)[0]
     assert "at best, from published figures" in svg(TRANSFERS, "ranking")
 
 
@@ -218,7 +218,7 @@ def test_with_a_profile_times_are_the_measured_ones() -> None:
     box = transfers(gpu())
     assert controls(box)["link"].value == "measured: made up"
     assert "64 MiB to the GPU, measured" in shown(box)[0]
-    assert "nothing here is measured" not in shown(box)[1]
+    assert "without measurements" not in shown(box)[1]
     assert report(MEASURED)[1].startswith(f"copy: 64 MiB by pageable in {time_words(2**26 / 8e9)}, 8 GB/s, ")
     controls(box)["link"].value = "PCIe 5 x16"
     assert "published figures" in shown(box)[0]

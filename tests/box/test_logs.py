@@ -829,7 +829,7 @@ def test_the_command_says_what_it_read_and_writes_one_machine(
     other.write_text("\n".join(made.table()).replace("NVIDIA", "AMD"))
     assert main(["import", str(log), "-o", str(tmp_path / "box.json")]) == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert "a, allreduce: 8 ranks on 1 node, nccl, nccl-tests 2.17.8: 18 times, 128 B to 2 GiB" in words
+    assert "a, allreduce: 8 ranks on 1 node, nccl, nccl-tests 2.17.8: 18 measurements, 128 B to 2 GiB" in words
     box = Profile.load(tmp_path / "box.json")
     assert [len(box.select(what)) for what in ("allreduce", "allgather")] == [18, 18]
     assert (box.provenance["name"], box.num_ranks) == ("box", 8)

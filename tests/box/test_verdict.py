@@ -87,7 +87,7 @@ def test_against_native_where_ours_is_best_and_worst() -> None:
     times = {"ring": lambda size: 1.0, "swing": lambda size: 3.0, "native": lambda size: 2.0 if size < 4096 else 0.8}
     made = collective(profile(), times, sizes=[1024, 4096], noise=0.0)
     assert list(against_native(made)) == [
-        "allreduce: ring takes 0.50 times as long as native at 1 KiB, ring takes 1.25 times as long as native at 4 KiB."
+        "allreduce: ring is 2 times as fast as native at 1 KiB, ring takes 1.25 times as long as native at 4 KiB."
     ]
     assert list(against_native(as_predicted(profile(links()), NAMES))) == []
 
@@ -210,7 +210,7 @@ def test_of_a_good_profile_nothing_looks_wrong() -> None:
     said = verdict(GOOD)
     assert len(said) == 3
     assert said[0].startswith("allreduce: use recursive_doubling from 1 KiB to ")
-    assert "as long as native at 1 KiB" in said[1]
+    assert "times as fast as native at 1 KiB" in said[1]
     assert "times the lower bound at 16 MiB" in said[2]
 
 

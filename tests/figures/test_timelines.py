@@ -46,7 +46,7 @@ def test_each_span_is_a_bar_on_its_lane() -> None:
     legend = [("step", bars.fill[0], False), ("read", bars.fill[1], False), ("allreduce", bars.fill[3], True)]
     assert [(key.label, key.fill, key.hatched) for key in drawing.legend] == legend
     assert drawing.title == "10 ms; rank 0's gpu is the busiest, 61 % of the time"
-    assert drawn(Span(0, "a", "b", 0, 0.0, 1234.6e-3)).title.startswith("1235 ms; busiest")
+    assert drawn(Span(0, "a", "b", 0, 0.0, 1234.6e-3)).title.startswith("1235 ms; rank 0's a is the busiest")
     hatched = draw_timeline(Timeline.of(SPANS), hatched=["read"]).rects[0].hatched
     assert hatched.tolist() == [False, True, False, True, True]
     assert drawn().title == "nothing ran"

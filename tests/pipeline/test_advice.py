@@ -100,7 +100,7 @@ def test_the_order_is_kept_unless_leaving_it_is_worth_it():
 
 
 def test_pinning_is_tried_where_it_is_known_and_left_out_where_there_is_nothing_to_pin_for():
-    assert "pinning would change nothing" in advise(profile(read=0.01)).notes[0]
+    assert "pin_memory would not help" in advise(profile(read=0.01)).notes[0]
     assert "could not be measured" in advise(profile(read=0.01, accelerator=True)).notes[0]
     costs = PinningCosts(pageable_copy_s=0.010, pin_s=0.004, pinned_copy_s=0.002)
     advice = advise(profile(read=0.02, step=0.02, num_workers=2, accelerator=True, pinning=costs))
@@ -120,7 +120,7 @@ def test_pinning_is_tried_where_it_is_known_and_left_out_where_there_is_nothing_
     [
         ({"num_workers": 0}, {}, "recorded without workers, so their start-up and hand-over are unknown"),
         ({}, {name: np.ones(12) for name in COLUMNS}, "batches recorded: 12; predictions from so few are rough"),
-        ({"read": 0.02, "wait": 0.01}, {}, "the prediction for the recorded settings is +"),
+        ({"read": 0.02, "wait": 0.01}, {}, "the prediction for the recorded settings is off by +"),
     ],
 )
 def test_what_makes_a_prediction_rough_is_noted(settings, change, note):

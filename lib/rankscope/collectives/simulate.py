@@ -38,7 +38,7 @@ def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str
     holds its ports for alpha_s + bytes / bytes_per_s, and the receiver's until it is added up. A receiver adds one
     message after the other, as they arrive. A shared network card serves the messages of earlier steps first, and those
     of one step in the order in which they are ready; if they are ready at once, in the order of the step. `Cluster`
-    says what a switch that adds does. The schedule is not checked here: use `verify`.
+    describes a switch that adds. The schedule is not checked here: use `verify`.
 
     Lanes and kinds are "send", "receive" and "reduce" ("send 1", … for further ports), items are steps. `detail` is
     "messages", or "ranks" for a single span per rank, from 0 to its end; None means messages up to `MOST_MESSAGES`.

@@ -112,10 +112,10 @@ def watch(
     `diagnose`.
 
     DDP's allreduces appear as one call, from the end of backward to the end of the last of them; what backward hides is
-    not seen. Each bucket is, at some 60 microseconds, where DDP asks for it from Python: give the model torch's
-    `allreduce_hook` (https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html) before. All is undone at the end of the
-    context, also after an error. On CUDA, stamps are events of the current stream, and none is waited for before the
-    end.
+    not seen. To see each bucket, at a cost of some 60 microseconds each, let DDP request its allreduces from Python:
+    register torch's `allreduce_hook` (https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html) on the model before the
+    watch. All changes are undone at the end of the block, even after an error. On CUDA, stamps are events of the
+    current stream, and the watch waits for none of them before the end.
 
     Raises ValueError if `model` is not a DistributedDataParallel. FSDP cannot be watched, because its collectives run
     within forward and backward, where only a profiler shows the waits; record traces and pass them to `diagnose`.

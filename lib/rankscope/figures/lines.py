@@ -41,8 +41,8 @@ def curves(
     the right end. If `discrete` is true, a prediction is a short dash at each x, for quantities without values in
     between.
 
-    Raises ValueError for more curves than there are hues, for one without either, and for lengths that differ from that
-    of `x`.
+    Raises ValueError if there are more curves than hues, if a curve has neither, or if a length differs from that of
+    `x`.
     """
     _check_pairs("curves", curves)
     x_values = np.asarray(x)
@@ -75,7 +75,7 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
     """Draw how much torch.randperm favours some samples as the first of its order, by number of samples.
 
     The line is the exact excess of a favoured sample's probability over another's. It ends where torch changes to
-    64-bit words, or at `most_items`. Raises ValueError for `most_items` outside 1,000 to that number.
+    64-bit words, or at `most_items`. Raises ValueError if `most_items` is outside 1,000 to that number.
     """
     worst = worst_randperm_bound()
     last = worst if most_items is None else whole("most_items", most_items, 1000, worst)
@@ -192,8 +192,8 @@ def costs(
     markers at the median with a bar from minimum to maximum. `half_bytes` marks n½, where latency and bandwidth take
     the same time.
 
-    Raises ValueError for no algorithm, sizes that do not rise from above 0, times that are not above 0, a bound below
-    0, and lengths that differ.
+    Raises ValueError if there are no algorithms, if sizes are not above 0 and ascending, if a time is not above 0, if
+    the bound is below 0, or if lengths differ.
     """
     sizes = _sizes(num_bytes)
     if not isinstance(seconds, Mapping) or not seconds:

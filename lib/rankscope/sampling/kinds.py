@@ -70,7 +70,7 @@ class Sampler:
 
     `always_shuffles` is None if the setting `shuffle` decides. `without_effect` maps each of `shuffle`, `seed`, `epoch`
     and `drop_last` that this sampler does not have to the reason. `assign` then accepts only its default.
-    `indices` raises ValueError for a seed or an epoch outside the sampler's range.
+    `indices` raises ValueError if the seed or the epoch is outside the sampler's range.
 
     `values` is "lengths" or "weights" if the sampler needs to know one of them for each sample. `settings` are the
     other settings that only this sampler has, with values to begin with: explorers and tests use these. `make` returns

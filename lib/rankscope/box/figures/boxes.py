@@ -92,13 +92,13 @@ def draw_boxes(
     at_bytes: float = 0.0,
     title: str | None = None,
 ) -> Drawing:
-    """Draw the performance of the backends' own collectives on some machines: a line each, with a dot at each size.
+    """Draw the performance of the backends' own collectives on several machines, as lines with a dot at each size.
 
-    The view "busbw" is the bus bandwidth, "log" the same on a logarithmic axis, "time" the time. The profile named
-    `yours` is black. Machines with a known or suspected fault are dashed. If there are several `collectives`, each
-    has a line of its own. A vertical line marks `at_bytes`. Sizes below 1 KiB are omitted if there are larger ones.
+    The view "busbw" shows the bus bandwidth, "log" the same on a logarithmic axis, "time" the time. The profile named
+    `yours` is black. Machines with a known or suspected fault are dashed. If there are several `collectives`, each has
+    its own line. A vertical line marks `at_bytes`. Sizes below 1 KiB are omitted if there are larger ones.
 
-    Raises ValueError for an unknown view, for a profile without any of the collectives, and if there is no line or more
+    Raises ValueError if the view is unknown, if a profile has none of the collectives, or if there are no lines or more
     than 12.
     """
     one_of("view", view, tuple(UNITS))
@@ -146,7 +146,7 @@ def _names_px(lines: Sequence[_BoxLine]) -> float:
 
 
 def draw_beside(profile: Profile, name: str = "yours", title: str | None = None) -> Drawing:
-    """Draw a profile's own collective over those of the machines of the bank that are like it; see `beside`.
+    """Draw a profile's own collective together with those of similar machines of the bank; see `beside`.
 
     The collective is the one whose shortfall the verdict states, or else the first. Raises ValueError if no collective
     was measured.

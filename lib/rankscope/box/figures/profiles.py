@@ -493,11 +493,11 @@ _LEAST_PX = 400.0  # so that a title fits
 
 
 def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
-    """Draw the bandwidth of copies from each GPU to each other at the largest size of a profile; paler is more.
+    """Draw the bandwidth of copies from each GPU to each other GPU at the largest size of a profile; paler is faster.
 
     The legend is the scale of the colours, from a quarter of the highest rate. A GPU's own cell is grey.
 
-    Raises ValueError as `peer_rates` does.
+    Raises ValueError if the profile has no such copies or too many GPUs.
     """
     size, rates = peer_rates(profile)
     gpus = sorted(set(chain.from_iterable(rates)))

@@ -43,13 +43,14 @@ def _outcome(candidate: CapCandidate) -> tuple[int, float, float]:
 
 
 def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str | None = None) -> Drawing:
-    """Draw which gradients share an allreduce, in launch order, and the cap they met.
+    """Draw the gradients that share an allreduce, in launch order, and the cap of each bucket.
 
     The buckets are those of an `iteration`, by default those after the rebuild; the first is on top. Each piece is the
-    gradient of one parameter. Its width is its bytes, and the parameter's number is in it where it fits. A dashed line
-    is the cap at which the bucket is closed, and the text behind a row its bytes. A sparse gradient is hatched.
+    gradient of one parameter. Its width is proportional to its bytes, and it contains the parameter's number if there
+    is space. Dashed lines mark the caps at which buckets are closed, and the text after a row states its bytes. Sparse
+    gradients are hatched.
 
-    Raises ValueError for more than 256 buckets.
+    Raises ValueError if there are more than 256 buckets.
     """
     of_type("buckets", buckets, DDPBuckets)
     shown = buckets.rebuilt if iteration is None else buckets.at(iteration)

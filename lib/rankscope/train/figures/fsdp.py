@@ -30,7 +30,7 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
     root's, and the wrapped modules follow. Below, the terms of the rank's memory are stacked; hatched ones are buffers
     of communication. The largest sum is marked, and named with its largest terms.
 
-    Raises ValueError for anything but a `PredictedStep`, and for more than 2,000 changes of the memory.
+    Raises ValueError if `step` is not a `PredictedStep` or its memory changes more than 2,000 times.
     """
     of_type("step", step, PredictedStep)
     memory = step.memory

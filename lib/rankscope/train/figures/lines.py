@@ -158,8 +158,8 @@ def zero_memory(
     differ in their number of ranks, it shows the totals as lines on logarithmic axes, with names at their ends. Lines
     mark `limits_bytes`.
 
-    Raises ValueError for no memory, for a line of fewer than two numbers of ranks, and for limits below 0, or, next to
-    lines, for a limit of 0.
+    Raises ValueError if there are no memories, if a line has fewer than two numbers of ranks, or if a limit is below 0
+    (or is 0, on logarithmic axes).
     """
     if isinstance(memories, Mapping) and any(isinstance(memory, Sequence) for memory in memories.values()):
         return _memory_lines(memories, limits_bytes or {}, ax, title)

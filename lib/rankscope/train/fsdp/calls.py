@@ -409,8 +409,7 @@ def observed_step(module: nn.Module, loss: Callable[..., Any]) -> ModuleStep:
     """Return a module's step as observed in one run of ``loss(module, 0, 0)`` in this process, exact for any code.
 
     It has the bytes of activations, and times of this one run, which are longer because bytes are counted. See
-    `measure_step` for measured times. Raises ValueError for a module without parameters, and for a loss that is not a
-    function.
+    `measure_step` for measured times. Raises ValueError if the module has no parameters or `loss` is not a function.
 
     >>> step = observed_step(nn.Linear(2, 1), lambda module, rank, number: module(torch.ones(3, 2)).sum())
     >>> [event.kind for event in step.events if event.kind not in ("forward", "backward")]

@@ -45,7 +45,7 @@ class LiveBytes:
 class PredictedMemory:
     """The bytes of a rank over one step, by term: ``terms[name][i]`` from ``at_s[i]`` until the next instant.
 
-    `doing` says what the rank does at each instant.
+    `doing` names the rank's activity at each instant.
     """
 
     at_s: Times = checked(column)

@@ -116,7 +116,7 @@ class ShardedLayer:
     activation_bytes: int = checked(whole, 0, _MOST_ELEMENTS, default=0)
 
     def specs(self) -> list[ShardedParameter]:
-        """Return the parameters as `ShardedParameter`; numbers get the layer's name and their place."""
+        """Return the parameters as `ShardedParameter`; numbers get the layer's name and their index."""
         specs = []
         for place, parameter in enumerate(self.parameters):
             if isinstance(parameter, ShardedParameter):

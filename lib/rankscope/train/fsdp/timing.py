@@ -32,7 +32,7 @@ LANES = ("compute", "copy_in", "allgather", "reduce_scatter", "allreduce")  # FS
 class PredictedStep:
     """One step of a rank under `fully_shard`: its timeline, its memory over time, and its collectives.
 
-    `groups` are the names of the wrapped modules, the root's, "", first; a span's item is the place of its group.
+    `groups` are the names of the wrapped modules, the root's, "", first; a span's item is the index of its group.
     """
 
     timeline: Timeline
@@ -128,8 +128,8 @@ def predict(
 def simulate(step: ModuleStep, cost: Cost | FSDPCosts, **options: Any) -> Timeline:
     """Return the timeline of `predict`, whose `options` it takes.
 
-    Lane "compute" has a span for what the rank computes for a group, and for copies and waits. "copy_in", "allgather",
-    "reduce_scatter" and "allreduce" are FSDP's other streams. A span's item is the place of its group: 0 is the root,
+    Lane "compute" has spans for the rank's computation for each group, and for copies and waits. "copy_in",
+    "allgather", "reduce_scatter" and "allreduce" are FSDP's other streams. A span's item is the index of its group: 0 is the root,
     and the wrapped modules follow in the order of `wrap`.
 
     >>> from rankscope.train.fsdp import ShardedLayer
