@@ -249,7 +249,7 @@ def test_damaged_dumps_are_refused_or_read(tmp_path: Path) -> None:
 
 
 def test_folders_that_are_not_one_job(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there must be dumps, files whose names end in the number of a rank"):
+    with pytest.raises(ValueError, match="found no dumps, which are files whose names end in the number of a rank"):
         read_dumps(tmp_path)
     write(tmp_path, healthy(2))
     (tmp_path / "train.log").write_text("not read")

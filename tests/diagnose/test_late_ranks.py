@@ -121,7 +121,7 @@ def test_a_late_rank_is_judged_by_the_noise_of_the_others() -> None:
 def test_ranks_that_share_the_lateness_are_described_as_late_together_or_in_turn() -> None:
     lines, line = verdict(late("two, same reason", "even", 0.05, 4, NUM_STEPS, 1)[0])
     assert lines[0].startswith("Ranks 0 and 1 are late together. They cost 5")
-    assert "mending only one of them saves nothing" in lines[0]
+    assert "fixing only one of them saves nothing" in lines[0]
     assert lines[1].startswith("Ranks 0 and 1 arrive ")
     assert "late in each step: their loader takes 6" in lines[1]
     assert len(lines) == 2
@@ -129,7 +129,7 @@ def test_ranks_that_share_the_lateness_are_described_as_late_together_or_in_turn
 
     lines, line = verdict(late("two in turn, two reasons", "even", 0.05, 4, NUM_STEPS, 1)[0])
     assert lines[0].startswith("Ranks 0 and 1 are late in turn. They cost 5")
-    assert "mending only one of them saves at most 2" in lines[0]
+    assert "fixing only one of them saves at most 2" in lines[0]
     both = " ".join(lines[1:])
     assert "late in 6 of 12 steps: its loader takes" in both
     assert "late in 6 of 12 steps: its backward takes" in both

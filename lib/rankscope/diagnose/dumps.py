@@ -193,7 +193,7 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
     optional("num_ranks", num_ranks, whole, 1, MOST_RANKS)
     files = _files(folder_or_files)
     if not files:
-        raise ValueError("there must be dumps, files whose names end in the number of a rank, and there is none")
+        raise ValueError("found no dumps, which are files whose names end in the number of a rank")
     dumps: dict[int, Dump] = {}
     for path in files:
         try:

@@ -122,8 +122,8 @@ def watch(
     """
     if any(base.__name__ in _SHARDED for base in type(model).__mro__):
         raise ValueError(
-            "model must be a DistributedDataParallel, and this one is FSDP's, which watch cannot follow: record traces "
-            "with torch.profiler, and give them to rankscope diagnose"
+            "model must be a DistributedDataParallel, got one of FSDP, which watch cannot follow; record traces with "
+            "torch.profiler, and pass them to rankscope diagnose"
         )
     return Watched(
         of_type("model", model, DistributedDataParallel),

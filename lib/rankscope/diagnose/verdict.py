@@ -84,7 +84,7 @@ class _VerdictWords:
         """What ranks that share the lateness cost together, and a line for each cause."""
         cost_s = sum(culprit.cost_s for late in group for culprit in late.culprits)
         lines = [
-            f"{self._ranks('Rank', group)} are late {_pattern(group)}. They cost {self._of_step(cost_s)}; mending only "
+            f"{self._ranks('Rank', group)} are late {_pattern(group)}. They cost {self._of_step(cost_s)}; fixing only "
             f"one of them saves {self._saved_by_one(group)}."
         ]
         by_cause = defaultdict[str, list[LateRank]](list)

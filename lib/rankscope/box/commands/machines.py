@@ -98,7 +98,7 @@ def compare(
     after: Annotated[Path, typer.Argument(help="The profile to compare it with.", metavar="B")],
     everything: Annotated[bool, typer.Option("--all", help="Also show differences within the noise.")] = False,
 ) -> None:
-    """Show a verdict, and what is slower or faster in profile B than in profile A by more than the noise."""
+    """Show a verdict, and list the points at which profile B is slower or faster than A by more than the noise."""
     from .. import Profile, tables
 
     print_parts(tables.comparison(Profile.load(before), Profile.load(after), everything))
@@ -112,7 +112,7 @@ def trace(
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write; gzipped if it ends in .gz.")],
     collective: Collective = "allreduce",
 ) -> None:
-    """Write a trace of when each rank would send, receive and add, for Perfetto and chrome://tracing."""
+    """Write a predicted trace of each rank's sends, receives and sums, for Perfetto and chrome://tracing."""
     from ...common.checks import count_of
     from ...common.storage import check_file
     from ...common.units import bytes_words, time_words

@@ -46,15 +46,15 @@ def diagnose(
         Path | None, Option(help="Write a trace of all ranks on one clock for Perfetto, with late arrivals as arrows.")
     ] = None,
 ) -> None:
-    """Name the rank that the others wait for, the phase in which it loses time, and what that costs.
+    """Name the rank that the others wait for, the phase in which it loses time, and the cost.
 
-    Record traces with torch.profiler, one file per rank. If the job hangs, give its flight-recorder dumps or its logs:
-    the answer names the rank that did not reach a collective or called another one, or says that the text cannot tell.
-    There may be one log per rank, or one log with the prefixes of torchrun or srun.
+    Record traces with torch.profiler, one file per rank. If the job hangs, pass its flight-recorder dumps or its logs:
+    the answer names the rank that did not reach a collective or called a different one, or states that the logs do not
+    show it. Logs may be one per rank, or one log with the prefixes of torchrun or srun.
 
     For traces, --json prints culprits, findings, ranks, steps, step_s, exposed_s, hidden_s, phases, buckets and
-    what_if. what_if lists the steps that it skipped, or the reason why it predicts nothing. For dumps and logs, --json
-    prints culprits, findings, notes and ranks.
+    what_if. what_if lists the steps that it skipped, or the reason why nothing can be predicted. For dumps and logs,
+    --json prints culprits, findings, notes and ranks.
     """
     from ..kineto import TraceFiles, files_in
 

@@ -150,7 +150,7 @@ class Bucket:
     are never split, so a bucket can be much larger than its cap.
 
     >>> Bucket((3, 2), 3 * 2**20, 2**20, "cap").why
-    'reached its cap of 1 MiB'
+    'it reached its cap of 1 MiB'
     """
 
     indices: tuple[int, ...]

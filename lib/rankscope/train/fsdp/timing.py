@@ -129,8 +129,8 @@ def simulate(step: ModuleStep, cost: Cost | FSDPCosts, **options: Any) -> Timeli
     """Return the timeline of `predict`, whose `options` it takes.
 
     Lane "compute" has spans for the rank's computation for each group, and for copies and waits. "copy_in",
-    "allgather", "reduce_scatter" and "allreduce" are FSDP's other streams. A span's item is the index of its group: 0 is the root,
-    and the wrapped modules follow in the order of `wrap`.
+    "allgather", "reduce_scatter" and "allreduce" are FSDP's other streams. A span's item is the index of its group: 0
+    is the root, and the wrapped modules follow in the order of `wrap`.
 
     >>> from rankscope.train.fsdp import ShardedLayer
     >>> layers = [ShardedLayer(str(n), [1_000_000], forward_s=1e-3, backward_s=2e-3) for n in range(4)]
