@@ -451,7 +451,7 @@ def test_an_error_says_what_the_file_is_instead(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"rank0\.json: not a usable trace: it is not JSON$"):
         read_traces(tmp_path)
     (tmp_path / "rank0.json").write_text("{}")
-    with pytest.raises(StorageError, match="no traceEvents: move it away if it is no trace$"):
+    with pytest.raises(StorageError, match="no traceEvents; move it out of the folder if it is not a trace$"):
         read_traces(tmp_path)
     (tmp_path / "rank0.json").write_text('{"version": "2.10", "entries": []}')
     with pytest.raises(ValueError, match="has no trace, but flight-recorder dumps; pass them to read_dumps$"):

@@ -174,7 +174,7 @@ COLUMNS = {"rank": [0], "lane": [0], "kind": [0], "item": [0], "start_s": [1.0],
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rank": [0, 0]}, "must be of one length"),
+        ({"rank": [0, 0]}, "must have the same length"),
         ({"lane": [1]}, "lane must hold places from 0 to 0 in lanes, got 1"),
         ({"kind": [-1]}, "kind must hold places from 0 to 0 in kinds, got -1"),
         ({"stop_s": [0.5]}, r"must end at or after its start.*start_s=1\.0, stop_s=0\.5"),

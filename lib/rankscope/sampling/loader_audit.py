@@ -53,7 +53,7 @@ class LoaderAudit(Findings):
         sizes = self.batch_sizes
         if not sizes:
             samples = count_of(self.num_samples, "sample")
-            yield Finding("nothing_read", f"the loader gives no batch of {samples}")
+            yield Finding("nothing_read", f"the loader returns no batches of {samples}")
         problem = twice_sharded(self.shards)
         if problem:
             yield Finding("sharded_twice", problem)

@@ -135,7 +135,7 @@ class Timeline:
     def __attrs_post_init__(self) -> None:
         lengths = {name: getattr(self, name).size for name in _COLUMNS}
         if len(set(lengths.values())) != 1:
-            raise ValueError(f"a timeline's columns must be of one length, got {lengths}")
+            raise ValueError(f"a timeline's columns must have the same length, got {lengths}")
         for name, places, names in (("lane", self.lane, self.lanes), ("kind", self.kind, self.kinds)):
             if places.size and not 0 <= places.min() <= places.max() < len(names):
                 outside = places[(places < 0) | (places >= len(names))][0]
