@@ -225,7 +225,7 @@ def test_compare_says_it_of_one_point_too(tmp_path: Path) -> None:
     path = str(profile([Point("copy", 8, [1.0], [True])]).save(tmp_path / "one.json"))
     words = " ".join(output("compare", path, path).split())
     assert "1 point has fewer than 4 iterations in A or B, so its noise is unknown" in words
-    assert "B/A is 1.00. 4 runs of each" in words
+    assert "`compare` cannot judge it (B/A 1.00). Import at least 4 runs of each." in words
 
 
 def test_compare_without_a_common_point_says_so(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_column_of_times_changes_its_unit_at_one_of_the_next() -> None:
 def test_shares_of_the_link_that_say_nothing_are_left_out() -> None:
     shown = output("show", "bank:dgx_h100_8")
     assert "0%" not in re.findall(r"\s(\d+%)", shown)
-    assert "empty below 1 %" in " ".join(shown.split())
+    assert "blank below 1 %" in " ".join(shown.split())
     assert re.search(r"^ *1 MiB .* 15%$", shown, re.MULTILINE)
 
 
@@ -469,7 +469,7 @@ def test_nccl_writes_a_file_for_the_tuner(tmp_path: Path) -> None:
         assert (row.algorithm, row.protocol) in choices
         assert row.channels >= 1
         assert row[6:] == (1, 8, -1, -1)
-    assert "plug-in slows down what no line matches" in " ".join(text.split())
+    assert "plug-in slows down collectives that no line matches" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(
@@ -479,7 +479,7 @@ def test_nccl_writes_a_file_for_the_tuner(tmp_path: Path) -> None:
         (["h100x8", "--nodes", "0"], "num_nodes must be a whole number from 1 to 4096, got 0"),
         (["h100x8", "--version", "new"], "version must be of NCCL"),
         (["h100x8", "--collective", "all_to_all"], "collective must be one of"),
-        (["h100x8", "--tuner-csv", "x.csv"], "--tuner-csv needs --profile"),
+        (["h100x8", "--tuner-csv", "x.csv"], "--tuner-csv requires --profile"),
         (["h100x8", "--profile", "bank:h100_4"], "profile must be of 8 ranks, got 4"),
         (["h100x8", "--log", "nowhere.log"], "nowhere.log"),
     ],

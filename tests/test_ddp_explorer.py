@@ -93,7 +93,7 @@ def test_a_network_of_any_size_follows_the_ranks() -> None:
             expected_s = Model("h100", gpus, nodes).choose("allreduce", size).time_s
             assert float(table(size)) == pytest.approx(expected_s, rel=1e-9)
     assert cost(DDP.at(network="nccl:a100", num_ranks=4096))(2**20) > cost(DDP.at(network="nccl:a100"))(2**20)
-    assert report(DDP, network="nccl:b200")[-1].startswith("NCCL's model, not a measurement: ")
+    assert report(DDP, network="nccl:b200")[-1].startswith("NCCL's model, not a measurement; ")
 
 
 def test_latency_and_bandwidth_have_an_effect_by_hand_alone() -> None:

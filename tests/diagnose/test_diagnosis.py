@@ -135,7 +135,7 @@ def test_a_rank_that_is_slower_in_all_it_does_is_not_called_starved(gpu):
         diagnosis = diagnose(job(seconds, gpu=gpu))
         assert [culprit[:2] for culprit in diagnosis.culprits] == [(2, "slower")]
         assert f"all its phases take {factor} times as long as on the others" in str(diagnosis)
-        assert "the traces do not tell which" in str(diagnosis)
+        assert "the traces do not show which" in str(diagnosis)
         assert "starved" not in str(diagnosis)
         assert "too little of its core" not in str(diagnosis)
     seconds["forward"][:, 2] = seconds["forward"][:, 1]  # a part that is as fast as on the others
@@ -223,7 +223,7 @@ def test_the_collectives_of_fsdp_are_named():
 
 def test_traces_that_do_not_fit_say_so_first():
     traces = job(phases(forward=on_rank(1)))
-    assert "One rank only" in str(diagnose(traces[:1]))
+    assert "There is only one rank." in str(diagnose(traces[:1]))
     assert diagnose(traces[:1]).culprits == []
     shorter = job(phases(steps=7))[3]
     diagnosis = diagnose([*traces[:3], shorter])

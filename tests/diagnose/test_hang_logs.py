@@ -43,12 +43,12 @@ def problem(hang: Hang, truths: frozenset[tuple[int, str]] | set[tuple[int, str]
                 truth for truth in truths if truth[0] in finding.ranks and truth[1] in ("collective", "size", "dtype")
             }
             named |= {(rank, "call") for rank in finding.ranks if rank not in {rank for rank, _ in named}}
-        if finding.ranks and "cannot tell which of them" in finding.words:
+        if finding.ranks and "does not show which of them" in finding.words:
             if not ranks & {*finding.ranks}:
                 return f"{finding.words} but it is {truths}"
         elif not named <= {*truths}:
             return f"{finding.words} but it is {truths}"
-        if not finding.ranks and "cannot tell" not in finding.words:
+        if not finding.ranks and "does not show" not in finding.words:
             return f"no rank is named, and it does not say so: {finding.words}"
     return "" if hang.findings else "no finding"
 
@@ -237,7 +237,7 @@ def test_files_that_are_no_logs(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="it is not a file"):
         read_logs(["/dev/zero"])
     (tmp_path / "binary.log").write_bytes(bytes(random.Random(1).randbytes(1 << 16)))
-    assert "cannot tell" in str(explain_hang(logs=read_logs(tmp_path)))
+    assert "does not show" in str(explain_hang(logs=read_logs(tmp_path)))
 
 
 def test_names_in_a_log_are_text() -> None:

@@ -67,7 +67,7 @@ def test_caps_are_drawn_where_they_closed_a_bucket() -> None:
 
 
 def test_titles_say_when() -> None:
-    assert draw_buckets(five()).title == "36 MiB of gradients, 5 parameters: 4 allreduces from iteration 1 on"
+    assert draw_buckets(five()).title == "36 MiB of gradients, 5 parameters: 4 allreduces after the first iteration"
     before = draw_buckets(five(), iteration=0)
     assert before.title == "36 MiB of gradients, 5 parameters: 2 allreduces before the rebuild at iteration 1"
     assert before.lines[0].x0.size == 0

@@ -92,8 +92,8 @@ class Machines:
         else:
             prediction, measurement = times_in_one_unit(predicted_s, point.median_s)
             off = predicted_s / point.median_s - 1
-            error = percent_words(off, 1, signed=True)
-            lines = [f"predicted: {prediction}, {times}", f"measured:  {measurement}; prediction error {error}"]
+            difference = percent_words(off, 1, signed=True)
+            lines = [f"predicted: {prediction}, {times}", f"measured:  {measurement}; prediction error {difference}"]
         place = "intra" if profile.num_nodes == 1 else "inter"
         return [*lines, *self.native(now), f"link: {profile.best_link(place)}"]
 
