@@ -83,7 +83,7 @@ def test_a_picture_is_described_and_a_number_is_not() -> None:
     assert made["cells"][2]["metadata"] == {}
 
 
-TIMELINE, CURVES = "What ran when, on which lane of which rank: ", "time [s] over ranks: "
+TIMELINE, CURVES = "The spans of a timeline, with one row per lane of a rank: ", "time [s] over ranks: "
 
 
 @pytest.mark.parametrize(

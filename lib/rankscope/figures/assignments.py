@@ -233,8 +233,8 @@ def draw_step_costs(
     """Draw the cost of each step: the mean over the ranks, and the mean wait for the costliest rank.
 
     Rows are steps, at most 40. The number next to a bar is the share of padding, if each batch is padded to its longest
-    sample. `lengths` are those of all samples in tokens, by default 1 each, and `cost` is that of `epoch_work`. Raises
-    ValueError if `lengths` are not one whole number of at least 0 per sample.
+    sample. `lengths` are those of all samples in tokens, by default 1 each, and `cost` is that of `epoch_work`.
+    Raises ValueError if `lengths` are not one whole number of at least 0 per sample.
     """
     of_type("assignment", assignment, Assignment)
     if lengths is None:
