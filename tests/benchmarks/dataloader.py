@@ -144,8 +144,9 @@ def record(rows: list[dict[str, Any]]) -> None:
         "cores": len(os.sched_getaffinity(0)),
         "date": datetime.date.today().isoformat(),
         "command": "python -m tests.benchmarks.dataloader --record",
-        "what": f"{BATCHES} batches of one sample, lognormal reads of {READ_S * 1e3:g} ms on average that sleep, steps "
-        f"of {STEP_S * 1e3:g} ms; predicted from one recording with 1 worker; median of {ROUNDS} rounds",
+        "what": f"An epoch has {BATCHES} batches of one sample. A read takes {READ_S * 1e3:g} ms on average "
+        f"(lognormal) and only sleeps; a step takes {STEP_S * 1e3:g} ms. Each epoch is predicted from a recording with "
+        f"one worker, and its measured time is the median of {ROUNDS} runs.",
     }
     text = json.dumps({**provenance, "epochs": rows}, indent=1)
     write_atomically(PROFILE, lambda file: file.write(text.encode() + b"\n"))

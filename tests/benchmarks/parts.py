@@ -126,8 +126,8 @@ def record(runs: list[dict[str, Any]]) -> None:
         "cores": len(os.sched_getaffinity(0)),
         "date": datetime.date.today().isoformat(),
         "command": "python -m tests.benchmarks.parts --record",
-        "what": f"{TRAINERS} trainers in lock-step, {PARTS} parts each of {STEPS} steps of {STEP_S * 1e3:.0f} ms, "
-        f"lognormal loads of {LOAD_S * 1e3:.0f} ms on average; loads and steps sleep",
+        "what": f"{TRAINERS} trainers in lock-step. Each reads {PARTS} parts; a part takes {LOAD_S * 1e3:.0f} ms on "
+        f"average to load (lognormal) and lasts {STEPS} steps of {STEP_S * 1e3:.0f} ms. Loads and steps only sleep.",
     }
     text = json.dumps({**provenance, "runs": runs}, indent=1)
     write_atomically(PROFILE, lambda file: file.write(text.encode() + b"\n"))

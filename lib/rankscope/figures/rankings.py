@@ -309,10 +309,19 @@ def _ranking_legend(
 
 
 def _time_words(seconds: float, measured_s: float | None, scale: float) -> str:
-    words = f"{seconds / scale:,.4g}"
+    words = _three_digits(seconds / scale)
     if measured_s is not None:
-        words = f"{words}, measured {measured_s / scale:,.4g}"
+        words = f"{words}, measured {_three_digits(measured_s / scale)}"
     return words
+
+
+def _three_digits(value: float) -> str:
+    """Return the value to three digits, or to a whole number if that has more.
+
+    >>> _three_digits(1.158), _three_digits(58.69), _three_digits(1234.6)
+    ('1.16', '58.7', '1,235')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _longest_s(fastest_s: float, slowest_s: float, bound_s: float) -> float:

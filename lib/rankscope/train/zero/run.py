@@ -131,7 +131,12 @@ def storages(tensors: Iterable[Tensor]) -> dict[int, int]:
     with torch.no_grad():
         local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
     untyped = [tensor.untyped_storage() for tensor in local]
-    return {storage.data_ptr(): storage.nbytes() for storage in untyped if storage.nbytes()}
+    return {address_of(storage): storage.nbytes() for storage in untyped if storage.nbytes()}
+
+
+def address_of(storage: Any) -> int:
+    """Return the address of a storage's data, or of the storage itself if it has no data, as on the meta device."""
+    return int(storage.data_ptr() or storage._cdata)
 
 
 def zero_redundancy_class() -> type[ZeroRedundancyOptimizer]:
