@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-
 from ...common.checks import several, whole
 from ...common.frozen import checked, frozen, optional
 from ...ranks.host import MOST_RANKS
