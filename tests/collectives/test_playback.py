@@ -51,7 +51,7 @@ def counted(play: Playback, at_s: float) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 8])
-def test_it_begins_with_what_is_given_and_ends_with_what_is_promised(num_ranks: int) -> None:
+def test_it_begins_with_the_input_and_ends_with_the_result(num_ranks: int) -> None:
     for play in played(num_ranks):
         schedule, end = play.schedule, play.finish_s
         assert (play.held(-1.0) == schedule.given()).all()

@@ -1,6 +1,7 @@
 """What real Gloo ranks print when they hang: the cases, how to record one, and the recorded texts.
 
-``python -m tests.diagnose.hang_texts`` records all of them anew, which takes some minutes.
+``python -m tests.diagnose.hang_texts`` records all of them anew, which takes some minutes; with a word, only those
+cases that begin with it, and the others stay.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class TextCase(NamedTuple):
     """What a rank of a job does in place of its collective.
 
     `causes` are those that are true of it; empty if nothing in the text can show the rank. `is_detail` sets
-    TORCH_DISTRIBUTED_DEBUG=DETAIL; a job is started by torchrun, with one log, or has one log per rank.
+    TORCH_DISTRIBUTED_DEBUG=DETAIL; a job is started by torchrun, with one log, or has one log per rank. `after_s` is
+    the time after which a rank stops that makes collectives in a loop.
     """
 
     what: str
@@ -38,6 +40,7 @@ class TextCase(NamedTuple):
     causes: tuple[str, ...]
     is_detail: bool = False
     is_torchrun: bool = False
+    after_s: float = 0.0
 
     @property
     def truths(self) -> set[tuple[int, str]]:
@@ -52,7 +55,8 @@ class TextCase(NamedTuple):
     def __str__(self) -> str:
         detail = ", DETAIL" if self.is_detail else ""
         launcher = ", torchrun" if self.is_torchrun else ""
-        return f"{self.what}, rank {self.rank} of {self.num_ranks}{detail}{launcher}"
+        after = f", after {self.after_s} s" if self.after_s else ""
+        return f"{self.what}, rank {self.rank} of {self.num_ranks}{detail}{launcher}{after}"
 
 
 _GONE = ("missing",)
@@ -101,6 +105,23 @@ CASES = [
     TextCase("part collective", 4, 3, ("collective",)),
     TextCase("part collective", 4, 1, ("collective",), is_detail=True),
     TextCase("recv", 3, 1, _GONE),
+    *(TextCase("stopped in a loop", 3, 2, _GONE, after_s=after_s) for after_s in (0.31, 0.47, 0.62, 0.83, 1.04, 1.37)),
+    *(TextCase("stopped in a loop", 4, 3, _GONE, after_s=after_s) for after_s in (0.35, 0.52, 0.71, 0.96, 1.18, 1.49)),
+    TextCase("stopped in a loop", 4, 1, _GONE, after_s=0.66),
+    TextCase("stopped in a loop", 3, 0, _GONE, is_detail=True, after_s=0.78),
+    TextCase("fsdp forward", 3, 1, _GONE),
+    TextCase("fsdp forward", 4, 0, _GONE),
+    TextCase("fsdp forward", 3, 1, _GONE, is_detail=True),
+    TextCase("fsdp backward", 3, 1, _GONE),
+    TextCase("fsdp backward", 3, 2, _GONE, is_detail=True),
+    TextCase("fsdp end", 3, 2, _GONE),
+    TextCase("fsdp error", 3, 1, ("error",)),
+    TextCase("fsdp error", 4, 2, ("error",), is_torchrun=True),
+    TextCase("fsdp evaluate", 3, 1, ("collective",)),
+    TextCase("fsdp evaluate", 4, 2, ("collective",), is_detail=True),
+    *(TextCase("fsdp stopped", 3, 1, _GONE, after_s=after_s) for after_s in (0.21, 0.34, 0.58)),
+    TextCase("fsdp stopped", 4, 3, _GONE, after_s=0.43),
+    TextCase("fsdp stopped", 3, 2, _GONE, is_detail=True, after_s=0.39),
 ]
 
 
@@ -135,7 +156,7 @@ def _environment(case: TextCase) -> dict[str, str]:
 def _by_ourselves(case: TextCase, folder: Path) -> None:
     environment = _environment(case) | {"WORLD_SIZE": str(case.num_ranks)}
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, str(_JOB), case.what, str(case.rank), str(_TIMEOUT_S), str(folder)]
+    command = [sys.executable, str(_JOB), case.what, str(case.rank), str(_TIMEOUT_S), str(case.after_s), str(folder)]
     job = subprocess.Popen(command, env=environment, start_new_session=True)
     with contextlib.suppress(subprocess.TimeoutExpired):  # of a rank that is stopped
         job.wait(_LONGEST_S)
@@ -147,6 +168,7 @@ def _by_ourselves(case: TextCase, folder: Path) -> None:
 def _under_torchrun(case: TextCase, folder: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={case.num_ranks}", "--tee=3"]
     command += [f"--master-port={free_port()}", str(_JOB), case.what, str(case.rank), str(_TIMEOUT_S)]
+    command += [str(case.after_s)]
     with open(folder / "job.log", "wb") as log:
         subprocess.run(command, env=_environment(case), stdout=log, stderr=subprocess.STDOUT, timeout=3 * _LONGEST_S)
 
@@ -157,17 +179,21 @@ def _plain(text: str) -> str:
     return re.sub(r"(host +: ).*", r"\1node1", text)
 
 
-def main() -> None:
+def main(begin: str = "") -> None:
     import torch
 
+    wanted = [case for case in CASES if case.what.startswith(begin)]
     with ThreadPoolExecutor(3) as threads:
-        hangs = list(threads.map(record, CASES))
+        hang_of = dict(zip(wanted, threads.map(record, wanted), strict=True))
+    if begin:
+        hang_of = {hang.case: hang for hang in recorded()} | hang_of
+    hangs = [hang_of[case] for case in CASES if case in hang_of]
     provenance = f"python -m tests.diagnose.hang_texts, torch {torch.__version__}, Gloo on loopback, one machine"
     STORED.parent.mkdir(exist_ok=True)
     STORED.write_text(json.dumps({"provenance": provenance, "hangs": hangs}, indent=0) + "\n")
-    for hang in hangs:
-        print(hang.case, {name: len(text) for name, text in hang.logs.items()})
+    for case in wanted:
+        print(case, {name: len(text) for name, text in hang_of[case].logs.items()})
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:2])

@@ -134,7 +134,8 @@ def _other_call(form: str, sizes: tuple[int, int], op: str, cause: str) -> MadeL
         lines.append(watchdog(rank, 80078, op if is_odd else "ALLREDUCE", sizes if is_odd else (9, 9), form))
         if form != "2.0":
             lines.append(status(rank, 80078, 80079, form))
-    return MadeLog(f"rank 1 came with another {cause}, torch {form}", "\n".join(lines), truth(1, cause), True)
+    is_clear = form != "2.0"  # which does not print the group, and the lines may be of two
+    return MadeLog(f"rank 1 came with another {cause}, torch {form}", "\n".join(lines), truth(1, cause), is_clear)
 
 
 def truth(rank: int, *causes: str) -> frozenset[tuple[int, str]]:

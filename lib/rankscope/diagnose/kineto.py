@@ -24,11 +24,11 @@ from ..timeline.events import TraceFile, is_ours, readable
 from .dumps import is_dump
 from .kineto_events import EventReader, KinetoEvent
 from .kineto_trace import to_trace
-from .logs import is_log_name
+from .logs import is_log_name, logs_in
 from .trace import Trace
 
 _HEAD_BYTES = 256
-_TRACE_HEAD = re.compile(rb"\x1f\x8b|\s*(\{|\[\s*[\{\]]|$)")
+_TRACE_HEAD = re.compile(rb"\x1f\x8b|(?:\xef\xbb\xbf)?\s*(?:\{\s*[\"}]|\[\s*(?:\]|\{\s*[\"}]))")
 MOST_TRACE_BYTES = 4 << 30  # of text in a file, unpacked
 _IN_PARALLEL_BYTES = 8 << 20  # of files together; fewer are read before another process is there
 
@@ -56,7 +56,10 @@ def read_traces(
     if not isinstance(folder_or_files, str | os.PathLike) or not Path(folder_or_files).is_dir():
         paths = [*paths, *logs]  # these files were given as traces
     if not paths:
-        reason = "no trace, a file whose name ends in .json or .json.gz, nor a dump, one whose name ends in the rank"
+        reason = (
+            "no trace, a file whose name ends in .json or .json.gz, no dump, one whose name ends in the rank, and no "
+            "log, one whose name ends in .log, .out, .err or .txt"
+        )
         if dumps:
             reason = "no trace, but flight-recorder dumps; pass them to read_dumps"
         raise ValueError(f"{folder_or_files} has {reason}")
@@ -90,8 +93,8 @@ class TraceFiles(NamedTuple):
 def files_in(folder_or_files: Any) -> TraceFiles:
     """Return the traces, dumps and logs among these files, or in this folder, without those that this package wrote.
 
-    In a folder, names say what is a trace or a log. Of files that are given, those are logs that do not begin as JSON
-    or gzipped files do.
+    In a folder, names say what is a trace or a log; without either, the logs below it that torchrun's ``--log-dir``
+    makes are returned. Files that are given are logs if their names say so, or if they do not begin as traces do.
     """
     if not isinstance(folder_or_files, str | os.PathLike):
         return _by_kind([Path(path) for path in several("folder_or_files", folder_or_files, "files, or a folder")])
@@ -102,7 +105,10 @@ def files_in(folder_or_files: Any) -> TraceFiles:
     dumps = [file for file in files if is_dump(file)]
     others = [file for file in files if file not in dumps]
     traces = [file for file in others if file.name.endswith((".json", ".json.gz")) and not is_ours(file)]
-    return TraceFiles(traces, dumps, [file for file in others if is_log_name(file)])
+    logs = [file for file in others if is_log_name(file)]
+    if not (traces or dumps or logs):
+        logs = logs_in(path)
+    return TraceFiles(traces, dumps, logs)
 
 
 def _by_kind(files: list[Path]) -> TraceFiles:
@@ -113,7 +119,9 @@ def _by_kind(files: list[Path]) -> TraceFiles:
 
 
 def _may_be_trace(path: Path) -> bool:
-    if path.name.endswith((".json", ".json.gz", ".gz")):
+    if is_log_name(path):
+        return False
+    if path.name.endswith((".json", ".gz")):
         return True
     with open_of_any_size(path) as file, naming(path):
         return _TRACE_HEAD.match(file.read(_HEAD_BYTES)) is not None

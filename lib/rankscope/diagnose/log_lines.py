@@ -3,9 +3,14 @@
 The patterns follow torch's own format strings. In ``torch/csrc/distributed/c10d``:
 
 - ``ProcessGroupNCCL.cpp``: ``WorkNCCL::checkTimeout`` and the stream operator of ``WorkNCCL`` ("Watchdog caught
-  collective operation timeout"), ``Watchdog::runLoop`` ("failure detected by watchdog at work sequence id", before 2.7
-  "Exception (either an error or timeout) detected by watchdog at work"), ``HeartbeatMonitor::runLoop`` ("Received a
-  dump signal") and ``createLogPrefix``;
+  collective operation timeout"), ``WorkNCCL::synchronizeInternal`` ("timed out in blocking wait"),
+  ``WorkNCCL::checkAndSetException`` ("raised the following async exception"), ``Watchdog::run`` ("watchdog thread
+  terminated with exception"), ``Watchdog::runLoop`` ("failure detected by watchdog at work sequence id", before 2.7
+  "Exception (either an error or timeout) detected by watchdog at work" and "Timeout at NCCL work"; its "NCCL Work
+  update periodically" says nothing about the state at the end, so it is not read),
+  ``HeartbeatMonitor::getNCCLWatchdogTimeoutErrorMsg`` ("Received a dump signal"), ``broadcastUniqueNCCLID``
+  ("retrieving ncclUniqueId from [0]") and ``createLogPrefix``;
+- ``Work.cpp``: ``opTypeToString``;
 - ``ProcessGroupGloo.cpp``: ``monitoredBarrier`` and ``connectFullMesh``;
 - ``ProcessGroupWrapper.cpp``: ``CollectiveFingerPrint::verify_tensors`` (``TORCH_DISTRIBUTED_DEBUG=DETAIL``);
 - ``TraceUtils.h``: ``retrieveDesyncReport`` (``TORCH_NCCL_DESYNC_DEBUG=1``);
@@ -14,7 +19,13 @@ The patterns follow torch's own format strings. In ``torch/csrc/distributed/c10d
 In gloo: ``transport/tcp/unbound_buffer.cc`` ("Timed out waiting") and ``transport/tcp/pair.cc`` ("Connection closed by
 peer", "Read error", "Received data size doesn't match expected size"); ``rendezvous/context.cc`` stores the address of
 each rank under its number before it waits for the addresses of the others. In Python:
-``distributed_c10d._distributed_excepthook`` puts ``[rank3]:`` before each line of an uncaught exception.
+``distributed_c10d._distributed_excepthook`` puts ``[rank3]:`` before each line of an uncaught exception,
+``distributed_c10d._store_based_barrier`` says how many ranks joined a group, and the agent in
+``elastic/agent/server/api.py`` that it "will restart worker group". c10 begins a line of C++ with ``[rank3]:[E816
+01:45:40.183009389 ProcessGroupNCCL.cpp:632]``: the month, the day in two digits, and the time.
+
+Two processes that write to one file can print into each other's lines. So the numbers of a line count only if torch's
+whole phrase, from the group to the last number, stands there without a gap, and a rank only if it stands right before.
 
 Each reader searches in a single line, which has a bounded length; no pattern has neighbouring repetitions that match
 the same character without a bound.
@@ -30,16 +41,49 @@ _NUMBER = r"(\d{1,18})"
 _RANK = r"(\d{1,7})"
 
 
-class LogProcess(NamedTuple):
-    """Which process printed a line, as far as the line states it.
+class LogOrigin(NamedTuple):
+    """Which process printed a line, and when, as far as the line states it.
 
     `rank` is torch's own ``[rank3]:``. `label` is the number in the prefix of a launcher, or in the name of the file,
     and `label_kind` says which; such a number may also be that of a node, or count the processes of one node.
+    `stamp` is the time in c10's prefix.
     """
 
     rank: int | None
     label: int | None
     label_kind: str
+    stamp: Stamp | None = None
+
+
+class Stamp(NamedTuple):
+    """A time as c10 prints it, without the year."""
+
+    month: int
+    day: int
+    second: int  # of the day
+
+    @property
+    def seconds(self) -> int:
+        """Seconds that grow over a year; a month counts 31 days."""
+        return ((self.month * 31) + self.day) * 86400 + self.second
+
+    def __str__(self) -> str:
+        hour, rest = divmod(self.second, 3600)
+        return f"{_MONTHS[self.month - 1]} {self.day}, {hour:02}:{rest // 60:02}:{rest % 60:02}"
+
+
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+class GroupName(NamedTuple):
+    """How records call a process group. `is_shared` says that several groups of a job may have this name.
+
+    Before 2.4, torch prints a counter of the process; until names were hashed, ``split_group`` gave the groups that it
+    made from one parent the same number. Only the default group, the groups of ``new_group`` and hashed names are safe.
+    """
+
+    key: str
+    is_shared: bool
 
 
 class LogLine(NamedTuple):
@@ -50,20 +94,38 @@ class LogLine(NamedTuple):
     label_kind: str
     is_cut: bool  # the text ends in the middle of this line, as far as one can see
 
-    def process(self, before: int) -> LogProcess:
-        """Return the process of a record that begins there: two lines may have run into one."""
+    def origin(self, before: int) -> LogOrigin:
+        """Return the origin of a Python message that ends there: two lines may have run into one."""
         rank = None
         for stated in _STATED_RANK.finditer(self.text, 0, before):
             rank = int(stated[1])
-        return LogProcess(rank, self.label, self.label_kind)
+        return LogOrigin(rank, self.label, self.label_kind)
+
+    def record_origin(self, begin: int) -> LogOrigin:
+        """Return the origin of a record of C++ whose message begins there, right after c10's prefix.
+
+        Without that prefix, the message may have run into the line of another process.
+        """
+        head = _HEAD.search(self.text[max(0, begin - _MOST_HEAD) : begin])
+        if head is None:
+            return LogOrigin(None, None, "")
+        stamp = _stamp(head)
+        if head["rank"] is not None:
+            return LogOrigin(int(head["rank"]), self.label, self.label_kind, stamp)
+        if _STATED_RANK.search(self.text, 0, begin):  # of another record, and so may be the label
+            return LogOrigin(None, None, "", stamp)
+        return LogOrigin(None, self.label, self.label_kind, stamp)
 
 
 class WatchdogTimeout(NamedTuple):
-    """A collective of NCCL that did not end in time. `sequence` is None in old versions, which do not print it."""
+    """A collective of NCCL that did not end in time. `sequence` is None in old versions, which do not print it.
 
-    process: LogProcess
+    `group` is None unless the line itself states it.
+    """
+
+    origin: LogOrigin
     rank_in_group: int
-    group: str | None
+    group: GroupName | None
     sequence: int | None
     collective: str
     num_in: int | None
@@ -73,9 +135,9 @@ class WatchdogTimeout(NamedTuple):
 class QueueStatus(NamedTuple):
     """The numbers of the last collective that a rank put into a group's queue, and of the one that failed there."""
 
-    process: LogProcess
+    origin: LogOrigin
     rank_in_group: int
-    group: str
+    group: GroupName
     failed: int | None
     enqueued: int
 
@@ -83,7 +145,7 @@ class QueueStatus(NamedTuple):
 class BarrierMissed(NamedTuple):
     """Ranks of the barrier's group that did not reach ``monitored_barrier`` in time, as its rank 0 reports."""
 
-    process: LogProcess
+    origin: LogOrigin
     reporter: int
     ranks: tuple[int, ...]
 
@@ -91,7 +153,7 @@ class BarrierMissed(NamedTuple):
 class BarrierReached(NamedTuple):
     """A rank that came to ``monitored_barrier``, and did not hear from its rank 0."""
 
-    process: LogProcess
+    origin: LogOrigin
     rank_in_group: int
 
 
@@ -112,7 +174,7 @@ class CallPrint(NamedTuple):
 class CallMismatch(NamedTuple):
     """A rank's call, and the first rank of the group whose call differs from it."""
 
-    process: LogProcess
+    origin: LogOrigin
     rank_in_group: int
     own: CallPrint
     other_in_group: int
@@ -120,10 +182,9 @@ class CallMismatch(NamedTuple):
 
 
 class DesyncLag(NamedTuple):
-    """Ranks that did not join a collective, by its number, as the desync report says; 1 if they never joined any."""
+    """Ranks of a group that did not join a collective, by its number; 1 if they never joined any."""
 
-    process: LogProcess
-    group: str | None
+    origin: LogOrigin
     ranks: tuple[int, ...]
     call: int
 
@@ -131,22 +192,45 @@ class DesyncLag(NamedTuple):
 class AddressWait(NamedTuple):
     """A rank that waited in vain for the address of another, while the default group connected."""
 
-    process: LogProcess
+    origin: LogOrigin
     awaited: int
 
 
 class JoinCount(NamedTuple):
-    """How many ranks of how many had joined when a rank gave up waiting for the others at the start."""
+    """How many ranks of how many had joined when a rank gave up waiting for the others.
 
-    process: LogProcess
+    `barrier` is the key of the store-based barrier at which it waited; empty if it serves the store and waited for the
+    others to connect.
+    """
+
+    origin: LogOrigin
+    barrier: str
     joined: int
     num_ranks: int
 
+    @property
+    def is_of_all_ranks(self) -> bool:
+        """Whether the count is of all ranks of the job.
+
+        A group of ``new_group(use_local_synchronization=True)`` has a hash for a name, and counts its own ranks.
+        """
+        return self.barrier.isdecimal() or not self.barrier
+
+
+class UniqueIdWait(NamedTuple):
+    """A rank that waited in vain for rank 0 of a group to begin the group's first collective of NCCL."""
+
+    origin: LogOrigin
+    rank_in_group: int
+
 
 class CommunicationError(NamedTuple):
-    """A failed message or connection; `kind` is "timeout", "closed", "size", "connect" or "store"."""
+    """A failed message or connection.
 
-    process: LogProcess
+    `kind` is "timeout", "closed", "size", "connect", "store", "nccl" (an error of NCCL) or "other".
+    """
+
+    origin: LogOrigin
     kind: str
     words: str
 
@@ -154,23 +238,33 @@ class CommunicationError(NamedTuple):
 class OwnError(NamedTuple):
     """An exception that ended a rank and is not about communication."""
 
-    process: LogProcess
+    origin: LogOrigin
     error: str
 
 
 class CallFrame(NamedTuple):
     """A function of ``torch.distributed`` in the stack of an uncaught exception."""
 
-    process: LogProcess
+    origin: LogOrigin
     function: str
 
 
-class KilledProcess(NamedTuple):
-    """The process whose end torchrun saw first, by a signal that no other rank causes."""
+class FirstFailure(NamedTuple):
+    """The process of a node whose failure torchrun saw first, and when; `rank` is None if the report is damaged.
 
-    process: LogProcess
-    rank: int
+    `signal` is empty unless it is one that no other rank causes.
+    """
+
+    origin: LogOrigin
+    rank: int | None
     signal: str
+    time: str
+
+
+class Restart(NamedTuple):
+    """torchrun starts the ranks again: what comes later is of another attempt."""
+
+    origin: LogOrigin
 
 
 LogFact = (
@@ -182,25 +276,79 @@ LogFact = (
     | DesyncLag
     | AddressWait
     | JoinCount
+    | UniqueIdWait
     | CommunicationError
     | OwnError
     | CallFrame
-    | KilledProcess
+    | FirstFailure
+    | Restart
 )
 
 _STATED_RANK = re.compile(rf"\[rank{_RANK}\]:", re.ASCII)
-_GROUP = re.compile(
-    rf"\[PG (?:ID \w{{1,40}} PG GUID )?([^\s()\[\]]{{1,200}}) ?(?:\(([^()\[\]]{{0,200}})\) )?Rank {_RANK}\]", re.ASCII
-)
-_WATCHDOG = re.compile(
-    rf"Rank {_RANK}\]\s{{0,2}}Watchdog caught collective operation timeout: Work\w{{1,12}}\("
-    rf"(?:SeqNum={_NUMBER}, )?OpType=(\w{{1,40}}), "
-    rf"(?:NumelIn={_NUMBER}, NumelOut={_NUMBER}, |TensorShape=\[[\d, ]{{0,400}}\], )?"
-    r"Timeout\(ms\)=\d{1,18}\) ran for",
+_MOST_HEAD = 160
+_STAMP = r"(?P<month>\d{1,2})(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
+_HEAD = re.compile(
+    rf"(?:\[rank(?P<rank>\d{{1,7}})\]:)?\[?[IWEF](?:{_STAMP}(?:\.\d{{1,9}})?)?(?: {{1,8}}\d{{1,9}})?"
+    r" [\w./-]{1,80}:\d{1,6}\] $",
     re.ASCII,
 )
-_FAILED = re.compile(rf"at work(?: sequence id)?: {_NUMBER}\b", re.ASCII)
-_ENQUEUED = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,18}), ", re.ASCII)
+_STAMPED = re.compile(rf"\b[IWEF]{_STAMP}\b", re.ASCII)
+_GROUP = (
+    r"\[PG (?P<guid>ID \w{1,40} PG GUID )?(?P<name>[^\s()\[\]]{1,200}) ?(?:\((?P<desc>[^()\[\]]{0,200})\) )?"
+    r"Rank (?P<in_group>\d{1,7})\] "
+)
+_WORK = (
+    r"Work\w{1,12}\((?:SeqNum=(?P<sequence>\d{1,18}), )?OpType=(?P<collective>\w{1,40}), "
+    r"(?:NumelIn=(?P<num_in>\d{1,18}), NumelOut=(?P<num_out>\d{1,18}), |TensorShape=\[[\d, ]{0,400}\], )?"
+    r"Timeout\(ms\)=\d{1,18}\)"
+)
+_WATCHDOG = re.compile(
+    rf"(?:{_GROUP}(?:Process group|NCCL) watchdog thread terminated with exception: )?\[Rank {_RANK}\]\s{{0,2}}"
+    rf"(?:Watchdog caught collective operation timeout: |Work ){_WORK} (?:ran for|timed out in blocking wait)",
+    re.ASCII,
+)
+_ASYNC_ERROR = re.compile(
+    rf"\[Rank {_RANK}\]\s{{0,2}}Collective {_WORK} raised the following async exception: (?P<error>.{{0,200}})",
+    re.ASCII,
+)
+_OP_TYPES = frozenset(
+    {
+        "BROADCAST",
+        "ALLREDUCE",
+        "ALLREDUCE_COALESCED",
+        "REDUCE",
+        "ALLGATHER",
+        "_ALLGATHER_BASE",
+        "ALLGATHER_coalesced",
+        "GATHER",
+        "SCATTER",
+        "REDUCE_SCATTER",
+        "ALLTOALL_BASE",
+        "ALLTOALL",
+        "SEND",
+        "RECV",
+        "RECVANYSOURCE",
+        "BARRIER",
+        "_REDUCE_SCATTER_BASE",
+        "COALESCED",
+        "_ALLREDUCE_SPARSE",
+    }
+)
+_STATUS = re.compile(
+    rf"{_GROUP}\s?(?:failure detected by watchdog at work sequence id: (?P<new>\d{{1,18}}) PG status: "
+    r"|Exception \(either an error or timeout\) detected by watchdog at work: (?P<old>\d{1,18}), "
+    r"|Timeout at NCCL work: (?P<older>\d{1,18}), "
+    r"|Received a [\w ]{1,60} from [\w ]{1,40} and [\w ]{1,60} dump the debug info\. )"
+    r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), "
+    r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,18})",
+    re.ASCII,
+)
+_UNIQUE_ID = re.compile(
+    rf"\[{_RANK}\] is setting up NCCL communicator and retrieving ncclUniqueId from \[0\] via c10d key-value store "
+    r"by key '[^']{1,200}', but store->get\('[^']{1,200}'\) got error: [Ww]ait timeout",
+    re.ASCII,
+)
+_RESTARTS = re.compile(r"restart(?:ing)? worker group")
 _MISSED = re.compile(
     rf"\[Rank {_RANK}\]: Ranks? (\d{{1,7}}(?:, ?\d{{1,7}}){{0,4095}}) failed to pass monitoredBarrier in \d", re.ASCII
 )
@@ -215,6 +363,10 @@ _PRINT_COLLECTIVE = re.compile(r"OpType=(\w{1,40})[,)]", re.ASCII)
 _PRINT_SHAPE = re.compile(r"TensorShape=\[([\d, ]{0,400})\]", re.ASCII)
 _PRINT_DTYPE = re.compile(r"TensorDtypes=([\w ]{1,400}), TensorDeviceTypes", re.ASCII)
 _MOST_PRINT_LETTERS = 2000
+# The beginning of what another process printed into a line.
+_OTHER_RECORD = re.compile(
+    r"\[[A-Za-z_]{1,40}\d{1,7}\]:|\[\d{1,9},\d{1,7}\]<std|Detected mismatch between|Traceback \(most", re.ASCII
+)
 _NEVER_JOINED = re.compile(r"ranks \[([\d, ]{1,4000})\] are the lagging ranks that caused this timeout", re.ASCII)
 _NOT_JOINED = re.compile(
     rf"\[([\d, ]{{1,4000}})\] finished collective #{_NUMBER}, but didn't join collective #{_NUMBER} \(count from 1\)",
@@ -225,31 +377,51 @@ _CLIENTS = re.compile(
     rf"Timed out after \d{{1,12}} seconds waiting for clients\. {_RANK}/{_RANK} clients joined", re.ASCII
 )
 _STORE_BARRIER = re.compile(
-    rf"store based barrier on rank:? {_RANK}, for key: \S{{1,200}} \(world_size={_RANK}, num_workers_joined={_RANK},",
+    rf"store based barrier on rank:? {_RANK}, for key: store_based_barrier_key:(\w{{1,200}}) "
+    rf"\(world_size={_RANK}, (?:num_workers_joined|worker_count)={_RANK},",
     re.ASCII,
 )
 _WAITED = re.compile(r"Timed out waiting (\d{1,12})ms for (send|recv) operation to complete", re.ASCII)
 _FRAME = re.compile(r"distributed_c10d\.py\", line \d{1,7}, in (\w{1,80})\s{0,4}$", re.ASCII)
 _UNCAUGHT = re.compile(
-    r"\[rank\d{1,7}\]: ([A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt|Failure|NotFound|Stop))"
+    r"\[rank(\d{1,7})\]: ([A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt|Failure|NotFound|Stop|Iteration))"
     r"(?:: (.{0,200})|$)"
 )
 # What an exception says if it may be the consequence of what another rank did.
 _ABOUT_OTHERS = re.compile(
     r"gloo|nccl|c10d|store|socket|connection|connect|timed out|timeout|time out|peer|barrier|collective|distributed"
-    r"|process group|rank|signal|broken pipe|interrupt|exit|abort|cuda error",
+    r"|process group|rank|signal|broken pipe|interrupt|exit|abort|cuda error|\beof|eoferror|pickl|manager",
     re.IGNORECASE,
 )
+# How such messages begin: one that is cut short within these letters may be one of them.
+_BEGINNINGS = (
+    "[../",
+    "[/",
+    "[Rank ",
+    "[enforce fail",
+    "Detected mismatch between",
+    "Timed out",
+    "Application timeout",
+    "Gloo ",
+    "Connection ",
+    "NCCL ",
+    "Caught collective",
+    "Socket ",
+    "The client socket",
+    "The server socket",
+    "wait timeout",
+    "Broken pipe",
+)
 _SIGNALS = {"-9": "SIGKILL", "-7": "SIGBUS"}  # which neither torch nor the end of another rank sends
-_FIRST_FAILURE = b"Root Cause (first observed failure):"
+FIRST_FAILURE = b"Root Cause (first observed failure):"
 _FAILURE_LINES = (  # that follow; `_FAILURE_FORMAT_TEMPLATE` in torch/distributed/elastic/multiprocessing/errors
     re.compile(r"\[\d{1,7}\]:", re.ASCII),
-    re.compile(r"\s{1,8}time {1,8}: ", re.ASCII),
+    re.compile(r"\s{1,8}time {1,8}: (?P<time>\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)", re.ASCII),
     re.compile(r"\s{1,8}host {1,8}: ", re.ASCII),
     re.compile(r"\s{1,8}rank {1,8}: (?P<rank>\d{1,7}) \(local_rank: \d{1,7}\)", re.ASCII),
     re.compile(r"\s{1,8}exitcode {1,8}: (?P<exit>-?\d{1,4}) \(pid: (?P<pid>\d{1,10})\)", re.ASCII),
     re.compile(r"\s{1,8}error_file: ", re.ASCII),
-    re.compile(r"\s{1,8}traceback : Signal \d{1,3} \(\w{1,20}\) received by PID (?P<end>\d{1,10})\b", re.ASCII),
+    re.compile(r"\s{1,8}traceback :(?: Signal \d{1,3} \(\w{1,20}\) received by PID (?P<end>\d{1,10})\b)?", re.ASCII),
 )
 
 
@@ -258,6 +430,13 @@ class LineReader(NamedTuple):
 
     marks: tuple[bytes, ...]
     read: Callable[[LogLine], Iterator[LogFact]]
+
+
+def _stamp(match: re.Match[str] | None) -> Stamp | None:
+    if match is None or match["month"] is None or not 1 <= int(match["month"]) <= 12:
+        return None
+    second = int(match["hour"]) * 3600 + int(match["minute"]) * 60 + int(match["second"])
+    return Stamp(int(match["month"]), int(match["day"]), second)
 
 
 def group_key(name: str, desc: str) -> str:
@@ -269,52 +448,63 @@ def group_key(name: str, desc: str) -> str:
     return f"{desc} ({name})"
 
 
-def _last_group(text: str, before: int) -> re.Match[str] | None:
-    last = None
-    for group in _GROUP.finditer(text, 0, before):
-        last = group
-    return last
+def group_name(name: str, desc: str, *, has_guid: bool) -> GroupName:
+    """Return the name of a group in a log, and whether it may be that of several groups."""
+    key = group_key(name, desc)
+    is_described = desc not in ("", "undefined")
+    is_shared = key != "default_pg" and name.isdecimal() and (is_described or not has_guid)
+    return GroupName(key, is_shared)
+
+
+def _group_in(match: re.Match[str]) -> GroupName | None:
+    if match["name"] is None:
+        return None
+    return group_name(match["name"], match["desc"] or "", has_guid=match["guid"] is not None)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split(",") if word.strip().isdecimal() and len(word) < 9)
 
 
-def _watchdog(line: LogLine) -> Iterator[WatchdogTimeout]:
+def _watchdog(line: LogLine) -> Iterator[WatchdogTimeout | CommunicationError]:
     for match in _WATCHDOG.finditer(line.text):
-        rank, sequence, collective, num_in, num_out = match.groups()
-        group = _GROUP.search(line.text, max(0, match.start() - 500), match.start() + len(f"Rank {rank}]"))
+        rank = match[5]
+        if match["collective"] not in _OP_TYPES or match["in_group"] not in (None, rank):
+            continue
         yield WatchdogTimeout(
-            process=line.process(match.start()),
+            origin=line.record_origin(match.start()),
             rank_in_group=int(rank),
-            group=group_key(group[1], group[2] or "") if group else None,
-            sequence=None if sequence is None else int(sequence),
-            collective=collective,
-            num_in=None if num_in is None else int(num_in),
-            num_out=None if num_out is None else int(num_out),
+            group=_group_in(match),
+            sequence=_optional(match["sequence"]),
+            collective=match["collective"],
+            num_in=_optional(match["num_in"]),
+            num_out=_optional(match["num_out"]),
         )
+    for match in _ASYNC_ERROR.finditer(line.text):
+        yield CommunicationError(line.record_origin(match.start()), "nccl", match["error"])
+
+
+def _optional(number: str | None) -> int | None:
+    return None if number is None else int(number)
 
 
 def _status(line: LogLine) -> Iterator[QueueStatus]:
-    for match in _ENQUEUED.finditer(line.text):
-        group = _last_group(line.text, match.start())
-        if group is None:
-            continue
-        failed = _FAILED.search(line.text, group.end(), match.start())
-        yield QueueStatus(
-            process=line.process(match.start()),
-            rank_in_group=int(group[3]),
-            group=group_key(group[1], group[2] or ""),
-            failed=int(failed[1]) if failed else None,
-            enqueued=int(match[1]),
-        )
+    for match in _STATUS.finditer(line.text):
+        failed = _optional(match["new"] or match["old"] or match["older"])
+        enqueued = int(match["enqueued"])
+        # In another order, a digit was lost. The number of the last completed one is not set before the first is.
+        least = int(match["completed"]) if failed is None else failed
+        group = _group_in(match)
+        if group is not None and least <= enqueued:
+            origin = line.record_origin(match.start())
+            yield QueueStatus(origin, int(match["in_group"]), group, failed, max(enqueued, 0))
 
 
 def _barrier(line: LogLine) -> Iterator[BarrierMissed | BarrierReached]:
     for match in _MISSED.finditer(line.text):
-        yield BarrierMissed(line.process(match.start()), int(match[1]), _numbers(match[2]))
+        yield BarrierMissed(line.origin(match.start()), int(match[1]), _numbers(match[2]))
     for match in _REACHED.finditer(line.text):
-        yield BarrierReached(line.process(match.start()), int(match[1]))
+        yield BarrierReached(line.origin(match.start()), int(match[1]))
 
 
 def _call_print(text: str) -> CallPrint:
@@ -326,43 +516,66 @@ def _call_print(text: str) -> CallPrint:
     return CallPrint(collective, f"[{shape}]" if _PRINT_SHAPE.search(text) else "", dtype, sequence)
 
 
+def _before_other_record(text: str) -> str:
+    return _OTHER_RECORD.split(text, 1)[0]
+
+
 def _mismatch(line: LogLine) -> Iterator[CallMismatch]:
-    for match in _MISMATCH.finditer(line.text):
+    for begin in re.finditer("Detected mismatch between", line.text):
+        match = _MISMATCH.match(line.text, begin.start())
+        if match is None or _OTHER_RECORD.search(match[2]):
+            continue
         other = ""
         if match[4]:
             other = line.text[match.end() : match.end() + _MOST_PRINT_LETTERS].partition("Collectives differ in")[0]
-        process = line.process(match.start())
-        yield CallMismatch(process, int(match[1]), _call_print(match[2]), int(match[3]), _call_print(other))
+            other = _before_other_record(other)
+        origin = line.origin(match.start())
+        yield CallMismatch(origin, int(match[1]), _call_print(match[2]), int(match[3]), _call_print(other))
 
 
 def _desync(line: LogLine) -> Iterator[DesyncLag]:
-    group = _last_group(line.text, len(line.text))
-    name = group_key(group[1], group[2] or "") if group else None
     for match in _NEVER_JOINED.finditer(line.text):
-        yield DesyncLag(line.process(match.start()), name, _numbers(match[1]), 1)
+        yield DesyncLag(line.origin(match.start()), _numbers(match[1]), 1)
     for match in _NOT_JOINED.finditer(line.text):
-        yield DesyncLag(line.process(match.start()), name, _numbers(match[1]), int(match[3]))
+        if int(match[2]) + 1 == int(match[3]):
+            yield DesyncLag(line.origin(match.start()), _numbers(match[1]), int(match[3]))
 
 
 def _address(line: LogLine) -> Iterator[AddressWait | CommunicationError]:
-    yield CommunicationError(line.process(len(line.text)), "store", "waited in vain for the others to connect")
+    yield CommunicationError(line.origin(len(line.text)), "store", "waited in vain for the others to connect")
     match = _ADDRESS.search(line.text.rstrip())
     if match and not line.is_cut:
-        yield AddressWait(line.process(match.start()), int(match[1]))
+        yield AddressWait(line.origin(match.start()), int(match[1]))
 
 
-def _join_count(line: LogLine) -> Iterator[JoinCount]:
+def _join_count(line: LogLine) -> Iterator[JoinCount | CommunicationError]:
     for match in _CLIENTS.finditer(line.text):
-        yield JoinCount(line.process(match.start()), int(match[1]), int(match[2]))
+        origin = line.origin(match.start())
+        yield JoinCount(origin, "", int(match[1]), int(match[2]))
+        yield CommunicationError(origin, "store", "waited in vain for the others to connect")
     for match in _STORE_BARRIER.finditer(line.text):
-        process = line.process(match.start())
-        if process.rank in (None, int(match[1])):
-            yield JoinCount(process._replace(rank=int(match[1])), int(match[3]), int(match[2]))
+        origin = line.origin(match.start())
+        rank = int(match[1])
+        if origin.rank in (None, rank):
+            origin = origin._replace(rank=rank)
+            yield JoinCount(origin, match[2], int(match[4]), int(match[3]))
+            yield CommunicationError(origin, "store", "waited in vain for the others to connect")
+
+
+def _unique_id(line: LogLine) -> Iterator[UniqueIdWait]:
+    for match in _UNIQUE_ID.finditer(line.text):
+        yield UniqueIdWait(line.origin(match.start()), int(match[1]))
+
+
+def _restart(line: LogLine) -> Iterator[Restart]:
+    match = _RESTARTS.search(line.text)
+    if match:
+        yield Restart(LogOrigin(None, None, "", _stamp(_STAMPED.search(line.text, 0, match.start()))))
 
 
 def _communication(kind: str, words: str) -> Callable[[LogLine], Iterator[CommunicationError]]:
     def read(line: LogLine) -> Iterator[CommunicationError]:
-        yield CommunicationError(line.process(len(line.text)), kind, words)
+        yield CommunicationError(line.origin(len(line.text)), kind, words)
 
     return read
 
@@ -370,34 +583,45 @@ def _communication(kind: str, words: str) -> Callable[[LogLine], Iterator[Commun
 def _waited(line: LogLine) -> Iterator[CommunicationError]:
     for match in _WAITED.finditer(line.text):
         words = f"waited {match[1]} ms for a message"
-        yield CommunicationError(line.process(match.start()), "timeout", words)
+        yield CommunicationError(line.origin(match.start()), "timeout", words)
 
 
 def _frame(line: LogLine) -> Iterator[CallFrame]:
     match = _FRAME.search(line.text)
     if match:
-        yield CallFrame(line.process(match.start()), match[1])
+        yield CallFrame(line.origin(match.start()), match[1])
 
 
 def _uncaught(line: LogLine) -> Iterator[OwnError | CommunicationError]:
     for match in _UNCAUGHT.finditer(line.text):
-        process = line.process(match.end())
-        words = f"{match[1]}: {match[2]}" if match[2] else match[1]
-        if _ABOUT_OTHERS.search(words):
-            yield CommunicationError(process, "other", words)
-        elif not (line.is_cut and match[1] == "RuntimeError"):  # torch's own errors, whose rest may be cut off
-            yield OwnError(process, words)
+        rank, name, message = match.groups()
+        message = _before_other_record(message or "")
+        origin = LogOrigin(int(rank), line.label, line.label_kind)
+        words = f"{name}: {message}" if message else name
+        if _ABOUT_OTHERS.search(words) or _may_be_cut(name, message):
+            yield CommunicationError(origin, "other", words)
+        else:
+            yield OwnError(origin, words)
+
+
+def _may_be_cut(name: str, message: str) -> bool:
+    """Whether the message may be the beginning of one of torch, which raises its own as RuntimeError."""
+    if not message or message.startswith("["):
+        return name == "RuntimeError"
+    return any(message.startswith(begin) or begin.startswith(message) for begin in _BEGINNINGS)
 
 
 _CLOSED = "lost the connection to another rank"
 LINE_READERS: dict[str, LineReader] = {
-    "watchdog": LineReader((b"Watchdog caught",), _watchdog),
+    "watchdog": LineReader((b"Watchdog caught", b"in blocking wait", b"following async exception"), _watchdog),
     "queue status": LineReader((b"ast enqueued ",), _status),
     "monitored barrier": LineReader((b"monitoredBarrier",), _barrier),
     "mismatch": LineReader((b"Detected mismatch between",), _mismatch),
     "desync report": LineReader((b"lagging ranks", b"didn't join collective"), _desync),
     "address": LineReader((b"ait timeout after",), _address),
     "clients": LineReader((b"waiting for clients", b"store based barrier"), _join_count),
+    "unique id": LineReader((b"retrieving ncclUniqueId",), _unique_id),
+    "restart": LineReader((b"worker group",), _restart),
     "gloo timeout": LineReader((b"Timed out waiting",), _waited),
     "closed": LineReader(
         (
@@ -412,39 +636,31 @@ LINE_READERS: dict[str, LineReader] = {
     "connect": LineReader((b"connectFullMesh failed",), _communication("connect", "could not connect to another rank")),
     "frame": LineReader((b"distributed_c10d.py",), _frame),
     "exception": LineReader(
-        (b"Error", b"Exception", b"Interrupt", b"Exit", b"Failure", b"NotFound", b"Stop"), _uncaught
+        (b"Error", b"Exception", b"Interrupt", b"Exit", b"Failure", b"NotFound", b"Stop", b"Iteration"), _uncaught
     ),
 }
 
 
-class RootCause:
-    """torchrun's report on the process that ended first: lines that must follow each other, in their order."""
+def first_failure(report: bytes) -> FirstFailure:
+    """Return the process that torchrun's report is on.
 
-    def __init__(self) -> None:
-        self._lines_read = -1  # of `_FAILURE_LINES`; -1 outside of a report
-        self._stated: dict[str, str] = {}
-
-    def read(self, raw: bytes) -> KilledProcess | None:
-        """Take the next line; return a process that was killed at the end of a report on it."""
-        if _FIRST_FAILURE in raw:
-            self._lines_read = 0
-            self._stated = {}
-            return None
-        if self._lines_read < 0:
-            return None
-        match = _FAILURE_LINES[self._lines_read].match(raw[:400].decode("utf-8", "replace"))
+    `report` begins with the line "Root Cause (first observed failure):". Unless the other lines follow each other in
+    their order, the rank is not known.
+    """
+    stated: dict[str, str | None] = {}
+    lines = [line for line in report.split(b"\n")[1:] if line.strip()]
+    unknown = FirstFailure(LogOrigin(None, None, ""), None, "", "")
+    if len(lines) < len(_FAILURE_LINES):
+        return unknown
+    for line, pattern in zip(lines, _FAILURE_LINES, strict=False):
+        match = pattern.match(line[:400].decode("utf-8", "replace"))
         if match is None:
-            self._lines_read = -1
-            return None
-        self._stated |= match.groupdict()
-        self._lines_read += 1
-        if self._lines_read < len(_FAILURE_LINES):
-            return None
-        self._lines_read = -1
-        signal = _SIGNALS.get(self._stated["exit"])
-        if signal is None or self._stated["pid"] != self._stated["end"]:
-            return None
-        return KilledProcess(LogProcess(None, None, ""), int(self._stated["rank"]), signal)
+            return unknown
+        stated |= match.groupdict()
+    signal = ""
+    if stated["pid"] == stated["end"]:
+        signal = _SIGNALS.get(stated["exit"] or "", "")
+    return FirstFailure(LogOrigin(None, None, ""), int(stated["rank"] or 0), signal, stated["time"] or "")
 
 
 class Launcher(NamedTuple):

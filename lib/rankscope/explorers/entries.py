@@ -19,7 +19,7 @@ def catalogue() -> tuple[Entry, ...]:
     One that needs a package which is not installed is left out; see `rankscope.common.extensions`.
 
     >>> [entry.name for entry in catalogue()][:2]
-    ['samplers', 'pipeline']
+    ['samplers', 'unequal_lengths']
     """
     for extension in extensions():
         for package in extension.explorers:
@@ -43,7 +43,7 @@ def gallery(
 
     >>> box = gallery()
     >>> [label for label, _ in box.children[0].options][:2]
-    ['Which rank reads which sample', 'How a batch arrives']
+    ['Which rank reads which sample', 'What samples of unequal length cost']
     """
     entries = catalogue()
     if not isinstance(profiles, Mapping | None):

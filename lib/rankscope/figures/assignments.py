@@ -12,7 +12,7 @@ from ..common.checks import count_of, of_type, one_of, whole
 from ..common.units import percent_words
 from ..sampling.assignment import Assignment
 from ..sampling.audit import EpochAudit, audit
-from ..sampling.sample_values import CostFunction
+from ..sampling.sample_values import CostFunction, checked_lengths
 from ..sampling.work import epoch_work
 from .marks import WIDE_PX, Drawing, Key, Rects, Texts, numbers_on, whole_ticks
 from .palette import ALARM, PAPER, WAITING, WORK, diverging, ramp, rank_colors
@@ -21,6 +21,7 @@ _MOST_UNREAD = 24  # samples that nobody reads, if no rank has more reads than t
 _LEAST_BATCH_PX = 8  # closer lines between batches would hide the cells
 _MOST_CELLS = 65_536
 _MOST_STEPS = 40
+_MOST_RANGES = 20  # of lengths, a row each
 _COMPUTE = WORK["compute"].hue
 
 
@@ -224,6 +225,60 @@ def draw_label_counts(
     )
 
 
+def draw_lengths(lengths: ArrayLike, title: str | None = None) -> Drawing:
+    """Draw how many samples have which length, and how many of all tokens these have.
+
+    A row is a range of lengths, of equal width, and its bar the number of samples in it. The number next to it is their
+    share of all tokens. Raises ValueError for lengths that are not whole numbers of at least 0.
+    """
+    tokens = checked_lengths(lengths)
+    longest = int(tokens.max(initial=0))
+    width = max(int(_round_step(max((longest + 1) / _MOST_RANGES, 1))), 1)
+    num_ranges = longest // width + 1
+    num_samples = np.bincount(tokens // width, minlength=num_ranges)
+    in_range = np.bincount(tokens // width, weights=tokens, minlength=num_ranges)
+    shares = in_range / max(float(in_range.sum()), 1.0)
+    is_filled = num_samples > 0
+    most = int(num_samples.max(initial=0)) or 1
+    rows = np.arange(num_ranges)
+    labels = [str(first) for first in range(num_ranges)]
+    if width > 1:
+        labels = [f"{first} to {first + width - 1}" for first in (rows * width).tolist()]
+    step = max(int(_round_step(most / 5)), 1)
+    return Drawing(
+        title=title or _lengths_title(tokens),
+        x_label="samples",
+        y_label="length [tokens]",
+        width=1.08 * most,
+        height=num_ranges,
+        size_px=(620.0, max(14.0 * num_ranges, 40.0)),
+        rects=[Rects(0.0, rows + 0.1, _COMPUTE, width=num_samples, height=0.8)],
+        texts=[
+            Texts(
+                num_samples[is_filled] + 0.01 * most,
+                rows[is_filled] + 0.5,
+                [f"{share:.0%}" for share in shares[is_filled]],
+                anchor="start",
+                size_px=10.0,
+            )
+        ],
+        x_ticks=[(float(tick), f"{tick:,}") for tick in range(0, most + 1, step)],
+        y_ticks=[(row + 0.5, label) for row, label in enumerate(labels)],
+        legend=[Key("number of samples", _COMPUTE), Key("numbers: share of all tokens", PAPER, line="none")],
+    )
+
+
+def _lengths_title(tokens: NDArray[np.int64]) -> str:
+    """Say how long samples are, and what share of the tokens the longest tenth of them has."""
+    if not tokens.size:
+        return "No samples"
+    longest_first = np.sort(tokens)[::-1]
+    num_longest = max(round(tokens.size / 10), 1)
+    share = longest_first[:num_longest].sum() / max(int(tokens.sum()), 1)
+    median = float(np.median(tokens))
+    return f"Half of the samples have at most {median:.0f} tokens; the longest tenth has {share:.0%} of all tokens"
+
+
 def draw_step_costs(
     assignment: Assignment,
     lengths: ArrayLike | None = None,
@@ -233,8 +288,8 @@ def draw_step_costs(
     """Draw the cost of each step: the mean over the ranks, and the mean wait for the costliest rank.
 
     Rows are steps, at most 40. The number next to a bar is the share of padding, if each batch is padded to its longest
-    sample. `lengths` are those of all samples in tokens, by default 1 each, and `cost` is that of `epoch_work`.
-    Raises ValueError if `lengths` are not one whole number of at least 0 per sample.
+    sample, or packs to their number of tokens. `lengths` are those of all samples in tokens, by default 1 each, and
+    `cost` is that of `epoch_work`. Raises ValueError if `lengths` are not one whole number of at least 0 per sample.
     """
     of_type("assignment", assignment, Assignment)
     if lengths is None:

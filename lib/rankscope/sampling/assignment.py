@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import of_type, one_of, several, truth, whole
 from ..common.frozen import ReadOnly, checked, evolve, frozen, optional
 from ..common.storage import StorageError, StoredPart, decoded, read_arrays, read_bytes, write_atomically
-from .elastic import ElasticSampler, RankReads, check_same_recipes
+from .elastic import MOST_RANKS, ElasticSampler, RankReads, check_same_recipes, unmoved
 from .kinds import SAMPLERS, EpochRecipe
 from .permutation import SEEDS, IntArray, torch_order
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_SAMPLES = 1 << 28  # read by all ranks of an assignment: an order of 1 GiB, and about as much again for `audit`
-MOST_RANKS = 1 << 16  # of an assignment
 _MOST_HEADER_BYTES = 1 << 16  # of a stored assignment: the JSON and the headers of its arrays
 _FORMAT = "rankscope.assignment"
 _VERSION = 1
@@ -59,6 +58,8 @@ class _StoredRecipe(StoredPart):
     seed: int | None
     epoch: int
     drop_last: bool | None
+    padded_to: int | None = None
+    replacement: bool | None = None
 
 
 class _StoredHeader(StoredPart):
@@ -139,6 +140,12 @@ def _batch_stops(rank: int, reads: _Reads) -> IntArray:
     return np.zeros(0, dtype=np.int64)
 
 
+def _common(samplers: Iterable[Any], name: str) -> Any:
+    """Return an attribute of our own samplers if it is the same for all ranks, else None."""
+    values = {getattr(sampler, name) if isinstance(sampler, ElasticSampler) else None for sampler in samplers}
+    return values.pop() if len(values) == 1 else None
+
+
 def _stops_of_all_ranks(name: str, values: Any) -> tuple[IntArray, ...] | None:
     if values is None:
         return None
@@ -151,8 +158,9 @@ class Assignment:
 
     `size` is the dataset's length; ``ranks[r]`` contains the indices that rank r reads, in order. Ranks may read
     different numbers of samples. `loader` is the DataLoader on top, if `with_loader` added one. If the sampler makes
-    the batches, ``batch_stops[r]`` contains the positions in ``ranks[r]`` at which the batches of rank r end. The
-    arrays are read-only.
+    the batches, ``batch_stops[r]`` contains the positions in ``ranks[r]`` at which the batches of rank r end. If the
+    sampler packs, `padded_to` is the number of tokens to which each batch is padded. For draws by weight, `replacement`
+    states whether a sample can be drawn twice. The arrays are read-only.
     """
 
     size: int = checked(whole, 0, MOST_SAMPLES)
@@ -164,6 +172,8 @@ class Assignment:
     drop_last: bool | None = checked(optional, truth, default=None)
     loader: Loader | None = checked(optional, of_type, Loader, default=None)
     batch_stops: tuple[IntArray, ...] | None = checked(_stops_of_all_ranks, default=None)
+    padded_to: int | None = checked(optional, whole, 1, default=None)
+    replacement: bool | None = checked(optional, truth, default=None)
 
     def __attrs_post_init__(self) -> None:
         if self.batch_stops is None:
@@ -198,7 +208,8 @@ class Assignment:
                 sampler.set_epoch(epoch)
         if all(isinstance(sampler, ElasticSampler) for sampler in samplers):
             check_same_recipes(sampler.recipe() for sampler in samplers)
-        ranks = [_read_all(rank, sampler) for rank, sampler in enumerate(samplers)]
+        with unmoved(samplers):
+            ranks = [_read_all(rank, sampler) for rank, sampler in enumerate(samplers)]
         batch_stops = None
         if any(reads.batch_stops is not None for reads in ranks):
             batch_stops = tuple(_batch_stops(rank, reads) for rank, reads in enumerate(ranks))
@@ -209,6 +220,8 @@ class Assignment:
             epoch=epoch,
             shuffle=False if none_shuffles else None,
             batch_stops=batch_stops,
+            padded_to=_common(samplers, "padded_to"),
+            replacement=_common(samplers, "replacement"),
         )
 
     @property
@@ -384,9 +397,8 @@ def assign(
 
     `size` is the dataset's length. For libtorch's samplers `drop_last` is ``allow_duplicates=False``. One of them
     always shuffles and the other never does, so `shuffle` has no effect on them. The ranks' arrays are views of one
-    order. `settings` are those that only some samplers have: `lengths`, `batch_size`, `max_tokens`, `cost` and `window`
-    of "balanced", `lengths`, `max_tokens` and `window` of "packed", `weights`, `num_samples` and `replacement` of
-    "weighted".
+    order. `settings` are those that only some samplers have, as the record in `SAMPLERS` lists them: `values`, which is
+    `lengths` or `weights`, and `settings` with their defaults.
 
     Raises ValueError if the size is outside 0 … `MOST_SAMPLES`, if all ranks together read more samples than that, if
     the replicas are outside 1 … `MOST_RANKS`, if the sampler is unknown, if it does not have one of the settings (such
@@ -415,11 +427,9 @@ def assign(
         recipe = evolve(recipe, shuffle=kind.always_shuffles)
     _check_number_of_reads(recipe)
     reads = kind.indices(recipe)
-    batch_stops = None
-    if isinstance(reads, RankReads):
-        batch_stops = reads.batch_stops
-        reads = reads.indices
-    ranks = several(f"the indices of sampler {sampler!r}", reads, "arrays")
+    if not isinstance(reads, RankReads):
+        reads = RankReads(reads)
+    ranks = several(f"the indices of sampler {sampler!r}", reads.indices, "arrays")
     if len(ranks) != recipe.num_replicas:
         raise ValueError(
             f"sampler {sampler!r} must return an array of indices for each of {recipe.num_replicas} ranks, "
@@ -433,7 +443,9 @@ def assign(
         seed=recipe.seed,
         epoch=recipe.epoch,
         drop_last=recipe.drop_last,
-        batch_stops=batch_stops,
+        batch_stops=reads.batch_stops,
+        padded_to=reads.padded_to,
+        replacement=reads.replacement,
     )
 
 

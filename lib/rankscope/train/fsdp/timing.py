@@ -285,13 +285,15 @@ class _Streams:
             input_bytes += self._activations(step.input_bytes)
         self.bytes.add(0.0, "activations", input_bytes, "the begin")
         if optimizer is not None:
-            self.bytes.add(0.0, "optimizer_states", self._state_bytes(optimizer), "the begin")
+            self.bytes.add(0.0, "optimizer_states", self._state_bytes(step, optimizer), "the begin")
 
-    def _state_bytes(self, optimizer: str) -> int:
+    def _state_bytes(self, step: ModuleStep, optimizer: str) -> int:
+        """Return the bytes of the optimizer's states: torch's optimizers make them when a parameter has a gradient."""
         rule = OPTIMIZERS[optimizer]
+        with_gradient = {event.name for event in step.events if event.kind == "gradient"}
         num_bytes = 0
         for parameter in self._parameters.values():
-            if parameter.trainable:
+            if parameter.name in with_gradient:
                 itemsize = 1 if rule.eight_bit else parameter.itemsize
                 elements = parameter.shard_elements(self._settings.num_shards)
                 num_bytes += rule.num_states * elements * itemsize + rule.counter_bytes

@@ -1,0 +1,240 @@
+"""What a log shows, where it does not show which rank holds the job up."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ..common.checks import one_line
+from ..common.words import and_joined, listed
+from .log_evidence import Evidence, StuckQueue, Timeout
+from .log_findings import MOST_LISTED, UNKNOWN, HangFinding, group_words
+
+# The calls of torch.distributed that a stack may show.
+_CALLS = frozenset(
+    {
+        "all_gather",
+        "all_gather_coalesced",
+        "all_gather_into_tensor",
+        "all_gather_object",
+        "all_gather_single",
+        "all_reduce",
+        "all_reduce_coalesced",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "batch_isend_irecv",
+        "broadcast",
+        "broadcast_object_list",
+        "gather",
+        "gather_object",
+        "irecv",
+        "isend",
+        "monitored_barrier",
+        "recv",
+        "reduce",
+        "reduce_scatter",
+        "reduce_scatter_single",
+        "reduce_scatter_tensor",
+        "scatter",
+        "scatter_object_list",
+        "send",
+    }
+)
+_OUTER_CALLS = {  # what a call makes itself, and so stands in the stack as well
+    "all_gather_into_tensor": ("all_gather_single",),
+    "reduce_scatter_tensor": ("reduce_scatter_single",),
+    "all_gather_object": ("all_gather",),
+    "broadcast_object_list": ("broadcast",),
+    "gather_object": ("all_gather", "gather"),
+    "scatter_object_list": ("broadcast", "scatter"),
+}
+_KIND_WORDS = {
+    "timeout": "waited in vain for a message",
+    "closed": "lost the connection to another rank",
+    "size": "received a message of another length than expected",
+    "connect": "could not connect to another rank",
+    "store": "waited in vain for the others to connect",
+    "nccl": "met an error of NCCL, which the end of another rank can cause",
+}
+_OP_NAMES = {
+    "ALLREDUCE": "an allreduce",
+    "ALLREDUCE_COALESCED": "a coalesced allreduce",
+    "BROADCAST": "a broadcast",
+    "REDUCE": "a reduce",
+    "ALLGATHER": "an all-gather",
+    "_ALLGATHER_BASE": "an all-gather",
+    "REDUCE_SCATTER": "a reduce-scatter",
+    "_REDUCE_SCATTER_BASE": "a reduce-scatter",
+    "GATHER": "a gather",
+    "SCATTER": "a scatter",
+    "ALLTOALL": "an all-to-all",
+    "ALLTOALL_BASE": "an all-to-all",
+    "BARRIER": "a barrier",
+    "SEND": "a send",
+    "RECV": "a receive",
+}
+
+
+def call_words(call: Timeout, name: str = "") -> str:
+    """Return a call with its size, by a name for it, or else in plain words."""
+    name = name or _OP_NAMES.get(call.collective, call.collective)
+    if call.num_in is None:
+        return name
+    elements = "1 element" if call.num_in == 1 else f"{call.num_in:,} elements"
+    if call.num_in == call.num_out:
+        return f"{name} of {elements}"
+    return f"{name} of {elements} into {call.num_out:,}"
+
+
+def unknown_finding(evidence: Evidence) -> HangFinding:
+    """Say that the log names no rank, list what it does show, and say what else would help."""
+    lines = [*_observations(evidence)]
+    if not lines:
+        words = (
+            "The log does not show which rank failed to reach the collective or called a different one.\n"
+            "  rankscope cannot tell: it knows no line of this log, such as one about a timeout, a lost connection or "
+            "a collective that differs."
+        )
+        return HangFinding(UNKNOWN, (), "", 0, (), words)
+    verdict = (
+        "The log does not show which rank failed to reach the collective or called a different one.\n"
+        "  rankscope cannot tell from what it does show:"
+    )
+    return HangFinding(UNKNOWN, (), "", 0, (), "\n  ".join([verdict, *lines, _advice(evidence)]))
+
+
+def _advice(evidence: Evidence) -> str:
+    if any(evidence.timeouts()):
+        return "Logs of more ranks may show it, or flight-recorder dumps (TORCH_NCCL_DUMP_ON_TIMEOUT=1)."
+    return "Logs of more ranks may show it, or a run with TORCH_DISTRIBUTED_DEBUG=DETAIL, which compares all calls."
+
+
+def _observations(evidence: Evidence) -> Iterator[str]:
+    yield from _timeouts(evidence)
+    yield from _queues(evidence)
+    yield from _messages(evidence)
+    yield from _start(evidence)
+    yield from _reports(evidence)
+    yield from _silent(evidence)
+
+
+def _timeouts(evidence: Evidence) -> Iterator[str]:
+    """Who waited in which collective of NCCL."""
+    waits: dict[str, set[int]] = defaultdict(set)
+    waits_in_group: dict[str, set[int]] = defaultdict(set)  # by processes of which only the rank in a group is known
+    for timeout in evidence.timeouts():
+        number = "" if timeout.sequence is None else f", number {timeout.sequence} of {group_words(timeout.group)}"
+        words = f"waited in {call_words(timeout)}{number}"
+        if timeout.rank is None:
+            waits_in_group[words].add(timeout.rank_in_group)
+        else:
+            waits[words].add(timeout.rank)
+    for words, ranks in [*waits.items()][:MOST_LISTED]:
+        yield f"{listed('Rank', ranks)} {words}."
+    for words, ranks in [*waits_in_group.items()][:MOST_LISTED]:
+        yield f"{listed('Rank', ranks)}, as numbered in a group, {words}."
+    if len(evidence.events) > 1:
+        times = [str(event.stamp) for event in evidence.events if event.stamp][:MOST_LISTED]
+        yield (
+            f"The lines are of several attempts or jobs, at {and_joined(times)}."
+            if times
+            else ("The lines may be of several attempts, because torchrun started the ranks again.")
+        )
+
+
+def _queues(evidence: Evidence) -> Iterator[str]:
+    """How far the ranks got that did not wait."""
+    waiting = evidence.waiting_ranks
+    last: dict[tuple[int, str], StuckQueue] = {}
+    for event in evidence.events:
+        for queue in event.queues:
+            if queue.rank not in waiting:
+                last[queue.rank, queue.group] = queue
+    for (rank, group), queue in sorted(last.items())[:MOST_LISTED]:
+        waited = "" if queue.failed is None else f", and number {queue.failed} failed"
+        yield f"Rank {rank}'s last call in {group_words(group)} was number {queue.enqueued}{waited}."
+    if evidence.shared_names:
+        names = and_joined([one_line(name) for name in sorted(evidence.shared_names)[:MOST_LISTED]])
+        yield f"Several groups of a job can be called {names}, so their ranks cannot be compared."
+
+
+def _messages(evidence: Evidence) -> Iterator[str]:
+    """Whose messages and connections failed, and in which call."""
+    ranks_of: dict[str, list[int]] = defaultdict(list)
+    calls = set()
+    for rank, kinds in sorted(evidence.communication.items()):
+        called = _outer_calls(evidence.functions.get(rank, set()) & _CALLS)
+        if "timeout" in kinds:
+            calls.update(called)
+        where = f" in {and_joined(called)}" if called else ""
+        for kind in sorted(kinds & {*_KIND_WORDS}):
+            ranks_of[f"{_KIND_WORDS[kind]}{where}"].append(rank)
+    for what, ranks in [*ranks_of.items()][:MOST_LISTED]:
+        yield f"{listed('Rank', ranks)} {what}."
+    if len(calls) > 1:
+        yield (
+            "Either the ranks made different calls, or one stopped between them: ranks leave a collective one by one."
+        )
+    nameless = sorted(_KIND_WORDS[kind] for kind in evidence.nameless if kind in _KIND_WORDS)
+    for what in nameless:
+        yield f"A rank that the log does not name {what}."
+    if "size" in evidence.nameless or any("size" in kinds for kinds in evidence.communication.values()):
+        yield "So two ranks called collectives of different sizes, or different collectives."
+
+
+def _outer_calls(called: set[str]) -> list[str]:
+    inner = {call for outer in called for call in _OUTER_CALLS.get(outer, ())}
+    return sorted(called - inner)
+
+
+def _start(evidence: Evidence) -> Iterator[str]:
+    """Who waited for others to join a group."""
+    for joins in [*evidence.joins.values()][:MOST_LISTED]:
+        most = max(joins, key=lambda fact: fact.joined)
+        where = "the store" if not most.barrier else f"the group with the key {one_line(most.barrier)}"
+        yield f"{most.joined} of {most.num_ranks} ranks joined {where} in time."
+    awaited = [rank for rank in sorted(evidence.awaited) if rank not in evidence.connected]
+    if awaited:
+        yield f"The address of {listed('rank', awaited)} was not there when the default group was made."
+    waiting = {rank for rank in evidence.id_waits if rank is not None}
+    if evidence.id_waits:
+        who = listed("Rank", waiting) if waiting else "A rank"
+        yield f"{who} waited for rank 0 of a group to begin its first collective of NCCL."
+
+
+def _reports(evidence: Evidence) -> Iterator[str]:
+    """What torch's own reports say of ranks by their numbers in a group, and torchrun's of ranks that failed."""
+    for words in sorted(evidence.part_barrier):
+        yield f"{words}."
+    if evidence.reached:
+        reached = listed("Rank", evidence.reached)
+        yield f"{reached} reached monitored_barrier. Its rank 0 names those that did not: see the log of rank 0."
+    if evidence.missed:
+        missed = {rank for fact in evidence.missed for rank in fact.ranks}
+        yield f"Rank 0 of a monitored_barrier reports that {listed('rank', missed)} did not come."
+    for lag in evidence.lags[:MOST_LISTED]:
+        yield (
+            f"torch's desync report says that {listed('rank', lag.ranks)}, as numbered in a group, did not join "
+            f"collective {lag.call}."
+        )
+    for mismatch in evidence.mismatches[:MOST_LISTED]:
+        yield (
+            f"Ranks {mismatch.rank_in_group} and {mismatch.other_in_group} of a group made different calls: "
+            f"{one_line(mismatch.own.collective)} and {one_line(mismatch.other.collective)}."
+        )
+    for rank, errors in sorted(evidence.own_errors.items())[:MOST_LISTED]:
+        yield f"Rank {rank} ended with {one_line(errors[0])}."
+    failures = [failure for failure in evidence.first_failures if failure.rank is not None]
+    for failure in failures[:MOST_LISTED]:
+        how = f"was killed by {failure.signal}" if failure.signal else "ended"
+        yield f"Rank {failure.rank} {how}, the first failure on its node, at {failure.time}."
+
+
+def _silent(evidence: Evidence) -> Iterator[str]:
+    """The ranks whose logs say nothing, if others do."""
+    files = {*evidence.logs.file_ranks}
+    silent = files - {*evidence.communication} - evidence.waiting_ranks - {*evidence.own_errors}
+    if silent and len(silent) < len(files):
+        logs, have = ("log", "has") if len(silent) == 1 else ("logs", "have")
+        yield f"The {logs} of {listed('rank', silent)} {have} no such line, which alone does not show why."

@@ -1,0 +1,48 @@
+"""Whether a verdict on a hang is right, cannot tell, or names a wrong rank."""
+
+from __future__ import annotations
+
+from rankscope.diagnose.hangs import Hang
+
+from .drawn_logs import DrawnLog, Truth
+
+CANNOT_TELL = "cannot tell"
+
+
+def problem(hang: Hang, truths: frozenset[tuple[int, str]] | set[tuple[int, str]]) -> str:
+    """Say what is wrong with a verdict; ranks that are only said to differ from each other include the right one."""
+    for finding in hang.findings:
+        named = {(rank, finding.cause) for rank in finding.ranks}
+        ranks = {rank for rank, _ in truths}
+        if finding.cause == "call":  # the text shows that a call differs, and not how
+            named = {
+                truth for truth in truths if truth[0] in finding.ranks and truth[1] in ("collective", "size", "dtype")
+            }
+            named |= {(rank, "call") for rank in finding.ranks if rank not in {rank for rank, _ in named}}
+        if finding.ranks and f"{CANNOT_TELL} which of them" in finding.words:
+            if not ranks & {*finding.ranks}:
+                return f"{finding.words} but it is {truths}"
+        elif not named <= {*truths}:
+            return f"{finding.words} but it is {truths}"
+        if not finding.ranks and CANNOT_TELL not in finding.words:
+            return f"no rank is named, and it does not say so: {finding.words}"
+    return "" if hang.findings else "no finding"
+
+
+def wrong_words(hang: Hang, log: DrawnLog) -> str:
+    """Return the words of a finding that is not true of a drawn log; empty if there is none."""
+    for finding in hang.findings:
+        truths = log.truths
+        if "numbers of the ranks in the group" in finding.words and log.in_group:
+            truths = log.in_group
+        said = {Truth(rank, finding.cause, finding.call) for rank in finding.ranks}
+        allowed = {*truths} | {truth._replace(call=0) for truth in truths}
+        if finding.cause == "call":  # the text shows that calls differ, and not how
+            allowed = {truth._replace(cause="call") for truth in allowed}
+        if finding.ranks and f"{CANNOT_TELL} which of them" in finding.words:
+            is_right = bool(said & allowed)
+        else:
+            is_right = said <= allowed
+        if not is_right or (not finding.ranks and CANNOT_TELL not in finding.words):
+            return finding.words
+    return "" if hang.findings else "no finding"
