@@ -14,13 +14,14 @@ from ..sampling.assignment import Assignment
 from ..sampling.audit import EpochAudit, audit
 from ..sampling.sample_values import CostFunction, checked_lengths
 from ..sampling.work import epoch_work
-from .marks import WIDE_PX, Drawing, Key, Rects, Texts, numbers_on, whole_ticks
+from .marks import WIDE_PX, Drawing, Key, Rects, Texts, grid_drawing, numbers_on, whole_ticks
 from .palette import ALARM, PAPER, WAITING, WORK, diverging, ramp, rank_colors
 
 _MOST_UNREAD = 24  # samples that nobody reads, if no rank has more reads than that
 _LEAST_BATCH_PX = 8  # closer lines between batches would hide the cells
 _MOST_CELLS = 65_536
 _MOST_STEPS = 40
+_ROW_PX = 22.0  # of an epoch, or of a rank's labels
 _MOST_RANGES = 20  # of lengths, a row each
 _COMPUTE = WORK["compute"].hue
 
@@ -64,13 +65,14 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
     if unread_samples.size:
         height += 1.5
         y_ticks.append((num_ranks + 1.0, "nobody"))
-    return Drawing(
+    return grid_drawing(
         title=title or reading_title(assignment),
         x_label="read number",
         y_label="rank",
-        width=num_columns,
-        height=height,
-        size_px=(cell_px * num_columns, row_px * height),
+        columns=num_columns,
+        rows=height,
+        column_px=cell_px,
+        row_px=row_px,
         rects=[rects for rects, _, _ in cells],
         texts=texts,
         rules=rules,
@@ -171,13 +173,14 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
     if never_read.size:
         finding = f"{never_read.size} of {samples} never read in {within}"
     epoch_ticks = [(row + 0.5, str(assignment.epoch)) for row, assignment in enumerate(epochs)]
-    return Drawing(
+    return grid_drawing(
         title=title or finding,
         x_label="sample [index in the dataset]",
         y_label="epoch",
-        width=num_columns,
-        height=last_row + 1,
-        size_px=(cell_px * num_columns, 22.0 * (last_row + 1)),
+        columns=num_columns,
+        rows=last_row + 1,
+        column_px=cell_px,
+        row_px=_ROW_PX,
         rects=rects,
         texts=texts,
         x_ticks=whole_ticks(num_columns, most=20),
@@ -210,13 +213,14 @@ def draw_label_counts(
     rects = Rects(column, row, diverging((table - mean) / largest_difference))
     cell_px = max(34.0, 420.0 / num_labels)
     labelled = [(low, count_of(low, "sample")), (mean, f"mean {mean:.3g}"), (high, count_of(high, "sample"))]
-    return Drawing(
+    return grid_drawing(
         title=title or f"Each rank reads {table.min()} to {count_of(int(table.max()), 'sample')} of each {label_name}",
         x_label=f"{label_name} [samples read]",
         y_label="rank",
-        width=num_labels,
-        height=num_ranks,
-        size_px=(cell_px * num_labels, 22.0 * num_ranks),
+        columns=num_labels,
+        rows=num_ranks,
+        column_px=cell_px,
+        row_px=_ROW_PX,
         rects=(rects,),
         texts=numbers_on(rects, table.ravel()),
         x_ticks=whole_ticks(num_labels, most=num_labels),
@@ -388,7 +392,7 @@ def reading_title(assignment: Assignment, when: str | None = None) -> str:
 
 
 def _reading_legend(assignment: Assignment, epoch: EpochAudit, color_by: str, num_shown: int) -> list[Key]:
-    """The legend of an assignment, of whose samples that nobody reads so many are shown."""
+    """The legend of an assignment; `num_shown` of the samples that nobody reads are drawn."""
     keys = []
     if color_by == "position":
         last = max(assignment.size - 1, 0)

@@ -80,8 +80,8 @@ def _all_ranks(name: str, values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
     for rank, values_of_rank in enumerate(several(name, values, "a rank's indices each")):
         indices = np.asarray(values_of_rank)
         if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
-            got = f"{indices.dtype} of shape {indices.shape}"
-            raise ValueError(f"rank {rank} must read a 1-D array of integers, got {got}")
+            kind = f"{indices.dtype} of shape {indices.shape}"
+            raise ValueError(f"rank {rank} must read a 1-D array of integers, got {kind}")
         if indices.size and indices.dtype.kind == "u" and indices.max() > np.iinfo(np.int64).max:
             raise ValueError(f"rank {rank} must read indices below 2**63, got {indices.max()}")
         view = indices.view() if indices.dtype.kind == "i" else indices.astype(np.int64)
@@ -114,13 +114,14 @@ def _read_all(rank: int, sampler: Iterable[Any]) -> _Reads:
     batch_sizes: list[int] = []
 
     def indices_of_batches() -> Iterator[Any]:
+        """Yield the indices of all batches, and note each batch's size in `batch_sizes` on the way."""
         for batch in items:
             batch_sizes.append(0)
             for index in batch:
                 batch_sizes[-1] += 1
                 yield index
 
-    indices = _whole_numbers(rank, indices_of_batches())
+    indices = _whole_numbers(rank, indices_of_batches())  # which fills `batch_sizes`, too
     return _Reads(indices, np.cumsum(batch_sizes))
 
 
@@ -455,7 +456,7 @@ def _check_number_of_reads(recipe: EpochRecipe) -> None:
         whole("num_samples", recipe.settings["num_samples"], 0, MOST_SAMPLES)
 
 
-Name = TypeVar("Name", str, os.PathLike[str])
+Name = TypeVar("Name", bound=str | os.PathLike[str])
 
 
 def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed: int = 0) -> list[Name]:
@@ -472,10 +473,16 @@ def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed:
     >>> [shard_files(["a", "b", "c", "d", "e"], 2, trainer) for trainer in range(2)]
     [['e', 'b', 'c'], ['a', 'd']]
     """
-    if isinstance(files, (str, bytes, os.PathLike)):
-        raise ValueError(f"files must be a list of file names, got the single name {files!r}")
+    ordered = sorted_files(files)
     num_trainers = whole("num_trainers", num_trainers, 1)
     trainer_id = whole("trainer_id", trainer_id, 0, num_trainers - 1)
+    return shard_of_sorted(ordered, num_trainers, trainer_id, seed)
+
+
+def sorted_files(files: Iterable[Name]) -> list[Name]:
+    """Return the files, sorted. Raises ValueError for a string instead of a list, and for equal files."""
+    if isinstance(files, (str, bytes, os.PathLike)):
+        raise ValueError(f"files must be a list of file names, got the single name {files!r}")
     ordered = several("files", files, "file names")
     for file in ordered:
         if not isinstance(file, str | os.PathLike):
@@ -484,5 +491,10 @@ def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed:
     for file, next_file in pairwise(ordered):
         if os.fspath(file) == os.fspath(next_file):
             raise ValueError(f"files must differ from each other, got {os.fspath(file)!r} twice")
+    return ordered
+
+
+def shard_of_sorted(ordered: list[Name], num_trainers: int, trainer_id: int, seed: int) -> list[Name]:
+    """Return what `shard_files` does, of files that `sorted_files` returned. Raises ValueError for the seed only."""
     order = torch_order(len(ordered), whole("seed", seed, *SEEDS))
     return [ordered[place] for place in order[trainer_id::num_trainers].tolist()]

@@ -287,14 +287,14 @@ def audit(
         of_type("assignments", assignment, Assignment)
         if shape is None:
             shape = (assignment.size, assignment.num_ranks)
-            seen = np.zeros(assignment.size, dtype=bool)
+            is_read = np.zeros(assignment.size, dtype=bool)
         elif shape != (assignment.size, assignment.num_ranks):
             raise ValueError(
                 f"epochs to audit must share size and ranks: {shape[0]} samples over {shape[1]} ranks, then "
                 f"{assignment.size} over {assignment.num_ranks}"
             )
         flat = np.concatenate(assignment.ranks)
-        epochs.append(_audit_epoch(assignment, flat, seen))
+        epochs.append(_audit_epoch(assignment, flat, is_read))
         if lengths is not None:
             work.append(epoch_work(assignment, lengths, cost, max_tokens))
         if weights is not None:
@@ -315,12 +315,18 @@ def audit(
         bias = weight_bias(reads, expected)
     with_replacement = replacement is not False
     return Audit(
-        *shape, tuple(epochs), np.flatnonzero(~seen), tuple(repeated), tuple(work), bias, replacement=with_replacement
+        *shape,
+        tuple(epochs),
+        np.flatnonzero(~is_read),
+        tuple(repeated),
+        tuple(work),
+        bias,
+        replacement=with_replacement,
     )
 
 
-def _audit_epoch(assignment: Assignment, flat: IntArray, seen: NDArray[np.bool_]) -> EpochAudit:
-    """Audit one epoch, and mark the samples that it reads in `seen`. `flat` contains the indices of all ranks."""
+def _audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.bool_]) -> EpochAudit:
+    """Audit one epoch, and mark the samples that it reads in `is_read`. `flat` contains the indices of all ranks."""
     counts_of_ranks = [indices.size for indices in assignment.ranks]
     unit = "samples"
     if assignment.batch_stops is not None:
@@ -334,7 +340,7 @@ def _audit_epoch(assignment: Assignment, flat: IntArray, seen: NDArray[np.bool_]
         inside = flat[valid]
         outside = flat[~valid]
     counts = np.bincount(inside, minlength=size)
-    seen |= counts > 0
+    is_read |= counts > 0
     duplicated = np.flatnonzero(counts > 1)
     strays, stray_counts = np.unique(outside, return_counts=True)
     repeated_strays = strays[stray_counts > 1]

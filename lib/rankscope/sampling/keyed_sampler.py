@@ -60,7 +60,7 @@ class KeyedSampler(InterleavedSampler):
             raise IndexError(f"position must be a whole number from 0 to {self.size - 1}, got {position}")
         if not self.shuffle:
             return position
-        return self.permutation[position]
+        return int(self.permutation(np.array([position]))[0])
 
     @property
     def permutation(self) -> KeyedPermutation:

@@ -111,7 +111,7 @@ class Model:
     `gpu` is one of GPUS, `version` is NCCL's, and `cpu` is "intel", "amd" or "other". Each node has `nics` network
     cards of `nic_bytes_per_s` each; by default one card per GPU, at the usual rate of such machines. `graphs` replaces
     the paths that NCCL is expected to find, by algorithm ("ring", "tree", "nvls"). `terms` are the constants that
-    NCCL's model omits, by default those of the GPU's generation; `floor_s` is the minimum host time per collective.
+    NCCL's model omits, by default those of the GPU's generation; `minimum_s` is the minimum host time per collective.
     `with_readings` determines both from measurements. `printed` contains the figures of NCCL's log; see `from_log`.
 
     Raises ValueError if an argument is out of range or unknown.
@@ -131,7 +131,7 @@ class Model:
     nic_bytes_per_s: float | None = checked(optional, number, above=0, default=None)
     graphs: Mapping[str, Graph] = checked(_graphs, factory=dict, hash=False)
     terms: GenerationTerms | None = checked(optional, of_type, GenerationTerms, default=None)
-    floor_s: float = checked(number, 0, default=0.0)
+    minimum_s: float = checked(number, 0, default=0.0)
     printed: Mapping[tuple[str, str, str], tuple[float, float]] = checked(mapping, factory=dict, hash=False)
 
     def __attrs_post_init__(self) -> None:
@@ -151,7 +151,7 @@ class Model:
             notes.append("No published rate predicts times over PCIe, so time_s is NCCL's own estimate plus a launch.")
         if gpu.generation == "volta":
             notes.append("No measurements of Volta were available to fit, so the terms are those of Ampere.")
-        if self.num_nodes > 1 and not (self.terms or self.floor_s):
+        if self.num_nodes > 1 and not (self.terms or self.minimum_s):
             notes.append(
                 "Inter-node times assume InfiniBand with GPUDirect. For other networks, calibrate with `with_readings`."
             )
@@ -477,9 +477,9 @@ class Model:
                 base_us = self._constants["BASE"][algorithm][PROTOCOLS.index(protocol)]
             by_name["hops"] = np.full(sizes.shape, max(latency_us - base_us, 0.0))
             by_name["bytes"] = self._nccl_us(collective, algorithm, protocol, sizes) - latency_us
-        if self.floor_s:
-            missing_us = self.floor_s * 1e6 - sum(by_name.values())
-            by_name["floor"] = np.maximum(missing_us, 0)
+        if self.minimum_s:
+            missing_us = self.minimum_s * 1e6 - sum(by_name.values())
+            by_name["minimum"] = np.maximum(missing_us, 0)
         return by_name
 
     def _ring_us(self, terms: GenerationTerms, collective: str, protocol: str, sizes: Floats) -> dict[str, Floats]:
@@ -529,9 +529,9 @@ class Model:
     # ---- from a machine of one's own
 
     def with_readings(self, profile: Profile, fewer: Profile | None = None) -> Model:
-        """Return the model with the host's floor, or with launch and hop, as measured on the machine itself.
+        """Return the model with the host's minimum, or with launch and hop, as measured on the machine itself.
 
-        A profile with the model's number of ranks determines the floor: the time of its smallest collective of at least
+        A profile with the model's number of ranks determines the minimum: the time of its smallest collective of at least
         1 KiB. If `fewer` is a profile of fewer GPUs on one node, launch and hop of LL follow from the smallest
         allgather of each.
 
@@ -542,31 +542,31 @@ class Model:
         terms = self.terms or TERMS[GPUS[self.gpu].generation]
         if fewer is None:
             reading = _smallest(profile, ("allreduce", "allgather", "reduce_scatter"))
-            modelled = evolve(self, floor_s=0.0).choose(reading.collective, reading.num_bytes)
+            modelled = evolve(self, minimum_s=0.0).choose(reading.collective, reading.num_bytes)
             missing_s = reading.seconds - modelled.time_s
             if missing_s >= 0:
-                return evolve(self, floor_s=reading.seconds)
+                return evolve(self, minimum_s=reading.seconds)
             launch = max(terms.launch_us + missing_s * 1e6, 0.0)
-            return evolve(self, floor_s=0.0, terms=attrs.evolve(terms, launch_us=launch))
+            return evolve(self, minimum_s=0.0, terms=attrs.evolve(terms, launch_us=launch))
         if self.num_nodes > 1 or not 2 <= fewer.num_ranks < profile.num_ranks:
             raise ValueError(f"fewer must be of 2 to {self.num_ranks - 1} ranks of one node, got {fewer.num_ranks}")
         many_s = _smallest(profile, ("allgather",)).seconds
         few_s = _smallest(fewer, ("allgather",)).seconds
         hop = max((many_s - few_s) * 1e6 / (profile.num_ranks - fewer.num_ranks), 0.01)
         launch = max(few_s * 1e6 - (fewer.num_ranks - 1) * hop, 0.0)
-        return evolve(self, floor_s=0.0, terms=attrs.evolve(terms, launch_us=launch, hop_us=hop))
+        return evolve(self, minimum_s=0.0, terms=attrs.evolve(terms, launch_us=launch, hop_us=hop))
 
     @classmethod
-    def from_log(cls, path: str | os.PathLike[str], gpu: str | None = None, **more: Any) -> Model:
+    def from_log(cls, path: str | os.PathLike[str], gpu: str | None = None, **arguments: Any) -> Model:
         """Return the model of a job from its log, with the latencies and bandwidths that NCCL itself printed.
 
         The job runs with ``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING``. `gpu` is required if the log does not
-        name exactly one GPU of GPUS. `more` are further arguments of `Model`; they override the log.
+        name exactly one GPU of GPUS. `arguments` are further arguments of `Model`; they override the log.
 
         Raises ValueError if the log does not contain NCCL's tuning table; OSError if it cannot be opened.
         """
         stated = read_log(path, gpu)
-        return cls(**{**stated, **more})
+        return cls(**{**stated, **arguments})
 
     def compared(self, collective: str, sizes: Sequence[int] = SIZES) -> dict[tuple[str, str], Compared]:
         """Return the options that NCCL compares, with their channels, NCCL's expected times and our estimates by size.

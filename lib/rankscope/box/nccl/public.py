@@ -58,7 +58,7 @@ def error_words(model: Model) -> str:
     best, worst = PUBLIC_ERRORS[kind].model
     nccl_best, nccl_worst = PUBLIC_ERRORS[kind].nccl
     nccl = f"NCCL's own {nccl_best} to {nccl_worst} %"
-    reading = " before calibration" if model.terms or model.floor_s else ""
+    reading = " before calibration" if model.terms or model.minimum_s else ""
     if kind == "InfiniBand":
         words = f"on public InfiniBand clusters the median error{reading} is {best} to {worst} %, no better than {nccl}"
     elif kind == "PCIe":
