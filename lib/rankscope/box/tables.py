@@ -301,10 +301,8 @@ def _compared(both: DataFrame) -> Iterator[str]:
         low = f"{unknown.ratio.min():.2f}"
         high = f"{unknown.ratio.max():.2f}"
         ratios = low if low == high else f"{low} to {high}"
-        yield (
-            f"{points} {few} and `compare` cannot judge {them} (B/A {ratios}). "
-            f"Import at least {LEAST_CLEAN} runs of each."
-        )
+        cannot = f"`compare` cannot judge {them} (B/A {ratios})"
+        yield f"{points} {few} and {cannot}. Import at least {LEAST_CLEAN} runs of each."
     if not len(both):
         yield "The profiles have no points in common."
 

@@ -187,7 +187,7 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
     >>> from rankscope.diagnose import read_hang_text
     >>> print(explain_hang(logs=read_hang_text("[Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms")))
     Rank 2 did not reach monitored_barrier in time, as its rank 0 reports.
-      The numbers are those of the ranks in the barrier's group; in the default group, they are those of the job.
+      These are the numbers of the ranks in the group. In the default group, they are the job's.
     """
     hang = _explain_dumps(each("dumps", dumps, Dump))
     if logs is None:
