@@ -176,9 +176,10 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
     named; without earlier steps, both are.
 
     From logs, a rank is named only if the text supports it: "error" is a rank that an error of its own ended, "call"
-    one whose call differs in a way that the text does not show. A finding of cause "unknown", without ranks, says that
-    the text cannot tell. Its `group` is empty and its `call` is 0 where the text does not state them. Where there are
-    dumps as well, the logs add what they say of ranks without a dump, and errors.
+    one whose call differs in a way that the text does not show. Lines of several attempts are explained one by one. A
+    finding of cause "unknown", without ranks, says that the log does not show the rank, and what it does show. Its
+    `group` is empty and its `call` is 0 where the text does not state them. Where there are dumps as well, the logs add
+    what they say of ranks without a dump, and errors.
 
     Raises ValueError for anything but dumps and logs.
 
@@ -187,7 +188,7 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
     >>> from rankscope.diagnose import read_hang_text
     >>> print(explain_hang(logs=read_hang_text("[Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms")))
     Rank 2 did not reach monitored_barrier in time, as its rank 0 reports.
-      The numbers are those of the ranks in the barrier's group; in the default group, they are those of the job.
+      These are the numbers of the ranks in the group. In the default group, they are the job's.
     """
     hang = _explain_dumps(each("dumps", dumps, Dump))
     if logs is None:
