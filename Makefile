@@ -88,12 +88,14 @@ dashboard: setup ## serve all explorers on one page, on this machine only
 site: setup ## make static pages of notebooks and API in build/site, which work from disk
 	@$(PY) site/make_site.py
 
-# Four processes share the test files and the notebooks, whichever is free takes the next: half of the time tests wait for
-# ranks, browsers and timeouts, so two cores have work for four. conftest.py has the longest files begin first; xdist
-# itself would begin with those of the most tests. mypy runs next to them. The fast tests of `make check` wait for nothing,
-# and each process more would import everything once more: two are faster than four there.
+# Processes share the test files and the notebooks; whichever is free takes the next. Tests mostly wait for ranks, workers
+# and timeouts: with four processes, `make test` used 1.4 of two cores, so it has six. conftest.py has the longest files
+# begin first; xdist itself would begin with those of the most tests. mypy runs next to them. The oracles meter memory and
+# drive browsers, so they have four. The fast tests of `make check` wait for nothing, and each process more would import
+# everything once more: two are faster than four there.
 XDIST := --dist loadfile --no-loadscope-reorder
-PYTEST := $(PY) -m pytest -n4 $(XDIST)
+PYTEST := $(PY) -m pytest -n6 $(XDIST)
+PYTEST_ORACLES := $(PY) -m pytest -n4 $(XDIST)
 PYTEST_FAST := $(PY) -m pytest -n2 $(XDIST)
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-kernel-startup-timeout=200
 
@@ -104,17 +106,16 @@ PRODUCT := not (browser or oracle)
 ORACLES := browser or oracle
 LINT := $(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests site tools
 TYPES := $(PY) -m mypy --strict
+IMPORTS := { .venv/bin/lint-imports --no-logo >.venv/imports.log || { cat .venv/imports.log; false; }; }
 
 quick: setup ## after an edit, in half a minute: format, lint, types, imports, and the tests nearest to the changed files
 	@$(PY) -m ruff format -q lib tests site tools && $(PY) -m ruff check -q .
-	@$(TYPES)
-	@.venv/bin/lint-imports --no-logo >.venv/imports.log || { cat .venv/imports.log; exit 1; }
+	@$(TYPES) & types=$$!; $(IMPORTS); imported=$$?; wait $$types; exit $$((imported + $$?))
 	@$(PY) tools/quick.py
 
 check: setup ## before a commit, in two minutes: lint, types, imports, and all fast tests
 	@$(LINT)
-	@.venv/bin/lint-imports --no-logo >.venv/imports.log || { cat .venv/imports.log; exit 1; }
-	@$(TYPES) >.venv/mypy.log 2>&1 & types=$$!; \
+	@{ $(IMPORTS) && $(TYPES); } >.venv/mypy.log 2>&1 & types=$$!; \
 	  $(PYTEST_FAST) -q -m "$(FAST)"; tests=$$?; wait $$types; typed=$$?; cat .venv/mypy.log; \
 	  exit $$((tests + typed))
 
@@ -126,8 +127,10 @@ test: setup ## before a push, in nine minutes: lint, types, all tests of the pro
 	  wait $$types; typed=$$?; cat .venv/mypy.log; exit $$((tests + typed))
 
 oracles: setup ## the other tests: browsers, programs of others, emulated networks, kills, the site, clean installations
+	@cmp -s tests/peers.txt .venv/peers/peers.txt || { rm -rf .venv/peers && $(PIP) --no-deps --target .venv/peers -r tests/peers.txt >.venv/peers.log 2>&1 \
+	  && cp tests/peers.txt .venv/peers/; } || echo "oracles: tests/peers.txt did not install (.venv/peers.log); tests that compare with those packages skip"
 	@echo "oracles: pytest, with whatever browsers and other programs are installed"
-	@$(PYTEST) -m "$(ORACLES)" tests
+	@$(PYTEST_ORACLES) -m "$(ORACLES)" tests
 
 notebooks: setup ## execute every notebook in place and store its outputs
 	@$(PY) tests/tools/execute_notebooks.py

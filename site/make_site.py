@@ -15,22 +15,22 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # tests, whose tools read notebooks
 
+from pages.inline import inlined
 from pages.links import elsewhere, problems
 from pages.sources import lay_out
 from pages.states import FOLDER, LEAST_STATES, MOST_BYTES, Grid, Store, stored_at
-from pages.widths import with_least_widths
 
 ROOT = Path(__file__).parents[1]
 SPHINX_S = 900  # it takes half a minute; this only bounds a hang
 
 
 def build(
-    to: Path, work: Path, only_ends: Collection[str] = (), say: Callable[[Store], None] = lambda store: None
+    to: Path, work: Path, only_ends: Collection[str] = (), say: Callable[[Store, int], None] = lambda store, total: None
 ) -> int:
     """Make the pages in `to`, by way of `work`, both made anew; return Sphinx's exit status, 1 after a warning.
 
     Other processes draw the states of explorers while Sphinx runs. An explorer named in `only_ends` gets two values of
-    each setting. `say` is called for each explorer that is drawn.
+    each setting. `say` is called with each explorer that is drawn, and with the number of all states.
     """
     for folder in (to, work):
         shutil.rmtree(folder, ignore_errors=True)
@@ -43,16 +43,17 @@ def build(
         status = sphinx.wait(SPHINX_S)
     for path in to.rglob("*.html"):
         html = with_icons_hidden(path.read_text(encoding="utf-8"))
-        path.write_text(with_least_widths(html, path.parent), encoding="utf-8")
+        path.write_text(inlined(html, path.parent), encoding="utf-8")
     (to / "_static" / FOLDER).mkdir()
     for key, script in scripts.items():
         (to / "_static" / FOLDER / f"{key}.js").write_text(script, encoding="utf-8")
     return status
 
 
-def drawn_scripts(grids: list[Grid], only_ends: Collection[str], say: Callable[[Store], None]) -> dict[str, str]:
+def drawn_scripts(grids: list[Grid], only_ends: Collection[str], say: Callable[[Store, int], None]) -> dict[str, str]:
     """Draw all states of each grid, one grid per process at a time, and return the scripts that hold them by key."""
     largest_first = sorted(grids, key=lambda grid: grid.num_states, reverse=True)
+    total = sum(grid.num_states for grid in grids)
     scripts = {}
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=spawn) as pool:
@@ -60,7 +61,7 @@ def drawn_scripts(grids: list[Grid], only_ends: Collection[str], say: Callable[[
         for future in as_completed(pending):
             store = future.result()
             scripts[store.key] = store.script
-            say(store)
+            say(store, total)
     return scripts
 
 
@@ -71,11 +72,22 @@ class Progress:
         self.stores: list[Store] = []
         self.start_s = time.monotonic()
 
-    def say(self, store: Store) -> None:
+    def say(self, store: Store, total: int) -> None:
         self.stores.append(store)
         num_states = sum(drawn.num_states for drawn in self.stores)
         elapsed_s = time.monotonic() - self.start_s
-        print(f"site: {elapsed_s:4.0f} s, {num_states:6,} states drawn; {store}", flush=True)
+        print(f"site: {progress_line(elapsed_s, num_states, total)}; {store}", flush=True)
+
+
+def progress_line(elapsed_s: float, num_states: int, total: int) -> str:
+    """Return how far the drawing is. The estimate takes each state that is left to be as long as those before it.
+
+    >>> progress_line(40, 10_000, 50_000), progress_line(170, 50_000, 50_000)
+    ('40 s, 10,000 of 50,000 states drawn, about 160 s left', '170 s, 50,000 of 50,000 states drawn')
+    """
+    line = f"{elapsed_s:.0f} s, {num_states:,} of {total:,} states drawn"
+    left_s = elapsed_s * (total - num_states) / num_states
+    return f"{line}, about {left_s:.0f} s left" if num_states < total else line
 
 
 def with_icons_hidden(html: str) -> str:
@@ -91,19 +103,21 @@ def main() -> int:
     )
     if status := build(to, to.with_name("site-work"), say=progress.say):
         return status
-    found = problems(to)
-    found += [
-        f"{one.key} has fewer than {LEAST_STATES} states" for one in progress.stores if one.num_states < LEAST_STATES
+    faults = problems(to)
+    faults += [
+        f"{store.key} has fewer than {LEAST_STATES} states"
+        for store in progress.stores
+        if store.num_states < LEAST_STATES
     ]
-    found += [
-        f"{one.key} has more than {MOST_BYTES:,} bytes" for one in progress.stores if len(one.script) > MOST_BYTES
+    faults += [
+        f"{store.key} has more than {MOST_BYTES:,} bytes" for store in progress.stores if len(store.script) > MOST_BYTES
     ]
-    for problem in found:
-        print(f"site: {problem}", file=sys.stderr)
+    for fault in faults:
+        print(f"site: {fault}", file=sys.stderr)
     outside = elsewhere(to)
     print(f"site: {len(outside)} links lead elsewhere, and were not followed: {', '.join(outside)}")
     print(f"site: {to / 'index.html'}")
-    return 1 if found else 0
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

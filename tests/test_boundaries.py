@@ -104,10 +104,14 @@ def report_of_all(tmp_path_factory: pytest.TempPathFactory) -> str:
     return lint_imports(root)
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("wrong", WRONG_IMPORTS, ids=lambda wrong: wrong.report)
 def test_an_import_that_breaks_a_contract_is_caught(report_of_all: str, wrong: WrongImport) -> None:
-    assert wrong.report in report_of_all
+    assert wrong.report in report_of_all, (
+        f"import-linter does not report {wrong.report!r}, although lib/rankscope/{wrong.module} contains "
+        f"{wrong.line!r}. A contract in pyproject.toml under [tool.importlinter] must forbid it. The whole report:\n"
+        + report_of_all
+    )
 
 
 # ---- what importing a module loads
@@ -166,7 +170,7 @@ def weight_problems(root: Path) -> list[str]:
     return sorted(problems)
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 def test_only_modules_that_import_a_heavy_package_load_it() -> None:
     problems = weight_problems(LIB)
     assert not problems, "\n".join(
@@ -216,7 +220,7 @@ def test_a_module_that_imports_torch_loads_no_other_heavy_package(tmp_path: Path
 # ---- what is run by hand
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 def test_every_benchmark_and_tool_can_be_imported() -> None:
     """No other test imports some of them. Each is run as `python -m tests.benchmarks.NAME`, or `tests.tools.NAME`."""
     paths = [*(ROOT / "tests" / "benchmarks").rglob("*.py"), *(ROOT / "tests" / "tools").rglob("*.py")]

@@ -17,6 +17,7 @@ from rankscope.explorers.entries import catalogue
 from rankscope.explorers.explorer import Explorer
 from rankscope.explorers.opening import Entry
 
+from .extents import SAMPLE_OR_EVERYTHING
 from .figures.readable import svg_problems
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
@@ -46,11 +47,11 @@ def test_the_dashboards_notebook_runs_where_it_lies() -> None:
 
 
 def pictures_of(explorer: Explorer, now: Any) -> list[str]:
-    found = []
+    pictures = []
     for picture in explorer.pictures:
         with suppress(ValueError):  # a sentence stands there
-            found += [explorer.svg(picture, now)]
-    return list(filter(None, found))
+            pictures.append(explorer.svg(picture, now))
+    return list(filter(None, pictures))
 
 
 def text_problems(explorer: Explorer, states: Iterable[Any]) -> str:
@@ -68,9 +69,12 @@ def text_problems(explorer: Explorer, states: Iterable[Any]) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [entry.name for entry in catalogue()])
-def test_every_text_of_an_explorer_can_be_read_as_it_opens_and_at_its_presets(name: str) -> None:
+@SAMPLE_OR_EVERYTHING
+def test_every_text_of_an_explorer_can_be_read_as_it_opens_and_at_its_presets(name: str, everything: bool) -> None:
     explorer = Shown(name).grid(only_ends=True).explorer
     presets = [explorer.at(**settings) for settings in explorer.presets.values()]
+    if not everything:
+        presets = presets[:1]
     problems = text_problems(explorer, [explorer.at(), *presets])
     assert not problems, problems
 

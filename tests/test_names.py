@@ -53,7 +53,7 @@ PIECES = [
     *("\ud800", "\udcff\udc80", "\u202egnp.exe", "zero\u200bwidth", "\ufffe\uffff", "a\u2028b\x85c", "\ue000"),
 ]
 DRAW = random.Random(17)
-NAMES = [*PIECES, *(" ".join(DRAW.sample([one for one in PIECES if len(one) < 99], 3)) for _ in range(12))]
+NAMES = [*PIECES, *(" ".join(DRAW.sample([piece for piece in PIECES if len(piece) < 99], 3)) for _ in range(12))]
 FEW = [*PIECES[:7], "\x1b[31mred", "a\x00b", "two\nlines", "\ud800"]  # where a name takes a figure of its own
 PRINTABLE = [name for name in NAMES if name.isprintable()]  # a profile has no others
 
@@ -63,7 +63,7 @@ def is_text(char: str) -> bool:
 
 
 def stands(name: str, shown: str) -> bool:
-    """Whether it stands there: its beginning as it is where all of it is text, else what of it is text, in order."""
+    """Whether a name is shown: its beginning as it is if all of it is text, else its characters that are text."""
     if all(map(is_text, name)):
         return " ".join(name.split())[:99] in " ".join(shown.split())
     rest = iter(shown)
@@ -71,10 +71,18 @@ def stands(name: str, shown: str) -> bool:
 
 
 def assert_text(shown: Iterable[str], names: Names) -> None:
-    """All that is shown is text, which a file can hold, too, and every name stands somewhere."""
-    known = list(shown)
-    assert not [one for one in known if not all(map(is_text, one))]
-    assert not [name for name in names if not any(stands(name, one) for one in known)]
+    """Raise AssertionError unless all that is shown is text, which a file can contain, and every name is shown."""
+    texts = list(shown)
+    unsafe = [text for text in texts if not all(map(is_text, text))]
+    assert not unsafe, (
+        f"These texts contain characters that are not text: {unsafe!r}. Only characters for which is_text() holds may "
+        "be shown: let the code that shows a name replace the others, as `printable` in rankscope.common.checks does."
+    )
+    lost = [name for name in names if not any(stands(name, text) for text in texts)]
+    assert not lost, (
+        f"These names are not shown: {lost!r}. Of a name, all characters that are text must be shown, in their order. "
+        f"These texts are shown: {texts!r}"
+    )
 
 
 # ---- drawings, which both painters paint
@@ -105,8 +113,8 @@ DRAWINGS: dict[str, Callable[[Names], Iterable[Drawing]]] = {
 
 def words_of_svg(svg: str) -> list[str]:
     root = ElementTree.fromstring(svg.encode())
-    assert {one.tag.rpartition("}")[2] for one in root.iter()} <= TAGS
-    assert not [key for one in root.iter() for key in one.attrib if key.startswith("on") or "href" in key]
+    assert {element.tag.rpartition("}")[2] for element in root.iter()} <= TAGS
+    assert not [key for element in root.iter() for key in element.attrib if key.startswith("on") or "href" in key]
     return list(root.itertext())
 
 
@@ -252,7 +260,7 @@ def test_a_name_on_the_command_line_is_text(place: str, capsys: pytest.CaptureFi
         said = capsys.readouterr()
         assert (said.out, said.err.count("\n")) == ("", 1)
         assert_text([said.err], [])
-        assert any(stands(one, said.err) for one in (name, repr(name)[1:-1]))  # as it is, or quoted
+        assert any(stands(form, said.err) for form in (name, repr(name)[1:-1]))  # as it is, or quoted
 
 
 @pytest.mark.usefixtures("wide")

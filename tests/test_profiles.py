@@ -13,6 +13,7 @@ import pytest
 from rankscope.box import Profile
 from rankscope.box.profile import Point
 from rankscope.collectives import build, simulate
+from rankscope.timeline import Timeline
 from rankscope.train import ddp
 
 FOLDER = Path(__file__).parents[1] / "notebooks" / "profiles"
@@ -89,6 +90,17 @@ def test_the_recorded_step_has_the_parts_that_its_two_measurements_predict() -> 
         executed_s = np.median([(one.stop_s - one.start_s).sum() / run.num_ranks for one in spans])
         assert abs(twin.select(kind=kind).busy_s - executed_s) < 0.06 * run.median_s, kind
     assert abs(twin.makespan_s / run.median_s - 1) < 0.08
+
+
+def test_in_the_recorded_slow_step_all_ranks_wait_for_the_backward_pass_of_rank_2() -> None:
+    step = Timeline.from_chrome_trace(FOLDER / "late_rank_step.json")
+    backward_s = [step.select(rank=rank, kind="backward").busy_s for rank in range(4)]
+    assert backward_s[2] > 0.06 > 5 * max(backward_s[:2] + backward_s[3:])
+    allreduces = step.select(kind="allreduce")
+    assert np.ptp(allreduces.stop_s) < 1e-5
+    late_s = step.select(rank=2, kind="allreduce").start_s[0]
+    others = step.select(rank=(0, 1, 3), kind="allreduce")
+    assert (others.start_s + 0.05 < late_s).all()
 
 
 # ---- machines

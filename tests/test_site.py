@@ -15,9 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
+import make_site
 import pytest
 import typer
-from pages import api, commands, gpu_box, links, notebooks, sources
+from pages import api, commands, gpu_box, inline, links, notebooks, sources
 from pages.docstrings import as_rst, is_left_out
 from pages.states import LEAST_STATES, Shown, stored
 from typer.main import get_command
@@ -110,6 +111,18 @@ def test_words_for_a_figure(source: str, alt: str) -> None:
 
 def test_their_examples() -> None:
     assert doctest.testmod(notebooks) == (0, 2)
+    assert doctest.testmod(inline) == (0, 2)
+    assert doctest.testmod(make_site) == (0, 1)
+
+
+def test_figures_become_a_part_of_their_page_with_names_of_their_own(tmp_path: Path) -> None:
+    svg = "<svg class='figure'><clipPath id='a'/><g clip-path='url(#a)'/></svg>"
+    (tmp_path / "a b.svg").write_text(svg)
+    image = '<p><img alt="Two ranks" src="a%20b.svg" /></p><img src="gone.svg"><img src="p.png">'
+    page = inline.inlined(image + image, tmp_path)
+    assert page.count('<svg role="img" aria-label="Two ranks" class=') == 2
+    assert re.findall(r"id='([^']*)'", page) == re.findall(r"url\(#([^)]*)\)", page) == ["a-0", "a-1"]
+    assert page.count('<img src="gone.svg"><img src="p.png">') == 2
 
 
 # ---- the page of GPU boxes

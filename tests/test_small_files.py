@@ -5,10 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -31,48 +31,127 @@ from rankscope.diagnose.trace import Calls, Trace
 from rankscope.timeline import Span, Timeline
 
 from . import bombs
-from .growth import Meter
+from .growth import ACTIONS, ENDED, Cost, Meter
 
-MEGABYTES = (60, 240)
+PACKED_MB = 60
 MOST_PACKED_BYTES = 320 << 20  # of memory, for any file of a quarter of a megabyte
 NUM_EVENTS = 2000
 
 
 @pytest.fixture(scope="module")
 def meter() -> Iterator[Meter]:
-    with Meter() as found:
-        yield found
+    with Meter() as meter:
+        yield meter
+
+
+# ---- four times the file
+
+
+class HostileFile(NamedTuple):
+    """A file or a folder that asks for much, and what is done with it."""
+
+    action: str  # one of `growth.ACTIONS`
+    write: Callable[[Path, int], object]  # it makes what lies at a path, of a size
+    size: int  # of the smaller one; the larger one is four times as large
+    most_bytes: int | None = None  # of memory that the larger one may take
+
+
+def of_dump(make: Callable[[int], bytes]) -> Callable[[Path, int], object]:
+    return lambda path, size: path.write_bytes(make(size))
+
+
+def of_folder(make: Callable[[int], dict[str, bytes]]) -> Callable[[Path, int], object]:
+    def write(folder: Path, size: int) -> None:
+        folder.mkdir()
+        for file, raw in make(size).items():
+            (folder / file).write_bytes(raw)
+
+    return write
+
+
+def of_traces(name: str) -> Callable[[Path, int], object]:
+    def write(folder: Path, num_events: int) -> None:
+        folder.mkdir()
+        bombs.traces(folder, name, num_events)
+
+    return write
+
+
+def of_gzip(content: tuple[bytes, bytes, bytes]) -> Callable[[Path, int], object]:
+    return lambda path, num_mb: path.write_bytes(bombs.packed(*content, num_mb))
+
+
+DUMP_SIZES = {
+    **dict.fromkeys([*bombs.PICKLES, *bombs.JSON, *bombs.DUMPS], 200),
+    "shared sizes": 150,
+    "shared tensors": 500,
+    "large rank": 10,
+    "groups in a row": 50,
+    "pairs that differ": 25,
+}
+HOSTILE_FILES = {
+    **{
+        f"dump, {name}": HostileFile("hang", of_dump(make), DUMP_SIZES[name])
+        for name, make in (bombs.PICKLES | bombs.JSON).items()
+    },
+    **{f"dumps, {name}": HostileFile("hang", of_folder(make), DUMP_SIZES[name]) for name, make in bombs.DUMPS.items()},
+    **{f"traces, {name}": HostileFile("traces", of_traces(name), NUM_EVENTS) for name in bombs.EVENTS},
+    **{
+        f"packed {action}, {name}": HostileFile(action, of_gzip(content), PACKED_MB, MOST_PACKED_BYTES)
+        for action, contents in (
+            ("trace", bombs.PACKED_TRACES),
+            ("timeline", bombs.PACKED_TRACES),
+            ("log", bombs.PACKED_LOGS),
+        )
+        for name, content in contents.items()
+    },
+}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", HOSTILE_FILES)
+def test_four_times_the_file_costs_about_four_times_as_much(name: str, meter: Meter, tmp_path: Path) -> None:
+    hostile = HOSTILE_FILES[name]
+    suffix = ".json.gz" if hostile.action in ("trace", "timeline", "log") else ""
+    paths = [tmp_path / f"rank{place}{suffix}" for place in range(2)]
+    for path, factor in zip(paths, (1, 4), strict=True):
+        hostile.write(path, factor * hostile.size)
+    if hostile.most_bytes is not None:
+        cost = meter.cost(hostile.action, paths[1])
+        assert cost.num_bytes <= hostile.most_bytes, cost
+    problem = meter.growth_problem(hostile.action, *paths)
+    assert not problem, (
+        f"{problem}. {name!r} of HOSTILE_FILES must cost time and memory in proportion to its size, or be refused: "
+        "bound what the reader makes of it before it is made."
+    )
+
+
+def test_every_hostile_file_has_a_cost() -> None:
+    """A name that stood in two tables would be measured once."""
+    tables = (bombs.PICKLES, bombs.JSON, bombs.DUMPS, bombs.EVENTS, bombs.PACKED_TRACES, bombs.PACKED_TRACES)
+    assert len(HOSTILE_FILES) == sum(map(len, (*tables, bombs.PACKED_LOGS)))
+    assert {hostile.action for hostile in HOSTILE_FILES.values()} == set(ACTIONS)
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "problem"),
+    [
+        (Cost(1.0, 64 << 20, ""), Cost(4.1, 256 << 20, ""), False),
+        (Cost(1.0, 64 << 20, ""), Cost(16.0, 256 << 20, ""), True),
+        (Cost(1.0, 64 << 20, ""), Cost(4.0, 1024 << 20, ""), True),
+        (Cost(0.001, 1 << 10, ""), Cost(0.1, 1 << 20, ""), False),  # too little to say anything
+        (Cost(1.0, 64 << 20, ""), Cost(4.0, 256 << 20, f"{ENDED} 9"), True),
+    ],
+)
+def test_work_and_memory_out_of_proportion_are_found(
+    small: Cost, large: Cost, problem: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = {"small": small, "large": large}
+    monkeypatch.setattr(Meter, "cost", lambda self, action, path: costs[path.name])
+    assert bool(Meter().growth_problem("log", Path("small"), Path("large"))) is problem
 
 
 # ---- gzip
-
-
-def packed_problem(action: str, content: tuple[bytes, bytes, bytes], meter: Meter, folder: Path) -> str:
-    paths = [folder / f"rank{place}.json.gz" for place in range(2)]
-    for path, num_mb in zip(paths, MEGABYTES, strict=True):
-        path.write_bytes(bombs.packed(*content, num_mb))
-    cost = meter.cost(action, paths[1])
-    if cost.num_bytes > MOST_PACKED_BYTES:
-        return str(cost)
-    return meter.growth_problem(action, *paths)
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("name", bombs.PACKED_TRACES)
-def test_a_packed_trace_takes_memory_in_proportion_to_the_file(name: str, meter: Meter, tmp_path: Path) -> None:
-    assert packed_problem("trace", bombs.PACKED_TRACES[name], meter, tmp_path) == ""
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("name", bombs.PACKED_TRACES)
-def test_a_packed_timeline_takes_memory_in_proportion_to_the_file(name: str, meter: Meter, tmp_path: Path) -> None:
-    assert packed_problem("timeline", bombs.PACKED_TRACES[name], meter, tmp_path) == ""
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("name", bombs.PACKED_LOGS)
-def test_a_packed_log_takes_memory_in_proportion_to_the_file(name: str, meter: Meter, tmp_path: Path) -> None:
-    assert packed_problem("log", bombs.PACKED_LOGS[name], meter, tmp_path) == ""
 
 
 def test_a_file_may_unpack_to_a_multiple_of_its_size_and_to_some_megabytes_in_any_case() -> None:
@@ -101,16 +180,6 @@ def test_a_log_has_lines_and_values_up_to_a_limit(tmp_path: Path) -> None:
 
 
 # ---- much of one thing in a trace
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("name", bombs.EVENTS)
-def test_the_command_takes_time_in_proportion_to_the_events(name: str, meter: Meter, tmp_path: Path) -> None:
-    folders = [tmp_path / f"{place}" for place in range(2)]
-    for folder, num in zip(folders, (NUM_EVENTS, 4 * NUM_EVENTS), strict=True):
-        folder.mkdir()
-        bombs.traces(folder, name, num)
-    assert meter.growth_problem("traces", *folders) == ""
 
 
 @pytest.mark.parametrize(
@@ -177,14 +246,14 @@ def test_what_stands_around_the_events_has_values_up_to_a_limit(
 def test_what_if_refuses_a_step_with_too_many_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bombs.traces(tmp_path, "kernels", 1)
     traces = read_traces(tmp_path)
-    found = diagnose(traces)
-    whole = what_if(traces, found)
+    diagnosis = diagnose(traces)
+    whole = what_if(traces, diagnosis)
     module = sys.modules[what_if.__module__]
     monkeypatch.setattr(module, "_MOST_PAIRS_OF_STEPS", 1)
-    assert what_if(traces, found).answers[0].what == whole.answers[0].what  # from the last two steps alone
+    assert what_if(traces, diagnosis).answers[0].what == whole.answers[0].what  # from the last two steps alone
     monkeypatch.setattr(module, "_MOST_PAIRS", 1)
     with pytest.raises(ValueError, match="a step must have at most 1 pairs of gradients and allreduces, and has 4$"):
-        what_if(traces, found)
+        what_if(traces, diagnosis)
 
 
 def test_spans_around_events_are_those_of_their_threads() -> None:
@@ -226,33 +295,32 @@ def trace_of(rank: int, num_groups: int, num_steps: int) -> Trace:
     return Trace(rank, steps, calls, group_ranks=dict.fromkeys(names, (0, 1)))
 
 
+def count_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
+    """Return a list to which each call of a function appends the function's name."""
+    calls = list[str]()
+    function = getattr(owner, name)
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(name)
+        return function(*arguments)
+
+    monkeypatch.setattr(owner, name, counted)
+    return calls
+
+
 def test_join_looks_at_groups_only_in_steps_that_have_calls_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,000 groups in 1,000 steps took 24 s for a thousand calls."""
-    compared = 0
-
-    def counted(*given: Any, before: Any = matching._matched) -> Any:
-        nonlocal compared
-        compared += 1
-        return before(*given)
-
-    monkeypatch.setattr(matching, "_matched", counted)
+    calls = count_calls(monkeypatch, matching, "_matched")
     joined = join([trace_of(rank, 300, 300) for rank in range(2)])
     assert (len(joined.calls), joined.problems) == (300, ())
-    assert compared == 300
+    assert len(calls) == 300
 
 
 def test_calls_that_alternate_are_compared_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """difflib alone takes the cube of their number: 38 s for 2,000 calls, in which it searches a thousand times."""
-    num_searches = 0
-
-    def counted(*given: Any, before: Any = SequenceMatcher.find_longest_match) -> Any:
-        nonlocal num_searches
-        num_searches += 1
-        return before(*given)
-
-    monkeypatch.setattr(SequenceMatcher, "find_longest_match", counted)
-    one, other = matching._CallSignature("allreduce", 1), matching._CallSignature("allreduce", 2)
-    blocks = matching._compared([one, other] * 1000, [other, one, one] * 666)
-    assert num_searches < 20
+    searches = count_calls(monkeypatch, SequenceMatcher, "find_longest_match")
+    small, large = matching._CallSignature("allreduce", 1), matching._CallSignature("allreduce", 2)
+    blocks = matching._compared([small, large] * 1000, [large, small, small] * 666)
+    assert 0 < len(searches) < 20
     assert [block for block in blocks if block.is_equal]  # the longest pieces are found
     assert (blocks[-1].usual_end, blocks[-1].own_end) == (2000, 1998)

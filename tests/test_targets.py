@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ class Selection(NamedTuple):
 
 
 def selection(target: str) -> Selection:
-    """Return what a target would run, as `make --dry-run` prints it."""
+    """Return the tests that a target would run, as `make --dry-run` prints its recipe."""
     command = ["make", "--dry-run", "--always-make", "--no-print-directory", target]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True)
     lines = done.stdout.replace("\\\n", " ").splitlines()
@@ -70,19 +71,19 @@ def test_each_test_runs_in_exactly_one_of_make_test_and_make_oracles() -> None:
 def test_make_test_is_given_every_place_with_tests() -> None:
     notebooks = {f"{path.parent.relative_to(ROOT)}/*.ipynb" for path in every_notebook()}
     missing = {*PYTEST["testpaths"], *notebooks} - set(selection("test").paths)
-    assert notebooks
+    assert notebooks, "every_notebook() in tests/tools/execute_notebooks.py finds no notebook."
     assert not missing, f"make test leaves out {sorted(missing)}: add them to its recipe in the Makefile."
 
 
 def test_make_oracles_is_given_every_place_that_can_hold_an_oracle() -> None:
     """Examples in docstrings and pages, and cells of notebooks, have no markers: they belong to `make test`."""
-    given = selection("oracles").paths
-    assert "tests" in given
-    others = [path for path in PYTEST["testpaths"] if path not in given and (ROOT / path).is_dir()]
+    paths = selection("oracles").paths
+    assert "tests" in paths, f"make oracles only looks into {paths}: add tests to its recipe in the Makefile."
+    others = [path for path in PYTEST["testpaths"] if path not in paths and (ROOT / path).is_dir()]
     for folder in others:
         marked = [str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.py") if has_markers(path)]
         assert not marked, (
-            f"{marked} mark tests, and make oracles only looks into {given}: move these tests to tests/, or add "
+            f"{marked} mark tests, and make oracles only looks into {paths}: move these tests to tests/, or add "
             f"{folder} to the recipe of oracles in the Makefile."
         )
 
@@ -95,10 +96,17 @@ def test_make_check_is_part_of_make_test() -> None:
     fast = selection("check")
     product_tests = selection("test")
     fast_paths = fast.paths or PYTEST["testpaths"]  # where pytest looks when it is given none
-    assert set(fast_paths) <= set(product_tests.paths)
-    for marks in all_marks():
-        assert is_chosen(product_tests.markers, marks) or not is_chosen(fast.markers, marks), marks
-        assert not (is_chosen(fast.markers, marks) and marks["slow"]), marks
+    only_fast = sorted(set(fast_paths) - set(product_tests.paths))
+    assert not only_fast, f"make check looks into {only_fast}, and make test does not: add them to its recipe."
+    for marks in filter(partial(is_chosen, fast.markers), all_marks()):
+        names = [name for name, has in marks.items() if has]
+        assert is_chosen(product_tests.markers, marks), (
+            f"A test marked {names} runs in make check and not in make test: in the Makefile, let FAST choose only "
+            "tests that PRODUCT chooses."
+        )
+        assert not marks["slow"], (
+            f"make check runs a test marked {names}: in the Makefile, let FAST leave slow tests out."
+        )
 
 
 # ---- files that are not imported, because no test in them is chosen
@@ -121,7 +129,9 @@ def test_make_check_is_part_of_make_test() -> None:
     ],
 )
 def test_a_file_is_left_out_only_if_no_test_in_it_can_be_chosen(expression: str, text: str, chosen: bool) -> None:
-    assert conftest.may_choose(expression, text, MARKERS) is chosen
+    assert conftest.may_choose(expression, text, MARKERS) is chosen, (
+        f"With -m {expression!r}, conftest.py must {'read' if chosen else 'leave out'} a file with this text: {text!r}"
+    )
 
 
 def test_every_mark_that_a_test_file_imports_is_known_to_conftest() -> None:

@@ -45,15 +45,15 @@ BANNED = {
 
 
 def banned(text: str) -> Iterator[tuple[str, str]]:
-    """Return what is found, and what to write instead."""
+    """Yield each banned phrase of a text, and what to write instead."""
     text = re.sub(r"`[^`\n]*`|<[^>]*>|\]\([^)]*\)", " ", text)  # code, tags, addresses
     for instead, pattern in BANNED.items():
-        for found in re.finditer(pattern, re.sub(r"\s+", " ", text)):
-            yield found[0], instead
+        for match in re.finditer(pattern, re.sub(r"\s+", " ", text)):
+            yield match[0], instead
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
-    """Return what people read in a file, with the number of its line: all of a page, strings and comments of code."""
+    """Yield what people read in a file, with the number of its line: all of a page, strings and comments of code."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         yield (
@@ -114,8 +114,11 @@ def test_plain_english(path: Path) -> None:
         "no less than 3",
     ],
 )
-def test_each_is_found(text: str) -> None:
-    assert len(list(banned(text))) == 1
+def test_a_banned_phrase_is_found(text: str) -> None:
+    problems = list(banned(text))
+    assert len(problems) == 1, (
+        f"`banned` must find one phrase in {text!r}, and finds {problems}: mend its pattern in BANNED, above."
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,8 +135,11 @@ def test_each_is_found(text: str) -> None:
         "a quickly made one",
     ],
 )
-def test_right_words_are_not(text: str) -> None:
-    assert list(banned(text)) == []
+def test_allowed_words_are_not_found(text: str) -> None:
+    problems = list(banned(text))
+    assert not problems, (
+        f"{text!r} is good English, and `banned` finds {problems}: narrow the pattern in BANNED, above."
+    )
 
 
 def test_strings_comments_and_cells_are_read(tmp_path: Path) -> None:

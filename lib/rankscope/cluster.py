@@ -112,7 +112,7 @@ class Cluster:
         return True
 
     @property
-    def quickest(self) -> Link:
+    def fastest_link(self) -> Link:
         """A link with the lowest latency and the highest bandwidth of any pair of ranks, for lower bounds."""
         links = list(self.overrides.values())
         if self.gpus_per_node > 1:

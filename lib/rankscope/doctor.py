@@ -62,7 +62,7 @@ class Diagnosis:
     """Whether a part was found, what was found or why it is missing, its purpose, and the remedy if it is missing."""
 
     name: str
-    found: bool
+    is_installed: bool
     detail: str = attrs.field(converter=printable)
     used_by: str
     remedy: str = ""

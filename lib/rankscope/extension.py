@@ -14,6 +14,7 @@ EXTENSION = Extension(
         "coverage": "rankscope.figures.assignments",
         "curves": "rankscope.figures.lines",
         "label_counts": "rankscope.figures.assignments",
+        "lengths": "rankscope.figures.assignments",
         "link_load": "rankscope.figures.schedules",
         "queue_fill": "rankscope.figures.lines",
         "randperm_bias": "rankscope.figures.lines",

@@ -9,21 +9,21 @@ async function unpacked(text) {
   return JSON.parse(await new Response(stream).text());
 }
 
-function made(tag, properties, ...children) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
+function element(tag, properties, ...children) {
+  const added = Object.assign(document.createElement(tag), properties);
+  added.append(...children);
+  return added;
 }
 
 /* A control: a label around a native input and, of a slider, the value it is set to. */
 function control({ name, label, hint, kind, values }, changed) {
-  const said = made("output");
+  const said = element("output");
   const input = kind === "select"
-    ? made("select", { name }, ...values.map((text, value) => made("option", { value, text })))
-    : made("input", { name, type: kind, min: 0, max: values.length - 1, step: 1 });
+    ? element("select", { name }, ...values.map((text, value) => element("option", { value, text })))
+    : element("input", { name, type: kind, min: 0, max: values.length - 1, step: 1 });
   input.addEventListener("input", () => changed(kind === "checkbox" ? Number(input.checked) : Number(input.value)));
   return {
-    element: made("label", { className: `explorer-${kind}` }, made("span", { textContent: label }), input,
+    element: element("label", { className: `explorer-${kind}` }, element("span", { textContent: label }), input,
       ...(kind === "range" ? [said] : [])),
     set(value, reason, end) {
       if (kind === "range") {
@@ -41,7 +41,7 @@ function control({ name, label, hint, kind, values }, changed) {
 
 /* A button that moves a slider by itself, from its end to its beginning again. */
 function player(slider) {
-  const button = made("button", { type: "button", textContent: "Play" });
+  const button = element("button", { type: "button", textContent: "Play" });
   let timer;
   button.addEventListener("click", () => {
     clearInterval(timer);
@@ -63,7 +63,7 @@ function open(place, data) {
     for (const n in ends) at[n] = Math.min(at[n], ends[n]);
     const [drawn, words, limits, call] = state();
     pictures.innerHTML = drawn.map((picture) => data.pictures[picture].map((part) => data.parts[part]).join("")).join("");
-    pictures.querySelectorAll(":scope > svg").forEach((picture) => resized.observe(picture));
+    pictures.querySelectorAll(":scope > svg").forEach(shrink);
     report.innerHTML = data.reports[words];
     line.textContent = call;
     const { dead } = data.limits[limits];
@@ -72,13 +72,13 @@ function open(place, data) {
   }
   const controls = data.controls.map((one, n) => control(one, (value) => { at[n] = value; show(); }));
   const presets = data.presets.map(({ label, line: title, at: values }) => {
-    const button = made("button", { type: "button", textContent: label, title });
+    const button = element("button", { type: "button", textContent: label, title });
     button.addEventListener("click", () => { at.splice(0, at.length, ...values); show(); });
     return { button, values };
   });
   place.prepend(
-    made("div", { className: "explorer-presets" }, ...presets.map((one) => one.button)),
-    made("div", { className: "explorer-controls" }, ...controls.map((one) => one.element)),
+    element("div", { className: "explorer-presets" }, ...presets.map((one) => one.button)),
+    element("div", { className: "explorer-controls" }, ...controls.map((one) => one.element)),
   );
   const played = controls[data.played];
   if (played) played.element.after(player(played.element.querySelector("input")));
@@ -94,15 +94,27 @@ const near = new IntersectionObserver((seen) => {
     near.unobserve(target);
     const name = target.dataset.states;
     const unpack = () => unpacked(rankscopeStates[name]).then((data) => open(target, data));
-    document.head.append(made("script", { src: new URL(`${name}.js`, folder), onload: unpack }));
+    document.head.append(element("script", { src: new URL(`${name}.js`, folder), onload: unpack }));
   }
 }, { rootMargin: "100%" });
 
-/* On a narrow window a picture shrinks. A click shows it in its own size, where it scrolls, and another one shrinks it. */
-const PICTURES = ".cell_output img, figure img, .content p > img, .explorer-pictures svg";
+/* On a narrow window a picture is laid out anew, or shrunk. A tap shows it as it was drawn, where it scrolls in its own
+   box, and another one shrinks it again. */
+const DRAWN = ".content svg:is(.figure, .rankscope)";
+const PICTURES = `${DRAWN}, .cell_output img, figure img, .content p > img`;
+
 function ownWidth(picture) {
-  return picture.naturalWidth ?? picture.viewBox.baseVal.width;
+  return picture.naturalWidth ?? narrow.ownWidth(picture);
 }
+
+function shrink(picture) {
+  const box = picture.parentElement;
+  const { paddingLeft, paddingRight } = getComputedStyle(box);
+  narrow.fit(picture, box.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight));
+  box.classList.toggle("stands-still", narrow.isStill(picture));
+  resized.observe(box);
+}
+
 document.addEventListener("pointerover", ({ target }) => {
   const picture = target.closest?.(PICTURES);
   picture?.classList.toggle("can-enlarge", ownWidth(picture) > picture.clientWidth + 1);
@@ -111,24 +123,27 @@ document.addEventListener("click", ({ target }) => {
   const picture = target.closest?.(PICTURES);
   if (!picture || picture.closest("a")) return;
   const enlarge = !picture.classList.contains("enlarged") && ownWidth(picture) > picture.clientWidth + 1;
+  if (enlarge && picture.localName === "svg") {
+    narrow.restore(picture);
+    picture.parentElement.classList.remove("stands-still");
+  }
   picture.style.setProperty("--full-width", `${ownWidth(picture)}px`);
   picture.classList.toggle("enlarged", enlarge);
+  picture.parentElement.classList.toggle("scrolls", enlarge);
+  if (!enlarge && picture.localName === "svg") shrink(picture);
 });
 
-/* A box whose picture is wider than it says so (see site.css); whether it is can change with the window and the picture. */
-function boxOf(picture) {
-  return picture.closest(".cell_output, .explorer-pictures, figure") ?? picture.parentElement;
-}
+/* What is in a box is fitted again when its width changes. */
+const widths = new WeakMap();
 const resized = new ResizeObserver((changes) => {
-  const shown = changes.map(({ target }) => target).filter((picture) => picture.isConnected); // others were replaced
-  for (const box of new Set(shown.map(boxOf))) {
-    const pictures = [...box.querySelectorAll("img, :scope > svg")];
-    const widest = Math.max(...pictures.map((picture) => picture.getBoundingClientRect().width));
-    box.classList.toggle("scrolls", widest > box.clientWidth + 1);
+  for (const { target, contentRect } of changes) {
+    if (widths.get(target) === contentRect.width) continue;
+    widths.set(target, contentRect.width);
+    target.querySelectorAll(":scope > svg:not(.enlarged)").forEach(shrink);
   }
 });
 
 document.addEventListener("DOMContentLoaded", () => {
-  document.querySelectorAll(PICTURES).forEach((picture) => resized.observe(picture));
+  document.querySelectorAll(DRAWN).forEach(shrink);
   document.querySelectorAll(".explorer").forEach((place) => near.observe(place));
 });

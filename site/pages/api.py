@@ -27,14 +27,14 @@ def packages() -> list[ModuleType]:
     A package whose public names are all packages, as `rankscope.train`, has no page of its own; those packages have.
     """
     places = [rankscope, *(import_module(f"rankscope.{name}") for name in subpackages())]
-    found = []
+    with_names = []
     for place in places:
         for entry in pkgutil.iter_modules(place.__path__, f"{place.__name__}."):
             if not entry.name.rpartition(".")[2].startswith("_"):
                 package = import_module(entry.name)
                 if any(not inspect.ismodule(getattr(package, name)) for name in getattr(package, "__all__", ())):
-                    found.append(package)
-    return found
+                    with_names.append(package)
+    return with_names
 
 
 def pages() -> dict[str, str]:
@@ -86,7 +86,7 @@ def _said_of(package: ModuleType, name: str) -> str:
     """The comment above a constant, in the module that assigns it."""
     own = sorted(sys.modules, key=lambda module: not module.startswith(package.__name__))
     for module in [module for module in own if module.startswith("rankscope.")]:
-        found = re.search(rf"((?:^# .*\n)*)^{name}\b(?:: .+)? = ", inspect.getsource(sys.modules[module]), re.M)
-        if found:
-            return " ".join(re.findall(r"^# (.*)$", found[1], re.M)).replace("*", r"\*")
+        assigned = re.search(rf"((?:^# .*\n)*)^{name}\b(?:: .+)? = ", inspect.getsource(sys.modules[module]), re.M)
+        if assigned:
+            return " ".join(re.findall(r"^# (.*)$", assigned[1], re.M)).replace("*", r"\*")
     raise ValueError(f"{name} of {package.__name__} is assigned in no module")

@@ -67,7 +67,7 @@ def read(folder: Path) -> dict[Path, Page]:
 def problems(folder: Path) -> list[str]:
     """A sentence for each link that leads nowhere, file loaded from elsewhere, picture without words, bare issue."""
     pages = read(folder)
-    found = [
+    on_pages = [
         f"{path.relative_to(folder)}: {problem}"
         for path, page in pages.items()
         for problem in [
@@ -79,7 +79,7 @@ def problems(folder: Path) -> list[str]:
         ]
         if problem
     ]
-    return found + [f"{path.relative_to(folder)}: {problem}" for path, problem in _style_problems(folder)]
+    return on_pages + [f"{path.relative_to(folder)}: {problem}" for path, problem in _style_problems(folder)]
 
 
 def elsewhere(folder: Path) -> list[str]:

@@ -26,10 +26,10 @@ _WIDGET = "In JupyterLab (`make lab`) this cell has controls."
 
 def page(nb: Notebook, widget_text: str, place: Place) -> Notebook:
     """The notebook's page: in place of a widget, stored as `widget_text`, stands what `place` makes of the explorer."""
-    made = copy.deepcopy(nb)
+    shown_nb = copy.deepcopy(nb)
     cells: list[Cell] = []
     heading = ""
-    for cell in made["cells"]:
+    for cell in shown_nb["cells"]:
         source = "".join(cell["source"])
         cells.append(cell)
         if cell["cell_type"] == "markdown":
@@ -45,8 +45,8 @@ def page(nb: Notebook, widget_text: str, place: Place) -> Notebook:
                 if "image/svg+xml" in output.get("data", {}):
                     output["data"].pop("image/png", None)  # its copy for readers who do not see SVG
             cell["metadata"]["mystnb"] = {"image": {"alt": described(source, heading)}}
-    made["cells"] = cells
-    return made
+    shown_nb["cells"] = cells
+    return shown_nb
 
 
 def _in_place_of(source: str, place: Place) -> str:
@@ -97,9 +97,9 @@ def described(source: str, heading: str) -> str:
 
 def _said(call: ast.Call, function: Callable[..., Any], assigned: dict[str, ast.expr]) -> dict[str, list[str]]:
     """What a call of a figure function says of the figure, by `title` and, from the labels or the function, `kind`."""
-    given = dict(zip(inspect.signature(function).parameters, call.args, strict=False))
-    given |= {key.arg: key.value for key in call.keywords if key.arg}
-    said = {name: list(_strings(given.get(name), assigned)) for name in ("title", "x_label", "y_label")}
+    argument_of = dict(zip(inspect.signature(function).parameters, call.args, strict=False))
+    argument_of |= {key.arg: key.value for key in call.keywords if key.arg}
+    said = {name: list(_strings(argument_of.get(name), assigned)) for name in ("title", "x_label", "y_label")}
     if said["x_label"] and said["y_label"]:
         kind = f"{said['y_label'][0]} over {said['x_label'][0]}"
     else:
@@ -114,7 +114,7 @@ def _assigned(node: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
     pairs = [(target, value)]
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         pairs = list(zip(target.elts, value.elts, strict=False))
-    yield from ((name.id, given) for name, given in pairs if isinstance(name, ast.Name))
+    yield from ((name.id, assigned) for name, assigned in pairs if isinstance(name, ast.Name))
 
 
 def _strings(value: ast.expr | None, assigned: dict[str, ast.expr]) -> Iterator[str]:

@@ -73,7 +73,7 @@ class Shown(NamedTuple):
             own = (own[0], own[-1]) if only_ends else own
             at_first = getattr(start, name)
             missing = at_first not in own
-            axes[name] = tuple(one for one in offered[name].values if one in {*own, at_first}) if missing else own
+            axes[name] = tuple(value for value in offered[name].values if value in {*own, at_first}) if missing else own
             if missing and not _is_range(offered[name]):
                 axes[name] = (at_first, *own)
         return Grid(self, explorer, start, axes)
@@ -116,18 +116,18 @@ class Grid(NamedTuple):
         """What stands on the page: what the explorer shows at first, where a script adds the controls."""
         pictures, report = self.explorer.html(self.start)
         others = ", ".join(
-            f"{one.label} ({_words(one, getattr(self.start, one.name))})"
-            for one in self.explorer.settings
-            if one.name not in self.axes
+            f"{setting.label} ({_words(setting, getattr(self.start, setting.name))})"
+            for setting in self.explorer.settings
+            if setting.name not in self.axes
         )
-        more = f" It can also set: {escape(others)}." if others else ""
+        other_settings = f" It can also set: {escape(others)}." if others else ""
         return (
             f'<div class="explorer" data-states="{self.key}" data-start="{self.at(self.start)}">\n'
             f'<div class="explorer-pictures">{pictures}</div>\n'
             f'<div class="explorer-report" aria-live="polite">{report}</div>\n'
             f'<details class="explorer-more"><summary>In Python</summary>'
             f'<p><code class="explorer-line">{escape(self.explorer.line(self.start))}</code> in a notebook shows '
-            f"the same controls.{more}</p></details>\n</div>"
+            f"the same controls.{other_settings}</p></details>\n</div>"
         )
 
     def drawn(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Grid(NamedTuple):
                 numbers = [pictures[picture] for picture in _ONE_PICTURE.split(html) if picture]
                 drawn_at[reachable] = (numbers, reports[report])
             shown.append(drawn_at[reachable])
-        controls = {one.name: one for one in self.explorer.settings}
+        controls = {setting.name: setting for setting in self.explorer.settings}
         limits = Numbers()
         return {
             "controls": [_control(controls[name], values) for name, values in self.axes.items()],
@@ -236,12 +236,12 @@ def packed(key: str, drawn: dict[str, Any]) -> str:
 
 def _in_parts(pictures: list[str]) -> dict[str, Any]:
     """Pictures as lists of parts that they share, split at each element or at each group, whichever is shorter."""
-    made = []
+    splits = []
     for between in (r"(?=<)", r"(?=<g)|(?<=</g>)"):
         parts = Numbers()
-        lists = [[parts[part] for part in re.split(between, one)] for one in pictures]
-        made.append({"parts": list(parts), "pictures": lists})
-    return min(made, key=lambda one: len(gzip.compress(json.dumps(one).encode(), 6)))
+        lists = [[parts[part] for part in re.split(between, picture)] for picture in pictures]
+        splits.append({"parts": list(parts), "pictures": lists})
+    return min(splits, key=lambda split: len(gzip.compress(json.dumps(split).encode(), 6)))
 
 
 def _control(setting: Setting, values: tuple[Any, ...]) -> dict[str, Any]:

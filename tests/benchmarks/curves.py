@@ -23,18 +23,18 @@ Floats = NDArray[np.float64]
 def peers(curves: list[Published], first: int) -> tuple[Floats, Floats]:
     """Errors of one line and of lines in pieces, which `fit_link` fits to every second size from its first one on."""
     line, pieces = [], []
-    for one in curves:
-        sizes = list(one.measured_s)
-        fit = fit_link(sizes[first:], [one.measured_s[size] for size in sizes[first:]])
+    for measured in curves:
+        sizes = list(measured.measured_s)
+        fit = fit_link(sizes[first:], [measured.measured_s[size] for size in sizes[first:]])
         for size in sizes[1 - first :: 2]:
-            line.append(fit.link.seconds(size) / one.measured_s[size] - 1)
-            pieces.append(fit.seconds(size) / one.measured_s[size] - 1)
+            line.append(fit.link.seconds(size) / measured.measured_s[size] - 1)
+            pieces.append(fit.seconds(size) / measured.measured_s[size] - 1)
     return np.array(line), np.array(pieces)
 
 
-def row(name: str, errors: Floats, more: str = "") -> str:
+def row(name: str, errors: Floats, suffix: str = "") -> str:
     off = 100 * np.abs(errors)
-    return f"{name:34}{off.size:6}{np.median(off):8.2f}{np.percentile(off, 90):8.1f}{off.max():8.0f}  {more}"
+    return f"{name:34}{off.size:6}{np.median(off):8.2f}{np.percentile(off, 90):8.1f}{off.max():8.0f}  {suffix}"
 
 
 def inside(left: Left) -> bool:
@@ -46,22 +46,28 @@ def table(curves: list[Published]) -> None:
     """Print the errors of the curve, of its peers, and of parts of the sizes."""
     both = [list(left_out(curves, first)) for first in (0, 1)]
     left = both[0] + both[1]
-    errors, holds = np.array([one.error for one in left]), np.array([one.holds for one in left])
-    odd = {one.name: curve.Curve(one.measured_s).odd for one in curves}
+    errors, holds = np.array([size_left.error for size_left in left]), np.array([size_left.holds for size_left in left])
+    odd = {measured.name: curve.Curve(measured.measured_s).odd for measured in curves}
     where = {
-        "between sizes": [inside(one) for one in left],
-        "outside of them": [not inside(one) for one in left],
-        "not odd in the whole curve": [one.num_bytes not in odd[one.published.name] for one in left],
-        "below 64 KiB": [one.num_bytes < 2**16 for one in left],
-        "from 64 KiB, below 64 MiB": [2**16 <= one.num_bytes < 2**26 for one in left],
-        "from 64 MiB": [one.num_bytes >= 2**26 for one in left],
+        "between sizes": [inside(size_left) for size_left in left],
+        "outside of them": [not inside(size_left) for size_left in left],
+        "not odd in the whole curve": [size_left.num_bytes not in odd[size_left.published.name] for size_left in left],
+        "below 64 KiB": [size_left.num_bytes < 2**16 for size_left in left],
+        "from 64 KiB, below 64 MiB": [2**16 <= size_left.num_bytes < 2**26 for size_left in left],
+        "from 64 MiB": [size_left.num_bytes >= 2**26 for size_left in left],
     }
-    print(f"{len(curves)} curves of {len({one.machine for one in curves})} machines; errors in %")
+    print(f"{len(curves)} curves of {len({measured.machine for measured in curves})} machines; errors in %")
     print(f"{'':34}{'sizes':>6}{'median':>8}{'p90':>8}{'worst':>8}  in the 90 % interval")
     print(row("curve", errors, f"{holds.mean():.1%}"))
     for first, some in enumerate(both):
-        chosen = np.array([one.error for one in some])
-        print(row(f"  {('odd', 'even')[first]} places left out", chosen, f"{np.mean([one.holds for one in some]):.1%}"))
+        chosen = np.array([size_left.error for size_left in some])
+        print(
+            row(
+                f"  {('odd', 'even')[first]} places left out",
+                chosen,
+                f"{np.mean([size_left.holds for size_left in some]):.1%}",
+            )
+        )
     for name, mask in where.items():
         print(row(f"  {name}", errors[mask], f"{holds[mask].mean():.1%}"))
     line, pieces = (np.concatenate(some) for some in zip(*(peers(curves, first) for first in (0, 1)), strict=True))
@@ -71,38 +77,38 @@ def table(curves: list[Published]) -> None:
 
 def residuals(curves: list[Published]) -> Floats:
     """What leaving out each size of thinned curves in turn leaves, per octave."""
-    known = {id(one.known): one.known for first in (0, 1) for one in left_out(curves, first)}
-    return np.concatenate([one._residuals[1] for one in known.values()])
+    known = {id(size_left.known): size_left.known for first in (0, 1) for size_left in left_out(curves, first)}
+    return np.concatenate([size_left._residuals[1] for size_left in known.values()])
 
 
 def scores(curves: list[Published]) -> Floats:
     """How far each size left out is off, by its scale and its distance."""
-    found = []
-    for one in (one for first in (0, 1) for one in left_out(curves, first)):
-        low, high = one.known.interval_s(one.num_bytes)
+    distances = []
+    for size_left in (size_left for first in (0, 1) for size_left in left_out(curves, first)):
+        low, high = size_left.known.interval_s(size_left.num_bytes)
         scale = max(math.log(high / low) / 2 / curve._WIDE, 1e-12)
-        found.append(abs(math.log(one.known.seconds(one.num_bytes) / one.seconds)) / scale)
-    return np.array(found)
+        distances.append(abs(math.log(size_left.known.seconds(size_left.num_bytes) / size_left.seconds)) / scale)
+    return np.array(distances)
 
 
 def twins(curves: list[Published]) -> Floats:
     """How far the same allreduces in place and out of place differ, by the scale: at which distance they would lie."""
-    by_name, found = {one.name: one for one in curves}, []
-    for name, one in by_name.items():
+    by_name, distances = {measured.name: measured for measured in curves}, []
+    for name, measured in by_name.items():
         other = by_name.get(name.replace("('in_place', True)", "('in_place', False)"))
-        if other and other is not one and "allreduce" in name:
-            known = curve.Curve(one.measured_s)
-            for size in one.measured_s.keys() & other.measured_s.keys():
+        if other and other is not measured and "allreduce" in name:
+            known = curve.Curve(measured.measured_s)
+            for size in measured.measured_s.keys() & other.measured_s.keys():
                 low, high = known.interval_s(size)
-                off = abs(math.log(one.measured_s[size] / other.measured_s[size]))
-                found.append(curve._LEAST_OCTAVES * off / (math.log(high / low) / 2))
-    return np.array(found)
+                off = abs(math.log(measured.measured_s[size] / other.measured_s[size]))
+                distances.append(curve._LEAST_OCTAVES * off / (math.log(high / low) / 2))
+    return np.array(distances)
 
 
 def calibrate(curves: list[Published]) -> None:
     """Print the constants of `machine.curve`, found on some machines, and what the interval then holds of others."""
-    machines = sorted({one.machine for one in curves})
-    halves = [[one for one in curves if machines.index(one.machine) % 2 == half] for half in (0, 1)]
+    machines = sorted({measured.machine for measured in curves})
+    halves = [[measured for measured in curves if machines.index(measured.machine) % 2 == half] for half in (0, 1)]
     stored = curve._TYPICAL
     for name, some, others in (("first half", *halves), ("second half", *halves[::-1]), ("all", curves, curves)):
         curve._TYPICAL = float(np.median(residuals(some)))

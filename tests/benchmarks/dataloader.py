@@ -7,10 +7,6 @@ With --record the comparison of the settings is kept for notebook 02.
 
 from __future__ import annotations
 
-import datetime
-import json
-import os
-import platform
 import statistics
 import sys
 import time
@@ -23,10 +19,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from rankscope.common.storage import write_atomically
 from rankscope.pipeline import Lognormal, advise, record_dataloader, simulate_dataloader
 from rankscope.pipeline.advice import LoaderProfile, LoaderSettings, simulate_profile
 from rankscope.pipeline.service import draw
+
+from ._record import write_record
 
 PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "dataloader_twin.json"
 BATCHES = 100
@@ -138,17 +135,12 @@ def compare(
 
 
 def record(rows: list[dict[str, Any]]) -> None:
-    provenance = {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "cores": len(os.sched_getaffinity(0)),
-        "date": datetime.date.today().isoformat(),
-        "command": "python -m tests.benchmarks.dataloader --record",
-        "what": f"{BATCHES} batches of one sample, lognormal reads of {READ_S * 1e3:g} ms on average that sleep, steps "
-        f"of {STEP_S * 1e3:g} ms; predicted from one recording with 1 worker; median of {ROUNDS} rounds",
-    }
-    text = json.dumps({**provenance, "epochs": rows}, indent=1)
-    write_atomically(PROFILE, lambda file: file.write(text.encode() + b"\n"))
+    what = (
+        f"An epoch has {BATCHES} batches of one sample. A read takes {READ_S * 1e3:g} ms on average "
+        f"(lognormal) and only sleeps; a step takes {STEP_S * 1e3:g} ms. Each epoch is predicted from a recording with "
+        f"one worker, and its measured time is the median of {ROUNDS} runs."
+    )
+    write_record(PROFILE, "dataloader", what, epochs=rows)
 
 
 def follow(title: str, dataset: Sleeping) -> None:

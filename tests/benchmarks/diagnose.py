@@ -32,7 +32,7 @@ _STEPS = 10
 _DELAYS_S = (0.02, 0.06)
 
 
-class Found(NamedTuple):
+class Judged(NamedTuple):
     """A job, what was said of it, and the mean seconds of its steps; `group` is the line of the table."""
 
     group: str
@@ -75,55 +75,61 @@ def sharded_settings(seed: int) -> Iterator[tuple[int, list[tuple[str, Job]]]]:
     yield 4, jobs
 
 
-def run(seed: int, short: bool, is_sharded: bool = False) -> Iterator[Found]:
+def run(seed: int, short: bool, is_sharded: bool = False) -> Iterator[Judged]:
     for num_ranks, jobs in sharded_settings(seed) if is_sharded else settings(seed, short):
         with tempfile.TemporaryDirectory() as folder:
             ran = run_jobs(Path(folder), [job for _, job in jobs], num_ranks)
-            for (group, job), one in zip(jobs, ran, strict=True):
-                said = diagnose(read_traces(one.folder))
+            for (group, job), ran_job in zip(jobs, ran, strict=True):
+                said = diagnose(read_traces(ran_job.folder))
                 first = said.culprits[0] if said.culprits else None
                 rank = first is not None and bool(job.cause) and first.rank == job.rank
                 # a profiler does not record the time without a core
                 expected = "slower" if job.cause == "starved" else job.cause
                 cause = rank and first is not None and first.cause == expected
-                others = any(not job.cause or one.rank != job.rank for one in said.culprits)
-                words = ", ".join(f"{one.rank} {one.cause} {one.cost_s * 1e3:.1f} ms" for one in said.culprits)
-                cost_s = sum(one.cost_s for one in said.culprits if one.rank == job.rank)
-                yield Found(group, job, rank, cause, others, words or "nobody", cost_s, said.step_s)
+                others = any(not job.cause or culprit.rank != job.rank for culprit in said.culprits)
+                words = ", ".join(
+                    f"{culprit.rank} {culprit.cause} {culprit.cost_s * 1e3:.1f} ms" for culprit in said.culprits
+                )
+                cost_s = sum(culprit.cost_s for culprit in said.culprits if culprit.rank == job.rank)
+                yield Judged(group, job, rank, cause, others, words or "nobody", cost_s, said.step_s)
 
 
-def report(found: list[Found], right_bar: float = RIGHT_BAR) -> list[str]:
-    groups = defaultdict[str, list[Found]](list)
-    for one in found:
-        groups[one.group].append(one)
+def report(runs: list[Judged], right_bar: float = RIGHT_BAR) -> list[str]:
+    groups = defaultdict[str, list[Judged]](list)
+    for run in runs:
+        groups[run.group].append(run)
     lines = [f"{'':20}{'runs':>6}{'right rank':>12}{'and cause':>12}{'others named':>14}"]
-    for name, ran in groups.items():
-        right = (f"{np.mean([one.rank for one in ran]):.1%}", f"{np.mean([one.cause for one in ran]):.1%}")
+    for name, runs_of_group in groups.items():
+        right = (
+            f"{np.mean([run.rank for run in runs_of_group]):.1%}",
+            f"{np.mean([run.cause for run in runs_of_group]):.1%}",
+        )
         rank, cause = ("", "") if name == "balanced" else right
-        lines.append(f"{name:20}{len(ran):6}{rank:>12}{cause:>12}{np.mean([one.others for one in ran]):14.1%}")
-    sick = [one for one in found if one.job.cause]
+        others = np.mean([run.others for run in runs_of_group])
+        lines.append(f"{name:20}{len(runs_of_group):6}{rank:>12}{cause:>12}{others:14.1%}")
+    sick = [run for run in runs if run.job.cause]
     lines.append(
-        f"right rank and cause in {np.mean([one.cause for one in sick]):.1%} of {len(sick)}, bar {right_bar:.0%}"
+        f"right rank and cause in {np.mean([run.cause for run in sick]):.1%} of {len(sick)}, bar {right_bar:.0%}"
     )
-    healthy = [one for one in found if not one.job.cause]
+    healthy = [run for run in runs if not run.job.cause]
     lines.append(
-        f"false alarms in {np.mean([one.others for one in healthy]):.1%} of {len(healthy)}, bar {FALSE_BAR:.0%}"
+        f"false alarms in {np.mean([run.others for run in healthy]):.1%} of {len(healthy)}, bar {FALSE_BAR:.0%}"
     )
     lines += ["", "cost stated / what the twin without the cause is faster by, in ms per step: medians over seeds"]
     pairs = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
-    for one, twin in pairwise(found):
-        if one.group in ("20 ms", "60 ms") and twin.group == "balanced":
-            pairs[one.group, one.job.cause].append((one.cost_s * 1e3, (one.step_s - twin.step_s) * 1e3))
+    for run, twin in pairwise(runs):
+        if run.group in ("20 ms", "60 ms") and twin.group == "balanced":
+            pairs[run.group, run.job.cause].append((run.cost_s * 1e3, (run.step_s - twin.step_s) * 1e3))
     for (name, cause), costs in pairs.items():
         stated, saved = np.median(costs, axis=0)
         held = "" if abs(stated / saved - 1) <= COST_BAR else f"  outside of {COST_BAR:.0%}"
         lines.append(f"{name:>8} {cause:10}{stated:7.1f} / {saved:5.1f} = {stated / saved:.2f}{held}")
     lines += ["", "not right:"]
-    for one in found:
-        if one.others or (one.job.cause and not one.cause):
-            place = f"{one.job.cause or 'nothing'} on rank {one.job.rank}" if one.job.cause else "nothing"
+    for run in runs:
+        if run.others or (run.job.cause and not run.cause):
+            place = f"{run.job.cause or 'nothing'} on rank {run.job.rank}" if run.job.cause else "nothing"
             lines.append(
-                f"  seed {one.job.seed}, {one.group}: {place}; named: {one.said}; step {one.step_s * 1e3:.0f} ms"
+                f"  seed {run.job.seed}, {run.group}: {place}; named: {run.said}; step {run.step_s * 1e3:.0f} ms"
             )
     return lines
 
@@ -134,12 +140,12 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="one rank for each cause and delay, not all four")
     parser.add_argument("--sharded", action="store_true", help="jobs of FSDP in place of DDP's")
     arguments = parser.parse_args()
-    found: list[Found] = []
+    judged: list[Judged] = []
     for seed in range(FIRST_SEED, FIRST_SEED + arguments.seeds):
         begin_s = time.monotonic()
-        found += run(seed, arguments.short, arguments.sharded)
-        print(f"seed {seed}: {len(found)} runs, {time.monotonic() - begin_s:.0f} s", flush=True)
-    print("\n".join(report(found, SHARDED_RIGHT_BAR if arguments.sharded else RIGHT_BAR)))
+        judged += run(seed, arguments.short, arguments.sharded)
+        print(f"seed {seed}: {len(judged)} runs, {time.monotonic() - begin_s:.0f} s", flush=True)
+    print("\n".join(report(judged, SHARDED_RIGHT_BAR if arguments.sharded else RIGHT_BAR)))
 
 
 if __name__ == "__main__":

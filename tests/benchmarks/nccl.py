@@ -78,45 +78,45 @@ class Curve(NamedTuple):
 
     def times(self, terms: Terms) -> Floats:
         """The seconds by the model with these terms."""
-        model, found = attrs.evolve(self.model, terms=terms[self.generation]), np.zeros(self.sizes.shape)
+        model, seconds = attrs.evolve(self.model, terms=terms[self.generation]), np.zeros(self.sizes.shape)
         for pair in set(self.chosen):
-            here = np.array([one == pair for one in self.chosen])
-            found[here] = model.times_s(self.collective, *pair, self.sizes[here])
-        return found
+            here = np.array([chosen_pair == pair for chosen_pair in self.chosen])
+            seconds[here] = model.times_s(self.collective, *pair, self.sizes[here])
+        return seconds
 
     def bare(self) -> Floats:
         return np.array([self.model.choose(self.collective, int(size)).nccl_s for size in self.sizes])
 
     def only(self, low: float, high: float) -> Curve:
         keep = (self.sizes >= low) & (self.sizes < high)
-        chosen = [one for one, kept in zip(self.chosen, keep, strict=True) if kept]
+        chosen = [pair for pair, is_kept in zip(self.chosen, keep, strict=True) if is_kept]
         return self._replace(sizes=self.sizes[keep], seconds=self.seconds[keep], chosen=chosen)
 
 
 def curves_of(name: str, model: nccl.Model, least: int = 1024, most: int = 1 << 29) -> list[Curve]:
     """The curves of a profile of the bank, out of place."""
-    found, profile = [], Profile.load(f"bank:{name}")
+    curves, profile = [], Profile.load(f"bank:{name}")
     for collective in COLLECTIVES:
         points = profile.select(collective, algorithm="native", in_place=False)
         points = tuple(point for point in points if least <= point.num_bytes <= most)
         if points:
             sizes = np.array([float(point.num_bytes) for point in points])
             chosen = [model.choose(collective, int(size)) for size in sizes]
-            pairs = [(one.algorithm, one.protocol) for one in chosen]
+            pairs = [(choice.algorithm, choice.protocol) for choice in chosen]
             seconds = np.array([point.median_s for point in points])
-            found.append(Curve(name, model, collective, sizes, seconds, pairs))
-    return found
+            curves.append(Curve(name, model, collective, sizes, seconds, pairs))
+    return curves
 
 
 def bank_curves() -> list[Curve]:
     """All curves that the terms are fitted to."""
-    found = []
+    curves = []
     for gpu, names in MACHINES.items():
         for name in names:
             about = Profile.load(f"bank:{name}").provenance
             version = about["gpus"][0]["nccl"]
-            found += curves_of(name, nccl.Model(gpu=gpu, gpus_per_node=len(about["gpus"]), version=version))
-    return found
+            curves += curves_of(name, nccl.Model(gpu=gpu, gpus_per_node=len(about["gpus"]), version=version))
+    return curves
 
 
 # ---- fitting
@@ -127,7 +127,7 @@ def fit(curves: list[Curve], start: Terms = NEUTRAL) -> Terms:
     kinds = sorted({curve.generation for curve in curves})
     places = [(kind, name) for kind in kinds for name in OF_ONE] + [("", name) for name in OF_ALL]
 
-    def made(logs: Floats) -> Terms:
+    def terms_of(logs: Floats) -> Terms:
         values = dict(zip(places, np.exp(logs).tolist(), strict=True))
         shared = {name: value for (kind, name), value in values.items() if not kind}
         return {
@@ -138,19 +138,19 @@ def fit(curves: list[Curve], start: Terms = NEUTRAL) -> Terms:
     from scipy.optimize import least_squares  # takes half a second, and some import this module for other things
 
     def off(logs: Floats) -> Floats:
-        terms = made(logs)
+        terms = terms_of(logs)
         return np.concatenate([np.log(curve.times(terms) / curve.seconds) for curve in curves])
 
     first = [getattr(start[kind or "hopper"], name) for kind, name in places]
-    found = least_squares(off, np.log(np.maximum(first, 1e-3)), loss="soft_l1", f_scale=0.03, max_nfev=40)
-    return made(found.x)
+    solution = least_squares(off, np.log(np.maximum(first, 1e-3)), loss="soft_l1", f_scale=0.03, max_nfev=40)
+    return terms_of(solution.x)
 
 
 def mean(several: list[nccl_constants.GenerationTerms]) -> nccl_constants.GenerationTerms:
     """The geometric mean of the terms of several generations: what is expected of one that was not measured."""
     names = [field.name for field in attrs.fields(nccl_constants.GenerationTerms)]
     return nccl_constants.GenerationTerms(
-        *(float(np.exp(np.mean([np.log(getattr(one, name)) for one in several]))) for name in names)
+        *(float(np.exp(np.mean([np.log(getattr(terms, name)) for terms in several]))) for name in names)
     )
 
 
@@ -192,7 +192,7 @@ def cell(off: Floats) -> str:
 
 def row(name: str, curves: list[Curve], models: Iterable[Callable[[Curve], Floats]]) -> None:
     cells = [cell(errors(curves, times)) for times in models]
-    print(f"{name:34}{len(curves):4}{sum(one.sizes.size for one in curves):6} {'  '.join(cells)}")
+    print(f"{name:34}{len(curves):4}{sum(curve.sizes.size for curve in curves):6} {'  '.join(cells)}")
 
 
 def ours(terms: Terms) -> Callable[[Curve], Floats]:
@@ -223,13 +223,13 @@ def splits(curves: list[Curve]) -> None:
     judged("fitted, all curves", errors(curves, ours(TERMS)), 5, 12)
 
     def left(name: str, inside: Callable[[Curve], bool], outside: Callable[[Curve], bool], bar: float) -> None:
-        terms = fit([one for one in curves if inside(one)])
-        judged(name, errors([one for one in curves if outside(one)], ours(terms)), bar)
+        terms = fit([curve for curve in curves if inside(curve)])
+        judged(name, errors([curve for curve in curves if outside(curve)], ours(terms)), bar)
 
     left("fitted on 2 GPUs, held against 8", lambda c: c.model.num_ranks == 2, lambda c: c.model.num_ranks == 8, 8)
     for what in COLLECTIVES:
         left(f"without {what}", lambda c, w=what: c.collective != w, lambda c, w=what: c.collective == w, 6)  # type: ignore[misc]
-    terms = fit([one.only(0, 16 * MIB + 1) for one in curves])
+    terms = fit([curve.only(0, 16 * MIB + 1) for curve in curves])
     judged(
         "fitted up to 16 MiB, held against above",
         errors([c.only(16 * MIB + 1, 1 << 62) for c in curves], ours(terms)),
@@ -245,23 +245,23 @@ def splits(curves: list[Curve]) -> None:
         5,
     )
     for kind in ("ampere", "hopper", "blackwell"):
-        others = fit([one for one in curves if one.generation != kind])
-        near = mean([others[one] for one in ("ampere", "hopper", "blackwell") if one != kind])
-        found = []
-        for name in dict.fromkeys(one.model.gpu for one in curves if one.generation == kind):
-            names = [one for one in MACHINES[name] if "2_28" not in one]
+        others = fit([curve for curve in curves if curve.generation != kind])
+        near = mean([others[other] for other in ("ampere", "hopper", "blackwell") if other != kind])
+        offs = []
+        for name in dict.fromkeys(curve.model.gpu for curve in curves if curve.generation == kind):
+            names = [machine for machine in MACHINES[name] if "2_28" not in machine]
             many, few = Profile.load(f"bank:{names[-1]}"), Profile.load(f"bank:{names[0]}")
-            mine = [one for one in curves if one.model.gpu == name]
-            base = attrs.evolve(next(c.model for c in mine if c.machine == names[-1]), terms=near)
+            own = [curve for curve in curves if curve.model.gpu == name]
+            base = attrs.evolve(next(c.model for c in own if c.machine == names[-1]), terms=near)
             read = base.with_readings(many, few).terms
             assert read is not None
-            found.append(errors(mine, ours({kind: read})))
-        judged(f"without {kind}, with two readings", np.concatenate(found), 8)
+            offs.append(errors(own, ours({kind: read})))
+        judged(f"without {kind}, with two readings", np.concatenate(offs), 8)
 
 
 def siblings(curves: list[Curve]) -> None:
     """What copying another machine's curve gives: B200's for GB200."""
-    by = {(one.machine, one.collective): one for one in curves}
+    by = {(curve.machine, curve.collective): curve for curve in curves}
     off = [
         100 * np.abs(by[f"b200_{n}", what].seconds / by[f"gb200_{n}", what].seconds - 1)
         for n in (2, 4)
@@ -277,15 +277,15 @@ def others() -> None:
     for name, (gpu, version, nics) in OTHERS.items():
         profile = Profile.load(f"bank:{name}")
         nodes = profile.num_nodes or 1
-        more: dict[str, Any] = {} if nics is None else {"nics": nics[0], "nic_bytes_per_s": nics[1]}
-        model = nccl.Model(gpu=gpu, gpus_per_node=profile.num_ranks // nodes, num_nodes=nodes, version=version, **more)
+        cards: dict[str, Any] = {} if nics is None else {"nics": nics[0], "nic_bytes_per_s": nics[1]}
+        model = nccl.Model(gpu=gpu, gpus_per_node=profile.num_ranks // nodes, num_nodes=nodes, version=version, **cards)
         curves = curves_of(name, model, most=1 << 40)
         read = curves_of(name, model.with_readings(profile), most=1 << 40)
         cells = []
         for place, (low, high) in enumerate(RANGES.values()):
             some = [(plain.only(low, high), known.only(low, high)) for plain, known in zip(curves, read, strict=True)]
-            plain_off = errors([one for one, _ in some], model_times)
-            known_off = errors([one for _, one in some], model_times)
+            plain_off = errors([curve for curve, _ in some], model_times)
+            known_off = errors([curve for _, curve in some], model_times)
             cells.append(cell(plain_off))
             cells += [cell(known_off)] if place == 0 else []
             kind = ("hopper" if gpu == "h100" else "ampere") if nodes == 1 else "nodes"
@@ -310,11 +310,16 @@ def by_command() -> dict[str, dict[str, tuple[Floats, Floats]]]:
 
     In percent, by kind (see `PUBLIC_ERRORS`; "fitted" for the machines that the constants were fitted to) and machine.
     """
-    found: dict[str, dict[str, tuple[Floats, Floats]]] = {}
+    errors_of_kinds: dict[str, dict[str, tuple[Floats, Floats]]] = {}
     fitted = {name for names in MACHINES.values() for name in names}
     for name, about in provenances().items():
         gpu = next(
-            (one for one in nccl.GPUS if f"{gpu_of(about)} ".startswith(f"{one.upper().replace('_', ' ')} ")), ""
+            (
+                known_gpu
+                for known_gpu in nccl.GPUS
+                if f"{gpu_of(about)} ".startswith(f"{known_gpu.upper().replace('_', ' ')} ")
+            ),
+            "",
         )
         nodes = int(about.get("num_nodes", 0))
         if not (gpu and nodes) or about["num_ranks"] < 2 or is_sick(about) or "pairs" in name:
@@ -325,8 +330,8 @@ def by_command() -> dict[str, dict[str, tuple[Floats, Floats]]]:
             continue  # the command says that it means InfiniBand
         curves = curves_of(name, model, most=1 << 40)
         if sum(curve.sizes.size for curve in curves) > 1:
-            found.setdefault(kind, {})[name] = errors(curves, model_times), errors(curves, Curve.bare)
-    return found
+            errors_of_kinds.setdefault(kind, {})[name] = errors(curves, model_times), errors(curves, Curve.bare)
+    return errors_of_kinds
 
 
 def command_table() -> None:

@@ -9,10 +9,6 @@ notebook a2.
 from __future__ import annotations
 
 import contextlib
-import datetime
-import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -23,13 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from rankscope.common.storage import write_atomically
 from rankscope.parts.datasets import AsyncPartDataset, SyncPartDataset, in_step
 from rankscope.parts.files import DelayedLoad, write_parts
 from rankscope.parts.simulate import idle_share, simulate
 from rankscope.pipeline.service import Lognormal
 from rankscope.ranks import in_threads
 from rankscope.timeline import Recorder, Timeline
+
+from ._record import write_record
 
 TRAINERS = 4
 PARTS = 10  # of each trainer
@@ -120,17 +117,11 @@ def main() -> None:
 
 
 def record(runs: list[dict[str, Any]]) -> None:
-    provenance = {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "cores": len(os.sched_getaffinity(0)),
-        "date": datetime.date.today().isoformat(),
-        "command": "python -m tests.benchmarks.parts --record",
-        "what": f"{TRAINERS} trainers in lock-step, {PARTS} parts each of {STEPS} steps of {STEP_S * 1e3:.0f} ms, "
-        f"lognormal loads of {LOAD_S * 1e3:.0f} ms on average; loads and steps sleep",
-    }
-    text = json.dumps({**provenance, "runs": runs}, indent=1)
-    write_atomically(PROFILE, lambda file: file.write(text.encode() + b"\n"))
+    what = (
+        f"{TRAINERS} trainers in lock-step. Each reads {PARTS} parts; a part takes {LOAD_S * 1e3:.0f} ms on "
+        f"average to load (lognormal) and lasts {STEPS} steps of {STEP_S * 1e3:.0f} ms. Loads and steps only sleep."
+    )
+    write_record(PROFILE, "parts", what, runs=runs)
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ def test_a_size_below_0_is_refused() -> None:
 
 def made_up(number: int = 60) -> list[Published]:
     """Curves of made-up machines: a floor, protocols that switch too early or too late, noise, a few peaks."""
-    draw, found = np.random.default_rng(0), []
+    draw, curves = np.random.default_rng(0), []
     for place in range(number):
         alphas = draw.uniform(5e-6, 30e-6) * np.cumprod([1, *draw.uniform(1.2, 3, 2)])
         rates = draw.uniform(1e9, 10e9) * np.cumprod([1, *draw.uniform(2, 8, 2)])
@@ -159,13 +159,15 @@ def made_up(number: int = 60) -> list[Published]:
         seconds = times[np.arange(len(SIZES)), np.argmin(times * wrong, axis=1)]
         seconds = seconds * np.exp(0.012 * draw.standard_normal(len(SIZES)))
         seconds[draw.random(len(SIZES)) < 0.01] *= 3
-        found.append(Published(f"machine {place % 6}", str(place), dict(zip(SIZES, seconds.tolist(), strict=True))))
-    return found
+        curves.append(Published(f"machine {place % 6}", str(place), dict(zip(SIZES, seconds.tolist(), strict=True))))
+    return curves
 
 
 def errors_and_held(curves: list[Published]) -> tuple[np.ndarray, float]:
-    left = [one for first in (0, 1) for one in left_out(curves, first)]
-    return 100 * np.abs([one.error for one in left]), float(np.mean([one.holds for one in left]))
+    left = [size_left for first in (0, 1) for size_left in left_out(curves, first)]
+    return 100 * np.abs([size_left.error for size_left in left]), float(
+        np.mean([size_left.holds for size_left in left])
+    )
 
 
 def test_every_second_size_of_made_up_machines_is_met() -> None:
@@ -184,13 +186,17 @@ def test_every_second_size_of_published_curves_is_met() -> None:
     assert np.percentile(errors, 90) < 13, "12 for those that are not odd in the whole curve"
     assert 0.85 < held < 0.95
     for half in (0, 1):  # the interval holds for kinds of machines, not in the mean of all alone
-        machines = sorted({one.machine for one in curves})[half::2]
-        _, held = errors_and_held([one for one in curves if one.machine in machines])
+        machines = sorted({published.machine for published in curves})[half::2]
+        _, held = errors_and_held([published for published in curves if published.machine in machines])
         assert 0.85 < held < 0.95
     even = []
     for first in (0, 1):
-        odd = {one.name: Curve(one.measured_s).odd for one in curves}
-        even += [one.error for one in left_out(curves, first) if one.num_bytes not in odd[one.published.name]]
+        odd = {published.name: Curve(published.measured_s).odd for published in curves}
+        even += [
+            size_left.error
+            for size_left in left_out(curves, first)
+            if size_left.num_bytes not in odd[size_left.published.name]
+        ]
     assert np.percentile(100 * np.abs(even), 90) < 12
 
 

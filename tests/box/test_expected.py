@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankscope.box import Profile, bank, verdict
-from rankscope.box.expected import RULES, Beside, beside, gpu_of, is_like
+from rankscope.box.expected import RULES, PeerComparison, compare_with_peers, gpu_of, is_like
 from rankscope.box.machines import is_sick, provenances
 from rankscope.box.profile import Point, busbw_factor
 from rankscope.cli import main
@@ -31,13 +31,13 @@ SWITCHES = {"b200_8", "b200_4"}  # healthy, and by NCCL's choice slow at a few s
 
 
 def found(profile: Profile, peers: Mapping[str, Profile] | None = None) -> dict[str, str]:
-    return {finding.rule: finding.sentence for finding in beside(profile, peers).findings}
+    return {finding.rule: finding.sentence for finding in compare_with_peers(profile, peers).findings}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_rule_speaks_of_its_published_case_and_not_of_the_healthy_twin(case: str) -> None:
     sick, healthy, rule, figures = CASES[case]
-    one = beside(Profile.load(f"bank:{sick}"))
+    one = compare_with_peers(Profile.load(f"bank:{sick}"))
     (finding, *_) = [finding for finding in one.findings if finding.rule == rule]
     assert all(figure in finding.sentence for figure in figures), finding.sentence
     assert finding.is_fault == (rule not in OBSERVATIONS)
@@ -48,7 +48,7 @@ def test_a_rule_speaks_of_its_published_case_and_not_of_the_healthy_twin(case: s
 
 def test_nothing_is_wrong_with_the_healthy_machines_of_the_bank() -> None:
     healthy = [name for name in bank() if not is_sick(provenances()[name]) and name not in SWITCHES]
-    boxes = {name: beside(Profile.load(f"bank:{name}")) for name in healthy}
+    boxes = {name: compare_with_peers(Profile.load(f"bank:{name}")) for name in healthy}
     assert {name: f for name, box in boxes.items() for f in box.findings if f.is_fault} == {}
     # Each of these has others to be compared with.
     assert sum(box.worst.row is not None for box in boxes.values()) >= 20
@@ -64,7 +64,7 @@ def test_none_is_beside_itself_or_beside_a_sick_one() -> None:
     for name in bank():
         profile = Profile.load(f"bank:{name}")
         again = Profile({**profile.provenance, "name": "read anew"}, profile.protocol, profile.points[::-1])
-        for box in (beside(profile), beside(again)):
+        for box in (compare_with_peers(profile), compare_with_peers(again)):
             assert name not in box.peers
             assert not any(is_sick(peer.provenance) for peer in box.peers.values())
 
@@ -199,15 +199,15 @@ def test_where_nothing_is_known_nothing_is_said() -> None:
     assert found(made(25e-6, 1e9, gpus=[])) == {}
     nameless = {name: one for name, one in HEALTHY.provenance.items() if name not in ("num_nodes", "ranks_per_node")}
     assert found(Profile(nameless, {}, HEALTHY.points)) == {}
-    assert isinstance(beside(Profile(nameless, {}, ())), Beside)
+    assert isinstance(compare_with_peers(Profile(nameless, {}, ())), PeerComparison)
 
 
 def test_networks_of_another_kind_and_other_nodes_are_no_measure() -> None:
-    known = set(beside(made(25e-6, 1e9, nodes=2, each=8)).peers)
+    known = set(compare_with_peers(made(25e-6, 1e9, nodes=2, each=8)).peers)
     assert {"abci_a100_2x8", "aws_p4d_2x8"} == known
-    assert set(beside(made(25e-6, 1e9, nodes=2, each=8, network="AWS Libfabric")).peers) == {"aws_p4d_2x8"}
-    assert set(beside(made(25e-6, 1e9, nodes=8, each=8)).peers) == {"abci_a100_4x8", "abci_a100_16x8"}
-    assert not beside(made(25e-6, 1e9, nodes=64, each=8)).peers
+    assert set(compare_with_peers(made(25e-6, 1e9, nodes=2, each=8, network="AWS Libfabric")).peers) == {"aws_p4d_2x8"}
+    assert set(compare_with_peers(made(25e-6, 1e9, nodes=8, each=8)).peers) == {"abci_a100_4x8", "abci_a100_16x8"}
+    assert not compare_with_peers(made(25e-6, 1e9, nodes=64, each=8)).peers
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Fits: known links are found again, intervals hold what they promise, what is no line is shown to be none."""
+"""Fits recover known links, intervals cover as often as they state, and times that are no line are reported as none."""
 
 from __future__ import annotations
 

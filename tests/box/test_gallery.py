@@ -1,9 +1,8 @@
-"""What the gallery makes of profiles."""
+"""The gallery shows profiles. `tests/explorers/test_gallery.py` tests what it refuses and that all of it opens."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,6 @@ from rankscope.box import Profile
 from rankscope.explorers.entries import catalogue
 from rankscope.explorers.opening import Entry
 
-from ..explorers.bare import explorers_with_numpy_and_ipywidgets_alone
 from ..explorers.cases import controls, picked, shown
 from .explorer_cases import gpu
 from .made import links, profile
@@ -25,10 +23,10 @@ PROFILES = {
 
 @pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
 def test_with_a_profile_what_is_picked_is_what_the_explorer_itself_shows(entry: Entry) -> None:
-    one = {"one": profile(links())}
-    box = explorers.gallery(one)
+    machines = {"a machine": profile(links())}
+    box = explorers.gallery(machines)
     box.children[0].value = entry.name
-    assert shown(picked(box)) == shown(entry.show(*([one] if entry.name == "machine" else [])))
+    assert shown(picked(box)) == shown(entry.show(*([machines] if entry.name == "machine" else [])))
 
 
 def test_profiles_are_for_those_that_take_them() -> None:
@@ -41,24 +39,3 @@ def test_profiles_are_for_those_that_take_them() -> None:
     assert controls(picked(box))["link"].value == "measured: made up"
     box.children[0].value = "machine"
     assert [name for _, name in controls(picked(box))["profile"].options] == list(PROFILES)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"profiles": {"a": 3}}, r"profiles\['a'\] must be a Profile, got 3"),
-        ({"gpu": "gpu.json"}, "gpu must be a Profile, got 'gpu.json'"),
-    ],
-)
-def test_the_gallery_refuses_what_is_no_profile(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        explorers.gallery(**given)
-
-
-@pytest.mark.slow
-def test_the_gallery_shows_a_profile_with_numpy_and_ipywidgets_alone() -> None:
-    machine = Path(__file__).parents[2] / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
-    load = f"__import__('rankscope.box').box.Profile.load({str(machine)!r})"
-    expected = [f"{entry.name} True True" for entry in catalogue()]
-    found = explorers_with_numpy_and_ipywidgets_alone(f"explorers.gallery({{'a machine': {load}}})")
-    assert found == [*expected, "[]"]

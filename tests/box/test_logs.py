@@ -31,15 +31,15 @@ UNNAMED = {("alltoall", 2), ("all_gather", 2), ("sendrecv", 1), ("sendrecv", 2)}
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce", "sendrecv")
 
 
-def read(tmp_path: Path, text: str | Sequence[str], **more: Any) -> list[Profile]:
+def read(tmp_path: Path, text: str | Sequence[str], **options: Any) -> list[Profile]:
     path = tmp_path / "a.log"
     path.write_text(text if isinstance(text, str) else "\n".join(text) + "\n")
-    return read_log(path, **more)
+    return read_log(path, **options)
 
 
-def one(tmp_path: Path, text: str | Sequence[str], **more: Any) -> Profile:
-    (found,) = read(tmp_path, text, **more)
-    return found
+def single_profile(tmp_path: Path, text: str | Sequence[str], **options: Any) -> Profile:
+    (profile,) = read(tmp_path, text, **options)
+    return profile
 
 
 def figures(profile: Profile) -> list[tuple[int, bool, float]]:
@@ -52,9 +52,9 @@ def expected(rows: Sequence[made.Printed]) -> list[tuple[int, bool, float]]:
 
 
 def assert_same(profile: Profile, rows: Sequence[made.Printed]) -> None:
-    found, wanted = figures(profile), expected(rows)
-    assert [one[:2] for one in found] == [one[:2] for one in wanted]
-    assert [one[2] for one in found] == pytest.approx([one[2] for one in wanted], rel=1e-5)
+    times, expected_times = figures(profile), expected(rows)
+    assert [row[:2] for row in times] == [row[:2] for row in expected_times]
+    assert [row[2] for row in times] == pytest.approx([row[2] for row in expected_times], rel=1e-5)
 
 
 # ---- nccl-tests
@@ -68,17 +68,17 @@ def test_tables_of_four_eras_are_read(tmp_path: Path, collective: str, era: int)
             read(tmp_path, made.table(collective, era=era))
         return
     rows = made.printed(collective, 8)
-    found = one(tmp_path, made.table(collective, era=era))
-    assert_same(found, rows)
-    assert {point.what for point in found.points} == {made.WHAT.get(collective, collective)}
-    assert (found.num_ranks, found.ranks_per_node, found.backend) == (8, (8,), "nccl")
-    assert [one["name"] for one in found.provenance["gpus"]] == ["NVIDIA H100 80GB HBM3"] * 8
-    assert found.protocol["iterations"] == 20
-    assert "date" not in found.provenance
+    profile = single_profile(tmp_path, made.table(collective, era=era))
+    assert_same(profile, rows)
+    assert {point.what for point in profile.points} == {made.WHAT.get(collective, collective)}
+    assert (profile.num_ranks, profile.ranks_per_node, profile.backend) == (8, (8,), "nccl")
+    assert [gpu["name"] for gpu in profile.provenance["gpus"]] == ["NVIDIA H100 80GB HBM3"] * 8
+    assert profile.protocol["iterations"] == 20
+    assert "date" not in profile.provenance
     if era == 4:
-        assert found.provenance["gpus"][0]["nccl"] == "2.29.2"
-        assert found.provenance["source"] == {"program": "nccl-tests 2.17.8"}
-    point = found.points[-1]
+        assert profile.provenance["gpus"][0]["nccl"] == "2.29.2"
+        assert profile.provenance["source"] == {"program": "nccl-tests 2.17.8"}
+    point = profile.points[-1]
     if collective in made.FACTORS:
         assert point.busbw_bytes_per_s(8) == pytest.approx(float(rows[-1].halves[1][2]) * 1e9, rel=1e-3)
 
@@ -99,8 +99,8 @@ VARIED = {
     "indented": lambda lines: [f"    {line}" for line in lines],
     "a prefix of one's own": lambda lines: [f"run(), common.cu:998, {line}" for line in lines],
     "tags inside rows": lambda lines: [line.replace("float", "[1,3]<stdout>:float") for line in lines],
-    "INFO between": lambda lines: [one for line in lines for one in (INFO, line, "")],
-    "rows split": lambda lines: [one for line in lines for one in (split(line) if " sum " in line else [line])],
+    "INFO between": lambda lines: [part for line in lines for part in (INFO, line, "")],
+    "rows split": lambda lines: [part for line in lines for part in (split(line) if " sum " in line else [line])],
     "the last column cut": lambda lines: [line[:-1].rstrip() if " sum " in line else line for line in lines],
     "no average": lambda lines: [line for line in lines if "Avg" not in line],
     "a shell before and after": lambda lines: ["$ module load x | cat", *lines, "", "ann@node:~$ exit"],
@@ -110,38 +110,38 @@ VARIED = {
 
 @pytest.mark.parametrize("name", VARIED)
 def test_what_surrounds_rows_does_not_matter(tmp_path: Path, name: str) -> None:
-    found = one(tmp_path, VARIED[name](made.table()))
-    assert_same(found, made.printed("all_reduce", 8))
-    assert (found.num_ranks, found.num_nodes) == (8, 1)
-    assert all(gpu["name"] == "NVIDIA H100 80GB HBM3" for gpu in found.provenance["gpus"])
+    profile = single_profile(tmp_path, VARIED[name](made.table()))
+    assert_same(profile, made.printed("all_reduce", 8))
+    assert (profile.num_ranks, profile.num_nodes) == (8, 1)
+    assert all(gpu["name"] == "NVIDIA H100 80GB HBM3" for gpu in profile.provenance["gpus"])
 
 
 def test_what_comes_between_the_halves_of_a_row_takes_no_long_time(tmp_path: Path) -> None:
-    lines = [one for line in made.table() for one in (split(line) if " sum " in line else [line])]
+    lines = [part for line in made.table() for part in (split(line) if " sum " in line else [line])]
     at = next(place for place, line in enumerate(lines) if "sum" in line)
     lines.insert(at + 1, "1" * 60 + "x")  # a regex that tries each way to cut it would take years
-    assert_same(one(tmp_path, lines), made.printed("all_reduce", 8))
+    assert_same(single_profile(tmp_path, lines), made.printed("all_reduce", 8))
 
 
 def test_several_tables_are_several_profiles(tmp_path: Path) -> None:
     lines = [line for name in COLLECTIVES for line in [*made.table(name), "", "done"]]
-    found = read(tmp_path, lines)
-    assert [profile.points[0].what for profile in found] == [made.WHAT.get(name, name) for name in COLLECTIVES]
-    for name, profile in zip(COLLECTIVES, found, strict=True):
+    profiles = read(tmp_path, lines)
+    assert [profile.points[0].what for profile in profiles] == [made.WHAT.get(name, name) for name in COLLECTIVES]
+    for name, profile in zip(COLLECTIVES, profiles, strict=True):
         assert_same(profile, made.printed(name, 8))
 
 
 def test_ranks_follow_from_bandwidths_only_where_they_can_be_no_others(tmp_path: Path) -> None:
     for number in (2, 3, 8, 16, 64):
-        found = one(tmp_path, made.table(num_ranks=number, listed=False))
-        assert (found.num_ranks, found.num_nodes) == (number, None)
-        assert found.provenance["source"]["notes"] == "the number of ranks follows from bus bandwidths"
-    found = one(tmp_path, made.table("all_gather", 24, listed=False))
-    assert found.num_ranks == 24
+        profile = single_profile(tmp_path, made.table(num_ranks=number, listed=False))
+        assert (profile.num_ranks, profile.num_nodes) == (number, None)
+        assert profile.provenance["source"]["notes"] == "the number of ranks follows from bus bandwidths"
+    profile = single_profile(tmp_path, made.table("all_gather", 24, listed=False))
+    assert profile.num_ranks == 24
     lines = made.table("broadcast", listed=False)
     with pytest.raises(ValueError, match="the number of ranks is not stated and does not follow from the bus"):
         read(tmp_path, lines)
-    assert one(tmp_path, lines, num_ranks=8).num_ranks == 8
+    assert single_profile(tmp_path, lines, num_ranks=8).num_ranks == 8
     with pytest.raises(ValueError, match=r"a\.log: line 1: its tables are of 8 ranks, not of 16$"):
         read(tmp_path, made.table("broadcast"), num_ranks=16)
     with pytest.raises(ValueError, match=r"a\.log: line 1: its tables are of 16 ranks, not of 8$"):
@@ -150,28 +150,28 @@ def test_ranks_follow_from_bandwidths_only_where_they_can_be_no_others(tmp_path:
 
 def test_the_number_of_ranks_chooses_among_tables_of_several(tmp_path: Path) -> None:
     sweep = [line for number in (2, 4, 8) for line in made.table(num_ranks=number)]
-    assert [one.num_ranks for one in read(tmp_path, sweep)] == [2, 4, 8]
-    assert_same(one(tmp_path, sweep, num_ranks=4), made.printed("all_reduce", 4))
+    assert [profile.num_ranks for profile in read(tmp_path, sweep)] == [2, 4, 8]
+    assert_same(single_profile(tmp_path, sweep, num_ranks=4), made.printed("all_reduce", 4))
     with pytest.raises(ValueError, match=r"its tables are of 2, 4 and 8 ranks, and none is of 16$"):
         read(tmp_path, sweep, num_ranks=16)
     with pytest.raises(ValueError, match="the tables are of 2, 4 and 8 ranks, .* choose it with num_ranks"):
         merged(read(tmp_path, sweep), "sweep")
     unlisted = [line for number in (2, 4) for line in made.table(num_ranks=number, listed=False)]
-    assert_same(one(tmp_path, unlisted, num_ranks=2), made.printed("all_reduce", 2))
+    assert_same(single_profile(tmp_path, unlisted, num_ranks=2), made.printed("all_reduce", 2))
     broadcast = made.table("broadcast", listed=False)  # states no number, so it is of the number given
     both = read(tmp_path, [*made.table(num_ranks=2), *made.table(num_ranks=4), *broadcast], num_ranks=4)
-    assert [(found.points[0].what, found.num_ranks) for found in both] == [("allreduce", 4), ("broadcast", 4)]
-    assert [found.num_ranks for found in read(tmp_path, made.AICONFIGURATOR, num_ranks=8)] == [8]
+    assert [(profile.points[0].what, profile.num_ranks) for profile in both] == [("allreduce", 4), ("broadcast", 4)]
+    assert [profile.num_ranks for profile in read(tmp_path, made.AICONFIGURATOR, num_ranks=8)] == [8]
     copies_and_table = read(tmp_path, made.OSU_LATENCY + made.OSU_ALLREDUCE, num_ranks=16)
-    assert [found.num_ranks for found in copies_and_table] == [2, 16]  # messages are of no number of ranks
+    assert [profile.num_ranks for profile in copies_and_table] == [2, 16]  # messages are of no number of ranks
 
 
 def test_a_list_of_ranks_that_does_not_fit_is_labelled(tmp_path: Path) -> None:
     lines = [line for line in made.table(num_ranks=16) if not re.search(r"Rank +(9|1\d) ", line)]
-    found = one(tmp_path, lines)
-    assert (found.num_ranks, found.num_nodes) == (16, None)
+    profile = single_profile(tmp_path, lines)
+    assert (profile.num_ranks, profile.num_nodes) == (16, None)
     assert (
-        found.provenance["source"]["notes"] == "the number of ranks follows from bus bandwidths; 9 of them are listed"
+        profile.provenance["source"]["notes"] == "the number of ranks follows from bus bandwidths; 9 of them are listed"
     )
 
 
@@ -183,12 +183,12 @@ def test_nodes_variables_and_ways_are_told(tmp_path: Path) -> None:
         "node000:1:2 [0] NCCL INFO Using network Socket",
         "node000:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct",
     ]
-    found = one(tmp_path, said).provenance
-    assert (found["num_nodes"], found["ranks_per_node"]) == (2, (8, 8))
-    assert found["environment"] == "NCCL_IB_HCA=mlx5 NCCL_P2P_DISABLE=1"
-    assert found["network"] == "NET/Socket, SHM"
-    assert found["gpus"][0] == {"name": "NVIDIA H100 80GB HBM3", "cuda": "12.8", "nccl": "2.25.1"}
-    assert "node0" not in str(found)
+    provenance = single_profile(tmp_path, said).provenance
+    assert (provenance["num_nodes"], provenance["ranks_per_node"]) == (2, (8, 8))
+    assert provenance["environment"] == "NCCL_IB_HCA=mlx5 NCCL_P2P_DISABLE=1"
+    assert provenance["network"] == "NET/Socket, SHM"
+    assert provenance["gpus"][0] == {"name": "NVIDIA H100 80GB HBM3", "cuda": "12.8", "nccl": "2.25.1"}
+    assert "node0" not in str(provenance)
 
 
 def test_nccls_own_networks_have_one_name_whichever_line_of_the_log_states_them(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_nccls_own_networks_have_one_name_whichever_line_of_the_log_states_them(
     }
     for line, network in ways.items():
         said = [f"node000:1:2 [0] NCCL INFO {line}", *made.table(num_ranks=16, num_nodes=2)]
-        assert one(tmp_path, said).provenance["network"] == network
+        assert single_profile(tmp_path, said).provenance["network"] == network
 
 
 # What nccl-tests 2.17 prints with -S 1, and in place only; src/util.cu, writeBenchmarkLineBody and its neighbours.
@@ -211,39 +211,39 @@ EMPTY = " " * 32
 
 def with_timestamps(lines: Sequence[str]) -> list[str]:
     """Return the lines of a table with a last column of timestamps."""
-    found = []
+    stamped = []
     for line in lines:
         if " size " in line:
-            found.append(f"{line}           timestamp")
+            stamped.append(f"{line}           timestamp")
         elif "(elements)" in line:
-            found.append(f"{line}   %Y-%m-%d %H:%M:%S")
+            stamped.append(f"{line}   %Y-%m-%d %H:%M:%S")
         else:
-            found.append(f"{line}{TIMESTAMP:>21}" if re.search(r"float +\w+ +-?\d", line) else line)
-    return found
+            stamped.append(f"{line}{TIMESTAMP:>21}" if re.search(r"float +\w+ +-?\d", line) else line)
+    return stamped
 
 
 def in_place_only(lines: Sequence[str]) -> list[str]:
     """Return the lines of a table with blanks in place of what was measured out of place, and without an average."""
     halves = re.compile(r"(.*float +\w+ +-?\d+)((?: +\S+){4})((?: +\S+){4}.*)")
-    found = [halves.fullmatch(line) for line in lines]
-    kept = [f"{half[1]}{EMPTY}{half[3]}" if half else line for line, half in zip(lines, found, strict=True)]
-    return [line for line in kept if "Avg" not in line]
+    matches = [halves.fullmatch(line) for line in lines]
+    rows = [f"{half[1]}{EMPTY}{half[3]}" if half else line for line, half in zip(lines, matches, strict=True)]
+    return [line for line in rows if "Avg" not in line]
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_timestamps_and_empty_halves_are_read(tmp_path: Path, collective: str) -> None:
     rows = made.printed(collective, 8)
-    assert_same(one(tmp_path, with_timestamps(made.table(collective))), rows)
+    assert_same(single_profile(tmp_path, with_timestamps(made.table(collective))), rows)
     inside = [figure for figure in expected(rows) if figure[1]]
     for lines in (in_place_only(made.table(collective)), in_place_only(with_timestamps(made.table(collective)))):
-        found = one(tmp_path, lines)
-        assert figures(found) == [(size, place, pytest.approx(s, rel=1e-5)) for size, place, s in inside]
-        assert found.protocol["verified"]
+        profile = single_profile(tmp_path, lines)
+        assert figures(profile) == [(size, place, pytest.approx(s, rel=1e-5)) for size, place, s in inside]
+        assert profile.protocol["verified"]
 
 
 def test_rows_with_timestamps_may_be_split_and_a_row_that_lacks_a_half_is_refused(tmp_path: Path) -> None:
     lines = [part for line in with_timestamps(made.table()) for part in (split(line) if " sum " in line else [line])]
-    assert_same(one(tmp_path, lines), made.printed("all_reduce", 8))
+    assert_same(single_profile(tmp_path, lines), made.printed("all_reduce", 8))
     whole = made.table(footer=False)
     at = next(place for place, line in enumerate(whole) if " sum " in line)
     without_half = [*whole[:at], re.sub(r"(.*sum +-1)(?: +\S+){4}", r"\1", whole[at]), *whole[at + 1 :]]
@@ -257,16 +257,16 @@ def test_columns_for_each_iteration_and_for_bits_are_left_out(tmp_path: Path) ->
         words = line.replace("#wrong", "#wrong  #bitdiff  i_min  i_max  i_p99  i_cv%")
         cells = re.fullmatch(r"(.*sum +-1)((?: +\S+){4})((?: +\S+){4})", line)
         lines.append(f"{cells[1]}{cells[2]} 0 1.0 2.0 2.0 3.1{cells[3]} 0 1.0 2.0 2.0 3.1" if cells else words)
-    assert_same(one(tmp_path, lines), made.printed("all_reduce", 8))
+    assert_same(single_profile(tmp_path, lines), made.printed("all_reduce", 8))
 
 
 def test_an_excerpt_is_labelled_and_an_average_that_is_off_refused(tmp_path: Path) -> None:
     lines = made.table()
     at = next(place for place, line in enumerate(lines) if " sum " in line)
     excerpt = [*lines[: at + 2], "   ...", *lines[at + 5 :]]
-    found = one(tmp_path, excerpt)
-    assert "an excerpt" in found.provenance["source"]["notes"]
-    assert len(found.points) == 2 * (len(made.SIZES) - 3)
+    profile = single_profile(tmp_path, excerpt)
+    assert "an excerpt" in profile.provenance["source"]["notes"]
+    assert len(profile.points) == 2 * (len(made.SIZES) - 3)
     del excerpt[at + 2]
     foot = next(place for place, line in enumerate(excerpt, 1) if "Avg" in line)
     with pytest.raises(ValueError, match=rf"a.log: line {foot}: the average is [\d.]+, and that of the rows [\d.]+$"):
@@ -275,14 +275,14 @@ def test_an_excerpt_is_labelled_and_an_average_that_is_off_refused(tmp_path: Pat
 
 @pytest.mark.parametrize("gpus", [1, 4])
 def test_json_is_read(tmp_path: Path, gpus: int) -> None:
-    found = one(tmp_path, json.dumps(made.as_json(gpus=gpus)))
-    assert_same(found, made.printed("all_reduce", 8))
-    assert (found.num_ranks, found.ranks_per_node) == (8, (8,))
-    assert found.provenance["date"] == "2026-03-04 05:06:07"
-    assert found.provenance["environment"] == "NCCL_P2P_DISABLE=1"
-    assert found.provenance["gpus"][7] == {"name": "NVIDIA H100 80GB HBM3", "nccl": "2.29.7"}
-    assert found.protocol["warm_up"] == 1
-    assert "ann" not in str(found.provenance)
+    profile = single_profile(tmp_path, json.dumps(made.as_json(gpus=gpus)))
+    assert_same(profile, made.printed("all_reduce", 8))
+    assert (profile.num_ranks, profile.ranks_per_node) == (8, (8,))
+    assert profile.provenance["date"] == "2026-03-04 05:06:07"
+    assert profile.provenance["environment"] == "NCCL_P2P_DISABLE=1"
+    assert profile.provenance["gpus"][7] == {"name": "NVIDIA H100 80GB HBM3", "nccl": "2.29.7"}
+    assert profile.protocol["warm_up"] == 1
+    assert "ann" not in str(profile.provenance)
 
 
 # ---- other programs
@@ -298,13 +298,13 @@ def test_osu_is_read(tmp_path: Path) -> None:
     assert seconds(ping, "ping_pong", 1024) == pytest.approx(2.25e-6)
     assert (ping.num_ranks, ping.num_nodes, ping.points[0].options) == (2, 2, {"link": "inter"})
     assert seconds(bandwidth, "transfer", 1024, direction="p2p") == pytest.approx(1024 / 926.30e6, rel=1e-5)
-    pairs = one(tmp_path, made.OSU_PAIRS)
+    pairs = single_profile(tmp_path, made.OSU_PAIRS)
     assert pairs.num_ranks == 8
     assert seconds(pairs, "transfer", 4194304, pairs=4) == pytest.approx(4 * 4194304 / 39016.14e6, rel=1e-5)
     with pytest.raises(ValueError, match="line 1: the number of ranks is not stated"):
         read(tmp_path, made.OSU_ALLREDUCE)
-    found = one(tmp_path, made.OSU_ALLREDUCE, num_ranks=16)
-    assert seconds(found, "allreduce", 65536, in_place=False) == pytest.approx(137.9e-6)
+    profile = single_profile(tmp_path, made.OSU_ALLREDUCE, num_ranks=16)
+    assert seconds(profile, "allreduce", 65536, in_place=False) == pytest.approx(137.9e-6)
 
 
 def test_messages_of_the_intel_mpi_benchmarks_are_read(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_collectives_of_the_intel_mpi_benchmarks_are_read(tmp_path: Path) -> Non
     assert "1 size not measured" in allgather.provenance["source"]["notes"]
     assert "times are t_max" in allreduce.provenance["source"]["notes"]
     without_title = made.IMB_COLLECTIVES.removeprefix(made.IMB_HEAD)
-    assert [found.points for found in read(tmp_path, without_title)] == [allreduce.points, allgather.points]
+    assert [profile.points for profile in read(tmp_path, without_title)] == [allreduce.points, allgather.points]
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_a_log_of_the_intel_mpi_benchmarks_that_is_damaged_is_refused(
     assert old in made.IMB_COLLECTIVES
     text = made.IMB_COLLECTIVES.replace(old, new, 1)
     if not message:
-        assert [found.points[0].what for found in read(tmp_path, text)] == ["allgather"]
+        assert [profile.points[0].what for profile in read(tmp_path, text)] == ["allgather"]
         return
     with pytest.raises(ValueError, match=message):
         read(tmp_path, text)
@@ -406,10 +406,10 @@ def test_a_table_without_times_is_left_out_if_another_one_has_them(tmp_path: Pat
 
 
 def test_all_reduce_bench_is_read(tmp_path: Path) -> None:
-    found = one(tmp_path, made.BENCH)
-    assert (found.num_ranks, found.protocol["iterations"]) == (32, 20)
-    assert seconds(found, "allreduce", 2**30) == pytest.approx(2**30 / 188.9e9, rel=1e-5)
-    trials = one(tmp_path, made.TRIALS)
+    profile = single_profile(tmp_path, made.BENCH)
+    assert (profile.num_ranks, profile.protocol["iterations"]) == (32, 20)
+    assert seconds(profile, "allreduce", 2**30) == pytest.approx(2**30 / 188.9e9, rel=1e-5)
+    trials = single_profile(tmp_path, made.TRIALS)
     assert trials.num_ranks == 2
     assert trials.points[0].num_bytes == 4_000_000_000
     assert trials.points[0].seconds == pytest.approx((64e9 / 1335850436641.9412, 64e9 / 1338717258044.6157), rel=1e-5)
@@ -432,15 +432,15 @@ def test_tables_of_others_are_read(tmp_path: Path) -> None:
 
 
 def test_copies_are_read(tmp_path: Path) -> None:
-    shmoo = one(tmp_path, made.SHMOO)
+    shmoo = single_profile(tmp_path, made.SHMOO)
     rates = [point.algbw_bytes_per_s / 1e9 for point in shmoo.points]
     assert rates == pytest.approx([0.4, 12.4, 6070.1 * 2**20 / 1e9, 758.5], rel=0.01)
     assert shmoo.provenance["gpus"] == ({"name": "Tesla V100-PCIE-32GB"},)
-    quick = one(tmp_path, made.QUICK)
+    quick = single_profile(tmp_path, made.QUICK)
     assert seconds(quick, "transfer", 33554432, method="pageable") == pytest.approx(32 / 6536, rel=1e-5)
-    hip = one(tmp_path, made.HIP)
+    hip = single_profile(tmp_path, made.HIP)
     assert seconds(hip, "transfer", 2**29) == pytest.approx(21.6897e-3)
-    table, csv = one(tmp_path, made.QUADRO), one(tmp_path, made.QUADRO_CSV)
+    table, csv = single_profile(tmp_path, made.QUADRO), single_profile(tmp_path, made.QUADRO_CSV)
     assert len(table.points), len(csv.points) == (8, 8)
     assert table.provenance["source"]["notes"] == "left out: 4 bandwidths printed as 0.000"
     assert seconds(csv, "transfer", 2**20, direction="d2h", method="pinned") == pytest.approx(
@@ -455,22 +455,22 @@ def rate(profile: Profile, **options: Any) -> float:
 
 
 def test_matrices_are_read(tmp_path: Path) -> None:
-    text, made_json = one(tmp_path, made.NVBANDWIDTH), one(tmp_path, made.NV_JSON)
+    text, made_json = single_profile(tmp_path, made.NVBANDWIDTH), single_profile(tmp_path, made.NV_JSON)
     assert rate(text, direction="h2d", gpu=1) == 25.94
     assert rate(text, direction="p2p", src=1, dst=0, both=False) == 276.07
     assert text.provenance["gpus"] == ({"name": "NVIDIA A100-SXM4-80GB", "driver": "570.86.16"},) * 2
     assert "host_device_latency_sm" in text.provenance["source"]["notes"]
     assert rate(made_json, direction="h2d", both=True, gpu=0, method="pinned") == 44.33
     assert rate(made_json, method="all_to_host_memcpy_sm", gpu=1) == 31.08
-    peers = one(tmp_path, made.P2P)
+    peers = single_profile(tmp_path, made.P2P)
     assert rate(peers, direction="p2p", src=0, dst=1, both=False) == 276.2
     assert rate(peers, direction="through_host", src=1, dst=0) == 17.92
     assert rate(peers, direction="p2p", src=1, dst=0, both=True) == 265.39
-    rocm = one(tmp_path, made.ROCM)
+    rocm = single_profile(tmp_path, made.ROCM)
     assert rate(rocm, direction="h2d", gpu=1, both=False) == 13.77
     assert rate(rocm, direction="p2p", src=1, dst=0, both=False) == 49.92
     assert (rocm.provenance["cpu"], rocm.num_ranks) == ("A Processor @ 3.70GHz", 2)
-    copies = one(tmp_path, made.GPU_COPY)
+    copies = single_profile(tmp_path, made.GPU_COPY)
     assert rate(copies, direction="h2d", method="pinned", gpu=0) == 26.24
     assert rate(copies, direction="p2p", src=0, dst=1) == 279.29
 
@@ -517,7 +517,7 @@ ROW = re.compile(r"(?<![\w.])(\d+)[ \t]+(\d+)[ \t]+(float|double)\s([^\n]*)")
 def published() -> list[dict[str, Any]]:
     if not (SHARED / "index.json").is_file():
         return []
-    return [one for one in json.loads((SHARED / "index.json").read_text()) if one["file"].startswith("logs/")]
+    return [entry for entry in json.loads((SHARED / "index.json").read_text()) if entry["file"].startswith("logs/")]
 
 
 @pytest.mark.skipif(not published(), reason="../shared/measurements is not there")
@@ -529,19 +529,19 @@ def test_every_published_log_is_read_or_refused_for_a_reason() -> None:
             with pytest.raises(ValueError, match=reason):
                 read_log(path)
             continue
-        found = read_log(path)
-        assert {profile.protocol.get("verified", True) for profile in found} == {True}
+        profiles = read_log(path)
+        assert {profile.protocol.get("verified", True) for profile in profiles} == {True}
         ranks = about["num_ranks"] if isinstance(about["num_ranks"], int) else None
         if ranks and "-lat" not in path.name:
-            assert {profile.num_ranks for profile in found} == {ranks}, path
+            assert {profile.num_ranks for profile in profiles} == {ranks}, path
         if about["kind"] == "nccl-tests":
-            assert [sum(len(p.seconds) for p in profile.points) for profile in found] == [
+            assert [sum(len(p.seconds) for p in profile.points) for profile in profiles] == [
                 2 * table["rows"] for table in about["tables"]
             ]
-            assert_printed(path, found)
+            assert_printed(path, profiles)
 
 
-def assert_printed(path: Path, found: Sequence[Profile]) -> None:
+def assert_printed(path: Path, profiles: Sequence[Profile]) -> None:
     """Every time is the one that is printed, and every bus bandwidth within half a digit, and that of the time."""
     text = re.sub(r"\[1,\d+\]<stdout>:", "", path.read_text(errors="replace"))
     rows = list(ROW.finditer(text))
@@ -552,17 +552,17 @@ def assert_printed(path: Path, found: Sequence[Profile]) -> None:
         cells += [(int(row[1]), False, *words[:3]), (int(row[1]), True, *words[4:7])]
     points = [
         (p.num_bytes, p.options["in_place"], s, profile, p)
-        for profile in found
+        for profile in profiles
         for p in profile.points
         for s in p.seconds
     ]
     assert len(points) == len(cells)
-    for profile in found:
-        mine = [one for one in points if one[3] is profile]
+    for profile in profiles:
+        mine = [row for row in points if row[3] is profile]
         theirs, cells = cells[: len(mine)], cells[len(mine) :]
         for size, place, seconds, _, point in mine:
             at = next(
-                one for one in theirs if one[:2] == (size, place) and abs(float(one[2]) / 1e6 / seconds - 1) < 1e-5
+                row for row in theirs if row[:2] == (size, place) and abs(float(row[2]) / 1e6 / seconds - 1) < 1e-5
             )
             theirs.remove(at)
             bus = (
@@ -581,8 +581,8 @@ BASES = {
     "two nodes": made.table(num_ranks=16, num_nodes=2),
     "no ranks": made.table(listed=False),
     "MPI": [f"[1,0]<stdout>:{line}" for line in made.table(num_ranks=4)],
-    "INFO": [one for line in made.table(num_ranks=2) for one in (INFO, line)],
-    "split": [one for line in made.table() for one in (split(line) if " sum " in line else [line])],
+    "INFO": [part for line in made.table(num_ranks=2) for part in (INFO, line)],
+    "split": [part for line in made.table() for part in (split(line) if " sum " in line else [line])],
     "two tables": [*made.table("all_gather"), *made.table("broadcast")],
     **{f"{kind} {at}": text.splitlines() for kind, some in made.OTHERS.items() for at, text in enumerate(some)},
     "JSON": json.dumps(made.as_json(), indent=1).splitlines(),
@@ -604,7 +604,7 @@ def spoilt(lines: Sequence[str], draw: random.Random) -> tuple[str, list[str]]:
     elif how == "foreign":
         some.insert(at, draw.choice(FOREIGN))
     elif how == "digit":
-        places = [place for place, one in enumerate(some[at]) if one.isdigit()]
+        places = [place for place, character in enumerate(some[at]) if character.isdigit()]
         if places:
             place = draw.choice(places)
             some[at] = (
@@ -628,7 +628,7 @@ def spoilt(lines: Sequence[str], draw: random.Random) -> tuple[str, list[str]]:
 
 def shown(text: str) -> set[float]:
     """Every number that stands in a text."""
-    return {float(one) for one in re.findall(r"\d+(?:\.\d+)?(?:e[+-]\d+)?", text.replace("_", ""))}
+    return {float(number) for number in re.findall(r"\d+(?:\.\d+)?(?:e[+-]\d+)?", text.replace("_", ""))}
 
 
 def is_printed(profile: Profile, numbers: list[float]) -> bool:
@@ -640,12 +640,14 @@ def is_printed(profile: Profile, numbers: list[float]) -> bool:
                 seconds * 1e6,
                 seconds * 1e3,
                 seconds,
-                *(one / unit for one in rates for unit in (1e9, 1e6, 2**20)),
+                *(rate / unit for rate in rates for unit in (1e9, 1e6, 2**20)),
             ]
             stands.append(16 * point.num_bytes / seconds)
             off = 0.02 if point.what == "transfer" else 1e-4
-            near = [numbers[min(bisect.bisect_left(numbers, one * (1 - off)), len(numbers) - 1)] for one in stands]
-            if not any(abs(one - found) <= max(off * found, 0.051) for one, found in zip(stands, near, strict=True)):
+            near = [numbers[min(bisect.bisect_left(numbers, value * (1 - off)), len(numbers) - 1)] for value in stands]
+            if not any(
+                abs(value - printed) <= max(off * printed, 0.051) for value, printed in zip(stands, near, strict=True)
+            ):
                 return False
     return True
 
@@ -657,17 +659,19 @@ TIMES = re.compile(r"(?<![\w.])(\d+) +\d+ +float +(?:[a-z]+ +)?(?:-?\d+ +)?([\d.
 TELLING = {"allreduce", "allgather", "reduce_scatter", "all_to_all"}  # bus bandwidths tell the number of ranks
 
 
-def assert_rows(found: Sequence[Profile], text: str, name: str, how: str) -> None:
+def assert_rows(profiles: Sequence[Profile], text: str, name: str, how: str) -> None:
     """All rows of nccl-tests in a text were read, as they stand there, and of as many ranks as there were."""
-    assert sum(len(p.seconds) for one in found for p in one.points) == 2 * len(TABLE_ROW.findall(text))
+    assert sum(len(p.seconds) for profile in profiles for p in profile.points) == 2 * len(TABLE_ROW.findall(text))
     if name not in ("split", "INFO"):
         there = [
             (int(size), float(f"{float(time) * 1e-6:.6g}")) for size, *both in TIMES.findall(text) for time in both
         ]
-        assert Counter((p.num_bytes, s) for one in found for p in one.points for s in p.seconds) == Counter(there)
+        assert Counter((p.num_bytes, s) for profile in profiles for p in profile.points for s in p.seconds) == Counter(
+            there
+        )
     ranks = {"two nodes": 16, "MPI": 4, "INFO": 2}.get(name, 8)
-    if {point.what for one in found for point in one.points} <= TELLING and how != "mixed":
-        assert {one.num_ranks for one in found} == {ranks}
+    if {point.what for profile in profiles for point in profile.points} <= TELLING and how != "mixed":
+        assert {profile.num_ranks for profile in profiles} == {ranks}
 
 
 def test_a_spoilt_log_gives_one_clear_error_or_the_rows_that_stand_there(tmp_path: Path) -> None:
@@ -676,7 +680,7 @@ def test_a_spoilt_log_gives_one_clear_error_or_the_rows_that_stand_there(tmp_pat
         name = draw.choice(list(BASES))
         how, lines = spoilt(BASES[name], draw)
         try:
-            found = read(tmp_path, lines)
+            profiles = read(tmp_path, lines)
         except ValueError as error:
             words = str(error)
             clear = r"a\.log: (line \d+|[\w\[\]]+|the trace): .|a\.log: it is empty$"
@@ -688,10 +692,10 @@ def test_a_spoilt_log_gives_one_clear_error_or_the_rows_that_stand_there(tmp_pat
         seen["read"] += 1
         text = "\n".join(lines)
         if "busbw" in text and "# Using devices" in text and not re.search(r"GBps|Gbps", text):
-            assert_rows(found, text, name, how)
+            assert_rows(profiles, text, name, how)
         else:
             numbers = sorted(shown(text))
-            assert all(is_printed(profile, numbers) for profile in found), (number, name, how)
+            assert all(is_printed(profile, numbers) for profile in profiles), (number, name, how)
     assert min(seen.values()) > 300
 
 
@@ -703,15 +707,17 @@ def test_copies_and_kernels_of_a_trace_are_points_with_their_spread(tmp_path: Pa
     path = tmp_path / ("a.json.gz" if packed else "a.json")
     raw = json.dumps(made.TRACE).encode()
     path.write_bytes(gzip.compress(raw) if packed else raw)
-    (found,) = read_log(path)
-    assert (found.num_ranks, found.num_nodes) == (2, None)
-    assert found.provenance["gpus"] == ({"name": "NVIDIA A100", "nccl": "2.17.1"},)
-    assert seconds(found, "transfer", 98304, direction="h2d", method="pinned") == pytest.approx(98304 / 7.5e9, rel=1e-5)
-    (back,) = found.select("transfer", 1000, direction="d2h", method="pageable")
+    (profile,) = read_log(path)
+    assert (profile.num_ranks, profile.num_nodes) == (2, None)
+    assert profile.provenance["gpus"] == ({"name": "NVIDIA A100", "nccl": "2.17.1"},)
+    assert seconds(profile, "transfer", 98304, direction="h2d", method="pinned") == pytest.approx(
+        98304 / 7.5e9, rel=1e-5
+    )
+    (back,) = profile.select("transfer", 1000, direction="d2h", method="pageable")
     assert back.seconds == (2.5e-6, 2.5e-6)
-    (kernels,) = found.select("allreduce", 1024, algorithm="native")
+    (kernels,) = profile.select("allreduce", 1024, algorithm="native")
     assert kernels.seconds == pytest.approx((20.5e-6, 30.5e-6))
-    assert "wait" in found.provenance["source"]["notes"]
+    assert "wait" in profile.provenance["source"]["notes"]
     path.write_bytes(path.read_bytes()[:300])
     with pytest.raises(ValueError, match=r"a\.json"):
         read_log(path)
@@ -736,8 +742,8 @@ TOPOLOGY = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPHB\t0-15\t0\n
 
 
 def test_a_topology_is_kept_with_what_was_measured_there(tmp_path: Path) -> None:
-    found = one(tmp_path, [*TOPOLOGY.split("\n"), *made.table()])
-    assert found.provenance["topology"] == TOPOLOGY.partition("\n\n")[0].strip()
+    profile = single_profile(tmp_path, [*TOPOLOGY.split("\n"), *made.table()])
+    assert profile.provenance["topology"] == TOPOLOGY.partition("\n\n")[0].strip()
     with pytest.raises(ValueError, match="line 1: a GPU topology without measurements"):
         read(tmp_path, TOPOLOGY)
 
@@ -761,8 +767,8 @@ OFF_BY_A_DIGIT = {  # what is replaced in a log, by what is off by a digit, and 
 def test_a_figure_that_is_off_by_a_digit_is_a_warning_and_by_a_factor_an_error(name: str, tmp_path: Path) -> None:
     text, old, digit, factor, words = OFF_BY_A_DIGIT[name]
     assert text.count(old) == 1
-    assert all("warning" not in str(dict(one.provenance["source"])) for one in read(tmp_path, text))
-    notes = [one.provenance["source"].get("notes", "") for one in read(tmp_path, text.replace(old, digit))]
+    assert all("warning" not in str(dict(profile.provenance["source"])) for profile in read(tmp_path, text))
+    notes = [profile.provenance["source"].get("notes", "") for profile in read(tmp_path, text.replace(old, digit))]
     (note,) = [note for note in notes if "warning" in note]
     assert "warning: a printed figure does not agree with the others to its last digit: " in note
     assert words in note
@@ -780,15 +786,15 @@ def table_with(alg: str, bus: str, time: str = "121.10") -> list[str]:
 def test_a_bandwidth_that_differs_in_its_last_digit_is_read_with_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    exact = one(tmp_path, table_with("69.27", "121.22"))
+    exact = single_profile(tmp_path, table_with("69.27", "121.22"))
     assert "warning" not in str(dict(exact.provenance["source"]))
-    found = one(tmp_path, table_with("69.28", "121.24"))
-    assert figures(found) == figures(exact)  # the printed times
-    assert found.num_ranks == 8
+    profile = single_profile(tmp_path, table_with("69.28", "121.24"))
+    assert figures(profile) == figures(exact)  # the printed times
+    assert profile.num_ranks == 8
     rows = [number for number, text in enumerate(table_with("69.28", "121.24"), 1) if " sum " in text]
     several = "warning: 2 printed figures do not agree with the others to their last digit"
     note = f"{several}; the first: line {rows[1]}: 69.28 GB/s is not 8388608 bytes in 121.10 µs"
-    assert found.provenance["source"]["notes"] == note
+    assert profile.provenance["source"]["notes"] == note
     path = tmp_path / "a.log"
     assert main(["import", str(path), "-o", str(tmp_path / "a.json")]) == 0
     assert note in " ".join(capsys.readouterr().out.split())
@@ -796,10 +802,10 @@ def test_a_bandwidth_that_differs_in_its_last_digit_is_read_with_a_warning(
 
 
 def test_a_bus_bandwidth_that_differs_in_its_last_digit_is_read_with_a_warning(tmp_path: Path) -> None:
-    found = one(tmp_path, table_with("69.27", "121.30"))
-    assert "bus bandwidths do not fit 8 ranks" in found.provenance["source"]["notes"]
+    profile = single_profile(tmp_path, table_with("69.27", "121.30"))
+    assert "bus bandwidths do not fit 8 ranks" in profile.provenance["source"]["notes"]
     assert "bus bandwidths do not fit" not in str(
-        dict(one(tmp_path, table_with("69.27", "121.22")).provenance["source"])
+        dict(single_profile(tmp_path, table_with("69.27", "121.22")).provenance["source"])
     )
 
 
@@ -818,7 +824,7 @@ def test_a_factor_between_figures_is_an_error(tmp_path: Path, alg: str, bus: str
 
 
 def test_a_number_of_many_digits_is_read(tmp_path: Path) -> None:
-    assert one(tmp_path, table_with("69.27", f"121.22{'0' * 500}")).num_ranks == 8
+    assert single_profile(tmp_path, table_with("69.27", f"121.22{'0' * 500}")).num_ranks == 8
 
 
 def test_the_command_says_what_it_read_and_writes_one_machine(
@@ -847,8 +853,8 @@ COPIES = {"critical_path": 16, "df_index": 2040, "nccl_parser": 960 + 21, "rank-
 @pytest.mark.parametrize("name", COPIES)
 def test_every_copy_of_a_published_trace_is_read(name: str) -> None:
     (path,) = (SHARED / "traces").glob(f"*{name}*")
-    (found,) = read_log(path)
-    assert sum(len(point.seconds) for point in found.points) == COPIES[name]
+    (profile,) = read_log(path)
+    assert sum(len(point.seconds) for point in profile.points) == COPIES[name]
 
 
 @pytest.mark.parametrize(

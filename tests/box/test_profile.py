@@ -89,13 +89,13 @@ BARE = {"name": "a log", "backend": "nccl", "num_ranks": 4}
 
 def test_what_a_log_does_not_state_is_not_there(tmp_path: Path) -> None:
     source = dict.fromkeys(("program", "repository", "path", "commit", "licence", "date", "notes"), "a text")
-    found = Profile(BARE | {"source": source, "environment": "NCCL_P2P_DISABLE=1"}, {}, SMALL.points)
-    assert Profile.load(found.save(tmp_path / "log.json")) == found
-    assert found.provenance["source"] == source
-    assert found.num_nodes is None
-    assert str(found).splitlines()[0] == "a log: 4 ranks (nodes not stated), nccl"
-    assert "date not stated" in str(found)
-    for use in (found.cluster, lambda: found.ranks_per_node, lambda: joining(found)):
+    profile_of_log = Profile(BARE | {"source": source, "environment": "NCCL_P2P_DISABLE=1"}, {}, SMALL.points)
+    assert Profile.load(profile_of_log.save(tmp_path / "log.json")) == profile_of_log
+    assert profile_of_log.provenance["source"] == source
+    assert profile_of_log.num_nodes is None
+    assert str(profile_of_log).splitlines()[0] == "a log: 4 ranks (nodes not stated), nccl"
+    assert "date not stated" in str(profile_of_log)
+    for use in (profile_of_log.cluster, lambda: profile_of_log.ranks_per_node, lambda: joining(profile_of_log)):
         with pytest.raises(ValueError, match="^profile 'a log' does not state its nodes$"):
             use()
 
@@ -104,8 +104,8 @@ def test_what_a_log_does_not_state_is_not_there(tmp_path: Path) -> None:
     ("said", "ranks"), [({"num_nodes": 1}, (4,)), ({"num_nodes": 4}, (1,) * 4), ({"ranks_per_node": [3, 1]}, (3, 1))]
 )
 def test_nodes_follow_where_they_can_be_no_others(said: dict[str, Any], ranks: tuple[int, ...]) -> None:
-    found = Profile(BARE | said, {})
-    assert (found.num_nodes, found.ranks_per_node) == (len(ranks), ranks)
+    bare = Profile(BARE | said, {})
+    assert (bare.num_nodes, bare.ranks_per_node) == (len(ranks), ranks)
 
 
 def test_there_are_no_more_nodes_than_ranks() -> None:
@@ -154,7 +154,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"num_bytes": 10**30}, "num_bytes must be .*got 10{30}"),
     ({"seconds": ()}, r"seconds must be of at least one iteration, got \(\)"),
     ({"seconds": (1.0,)}, "clean must have an entry for each of 1 iterations, got .True, False."),
-    *[({"seconds": (1.0, one)}, f"seconds must be .*got {one!r}") for one in (0.0, 1e9, math.nan, "1")],
+    *[({"seconds": (1.0, wrong)}, f"seconds must be .*got {wrong!r}") for wrong in (0.0, 1e9, math.nan, "1")],
     ({"clean": (1, 1)}, "clean must be True or False, got 1"),
     ({"clean": "11"}, "clean must be a list, got '11'"),
     ({"options": ["ring"]}, "options must be a mapping"),
@@ -180,9 +180,9 @@ def test_what_no_measurement_gives_is_refused(changes: dict[str, Any], words: st
             Point(**POINT | changes)
         return
     whole = {"provenance": PROVENANCE, "protocol": PROTOCOL, "points": ()}
-    given = whole | (changes if set(changes) <= set(whole) else {"provenance": PROVENANCE | changes})
+    arguments = whole | (changes if set(changes) <= set(whole) else {"provenance": PROVENANCE | changes})
     with pytest.raises(ValueError, match=words):
-        Profile(**given)
+        Profile(**arguments)
 
 
 def test_it_prints_as_what_it_is_of() -> None:
@@ -235,12 +235,12 @@ def test_what_a_profile_cannot_hold_is_refused_in_one_line_that_names_the_file(
 
 
 def test_a_link_is_the_fit_of_its_points() -> None:
-    found = profile(links(("intra",), {"ping_pong": 1.0, "together": 2.0}))
-    sizes = [one.num_bytes for one in found.select("together")]
-    assert found.link("intra") == fit_link(sizes, [one.used_s for one in found.select("together")])
-    assert found.link("intra").link.alpha_s == pytest.approx(2 * ALPHA_S, rel=0.05)
-    assert found.link("intra", "ping_pong").link.bytes_per_s == pytest.approx(BYTES_PER_S, rel=0.05)
-    assert found.gamma_s_per_byte == pytest.approx(GAMMA, rel=0.05)
+    measured = profile(links(("intra",), {"ping_pong": 1.0, "together": 2.0}))
+    sizes = [sample.num_bytes for sample in measured.select("together")]
+    assert measured.link("intra") == fit_link(sizes, [sample.used_s for sample in measured.select("together")])
+    assert measured.link("intra").link.alpha_s == pytest.approx(2 * ALPHA_S, rel=0.05)
+    assert measured.link("intra", "ping_pong").link.bytes_per_s == pytest.approx(BYTES_PER_S, rel=0.05)
+    assert measured.gamma_s_per_byte == pytest.approx(GAMMA, rel=0.05)
 
 
 def test_a_cluster_takes_all_at_once_before_ping_pong_and_the_other_link_where_it_must() -> None:
@@ -252,11 +252,11 @@ def test_a_cluster_takes_all_at_once_before_ping_pong_and_the_other_link_where_i
 
 def test_two_links_are_told_apart() -> None:
     fast, slow = links(("intra",)), links(("inter",), seconds=lambda size: 5e-3 + size / 12.5e6)[:-15]
-    found = profile([*fast, *slow], num_nodes=2, ranks_per_node=[2, 2]).cluster()
-    assert (found.num_nodes, found.gpus_per_node) == (2, 2)
-    assert found.intra.alpha_s == pytest.approx(ALPHA_S, rel=0.05)
-    assert found.inter.alpha_s == pytest.approx(5e-3, rel=0.05)
-    assert found.gamma_s_per_byte == pytest.approx(GAMMA, rel=0.05)
+    cluster = profile([*fast, *slow], num_nodes=2, ranks_per_node=[2, 2]).cluster()
+    assert (cluster.num_nodes, cluster.gpus_per_node) == (2, 2)
+    assert cluster.intra.alpha_s == pytest.approx(ALPHA_S, rel=0.05)
+    assert cluster.inter.alpha_s == pytest.approx(5e-3, rel=0.05)
+    assert cluster.gamma_s_per_byte == pytest.approx(GAMMA, rel=0.05)
 
 
 def test_a_link_at_too_few_sizes_gives_way_to_another() -> None:
@@ -267,23 +267,30 @@ def test_a_link_at_too_few_sizes_gives_way_to_another() -> None:
 
 def test_with_another_number_of_ranks_there_are_more_or_fewer_nodes_or_ranks_on_the_one() -> None:
     def shape(made: Profile, num_ranks: int) -> tuple[int, int]:
-        found = made.cluster(num_ranks)
-        return found.num_nodes, found.gpus_per_node
+        cluster = made.cluster(num_ranks)
+        return cluster.num_nodes, cluster.gpus_per_node
 
-    one, two = profile(links()), profile(links(), num_nodes=2, ranks_per_node=[2, 2])
+    one_node, two_nodes = profile(links()), profile(links(), num_nodes=2, ranks_per_node=[2, 2])
     spread = profile(links(("inter",)), num_nodes=4, ranks_per_node=[1] * 4)
-    assert [shape(one, 8), shape(two, 8), shape(two, 2), shape(spread, 8)] == [(1, 8), (4, 2), (1, 2), (8, 1)]
+    assert [shape(one_node, 8), shape(two_nodes, 8), shape(two_nodes, 2), shape(spread, 8)] == [
+        (1, 8),
+        (4, 2),
+        (1, 2),
+        (8, 1),
+    ]
     assert spread.cluster().is_uniform
     with pytest.raises(ValueError, match="num_ranks must be a multiple of the 2 ranks on a node, got 3"):
-        two.cluster(3)
+        two_nodes.cluster(3)
     ring = build("allreduce", "ring", 8)
-    expected = simulate_executor(ring, 4096, one.cluster(8), lambda src, dst, size: one.link("intra").at(size))
-    assert one.predict("allreduce", "ring", 4096, num_ranks=8).makespan_s == expected.makespan_s
+    expected = simulate_executor(
+        ring, 4096, one_node.cluster(8), lambda src, dst, size: one_node.link("intra").at(size)
+    )
+    assert one_node.predict("allreduce", "ring", 4096, num_ranks=8).makespan_s == expected.makespan_s
 
 
 def test_sums_give_the_rate_of_adding_however_few_there_are() -> None:
     assert profile([point("add", 1000, 1e-6), point("add", 2000, 2e-6)]).gamma_s_per_byte == pytest.approx(1e-9)
-    assert profile(one for one in links() if one.what != "add").gamma_s_per_byte == 0.0  # type: ignore[arg-type]
+    assert profile(sample for sample in links() if sample.what != "add").gamma_s_per_byte == 0.0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -344,13 +351,13 @@ def test_the_shape_of_a_torus_is_stored_shown_and_predicted_with(tmp_path: Path)
 def test_a_measured_point_is_predicted_with_its_own_options() -> None:
     made = profile(links(noise=0.0))
     for options in ({"num_segments": 1}, {"num_segments": 8}):
-        one = point("allreduce", 2**22, 1.0, algorithm="segmented_ring", in_place=True, **options)
+        asked = point("allreduce", 2**22, 1.0, algorithm="segmented_ring", in_place=True, **options)
         by_hand = made.predict("allreduce", "segmented_ring", 2**22, **options)
-        assert made.predict(one).makespan_s == by_hand.makespan_s
-        assert made.predict(one, num_ranks=8, detail="ranks").makespan_s == pytest.approx(
+        assert made.predict(asked).makespan_s == by_hand.makespan_s
+        assert made.predict(asked, num_ranks=8, detail="ranks").makespan_s == pytest.approx(
             made.predict("allreduce", "segmented_ring", 2**22, num_ranks=8, **options).makespan_s
         )
-        assert made.point_s(one) == pytest.approx(by_hand.makespan_s)
+        assert made.point_s(asked) == pytest.approx(by_hand.makespan_s)
 
 
 def test_a_prediction_takes_the_link_between_nodes_for_messages_between_nodes() -> None:
@@ -374,7 +381,7 @@ def test_a_row_a_point_with_rates_as_nccl_tests_has_them() -> None:
         ]
     )
     frame = made.to_frame()
-    assert frame.what.tolist() == [one.what for one in made.points]
+    assert frame.what.tolist() == [sample.what for sample in made.points]
     assert frame.options.tolist() == ["num_segments=2", "", "", "", ""]
     algbw = 2**20 / 1e-3
     np.testing.assert_allclose(frame.algbw_bytes_per_s, [algbw, algbw, algbw, np.nan, algbw], rtol=1e-9)

@@ -561,6 +561,7 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
 # ---- torchrun
 
 
+@pytest.mark.oracle
 def test_ranks_of_torchrun_write_one_file_and_one_speaks(tmp_path: Path) -> None:
     port, processes = free_port(), []
     for rank in range(2):

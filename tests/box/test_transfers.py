@@ -43,10 +43,10 @@ def measured(device: Made, *sizes: int) -> Profile:
     return Profile(PROVENANCE, {}, tuple(copies(device, QUICK, *(sizes or SIZES))))
 
 
-def one(profile: Profile, what: str, num_bytes: int, **options: Any) -> Point:
-    told = {"pieces": 1, "both": False} if what != "pin" else {}
-    (found,) = profile.select(what, num_bytes, **told | options)
-    return found
+def only_point(profile: Profile, what: str, num_bytes: int, **options: Any) -> Point:
+    defaults = {"pieces": 1, "both": False} if what != "pin" else {}
+    (point,) = profile.select(what, num_bytes, **defaults | options)
+    return point
 
 
 def nearly(seconds: Any) -> Any:
@@ -73,18 +73,18 @@ def test_there_is_a_point_of_each_method_direction_and_size_and_the_hosts_beside
 def test_rate_and_latency_are_recovered(known: Profile) -> None:
     for direction, method, size in itertools.product(("h2d", "d2h"), TRANSFER_METHODS, SIZES):
         took_s = CALL_S + LATENCY_S + size / RATES[method.split("_")[0]]
-        assert one(known, "transfer", size, direction=direction, method=method).median_s == nearly(took_s)
+        assert only_point(known, "transfer", size, direction=direction, method=method).median_s == nearly(took_s)
         held_s = CALL_S if method == "pinned_non_blocking" else took_s
-        assert one(known, "transfer_host", size, direction=direction, method=method).median_s == nearly(held_s)
+        assert only_point(known, "transfer_host", size, direction=direction, method=method).median_s == nearly(held_s)
 
 
 def test_copies_on_the_gpu_and_to_its_peers_go_by_their_own_rates() -> None:
     profile = measured(Made(num_gpus=3), 2**16)
-    within = one(profile, "transfer", 2**16, direction="d2d")
+    within = only_point(profile, "transfer", 2**16, direction="d2d")
     assert within.median_s == nearly(CALL_S + LATENCY_S + 2**16 / RATES["d2d"])
     alone_s = CALL_S + LATENCY_S + 2**16 / RATES["p2p"]
     for src, dst in itertools.permutations(range(3), 2):
-        assert one(profile, "transfer", 2**16, src=src, dst=dst).median_s == nearly(alone_s)
+        assert only_point(profile, "transfer", 2**16, src=src, dst=dst).median_s == nearly(alone_s)
     both = profile.select("transfer", direction="p2p", both=True)
     assert [(point.options["src"], point.options["dst"]) for point in both] == [(0, 1), (0, 2), (1, 2)]
     assert all(point.median_s == nearly(alone_s + CALL_S) for point in both)
@@ -92,17 +92,17 @@ def test_copies_on_the_gpu_and_to_its_peers_go_by_their_own_rates() -> None:
 
 @pytest.mark.parametrize(("duplex", "times"), [(True, 1), (False, 2)])
 def test_both_directions_overlap_where_there_is_an_engine_for_each(duplex: bool, times: int) -> None:
-    profile = measured(Made(duplex=duplex), 2**22)
-    copy_s = LATENCY_S + 2**22 / RATES["pinned"]
+    profile = measured(Made(duplex=duplex), 2**20)
+    copy_s = LATENCY_S + 2**20 / RATES["pinned"]
     for direction in ("h2d", "d2h"):
-        both = one(profile, "transfer", 2**22, direction=direction, method="pinned_non_blocking", both=True)
+        both = only_point(profile, "transfer", 2**20, direction=direction, method="pinned_non_blocking", both=True)
         assert both.median_s == nearly(CALL_S * (3 - times) + times * copy_s)
-        pageable = one(profile, "transfer", 2**22, direction=direction, method="pageable", both=True)
-        assert pageable.median_s == nearly(2 * (CALL_S + LATENCY_S + 2**22 / RATES["pageable"]))
+        pageable = only_point(profile, "transfer", 2**20, direction=direction, method="pageable", both=True)
+        assert pageable.median_s == nearly(2 * (CALL_S + LATENCY_S + 2**20 / RATES["pageable"]))
 
 
 def test_many_pieces_take_a_latency_each(known: Profile) -> None:
-    pieces = one(known, "transfer", 2**20, direction="h2d", method="pinned_non_blocking", pieces=256)
+    pieces = only_point(known, "transfer", 2**20, direction="h2d", method="pinned_non_blocking", pieces=256)
     assert pieces.median_s == nearly(CALL_S + 256 * LATENCY_S + 2**20 / RATES["pinned"])
     assert not known.select("transfer", 2**16, pieces=256)
 
@@ -111,10 +111,10 @@ def test_pinning_is_told_cold_from_cached(known: Profile) -> None:
     for size in SIZES:
         copied_s, pinned_s = size / HOST_BYTES_PER_S, size / PIN_BYTES_PER_S
         sent_s = CALL_S + LATENCY_S + size / RATES["pinned"]
-        assert one(known, "pin", size, cached=True).median_s == nearly(copied_s)
-        assert one(known, "pin", size, cached=False).median_s == nearly(copied_s + pinned_s)
+        assert only_point(known, "pin", size, cached=True).median_s == nearly(copied_s)
+        assert only_point(known, "pin", size, cached=False).median_s == nearly(copied_s + pinned_s)
         cold, cached = (
-            {d: one(known, "transfer", size, direction=d, method=m).median_s for d in ("h2d", "d2h")}
+            {d: only_point(known, "transfer", size, direction=d, method=m).median_s for d in ("h2d", "d2h")}
             for m in ON_THE_FLY
         )
         assert cold["h2d"] == nearly(pinned_s + copied_s + sent_s)
@@ -145,9 +145,9 @@ def test_copies_take_turns_and_those_that_warm_up_do_not_count() -> None:
         key_of("transfer", 2**20, direction="h2d", method=method, pieces=1, both=False)
         for method in TRANSFER_METHODS[1::2]
     ]
-    found = sampled({key: move_of(key, buffers) for key in keys}, device, Protocol(1, 5, budget_s=1.0))
+    samples_of_keys = sampled({key: move_of(key, buffers) for key in keys}, device, Protocol(1, 5, budget_s=1.0))
     assert "".join(order) == "bbnn" + "bbbbnnnn" + "nnnnbbbb"
-    assert [len(samples) for samples in found.values()] == [5, 5]
+    assert [len(samples) for samples in samples_of_keys.values()] == [5, 5]
 
 
 def test_iterations_from_which_the_host_took_time_are_not_clean(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,13 +208,14 @@ class BadPin(Made):
 
 def caught(device: Made, num_bytes: int = 2**20) -> set[tuple[str, ...]]:
     """The keys whose check fails, by what tells them apart."""
-    buffers, found = CopyBuffers(num_bytes, device), set()
+    buffers, wrong_keys = CopyBuffers(num_bytes, device), set()
     for key in transfer_keys(num_bytes):
         try:
             check(key, move_of(key, buffers), buffers)
         except RuntimeError as error:
-            found |= {key} if re.search(r" delivered wrong data: \d+ of \d+ elements differ", str(error)) else set()
-    return found
+            if re.search(r" delivered wrong data: \d+ of \d+ elements differ", str(error)):
+                wrong_keys.add(key)
+    return wrong_keys
 
 
 def test_a_copy_that_brings_wrong_data_is_caught_whatever_is_wrong() -> None:
@@ -249,10 +250,10 @@ def test_what_is_no_gpu_is_refused_in_one_sentence(device: str, message: str) ->
 
 
 def test_cuda_without_a_number_is_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[torch.device] = []
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: given.append(device))
+    devices: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: devices.append(device))
     assert MeasuredGpu("cuda").index == 0  # and so are its streams, whichever the current GPU is
-    assert set(given) == {torch.device("cuda", 0)}
+    assert set(devices) == {torch.device("cuda", 0)}
 
 
 # ---- in a profile
@@ -263,11 +264,11 @@ def test_a_profile_has_the_copies_where_there_is_a_gpu(tmp_path: Path, monkeypat
     protocol = attrs.evolve(QUICK, sizes=[2**16], algorithms=["native"])
     plain = measure(tmp_path / "a.json", attrs.evolve(protocol, transfers=False), num_ranks=2)
     assert not [point for point in plain.points if point.what == "transfer"]
-    told: list[Any] = []
-    profile = measure(tmp_path / "a.json", protocol, num_ranks=2, report=told.append)
+    reports: list[Any] = []
+    profile = measure(tmp_path / "a.json", protocol, num_ranks=2, report=reports.append)
     assert profile.points[: len(plain.points)] == plain.points
     assert {point.num_bytes for point in profile.select("transfer")} == {2**12, 2**14, 2**16}
-    assert (told[-1].num_done, told[-1].num_points) == (len(plain.points) + 3 * 23, len(plain.points) + 3 * 23)
+    assert (reports[-1].num_done, reports[-1].num_points) == (len(plain.points) + 3 * 23, len(plain.points) + 3 * 23)
     assert Profile.load(tmp_path / "a.json") == profile
     assert measure(tmp_path / "a.json", protocol, num_ranks=2) == profile
     words = "\n".join(verdict(profile))
@@ -283,6 +284,7 @@ def test_links_of_gpus_are_told_without_their_addresses(tmp_path: Path) -> None:
     assert provenance.pcie(rows, tmp_path) == "GPU0: PCIe 5 x16, NUMA node 1\nGPU1: PCIe 4 x8"
 
 
+@pytest.mark.oracle
 def test_what_ranks_are_forked_from_does_not_ask_for_gpus() -> None:
     """CUDA that a process has begun to use cannot be used in a fork of it; modules that ranks are sent are imported."""
     library = ROOT / "lib"
@@ -329,7 +331,7 @@ def test_pinned_bandwidth_is_that_of_a_plain_loop() -> None:
     key = key_of("transfer", size, direction="h2d", method="pinned_non_blocking", pieces=1, both=False)
     device = MeasuredGpu()
     samples = sampled({key: move_of(key, CopyBuffers(size, device))}, device, Protocol(iterations=10))[key]
-    assert math.isclose(sorted(one.device_s for one in samples)[5], sorted(times)[1], rel_tol=0.05)
+    assert math.isclose(sorted(sample.device_s for sample in samples)[5], sorted(times)[1], rel_tol=0.05)
 
 
 @gpu

@@ -19,6 +19,7 @@ from playwright.sync_api import Locator, Page
 from rankscope.explorers.entries import catalogue
 from rankscope.explorers.opening import Entry
 from tests.browser.jupyterlab import browser_page
+from tests.browser.picture_faults import LEAST_TEXT_PX, PICTURE_FAULTS, UNFOLDED
 from tests.tools.execute_notebooks import WIDGET_TEXT, every_notebook
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +59,15 @@ FAINT_TEXTS = """least => {
 TOO_WIDE = """() => [...document.querySelectorAll("html, div.content, aside")]
   .filter(part => part.clientWidth && part.scrollWidth > part.clientWidth)
   .map(part => [part.localName, part.className].filter(Boolean).join("."))"""
+# The first figure's first text goes far to the right, and all texts of the second figure go to one place.
+DISORDER = """() => {
+  const [first, second] = document.querySelectorAll(".content svg.figure");
+  first.querySelector("text").setAttribute("x", 900);
+  for (const text of second.querySelectorAll("text")) {
+    text.setAttribute("x", 50);
+    text.setAttribute("y", 50);
+  }
+}"""
 SETTLED = "() => Promise.all(document.getAnimations().map(animation => animation.finished)).then(() => {})"
 PAPER = """() => "#" + getComputedStyle(document.body).backgroundColor.match(/\\d+/g)
   .map(value => Number(value).toString(16).padStart(2, "0")).join("")"""
@@ -116,6 +126,74 @@ def test_every_page(site: Path, page: Page) -> None:
     assert len(asked) > len(pages(site))
     assert [url for url in asked if urlsplit(url).scheme not in ("file", "data")] == []
     assert found == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_picture_can_be_read_without_scrolling(site: Path, page: Page, width: int) -> None:
+    """Its smallest text is 8 px high, no text is cut or lies on another, and it is no wider than its page."""
+    page.set_viewport_size({"width": width, "height": 900})
+    num_texts = 0
+    faults: list[str] = []
+    for path in pages(site):
+        if '<svg role="img"' not in path.read_text(encoding="utf-8") and path.name != "index.html":
+            continue
+        page.goto(path.as_uri(), wait_until="load")
+        page.evaluate(UNFOLDED)
+        measured = page.evaluate(PICTURE_FAULTS, LEAST_TEXT_PX)
+        num_texts += measured["seen"]
+        faults += [f"{path.name}, {width}: {fault}" for fault in measured["faults"]]
+    assert num_texts > 4000
+    assert faults == []
+
+
+@pytest.mark.browser
+def test_what_is_wrong_with_a_picture_is_seen(site: Path, page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.goto((site / "notebooks" / "01_who_reads_what.html").as_uri())
+    page.evaluate(UNFOLDED)
+    assert page.evaluate(PICTURE_FAULTS, LEAST_TEXT_PX)["faults"] == []
+    page.evaluate("document.querySelectorAll('.content svg.figure').forEach(picture => narrow.restore(picture))")
+    small = page.evaluate(PICTURE_FAULTS, LEAST_TEXT_PX)["faults"]
+    assert any(" has letters of " in fault for fault in small)
+    page.add_style_tag(content=".content svg.figure { min-width: 600px }")
+    assert any("is wider than its box" in fault for fault in page.evaluate(PICTURE_FAULTS, LEAST_TEXT_PX)["faults"])
+    page.evaluate(DISORDER)
+    broken = " ".join(page.evaluate(PICTURE_FAULTS, LEAST_TEXT_PX)["faults"])
+    assert "is cut" in broken
+    assert "lies on" in broken
+
+
+@pytest.mark.browser
+def test_a_folded_figure_is_as_wide_as_one_in_the_open(site: Path, page: Page) -> None:
+    """Folded outputs were as narrow as prose, so that figures in them shrank."""
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto((site / "notebooks" / "05_your_box.html").as_uri())
+    page.evaluate(UNFOLDED)
+    folded = page.locator(".cell details svg.figure")
+    assert folded.count() > 2
+    for picture in folded.all():
+        box = picture.bounding_box()
+        assert box
+        assert box["width"] == pytest.approx(float(picture.get_attribute("width") or 0), abs=1)
+
+
+@pytest.mark.browser
+def test_a_tap_shows_a_picture_as_it_was_drawn_and_another_one_fits_it_again(site: Path, page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.goto((site / "start.html").as_uri())
+    picture = page.locator(".content svg.rankscope").first
+    fitted = picture.bounding_box()
+    assert fitted
+    assert fitted["width"] <= 390
+    assert picture.locator(".playing").count() == 0
+    picture.click()
+    shown = picture.bounding_box()
+    assert shown
+    assert shown["width"] > 700
+    assert picture.locator(".playing").count() == 1
+    picture.click(position={"x": 100, "y": 100})
+    assert picture.bounding_box() == fitted
 
 
 @pytest.mark.browser

@@ -67,7 +67,7 @@ JOBS = {  # each takes some seconds
     from rankscope.box.measuring import plan, run
     plan.LAUNCH_S = 0.0  # so that there are many launches
     few = plan.Protocol(iterations=3, budget_s=0.05, sizes=[1024, 4096], algorithms=["native", "ring"])
-    run.measure("machine.json", few, num_ranks=2, report=lambda one: print(one.num_done, "done", flush=True))
+    run.measure("machine.json", few, num_ranks=2, report=lambda progress: print(progress.num_done, "done", flush=True))
     """,
     "rankscope profile": f"""
     from rankscope.cli import main
@@ -78,13 +78,27 @@ JOBS = {  # each takes some seconds
 
 def marked(mark: str) -> list[int]:
     """The processes that have this in their environment."""
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            theirs = (folder / "environ").read_bytes().split(b"\0")
-            if f"CAMPAIGN={mark}".encode() in theirs and alive(int(folder.name)):
-                found.append(int(folder.name))
-    return found
+            environment = (folder / "environ").read_bytes().split(b"\0")
+            if f"CAMPAIGN={mark}".encode() in environment and alive(int(folder.name)):
+                pids.append(int(folder.name))
+    return pids
+
+
+def has_begun(pid: int, owner: int) -> bool:
+    """Whether a process that the owner has started executes code of ours, and not yet that of Python's own start.
+
+    A server ignores SIGINT before it does anything else, and all others are forked from it.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:  # it has ended
+        return False
+    fields = dict(re.findall(r"^(PPid|SigIgn):\s*(\w+)$", status, re.MULTILINE))
+    ignores_interrupts = bool(int(fields["SigIgn"], 16) & 1 << signal.SIGINT - 1)
+    return ignores_interrupts or int(fields["PPid"]) != owner
 
 
 def run(seed: int, numbers: Iterable[int], report: Callable[[Verdict], object] = id) -> list[Verdict]:
@@ -134,11 +148,10 @@ def _signalled(
             start_new_session=True,
             preexec_fn=hears_hangups,
         )
-    early = chance.random() < 0.2  # while it imports
-    while not early and b"begun" not in out.read_bytes() and owner.poll() is None:
+    while b"begun" not in out.read_bytes() and owner.poll() is None:  # before, a signal would only meet Python's start
         time.sleep(0.02)
     time.sleep(share * chance.choice([0.3, 1.5, 4.0]) * chance.random())
-    others = [pid for pid in marked(mark) if pid != owner.pid]
+    others = [pid for pid in marked(mark) if pid != owner.pid and (how != "INT" or has_begun(pid, owner.pid))]
     victim = chance.choice(others) if others and chance.random() < 0.6 else owner.pid
     whom = "its owner" if victim == owner.pid else f"one of its {len(others)} others"
     num_done = _num_done(out, err)
@@ -154,13 +167,13 @@ def _signalled(
     of_signals = {"KILL": (-9,), "INT": (130, -2), "TERM": (143, -15), "HUP": (129, -1)}
     if not wrong and owner.returncode not in (0, 2, *of_signals.get(how, ())):
         wrong = f"exit {owner.returncode}: {said}"
-    if not wrong and b"Traceback" in err.read_bytes() and b"begun" in out.read_bytes():  # else Python still imported
+    if not wrong and b"Traceback" in err.read_bytes():
         wrong = f"shows a traceback: {said}"
     if victim == owner.pid:  # the folders of one that was killed are deleted by the next process that needs one
         folders._sweep(folder)
         for half in folder.glob("**/*.tmp") if how == "KILL" else ():  # of a file that was being written
             half.unlink()
-    left = [one.name for place in (folder, memory) for one in planted.others(place) if left_behind(one)]
+    left = [path.name for place in (folder, memory) for path in planted.others(place) if left_behind(path)]
     if not wrong and left:
         wrong = f"left {left[:3]}"
     if not wrong and num_done:
@@ -196,7 +209,7 @@ def _num_done(out: Path, err: Path) -> int:
 def _lost(path: Path, num_done: int) -> str:
     """What is wrong with a profile that had so many points."""
     try:
-        found = len(Profile.load(path).points)
+        num_points = len(Profile.load(path).points)
     except (ValueError, OSError) as error:
         return f"the profile is not whole: {error}"
-    return "" if found >= num_done else f"of {num_done} finished points {found} are left"
+    return "" if num_points >= num_done else f"of {num_done} finished points {num_points} are left"

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -86,6 +87,58 @@ def test_the_judge_of_what_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         monkeypatch.setattr(kills, "END_S", 0.2 if "has" in said else 60.0)
         assert said in kills._ended(owner, mark)
         assert soon(lambda: not kills.marked(mark))
+
+
+class AtOnce(Random):
+    """Chance that chooses the least: no delay, and the owner instead of one of its others."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+@pytest.mark.slow
+def test_a_signal_is_sent_only_when_the_job_has_begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ctrl-C reached a process while Python still imported `site`, and the campaign took that traceback for ours."""
+    begun_at_signal = list[bool]()
+    kill = os.kill
+
+    def watched_kill(pid: int, number: int) -> None:
+        begun_at_signal.append(b"begun" in (tmp_path / "out").read_bytes())
+        kill(pid, number)
+
+    monkeypatch.setattr(kills.os, "kill", watched_kill)
+    monkeypatch.setattr(kills, "PROLOGUE", f"import time\ntime.sleep(0.5)\n{kills.PROLOGUE}")
+    monkeypatch.setitem(kills.JOBS, "sleep", "    time.sleep(60)\n")
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    planted = ForeignFolders(tmp_path, memory)
+    wrong, is_hit = kills._signalled("sleep", "INT", AtOnce(1), 1.0, tmp_path, memory, planted)
+    planted.release()
+    assert (wrong, is_hit, begun_at_signal) == ("", True, [True])
+
+
+@pytest.mark.slow
+def test_a_server_has_begun_when_it_ignores_interrupts_and_its_workers_always_have() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "print('started', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "print('ignores', flush=True)\n"
+        "sys.stdin.readline()\n"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        assert server.stdout.readline() == "started\n"
+        assert not kills.has_begun(server.pid, owner=os.getpid())
+        assert kills.has_begun(server.pid, owner=1)  # as its workers, whose parent is another process
+        server.stdin.write("\n")
+        server.stdin.flush()
+        assert server.stdout.readline() == "ignores\n"
+        assert kills.has_begun(server.pid, owner=os.getpid())
+    assert not kills.has_begun(server.pid, owner=1)
 
 
 def test_the_judge_of_structures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

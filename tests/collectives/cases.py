@@ -66,10 +66,10 @@ def schedules(num_ranks: int) -> Iterator[Schedule]:
 
 
 def is_right(schedule: Schedule, steps: list[Step]) -> bool:
-    """Whether these steps do what the collective of `schedule` promises: MPI's chapter 6, in plain Python.
+    """Whether these steps do what MPI's chapter 6 specifies for the collective of `schedule`, in plain Python.
 
-    What a rank has of a chunk is a bag of the ranks whose shares are in it. This asks for the result only, not for
-    ports, nor that nothing be sent in vain, and knows nothing of `verify`.
+    For each rank and chunk, it counts the ranks whose shares are in the rank's copy. It checks the result only: neither
+    the number of ports nor whether a message is superfluous. It shares no code with `verify`.
     """
     n, num_chunks = schedule.num_ranks, schedule.num_chunks
     own: list[dict[int, Counter[int]]] = [{} for _ in range(n)]
@@ -86,7 +86,9 @@ def is_right(schedule: Schedule, steps: list[Step]) -> bool:
         sent = [own[src][chunk] for src, _, chunk, _, _ in rows]
         for (_, dst, chunk, _, reduce), new in zip(rows, sent, strict=True):
             own[dst][chunk] = own[dst].get(chunk, Counter()) + new if reduce else new
-    return all(_is_whole(schedule, own[rank].get(chunk)) for rank in range(n) for chunk in _promised(schedule, rank))
+    return all(
+        _is_whole(schedule, own[rank].get(chunk)) for rank in range(n) for chunk in _expected_chunks(schedule, rank)
+    )
 
 
 def _is_whole(schedule: Schedule, bag: Counter[Any] | None) -> bool:
@@ -102,7 +104,8 @@ def _origin(schedule: Schedule, chunk: int) -> int:
     return schedule.root if rooted else chunk // (schedule.num_chunks // schedule.num_ranks)
 
 
-def _promised(schedule: Schedule, rank: int) -> list[int]:
+def _expected_chunks(schedule: Schedule, rank: int) -> list[int]:
+    """Return the chunks that a rank must have in the end."""
     n, num_chunks = schedule.num_ranks, schedule.num_chunks
     if schedule.collective in ("reduce", "gather"):
         return list(range(num_chunks)) if rank == schedule.root else []

@@ -67,7 +67,7 @@ def cut(whole: Tensor, num_parts: int) -> list[Tensor]:
 
 
 def expected(schedule: Schedule, tensors: list[Tensor], op: str = "sum") -> list[Tensor | None]:
-    """What MPI's chapter 6 promises each rank."""
+    """Return what MPI's chapter 6 specifies for each rank."""
     n, root, collective = schedule.num_ranks, schedule.root, schedule.collective
     if collective == "barrier":
         return [None] * n
@@ -224,7 +224,7 @@ def test_a_tensor_of_no_dimensions_and_a_stack_of_tensors() -> None:
     assert_equal(run_local(build("allreduce", "ring", 3), stacked), [stacked.sum(0)] * 3)  # type: ignore[arg-type]
 
 
-# ---- what is promised besides
+# ---- other properties of the results
 
 
 def test_what_is_passed_stays_and_what_is_returned_is_new() -> None:

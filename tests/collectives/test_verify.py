@@ -403,7 +403,7 @@ def test_what_is_passed_on_keeps_the_rank_it_comes_from() -> None:
 
 
 @pytest.mark.parametrize(("collective", "name"), NAMES)
-def test_every_rank_ends_with_what_is_promised(collective: str, name: str) -> None:
+def test_every_rank_ends_with_the_result(collective: str, name: str) -> None:
     for num_ranks in (1, 2, 8, 8 if collective == "all_to_all" else 128):  # which has num_ranks² chunks
         schedule = build(collective, name, num_ranks)
         there, wants = holdings(schedule, schedule.num_steps), schedule.wanted()

@@ -23,18 +23,14 @@ from rankscope.collectives.wire import group as wire_group
 from rankscope.collectives.wire import plan as wire_plan
 from rankscope.collectives.wire import run as wire_run
 from rankscope.collectives.wire.run import executor
-from rankscope.ranks import RankError, in_threads
+from rankscope.ranks import RankError, in_threads, launch
 
 from ..extents import first_in_test
 from .cases import NAMES, ROOTED, WITH_COUNTS, schedules
 from .test_local import DTYPES, FLOATS, OPS, assert_equal, fitting, has_op, small_numbers
+from .wire_job import check_with_the_default_group, numbers
 
 pytestmark = pytest.mark.slow
-
-
-def numbers(num_ranks: int, shape: tuple[int, ...], seed: int = 0) -> list[Tensor]:
-    """Real numbers, whose sums depend on the order in which they are added."""
-    return list(torch.randn(num_ranks, *shape, generator=torch.Generator().manual_seed(seed)))
 
 
 def check_alike(cases: Iterable[tuple[Schedule, list[Tensor]]], op: str = "sum") -> None:
@@ -88,7 +84,7 @@ def test_every_op_and_dtype(op: str) -> None:
     check_alike(((build(*name, 4), small_numbers(4, (37,), dtype, seed=3)) for dtype in dtypes for name in names), op)
 
 
-def test_whole_numbers_are_what_gloo_makes_of_them() -> None:
+def test_whole_numbers_are_those_of_gloo() -> None:
     ops = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX, "prod": dist.ReduceOp.PRODUCT}
     names = [name for collective, name in NAMES if collective == "allreduce"]
     tensors = small_numbers(4, (61,), torch.int64, seed=9)
@@ -104,7 +100,7 @@ def test_whole_numbers_are_what_gloo_makes_of_them() -> None:
     in_threads(4, work)
 
 
-# ---- what is promised besides
+# ---- tensors that stay, and turns that ranks take
 
 
 def test_allreduce_is_in_place_and_all_else_leaves_what_was_passed() -> None:
@@ -139,15 +135,16 @@ def test_results_of_earlier_calls_stay() -> None:
     in_threads(3, work)
 
 
-def test_again_and_again_and_two_at_a_time() -> None:
-    """Two plans on one group take turns 300 times, among the group's own collectives, at ranks' own pace."""
+@pytest.mark.parametrize("num_turns", first_in_test(1, [100, 300]))
+def test_again_and_again_and_two_at_a_time(num_turns: int) -> None:
+    """Two plans on one group take turns, among the group's own collectives, at ranks' own pace."""
     ring = build("allreduce", "segmented_ring", 4)
     bruck = build("all_to_all", "bruck", 4)
 
     def work(rank: int, group: Any) -> None:
         run_ring = executor(ring, torch.zeros(50), group)
         run_bruck = executor(bruck, torch.zeros(8), group)
-        for turn in range(300):
+        for turn in range(num_turns):
             if (turn + rank) % 67 == 0:
                 time.sleep(0.002)
             assert run_ring(torch.full((50,), float(turn))).tolist() == [4.0 * turn] * 50
@@ -185,11 +182,11 @@ def test_a_schedule_is_verified_once_and_ranks_agree_once(monkeypatch: pytest.Mo
         counted = lambda *args, name=name, whole=whole: (calls[name].append(1), whole(*args))[1]  # noqa: E731
         monkeypatch.setattr(wire_run, name, counted)
     ring = build("allreduce", "ring", 2)
-    mine = Schedule(**{**ring.header(), "algorithm": "mine"}, phases=ring.phases)
+    own = Schedule(**{**ring.header(), "algorithm": "own"}, phases=ring.phases)
 
     def work(rank: int, group: Any) -> None:
         for _ in range(5):
-            execute(mine, torch.ones(8), group)
+            execute(own, torch.ones(8), group)
         for _ in range(5):
             execute(ALGORITHMS["allreduce"]["ring"](2), torch.ones(8), group)  # equal ones need not be one object
 
@@ -204,7 +201,7 @@ def test_large_scratch_is_kept_for_the_last_plan_only() -> None:
         for tensor in (large, small):
             for name in ("ring", "recursive_doubling"):
                 execute(build("allreduce", name, 2), tensor, group)
-        return [plan._scratch is not None for plan in wire_run._KEPT[group].values()]
+        return [plan._scratch is not None for plan in wire_run._prepared_by_group[group].values()]
 
     assert in_threads(2, work)[0][1:] == [False, True, True]
 
@@ -323,33 +320,22 @@ def test_a_rank_that_does_not_begin_is_named_at_the_timeout() -> None:
 # ---- real processes
 
 
+def test_processes_of_launch_use_the_default_group() -> None:
+    launch(check_with_the_default_group, 4, timeout_s=120)
+
+
+@pytest.mark.oracle
 def test_processes_under_torchrun(tmp_path: Path) -> None:
-    """Every algorithm with the default group, one at a time and as batches, as on NCCL; then a rank is killed."""
+    """The same without `launch`; then a rank is killed, and the others report an error."""
     script = tmp_path / "ranks.py"
     script.write_text("""
 import os, signal, time, torch, torch.distributed as dist
 from datetime import timedelta
-from rankscope.collectives import ALGORITHMS, build, execute, run_local
-from rankscope.collectives.wire import group, run
+from rankscope.collectives import build, execute
+from tests.collectives.wire_job import check_with_the_default_group
 dist.init_process_group("gloo", timeout=timedelta(seconds=100))
 rank = dist.get_rank()
-def check():
-    for collective, names in ALGORITHMS.items():
-        for name in names:
-            schedule = build(collective, name, 4)
-            tensors = list(torch.randn(4, 1000, generator=torch.Generator().manual_seed(1)))
-            right = run_local(schedule, tensors)[rank]
-            result = execute(schedule, tensors[rank].clone())
-            assert (result is None) == (right is None), schedule
-            assert result is None or torch.equal(result, right), schedule
-check()
-pair = [dist.new_group([0, 2]), dist.new_group([3, 1])]
-mine = pair[rank % 2]
-assert execute(build("allreduce", "ring", 2), torch.tensor([rank, 1]), mine).tolist() == [[2, 2], [4, 2]][rank % 2]
-group.takes_batches = run.takes_batches = lambda backend: True
-run._KEPT.clear()
-check()
-assert execute(build("allreduce", "ring", 2), torch.tensor([rank, 1]), mine).tolist() == [[2, 2], [4, 2]][rank % 2]
+check_with_the_default_group()
 print("right", flush=True)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends them too: let them hear of it first
 dist.barrier()
@@ -365,7 +351,8 @@ except RuntimeError as error:
     print("told", flush=True)
 """)
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", str(script)]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "lib"), "OMP_NUM_THREADS": "1"}
+    root = Path(__file__).parents[2]
+    env = {**os.environ, "PYTHONPATH": f"{root / 'lib'}{os.pathsep}{root}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=env)
     assert done.stdout.count("right") == 4, done.stderr
     assert done.stdout.count("told") == 3, done.stderr

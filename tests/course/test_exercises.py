@@ -417,6 +417,26 @@ def test_recomputing_adds_a_forward_of_the_blocks_and_keeps_their_inputs() -> No
         transformer(0)
 
 
+def test_tensor_parallel_ranks_have_fewer_parameters_and_wait_for_four_allreduces_per_block() -> None:
+    alone = transformer(1024, num_blocks=3)
+    link = Link(alpha_s=1e-5, bytes_per_s=1e11)
+    split = transformer(1024, num_blocks=3, tensor_ranks=4, tensor_link=link)
+    elements = [sum(parameter.num_elements for parameter in step.parameters) for step in (alone, split)]
+    assert elements[0] == 4 * elements[1]
+    allreduce_s = 2 * 3 * (1e-5 + 2 * 4 * 1024 * 4096 / 4 / 1e11)  # 2(N-1) steps of α + S/(N·B)
+    assert split.computing_s - alone.computing_s == pytest.approx((4 * 3 + 2) * allreduce_s)
+    recomputed = transformer(1024, num_blocks=3, tensor_ranks=4, tensor_link=link, recompute=True)
+    again_s = transformer(1024, num_blocks=3, recompute=True).computing_s - alone.computing_s
+    assert recomputed.computing_s - split.computing_s == pytest.approx(again_s + 2 * 3 * allreduce_s)
+
+
+def test_tensor_parallelism_needs_a_link_and_ranks_that_divide_the_layers() -> None:
+    with pytest.raises(ValueError, match="tensor_link must be a Link, got None"):
+        transformer(1024, tensor_ranks=2)
+    with pytest.raises(ValueError, match="tensor_ranks must be a power of two, so that it divides the layers, got 3"):
+        transformer(1024, tensor_ranks=3, tensor_link=Link(1e-5, 1e11))
+
+
 def test_pipeline_schedules_are_scored_by_bubble_and_memory() -> None:
     text = pipeline_parallel.build("one_f_one_b", 4, 8).to_text()
     result = pipeline_score(text, 4, 8, most_bubble=3 / 11, most_kept=4)

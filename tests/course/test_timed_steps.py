@@ -34,7 +34,19 @@ def test_differences_and_gains_are_of_sums() -> None:
     )
     assert times.difference("slow") == pytest.approx(320 / 210 - 1)
     assert times.gain("fast", "slow") == 160
+    assert times.predicted_gain("slow", "fast") == 1
     assert "+52%" in str(times)
+
+
+def test_the_spread_is_that_of_the_rounds() -> None:
+    words = np.array([[101, 101]])
+    slow = TimedOrder(words, np.array([3.0]), np.array([2.7, 3.0, 3.9]))
+    fast = TimedOrder(words, np.array([1.0]), np.array([1.0, 1.0, 1.0]))
+    assert slow.spread == pytest.approx(0.2)
+    assert fast.spread == TimedOrder(words, np.array([1.0])).spread == 0
+    times = StepTimes(shared_core(2), {"slow": slow, "fast": fast})
+    assert times.gains_of_rounds("fast", "slow").tolist() == [2.7, 3.0, 3.9]
+    assert "±20%" in str(times)
 
 
 @pytest.mark.slow
@@ -49,6 +61,7 @@ def test_real_ranks_train_on_the_words_that_the_costs_say() -> None:
     for name, order in orders.items():
         assert (times.orders[name].step_words == epoch_work(order, lengths).step_costs).all()
         assert (times.orders[name].seconds > 0).all()
+        assert times.orders[name].round_s.shape == (2,)
     assert times.losses[1] < times.losses[0]
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from rankscope.diagnose import diagnose, read_traces
 
+from ..extents import first_in_test
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "notebooks" / "scripts" / "slow_job.py"
 _BEFORE = """
@@ -23,7 +25,9 @@ train = lambda batch: model(batch).sum().backward()
 
 
 @pytest.mark.slow
+@pytest.mark.oracle
 def test_under_torchrun_it_names_the_slow_rank_as_it_runs_and_afterwards() -> None:
+    """`make test` runs notebook 11, which trains by the same script."""
     command = [
         sys.executable,
         "-m",
@@ -42,21 +46,19 @@ def test_under_torchrun_it_names_the_slow_rank_as_it_runs_and_afterwards() -> No
 
 
 @pytest.mark.slow
-def test_what_the_guide_records_can_be_diagnosed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("num_steps", "num_recorded"), first_in_test(1, [(19, 12), (6, 0)]))
+def test_what_the_guide_records_can_be_diagnosed(num_steps: int, num_recorded: int, tmp_path: Path) -> None:
     guide = (ROOT / "docs" / "slow_or_stuck.md").read_text(encoding="utf-8")
     code = guide.split("```")[1].removeprefix("python")
     assert "at least 19 steps" in guide
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    for num_steps, num_recorded in ((19, 12), (6, 0)):
-        folder = tmp_path / str(num_steps)
-        folder.mkdir()
-        command = [sys.executable, "-c", _BEFORE.format(num_steps=num_steps) + code]
-        run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-        assert run.returncode == 0, run.stderr
-        if num_recorded:
-            (trace,) = read_traces(folder / "traces")
-            assert trace.rank == 0
-            assert len(trace.timeline.select(kind="step")) == num_recorded
-            assert len(diagnose([trace]).steps) == num_recorded - 1
-        else:
-            assert not list((folder / "traces").iterdir())
+    command = [sys.executable, "-c", _BEFORE.format(num_steps=num_steps) + code]
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    if num_recorded:
+        (trace,) = read_traces(tmp_path / "traces")
+        assert trace.rank == 0
+        assert len(trace.timeline.select(kind="step")) == num_recorded
+        assert len(diagnose([trace]).steps) == num_recorded - 1
+    else:
+        assert not list((tmp_path / "traces").iterdir())

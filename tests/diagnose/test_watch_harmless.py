@@ -80,6 +80,7 @@ def test_a_stopped_store_delays_no_step_and_is_told_in_one_line() -> None:
         assert quantiles(watched_s)[0] < 3 * quantiles(unwatched_s)[0]  # on a machine that others load
 
 
+@pytest.mark.oracle
 def test_a_store_that_stops_at_the_end_delays_closing_by_a_bounded_time() -> None:
     result = store_job.run(Settings(num_steps=60, every=20, stop_at=59, answer_s=60.0))
     assert result.exit_codes == [0, 0], result.errors
@@ -87,6 +88,7 @@ def test_a_store_that_stops_at_the_end_delays_closing_by_a_bounded_time() -> Non
     assert "the last lines are missing" in result.lines[0]
 
 
+@pytest.mark.oracle
 def test_a_store_that_answers_while_python_ends_does_not_abort_the_process() -> None:
     """A thread that comes back from the store then would be unwound through C++, which ends in std::terminate."""
     result = store_job.run(Settings(num_ranks=1, num_steps=30, stop_at=29, answer_s=60.0, goes_on=True))
@@ -320,7 +322,7 @@ def an_error_of_the_users() -> list[str]:
                     model(inputs[:, :3] if kind == "model" else inputs).mean().backward()
         except Exception as error:
             names.append(type(error).__name__)
-    return [*names, str(not patches._audience.watchers)]
+    return [*names, str(not patches._watcher_list.watchers)]
 
 
 def test_errors_of_the_training_job_stay_its_own() -> None:

@@ -31,6 +31,13 @@ class Case(NamedTuple):
         return explorer_of(getattr(explorers, self.name), *self.inputs)
 
 
+class Gallery(NamedTuple):
+    """An expression that opens a gallery, and whether each of its explorers has a preset that changes its picture."""
+
+    expression: str
+    all_have_presets: bool = False
+
+
 def all_cases() -> dict[str, Case]:
     """Return the cases of the core and of each subpackage that is installed, by name.
 

@@ -14,9 +14,15 @@ from rankscope.explorers import entries as entries_module
 from rankscope.explorers.entries import catalogue
 from rankscope.explorers.opening import Entry
 
+from ..contributed import contributed
 from .bare import explorers_with_numpy_and_ipywidgets_alone, last_error_without_numpy
-from .cases import controls, picked, shown
+from .cases import Gallery, controls, picked, shown
 
+GALLERIES: dict[str, Gallery] = {}
+REFUSED: list[tuple[dict[str, Any], str]] = []
+for module in contributed("explorer_cases"):
+    GALLERIES.update(getattr(module, "GALLERIES", {}))
+    REFUSED.extend(getattr(module, "REFUSED_BY_GALLERY", []))
 each_entry = pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
 
 
@@ -80,23 +86,25 @@ def test_a_page_opens_at_the_state_in_its_address_and_links_to_what_it_shows() -
     assert explorers.gallery().children[3].value == ""
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"opened": "abacus"}, "opened must be one of 'samplers', .*, got 'abacus'"),
-        ({"profiles": "box.json"}, "profiles must be Profiles by name, got 'box.json'"),
-    ],
-)
-def test_the_gallery_refuses_what_is_no_profile_and_no_explorer(given: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("arguments", "message"), REFUSED)
+def test_the_gallery_refuses_what_is_no_profile_and_no_explorer(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        explorers.gallery(**given)
+        explorers.gallery(**arguments)
 
 
 @pytest.mark.slow
-def test_all_explorers_open_and_move_with_numpy_and_ipywidgets_alone() -> None:
-    *lines, missing = explorers_with_numpy_and_ipywidgets_alone("explorers.gallery()")
+@pytest.mark.parametrize("name", GALLERIES)
+def test_all_explorers_open_and_move_with_numpy_and_ipywidgets_alone(name: str) -> None:
+    gallery = GALLERIES[name]
+    *lines, loaded = explorers_with_numpy_and_ipywidgets_alone(gallery.expression)
     assert [line.split()[0] for line in lines] == [entry.name for entry in catalogue()]
-    assert [line for line in lines if not line.endswith(("True True", "True no preset"))] == []
+    endings = ("True True",) if gallery.all_have_presets else ("True True", "True no preset")
+    still = [line for line in lines if not line.endswith(endings)]
+    assert not still, f"Without a picture, or with one that no preset changes, are the explorers of {still}"
     assert "samplers True True" in lines
-    assert missing == "[]"
+    assert loaded == "[]", f"Explorers must need numpy and ipywidgets only, and have loaded {loaded}"
+
+
+@pytest.mark.slow
+def test_without_numpy_the_error_says_so() -> None:
     assert "No module named 'numpy'" in last_error_without_numpy()

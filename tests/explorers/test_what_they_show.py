@@ -125,6 +125,32 @@ def test_samplers_switches_off_what_libtorch_does_not_have() -> None:
         assert [panel[name].disabled for name in ("seed", "shuffle")] == [not is_torch] * 2
 
 
+# ---- unequal lengths
+
+
+def test_unequal_lengths_shows_that_balancing_equalizes_steps_and_packing_removes_padding() -> None:
+    explorer = CASES["unequal_lengths"].made()
+    lines = {name: report(explorer, **preset) for name, preset in explorer.presets.items()}
+    at_random = lines["unequal lengths, in random order"]
+    balanced = lines["the same, balanced"]
+    times, shares = {}, {}
+    for name, words in lines.items():
+        times[name] = float(words[0].split("takes ")[1].split(" times")[0])
+        shares[name] = int(words[1].split("%")[0])
+    assert times["unequal lengths, in random order"] > 1.3
+    assert times["the same, balanced"] < 1.05
+    assert times["64 ranks, in random order"] > times["unequal lengths, in random order"]
+    assert times["64 ranks, balanced"] < 1.05
+    assert shares["packed: hardly any padding"] < 5 < shares["the same, balanced"]
+    assert at_random[2] == "16 steps of up to 8 samples per rank"
+    assert balanced[2] == "16 batches per rank of 8 samples"
+    weighted = {
+        replacement: report(explorer, sampler="weighted", replacement=replacement) for replacement in (True, False)
+    }
+    assert all("weight bias" not in "".join(words) for words in weighted.values())
+    assert weighted[True] != weighted[False]
+
+
 # ---- pipeline
 
 

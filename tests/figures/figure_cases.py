@@ -12,7 +12,13 @@ from matplotlib.axes import Axes
 from rankscope import figures
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import best, build, simulate
-from rankscope.figures.assignments import draw_assignment, draw_coverage, draw_label_counts, draw_step_costs
+from rankscope.figures.assignments import (
+    draw_assignment,
+    draw_coverage,
+    draw_label_counts,
+    draw_lengths,
+    draw_step_costs,
+)
 from rankscope.figures.bar_charts import draw_bars
 from rankscope.figures.marks import Drawing
 from rankscope.figures.rankings import draw_ranking, draw_slowdowns, draw_winners
@@ -74,6 +80,7 @@ FIGURES: dict[str, Callable[..., Axes]] = {
     "assignment": lambda **on: figures.assignment(
         assign(50, 8, drop_last=True).with_loader(2), color_by="position", **on
     ),
+    "lengths": lambda **on: figures.lengths(LENGTHS, **on),
     "step_costs": lambda **on: figures.step_costs(assign(512, 8).with_loader(8), LENGTHS, **on),
     "step_costs quadratic": lambda **on: figures.step_costs(UNEQUAL, LENGTHS, "quadratic", **on),
     "randperm_bias": lambda **on: figures.randperm_bias(**on),
@@ -99,6 +106,9 @@ DRAWINGS: dict[str, Drawing] = {
     "reads nothing": draw_assignment(assign(3, 8, drop_last=True)),
     "no samples": draw_assignment(assign(0, 2)),
     "unequal batches": draw_assignment(UNEQUAL),
+    "lengths": draw_lengths(LENGTHS),
+    "no lengths": draw_lengths([]),
+    "lengths of nothing": draw_lengths([0, 0]),
     "step costs": draw_step_costs(UNEQUAL, LENGTHS),
     "one step cost": draw_step_costs(assign(2, 2), [3, 0]),
     "no step costs": draw_step_costs(assign(0, 2), []),
@@ -123,6 +133,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.assignment(None), "assignment must be an Assignment, got None"),
     (lambda: figures.assignment(assign(10, 2), color_by="size"), "color_by must be one of 'rank', 'position'"),
     (lambda: figures.assignment(assign(100_000, 2)), "at most 65536 cells, got 100000"),
+    (lambda: figures.lengths([1, -2]), "lengths must be whole numbers from 0 to .*, got -2 for sample 1"),
     (lambda: figures.step_costs(None, [1]), "assignment must be an Assignment, got None"),
     (lambda: figures.step_costs(assign(4, 2), [1, 2]), "lengths must have the dataset's length 4, got 2"),
     (lambda: figures.randperm_bias(3), "most_items must be a whole number from 1000 to 214748363, got 3"),

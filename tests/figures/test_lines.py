@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rankscope import figures
+from rankscope.figures.line_axes import line_axes
 
 from .shown import artist, below, labels, named, points
 
@@ -72,3 +73,11 @@ def test_each_queue_has_a_strip_of_its_own_under_its_capacity() -> None:
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("time [s]", "items in the queue")
     assert ax.get_title(loc="left") == "At most 2 items in the queue, which holds 4"
     assert figures.queue_fill({"a": ([0, 1], [3, 0])}).get_title(loc="left") == "At most 3 items in the queue"
+
+
+def test_powers_of_ten_are_named_without_exponents() -> None:
+    ax = line_axes(None, (4, 3), "title", "x", "y", log_y=True, y_limits=(2e-6, 2e7))
+    ax.figure.canvas.draw()
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert {"0.00001", "0.1", "10,000,000"} <= set(names)
+    assert not any("e" in name or "$" in name for name in names)

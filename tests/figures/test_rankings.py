@@ -88,6 +88,11 @@ def test_the_ranking_is_in_order_and_breaks_what_is_far_off() -> None:
     assert keys_of(ticked) == ["measured", "// longer than drawn"]
 
 
+def test_a_ranking_states_three_digits_and_no_power_of_ten() -> None:
+    drawing = draw_ranking({"swing": 1.1584e-6, "ring": 58.69e-6, "flat": 1234.6e-6}, measured={"ring": 59.33e-6})
+    assert words_of(drawing) == ["1.16", "58.7, measured 59.3", "1,235"]
+
+
 def test_slowdowns_are_times_divided_by_the_fastest_of_each_size() -> None:
     rows = {"flat": [8e-3, 90.0], "ring": [2e-3, 3.0], "swing": [1e-3, 3.0]}
     times = {name: dict(zip([2**10, 2**20], row, strict=True)) for name, row in rows.items()}

@@ -24,6 +24,7 @@ from rankscope.ranks import RankError, host, launch, pool, stacks
 from rankscope.ranks import launcher as launching
 from rankscope.timeline import Recorder, Timeline
 
+from ..extents import first_in_test
 from ..ports import free_port
 from ..processes import NOT_HANGING_S, alive, children, gone, server_folders, server_pid, soon
 from . import functions
@@ -410,6 +411,7 @@ def test_where_the_server_is_killed_the_ranks_end_and_another_starts(tmp_path):
     assert launch(functions.total, 2) == [1, 1]
 
 
+@pytest.mark.oracle
 def test_a_server_that_is_stopped_is_an_error_and_another_starts(monkeypatch):
     launch(functions.rank, 2)
     monkeypatch.setattr(pool, "_STOP_S", 0.2)
@@ -467,6 +469,7 @@ launch(functions.wait_long, 2, (sys.argv[1],))
     assert soon(lambda: not list(place.glob("rankscope-*"))), "nothing is left in the temporary folder"
 
 
+@pytest.mark.oracle
 def test_a_fork_of_the_caller_has_its_own_server_and_holds_nobody(tmp_path):
     command = script(
         tmp_path,
@@ -507,7 +510,9 @@ print(pid, ours, theirs, flush=True)
             os.kill(held, signal.SIGKILL)
 
 
+@pytest.mark.oracle
 def test_a_cell_of_a_notebook_launches_its_own_functions(tmp_path):
+    """`make test` runs the cells of the notebooks that launch ranks."""
     import nbformat
     from nbclient import NotebookClient
 
@@ -557,7 +562,7 @@ def torchrun(tmp_path: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-@pytest.mark.parametrize("num_nodes", [1, 2])
+@pytest.mark.parametrize("num_nodes", first_in_test(1, [1, 2]))
 def test_processes_of_torchrun_are_the_ranks(tmp_path, num_nodes):
     script(tmp_path, JOINED)
     (tmp_path / "out").mkdir()

@@ -44,12 +44,24 @@ def test_every_full_step_is_balanced_within_five_percent_where_random_order_is_f
     assert imbalance(at_random).mean() > 1.5
 
 
+@pytest.mark.parametrize("extra", [1, 63, 64, 65, 511, 1553, 25_000])
+def test_the_last_step_is_balanced_at_any_size(extra):
+    """Also where few samples remain, and with the samples that padding repeats."""
+    lengths = lognormal_lengths(64 * 8 * 100 + extra)
+    sampler = BalancedSampler(lengths, 64, 0, batch_size=8, window=100)
+    ratios = imbalance(costs_per_step(sampler.all_ranks(), sampler.costs))
+    assert ratios.size == -(-lengths.size // 512)
+    assert ratios.max() < 1.05
+    in_tokens = BalancedSampler(np.minimum(lengths, 8192), 64, 0, max_tokens=8192, window=20)
+    assert imbalance(costs_per_step(in_tokens.all_ranks(), in_tokens.costs)).max() < 1.05
+
+
 def test_token_batches_are_balanced_and_nearly_full():
     lengths = np.minimum(lognormal_lengths(100_000), 8192)
     sampler = BalancedSampler(lengths, 16, 0, max_tokens=8192, window=50)
     step_costs = costs_per_step(sampler.all_ranks(), lengths)
     assert step_costs.max() <= 8192
-    assert imbalance(step_costs[:-1]).max() < 1.05
+    assert imbalance(step_costs).max() < 1.05
     assert step_costs.mean() > 0.95 * 8192
 
 
@@ -169,6 +181,44 @@ def test_a_cost_of_ones_own():
     assert np.median(imbalance(costs_per_step(sampler.all_ranks(), sampler.costs))) < 1.05
 
 
+def test_many_restarts_within_a_window_are_loaded_in_time_in_proportion(monkeypatch):
+    sampler = BalancedSampler([1] * 2000, 2, 0, batch_size=1)
+    for restart in range(60):
+        following = BalancedSampler([1] * 2000, 2, 0, batch_size=1 + restart % 2)
+        following.load_state_dict(sampler.state_after(1))
+        sampler = following
+    state = sampler.state_after(1)
+    assert len(state["progress"]["segments"]) > 20
+    num_planned = planned_windows(monkeypatch)
+    BalancedSampler([1] * 2000, 2, 0, batch_size=1).load_state_dict(state)
+    assert len(num_planned) <= 3 * len(state["progress"]["segments"])
+
+
+def planned_windows(monkeypatch):
+    """Return a list to which each window that is planned from now on adds an item."""
+    planned = []
+    plan = BalancedSampler._window
+
+    def counted(self, *arguments):
+        planned.append(self)
+        return plan(self, *arguments)
+
+    monkeypatch.setattr(BalancedSampler, "_window", counted)
+    return planned
+
+
+def test_a_state_needs_only_the_windows_that_were_read(monkeypatch):
+    lengths = lognormal_lengths(10_000)
+    sampler = BalancedSampler(lengths, 2, 0, max_tokens=int(lengths.max()), window=5)
+    num_planned = planned_windows(monkeypatch)
+    batches = iter(sampler)
+    for _ in range(7):
+        next(batches)
+    state = sampler.state_dict()
+    assert len(num_planned) <= 3
+    assert state == BalancedSampler(lengths, 2, 0, max_tokens=int(lengths.max()), window=5).state_after(7)
+
+
 # ---- the parts
 
 
@@ -203,11 +253,21 @@ def test_plans_use_each_place_once():
         ({"batch_size": None}, "give either batch_size or max_tokens, got None and None"),
         ({"max_tokens": 9}, "give either batch_size or max_tokens, got 2 and 9"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
-        ({"window": 0}, "window must be a whole number of at least 1, got 0"),
+        ({"window": 0}, "window must be a whole number from 1 to .*, got 0"),
         ({"lengths": [1, -1]}, "lengths must be whole numbers from 0 to .*, got -1 for sample 1"),
         ({"lengths": [1.0, 2.0]}, "lengths must be a 1-D array of whole numbers, .*, got float64 of shape"),
         ({"lengths": [[1]]}, "lengths must be a 1-D array"),
         ({"lengths": [3, 9], "batch_size": None, "max_tokens": 8}, "which is 8: sample 1 has 9 tokens"),
+        ({"lengths": [[1], [1, 2]]}, "lengths must be a 1-D array of whole numbers, one for each sample: "),
+        (
+            {"cost": lambda lengths: 2.0 * max(lengths, 1)},
+            "cost must be a function of the array of all lengths, and fa",
+        ),
+        (
+            {"cost": lambda lengths: np.full(3, 1.7e308)},
+            r"cost must return numbers with a finite sum, got up to 1.7e\+308",
+        ),
+        ({"batch_size": None, "max_tokens": 9, "window": 10**400}, "window must be a whole number from 1 to"),
         ({"cost": "cubic"}, "cost must be one of 'linear', 'quadratic', got 'cubic'"),
         ({"cost": lambda lengths: 3}, "cost must return a number for each of 3 lengths, got int64 of shape"),
         ({"cost": lambda lengths: -lengths}, "cost must return finite numbers of at least 0, got -1.0 for sample 0"),

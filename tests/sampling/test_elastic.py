@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import pickle
 import random
 
 import numpy as np
@@ -16,7 +17,17 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from rankscope.common.frozen import evolve
 from rankscope.ranks import launch
-from rankscope.sampling import SAMPLERS, Assignment, BalancedSampler, EpochRecipe, KeyedSampler, assign
+from rankscope.sampling import (
+    SAMPLERS,
+    Assignment,
+    BalancedSampler,
+    EpochRecipe,
+    KeyedSampler,
+    PackedSampler,
+    WeightedSampler,
+    assign,
+    audit_loader,
+)
 
 from ..extents import SAMPLE_OR_EVERYTHING
 
@@ -38,6 +49,9 @@ def recipe_of(kind, size, num_replicas, draw, **fields):
         settings["batch_size"] = draw.randint(1, 4)
     fields = {"shuffle": True, "seed": draw.randint(0, 5), "epoch": 0, "drop_last": False} | fields
     return EpochRecipe(size=size, num_replicas=num_replicas, settings=settings, **fields)
+
+
+BATCHED = [kind for kind in KINDS if SAMPLERS[kind].make(recipe_of(kind, 1, 1, random.Random(0)), 0).makes_batches]
 
 
 def resized(kind, recipe, num_replicas, draw):
@@ -145,6 +159,23 @@ def test_assign_reads_what_each_ranks_sampler_yields(kind):
                 assert list(map(list, collected.batches(rank))) == list(map(list, assigned.batches(rank)))
 
 
+@SAMPLE_OR_EVERYTHING
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "balanced"])
+def test_ranks_read_one_order_in_turn_and_padding_repeats_its_beginning(kind, everything):
+    draw = random.Random(kind)
+    for _ in range(3000 if everything else 100):
+        num_replicas = draw.randint(1, 12)
+        recipe = recipe_of(kind, draw.randint(1, 40), num_replicas, draw, drop_last=draw.random() < 0.5)
+        samplers = [SAMPLERS[kind].make(recipe, rank) for rank in range(num_replicas)]
+        read = [item for step in zip(*samplers, strict=True) for item in step]
+        order = list(SAMPLERS[kind].make(evolve(recipe, num_replicas=1), 0))
+        assert read == [order[place % len(order)] for place in range(len(read))]
+        assert read == [samplers[0][place % len(order)] for place in range(len(read))]
+        assert samplers[0].padding == max(len(read) - len(order), 0)
+        if not recipe.drop_last:
+            assert 0 <= samplers[0].padding < num_replicas
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_has_the_protocol_of_a_distributed_sampler(kind):
     recipe = recipe_of(kind, 30, 3, random.Random(1), seed=4)
@@ -183,6 +214,76 @@ def test_a_resumed_state_is_used_once(kind):
     assert [list(sampler), list(sampler)] == [[], whole_epoch]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_finished_epoch_is_followed_by_a_whole_one(kind):
+    """In the same process and in a new one alike, with and without set_epoch."""
+    recipe = recipe_of(kind, 60, 2, random.Random(3))
+    sampler = SAMPLERS[kind].make(recipe, 0)
+    whole_epoch = list(sampler)
+    state = json.loads(json.dumps(sampler.state_dict()))
+    assert state["finished"]
+    again = SAMPLERS[kind].make(recipe, 0)
+    again.load_state_dict(state)
+    assert list(again) == whole_epoch
+    sampler.set_epoch(1)
+    again.set_epoch(1)
+    again.load_state_dict(state)
+    assert list(again) == list(sampler)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_end_of_an_epoch_leaves_nothing_that_was_dropped(kind):
+    recipe = recipe_of(kind, 59, 4, random.Random(6), drop_last=True)
+    sampler = SAMPLERS[kind].make(recipe, 0)
+    states = [sampler.state_after(len(sampler))]
+    list(sampler)
+    states.append(sampler.state_dict())
+    for state in states:
+        on_one_rank = SAMPLERS[kind].make(evolve(recipe, num_replicas=1), 0)
+        on_one_rank.load_state_dict({**state, "finished": False})
+        assert list(on_one_rank) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_continues_where_the_sampler_is(kind):
+    recipe = recipe_of(kind, 60, 2, random.Random(3))
+    sampler = SAMPLERS[kind].make(recipe, 1)
+    whole_epoch = list(sampler)
+    for copied in (copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
+        assert list(copied) == whole_epoch
+    begun = iter(sampler)
+    next(begun)
+    for copied in (copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
+        assert copied.state_dict() == sampler.state_dict()
+        assert list(copied) == whole_epoch[1:]
+    assert list(begun) == whole_epoch[1:]
+
+
+def test_a_copy_of_a_begun_sampler_does_not_list_the_epoch():
+    sampler = KeyedSampler(10**12)
+    next(iter(sampler))
+    assert len(pickle.dumps(sampler)) < 10_000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_is_of_the_epoch_that_is_read(kind):
+    """Also if set_epoch is called before the iterator's first item."""
+    recipe = recipe_of(kind, 60, 2, random.Random(10))
+    if kind == "balanced":  # whose windows have different numbers of steps in each epoch
+        settings = {"lengths": recipe.settings["lengths"], "window": 2, "max_tokens": MAX_TOKENS}
+        recipe = evolve(recipe, settings=settings)
+    sampler = SAMPLERS[kind].make(recipe, 0)
+    begun = iter(sampler)
+    sampler.set_epoch(1)
+    items = list(begun)
+    expected = SAMPLERS[kind].make(recipe, 0)
+    for trained in (1, len(items) // 2, len(items)):
+        assert sampler.state_after(trained) == expected.state_after(trained)
+    again = SAMPLERS[kind].make(recipe, 0)
+    again.load_state_dict(sampler.state_after(2))
+    assert list(again) == items[2:]
+
+
 # ---- torchdata takes them as they are
 
 
@@ -197,12 +298,10 @@ class Numbers(torch.utils.data.Dataset):
         return index
 
 
-def loader_of(kind, sampler, batch_size, num_workers=0):
-    if kind in ("balanced", "packed"):
-        return StatefulDataLoader(Numbers(60), batch_sampler=sampler, collate_fn=list, num_workers=num_workers)
-    return StatefulDataLoader(
-        Numbers(60), batch_size=batch_size, sampler=sampler, collate_fn=list, num_workers=num_workers
-    )
+def loader_of(kind, sampler, batch_size, num_workers=0, loader=StatefulDataLoader):
+    if kind in BATCHED:
+        return loader(Numbers(60), batch_sampler=sampler, collate_fn=list, num_workers=num_workers)
+    return loader(Numbers(60), batch_size=batch_size, sampler=sampler, collate_fn=list, num_workers=num_workers)
 
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
@@ -239,6 +338,44 @@ def test_stateful_data_loader_resumes_on_other_ranks_with_another_batch_size(kin
         assert (counts - expected).sum() <= 1  # padding on two ranks
 
 
+@pytest.mark.parametrize("is_exhausted", [True, False], ids=["exhausted", "last batch taken"])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+def test_a_stateful_data_loader_saved_at_the_end_of_an_epoch(kind, num_workers, is_exhausted):
+    """It loads the sampler's state when it is iterated: after set_epoch, which then decides."""
+    recipe = recipe_of(kind, 60, 2, random.Random(11))
+
+    def loaded(state):
+        sampler = SAMPLERS[kind].make(recipe, 0)
+        loader = loader_of(kind, sampler, 5, num_workers)
+        loader.load_state_dict(copy.deepcopy(state))
+        return sampler, loader
+
+    def epoch_read(sampler, loader, epoch):
+        sampler.set_epoch(epoch)
+        return list(itertools.chain(*loader))
+
+    sampler = SAMPLERS[kind].make(recipe, 0)
+    loader = loader_of(kind, sampler, 5, num_workers)
+    num_batches = len(list(loader))
+    batches = iter(loader)
+    for _ in range(num_batches):
+        next(batches)
+    if is_exhausted:
+        assert list(batches) == []
+    state = loader.state_dict()
+    del batches
+    expected = [epoch_read(sampler, loader, epoch) for epoch in (1, 2)]
+    sampler, loader = loaded(state)
+    assert [epoch_read(sampler, loader, epoch) for epoch in (1, 2)] == expected
+    if not is_exhausted:  # a job that continues with the epoch it was in: nothing is left of it
+        sampler, loader = loaded(state)
+        assert [epoch_read(sampler, loader, epoch) for epoch in (0, 1, 2)] == [[], *expected]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_torchdata_nodes_resume_on_other_ranks(kind):
     draw = random.Random(8)
@@ -254,7 +391,7 @@ def test_torchdata_nodes_resume_on_other_ranks(kind):
         loader = nodes.Loader(nodes.SamplerWrapper(SAMPLERS[kind].make(after, rank)))
         loader.load_state_dict(json.loads(json.dumps(state)))
         read += list(loader)
-    if kind in ("balanced", "packed"):
+    if kind in BATCHED:
         read = list(itertools.chain(*read))
     whole_epoch = np.concatenate(SAMPLERS[kind].indices(evolve(before, num_replicas=1)).indices)
     difference = np.bincount(read, minlength=60) - np.bincount(whole_epoch, minlength=60)
@@ -264,10 +401,35 @@ def test_torchdata_nodes_resume_on_other_ranks(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_an_audit_leaves_a_resumed_sampler_where_it_is(kind):
+    recipe = recipe_of(kind, 60, 1, random.Random(12))
+    sampler = SAMPLERS[kind].make(recipe, 0)
+    whole_epoch = list(sampler)
+    sampler.load_state_dict(sampler.state_after(3))
+    audit_loader(loader_of(kind, sampler, 2, loader=DataLoader))
+    Assignment.collect([sampler], 60)
+    assert list(sampler) == whole_epoch[3:]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind in BATCHED])
+def test_batches_that_a_loader_groups_again_are_found(kind):
+    sampler = SAMPLERS[kind].make(recipe_of(kind, 60, 2, random.Random(13)), 0)
+    twice = audit_loader(DataLoader(Numbers(60), batch_size=2, sampler=sampler))
+    assert f"{type(sampler).__name__} makes the batches, and the loader groups several of them" in str(twice)
+    for loader in (
+        DataLoader(Numbers(60), batch_size=None, sampler=sampler),
+        loader_of(kind, sampler, 2, loader=DataLoader),
+    ):
+        audited = audit_loader(loader)
+        assert "grouped_twice" not in {finding.kind for finding in audited.findings}
+        assert audited.batch_sizes == tuple(len(batch) for batch in sampler)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_data_loader_takes_them(kind):
     sampler = SAMPLERS[kind].make(recipe_of(kind, 60, 2, random.Random(9)), 1)
     items = list(sampler)
-    if kind in ("balanced", "packed"):
+    if kind in BATCHED:
         assert list(DataLoader(Numbers(60), batch_sampler=sampler, collate_fn=list)) == items
     else:
         assert list(DataLoader(Numbers(60), batch_size=None, sampler=sampler)) == items
@@ -284,9 +446,15 @@ def test_a_state_of_another_sampler_is_refused(kind):
     state = sampler.state_after(2)
     for change, message in [
         ({"version": 2}, "the state is of another sampler: version 2, not 1"),
+        ({"version": True}, "the state is of another sampler: version True, not 1"),
+        ({"version": 1.0}, "version 1.0, not 1"),
+        ({"finished": "no"}, "finished must be True or False, got 'no'"),
+        ({"finished": True}, "the state's epoch must be at its end if it is finished, got progress"),
         ({"sampler": "RandomSampler"}, f"sampler 'RandomSampler', not '{sampler._TITLE}'"),
         ({"recipe": state["recipe"] | {"seed": 2}}, "the state is of another sampler: seed 2, not 1"),
         ({"recipe": state["recipe"] | {"size": 31}}, "size 31, not 30"),
+        ({"recipe": {name: value for name, value in state["recipe"].items() if name != "seed"}}, ": no seed$"),
+        ({"recipe": state["recipe"] | {"colour": 1}}, "an unknown entry 'colour'"),
         ({"recipe": None}, "recipe must be a dict, got None"),
         ({"epoch": -1}, "epoch must be a whole number of at least 0, got -1"),
         ({"progress": 3}, "progress must be a dict, got 3"),
@@ -297,7 +465,9 @@ def test_a_state_of_another_sampler_is_refused(kind):
             sampler.load_state_dict({**state, **change})
     with pytest.raises(ValueError, match="state must be a dict, got None"):
         sampler.load_state_dict(None)
-    with pytest.raises(ValueError, match="the sampler's state lacks version, sampler, epoch, progress, recipe"):
+    with pytest.raises(
+        ValueError, match="the sampler's state lacks version, sampler, epoch, progress, finished, recipe"
+    ):
         sampler.load_state_dict({})
     with pytest.raises(ValueError, match="trained must be a whole number from 0 to"):
         sampler.state_after(10**6)
@@ -313,13 +483,27 @@ def test_a_state_of_other_lengths_or_weights_is_refused(kind):
         SAMPLERS[kind].make(other, 0).load_state_dict(SAMPLERS[kind].make(recipe, 0).state_dict())
 
 
+def test_settings_that_a_state_cannot_change_are_named():
+    state = PackedSampler([1, 2, 3], 10).state_after(1)
+    message = "max_tokens cannot change in the middle of an epoch: the state has max_tokens 10, not 12"
+    with pytest.raises(ValueError, match=message):
+        PackedSampler([1, 2, 3], 12).load_state_dict(state)
+    state = WeightedSampler([1, 2, 3], num_samples=4).state_after(1)
+    with pytest.raises(
+        ValueError, match="num_samples cannot change in the middle of an epoch: the state has num_sampl"
+    ):
+        WeightedSampler([1, 2, 3], num_samples=5).load_state_dict(state)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"num_replicas": 10**7}, "num_replicas must be a whole number from 1 to 65536, got 10000000"),
+        ({"window": 10**400}, "window must be"),
         ({"num_steps": 99}, "num_steps must be a whole number from 0 to"),
         ({"num_samples": 99}, "num_samples must be a whole number from 0 to"),
         ({"batch_size": None}, "a segment must have either batch_size or max_tokens"),
-        ({"batch_size": None, "max_tokens": 1}, "max_tokens must be a whole number of at least 20, got 1"),
+        ({"batch_size": None, "max_tokens": 1}, "max_tokens must be a whole number from 20 to .*, got 1"),
         ({"num_replicas": 0}, "num_replicas must be"),
         ({"window": 0.5}, "window must be"),
     ],
@@ -336,6 +520,11 @@ def test_a_damaged_segment_is_refused(change, message):
         sampler.load_state_dict(state | {"progress": {"position": 0, "segments": [segment]}})
 
 
+def check_as_gathered(samplers):
+    """Call check_ranks as rank 0 of ranks that have these samplers."""
+    samplers[0].check_ranks(lambda own: [own, *[sampler.facts() for sampler in samplers[1:]]])
+
+
 def test_ranks_whose_samplers_differ_are_named():
     for different, message in [
         (KeyedSampler(11, 2, 1), "rank 1's sampler differs from rank 0's: size 11, not 10"),
@@ -347,8 +536,39 @@ def test_ranks_whose_samplers_differ_are_named():
         with pytest.raises(ValueError, match=message):
             Assignment.collect(samplers, 10)
         with pytest.raises(ValueError, match=message):
-            samplers[0].check_ranks(lambda own, other=different: [own, other.recipe()])
-    KeyedSampler(10, 2, 0).check_ranks(lambda own: [own, KeyedSampler(10, 2, 1).recipe()])
+            check_as_gathered(samplers)
+    check_as_gathered([KeyedSampler(10, 2, rank) for rank in (0, 1)])
+    check_as_gathered([KeyedSampler(10, 2, rank) for rank in (1, 0)])  # the ranks of another group
+
+
+def test_ranks_that_would_not_divide_one_order_are_named():
+    resumed = KeyedSampler(10, 2, 1)
+    resumed.load_state_dict(resumed.state_after(2))
+    for samplers, message in [
+        ([KeyedSampler(10), KeyedSampler(10)], "num_replicas 1, but there are 2 ranks: construct them after init_pro"),
+        ([KeyedSampler(10, 4, rank) for rank in range(2)], "num_replicas 4, but there are 2 ranks"),
+        ([KeyedSampler(10, 2, 0), KeyedSampler(10, 2, 0)], "the ranks 0 to 1, each once, got 0, 0"),
+        ([KeyedSampler(10, 2, 0), resumed], "rank 1's sampler begins at {'position': 4}, rank 0's at {'position': 0}"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            check_as_gathered(samplers)
+
+
+def test_a_sampler_that_is_made_before_the_process_group(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert KeyedSampler(10).num_replicas == 1
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="WORLD_SIZE is 2, but this process has no process group, so every rank would"):
+        KeyedSampler(10)
+    assert KeyedSampler(10, 1, 0).num_replicas == 1
+    with pytest.raises(ValueError, match="check_ranks needs a process group: call init_process_group before, or pass"):
+        KeyedSampler(10, 2, 0).check_ranks()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_ranks_than_a_job_can_have_are_refused(kind):
+    with pytest.raises(ValueError, match="num_replicas must be a whole number from 1 to 65536, got 1000000000"):
+        SAMPLERS[kind].make(recipe_of(kind, 10, 10**9, random.Random(0)), 0)
 
 
 def checked_on_a_rank(sizes):

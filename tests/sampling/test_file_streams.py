@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
-import types
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rankscope.sampling import assign, audit, mixing, stream_files
 from rankscope.sampling.file_streams import _through_buffer
+
+from ..peers import HOW, importable, peer, streaming_modules
 
 
 @pytest.mark.parametrize("method", ["buffer", "block"])
@@ -32,8 +30,12 @@ def test_every_row_is_read_once(method):
             assert counts.sum() - epoch.size < num_replicas
 
 
+@pytest.mark.oracle
 def test_the_buffer_is_webdatasets():
-    filters = pytest.importorskip("webdataset.filters")
+    with importable():
+        filters = peer("webdataset.filters")
+    if filters is None:
+        pytest.skip(f"WebDataset is not installed: {HOW}")
     for size, buffer_size, initial in [(0, 5, 2), (3, 10, 10), (500, 50, 10), (500, 20, 100), (100, 1, 1)]:
         theirs = list(filters._shuffle(iter(range(size)), buffer_size, initial, rng=random.Random("seed")))
         ours = _through_buffer(np.arange(size), buffer_size, min(initial, buffer_size), random.Random("seed"))
@@ -97,32 +99,16 @@ def test_bad_input(ask, message):
 # ---- mosaicml-streaming itself
 
 
-def streaming_modules(monkeypatch):
-    """Return streaming's own py1b and partition modules. They need numpy alone, but its `__init__` all its clouds."""
-    spec = importlib.util.find_spec("streaming")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("pip install --no-deps mosaicml-streaming==0.9.1 to compare with it; 0.13 has no py1b")
-    folder = Path(next(iter(spec.submodule_search_locations)))
-    if not (folder / "base" / "shuffle" / "py1b.py").exists():
-        pytest.skip("this mosaicml-streaming has no py1b: pip install --no-deps mosaicml-streaming==0.9.1")
-    for name in ("streaming", "streaming.base", "streaming.base.shuffle"):
-        package = types.ModuleType(name)
-        package.__path__ = [str(folder.joinpath(*name.split(".")[1:]))]
-        monkeypatch.setitem(sys.modules, name, package)
-    modules = []
-    for path in ("shuffle/py1s.py", "shuffle/py1b.py", "partition/orig.py"):
-        name = "streaming.base." + path.removesuffix(".py").replace("/", ".")
-        file_spec = importlib.util.spec_from_file_location(name, folder / "base" / path)
-        module = importlib.util.module_from_spec(file_spec)
-        monkeypatch.setitem(sys.modules, name, module)
-        file_spec.loader.exec_module(module)
-        modules.append(module)
-    return modules[1:]
-
-
 @pytest.mark.filterwarnings("ignore:Trying to partition", "ignore:Attempting to partition")
-def test_blocks_are_those_of_mosaicml_streaming_to_the_index(monkeypatch):
-    py1b, partition = streaming_modules(monkeypatch)
+@pytest.mark.oracle
+def test_blocks_are_those_of_mosaicml_streaming_to_the_index():
+    with streaming_modules("shuffle/py1b", "partition/orig") as modules:
+        if modules is None:
+            pytest.skip(f"mosaicml-streaming is not installed: {HOW}")
+        compare_with_streaming(*modules)
+
+
+def compare_with_streaming(py1b, partition):
     draw = random.Random(0)
     for _ in range(500):
         num_nodes = draw.randint(1, 4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import random
 import tracemalloc
 
 import numpy as np
@@ -149,29 +148,6 @@ def test_different_seeds_and_epochs_have_unrelated_orders():
 # ---- the sampler
 
 
-@SAMPLE_OR_EVERYTHING
-def test_every_sample_is_read_once_and_padding_is_the_beginning(everything):
-    draw = random.Random(0)
-    for _ in range(3000 if everything else 300):
-        size = draw.randint(0, 40)
-        num_replicas = draw.randint(1, 12)
-        recipe = {"shuffle": draw.random() < 0.8, "seed": draw.randint(0, 9), "drop_last": draw.random() < 0.5}
-        samplers = [KeyedSampler(size, num_replicas, rank, **recipe) for rank in range(num_replicas)]
-        epoch = draw.randint(0, 3)
-        assignment = Assignment.collect(samplers, size, epoch)
-        lengths = {indices.size for indices in assignment.ranks}
-        assert lengths == {len(samplers[0])}
-        read = np.stack(assignment.ranks, axis=1).ravel()
-        order = [samplers[0][place] for place in range(size)]
-        assert sorted(order) == list(range(size))
-        assert read.tolist() == [order[place % size] for place in range(read.size)]
-        assert samplers[0].padding == max(read.size - size, 0)
-        if not recipe["drop_last"]:
-            assert 0 <= read.size - size < num_replicas
-        at_once = samplers[0].all_ranks()
-        assert [indices.tolist() for indices in at_once.indices] == [indices.tolist() for indices in assignment.ranks]
-
-
 def test_any_rank_starts_anywhere_in_a_trillion_samples():
     order = KeyedSampler(TRILLION, seed=3)
     for num_replicas, rank, trained in [(1, 0, 0), (1024, 1023, 10**8), (7, 3, 142_857_142_800)]:
@@ -216,10 +192,14 @@ def test_the_audit_finds_nothing_in_epochs_of_a_keyed_sampler():
         (lambda: KeyedSampler(-1), "size must be a whole number from 0 to 9223372036854775807, got -1"),
         (lambda: KeyedSampler(2**63), "size must be"),
         (lambda: KeyedSampler(10, 2), "num_replicas and rank must be given together, got 2 and None"),
-        (lambda: KeyedSampler(10, 0, 0), "num_replicas must be a whole number of at least 1, got 0"),
+        (lambda: KeyedSampler(10, 0, 0), "num_replicas must be a whole number from 1 to 65536, got 0"),
         (lambda: KeyedSampler(10, 2, 2), "rank must be a whole number from 0 to 1, got 2"),
         (lambda: KeyedSampler(10, seed=2**64), "seed must be"),
         (lambda: KeyedSampler(10).set_epoch(-1), "epoch must be a whole number of at least 0, got -1"),
+        (lambda: KeyedSampler(10).positions([3.5]), "positions must be whole numbers, got float64"),
+        (lambda: KeyedSampler(10, shuffle=False).positions([3.7]), "positions must be whole numbers, got float64"),
+        (lambda: KeyedSampler(10**6).permutation(np.array([0.5])), "positions must be whole numbers, got float64"),
+        (lambda: KeyedSampler(10).positions([True]), "positions must be whole numbers, got bool"),
         (lambda: KeyedSampler(10)["a"], "position must be a whole number, got 'a'"),
     ],
 )
@@ -233,6 +213,9 @@ def test_positions_outside_the_order_are_an_index_error():
         for position in (-1, 10):
             with pytest.raises(IndexError, match=f"position must be a whole number from 0 to 9, got {position}"):
                 sampler[position]
+    with pytest.raises(IndexError, match="positions must be from 0 to 9, got 30 to 30"):
+        KeyedSampler(10, shuffle=False).positions([30])
+    assert KeyedSampler(10).positions([]).tolist() == []
     with pytest.raises(IndexError, match="positions must be from 0 to 9, got 0 to 10"):
         KeyedPermutation(10, "a key")(np.array([0, 10]))
 

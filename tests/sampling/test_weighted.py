@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy import stats
 
-from rankscope.sampling import Assignment, WeightedSampler
-from rankscope.sampling.weighted import _expected_counts
+from rankscope.sampling import WeightedSampler
+from rankscope.sampling.weighted import expected_counts
 
 from ..extents import SAMPLE_OR_EVERYTHING
 
@@ -89,24 +89,10 @@ def test_torch_without_replacement_favours_light_samples():
     torch.manual_seed(0)
     drawn = torch.multinomial(weights.expand(20_000, 4), 2, replacement=False)
     shares = torch.bincount(drawn.ravel(), minlength=4).double() / 20_000
-    exact = _expected_counts(weights.double().numpy(), 2, replacement=False)
+    exact = expected_counts(weights.double().numpy(), 2, replacement=False)
     assert exact.tolist() == [1.0, 0.5, 0.25, 0.25]
     assert shares[0] < 0.9
     assert shares[2] > 0.3
-
-
-def test_all_ranks_share_one_draw():
-    weights = np.random.default_rng(0).exponential(size=50)
-    for num_replicas, drop_last in [(1, False), (4, False), (7, False), (7, True)]:
-        samplers = [
-            WeightedSampler(weights, num_replicas, rank, num_samples=101, drop_last=drop_last)
-            for rank in range(num_replicas)
-        ]
-        assignment = Assignment.collect(samplers, 50, epoch=3)
-        read = np.stack(assignment.ranks, axis=1).ravel()
-        order = [samplers[0][place] for place in range(101)]
-        assert read.tolist() == [order[place % 101] for place in range(read.size)]
-        assert samplers[0].padding == max(read.size - 101, 0)
 
 
 def test_the_order_of_the_draws_is_random():
@@ -123,9 +109,25 @@ def test_equal_weights_read_every_sample_once():
     assert (counts_of(WeightedSampler(np.full(10, 1e308), num_samples=30)) == 3).all()
 
 
+def test_tiny_weights_are_expected_hardly_ever_and_not_less_than_never():
+    """Rounding errors of large shares must not be taken from tiny ones."""
+    draw = np.random.default_rng(0)
+    cases = [[1e-19, 2.8e-17, 0, 0.1, 1e-17]]
+    cases += [10.0 ** draw.uniform(-20, 0, draw.integers(2, 12)) for _ in range(300)]
+    for weights in cases:
+        for num_samples, replacement in [(1, False), (2, False), (1, True), (100, True)]:
+            sampler = WeightedSampler(weights, num_samples=num_samples, replacement=replacement)
+            assert (sampler.expected >= 0).all()
+            assert replacement or (sampler.expected <= 1).all()
+            assert int(sampler._shares.sum()) == num_samples << sampler._fraction_bits
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"weights": [[1.0], [1.0, 2.0]]}, "weights must be a 1-D array of numbers, one for each sample: "),
+        ({"weights": torch.ones(3, dtype=torch.bfloat16)}, "weights must be a 1-D array of numbers, .*BFloat16"),
+        ({"weights": torch.ones(3, requires_grad=True)}, "weights must be a 1-D array of numbers, .*requires grad"),
         ({"weights": [1, -0.5]}, "weights must be finite numbers of at least 0, got -0.5 for sample 1"),
         ({"weights": [float("nan"), 1]}, "weights must be finite .*, got nan for sample 0"),
         ({"weights": [1, float("inf")]}, "weights must be finite .*, got inf for sample 1"),

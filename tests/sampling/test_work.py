@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from rankscope.sampling import Assignment, AuditError, assign, audit, epoch_work
+from rankscope.sampling import Assignment, AuditError, PackedSampler, WeightedSampler, assign, audit, epoch_work
 
 
 def kinds(report):
@@ -80,6 +80,49 @@ def test_weights_that_are_obeyed_are_clean_and_others_are_found():
     messages = [finding.message for finding in ignored.findings]
     assert messages[0] == "20 reads of samples whose weight is 0"
     assert "standard deviations" in messages[1]
+
+
+def test_draws_without_replacement_are_compared_with_their_own_expectation():
+    weights = [100, 1, 1, 1, 1]
+    settings = {"sampler": "weighted", "weights": weights, "num_samples": 3, "replacement": False}
+    for num_ranks in (1, 2):  # on two ranks, a fourth read is padding
+        epochs = [assign(5, num_ranks, epoch=epoch, **settings) for epoch in range(600)]
+        report = audit(epochs, weights=weights)
+        assert "weight_bias" not in kinds(report)
+        assert ("duplicates" in kinds(report)) == (num_ranks == 2)
+        assert report.weight_bias.expected.tolist() == [600, 300, 300, 300, 300]
+        assert "weight_bias" in kinds(audit(epochs, weights=weights, replacement=True))
+    with_replacement = [assign(5, 1, epoch=epoch, **settings | {"replacement": True}) for epoch in range(60)]
+    assert not kinds(audit(with_replacement, weights=weights)) & {"weight_bias", "duplicates", "overlap"}
+    assert "duplicates" in kinds(audit(with_replacement, weights=weights, replacement=False))
+    collected = [Assignment.collect([WeightedSampler(weights, num_samples=3, replacement=False)], 5)]
+    assert audit(collected, weights=weights).weight_bias.expected.tolist() == [1, 0.5, 0.5, 0.5, 0.5]
+
+
+LENGTHS = [3, 9, 2, 5, 7, 1, 4, 8, 6, 2]
+
+
+@pytest.mark.parametrize(("sampler", "max_tokens"), [("packed", 9), ("balanced", 12)])
+def test_equally_many_batches_of_different_sizes_are_no_finding(sampler, max_tokens):
+    epoch = assign(10, 2, sampler=sampler, lengths=LENGTHS, max_tokens=max_tokens)
+    sizes = {indices.size for indices in epoch.ranks}
+    assert len(sizes) == 2
+    assert "unbalanced" not in kinds(audit(epoch))
+    fewer = Assignment(10, epoch.ranks, batch_stops=(epoch.batch_stops[0][1:], epoch.batch_stops[1]))
+    counts = [stops.size for stops in fewer.batch_stops]
+    messages = [finding.message for finding in audit(fewer).findings if finding.kind == "unbalanced"]
+    assert messages == [f"ranks read from {counts[0]} to {counts[1]} batches in epoch 0"]
+
+
+def test_packs_are_padded_to_their_tokens_not_to_their_longest_document(tmp_path):
+    epoch = assign(10, 2, sampler="packed", lengths=LENGTHS, max_tokens=10)
+    num_packs = sum(stops.size for stops in epoch.batch_stops)
+    num_tokens = sum(np.array(LENGTHS)[indices].sum() for indices in epoch.ranks)
+    assert epoch_work(epoch, LENGTHS).num_padding_tokens == num_packs * 10 - num_tokens
+    loaded = Assignment.load(epoch.save(tmp_path / "epoch.npz"))
+    collected = Assignment.collect([PackedSampler(LENGTHS, 10, 2, rank) for rank in range(2)], 10)
+    assert loaded.padded_to == collected.padded_to == 10
+    assert assign(10, 2, sampler="balanced", lengths=LENGTHS, max_tokens=10).padded_to is None
 
 
 def test_rare_samples_of_independent_draws_are_no_finding():

@@ -1,6 +1,6 @@
 """The audit of a loader recognises that a framework divides samples that are divided already.
 
-Each wrapping is that of the real package if it is installed, and else one with the same names and the same structure.
+Each wrapping is one with the names and the structure of the real package's and, in `make oracles`, the real one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
 from rankscope.sampling import BalancedSampler, DistributedSampler, KeyedSampler, PackedSampler, audit_loader
+
+from ..peers import HOW, importable, peer
 
 NUM_SAMPLES = 32
 NUM_RANKS = 4
@@ -76,19 +78,21 @@ class Reproduced:
             return (self.dataset[index] for index in super().__iter__())
 
 
-def wrapper_class(module, name):
-    """Return the real class if its package is installed, and else the one that is reproduced."""
-    try:
-        return getattr(__import__(module, fromlist=[name]), name)
-    except ImportError:
-        return getattr(Reproduced, name)
-
-
-@pytest.fixture(params=["real or reproduced", "reproduced"])
+@pytest.fixture(params=[pytest.param("real", marks=pytest.mark.oracle), "reproduced"])
 def wrapper(request):
+    """Return a function that returns a framework's class: the real one in `make oracles`, else one like it."""
     if request.param == "reproduced":
-        return lambda module, name: getattr(Reproduced, name)
-    return wrapper_class
+        yield lambda module, name: getattr(Reproduced, name)
+        return
+
+    def real(module, name):
+        imported = peer(module)
+        if imported is None:
+            pytest.skip(f"{module.split('.')[0]} is not installed: {HOW}")
+        return getattr(imported, name)
+
+    with importable():
+        yield real
 
 
 def accelerated(wrapper, batch_sampler, rank=1):
@@ -170,6 +174,14 @@ def test_lightning_around_a_distributed_sampler(wrapper):
     assert message.endswith("or pass use_distributed_sampler=False to Trainer")
     plain = lightning(RandomSampler(range(NUM_SAMPLES)), num_replicas=NUM_RANKS, rank=1)
     assert sharded_twice(DataLoader(range(NUM_SAMPLES), sampler=plain)) == ""
+
+
+def test_lightning_constructing_a_batch_sampler_anew_is_told_what_to_do():
+    """It calls the class of the batch sampler with its own sampler in the place of the first argument."""
+    with pytest.raises(
+        ValueError, match="got a DistributedSampler: .* as Lightning does, needs use_distributed_sampler"
+    ):
+        BalancedSampler(TorchDistributedSampler(range(8), 2, 0), batch_size=2, drop_last=False)
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")

@@ -54,7 +54,7 @@ def test_three_processes_train_one_model() -> None:
 @pytest.mark.parametrize(
     ("right", "wrong"),
     first_in_test(
-        2,
+        1,
         [
             ("    train(worker, model,", "    train(worker, copy.deepcopy(model),"),
             (

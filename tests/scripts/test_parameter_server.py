@@ -59,7 +59,7 @@ def test_it_serves_as_it_says() -> None:
 @pytest.mark.parametrize(
     ("right", "wrong"),
     first_in_test(
-        2,
+        1,
         [
             (" / per_update", ""),
             ("            dist.send(parameters, worker)", "            dist.send(0 * parameters, worker)"),

@@ -38,7 +38,7 @@ def test_handles_share_the_bytes_and_values_do_not() -> None:
 @pytest.mark.parametrize(
     ("right", "wrong"),
     first_in_test(
-        2,
+        1,
         [
             ("else tensor)", "else tensor.clone())"),
             ("        tensor.share_memory_()\n", "        pass\n"),

@@ -181,12 +181,14 @@ def _texts(root: ET.Element) -> None:
         for part in text.iter("tspan"):  # of powers of ten: their family has quotes of its own
             part.attrib.pop("font-family", None)
     for name in _SHARED:
-        values = [text.get(name, "start") for text in texts]
-        most = max(values, key=values.count, default="start")
-        root.attrib[name] = most
+        default = {"text-anchor": "start"}.get(name, "")  # the parts of a power of ten have sizes of their own
+        values = [text.get(name, default) for text in texts]
+        most = max(filter(None, values), key=values.count, default="")
+        if most:
+            root.attrib[name] = most
         for text, value in zip(texts, values, strict=True):
             text.attrib.pop(name, None)
-            if value != most:
+            if value not in ("", most):
                 text.attrib[name] = value
 
 

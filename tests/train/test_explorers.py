@@ -112,7 +112,7 @@ def test_a_link_that_is_not_free_makes_the_step_longer() -> None:
 def test_microbatches_that_rounds_do_not_fit_become_the_next_number_that_does() -> None:
     now = {"schedule": "interleaved_1f1b", "num_ranks": 4, "num_microbatches": 9}
     assert plan(SCHEDULES.at(**now)).num_microbatches == 10
-    assert report(SCHEDULES, **now)[-1] == "(9 microbatches do not fill its rounds)"
+    assert report(SCHEDULES, **now)[-1] == "(9 micro-batches do not fill its rounds)"
     for num_ranks in range(1, 9):
         for number in (1, 2, 7, 13, 31, 32):
             now = {"num_ranks": num_ranks, "num_microbatches": number, "schedule": "interleaved_1f1b"}

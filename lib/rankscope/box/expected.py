@@ -169,7 +169,7 @@ def gpu_of(about: Mapping[str, Any]) -> str:
 
 
 @attrs.frozen(slots=False)
-class Beside:
+class PeerComparison:
     """A profile and similar machines. `is_series`: none has as many nodes, so these have fewer and more."""
 
     profile: Profile
@@ -273,7 +273,7 @@ class Beside:
         return (*findings, *causes, *slow_start(self), *switch_costs(self), *switch_adds(self))
 
 
-def beside(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Beside:
+def compare_with_peers(profile: Profile, peers: Mapping[str, Profile] | None = None) -> PeerComparison:
     """Return a profile and its peers: by default the healthy bank machines with the same GPUs, ranks and nodes.
 
     If none has as many nodes, the peers are the next smaller and the next larger cluster of such nodes. A profile is
@@ -282,7 +282,7 @@ def beside(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Besi
     num_nodes = profile.num_nodes or 0
     is_comparable = profile.backend == "nccl" and num_nodes and gpu_of(profile.provenance) and profile.native
     if peers is not None or not is_comparable:
-        return Beside(profile, peers or {})
+        return PeerComparison(profile, peers or {})
     by_nodes: dict[int, dict[str, Profile]] = {}
     for name, about in provenances().items():
         if _is_peer(profile, name, about):
@@ -290,8 +290,8 @@ def beside(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Besi
     smaller = [number for number in by_nodes if 1 < number < num_nodes]
     larger = [number for number in by_nodes if number > num_nodes]
     if num_nodes > 1 and num_nodes not in by_nodes and smaller and larger:
-        return Beside(profile, by_nodes[max(smaller)] | by_nodes[min(larger)], True)
-    return Beside(profile, by_nodes.get(num_nodes, {}))
+        return PeerComparison(profile, by_nodes[max(smaller)] | by_nodes[min(larger)], True)
+    return PeerComparison(profile, by_nodes.get(num_nodes, {}))
 
 
 def _is_peer(profile: Profile, name: str, about: Mapping[str, Any]) -> bool:
@@ -347,7 +347,7 @@ def _is_high(share: float) -> bool:
     return not math.isnan(share) and share >= LOW
 
 
-def p2p_off(box: Beside) -> Iterator[RuleFinding]:
+def p2p_off(box: PeerComparison) -> Iterator[RuleFinding]:
     """The GPUs of a node communicate through the host's memory."""
     worst = box.worst
     is_seen = (
@@ -365,7 +365,7 @@ def p2p_off(box: Beside) -> Iterator[RuleFinding]:
     yield RuleFinding("p2p_off", f"{box.figures} {words}. {how}.")
 
 
-def plug_in_missing(box: Beside) -> Iterator[RuleFinding]:
+def plug_in_missing(box: PeerComparison) -> Iterator[RuleFinding]:
     """Nodes communicate through sockets: far less bandwidth, and small sizes are much slower, too.
 
     A log of one node names sockets wherever there is no other network, although the node's ranks do not use them.
@@ -382,7 +382,7 @@ def plug_in_missing(box: Beside) -> Iterator[RuleFinding]:
     yield RuleFinding("plug_in_missing", f"{box.figures} {words}.")
 
 
-def no_gpudirect(box: Beside) -> Iterator[RuleFinding]:
+def no_gpudirect(box: PeerComparison) -> Iterator[RuleFinding]:
     """Data pass through the host's memory on their way to the network: less bandwidth, slower small sizes."""
     if box.stated.uses_sockets:  # which know no GPUDirect
         return
@@ -395,7 +395,7 @@ def no_gpudirect(box: Beside) -> Iterator[RuleFinding]:
         yield RuleFinding("no_gpudirect", f"{box.figures} {how} {words}.")
 
 
-def one_nic(box: Beside) -> Iterator[RuleFinding]:
+def one_nic(box: PeerComparison) -> Iterator[RuleFinding]:
     """Bandwidth is a half, a quarter or an eighth of the peers', but small sizes are as fast."""
     if box.stated.uses_sockets:  # which are a cause of their own
         return
@@ -407,7 +407,7 @@ def one_nic(box: Beside) -> Iterator[RuleFinding]:
         yield RuleFinding("one_nic", f"{box.figures} {words}. Look at NCCL_IB_HCA and what NCCL_DEBUG=INFO lists.")
 
 
-def degraded_node(box: Beside) -> Iterator[RuleFinding]:
+def degraded_node(box: PeerComparison) -> Iterator[RuleFinding]:
     """Both smaller and larger clusters of the same nodes reach more."""
     if box.is_series and box.worst.share < LOW:
         words = "Smaller and larger clusters of such nodes do better: measure the nodes in pairs to find a slow one"
@@ -417,7 +417,7 @@ def degraded_node(box: Beside) -> Iterator[RuleFinding]:
 _Pair = tuple[str, str]
 
 
-def degraded_pair(box: Beside) -> Iterator[RuleFinding]:
+def degraded_pair(box: PeerComparison) -> Iterator[RuleFinding]:
     """Some pairs (of nodes or GPUs) are much slower than the median pair."""
     for operation, by_size in _pair_rates(box.profile):
         num_bytes = max(by_size)
@@ -458,7 +458,7 @@ def _pair_rates(profile: Profile) -> Iterator[tuple[str, dict[int, dict[_Pair, f
         yield operation, by_size
 
 
-def slow_start(box: Beside) -> Iterator[RuleFinding]:
+def slow_start(box: PeerComparison) -> Iterator[RuleFinding]:
     """Small sizes take much longer than on similar machines, although large sizes reach what they should."""
     if box.is_series or box.worst.share < LOW:
         return
@@ -476,7 +476,7 @@ def slow_start(box: Beside) -> Iterator[RuleFinding]:
         yield RuleFinding("slow_start", f"{words}. {why}.", False)
 
 
-def switch_costs(box: Beside) -> Iterator[RuleFinding]:
+def switch_costs(box: PeerComparison) -> Iterator[RuleFinding]:
     """Bandwidth drops at a size and recovers later; a fault if similar machines show no such drop."""
     for collective, rates in box.rates.items():
         rows = {row.num_bytes: row for row in box.rows if row.collective == collective}
@@ -505,7 +505,7 @@ def switch_costs(box: Beside) -> Iterator[RuleFinding]:
             yield RuleFinding("switch_costs", f"{collective}: busbw {words}. {cause}.", is_fault=row is not None)
 
 
-def switch_adds(box: Beside) -> Iterator[RuleFinding]:
+def switch_adds(box: PeerComparison) -> Iterator[RuleFinding]:
     """The busbw of an allreduce exceeds the link rate; this takes a switch that reduces (NVLS)."""
     rates = box.rates.get("allreduce", {})
     wire = box.wire_bytes_per_s
@@ -518,7 +518,7 @@ def switch_adds(box: Beside) -> Iterator[RuleFinding]:
         yield RuleFinding("switch_adds", f"allreduce at {bytes_words(size)}: {words}. {why}.", False)
 
 
-CAUSES: Sequence[Callable[[Beside], Iterator[RuleFinding]]] = (
+CAUSES: Sequence[Callable[[PeerComparison], Iterator[RuleFinding]]] = (
     p2p_off,
     plug_in_missing,
     no_gpudirect,

@@ -17,7 +17,7 @@ from ..collectives.cost import Bounds
 from ..common.checks import count_of, of_type
 from ..common.samples import LEAST_CLEAN
 from ..common.units import bytes_words, cell_words, rate_words, three_digits
-from .expected import beside
+from .expected import compare_with_peers
 from .fit import LinkFit
 from .link_facts import transfers_of
 from .profile import LINKS, NATIVE, PATTERNS, Point, Profile
@@ -129,7 +129,7 @@ def bound_s(profile: Profile, collective: str, num_bytes: int, num_ranks: int | 
 
 def expected_got_why(profile: Profile) -> Iterator[str]:
     """What similar machines of the bank reach, and what explains a gap; each sentence names its rule."""
-    yield from map(str, beside(profile).findings)
+    yield from map(str, compare_with_peers(profile).findings)
 
 
 def fastest(profile: Profile) -> Iterator[str]:

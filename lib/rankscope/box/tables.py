@@ -19,7 +19,7 @@ from ..common.samples import LEAST_CLEAN
 from ..common.units import bytes_words, cell_words, rate_words, three_digits
 from ..timeline import Timeline
 from . import Profile, verdict
-from .expected import LARGE_BYTES, LOW, Beside, beside, is_like
+from .expected import LARGE_BYTES, LOW, PeerComparison, compare_with_peers, is_like
 from .link_facts import peer_rates
 from .logs.log import WARNING
 from .machines import PREFIX
@@ -41,12 +41,12 @@ def overview(profile: Profile) -> Iterator[RenderableType]:
     yield Text(first, "bold")
     yield from map(Text, lines)
     yield from _links(profile)
-    box = beside(profile)
+    box = compare_with_peers(profile)
     for group in groups(profile):
         if not group.is_native:
             yield _by_size(profile, group)
         if group.is_native or any(row.collective == group.collective for row in box.rows):
-            yield _beside(box, group)
+            yield _peer_table(box, group)
     yield from copies_tables(profile)
     yield heading("Verdict")
     yield marked(("·", sentence) for sentence in verdict(profile) or ["No rule found a problem."])
@@ -138,7 +138,7 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
         yield Text(words)
         if has_warning:
             yield Text(f"{WARNING}{warning}", "yellow")
-        yield from _why(beside(profile))
+        yield from _why(compare_with_peers(profile))
 
 
 def predictions(
@@ -266,16 +266,16 @@ def _explained(letter: str, profile: Profile, other: Profile) -> Iterator[Render
     """
     is_first = letter == "A"
     are_alike = is_like(profile, other)
-    box = beside(profile)
+    box = compare_with_peers(profile)
     if are_alike:
-        box = beside(profile, {"B" if is_first else "A": other})
+        box = compare_with_peers(profile, {"B" if is_first else "A": other})
     if not any(finding.is_fault or is_first for finding in box.findings):
         return
     yield heading(f"{letter}: expected, got, why")
     if are_alike and is_first:
         for group in groups(profile):
             if group.is_native:
-                yield _beside(box, group)
+                yield _peer_table(box, group)
     yield from _why(box)
 
 
@@ -296,8 +296,10 @@ def _compared(both: DataFrame) -> Iterator[str]:
         few = f"have fewer than {LEAST_CLEAN} iterations in A or B, so their noise is not known"
         if len(unknown) == 1:
             few = f"has fewer than {LEAST_CLEAN} iterations in A or B, so its noise is not known"
-        ends = dict.fromkeys([f"{unknown.ratio.min():.2f}", f"{unknown.ratio.max():.2f}"])
-        cannot = f"`compare` cannot tell whether B differs there; B/A is {' to '.join(ends)}"
+        low = f"{unknown.ratio.min():.2f}"
+        high = f"{unknown.ratio.max():.2f}"
+        ratios = low if low == high else f"{low} to {high}"
+        cannot = f"`compare` cannot tell whether B differs there; B/A is {ratios}"
         yield f"{points} {few}: {cannot}. {LEAST_CLEAN} runs of each, imported together, would have a spread."
     if not len(both):
         yield "The profiles have no point in common."
@@ -375,7 +377,7 @@ def _gain(ratio: float) -> Text:
     return Text(f"{ratio:.2f}", style)
 
 
-def _beside(box: Beside, group: MeasuredCollective) -> Table:
+def _peer_table(box: PeerComparison, group: MeasuredCollective) -> Table:
     """Return the native times and rates, and those of similar machines of the bank."""
     rows = {row.num_bytes: row for row in box.rows if row.collective == group.collective}
     wire = box.wire_bytes_per_s
@@ -416,7 +418,7 @@ def _beside(box: Beside, group: MeasuredCollective) -> Table:
     return table
 
 
-def _why(box: Beside) -> Iterator[RenderableType]:
+def _why(box: PeerComparison) -> Iterator[RenderableType]:
     if box.findings:
         yield marked(("·", str(finding)) for finding in box.findings)
 

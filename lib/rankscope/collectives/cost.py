@@ -46,25 +46,30 @@ def closed_form(
     """
     num_ranks = whole("num_ranks", num_ranks, 1)
     one_of("collective", collective, tuple(ALGORITHMS))
-    record = algorithm_of(collective, algorithm)
-    form = record.form
-    if form is None:
-        raise NoClosedForm(f"no closed form is stated for {algorithm} of {collective}: use simulate")
-    is_power_of_two = num_ranks & (num_ranks - 1) == 0
-    if (record.needs_power_of_two or record.form_needs_power_of_two) and not is_power_of_two:
-        raise NoClosedForm(f"no closed form is stated for {num_ranks} ranks, not a power of two: use simulate")
     size = _sizes(num_bytes)
     gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
     if collective in ROOTED:  # all links are equal, so the choice of the root changes no time
         whole("root", options.pop("root", 0), 0, num_ranks - 1)
-    options = _options_of_form(collective, algorithm, record.builder, form, options)
     of_type("link", link, Link)
     if inner is None:
         inner = link
     else:
         of_type("inner", inner, Link)
-    seconds = form(Terms(num_ranks, size, link, gamma, inner), **options)
-    return _one_or_array(seconds + 0 * size)  # a form that does not depend on the size returns one number
+    return seconds_of_form(collective, algorithm, Terms(num_ranks, size, link, gamma, inner), options)
+
+
+def seconds_of_form(collective: str, algorithm: str, terms: Terms, options: Mapping[str, Any]) -> Any:
+    """Return what `closed_form` does, for terms that are known to be right. `options` do not include the root."""
+    record = algorithm_of(collective, algorithm)
+    form = record.form
+    if form is None:
+        raise NoClosedForm(f"no closed form is stated for {algorithm} of {collective}: use simulate")
+    num_ranks = terms.num_ranks
+    is_power_of_two = num_ranks & (num_ranks - 1) == 0
+    if (record.needs_power_of_two or record.form_needs_power_of_two) and not is_power_of_two:
+        raise NoClosedForm(f"no closed form is stated for {num_ranks} ranks, not a power of two: use simulate")
+    seconds = form(terms, **_options_of_form(collective, algorithm, record.builder, form, options))
+    return _one_or_array(seconds + 0 * terms.num_bytes)  # a form that does not depend on the size returns one number
 
 
 def _options_of_form(

@@ -82,11 +82,11 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
 def _chunks_at_the_start(schedule: Schedule, tensors: list[Tensor], ends: list[int]) -> list[dict[int, Tensor]]:
     """Return for each rank the chunks that it passes, by number; a rank's tensor begins with its first one."""
     chunks_of = []
-    for tensor, is_given in zip(tensors, schedule.given(), strict=True):
+    for tensor, is_initial in zip(tensors, schedule.initial_chunks(), strict=True):
         flat = tensor.detach().reshape(-1)
         chunks = {}
         start = None
-        for chunk in np.flatnonzero(is_given).tolist():
+        for chunk in np.flatnonzero(is_initial).tolist():
             if start is None:
                 start = ends[chunk]
             chunks[chunk] = flat[ends[chunk] - start : ends[chunk + 1] - start]
@@ -98,7 +98,7 @@ def check_counts(schedule: Schedule, rank: int, num_elements: int) -> None:
     """Raise ValueError if the schedule has weights and a rank passes another number of elements than they say."""
     if schedule.weights is None:
         return
-    chunks = schedule.given()[rank]
+    chunks = schedule.initial_chunks()[rank]
     count = int(np.array(schedule.weights)[chunks].sum())
     if chunks.any() and num_elements != count:
         raise ValueError(f"rank {rank} must pass the {count} elements that the counts add up to, got {num_elements}")

@@ -265,7 +265,7 @@ class Schedule:
         """The rank that owns each chunk, if the chunks are dealt out in equal runs."""
         return np.arange(self.num_chunks) * self.num_ranks // self.num_chunks
 
-    def given(self) -> NDArray[np.bool_]:
+    def initial_chunks(self) -> NDArray[np.bool_]:
         """Return which rank has which chunk at the start, of shape (num_ranks, num_chunks)."""
         ranks = np.arange(self.num_ranks)[:, None]
         owners: Ints = ranks  # every rank has every chunk
@@ -299,7 +299,7 @@ class Schedule:
         ranks = self.num_ranks
         moves = self.collective in MOVES
         is_wanted = self.wanted()
-        has_chunk = self.given().copy()
+        has_chunk = self.initial_chunks().copy()
         link = np.zeros(ranks * ranks)
         scratch = np.zeros((self.lag, ranks))
         chunk_bytes = has_chunk @ sizes  # of all chunks that each rank has

@@ -35,7 +35,7 @@ def _shares_at_start(schedule: Schedule) -> Shares:
         sizes = f"{schedule.num_ranks} ranks and {schedule.num_chunks} chunks need {num_bytes}"
         raise ValueError(f"following every share must take at most {MOST_BYTES} bytes, and {sizes}")
     if schedule.collective in MOVES:
-        return np.asarray(schedule.given()[:, :, None], dtype=np.uint64)
+        return np.asarray(schedule.initial_chunks()[:, :, None], dtype=np.uint64)
     shares = np.zeros(shape, dtype=np.uint64)
     for rank in range(schedule.num_ranks):
         shares[rank, :, rank // 64] = 1 << rank % 64

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from ..common.checks import number, truth, whole
+from ..cluster import Link
+from ..collectives import closed_form
+from ..common.checks import number, of_type, truth, whole
 from ..train.fsdp import ModuleStep, ShardedLayer
 
 WIDTH = 4096
 NUM_WORDS = 32_000
+MOST_TENSOR_RANKS = 32
+_BYTES_OF_16_BITS = 2
 _FLOAT32_TO_16_BITS = 2  # what a step states for float32, compared with what 16-bit training keeps
 
 
 def transformer(
-    num_tokens: int, num_blocks: int = 16, *, flops_per_s: float = 400e12, recompute: bool = False
+    num_tokens: int,
+    num_blocks: int = 16,
+    *,
+    flops_per_s: float = 400e12,
+    recompute: bool = False,
+    tensor_ranks: int = 1,
+    tensor_link: Link | None = None,
 ) -> ModuleStep:
     """Return the step of a GPU with `num_tokens` tokens: an embedding, blocks of width 4096, and a head.
 
@@ -22,7 +32,14 @@ def transformer(
     are float32, and `fsdp.predict` scales activations to ``param_dtype``. With `recompute`, it keeps only its input,
     and backward begins with another forward.
 
-    Raises ValueError for numbers out of range.
+    With `tensor_ranks`, that many GPUs split each layer and process their tokens together: Megatron-LM's tensor
+    parallelism (https://arxiv.org/abs/1909.08053), here with the sequence parallelism of Korthikanti and others. The
+    step is that of one of these GPUs. It computes and keeps as much as without tensor parallelism, but its parameters
+    are fewer. After each part of a block, in forward and in backward, the 16-bit activations of all their tokens are
+    all-reduced in a ring over `tensor_link`, and likewise after the embedding in forward and after the head in
+    backward. Nothing hides these all-reduces, so their times are part of the layers' times.
+
+    Raises ValueError for numbers out of range, and for several `tensor_ranks` without a link.
 
     >>> step = transformer(8192)
     >>> step
@@ -34,20 +51,31 @@ def transformer(
     num_blocks = whole("num_blocks", num_blocks, 1, 200)
     flops_per_s = number("flops_per_s", flops_per_s, above=0)
     recompute = truth("recompute", recompute)
+    tensor_ranks = whole("tensor_ranks", tensor_ranks, 1, MOST_TENSOR_RANKS)
+    if MOST_TENSOR_RANKS % tensor_ranks:
+        raise ValueError(f"tensor_ranks must be a power of two, so that it divides the layers, got {tensor_ranks}")
+    allreduce_s = 0.0
+    if tensor_ranks > 1:
+        link = of_type("tensor_link", tensor_link, Link)
+        allreduced_bytes = _BYTES_OF_16_BITS * num_tokens * tensor_ranks * WIDTH
+        allreduce_s = float(closed_form("allreduce", "ring", tensor_ranks, allreduced_bytes, link))
     kept_per_value = {"attn": 13, "mlp": 21}
     if recompute:
         kept_per_value = {"attn": 2, "mlp": 0}
-    layers = [ShardedLayer("embed", (NUM_WORDS * WIDTH,))]  # a look-up, which takes next to no time
+    num_rows = NUM_WORDS // tensor_ranks
+    layers = [ShardedLayer("embed", (num_rows * WIDTH,), allreduce_s)]  # a look-up itself takes next to no time
     for block in range(num_blocks):
         for part, num_parameters in (("attn", 4 * WIDTH**2), ("mlp", 8 * WIDTH**2)):
-            forward_s = 2 * num_parameters * num_tokens / flops_per_s
-            backward_s = 2 * forward_s
+            computing_s = 2 * num_parameters * num_tokens / flops_per_s
+            forward_s = computing_s + allreduce_s
+            backward_s = 2 * computing_s + allreduce_s
             if recompute:
                 backward_s += forward_s
             kept_bytes = _FLOAT32_TO_16_BITS * kept_per_value[part] * num_tokens * WIDTH
-            layers.append(ShardedLayer(f"blocks.{block}.{part}", (num_parameters,), forward_s, backward_s, kept_bytes))
+            own_parameters = num_parameters // tensor_ranks
+            layers.append(ShardedLayer(f"blocks.{block}.{part}", (own_parameters,), forward_s, backward_s, kept_bytes))
     head_s = 2 * NUM_WORDS * WIDTH * num_tokens / flops_per_s
     kept_of_head = num_tokens * (2 * WIDTH + 4 * NUM_WORDS)  # its input, and the scores in float32
     head_bytes = _FLOAT32_TO_16_BITS * kept_of_head
-    layers.append(ShardedLayer("head", (NUM_WORDS * WIDTH,), head_s, 2 * head_s, head_bytes))
+    layers.append(ShardedLayer("head", (num_rows * WIDTH,), head_s, 2 * head_s + allreduce_s, head_bytes))
     return ModuleStep.of_layers(layers)

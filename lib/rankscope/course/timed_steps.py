@@ -30,7 +30,7 @@ VOCABULARY = 512
 """Words that the model distinguishes; a word's number is a hash of it."""
 
 _WIDTH = 256
-_NUM_HIDDEN = 8  # layers, all with the same weights: much to compute for each word, and little to allreduce
+_NUM_PASSES = 16  # through one hidden layer: much to compute for each word, and little to allreduce
 _LEARNING_RATE = 0.1
 _NUM_SIZES = 8  # of steps whose time is measured for the prediction
 _NUM_WARM_UPS = 5
@@ -101,12 +101,20 @@ class StepCurves:
 class TimedOrder(NamedTuple):
     """The steps of one order of the texts.
 
-    `step_words` has the words that each rank counted in each step, of shape (steps, ranks), and `seconds` the shortest
-    time of each step in all rounds.
+    `step_words` has the words that each rank counted in each step, of shape (steps, ranks), `seconds` the median time
+    of each step over the rounds, and `round_s` the time of all steps in each round.
     """
 
     step_words: Numbers
     seconds: Seconds
+    round_s: Seconds = np.zeros(0)
+
+    @property
+    def spread(self) -> float:
+        """Half of the range of the rounds, over their median: what the times differ by without a cause in the model."""
+        if self.round_s.size == 0:
+            return 0.0
+        return float((self.round_s.max() - self.round_s.min()) / 2 / np.median(self.round_s))
 
 
 @frozen(eq=False)
@@ -132,18 +140,31 @@ class StepTimes:
         """How many times as long all steps of the reference take."""
         return float(self.orders[reference].seconds.sum() / self.orders[name].seconds.sum())
 
+    def predicted_gain(self, name: str, reference: str) -> float:
+        """How many times as long all steps of the reference should take."""
+        return float(self.predicted_s(reference).sum() / self.predicted_s(name).sum())
+
+    def gains_of_rounds(self, name: str, reference: str) -> Seconds:
+        """The gain in each round."""
+        return np.asarray(self.orders[reference].round_s / self.orders[name].round_s)
+
     def __str__(self) -> str:
         num_ranks = self.curves.seconds.shape[0]
         head = f"{num_ranks} ranks, {os.cpu_count()} cores"
         width = max(len(head), *[len(name) for name in self.orders])
-        rows = [f"{head:{width}}  steps  measured  predicted   off  longest batch alone  whole epoch"]
-        for name, (step_words, seconds) in self.orders.items():
+        rows = [f"{head:{width}}  steps  measured  noise  predicted   off  longest batch alone  whole epoch"]
+        for name, order in self.orders.items():
+            seconds = order.seconds
             predicted_s = self.predicted_s(name)
-            alone_s = self.curves.predict_alone(step_words)
-            cells = f"{seconds.size:5}  {seconds.mean() * 1e3:5.2f} ms   {predicted_s.mean() * 1e3:5.2f} ms"
-            cells += f"  {self.difference(name):+4.0%}  {alone_s.mean() * 1e3:16.2f} ms  {seconds.sum():9.3f} s"
+            alone_s = self.curves.predict_alone(order.step_words)
+            cells = f"{seconds.size:5}  {_ms(seconds)}   ±{order.spread:3.0%}  {_ms(predicted_s)} "
+            cells += f"  {self.difference(name):+4.0%}  {alone_s.mean() * 1e3:16.1f} ms  {seconds.sum():9.2f} s"
             rows.append(f"{name:{width}}  {cells}")
         return "\n".join(rows)
+
+
+def _ms(seconds: Seconds) -> str:
+    return f"{seconds.mean() * 1e3:5.1f} ms"
 
 
 def step_times(
@@ -152,9 +173,9 @@ def step_times(
     """Train on real ranks over Gloo, and time every step of each order of the texts.
 
     The model predicts the next word from the last one, so a step's work is proportional to its words. It is trained by
-    DDP, with losses that give each word of a step the same weight. In each of `num_rounds` rounds, the steps of all
-    orders and those for the prediction come in one random order, and the shortest time of each step counts, because
-    other programs only lengthen it.
+    DDP, with losses that give each word of a step the same weight, and each rank computes with one thread. In each of
+    `num_rounds` rounds, the steps of all orders and those for the prediction come in one random order, and the median
+    time of each step counts.
 
     Each order is an assignment with batches for the same number of ranks, all of them with equally many batches. Raises
     ValueError for anything else and for empty texts, RankError if a rank fails, and DemoError if the ranks end with
@@ -182,14 +203,15 @@ def step_times(
     ranks = launch(_train, num_ranks, (plan,), timeout_s=timeout_s)
     if len({rank.checksum for rank in ranks}) > 1:
         raise DemoError("the ranks should end with equal parameters, and do not")
-    shortest_s = np.max([rank.seconds for rank in ranks], axis=0).min(axis=0)  # of each step, by its slowest rank
+    seconds = np.max([rank.seconds for rank in ranks], axis=0)  # of each round and step, by its slowest rank
+    median_s = np.median(seconds, axis=0)
     words = np.stack([rank.words for rank in ranks], axis=1)
-    curves = StepCurves(sizes, shortest_s[: num_ranks * sizes.size].reshape(num_ranks, sizes.size))
+    curves = StepCurves(sizes, median_s[: num_ranks * sizes.size].reshape(num_ranks, sizes.size))
     timed = {}
     first = num_ranks * sizes.size
     for name, steps in batches.items():
         stop = first + len(steps)
-        timed[name] = TimedOrder(words[first:stop], shortest_s[first:stop])
+        timed[name] = TimedOrder(words[first:stop], median_s[first:stop], seconds[:, first:stop].sum(axis=1))
         first = stop
     return StepTimes(curves, timed, tuple(np.mean([rank.losses for rank in ranks], axis=0).tolist()))
 
@@ -245,12 +267,28 @@ class _TrainedRank(NamedTuple):
     checksum: float
 
 
+class _NextWord(nn.Module):
+    """Predicts the next word: a word passes through one residual layer many times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, _WIDTH)
+        self.hidden = nn.Linear(_WIDTH, _WIDTH)
+        self.output = nn.Linear(_WIDTH, VOCABULARY)
+
+    def forward(self, words: Tensor) -> Tensor:
+        state: Tensor = self.embedding(words)
+        for _ in range(_NUM_PASSES):
+            state = state + torch.tanh(self.hidden(state)) / _NUM_PASSES
+        logits: Tensor = self.output(state)
+        return logits
+
+
 def _train(plan: _TrainingPlan) -> _TrainedRank:
     steps = _steps_for_the_prediction(plan) + _steps_of_orders(plan)
     torch.manual_seed(0)
-    hidden = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.Tanh())
-    layers = [nn.Embedding(VOCABULARY, _WIDTH), *[hidden] * _NUM_HIDDEN, nn.Linear(_WIDTH, VOCABULARY)]
-    module = DistributedDataParallel(nn.Sequential(*layers))
+    torch.set_num_threads(1)
+    module = DistributedDataParallel(_NextWord())
     optimizer = torch.optim.SGD(module.parameters(), lr=_LEARNING_RATE)
     num_ranks = dist.get_world_size()
     seconds = np.zeros((plan.num_rounds, len(steps)))

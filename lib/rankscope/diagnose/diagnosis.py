@@ -20,6 +20,8 @@ from .own_times import OwnTimes, own_times
 from .trace import PHASES, Trace
 from .verdict import in_ms, sentences
 
+_ROUNDING_S = 1e-9  # times below this are what differences of floats leave
+
 
 class CallCost(NamedTuple):
     """A collective that every step has, and its cost in seconds per step, the mean over ranks.
@@ -124,7 +126,7 @@ class JobDiagnosis:
         share = self.exposed_s / self.step_s
         exposed = f"Of this, {in_ms(self.exposed_s)} ({share:.0%}) is exposed communication"
         sentence = f"{step} {exposed}, which includes waiting for other ranks"
-        if not self.hidden_s:  # `watch` cannot see hidden communication
+        if self.hidden_s < _ROUNDING_S:  # `watch` cannot see hidden communication
             return [f"{sentence}."]
         return [f"{sentence}; another {in_ms(self.hidden_s)} of communication is hidden under work."]
 

@@ -239,7 +239,7 @@ def _queues(dumps: Sequence[Dump]) -> list[StuckQueue]:
 def _explain_dumps(dumps: Sequence[Dump]) -> Hang:
     of_rank = {dump.rank: dump for dump in dumps}
     groups = _groups(of_rank)
-    past = {rank: _Past(dump) for rank, dump in of_rank.items()}
+    past = {rank: _CallHistory(dump) for rank, dump in of_rank.items()}
     stops = _stops(groups, of_rank, past)
     _add_waits(stops)
     with_own_cause = [stop for stop in stops if _has_own_cause(stop)]
@@ -390,7 +390,7 @@ def _word(name: str, desc: str) -> str:
 # ---- where a group stops
 
 
-class _Past:
+class _CallHistory:
     """The calls of a rank, with an index of calls that are alike."""
 
     def __init__(self, dump: Dump) -> None:
@@ -421,7 +421,7 @@ class _Past:
         return min(_MOST_ALIKE, earlier)
 
 
-def _stops(groups: Sequence[Group], of_rank: dict[int, Dump], past: dict[int, _Past]) -> list[_Stop]:
+def _stops(groups: Sequence[Group], of_rank: dict[int, Dump], past: dict[int, _CallHistory]) -> list[_Stop]:
     """Where groups stop, in order of time."""
     stops = []
     for group in groups:
@@ -431,7 +431,7 @@ def _stops(groups: Sequence[Group], of_rank: dict[int, Dump], past: dict[int, _P
     return sorted(stops, key=lambda stop: stop.first.created_s)
 
 
-def _stop(group: Group, of_rank: dict[int, Dump], past: dict[int, _Past]) -> _Stop | None:
+def _stop(group: Group, of_rank: dict[int, Dump], past: dict[int, _CallHistory]) -> _Stop | None:
     """Return the first call that not all ranks finished alike; the last call if a rank left no dump; else None."""
     dead = [rank for rank in group.ranks if rank not in of_rank]
     first_numbers = {rank: min(calls, default=None) for rank, calls in group.calls.items()}
@@ -477,7 +477,7 @@ def _is_forgotten(dump: Dump, first_number: int | None, number: int, created_s: 
     return created_s < dump.calls[0].created_s if first_number is None else number < first_number
 
 
-def _unusual_ranks(group: Group, number: int, came: list[int], past: dict[int, _Past]) -> list[int]:
+def _unusual_ranks(group: Group, number: int, came: list[int], past: dict[int, _CallHistory]) -> list[int]:
     """Return the ranks whose call differs from that of most ranks.
 
     If each call was made by equally many ranks, the usual call is the one that best continues a rank's earlier steps.
@@ -499,7 +499,7 @@ def _unusual_ranks(group: Group, number: int, came: list[int], past: dict[int, _
     return [rank for rank in came if rank not in ranks_by_call[usual_calls[0]]]
 
 
-def _circle(stops: list[_Stop], past: dict[int, _Past]) -> list[HangFinding]:
+def _circle(stops: list[_Stop], past: dict[int, _CallHistory]) -> list[HangFinding]:
     """Explain groups that wait for each other, by the ranks that break with their habits, or else block most others."""
     if not stops:
         return []
@@ -534,8 +534,10 @@ def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[_Cause]:
     elif stop.late and not stop.odd:
         yield _late_cause(stop)
     if dead:
-        made = f"{listed('Rank', stop.came)} made it: {stop.first}."
-        yield _Cause("dead", dead, [f"{listed('Rank', dead)} left no dump, and the others stop at {stop}.", made])
+        arrival_words = f"{listed('Rank', stop.came)} made it: {stop.first}."
+        yield _Cause(
+            "dead", dead, [f"{listed('Rank', dead)} left no dump, and the others stop at {stop}.", arrival_words]
+        )
     if not (stop.odd or stop.absent or stop.late or stop.dead):
         where = f"{listed('rank', stop.behind)} stands behind the others" if stop.behind else "it has ended on none"
         words = [f"All ranks made {stop}, and {where}.", f"They called {stop.first}."]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.checks import one_of
 from ..common.extensions import extensions, import_all
-from .opening import ENTRIES, Entry, Given, open_panel
+from .opening import ENTRIES, Entry, GalleryInputs, open_panel
 
 if TYPE_CHECKING:
-    from .panel import Pictured
+    from .panel import PicturedWidget
 
 
 def catalogue() -> tuple[Entry, ...]:
@@ -19,7 +19,7 @@ def catalogue() -> tuple[Entry, ...]:
     One that needs a package which is not installed is left out; see `rankscope.common.extensions`.
 
     >>> [entry.name for entry in catalogue()][:2]
-    ['samplers', 'pipeline']
+    ['samplers', 'unequal_lengths']
     """
     for extension in extensions():
         for package in extension.explorers:
@@ -32,7 +32,7 @@ def gallery(
     gpu: Any = None,
     opened: str = "samplers",
     address: str | None = None,
-) -> Pictured:
+) -> PicturedWidget:
     """Return a button for each explorer of the catalogue over the one that was picked, at first `opened`.
 
     `profiles`, by name, are for `machine`; those of GPUs are also for `boxes`, and for `ddp` if they have the backend's
@@ -43,13 +43,13 @@ def gallery(
 
     >>> box = gallery()
     >>> [label for label, _ in box.children[0].options][:2]
-    ['Which rank reads which sample', 'How a batch arrives']
+    ['Which rank reads which sample', 'What samples of unequal length cost']
     """
     entries = catalogue()
     if not isinstance(profiles, Mapping | None):
         raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
-    given = Given({} if profiles is None else profiles, gpu)
-    inputs = {entry.name: entry.inputs(given) for entry in entries}
+    inputs = GalleryInputs({} if profiles is None else profiles, gpu)
+    inputs_of_entries = {entry.name: entry.inputs(inputs) for entry in entries}
     one_of("opened", opened, tuple([entry.name for entry in entries]))
-    box: Pictured = open_panel("gallery_panel.Gallery", "gallery", entries, inputs, opened, address)
+    box: PicturedWidget = open_panel("gallery_panel.Gallery", "gallery", entries, inputs_of_entries, opened, address)
     return box

@@ -11,15 +11,17 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import count_of, of_type, one_of, whole
 from ..sampling.assignment import Assignment
 from ..sampling.audit import EpochAudit, audit
-from ..sampling.sample_values import CostFunction
+from ..sampling.sample_values import CostFunction, checked_lengths
 from ..sampling.work import epoch_work
-from .marks import WIDE_PX, Drawing, Key, Rects, Texts, numbers_on, whole_ticks
+from .marks import WIDE_PX, Drawing, Key, Rects, Texts, grid_drawing, numbers_on, whole_ticks
 from .palette import ALARM, PAPER, WAITING, WORK, diverging, ramp, rank_colors
 
 _MOST_UNREAD = 24  # samples that nobody reads, if no rank has more reads than that
 _LEAST_BATCH_PX = 8  # closer lines between batches would hide the cells
 _MOST_CELLS = 65_536
 _MOST_STEPS = 40
+_ROW_PX = 22.0  # of an epoch, or of a rank's labels
+_MOST_RANGES = 20  # of lengths, a row each
 _COMPUTE = WORK["compute"].hue
 
 
@@ -62,13 +64,14 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
     if unread_samples.size:
         height += 1.5
         y_ticks.append((num_ranks + 1.0, "nobody"))
-    return Drawing(
+    return grid_drawing(
         title=title or reading_title(assignment),
         x_label="read of the epoch [step]",
         y_label="rank",
-        width=num_columns,
-        height=height,
-        size_px=(cell_px * num_columns, row_px * height),
+        columns=num_columns,
+        rows=height,
+        column_px=cell_px,
+        row_px=row_px,
         rects=[rects for rects, _, _ in cells],
         texts=texts,
         rules=rules,
@@ -169,13 +172,14 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
     if never_read.size:
         finding = f"{never_read.size} of {samples} never read in {within}"
     epoch_ticks = [(row + 0.5, str(assignment.epoch)) for row, assignment in enumerate(epochs)]
-    return Drawing(
+    return grid_drawing(
         title=title or finding,
         x_label="sample [index in the dataset]",
         y_label="epoch",
-        width=num_columns,
-        height=last_row + 1,
-        size_px=(cell_px * num_columns, 22.0 * (last_row + 1)),
+        columns=num_columns,
+        rows=last_row + 1,
+        column_px=cell_px,
+        row_px=_ROW_PX,
         rects=rects,
         texts=texts,
         x_ticks=whole_ticks(num_columns, most=20),
@@ -208,19 +212,74 @@ def draw_label_counts(
     rects = Rects(column, row, diverging((table - mean) / largest_difference))
     cell_px = max(34.0, 420.0 / num_labels)
     labelled = [(low, count_of(low, "sample")), (mean, f"mean {mean:.3g}"), (high, count_of(high, "sample"))]
-    return Drawing(
+    return grid_drawing(
         title=title or f"Each rank reads {table.min()} to {count_of(int(table.max()), 'sample')} of each {label_name}",
         x_label=f"{label_name} [samples read]",
         y_label="rank",
-        width=num_labels,
-        height=num_ranks,
-        size_px=(cell_px * num_labels, 22.0 * num_ranks),
+        columns=num_labels,
+        rows=num_ranks,
+        column_px=cell_px,
+        row_px=_ROW_PX,
         rects=(rects,),
         texts=numbers_on(rects, table.ravel()),
         x_ticks=whole_ticks(num_labels, most=num_labels),
         y_ticks=whole_ticks(num_ranks, most=32),
         legend=[Key(label, diverging((value - mean) / largest_difference)[0]) for value, label in labelled],
     )
+
+
+def draw_lengths(lengths: ArrayLike, title: str | None = None) -> Drawing:
+    """Draw how many samples have which length, and how many of all tokens these have.
+
+    A row is a range of lengths, of equal width, and its bar the number of samples in it. The number next to it is their
+    share of all tokens. Raises ValueError for lengths that are not whole numbers of at least 0.
+    """
+    tokens = checked_lengths(lengths)
+    longest = int(tokens.max(initial=0))
+    width = max(int(_round_step(max((longest + 1) / _MOST_RANGES, 1))), 1)
+    num_ranges = longest // width + 1
+    num_samples = np.bincount(tokens // width, minlength=num_ranges)
+    in_range = np.bincount(tokens // width, weights=tokens, minlength=num_ranges)
+    shares = in_range / max(float(in_range.sum()), 1.0)
+    is_filled = num_samples > 0
+    most = int(num_samples.max(initial=0)) or 1
+    rows = np.arange(num_ranges)
+    labels = [str(first) for first in range(num_ranges)]
+    if width > 1:
+        labels = [f"{first} to {first + width - 1}" for first in (rows * width).tolist()]
+    step = max(int(_round_step(most / 5)), 1)
+    return Drawing(
+        title=title or _lengths_title(tokens),
+        x_label="samples",
+        y_label="length [tokens]",
+        width=1.08 * most,
+        height=num_ranges,
+        size_px=(620.0, max(14.0 * num_ranges, 40.0)),
+        rects=[Rects(0.0, rows + 0.1, _COMPUTE, width=num_samples, height=0.8)],
+        texts=[
+            Texts(
+                num_samples[is_filled] + 0.01 * most,
+                rows[is_filled] + 0.5,
+                [f"{share:.0%}" for share in shares[is_filled]],
+                anchor="start",
+                size_px=10.0,
+            )
+        ],
+        x_ticks=[(float(tick), f"{tick:,}") for tick in range(0, most + 1, step)],
+        y_ticks=[(row + 0.5, label) for row, label in enumerate(labels)],
+        legend=[Key("number of samples", _COMPUTE), Key("numbers: share of all tokens", PAPER, line="none")],
+    )
+
+
+def _lengths_title(tokens: NDArray[np.int64]) -> str:
+    """Say how long samples are, and what share of the tokens the longest tenth of them has."""
+    if not tokens.size:
+        return "No samples"
+    longest_first = np.sort(tokens)[::-1]
+    num_longest = max(round(tokens.size / 10), 1)
+    share = longest_first[:num_longest].sum() / max(int(tokens.sum()), 1)
+    median = float(np.median(tokens))
+    return f"Half of the samples have at most {median:.0f} tokens; the longest tenth has {share:.0%} of all tokens"
 
 
 def draw_step_costs(
@@ -232,8 +291,9 @@ def draw_step_costs(
     """Draw what each step costs: the mean over the ranks, and how long ranks wait on average for the costliest one.
 
     A row is a step, of at most 40. The number next to a bar is the share of padding, if each batch is padded to its
-    longest sample. `lengths` are those of all samples in tokens, by default 1 each, and `cost` is that of `epoch_work`.
-    Raises ValueError for lengths that are not one whole number of at least 0 for each sample.
+    longest sample, or packs to their number of tokens. `lengths` are those of all samples in tokens, by default 1 each,
+    and `cost` is that of `epoch_work`. Raises ValueError for lengths that are not one whole number of at least 0 for
+    each sample.
     """
     of_type("assignment", assignment, Assignment)
     if lengths is None:
@@ -331,7 +391,7 @@ def reading_title(assignment: Assignment, when: str | None = None) -> str:
 
 
 def _reading_legend(assignment: Assignment, epoch: EpochAudit, color_by: str, num_shown: int) -> list[Key]:
-    """The legend of an assignment, of whose samples that nobody reads so many are shown."""
+    """The legend of an assignment; `num_shown` of the samples that nobody reads are drawn."""
     keys = []
     if color_by == "position":
         last = max(assignment.size - 1, 0)

@@ -35,6 +35,7 @@ sharpen()
 _PX_PER_INCH = 96.0
 _POINTS_PER_PX = 72.0 / _PX_PER_INCH
 _NARROW_PX = 4  # rectangles narrower than this have no outline, which would hide them
+_DIGIT_WIDTH = 0.64  # of its size
 _SMALL = 0.6  # of the drawing's width: on smaller Axes, texts are left out that would cover others
 
 
@@ -61,8 +62,10 @@ def _paint(drawing: Drawing, ax: Axes) -> None:
         ax.add_collection(LineCollection(rules, colors=color, linewidths=width, gid="rules"))
     for lines in drawing.lines:
         _paint_lines(lines, ax)
+    painted: list[Text] = []
     for texts in drawing.texts:
-        _paint_texts(texts, ax, _texts_with_room(texts, drawing, ax))
+        painted += _paint_texts(texts, ax, _texts_with_room(texts, drawing, ax))
+    ax.callbacks.connect("xlim_changed", lambda axes: _hide_crowded(painted, axes, drawing))
 
 
 def as_text(*texts: Text) -> None:
@@ -128,15 +131,32 @@ def _texts_with_room(texts: Texts, drawing: Drawing, ax: Axes) -> list[int]:
     return chosen
 
 
-def _paint_texts(texts: Texts, ax: Axes, places: list[int]) -> None:
+def _hide_crowded(texts: Sequence[Text], ax: Axes, drawing: Drawing) -> None:
+    """Hide the texts that would lie on others where the axes show more than the drawing, so that its marks shrink."""
+    left, right = ax.get_xlim()
+    px_per_unit = drawing.size_px[0] / abs(right - left)
+    end_px: dict[float, float] = {}  # of the last text that is shown, by its height
+    for text in sorted(texts, key=lambda text: text.get_position()[0]):
+        x, y = text.get_position()
+        width_px = _DIGIT_WIDTH * float(text.get_fontsize()) / _POINTS_PER_PX * len(text.get_text())
+        start_px = x * px_per_unit - width_px / 2
+        if text.get_horizontalalignment() == "center":
+            text.set_visible(start_px >= end_px.get(y, -math.inf))
+        if text.get_visible():
+            end_px[y] = start_px + width_px
+
+
+def _paint_texts(texts: Texts, ax: Axes, places: list[int]) -> list[Text]:
     align = {"middle": "center", "start": "left", "end": "right"}[texts.anchor]
     style: dict[str, Any] = {"ha": align, "va": "center_baseline", "parse_math": False}
     style["size"] = texts.size_px * _POINTS_PER_PX
     x = texts.x.tolist()
     y = texts.y.tolist()
+    painted = []
     for place in places:
         box = ground(texts.halo[place]) if texts.halo else None
-        ax.text(x[place], y[place], texts.text[place], bbox=box, color=texts.color[place], **style)
+        painted.append(ax.text(x[place], y[place], texts.text[place], bbox=box, color=texts.color[place], **style))
+    return painted
 
 
 def _label(drawing: Drawing, ax: Axes) -> None:

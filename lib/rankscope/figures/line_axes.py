@@ -93,8 +93,19 @@ def _plain_ticks(ax: Axes, limits: tuple[float, float] | None) -> None:
     if limits is not None and limits[1] < 100 * limits[0]:
         digits = (1.0, 2.0, 5.0)
     ax.yaxis.set_major_locator(LogLocator(subs=digits))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _plain_number(value)))
     ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _plain_number(value: float) -> str:
+    """A number with six digits and no exponent.
+
+    >>> _plain_number(1e-05), _plain_number(1e6), _plain_number(0.25)
+    ('0.00001', '1,000,000', '0.25')
+    """
+    if 0 < value < 1:
+        return np.format_float_positional(value, precision=6, fractional=False, trim="-")
+    return f"{value:,.6g}" if value < 1e6 else f"{value:,.0f}"
 
 
 def _power_ticks(ax: Axes, x: Sequence[float] | Floats, words: Callable[[float], str], most: int) -> None:

@@ -61,7 +61,7 @@ TABLE = (
     Meaning("work", "decoding", _YELLOW, "decode host"),
     Meaning("work", "collating", _LIME, "collate"),
     Meaning("work", "pinning", _BLACK, "pin"),
-    Meaning("work", "copying", _BROWN, "copy h2d unpack copy_in copy_out"),
+    Meaning("work", "copying", _BROWN, "copy h2d unpack copy_in copy_out memcpy staging link"),
     Meaning("work", "forward", _ORANGE, "forward loss", memory="activations"),
     Meaning("work", "backward", _VERMILLION, "backward", memory="gradients", buffers="buckets"),
     Meaning("work", "the optimizer", _PLUM, "optimizer zero_grad", memory="optimizer_states master_copy"),
@@ -115,17 +115,42 @@ def hues(family: str) -> dict[str, str]:
 
 def _looks_of_work(plain: str, hatched: str) -> dict[str, WorkLook]:
     """The look of each word in two fields of the table."""
-    found: dict[str, WorkLook] = {}
+    look_of_word: dict[str, WorkLook] = {}
     for meaning in TABLE:
         for word in getattr(meaning, plain).split():
-            found[word] = WorkLook(meaning.hue, False)
+            look_of_word[word] = WorkLook(meaning.hue, False)
         for word in getattr(meaning, hatched).split():
-            found[word] = WorkLook(meaning.hue, True)
-    return found
+            look_of_word[word] = WorkLook(meaning.hue, True)
+    return look_of_word
 
 
 WORK = _looks_of_work("kinds", "communication")  # kinds of one meaning look the same
 MEMORY = _looks_of_work("memory", "buffers")
+_SHARE_OF_HUE = 0.6  # that the next part of a kind of work keeps, where parts are numbered
+
+
+def work_look(kind: str) -> WorkLook | None:
+    """Return the look of a kind of work; None if neither it nor the kind that its first word names is in the table.
+
+    What follows the first word may be a number, such as that of a pipeline's chunk: each is paler than the one before.
+
+    >>> work_look("memcpy d2d") == work_look("copy") == WORK["copy"]
+    True
+    >>> [look.hue for look in map(work_look, ["forward", "forward 1", "forward 2"]) if look]
+    ['#e69f00', '#f0c566', '#f6dca3']
+    >>> work_look("mine 1")
+    """
+    if kind in WORK:
+        return WORK[kind]
+    first_word, _, rest = kind.partition(" ")
+    if first_word not in WORK:
+        return None
+    hue, hatched = WORK[first_word]
+    share = _SHARE_OF_HUE ** int(rest) if rest.isdecimal() and len(rest) < 3 else 1.0
+    paler = [round(255 - (255 - channel) * share) for channel in _channels(hue)]
+    return WorkLook("#" + "".join(f"{channel:02x}" for channel in paler), hatched)
+
+
 HUES = tuple(hue for hue in hues("work").values() if hue not in (OTHER, WAITING))
 RANKS = tuple(hues("rank").values())
 ADDED = WORK["reduce"].hue  # of messages that the receiver adds to its own chunks

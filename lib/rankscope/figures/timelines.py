@@ -13,7 +13,7 @@ from ..common.checks import of_type
 from ..common.units import round_ticks, time_unit
 from ..timeline.timeline import WAITS, Timeline
 from .marks import WIDE_PX, Drawing, Key, Rects, Texts, numbers_on
-from .palette import HUES, OTHER, WORK, WorkLook
+from .palette import HUES, OTHER, WORK, WorkLook, work_look
 
 COMMUNICATION = frozenset(kind for kind, (_, hatched) in WORK.items() if hatched)
 _ROW_PX = 22.0
@@ -140,8 +140,9 @@ def _layout(lanes: Sequence[tuple[int, str]], rank_names: Mapping[int, str]) -> 
 def _looks(timeline: Timeline, hatched: Collection[str]) -> dict[str, WorkLook]:
     """The look of each kind of work in the timeline: its own if the palette has one, else a hue that is left."""
     present = [timeline.kinds[place] for place in np.unique(timeline.kind).tolist()]
-    unknown = [kind for kind in present if kind not in WORK]
-    used = {WORK[kind].hue for kind in present if kind in WORK}
+    known = {kind: look for kind in present if (look := work_look(kind)) is not None}
+    unknown = [kind for kind in present if kind not in known]
+    used = {WORK[kind if kind in WORK else kind.partition(" ")[0]].hue for kind in known}
     free = [hue for hue in HUES if hue not in used]
     seconds = np.bincount(timeline.kind, weights=timeline.stop_s - timeline.start_s, minlength=len(timeline.kinds))
     longest_first = sorted(unknown, key=lambda kind: -seconds[timeline.kinds.index(kind)])
@@ -149,7 +150,7 @@ def _looks(timeline: Timeline, hatched: Collection[str]) -> dict[str, WorkLook]:
     hue_of = dict(zip(with_hue, free, strict=False))
     looks = {}
     for kind in sorted(present, key=WAITS.__contains__):  # waits last
-        look = WORK.get(kind, WorkLook(hue_of.get(kind, OTHER), False))
+        look = known.get(kind, WorkLook(hue_of.get(kind, OTHER), False))
         looks[kind] = WorkLook(look.hue, look.hatched or kind in hatched)
     return looks
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
-from ..common.checks import function, number, of_type, several, truth, whole
+from ..common.checks import function, number, of_type, truth, whole
 from ..ranks.errors import portable
-from ..sampling import shard_files
+from ..sampling.assignment import shard_of_sorted, sorted_files
 from ..timeline import Recorder
 from .files import Load, Part, PartError, load_part, loaded
 from .simulate import TRAINER, loader_lane, parts_ahead
@@ -50,8 +50,7 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
         drop_last: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
-        is_single = isinstance(files, str | bytes | os.PathLike)  # for which shard_files has a better message
-        self._files: Any = files if is_single else several("files", files, "file names")
+        self._files = sorted_files(files)
         self.batch_size = whole("batch_size", batch_size, 1)
         self.num_trainers = whole("num_trainers", num_trainers, 1)
         self.trainer_id = whole("trainer_id", trainer_id, 0, self.num_trainers - 1)
@@ -66,7 +65,7 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch for which the next iteration deals out the files. Raises ValueError if it is not whole."""
         self.epoch = whole("epoch", epoch)
-        shard = shard_files(self._files, self.num_trainers, self.trainer_id, self.seed + self.epoch)
+        shard = shard_of_sorted(self._files, self.num_trainers, self.trainer_id, self.seed + self.epoch)
         self.shard: list[str] = [os.fspath(file) for file in shard]
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:

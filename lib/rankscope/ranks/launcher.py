@@ -30,9 +30,9 @@ from .errors import MachineError, RankError
 from .host import MOST_RANKS, how_it_ended, is_ending
 from .output import Output
 from .pool import Worker, WorkerPool, describe_stacks
-from .rank import Failure, Rank, Returned, Unable
+from .rank import Failure, JoinProblem, Rank, StoredResult
 from .stacks import STOPPED
-from .worker import Refused
+from .worker import LoadProblem
 
 Result = TypeVar("Result")
 MODULES = "torch torch.distributed torch._dynamo"  # DDP imports _dynamo, for 1.5 s
@@ -198,11 +198,11 @@ class _RunningRanks:
         except (EOFError, ConnectionError):  # it has ended, as the server will report
             del self._connections[values.connection]
             return
-        if isinstance(message, Returned):
+        if isinstance(message, StoredResult):
             self._running.discard(rank)
-        elif isinstance(message, Refused):
+        elif isinstance(message, LoadProblem):
             raise ValueError(f"fn and args cannot be loaded in the ranks: {message.reason}")
-        elif isinstance(message, Unable):
+        elif isinstance(message, JoinProblem):
             raise ValueError(message.reason)
         elif isinstance(message, Failure):
             if not self._failures:

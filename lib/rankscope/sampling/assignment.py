@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import of_type, one_of, several, truth, whole
 from ..common.frozen import ReadOnly, checked, evolve, frozen, optional
 from ..common.storage import StorageError, StoredPart, decoded, read_arrays, read_bytes, write_atomically
-from .elastic import ElasticSampler, RankReads, check_same_recipes
+from .elastic import MOST_RANKS, ElasticSampler, RankReads, check_same_recipes, unmoved
 from .kinds import SAMPLERS, EpochRecipe
 from .permutation import SEEDS, IntArray, torch_order
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_SAMPLES = 1 << 28  # read by all ranks of an assignment: an order of 1 GiB, and about as much again for `audit`
-MOST_RANKS = 1 << 16  # of an assignment
 _MOST_HEADER_BYTES = 1 << 16  # of a stored assignment: the JSON and the headers of its arrays
 _FORMAT = "rankscope.assignment"
 _VERSION = 1
@@ -59,6 +58,8 @@ class _StoredRecipe(StoredPart):
     seed: int | None
     epoch: int
     drop_last: bool | None
+    padded_to: int | None = None
+    replacement: bool | None = None
 
 
 class _StoredHeader(StoredPart):
@@ -79,8 +80,8 @@ def _all_ranks(name: str, values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
     for rank, values_of_rank in enumerate(several(name, values, "a rank's indices each")):
         indices = np.asarray(values_of_rank)
         if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
-            got = f"{indices.dtype} of shape {indices.shape}"
-            raise ValueError(f"rank {rank} must read a 1-D array of integers, got {got}")
+            kind = f"{indices.dtype} of shape {indices.shape}"
+            raise ValueError(f"rank {rank} must read a 1-D array of integers, got {kind}")
         if indices.size and indices.dtype.kind == "u" and indices.max() > np.iinfo(np.int64).max:
             raise ValueError(f"rank {rank} must read indices below 2**63, got {indices.max()}")
         view = indices.view() if indices.dtype.kind == "i" else indices.astype(np.int64)
@@ -113,13 +114,14 @@ def _read_all(rank: int, sampler: Iterable[Any]) -> _Reads:
     batch_sizes: list[int] = []
 
     def indices_of_batches() -> Iterator[Any]:
+        """Yield the indices of all batches, and note each batch's size in `batch_sizes` on the way."""
         for batch in items:
             batch_sizes.append(0)
             for index in batch:
                 batch_sizes[-1] += 1
                 yield index
 
-    indices = _whole_numbers(rank, indices_of_batches())
+    indices = _whole_numbers(rank, indices_of_batches())  # which fills `batch_sizes`, too
     return _Reads(indices, np.cumsum(batch_sizes))
 
 
@@ -139,6 +141,12 @@ def _batch_stops(rank: int, reads: _Reads) -> IntArray:
     return np.zeros(0, dtype=np.int64)
 
 
+def _common(samplers: Iterable[Any], name: str) -> Any:
+    """Return an attribute of our own samplers if it is the same for all ranks, else None."""
+    values = {getattr(sampler, name) if isinstance(sampler, ElasticSampler) else None for sampler in samplers}
+    return values.pop() if len(values) == 1 else None
+
+
 def _stops_of_all_ranks(name: str, values: Any) -> tuple[IntArray, ...] | None:
     if values is None:
         return None
@@ -151,8 +159,9 @@ class Assignment:
 
     `size` is the dataset's length; ``ranks[r]`` contains the indices that rank r reads, in order. Ranks may read
     different numbers of samples. `loader` is the DataLoader on top, if `with_loader` added one. If the sampler makes
-    the batches, ``batch_stops[r]`` contains the place in ``ranks[r]`` at which each batch of rank r ends. The arrays
-    are read-only.
+    the batches, ``batch_stops[r]`` contains the place in ``ranks[r]`` at which each batch of rank r ends. `padded_to`
+    is the number of tokens that each batch is padded to, if the sampler packs, and `replacement` says, of draws by
+    weight, whether a sample can be drawn twice. The arrays are read-only.
     """
 
     size: int = checked(whole, 0, MOST_SAMPLES)
@@ -164,6 +173,8 @@ class Assignment:
     drop_last: bool | None = checked(optional, truth, default=None)
     loader: Loader | None = checked(optional, of_type, Loader, default=None)
     batch_stops: tuple[IntArray, ...] | None = checked(_stops_of_all_ranks, default=None)
+    padded_to: int | None = checked(optional, whole, 1, default=None)
+    replacement: bool | None = checked(optional, truth, default=None)
 
     def __attrs_post_init__(self) -> None:
         if self.batch_stops is None:
@@ -197,7 +208,8 @@ class Assignment:
                 sampler.set_epoch(epoch)
         if all(isinstance(sampler, ElasticSampler) for sampler in samplers):
             check_same_recipes(sampler.recipe() for sampler in samplers)
-        ranks = [_read_all(rank, sampler) for rank, sampler in enumerate(samplers)]
+        with unmoved(samplers):
+            ranks = [_read_all(rank, sampler) for rank, sampler in enumerate(samplers)]
         batch_stops = None
         if any(reads.batch_stops is not None for reads in ranks):
             batch_stops = tuple(_batch_stops(rank, reads) for rank, reads in enumerate(ranks))
@@ -208,6 +220,8 @@ class Assignment:
             epoch=epoch,
             shuffle=False if none_shuffles else None,
             batch_stops=batch_stops,
+            padded_to=_common(samplers, "padded_to"),
+            replacement=_common(samplers, "replacement"),
         )
 
     @property
@@ -379,9 +393,8 @@ def assign(
 
     `size` is the dataset's length. For libtorch's samplers `drop_last` is ``allow_duplicates=False``. One of them
     always shuffles and the other never does, so `shuffle` has no effect on them. The ranks' arrays are views of one
-    order. `settings` are those that only some samplers have: `lengths`, `batch_size`, `max_tokens`, `cost` and `window`
-    of "balanced", `lengths`, `max_tokens` and `window` of "packed", `weights`, `num_samples` and `replacement` of
-    "weighted".
+    order. `settings` are those that only some samplers have, as the record in `SAMPLERS` lists them: `values`, which is
+    `lengths` or `weights`, and `settings` with their defaults.
 
     Raises ValueError for a size outside 0 … `MOST_SAMPLES`, more reads of all ranks together than that, replicas
     outside 1 … `MOST_RANKS`, an unknown sampler, a setting that the sampler does not have, as a seed for libtorch's,
@@ -410,11 +423,9 @@ def assign(
         recipe = evolve(recipe, shuffle=kind.always_shuffles)
     _check_number_of_reads(recipe)
     reads = kind.indices(recipe)
-    batch_stops = None
-    if isinstance(reads, RankReads):
-        batch_stops = reads.batch_stops
-        reads = reads.indices
-    ranks = several(f"the indices of sampler {sampler!r}", reads, "arrays")
+    if not isinstance(reads, RankReads):
+        reads = RankReads(reads)
+    ranks = several(f"the indices of sampler {sampler!r}", reads.indices, "arrays")
     if len(ranks) != recipe.num_replicas:
         raise ValueError(
             f"sampler {sampler!r} must return an array of indices for each of {recipe.num_replicas} ranks, "
@@ -428,7 +439,9 @@ def assign(
         seed=recipe.seed,
         epoch=recipe.epoch,
         drop_last=recipe.drop_last,
-        batch_stops=batch_stops,
+        batch_stops=reads.batch_stops,
+        padded_to=reads.padded_to,
+        replacement=reads.replacement,
     )
 
 
@@ -438,7 +451,7 @@ def _check_number_of_reads(recipe: EpochRecipe) -> None:
         whole("num_samples", recipe.settings["num_samples"], 0, MOST_SAMPLES)
 
 
-Name = TypeVar("Name", str, os.PathLike[str])
+Name = TypeVar("Name", bound=str | os.PathLike[str])
 
 
 def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed: int = 0) -> list[Name]:
@@ -455,10 +468,16 @@ def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed:
     >>> [shard_files(["a", "b", "c", "d", "e"], 2, trainer) for trainer in range(2)]
     [['e', 'b', 'c'], ['a', 'd']]
     """
-    if isinstance(files, (str, bytes, os.PathLike)):
-        raise ValueError(f"files must be a list of file names, got the single name {files!r}")
+    ordered = sorted_files(files)
     num_trainers = whole("num_trainers", num_trainers, 1)
     trainer_id = whole("trainer_id", trainer_id, 0, num_trainers - 1)
+    return shard_of_sorted(ordered, num_trainers, trainer_id, seed)
+
+
+def sorted_files(files: Iterable[Name]) -> list[Name]:
+    """Return the files, sorted. Raises ValueError for a string instead of a list, and for equal files."""
+    if isinstance(files, (str, bytes, os.PathLike)):
+        raise ValueError(f"files must be a list of file names, got the single name {files!r}")
     ordered = several("files", files, "file names")
     for file in ordered:
         if not isinstance(file, str | os.PathLike):
@@ -467,5 +486,10 @@ def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed:
     for file, next_file in pairwise(ordered):
         if os.fspath(file) == os.fspath(next_file):
             raise ValueError(f"files must differ from each other, got {os.fspath(file)!r} twice")
+    return ordered
+
+
+def shard_of_sorted(ordered: list[Name], num_trainers: int, trainer_id: int, seed: int) -> list[Name]:
+    """Return what `shard_files` does, of files that `sorted_files` returned. Raises ValueError for the seed only."""
     order = torch_order(len(ordered), whole("seed", seed, *SEEDS))
     return [ordered[place] for place in order[trainer_id::num_trainers].tolist()]

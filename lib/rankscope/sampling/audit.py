@@ -14,7 +14,7 @@ from ..common.checks import count_of, of_type, several
 from .assignment import Assignment
 from .permutation import IntArray
 from .sample_values import CostFunction
-from .work import EpochWork, WeightBias, epoch_work, weight_bias, weights_for
+from .work import EpochWork, WeightBias, epoch_work, weight_bias, weighted_reads, weights_for
 
 MOST_IMBALANCE = 1.05
 """Steps that take this much longer than if all ranks had equal work are a finding."""
@@ -76,7 +76,7 @@ class EpochAudit:
     `duplicated`, `overlap`, `dropped` and `out_of_range` are sorted indices: those that are read more than once, those
     of the dataset that more than one rank reads, those that no rank reads, and those outside the dataset. `num_reads`
     is the number of reads of all ranks, `num_repeats` the number of reads after an index's first, `shortest` and
-    `longest` the fewest and the most reads of a rank.
+    `longest` the fewest and the most reads of a rank, or its batches if the sampler makes them (`unit`).
     """
 
     epoch: int
@@ -89,6 +89,7 @@ class EpochAudit:
     overlap: IntArray
     dropped: IntArray
     out_of_range: IntArray
+    unit: str = "samples"
 
 
 @attrs.frozen(eq=False)
@@ -99,7 +100,7 @@ class Audit(Findings):
     places in `epochs`, in which every rank read in exactly the same order; it is empty if the sampler is known not to
     shuffle. `work` has the tokens, costs and padding of each epoch, if `audit` got lengths, and `weight_bias` compares
     the reads of all epochs with the weights that it got. With weights, no sample has to be read exactly once, so
-    duplicates, overlap and samples that are not read are no findings.
+    samples that are not read are no findings, and duplicates and overlap are findings only without `replacement`.
     """
 
     KINDS = (
@@ -122,6 +123,7 @@ class Audit(Findings):
     repeated_orders: tuple[tuple[int, int], ...]
     work: tuple[EpochWork, ...] = ()
     weight_bias: WeightBias | None = None
+    replacement: bool = True
 
     @property
     def duplicates(self) -> int:
@@ -161,12 +163,14 @@ class Audit(Findings):
             add(
                 "nothing_read", f"no rank reads anything in {num_empty} of {count_of(len(self.epochs), 'epoch')}: {why}"
             )
+        if self.weight_bias is None or not self.replacement:
+            self._add_repeats(add)
         if self.weight_bias is None:
-            self._add_coverage(add)
+            self._add_losses(add)
         uneven = max(self.epochs, key=lambda epoch: epoch.longest - epoch.shortest)
         if uneven.longest > uneven.shortest and not self.work:
-            lengths = f"from {uneven.shortest} to {uneven.longest} samples in epoch {uneven.epoch}"
-            add("unbalanced", f"ranks read {lengths}")
+            counts = f"from {uneven.shortest} to {uneven.longest} {uneven.unit} in epoch {uneven.epoch}"
+            add("unbalanced", f"ranks read {counts}")
         if self.repeated_orders:
             add("repeated_order", _repetition(self))
         if self.work:
@@ -175,13 +179,16 @@ class Audit(Findings):
             self._add_weight_bias(self.weight_bias, add)
         return tuple(findings)
 
-    def _add_coverage(self, add: Callable[[str, str], None]) -> None:
-        """Add what is read more or less than once."""
+    def _add_repeats(self, add: Callable[[str, str], None]) -> None:
+        """Add what is read more than once."""
         if self.duplicates:
             add("duplicates", f"{count_of(self.duplicates, 'read')} of a sample already read in its epoch")
         if self.overlap:
             times = count_of(self.overlap, "time")
             add("overlap", f"{times} a sample is read by more than one rank in an epoch")
+
+    def _add_losses(self, add: Callable[[str, str], None]) -> None:
+        """Add what is not read."""
         if self.dropped:
             add("dropped", f"{count_of(self.dropped, 'time')} a sample is left out of an epoch")
         if self.never_seen.size and len(self.epochs) > 1:
@@ -241,12 +248,14 @@ def audit(
     cost: str | CostFunction = "linear",
     max_tokens: int | None = None,
     weights: ArrayLike | None = None,
+    replacement: bool | None = None,
 ) -> Audit:
     """Audit one epoch, or several epochs of the same dataset and world size.
 
     With the `lengths` of all samples in tokens, the audit also counts tokens per rank, the cost of each rank's batch at
     each step, and padding, as `epoch_work` does. With `weights`, it compares how often samples are read with how often
-    their weights ask for.
+    their weights ask for. Without `replacement` (by default, if the assignment is one of a sampler without it), that is
+    at most once per epoch.
 
     Only one assignment is in memory at a time if they come from a generator. Raises ValueError if there is no epoch, if
     the size or the number of ranks changes between epochs, and for lengths or weights that are not one number of at
@@ -266,24 +275,29 @@ def audit(
     repeated: list[tuple[int, int]] = []
     work: list[EpochWork] = []
     reads: IntArray = np.zeros(1, dtype=np.int64)  # of each sample, if there are weights
+    expected: NDArray[np.float64] = np.zeros(1)
     shape: tuple[int, int] | None = None  # the dataset's size and the number of ranks
     for place, assignment in enumerate(assignments):
         of_type("assignments", assignment, Assignment)
         if shape is None:
             shape = (assignment.size, assignment.num_ranks)
-            seen = np.zeros(assignment.size, dtype=bool)
+            is_read = np.zeros(assignment.size, dtype=bool)
         elif shape != (assignment.size, assignment.num_ranks):
             raise ValueError(
                 f"epochs to audit must share size and ranks: {shape[0]} samples over {shape[1]} ranks, then "
                 f"{assignment.size} over {assignment.num_ranks}"
             )
         flat = np.concatenate(assignment.ranks)
-        epochs.append(_audit_epoch(assignment, flat, seen))
+        epochs.append(_audit_epoch(assignment, flat, is_read))
         if lengths is not None:
             work.append(epoch_work(assignment, lengths, cost, max_tokens))
         if weights is not None:
+            if replacement is None:
+                replacement = assignment.replacement is not False
             weights = weights_for(assignment, weights)
-            reads = reads + np.bincount(flat, minlength=assignment.size)
+            reads_of_epoch, expected_of_epoch = weighted_reads(assignment, weights, replacement)
+            reads = reads + reads_of_epoch
+            expected = expected + expected_of_epoch
         if assignment.shuffle is not False and assignment.size > 1 and flat.size:
             first = place_of_order.setdefault(_fingerprint(assignment, flat), place)
             if first != place:
@@ -292,13 +306,26 @@ def audit(
         raise ValueError("audit needs at least one epoch, got none")
     bias = None
     if weights is not None:
-        bias = weight_bias(reads, np.asarray(weights))
-    return Audit(*shape, tuple(epochs), np.flatnonzero(~seen), tuple(repeated), tuple(work), bias)
+        bias = weight_bias(reads, expected)
+    with_replacement = replacement is not False
+    return Audit(
+        *shape,
+        tuple(epochs),
+        np.flatnonzero(~is_read),
+        tuple(repeated),
+        tuple(work),
+        bias,
+        replacement=with_replacement,
+    )
 
 
-def _audit_epoch(assignment: Assignment, flat: IntArray, seen: NDArray[np.bool_]) -> EpochAudit:
-    """Audit one epoch, and mark the samples that it reads in `seen`. `flat` contains the indices of all ranks."""
-    lengths = np.array([indices.size for indices in assignment.ranks])
+def _audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.bool_]) -> EpochAudit:
+    """Audit one epoch, and mark the samples that it reads in `is_read`. `flat` contains the indices of all ranks."""
+    counts_of_ranks = [indices.size for indices in assignment.ranks]
+    unit = "samples"
+    if assignment.batch_stops is not None:
+        counts_of_ranks = [stops.size for stops in assignment.batch_stops]
+        unit = "batches"
     size = assignment.size
     inside = flat
     outside = flat[:0]
@@ -307,7 +334,7 @@ def _audit_epoch(assignment: Assignment, flat: IntArray, seen: NDArray[np.bool_]
         inside = flat[valid]
         outside = flat[~valid]
     counts = np.bincount(inside, minlength=size)
-    seen |= counts > 0
+    is_read |= counts > 0
     duplicated = np.flatnonzero(counts > 1)
     strays, stray_counts = np.unique(outside, return_counts=True)
     repeated_strays = strays[stray_counts > 1]
@@ -317,14 +344,15 @@ def _audit_epoch(assignment: Assignment, flat: IntArray, seen: NDArray[np.bool_]
         seed=assignment.seed,
         num_reads=flat.size,
         num_repeats=num_repeats,
-        shortest=int(lengths.min()),
-        longest=int(lengths.max()),
+        shortest=min(counts_of_ranks),
+        longest=max(counts_of_ranks),
         duplicated=np.concatenate(
             [repeated_strays[repeated_strays < 0], duplicated, repeated_strays[repeated_strays >= size]]
         ),
         overlap=_read_by_many(assignment) if num_repeats else duplicated,
         dropped=np.flatnonzero(counts == 0),
         out_of_range=strays,
+        unit=unit,
     )
 
 

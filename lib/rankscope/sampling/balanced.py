@@ -10,13 +10,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import of_type, truth, whole
+from ..common.frozen import ReadOnly
 from .balancing import WindowPlan, ascending, plan_equal_batches, plan_token_batches
-from .elastic import ElasticSampler, Progress, RankReads
+from .elastic import MOST_RANKS, ElasticSampler, Progress, RankReads
 from .keyed import KeyedPermutation
-from .sample_values import CostFunction, checked_lengths, costs_of, digest_of
+from .sample_values import MOST_TOKENS, MOST_WINDOW, CostFunction, checked_lengths, costs_of, digest_of
 
 _MOST_SEGMENTS = 10_000  # of a state: restarts in the middle of one window
-_TOKEN_FILL = 0.98  # share of a window's room that its samples may need, so that they fit in its batches
+_TOKEN_FILL = 0.98  # share of the tokens of a window's batches that its samples may have, so that they fit in
+_EASY_FILL = 0.99  # samples that fill batches beyond this hardly ever fit, and the attempt takes as long as the plan
+_MANY_STEPS = 20  # of which one more is cheaper than the attempt
+_PADDING_CHOICE = 4096  # samples at the beginning of the order, of which padding repeats those with a suitable cost
 
 
 class _Grouping(NamedTuple):
@@ -56,14 +60,30 @@ class _Remaining:
 
 
 class _PlannedWindow(NamedTuple):
-    """The samples of a window in the order of what is left, and their division into batches."""
+    """The samples of a window in the order of what is left, and their division into batches.
+
+    Places of the plan beyond the samples are those of `padding`: samples of the epoch that are read a second time.
+    """
 
     samples: NDArray[np.int64]
     plan: WindowPlan
+    padding: NDArray[np.int64]
 
     @property
     def size(self) -> int:
         return self.samples.size
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.plan.counts.shape[0])
+
+
+@attrs.define
+class _PlannedEnds:
+    """The ends of the windows that begin at a start, as far as they have been planned."""
+
+    start: tuple[int, str]
+    ends: list[_WindowEnd]
 
 
 class _Origin(NamedTuple):
@@ -83,14 +103,16 @@ class BalancedSampler(ElasticSampler):
 
     Ranks wait for each other in every step, so a step takes as long as its costliest batch. The epoch's random order is
     cut into windows of `window` steps. Within a window, samples are regrouped into batches by their `lengths`, and each
-    step gets batches of similar cost. So a sample is read at most one window away from its random place.
+    step gets batches of similar cost. So a sample is read at most one window away from its random place. The last
+    window has half to one and a half times as many steps, because few samples are hard to balance.
 
     Pass it as ``batch_sampler`` to a DataLoader: it yields lists of indices, the same number of lists on every rank.
     With `batch_size`, each batch has as many samples, except for those of the last step. With `max_tokens` instead, the
     lengths in a batch add up to at most as many. `cost` is "linear" (a sample costs its length), "quadratic", or a
     function from the array of all lengths to the array of all costs.
 
-    Padding repeats the beginning of the order, fewer samples than ranks, and `drop_last` leaves as many out instead.
+    Padding repeats fewer samples than ranks, of suitable cost from the beginning of the order, and `drop_last` leaves
+    fewer samples than ranks out instead.
     Without `num_replicas` and `rank`, those of torch's process group apply, or one rank if there is no group.
 
     `state_dict` is a position in the order of all ranks: the epoch continues on other numbers of ranks, with other
@@ -106,7 +128,9 @@ class BalancedSampler(ElasticSampler):
     """
 
     _TITLE = "BalancedSampler"
+    _RECIPE = ReadOnly(size="size", seed="seed", shuffle="shuffle", lengths="_digest", costs="_cost_digest")
     is_grouped = True
+    makes_batches = True
 
     def __init__(
         self,
@@ -128,17 +152,17 @@ class BalancedSampler(ElasticSampler):
         if batch_size is not None:
             batch_size = whole("batch_size", batch_size, 1)
         if max_tokens is not None:
-            max_tokens = whole("max_tokens", max_tokens, 1)
+            max_tokens = whole("max_tokens", max_tokens, 1, MOST_TOKENS)
         self.batch_size = batch_size
         self.max_tokens = max_tokens
-        self.window = whole("window", window, 1)
+        self.window = whole("window", window, 1, MOST_WINDOW)
         self.lengths = checked_lengths(lengths, max_tokens)
         self.costs = costs_of(self.lengths, cost)
         self.size = self.lengths.size
         self._digest = digest_of(self.lengths)
         self._cost_digest = digest_of(self.costs)
         self._permutation_key = ""
-        self._window_ends: dict[tuple[int, str], list[_WindowEnd]] = {}
+        self._planned_ends = _PlannedEnds((-1, ""), [])
         self._start_from(self._first_progress())
 
     @property
@@ -169,34 +193,32 @@ class BalancedSampler(ElasticSampler):
     def _grouping(self) -> _Grouping:
         return _Grouping(self.num_replicas, self.batch_size, self.max_tokens, self.window, self.drop_last)
 
-    def _recipe(self) -> dict[str, Any]:
-        return {
-            "size": self.size,
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-            "lengths": self._digest,
-            "costs": self._cost_digest,
-        }
-
     # ---- positions
 
     def _first_progress(self) -> Progress:
         return {"position": 0, "segments": []}
 
+    def _end_progress(self) -> Progress:
+        return {"position": self.size, "segments": []}
+
+    def _nothing_left(self, progress: Progress) -> bool:
+        num_left = self._num_left(self._remaining(progress))
+        return num_left == 0 or (self.drop_last and num_left < self.num_replicas)
+
     def _checked_progress(self, progress: Progress) -> Progress:
         position = whole("position", progress.get("position"), 0, self.size)
         stored = of_type("segments", progress.get("segments"), list)
         whole("the number of segments", len(stored), 0, _MOST_SEGMENTS)
-        checked: Progress = {"position": position, "segments": []}
+        remaining = _Remaining(np.empty(0, dtype=np.int64), position)
+        checked = []
         for fields in stored:
             segment = self._checked_segment(of_type("a segment", fields, dict))
-            remaining = self._remaining(checked)
-            num_left = self._num_left(remaining)
-            whole("num_samples", segment.num_samples, 0, num_left)
+            whole("num_samples", segment.num_samples, 0, self._num_left(remaining))
             window = self._window(remaining, segment.num_samples, segment.grouping)
-            whole("num_steps", segment.num_steps, 0, window.plan.counts.shape[0])
-            checked["segments"].append(_stored(segment))
-        return checked
+            whole("num_steps", segment.num_steps, 0, window.num_steps)
+            remaining = _after_segment(remaining, segment, window)
+            checked.append(_stored(segment))
+        return {"position": position, "segments": checked}
 
     def _checked_segment(self, fields: dict[str, Any]) -> _Segment:
         expected = (*_Grouping._fields, "num_samples", "num_steps")
@@ -211,12 +233,12 @@ class BalancedSampler(ElasticSampler):
             batch_size = whole("batch_size", batch_size, 1)
         if max_tokens is not None:
             longest = int(self.lengths.max()) if self.size else 1
-            max_tokens = whole("max_tokens", max_tokens, max(longest, 1))
+            max_tokens = whole("max_tokens", max_tokens, max(longest, 1), MOST_TOKENS)
         grouping = _Grouping(
-            num_replicas=whole("num_replicas", fields["num_replicas"], 1),
+            num_replicas=whole("num_replicas", fields["num_replicas"], 1, MOST_RANKS),
             batch_size=batch_size,
             max_tokens=max_tokens,
-            window=whole("window", fields["window"], 1),
+            window=whole("window", fields["window"], 1, MOST_WINDOW),
             drop_last=truth("drop_last", fields["drop_last"]),
         )
         return _Segment(
@@ -228,14 +250,10 @@ class BalancedSampler(ElasticSampler):
         if num_items == 0:
             return start
         origin = self._origin(start)
-        before = _WindowEnd(origin.num_samples, -origin.num_steps)
-        for end in self._ends(start):
-            if num_items < end.num_steps:
-                break
-            before = end
+        before = self._end_before(start, num_items)
+        if before.num_samples == self._num_left(origin.remaining):
+            return self._end_progress()
         steps_in_window = num_items - before.num_steps
-        if steps_in_window == 0 and num_items == self._num_items(start):
-            return {"position": self.size, "segments": []}
         position = origin.remaining.position
         segments = list(origin.segments)
         num_samples = before.num_samples
@@ -262,36 +280,60 @@ class BalancedSampler(ElasticSampler):
         return remaining.head.size + self.size - remaining.position
 
     def _num_items(self, start: Progress) -> int:
-        num_steps = 0
-        for end in self._ends(start):
-            num_steps = end.num_steps
-        return num_steps
+        if self.batch_size is None:
+            num_steps = 0
+            for end in self._ends(start):
+                num_steps = end.num_steps
+            return num_steps
+        origin = self._origin(start)
+        num_before = origin.num_samples // (self.num_replicas * self.batch_size) + origin.num_steps
+        return _num_equal_steps(self._num_left(origin.remaining), self._grouping()) - num_before
+
+    def _end_before(self, start: Progress, num_items: int) -> _WindowEnd:
+        """Return the last end of a window within `num_items` steps from `start`, or where the present window began."""
+        origin = self._origin(start)
+        before = _WindowEnd(origin.num_samples, -origin.num_steps)
+        if self.batch_size is None:
+            for end in self._ends(start):
+                if num_items < end.num_steps:
+                    break
+                before = end
+            return before
+        per_window = self.num_replicas * self.batch_size * self.window
+        num_left = self._num_left(origin.remaining)
+        if num_items == self._num_items(start):
+            return _WindowEnd(num_left, num_items)
+        num_windows = min((num_items - before.num_steps) // self.window, _num_full_windows(num_left, per_window))
+        num_before = origin.num_samples // per_window
+        num_windows = min(num_windows, _num_full_windows(num_left, per_window) - num_before)
+        return _WindowEnd(before.num_samples + num_windows * per_window, before.num_steps + num_windows * self.window)
 
     def _ends(self, start: Progress) -> Iterator[_WindowEnd]:
         """Yield the end of each window: samples since the origin, and steps since `start`.
 
-        Windows are planned only if they may have different numbers of steps.
+        Windows of token batches have different numbers of steps, so they must be planned. The ends are stored as far as
+        somebody has asked for them or has read the windows.
         """
         origin = self._origin(start)
         num_left = self._num_left(origin.remaining)
-        if self.batch_size is not None:
-            num_before = origin.num_samples // (self.num_replicas * self.batch_size) + origin.num_steps
-            for end in _ends_of_equal_batches(num_left, self._grouping()):
-                if end.num_samples > origin.num_samples:
-                    yield _WindowEnd(end.num_samples, end.num_steps - num_before)
-            return
-        key = (self.epoch, repr(start))
-        if key not in self._window_ends:
-            ends = []
-            num_samples = origin.num_samples
-            num_steps = -origin.num_steps
-            while num_samples < num_left:
+        ends = self._ends_since(start)
+        num_samples = origin.num_samples
+        num_steps = -origin.num_steps
+        number = 0
+        while num_samples < num_left:
+            if number == len(ends):
                 window = self._window(origin.remaining, num_samples, self._grouping())
-                num_samples += window.size
-                num_steps += window.plan.counts.shape[0]
-                ends.append(_WindowEnd(num_samples, num_steps))
-            self._window_ends = {key: ends}
-        yield from self._window_ends[key]
+                ends.append(_WindowEnd(num_samples + window.size, num_steps + window.num_steps))
+            num_samples, num_steps = ends[number]
+            yield ends[number]
+            number += 1
+
+    def _ends_since(self, start: Progress) -> list[_WindowEnd]:
+        """Return the list of the ends that are known already, to which more can be added."""
+        key = (self.epoch, repr(start))
+        if self._planned_ends.start != key:
+            self._planned_ends = _PlannedEnds(key, [])
+        return self._planned_ends.ends
 
     # ---- windows
 
@@ -311,21 +353,29 @@ class BalancedSampler(ElasticSampler):
         """
         origin = self._origin(start)
         num_left = self._num_left(origin.remaining)
+        ends = self._ends_since(start)
         num_samples = origin.num_samples
+        num_steps = -origin.num_steps
         num_steps_read = origin.num_steps  # of the first window, before `start`
+        number = 0
         while num_samples < num_left:
             window = self._window(origin.remaining, num_samples, self._grouping())
+            num_samples += window.size
+            num_steps += window.num_steps
+            if number == len(ends):
+                ends.append(_WindowEnd(num_samples, num_steps))
+            number += 1
             counts = window.plan.counts
-            num_padded = int(window.plan.places.max(initial=-1)) + 1 - window.size
-            samples = np.concatenate([window.samples, self._padding_samples(max(num_padded, 0))])
+            samples = np.concatenate([window.samples, window.padding])
             num_samples_read = int(counts[:num_steps_read].sum())
             yield samples[window.plan.places[num_samples_read:]], counts[num_steps_read:]
             num_steps_read = 0
-            num_samples += window.size
 
-    def _padding_samples(self, count: int) -> NDArray[np.int64]:
-        """Return samples for padding: the beginning of the epoch's order, repeated if that is too short."""
-        return np.resize(self._order(np.arange(min(count, self.size))), count)
+    def _padding_samples(self, count: int, cost: float) -> NDArray[np.int64]:
+        """Return samples for padding: of the beginning of the epoch's order, those whose cost is nearest to `cost`."""
+        choice = self._order(np.arange(min(max(count, _PADDING_CHOICE), self.size)))
+        nearest = ascending(np.abs(self.costs[choice] - cost))[:count]
+        return np.resize(choice[np.sort(nearest)], count)
 
     def _remaining(self, start: Progress) -> _Remaining:
         """Return what is left to read after the segments of a progress."""
@@ -333,14 +383,7 @@ class BalancedSampler(ElasticSampler):
         for fields in start["segments"]:
             segment = _segment(fields)
             window = self._window(remaining, segment.num_samples, segment.grouping)
-            num_read = int(window.plan.counts[: segment.num_steps].sum())
-            places_read = window.plan.places[:num_read]
-            is_left = np.ones(window.size, dtype=bool)
-            is_left[places_read[places_read < window.size]] = False  # places beyond the window are padding
-            num_passed = segment.num_samples + window.size
-            num_from_order = max(num_passed - remaining.head.size, 0)
-            head = np.concatenate([window.samples[is_left], remaining.head[num_passed:]])
-            remaining = _Remaining(head, remaining.position + num_from_order)
+            remaining = _after_segment(remaining, segment, window)
         return remaining
 
     def _samples(self, remaining: _Remaining, start: int, count: int) -> NDArray[np.int64]:
@@ -359,37 +402,39 @@ class BalancedSampler(ElasticSampler):
             self._permutation_key = key
         return self._permutation(positions)
 
-    def _window_size(self, remaining: _Remaining, start: int, grouping: _Grouping) -> int:
-        """Return how many of the samples that are left form the window that begins with number `start`."""
+    def _window_samples(self, remaining: _Remaining, start: int, grouping: _Grouping) -> NDArray[np.int64]:
+        """Return the samples of the window that begins with number `start` of what is left."""
         num_left = self._num_left(remaining) - start
         num_batches = grouping.window * grouping.num_replicas
         if grouping.batch_size is not None:
-            return min(num_batches * grouping.batch_size, num_left)
+            per_window = num_batches * grouping.batch_size
+            size = num_left if _num_full_windows(num_left, per_window) == 0 else per_window
+            return self._samples(remaining, start, size)
         assert grouping.max_tokens is not None
         max_tokens = int(num_batches * grouping.max_tokens * _TOKEN_FILL)  # of the window
+        most_of_last = max_tokens + max_tokens // 2
         mean_length = max(float(self.lengths.mean()), 1.0)
-        num_looked_at = int(min(num_left, max_tokens / mean_length + num_batches))
+        num_looked_at = int(min(num_left, most_of_last / mean_length + num_batches))
         while True:
-            tokens = np.cumsum(self.lengths[self._samples(remaining, start, num_looked_at)])
-            if num_looked_at == num_left or tokens[-1] > max_tokens:
+            samples = self._samples(remaining, start, num_looked_at)
+            tokens = np.cumsum(self.lengths[samples])
+            if num_looked_at == num_left or tokens[-1] > most_of_last:
                 break
             num_looked_at = min(num_left, 2 * num_looked_at)
+        if tokens[-1] <= most_of_last:
+            return samples
         count = int(np.searchsorted(tokens, max_tokens, side="right"))
         count = max(count // grouping.num_replicas, 1) * grouping.num_replicas  # so that no batch is empty
-        return min(count, num_left)
+        return samples[:count]
 
     def _window(self, remaining: _Remaining, start: int, grouping: _Grouping) -> _PlannedWindow:
-        """Plan the window that begins with number `start` of what is left.
-
-        Places beyond the window's size are padding: the beginning of the epoch's order.
-        """
-        size = self._window_size(remaining, start, grouping)
-        samples = self._samples(remaining, start, size)
+        """Plan the window that begins with number `start` of what is left."""
+        samples = self._window_samples(remaining, start, grouping)
         if grouping.batch_size is None:
-            return _PlannedWindow(samples, self._plan_tokens(samples, grouping))
-        return _PlannedWindow(samples, self._plan_batches(samples, grouping, grouping.batch_size))
+            return self._plan_tokens(samples, grouping)
+        return self._plan_batches(samples, grouping, grouping.batch_size)
 
-    def _plan_batches(self, samples: NDArray[np.int64], grouping: _Grouping, batch_size: int) -> WindowPlan:
+    def _plan_batches(self, samples: NDArray[np.int64], grouping: _Grouping, batch_size: int) -> _PlannedWindow:
         """Plan a window of full batches and, if samples remain, a last step of smaller ones."""
         num_ranks = grouping.num_replicas
         rest = samples.size % (num_ranks * batch_size)
@@ -397,47 +442,110 @@ class BalancedSampler(ElasticSampler):
         if grouping.drop_last:
             last_batch_size = rest // num_ranks
         num_last = min(rest, last_batch_size * num_ranks)
-        num_padded = last_batch_size * num_ranks - num_last
-        costs = self.costs[samples[: samples.size - rest + num_last]]  # what is dropped is the end of the random order
+        num_read = samples.size - rest + num_last  # what is dropped is the end of the random order
+        costs = self.costs[samples[:num_read]]
         if last_batch_size == 0:
-            return plan_equal_batches(costs, num_ranks, batch_size)
-        # The last step has few samples per rank, which balance best if they cost about the same: those in the middle.
-        by_cost = ascending(costs)
-        first = (by_cost.size - num_last) // 2
-        last = by_cost[first : first + num_last]
-        others = np.sort(np.concatenate([by_cost[:first], by_cost[first + num_last :]]))
+            return _PlannedWindow(samples, plan_equal_batches(costs, num_ranks, batch_size), _NO_SAMPLES)
+        last, others = _middle(costs, num_last)
         plan = plan_equal_batches(costs[others], num_ranks, batch_size)
-        last_costs = np.concatenate([costs[last], self.costs[self._padding_samples(num_padded)]])
-        last = np.concatenate([last, samples.size + np.arange(num_padded)])
+        padding = self._padding_samples(last_batch_size * num_ranks - num_last, float(costs[last].mean()))
+        last_costs = np.concatenate([costs[last], self.costs[padding]])
+        last = np.concatenate([last, samples.size + np.arange(padding.size)])
         last_step = plan_equal_batches(last_costs, num_ranks, last_batch_size)
-        return WindowPlan(
-            places=np.concatenate([others[plan.places], last[last_step.places]]),
-            counts=np.concatenate([plan.counts, last_step.counts]),
-        )
+        return _PlannedWindow(samples, _joined(plan, others, last_step, last), padding)
 
-    def _plan_tokens(self, samples: NDArray[np.int64], grouping: _Grouping) -> WindowPlan:
+    def _plan_tokens(self, samples: NDArray[np.int64], grouping: _Grouping) -> _PlannedWindow:
         """Plan a window whose batches have at most `max_tokens` tokens."""
-        assert grouping.max_tokens is not None
         num_ranks = grouping.num_replicas
-        lengths = self.lengths[samples]
-        num_batches = -(-int(lengths.sum()) // grouping.max_tokens)
-        num_steps = max(-(-num_batches // num_ranks), 1)
-        plan = plan_token_batches(self.costs[samples], lengths, num_ranks, grouping.max_tokens, num_steps)
+        costs = self.costs[samples]
+        every = np.arange(samples.size)
+        plan = self._token_batches(samples, every, costs, grouping)
         if (plan.counts > 0).all():
-            return plan
-        # The last window has too few samples. Those that remain after equal numbers per rank get a step of their own.
+            return _PlannedWindow(samples, plan, _NO_SAMPLES)
+        # The epoch has too few samples. Those that remain after equal numbers per rank get a step of their own.
         rest = samples.size % num_ranks
-        num_full = samples.size - rest
-        if num_full:
-            plan = self._plan_tokens(samples[:num_full], grouping)
-        else:
-            plan = WindowPlan(np.empty(0, dtype=np.int64), np.empty((0, num_ranks), dtype=np.int64))
+        last, others = every[samples.size - rest :], every[: samples.size - rest]
+        if rest and not grouping.drop_last:
+            last, others = _middle(costs, rest)
+        plan = WindowPlan(_NO_SAMPLES, np.empty((0, num_ranks), dtype=np.int64))
+        if others.size:
+            plan = self._token_batches(samples, others, costs, grouping)
         if grouping.drop_last or not rest:
-            return plan
-        return WindowPlan(
-            np.concatenate([plan.places, num_full + np.arange(num_ranks)]),
-            np.concatenate([plan.counts, np.ones((1, num_ranks), dtype=np.int64)]),
-        )
+            return _PlannedWindow(samples, WindowPlan(others[plan.places], plan.counts), _NO_SAMPLES)
+        padding = self._padding_samples(num_ranks - rest, float(costs[last].mean()))
+        last = np.concatenate([last, samples.size + np.arange(padding.size)])
+        last_step = WindowPlan(np.arange(num_ranks), np.ones((1, num_ranks), dtype=np.int64))
+        return _PlannedWindow(samples, _joined(plan, others, last_step, last), padding)
+
+    def _token_batches(
+        self, samples: NDArray[np.int64], places: NDArray[np.int64], costs: NDArray[np.float64], grouping: _Grouping
+    ) -> WindowPlan:
+        """Plan some of a window's samples, in as few steps as they fit in."""
+        assert grouping.max_tokens is not None
+        lengths = self.lengths[samples[places]]
+        num_batches = -(-int(lengths.sum()) // grouping.max_tokens)
+        num_steps = max(-(-num_batches // grouping.num_replicas), 1)
+        if num_steps >= _MANY_STEPS and num_batches > _EASY_FILL * num_steps * grouping.num_replicas:
+            num_steps += 1
+        return plan_token_batches(costs[places], lengths, grouping.num_replicas, grouping.max_tokens, num_steps)
+
+
+_NO_SAMPLES: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+
+
+class _Division(NamedTuple):
+    """Two parts of a window's places."""
+
+    last: NDArray[np.int64]
+    others: NDArray[np.int64]
+
+
+def _middle(costs: NDArray[np.float64], count: int) -> _Division:
+    """Choose places for the last step: few samples per rank balance best if they cost about the same."""
+    by_cost = ascending(costs)
+    first = (by_cost.size - count) // 2
+    others = np.sort(np.concatenate([by_cost[:first], by_cost[first + count :]]))
+    return _Division(by_cost[first : first + count], others)
+
+
+def _joined(
+    plan: WindowPlan, places: NDArray[np.int64], last_step: WindowPlan, last_places: NDArray[np.int64]
+) -> WindowPlan:
+    """Return one plan of both, whose places are those that their places refer to."""
+    return WindowPlan(
+        places=np.concatenate([places[plan.places], last_places[last_step.places]]),
+        counts=np.concatenate([plan.counts, last_step.counts]),
+    )
+
+
+def _after_segment(remaining: _Remaining, segment: _Segment, window: _PlannedWindow) -> _Remaining:
+    """Return what is left to read after a segment, which stopped in this window."""
+    num_read = int(window.plan.counts[: segment.num_steps].sum())
+    places_read = window.plan.places[:num_read]
+    is_left = np.ones(window.size, dtype=bool)
+    is_left[places_read[places_read < window.size]] = False  # places beyond the window are padding
+    num_passed = segment.num_samples + window.size
+    num_from_order = max(num_passed - remaining.head.size, 0)
+    head = np.concatenate([window.samples[is_left], remaining.head[num_passed:]])
+    return _Remaining(head, remaining.position + num_from_order)
+
+
+def _num_full_windows(num_left: int, per_window: int) -> int:
+    """Return how many windows come before the last one, which has half to one and a half times as many samples.
+
+    >>> [_num_full_windows(num_left, 100) for num_left in (0, 149, 150, 249, 250)]
+    [0, 0, 1, 1, 2]
+    """
+    return max((2 * num_left - per_window) // (2 * per_window), 0)
+
+
+def _num_equal_steps(num_left: int, grouping: _Grouping) -> int:
+    """Return the number of steps of batches of equally many samples."""
+    assert grouping.batch_size is not None
+    num_steps, rest = divmod(num_left, grouping.num_replicas * grouping.batch_size)
+    if rest and (not grouping.drop_last or rest >= grouping.num_replicas):
+        num_steps += 1
+    return num_steps
 
 
 def _by_rank(samples: NDArray[np.int64], counts: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -449,20 +557,6 @@ def _by_rank(samples: NDArray[np.int64], counts: NDArray[np.int64]) -> list[NDAr
     readers = np.repeat(np.tile(np.arange(num_ranks, dtype=np.uint32), num_steps), counts.ravel())
     by_rank = samples[np.argsort(readers, kind="stable")]
     return np.split(by_rank, np.cumsum(counts.sum(axis=0))[:-1])
-
-
-def _ends_of_equal_batches(num_left: int, grouping: _Grouping) -> Iterator[_WindowEnd]:
-    assert grouping.batch_size is not None
-    per_step = grouping.num_replicas * grouping.batch_size
-    num_full_windows = num_left // (per_step * grouping.window)
-    for number in range(1, num_full_windows + 1):
-        yield _WindowEnd(number * per_step * grouping.window, number * grouping.window)
-    num_steps = num_left // per_step
-    rest = num_left % per_step
-    if rest and (not grouping.drop_last or rest >= grouping.num_replicas):
-        num_steps += 1
-    if num_steps > num_full_windows * grouping.window:
-        yield _WindowEnd(num_left, num_steps)
 
 
 def _stored(segment: _Segment) -> dict[str, Any]:

@@ -6,10 +6,11 @@ epoch continues on any number of ranks and with any batch size.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from copy import copy
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,9 @@ from .permutation import SEEDS, IntArray, share
 from .reading import ReadingOrder
 
 _VERSION = 1  # of the state, and of the orders that it refers to
-_STATE_FIELDS = ("version", "sampler", "epoch", "progress", "recipe")
+_STATE_FIELDS = ("version", "sampler", "epoch", "progress", "finished", "recipe")
+
+MOST_RANKS = 1 << 16  # of a sampler, and of an assignment
 
 _MOST_LISTED = 1 << 12
 """Python integers in one list: they take four times the memory of an array."""
@@ -31,19 +34,36 @@ Progress = dict[str, Any]
 class RankReads(NamedTuple):
     """What each rank reads: `indices`, and `batch_stops` if they come in batches.
 
-    Batch b of a rank ends before item ``batch_stops[b]`` of its indices.
+    Batch b of a rank ends before item ``batch_stops[b]`` of its indices. `padded_to` is the number of tokens that each
+    batch is padded to, if it is a pack. `replacement` says, of draws by weight, whether a sample can be drawn twice.
     """
 
     indices: tuple[IntArray, ...]
     batch_stops: tuple[IntArray, ...] | None = None
+    padded_to: int | None = None
+    replacement: bool | None = None
 
 
 class _BegunIteration(NamedTuple):
-    """An iterator that has begun, and where it began."""
+    """An iterator that has begun, where it began, and the copy of the sampler that it reads from."""
 
     start: Progress
-    epoch: int
+    reader: ElasticSampler
     order: ReadingOrder
+
+    def progress(self) -> Progress:
+        """Return where all ranks are, if each has read as many items as this one."""
+        if self.order.pieces.is_finished:
+            return self.reader._end_progress()
+        return self.reader._progress_after(self.start, self.order.pieces.num_read)
+
+
+class RankFacts(NamedTuple):
+    """What a rank tells the others about its sampler: `start` is where its iteration begins or has begun."""
+
+    rank: int
+    recipe: dict[str, Any]
+    start: Progress
 
 
 class ElasticSampler:
@@ -55,17 +75,23 @@ class ElasticSampler:
 
     _TITLE: ClassVar[str]
     is_grouped: ClassVar[bool] = False  # whether it decides which samples are in a batch, or how often each is read
+    makes_batches: ClassVar[bool] = False  # whether it yields lists of indices
+    padded_to: int | None = None  # the number of tokens that each batch is padded to, if it is a pack
+    replacement: bool | None = None  # of draws by weight: whether a sample can be drawn twice in an epoch
+    _RECIPE: ClassVar[Mapping[str, str]]  # what a state must agree with: names in the state, and attributes
+    _FIXED_SETTINGS: ClassVar[tuple[str, ...]] = ()  # those of _RECIPE that only this kind of sampler has
 
     def __init__(self, num_replicas: int | None, rank: int | None, shuffle: bool, seed: int, drop_last: bool) -> None:
         """Check the arguments. Without `num_replicas` and `rank`, those of torch's process group apply, else 1 and 0.
 
-        Raises ValueError if only one of both is given, and for values outside their ranges.
+        Raises ValueError if only one of both is given, for values outside their ranges, and if neither is given on one
+        of several ranks (by WORLD_SIZE) that has no process group yet.
         """
         if (num_replicas is None) != (rank is None):
             raise ValueError(f"num_replicas and rank must be given together, got {num_replicas!r} and {rank!r}")
         if num_replicas is None:
             num_replicas, rank = _ranks_of_process_group()
-        self.num_replicas = whole("num_replicas", num_replicas, 1)
+        self.num_replicas = whole("num_replicas", num_replicas, 1, MOST_RANKS)
         self.rank = whole("rank", rank, 0, self.num_replicas - 1)
         self.shuffle = truth("shuffle", shuffle)
         self.seed = whole("seed", seed, *SEEDS)
@@ -89,15 +115,36 @@ class ElasticSampler:
         if self._reading is not None:
             self._start = self._first_progress()
         start = self._start
-        reader = copy(self)  # a later `set_epoch` does not affect an iterator that has begun
+        reader = self._reader()  # a later `set_epoch` does not affect an iterator that has begun
 
         def pieces() -> Iterator[Iterable[Any]]:
             # An iterator begins with its first item, because DataLoader asks for iterators that it never uses.
-            self._reading = _BegunIteration(start, reader.epoch, order)
+            self._reading = _BegunIteration(start, reader, order)
             yield from reader._pieces(start)
 
         order = ReadingOrder.of(pieces())
         return order
+
+    def _reader(self) -> Self:
+        """Return a copy for one iteration, which shares the arrays."""
+        reader = object.__new__(type(self))
+        reader.__dict__.update(self.__dict__)
+        reader._reading = None
+        return reader
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy gets. It continues where this sampler is; iterators that have begun belong to this one.
+
+        Without this, pickle would list what the iterator has not read yet.
+        """
+        fields = dict(self.__dict__)
+        reading = self._reading
+        if reading is not None:
+            fields["_reading"] = None
+            fields["_start"] = self._first_progress()
+            if reading.reader.epoch == self.epoch and not reading.order.pieces.is_finished:
+                fields["_start"] = reading.progress()
+        return fields
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after everything that was read so far, the same on every rank that is at the same step.
@@ -105,10 +152,10 @@ class ElasticSampler:
         A loader reads ahead, so ask the loader for the state, as StatefulDataLoader does it, or count the items that
         were trained on and use `state_after`.
         """
-        if self._reading is None:
-            return self._state(self._start, self.epoch)
         reading = self._reading
-        return self._state(self._progress_after(reading.start, reading.order.pieces.num_read), reading.epoch)
+        if reading is None:
+            return self._state(self._start, self.epoch)
+        return self._state(reading.progress(), reading.reader.epoch, reading.order.pieces.is_finished)
 
     def state_after(self, trained: int) -> dict[str, Any]:
         """Return the state after each rank has trained on `trained` items since the start or the resumed position.
@@ -116,36 +163,59 @@ class ElasticSampler:
         Items are what the sampler returns: indices, or batches. Raises ValueError if the epoch has fewer.
         """
         start = self._start
+        reader = self
         if self._reading is not None:
             start = self._reading.start
-        trained = whole("trained", trained, 0, self._num_items(start))
-        return self._state(self._progress_after(start, trained), self.epoch)
+            reader = self._reading.reader
+        trained = whole("trained", trained, 0, reader._num_items(start))
+        return self._state(reader._progress_after(start, trained), reader.epoch)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue the state's epoch at its position, on this sampler's ranks, of any number.
 
-        No sample is lost, and none is read twice except for the padding at the end of the epoch. Raises ValueError for
-        a state that is damaged, of another version, or of a sampler with other data, settings or seed.
+        No sample is lost, and none is read twice except for the padding at the end of the epoch. If nothing of the
+        state's epoch is left and `set_epoch` has set a later one, that epoch is read from its beginning: loaders such
+        as StatefulDataLoader load the state after `set_epoch`, when they are iterated.
+
+        Raises ValueError for a state that is damaged, of another version, or of a sampler with other data, settings or
+        seed.
         """
         of_type("state", state, dict)
         missing = [name for name in _STATE_FIELDS if name not in state]
         if missing:
             raise ValueError(f"the sampler's state lacks {', '.join(missing)}")
+        self._check_same_sampler(state)
+        progress = of_type("progress", state["progress"], dict)
+        epoch = whole("epoch", state["epoch"], 0)
+        is_finished = truth("finished", state["finished"])
+        epoch_that_was_set = self.epoch
+        self.epoch = epoch
+        try:
+            start = self._checked_progress(progress)
+            nothing_left = self._nothing_left(start)
+            if is_finished and not nothing_left:
+                raise ValueError(f"the state's epoch must be at its end if it is finished, got progress {progress!r}")
+        except ValueError:
+            self.epoch = epoch_that_was_set
+            raise
+        if nothing_left and epoch_that_was_set > epoch:
+            self.epoch = epoch_that_was_set
+            start = self._first_progress()
+        elif is_finished:
+            start = self._first_progress()
+        self._start_from(start)
+
+    def _check_same_sampler(self, state: Mapping[str, Any]) -> None:
+        """Raise ValueError unless a state is of this version and of a sampler with this data, settings and seed."""
         own = {"version": _VERSION, "sampler": self._TITLE} | self._recipe()
         other = {"version": state["version"], "sampler": state["sampler"]} | of_type("recipe", state["recipe"], dict)
         differences = _differences(other, own)
-        if differences:
-            raise ValueError(f"the state is of another sampler: {differences}")
-        progress = of_type("progress", state["progress"], dict)
-        epoch = whole("epoch", state["epoch"], 0)
-        previous = self.epoch
-        self.epoch = epoch
-        try:
-            checked_progress = self._checked_progress(progress)
-        except ValueError:
-            self.epoch = previous
-            raise
-        self._start_from(checked_progress)
+        if not differences:
+            return
+        words = "; ".join(differences.values())
+        if all(name in self._FIXED_SETTINGS for name in differences):
+            raise ValueError(f"{', '.join(differences)} cannot change in the middle of an epoch: the state has {words}")
+        raise ValueError(f"the state is of another sampler: {words}")
 
     def recipe(self) -> dict[str, Any]:
         """Return everything that must be the same on all ranks, so that they divide one order among them."""
@@ -158,27 +228,46 @@ class ElasticSampler:
         }
 
     def check_ranks(self, all_gather: Callable[[Any], list[Any]] | None = None) -> None:
-        """Raise ValueError on every rank if the ranks' samplers differ in anything except the rank.
+        """Raise ValueError on every rank unless the ranks' samplers divide one order among them.
 
-        Each rank must call it. `all_gather` returns the values that all ranks pass to it; by default that is
-        ``torch.distributed.all_gather_object``.
+        They must agree in everything except the rank, divide by as many ranks as there are, have each rank once, and
+        begin at the same position. Each rank must call it. `all_gather` returns the values that all ranks pass to it;
+        by default that is ``torch.distributed.all_gather_object``, which needs a process group.
         """
         gather = all_gather or _all_gather
-        check_same_recipes(gather(self.recipe()))
+        check_division(gather(self.facts()))
 
-    def _state(self, progress: Progress, epoch: int) -> dict[str, Any]:
+    def facts(self) -> RankFacts:
+        """Return what `check_ranks` compares."""
+        start = self._start
+        if self._reading is not None:
+            start = self._reading.start
+        return RankFacts(self.rank, self.recipe(), start)
+
+    def _state(self, progress: Progress, epoch: int, is_finished: bool = False) -> dict[str, Any]:
         return {
             "version": _VERSION,
             "sampler": self._TITLE,
             "epoch": epoch,
             "progress": progress,
+            "finished": is_finished,
             "recipe": self._recipe(),
         }
+
+    def _recipe(self) -> dict[str, Any]:
+        """Return the data and settings that a state must agree with: values that JSON can store."""
+        return {name: getattr(self, attribute) for name, attribute in self._RECIPE.items()}
 
     def _start_from(self, start: Progress) -> None:
         """Read the next iteration from `start`."""
         self._start = start
         self._reading = None
+
+    def _position(self) -> tuple[int, Progress, _BegunIteration | None]:
+        return self.epoch, self._start, self._reading
+
+    def _return_to(self, position: tuple[int, Progress, _BegunIteration | None]) -> None:
+        self.epoch, self._start, self._reading = position
 
     def _key(self, purpose: str, epoch: int | None = None) -> str:
         """Return the key of a random order for this seed and epoch. Without shuffle, all epochs have one key."""
@@ -198,12 +287,16 @@ class ElasticSampler:
         """Return what all ranks read in this epoch, or in what is left of a resumed one, in one pass."""
         raise NotImplementedError
 
-    def _recipe(self) -> dict[str, Any]:
-        """Return the data and settings that a state must agree with: values that JSON can store."""
-        raise NotImplementedError
-
     def _first_progress(self) -> Progress:
         """Return the progress at the beginning of an epoch."""
+        raise NotImplementedError
+
+    def _end_progress(self) -> Progress:
+        """Return the progress at the end of an epoch, after which nothing is left, also of what `drop_last` drops."""
+        raise NotImplementedError
+
+    def _nothing_left(self, progress: Progress) -> bool:
+        """Return whether these ranks read nothing more of the epoch."""
         raise NotImplementedError
 
     def _checked_progress(self, progress: Progress) -> Progress:
@@ -248,11 +341,19 @@ class InterleavedSampler(ElasticSampler):
     def _first_progress(self) -> Progress:
         return {"position": 0}
 
+    def _end_progress(self) -> Progress:
+        return {"position": self._order_length()}
+
+    def _nothing_left(self, progress: Progress) -> bool:
+        return self._num_items(progress) == 0
+
     def _checked_progress(self, progress: Progress) -> Progress:
         return {"position": whole("position", progress.get("position"), 0, self._order_length())}
 
     def _progress_after(self, start: Progress, num_items: int) -> Progress:
-        return {"position": min(start["position"] + num_items * self.num_replicas, self._order_length())}
+        if num_items and num_items == self._num_items(start):
+            return self._end_progress()
+        return {"position": start["position"] + num_items * self.num_replicas}
 
     def _num_items(self, start: Progress) -> int:
         return share(self._order_length() - start["position"], self.num_replicas, self.drop_last)
@@ -289,7 +390,19 @@ class InterleavedSampler(ElasticSampler):
             places = np.arange(length, stop) % length  # padding repeats the beginning of the order
             beginning = np.concatenate(list(self._order_blocks(0, int(places.max()) + 1, 1)))
             order = np.concatenate([order, beginning[places]])
-        return RankReads(tuple(order[rank :: self.num_replicas] for rank in range(self.num_replicas)))
+        ranks = tuple(order[rank :: self.num_replicas] for rank in range(self.num_replicas))
+        return RankReads(ranks, replacement=self.replacement)
+
+
+@contextmanager
+def unmoved(samplers: Iterable[Any]) -> Iterator[None]:
+    """Put our own samplers back to where they are now: who audits a sampler reads it."""
+    before = [(sampler, sampler._position()) for sampler in samplers if isinstance(sampler, ElasticSampler)]
+    try:
+        yield
+    finally:
+        for sampler, position in before:
+            sampler._return_to(position)
 
 
 def check_same_recipes(recipes: Iterable[dict[str, Any]]) -> None:
@@ -305,19 +418,54 @@ def check_same_recipes(recipes: Iterable[dict[str, Any]]) -> None:
             first = recipe
         differences = _differences(recipe, first)
         if differences:
-            raise ValueError(f"rank {rank}'s sampler differs from rank 0's: {differences}")
+            words = "; ".join(differences.values())
+            raise ValueError(f"rank {rank}'s sampler differs from rank 0's: {words}")
+
+
+def check_division(facts: Sequence[RankFacts]) -> None:
+    """Raise ValueError unless the samplers of all ranks, in the order of the ranks, divide one order among them.
+
+    >>> recipe = {"sampler": "KeyedSampler", "num_replicas": 2}
+    >>> check_division([RankFacts(0, recipe, {"position": 0}), RankFacts(0, recipe, {"position": 0})])
+    Traceback (most recent call last):
+    ValueError: the samplers must have the ranks 0 to 1, each once, got 0, 0
+    """
+    check_same_recipes([fact.recipe for fact in facts])
+    num_replicas = facts[0].recipe["num_replicas"]
+    if num_replicas != len(facts):
+        advice = "construct them after init_process_group, or pass num_replicas and rank"
+        raise ValueError(f"the samplers have num_replicas {num_replicas}, but there are {len(facts)} ranks: {advice}")
+    ranks = [fact.rank for fact in facts]
+    if sorted(ranks) != list(range(num_replicas)):
+        words = ", ".join(map(str, ranks))
+        raise ValueError(f"the samplers must have the ranks 0 to {num_replicas - 1}, each once, got {words}")
+    for place, fact in enumerate(facts):
+        if fact.start != facts[0].start:
+            positions = f"rank {place}'s sampler begins at {fact.start}, rank 0's at {facts[0].start}"
+            raise ValueError(f"{positions}: load the same state on every rank")
 
 
 def _ranks_of_process_group() -> tuple[int, int]:
     """Return the number of ranks and this rank, of torch's process group if this process has initialized one."""
-    distributed: Any = sys.modules.get("torch.distributed")  # a process with a group has imported it
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    if not _has_process_group():
+        world_size = os.environ.get("WORLD_SIZE", "1")
+        if world_size not in ("", "0", "1"):
+            problem = f"WORLD_SIZE is {world_size}, but this process has no process group, so every rank would read all"
+            raise ValueError(f"{problem}: call init_process_group before, or pass num_replicas and rank")
         return 1, 0
+    distributed: Any = sys.modules["torch.distributed"]
     num_replicas = int(distributed.get_world_size())
     return num_replicas, int(distributed.get_rank())
 
 
+def _has_process_group() -> bool:
+    distributed: Any = sys.modules.get("torch.distributed")  # a process with a group has imported it
+    return distributed is not None and bool(distributed.is_available() and distributed.is_initialized())
+
+
 def _all_gather(value: Any) -> list[Any]:
+    if not _has_process_group():
+        raise ValueError("check_ranks needs a process group: call init_process_group before, or pass all_gather")
     import torch.distributed as distributed
 
     values: list[Any] = [None] * distributed.get_world_size()
@@ -325,10 +473,18 @@ def _all_gather(value: Any) -> list[Any]:
     return values
 
 
-def _differences(recipe: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
-    """The entries that differ from what is expected, in words; nothing if none does."""
-    words = []
+def _differences(recipe: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, str]:
+    """Return the entries that differ from what is expected, each with words that say how.
+
+    Values of another type differ: True and 1.0 are equal to 1, but no such state was saved.
+    """
+    words = {}
     for name, value in expected.items():
-        if recipe.get(name) != value:
-            words.append(f"{name} {recipe.get(name)!r}, not {value!r}")
-    return "; ".join(words)
+        if name not in recipe:
+            words[name] = f"no {name}"
+        elif type(recipe[name]) is not type(value) or recipe[name] != value:
+            words[name] = f"{name} {recipe[name]!r}, not {value!r}"
+    for name in recipe:
+        if name not in expected:
+            words[str(name)] = f"an unknown entry {name!r}"
+    return words

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.checks import of_type, one_of, several, whole
-from .assignment import MOST_RANKS, MOST_SAMPLES, Assignment
+from .assignment import MOST_SAMPLES, Assignment
+from .elastic import MOST_RANKS
 from .keyed import KeyedPermutation
 from .permutation import SEEDS
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..common.checks import whole
+from ..common.frozen import ReadOnly
 from .elastic import InterleavedSampler
-from .keyed import MOST_KEYED_SAMPLES, KeyedPermutation
+from .keyed import MOST_KEYED_SAMPLES, KeyedPermutation, checked_places
 from .permutation import IntArray
 
 _BLOCK = 1 << 14  # indices of an unshuffled epoch that are made at once
@@ -37,6 +37,7 @@ class KeyedSampler(InterleavedSampler):
     """
 
     _TITLE = "KeyedSampler"
+    _RECIPE = ReadOnly(size="size", seed="seed", shuffle="shuffle")
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class KeyedSampler(InterleavedSampler):
             raise IndexError(f"position must be a whole number from 0 to {self.size - 1}, got {position}")
         if not self.shuffle:
             return position
-        return self.permutation[position]
+        return int(self.permutation(np.array([position]))[0])
 
     @property
     def permutation(self) -> KeyedPermutation:
@@ -73,7 +74,7 @@ class KeyedSampler(InterleavedSampler):
     def positions(self, samples: IntArray) -> NDArray[np.int64]:
         """Return the positions at which samples are read in this epoch."""
         if not self.shuffle:
-            return np.asarray(samples, dtype=np.int64)
+            return checked_places(samples, self.size)
         return self.permutation.inverse(samples)
 
     def _order_length(self) -> int:
@@ -85,6 +86,3 @@ class KeyedSampler(InterleavedSampler):
             return
         for first in range(start, stop, step * _BLOCK):
             yield np.arange(first, min(stop, first + step * _BLOCK), step)
-
-    def _recipe(self) -> dict[str, Any]:
-        return {"size": self.size, "seed": self.seed, "shuffle": self.shuffle}

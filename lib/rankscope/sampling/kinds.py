@@ -168,7 +168,7 @@ def _balanced(recipe: EpochRecipe, rank: int) -> BalancedSampler:
     settings = dict(recipe.settings)
     lengths = settings.pop("lengths")
     if "batch_size" not in settings and "max_tokens" not in settings:
-        settings["batch_size"] = 1
+        settings["batch_size"] = SAMPLERS["balanced"].settings["batch_size"]
     return BalancedSampler(lengths, recipe.num_replicas, rank, **settings, **_order_settings(recipe))
 
 
@@ -216,7 +216,7 @@ SAMPLERS: dict[str, Sampler] = {
         "BalancedSampler",
         _balanced,
         values="lengths",
-        settings={"batch_size": 4, "max_tokens": None, "cost": "linear", "window": 100},
+        settings={"batch_size": 1, "max_tokens": None, "cost": "linear", "window": 100},
     ),
     "packed": _elastic("PackedSampler", _packed, values="lengths", settings={"max_tokens": None, "window": 1000}),
     "weighted": _elastic(

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import attrs
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from ..common.checks import count_of, of_type
 from .audit import Finding, Findings
-from .wrapping import DividingLayer, shards_of, twice_sharded
+from .elastic import ElasticSampler, unmoved
+from .wrapping import DividingLayer, layers_of, shards_of, twice_sharded
 
 _NUM_EPOCHS = 2  # enough to show numbers that are the same in every epoch
 _GENERATORS = ("NumPy", "random", "torch")
@@ -27,12 +28,14 @@ class LoaderAudit(Findings):
 
     `batch_sizes` are the numbers of samples in each batch of an epoch, `num_samples` is that of the dataset. `draws`
     contains the first numbers that a worker draws in an epoch from NumPy, random and torch, by (epoch, worker).
-    `shards` are the samplers and wrappers that divide the samples among ranks, the outermost first.
+    `shards` are the samplers and wrappers that divide the samples among ranks, the outermost first. `grouped_twice` is
+    the name of a sampler that makes the batches, if the loader groups them again.
     """
 
     KINDS = (
         "nothing_read",
         "sharded_twice",
+        "grouped_twice",
         "short_last_batch",
         "read_by_each_worker",
         "same_random",
@@ -43,6 +46,7 @@ class LoaderAudit(Findings):
     num_workers: int
     draws: dict[tuple[int, int], _Numbers]
     shards: tuple[DividingLayer, ...] = ()
+    grouped_twice: str = ""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -57,6 +61,9 @@ class LoaderAudit(Findings):
         problem = twice_sharded(self.shards)
         if problem:
             yield Finding("sharded_twice", problem)
+        if self.grouped_twice:
+            problem = f"{self.grouped_twice} makes the batches, and the loader groups several of them into one"
+            yield Finding("grouped_twice", f"{problem}: pass it as batch_sampler")
         if sizes and sizes[-1] < max(sizes):
             counts = f"the last of {len(sizes)} batches has {count_of(sizes[-1], 'sample')}, others {max(sizes)}"
             effect = f"a mean over batches counts each {max(sizes) / sizes[-1]:.3g} times"
@@ -104,7 +111,8 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
         warnings.simplefilter("ignore")  # about more workers than cores
         probe = _probe(loader)
         num_epochs = _NUM_EPOCHS if loader.num_workers else 1
-        epochs: list[list[_ProbedBatch]] = [list(probe) for _ in range(num_epochs)]
+        with unmoved(layers_of(loader)):
+            epochs: list[list[_ProbedBatch]] = [list(probe) for _ in range(num_epochs)]
     draws: dict[tuple[int, int], _Numbers] = {}
     for epoch, batches in enumerate(epochs):
         for batch in batches:
@@ -118,7 +126,16 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
         num_workers=loader.num_workers,
         draws=draws,
         shards=shards_of(loader),
+        grouped_twice=_grouped_twice(loader),
     )
+
+
+def _grouped_twice(loader: DataLoader[Any]) -> str:
+    """Return the name of a sampler that yields batches, and that the loader takes for one that yields indices."""
+    sampler = getattr(loader.batch_sampler, "sampler", None)
+    if isinstance(sampler, ElasticSampler) and sampler.makes_batches:
+        return type(sampler).__name__
+    return ""
 
 
 class _ProbedBatch(NamedTuple):
@@ -136,7 +153,7 @@ def _probe(loader: DataLoader[Any]) -> DataLoader[Any]:
     if isinstance(dataset, IterableDataset):
         options = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     else:
-        dataset = range(len(dataset))
+        dataset = _Indices()
         options = {"batch_sampler": loader.batch_sampler}
         if loader.batch_sampler is None:
             options = {"batch_size": None, "sampler": loader.sampler}
@@ -153,6 +170,13 @@ def _probe(loader: DataLoader[Any]) -> DataLoader[Any]:
     )
 
 
+class _Indices(Dataset[Any]):
+    """A dataset whose samples are their indices, or whose batches are the lists of indices that are asked for."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+
 class _Draw:
     """A collate_fn that returns which worker it runs in, the size of the batch, and the numbers it draws there."""
 
@@ -160,7 +184,9 @@ class _Draw:
         self.is_single = is_single  # whether it is called with one sample instead of a list
 
     def __call__(self, samples: Any) -> _ProbedBatch:
-        size = 1 if self.is_single else len(samples)
+        if self.is_single:
+            samples = [samples]
+        size = sum(len(sample) if isinstance(sample, list) else 1 for sample in samples)
         worker = get_worker_info()
         if worker is None:  # do not touch the generators of this process
             return _ProbedBatch(None, size, (0.0, 0.0, 0.0))

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import whole
+from ..common.frozen import ReadOnly
 from .elastic import InterleavedSampler, RankReads
 from .keyed import KeyedPermutation
-from .sample_values import checked_lengths, digest_of
+from .sample_values import MOST_TOKENS, MOST_WINDOW, checked_lengths, digest_of
 
-_MOST_ROOMS = 1 << 20  # of packs, in the windows that are packed at once
+_MOST_PACKS = 1 << 20  # in the windows that are packed at once
 
 
 class Pack(list[int]):
@@ -47,8 +48,8 @@ class PackedSampler(InterleavedSampler):
     """A distributed batch sampler whose batches are packs: documents of at most `max_tokens` tokens together.
 
     The epoch's random order is cut into windows of `window` documents. In each window, a document goes into the first
-    pack that has room for it (first fit). The packs do not depend on the number of ranks: rank r of N reads every N-th
-    pack, beginning with pack r. A longer window wastes less room, and packing takes longer.
+    pack that has enough tokens left (first fit). The packs do not depend on the number of ranks: rank r of N reads
+    every N-th pack, beginning with pack r. A longer window wastes fewer tokens, and packing takes longer.
 
     Pass it as ``batch_sampler`` to a DataLoader: it yields a `Pack` for each sequence, a list of indices with the
     document boundaries. Padding repeats the first packs, and `drop_last` leaves out the last ones instead. Without
@@ -62,7 +63,12 @@ class PackedSampler(InterleavedSampler):
     """
 
     _TITLE = "PackedSampler"
+    _RECIPE = ReadOnly(
+        size="size", seed="seed", shuffle="shuffle", lengths="_digest", max_tokens="max_tokens", window="window"
+    )
+    _FIXED_SETTINGS = ("max_tokens", "window")
     is_grouped = True
+    makes_batches = True
 
     def __init__(
         self,
@@ -77,8 +83,9 @@ class PackedSampler(InterleavedSampler):
         drop_last: bool = False,
     ) -> None:
         super().__init__(num_replicas, rank, shuffle, seed, drop_last)
-        self.max_tokens = whole("max_tokens", max_tokens, 1)
-        self.window = whole("window", window, 1)
+        self.max_tokens = whole("max_tokens", max_tokens, 1, MOST_TOKENS)
+        self.padded_to = self.max_tokens
+        self.window = whole("window", window, 1, MOST_WINDOW)
         self.lengths = checked_lengths(lengths, self.max_tokens)
         self.size = self.lengths.size
         self._digest = digest_of(self.lengths)
@@ -87,7 +94,7 @@ class PackedSampler(InterleavedSampler):
 
     @property
     def fill(self) -> float:
-        """The share of all packs' room that documents of this epoch fill."""
+        """The share of the tokens of all packs that documents of this epoch fill."""
         num_packs = self._order_length()
         if num_packs == 0:
             return 1.0
@@ -120,7 +127,7 @@ class PackedSampler(InterleavedSampler):
             first = np.repeat(packs.starts[own] - (stops_of_rank - sizes[own]), sizes[own])
             indices.append(packs.documents[first + np.arange(first.size)])
             stops.append(stops_of_rank)
-        return RankReads(tuple(indices), tuple(stops))
+        return RankReads(tuple(indices), tuple(stops), padded_to=self.max_tokens)
 
     def _order_length(self) -> int:
         return self._epoch_packs().starts.size - 1
@@ -130,16 +137,6 @@ class PackedSampler(InterleavedSampler):
         stop = start["position"] + self._num_items(start) * self.num_replicas
         for place in range(start["position"] + self.rank, stop, self.num_replicas):
             yield [self[place % length]]
-
-    def _recipe(self) -> dict[str, Any]:
-        return {
-            "size": self.size,
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-            "lengths": self._digest,
-            "max_tokens": self.max_tokens,
-            "window": self.window,
-        }
 
     def _epoch_packs(self) -> _EpochPacks:
         if self._packs is not None and self._packs.epoch == self.epoch:
@@ -168,17 +165,17 @@ def first_fit(lengths: NDArray[np.int64], max_tokens: int, window: int) -> NDArr
     padded.reshape(-1)[: lengths.size] = lengths
     in_window = np.empty_like(padded)
     num_used = np.zeros(num_windows, dtype=np.int64)
-    # First fit leaves at most one pack half empty, so it needs at most twice the room of the documents, and one more.
+    # First fit leaves at most one pack half empty, so it needs at most twice the documents' tokens, and one pack more.
     most_packs = 2 * int(padded.sum(axis=1).max(initial=0)) // max_tokens + 2
-    group = max(_MOST_ROOMS // most_packs, 1)
+    group = max(_MOST_PACKS // most_packs, 1)
     for first in range(0, num_windows, group):
         rows = padded[first : first + group]
-        rooms = np.full((rows.shape[0], most_packs), max_tokens)
+        tokens_left = np.full((rows.shape[0], most_packs), max_tokens)
         row_places = np.arange(rows.shape[0])
         for place in range(rows.shape[1]):
             length = rows[:, place]
-            pack = (rooms >= length[:, None]).argmax(axis=1)
-            rooms[row_places, pack] -= length
+            pack = (tokens_left >= length[:, None]).argmax(axis=1)
+            tokens_left[row_places, pack] -= length
             in_window[first : first + group, place] = pack
     flat = in_window.reshape(-1)[: lengths.size]
     windows = np.arange(lengths.size) // window

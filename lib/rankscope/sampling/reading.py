@@ -35,10 +35,15 @@ class _Pieces(Iterator[Iterator[Any]]):
     def __init__(self, pieces: Iterable[Iterable[Any]]) -> None:
         self.remaining = iter(pieces)
         self.piece: Iterator[Any] = iter(())
+        self.is_finished = False  # whether an item after the last one was asked for
         self._num_begun = 0  # items of all pieces up to `piece`
 
     def __next__(self) -> Iterator[Any]:
-        piece = iter(next(self.remaining))
+        try:
+            piece = iter(next(self.remaining))
+        except StopIteration:
+            self.is_finished = True
+            raise
         self._num_begun += length_hint(piece)
         self.piece = piece
         return piece

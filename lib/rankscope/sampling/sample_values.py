@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import one_of
 
 MOST_LENGTH = 2**40  # tokens of one sample; sums of many lengths then fit in 64 bits
+MOST_TOKENS = 2**50  # of one batch
+MOST_WINDOW = 2**50  # steps or documents
 COSTS = ("linear", "quadratic")
 
 CostFunction = Callable[[NDArray[np.int64]], ArrayLike]
@@ -26,7 +28,7 @@ def checked_lengths(lengths: Any, max_tokens: int | None = None) -> NDArray[np.i
     Traceback (most recent call last):
     ValueError: lengths must be at most max_tokens, which is 8: sample 1 has 9 tokens
     """
-    values = np.asarray(lengths)
+    values = _as_array("lengths", lengths, "whole numbers")
     if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
         got = f"{values.dtype} of shape {values.shape}"
         raise ValueError(f"lengths must be a 1-D array of whole numbers, one for each sample, got {got}")
@@ -55,11 +57,19 @@ def costs_of(lengths: NDArray[np.int64], cost: str | CostFunction) -> NDArray[np
         word = one_of("cost", cost, COSTS)
         linear = lengths.astype(np.float64)
         return linear if word == "linear" else linear**2
-    costs = np.asarray(cost(lengths))
+    try:
+        costs = np.asarray(cost(lengths))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"cost must be a function of the array of all lengths, and fails on it: {error}") from error
     if costs.shape != lengths.shape or (costs.size and costs.dtype.kind not in "iuf"):
         got = f"{costs.dtype} of shape {costs.shape}"
         raise ValueError(f"cost must return a number for each of {lengths.size} lengths, got {got}")
-    return _checked_numbers("cost", costs, "costs")
+    numbers = _checked_numbers("cost", costs, "costs")
+    with np.errstate(over="ignore"):
+        total = numbers.sum()
+    if not np.isfinite(total):
+        raise ValueError(f"cost must return numbers with a finite sum, got up to {numbers.max():.3g} each")
+    return numbers
 
 
 def checked_weights(weights: Any) -> NDArray[np.float64]:
@@ -71,7 +81,7 @@ def checked_weights(weights: Any) -> NDArray[np.float64]:
     Traceback (most recent call last):
     ValueError: weights must be finite numbers of at least 0, got nan for sample 1
     """
-    values = np.asarray(weights)
+    values = _as_array("weights", weights, "numbers")
     if values.ndim != 1 or (values.size and values.dtype.kind not in "iuf"):
         got = f"{values.dtype} of shape {values.shape}"
         raise ValueError(f"weights must be a 1-D array of numbers, one for each sample, got {got}")
@@ -81,6 +91,19 @@ def checked_weights(weights: Any) -> NDArray[np.float64]:
 def digest_of(values: NDArray[Any]) -> str:
     """Return 16 hexadecimal digits that differ for different values."""
     return hashlib.blake2b(np.ascontiguousarray(values).data, digest_size=8).hexdigest()
+
+
+def _as_array(name: str, values: Any, expected: str) -> NDArray[Any]:
+    """Return an array. Raises ValueError for what numpy cannot convert, such as ragged lists and some tensors."""
+    must_be = f"{name} must be a 1-D array of {expected}, one for each sample"
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{must_be}: {error}") from error
+    if array.ndim == 0 and hasattr(values, "__iter__") and not isinstance(values, str | bytes):
+        reason = "a framework that replaces samplers, as Lightning does, needs use_distributed_sampler=False"
+        raise ValueError(f"{must_be}, got a {type(values).__name__}: {reason}")
+    return array
 
 
 def _checked_numbers(name: str, values: NDArray[Any], noun: str) -> NDArray[np.float64]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import truth, whole
+from ..common.frozen import ReadOnly
 from .elastic import InterleavedSampler
 from .keyed import KeyedPermutation
 from .sample_values import checked_weights, digest_of
@@ -54,6 +55,10 @@ class WeightedSampler(InterleavedSampler):
     """
 
     _TITLE = "WeightedSampler"
+    _RECIPE = ReadOnly(
+        size="size", seed="seed", weights="_digest", num_samples="num_samples", replacement="replacement"
+    )
+    _FIXED_SETTINGS = ("num_samples", "replacement")
     is_grouped = True
 
     def __init__(
@@ -73,7 +78,7 @@ class WeightedSampler(InterleavedSampler):
         if num_samples is None:
             num_samples = self.size
         self.num_samples = whole("num_samples", num_samples, 0, MOST_DRAWS)
-        self.replacement = truth("replacement", replacement)
+        self.replacement: bool = truth("replacement", replacement)
         num_positive = int((self.weights > 0).sum())
         if self.num_samples and not num_positive:
             raise ValueError(f"weights must have at least one above 0, got {self.size} that are 0")
@@ -107,34 +112,33 @@ class WeightedSampler(InterleavedSampler):
         for places in draws.order.blocks(start, stop, step):
             yield draws.slots[places]
 
-    def _recipe(self) -> dict[str, Any]:
-        return {
-            "size": self.size,
-            "seed": self.seed,
-            "weights": self._digest,
-            "num_samples": self.num_samples,
-            "replacement": self.replacement,
-        }
-
     def _fixed_point_shares(self) -> NDArray[np.int64]:
         """Return the expected counts as integers, in units of ``2**-_fraction_bits``, with the exact sum."""
         shares = np.zeros(self.size, dtype=np.int64)
         if self.num_samples == 0:
             return shares
         unit = 1 << self._fraction_bits
-        expected = _expected_counts(self.weights, self.num_samples, self.replacement)
+        expected = expected_counts(self.weights, self.num_samples, self.replacement)
         shares[:] = np.rint(expected * unit)
         if not self.replacement:
             np.minimum(shares, unit, out=shares)
-        # Rounding errors go to the samples whose expected count is no whole number, so that the others stay exact.
+        # Rounding errors go to the samples whose expected count is no whole number, so that the others stay exact. None
+        # of them may fall below 0 or, without replacement, rise above 1.
         missing = self.num_samples * unit - int(shares.sum())
         adjustable = np.flatnonzero(shares & (unit - 1))
-        if missing and not adjustable.size:
+        if not adjustable.size:
             adjustable = np.array([np.argmax(shares)])
-        if missing:
+        while missing:
             for_each, rest = divmod(missing, adjustable.size)
-            shares[adjustable] += for_each
-            shares[adjustable[:rest]] += 1
+            adjusted = shares[adjustable] + for_each
+            adjusted[:rest] += 1
+            is_possible = adjusted >= 0
+            if not self.replacement:
+                is_possible &= adjusted <= unit
+            if is_possible.all() or not is_possible.any():
+                shares[adjustable] = adjusted
+                break
+            adjustable = adjustable[is_possible]  # the smallest shares are too small for an equal part
         return shares
 
     def _draws_of_epoch(self) -> _EpochDraws:
@@ -152,10 +156,10 @@ class WeightedSampler(InterleavedSampler):
         return self._draws
 
 
-def _expected_counts(weights: NDArray[np.float64], num_samples: int, replacement: bool) -> NDArray[np.float64]:
+def expected_counts(weights: NDArray[np.float64], num_samples: int, replacement: bool) -> NDArray[np.float64]:
     """Return how often each sample should be drawn. Without replacement that is at most once.
 
-    >>> _expected_counts(np.array([6.0, 1.0, 1.0]), 2, replacement=False).tolist()
+    >>> expected_counts(np.array([6.0, 1.0, 1.0]), 2, replacement=False).tolist()
     [1.0, 0.5, 0.5]
     """
     scaled = weights / weights.max()  # their sum cannot overflow

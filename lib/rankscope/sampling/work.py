@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import whole
 from .assignment import Assignment
 from .sample_values import CostFunction, checked_lengths, checked_weights, costs_of
+from .weighted import expected_counts
 
 
 @attrs.frozen(eq=False)
@@ -71,7 +72,8 @@ def epoch_work(
     """Return what an epoch costs, if sample i has ``lengths[i]`` tokens.
 
     Without batches (`Assignment.with_loader`, or a sampler that makes them) each sample is a batch. With `max_tokens`,
-    each batch is padded to as many tokens, as packed sequences are, instead of to its longest sample.
+    each batch is padded to as many tokens, as packed sequences are, instead of to its longest sample. By default that
+    is so for the packs of a `PackedSampler`.
 
     Raises ValueError for lengths that are not whole numbers of at least 0 for each sample, for a rank that reads
     outside the dataset, and for a batch of more than `max_tokens` tokens.
@@ -85,8 +87,9 @@ def epoch_work(
     token_counts = checked_lengths(lengths)
     _check_size(assignment, "lengths", token_counts.size)
     costs = costs_of(token_counts, cost)
+    padded_to = assignment.padded_to
     if max_tokens is not None:
-        max_tokens = whole("max_tokens", max_tokens, 1)
+        padded_to = whole("max_tokens", max_tokens, 1)
     stops_of_ranks = batch_stops_of(assignment)
     num_steps = max(stops.size for stops in stops_of_ranks)
     step_costs = np.zeros((num_steps, assignment.num_ranks))
@@ -103,16 +106,16 @@ def epoch_work(
         batch_tokens = _sums(lengths_read, starts, stops)
         step_costs[: stops.size, rank] = _sums(costs[indices], starts, stops)
         tokens[rank] = lengths_read.sum()
-        if max_tokens is None:
+        if padded_to is None:
             filled = sizes > 0
             padded = np.zeros_like(batch_tokens)
             padded[filled] = np.maximum.reduceat(lengths_read, starts[filled]) * sizes[filled]
         else:
-            padded = np.full(stops.size, max_tokens)
-            if batch_tokens.max() > max_tokens:
+            padded = np.full(stops.size, padded_to)
+            if batch_tokens.max() > padded_to:
                 batch = int(batch_tokens.argmax())
                 problem = f"batch {batch} of rank {rank} has {batch_tokens[batch]}"
-                raise ValueError(f"max_tokens must be at least the tokens of each batch, got {max_tokens}: {problem}")
+                raise ValueError(f"max_tokens must be at least the tokens of each batch, got {padded_to}: {problem}")
         step_tokens[: stops.size] += batch_tokens
         step_padding[: stops.size] += padded - batch_tokens
     return EpochWork(tokens, step_costs, step_tokens, step_padding)
@@ -122,7 +125,8 @@ def epoch_work(
 class WeightBias:
     """How far the reads of one or several epochs are from given weights.
 
-    `reads` and `expected` are, for each sample, the number of reads and the one that its weight asks for. `sample` is
+    `reads` and `expected` are, for each sample, the number of reads and the one that its weight asks for. Without
+    replacement, further reads of a sample in an epoch are not counted: they are padding. `sample` is
     the one whose number is least likely if draws are independent: as unlikely as `deviations` standard deviations. That
     is the root of twice its deviance, a bound (Chernoff's) that also holds for samples that are rarely expected.
     """
@@ -138,23 +142,41 @@ class WeightBias:
         return int(self.reads[self.expected == 0].sum())
 
 
-def weight_bias(reads: NDArray[np.int64], weights: NDArray[np.float64]) -> WeightBias:
+def weight_bias(reads: NDArray[np.int64], expected: NDArray[np.float64]) -> WeightBias:
     """Compare how often samples were read with how often their weights ask for.
 
-    >>> bias = weight_bias(np.array([50, 50, 0]), np.array([1.0, 3.0, 0.0]))
-    >>> bias.expected.tolist(), bias.sample, round(bias.deviations, 1)
-    ([25.0, 75.0, 0.0], 0, 4.4)
+    >>> bias = weight_bias(np.array([50, 50, 0]), np.array([25.0, 75.0, 0.0]))
+    >>> bias.sample, round(bias.deviations, 1)
+    (0, 4.4)
     """
-    total = int(reads.sum())
-    shares = weights / weights.sum() if weights.sum() > 0 else np.zeros(weights.size)
-    expected = shares * total
     is_possible = expected > 0
-    ratio = np.ones(weights.size)
+    ratio = np.ones(expected.size)
     np.divide(reads, expected, out=ratio, where=is_possible & (reads > 0))
     deviance = np.where(is_possible, reads * np.log(ratio) - reads + expected, 0.0)
     deviations = np.sqrt(2 * np.maximum(deviance, 0.0))
     sample = int(deviations.argmax()) if deviations.size else 0
     return WeightBias(reads, expected, sample, float(deviations.max(initial=0)))
+
+
+def weighted_reads(
+    assignment: Assignment, weights: NDArray[np.float64], replacement: bool
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return how often an epoch reads each sample, and how often its weight asks for that.
+
+    >>> from rankscope.sampling import assign
+    >>> epoch = assign(3, 1, sampler="weighted", weights=[9, 1, 1], num_samples=2, replacement=False)
+    >>> weighted_reads(epoch, np.array([9.0, 1.0, 1.0]), replacement=False)[1].tolist()
+    [1.0, 0.5, 0.5]
+    """
+    reads = np.bincount(np.concatenate(assignment.ranks), minlength=weights.size)
+    num_possible = int((weights > 0).sum())
+    num_reads = int(reads.sum())
+    if not replacement:
+        reads = np.minimum(reads, 1)
+        num_reads = min(int(reads.sum()), num_possible)
+    if not num_possible or not num_reads:
+        return reads, np.zeros(weights.size)
+    return reads, expected_counts(weights, num_reads, replacement)
 
 
 def weights_for(assignment: Assignment, weights: Any) -> NDArray[np.float64]:

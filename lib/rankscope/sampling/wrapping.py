@@ -58,7 +58,12 @@ def shards_of(loader: Any) -> tuple[DividingLayer, ...]:
     >>> [shard.name for shard in shards_of(DataLoader(range(8), sampler=outer))]
     ['DistributedSampler', 'DistributedSampler']
     """
-    shards: list[DividingLayer] = []
+    shards = [_shard_of(layer) for layer in layers_of(loader)]
+    return tuple(shard for shard in shards if shard is not None)
+
+
+def layers_of(loader: Any) -> list[Any]:
+    """Return a loader and everything between it and its data, the outermost first."""
     layers = [loader]
     seen: list[Any] = []  # the objects themselves, so that no identity is used again
     while layers and len(seen) < _MOST_LAYERS:
@@ -66,14 +71,11 @@ def shards_of(loader: Any) -> tuple[DividingLayer, ...]:
         if any(layer is other for other in seen):
             continue
         seen.append(layer)
-        shard = _shard_of(layer)
-        if shard is not None:
-            shards.append(shard)
         for name in _INNER_NAMES:
             inner = vars(layer).get(name) if hasattr(layer, "__dict__") else None
             if hasattr(inner, "__dict__"):
                 layers.append(inner)
-    return tuple(shards)
+    return seen
 
 
 def _shard_of(layer: Any) -> DividingLayer | None:

@@ -285,25 +285,33 @@ class Timeline:
     @property
     def busy_s(self) -> float:
         """Seconds in which at least one span runs. For those of a lane, kind or rank, `select` it first."""
-        return _length_s(merge(self.start_s, self.stop_s))
+        return _length_s(self._busy_times())
 
-    def overlap_s(self, one: str | Iterable[str], other: str | Iterable[str]) -> float:
+    def overlap_s(self, first: str | Iterable[str], second: str | Iterable[str]) -> float:
         """Return the seconds in which spans of two kinds run at once, on any lanes of the same rank, over all ranks.
 
         Each argument may be several kinds, as in ``overlap_s(Timeline.COMMUNICATION, "kernel")``. Raises ValueError if
         the timeline has none of them.
         """
-        pair = []
-        for kinds in (_listed("kind", one), _listed("kind", other)):
-            if not any(kind in self.kinds for kind in kinds):
-                one_of("kind", kinds[0] if len(kinds) == 1 else kinds, self.kinds)
-            pair.append(self.select(kind=kinds))
+        first_spans = self._of_known_kinds(first)
+        second_spans = self._of_known_kinds(second)
         total_s = 0.0
         for rank in np.unique(self.rank).tolist():
-            first, second = (spans.select(rank=rank) for spans in pair)
-            both = intersect(merge(first.start_s, first.stop_s), merge(second.start_s, second.stop_s))
-            total_s += _length_s(both)
+            first_times = first_spans.select(rank=rank)._busy_times()
+            second_times = second_spans.select(rank=rank)._busy_times()
+            total_s += _length_s(intersect(first_times, second_times))
         return total_s
+
+    def _busy_times(self) -> Intervals:
+        """Return the times in which at least one span runs."""
+        return merge(self.start_s, self.stop_s)
+
+    def _of_known_kinds(self, kind: str | Iterable[str]) -> Timeline:
+        """Return the spans of these kinds. Raises ValueError if the timeline has none of the kinds."""
+        kinds = _listed("kind", kind)
+        if not any(kind in self.kinds for kind in kinds):
+            one_of("kind", kinds[0] if len(kinds) == 1 else kinds, self.kinds)
+        return self.select(kind=kinds)
 
     def utilisation(self) -> dict[tuple[int, str], float]:
         """Return for each of `rank_lanes` the share of the makespan in which it works; `WAITS` do not count."""
@@ -627,19 +635,19 @@ def merge(start_s: Times, stop_s: Times) -> Intervals:
     return starts[is_first], latest_stops[is_last]
 
 
-def intersect(one: Intervals, other: Intervals) -> Intervals:
+def intersect(first: Intervals, second: Intervals) -> Intervals:
     """Return the intersection of two unions of intervals, which are as `merge` returns them.
 
     >>> a, b = (np.array([0.0, 5.0]), np.array([3.0, 6.0])), (np.array([2.0]), np.array([5.5]))
     >>> [times.tolist() for times in intersect(a, b)]
     [[2.0, 5.0], [3.0, 5.5]]
     """
-    edges = np.unique(np.concatenate([*one, *other]))
+    edges = np.unique(np.concatenate([*first, *second]))
     starts = edges[:-1]
     stops = edges[1:]
     middles = (starts + stops) / 2  # of the pieces between two edges, each of which is inside or outside as a whole
     is_inside = np.ones(starts.size, dtype=bool)
-    for union_starts, union_stops in (one, other):
+    for union_starts, union_stops in (first, second):
         place = np.searchsorted(union_starts, middles, side="right") - 1  # -1, before the first, is the appended stop
         is_inside &= (place >= 0) & (middles < np.append(union_stops, -np.inf)[place])
     return merge(starts[is_inside], stops[is_inside])

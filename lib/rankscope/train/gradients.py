@@ -204,12 +204,17 @@ class EqualTraining:
             raise DemoError("ranks have come to different parameters")
         off = relative_difference(self.ranks[0], self.start + share * (self.single - self.start))
         rounding = self.num_steps * self.rounding
+        has_moved = self.moved > rounding  # which NaN is not
         is_equal = off <= rounding
-        has_moved = self.moved > rounding
-        if not is_equal or not has_moved:
+        if not has_moved:
             raise DemoError(
-                f"after {self.num_steps} steps the ranks are {off:.2g} from {share:.3g} of the way of one process, "
-                f"which moved by {self.moved:.2g}; rounding makes {rounding:.2g}"
+                f"{self.num_steps} steps of training changed the parameters by only {self.moved:.2g} of the largest, "
+                f"and rounding alone may change them by {rounding:.2g}: there is nothing to compare"
+            )
+        if not is_equal:
+            raise DemoError(
+                f"after {self.num_steps} steps the ranks' change differs from {share:.3g} × one process's change by "
+                f"{off:.2g} of the largest parameter; rounding allows {rounding:.2g}"
             )
 
 

@@ -97,7 +97,7 @@ class Prefetched(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         batches = iter(self.loader)
         if self.cuda is not None:
-            return _Ahead(batches, self.cuda, self.num_ahead, self.recorder, self._numbers).handed_over()
+            return _PrefetchIteration(batches, self.cuda, self.num_ahead, self.recorder, self._numbers).handed_over()
         if self.recorder is not None:
             return _timed(batches, self.recorder, self._numbers)
         return batches
@@ -158,7 +158,7 @@ class _EnqueuedStep(NamedTuple):
     ended: Any
 
 
-class _Ahead:
+class _PrefetchIteration:
     """One iteration: the batches in flight, the ring, and the steps that were enqueued but not waited for."""
 
     def __init__(

@@ -117,11 +117,11 @@ def _check(images: Any, crops: Any) -> None:
     of_type("images", images, torch.Tensor)
     of_type("crops", crops, torch.Tensor)
     if images.dtype != torch.uint8 or images.ndim != 4:
-        got = f"{images.dtype} of shape {tuple(images.shape)}"
-        raise ValueError(f"images must be uint8 of shape (image, height, width, channel), got {got}")
+        kind = f"{images.dtype} of shape {tuple(images.shape)}"
+        raise ValueError(f"images must be uint8 of shape (image, height, width, channel), got {kind}")
     if crops.dtype != torch.int64 or crops.shape != (len(images), 5):
-        got = f"{crops.dtype} of shape {tuple(crops.shape)}"
-        raise ValueError(f"crops must be int64 of shape ({len(images)}, 5), as random_crops gives them, got {got}")
+        kind = f"{crops.dtype} of shape {tuple(crops.shape)}"
+        raise ValueError(f"crops must be int64 of shape ({len(images)}, 5), as random_crops gives them, got {kind}")
     if crops.device.type != "cpu":  # a check on a GPU would make the host wait
         return
     first = crops[:, :2]

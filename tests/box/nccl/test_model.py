@@ -43,8 +43,8 @@ def test_190_latencies_and_190_bandwidths_are_what_nccl_printed() -> None:
 def places(rows: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Where numbers stand in a table of tables."""
     if isinstance(rows, dict | tuple):
-        for key, one in rows.items() if isinstance(rows, dict) else enumerate(rows):
-            yield from places(one, (*at, key))
+        for key, part in rows.items() if isinstance(rows, dict) else enumerate(rows):
+            yield from places(part, (*at, key))
     elif rows:
         yield at
 
@@ -53,8 +53,8 @@ def changed(rows: Any, at: tuple[Any, ...], factor: float) -> Any:
     if not at:
         return rows * factor
     if isinstance(rows, tuple):
-        return tuple(changed(one, at[1:], factor) if k == at[0] else one for k, one in enumerate(rows))
-    return {key: changed(one, at[1:], factor) if key == at[0] else one for key, one in rows.items()}
+        return tuple(changed(part, at[1:], factor) if k == at[0] else part for k, part in enumerate(rows))
+    return {key: changed(part, at[1:], factor) if key == at[0] else part for key, part in rows.items()}
 
 
 _, CONSTANTS = constants.constants((2, 27, 5))
@@ -260,11 +260,11 @@ def test_a_bad_question_gives_one_sentence() -> None:
 # ---- the named terms
 
 
-def curve_errors(name: str, gpu: str, **more: Any) -> list[float]:
+def curve_errors(name: str, gpu: str, **settings: Any) -> list[float]:
     """How far the model is off on the half-precision curves of a machine of the bank, as shares."""
     profile = Profile.load(f"bank:{name}")
     version = profile.provenance["gpus"][0]["nccl"]
-    model = nccl.Model(gpu=gpu, gpus_per_node=profile.num_ranks, version=version, **more)
+    model = nccl.Model(gpu=gpu, gpus_per_node=profile.num_ranks, version=version, **settings)
     return [
         abs(model.choose(point.what, point.num_bytes).time_s / point.median_s - 1)
         for what in ("allreduce", "allgather", "reduce_scatter")
@@ -278,18 +278,18 @@ def test_public_curves_of_one_node_are_met() -> None:
     names = {name: gpu for name, gpu in names.items() if "fleet" not in name} | {
         f"a100_80gb_{n}": "a100" for n in (2, 4, 8)
     }
-    off = np.array([one for name, gpu in names.items() for one in curve_errors(name, gpu)])
+    off = np.array([error for name, gpu in names.items() for error in curve_errors(name, gpu)])
     assert off.size == 840
     assert np.median(off) < 0.05
     assert np.percentile(off, 90) < 0.12
 
 
 def test_the_error_to_expect_is_what_the_benchmark_computes() -> None:
-    found = by_command()
-    fitted = np.concatenate([ours_off for ours_off, _ in found.pop("fitted").values()])
+    errors_of_kinds = by_command()
+    fitted = np.concatenate([ours_off for ours_off, _ in errors_of_kinds.pop("fitted").values()])
     assert round(float(np.median(fitted)), 1) == public_errors.FITTED_ERROR
-    assert set(found) == set(public_errors.PUBLIC_ERRORS)
-    for kind, machines in found.items():
+    assert set(errors_of_kinds) == set(public_errors.PUBLIC_ERRORS)
+    for kind, machines in errors_of_kinds.items():
         assert len(machines) >= 5
         ours, bare = ([round(float(np.median(off[place]))) for off in machines.values()] for place in (0, 1))
         expected = public_errors.PublicError((min(ours), max(ours)), (min(bare), max(bare)))
@@ -301,7 +301,7 @@ def test_the_error_to_expect_is_in_words_with_its_command() -> None:
         nccl.Model(gpu="h100"): "off by 3.5 % on the nodes that it was fitted to, and by 4 to 34 % on other",
         nccl.Model(gpu="h100", num_nodes=4): "on public InfiniBand clusters the model is off by 2 to 59 %, no better",
         nccl.Model(gpu="l40s"): "on public nodes without NVLink the model is off by 21 to 60 %",
-        nccl.Model(gpu="h100", floor_s=1e-5): "in the median before it takes a reading, the model is off by 3.5 %",
+        nccl.Model(gpu="h100", minimum_s=1e-5): "in the median before it takes a reading, the model is off by 3.5 %",
     }
     for model, expected in words.items():
         assert expected in public_errors.error_words(model)
@@ -338,7 +338,7 @@ def test_one_reading_gives_the_floor_of_the_host_or_a_quicker_launch() -> None:
     assert slow.choose("allreduce", 1024).time_s == pytest.approx(40e-6)
     assert slow.choose("allreduce", 65536).time_s == pytest.approx(40e-6)
     assert slow.choose("allreduce", 1 << 30).time_s == pytest.approx(model.choose("allreduce", 1 << 30).time_s)
-    assert slow.choose("allreduce", 1024).terms_s["floor"] > 20e-6
+    assert slow.choose("allreduce", 1024).terms_s["minimum"] > 20e-6
     quick = model.with_readings(profile_of(8, {("allreduce", 1024): 12e-6}))
     assert quick.choose("allreduce", 1024).time_s == pytest.approx(12e-6, rel=0.01)
 
@@ -351,11 +351,11 @@ def test_two_readings_give_launch_and_hop() -> None:
 
 
 def test_readings_of_other_machines_are_refused() -> None:
-    model, one = nccl.Model(gpu="h100"), {("allgather", 1024): 17e-6}
+    model, reading = nccl.Model(gpu="h100"), {("allgather", 1024): 17e-6}
     with pytest.raises(ValueError, match="profile must be of 8 ranks, got 4"):
-        model.with_readings(profile_of(4, one))
+        model.with_readings(profile_of(4, reading))
     with pytest.raises(ValueError, match="fewer must be of 2 to 7 ranks of one node, got 8"):
-        model.with_readings(profile_of(8, one), profile_of(8, one))
+        model.with_readings(profile_of(8, reading), profile_of(8, reading))
     with pytest.raises(ValueError, match="profile must have native points"):
         model.with_readings(profile_of(8, {("all_to_all", 1024): 1e-6}))
 
@@ -372,7 +372,7 @@ def test_what_the_terms_do_not_know_is_said() -> None:
 
 def log_of(model: nccl.Model) -> str:
     """A log as NCCL 2.27 prints it, of what a model says."""
-    names = {one: name for name, one in log._LOG_NAMES.items()}
+    names = {algorithm: name for name, algorithm in log._LOG_NAMES.items()}
     lines = [
         "box:1:2 [0] NCCL INFO NCCL version 2.27.5+cuda12.9",
         "#  Rank  0 on box device 0 [0x1b] NVIDIA H100 80GB HBM3",
@@ -382,7 +382,7 @@ def log_of(model: nccl.Model) -> str:
     bw = f"bw {ring.intra:f}/{ring.inter:f}, type NVL/PIX, sameChannels 0"
     lines += [f"box:1:2 [0] NCCL INFO Pattern 4, crossNic 0, nChannels {ring.num_channels}, {bw}"]
     for block in (constants.ALGORITHMS[:3], constants.ALGORITHMS[3:6], constants.ALGORITHMS[6:]):
-        head = "".join(f" {'':>14}   {names[one]:>14}   {'':>14} |" for one in block)
+        head = "".join(f" {'':>14}   {names[algorithm]:>14}   {'':>14} |" for algorithm in block)
         lines += [f"box:1:2 [0] NCCL INFO   Algorithm   |{head}"]
         lines += [
             "box:1:2 [0] NCCL INFO   Protocol    |" + "             LL |          LL128 |         Simple |" * len(block)
@@ -392,11 +392,11 @@ def log_of(model: nccl.Model) -> str:
         ]
         for collective in constants.COLLECTIVES:
             cells = []
-            for one in block:
+            for algorithm in block:
                 for protocol in constants.PROTOCOLS:
-                    no = bool(model.why_not(collective, one, protocol))
-                    latency = 0.0 if no else model.latency_us(collective, one, protocol)
-                    rate = 0.0 if no else model.bandwidth(collective, one, protocol)
+                    no = bool(model.why_not(collective, algorithm, protocol))
+                    latency = 0.0 if no else model.latency_us(collective, algorithm, protocol)
+                    rate = 0.0 if no else model.bandwidth(collective, algorithm, protocol)
                     cells.append(f"{latency:8.1f}/{rate:6.1f} |")
             lines += [f"box:1:2 [0] NCCL INFO {names[collective]:>13} |{''.join(cells)}"]
     return "\n".join(lines)
@@ -405,15 +405,15 @@ def log_of(model: nccl.Model) -> str:
 def test_a_log_gives_the_model_that_nccl_had(tmp_path: Path) -> None:
     model, path = nccl.Model(gpu="h100", num_nodes=2, version=(2, 27, 5)), tmp_path / "nccl.log"
     path.write_text(log_of(model))
-    found = nccl.Model.from_log(path)
-    assert (found.gpu, found.gpus_per_node, found.num_nodes, found.version) == ("h100", 8, 2, (2, 27, 5))
-    assert found.graph("ring") == model.graph("ring")
-    assert len(found.printed) == 105
+    read = nccl.Model.from_log(path)
+    assert (read.gpu, read.gpus_per_node, read.num_nodes, read.version) == ("h100", 8, 2, (2, 27, 5))
+    assert read.graph("ring") == model.graph("ring")
+    assert len(read.printed) == 105
     for size in (1024, MIB, 1 << 28):
-        one, other = found.choose("allreduce", size), model.choose("allreduce", size)
-        assert (one.algorithm, one.protocol) == (other.algorithm, other.protocol)
-        assert one.nccl_s == pytest.approx(other.nccl_s, rel=0.01)
-    assert found.why_not("allreduce", "nvls", "simple") == "NCCL's log has no bandwidth for it"
+        chosen, expected = read.choose("allreduce", size), model.choose("allreduce", size)
+        assert (chosen.algorithm, chosen.protocol) == (expected.algorithm, expected.protocol)
+        assert chosen.nccl_s == pytest.approx(expected.nccl_s, rel=0.01)
+    assert read.why_not("allreduce", "nvls", "simple") == "NCCL's log has no bandwidth for it"
 
 
 def test_a_log_without_the_table_or_the_gpu_is_refused(tmp_path: Path) -> None:
@@ -473,17 +473,17 @@ def test_the_plug_in_steers_the_collectives_that_were_slow_and_no_others() -> No
     changed = dict.fromkeys((collective for collective, _ in measured), 0)
     for (collective, size), took_s in measured.items():
         word = collective.replace("_", "")
-        found = nccl_plugin.steered(written, word, size, 1, 8)
+        choice = nccl_plugin.steered(written, word, size, 1, 8)
         for pipe_ops, buff in ((1, 1), (4, 0)):
-            assert nccl_plugin.steered(written, word, size, 1, 8, pipe_ops, buff) == found
+            assert nccl_plugin.steered(written, word, size, 1, 8, pipe_ops, buff) == choice
         assert nccl_plugin.steered(written, word, size, 2, 8).algorithm == ""
         assert nccl_plugin.steered(written, word, size, 1, 4).algorithm == ""
         compared = model.compared(collective, [size])
-        if found.algorithm:
-            channels, _, times_s = compared[found.algorithm, found.protocol]
+        if choice.algorithm:
+            channels, _, times_s = compared[choice.algorithm, choice.protocol]
             changed[collective] += 1
             assert times_s[0] < tuner.LEAST_GAIN * took_s
-            assert found.channels == channels[0]
+            assert choice.channels == channels[0]
         else:
             known = [float(times_s[0]) for (name, _), (*_, times_s) in compared.items() if name in ("ring", "nvls")]
             assert min(known) >= tuner.LEAST_GAIN * took_s
@@ -501,7 +501,7 @@ def test_the_plug_in_reads_every_line_as_it_is_meant() -> None:
         assert ",".join(map(str, rule)) == line
         assert (rule.num_pipe_ops, rule.has_registered_buffers) == (nccl_plugin.ANY, nccl_plugin.ANY)
         for size in (rule.min_bytes, rule.max_bytes):
-            first = next(one for one in rules if one.matches(rule.collective, size, 1, 8, 1, 0))
+            first = next(candidate for candidate in rules if candidate.matches(rule.collective, size, 1, 8, 1, 0))
             assert first == rule  # no line stands in the way of another
 
 
@@ -511,7 +511,7 @@ def test_a_choice_holds_between_the_sizes_that_were_measured() -> None:
     sizes = sorted({size for _, size in measured})
     for collective, word in (("allreduce", "allreduce"), ("reduce_scatter", "reducescatter")):
         for size, larger in itertools.pairwise(sizes):
-            low, high = (nccl_plugin.steered(written, word, one, 1, 8) for one in (size, larger))
+            low, high = (nccl_plugin.steered(written, word, end, 1, 8) for end in (size, larger))
             if low.algorithm and low[:2] == high[:2]:
                 assert nccl_plugin.steered(written, word, larger - 1, 1, 8) == low, (collective, size)
 

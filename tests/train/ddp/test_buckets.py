@@ -222,5 +222,5 @@ def test_other_buckets_than_the_predicted_ones_are_found(observed: list[list[int
         PREDICTED.check(observed, iteration=1)
     with pytest.raises(BucketError, match="^iteration 0, bucket 0"):
         PREDICTED.check([[5, 4], [3, 2], [1, 0]], iteration=0)
-    with pytest.raises(ValueError, match="found must be a list of places, got 5"):
+    with pytest.raises(ValueError, match="observed_buckets must be a list of places, got 5"):
         PREDICTED.check([5, 4], iteration=0)  # type: ignore[list-item]

@@ -22,7 +22,9 @@ def test_it_has_thirty_lines() -> None:
     assert len([line for line in code.splitlines() if line.strip()]) == 30
 
 
+@pytest.mark.oracle
 def test_under_torchrun_its_gradients_are_those_of_ddp() -> None:
+    """`make test` runs notebook 07, which starts it in the same way and prints the same lines."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(SCRIPT)]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)

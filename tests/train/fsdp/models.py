@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 WIDTH = 12
 
@@ -84,6 +85,62 @@ class Tokens(nn.Module):
         return logits
 
 
+class Siamese(nn.Module):
+    """An encoder that is called twice, so that its second call completes no gradient."""
+
+    def __init__(self, encoder: nn.Module, width: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = nn.Linear(width, width)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        output: Tensor = self.head(self.encoder(batch) - self.encoder(2 * batch))
+        return output
+
+
+class Unused(nn.Module):
+    """A branch whose result is not used, and one that ends in a mask, through which no gradient goes back."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.body = nn.Linear(width, width)
+        self.unused = nn.Linear(width, 3)
+        self.gate = nn.Linear(width, width)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        hidden: Tensor = self.body(batch)
+        self.unused(hidden)
+        return hidden * (self.gate(hidden) > 0)
+
+
+class Detached(nn.Module):
+    """A part whose result is detached, and a teacher that runs without gradients."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.target = nn.Linear(width, width)
+        self.student = nn.Linear(width, width)
+        self.teacher = nn.Linear(width, width)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        with torch.no_grad():
+            taught: Tensor = self.teacher(batch)
+        output: Tensor = self.student(batch) - self.target(batch).detach() + taught
+        return output
+
+
+class Recomputed(nn.Module):
+    """Two layers whose activations are computed again in backward."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width))
+
+    def forward(self, batch: Tensor) -> Tensor:
+        output: Tensor = checkpoint(self.inner, batch, use_reentrant=False)
+        return batch + output
+
+
 class DrawnCase(NamedTuple):
     """A module and how it is wrapped; `takes_tokens` says what its batches are."""
 
@@ -117,6 +174,9 @@ def drawn_case(seed: int, num_ranks: int) -> DrawnCase:
         lambda: nn.Sequential(nn.Linear(WIDTH, 9), nn.ReLU(), nn.Linear(9, WIDTH)),
         lambda: nn.Sequential(Residual(WIDTH), nn.Identity()),
         lambda: Repeated(WIDTH),
+        lambda: Siamese(Residual(WIDTH), WIDTH),
+        lambda: Unused(WIDTH),
+        lambda: Detached(WIDTH),
     ]
     blocks = [draw.choice(makers)() for _ in range(draw.randint(1, 5))]
     takes_tokens = draw.random() < 0.5
@@ -147,7 +207,10 @@ def drawn_case(seed: int, num_ranks: int) -> DrawnCase:
         settings["reshard_after_forward"] = 2
     candidates = [name for name, child in module.named_modules() if name and _can_be_wrapped(child)]
     wrap = [name for name in candidates if draw.random() < 0.5]
-    return DrawnCase(module, takes_tokens, wrap, settings)
+    case = DrawnCase(module, takes_tokens, wrap, settings)
+    if not case.loss(module, 0, 0).requires_grad:  # what is trainable is in a branch without gradients
+        module.requires_grad_(True)
+    return case
 
 
 def _can_be_wrapped(module: nn.Module) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from rankscope.train import fsdp
 from rankscope.train.fsdp.step import StepEvent
 
 from ...small import Tied
-from .models import Passing, Residual, Tokens
+from .models import Detached, Passing, Residual, Siamese, Tokens, Unused, drawn_case
 
 
 def rows(*sizes: int) -> nn.Sequential:
@@ -133,6 +134,55 @@ def test_a_loss_shows_the_order_of_code_that_depends_on_data() -> None:
     assert gathers(assumed)[:2] == [24, 48]
 
 
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_what_is_read_from_the_code_is_what_a_run_shows(num_ranks: int) -> None:
+    """Also where branches are not used, results are detached, or a module is called twice."""
+    for seed in range(12):
+        case = drawn_case(500 + seed, num_ranks)
+        read = fsdp.collectives(case.module, wrap=case.wrap, **case.settings)
+        assert read == fsdp.collectives(case.module, wrap=case.wrap, loss=case.loss, **case.settings), str(case)
+
+
+def kinds_of(module: nn.Module, wrap: list[str]) -> list[str]:
+    return [call.kind for call in fsdp.collectives(module, num_ranks=2, wrap=wrap)]
+
+
+def test_a_branch_that_leads_to_no_loss_is_gathered_and_not_reduced() -> None:
+    for module, without_gradient in ((Unused(4), ["unused", "gate"]), (Detached(4), ["target", "teacher"])):
+        for name in without_gradient:  # the only reduce-scatter is the root's
+            kinds = kinds_of(module, [name])
+            assert kinds.count("reduce_scatter") == 1
+            assert kinds.count("allgather") >= 3
+
+
+def test_a_module_that_is_called_twice_is_gathered_for_each_call() -> None:
+    module = Siamese(nn.Linear(4, 4), 4)
+    calls = fsdp.collectives(module, num_ranks=2, wrap=["encoder"])
+    # root and encoder twice in forward; in backward each once, as the encoder's inputs need no gradient, so that it
+    # keeps its parameters until the end
+    assert gathers(calls) == [80, 80, 80, 80, 80]
+    assert reduces(calls) == [80, 80]
+
+
+def test_a_module_with_two_names_is_one_module() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    module.append(module[0])
+    assert [parameter.names for parameter in fsdp.module_step(module).parameters] == [("0.weight",), ("0.bias",)]
+    assert kinds_of(module, ["0"]) == kinds_of(Passing(module), ["inner.0"])
+
+
+def test_a_module_on_the_meta_device_shows_its_activations() -> None:
+    module = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def loss(model: nn.Module, rank: int, number: int) -> Tensor:
+        device = next(model.parameters()).device
+        return model(torch.ones(4, 8, device=device)).sum()
+
+    steps = [fsdp.observed_step(made, loss) for made in (module, copy.deepcopy(module).to("meta"))]
+    kept_bytes = [sum(event.activation_bytes for event in step.events if event.kind == "forward") for step in steps]
+    assert kept_bytes[0] == kept_bytes[1] > 0
+
+
 def test_layers_by_hand_are_as_the_module() -> None:
     layers = [
         fsdp.ShardedLayer(str(place), [fsdp.ShardedParameter(f"{place}.weight", (size, 3))])
@@ -198,6 +248,12 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: fsdp.collectives(rows(2), num_ranks=2, prefetch=-1), "prefetch must be a whole number from 0 to .*, got"),
     (lambda: fsdp.collectives(rows(2), num_ranks=2, param_dtype="int8"), "param_dtype must be one of .*, got 'int8'"),
     (lambda: fsdp.collectives(rows(2), num_ranks=2, loss=3), "loss must be a function of .*, got 3"),  # type: ignore[arg-type]
+    (lambda: fsdp.observed_step(rows(2), lambda *_: None), "loss must return a tensor of one element .*, got NoneType"),
+    (
+        lambda: fsdp.observed_step(rows(2), lambda model, *_: model(torch.ones(4, 3))),
+        r"loss must return a tensor of one element .*, got one of shape \(4, 2\)",
+    ),
+    (lambda: fsdp.observed_step(rows(2), lambda *_: torch.ones(())), "loss must return .*, got one that requires none"),
     (
         lambda: fsdp.collectives(nn.ParameterList([nn.Parameter(torch.ones(()))]), num_ranks=2),
         "0 must have at least one dimension for fully_shard, got a scalar",

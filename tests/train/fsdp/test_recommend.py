@@ -32,13 +32,15 @@ def test_the_chosen_one_fits_and_none_that_fits_is_faster() -> None:
         found = advice(memory_bytes=limit)
         chosen = found.chosen
         if chosen is None:
-            assert all(candidate.peak_bytes > limit for candidate in found.candidates)
+            assert all(candidate.peak_bytes > limit for candidate in found.candidates if candidate.in_torch)
             continue
         assert chosen.peak_bytes <= limit
-        fastest_s = min(candidate.step_s for candidate in found.fitting)
+        fastest_s = min(candidate.step_s for candidate in found.fitting if candidate.in_torch)
         assert fastest_s <= chosen.step_s <= 1.01 * fastest_s
         assert all(
-            candidate.peak_bytes >= chosen.peak_bytes for candidate in found.fitting if candidate.step_s <= fastest_s
+            candidate.peak_bytes >= chosen.peak_bytes
+            for candidate in found.fitting
+            if candidate.in_torch and candidate.step_s <= fastest_s
         )
 
 
@@ -101,6 +103,61 @@ def test_a_module_with_shared_parameters_can_be_wrapped() -> None:
     assert advice(module=Tied(), memory_bytes=1e9).chosen is not None
 
 
+class Body(nn.Module):
+    """The usual form of a language model's body: an embedding, blocks in a list, and a norm."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, width)
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(4)])
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.embedding(tokens)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        output: torch.Tensor = self.norm(hidden)
+        return output
+
+
+class WithHead(nn.Module):
+    def __init__(self, width: int = 256) -> None:
+        super().__init__()
+        self.model = Body(width)
+        self.head = nn.Linear(width, 100)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.model(tokens))
+        return logits
+
+
+def test_blocks_are_found_inside_a_body() -> None:
+    by_name = {candidate.name: candidate for candidate in advice(module=WithHead()).candidates}
+    blocks = tuple([f"model.layers.{number}.0" for number in range(4)])
+    assert by_name["each layer, reshard"].wrap == ("model.embedding", *blocks, "model.norm", "head")
+
+
+def test_casting_parameters_saves_memory_of_fsdp_alone() -> None:
+    def loss(model: nn.Module, rank: int, number: int) -> torch.Tensor:
+        return model(torch.zeros(400, dtype=torch.long)).float().square().mean()  # type: ignore[no-any-return]
+
+    net = WithHead()
+    plain = {candidate.name: candidate for candidate in advice(module=net, loss=loss).candidates}
+    cast = {candidate.name: candidate for candidate in advice(module=net, loss=loss, param_dtype="bfloat16").candidates}
+    for name in ("each layer, reshard", "the module alone, keep"):
+        assert cast[name].peak_bytes < plain[name].peak_bytes
+        assert cast[name].wait_s < plain[name].wait_s
+    assert cast["DDP"].peak_bytes >= plain["DDP"].peak_bytes  # activations in float32, and the loss twice as large
+
+
+def test_what_torch_does_not_offer_is_never_chosen() -> None:
+    for limit in (30e6, 40e6, 60e6, 100e6, 1e9):
+        for backward_s in (0.0, 0.05, 1.0):
+            chosen = advice(memory_bytes=limit, backward_s=backward_s).chosen
+            assert chosen is None or chosen.in_torch
+    assert [candidate.name for candidate in advice().candidates if not candidate.in_torch] == ["ZeRO, stage 2"]
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -113,6 +170,12 @@ def test_a_module_with_shared_parameters_can_be_wrapped() -> None:
         (lambda: advice(optimizer="lion"), "optimizer must be one of"),
         (lambda: advice(step=[1]), r"step must be a ModuleStep, got \[1\]"),
         (lambda: advice(wraps={"mine": ["fc"]}), "wrap must have names of submodules"),
+        (lambda: advice(wraps=["0"]), r"wraps must be a dict .*, got \['0'\]"),
+        (lambda: advice(param_dtype="int4"), "param_dtype must be one of .*, got 'int4'"),
+        (
+            lambda: advice(module=nn.ModuleList([nn.Linear(2, 2)])),
+            "module must have a forward method, got a ModuleList",
+        ),
     ],
 )
 def test_wrong_input(call: Callable[[], Any], message: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from rankscope.train.fsdp.replay import ShardSettings
 from rankscope.train.fsdp.running import FSDPJob, run_jobs, wrapped_names
 
 from ...extents import SAMPLE_OR_EVERYTHING
-from .models import DrawnCase, drawn_case
+from .models import DrawnCase, Recomputed, drawn_case
 
 pytestmark = [
     pytest.mark.slow,
@@ -26,6 +26,7 @@ pytestmark = [
     ),
 ]
 WHERE = ddp.Where(timeout_s=240.0)
+NO_COST = fsdp.FSDPCosts(lambda num_bytes: 0.0, lambda num_bytes: 0.0)
 
 
 def job_of(case: DrawnCase) -> FSDPJob:
@@ -59,6 +60,93 @@ def test_a_wrong_prediction_is_found() -> None:
     runs = run_jobs([job_of(right)], WHERE)
     assert differences([right], runs) == []
     assert len(differences([wrong], runs)) == 1
+
+
+class TokenModel(nn.Module):
+    """A small language model, whose logits are the largest activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(4000, 64)
+        layers = [nn.TransformerEncoderLayer(64, 4, 256, 0.0, batch_first=True) for _ in range(2)]
+        self.blocks = nn.ModuleList(layers)
+        self.head = nn.Linear(64, 4000, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden: Tensor = self.embedding(tokens)
+        for block in self.blocks:
+            hidden = block(hidden)
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
+def cross_entropy_in_float32(model: nn.Module, rank: int, number: int) -> Tensor:
+    tokens = torch.randint(0, 4000, (4, 64), generator=torch.Generator().manual_seed(number))
+    return nn.functional.cross_entropy(model(tokens).float().flatten(0, 1), tokens.flatten())
+
+
+def mean_square(model: nn.Module, rank: int, number: int) -> Tensor:
+    output: Tensor = model(torch.ones(4, 256))
+    return output.square().mean()
+
+
+class PeakCase(NamedTuple):
+    """A module whose collectives and peak of live bytes are compared with the prediction."""
+
+    name: str
+    module: nn.Module
+    wrap: list[str]
+    settings: dict[str, Any]
+    loss: Any = mean_square
+
+
+def recomputed() -> nn.Sequential:
+    return nn.Sequential(*(Recomputed(256) for _ in range(3)))
+
+
+def activations_between() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256))
+
+
+def layers_of_which_some_are_frozen() -> nn.Sequential:
+    module = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
+    module[0].requires_grad_(False)
+    module[2].requires_grad_(False)
+    return module
+
+
+HALF = {"num_ranks": 2, "param_dtype": "bfloat16"}
+ON_TWO_RANKS = [
+    PeakCase("recomputed inside", recomputed(), ["*.inner.0", "*.inner.2"], {"num_ranks": 2}),
+    PeakCase("recomputed inside, ahead", recomputed(), ["*.inner.0", "*.inner.2"], {"num_ranks": 2, "prefetch": 1}),
+    PeakCase("recomputed in both", recomputed(), ["*", "*.inner"], {"num_ranks": 2, "reshard_after_forward": False}),
+    PeakCase("without parameters, ahead", activations_between(), ["*"], {"num_ranks": 2, "prefetch": 1}),
+    PeakCase("resharded to all", activations_between(), ["*"], {"num_ranks": 2, "reshard_after_forward": 2}),
+    PeakCase("a loss in float32", TokenModel(), ["blocks.*"], HALF, cross_entropy_in_float32),
+    PeakCase("summed", TokenModel(), ["blocks.*"], {**HALF, "reduce_dtype": "float32"}, cross_entropy_in_float32),
+]
+ON_FOUR_RANKS = [
+    PeakCase("resharded to two", activations_between(), ["*"], {"num_ranks": 4, "reshard_after_forward": 2}),
+    PeakCase("frozen", layers_of_which_some_are_frozen(), ["*"], {"num_ranks": 4, "reshard_after_forward": 2}),
+]
+
+
+@pytest.mark.parametrize("cases", [ON_TWO_RANKS, ON_FOUR_RANKS], ids=["2 ranks", "4 ranks"])
+def test_collectives_and_peaks_where_forward_repeats_or_dtypes_differ(cases: list[PeakCase]) -> None:
+    jobs = []
+    for case in cases:
+        settings = ShardSettings(**case.settings)
+        wrapped = wrapped_names(case.module, case.wrap, settings)
+        jobs.append(FSDPJob(case.module, case.loss, wrapped, settings, 1, torch.optim.Adam))
+    wrong = []
+    for case, observed in zip(cases, run_jobs(jobs, WHERE), strict=True):
+        step = fsdp.observed_step(case.module, case.loss, case.wrap, param_dtype=case.settings.get("param_dtype"))
+        expected = fsdp.predict(step, NO_COST, wrap=case.wrap, overlap=False, **case.settings)
+        if list(expected.collectives) != list(observed.collectives):
+            wrong.append(f"{case.name}: {observed.collectives} recorded, {expected.collectives} predicted")
+        if abs(expected.memory.peak_bytes / observed.peak_bytes - 1) > 0.02:
+            wrong.append(f"{case.name}: peak {observed.peak_bytes} recorded, {expected.memory.peak_bytes} predicted")
+    assert wrong == []
 
 
 def mean(model: nn.Module, rank: int, number: int) -> Tensor:
@@ -137,6 +225,21 @@ def test_a_stuck_rank_ends_at_the_timeout() -> None:
         fsdp.run(nn.Linear(64, 4), stuck, num_ranks=2, where=ddp.Where(timeout_s=8.0))
 
 
+def two_dtypes() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(64, 4), nn.Linear(4, 4).bfloat16())
+
+
+def with_an_empty_parameter() -> nn.Module:
+    module = nn.Linear(64, 4)
+    module.register_parameter("empty", nn.Parameter(torch.zeros(0, 3)))
+    return module
+
+
+def test_an_unknown_setting_is_named() -> None:
+    with pytest.raises(TypeError, match="settings must be among num_replicas, .*, got 'reshard'"):
+        fsdp.run(nn.Linear(64, 4), mean, reshard=True)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -146,11 +249,17 @@ def test_a_stuck_rank_ends_at_the_timeout() -> None:
         ({"iterations": 0}, "iterations must be a whole number from 1 to"),
         ({"where": "here"}, "where must be a Where, got 'here'"),
         ({"optimizer": 3}, "optimizer must be a function, got 3"),
+        (
+            {"module": nn.Linear(64, 4, device="meta")},
+            "module must be on the CPU, where its ranks are, got 'weight' on",
+        ),
+        ({"module": two_dtypes()}, "trainable parameters in the root's group must have one dtype, got '1.weight' with"),
+        ({"module": with_an_empty_parameter()}, "must have elements, got 'empty' without any"),
     ],
 )
 def test_wrong_input_starts_no_rank(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        fsdp.run(nn.Linear(64, 4), mean, **options)
+        fsdp.run(**{"module": nn.Linear(64, 4), "loss": mean, **options})
     with pytest.raises(ValueError, match="module must have parameters to shard"):
         fsdp.run(nn.ReLU(), mean)
     with pytest.raises(ValueError, match="loss must be a function, got 3"):

@@ -32,9 +32,9 @@ def show(
     print_parts(tables.at_sizes(profile, sizes) if sizes else tables.overview(profile))
     if picture is not None:
         from ...figures.svg import save_svg
-        from ..figures.boxes import draw_beside
+        from ..figures.boxes import draw_with_peers
 
-        save_svg(draw_beside(profile), picture)
+        save_svg(draw_with_peers(profile), picture)
         print_parts([f"{printable(str(picture))} shows {profile.provenance['name']} next to similar machines"])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...common.units import parse_bytes, rates_in_one_unit, times_in_one_unit
 from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
-from ...explorers.opening import Given, shows
+from ...explorers.opening import GalleryInputs, shows
 from ...figures.marks import Drawing
 from .. import Profile, bank
 from ..figures.boxes import UNITS, draw_boxes
@@ -138,9 +138,9 @@ def _interval(profile: Profile, collective: str, num_bytes: int) -> str:
     return " to ".join(times_in_one_unit(estimate.low_s, estimate.high_s))
 
 
-def profiles_of_gpus(given: Given) -> dict[str, Profile]:
+def profiles_of_gpus(inputs: GalleryInputs) -> dict[str, Profile]:
     """Return the profiles of machines with GPUs that a gallery was given."""
-    profiles = by_name(given.profiles)
+    profiles = by_name(inputs.profiles)
     return {name: profile for name, profile in profiles.items() if profile.provenance.get("gpus")}
 
 

@@ -11,7 +11,7 @@ from ...collectives import ALGORITHMS
 from ...common.checks import of_type, printable
 from ...common.units import cell_words, parse_bytes, times_in_one_unit
 from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
-from ...explorers.opening import Given, shows
+from ...explorers.opening import GalleryInputs, shows
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from ...figures.timelines import draw_timeline
@@ -154,9 +154,9 @@ def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
     return printable_names
 
 
-def profiles_of(given: Given) -> dict[str, Profile] | None:
+def profiles_of(inputs: GalleryInputs) -> dict[str, Profile] | None:
     """Return the profiles that a gallery was given, None if there are none."""
-    return by_name(given.profiles) or None
+    return by_name(inputs.profiles) or None
 
 
 class Interpolated(NamedTuple):

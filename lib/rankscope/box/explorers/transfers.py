@@ -11,7 +11,7 @@ import numpy as np
 from ...common.checks import of_type
 from ...common.units import parse_bytes, rate_words, time_words, times_in_one_unit
 from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
-from ...explorers.opening import Given, shows
+from ...explorers.opening import GalleryInputs, shows
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from ...figures.timelines import draw_timeline
@@ -181,9 +181,9 @@ def between(points: Sequence[Point], num_bytes: int) -> float | None:
     return float(seconds * times_largest)
 
 
-def gpu_of(given: Given) -> Profile | None:
+def gpu_of(inputs: GalleryInputs) -> Profile | None:
     """Return the profile of a GPU that a gallery was given. Raises ValueError if it is not a profile."""
-    return None if given.gpu is None else of_type("gpu", given.gpu, Profile)
+    return None if inputs.gpu is None else of_type("gpu", inputs.gpu, Profile)
 
 
 ON_THE_SITE = {

@@ -15,7 +15,7 @@ from ...common.units import bytes_words, rate_words, rates_in_one_unit, round_ti
 from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, Texts, spread_out
 from ...figures.palette import CATEGORIES, FAINT, INK
 from .. import Profile
-from ..expected import beside
+from ..expected import compare_with_peers
 from ..machines import is_sick
 from ..profile import busbw_factor
 
@@ -145,13 +145,13 @@ def _names_px(lines: Sequence[_BoxLine]) -> float:
     return leaders_px + _MARGIN_PX + longest_name_px
 
 
-def draw_beside(profile: Profile, name: str = "yours", title: str | None = None) -> Drawing:
-    """Draw a profile's own collective over those of the machines of the bank that are like it; see `beside`.
+def draw_with_peers(profile: Profile, name: str = "yours", title: str | None = None) -> Drawing:
+    """Draw a profile's own collective with those of similar machines of the bank; see `compare_with_peers`.
 
     The collective is the one whose shortfall the verdict states, or else the first. Raises ValueError if no collective
     was measured.
     """
-    box = beside(of_type("profile", profile, Profile))
+    box = compare_with_peers(of_type("profile", profile, Profile))
     collective = next(iter(profile.native), "allreduce")
     if box.worst.row is not None:
         collective = box.worst.row.collective

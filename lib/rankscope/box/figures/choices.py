@@ -10,7 +10,7 @@ import numpy as np
 
 from ...common.checks import of_type
 from ...common.units import bytes_words
-from ...figures.marks import Drawing, Key, Rects, Texts
+from ...figures.marks import Drawing, Key, Rects, Texts, grid_drawing
 from ...figures.palette import hues, ink_on
 from ..nccl import Model
 
@@ -73,13 +73,14 @@ def draw_nccl_choices(models: Mapping[str, Model], collective: str = "allreduce"
         height=0.84,
         hatched=hatched,
     )
-    return Drawing(
+    return grid_drawing(
         title=title or f"NCCL's choice for {collective}, by size",
         x_label="size of each rank's buffer",
         y_label="",
-        width=len(_SIZES),
-        height=len(models),
-        size_px=(_COLUMN_PX * len(_SIZES), _ROW_PX * len(models)),
+        columns=len(_SIZES),
+        rows=len(models),
+        column_px=_COLUMN_PX,
+        row_px=_ROW_PX,
         rects=(cells,),
         texts=_names(bands, fills),
         x_ticks=[(place + 0.5, bytes_words(_SIZES[place])) for place in range(0, len(_SIZES), _TICK_EVERY)],

@@ -111,8 +111,8 @@ class Model:
     `gpu` is one of GPUS, `version` NCCL's, `cpu` "intel", "amd" or "other". `nics` is the number of network cards of a
     node, and `nic_bytes_per_s` what one of them carries; by default a card for each GPU, of the rate that such boxes
     have. `graphs` replaces the paths that NCCL is expected to find, by algorithm ("ring", "tree", "nvls"). `terms` are
-    the constants that NCCL's model lacks, by default those of the GPU's generation, and `floor_s` is the least that the
-    host takes for a collective; `with_readings` finds them. `printed` is what NCCL's log says, see `from_log`.
+    the constants that NCCL's model lacks, by default those of the GPU's generation, and `minimum_s` is the shortest
+    time of a collective on the host; `with_readings` finds them. `printed` is what NCCL's log says, see `from_log`.
 
     Raises ValueError for anything else.
 
@@ -131,7 +131,7 @@ class Model:
     nic_bytes_per_s: float | None = checked(optional, number, above=0, default=None)
     graphs: Mapping[str, Graph] = checked(_graphs, factory=dict, hash=False)
     terms: GenerationTerms | None = checked(optional, of_type, GenerationTerms, default=None)
-    floor_s: float = checked(number, 0, default=0.0)
+    minimum_s: float = checked(number, 0, default=0.0)
     printed: Mapping[tuple[str, str, str], tuple[float, float]] = checked(mapping, factory=dict, hash=False)
 
     def __attrs_post_init__(self) -> None:
@@ -151,7 +151,7 @@ class Model:
             notes.append("Over PCIe no published rate predicts times: time_s is NCCL's own, with a launch.")
         if gpu.generation == "volta":
             notes.append("No curves of Volta were there to fit: the terms are Ampere's.")
-        if self.num_nodes > 1 and not (self.terms or self.floor_s):
+        if self.num_nodes > 1 and not (self.terms or self.minimum_s):
             notes.append(
                 "Inter-node times assume InfiniBand with GPUDirect. For other networks, calibrate with `with_readings`."
             )
@@ -475,9 +475,9 @@ class Model:
                 base_us = self._constants["BASE"][algorithm][PROTOCOLS.index(protocol)]
             by_name["hops"] = np.full(sizes.shape, max(latency_us - base_us, 0.0))
             by_name["bytes"] = self._nccl_us(collective, algorithm, protocol, sizes) - latency_us
-        if self.floor_s:
-            missing_us = self.floor_s * 1e6 - sum(by_name.values())
-            by_name["floor"] = np.maximum(missing_us, 0)
+        if self.minimum_s:
+            missing_us = self.minimum_s * 1e6 - sum(by_name.values())
+            by_name["minimum"] = np.maximum(missing_us, 0)
         return by_name
 
     def _ring_us(self, terms: GenerationTerms, collective: str, protocol: str, sizes: Floats) -> dict[str, Floats]:
@@ -527,9 +527,9 @@ class Model:
     # ---- from a machine of one's own
 
     def with_readings(self, profile: Profile, fewer: Profile | None = None) -> Model:
-        """Return the model with the host's floor, or with launch and hop, as they were measured on the machine itself.
+        """Return the model with the host's minimum, or launch and hop, as they were measured on the machine itself.
 
-        One profile of as many ranks gives the floor: what its smallest collective of 1 KiB and more takes. With a
+        One profile of as many ranks gives the minimum: the time of its smallest collective of 1 KiB and more. With a
         second one of fewer GPUs of one node, the launch and the hop of LL follow from the smallest allgather of each.
 
         Raises ValueError for profiles without native collectives, and of the wrong number of ranks.
@@ -539,31 +539,31 @@ class Model:
         terms = self.terms or TERMS[GPUS[self.gpu].generation]
         if fewer is None:
             reading = _smallest(profile, ("allreduce", "allgather", "reduce_scatter"))
-            modelled = evolve(self, floor_s=0.0).choose(reading.collective, reading.num_bytes)
+            modelled = evolve(self, minimum_s=0.0).choose(reading.collective, reading.num_bytes)
             missing_s = reading.seconds - modelled.time_s
             if missing_s >= 0:
-                return evolve(self, floor_s=reading.seconds)
+                return evolve(self, minimum_s=reading.seconds)
             launch = max(terms.launch_us + missing_s * 1e6, 0.0)
-            return evolve(self, floor_s=0.0, terms=attrs.evolve(terms, launch_us=launch))
+            return evolve(self, minimum_s=0.0, terms=attrs.evolve(terms, launch_us=launch))
         if self.num_nodes > 1 or not 2 <= fewer.num_ranks < profile.num_ranks:
             raise ValueError(f"fewer must be of 2 to {self.num_ranks - 1} ranks of one node, got {fewer.num_ranks}")
         many_s = _smallest(profile, ("allgather",)).seconds
         few_s = _smallest(fewer, ("allgather",)).seconds
         hop = max((many_s - few_s) * 1e6 / (profile.num_ranks - fewer.num_ranks), 0.01)
         launch = max(few_s * 1e6 - (fewer.num_ranks - 1) * hop, 0.0)
-        return evolve(self, floor_s=0.0, terms=attrs.evolve(terms, launch_us=launch, hop_us=hop))
+        return evolve(self, minimum_s=0.0, terms=attrs.evolve(terms, launch_us=launch, hop_us=hop))
 
     @classmethod
-    def from_log(cls, path: str | os.PathLike[str], gpu: str | None = None, **more: Any) -> Model:
+    def from_log(cls, path: str | os.PathLike[str], gpu: str | None = None, **arguments: Any) -> Model:
         """Return the model of the job whose log this is, with the latencies and bandwidths that NCCL itself printed.
 
         The job runs with ``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING``. `gpu` is needed where the log names
-        no GPU of GPUS; `more` is what `Model` takes, and goes before what the log says.
+        no GPU of GPUS; `arguments` are further ones of `Model`, and take precedence over the log.
 
         Raises ValueError for a log without NCCL's table; OSError where it cannot be opened.
         """
         stated = read_log(path, gpu)
-        return cls(**{**stated, **more})
+        return cls(**{**stated, **arguments})
 
     def compared(self, collective: str, sizes: Sequence[int] = SIZES) -> dict[tuple[str, str], Compared]:
         """Return what NCCL compares: channels, the seconds it expects and those of a machine, each by size.

@@ -67,5 +67,5 @@ def error_words(model: Model) -> str:
             f"the model is off by {FITTED_ERROR:g} % on the nodes that it was fitted to, and by {best} to {worst} % on "
             f"other public nodes with NVLink; there {nccl}"
         )
-    reading = " before it takes a reading" if model.terms or model.floor_s else ""
+    reading = " before it takes a reading" if model.terms or model.minimum_s else ""
     return f"Error to expect: in the median{reading}, {words} ({BENCHMARK})."

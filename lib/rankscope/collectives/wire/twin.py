@@ -18,7 +18,7 @@ from ...common.frozen import evolve, optional
 from ...common.garbage import no_collection
 from ...timeline import Span, Timeline
 from ..schedule import RUNS_IN, Schedule
-from .plan import LANE, Alike, Plan, Post, Transfer, Wait, alike, plans
+from .plan import LANE, EquivalentRanks, Plan, Post, Transfer, Wait, alike, plans
 
 ELEMENT_BYTES = 4
 LinkAt = Callable[[int, int, float], Link]
@@ -76,7 +76,7 @@ def simulate_executor(
         raise ValueError(f"num_bytes must be a multiple of {ELEMENT_BYTES * parts}, got {num_bytes!r}")
     ends = schedule.chunk_ends(int(num_elements))
     ranks = np.arange(schedule.num_ranks)
-    same = Alike(ranks.tolist(), ranks.tolist(), {})
+    same = EquivalentRanks(ranks.tolist(), ranks.tolist(), {})
     links_depend_on_nodes_only = link_at is None or truth("by_node", by_node)
     if links_depend_on_nodes_only and not cluster.overrides and not cluster.shared_nic:
         same = alike(schedule, ends, cluster.node(ranks))
@@ -112,7 +112,7 @@ class _PlanSimulation:
     """
 
     def __init__(
-        self, rank_plans: list[Plan], cluster: Cluster, link_at: LinkAt | None, same: Alike, with_spans: bool
+        self, rank_plans: list[Plan], cluster: Cluster, link_at: LinkAt | None, same: EquivalentRanks, with_spans: bool
     ) -> None:
         self._plans = rank_plans
         self._cluster = cluster

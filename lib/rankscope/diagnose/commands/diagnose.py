@@ -66,18 +66,20 @@ def diagnose(
         _check_output("--output", output, (".html",), inputs)
     if perfetto is not None:
         _check_output("--perfetto", perfetto, (".json", ".json.gz"), inputs)
-    if files.traces or not (files.dumps or files.logs or is_stdin):
-        if files.dumps:
-            left_out = count_of(len(files.dumps), "flight-recorder dump")
-            print(f"left out {left_out}: give dumps alone", file=sys.stderr)
-        if files.logs and len(paths) > 1:
-            print(f"left out {count_of(len(files.logs), 'log')}: give logs alone, or with dumps", file=sys.stderr)
-        _diagnose_traces(files.traces if len(paths) > 1 else folder_or_files, as_json, output, perfetto)
+    has_dumps_or_logs = bool(files.dumps or files.logs or is_stdin)
+    if not files.traces and has_dumps_or_logs:
+        if perfetto is not None:
+            kind = "flight-recorder dumps" if files.dumps else "logs"
+            raise ValueError(f"--perfetto is for traces, and these are {kind}")
+        _explain_hang(paths[0], files, is_stdin, as_json, output)
         return
-    if perfetto is not None:
-        what = "flight-recorder dumps" if files.dumps else "logs"
-        raise ValueError(f"--perfetto is for traces, and these are {what}")
-    _explain_hang(paths[0], files, is_stdin, as_json, output)
+    if files.dumps:
+        left_out = count_of(len(files.dumps), "flight-recorder dump")
+        print(f"left out {left_out}: give dumps alone", file=sys.stderr)
+    if files.logs and len(paths) > 1:
+        print(f"left out {count_of(len(files.logs), 'log')}: give logs alone, or with dumps", file=sys.stderr)
+    # a folder without anything is passed on as well: the reader of traces says what it looked for
+    _diagnose_traces(files.traces if len(paths) > 1 else folder_or_files, as_json, output, perfetto)
 
 
 def _check_output(option: str, path: Path, endings: tuple[str, ...], inputs: Sequence[Path]) -> None:

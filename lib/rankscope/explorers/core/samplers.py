@@ -127,14 +127,14 @@ def report(now: Now) -> list[str]:
     """How many batches there are per rank, and the audit of all epochs so far."""
     last = epochs(now)[-1]
     return [
-        _own_batches_line(last) or _batches_line(last.num_steps, now.batch_size),
+        own_batches_line(last) or _batches_line(last.num_steps, now.batch_size),
         _first_rank_line(last.ranks[0].tolist()),
         _work_line(now),
         *str(audit(epochs(now), weights=_own_settings(now).get("weights"))).splitlines(),
     ]
 
 
-def _own_batches_line(assignment: Assignment) -> str:
+def own_batches_line(assignment: Assignment) -> str:
     """How many batches a sampler makes that groups the samples itself; empty for other samplers."""
     if assignment.batch_stops is None:
         return ""
@@ -143,7 +143,10 @@ def _own_batches_line(assignment: Assignment) -> str:
     words = "1 batch" if num_batches == 1 else f"{num_batches} batches"
     if not sizes.size:
         return f"{words} per rank"
-    return f"{words} per rank of {sizes.min()} to {count_of(int(sizes.max()), 'sample')}"
+    most = count_of(int(sizes.max()), "sample")
+    if sizes.min() == sizes.max():
+        return f"{words} per rank of {most}"
+    return f"{words} per rank of {sizes.min()} to {most}"
 
 
 def _work_line(now: Now) -> str:

@@ -69,16 +69,16 @@ def parameter_specs(parameters: Parameters) -> tuple[ParameterSpec, ...]:
     else:
         raise ValueError(f"{wanted}, got {parameters!r}")
     specs = []
-    seen = set[int]()
+    known_ids = set[int]()
     for name, param in named:
         if isinstance(param, ParameterSpec):
             specs.append(param)
             continue
         if not (hasattr(param, "element_size") and hasattr(param, "numel")):
             raise ValueError(f"{wanted}, got {param!r}")
-        if not param.requires_grad or id(param) in seen:
+        if not param.requires_grad or id(param) in known_ids:
             continue
-        seen.add(id(param))
+        known_ids.add(id(param))
         num_bytes = param.numel() * param.element_size()
         dtype = str(param.dtype).removeprefix("torch.")
         specs.append(ParameterSpec(name, num_bytes, dtype, str(param.device), id(param) in sparse))
@@ -189,8 +189,8 @@ class DDPBuckets:
             return self.first
         return self.rebuilt
 
-    def check(self, found: Iterable[Iterable[int]], iteration: int) -> None:
-        """Raise BucketError unless `found` are the buckets of that iteration, in that order, parameter by parameter.
+    def check(self, observed_buckets: Iterable[Iterable[int]], iteration: int) -> None:
+        """Raise BucketError unless these are the buckets of that iteration, in that order, parameter by parameter.
 
         >>> expected = buckets([ParameterSpec("weight", 400), ParameterSpec("bias", 40)])
         >>> expected.check([[1, 0]], iteration=1)
@@ -198,11 +198,13 @@ class DDPBuckets:
         Traceback (most recent call last):
         rankscope.train.ddp.buckets.BucketError: iteration 1, bucket 0: expected parameters 1, 0, found 1
         """
-        observed = [tuple(several("found", bucket, "places")) for bucket in several("found", found, "buckets")]
+        observed = []
+        for bucket in several("observed_buckets", observed_buckets, "buckets"):
+            observed.append(tuple(several("observed_buckets", bucket, "places")))
         expected = [bucket.indices for bucket in self.at(iteration)]
-        for place, (indices, seen) in enumerate(zip_longest(expected, observed)):
-            if indices != seen:
-                difference = f"expected parameters {_listed(indices)}, found {_listed(seen)}"
+        for place, (indices, observed_indices) in enumerate(zip_longest(expected, observed)):
+            if indices != observed_indices:
+                difference = f"expected parameters {_listed(indices)}, found {_listed(observed_indices)}"
                 raise BucketError(f"iteration {iteration}, bucket {place}: {difference}")
 
     def __str__(self) -> str:

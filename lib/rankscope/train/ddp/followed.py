@@ -22,7 +22,7 @@ from ...sampling.assignment import Loader
 from ...timeline import Recorder, Timeline
 from .buckets import Buckets
 from .observed import DDPSettings
-from .run import DDPStepper, Optimizer, Taken, buckets_in_common, check_training
+from .run import DDPStepper, Optimizer, RecordedStep, buckets_in_common, check_training
 
 LossFn = Callable[[Any, Any], Tensor]
 Vector = NDArray[np.float64]
@@ -148,7 +148,7 @@ def _check_dataset(dataset: Any, assignment: Assignment) -> None:
 class _RankResult(NamedTuple):
     """The record that one rank returns."""
 
-    steps: list[Taken]
+    steps: list[RecordedStep]
     numbers: list[NDArray[np.int64]]  # of the samples, a batch for each step
     losses: list[float]
     parameters: Vector

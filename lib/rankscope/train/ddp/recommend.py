@@ -42,11 +42,12 @@ class Recommendation:
 
     @cached_property
     def chosen(self) -> CapCandidate:
+        """The smallest cap within 1 % of the best one; DDP's default if that does not save 1 % of its step."""
         best_s = min((candidate.step_s for candidate in self.candidates), default=0.0)
-        enough_s = best_s * (1 + _WORTH)
-        worth_s = self.default.step_s * (1 - _WORTH)
-        for candidate in self.candidates:
-            if candidate.step_s <= enough_s and candidate.step_s < worth_s:
+        near_best_s = best_s * (1 + _WORTH)
+        most_that_pays_s = self.default.step_s * (1 - _WORTH)
+        for candidate in self.candidates:  # they are by rising cap, so the first that fits has the smallest
+            if candidate.step_s <= near_best_s and candidate.step_s < most_that_pays_s:
                 return candidate
         return self.default
 

@@ -208,7 +208,7 @@ def check_training(module: nn.Module, loss: Callable[..., Tensor], optimizer: Op
 # ---- on each rank
 
 
-class Taken(NamedTuple):
+class RecordedStep(NamedTuple):
     """One step as one rank saw it: spans from its start; `begun_s` is that start by time.perf_counter."""
 
     step_s: float
@@ -224,7 +224,7 @@ class Record(NamedTuple):
 
     nodes: list[int]
     parameters: tuple[ParameterSpec, ...]
-    steps: list[Taken]
+    steps: list[RecordedStep]
 
 
 def _be_rank(
@@ -302,7 +302,7 @@ class DDPStepper:
         loss.backward()
         return _PassInstants(loaded, forward_end, self.watch.now())
 
-    def taken(self, seconds: float = 0.0, clean: bool = True) -> Taken:
+    def taken(self, seconds: float = 0.0, clean: bool = True) -> RecordedStep:
         """Return the record of the last step, with the duration and cleanness that were measured around it.
 
         The last backward ends with its last gradient. The rest of it is DDP's waiting and unpacking.
@@ -326,7 +326,7 @@ class DDPStepper:
         ]
         spans += [span for span in ending if span.stop_s > span.start_s]
         spans += self._allreduce_spans(allreduces)
-        return Taken(seconds, clean, self._begun_s, spans, ready_s - last.start_s, watch.buckets)
+        return RecordedStep(seconds, clean, self._begun_s, spans, ready_s - last.start_s, watch.buckets)
 
     def _pass_spans(self, since: Callable[[Any], float]) -> list[Span]:
         """Forward and backward of each micro-batch, and before them the loading of its batch if there is a `fetch`."""
@@ -441,13 +441,13 @@ class StepInstants:
 # ---- the records of all ranks
 
 
-def _observed(ranks: tuple[Taken, ...]) -> ObservedStep:
+def _observed(ranks: tuple[RecordedStep, ...]) -> ObservedStep:
     ready_s = np.array([rank.ready_s for rank in ranks])
     spans = chain.from_iterable(rank.spans for rank in ranks)
     return ObservedStep(buckets_in_common(ranks), ready_s, Timeline.of(list(spans)))
 
 
-def buckets_in_common(ranks: Iterable[Taken]) -> Buckets:
+def buckets_in_common(ranks: Iterable[RecordedStep]) -> Buckets:
     """Return the buckets that all ranks launched in a step."""
     first, *others = [rank.buckets for rank in ranks]
     if any(buckets != first for buckets in others):

@@ -26,7 +26,7 @@ NAMES = {"gpipe": "GPipe", "one_f_one_b": "1F1B", "interleaved_1f1b": "interleav
 SETTINGS = (
     Setting("schedule", "one_f_one_b", tuple((NAMES[name], name) for name in PIPELINES), "schedule"),
     Setting("num_ranks", 4, range(1, 9), "ranks"),
-    Setting("num_microbatches", 8, range(1, 33), "microbatches"),
+    Setting("num_microbatches", 8, range(1, 33), "micro-batches"),
     Setting("num_chunks", 2, range(1, 4), "chunks per rank"),
     Setting("forward_ms", 10, range(1, 51), "forward [ms]"),
     Setting("backward_percent", 200, Steps(range(0, 401, 25)), "backward [% of forward]"),
@@ -36,10 +36,10 @@ SETTINGS = (
 PRESETS: dict[str, dict[str, Any]] = {
     "GPipe": {"schedule": "gpipe"},
     "1F1B": {},
-    "1F1B, 32 microbatches": {"num_microbatches": 32},
+    "1F1B, 32 micro-batches": {"num_microbatches": 32},
     "interleaved 1F1B": {"schedule": "interleaved_1f1b"},
     "interleaved on a slow link": {"schedule": "interleaved_1f1b", "link": "1 GB/s, 50 µs"},
-    "one microbatch": {"num_microbatches": 1},
+    "one micro-batch": {"num_microbatches": 1},
 }
 
 
@@ -92,7 +92,7 @@ def report(now: Now) -> list[str]:
         f"each rank sends at most {decimal_words(sent_bytes)} per step",
     ]
     if schedule.num_microbatches != now.num_microbatches:
-        lines.append(f"({now.num_microbatches} microbatches do not fill its rounds)")
+        lines.append(f"({now.num_microbatches} micro-batches do not fill its rounds)")
     return lines
 
 

@@ -49,7 +49,7 @@ def draw_memory(
     rows = np.arange(len(names))
     framed = [row for row, name in enumerate(names) if name == chosen]
     words = [decimal_words(total) for total in totals.tolist()]
-    words_at = _beside_limits(totals / scale + 0.01 * width, words, limits, width)
+    words_at = _clear_of_limits(totals / scale + 0.01 * width, words, limits, width)
     totals_shown = Texts(words_at, rows + 0.5, words, anchor="start", halo=PAPER)
     limit_names, num_label_rows = _limit_names(limits, width, len(names))
     parts = _parts(memories, scale)
@@ -73,7 +73,7 @@ def draw_memory(
     )
 
 
-def _beside_limits(
+def _clear_of_limits(
     places: NDArray[np.float64], words: list[str], limits: Mapping[str, float], width: float
 ) -> NDArray[np.float64]:
     """The left ends of the totals, moved to the right of each limit's line that would cross them."""

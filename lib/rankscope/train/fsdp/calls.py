@@ -14,11 +14,23 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_iter, tree_map
 
 from ...common.checks import function, of_type, several
+from ...common.frozen import optional
 from ..zero.run import storages
 from .live import LiveCounter
+from .replay import dtype_name, matching
 from .step import ForwardCall, ModuleStep, ShardedParameter, StepEvent, events_of
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # ``_validate_module`` in _fsdp_init.py refuses them
+# Functions and methods of tensors whose results never require a gradient, by name.
+_COMPARISONS = ("eq", "ge", "gt", "isfinite", "isinf", "isnan", "le", "logical_and", "logical_not", "logical_or", "lt")
+_INDICES = ("argmax", "argmin", "argsort", "bucketize", "multinomial", "nonzero", "one_hot", "searchsorted")
+_NEW_TENSORS = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like")
+_CASTS = ("bool", "int", "long", "short")
+_NUMBERS = ("dim", "item", "numel", "size", "tolist")
+_WITHOUT_GRADIENT = frozenset({"detach", "ne", *_COMPARISONS, *_INDICES, *_NEW_TENSORS, *_CASTS, *_NUMBERS})
+# Those that return values and indices, of which the indices have none.
+_WITH_INDICES = frozenset(["cummax", "cummin", "kthvalue", "max", "median", "min", "mode", "sort", "topk"])
+_ATTRIBUTES_WITHOUT_GRADIENT = frozenset(["data", "device", "dtype", "itemsize", "nbytes", "ndim", "shape"])
 
 
 # ---- the parts of a module that do not depend on its calls
@@ -36,9 +48,10 @@ def sharded_parameters(module: nn.Module) -> tuple[ShardedParameter, ...]:
     of_type("module", module, nn.Module)
     names: dict[int, list[str]] = {}
     tensors: dict[int, nn.Parameter] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-        tensors[id(parameter)] = parameter
+    for prefix, submodule in module.named_modules():  # a module that is registered twice comes once
+        for own_name, parameter in submodule.named_parameters(recurse=False, remove_duplicate=False):
+            names.setdefault(id(parameter), []).append(f"{prefix}.{own_name}" if prefix else own_name)
+            tensors[id(parameter)] = parameter
     if not tensors:
         raise ValueError(f"module must have parameters to shard, got a {type(module).__name__} without any")
     parameters = []
@@ -55,7 +68,9 @@ def sharded_parameters(module: nn.Module) -> tuple[ShardedParameter, ...]:
     return tuple(parameters)
 
 
-def _step_of(module: nn.Module, events: Iterable[StepEvent], input_bytes: int = 0) -> ModuleStep:
+def _step_of(
+    module: nn.Module, events: Iterable[StepEvent], input_bytes: int = 0, param_dtype: str | None = None
+) -> ModuleStep:
     named = dict(module.named_modules())
     return ModuleStep(
         sharded_parameters(module),
@@ -64,6 +79,7 @@ def _step_of(module: nn.Module, events: Iterable[StepEvent], input_bytes: int = 
         containers=tuple([name for name, submodule in named.items() if isinstance(submodule, _CONTAINERS)]),
         buffer_bytes=sum(buffer.numel() * buffer.element_size() for buffer in module.buffers()),
         input_bytes=input_bytes,
+        param_dtype=param_dtype,
     )
 
 
@@ -107,8 +123,8 @@ class _CallReader(fx.Tracer):
         # by name, because fx replaces the way in which attributes of modules are read while it traces
         self._tensors: dict[str, nn.Parameter] = {}
         self._submodules: dict[str, nn.Module] = {}
-        self._requires_grad: dict[fx.Node, bool] = {}
-        self._output: dict[fx.Node, int] = {}  # the place in `_forward` of the call that computes the node
+        # the places in `_forward` of the computing that made a node, if its gradient leads to a trainable parameter
+        self._results: dict[fx.Node, tuple[int, ...]] = {}
 
     def read(self, module: nn.Module) -> list[ForwardCall]:
         self._prepare(module)
@@ -117,14 +133,15 @@ class _CallReader(fx.Tracer):
         for name, parameter in inspect.signature(module.forward).parameters.items():
             if parameter.default is not inspect.Parameter.empty:
                 defaults[name] = parameter.default
-        graph = self.trace(module, concrete_args=defaults or None)
+        with torch.enable_grad():  # the code of forward may disable it in parts
+            graph = self.trace(module, concrete_args=defaults or None)
         results = [node.args[0] for node in graph.nodes if node.op == "output"]
         self._leave("", _nodes(results))
         return self._forward
 
     def in_order_of_definition(self, module: nn.Module) -> list[ForwardCall]:
         self._prepare(module)
-        self._walk(module, "", False)
+        self._walk(module, "", ())
         return self._forward
 
     def _prepare(self, module: nn.Module) -> None:
@@ -143,66 +160,67 @@ class _CallReader(fx.Tracer):
     ) -> Any:
         name = self._names[id(m)]
         inputs = [argument.node for argument in tree_iter((args, kwargs)) if isinstance(argument, fx.Proxy)]
-        requires_grad = any(self._requires_grad.get(node, False) for node in inputs)
-        is_leaf = self.is_leaf_module(m, name)
-        if is_leaf and self._is_looked_into(m, name):
-            output_requires_grad = self._walk(m, name, requires_grad)
+        if self.is_leaf_module(m, name) and self._is_looked_into(m, name):
+            results = self._walk(m, name, self._results_of(inputs))
             proxy: Any = self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
-            self._requires_grad[proxy.node] = output_requires_grad
-            last_call = len(self._forward) - 1  # the "leave" of the module
-            self._output[proxy.node] = last_call - 1
+            self._results[proxy.node] = results
             return proxy
-        self._forward.append(ForwardCall("enter", name, requires_grad))
+        self._forward.append(ForwardCall("enter", name, bool(self._results_of(inputs))))
         result = super().call_module(m, forward, args, kwargs)
         self._leave(name, [value.node for value in tree_iter(result) if isinstance(value, fx.Proxy)])
         return result
 
     def create_node(self, kind: str, target: Any, args: Any, kwargs: Any, *others: Any, **options: Any) -> fx.Node:
         node = super().create_node(kind, target, args, kwargs, *others, **options)
+        if kind in ("placeholder", "get_attr", "output"):
+            return node
         inputs = list(node.all_input_nodes)
-        requires_grad = any(self._requires_grad.get(other, False) for other in inputs)
-        if kind == "get_attr":
-            parameter = self._tensors.get(target)
-            self._requires_grad[node] = parameter is not None and parameter.requires_grad
-            return node
-        if kind in ("placeholder", "output"):
-            self._requires_grad[node] = False
-            return node
         name = ""
-        trained: tuple[str, ...] = ()
         if kind == "call_module":
             submodule = self._submodules[target]
             name = self._names[id(submodule)]
-            trained = self._trained(submodule)
             if isinstance(submodule, nn.Identity) and inputs:  # it returns the tensor that it was called with
-                self._requires_grad[node] = requires_grad
-                self._output[node] = self._output.get(inputs[0], -1)
+                self._results[node] = self._results.get(inputs[0], ())
                 return node
             if self._is_looked_into(submodule, name):
                 return node  # its calls are there already
+            trained = self._trained(submodule)
         else:
             trained = self._read_parameters(inputs)
-        requires_grad = requires_grad or bool(trained)
-        self._requires_grad[node] = requires_grad
-        self._output[node] = len(self._forward)
-        self._forward.append(ForwardCall("compute", name, requires_grad, len(self._forward), trained))
+        self._results[node] = self._compute(name, self._results_of(inputs), trained, _may_have_gradient(node))
         return node
 
+    def _compute(
+        self, name: str, inputs: tuple[int, ...], trained: tuple[str, ...], may_have_gradient: bool = True
+    ) -> tuple[int, ...]:
+        """Add a piece of computing, and return its place if backward goes through it."""
+        if not (may_have_gradient and torch.is_grad_enabled() and (inputs or trained)):
+            self._forward.append(ForwardCall("compute", name))
+            return ()
+        self._forward.append(ForwardCall("compute", name, True, inputs=inputs, trained=trained))
+        return (len(self._forward) - 1,)
+
+    def _results_of(self, nodes: Iterable[fx.Node]) -> tuple[int, ...]:
+        """The places of the computing that made these nodes, each once."""
+        places: dict[int, None] = {}
+        for node in nodes:
+            places |= dict.fromkeys(self._results.get(node, ()))
+        return tuple(places)
+
     def _read_parameters(self, inputs: Sequence[fx.Node]) -> tuple[str, ...]:
-        """The parameters that a function reads directly; the first of several readers makes the gradient complete."""
+        """The trainable parameters that a function reads directly."""
         trained = []
         for node in inputs:
             parameter = self._tensors.get(str(node.target))
-            if node.op == "get_attr" and parameter is not None:
-                name = self._own_names.pop(id(parameter), None)
-                if name is not None and parameter.requires_grad:
-                    trained.append(name)
+            if node.op == "get_attr" and parameter is not None and parameter.requires_grad:
+                trained.append(self._own_names[id(parameter)])
         return tuple(trained)
 
     def _leave(self, name: str, nodes: Sequence[fx.Node]) -> None:
-        trained = [node for node in nodes if self._requires_grad.get(node, False)]
-        output = max([self._output.get(node, -1) for node in trained], default=-1)
-        self._forward.append(ForwardCall("leave", name, bool(trained), output))
+        outputs: tuple[int, ...] = ()
+        if torch.is_grad_enabled():
+            outputs = self._results_of(nodes)
+        self._forward.append(ForwardCall("leave", name, bool(outputs), outputs=outputs))
 
     # ---- the order of definition
 
@@ -211,32 +229,50 @@ class _CallReader(fx.Tracer):
         has_children = any(True for _ in module.children())
         return has_children and depth < self._depth and not isinstance(module, nn.Sequential)
 
-    def _walk(self, module: nn.Module, name: str, requires_grad: bool) -> bool:
-        """Add the calls of a module and of all inside it, and return whether its output requires a gradient."""
+    def _walk(self, module: nn.Module, name: str, results: tuple[int, ...]) -> tuple[int, ...]:
+        """Add the calls of a module and of all inside it, one after the other; return the places of its results."""
         is_called = not isinstance(module, _CONTAINERS)
         if is_called:
-            self._forward.append(ForwardCall("enter", name, requires_grad))
-        children = list(module.named_children())
-        for child_name, child in children:
-            requires_grad = self._walk(child, f"{name}.{child_name}" if name else child_name, requires_grad)
+            self._forward.append(ForwardCall("enter", name, bool(results)))
+        for child_name, child in module.named_children():
+            results = self._walk(child, f"{name}.{child_name}" if name else child_name, results)
         if not is_called:
-            return requires_grad
+            return results
         trained = self._trained(module, recurse=False)
         if trained or not isinstance(module, nn.Sequential | nn.Identity):
-            requires_grad = requires_grad or bool(trained)
-            self._forward.append(ForwardCall("compute", name, requires_grad, len(self._forward), trained))
-        output = max([place for place, call in enumerate(self._forward) if call.kind == "compute"], default=-1)
-        self._forward.append(ForwardCall("leave", name, requires_grad, output))
-        return requires_grad
+            results = self._compute(name, results, trained)
+        self._forward.append(ForwardCall("leave", name, bool(results), outputs=results))
+        return results
 
     def _trained(self, module: nn.Module, recurse: bool = True) -> tuple[str, ...]:
-        """The parameters of a module whose gradients its backward completes: those that no earlier call has."""
-        trained = []
-        for parameter in module.parameters(recurse=recurse):
-            name = self._own_names.pop(id(parameter), None)
-            if name is not None and parameter.requires_grad:
-                trained.append(name)
-        return tuple(trained)
+        """The trainable parameters of a module."""
+        parameters = module.parameters(recurse=recurse)
+        return tuple([self._own_names[id(parameter)] for parameter in parameters if parameter.requires_grad])
+
+
+def _may_have_gradient(node: fx.Node) -> bool:
+    """Whether the result of a function or method may require a gradient, as far as its name and arguments tell.
+
+    >>> graph = fx.Graph()
+    >>> logits = graph.placeholder("logits")
+    >>> _may_have_gradient(graph.call_method("argmax", (logits,)))
+    False
+    """
+    values = [*node.args, *node.kwargs.values()]
+    if any(isinstance(value, torch.dtype) and not _can_be_trained(value) for value in values):
+        return False
+    name = getattr(node.target, "__name__", node.target)
+    if name == "getattr":
+        return node.args[1] not in _ATTRIBUTES_WITHOUT_GRADIENT
+    if name == "getitem" and node.args[1] == 1:
+        source: Any = node.args[0]
+        source_name = getattr(source.target, "__name__", source.target)
+        return source_name not in _WITH_INDICES
+    return name not in _WITHOUT_GRADIENT
+
+
+def _can_be_trained(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
 
 
 def _nodes(values: Any) -> list[fx.Node]:
@@ -281,7 +317,9 @@ class _Boundary(torch.autograd.Function):
 class CallObserver:
     """Runs forward and backward of a copy of a module, with hooks on its modules, and records the events.
 
-    Modules without parameters have no hooks, because they have nothing to shard.
+    A module without parameters has hooks only if it is one of `wrapped`: it has nothing to shard, but may prefetch.
+    With `param_dtype`, parameters are cast, and so are the inputs of the whole module and of wrapped ones, as by
+    MixedPrecisionPolicy (``FSDPState._cast_forward_inputs``).
 
     The hooks are at the places of those of `fully_shard` (``FSDPState.init`` in _fsdp_state.py), so whatever autograd
     does in the run, it does under FSDP. A tensor that a module receives as several arguments stays one tensor, because
@@ -290,8 +328,15 @@ class CallObserver:
     only to a module that is wrapped itself.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, wrapped: Iterable[str] = (), param_dtype: str | None = None) -> None:
         self.module = copy.deepcopy(module)
+        self._cast_inputs_of = {"", *wrapped}
+        self._dtype: torch.dtype | None = None
+        if param_dtype is not None:
+            self._dtype = getattr(torch, param_dtype)
+            for parameter in self.module.parameters():
+                if parameter.is_floating_point():
+                    parameter.data = parameter.data.to(self._dtype)
         self.marks: list[Mark] = []
         self.input_bytes = 0
         self._counter: LiveCounter | None = None
@@ -299,8 +344,9 @@ class CallObserver:
         self._sizes = {name: parameter.nbytes for name, parameter in self.module.named_parameters()}
         for name, submodule in self.module.named_modules():
             has_parameters = any(True for _ in submodule.parameters())
-            if has_parameters and not isinstance(submodule, _CONTAINERS):
-                self._watch(submodule, name)
+            may_be_wrapped = has_parameters or name in self._cast_inputs_of
+            if may_be_wrapped and not isinstance(submodule, _CONTAINERS):
+                self._watch(submodule, name, has_parameters)
         for name, parameter in self.module.named_parameters():
             if parameter.requires_grad:
                 hooked: Any = parameter
@@ -316,10 +362,12 @@ class CallObserver:
             live_bytes = self._counter.total - self._gradient_bytes
         self.marks.append(Mark(kind, name, time.perf_counter(), live_bytes, peak_bytes))
 
-    def _watch(self, submodule: nn.Module, name: str) -> None:
+    def _watch(self, submodule: nn.Module, name: str, has_parameters: bool) -> None:
         def before(_: nn.Module, args: Any, kwargs: Any) -> Any:
             self._mark("enter", name)
-            if not torch.is_grad_enabled():
+            if self._dtype is not None and name in self._cast_inputs_of:
+                args, kwargs = tree_map(self._cast, (args, kwargs))
+            if not torch.is_grad_enabled() or not has_parameters:
                 return args, kwargs
             inputs = {id(tensor): tensor for tensor in _trained_tensors((args, kwargs))}
             if not inputs:
@@ -338,12 +386,17 @@ class CallObserver:
         submodule.register_forward_pre_hook(before, with_kwargs=True)
         submodule.register_forward_hook(after)
 
+    def _cast(self, value: Any) -> Any:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return value.to(self._dtype)
+        return value
+
     def run(self, loss: Callable[..., Any], rank: int, number: int) -> None:
         """Run one forward and backward. `marks` then has its events, from "begin" to "end"."""
         self.module.zero_grad(set_to_none=True)
         self.marks = []
         self._mark("begin", "")
-        result = loss(self.module, rank, number)
+        result: Any = checked_loss(loss(self.module, rank, number))
         self._mark("turn", "")
         result.backward()
         del result
@@ -405,19 +458,36 @@ def events_of_marks(marks: Sequence[Mark]) -> list[StepEvent]:
     return events
 
 
-def observed_step(module: nn.Module, loss: Callable[..., Any]) -> ModuleStep:
+def observed_step(
+    module: nn.Module, loss: Callable[..., Any], wrap: Iterable[str] = (), *, param_dtype: Any = None
+) -> ModuleStep:
     """Return the step of a module as one run of ``loss(module, 0, 0)`` in this process shows it: exact for any code.
 
     It has the bytes of activations, and times of this one run, which are longer because bytes are counted. See
-    `measure_step` for measured times. Raises ValueError for a module without parameters, and for a loss that is not a
-    function.
+    `measure_step` for measured times. `wrap` are the names that will be wrapped; they matter only for modules without
+    parameters and for `param_dtype`, the dtype of MixedPrecisionPolicy in which the module then computes. Raises
+    ValueError for a module without parameters, and for a loss that is not a function or does not return a scalar
+    tensor that requires a gradient.
 
     >>> step = observed_step(nn.Linear(2, 1), lambda module, rank, number: module(torch.ones(3, 2)).sum())
     >>> [event.kind for event in step.events if event.kind not in ("forward", "backward")]
     ['enter', 'leave', 'pre_backward', 'gradient', 'gradient']
     """
-    sharded_parameters(module)
+    wrapped = matching(_step_of(module, ()), wrap)
     function("loss", loss, "of the module, a rank and a number")
-    observer = CallObserver(module)
+    param_dtype = optional("param_dtype", param_dtype, dtype_name)
+    observer = CallObserver(module, wrapped, param_dtype)
     observer.run_with_live_bytes(loss, 0, 0)
-    return _step_of(module, events_of_marks(observer.marks), observer.input_bytes)
+    return _step_of(module, events_of_marks(observer.marks), observer.input_bytes, param_dtype)
+
+
+def checked_loss(loss: Any) -> Tensor:
+    """Return the loss. Raises ValueError for anything but a tensor of one element that requires a gradient."""
+    expected = "loss must return a tensor of one element that requires a gradient"
+    if not isinstance(loss, Tensor):
+        raise ValueError(f"{expected}, got {type(loss).__name__}")
+    if loss.numel() != 1:
+        raise ValueError(f"{expected}, got one of shape {tuple(loss.shape)}")
+    if not loss.requires_grad:
+        raise ValueError(f"{expected}, got one that requires none")
+    return loss

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from ..zero.run import address_of
+
 # A thread of Gloo refers to the tensors of a collective for some moments after it has ended. While bytes are counted,
 # each rank pauses for that, so that the count does not depend on when the thread runs.
 _RELEASE_S = 0.005
@@ -87,7 +89,7 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _is_known(self, storage: Any) -> bool:
         key = storage._cdata
-        return key in self._sizes or key in self._resized or storage.data_ptr() in self._known
+        return key in self._sizes or key in self._resized or address_of(storage) in self._known
 
     def _add(self, storage: Any) -> None:
         key = storage._cdata

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from ..ddp.run import HERE, Loss, Optimizer, Where
 from .calls import CallObserver, Mark, events_of_marks, observed_step, sharded_parameters
 from .costs import FSDPCosts
 from .observed import FSDPRun
-from .replay import ShardSettings
+from .replay import ShardSettings, matching
 from .running import MOST_ITERATIONS, FSDPJob, run_jobs
 from .step import ModuleStep, StepEvent
 
@@ -35,6 +35,8 @@ def measure_step(
     loss: Loss,
     *,
     num_ranks: int = 2,
+    wrap: Iterable[str] = (),
+    param_dtype: Any = None,
     iterations: int = 10,
     optimizer: Optimizer | None = None,
     where: Where = HERE,
@@ -45,7 +47,7 @@ def measure_step(
     `run`: ``loss(module, rank, number)``. The time of each piece is that of the slowest rank, and the mean over
     iterations: a step is the sum of many pieces, each late now and then, and medians do not add up. If ranks
     share cores, measure as many as you want to predict. The optimizer's time is divided by the ranks, each of which
-    updates its shard.
+    updates its shard. `wrap` and `param_dtype` are those of `observed_step`.
 
     Raises ValueError for bad input, RankError if a rank fails, dies, or has not ended after ``where.timeout_s``.
 
@@ -59,8 +61,10 @@ def measure_step(
     iterations = whole("iterations", iterations, 1, MOST_ITERATIONS)
     optional("optimizer", optimizer, function)
     of_type("where", where, Where)
-    records = where.launch(_be_computing_rank, (module, loss, iterations, optimizer), num_ranks)
-    followed = observed_step(module, loss)
+    followed = observed_step(module, loss, wrap, param_dtype=param_dtype)
+    wrapped = matching(followed, wrap)
+    job = _ComputingJob(module, loss, wrapped, followed.param_dtype, iterations, optimizer)
+    records = where.launch(_be_computing_rank, (job,), num_ranks)
     pieces = [[events_of_marks(marks) for marks in record.marks] for record in records]
     first = pieces[0][0]
     names = [(event.kind, event.name) for event in first]
@@ -90,14 +94,23 @@ class _ComputingRecord(NamedTuple):
     optimizer_s: list[float]
 
 
-def _be_computing_rank(module: nn.Module, loss: Loss, iterations: int, optimizer: Optimizer | None) -> _ComputingRecord:
+class _ComputingJob(NamedTuple):
+    module: nn.Module
+    loss: Loss
+    wrapped: tuple[str, ...]
+    param_dtype: str | None
+    iterations: int
+    optimizer: Optimizer | None
+
+
+def _be_computing_rank(job: _ComputingJob) -> _ComputingRecord:
     ranks = Ranks()
-    observer = CallObserver(module)
-    rule = None if optimizer is None else optimizer(observer.module.parameters())
+    observer = CallObserver(job.module, job.wrapped, job.param_dtype)
+    rule = None if job.optimizer is None else job.optimizer(observer.module.parameters())
     marks = []
     seconds = []
-    for number in range(_WARM_UP + iterations):
-        ranks.once(TimedTask(lambda number=number: observer.run(loss, ranks.rank, number)))  # type: ignore[misc]
+    for number in range(_WARM_UP + job.iterations):
+        ranks.once(TimedTask(lambda number=number: observer.run(job.loss, ranks.rank, number)))  # type: ignore[misc]
         update_s = 0.0
         if rule is not None:
             update_s, _ = ranks.once(TimedTask(rule.step))

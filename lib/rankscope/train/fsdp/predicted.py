@@ -25,7 +25,8 @@ def collectives(
     `wrap` are the names of the submodules to which `fully_shard` is applied, before the module itself; "*" stands for
     one part of a name, as in "layers.*". The order of calls is read from the code of forward, as `module_step`
     describes. With `loss`, which is called as ``loss(module, rank, number)``, the module runs once in this process, and
-    the order is exact whatever its code does. `settings` are those of `ShardSettings`: ``reshard_after_forward``,
+    the order is exact whatever its code does, also if it depends on data or repeats a forward in backward (activation
+    checkpointing). `settings` are those of `ShardSettings`: ``reshard_after_forward``,
     ``prefetch``, ``num_replicas``, ``param_dtype`` and ``reduce_dtype``.
 
     A group gathers all its parameters in one buffer, in which dimension 0 of each is padded to a multiple of the ranks
@@ -45,7 +46,7 @@ def collectives(
     reduce_scatter 32
     reduce_scatter 80
     """
-    checked = ShardSettings(num_ranks, **settings)
+    checked = ShardSettings.of(num_ranks, settings)
     step = step_of(module, wrap, loss)
     return list(collective_calls(Replay(step, matching(step, wrap), checked).run(), checked))
 
@@ -55,5 +56,5 @@ def step_of(module: Any, wrap: Iterable[str], loss: Callable[..., Any] | None) -
     if isinstance(module, ModuleStep):
         return module
     if loss is not None:
-        return observed_step(module, loss)
+        return observed_step(module, loss, wrap)
     return module_step(module, wrap)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import attrs
@@ -11,24 +12,29 @@ import numpy as np
 from torch import nn
 
 from ...common.checks import number, of_type, several, whole
+from ...common.frozen import optional
 from ...common.units import decimal_words, times_in_one_unit
 from ...networks import Cost
 from ..ddp.buckets import ParameterSpec
 from ..ddp.step import LocalStep
 from ..ddp.step import simulate as ddp_step
-from ..zero.model import OPTIMIZERS, layers, memory
+from ..zero.model import OPTIMIZERS, memory
 from .calls import module_step, observed_step
 from .costs import FSDPCosts, costs_from, seconds_of
-from .replay import MOST_SHARDS
+from .replay import ITEMSIZES, MOST_SHARDS, dtype_name
 from .step import ModuleStep
 from .timing import PredictedStep, predict
 
 _WORTH = 0.01  # of a step's time: smaller differences do not justify more memory
 _NAME_CHARACTERS = 50
+_BLOCK_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 class FSDPCandidate(NamedTuple):
-    """A way to train, its predicted step and the peak of a rank's memory; `wrap` is None if it is not FSDP."""
+    """A way to train, its predicted step and the peak of a rank's memory; `wrap` is None if it is not FSDP.
+
+    `in_torch` is False for a way that torch does not offer, which is there for comparison and never chosen.
+    """
 
     name: str
     step_s: float
@@ -37,14 +43,15 @@ class FSDPCandidate(NamedTuple):
     wrap: tuple[str, ...] | None = None
     reshard_after_forward: bool | None = None
     prefetch: int = 0
+    in_torch: bool = True
 
 
 @attrs.frozen
 class FSDPRecommendation:
-    """The candidates from the fastest to the slowest, and which one to take with so much memory per rank.
+    """The candidates from the fastest to the slowest, and the recommended one for this memory per rank.
 
-    `chosen` is the one with the lowest peak among those that fit and are at most 1 % slower than the fastest that fits;
-    None if nothing fits.
+    `chosen` is the one with the lowest peak among those of torch that fit and are at most 1 % slower than the fastest
+    that fits; None if nothing fits.
     """
 
     candidates: tuple[FSDPCandidate, ...]
@@ -57,7 +64,7 @@ class FSDPRecommendation:
 
     @property
     def chosen(self) -> FSDPCandidate | None:
-        fitting = self.fitting
+        fitting = [candidate for candidate in self.fitting if candidate.in_torch]
         if not fitting:
             return None
         enough_s = min(candidate.step_s for candidate in fitting) * (1 + _WORTH)
@@ -68,7 +75,8 @@ class FSDPRecommendation:
         chosen = self.chosen
         limit = decimal_words(self.memory_bytes)
         if chosen is None:
-            smallest = min(self.candidates, key=lambda candidate: candidate.peak_bytes)
+            in_torch = [candidate for candidate in self.candidates if candidate.in_torch]
+            smallest = min(in_torch, key=lambda candidate: candidate.peak_bytes)
             lines = [
                 f"nothing fits into {limit} per rank on {self.num_ranks} ranks: the least is "
                 f"{decimal_words(smallest.peak_bytes)}, with {smallest.name}; use more ranks, or smaller batches"
@@ -93,22 +101,31 @@ def recommend(
     loss: Callable[..., Any] | None = None,
     backward_s: float = 0.0,
     optimizer: str = "adam",
+    param_dtype: Any = None,
+    reduce_dtype: Any = None,
     wraps: Mapping[str, Iterable[str]] | None = None,
 ) -> FSDPRecommendation:
-    """Return the predicted step and memory of ways to wrap a module, next to DDP and ZeRO, and which one to take.
+    """Return the predicted step and memory of ways to wrap a module, next to DDP and ZeRO, and the recommended one.
 
-    The ways to wrap are each layer, the larger half of the layers, and the module alone. Each is tried with torch's
-    default of resharding and without resharding, and with torch's own prefetching and two groups; `wraps` replaces them
-    by lists of names. They are compared with DDP, with ZeroRedundancyOptimizer (stage 1: DDP's all-reduce, and a
-    broadcast of what is updated, taken as an all-gather), and with ZeRO's stage 2 as in the paper, whose reduce-scatter
-    and all-gather are not overlapped.
+    The ways to wrap are each layer, the larger half of the layers, and the module alone. A layer is a block of a
+    container such as ModuleList, however deep that is, or a child next to it. Each way is tried with torch's default of
+    resharding and without resharding, and with torch's own prefetching and two groups; `wraps` replaces the ways by
+    lists of names. `param_dtype` and `reduce_dtype` are those of MixedPrecisionPolicy.
+
+    They are compared with DDP, with ZeroRedundancyOptimizer (stage 1: DDP's all-reduce, and a broadcast of what is
+    updated, taken as an all-gather), and with ZeRO's stage 2 as in the paper, whose reduce-scatter and all-gather are
+    not overlapped. torch does not offer stage 2, so it is never the recommended one. These three keep parameters and
+    activations in the parameters' own dtype, and take the same time to compute.
 
     `cost` is that of `predict`. The times of the module are those of a measured `step` (see `measure_step`); else
     backward takes `backward_s`, forward half of it, and layers take shares in proportion to their parameters. Without
     either, only communication is compared. With `loss` or a measured step, activations are in the memory; else they
     are not.
 
-    Raises ValueError for a module without parameters, for one rank, and for numbers out of range.
+    HSDP is not among the ways, because it needs the costs of other groups of ranks: pass those to `predict`.
+
+    Raises ValueError for a module without parameters or without a forward method, for one rank, and for numbers out of
+    range.
 
     >>> module = nn.Sequential(*(nn.Linear(1000, 1000, bias=False) for _ in range(8)))
     >>> advice = recommend(module, num_ranks=8, memory_bytes=40e6, cost=lambda num_bytes: num_bytes / 1e9)
@@ -118,15 +135,18 @@ def recommend(
     nothing fits into 4 MB per rank on 8 ranks: the least is 31 MB, with eac
     """
     of_type("module", module, nn.Module)
+    if isinstance(module, nn.ModuleList | nn.ModuleDict):
+        raise ValueError(f"module must have a forward method, got a {type(module).__name__}")
     num_ranks = whole("num_ranks", num_ranks, 2, MOST_SHARDS)
     memory_bytes = number("memory_bytes", memory_bytes, above=0)
     backward_s = number("backward_s", backward_s, 0)
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"optimizer must be one of {', '.join(map(repr, OPTIMIZERS))}, got {optimizer!r}")
+    param_dtype = optional("param_dtype", param_dtype, dtype_name)
     costs = costs_from(cost, 1)
     names_by_wrap = _checked_wraps(module, wraps)
     if step is None:
-        step = _step(module, names_by_wrap.values(), loss, backward_s)
+        step = _step(module, names_by_wrap.values(), loss, backward_s, param_dtype)
     of_type("step", step, ModuleStep)
     candidates = _without_sharding(module, step, num_ranks, costs, optimizer)
     for wrap_name, wrap in names_by_wrap.items():
@@ -140,6 +160,8 @@ def recommend(
                     optimizer=optimizer,
                     reshard_after_forward=reshard,
                     prefetch=prefetch,
+                    param_dtype=param_dtype,
+                    reduce_dtype=reduce_dtype,
                 )
                 name = _candidate_name(wrap_name, reshard, prefetch)
                 candidates.append(_fsdp_candidate(name, predicted, wrap, reshard, prefetch))
@@ -151,12 +173,14 @@ def _checked_wraps(module: nn.Module, wraps: Mapping[str, Iterable[str]] | None)
     """Return the modules that each way to wrap names: those of the caller, or the usual ones if `wraps` is None."""
     if wraps is None:
         return _usual_wraps(module)
+    if not isinstance(wraps, Mapping):
+        raise ValueError(f"wraps must be a dict from the name of a way to a list of modules, got {wraps!r}")
     return {str(name): tuple(several(f"wraps[{name!r}]", wrap, "names")) for name, wrap in wraps.items()}
 
 
 def _usual_wraps(module: nn.Module) -> dict[str, tuple[str, ...]]:
     """Return three ways to wrap: each layer, the larger half of the layers, and the module alone."""
-    names = [name for name, _ in layers(module)]
+    names = _layer_names(module)
     wraps: dict[str, tuple[str, ...]] = {}
     if names:
         wraps["each layer"] = tuple(names)
@@ -164,6 +188,46 @@ def _usual_wraps(module: nn.Module) -> dict[str, tuple[str, ...]]:
         wraps["the larger half of the layers"] = _larger_half(module, names)
     wraps["the module alone"] = ()
     return wraps
+
+
+def _layer_names(module: nn.Module) -> list[str]:
+    """Return the names of the layers that are wrapped one by one.
+
+    A child that has a container of blocks inside, as the body of a language model has, is replaced by its own children.
+    A layer without parameters belongs to the root, and so does one that shares a parameter with another layer
+    (`fully_shard` requires it).
+
+    >>> body = nn.Module()
+    >>> body.blocks = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+    >>> model = nn.Module()
+    >>> model.body = body
+    >>> model.head = nn.Linear(2, 1)
+    >>> _layer_names(model)
+    ['body.blocks.0', 'body.blocks.1', 'head']
+    """
+    candidates = dict(_layers_below(module, ""))
+    num_users = Counter(id(parameter) for layer in candidates.values() for parameter in layer.parameters())
+    names = []
+    for name, layer in candidates.items():
+        users = [num_users[id(parameter)] for parameter in layer.parameters()]
+        if users and max(users) == 1:
+            names.append(name)
+    return names
+
+
+def _layers_below(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    for child_name, child in module.named_children():
+        name = prefix + child_name
+        if isinstance(child, _BLOCK_CONTAINERS):
+            for block_name, block in child.named_children():
+                if isinstance(block, _BLOCK_CONTAINERS):
+                    yield from _layers_below(block, f"{name}.{block_name}.")
+                else:
+                    yield f"{name}.{block_name}", block
+        elif any(isinstance(inner, nn.ModuleList) for inner in child.modules()):
+            yield from _layers_below(child, f"{name}.")
+        else:
+            yield name, child
 
 
 def _prefetches(wrap: tuple[str, ...]) -> tuple[int, ...]:
@@ -201,11 +265,15 @@ def _larger_half(module: nn.Module, names: list[str]) -> tuple[str, ...]:
 
 
 def _step(
-    module: nn.Module, wraps: Iterable[tuple[str, ...]], loss: Callable[..., Any] | None, backward_s: float
+    module: nn.Module,
+    wraps: Iterable[tuple[str, ...]],
+    loss: Callable[..., Any] | None,
+    backward_s: float,
+    param_dtype: str | None,
 ) -> ModuleStep:
     """Return the step that `loss` makes, or without it a step from the layers; forward takes half of backward."""
     if loss is not None:
-        step = observed_step(module, loss)
+        step = observed_step(module, loss, param_dtype=param_dtype)
     else:
         step = module_step(module, [name for wrap in wraps for name in wrap])
     return step.scaled(backward_s / 2, backward_s)
@@ -238,7 +306,9 @@ def _without_sharding(
             ddp_wait_s + gather_s,
             peak_bytes("zero_redundancy_optimizer"),
         ),
-        FSDPCandidate("ZeRO, stage 2", step.computing_s + stage_2_wait_s, stage_2_wait_s, peak_bytes(2)),
+        FSDPCandidate(
+            "ZeRO, stage 2", step.computing_s + stage_2_wait_s, stage_2_wait_s, peak_bytes(2), in_torch=False
+        ),
     ]
 
 
@@ -263,4 +333,9 @@ def _local_step(step: ModuleStep) -> LocalStep:
 
 
 def _activation_bytes(step: ModuleStep) -> int:
-    return sum(event.activation_bytes for event in step.events if event.kind == "forward")
+    """Return the bytes that forward keeps for backward, in the dtype of the parameters."""
+    num_bytes = sum(event.activation_bytes for event in step.events if event.kind == "forward")
+    if step.param_dtype is None:
+        return num_bytes
+    largest = max(step.parameters, key=lambda parameter: parameter.num_elements)
+    return num_bytes * largest.itemsize // ITEMSIZES[step.param_dtype]

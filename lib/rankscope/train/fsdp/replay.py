@@ -6,7 +6,8 @@ state of ``FSDPState`` (_fsdp_state.py) and ``FSDPParamGroup`` (_fsdp_param_grou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ assert MOST_SHARDS >= MOST_RANKS
 # ---- settings
 
 
-def _dtype(name: str, value: Any) -> str:
+def dtype_name(name: str, value: Any) -> str:
     """Return the name of a dtype; torch's own dtypes are accepted."""
     word = str(value).removeprefix("torch.")
     if word not in ITEMSIZES:
@@ -67,8 +68,8 @@ class ShardSettings:
     num_replicas: int = checked(whole, 1, MOST_SHARDS, default=1)
     reshard_after_forward: bool | int | None = checked(_reshard, default=True)
     prefetch: int = checked(whole, 0, MOST_PREFETCH, default=0)
-    param_dtype: str | None = checked(optional, _dtype, default=None)
-    reduce_dtype: str | None = checked(optional, _dtype, default=None)
+    param_dtype: str | None = checked(optional, dtype_name, default=None)
+    reduce_dtype: str | None = checked(optional, dtype_name, default=None)
 
     def __attrs_post_init__(self) -> None:
         if self.num_ranks % self.num_replicas:
@@ -82,10 +83,27 @@ class ShardSettings:
         if isinstance(size, int) and not isinstance(size, bool) and self.num_shards % size:
             raise ValueError(f"reshard_after_forward must divide the {self.num_shards} shards, got {size}")
 
+    @classmethod
+    def of(cls, num_ranks: int, settings: Mapping[str, Any]) -> ShardSettings:
+        """Return the settings that a caller passed by name. Raises TypeError if a name is not that of a setting."""
+        names = [name for name in inspect.signature(cls).parameters if name != "num_ranks"]
+        for name in settings:
+            if name not in names:
+                raise TypeError(f"settings must be among {', '.join(names)}, got {name!r}")
+        return cls(num_ranks, **settings)
+
     @property
     def num_shards(self) -> int:
         """The ranks among which each parameter is divided."""
         return self.num_ranks // self.num_replicas
+
+    @property
+    def reshard_size(self) -> int | None:
+        """The number of ranks to which forward reshards, None for all (``_get_post_forward_mesh_info``)."""
+        size = self.reshard_after_forward
+        if size is None or isinstance(size, bool) or size == self.num_shards:
+            return None
+        return size
 
     def gathered_itemsize(self, parameter: ShardedParameter) -> int:
         """Return the bytes per element in an all-gather (``FSDPParam.init_dtype_attrs``)."""
@@ -198,7 +216,8 @@ def groups_of(step: ModuleStep, wrapped: Sequence[str], settings: ShardSettings)
 
     Each parameter belongs to the innermost wrapped module around it (``_get_managed_states`` in _fsdp_init.py). Raises
     ValueError for a parameter that modules of different groups share, as torch does in
-    ``FSDPState._validate_no_duplicate_params``.
+    ``FSDPState._validate_no_duplicate_params``, and for a group whose trainable parameters have several dtypes or no
+    elements, which torch refuses at the first step (``FSDPParamGroup._init_mp_dtypes``).
     """
     members: dict[str, list[ShardedParameter]] = {"": []}
     for name in wrapped:
@@ -210,7 +229,27 @@ def groups_of(step: ModuleStep, wrapped: Sequence[str], settings: ShardSettings)
                 f"wrap must keep the modules that share {parameter.names[0]!r} and {parameter.names[-1]!r} in one group"
             )
         members[owners[0]].append(parameter)
+    for name, parameters in members.items():
+        _check_trainable(name, parameters)
     return tuple([ShardedGroup(name, tuple(parameters), settings) for name, parameters in members.items()])
+
+
+def _check_trainable(group: str, parameters: Iterable[ShardedParameter]) -> None:
+    """Refuse trainable parameters that one reduce-scatter cannot take, as `fully_shard` does at the first step."""
+    trainable = [parameter for parameter in parameters if parameter.trainable]
+    where = f"in the group of {group!r}" if group else "in the root's group"
+    sizes: dict[int, ShardedParameter] = {}
+    for parameter in trainable:
+        sizes.setdefault(parameter.itemsize, parameter)
+    if len(sizes) > 1:
+        examples = [f"{parameter.name!r} with {size} bytes per element" for size, parameter in sorted(sizes.items())]
+        raise ValueError(
+            f"trainable parameters {where} must have one dtype, got {' and '.join(examples)}: "
+            "convert them, or wrap their modules separately"
+        )
+    for parameter in trainable:
+        if not parameter.num_elements:
+            raise ValueError(f"trainable parameters {where} must have elements, got {parameter.name!r} without any")
 
 
 def _owner(name: str, wrapped: Sequence[str]) -> str:
@@ -228,7 +267,7 @@ class FSDPAction(NamedTuple):
     `kind` is "gather" (all-gather with its copy-in), "copy_out" (wait for it, and copy to the parameters), "reshard"
     (free gathered parameters), "reduce_wait" (wait for the previous reduce-scatter, and free its input), "reduce"
     (reduce-scatter with its copy-in, and the all-reduce of HSDP), "drop" (free a gathered buffer that nothing used),
-    "hooks" (FSDP's own code around a group's forward or backward), "flush" (the root's forward has ended), "finish"
+    "hooks" (FSDP's own code around a group's forward or backward), "flush" (the outermost forward has ended), "finish"
     (backward has ended), or one of the events "forward", "backward" and "gradient". `group` is the place of the group,
     or the innermost group that computes. `num_bytes` are those of the gathered or reduced buffer. `event` is the
     module's own, `parameters` are those of a reduce-scatter.
@@ -288,6 +327,8 @@ class Replay:
         self._post_forward_order: list[int] = []
         self._num_reduce_inputs = 0
         self._open = [0]  # the groups whose modules are being called
+        self._forward_root: int | None = None  # the outermost of them: ``FSDPStateContext.iter_forward_root``
+        self._is_backward = False
         self._set_prefetch(wrapped)
 
     def _set_prefetch(self, wrapped: Sequence[str]) -> None:
@@ -307,6 +348,8 @@ class Replay:
             "post_backward": self._post_backward_of,
         }
         for event in self._step.events:
+            if event.kind in ("pre_backward", "backward", "gradient", "post_backward"):
+                self._is_backward = True
             if event.kind in handlers:
                 place = self._place.get(event.name)
                 if place is not None:
@@ -349,12 +392,12 @@ class Replay:
         state.is_unsharded = True
         self._issue("copy_out", place, state.group.gathered_bytes, is_forward=is_forward)
 
-    def _reshard(self, place: int) -> None:
-        """``FSDPParamGroup._to_sharded``."""
+    def _reshard(self, place: int, is_forward: bool = False) -> None:
+        """``FSDPParamGroup.reshard``."""
         state = self._states[place]
         if state.is_unsharded:
             state.is_unsharded = False
-            self._issue("reshard", place, state.group.gathered_bytes)
+            self._issue("reshard", place, state.group.gathered_bytes, is_forward=is_forward)
 
     # ---- forward
 
@@ -366,6 +409,8 @@ class Replay:
             return
         state.module_training = "forward"
         self._open.append(place)
+        if self._forward_root is None:
+            self._forward_root = place
         self._issue("hooks", place, is_forward=True)
         if state.has_parameters:
             state.training = "forward"
@@ -375,18 +420,23 @@ class Replay:
             self._unshard(target)
 
     def _leave(self, state: _GroupState, place: int) -> None:
-        """``FSDPState._post_forward``."""
+        """``FSDPState._post_forward`` and ``FSDPParamGroup.post_forward``.
+
+        A forward that activation checkpointing repeats within backward neither reshards nor counts as an order.
+        """
         if state.module_training == "pre_backward":
             return
         state.module_training = "idle"
         self._open.pop()
         if state.has_parameters:
-            if self._settings.reshards(state.group.is_root):
-                self._reshard(place)
-            state.post_forward_indices.append(len(self._post_forward_order))
-            self._post_forward_order.append(place)
+            if not self._is_backward:
+                if self._settings.reshards(state.group.is_root):
+                    self._reshard(place, is_forward=True)
+                state.post_forward_indices.append(len(self._post_forward_order))
+                self._post_forward_order.append(place)
             state.training = "idle"
-        if state.group.is_root:
+        if self._forward_root == place:
+            self._forward_root = None
             self._issue("flush", place)
 
     # ---- backward

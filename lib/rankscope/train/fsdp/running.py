@@ -23,7 +23,7 @@ from ...common.frozen import optional
 from ...timeline import Span, Timeline
 from ..ddp.run import HERE, Loss, Optimizer, Where
 from ..zero.run import storages
-from .calls import sharded_parameters
+from .calls import checked_loss, sharded_parameters
 from .live import LiveCounter
 from .memory import LiveBytes
 from .observed import FSDPIteration, FSDPRun
@@ -84,7 +84,7 @@ def run(
     >>> observed.collectives[0]
     CollectiveCall(kind='allgather', num_bytes=72)
     """
-    checked = ShardSettings(num_ranks, **settings)
+    checked = ShardSettings.of(num_ranks, settings)
     of_type("where", where, Where)
     function("loss", loss)
     optional("optimizer", optimizer, function)
@@ -98,6 +98,9 @@ def run(
 def wrapped_names(module: nn.Module, wrap: Iterable[str], settings: ShardSettings) -> tuple[str, ...]:
     """Return the names to wrap. Raises ValueError as `collectives` does, before any rank is started."""
     parameters = sharded_parameters(module)
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if tensor.device.type != "cpu":
+            raise ValueError(f"module must be on the CPU, where its ranks are, got {name!r} on {tensor.device}")
     named = dict(module.named_modules())
     containers = [name for name, child in named.items() if isinstance(child, nn.ModuleList | nn.ModuleDict)]
     step = ModuleStep(parameters, tuple(named), (), containers=tuple(containers))
@@ -252,7 +255,7 @@ class _FSDPStepper:
     def _forward_and_backward(self, counter: LiveCounter | None = None) -> None:
         with _watched(self._add, self._place_of, counter):
             self._begin_s = time.perf_counter()
-            loss: Any = self._loss(self._module, self._rank, self._number)
+            loss: Any = checked_loss(self._loss(self._module, self._rank, self._number))
             self._turn_s = time.perf_counter()
             loss.backward()
             self._backward_end_s = time.perf_counter()

@@ -133,6 +133,7 @@ class ModuleStep:
 
     `modules` are the names of all modules in the order of ``module.named_modules()``, the root, "", first. `containers`
     are those without a forward method of their own, which cannot be wrapped. `input_bytes` are those of the batch.
+    `param_dtype` is the dtype to which parameters and inputs were cast when activations were counted, None for none.
 
     Raises ValueError for a step without parameters, and for events of modules or parameters that it does not have.
 
@@ -151,6 +152,7 @@ class ModuleStep:
     containers: tuple[str, ...] = checked(each, str, default=())
     buffer_bytes: int = checked(whole, 0, default=0)
     input_bytes: int = checked(whole, 0, default=0)
+    param_dtype: str | None = None
 
     def __attrs_post_init__(self) -> None:
         if not self.parameters:
@@ -201,27 +203,28 @@ class ModuleStep:
         parameters: list[ShardedParameter] = []
         path: list[str] = []
         modules = [""]
-        requires_grad = False
-        position = 0
+        results: tuple[int, ...] = ()  # the place of the last layer that leads to a trainable parameter
         for layer in listed:
             parents = _parents(layer.name)
-            forward += _left(path, parents, position, requires_grad)
+            forward += _left(path, parents, results)
             for name in parents[len(_common(path, parents)) :]:
-                forward.append(ForwardCall("enter", name, requires_grad))
+                forward.append(ForwardCall("enter", name, bool(results)))
                 modules.append(name)
             path = parents
             specs = layer.specs()
             parameters += specs
             trained = tuple([spec.name for spec in specs if spec.trainable])
-            forward.append(ForwardCall("enter", layer.name, requires_grad))
+            forward.append(ForwardCall("enter", layer.name, bool(results)))
             modules.append(layer.name)
-            position = len(forward)
-            requires_grad = requires_grad or bool(trained)
             times = ComputeTimes(layer.forward_s, layer.backward_s, layer.activation_bytes)
-            forward.append(ForwardCall("compute", layer.name, requires_grad, position, trained, times))
-            forward.append(ForwardCall("leave", layer.name, requires_grad, position))
-        forward += _left(path, [], position, requires_grad)
-        forward.append(ForwardCall("leave", "", requires_grad, position))
+            computing = ForwardCall("compute", layer.name, inputs=results, trained=trained, times=times)
+            if results or trained:
+                computing = computing._replace(requires_grad=True)
+                results = (len(forward),)
+            forward.append(computing)
+            forward.append(ForwardCall("leave", layer.name, bool(results), outputs=results))
+        forward += _left(path, [], results)
+        forward.append(ForwardCall("leave", "", bool(results), outputs=results))
         return cls(tuple(parameters), tuple(dict.fromkeys(modules)), events_of(forward), optimizer_s)
 
     def scaled(self, forward_s: float, backward_s: float, optimizer_s: float = 0.0) -> ModuleStep:
@@ -279,10 +282,10 @@ def _common(path: Sequence[str], other: Sequence[str]) -> list[str]:
     return common
 
 
-def _left(path: Sequence[str], other: Sequence[str], position: int, requires_grad: bool) -> list[ForwardCall]:
+def _left(path: Sequence[str], other: Sequence[str], results: tuple[int, ...]) -> list[ForwardCall]:
     """The ends of the calls that are on one path and not on the other, from the inside out."""
     ended = path[len(_common(path, other)) :]
-    return [ForwardCall("leave", name, requires_grad, position) for name in reversed(ended)]
+    return [ForwardCall("leave", name, bool(results), outputs=results) for name in reversed(ended)]
 
 
 # ---- backward from forward
@@ -299,26 +302,31 @@ class ComputeTimes(NamedTuple):
 class ForwardCall(NamedTuple):
     """A module's call begins ("enter") or ends ("leave"), or something is computed.
 
-    `requires_grad` is about the inputs of "enter", and else about the outputs. `output` is the place in the list of the
-    computing that made the output. `trained` are the parameters whose gradients the backward of a piece makes.
+    `requires_grad` is about the inputs of "enter", and else about the outputs. `outputs` are the places, in the list of
+    calls, of the computing that made the outputs of "leave", and `inputs` those of the computing whose results
+    "compute" reads; only results that require a gradient count. `trained` are the trainable parameters that a piece of
+    computing reads.
     """
 
     kind: str
     name: str
     requires_grad: bool = False
-    output: int = -1
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
     trained: tuple[str, ...] = ()
     times: ComputeTimes = ComputeTimes()
 
 
 def events_of(forward: Sequence[ForwardCall]) -> tuple[StepEvent, ...]:
-    """Return the events of a step from the calls of its forward.
+    """Return the events of a step from the calls of its forward, the last of which leaves the whole module.
 
-    Autograd works through the nodes of its graph from the last that was made to the first, as far as they lead to a
-    tensor that requires a gradient (``ReadyQueue`` in torch/csrc/autograd/engine.cpp orders by sequence number). So the
-    backward of a module begins when autograd reaches what made its output, where hooks run in the order in which they
-    were registered: that of an inner module before that of the module around it. It ends when autograd reaches the node
-    that `fully_shard` put in front of the module's inputs, if one of them requires a gradient.
+    Autograd works through the nodes of its graph from the last that was made to the first (``ReadyQueue`` in
+    torch/csrc/autograd/engine.cpp orders by sequence number). It reaches only nodes from which the module's output was
+    made, and only as far as they lead to a tensor that requires a gradient. So the backward of a module begins when
+    autograd reaches what made its output, where hooks run in the order in which they were registered: that of an inner
+    module before that of the module around it. It ends when autograd reaches the node that `fully_shard` put in front
+    of the module's inputs, if one of them requires a gradient. A parameter's gradient is complete when autograd is done
+    with the first call that read it.
     """
     events = []
     hooks: dict[int, list[str]] = {}
@@ -327,16 +335,54 @@ def events_of(forward: Sequence[ForwardCall]) -> tuple[StepEvent, ...]:
             events.append(StepEvent("forward", call.name, call.times.forward_s, call.times.activation_bytes))
         else:
             events.append(StepEvent(call.kind, call.name))
-        if call.kind == "leave" and call.requires_grad:
-            hooks.setdefault(call.output, []).append(call.name)
+        if call.kind == "leave":
+            for place in call.outputs:
+                hooks.setdefault(place, []).append(call.name)
+    reached = _reached_in_backward(forward)
+    completed_at = _places_of_complete_gradients(forward, reached)
+    entered_by = _places_of_first_computing(forward, reached)
     for place in range(len(forward) - 1, -1, -1):
         call = forward[place]
-        if call.kind == "enter" and call.requires_grad:
+        if call.kind == "enter" and call.requires_grad and place in entered_by:
             events.append(StepEvent("post_backward", call.name))
-        if call.kind == "compute":
+        if place in reached:
             events += [StepEvent("pre_backward", name) for name in hooks.get(place, ())]
-            if call.requires_grad:
-                times = call.times
-                events.append(StepEvent("backward", call.name, times.backward_s, times.activation_bytes))
-                events += [StepEvent("gradient", name) for name in call.trained]
+            times = call.times
+            events.append(StepEvent("backward", call.name, times.backward_s, times.activation_bytes))
+            events += [StepEvent("gradient", name) for name in call.trained if completed_at[name] == place]
     return tuple(events)
+
+
+def _reached_in_backward(forward: Sequence[ForwardCall]) -> set[int]:
+    """Return the places of the computing that the backward of the module's output goes through."""
+    to_visit = list(forward[-1].outputs)
+    reached: set[int] = set()
+    while to_visit:
+        place = to_visit.pop()
+        if place not in reached:
+            reached.add(place)
+            to_visit += forward[place].inputs
+    return reached
+
+
+def _places_of_complete_gradients(forward: Sequence[ForwardCall], reached: set[int]) -> dict[str, int]:
+    """Return where backward completes the gradient of each parameter: at the first call in forward that reads it."""
+    completed_at: dict[str, int] = {}
+    for place in sorted(reached):
+        for name in forward[place].trained:
+            completed_at.setdefault(name, place)
+    return completed_at
+
+
+def _places_of_first_computing(forward: Sequence[ForwardCall], reached: set[int]) -> set[int]:
+    """Return the places of the calls ("enter") in which something is computed that backward goes through."""
+    entered: set[int] = set()
+    open_calls: list[int] = []
+    for place, call in enumerate(forward):
+        if call.kind == "enter":
+            open_calls.append(place)
+        elif call.kind == "leave":
+            open_calls.pop()
+        elif place in reached:
+            entered.update(open_calls)
+    return entered

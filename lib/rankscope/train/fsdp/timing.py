@@ -81,10 +81,12 @@ def predict(
 
     The memory counts what torch allocates, in the order of issue, so it is the same with and without `overlap`; its
     terms are those of `PredictedMemory`. `optimizer` is one of those of `zero.memory`, or None. Activations are those
-    of the step, in `param_dtype`. Left out are the time that the process needs to issue all this, fragmentation, and
-    what a backend allocates for itself.
+    of the step. If `param_dtype` casts the parameters, observe the step with it, too (`observed_step`); activations of
+    any other step are assumed to shrink as the parameters do, which is too little memory for a loss in float32. Left
+    out are the time that the process needs to issue all this, fragmentation, and what a backend allocates for itself.
 
-    Raises ValueError for what `collectives` refuses, and for costs that are negative or not finite.
+    Raises ValueError for what `collectives` refuses, for a step that was observed with another `param_dtype`, and for
+    costs that are negative or not finite.
 
     >>> from rankscope.cluster import Link
     >>> from rankscope.train.fsdp import ShardedLayer
@@ -103,15 +105,20 @@ def predict(
       parameters               2 MB
     """
     of_type("step", step, ModuleStep)
-    checked_settings = ShardSettings(num_ranks, **settings)
+    checked_settings = ShardSettings.of(num_ranks, settings)
+    if step.param_dtype is not None and step.param_dtype != checked_settings.param_dtype:
+        raise ValueError(
+            f"step was observed with param_dtype {step.param_dtype!r}, got param_dtype "
+            f"{checked_settings.param_dtype!r}: observe the module again with it"
+        )
     costs = costs_from(cost, checked_settings.num_replicas)
     overlap = truth("overlap", overlap)
     optimizer = optional("optimizer", optimizer, _optimizer)
     replay = Replay(step, matching(step, wrap), checked_settings).run()
     if overlap:
-        streams = _Streams(replay, checked_settings, costs)
+        streams = _Streams(step, replay, checked_settings, costs)
     else:
-        streams = _BlockingStreams(replay, checked_settings, costs)
+        streams = _BlockingStreams(step, replay, checked_settings, costs)
     streams.allocate_permanent(step, optimizer)
     for action in replay.actions:
         streams.perform(action)
@@ -184,8 +191,13 @@ class _KeptBuffer(NamedTuple):
     copied_s: float
 
 
-def _activation_scale(groups: Iterable[ShardedGroup], settings: ShardSettings) -> float:
-    """By how much activations shrink if parameters are cast: as much as the largest parameter."""
+def _activation_scale(step: ModuleStep, groups: Iterable[ShardedGroup], settings: ShardSettings) -> float:
+    """By how much activations shrink if parameters are cast: as much as the largest parameter.
+
+    It is 1 for a step that was observed with the cast, whose activations are those that the cast leaves.
+    """
+    if step.param_dtype is not None:
+        return 1.0
     parameters = [parameter for group in groups for parameter in group.parameters]
     largest = max(parameters, key=lambda parameter: parameter.num_elements)
     return settings.gathered_itemsize(largest) / largest.itemsize
@@ -209,7 +221,7 @@ class _Streams:
     the rank waits for all of them.
     """
 
-    def __init__(self, replay: Replay, settings: ShardSettings, costs: FSDPCosts) -> None:
+    def __init__(self, step: ModuleStep, replay: Replay, settings: ShardSettings, costs: FSDPCosts) -> None:
         self.spans: list[Span] = []
         self.bytes = _Bytes()
         self._groups = replay.groups
@@ -223,7 +235,7 @@ class _Streams:
         self._reduce_input: tuple[int, int] | None = None  # the group and the bytes of the input that is kept
         self._resharded: dict[int, int] = {}  # bytes that each group keeps after forward, on a smaller mesh
         self._whole: dict[int, int] = {}  # bytes of the gradients of each group that are not reduced
-        self._activation_scale = _activation_scale(replay.groups, settings)
+        self._activation_scale = _activation_scale(step, replay.groups, settings)
         self._parameters = {p.name: p for group in replay.groups for p in group.parameters}
 
     # ---- time
@@ -273,13 +285,15 @@ class _Streams:
             input_bytes += self._activations(step.input_bytes)
         self.bytes.add(0.0, "activations", input_bytes, "the begin")
         if optimizer is not None:
-            self.bytes.add(0.0, "optimizer_states", self._state_bytes(optimizer), "the begin")
+            self.bytes.add(0.0, "optimizer_states", self._state_bytes(step, optimizer), "the begin")
 
-    def _state_bytes(self, optimizer: str) -> int:
+    def _state_bytes(self, step: ModuleStep, optimizer: str) -> int:
+        """Return the bytes of the optimizer's states: torch's optimizers make them when a parameter has a gradient."""
         rule = OPTIMIZERS[optimizer]
+        with_gradient = {event.name for event in step.events if event.kind == "gradient"}
         num_bytes = 0
         for parameter in self._parameters.values():
-            if parameter.trainable:
+            if parameter.name in with_gradient:
                 itemsize = 1 if rule.eight_bit else parameter.itemsize
                 elements = parameter.shard_elements(self._settings.num_shards)
                 num_bytes += rule.num_states * elements * itemsize + rule.counter_bytes
@@ -338,8 +352,8 @@ class _Streams:
     def _reshard(self, action: FSDPAction, group: ShardedGroup) -> None:
         now_s = self._free_s["compute"]
         self.bytes.add(now_s, "gathered_parameters", -action.num_bytes, f"end of {group.label}")
-        size = self._settings.reshard_after_forward
-        if size is not None and not isinstance(size, bool) and not self._whole.get(action.group):
+        size = self._settings.reshard_size
+        if action.is_forward and size is not None:
             self._resharded[action.group] = action.num_bytes // size
             self.bytes.add(now_s, "gathered_parameters", action.num_bytes // size, f"end of {group.label}")
 
@@ -438,8 +452,8 @@ class _BlockingStreams(_Streams):
     computes when the others have finished and need no core, so it takes only ``cores_per_rank`` of the time.
     """
 
-    def __init__(self, replay: Replay, settings: ShardSettings, costs: FSDPCosts) -> None:
-        super().__init__(replay, settings, costs)
+    def __init__(self, step: ModuleStep, replay: Replay, settings: ShardSettings, costs: FSDPCosts) -> None:
+        super().__init__(step, replay, settings, costs)
         self._last_rank_behind_s = 0.0
 
     def run(self, lane: str, kind: str, item: int, seconds: float, after_s: float = 0.0) -> tuple[float, float]:

@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
-from ..common.checks import count_of, function, number, of_type, whole
-from ..common.frozen import checked, frozen
-from ..common.units import time_words
-from ..timeline import Recorder, Span, Timeline
-from ..timeline.timeline import Times
-from .batches import leaves, mapped
-from .prefetch import COPY, Prefetched, PrefetchGpu, prefetched
+from rankscope.common.checks import count_of, function, number, of_type, whole
+from rankscope.common.frozen import checked, frozen
+from rankscope.common.units import time_words
+from rankscope.timeline import Recorder, Span, Timeline
+from rankscope.timeline.timeline import Times
+from rankscope.transfer.batches import leaves, mapped
+from rankscope.transfer.prefetch import COPY, Prefetched, PrefetchGpu, prefetched
 
 PHASES = ("load", "copy", "forward", "backward", "optimizer")
 GPU = "GPU"  # our lane of the stream of the steps
@@ -369,7 +369,7 @@ class RecordedSteps:
         clocks known to 0 s
         >>> RecordedSteps(ours, theirs.shifted(1.0), 0.0).agreement().check()
         Traceback (most recent call last):
-        rankscope.transfer.record.DisagreementError: load: a range reaches 1000 ms out of our span
+        tests.tools.recorded_steps.DisagreementError: load: a range reaches 1000 ms out of our span
         """
         ours = self.ours
         theirs = self.profiler

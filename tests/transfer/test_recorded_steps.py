@@ -18,9 +18,19 @@ from attrs import evolve
 from torch.utils.data import DataLoader, TensorDataset
 
 from rankscope.timeline import Span, Timeline
-from rankscope.transfer import prefetched, record, record_steps
+from rankscope.transfer import prefetched
 from rankscope.transfer.prefetch import Prefetched
-from rankscope.transfer.record import CLOCK, PHASES, PREFIX, DisagreementError, RecordedSteps, read_steps
+
+from ..tools import recorded_steps as record
+from ..tools.recorded_steps import (
+    CLOCK,
+    PHASES,
+    PREFIX,
+    DisagreementError,
+    RecordedSteps,
+    read_steps,
+    record_steps,
+)
 
 HOST = "cpu"
 Parts = dict[str, Any]
@@ -49,8 +59,8 @@ def recorded() -> RecordedSteps:
 def test_each_phase_of_each_step_is_there_twice_and_the_two_agree(recorded: RecordedSteps) -> None:
     for timeline in (recorded.ours, recorded.profiler):
         timeline.check()
-        found = [(span.item, span.kind) for span in timeline.take(np.argsort(timeline.start_s, kind="stable"))]
-        assert found == [(item, kind) for item in range(4) for kind in PHASES]
+        phases = [(span.item, span.kind) for span in timeline.take(np.argsort(timeline.start_s, kind="stable"))]
+        assert phases == [(item, kind) for item in range(4) for kind in PHASES]
         assert [span.lane for span in timeline] == [span.kind for span in timeline]
     theirs = {(span.kind, span.item): span for span in recorded.profiler}
     off_s = recorded.clock_s + 1e-4
@@ -59,7 +69,9 @@ def test_each_phase_of_each_step_is_there_twice_and_the_two_agree(recorded: Reco
         assert span.start_s - off_s <= inner.start_s <= inner.stop_s <= span.stop_s + off_s
     agreement = recorded.agreement()
     agreement.check()
-    assert [(one.kind, one.num_ours, one.num_profiler) for one in agreement.phases] == [(kind, 4, 4) for kind in PHASES]
+    assert [(phase.kind, phase.num_ours, phase.num_profiler) for phase in agreement.phases] == [
+        (kind, 4, 4) for kind in PHASES
+    ]
     assert all(0 < phase.coverage <= 1 + 1e-3 for phase in agreement.phases if phase.reach_s == 0)
 
 
@@ -71,23 +83,23 @@ def test_it_trains_as_a_plain_loop_does() -> None:
         plain["loss"](plain["module"](inputs), targets).backward()
         plain["optimizer"].step()
         plain["optimizer"].zero_grad()
-    for one, other in zip(mine["module"].parameters(), plain["module"].parameters(), strict=True):
-        assert torch.equal(one, other)
-        assert one.grad is None
+    for own, plain_one in zip(mine["module"].parameters(), plain["module"].parameters(), strict=True):
+        assert torch.equal(own, plain_one)
+        assert own.grad is None
 
 
 @pytest.mark.parametrize("num_batches", [3, 9])
 def test_as_many_steps_as_were_asked_for_or_as_there_are(num_batches: int) -> None:
-    found = record_steps(loader(), **parts(), num_batches=num_batches)
-    for timeline in (found.ours, found.profiler):
+    recorded = record_steps(loader(), **parts(), num_batches=num_batches)
+    for timeline in (recorded.ours, recorded.profiler):
         assert sorted(timeline.select(kind="load").item) == list(range(min(num_batches, 4)))
-    found.agreement().check()
+    recorded.agreement().check()
 
 
 def test_prefetched_batches_are_not_copied_again_and_workers_end(leaves_nothing: None) -> None:
-    found = record_steps(prefetched(loader(num_workers=2), HOST), **parts(), num_batches=2)
-    found.agreement().check()
-    assert [phase.kind for phase in found.agreement().phases] == [kind for kind in PHASES if kind != "copy"]
+    recorded = record_steps(prefetched(loader(num_workers=2), HOST), **parts(), num_batches=2)
+    recorded.agreement().check()
+    assert [phase.kind for phase in recorded.agreement().phases] == [kind for kind in PHASES if kind != "copy"]
 
 
 def test_an_error_of_the_loss_comes_through_and_ends_the_recording() -> None:
@@ -103,7 +115,7 @@ def test_an_error_of_the_loss_comes_through_and_ends_the_recording() -> None:
 def test_nothing_is_said_on_stderr() -> None:
     """A notebook's stored outputs are compared with all that comes, and Kineto tells of each start and stop."""
     code = (
-        "import torch; from rankscope.transfer import record_steps; m = torch.nn.Linear(4, 1);"
+        "import torch; from tests.tools.recorded_steps import record_steps; m = torch.nn.Linear(4, 1);"
         "record_steps([(torch.ones(8, 4), torch.ones(8, 1))], m, torch.nn.functional.mse_loss,"
         "torch.optim.SGD(m.parameters(), lr=0.1))"
     )
@@ -212,8 +224,8 @@ def test_figures_by_hand() -> None:
 # ---- the profiler's trace
 
 
-def trace_of(path: Path, events: list[dict[str, Any]], **more: Any) -> Path:
-    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events, **more}))
+def trace_of(path: Path, events: list[dict[str, Any]], **fields: Any) -> Path:
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events, **fields}))
     return path
 
 
@@ -251,9 +263,9 @@ def test_a_gpus_kernels_and_copies_are_told_apart(tmp_path: Path) -> None:
         {"ph": "M", "name": "thread_name", "pid": 0, "tid": tid, "args": {"name": name}} for tid, name in labels.items()
     ]
     timeline, _ = read_steps(trace_of(tmp_path / "trace.json", events), [(0.0, 0.5e-6, 1e-6)])
-    found = [(span.lane, span.kind) for span in timeline]
+    kinds = [(span.lane, span.kind) for span in timeline]
     copies = [("GPU stream 20", kind) for kind in names.values()]
-    assert found == [*copies, ("GPU stream 7", "kernel"), ("GPU stream 7", "memset")]
+    assert kinds == [*copies, ("GPU stream 7", "kernel"), ("GPU stream 7", "memset")]
 
 
 # ---- a GPU that does at once what it is told, and a trace in which its work is on a stream
@@ -311,13 +323,13 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         with open(path, encoding="utf-8") as file:
             trace = json.load(file)
         events = trace["traceEvents"]
-        phases = [one for one in events if one.get("name") in {f"{PREFIX}{kind}" for kind in PHASES[2:]}]
-        for one in [one for one in events if one.get("cat") == "cpu_op"]:
-            place = {"ts": one["ts"], "dur": one["dur"], "ph": "X", "pid": 0}
-            if one["name"] == "aten::clone":
+        phases = [event for event in events if event.get("name") in {f"{PREFIX}{kind}" for kind in PHASES[2:]}]
+        for event in [event for event in events if event.get("cat") == "cpu_op"]:
+            place = {"ts": event["ts"], "dur": event["dur"], "ph": "X", "pid": 0}
+            if event["name"] == "aten::clone":
                 events.append({**place, "tid": 20, "name": "Memcpy HtoD", "cat": "gpu_memcpy"})
-            elif any(phase["ts"] <= one["ts"] <= phase["ts"] + phase["dur"] for phase in phases):
-                events.append({**place, "tid": 7, "name": one["name"], "cat": "kernel"})
+            elif any(phase["ts"] <= event["ts"] <= phase["ts"] + phase["dur"] for phase in phases):
+                events.append({**place, "tid": 7, "name": event["name"], "cat": "kernel"})
         return read_steps(trace_of(Path(path), events), readings)
 
     monkeypatch.setattr(record, "read_steps", read)
@@ -329,13 +341,15 @@ GPU_PHASES = [("GPU", kind) for kind in ("forward", "backward", "optimizer")]
 def test_on_a_gpu_the_phases_are_timed_there_too(on_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "prefetched", lambda batches, _: through_gpu(batches))
     batches = [(Elsewhere(inputs), Elsewhere(targets)) for inputs, targets in loader()]
-    found = record_steps(batches, **parts()).agreement()
-    found.check()
-    assert [(one.lane, one.kind) for one in found.phases[5:]] == [("GPU", "copy"), *GPU_PHASES]
-    assert [one.num_ours for one in found.phases] == [one.num_profiler for one in found.phases] == [4] * 9
-    found = record_steps(loader(), **parts()).agreement()  # on the device already: nothing is copied
-    found.check()
-    assert [(one.lane, one.kind) for one in found.phases[5:]] == GPU_PHASES
+    agreement = record_steps(batches, **parts()).agreement()
+    agreement.check()
+    assert [(phase.lane, phase.kind) for phase in agreement.phases[5:]] == [("GPU", "copy"), *GPU_PHASES]
+    assert (
+        [phase.num_ours for phase in agreement.phases] == [phase.num_profiler for phase in agreement.phases] == [4] * 9
+    )
+    agreement = record_steps(loader(), **parts()).agreement()  # on the device already: nothing is copied
+    agreement.check()
+    assert [(phase.lane, phase.kind) for phase in agreement.phases[5:]] == GPU_PHASES
 
 
 def through_gpu(batches: Iterable[Any]) -> Prefetched[Any]:
@@ -348,9 +362,9 @@ def gpu_steps() -> RecordedSteps:
 
 def test_a_prefetchers_copies_have_their_lane(on_gpu: None) -> None:
     recorded = gpu_steps()
-    found = recorded.agreement()
-    found.check()
-    assert [(one.lane, one.kind) for one in found.phases[4:]] == [*GPU_PHASES, ("GPU copies", "copy")]
+    agreement = recorded.agreement()
+    agreement.check()
+    assert [(phase.lane, phase.kind) for phase in agreement.phases[4:]] == [*GPU_PHASES, ("GPU copies", "copy")]
     copies = recorded.ours.select(lane="GPU copies")
     assert sorted(copies.item) == [0, 1, 2, 3]
 

@@ -1,0 +1,145 @@
+"""The explorer of samples that are not equally long: what steps cost with each sampler, and how much is padding."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from ...figures.assignments import draw_lengths, draw_step_costs
+from ...figures.marks import Drawing
+from ...sampling import Assignment, EpochWork, assign, audit, epoch_work
+from ...sampling.permutation import IntArray
+from ..explorer import ALL, Explorer, Now, Setting, Steps
+from ..opening import shows
+from .samplers import LENGTHS, own_batches_line
+
+_SAMPLERS = (
+    ("random order", "torch"),
+    ("BalancedSampler", "balanced"),
+    ("PackedSampler", "packed"),
+    ("WeightedSampler, by length", "weighted"),
+)
+_LENGTHS = (("texts: many short, few long", "lognormal"), ("two kinds", "two kinds"), ("equal", "equal"))
+_COSTS = (("tokens", "linear"), ("tokens²", "quadratic"))
+
+SETTINGS = (
+    Setting("sampler", "torch", _SAMPLERS, "sampler"),
+    Setting("lengths", "lognormal", _LENGTHS, "lengths", "how many tokens each sample has, about 100 on average"),
+    Setting("num_ranks", 8, Steps((1, 2, 4, 8, 16, 32, 64)), "ranks"),
+    Setting("batch_size", 8, Steps((1, 2, 4, 8, 16, 32)), "batch size per rank", "a pack has 100 times as many tokens"),
+    Setting("size", 1024, Steps((64, 128, 256, 500, 512, 1000, 1024, 2000, 2048, 4096)), "samples"),
+    Setting(
+        "window", 100, Steps((1, 2, 5, 10, 20, 50, 100)), "window", "steps, or for packs ten times as many samples"
+    ),
+    Setting("cost", "linear", _COSTS, "cost of a sample", "its tokens, or their square as in attention"),
+    Setting("replacement", True, (False, True), "replacement", "whether a draw by weight can repeat a sample"),
+    Setting("drop_last", False, (False, True), "drop_last"),
+    Setting("epoch", 0, range(10), "epoch"),
+)
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "unequal lengths, in random order": {},
+    "the same, balanced": {"sampler": "balanced"},
+    "balanced in windows of one step": {"sampler": "balanced", "window": 1},
+    "packed: hardly any padding": {"sampler": "packed"},
+    "64 ranks, in random order": {"num_ranks": 64, "size": 4096},
+    "64 ranks, balanced": {"sampler": "balanced", "num_ranks": 64, "size": 4096},
+    "two datasets joined": {"lengths": "two kinds"},
+    "attention: the longest sample decides": {"sampler": "balanced", "cost": "quadratic"},
+}
+
+
+def _token_counts(now: Now) -> IntArray:
+    return LENGTHS[now.lengths](now.size)
+
+
+def _most_tokens(now: Now) -> int:
+    """The tokens of a pack: those of a mean batch, and at least the longest sample."""
+    tokens_of_a_mean_batch = int(100 * now.batch_size)
+    return max(tokens_of_a_mean_batch, int(_token_counts(now).max()))
+
+
+@lru_cache(maxsize=8)  # pictures, report and controls ask for the same
+def epoch_of(now: Now) -> Assignment:
+    """Return what each rank reads in the epoch."""
+    lengths = _token_counts(now)
+    settings: dict[str, Any] = {"sampler": now.sampler}
+    if now.sampler == "balanced":
+        settings |= {"lengths": lengths, "batch_size": now.batch_size, "cost": now.cost, "window": now.window}
+    if now.sampler == "packed":
+        settings |= {"lengths": lengths, "max_tokens": _most_tokens(now), "window": 10 * now.window}
+    if now.sampler == "weighted":
+        num_samples = now.size // 2  # so that a draw without replacement has a choice
+        settings |= {"weights": lengths, "num_samples": num_samples, "replacement": now.replacement}
+    epoch = assign(now.size, now.num_ranks, epoch=now.epoch, drop_last=now.drop_last, **settings)
+    if epoch.batch_stops is None:
+        epoch = epoch.with_loader(now.batch_size)
+    return epoch
+
+
+def _work(now: Now) -> EpochWork:
+    return epoch_work(epoch_of(now), _token_counts(now), now.cost)
+
+
+def lengths_picture(now: Now) -> Drawing:
+    """How many samples have which length."""
+    return draw_lengths(_token_counts(now))
+
+
+def cost_picture(now: Now) -> Drawing:
+    """What each step costs, for how long ranks wait in it, and how much of it is padding."""
+    return draw_step_costs(epoch_of(now), _token_counts(now), now.cost)
+
+
+def report(now: Now) -> list[str]:
+    """What the steps of the epoch cost, how much padding is processed, and what is read."""
+    epoch = epoch_of(now)
+    work = _work(now)
+    weights = _token_counts(now) if now.sampler == "weighted" else None
+    batches = own_batches_line(epoch) or f"{work.step_costs.shape[0]} steps of up to {now.batch_size} samples per rank"
+    worst = work.ratios.max(initial=1.0)
+    return [
+        f"a step takes {work.imbalance:.2f} times as long as with equal work, the worst step {worst:.2f} times",
+        f"{work.padding_share:.0%} of the tokens that are processed are padding",
+        batches,
+        *str(audit(epoch, weights=weights)).splitlines(),
+    ]
+
+
+def without_effect(now: Now) -> dict[str, str]:
+    """Return for each control that changes nothing at these settings why it does not."""
+    reasons = {}
+    if now.sampler not in ("balanced", "packed"):
+        reasons["window"] = "only BalancedSampler and PackedSampler regroup samples within a window"
+    elif _is_one_window(now):
+        reasons["window"] = "the epoch is shorter than the shortest window"
+    if now.sampler != "weighted":
+        reasons["replacement"] = "only WeightedSampler draws samples"
+    if _reads(now._replace(drop_last=not now.drop_last)) == _reads(now):
+        reasons["drop_last"] = "the samples divide evenly among the ranks"
+    return reasons
+
+
+def _is_one_window(now: Now) -> bool:
+    return all(_reads(now._replace(window=window)) == _reads(now) for window in (1, 2, 5, 10, 20, 50, 100))
+
+
+def _reads(now: Now) -> list[list[int]]:
+    epoch = epoch_of(now)
+    return [indices.tolist() for indices in epoch.ranks]
+
+
+ON_THE_SITE = {
+    "sampler": ALL,
+    "lengths": ALL,
+    "num_ranks": (2, 8, 64),
+    "batch_size": (2, 8),
+    "size": (256, 1024),
+    "cost": ALL,
+}
+
+
+@shows(SETTINGS, title="What samples of unequal length cost", notebook="01_who_reads_what", on_the_site=ON_THE_SITE)
+def unequal_lengths() -> Explorer:
+    """Return controls over how long samples are and which sampler groups them, and what the steps then cost."""
+    return Explorer(SETTINGS, {"cost": cost_picture, "lengths": lengths_picture}, report, PRESETS, without_effect)
