@@ -176,9 +176,10 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
     deviates from its own earlier steps is named; without earlier steps, both are.
 
     From logs, a rank is named only if the text supports it: the cause is "error" if the rank ended with an error of its
-    own, and "call" if its call differs in a way that the text does not show. A finding of cause "unknown", without
-    ranks, means that the logs do not show the cause. Its `group` is empty and its `call` is 0 if the text does not
-    state them. If there are also dumps, the logs add errors and the ranks without a dump.
+    own, and "call" if its call differs in a way that the text does not show. Lines of several attempts are explained
+    one by one. A finding of cause "unknown", without ranks, says that the log does not show the rank, and what it does
+    show. Its `group` is empty and its `call` is 0 if the text does not state them. If there are also dumps, the logs
+    add errors and the ranks without a dump.
 
     Raises ValueError if the arguments are not dumps and logs.
 
