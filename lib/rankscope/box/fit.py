@@ -105,7 +105,7 @@ class LinkFit:
             lines = [f"at {bytes_words(piece.first_byte)} and above {_words(piece.link)}" for piece in self.pieces]
             words += f"; in pieces: {', '.join(lines)}"
         words += f"; {percent_words(self.held_out_error, 1)} off on {count_of(self.num_held_out, 'held-out size')}"
-        gap = self.gap(0)
+        gap = self.gap(0)  # for 0 bytes it can only say that α is unknown; B's gap depends on the predicted size
         if gap:
             words += f"; {gap}"
         return words

@@ -540,17 +540,23 @@ class Profile:
         return self._curves[key]
 
     def _points_of_a_curve(self, what: str, wanted: Mapping[str, Any], named: str) -> tuple[Point, ...]:
-        """Return the points with the wanted options: in place if there are any and the options do not say.
+        """Return the points with the wanted options, one for each size. Messages call the wanted options `named`.
 
-        Raises ValueError if there are none, or several at a size.
+        If "in_place" is not among the wanted options, return only the points in place, if there are any.
+
+        Raises ValueError if there are no points, or if they differ in an option, so that a size may have several.
         """
         points = self.select(what, **wanted)
         if "in_place" not in wanted:
-            points = self.select(what, **wanted, in_place=True) or points
+            in_place = self.select(what, **wanted, in_place=True)
+            points = in_place or points
         if not points:
             raise ValueError(f"this profile has no points of {what} ({named})")
         first = set(points[0].options.items())
-        differing = {name for point in points for name, _ in first ^ set(point.options.items())}
+        differing = set()
+        for point in points:
+            only_one_has = first ^ set(point.options.items())  # a name and value each
+            differing |= {name for name, _ in only_one_has}
         if differing:
             names = " and ".join(sorted(differing))
             raise ValueError(f"this profile has points of {what} ({named}) with several {names}; select one")

@@ -102,6 +102,10 @@ def _as_float(value: Any) -> float | None:
 
 
 def _is_in_range(number: float, low: float | None, high: float | None, above: float | None) -> bool:
+    """Return whether a number is from `low` to `high` and greater than `above`; None does not limit it.
+
+    Infinity must be allowed by an infinite `high`.
+    """
     if math.isnan(number):
         return False
     if math.isinf(number) and high != math.inf:

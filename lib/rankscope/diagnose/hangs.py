@@ -237,24 +237,28 @@ def _queues(dumps: Sequence[Dump]) -> list[StuckQueue]:
 
 
 def _explain_dumps(dumps: Sequence[Dump]) -> Hang:
+    """Find where each group stops, and name the causes: groups that wait in a circle first, then the other stops."""
     of_rank = {dump.rank: dump for dump in dumps}
     groups = _groups(of_rank)
     past = {rank: _CallHistory(dump) for rank, dump in of_rank.items()}
     stops = _stops(groups, of_rank, past)
     _add_waits(stops)
     with_own_cause = [stop for stop in stops if _has_own_cause(stop)]
-    reached = _reached(stops, with_own_cause)
-    in_circles = {*stops} - {*reached}
-    findings = _circle([stop for stop in stops if stop in in_circles], past)
-    blamed: dict[str, set[int]] = defaultdict(set)  # by cause
+    traced = _traced_to_a_cause(stops, with_own_cause)
+    # A stop that no cause explains is one of several whose groups wait for each other.
+    untraced = {*stops} - {*traced}
+    findings = _circle([stop for stop in stops if stop in untraced], past)
+    # A further stop with the same cause is a finding of its own only if it names another rank, or none.
+    blamed: dict[str, set[int]] = defaultdict(set)  # ranks, by cause
     for finding in findings:
         blamed[finding.cause].update(finding.ranks)
     for stop in with_own_cause:
         for cause in _causes(stop, of_rank):
-            if not cause.ranks or {*cause.ranks} - blamed[cause.name]:
+            newly_blamed = {*cause.ranks} - blamed[cause.name]
+            if newly_blamed or not cause.ranks:
                 findings.append(_finding(cause, stop))
                 blamed[cause.name].update(cause.ranks)
-    return Hang(tuple(findings), tuple(_notes(findings, reached, of_rank)), groups)
+    return Hang(tuple(findings), tuple(_notes(findings, traced, of_rank)), groups)
 
 
 def _notes(findings: list[HangFinding], stops: list[_Stop], of_rank: dict[int, Dump]) -> list[str]:
@@ -299,22 +303,22 @@ def _add_waits(stops: list[_Stop]) -> None:
                     stop.waits.setdefault(rank, other)
 
 
-def _reached(stops: list[_Stop], with_own_cause: list[_Stop]) -> list[_Stop]:
+def _traced_to_a_cause(stops: list[_Stop], with_own_cause: list[_Stop]) -> list[_Stop]:
     """The stops with a cause of their own, then those that wait for them, then those that wait for these, and so on."""
     order = {stop: place for place, stop in enumerate(stops)}
     waiting: dict[_Stop, list[_Stop]] = defaultdict(list)  # for a stop
     for stop in stops:
         for other in dict.fromkeys(stop.waits.values()):
             waiting[other].append(stop)
-    reached = [*with_own_cause]
+    traced = [*with_own_cause]
     known = {*with_own_cause}
     last = with_own_cause
     while last:
         following = {stop for other in last for stop in waiting[other]} - known
         last = sorted(following, key=lambda stop: order[stop])
-        reached += last
+        traced += last
         known |= following
-    return reached
+    return traced
 
 
 class _Cause(NamedTuple):

@@ -103,10 +103,7 @@ def what_if(
     local = _local(recorded, slowed)
     cost, allreduces_slowed = _cost(recorded)
     contention = Contention(slowed, allreduces_slowed)
-    ready_s = local.ready_s[::-1]
-    # the last gradient of each bucket, by the sizes of gradients and of buckets
-    last = np.searchsorted(np.cumsum(local.sizes[::-1]), np.cumsum(recorded.num_bytes))
-    launches = Launches(ready_s[np.minimum(last, ready_s.size - 1)], recorded.num_bytes)
+    launches = _recorded_launches(local, recorded.num_bytes)
 
     def model_s(times_faster: float = 1.0) -> float:
         faster = CostTable(cost.num_bytes, tuple(seconds / times_faster for seconds in cost.seconds))
@@ -114,15 +111,15 @@ def what_if(
 
     step_s = float(np.median(recorded.step_s))
     modelled_s = model_s()
-    missed_s = step_s - modelled_s
+    missed_s = step_s - modelled_s  # assumed to be the same with other settings
     caps = _caps(local, cost, contention, caps_mb, missed_s)
     changes = [_best_cap(caps, recorded, step_s)]
     changes.append(_Effect(f"a link {_FASTER} times as fast", model_s(_FASTER) + missed_s))
     without_allreduces_s = local.forward_s + local.backward_s + missed_s
     changes.append(_Effect("allreduces that take no time (lower bound)", without_allreduces_s))
     if recorded.loader_s.any():
-        saved_s = recorded.begin_s.max(axis=1) - (recorded.begin_s - recorded.loader_s).max(axis=1)
-        changes.append(_Effect("a loader that never keeps a rank waiting", step_s - float(np.median(saved_s))))
+        without_waiting_s = step_s - _waited_for_loaders_s(recorded)
+        changes.append(_Effect("a loader that never keeps a rank waiting", without_waiting_s))
     if diagnosis:
         changes += _mended(diagnosis, step_s)
     answers = []
@@ -130,6 +127,27 @@ def what_if(
         seconds = max(change.step_s, 0.0)
         answers.append(Answer(change.what, seconds, 1 - seconds / step_s))
     return SavingsForecast(step_s, modelled_s, local, cost, contention, caps, tuple(answers), recorded.skipped_steps)
+
+
+def _recorded_launches(local: LocalStep, num_bytes: NDArray[np.int64]) -> Launches:
+    """Return when the recorded buckets, of so many bytes each, are launched: as soon as their last gradient is ready.
+
+    Buckets are filled with gradients in the order in which they get ready, which is the reverse of the parameters'. So
+    the last gradient of a bucket is the first at which the sum of gradients reaches the sum of buckets.
+    """
+    ready_s = local.ready_s[::-1]
+    bytes_of_gradients = np.cumsum(local.sizes[::-1])
+    bytes_of_buckets = np.cumsum(num_bytes)
+    last_gradient = np.searchsorted(bytes_of_gradients, bytes_of_buckets)
+    last_gradient = np.minimum(last_gradient, ready_s.size - 1)
+    return Launches(ready_s[last_gradient], num_bytes)
+
+
+def _waited_for_loaders_s(recorded: _StepsOfShape) -> float:
+    """Return by how much earlier the last rank would begin its backward pass without loaders, in the median step."""
+    last_begin_s = recorded.begin_s.max(axis=1)
+    last_begin_without_s = (recorded.begin_s - recorded.loader_s).max(axis=1)
+    return float(np.median(last_begin_s - last_begin_without_s))
 
 
 class _Effect(NamedTuple):
@@ -345,10 +363,14 @@ class _StepSpans:
         self.loader = spans.select(kind="loader")
         calls = trace.calls
         self.launch_s = np.where(np.isnan(calls.launch_s), calls.start_s, calls.launch_s)
-        self.allreduces = _allreduces(calls, self.launch_s)
+        self.allreduces = _allreduces(calls, self.launch_s)  # places in `calls`, in the order of their launches
 
     def backwards(self) -> Iterator[tuple[int, _Backward]]:
-        """Yield the number and the backward of each step that has one, in the order of time."""
+        """Yield the number and the backward of each step that has one, in the order of time.
+
+        A step may have a forward and a backward pass per micro-batch. Only the last of them reduces gradients, so only
+        its gradients count.
+        """
         steps = self.trace.timeline.select(kind="step")
         for place in np.argsort(steps.start_s).tolist():
             step = steps[place]
@@ -357,10 +379,12 @@ class _StepSpans:
                 continue
             begin_s = float(self.backward.start_s[in_step].min())
             end_s = float(self.backward.stop_s[in_step].max())
-            num_passes = max(len(self.forward.select(between_s=(step.start_s, step.stop_s))), 1)
+            forwards = self.forward.select(between_s=(step.start_s, step.stop_s))
+            num_passes = max(len(forwards), 1)
             gradients = _gradients_of_last_pass(self.gradients, begin_s, end_s, num_passes)
-            in_backward = _between(self.launch_s[self.allreduces], begin_s, end_s)
-            yield step.item, _Backward(begin_s, gradients, np.sort(self.allreduces[in_backward]))
+            launched_in_backward = _between(self.launch_s[self.allreduces], begin_s, end_s)
+            calls = np.sort(self.allreduces[launched_in_backward])  # places in the trace's calls, in their order
+            yield step.item, _Backward(begin_s, gradients, calls)
 
     def step(self, backward: _Backward, previous_end_s: float) -> _StepOfRank | None:
         """Return a step, with times from the end of the allreduces before it; None if some bytes are not known."""

@@ -148,13 +148,18 @@ class Strip:
         return fill, words
 
     def _looks_by_origin(self, shares: Ints, chunk: Ints) -> tuple[list[str], list[str]]:
+        """Return the colour and the number of the rank that each chunk comes from, "" for a chunk that is not there.
+
+        `shares` and `chunk` are those of `looks`, with an entry per drawn chunk.
+        """
         color_of_rank = rank_colors(self.ranks)
         origins = self.play.schedule.origins()[chunk]
         fill = []
         words = []
-        for count, rank in zip(shares.tolist(), origins.tolist(), strict=True):
-            fill.append(color_of_rank[rank] if count else EMPTY)
-            words.append(str(rank) if count else "")
+        for num_shares, origin in zip(shares.tolist(), origins.tolist(), strict=True):
+            is_there = num_shares > 0
+            fill.append(color_of_rank[origin] if is_there else EMPTY)
+            words.append(str(origin) if is_there else "")
         return fill, words
 
     def cells(self, at_s: float) -> list[Rects]:

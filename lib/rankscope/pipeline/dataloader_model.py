@@ -243,7 +243,12 @@ class _Epoch:
             self.deal()
 
     def run(self) -> None:
-        """Go from event to event until the last step is done."""
+        """Go from event to event until the last step is done.
+
+        The next is an event of the heap, the end of a fetch, the end of a step, or the time at which the training loop
+        asked to continue. Until then, fetches and the step progress at constant speeds. `training_loop` yields the time
+        at which it continues, which is infinite while it waits for a batch or for the end of its step.
+        """
         loop = self.training_loop()
         self.loop_s = next(loop)
         while True:
@@ -255,17 +260,17 @@ class _Epoch:
             step_s = math.inf
             if self.is_stepping:
                 step_s = self.now + self.step_left_s / step_speed
-            next_s = max(self.now, min(event_s, self.loop_s, fetch_s, step_s))
+            next_s = max(self.now, min(event_s, self.loop_s, fetch_s, step_s))  # rounding must not turn time back
             self.fetch_clock += (next_s - self.now) * fetch_speed
             self.step_left_s -= (next_s - self.now) * step_speed
             self.now = next_s
             if next_s >= event_s:
                 _, number, kind = heappop(self.events)
                 self.handle(number, kind)
-            elif self.loop_s > next_s >= fetch_s:
+            elif fetch_s <= next_s < self.loop_s:  # the training loop goes first if both are due
                 _, batch = heappop(self.fetching)
                 self.fetched(batch)
-            else:
+            else:  # the step has ended, or the training loop continues
                 self.is_stepping = False
                 loop_s = next(loop, None)
                 if loop_s is None:

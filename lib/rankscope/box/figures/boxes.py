@@ -225,10 +225,16 @@ def _size_ticks(lines: Sequence[_BoxLine], left: float) -> list[tuple[float, str
 
 
 def _curves(lines: Sequence[_BoxLine], view: str, frame: _BoxAxes) -> list[_BoxCurve]:
-    xs = [np.log2(list(line.seconds)) - frame.left for line in lines]
-    ys = [frame.top - line.values(view) for line in lines]
-    name_ys = _name_ys([y[-1] for y in ys], frame.height)
-    hues = iter(_HUES)
+    """Return each line in the coordinates of the drawing, with its hue and the height of its name."""
+    xs = []
+    ys = []
+    for line in lines:
+        sizes = list(line.seconds)  # the keys: bytes in ascending order
+        xs.append(np.log2(sizes) - frame.left)
+        ys.append(frame.top - line.values(view))
+    heights_at_largest_size = [y[-1] for y in ys]
+    name_ys = _name_ys(heights_at_largest_size, frame.height)
+    hues = iter(_HUES)  # of the lines that are not yours, in their order
     curves = []
     for line, x, y, name_y in zip(lines, xs, ys, name_ys, strict=True):
         hue = INK if line.is_yours else next(hues)

@@ -26,11 +26,12 @@ _LOG_NAMES = {
     "AllReduce": "allreduce",
 }
 _FIGURES = re.compile(r"^\s*[\d.]+/\s*[\d.]+\s*$")  # a cell of the table: latency/bandwidth
-_GRAPH = re.compile(r"^(\d), crossNic \d, nChannels (\d+), bw ([\d.]+)/([\d.]+)")  # behind the word Pattern
+_GRAPH = re.compile(r"^(\d), crossNic \d, nChannels (\d+), bw ([\d.]+)/([\d.]+)")  # follows the word Pattern
 _SAME_CHANNELS = re.compile(r"sameChannels (\d)")
 _SIZE = re.compile(r"n[Rr]anks (\d+) nNodes (\d+)")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
 _GPU_NAMES = {name: re.compile(rf"\b{name.replace('_', ' ')}\b", re.IGNORECASE) for name in GPUS}
+# NCCL states the pattern of a graph as a digit. These are the algorithms that use each.
 _PATTERNS = {"1": "tree", "2": "tree", "3": "tree", "4": "ring", "5": "nvls"}
 _SPLIT_TREES = ("1", "2")  # patterns of trees that are balanced or split between GPUs
 
@@ -56,27 +57,31 @@ def _printed(text: str) -> dict[tuple[str, str, str], tuple[float, float]]:
 
 
 def _printed_graphs(text: str) -> dict[str, Graph]:
-    """Return the paths of each algorithm, from the first line that states them."""
+    """Return the paths of each algorithm, from the first line that states them.
+
+    Skip lines with another pattern, and lines without channels or bandwidth, which a `Graph` must have.
+    """
     graphs: dict[str, Graph] = {}
     for line in text.splitlines():
         for stated in line.split("Pattern ")[1:]:
-            graph = _GRAPH.search(stated)
-            if graph is None:
+            fields = _GRAPH.search(stated)
+            if fields is None:
                 continue
-            kind, channels, intra, inter = graph.groups()
-            if kind not in _PATTERNS or not (int(channels) and float(intra) and float(inter)):
+            pattern, num_channels, intra, inter = fields.groups()
+            if pattern not in _PATTERNS:
+                continue
+            has_paths = int(num_channels) > 0 and float(intra) > 0 and float(inter) > 0
+            if not has_paths:
                 continue
             same_channels = _SAME_CHANNELS.search(stated)
-            graphs.setdefault(
-                _PATTERNS[kind],
-                Graph(
-                    num_channels=int(channels),
-                    intra=float(intra),
-                    inter=float(inter),
-                    is_plain_tree=kind not in _SPLIT_TREES,
-                    same_channels=same_channels is None or same_channels[1] != "0",
-                ),
+            graph = Graph(
+                num_channels=int(num_channels),
+                intra=float(intra),
+                inter=float(inter),
+                is_plain_tree=pattern not in _SPLIT_TREES,
+                same_channels=same_channels is None or same_channels[1] != "0",  # true unless the log denies it
             )
+            graphs.setdefault(_PATTERNS[pattern], graph)
     return graphs
 
 

@@ -302,6 +302,11 @@ class Model:
         return self._by_nodes("LL_MAX", "volta" if self.cpu == "intel" else "ampere")
 
     def _ring_bandwidth(self, collective: str, protocol: str, graph: Graph) -> float:
+        """Return the bandwidth of the whole buffer on a ring, in GB/s.
+
+        "simple" has all of the bus. "ll" and "ll128" have a share of it, up to a limit of their own. The shares are
+        those of NCCL's src/graph/tuning.cc.
+        """
         bus = self._bus(graph)
         if protocol == "ll":
             if self._era.is_ll_half:
@@ -314,7 +319,9 @@ class Model:
         elif protocol == "ll128":
             share = 0.92 if self.gpus_per_node > 1 else self._era.ll128_alone
             bus = min(share * bus, graph.num_channels * self._by_nodes("CHANNEL_RING_LL128"))
-        return float(bus * (self.num_ranks / _num_steps(collective, self.num_ranks)))
+        # In each step, 1 / num_ranks of the buffer goes over the bus.
+        buffers_per_bus_traffic = self.num_ranks / _num_steps(collective, self.num_ranks)
+        return float(bus * buffers_per_bus_traffic)
 
     def _tree_bandwidth(self, protocol: str, graph: Graph) -> float:
         bus = min(0.92 * self._bus(graph), graph.num_channels * self._by_nodes("CHANNEL_TREE"))

@@ -276,6 +276,10 @@ class DDPStepper:
         self.watch.clear()
 
     def run(self) -> None:
+        """Take a step: all micro-batches, of which only the last reduces gradients, and the optimizer if there is one.
+
+        `taken` turns the instants into spans. On a GPU they are CUDA events, but `_begun_s` is on the host's clock.
+        """
         self._begun_s = time.perf_counter()
         self._begun = self.watch.now()
         self._passes: list[_PassInstants] = []

@@ -41,17 +41,7 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
     bottom = above.height + _GAP_ROWS + _MEMORY_ROWS
     peak_bytes = max(memory.peak_bytes, 1)
     rects = _areas(memory, step, scale, above.width, bottom)
-    peak_x = min(max(float(memory.at_s[memory.peak_place]) / scale, 0.0), above.width)
-    largest = [name.replace("_", " ") for name, num_bytes in memory.peak_terms.items() if num_bytes][:3]
-    words = (
-        f"peak of {decimal_words(memory.peak_bytes)}, during {memory.doing[memory.peak_place]}: {', '.join(largest)}"
-    )
-    half = 0.5 * _LETTER_PX * len(words) * above.width / above.size_px[0]
-    words_x = max(min(peak_x, above.width - half), half)  # over the marker, as far as it has room there
-    peak = Texts(words_x, bottom - _MEMORY_ROWS - 0.45, [words], halo=PAPER)
-    marker = Rects(
-        peak_x - 0.0015 * above.width, bottom - _MEMORY_ROWS - 0.15, INK, width=0.003 * above.width, height=0.3
-    )
+    marker, peak = _marked_peak(memory, scale, above, bottom - _MEMORY_ROWS)
     shown = [term for term in TERMS if memory.terms[term].any()]
     keys = [Key(term.replace("_", " "), MEMORY[term].hue, hatched=MEMORY[term].hatched) for term in shown]
     return attrs.evolve(
@@ -63,6 +53,25 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
         y_ticks=(*above.y_ticks, (bottom - _MEMORY_ROWS, decimal_words(peak_bytes)), (bottom, "0 B")),
         legend=_legend([*above.legend, *keys]),
     )
+
+
+def _marked_peak(memory: PredictedMemory, scale: float, above: Drawing, top: float) -> tuple[Rects, Texts]:
+    """Return a short upright bar at the time of the largest sum, and the words over it.
+
+    `top` is the row at which the memory's area begins, and `above` the drawing of the timeline over it. A unit of x has
+    `scale` seconds.
+    """
+    peak_x = min(max(float(memory.at_s[memory.peak_place]) / scale, 0.0), above.width)
+    bar_width = 0.003 * above.width
+    marker = Rects(peak_x - bar_width / 2, top - 0.15, INK, width=bar_width, height=0.3)
+    largest = [name.replace("_", " ") for name, num_bytes in memory.peak_terms.items() if num_bytes][:3]
+    words = (
+        f"peak of {decimal_words(memory.peak_bytes)}, during {memory.doing[memory.peak_place]}: {', '.join(largest)}"
+    )
+    units_per_px = above.width / above.size_px[0]
+    half_of_words = _LETTER_PX * len(words) * units_per_px / 2
+    words_x = max(min(peak_x, above.width - half_of_words), half_of_words)  # centred on the bar, but within the drawing
+    return marker, Texts(words_x, top - 0.45, [words], halo=PAPER)
 
 
 def _legend(keys: Sequence[Key]) -> list[Key]:

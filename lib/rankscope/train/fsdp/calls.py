@@ -230,18 +230,25 @@ class _CallReader(fx.Tracer):
         return has_children and depth < self._depth and not isinstance(module, nn.Sequential)
 
     def _walk(self, module: nn.Module, name: str, results: tuple[int, ...]) -> tuple[int, ...]:
-        """Add the calls of a module and of all inside it, one after the other; return the places of its results."""
-        is_called = not isinstance(module, _CONTAINERS)
+        """Add the calls of a module and of all inside it, as if each was called with the results of the one before.
+
+        Results are represented as in `_compute`: by the places in `_forward` of the computing that made them, of which
+        only results that require a gradient count. `results` are those that the module is called with. Return its own.
+        """
+        is_called = not isinstance(module, _CONTAINERS)  # of a container, only the modules inside are called
         if is_called:
-            self._forward.append(ForwardCall("enter", name, bool(results)))
+            self._forward.append(ForwardCall("enter", name, requires_grad=bool(results)))
         for child_name, child in module.named_children():
-            results = self._walk(child, f"{name}.{child_name}" if name else child_name, results)
+            child_path = f"{name}.{child_name}" if name else child_name
+            results = self._walk(child, child_path, results)
         if not is_called:
             return results
         trained = self._trained(module, recurse=False)
-        if trained or not isinstance(module, nn.Sequential | nn.Identity):
+        # Sequential and Identity compute nothing themselves: they return the results of the modules inside.
+        computes_nothing = isinstance(module, nn.Sequential | nn.Identity) and not trained
+        if not computes_nothing:
             results = self._compute(name, results, trained)
-        self._forward.append(ForwardCall("leave", name, bool(results), outputs=results))
+        self._forward.append(ForwardCall("leave", name, requires_grad=bool(results), outputs=results))
         return results
 
     def _trained(self, module: nn.Module, recurse: bool = True) -> tuple[str, ...]:

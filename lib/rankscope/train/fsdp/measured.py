@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,20 +106,28 @@ class _ComputingJob(NamedTuple):
 
 
 def _be_computing_rank(job: _ComputingJob) -> _ComputingRecord:
+    """Run the module's step and the optimizer's on this rank, and record every iteration after the warm-up.
+
+    `Ranks.once` starts each of the two at an instant that all ranks agree on. Of the module's step, the observer stamps
+    every event as a mark, so the duration that `once` returns is only used for the optimizer.
+    """
     ranks = Ranks()
     observer = CallObserver(job.module, job.wrapped, job.param_dtype)
-    rule = None if job.optimizer is None else job.optimizer(observer.module.parameters())
+    optimizer = None
+    if job.optimizer is not None:
+        optimizer = job.optimizer(observer.module.parameters())
     marks = []
-    seconds = []
+    optimizer_s = []
     for number in range(_WARM_UP + job.iterations):
-        ranks.once(TimedTask(lambda number=number: observer.run(job.loss, ranks.rank, number)))  # type: ignore[misc]
+        run_step = partial(observer.run, job.loss, ranks.rank, number)
+        ranks.once(TimedTask(run_step))
         update_s = 0.0
-        if rule is not None:
-            update_s, _ = ranks.once(TimedTask(rule.step))
+        if optimizer is not None:
+            update_s, _ = ranks.once(TimedTask(optimizer.step))
         if number >= _WARM_UP:
             marks.append(observer.marks)
-            seconds.append(update_s)
-    return _ComputingRecord(marks, seconds)
+            optimizer_s.append(update_s)
+    return _ComputingRecord(marks, optimizer_s)
 
 
 # ---- costs

@@ -325,7 +325,8 @@ class Replay:
             for parameter in group.parameters:
                 self._owner_of[parameter.name] = place
         self._post_forward_order: list[int] = []
-        self._num_reduce_inputs = 0
+        # Whether the input of a reduce-scatter is still allocated: it is freed when a later group has waited for it.
+        self._has_reduce_input = False
         self._open = [0]  # the groups whose modules are being called
         self._forward_root: int | None = None  # the outermost of them: ``FSDPStateContext.iter_forward_root``
         self._is_backward = False
@@ -468,17 +469,21 @@ class Replay:
             self._post_backward(state, place)
 
     def _post_backward(self, state: _GroupState, place: int) -> None:
-        """``FSDPParamGroup.post_backward``."""
+        """``FSDPParamGroup.post_backward``: reshard the group, and reduce those of its gradients that are ready.
+
+        First, even if the group has no gradients, it waits for the reduce-scatter of an earlier group, whose input is
+        then freed.
+        """
         state.training = "post_backward"
         names = [parameter.name for parameter in state.group.parameters if parameter.name in state.ready]
         self._reshard(place)
-        if self._num_reduce_inputs:
-            self._num_reduce_inputs = 0
+        if self._has_reduce_input:
+            self._has_reduce_input = False
             self._issue("reduce_wait", place)
         if not names:
             return
         state.ready.clear()
-        self._num_reduce_inputs = 1
+        self._has_reduce_input = True
         self._issue("reduce", place, state.group.reduced_bytes(names), parameters=tuple(names))
 
     def _finish(self) -> None:
@@ -494,7 +499,7 @@ class Replay:
             if state.is_pending:  # gathered ahead, and never needed: ``FSDPParamGroup.finalize_backward``
                 state.is_pending = False
                 self._issue("drop", place, state.group.gathered_bytes)
-        self._num_reduce_inputs = 0
+        self._has_reduce_input = False
         self._issue("finish", 0)
 
 
