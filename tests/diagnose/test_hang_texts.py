@@ -386,4 +386,4 @@ def test_the_folder_of_torchrun(tmp_path: Path, capsys: pytest.CaptureFixture[st
     empty = tmp_path / "empty"
     (empty / "node0").mkdir(parents=True)
     assert main(["diagnose", str(empty)]) == 2
-    assert "and no log, one whose name ends in .log, .out, .err or .txt" in capsys.readouterr().err
+    assert "no log, one whose name ends in .log, .out, .err or .txt" in capsys.readouterr().err
