@@ -243,6 +243,24 @@ def _desync() -> list[MadeLog]:
     ]
 
 
+def _start() -> list[MadeLog]:
+    """`ProcessGroupNCCL::broadcastUniqueNCCLID`, and torchrun's agent."""
+    said = (
+        "[1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', "
+        "but store->get('0') got error: wait timeout after 600000ms, keys: /default_pg/0//cuda//0"
+    )
+    restart = (
+        "W0816 01:46:10.301000 4711 torch/distributed/elastic/agent/server/api.py:900] [default] Worker group FAILED. "
+        "3/3 attempts left; will restart worker group"
+    )
+    restarted = "\n".join([watchdog(0, 808), status(0, 808, 811), restart, watchdog(1, 12), status(1, 12, 12)])
+    wait = f"[rank1]: torch.distributed.DistBackendError: {said}"
+    return [
+        MadeLog("a rank that waits for the id of NCCL", wait, NOTHING, False),
+        MadeLog("torchrun starts the ranks again", restarted, NOTHING, False),
+    ]
+
+
 def _mixed() -> list[MadeLog]:
     whole = _missing("2.8")
     lines = whole.text.split("\n")
@@ -292,5 +310,6 @@ MADE = [
     *_gloo(),
     *_detail(),
     *_desync(),
+    *_start(),
     *_mixed(),
 ]
