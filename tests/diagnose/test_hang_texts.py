@@ -270,7 +270,9 @@ def test_reports_of_two_nodes() -> None:
 def test_errors_that_another_rank_causes() -> None:
     assert named(explained("[rank0]: ValueError: bad sample", "[rank2]: EOFError", closed(1))) == [(0, "error")]
     assert named(explained("[rank1]: StopIteration", closed(0))) == [(1, "error")]
-    cannot_tell(explained("[rank0]: RuntimeError: [[rank1]:[E816", closed(1)))
+    for cut in ("[[rank1]:[E816", "Det[default0]", "Detected mism", ""):
+        cannot_tell(explained(f"[rank0]: RuntimeError: {cut}", closed(1)))
+    assert named(explained("[rank0]: RuntimeError: shape [4]", closed(1))) == [(0, "error")]
 
 
 def test_lines_that_show_no_rank_are_listed() -> None:

@@ -609,10 +609,14 @@ def _uncaught(line: LogLine) -> Iterator[OwnError | CommunicationError]:
 
 
 def _may_be_cut(name: str, message: str) -> bool:
-    """Whether the message may be the beginning of one of torch, which raises its own as RuntimeError."""
+    """Whether the message may be the beginning of one of torch, which raises its own as RuntimeError.
+
+    What follows a bracket may be the label of another process.
+    """
     if not message or message.startswith("["):
         return name == "RuntimeError"
-    return any(message.startswith(begin) or begin.startswith(message) for begin in _BEGINNINGS)
+    words = message.partition("[")[0]
+    return any(message.startswith(begin) or begin.startswith(words) for begin in _BEGINNINGS)
 
 
 _CLOSED = "lost the connection to another rank"
