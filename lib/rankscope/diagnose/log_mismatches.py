@@ -38,17 +38,21 @@ def mismatch_findings(evidence: Evidence) -> Iterator[HangFinding]:
 
 
 def _call_by_rank(mismatches: Iterable[CallMismatch]) -> dict[int, CallPrint] | None:
-    """Return each rank's call, by its number in the group; None if the text has several calls of one rank."""
-    calls: dict[int, CallPrint] = {}
+    """Return each rank's call, by its number in the group; None if the text has several calls of one rank.
+
+    What a rank says of itself counts: torch misreads another's call if that has another number of dimensions.
+    """
+    own_calls: dict[int, CallPrint] = {}
     for fact in mismatches:
-        if calls.setdefault(fact.rank_in_group, fact.own) != fact.own:
+        if own_calls.setdefault(fact.rank_in_group, fact.own) != fact.own:
             return None
+    other_calls: dict[int, CallPrint] = {}
     for fact in mismatches:
-        if fact.other.is_known and calls.setdefault(fact.other_in_group, fact.other) != fact.other:
-            if any(own.rank_in_group == fact.other_in_group for own in mismatches):
-                continue  # torch misreads a call with another number of tensors or dimensions
+        if not fact.other.is_known or fact.other_in_group in own_calls:
+            continue
+        if other_calls.setdefault(fact.other_in_group, fact.other) != fact.other:
             return None
-    return calls
+    return own_calls | other_calls
 
 
 def _ranks_of_group(evidence: Evidence) -> dict[int, int] | None:
