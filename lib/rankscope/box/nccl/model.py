@@ -531,8 +531,8 @@ class Model:
     def with_readings(self, profile: Profile, fewer: Profile | None = None) -> Model:
         """Return the model with the host's minimum, or with launch and hop, as measured on the machine itself.
 
-        A profile with the model's number of ranks determines the minimum: the time of its smallest collective of at least
-        1 KiB. If `fewer` is a profile of fewer GPUs on one node, launch and hop of LL follow from the smallest
+        A profile with the model's number of ranks determines the minimum: the time of its smallest collective of at
+        least 1 KiB. If `fewer` is a profile of fewer GPUs on one node, launch and hop of LL follow from the smallest
         allgather of each.
 
         Raises ValueError if a profile has no native collectives or the wrong number of ranks.
