@@ -40,7 +40,7 @@ def test_whatever_a_probe_raises_is_a_diagnosis() -> None:
     check = Check("abacus", "sums", fail, "apt-get install abacus beads; or fingers")
     asked: list[str] = []
     broken, absent = examine(asked.append, [check, Check("slide rule", "products", gone, "buy one")])
-    assert (broken.found, broken.detail) == (False, "RuntimeError: line one")
+    assert (broken.is_installed, broken.detail) == (False, "RuntimeError: line one")
     assert broken.remedy == "apt-get install abacus beads; or fingers"
     assert (absent.detail, absent.remedy) == ("not here", "buy one")
     assert asked == ["abacus", "slide rule"]
@@ -83,9 +83,9 @@ def test_what_this_interpreter_has() -> None:
     assert int(about["cores"]) >= 1
     assert re.fullmatch(r"[\d.]+ [KMGT]iB free of [\d.]+ [KMGT]iB", about["memory"])
     for name in ("Gloo", "test packages", "notebook packages"):
-        assert find(name).found, find(name)
-    assert find("NCCL").found == (dist.is_nccl_available() and torch.cuda.is_available())
-    assert find("MPI in torch").found == dist.is_mpi_available()
+        assert find(name).is_installed, find(name)
+    assert find("NCCL").is_installed == (dist.is_nccl_available() and torch.cuda.is_available())
+    assert find("MPI in torch").is_installed == dist.is_mpi_available()
 
 
 def test_a_machine_with_gpus_and_one_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_on_an_empty_path_no_program_is_found(monkeypatch: pytest.MonkeyPatch, t
     expected = {"C++ compiler": "g++", "Open MPI": "mpirun", "Chromium": "chromium", "iproute2": "ip"}
     for name, program in expected.items():
         found = find(name)
-        assert not found.found
+        assert not found.is_installed
         assert program in found.detail
         assert found.remedy.startswith("apt-get install ")
 
@@ -131,7 +131,7 @@ def test_a_torch_without_backends(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("Gloo", "NCCL", "MPI in torch"):
         assert find(name).detail == "this torch was built without it"
     monkeypatch.setattr(dist, "is_available", lambda: False)
-    assert not find("Gloo").found
+    assert not find("Gloo").is_installed
 
 
 def test_a_gloo_that_adds_up_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_packages_of_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find("notebook packages").detail == "not here: abacus"
     assert find("test packages").detail == "1 package"
     monkeypatch.setattr("importlib.metadata.requires", lambda name: None)
-    assert find("test packages").found is False
+    assert find("test packages").is_installed is False
 
 
 # ---- the command
@@ -203,7 +203,7 @@ def test_the_command_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     found = json.loads(out)
     assert (code, found["machine"]) == (0, {"system": "an abacus"})
     assert Diagnosis(**found["diagnoses"][0]) == PLAIN[0].diagnosis()
-    assert [one["found"] for one in found["diagnoses"]] == [True, False]
+    assert [one["is_installed"] for one in found["diagnoses"]] == [True, False]
 
 
 @pytest.mark.slow

@@ -49,10 +49,10 @@ def refresh(source: Path, target: Path) -> list[str]:
         fresh = Copied(_hash(original), _hash(content))
         known = before.get(name)
         copy = target / name
-        found = _hash_of_file(copy)
-        if found == fresh.copy:
+        present_hash = _hash_of_file(copy)
+        if present_hash == fresh.copy:
             after[name] = fresh
-        elif found is None or (known is not None and found == known.copy):
+        elif present_hash is None or (known is not None and present_hash == known.copy):
             copy.parent.mkdir(parents=True, exist_ok=True)
             _write(copy, content)
             after[name] = fresh
@@ -81,13 +81,13 @@ def unchanged(target: Path) -> list[Path]:
 
 def names(folder: Path) -> list[str]:
     """Return the files below a folder, as relative names, without hidden ones and those that Python makes."""
-    found = []
+    relative_names = []
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         is_made = any(part.startswith(".") or part == "__pycache__" for part in parts)
         if path.is_file() and not is_made:
-            found.append("/".join(parts))
-    return found
+            relative_names.append("/".join(parts))
+    return relative_names
 
 
 def as_copied(name: str, original: bytes) -> bytes:

@@ -93,16 +93,16 @@ def changed_files(root: Path) -> list[str]:
 def near_tests(changed: Iterable[str], root: Path) -> list[str]:
     """Return what pytest can run for these files, nearest first: test files, and modules and pages with examples."""
     graph = import_graph(root)
-    found = set[NearTest]()
+    near = set[NearTest]()
     for file in changed:
         if has_examples(root / file):
-            found.add(NearTest(0, False, file))
+            near.add(NearTest(0, False, file))
         module = module_name(file)
         if module in graph.modules:
-            found.update(importing_tests(graph, module, root))
+            near.update(importing_tests(graph, module, root))
         else:
-            found.update(naming_tests(file, root))
-    paths = dict.fromkeys(test.path for test in sorted(found))  # each once, where it is nearest
+            near.update(naming_tests(file, root))
+    paths = dict.fromkeys(test.path for test in sorted(near))  # each once, where it is nearest
     return list(paths)
 
 

@@ -108,7 +108,7 @@ def checked_provenance(name: str, value: Any) -> ReadOnly:
 
     >>> checked_provenance("provenance", {"name": "a box"})
     Traceback (most recent call last):
-    ValueError: provenance must have 'backend', and has not
+    ValueError: provenance must have 'backend', but lacks it
     """
     provenance = mapping(name, value, FIELDS, _NEEDED)
     num_ranks = provenance["num_ranks"]
@@ -124,7 +124,7 @@ def checked_provenance(name: str, value: Any) -> ReadOnly:
     return provenance
 
 
-def difference(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str] = SAME) -> str:
+def difference(first: Mapping[str, Any], second: Mapping[str, Any], names: Sequence[str] = SAME) -> str:
     """Return in which of these fields two provenances or protocols differ; "" if they do not.
 
     >>> difference({"torch": "2.6.0", "num_ranks": 4}, {"torch": "2.13.0", "num_ranks": 4})
@@ -132,8 +132,8 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence
     """
     differences = []
     for key in names:
-        there = one.get(key)
-        here = other.get(key)
+        there = first.get(key)
+        here = second.get(key)
         if there != here:
             differences.append(f"{key} is {there!r} there and {here!r} here")
     return "; ".join(differences)
@@ -202,13 +202,9 @@ def system() -> str:
 
 def cpu() -> str:
     """Return the processor's name."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
-    match = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
-    if match is not None:
-        return match[1].strip()
+    name = _of_system("cpuinfo", r"^(?:model name|Model|cpu model)\s*:\s*(.+)$")
+    if name is not None:
+        return name.strip()
     if sys.platform == "darwin":
         return _output(["sysctl", "-n", "machdep.cpu.brand_string"]).strip()
     return platform.processor() or platform.machine()
@@ -220,14 +216,20 @@ def free_bytes() -> int:
 
 
 def _meminfo(name: str) -> int:
-    try:
-        text = Path("/proc/meminfo").read_text()
-    except OSError:
-        text = ""
-    match = re.search(rf"^{name}:\s*(\d+) kB", text, re.MULTILINE)
-    if match is not None:
-        return int(match[1]) * 1024
+    kib = _of_system("meminfo", rf"^{name}:\s*(\d+) kB")
+    if kib is not None:
+        return int(kib) * 1024
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _of_system(file: str, pattern: str) -> str | None:
+    """Return the first group of a pattern in a file of Linux's /proc, or None if the file or the line is missing."""
+    try:
+        text = Path(f"/proc/{file}").read_text()
+    except OSError:
+        return None
+    match = re.search(pattern, text, re.MULTILINE)
+    return None if match is None else match[1]
 
 
 def gpus() -> list[dict[str, Any]]:

@@ -14,9 +14,9 @@ import torch
 
 from rankscope.box import Profile, Protocol
 from rankscope.box.sentences import groups
-from rankscope.transfer.record import Agreement, DisagreementError
 
 from ..tools import measure_gpu
+from ..tools.recorded_steps import Agreement, DisagreementError
 from .gpu_made import Made, copies, put_into_ranks
 from .made import PROVENANCE
 

@@ -165,6 +165,20 @@ def test_what_is_wrong_with_a_picture_is_seen(site: Path, page: Page) -> None:
 
 
 @pytest.mark.browser
+def test_a_folded_figure_is_as_wide_as_one_in_the_open(site: Path, page: Page) -> None:
+    """Folded outputs were as narrow as prose, so that figures in them shrank."""
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto((site / "notebooks" / "05_your_box.html").as_uri())
+    page.evaluate(UNFOLDED)
+    folded = page.locator(".cell details svg.figure")
+    assert folded.count() > 2
+    for picture in folded.all():
+        box = picture.bounding_box()
+        assert box
+        assert box["width"] == pytest.approx(float(picture.get_attribute("width") or 0), abs=1)
+
+
+@pytest.mark.browser
 def test_a_tap_shows_a_picture_as_it_was_drawn_and_another_one_fits_it_again(site: Path, page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 900})
     page.goto((site / "start.html").as_uri())

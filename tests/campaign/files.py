@@ -26,9 +26,9 @@ from rankscope.timeline import Recorder, Timeline
 from rankscope.train import ddp
 from rankscope.train.pipeline_parallel import PipelineSchedule
 from rankscope.train.pipeline_parallel import verify as verify_pipeline
-from rankscope.transfer.record import read_steps
 
 from ..diagnose import made_dumps
+from ..tools.recorded_steps import read_steps
 from . import damage
 from .pool import Case
 

@@ -35,7 +35,7 @@ def counted(play: Playback, at_s: float) -> list[list[int]]:
     time; then only those messages that are done by this time take effect."""
     schedule = play.schedule
     done = {(step, src, dst): at for step, src, dst, at in zip(play.step, play.src, play.dst, play.done_s, strict=True)}
-    start = {(rank, chunk): Counter({rank: 1}) for rank, chunk in np.argwhere(schedule.given()).tolist()}
+    start = {(rank, chunk): Counter({rank: 1}) for rank, chunk in np.argwhere(schedule.initial_chunks()).tolist()}
     everything, then = dict(start), dict(start)
     for nth, step in enumerate(schedule.steps()):
         rows = list(zip(*(column.tolist() for column in step.by_chunk()), strict=True))
@@ -54,7 +54,7 @@ def counted(play: Playback, at_s: float) -> list[list[int]]:
 def test_it_begins_with_the_input_and_ends_with_the_result(num_ranks: int) -> None:
     for play in played(num_ranks):
         schedule, end = play.schedule, play.finish_s
-        assert (play.held(-1.0) == schedule.given()).all()
+        assert (play.held(-1.0) == schedule.initial_chunks()).all()
         assert (play.held(end) == holdings(schedule, schedule.num_steps).sum(axis=2)).all()
         assert (play.finished(end) == schedule.wanted()).all()
         assert play.on_the_way(end).size == 0

@@ -201,7 +201,7 @@ def test_large_scratch_is_kept_for_the_last_plan_only() -> None:
         for tensor in (large, small):
             for name in ("ring", "recursive_doubling"):
                 execute(build("allreduce", name, 2), tensor, group)
-        return [plan._scratch is not None for plan in wire_run._KEPT[group].values()]
+        return [plan._scratch is not None for plan in wire_run._prepared_by_group[group].values()]
 
     assert in_threads(2, work)[0][1:] == [False, True, True]
 

@@ -115,7 +115,7 @@ def carried_out(schedule: Schedule, arrays: list[np.ndarray], ahead: bool, seed:
     memory = []
     for rank_plan, array in zip(all_plans, arrays, strict=True):
         buffer = np.full(rank_plan.num_elements, np.nan)
-        start, stop = rank_plan.given
+        start, stop = rank_plan.initial_run
         buffer[start:stop] = array[: stop - start]
         memory.append({False: buffer, True: np.full(rank_plan.num_scratch, np.nan)})
     Wire(all_plans, memory, seed).run()

@@ -322,7 +322,7 @@ def an_error_of_the_users() -> list[str]:
                     model(inputs[:, :3] if kind == "model" else inputs).mean().backward()
         except Exception as error:
             names.append(type(error).__name__)
-    return [*names, str(not patches._audience.watchers)]
+    return [*names, str(not patches._watcher_list.watchers)]
 
 
 def test_errors_of_the_training_job_stay_its_own() -> None:

@@ -35,8 +35,8 @@ from rankscope.box.tables import overview  # noqa: E402
 from rankscope.cli.output import print_parts  # noqa: E402
 from rankscope.common.units import bytes_words, time_words  # noqa: E402
 from rankscope.provenance import command_words  # noqa: E402
-from rankscope.transfer import prefetched, record_steps  # noqa: E402
-from rankscope.transfer.record import DisagreementError  # noqa: E402
+from rankscope.transfer import prefetched  # noqa: E402
+from tests.tools.recorded_steps import DisagreementError, record_steps  # noqa: E402
 
 SIZES = powers_of_two(2**10, 2**30, 4)
 PROTOCOL = Protocol(iterations=30, budget_s=0.12, sizes=SIZES, collectives=("allreduce", "allgather"))

@@ -167,7 +167,7 @@ def test_a_slow_device_is_not_filled_with_batches(rng: random.Random, num_ahead:
 
 
 def test_a_prefetcher_that_does_not_wait_for_steps_fills_a_slow_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch._Ahead, "_end_step", lambda self: self._steps.popleft())
+    monkeypatch.setattr(prefetch._PrefetchIteration, "_end_step", lambda self: self._steps.popleft())
     late = LateCuda(random.Random(0))
     for batch in late_prefetched(late, [torch.ones(3)] * 40):
         late.step([batch])
@@ -197,10 +197,15 @@ def unpinned(late: LateCuda, num_bytes: int) -> torch.Tensor:
 
 PRECAUTIONS = {
     "waiting before a read": (LateCuda, "wait_for", nothing, "read before its copy had ended"),
-    "waiting before a reuse": (prefetch._Ahead, "_release", reused, "written again before its copy had ended"),
+    "waiting before a reuse": (
+        prefetch._PrefetchIteration,
+        "_release",
+        reused,
+        "written again before its copy had ended",
+    ),
     "waiting before letting go": (LateEvent, "synchronize", nothing, "freed before its copy had ended"),
     "keeping what is copied": (prefetch._Slot, "sources", property(lambda _: Forgetful(), nothing), "freed before its"),
-    "waiting at the end": (prefetch._Ahead, "_finish", nothing, "freed before its copy had ended"),
+    "waiting at the end": (prefetch._PrefetchIteration, "_finish", nothing, "freed before its copy had ended"),
     "recording on the stream": (LateCuda, "hand_over", nothing, "freed while a step uses it"),
     "pinning": (LateCuda, "pinned", unpinned, "not pinned"),
     "nothing": (LateCuda, "is_pinned", LateCuda.is_pinned, ""),

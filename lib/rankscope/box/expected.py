@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import attrs
 import numpy as np
 
-from ..common.units import bytes_words, rate_words
+from ..common.units import bytes_words, percent_words, rate_words
 from .curve import Curve
 from .fit import LEAST_SIZES
 from .machines import PREFIX, is_sick, provenances
@@ -169,7 +169,7 @@ def gpu_of(about: Mapping[str, Any]) -> str:
 
 
 @attrs.frozen(slots=False)
-class Beside:
+class PeerComparison:
     """A profile and similar machines. `is_series`: none has as many nodes, so these have fewer and more."""
 
     profile: Profile
@@ -249,7 +249,7 @@ class Beside:
         row = self.worst.row
         if row is not None:
             where = f"{row.collective} at {bytes_words(row.num_bytes)} reaches {rate_words(row.rate)}"
-            return f"{where}, {row.share:.0%} of the {row.expected} of {self.names}."
+            return f"{where}, {percent_words(row.share)} of the {row.expected} of {self.names}."
         rates = []
         for collective, by_size in self.rates.items():
             for num_bytes, rate in by_size.items():
@@ -268,12 +268,12 @@ class Beside:
             findings.append(RuleFinding("reaches", self.figures, False))
         causes = [finding for rule in CAUSES for finding in rule(self)]
         if share < LOW and not causes:
-            words = f"{self.figures} No known cause fits: compare NCCL version and topo -m."
+            words = f"{self.figures} No known cause fits; compare the NCCL versions and the output of topo -m."
             causes.append(RuleFinding("unexplained", words))
         return (*findings, *causes, *slow_start(self), *switch_costs(self), *switch_adds(self))
 
 
-def beside(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Beside:
+def compare_with_peers(profile: Profile, peers: Mapping[str, Profile] | None = None) -> PeerComparison:
     """Return a profile and its peers: by default the healthy bank machines with the same GPUs, ranks and nodes.
 
     If none has as many nodes, the peers are the next smaller and the next larger cluster of such nodes. A profile is
@@ -282,7 +282,7 @@ def beside(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Besi
     num_nodes = profile.num_nodes or 0
     is_comparable = profile.backend == "nccl" and num_nodes and gpu_of(profile.provenance) and profile.native
     if peers is not None or not is_comparable:
-        return Beside(profile, peers or {})
+        return PeerComparison(profile, peers or {})
     by_nodes: dict[int, dict[str, Profile]] = {}
     for name, about in provenances().items():
         if _is_peer(profile, name, about):
@@ -290,8 +290,8 @@ def beside(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Besi
     smaller = [number for number in by_nodes if 1 < number < num_nodes]
     larger = [number for number in by_nodes if number > num_nodes]
     if num_nodes > 1 and num_nodes not in by_nodes and smaller and larger:
-        return Beside(profile, by_nodes[max(smaller)] | by_nodes[min(larger)], True)
-    return Beside(profile, by_nodes.get(num_nodes, {}))
+        return PeerComparison(profile, by_nodes[max(smaller)] | by_nodes[min(larger)], True)
+    return PeerComparison(profile, by_nodes.get(num_nodes, {}))
 
 
 def _is_peer(profile: Profile, name: str, about: Mapping[str, Any]) -> bool:
@@ -347,7 +347,7 @@ def _is_high(share: float) -> bool:
     return not math.isnan(share) and share >= LOW
 
 
-def p2p_off(box: Beside) -> Iterator[RuleFinding]:
+def p2p_off(box: PeerComparison) -> Iterator[RuleFinding]:
     """The GPUs of a node communicate through the host's memory."""
     worst = box.worst
     is_seen = (
@@ -360,12 +360,12 @@ def p2p_off(box: Beside) -> Iterator[RuleFinding]:
     if _is_high(worst.share) or not _decided(box.stated.is_p2p_off, is_seen):
         return
     is_forbidden = _P2P_FORBIDDEN.search(str(box.profile.provenance.get("environment", "")))
-    how = "NCCL_P2P_DISABLE is set: unset it" if is_forbidden else "See if `nvidia-smi topo -m` has PHB or SYS there"
+    how = "Unset NCCL_P2P_DISABLE" if is_forbidden else "Check whether `nvidia-smi topo -m` shows PHB or SYS there"
     words = "The GPUs of a node communicate through host memory, because peer-to-peer access is off"
     yield RuleFinding("p2p_off", f"{box.figures} {words}. {how}.")
 
 
-def plug_in_missing(box: Beside) -> Iterator[RuleFinding]:
+def plug_in_missing(box: PeerComparison) -> Iterator[RuleFinding]:
     """Nodes communicate through sockets: far less bandwidth, and small sizes are much slower, too.
 
     A log of one node names sockets wherever there is no other network, although the node's ranks do not use them.
@@ -378,11 +378,11 @@ def plug_in_missing(box: Beside) -> Iterator[RuleFinding]:
         words = "The log states that nodes use sockets (NET/Socket). If their network has a plug-in, load it"
     else:
         words = "Nodes seem to communicate through sockets, as if the network's plug-in were missing"
-        words += ": NCCL_DEBUG=INFO prints what NCCL uses"
+        words += ". NCCL_DEBUG=INFO prints what NCCL uses"
     yield RuleFinding("plug_in_missing", f"{box.figures} {words}.")
 
 
-def no_gpudirect(box: Beside) -> Iterator[RuleFinding]:
+def no_gpudirect(box: PeerComparison) -> Iterator[RuleFinding]:
     """Data pass through the host's memory on their way to the network: less bandwidth, slower small sizes."""
     if box.stated.uses_sockets:  # which know no GPUDirect
         return
@@ -391,11 +391,11 @@ def no_gpudirect(box: Beside) -> Iterator[RuleFinding]:
     is_off = _decided(box.stated.is_gpudirect_off, is_seen) and not _is_high(worst.share)
     if is_off and not any((*plug_in_missing(box), *p2p_off(box))):
         how = "The log states that" if box.stated.is_gpudirect_off else "It looks as if"
-        words = "GPUDirect RDMA is off, so bytes pass through the host's memory: load nvidia-peermem"
+        words = "GPUDirect RDMA is off, so bytes pass through the host's memory. Load nvidia-peermem"
         yield RuleFinding("no_gpudirect", f"{box.figures} {how} {words}.")
 
 
-def one_nic(box: Beside) -> Iterator[RuleFinding]:
+def one_nic(box: PeerComparison) -> Iterator[RuleFinding]:
     """Bandwidth is a half, a quarter or an eighth of the peers', but small sizes are as fast."""
     if box.stated.uses_sockets:  # which are a cause of their own
         return
@@ -403,21 +403,23 @@ def one_nic(box: Beside) -> Iterator[RuleFinding]:
     cards = min((2, 4, 8), key=lambda number: abs(np.log(share * number)))
     is_part = share < LOW and abs(share * cards - 1) < _NEAR
     if box.has_network and not box.is_series and is_part and box.worst.small_share >= _AS_QUICK:
-        words = f"Small sizes are as fast: NCCL seems to use one network card where others use {cards}"
-        yield RuleFinding("one_nic", f"{box.figures} {words}. Look at NCCL_IB_HCA and what NCCL_DEBUG=INFO lists.")
+        words = f"Small sizes are as fast as on others, so NCCL seems to use one network card where they use {cards}"
+        yield RuleFinding(
+            "one_nic", f"{box.figures} {words}. Check NCCL_IB_HCA and the cards that NCCL_DEBUG=INFO lists."
+        )
 
 
-def degraded_node(box: Beside) -> Iterator[RuleFinding]:
+def degraded_node(box: PeerComparison) -> Iterator[RuleFinding]:
     """Both smaller and larger clusters of the same nodes reach more."""
     if box.is_series and box.worst.share < LOW:
-        words = "Smaller and larger clusters of such nodes do better: measure the nodes in pairs to find a slow one"
+        words = "Smaller and larger clusters of such nodes do better; measure the nodes in pairs to find a slow one"
         yield RuleFinding("degraded_node", f"{box.figures} {words}.")
 
 
 _Pair = tuple[str, str]
 
 
-def degraded_pair(box: Beside) -> Iterator[RuleFinding]:
+def degraded_pair(box: PeerComparison) -> Iterator[RuleFinding]:
     """Some pairs (of nodes or GPUs) are much slower than the median pair."""
     for operation, by_size in _pair_rates(box.profile):
         num_bytes = max(by_size)
@@ -437,7 +439,8 @@ def degraded_pair(box: Beside) -> Iterator[RuleFinding]:
         who = "none is in most of them"
         if 1 < len(slow) * _MOST_OF <= number:
             who = f"{node} is in {number} of them"
-        where = f"{len(slow)} of {len(rates)} pairs reach less than {share:.0%} of the median {rate_words(median)}"
+        typical = f"{percent_words(share)} of the median {rate_words(median)}"
+        where = f"{len(slow)} of {len(rates)} pairs reach less than {typical}"
         least = f"the slowest {rate_words(slow[worst])} ({worst[0]} and {worst[1]})"
         words = f"{where}, {least}, the fastest {rate_words(max(rates.values()))}; {who}"
         yield RuleFinding("degraded_pair", f"{name} of {bytes_words(num_bytes)}, pair by pair: {words}.")
@@ -458,7 +461,7 @@ def _pair_rates(profile: Profile) -> Iterator[tuple[str, dict[int, dict[_Pair, f
         yield operation, by_size
 
 
-def slow_start(box: Beside) -> Iterator[RuleFinding]:
+def slow_start(box: PeerComparison) -> Iterator[RuleFinding]:
     """Small sizes take much longer than on similar machines, although large sizes reach what they should."""
     if box.is_series or box.worst.share < LOW:
         return
@@ -471,12 +474,12 @@ def slow_start(box: Beside) -> Iterator[RuleFinding]:
         if share < _SLOW_START:
             slow.append(f"{collective} takes {1 / share:.1f} times as long")
     if slow:
-        words = f"At sizes up to {bytes_words(SMALL_BYTES)}, {', '.join(slow)} as on {box.names}, in the median"
-        why = "Latency decides there, not bandwidth: compare NCCL's version, the CPU and what else it runs"
+        words = f"In the median of sizes up to {bytes_words(SMALL_BYTES)}, {', '.join(slow)} as on {box.names}"
+        why = "Latency decides there, not bandwidth; compare NCCL's version, the CPU and what else runs on it"
         yield RuleFinding("slow_start", f"{words}. {why}.", False)
 
 
-def switch_costs(box: Beside) -> Iterator[RuleFinding]:
+def switch_costs(box: PeerComparison) -> Iterator[RuleFinding]:
     """Bandwidth drops at a size and recovers later; a fault if similar machines show no such drop."""
     for collective, rates in box.rates.items():
         rows = {row.num_bytes: row for row in box.rows if row.collective == collective}
@@ -498,14 +501,14 @@ def switch_costs(box: Beside) -> Iterator[RuleFinding]:
             if not later:
                 continue
             falls = f"falls from {rate_words(rates[before])} at {bytes_words(before)} to {rate_words(rates[size])}"
-            words = f"{falls} at {bytes_words(size)}{comparison}; from {bytes_words(min(later))} on it is back"
-            cause = "The figures do not tell why"
+            words = f"{falls} at {bytes_words(size)}{comparison}; it recovers at {bytes_words(min(later))}"
+            cause = "The measurements do not show why"
             if box.profile.backend == "nccl":
                 cause = "NCCL seems to switch its algorithm too early: try another NCCL_ALGO, NCCL_PROTO or version"
             yield RuleFinding("switch_costs", f"{collective}: busbw {words}. {cause}.", is_fault=row is not None)
 
 
-def switch_adds(box: Beside) -> Iterator[RuleFinding]:
+def switch_adds(box: PeerComparison) -> Iterator[RuleFinding]:
     """The busbw of an allreduce exceeds the link rate; this takes a switch that reduces (NVLS)."""
     rates = box.rates.get("allreduce", {})
     wire = box.wire_bytes_per_s
@@ -518,7 +521,7 @@ def switch_adds(box: Beside) -> Iterator[RuleFinding]:
         yield RuleFinding("switch_adds", f"allreduce at {bytes_words(size)}: {words}. {why}.", False)
 
 
-CAUSES: Sequence[Callable[[Beside], Iterator[RuleFinding]]] = (
+CAUSES: Sequence[Callable[[PeerComparison], Iterator[RuleFinding]]] = (
     p2p_off,
     plug_in_missing,
     no_gpudirect,

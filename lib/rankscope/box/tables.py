@@ -19,7 +19,7 @@ from ..common.samples import LEAST_CLEAN
 from ..common.units import bytes_words, cell_words, rate_words, three_digits
 from ..timeline import Timeline
 from . import Profile, verdict
-from .expected import LARGE_BYTES, LOW, Beside, beside, is_like
+from .expected import LARGE_BYTES, LOW, PeerComparison, compare_with_peers, is_like
 from .link_facts import peer_rates
 from .logs.log import WARNING
 from .machines import PREFIX
@@ -41,12 +41,12 @@ def overview(profile: Profile) -> Iterator[RenderableType]:
     yield Text(first, "bold")
     yield from map(Text, lines)
     yield from _links(profile)
-    box = beside(profile)
+    box = compare_with_peers(profile)
     for group in groups(profile):
         if not group.is_native:
             yield _by_size(profile, group)
         if group.is_native or any(row.collective == group.collective for row in box.rows):
-            yield _beside(box, group)
+            yield _peer_table(box, group)
     yield from copies_tables(profile)
     yield heading("Verdict")
     yield marked(("·", sentence) for sentence in verdict(profile) or ["No rule found a problem."])
@@ -130,7 +130,7 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
         first, *_ = str(profile).splitlines()
         source = profile.provenance["source"]
         sizes = [point.num_bytes for point in profile.points]
-        printed = count_of(sum(len(point.seconds) for point in profile.points), "time")
+        printed = count_of(sum(len(point.seconds) for point in profile.points), "measurement")
         plain, has_warning, warning = source.get("notes", "").partition(WARNING)
         words = f"{first}, {source['program']}: {printed}, {bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
         if plain:
@@ -138,7 +138,7 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
         yield Text(words)
         if has_warning:
             yield Text(f"{WARNING}{warning}", "yellow")
-        yield from _why(beside(profile))
+        yield from _why(compare_with_peers(profile))
 
 
 def predictions(
@@ -266,16 +266,16 @@ def _explained(letter: str, profile: Profile, other: Profile) -> Iterator[Render
     """
     is_first = letter == "A"
     are_alike = is_like(profile, other)
-    box = beside(profile)
+    box = compare_with_peers(profile)
     if are_alike:
-        box = beside(profile, {"B" if is_first else "A": other})
+        box = compare_with_peers(profile, {"B" if is_first else "A": other})
     if not any(finding.is_fault or is_first for finding in box.findings):
         return
     yield heading(f"{letter}: expected, got, why")
     if are_alike and is_first:
         for group in groups(profile):
             if group.is_native:
-                yield _beside(box, group)
+                yield _peer_table(box, group)
     yield from _why(box)
 
 
@@ -292,15 +292,19 @@ def _compared(both: DataFrame) -> Iterator[str]:
         is_are = "is" if within == 1 else "are"
         yield f"Of {count_of(len(judged), 'point')} in both profiles, {counts}; {within or 'none'} {is_are} {noise}."
     if len(unknown):
-        points = f"{count_of(len(unknown), 'point')} in both profiles"
-        few = f"have fewer than {LEAST_CLEAN} iterations in A or B, so their noise is not known"
+        points = count_of(len(unknown), "point")
+        few = f"have fewer than {LEAST_CLEAN} iterations in A or B, so their noise is unknown"
+        them = "them"
         if len(unknown) == 1:
-            few = f"has fewer than {LEAST_CLEAN} iterations in A or B, so its noise is not known"
-        ends = dict.fromkeys([f"{unknown.ratio.min():.2f}", f"{unknown.ratio.max():.2f}"])
-        cannot = f"`compare` cannot tell whether B differs there; B/A is {' to '.join(ends)}"
-        yield f"{points} {few}: {cannot}. {LEAST_CLEAN} runs of each, imported together, would have a spread."
+            few = f"has fewer than {LEAST_CLEAN} iterations in A or B, so its noise is unknown"
+            them = "it"
+        low = f"{unknown.ratio.min():.2f}"
+        high = f"{unknown.ratio.max():.2f}"
+        ratios = low if low == high else f"{low} to {high}"
+        cannot = f"`compare` cannot judge {them} (B/A {ratios})"
+        yield f"{points} {few} and {cannot}. Import at least {LEAST_CLEAN} runs of each."
     if not len(both):
-        yield "The profiles have no point in common."
+        yield "The profiles have no points in common."
 
 
 def _both_times(chosen: DataFrame, middle: str, other: str) -> Table:
@@ -375,7 +379,7 @@ def _gain(ratio: float) -> Text:
     return Text(f"{ratio:.2f}", style)
 
 
-def _beside(box: Beside, group: MeasuredCollective) -> Table:
+def _peer_table(box: PeerComparison, group: MeasuredCollective) -> Table:
     """Return the native times and rates, and those of similar machines of the bank."""
     rows = {row.num_bytes: row for row in box.rows if row.collective == group.collective}
     wire = box.wire_bytes_per_s
@@ -384,14 +388,14 @@ def _beside(box: Beside, group: MeasuredCollective) -> Table:
     notes = ["got: busbw"]
     if rows:
         columns += ["expected", "share"]
-        notes.append(f"expected: of {box.names}; share: of the slowest")
+        notes.append(f"expected: busbw of {box.names}; share: of the slowest of them")
     elif box.gpu:
-        notes.append("the bank has no machine like it")
+        notes.append("the bank has no similar machine")
     else:
-        notes.append("the bank has no machine like it: its GPUs are not stated")
+        notes.append("cannot be compared with the bank, because its GPUs are not stated")
     if wire:
         columns.append("of link")
-        notes.append(f"link: {rate_words(wire)} one way, empty below 1 %")
+        notes.append(f"of link: share of {rate_words(wire)} per direction; blank below 1 %")
     if has_clean:
         columns.append("clean")
     table = table_of(f"{group.collective}, {NATIVE}", *columns)
@@ -416,7 +420,7 @@ def _beside(box: Beside, group: MeasuredCollective) -> Table:
     return table
 
 
-def _why(box: Beside) -> Iterator[RenderableType]:
+def _why(box: PeerComparison) -> Iterator[RenderableType]:
     if box.findings:
         yield marked(("·", str(finding)) for finding in box.findings)
 

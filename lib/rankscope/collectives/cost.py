@@ -31,40 +31,45 @@ def closed_form(
     inner: Link | None = None,
     **options: Any,
 ) -> Any:
-    """Return the seconds that the algorithm takes if all ranks are joined by `link`.
+    """Return the time of an algorithm in seconds, from its closed form, if all ranks are connected by `link`.
 
-    `num_bytes` is each rank's whole buffer, or an array of such sizes; `options` are those of the builder. `inner` is
-    the link within a node, for the algorithms that distinguish nodes: the ranks of a node are those along the last axis
-    of a torus or mesh, or the `gpus_per_node` of the hierarchical ring. Those of "nvls" and "nvls_tree" are for nodes
-    whose switch adds (`Cluster.switch_adds`), all others for links alone.
+    `num_bytes` is the size of each rank's whole buffer, or an array of such sizes; `options` are those of the builder.
+    `inner` is the link within a node, for algorithms that distinguish nodes: the ranks of a node are those along the
+    last axis of a torus or mesh, or the `gpus_per_node` of the hierarchical ring. The forms of "nvls" and "nvls_tree"
+    are for nodes whose switch adds (`Cluster.switch_adds`), all others for links alone.
 
-    Raises ValueError for an unknown name or option, and NoClosedForm, a ValueError, if no closed form is stated for a
-    registered algorithm, for so many ranks, or for an option such as `counts`; `simulate` has no such limit.
+    Raises ValueError if a name or an option is unknown; NoClosedForm, a ValueError, if a registered algorithm has no
+    closed form at all, for this number of ranks, or for an option such as `counts`. `simulate` has no such limits.
 
     >>> closed_form("allreduce", "ring", 4, 8.0, Link(alpha_s=1.0, bytes_per_s=2.0))
     12.0
     """
     num_ranks = whole("num_ranks", num_ranks, 1)
     one_of("collective", collective, tuple(ALGORITHMS))
-    record = algorithm_of(collective, algorithm)
-    form = record.form
-    if form is None:
-        raise NoClosedForm(f"no closed form is stated for {algorithm} of {collective}: use simulate")
-    is_power_of_two = num_ranks & (num_ranks - 1) == 0
-    if (record.needs_power_of_two or record.form_needs_power_of_two) and not is_power_of_two:
-        raise NoClosedForm(f"no closed form is stated for {num_ranks} ranks, not a power of two: use simulate")
     size = _sizes(num_bytes)
     gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
     if collective in ROOTED:  # all links are equal, so the choice of the root changes no time
         whole("root", options.pop("root", 0), 0, num_ranks - 1)
-    options = _options_of_form(collective, algorithm, record.builder, form, options)
     of_type("link", link, Link)
     if inner is None:
         inner = link
     else:
         of_type("inner", inner, Link)
-    seconds = form(Terms(num_ranks, size, link, gamma, inner), **options)
-    return _one_or_array(seconds + 0 * size)  # a form that does not depend on the size returns one number
+    return seconds_of_form(collective, algorithm, Terms(num_ranks, size, link, gamma, inner), options)
+
+
+def seconds_of_form(collective: str, algorithm: str, terms: Terms, options: Mapping[str, Any]) -> Any:
+    """Return what `closed_form` does, for terms that are known to be right. `options` do not include the root."""
+    record = algorithm_of(collective, algorithm)
+    form = record.form
+    if form is None:
+        raise NoClosedForm(f"no closed form is stated for {algorithm} of {collective}: use simulate")
+    num_ranks = terms.num_ranks
+    is_power_of_two = num_ranks & (num_ranks - 1) == 0
+    if (record.needs_power_of_two or record.form_needs_power_of_two) and not is_power_of_two:
+        raise NoClosedForm(f"no closed form is stated for {num_ranks} ranks, not a power of two: use simulate")
+    seconds = form(terms, **_options_of_form(collective, algorithm, record.builder, form, options))
+    return _one_or_array(seconds + 0 * terms.num_bytes)  # a form that does not depend on the size returns one number
 
 
 def _options_of_form(
@@ -118,13 +123,14 @@ def lower_bounds(
 ) -> Bounds:
     """Return the lower bounds for point-to-point messages, after Chan and others (2007).
 
-    With p ports, a result that depends on all ranks takes ⌈log₍ₚ₊₁₎N⌉ messages in a row. Some rank must send or
-    receive a number of bytes over its p ports: 2(N-1)/N·S for allreduce, S for broadcast and reduce, and (N-1)/N·S for
-    the others.
+    With p ports, a result that depends on all ranks requires ⌈log₍ₚ₊₁₎N⌉ messages in a row. At least one rank must
+    send or receive 2(N-1)/N·S bytes over its p ports for allreduce, S for broadcast and reduce, and (N-1)/N·S for the
+    others.
 
-    If `switch_adds`, one message may carry the sum of all ranks: a single α, no adding, and S each way for allreduce.
+    If `switch_adds` is true, one message may carry the sum of all ranks, so an allreduce requires a single α, no
+    additions, and S bytes in each direction.
 
-    Raises ValueError for an unknown collective and for numbers out of range.
+    Raises ValueError if the collective is unknown or a number is out of range.
 
     >>> lower_bounds("allreduce", 4, 8.0, Link(alpha_s=1.0, bytes_per_s=2.0)).seconds
     6.0

@@ -64,7 +64,7 @@ class Playback:
         A message counts from its `done_s` on.
         """
         num_rows = np.searchsorted(self.done_s[self.message], at_s, side="right")
-        shares = self.schedule.given().astype(np.int64)
+        shares = self.schedule.initial_chunks().astype(np.int64)
         receivers = self.dst[self.message[:num_rows]]
         shares[receivers, self.chunk[:num_rows]] = self.leaves[:num_rows]  # of equal places the last one stays
         return shares
@@ -145,7 +145,7 @@ class _SentChunks(NamedTuple):
 
 def _sent_chunks(schedule: Schedule) -> _SentChunks:
     """Return the chunks of all messages; all transfers of a step read the shares from before the step."""
-    num_shares = schedule.given().astype(np.int64)  # of how many ranks a chunk is the sum, by rank and chunk
+    num_shares = schedule.initial_chunks().astype(np.int64)  # of how many ranks a chunk is the sum, by rank and chunk
     tables = [np.empty((len(_SentChunks._fields), 0), dtype=np.int64)]
     num_messages = 0  # of the steps before
     for nth, step in enumerate(schedule.steps()):
@@ -162,7 +162,7 @@ def _sent_chunks(schedule: Schedule) -> _SentChunks:
 
 def _shares_left(schedule: Schedule, chunks: _SentChunks) -> Ints:
     """Return how many shares the receiver's chunk has after each row; rows are in the order of time."""
-    shares = schedule.given().astype(np.int64)
+    shares = schedule.initial_chunks().astype(np.int64)
     leaves = np.empty_like(chunks.carries)
     columns = (chunks.dst.tolist(), chunks.chunk.tolist(), chunks.reduce.tolist(), chunks.carries.tolist())
     for row, (dst, chunk, reduce, carries) in enumerate(zip(*columns, strict=True)):

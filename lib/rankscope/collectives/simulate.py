@@ -30,7 +30,7 @@ _LEFT = 3  # the bytes of a message have left the sender's network card
 
 
 def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str | None = None) -> Timeline:
-    """Return when each message of the schedule is sent, received and added up if all ranks start at time 0.
+    """Simulate the schedule and return the timeline of its messages and sums. All ranks start at time 0.
 
     `num_bytes` is each rank's whole buffer, the total array for allgather and reduce_scatter. A message starts when
     both ranks have finished their earlier steps, including the sums of up to `schedule.lag` steps before, and it has a
@@ -38,13 +38,13 @@ def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str
     holds its ports for alpha_s + bytes / bytes_per_s, and the receiver's until it is added up. A receiver adds one
     message after the other, as they arrive. A shared network card serves the messages of earlier steps first, and those
     of one step in the order in which they are ready; if they are ready at once, in the order of the step. `Cluster`
-    says what a switch that adds does. The schedule is not checked here: use `verify`.
+    describes a switch that adds. The schedule is not checked here: use `verify`.
 
     Lanes and kinds are "send", "receive" and "reduce" ("send 1", … for further ports), items are steps. `detail` is
     "messages", or "ranks" for a single span per rank, from 0 to its end; None means messages up to `MOST_MESSAGES`.
 
-    Raises ValueError for a cluster with another number of ranks, and for bytes that are not a finite number of at least
-    0.
+    Raises ValueError if the cluster has a different number of ranks or `num_bytes` is not a finite number of at
+    least 0.
 
     >>> from ..cluster import Link
     >>> from . import ALGORITHMS
@@ -61,7 +61,7 @@ def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str
     return _ScheduleSimulation(schedule, num_bytes, cluster, detail).timeline()
 
 
-class Sent(NamedTuple):
+class SentMessages(NamedTuple):
     """The messages of a step: when each started, ended and was added up, and the ports that it took."""
 
     start_s: Seconds
@@ -97,7 +97,7 @@ class _SimulatedStep(NamedTuple):
     step: int
     routes: Routes
     adding_s: Seconds
-    sent: Sent
+    sent: SentMessages
 
 
 class _ScheduleSimulation:
@@ -191,7 +191,7 @@ class _ScheduleSimulation:
             return self.ready_s[None]
         return np.array([self.ready_s, *self.added_s])
 
-    def _step(self, routes: Routes, costs: _Costs, step: int, merged: Merged | None = None) -> None:
+    def _step(self, routes: Routes, costs: _Costs, step: int, merged: SwitchSums | None = None) -> None:
         enter_s = np.maximum(self.ready_s, self.added_s[0])
         if merged is not None:
             sent = self._in_switch(routes, enter_s, costs, merged)
@@ -211,7 +211,7 @@ class _ScheduleSimulation:
         if self.records is not None:
             self.records.append(_SimulatedStep(step, routes, costs.adding_s, sent))
 
-    def _by_level(self, routes: Routes, enter_s: Seconds, costs: _Costs) -> Sent:
+    def _by_level(self, routes: Routes, enter_s: Seconds, costs: _Costs) -> SentMessages:
         """Send the messages of a step, level by level.
 
         A message waits for the only port at each end; a receiver's is free once it has added up the message before.
@@ -233,9 +233,9 @@ class _ScheduleSimulation:
             start_s[level] = start
             end_s[level] = end
             done_s[level] = _add_up(dst, end, costs.adding_s[level], added_s)
-        return Sent(start_s[:-1], end_s[:-1], done_s[:-1], routes.send_port, routes.receive_port)
+        return SentMessages(start_s[:-1], end_s[:-1], done_s[:-1], routes.send_port, routes.receive_port)
 
-    def _in_switch(self, routes: Routes, enter_s: Seconds, costs: _Costs, merged: Merged) -> Sent:
+    def _in_switch(self, routes: Routes, enter_s: Seconds, costs: _Costs, merged: SwitchSums) -> SentMessages:
         """Send the messages of a step through a switch that adds, which merges those of a group.
 
         All messages of a rank share its link. Those of a group are sent once the last of them may start.
@@ -247,7 +247,7 @@ class _ScheduleSimulation:
         np.maximum.at(sent_s, merged.message, group_start_s[merged.group])
         end_s = sent_s + costs.message_s
         done_s = _add_up(routes.dst, end_s, costs.adding_s, self.added_s[-1].copy())
-        return Sent(start_s, end_s, done_s, turns(routes.src), turns(routes.dst))
+        return SentMessages(start_s, end_s, done_s, turns(routes.src), turns(routes.dst))
 
     def _pass_cards(
         self, src: Ints, dst: Ints, start_s: Seconds, end_s: Seconds, wire_s: Seconds, alpha_s: Seconds
@@ -365,10 +365,10 @@ class _QueuedStep:
         self._events = [(time_s, _ENTERED, rank) for rank, time_s in enumerate(enter_s.tolist())]
         heapify(self._events)
 
-    def run(self) -> Sent:
+    def run(self) -> SentMessages:
         while self._events:
             self._happen(self._next_instant())
-        return Sent(
+        return SentMessages(
             np.array(self._start_s),
             np.array(self._end_s),
             np.array(self._done_s),
@@ -490,7 +490,7 @@ def _shifting(shape: tuple[int, int, int], costs: _Costs) -> Callable[[Seconds],
     return step
 
 
-class Merged(NamedTuple):
+class SwitchSums(NamedTuple):
     """What a switch that adds makes of a step.
 
     `crossing` are the bytes that cross the sender's link outwards or the receiver's inwards, whichever are more, for
@@ -572,7 +572,9 @@ class Routes:
         step = self._phase.step(number)
         return np.asarray(bytes_before[step.chunk + step.num_chunks] - bytes_before[step.chunk])
 
-    def merged(self, bytes_before: Seconds | None, chunk_bytes: float, number: int, num_ranks: int) -> Merged | None:
+    def merged(
+        self, bytes_before: Seconds | None, chunk_bytes: float, number: int, num_ranks: int
+    ) -> SwitchSums | None:
         """Return what a switch that adds makes of this step, or None if it has nothing to merge.
 
         It adds what several ranks send into the same run of chunks of one rank, and copies what one rank sends to
@@ -609,7 +611,7 @@ class Routes:
         np.add.at(crossing, (outwards[own], hub[own]), row_bytes[own])
         added = np.bincount(self.message, row_bytes * (step.reduce & ~is_merged), self.num_messages)
         most = np.maximum(crossing[0, self.src], crossing[1, self.dst])
-        return Merged(most, added.astype(float), self.message[is_merged], group[is_merged])
+        return SwitchSums(most, added.astype(float), self.message[is_merged], group[is_merged])
 
     def _levels(self) -> list[Ints]:
         if not self.num_messages:

@@ -205,7 +205,7 @@ def check_not_in_package(what: str, name: str, module: str, package: str) -> Non
 def _names_in(package: str) -> frozenset[str]:
     """The modules of a package and the names in it, whether or not its modules are imported already."""
     module = import_module(package)
-    return frozenset([*vars(module), *(found.name for found in iter_modules(module.__path__))])
+    return frozenset([*vars(module), *(module_info.name for module_info in iter_modules(module.__path__))])
 
 
 def check_unclaimed(what: str, name: str, new: Callable[..., Any], known: Callable[..., Any] | None) -> None:

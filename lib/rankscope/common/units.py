@@ -100,7 +100,7 @@ def _in_one_unit(units: tuple[tuple[float, str], ...], values: tuple[float, ...]
     return words
 
 
-def cell_words(seconds: float, beside_s: float = 0.0) -> str:
+def cell_words(seconds: float, compared_with_s: float = 0.0) -> str:
     """Return a time for a table, in the largest unit of which there is at least one.
 
     So 1.24 ms is above 2.47 ms, where `time_words` would write 1242 µs. A time next to another one has the unit of the
@@ -108,10 +108,10 @@ def cell_words(seconds: float, beside_s: float = 0.0) -> str:
 
     >>> cell_words(1242e-6), cell_words(2.47e-3), cell_words(999.7e-6), cell_words(0)
     ('1.24 ms', '2.47 ms', '1 ms', '0 s')
-    >>> cell_words(335e-6, beside_s=1.2e-3)
+    >>> cell_words(335e-6, compared_with_s=1.2e-3)
     '0.335 ms'
     """
-    longer_s = max(seconds, beside_s)
+    longer_s = max(seconds, compared_with_s)
     if not longer_s:
         return time_words(0.0)
     _, name = _in_largest_unit(longer_s, _SECONDS).split()
@@ -258,6 +258,16 @@ def decimal_words(num_bytes: float) -> str:
     ('31.4 GB', '938 MB', '1 GB')
     """
     return _in_largest_unit(num_bytes, _DECIMAL)
+
+
+def percent_words(share: float, digits: int = 0, signed: bool = False) -> str:
+    """Return a share in percent, with `digits` after the point and, if `signed`, always with a sign.
+
+    >>> percent_words(0.254), percent_words(0.254, 1), percent_words(0.05, signed=True)
+    ('25 %', '25.4 %', '+5 %')
+    """
+    sign = "+" if signed else ""
+    return f"{100 * share:{sign}.{digits}f} %"
 
 
 def three_digits(value: float) -> str:

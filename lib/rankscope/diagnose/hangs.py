@@ -167,27 +167,28 @@ class _Stop:
 
 
 def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Hang:
-    """Explain why a job hangs, from what `read_dumps` and `read_logs` give: print it, or take its `culprits`.
+    """Explain why a job hangs, from the results of `read_dumps` and `read_logs`. Print it, or use its `culprits`.
 
-    The causes: "missing" (the rank did not reach the call), "left out" (it made the next one), "late" (it came after
-    the timeout of the others), "collective", "size" (in elements), "dtype" (it made another call than the others),
-    "group" (it waits in another group, and that one for this), "dead" (it left no dump), and "stuck" (all came, and its
-    call is behind that of the others). Of two ranks that differ, the one that breaks with its own earlier steps is
-    named; without earlier steps, both are.
+    The causes are "missing" (the rank did not reach the call), "left out" (it made the next call instead), "late" (it
+    arrived after the others timed out), "collective", "size" (in elements) and "dtype" (its call differs from that of
+    the others), "group" (it waits in another group, whose ranks wait for this one), "dead" (it left no dump), and
+    "stuck" (all ranks arrived, but its call is behind those of the others). Of two ranks that differ, the one that
+    deviates from its own earlier steps is named; without earlier steps, both are.
 
-    From logs, a rank is named only if the text supports it: "error" is a rank that an error of its own ended, "call"
-    one whose call differs in a way that the text does not show. A finding of cause "unknown", without ranks, says that
-    the text cannot tell. Its `group` is empty and its `call` is 0 where the text does not state them. Where there are
-    dumps as well, the logs add what they say of ranks without a dump, and errors.
+    From logs, a rank is named only if the text supports it: the cause is "error" if the rank ended with an error of its
+    own, and "call" if its call differs in a way that the text does not show. Lines of several attempts are explained
+    one by one. A finding of cause "unknown", without ranks, says that the log does not show the rank, and what it does
+    show. Its `group` is empty and its `call` is 0 if the text does not state them. If there are also dumps, the logs
+    add errors and the ranks without a dump.
 
-    Raises ValueError for anything but dumps and logs.
+    Raises ValueError if the arguments are not dumps and logs.
 
     >>> print(explain_hang([]))
     No hang: in 0 calls of 0 groups no rank is missing or differs.
     >>> from rankscope.diagnose import read_hang_text
     >>> print(explain_hang(logs=read_hang_text("[Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms")))
     Rank 2 did not reach monitored_barrier in time, as its rank 0 reports.
-      The numbers are those of the ranks in the barrier's group; in the default group, they are those of the job.
+      These are the numbers of the ranks in the group. In the default group, they are the job's.
     """
     hang = _explain_dumps(each("dumps", dumps, Dump))
     if logs is None:
@@ -238,7 +239,7 @@ def _queues(dumps: Sequence[Dump]) -> list[StuckQueue]:
 def _explain_dumps(dumps: Sequence[Dump]) -> Hang:
     of_rank = {dump.rank: dump for dump in dumps}
     groups = _groups(of_rank)
-    past = {rank: _Past(dump) for rank, dump in of_rank.items()}
+    past = {rank: _CallHistory(dump) for rank, dump in of_rank.items()}
     stops = _stops(groups, of_rank, past)
     _add_waits(stops)
     with_own_cause = [stop for stop in stops if _has_own_cause(stop)]
@@ -389,7 +390,7 @@ def _word(name: str, desc: str) -> str:
 # ---- where a group stops
 
 
-class _Past:
+class _CallHistory:
     """The calls of a rank, with an index of calls that are alike."""
 
     def __init__(self, dump: Dump) -> None:
@@ -420,7 +421,7 @@ class _Past:
         return min(_MOST_ALIKE, earlier)
 
 
-def _stops(groups: Sequence[Group], of_rank: dict[int, Dump], past: dict[int, _Past]) -> list[_Stop]:
+def _stops(groups: Sequence[Group], of_rank: dict[int, Dump], past: dict[int, _CallHistory]) -> list[_Stop]:
     """Where groups stop, in order of time."""
     stops = []
     for group in groups:
@@ -430,7 +431,7 @@ def _stops(groups: Sequence[Group], of_rank: dict[int, Dump], past: dict[int, _P
     return sorted(stops, key=lambda stop: stop.first.created_s)
 
 
-def _stop(group: Group, of_rank: dict[int, Dump], past: dict[int, _Past]) -> _Stop | None:
+def _stop(group: Group, of_rank: dict[int, Dump], past: dict[int, _CallHistory]) -> _Stop | None:
     """Return the first call that not all ranks finished alike; the last call if a rank left no dump; else None."""
     dead = [rank for rank in group.ranks if rank not in of_rank]
     first_numbers = {rank: min(calls, default=None) for rank, calls in group.calls.items()}
@@ -476,7 +477,7 @@ def _is_forgotten(dump: Dump, first_number: int | None, number: int, created_s: 
     return created_s < dump.calls[0].created_s if first_number is None else number < first_number
 
 
-def _unusual_ranks(group: Group, number: int, came: list[int], past: dict[int, _Past]) -> list[int]:
+def _unusual_ranks(group: Group, number: int, came: list[int], past: dict[int, _CallHistory]) -> list[int]:
     """Return the ranks whose call differs from that of most ranks.
 
     If each call was made by equally many ranks, the usual call is the one that best continues a rank's earlier steps.
@@ -498,7 +499,7 @@ def _unusual_ranks(group: Group, number: int, came: list[int], past: dict[int, _
     return [rank for rank in came if rank not in ranks_by_call[usual_calls[0]]]
 
 
-def _circle(stops: list[_Stop], past: dict[int, _Past]) -> list[HangFinding]:
+def _circle(stops: list[_Stop], past: dict[int, _CallHistory]) -> list[HangFinding]:
     """Explain groups that wait for each other, by the ranks that break with their habits, or else block most others."""
     if not stops:
         return []
@@ -533,8 +534,10 @@ def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[_Cause]:
     elif stop.late and not stop.odd:
         yield _late_cause(stop)
     if dead:
-        made = f"{listed('Rank', stop.came)} made it: {stop.first}."
-        yield _Cause("dead", dead, [f"{listed('Rank', dead)} left no dump, and the others stop at {stop}.", made])
+        arrival_words = f"{listed('Rank', stop.came)} made it: {stop.first}."
+        yield _Cause(
+            "dead", dead, [f"{listed('Rank', dead)} left no dump, and the others stop at {stop}.", arrival_words]
+        )
     if not (stop.odd or stop.absent or stop.late or stop.dead):
         where = f"{listed('rank', stop.behind)} stands behind the others" if stop.behind else "it has ended on none"
         words = [f"All ranks made {stop}, and {where}.", f"They called {stop.first}."]

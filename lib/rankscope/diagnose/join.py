@@ -269,7 +269,7 @@ def _without_sizes(signatures: dict[int, list[_CallSignature]]) -> dict[int, lis
     return {row: [signature._replace(num_bytes=-1) for signature in own] for row, own in signatures.items()}
 
 
-def _between_equal_blocks(blocks: list[_Block]) -> list[_Block]:
+def _between_equal_blocks(blocks: list[_CallBlock]) -> list[_CallBlock]:
     """Return the blocks from the first to the last that are equal."""
     equal = [place for place, block in enumerate(blocks) if block.is_equal]
     if not equal:
@@ -295,7 +295,7 @@ class _Matcher(SequenceMatcher[_CallSignature]):
         return super().find_longest_match(alo, ahi, blo, bhi)
 
 
-class _Block(NamedTuple):
+class _CallBlock(NamedTuple):
     """Calls in a row on the usual rank, and the calls in their place on another rank."""
 
     is_equal: bool
@@ -305,7 +305,7 @@ class _Block(NamedTuple):
     own_end: int
 
 
-def _compared(usual: list[_CallSignature], own: list[_CallSignature]) -> list[_Block]:
+def _compared(usual: list[_CallSignature], own: list[_CallSignature]) -> list[_CallBlock]:
     """Return blocks that are equal or not. Equal calls at the begin and at the end always match.
 
     If more than `_MOST_COMPARED` calls are between these, they become one block that is not equal.
@@ -316,14 +316,14 @@ def _compared(usual: list[_CallSignature], own: list[_CallSignature]) -> list[_B
     own_stop = len(own) - end
     blocks = []
     if begin > 0:
-        blocks.append(_Block(True, 0, begin, 0, begin))
+        blocks.append(_CallBlock(True, 0, begin, 0, begin))
     if max(usual_stop - begin, own_stop - begin) > _MOST_COMPARED:
-        blocks.append(_Block(False, begin, usual_stop, begin, own_stop))
+        blocks.append(_CallBlock(False, begin, usual_stop, begin, own_stop))
     else:
         for kind, *places in _Matcher(usual[begin:usual_stop], own[begin:own_stop]).get_opcodes():
-            blocks.append(_Block(kind == "equal", *(begin + place for place in places)))
+            blocks.append(_CallBlock(kind == "equal", *(begin + place for place in places)))
     if end > 0:
-        blocks.append(_Block(True, usual_stop, len(usual), own_stop, len(own)))
+        blocks.append(_CallBlock(True, usual_stop, len(usual), own_stop, len(own)))
     return blocks
 
 

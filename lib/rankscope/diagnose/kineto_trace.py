@@ -174,7 +174,9 @@ def _fsdp_forward(events: KinetoEvents, steps: EventColumns, backward: EventColu
     is_forward = np.array([_is_fsdp_forward(role) for role in events.roles], bool)[ranges.code]
     in_backward = _within(ranges.start_s, backward).is_inside
     ranges = ranges.take(is_forward & ~in_backward & (ranges.thread == main))
-    return _hulls(ranges, np.sort(np.concatenate([steps.start_s, backward.stop_s])))
+    # no forward extends over the start of a step or the end of a backward
+    cuts_s = np.sort(np.concatenate([steps.start_s, backward.stop_s]))
+    return _hulls(ranges, cuts_s)
 
 
 def _is_fsdp_forward(role: Role) -> bool:
@@ -405,17 +407,17 @@ def _starts_on_cpu(kernels: EventColumns, runtime: EventColumns) -> EventColumns
     return kernels._replace(start_s=np.where(is_known, start_s, np.nan), thread=np.where(is_known, thread, -1))
 
 
-class _Within(NamedTuple):
+class _EnclosingSpans(NamedTuple):
     """For each time the last span that starts before it, -1 for none, and whether the time is within that."""
 
     row: Ints
     is_inside: NDArray[np.bool_]
 
 
-def _within(at_s: Times, spans: EventColumns) -> _Within:
+def _within(at_s: Times, spans: EventColumns) -> _EnclosingSpans:
     """`spans` are in the order of their starts."""
     row = np.searchsorted(spans.start_s, at_s, "right") - 1
-    return _Within(row, (row >= 0) & (at_s <= np.append(spans.stop_s, -np.inf)[row]))
+    return _EnclosingSpans(row, (row >= 0) & (at_s <= np.append(spans.stop_s, -np.inf)[row]))
 
 
 def _around(spans: EventColumns, inner: EventColumns) -> Ints:

@@ -171,7 +171,7 @@ def _mended(
     return tuple(culprits)
 
 
-class _Division(NamedTuple):
+class _RankDivision(NamedTuple):
     """Late ranks with their late steps, and the seconds per step that these explain."""
 
     cost_s: float
@@ -186,7 +186,7 @@ def _divided(phase_s: Seconds, step_s: float) -> tuple[dict[int, Steps], Ints]:
     latest_first = np.argsort(-_sum_without_worst(behind_first_s), kind="stable")
     least_s = max(LEAST_S, SHARE_OF_STEP * step_s)
     last_s = own_s.max(axis=1)
-    divisions: list[_Division] = []
+    divisions: list[_RankDivision] = []
     for num_late in range(1, num_ranks):
         late = latest_first[:num_late]
         calm_ranks = latest_first[num_late:]
@@ -204,7 +204,7 @@ def _divided(phase_s: Seconds, step_s: float) -> tuple[dict[int, Steps], Ints]:
                 break
             late_steps[place] = in_steps
         if len(late_steps) == num_late:
-            divisions.append(_Division(cost_s, dict(reversed(late_steps.items()))))
+            divisions.append(_RankDivision(cost_s, dict(reversed(late_steps.items()))))
     if not divisions:
         return {}, latest_first
     most_s = max(division.cost_s for division in divisions)
@@ -212,7 +212,7 @@ def _divided(phase_s: Seconds, step_s: float) -> tuple[dict[int, Steps], Ints]:
     return chosen.late_steps, latest_first[len(chosen.late_steps) :]
 
 
-class _Calm(NamedTuple):
+class _CalmStatistics(NamedTuple):
     """What is usual on calm ranks, and how noisy they are.
 
     `usual_s`, steps by phases, and `usual_own_s`, by steps, are medians of these ranks. `noise_s`, steps by ranks, is
@@ -227,7 +227,7 @@ class _Calm(NamedTuple):
     cost_s: float
 
 
-def _calm(phase_s: Seconds, least_s: float) -> _Calm:
+def _calm(phase_s: Seconds, least_s: float) -> _CalmStatistics:
     own_s = phase_s.sum(axis=2)
     usual_own_s = np.median(own_s, axis=1)
     if own_s.shape[1] == 1:
@@ -237,10 +237,12 @@ def _calm(phase_s: Seconds, least_s: float) -> _Calm:
         noise_s = own_s - median_of_others(own_s)
         cost_s = float((own_s.max(axis=1) - usual_own_s).mean())
     deviation_s = _SIGMAS_PER_MAD * float(np.median(np.abs(noise_s)))
-    return _Calm(np.median(phase_s, axis=1), usual_own_s, noise_s, max(least_s, _NOISES * deviation_s), cost_s)
+    return _CalmStatistics(
+        np.median(phase_s, axis=1), usual_own_s, noise_s, max(least_s, _NOISES * deviation_s), cost_s
+    )
 
 
-def _late_steps(phase_s: Seconds, calm: _Calm, least_s: float) -> Steps:
+def _late_steps(phase_s: Seconds, calm: _CalmStatistics, least_s: float) -> Steps:
     """Return the steps in which a rank is late; none of them if the noise of the calm ranks explains these.
 
     `phase_s` is the rank's own time, steps by phases. The noise explains it unless the rank is late so often that calm

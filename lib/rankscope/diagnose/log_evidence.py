@@ -6,6 +6,7 @@ which torchrun started the ranks again, are of different events, and the rules n
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import singledispatchmethod
@@ -65,6 +66,30 @@ class Timeout(NamedTuple):
     num_out: int | None
 
 
+class GroupRecords(NamedTuple):
+    """The queues and timeouts of one group; `name` is None for timeouts of which nothing shows the group."""
+
+    name: str | None
+    queues: list[StuckQueue]
+    timeouts: list[Timeout]
+
+    def failed_numbers(self) -> dict[int, set[int]]:
+        """Return, by rank, the numbers of the calls that did not end."""
+        numbers: dict[int, set[int]] = defaultdict(set)
+        for queue in self.queues:
+            if queue.failed is not None:
+                numbers[queue.rank].add(queue.failed)
+        for timeout in self.timeouts:
+            if timeout.sequence is not None and timeout.rank is not None:
+                numbers[timeout.rank].add(timeout.sequence)
+        return numbers
+
+    def first_waits(self) -> dict[int, int]:
+        """Return, by rank, the call that did not end; without ranks whose lines state several numbers."""
+        numbers = self.failed_numbers()
+        return {rank: min(failed) for rank, failed in numbers.items() if len(failed) == 1}
+
+
 class Event(NamedTuple):
     """Queues and timeouts of one hang, and its time if it is stated.
 
@@ -76,17 +101,25 @@ class Event(NamedTuple):
     stamp: Stamp | None
     is_mixed: bool = False
 
-    def queues_by_group(self) -> dict[str, list[StuckQueue]]:
-        by_group: dict[str, list[StuckQueue]] = defaultdict(list)
+    def groups(self) -> dict[str | None, GroupRecords]:
+        """Return the records by group."""
+        groups: dict[str | None, GroupRecords] = {}
         for queue in self.queues:
-            by_group[queue.group].append(queue)
-        return by_group
-
-    def timeouts_by_group(self) -> dict[str | None, list[Timeout]]:
-        by_group: dict[str | None, list[Timeout]] = defaultdict(list)
+            groups.setdefault(queue.group, GroupRecords(queue.group, [], [])).queues.append(queue)
         for timeout in self.timeouts:
-            by_group[timeout.group].append(timeout)
-        return by_group
+            groups.setdefault(timeout.group, GroupRecords(timeout.group, [], [])).timeouts.append(timeout)
+        return groups
+
+    def waiting_in(self) -> dict[int, set[str | None]]:
+        """Return the groups in which each rank waits."""
+        groups: dict[int, set[str | None]] = defaultdict(set)
+        for queue in self.queues:
+            if queue.failed is not None:
+                groups[queue.rank].add(queue.group)
+        for timeout in self.timeouts:
+            if timeout.rank is not None:
+                groups[timeout.rank].add(timeout.group)
+        return groups
 
 
 class Evidence:
@@ -237,7 +270,7 @@ class Evidence:
         facts: list[QueueStatus | WatchdogTimeout] = [*self._statuses, *self._watchdogs]
         dated = sorted((fact for fact in facts if fact.origin.stamp), key=_seconds)
         undated = [fact for fact in facts if not fact.origin.stamp]
-        restarts = [restart.origin.stamp.seconds for restart in self.restarts if restart.origin.stamp]
+        restarts = sorted(restart.origin.stamp.seconds for restart in self.restarts if restart.origin.stamp)
         pieces: list[list[QueueStatus | WatchdogTimeout]] = []
         for fact in dated:
             if not pieces or _are_apart(_seconds(pieces[-1][-1]), _seconds(fact), restarts):
@@ -323,7 +356,9 @@ def _seconds(fact: QueueStatus | WatchdogTimeout) -> int:
     return fact.origin.stamp.seconds if fact.origin.stamp else 0
 
 
-def _are_apart(before: int, after: int, restarts: Iterable[int]) -> bool:
+def _are_apart(before: int, after: int, restarts: Sequence[int]) -> bool:
+    """Whether two times, of which none lies in between, are of two events; `restarts` are sorted."""
     if after - before > _EVENT_S:
         return True
-    return before < after and any(before <= restart <= after for restart in restarts)
+    place = bisect_left(restarts, before)
+    return before < after and place < len(restarts) and restarts[place] <= after

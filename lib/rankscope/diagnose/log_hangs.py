@@ -8,11 +8,11 @@ facts are sets, and what has no line is never taken for what did not happen. `lo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..common.checks import one_line
 from ..common.words import and_joined, listed
-from .log_evidence import DEFAULT_GROUP, NOT_NUMBERED, Event, Evidence, StuckQueue, Timeout
+from .log_evidence import DEFAULT_GROUP, NOT_NUMBERED, Event, Evidence, GroupRecords, StuckQueue, Timeout
 from .log_findings import MOST_LISTED, UNKNOWN, HangFinding, group_words, odd_ranks, sentence
 from .log_lines import JoinCount
 from .log_mismatches import mismatch_findings
@@ -102,24 +102,26 @@ def _lags(evidence: Evidence) -> Iterator[HangFinding]:
 def _queues(evidence: Evidence) -> Iterator[HangFinding]:
     """By the numbers of calls in each group: who did not put the one into the queue that another rank waits for."""
     for event in evidence.events:
+        waiting_in = event.waiting_in()
         for group in _comparable_groups(event, evidence):
-            finding = _behind(event, group)
+            finding = _behind(group, waiting_in)
             if finding is not None:
                 yield _dated(finding, event, evidence)
 
 
-def _comparable_groups(event: Event, evidence: Evidence) -> list[str]:
-    """Return the groups of which ranks can be compared: the numbers are those of one group in one attempt."""
-    timeouts = event.timeouts_by_group()
-    if event.is_mixed or any(timeout.collective in NOT_NUMBERED for timeout in timeouts.get(None, ())):
-        return []
-    groups = []
-    queues = event.queues_by_group()
-    for group in dict.fromkeys([*queues, *(group for group in timeouts if group is not None)]):
-        is_numbered = all(timeout.collective not in NOT_NUMBERED for timeout in timeouts.get(group, ()))
-        if group not in evidence.shared_names and is_numbered and _is_of_one(queues.get(group, [])):
-            groups.append(group)
-    return groups
+def _comparable_groups(event: Event, evidence: Evidence) -> Iterator[GroupRecords]:
+    """Yield the groups of which ranks can be compared: the numbers are those of one group in one attempt."""
+    groups = event.groups()
+    nameless = groups.pop(None, None)
+    if event.is_mixed or (nameless is not None and not _is_numbered(nameless)):
+        return
+    for group in groups.values():
+        if group.name not in evidence.shared_names and _is_numbered(group) and _is_of_one(group.queues):
+            yield group
+
+
+def _is_numbered(group: GroupRecords) -> bool:
+    return all(timeout.collective not in NOT_NUMBERED for timeout in group.timeouts)
 
 
 def _is_of_one(queues: Sequence[StuckQueue]) -> bool:
@@ -137,35 +139,32 @@ def _is_of_one(queues: Sequence[StuckQueue]) -> bool:
     return all(queue.enqueued >= failed.get(queue.rank, queue.enqueued) for queue in queues)
 
 
-def _behind(event: Event, group: str) -> HangFinding | None:
+def _behind(group: GroupRecords, waiting_in: Mapping[int, set[str | None]]) -> HangFinding | None:
     """Return the ranks that did not reach the first collective of a group that did not end.
 
     All ranks must have put the call before it into their queues, because it ended; a rank that seems to be further
-    behind has a line from another time, or of another group.
+    behind has a line from another time, or of another group. A rank that waits itself, in whatever group, is not named.
     """
-    queues = [queue for queue in event.queues if queue.group == group]
-    waits = _first_waits(event, group)
+    waits = group.first_waits()
     if not waits:
         return None
     number = min(waits.values())
     last: dict[int, int] = {}
-    for queue in queues:
+    for queue in group.queues:
         last[queue.rank] = max(queue.enqueued, last.get(queue.rank, queue.enqueued))
-    elsewhere = _waiting_elsewhere(event, group)
-    missing = [rank for rank, enqueued in last.items() if enqueued == number - 1]
-    ranks = tuple(sorted({*missing} - {*_failed_numbers(event, group)} - elsewhere))
+    behind = [rank for rank, enqueued in last.items() if enqueued == number - 1]
+    ranks = tuple(sorted(rank for rank in behind if not waiting_in.get(rank)))
     if not ranks:
         return None
     came = tuple(sorted(waits))
-    words = [f"{listed('Rank', ranks)} did not reach collective {number} of {group_words(group)}."]
+    words = [f"{listed('Rank', ranks)} did not reach collective {number} of {group_words(group.name)}."]
     for rank in ranks[:MOST_LISTED]:
         words.append(f"  {last_call_words(rank, last[rank])}")
-    timeouts = [timeout for timeout in event.timeouts if timeout.group == group and timeout.sequence == number]
-    calls = {call_words(timeout) for timeout in timeouts}
+    calls = {call_words(timeout) for timeout in group.timeouts if timeout.sequence == number}
     call = f", {calls.pop()}" if len(calls) == 1 else ""
     verb = "was" if len(came) == 1 else "were"
     words.append(f"  {listed('Rank', came)} {verb} waiting in that collective{call}.")
-    return HangFinding("missing", ranks, group, number, came, "\n".join(words))
+    return HangFinding("missing", ranks, group.name or "", number, came, "\n".join(words))
 
 
 def last_call_words(rank: int, number: int) -> str:
@@ -174,49 +173,22 @@ def last_call_words(rank: int, number: int) -> str:
     return f"Rank {rank}'s last call in that group was number {number}."
 
 
-def _first_waits(event: Event, group: str) -> dict[int, int]:
-    """Return, by rank, the call of a group that did not end; without ranks whose lines state several numbers."""
-    numbers = _failed_numbers(event, group)
-    return {rank: min(failed) for rank, failed in numbers.items() if len(failed) == 1}
-
-
-def _failed_numbers(event: Event, group: str) -> dict[int, set[int]]:
-    """Return, by rank, the numbers of the calls of a group that did not end."""
-    numbers: dict[int, set[int]] = defaultdict(set)
-    for queue in event.queues:
-        if queue.group == group and queue.failed is not None:
-            numbers[queue.rank].add(queue.failed)
-    for timeout in event.timeouts:
-        if timeout.group == group and timeout.sequence is not None and timeout.rank is not None:
-            numbers[timeout.rank].add(timeout.sequence)
-    return numbers
-
-
-def _waiting_elsewhere(event: Event, group: str) -> set[int]:
-    """Return the ranks that wait in another group, or in one that the log does not name."""
-    elsewhere = {queue.rank for queue in event.queues if queue.group != group and queue.failed is not None}
-    for timeout in event.timeouts:
-        if timeout.group != group and timeout.rank is not None:
-            elsewhere.add(timeout.rank)
-    return elsewhere
-
-
 def _other_calls(evidence: Evidence) -> Iterator[HangFinding]:
     """Ranks that wait in the same number of a group, with different calls."""
     for event in evidence.events:
         for group in _comparable_groups(event, evidence):
-            finding = _odd_call(event, group)
+            finding = _odd_call(group)
             if finding is not None:
                 yield _dated(finding, event, evidence)
 
 
-def _odd_call(event: Event, group: str) -> HangFinding | None:
-    waits = _first_waits(event, group)
+def _odd_call(group: GroupRecords) -> HangFinding | None:
+    waits = group.first_waits()
     number = min(waits.values(), default=0)
     timeouts_of: dict[int, list[Timeout]] = defaultdict(list)
-    for timeout in event.timeouts:
-        if timeout.group == group and timeout.sequence == number and timeout.rank in waits:
-            timeouts_of[timeout.rank or 0].append(timeout)
+    for timeout in group.timeouts:
+        if timeout.sequence == number and timeout.rank is not None and timeout.rank in waits:
+            timeouts_of[timeout.rank].append(timeout)
     if len(timeouts_of) < 2:
         return None
     calls = {}
@@ -232,14 +204,14 @@ def _odd_call(event: Event, group: str) -> HangFinding | None:
     if len(parties) < 2:
         return None
     odd, usual = odd_ranks(parties)
-    where = f"call {number} of {group_words(group)}"
+    where = f"call {number} of {group_words(group.name)}"
     if usual:
         words = f"{listed('Rank', odd)} made {where} with another {cause} than {listed('rank', usual)}."
     else:
         words = f"{listed('Rank', odd)} disagree on the {cause} of {where}. The log cannot tell which of them is wrong."
     shown = [f"{listed('rank', party)} called {_torch_words(calls[party[0]])}" for party in parties[:MOST_LISTED]]
     came = tuple(sorted(rank for party in parties for rank in party))
-    return HangFinding(cause, tuple(odd), group, number, came, f"{words}\n  {sentence(and_joined(shown))}")
+    return HangFinding(cause, tuple(odd), group.name or "", number, came, f"{words}\n  {sentence(and_joined(shown))}")
 
 
 def _torch_words(call: Timeout) -> str:

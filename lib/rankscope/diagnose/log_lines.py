@@ -387,6 +387,10 @@ _UNCAUGHT = re.compile(
     r"\[rank(\d{1,7})\]: ([A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt|Failure|NotFound|Stop|Iteration))"
     r"(?:: (.{0,200})|$)"
 )
+_UNCAUGHT_MARK = re.compile(
+    rb"\[rank\d{1,7}\]: [A-Za-z_][\w.]{0,200}"
+    rb"(?:Error|Exception|Exit|Interrupt|Failure|NotFound|Stop|Iteration)(?=: |[\r\n]|$)"
+)
 # What an exception says if it may be the consequence of what another rank did.
 _ABOUT_OTHERS = re.compile(
     r"gloo|nccl|c10d|store|socket|connection|connect|timed out|timeout|time out|peer|barrier|collective|distributed"
@@ -426,9 +430,9 @@ _FAILURE_LINES = (  # that follow; `_FAILURE_FORMAT_TEMPLATE` in torch/distribut
 
 
 class LineReader(NamedTuple):
-    """Reads one kind of line: strings of which the line must contain one, and what makes facts of it."""
+    """Reads one kind of line: what the line must contain one of, strings or patterns, and what makes facts of it."""
 
-    marks: tuple[bytes, ...]
+    marks: tuple[bytes | re.Pattern[bytes], ...]
     read: Callable[[LogLine], Iterator[LogFact]]
 
 
@@ -621,7 +625,7 @@ LINE_READERS: dict[str, LineReader] = {
     "address": LineReader((b"ait timeout after",), _address),
     "clients": LineReader((b"waiting for clients", b"store based barrier"), _join_count),
     "unique id": LineReader((b"retrieving ncclUniqueId",), _unique_id),
-    "restart": LineReader((b"worker group",), _restart),
+    "restart": LineReader((b"restart worker group", b"restarting worker group"), _restart),
     "gloo timeout": LineReader((b"Timed out waiting",), _waited),
     "closed": LineReader(
         (
@@ -635,9 +639,7 @@ LINE_READERS: dict[str, LineReader] = {
     "size": LineReader((b"Received data size doesn't match",), _communication("size", "received a longer message")),
     "connect": LineReader((b"connectFullMesh failed",), _communication("connect", "could not connect to another rank")),
     "frame": LineReader((b"distributed_c10d.py",), _frame),
-    "exception": LineReader(
-        (b"Error", b"Exception", b"Interrupt", b"Exit", b"Failure", b"NotFound", b"Stop", b"Iteration"), _uncaught
-    ),
+    "exception": LineReader((_UNCAUGHT_MARK,), _uncaught),
 }
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -35,8 +35,11 @@ _MOST_LINE_BYTES = 1 << 14  # of a line that is read in one piece
 _MOST_FACTS = 1 << 20  # different ones, of all logs
 _LEAST_LABELLED = 0.8  # of the lines: fewer that begin with a number are no output of srun
 _LABEL_BEGINS = tuple(bytes([code]) for code in b"[ 0123456789")
-_MARKS = tuple((mark, reader) for reader in LINE_READERS.values() for mark in reader.marks)
+_ERROR_READER = LINE_READERS["exception"]
+_Mark = tuple[bytes | re.Pattern[bytes], LineReader]
+_MARKS: Sequence[_Mark] = tuple((mark, reader) for reader in LINE_READERS.values() for mark in reader.marks)
 _MOST_ALIKE = 64  # facts of one kind and rank of which the first ones say enough
+_MOST_ERRORS = 1 << 15  # uncaught errors; a log with more shows none that explains the hang
 _BLOCK_BYTES = 1 << 20
 _REPORT_BYTES = 1 << 13  # of torchrun's report on a failure
 _COLOURS = re.compile(rb"\x1b\[[\d;]{0,16}[mK]")
@@ -83,16 +86,16 @@ def logs_in(folder: Path) -> list[Path]:
 
 
 def read_logs(folder_or_files: PathLike | Iterable[PathLike]) -> HangLogs:
-    """Return what the logs of a job that hangs say, for `explain_hang`.
+    """Parse the logs of a hanging job for `explain_hang`.
 
-    Give files, or a folder, of which those are read whose names end in .log, .out, .err or .txt, or are stdout or
-    stderr; a folder without such files may be one that torchrun's ``--log-dir`` names, whose last attempt is read. Logs
-    may be gzipped. A log may be that of one rank, or of several whose lines are mixed; a rank is known by torch's
-    ``[rank3]:``, by the prefix of torchrun (``[default3]:``), srun (``3:``) or mpirun (``[1,3]<stderr>:``), or by the
-    name of the file ("rank3.log").
+    Pass files, or a folder. In a folder, files are read if their names end in .log, .out, .err or .txt, or are stdout
+    or stderr; a folder without such files may be one that torchrun's ``--log-dir`` names, whose last attempt is read.
+    Logs may be gzipped. A log may contain the lines of one rank or of several ranks, mixed. A rank is recognised by
+    torch's ``[rank3]:``, by the prefix of torchrun (``[default3]:``), srun (``3:``) or mpirun (``[1,3]<stderr>:``), or
+    by the name of the file ("rank3.log").
 
-    Raises StorageError for a log of more than 1 GiB, or a damaged gzipped one; ValueError for no logs, or more than
-    16,384; OSError for one that cannot be opened.
+    Raises StorageError if a log has more than 1 GiB or is gzipped and damaged; ValueError if there are no logs or more
+    than 16,384; OSError if a log cannot be opened.
     """
     files = _log_files(folder_or_files)
     if not files:
@@ -114,7 +117,7 @@ def read_logs(folder_or_files: PathLike | Iterable[PathLike]) -> HangLogs:
 
 
 def read_hang_text(text: str) -> HangLogs:
-    """Return what a pasted text says, as `read_logs` does of a file.
+    """Parse a pasted log like `read_logs`.
 
     >>> text = "[rank0]: RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms"
     >>> read_hang_text(text).facts[0].ranks
@@ -224,7 +227,6 @@ def _blocks(read: Read) -> Iterator[_Block]:
 class _Hit(NamedTuple):
     """A line with a mark."""
 
-    begin: int
     end: int
     readers: list[LineReader]
 
@@ -236,6 +238,7 @@ class _HangLogReader:
         self._facts: dict[LogFact, None] = {}
         self._num_alike = Counter[tuple[type, Any, str]]()
         self._num_lines = 0
+        self._num_errors = 0
         self._sources: list[str] = []
         self._file_ranks: list[int] = []
 
@@ -266,17 +269,24 @@ class _HangLogReader:
         while place >= 0:
             facts[first_failure(block.text[place : place + _REPORT_BYTES])] = None
             place = block.text.find(FIRST_FAILURE, place + 1, block.end)
-        for hit in _hits(block):
-            raw = block.text[hit.begin : hit.end]
+        marks = _MARKS
+        if self._num_errors > _MOST_ERRORS:
+            marks = [(mark, reader) for mark, reader in _MARKS if reader is not _ERROR_READER]
+        for begin, hit in _hits(block, marks):
+            raw = block.text[begin : hit.end]
             label, kind = None, ""
-            is_line_begin = block.text[hit.begin - 1 : hit.begin] == b"\n"
-            if is_line_begin and (hit.begin > 1 or block.is_begin):
+            is_line_begin = block.text[begin - 1 : begin] == b"\n"
+            if is_line_begin and (begin > 1 or block.is_begin):
                 label, kind = _label(raw)
             if label is None:
                 label, kind = file_label
             has_end = block.text[hit.end : hit.end + 1] == b"\n"
             line = LogLine(raw.decode("utf-8", "replace"), label, kind, is_cut=not has_end)
             for reader in hit.readers:
+                if reader is _ERROR_READER:
+                    self._num_errors += 1
+                    if self._num_errors > _MOST_ERRORS:
+                        continue
                 for fact in reader.read(line):
                     self._add(fact, facts)
 
@@ -291,27 +301,40 @@ class _HangLogReader:
         facts[fact] = None
 
     def logs(self) -> HangLogs:
-        return HangLogs(tuple(self._facts), self._num_lines, tuple(self._sources), tuple(sorted({*self._file_ranks})))
+        facts = tuple(self._facts)
+        if self._num_errors > _MOST_ERRORS:
+            facts = tuple(fact for fact in facts if not isinstance(fact, OwnError))
+        return HangLogs(facts, self._num_lines, tuple(self._sources), tuple(sorted({*self._file_ranks})))
 
 
-def _hits(block: _Block) -> list[_Hit]:
-    """Return the lines that have a mark, by place; searching a block for each mark takes less time than each line."""
-    readers_of: dict[int, _Hit] = {}  # by the line's begin
-    for mark, reader in _MARKS:
-        place = block.text.find(mark, 0, block.end)
+def _hits(block: _Block, marks: Sequence[_Mark]) -> list[tuple[int, _Hit]]:
+    """Return the lines that have a mark, with their begin; it takes less time to search a block than each line."""
+    text = block.text
+    hit_of: dict[int, _Hit] = {}  # by the line's begin
+    for mark, reader in marks:
+        place = _find(mark, text, 0, block.end)
         while place >= 0:
-            begin = block.text.rfind(b"\n", 0, place) + 1
-            end = block.text.find(b"\n", place)
+            begin = text.rfind(b"\n", 0, place) + 1
+            end = text.find(b"\n", place)
             if end < 0:
-                end = len(block.text)
+                end = len(text)
             if end - begin > _MOST_LINE_BYTES:
                 begin += (place - begin) // _MOST_LINE_BYTES * _MOST_LINE_BYTES
                 end = min(end, begin + _MOST_LINE_BYTES)
-            hit = readers_of.setdefault(begin, _Hit(begin, end, []))
-            if reader not in hit.readers:
+            hit = hit_of.get(begin)
+            if hit is None:
+                hit_of[begin] = _Hit(end, [reader])
+            elif hit.readers[-1] is not reader:
                 hit.readers.append(reader)
-            place = block.text.find(mark, end, block.end)
-    return [readers_of[begin] for begin in sorted(readers_of)]
+            place = _find(mark, text, end, block.end)
+    return sorted(hit_of.items())
+
+
+def _find(mark: bytes | re.Pattern[bytes], text: bytes, begin: int, end: int) -> int:
+    if isinstance(mark, bytes):
+        return text.find(mark, begin, end)
+    match = mark.search(text, begin, end)
+    return match.start() if match else -1
 
 
 def _label(raw: bytes) -> tuple[int | None, str]:

@@ -66,8 +66,8 @@ class _Patch(NamedTuple):
     replacement: Any
 
 
-class _Audience:
-    """The watchers that replacements call. All replacements that are made at once share one audience.
+class _WatcherList:
+    """The watchers that replacements call. All replacements that are made at once share one list.
 
     The first watch makes them, and the last one ends them. Other code that has replaced a replacement goes on calling
     it. It then has no watchers any more, so that the next watch, which replaces that other method, is called only once.
@@ -78,36 +78,36 @@ class _Audience:
 
 
 _lock = threading.Lock()
-_audience = _Audience()
+_watcher_list = _WatcherList()
 _patches: list[_Patch] = []
 
 
 def start(watcher: Watcher) -> None:
     """Have the methods call this watcher, too."""
-    global _audience
+    global _watcher_list
     with _lock:
-        if not _audience.watchers:
-            _audience = _Audience()
-            _replace_all(_audience)
-        _audience.watchers = (*_audience.watchers, watcher)
+        if not _watcher_list.watchers:
+            _watcher_list = _WatcherList()
+            _replace_all(_watcher_list)
+        _watcher_list.watchers = (*_watcher_list.watchers, watcher)
 
 
 def stop(watcher: Watcher) -> None:
     """Do not call it any more; with the last one, all methods are as they were before the first."""
     with _lock:
-        had_any = bool(_audience.watchers)
-        _audience.watchers = tuple(other for other in _audience.watchers if other is not watcher)
-        if had_any and not _audience.watchers:
+        had_any = bool(_watcher_list.watchers)
+        _watcher_list.watchers = tuple(other for other in _watcher_list.watchers if other is not watcher)
+        if had_any and not _watcher_list.watchers:
             _restore_all()
 
 
-def _replace_all(audience: _Audience) -> None:
+def _replace_all(watcher_list: _WatcherList) -> None:
     for name, kind in KINDS.items():
-        _replace(dist.ProcessGroup, name, partial(_collective, audience, kind))
-    _replace(torch.optim.Optimizer, "zero_grad", partial(_zero_grad, audience))
-    _replace(DistributedDataParallel, "__call__", partial(_forward, audience))
-    _replace(DistributedDataParallel, "_sync_buffers", partial(_broadcast, audience))
-    _replace(OptimizedModule, "__call__", partial(_forward, audience))
+        _replace(dist.ProcessGroup, name, partial(_collective, watcher_list, kind))
+    _replace(torch.optim.Optimizer, "zero_grad", partial(_zero_grad, watcher_list))
+    _replace(DistributedDataParallel, "__call__", partial(_forward, watcher_list))
+    _replace(DistributedDataParallel, "_sync_buffers", partial(_broadcast, watcher_list))
+    _replace(OptimizedModule, "__call__", partial(_forward, watcher_list))
 
 
 def _replace(owner: Any, name: str, replacement_of: Callable[[Any], Callable[..., Any]]) -> None:
@@ -133,10 +133,10 @@ def _restore_all() -> None:
 # ---- the replacements
 
 
-def _forward(audience: _Audience, method: Any) -> Callable[..., Any]:
+def _forward(watcher_list: _WatcherList, method: Any) -> Callable[..., Any]:
     def call(module: Any, *args: Any, **options: Any) -> Any:
         model = module._orig_mod if isinstance(module, OptimizedModule) else module
-        watchers = [watcher for watcher in audience.watchers if watcher.watches(model)]
+        watchers = [watcher for watcher in watcher_list.watchers if watcher.watches(model)]
         for watcher in watchers:
             watcher.before_forward()
         outputs = method(module, *args, **options)
@@ -147,9 +147,9 @@ def _forward(audience: _Audience, method: Any) -> Callable[..., Any]:
     return call
 
 
-def _broadcast(audience: _Audience, method: Any) -> Callable[..., Any]:
+def _broadcast(watcher_list: _WatcherList, method: Any) -> Callable[..., Any]:
     def sync_buffers(model: Any, *args: Any, **options: Any) -> Any:
-        watchers = [watcher for watcher in audience.watchers if watcher.watches(model)]
+        watchers = [watcher for watcher in watcher_list.watchers if watcher.watches(model)]
         for watcher in watchers:
             watcher.before_broadcast()
         result = method(model, *args, **options)
@@ -160,9 +160,9 @@ def _broadcast(audience: _Audience, method: Any) -> Callable[..., Any]:
     return sync_buffers
 
 
-def _collective(audience: _Audience, kind: str, method: Any) -> Callable[..., Any]:
+def _collective(watcher_list: _WatcherList, kind: str, method: Any) -> Callable[..., Any]:
     def ask(group: Any, *args: Any, **options: Any) -> Any:
-        watchers = audience.watchers
+        watchers = watcher_list.watchers
         calls = [watcher.before_collective(group, kind, args) for watcher in watchers]
         work = method(group, *args, **options)
         for watcher, call in zip(watchers, calls, strict=True):
@@ -174,9 +174,9 @@ def _collective(audience: _Audience, kind: str, method: Any) -> Callable[..., An
     return ask
 
 
-def _zero_grad(audience: _Audience, method: Any) -> Callable[..., Any]:
+def _zero_grad(watcher_list: _WatcherList, method: Any) -> Callable[..., Any]:
     def clear(optimizer: Any, *args: Any, **options: Any) -> Any:
-        watchers = audience.watchers
+        watchers = watcher_list.watchers
         for watcher in watchers:
             watcher.stamp("zero_grad", True)
         result = method(optimizer, *args, **options)

@@ -8,7 +8,7 @@ and the recorded step is added to each answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -78,21 +78,22 @@ class SavingsForecast(Forecast):
 def what_if(
     traces: Sequence[Trace], diagnosis: JobDiagnosis | None = None, *, caps_mb: Iterable[float] = DEFAULT_CAPS_MB
 ) -> SavingsForecast | ShardedForecast:
-    """Return the predicted effects of other settings, from the traces of all ranks of a DDP or FSDP job.
+    """Predict the effects of other settings from the traces of all ranks of a DDP or FSDP job.
 
-    A cap is predicted from the sizes of gradients, so record with ``record_shapes=True``; without them, and on a GPU,
-    whose gradients are ready at times that no trace has, each recorded bucket counts as one gradient: larger caps join
-    buckets, smaller ones change nothing. How much allreduces slow computing down is known best if some of the recorded
-    steps run under ``no_sync``; else from layers that repeat. From allreduces that are all of about one size no latency
-    is known: the step with a small cap is then a lower bound. With a `diagnosis` each of its culprits is taken out in
-    turn, and ranks that are late next to each other are taken out together. How many workers a loader needs only its
-    recording can say: see `pipeline.advise`. Steps with a late stamp are skipped; see `SavingsForecast.skipped_steps`.
+    Caps are predicted from the sizes of gradients, so record with ``record_shapes=True``. Without shapes, and on a GPU,
+    where traces do not show when gradients are ready, each recorded bucket counts as one gradient, so larger caps join
+    buckets and smaller ones change nothing. The slowdown of computing by allreduces is estimated best if some of the
+    recorded steps run under ``no_sync``, else from repeated layers. If all allreduces have about the same size, their
+    latency is unknown, and the predicted step with a small cap is a lower bound. If a `diagnosis` is given, each of its
+    culprits is removed in turn, and ranks that are late in the same steps are removed together. Traces do not show how
+    many workers a loader needs; see `pipeline.advise`. Steps with a late stamp are skipped; see
+    `SavingsForecast.skipped_steps`.
 
-    Of FSDP on Gloo, the forecast is a `ShardedForecast`: resharding, prefetching, a faster link, and late ranks, each
-    with a range. Its `with_changes` answers other questions. `caps_mb` does not matter there.
+    For FSDP on Gloo, the forecast is a `ShardedForecast` of resharding, prefetching, a faster link and late ranks, each
+    with a range. Its `with_changes` predicts other settings. `caps_mb` is not used.
 
-    Raises ValueError where no steps with allreduces of gradients are in all traces, and for traces of FSDP that cannot
-    tell: see `sharded_forecast`.
+    Raises ValueError if the traces do not all contain steps with allreduces of gradients, or if traces of FSDP do not
+    allow predictions; see `sharded_forecast`.
     """
     traces = several("traces", traces)
     if is_sharded(traces):
@@ -150,7 +151,7 @@ def _caps(
 def _best_cap(caps: Sequence[CapCandidate], recorded: _StepsOfShape, step_s: float) -> _Effect:
     best = min(caps, key=lambda cap: cap.step_s)
     if best.step_s >= (1 - _WORTH) * step_s:
-        return _Effect("the recorded bucket_cap_mb: no other saves 1 % or more", step_s)
+        return _Effect("the recorded bucket_cap_mb, because no other saves 1 %", step_s)
     cap = "DDP's default cap" if best.bucket_cap_mb is None else f"bucket_cap_mb={best.bucket_cap_mb:g}"
     buckets = f"{count_of(best.num_buckets, 'bucket')} instead of {recorded.num_bytes.size}"
     return _Effect(f"{cap}, {buckets}", best.step_s)
@@ -297,61 +298,93 @@ def _gradients_of_last_pass(gradients: Timeline, begin_s: float, end_s: float, n
 
 def _steps_of_rank(trace: Trace) -> _StepsOfRank:
     """Return the steps of a rank that follow one with allreduces of gradients."""
-    spans = trace.timeline
-    calls = trace.calls
-    gradients = spans.select(kind="gradient")
-    gradients = gradients.take(np.argsort(gradients.stop_s, kind="stable"))
-    backward = spans.select(kind="backward")
-    loader = spans.select(kind="loader")
-    forward = spans.select(kind="forward")
-    on_gpu = any(lane.startswith("stream") for _, lane in spans.select(kind=Timeline.COMMUNICATION).rank_lanes())
-    launch_s = np.where(np.isnan(calls.launch_s), calls.start_s, calls.launch_s)
-    reach_s = calls.start_s if on_gpu else launch_s  # when the rank reaches a call
-    allreduces = _allreduces(calls, launch_s)
-
+    spans = _StepSpans(trace)
     rank = _StepsOfRank({}, [], set())
     previous_end_s: float | None = None  # of the allreduces of the step before, if it had any
-    steps = spans.select(kind="step")
-    for place in np.argsort(steps.start_s).tolist():
-        step = steps[place]
-        in_step = (backward.start_s >= step.start_s) & (backward.start_s < step.stop_s)
-        if not in_step.any():
-            continue
-        begin_s = float(backward.start_s[in_step].min())
-        end_s = float(backward.stop_s[in_step].max())
-        own = np.sort(allreduces[_between(launch_s[allreduces], begin_s, end_s)])
-        num_passes = max(len(forward.select(between_s=(step.start_s, step.stop_s))), 1)
-        ready = _gradients_of_last_pass(gradients, begin_s, end_s, num_passes)
-        if not own.size:
-            if not on_gpu:
-                # each gradient alone: from when the one before it was ready, or from the begin of backward
-                previous_ready_s = np.append(begin_s, ready.stop_s)[:-1]
-                rank.alone_s.append(ready.start_s - previous_ready_s)
+    for number, backward in spans.backwards():
+        if not backward.calls.size:
+            if not spans.on_gpu:
+                rank.alone_s.append(backward.computing_s())
             previous_end_s = None
             continue
-        stop_s = float(calls.stop_s[own].max())
-        if previous_end_s is not None and begin_s < previous_end_s:
-            rank.skipped.add(step.item)
+        if previous_end_s is not None and backward.begin_s < previous_end_s:
+            rank.skipped.add(number)
         elif previous_end_s is not None:
-            sizes = trace.gradient_bytes[ready.item]
-            ready_s = np.array([ready.start_s, ready.stop_s])
-            if on_gpu or not sizes.size or sizes.min() < 0:  # each bucket counts as one gradient
-                sizes = calls.num_bytes[own]
-                arrive_s = np.maximum.accumulate(reach_s[own])
-                ready_s = np.array([arrive_s, arrive_s])
-            if (sizes >= 0).all() and (calls.num_bytes[own] >= 0).all():
-                loaded = loader.select(between_s=(previous_end_s, begin_s))
-                rank.steps[step.item] = _StepOfRank(
-                    sizes=tuple(sizes.tolist()),
-                    num_bytes=tuple(calls.num_bytes[own].tolist()),
-                    step_s=stop_s - previous_end_s,
-                    loader_s=float((loaded.stop_s - loaded.start_s).sum()),
-                    begin_s=begin_s - previous_end_s,
-                    ready_s=ready_s - previous_end_s,
-                    calls_s=np.array([calls.start_s[own], calls.stop_s[own]]) - previous_end_s,
-                )
-        previous_end_s = stop_s
+            step = spans.step(backward, previous_end_s)
+            if step is not None:
+                rank.steps[number] = step
+        previous_end_s = float(trace.calls.stop_s[backward.calls].max())
     return rank
+
+
+class _Backward(NamedTuple):
+    """The backward of a step: the gradients of its last pass, and the places of its allreduces of gradients."""
+
+    begin_s: float
+    gradients: Timeline
+    calls: NDArray[np.int64]
+
+    def computing_s(self) -> Seconds:
+        """The time of each gradient: from when the one before it was ready, or from the begin of the backward."""
+        previous_ready_s = np.append(self.begin_s, self.gradients.stop_s)[:-1]
+        return np.asarray(self.gradients.start_s - previous_ready_s)
+
+
+class _StepSpans:
+    """The spans of a trace of which steps are made."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        spans = trace.timeline
+        collectives = spans.select(kind=Timeline.COMMUNICATION)
+        self.on_gpu = any(lane.startswith("stream") for _, lane in collectives.rank_lanes())
+        gradients = spans.select(kind="gradient")
+        self.gradients = gradients.take(np.argsort(gradients.stop_s, kind="stable"))
+        self.backward = spans.select(kind="backward")
+        self.forward = spans.select(kind="forward")
+        self.loader = spans.select(kind="loader")
+        calls = trace.calls
+        self.launch_s = np.where(np.isnan(calls.launch_s), calls.start_s, calls.launch_s)
+        self.allreduces = _allreduces(calls, self.launch_s)
+
+    def backwards(self) -> Iterator[tuple[int, _Backward]]:
+        """Yield the number and the backward of each step that has one, in the order of time."""
+        steps = self.trace.timeline.select(kind="step")
+        for place in np.argsort(steps.start_s).tolist():
+            step = steps[place]
+            in_step = (self.backward.start_s >= step.start_s) & (self.backward.start_s < step.stop_s)
+            if not in_step.any():
+                continue
+            begin_s = float(self.backward.start_s[in_step].min())
+            end_s = float(self.backward.stop_s[in_step].max())
+            num_passes = max(len(self.forward.select(between_s=(step.start_s, step.stop_s))), 1)
+            gradients = _gradients_of_last_pass(self.gradients, begin_s, end_s, num_passes)
+            in_backward = _between(self.launch_s[self.allreduces], begin_s, end_s)
+            yield step.item, _Backward(begin_s, gradients, np.sort(self.allreduces[in_backward]))
+
+    def step(self, backward: _Backward, previous_end_s: float) -> _StepOfRank | None:
+        """Return a step, with times from the end of the allreduces before it; None if some bytes are not known."""
+        calls = self.trace.calls
+        own = backward.calls
+        sizes = self.trace.gradient_bytes[backward.gradients.item]
+        ready_s = np.array([backward.gradients.start_s, backward.gradients.stop_s])
+        if self.on_gpu or not sizes.size or sizes.min() < 0:  # each bucket counts as one gradient
+            sizes = calls.num_bytes[own]
+            reach_s = calls.start_s if self.on_gpu else self.launch_s  # when the rank reaches a call
+            arrive_s = np.maximum.accumulate(reach_s[own])
+            ready_s = np.array([arrive_s, arrive_s])
+        if (sizes < 0).any() or (calls.num_bytes[own] < 0).any():
+            return None
+        loaded = self.loader.select(between_s=(previous_end_s, backward.begin_s))
+        return _StepOfRank(
+            sizes=tuple(sizes.tolist()),
+            num_bytes=tuple(calls.num_bytes[own].tolist()),
+            step_s=float(calls.stop_s[own].max()) - previous_end_s,
+            loader_s=float((loaded.stop_s - loaded.start_s).sum()),
+            begin_s=backward.begin_s - previous_end_s,
+            ready_s=ready_s - previous_end_s,
+            calls_s=np.array([calls.start_s[own], calls.stop_s[own]]) - previous_end_s,
+        )
 
 
 def _allreduces(calls: Calls, launch_s: Seconds) -> NDArray[np.int64]:

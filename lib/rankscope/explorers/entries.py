@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.checks import one_of
 from ..common.extensions import extensions, import_all
-from .opening import ENTRIES, Entry, Given, open_panel
+from .opening import ENTRIES, Entry, GalleryInputs, open_panel
 
 if TYPE_CHECKING:
-    from .panel import Pictured
+    from .panel import PicturedWidget
 
 
 def catalogue() -> tuple[Entry, ...]:
@@ -32,14 +32,14 @@ def gallery(
     gpu: Any = None,
     opened: str = "samplers",
     address: str | None = None,
-) -> Pictured:
-    """Return a button for each explorer of the catalogue over the one that was picked, at first `opened`.
+) -> PicturedWidget:
+    """Return one button per explorer of the catalogue, above the selected explorer, which is `opened` at first.
 
     `profiles`, by name, are for `machine`; those of GPUs are also for `boxes`, and for `ddp` if they have the backend's
     own allreduce. Without any, machines of the bank are shown. `gpu`, a profile with copies to a GPU, is for
     `transfers`. An explorer is made when it is first picked, and keeps its settings when another one is picked.
     `address` is the query of a page of its own, like ``state=explorers.zero(stage=1)``, with the state to start at; the
-    page then links to its present state. Raises ValueError for a value that is no profile, and for an unknown explorer.
+    page then links to its present state. Raises ValueError if a value is not a profile or an explorer is unknown.
 
     >>> box = gallery()
     >>> [label for label, _ in box.children[0].options][:2]
@@ -48,8 +48,8 @@ def gallery(
     entries = catalogue()
     if not isinstance(profiles, Mapping | None):
         raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
-    given = Given({} if profiles is None else profiles, gpu)
-    inputs = {entry.name: entry.inputs(given) for entry in entries}
+    inputs = GalleryInputs({} if profiles is None else profiles, gpu)
+    inputs_of_entries = {entry.name: entry.inputs(inputs) for entry in entries}
     one_of("opened", opened, tuple([entry.name for entry in entries]))
-    box: Pictured = open_panel("gallery_panel.Gallery", "gallery", entries, inputs, opened, address)
+    box: PicturedWidget = open_panel("gallery_panel.Gallery", "gallery", entries, inputs_of_entries, opened, address)
     return box

@@ -189,22 +189,32 @@ class Explorer:
         return f"explorers.{self.name}({', '.join([*self.inputs, *words])})"
 
     def read(self, line: str) -> Now:
-        """Return the settings of such a line without running it. Raises ValueError for any other text."""
+        """Return the settings of a call as `line` writes it, without running it. Raises ValueError for any other text.
+
+        The call may name the explorer's inputs. They are variables of a notebook, so they are skipped.
+        """
+        settings = self._settings_of(line)
+        if settings is None:
+            first_preset: Mapping[str, Any] = next(iter(self.presets.values()), {})
+            example = self.line(self.at(**first_preset))
+            raise ValueError(f"a line must be like {example}, got {one_line(line)!r}")
+        return self.at(**settings)
+
+    def _settings_of(self, line: str) -> dict[str, Any] | None:
+        """Return the keyword arguments of a call of this explorer without its inputs; None for any other text."""
         try:
             if len(line) > _MOST_LINE_CHARACTERS:
-                raise ValueError
+                return None
             call = ast.parse(line.strip(), mode="eval").body
             if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != self.name:
-                raise ValueError
+                return None
             settings = {}
             for keyword in call.keywords:
                 if keyword.arg not in self.inputs:
                     settings[str(keyword.arg)] = ast.literal_eval(keyword.value)
         except _NO_LITERAL:
-            first_preset: Mapping[str, Any] = next(iter(self.presets.values()), {})
-            example = self.line(self.at(**first_preset))
-            raise ValueError(f"a line must be like {example}, got {one_line(line)!r}") from None
-        return self.at(**settings)
+            return None
+        return settings
 
     def svg(self, picture: str, now: Now) -> str:
         """Return one picture as SVG, "" if it is None. Raises ValueError if it cannot be drawn."""

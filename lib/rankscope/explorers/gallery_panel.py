@@ -10,10 +10,10 @@ from urllib.parse import parse_qs, quote
 import ipywidgets as widgets
 
 from .opening import Entry
-from .panel import Panel, Pictured
+from .panel import Panel, PicturedWidget
 
 
-class Gallery(Pictured):
+class Gallery(PicturedWidget):
     def __init__(self, entries: Sequence[Entry], inputs: Mapping[str, Any], opened: str, address: str | None) -> None:
         self.entries = {entry.name: entry for entry in entries}
         self.inputs = inputs

@@ -16,7 +16,7 @@ from ..networks import Cost, Measured, Network, registered, ring_cost
 from .explorer import Now, Setting, Steps
 
 if TYPE_CHECKING:
-    from .opening import Given
+    from .opening import GalleryInputs
 
 DEFAULT = "abci_a100_4x8"  # four nodes of eight A100s: a job that many people have run
 BY_HAND = "latency and bandwidth"
@@ -120,10 +120,10 @@ def has_network(profile: Measured) -> bool:
     return True
 
 
-def networks_of(given: Given) -> dict[str, Measured]:
+def networks_of(inputs: GalleryInputs) -> dict[str, Measured]:
     """Return the gallery's profiles of machines with GPUs that have a network."""
     networks = {}
-    for name, profile in given.profiles.items():
+    for name, profile in inputs.profiles.items():
         if profile.provenance.get("gpus") and has_network(profile):
             networks[printable(str(name))] = profile
     return networks

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from .panel import Panel
 
 
-class Given(NamedTuple):
+class GalleryInputs(NamedTuple):
     """The arguments of `gallery`: profiles by name, and the profile of a GPU or None."""
 
     profiles: Mapping[str, Any]
     gpu: Any
 
 
-def _no_inputs(given: Given) -> Any:
+def _no_inputs(inputs: GalleryInputs) -> Any:
     return None
 
 
@@ -44,7 +44,7 @@ class Entry(NamedTuple):
     show: Callable[..., Panel]
     title: str
     notebook: str
-    inputs: Callable[[Given], Any] = _no_inputs
+    inputs: Callable[[GalleryInputs], Any] = _no_inputs
     on_the_site: Mapping[str, tuple[Any, ...]] = ReadOnly()
 
     @property
@@ -61,7 +61,7 @@ def shows(
     *,
     title: str = "",
     notebook: str = "",
-    inputs: Callable[[Given], Any] = _no_inputs,
+    inputs: Callable[[GalleryInputs], Any] = _no_inputs,
     on_the_site: Mapping[str, tuple[Any, ...]] = ReadOnly(),
 ) -> Callable[[Callable[..., Explorer]], Callable[..., Panel]]:
     """Make a function that returns an Explorer into one that opens its panel, and also takes settings as keywords.
@@ -96,7 +96,7 @@ def shows(
         ranges = [
             f"- `{setting.name}`: {setting.allowed} (“{setting.label}”)" for setting in settings if setting.choices
         ]
-        text = "Controls start at these settings. Raises ValueError for a setting that its control does not offer:"
+        text = "Controls start at these settings. Raises ValueError if a control does not offer its setting:"
         show.__doc__ = "\n".join([inspect.getdoc(make) or "", "", text, "", *ranges])
         show.__dict__ = {
             "__signature__": inspect.Signature(parameters, return_annotation="Panel"),

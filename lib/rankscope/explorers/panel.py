@@ -41,7 +41,7 @@ def _label_px(setting: Setting) -> int:
     return _LABEL_MARGIN_PX + _CHARACTER_PX * len(setting.label)
 
 
-class Pictured(widgets.VBox):  # type: ignore[misc]
+class PicturedWidget(widgets.VBox):  # type: ignore[misc]
     """A widget that also provides a picture of its state when the cell is run, for readers without a kernel.
 
     Front ends that can show widgets prefer the widget.
@@ -59,7 +59,7 @@ class Pictured(widgets.VBox):  # type: ignore[misc]
         return data
 
 
-class Panel(Pictured):
+class Panel(PicturedWidget):
     """Presets over controls over pictures and a report, which change with them; the line is their state, both ways."""
 
     def __init__(self, explorer: Explorer, start: Now) -> None:

@@ -9,28 +9,30 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import count_of, of_type, one_of, whole
+from ..common.units import percent_words
 from ..sampling.assignment import Assignment
 from ..sampling.audit import EpochAudit, audit
 from ..sampling.sample_values import CostFunction, checked_lengths
 from ..sampling.work import epoch_work
-from .marks import WIDE_PX, Drawing, Key, Rects, Texts, numbers_on, whole_ticks
+from .marks import WIDE_PX, Drawing, Key, Rects, Texts, grid_drawing, numbers_on, whole_ticks
 from .palette import ALARM, PAPER, WAITING, WORK, diverging, ramp, rank_colors
 
 _MOST_UNREAD = 24  # samples that nobody reads, if no rank has more reads than that
 _LEAST_BATCH_PX = 8  # closer lines between batches would hide the cells
 _MOST_CELLS = 65_536
 _MOST_STEPS = 40
+_ROW_PX = 22.0  # of an epoch, or of a rank's labels
 _MOST_RANGES = 20  # of lengths, a row each
 _COMPUTE = WORK["compute"].hue
 
 
 def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str | None = None) -> Drawing:
-    """Draw which rank reads which sample at which step of an epoch.
+    """Draw the samples that each rank reads at each step of an epoch.
 
-    A row is a rank, a column a read, the number in a cell the sample's index, if it fits. Colour says which rank reads
-    (`color_by` "rank") or where in the dataset the sample lies ("position"). Reads of a sample already read are
-    hatched; samples that nobody reads stand in a row of their own; lines separate the batches. Raises ValueError for an
-    unknown `color_by` and for more than 65,536 cells.
+    Rows are ranks, columns are reads, and the number in a cell is the sample's index, if there is space. The colour
+    shows the rank (`color_by` "rank") or the sample's position in the dataset ("position"). Repeated reads of a sample
+    are hatched; samples that are never read are in a separate row; lines separate the batches. Raises ValueError if
+    `color_by` is unknown or there are more than 65,536 cells.
     """
     one_of("color_by", color_by, ("rank", "position"))
     epoch = audit(of_type("assignment", assignment, Assignment)).epochs[0]
@@ -63,13 +65,14 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
     if unread_samples.size:
         height += 1.5
         y_ticks.append((num_ranks + 1.0, "nobody"))
-    return Drawing(
+    return grid_drawing(
         title=title or reading_title(assignment),
-        x_label="read of the epoch [step]",
+        x_label="read number",
         y_label="rank",
-        width=num_columns,
-        height=height,
-        size_px=(cell_px * num_columns, row_px * height),
+        columns=num_columns,
+        rows=height,
+        column_px=cell_px,
+        row_px=row_px,
         rects=[rects for rects, _, _ in cells],
         texts=texts,
         rules=rules,
@@ -126,12 +129,12 @@ def _cells(assignment: Assignment, unread: NDArray[np.int64], color_by: str) -> 
 
 
 def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Drawing:
-    """Draw which rank reads each sample of the dataset, epoch by epoch.
+    """Draw the rank that reads each sample of the dataset, epoch by epoch.
 
-    A row is an epoch; white with a red edge is read by nobody. The rank is the colour, and the number in the cell if it
-    fits. Samples read more than once in an epoch are hatched and have the colour of the lowest rank that reads them.
-    The last row is grey where any of the epochs read the sample. Raises ValueError for no epochs, for epochs of
-    different datasets or world sizes, and for more than 65,536 cells.
+    Rows are epochs. The colour of a cell shows the rank, and so does its number, if there is space. White cells with a
+    red edge are never read. Samples read more than once in an epoch are hatched and have the colour of the
+    lowest rank that reads them. In the last row, samples that are read in any of the epochs are grey. Raises ValueError
+    if there are no epochs, if epochs have different datasets or world sizes, or if there are more than 65,536 cells.
     """
     if not isinstance(epochs, Sequence):
         raise ValueError(f"epochs must be a sequence of Assignments, got {epochs!r}")
@@ -163,20 +166,21 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
     if report.duplicates:
         keys.append(Key("read more than once", PAPER, hatched=True))
     if report.dropped:
-        keys.append(Key("read by nobody", PAPER, edge=ALARM))
+        keys.append(Key("never read", PAPER, edge=ALARM))
     samples = count_of(report.size, "sample")
     within = count_of(len(epochs), "epoch")
     finding = f"All of {samples} read within {within}"
     if never_read.size:
         finding = f"{never_read.size} of {samples} never read in {within}"
     epoch_ticks = [(row + 0.5, str(assignment.epoch)) for row, assignment in enumerate(epochs)]
-    return Drawing(
+    return grid_drawing(
         title=title or finding,
         x_label="sample [index in the dataset]",
         y_label="epoch",
-        width=num_columns,
-        height=last_row + 1,
-        size_px=(cell_px * num_columns, 22.0 * (last_row + 1)),
+        columns=num_columns,
+        rows=last_row + 1,
+        column_px=cell_px,
+        row_px=_ROW_PX,
         rects=rects,
         texts=texts,
         x_ticks=whole_ticks(num_columns, most=20),
@@ -188,12 +192,12 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
 def draw_label_counts(
     counts: ArrayLike, label_name: str = "label", limits: tuple[int, int] | None = None, title: str | None = None
 ) -> Drawing:
-    """Draw how many samples of each label each rank reads, from `Assignment.count_labels`.
+    """Draw the number of samples of each label that each rank reads, from `Assignment.count_labels`.
 
-    Blue is fewer than the mean over all ranks and labels, orange is more. `limits` are the counts that the darkest
-    shades stand for, by default the smallest and the largest: pass the same to drawings that you compare.
-    Raises ValueError unless `counts` is a (num_ranks, num_labels) array of whole numbers, for limits that are not whole
-    numbers, and for more than 65,536 cells.
+    Blue is below the mean over all ranks and labels, orange is above. `limits` are the counts of the darkest shades, by
+    default the smallest and the largest; to compare drawings, pass the same limits. Raises ValueError if `counts` is
+    not a (num_ranks, num_labels) array of whole numbers, if the limits are not whole numbers, or if there are more than
+    65,536 cells.
     """
     table = np.asarray(counts)
     if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer) or not table.size:
@@ -209,13 +213,14 @@ def draw_label_counts(
     rects = Rects(column, row, diverging((table - mean) / largest_difference))
     cell_px = max(34.0, 420.0 / num_labels)
     labelled = [(low, count_of(low, "sample")), (mean, f"mean {mean:.3g}"), (high, count_of(high, "sample"))]
-    return Drawing(
+    return grid_drawing(
         title=title or f"Each rank reads {table.min()} to {count_of(int(table.max()), 'sample')} of each {label_name}",
         x_label=f"{label_name} [samples read]",
         y_label="rank",
-        width=num_labels,
-        height=num_ranks,
-        size_px=(cell_px * num_labels, 22.0 * num_ranks),
+        columns=num_labels,
+        rows=num_ranks,
+        column_px=cell_px,
+        row_px=_ROW_PX,
         rects=(rects,),
         texts=numbers_on(rects, table.ravel()),
         x_ticks=whole_ticks(num_labels, most=num_labels),
@@ -284,12 +289,11 @@ def draw_step_costs(
     cost: str | CostFunction = "linear",
     title: str | None = None,
 ) -> Drawing:
-    """Draw what each step costs: the mean over the ranks, and how long ranks wait on average for the costliest one.
+    """Draw the cost of each step: the mean over the ranks, and the mean wait for the costliest rank.
 
-    A row is a step, of at most 40. The number next to a bar is the share of padding, if each batch is padded to its
-    longest sample, or packs to their number of tokens. `lengths` are those of all samples in tokens, by default 1 each,
-    and `cost` is that of `epoch_work`. Raises ValueError for lengths that are not one whole number of at least 0 for
-    each sample.
+    Rows are steps, at most 40. The number next to a bar is the share of padding, if each batch is padded to its longest
+    sample, or packs to their number of tokens. `lengths` are those of all samples in tokens, by default 1 each, and
+    `cost` is that of `epoch_work`. Raises ValueError if `lengths` are not one whole number of at least 0 per sample.
     """
     of_type("assignment", assignment, Assignment)
     if lengths is None:
@@ -302,7 +306,8 @@ def draw_step_costs(
     rows = np.arange(num_steps)
     words = [f"{share:.0%}" for share in work.step_padding_shares[:num_steps].tolist()]
     waiting = 1 - 1 / work.imbalance
-    finding = f"Ranks wait for {waiting:.0%} of the time, and {work.padding_share:.0%} of the tokens are padding"
+    padding = percent_words(work.padding_share)
+    finding = f"Ranks wait for {percent_words(waiting)} of the time, and {padding} of the tokens are padding"
     unit = "cost"
     if isinstance(cost, str):
         unit = {"linear": "tokens", "quadratic": "tokens²"}[cost]
@@ -380,14 +385,14 @@ def reading_title(assignment: Assignment, when: str | None = None) -> str:
     if epoch.num_repeats:
         findings.append(f"{epoch.num_repeats} read again")
     if epoch.dropped.size:
-        findings.append(f"{epoch.dropped.size} read by nobody")
+        findings.append(f"{epoch.dropped.size} never read")
     if epoch.out_of_range.size:
         findings.append(f"{epoch.out_of_range.size} out of range")
     return f"{subject}: {', '.join(findings) or 'each read exactly once'}"
 
 
 def _reading_legend(assignment: Assignment, epoch: EpochAudit, color_by: str, num_shown: int) -> list[Key]:
-    """The legend of an assignment, of whose samples that nobody reads so many are shown."""
+    """The legend of an assignment; `num_shown` of the samples that nobody reads are drawn."""
     keys = []
     if color_by == "position":
         last = max(assignment.size - 1, 0)
@@ -398,8 +403,8 @@ def _reading_legend(assignment: Assignment, epoch: EpochAudit, color_by: str, nu
     if epoch.out_of_range.size:
         keys.append(Key("not in the dataset", PAPER, hatched=True, edge=ALARM))
     if num_shown:
-        label = "read by nobody"
+        label = "never read"
         if num_shown < epoch.dropped.size:
-            label = f"read by nobody (first {num_shown} of {epoch.dropped.size})"
+            label = f"never read (first {num_shown} of {epoch.dropped.size})"
         keys.append(Key(label, PAPER, edge=ALARM))
     return keys

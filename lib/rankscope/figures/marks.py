@@ -165,6 +165,41 @@ class Drawing:
     legend: tuple[Key, ...] = attrs.field(converter=_tuple, default=())
 
 
+def grid_drawing(
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    columns: int,
+    rows: float,
+    column_px: float,
+    row_px: float,
+    rects: Iterable[Rects],
+    texts: Iterable[Texts] = (),
+    rules: Iterable[float] = (),
+    rules_to: float | None = None,
+    x_ticks: Iterable[tuple[float, str]] = (),
+    y_ticks: Iterable[tuple[float, str]] = (),
+    legend: Iterable[Key] = (),
+) -> Drawing:
+    """Return a drawing in whose data units a cell is 1 wide and 1 high, of cells of this size in pixels."""
+    return Drawing(
+        title=title,
+        x_label=x_label,
+        y_label=y_label,
+        width=columns,
+        height=rows,
+        size_px=(column_px * columns, row_px * rows),
+        rects=rects,
+        texts=texts,
+        rules=rules,
+        rules_to=rules_to,
+        x_ticks=x_ticks,
+        y_ticks=y_ticks,
+        legend=legend,
+    )
+
+
 def numbers_on(
     rects: Rects,
     numbers: NDArray[Any],

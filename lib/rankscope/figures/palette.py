@@ -115,13 +115,13 @@ def hues(family: str) -> dict[str, str]:
 
 def _looks_of_work(plain: str, hatched: str) -> dict[str, WorkLook]:
     """The look of each word in two fields of the table."""
-    found: dict[str, WorkLook] = {}
+    look_of_word: dict[str, WorkLook] = {}
     for meaning in TABLE:
         for word in getattr(meaning, plain).split():
-            found[word] = WorkLook(meaning.hue, False)
+            look_of_word[word] = WorkLook(meaning.hue, False)
         for word in getattr(meaning, hatched).split():
-            found[word] = WorkLook(meaning.hue, True)
-    return found
+            look_of_word[word] = WorkLook(meaning.hue, True)
+    return look_of_word
 
 
 WORK = _looks_of_work("kinds", "communication")  # kinds of one meaning look the same

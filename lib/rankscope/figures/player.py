@@ -38,6 +38,7 @@ _ROW_PX = (9.0, 38.0)  # the height of a row, at least and at most
 _NUMBERED_ROW_PX = 12  # rows of at least this height each have the number of their rank
 _NUMBERED_BAR_PX = 10  # and bars of at least this height
 
+_COVERING_ROWS = 0.55  # a message whose middle is less than this from a row's middle passes over its chunk there
 _PALE = "#d4d4d4"  # lines and bars of what is still to come
 _QUIET = "#5f5f5f"  # text that says how to read the picture
 
@@ -176,8 +177,9 @@ class Strip:
         moving = np.flatnonzero(np.isin(play.message, play.on_the_way(at_s)))  # chunks in messages that are on the way
         moving_y = self.height(at_s)[play.message[moving]]
         moving_row = (moving_y - self.y(np.array(0))) / self.row_px  # 2.5 is between the rows of ranks 2 and 3
+        # a message between two rows may cover its chunk in the upper one, in the lower one, or in both
         for row in (np.floor(moving_row), np.ceil(moving_row)):
-            is_covered = abs(moving_row - row) < 0.55
+            is_covered = abs(moving_row - row) < _COVERING_ROWS
             places = row * play.schedule.num_chunks + play.chunk[moving]
             for place in places[is_covered].astype(int).tolist():
                 words[place] = ""
@@ -250,8 +252,10 @@ class Strip:
     def lines(self, at_s: float) -> tuple[Lines, Lines]:
         """Each message from its sender to its receiver: grey lines for what is to come, and lines for the past."""
         play = self.play
-        x0, x1 = self.x(play.start_s), self.x(play.end_s)
-        y0, y1 = self.y(play.src), self.y(play.dst)
+        x0 = self.x(play.start_s)
+        x1 = self.x(play.end_s)
+        y0 = self.y(play.src)
+        y1 = self.y(play.dst)
         share = self.progress(at_s)
         x = x0 + share * (x1 - x0)
         y = y0 + share * (y1 - y0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,11 +12,12 @@ from numpy.typing import ArrayLike
 
 from ..collectives.best import Best
 from ..common.units import bytes_words, round_ticks, time_unit
-from .marks import WIDE_PX, Drawing, FloatArray, Key, Lines, Rects, Texts, frame, numbers_on
-from .palette import INK, PAPER, looks, ramp
+from .marks import WIDE_PX, Drawing, FloatArray, Key, Lines, Rects, Texts, frame, grid_drawing, numbers_on
+from .palette import INK, PAPER, Look, looks, ramp
 
 _ROW_PX = 24.0
 _LETTER_PX = 6.6
+_NAME_MARGIN_PX = 6.0  # of a name in cells, on both sides together
 _SIZE_PX = 60  # of a size below the map
 _CELL_PX = 44.0  # of a cell of a map or a table, where there is room
 _MARGIN_PX = 32  # a cell that is wide enough for the margin of the fastest
@@ -26,66 +28,75 @@ _CUT = 4.0  # times the fastest, beyond which a bar has a break
 # ---- a map over sizes and ranks
 
 
-def draw_winners(found: Mapping[int, Mapping[float, Best]], title: str | None = None) -> Drawing:
-    """Draw which algorithm is the fastest at each size and number of ranks, and by how much.
+def draw_winners(results: Mapping[int, Mapping[float, Best]], title: str | None = None) -> Drawing:
+    """Draw the fastest algorithm at each size and number of ranks, and its margin.
 
-    `found` has the results of `collectives.best`, by number of ranks and then by size. Sizes go to the right, ranks
-    upwards. An algorithm has the hue of its line in `costs`, and is hatched if that line is dashed. Its name stands
-    where it is the fastest at most sizes in a row. Other cells say how much longer the next best takes, = for equal, if
-    there is room.
+    `results` contains the results of `collectives.best`, by number of ranks and then by size. Sizes increase to the
+    right, ranks upwards. An algorithm has the hue of its line in `costs`, and is hatched if that line is dashed. Its
+    name is in its longest row of adjacent cells. Other cells state how much longer the next best takes, or = if it is
+    equal, if there is space.
 
-    Raises ValueError for no number of ranks or no size, and for more than 16,384 cells.
+    Raises ValueError if there are no ranks or sizes, or more than 16,384 cells.
     """
-    table = [list(by_size.values()) for by_size in found.values()]
+    table = [list(by_size.values()) for by_size in results.values()]
     num_rows = len(table)
     num_columns = len(table[0]) if table else 0
     if not 0 < num_rows * num_columns <= _MOST_CELLS:
         raise ValueError(f"a drawing has from 1 to {_MOST_CELLS} cells, sizes × ranks, got {num_columns} × {num_rows}")
-    results = [result for row in table for result in row]
-    winners = [result.algorithm for result in results]
-    style = looks(candidate.algorithm for result in results for candidate in result.candidates)
+    cell_results = [result for row in table for result in row]
+    winners = [result.algorithm for result in cell_results]
+    style = looks(candidate.algorithm for result in cell_results for candidate in result.candidates)
     cell_px = min(WIDE_PX / num_columns, max(_CELL_PX, 420.0 / num_columns))
 
     row, column = np.indices((num_rows, num_columns))
-    dashed = [style[name].dashed for name in winners]
-    cells = Rects(column, num_rows - 1 - row, [style[name].color for name in winners], hatched=dashed)
-    margins = np.array([_margin_words(result.margin) for result in results])
-    has_margin = np.full((num_rows, num_columns), cell_px >= _MARGIN_PX)
-    named: list[_Winning] = []
+    cells = _algorithm_rects(winners, style, column, num_rows - 1 - row)
+    named_runs = []
     for run in _longest_runs([[result.algorithm for result in row] for row in table]):
-        if run.length * cell_px >= _LETTER_PX * len(run.name) + 6:
-            named.append(run)
-            has_margin[run.row, run.column : run.column + run.length] = False
-    names = [run.name for run in named]
-    areas = Rects(
-        [run.column for run in named],
-        [num_rows - 1 - run.row for run in named],
-        [style[name].color for name in names],
-        width=[run.length for run in named],
-        hatched=[style[name].dashed for name in names],
+        if run.length * cell_px >= _LETTER_PX * len(run.name) + _NAME_MARGIN_PX:
+            named_runs.append(run)
+    names = [run.name for run in named_runs]
+    areas = _algorithm_rects(
+        names,
+        style,
+        [run.column for run in named_runs],
+        [num_rows - 1 - run.row for run in named_runs],
+        width=[run.length for run in named_runs],
     )
+    margins = np.array([_margin_words(result.margin) for result in cell_results])
+    has_margin = np.full((num_rows, num_columns), cell_px >= _MARGIN_PX)
+    for run in named_runs:  # whose cells have the name instead
+        has_margin[run.row, run.column : run.column + run.length] = False
 
-    num_won = {name: winners.count(name) for name in dict.fromkeys(winners)}
-    most = max(num_won, key=lambda name: num_won[name])
+    num_won = Counter(winners)
+    ((most, num_most),) = num_won.most_common(1)  # of several the one that comes first
     keys = [Key(name, style[name].color, hatched=style[name].dashed) for name in num_won]
     if has_margin.any():
-        keys.append(Key("5%: the next best takes 5% longer; =: as long", PAPER, line="none"))
-    return Drawing(
-        title=title or f"Fastest most often: {most}, in {num_won[most]} of {num_rows * num_columns} cells",
+        keys.append(Key("5%: the next best takes 5 % longer; =: as long", PAPER, line="none"))
+    return grid_drawing(
+        title=title or f"Fastest most often: {most}, in {num_most} of {num_rows * num_columns} cells",
         x_label="size of each rank's buffer",
         y_label="ranks",
-        width=num_columns,
-        height=num_rows,
-        size_px=(cell_px * num_columns, _ROW_PX * num_rows),
+        columns=num_columns,
+        rows=num_rows,
+        column_px=cell_px,
+        row_px=_ROW_PX,
         rects=(cells, areas),
         texts=(
             *numbers_on(cells, margins, wanted=has_margin.ravel()),
             *numbers_on(areas, np.array(names, dtype=str)),
         ),
-        x_ticks=_size_ticks([float(size) for size in next(iter(found.values()))], cell_px),
-        y_ticks=[(num_rows - place - 0.5, str(num_ranks)) for place, num_ranks in enumerate(found)],
+        x_ticks=_size_ticks([float(size) for size in next(iter(results.values()))], cell_px),
+        y_ticks=[(num_rows - place - 0.5, str(num_ranks)) for place, num_ranks in enumerate(results)],
         legend=keys,
     )
+
+
+def _algorithm_rects(
+    names: Sequence[str], style: Mapping[str, Look], x: ArrayLike, y: ArrayLike, width: ArrayLike = 1.0
+) -> Rects:
+    """Return a rectangle for each algorithm, one row high, that looks like its line in `costs`."""
+    fills = [style[name].color for name in names]
+    return Rects(x, y, fills, width=width, hatched=[style[name].dashed for name in names])
 
 
 class _Winning(NamedTuple):
@@ -144,13 +155,13 @@ _SAME = 1e-9  # a smaller relative difference comes from rounding
 
 
 def draw_slowdowns(seconds: Mapping[str, Mapping[float, float]], title: str | None = None) -> Drawing:
-    """Draw how many times as long as the fastest each algorithm takes: a row for each, a column for each size.
+    """Draw the slowdown of each algorithm relative to the fastest, with one row per algorithm and one column per size.
 
-    `seconds` has the times by algorithm and then by size in bytes. The row with the smallest slowdowns is on top. The
-    fastest algorithm of each size is framed; where several are equal, so are all of them.
+    `seconds` contains the times by algorithm and then by size in bytes. The row with the smallest slowdowns is on top.
+    The fastest algorithm of each size is framed; if several are equal, all are.
 
-    Raises ValueError for no algorithm, for no size, for times that are not finite and above 0, for algorithms with
-    different sizes, and for more than 16,384 cells.
+    Raises ValueError if there are no algorithms or sizes, if a time is not finite and above 0, if algorithms have
+    different sizes, or if there are more than 16,384 cells.
     """
     times_s = _times_by_size(seconds)
     sizes = [float(size) for size in next(iter(seconds.values()))]
@@ -169,13 +180,14 @@ def draw_slowdowns(seconds: Mapping[str, Mapping[float, float]], title: str | No
     words = np.array([_slowdown_words(value) for value in slowdowns.ravel().tolist()])
     has_room = np.full(words.shape, cell_px >= _MARGIN_PX)
     ever_fastest = [name for name, flags in zip(names, is_fastest, strict=True) if flags.any()]
-    return Drawing(
+    return grid_drawing(
         title=title or f"The fastest at some size: {', '.join(ever_fastest)}",
         x_label="size of each rank's buffer",
         y_label="",
-        width=num_columns,
-        height=num_rows,
-        size_px=(cell_px * num_columns, _ROW_PX * num_rows),
+        columns=num_columns,
+        rows=num_rows,
+        column_px=cell_px,
+        row_px=_ROW_PX,
         rects=(frames, cells),
         texts=numbers_on(cells, words, wanted=has_room),
         x_ticks=_size_ticks(sizes, cell_px),
@@ -229,6 +241,9 @@ def _slowdown_legend(slowest: float) -> list[Key]:
 
 # ---- bars at one size
 
+_WIDTH = 1.25  # of the drawing, times the longest bar: its time in words needs the rest
+_WIDTH_WITH_MEASURED = 1.45  # the same, if measured times stand next to those of the bars
+
 
 def draw_ranking(
     seconds: Mapping[str, float],
@@ -239,8 +254,8 @@ def draw_ranking(
 ) -> Drawing:
     """Draw the time of each algorithm as a bar, the fastest on top, and the lower bound as a vertical line.
 
-    A bar longer than four times the fastest has a break in it, and so has the dark tick of what was `measured`. The bar
-    of `chosen` is framed. Raises ValueError for no algorithm and for times that are not finite and at least 0.
+    Dark ticks mark the `measured` times. Bars and ticks longer than four times the fastest have a break. The bar of
+    `chosen` is framed. Raises ValueError if there are no algorithms or a time is not finite and at least 0.
     """
     if not seconds or not all(0 <= value < float("inf") for value in seconds.values()):
         raise ValueError(f"seconds must be finite, at least 0 and of at least one algorithm, got {dict(seconds)}")
@@ -249,7 +264,10 @@ def draw_ranking(
     longest_s = _longest_s(seconds[names[0]], seconds[names[-1]], bound_s or 0.0)
     ticks_s = {name: min(measured_s, longest_s) for name, measured_s in measured.items() if name in seconds}
     scale, unit = time_unit(longest_s)
-    width = (1.45 if ticks_s else 1.25) * longest_s / scale or 1.0
+    times_longest = _WIDTH_WITH_MEASURED if ticks_s else _WIDTH
+    width = times_longest * longest_s / scale
+    if width == 0:  # no bar has any length, and a drawing must have some width
+        width = 1.0
 
     style = looks(names)
     rows = np.arange(len(names))
@@ -262,33 +280,34 @@ def draw_ranking(
         height=0.76,
         hatched=[style[name].dashed for name in names],
     )
-    is_chosen = [row for row, name in enumerate(names) if name == chosen]
-    is_cut = [row for row, name in enumerate(names) if max(seconds[name], measured.get(name, 0)) > longest_s]
+    chosen_rows = [row for row, name in enumerate(names) if name == chosen]
+    cut_rows = [row for row, name in enumerate(names) if max(seconds[name], measured.get(name, 0)) > longest_s]
     lines = []
     if ticks_s:
         x = np.array(list(ticks_s.values())) / scale
         y = np.array([names.index(name) for name in ticks_s])
         lines.append(Lines(x, y + 0.02, x, y + 0.98, INK, width_px=3.0))
-    if is_cut:
-        lines += _breaks(is_cut, longest_s / scale, width)
+    if cut_rows:
+        lines += _breaks(cut_rows, longest_s / scale, width)
     words = [_time_words(seconds[name], measured.get(name), scale) for name in names]
     # the words stand behind the bar and the tick
     ends = np.array([max(end, ticks_s.get(name, 0.0) / scale) for name, end in zip(names, length, strict=True)])
 
+    finding = f"{names[0]} is the fastest" if longest_s else "none takes any time"
     return Drawing(
-        title=title or (f"{names[0]} is the fastest" if longest_s else "none takes any time"),
+        title=title or finding,
         x_label=f"time [{unit}]",
         y_label="",
         width=width,
         height=len(names),
         size_px=(560.0, 19.0 * len(names)),
-        rects=(frame(is_chosen, length[is_chosen], width), bars),
+        rects=(frame(chosen_rows, length[chosen_rows], width), bars),
         lines=lines,
         texts=(Texts(ends + 0.01 * width, rows + 0.5, words, anchor="start"),),
         rules=(bound_s / scale,) if bound_s else (),
         x_ticks=round_ticks(longest_s / scale) if longest_s else (),
         y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
-        legend=_ranking_legend(bound_s, is_chosen, ticks_s, is_cut),
+        legend=_ranking_legend(bound_s, chosen_rows, ticks_s, cut_rows),
     )
 
 

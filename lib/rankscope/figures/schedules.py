@@ -16,7 +16,7 @@ from ..common.frozen import optional
 from ..common.units import bytes_unit, bytes_words, round_ticks, time_unit, time_words
 from ..common.words import run_words
 from ..timeline.timeline import Timeline
-from .marks import WIDE_PX, Drawing, FloatArray, Key, Lines, Rects, Texts, numbers_on, shaded, whole_ticks
+from .marks import WIDE_PX, Drawing, FloatArray, Key, Lines, Rects, Texts, grid_drawing, numbers_on, shaded, whole_ticks
 from .palette import ADDED, COPIED, EMPTY, FAINT, INK, PAPER, ramp, rank_colors
 
 Bools = NDArray[np.bool_]
@@ -39,6 +39,14 @@ _TALL = 0.8  # a cell's part of its row
 
 _MATRIX_PX = 620.0  # a matrix of links, at most
 
+# labels of messages over time
+_LABEL_SIZE_PX = 10.0
+_CHARACTER_PX = 6.4  # the width of a character in a label
+_LABEL_PAD_PX = 4.0  # around a label's words, and between a label and the nearest other line
+_LINE_HEIGHT_PX = 12.0  # between the middles of two labels above each other
+_LINE_BEYOND_LABEL_PX = 10.0  # a line must be longer than its label by this much
+_LEAST_ACROSS = 0.6  # of a label's width: a line that takes less of the time axis is too steep for its label
+
 # where a message's label may stand, as a part of its line; the first one without other lines around it is taken
 _PLACES = np.array([0.35, 0.25, 0.45, 0.55, 0.65, 0.75, 0.3, 0.4, 0.2, 0.8, 0.6])
 
@@ -50,7 +58,7 @@ def draw_schedule(
     gpus_per_node: int | None = None,
     title: str | None = None,
 ) -> Drawing:
-    """Draw which rank sends what to which rank: at one `step` of a schedule, or over the time of a `timeline`.
+    """Draw the messages between ranks, at one `step` of a schedule or over the time of a `timeline`.
 
     With `step`, the drawing shows the chunks of each rank before the step, its messages as arrows, and the chunks after
     it. A row is a rank, a column a chunk; lines separate the nodes of `gpus_per_node` ranks. If ranks add up, each cell
@@ -63,10 +71,10 @@ def draw_schedule(
     With `timeline`, the result of ``simulate(schedule, …)`` with its messages, each message is a line from its sender,
     when it starts, to its receiver, when it has arrived. A row is a rank; time goes to the right and counts from the
     first span. Solid lines are added on arrival, dashed ones replace; a bar on a row shows that the rank adds.
-    Lines are labelled with their chunks if a rank has several and there is room.
+    Lines are labelled with their chunks if a rank has several and there is space.
 
-    Raises ValueError unless one of the two is given, for a step that does not exist, for nodes of no rank, for more
-    than 4,096 cells, for more than 5,000 messages, and for the timeline of another schedule or without messages.
+    Raises ValueError unless exactly one of the two is given, or if the step does not exist, nodes have no ranks, there
+    are more than 4,096 cells or 5,000 messages, or the timeline is of another schedule or has no messages.
     """
     of_type("schedule", schedule, Schedule)
     if (step is None) is (timeline is None):
@@ -132,12 +140,15 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
     transfers = next(islice(schedule.steps(), step, None), None)
     sent = messages(transfers) if transfers else []
     cells = _kind_of_cells(schedule)
-    cell_px = min(_GRID_PX / num_chunks, 12.0 + 9.0 * num_ranks if cells == "stripes" else 40.0)
+    widest_cell_px = 40.0
+    if cells == "stripes":
+        widest_cell_px = 12.0 + 9.0 * num_ranks
+    cell_px = min(_GRID_PX / num_chunks, widest_cell_px)
     grid_px = cell_px * num_chunks
 
-    shares = holdings(schedule, step)
-    is_origin = shares.any(axis=(0, 1))
-    before = _grid(shares, cells, cell_px, 0.0, [(m.src, m.chunks) for m in sent])
+    shares_before = holdings(schedule, step)
+    before = _grid(shares_before, cells, cell_px, 0.0, [(message.src, message.chunks) for message in sent])
+    is_origin = shares_before.any(axis=(0, 1))  # whether anything of a rank's can be seen
     rects = [*before.rects]
     texts = [*before.texts]
     lines: list[Lines] = []
@@ -146,13 +157,14 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         right = grid_px + _STRIP_PX
         head_at = {0.0: "before the step", right: "after it"}
         arrows = _arrows(sent, num_chunks, grid_px)
-        shares = holdings(schedule, step + 1)
-        is_origin |= shares.any(axis=(0, 1))
-        after = _grid(shares, cells, cell_px, right, [(m.dst, m.chunks) for m in sent])
-        ranks = [str(rank) for rank in range(num_ranks)]  # once more, where the arrows end
+        shares_after = holdings(schedule, step + 1)
+        after = _grid(shares_after, cells, cell_px, right, [(message.dst, message.chunks) for message in sent])
+        is_origin |= shares_after.any(axis=(0, 1))
+        rank_names = [str(rank) for rank in range(num_ranks)]  # once more, where the arrows end
         rects += after.rects
         lines += arrows.lines
-        texts += [*arrows.labels, *after.texts, Texts(right - 4.0, _middle(np.arange(num_ranks)), ranks, anchor="end")]
+        texts += [*arrows.labels, *after.texts]
+        texts.append(Texts(right - 4.0, _middle(np.arange(num_ranks)), rank_names, anchor="end"))
     texts += [Texts(left, _HEAD * 0.45, [head], anchor="start") for left, head in head_at.items()]
 
     width = max(head_at) + grid_px
@@ -423,35 +435,58 @@ def _labels(lines: Lines, words: Sequence[str], across: float, down: float) -> t
     length = np.sqrt(np.maximum((way**2).sum(axis=1), 1e-9))
     labels: list[_Label] = []
     for line, text in enumerate(words):
-        width = 6.4 * len(text) + 4
-        if length[line] < width + 10 or way[line, 0] < 0.6 * width:
+        width = _CHARACTER_PX * len(text) + _LABEL_PAD_PX
+        is_too_short = length[line] < width + _LINE_BEYOND_LABEL_PX
+        is_too_steep = way[line, 0] < _LEAST_ACROSS * width
+        if is_too_short or is_too_steep:
             continue
         points = start[line] + _PLACES[:, None] * way[line]  # where the word may stand, points by x and y
         distance = _distances(points, start, way)
         distance[:, line] = np.inf
-        nearest = distance.min(axis=1)
-        for place in np.argsort(-np.minimum(nearest, width), kind="stable").tolist():
-            x, y = points[place].tolist()
-            is_free = all(abs(x - other.x) > (width + other.width) / 2 or abs(y - other.y) > 12 for other in labels)
-            if is_free and nearest[place] > width / 2 + 4:
-                labels.append(_Label(x, y, width, text))
-                break
+        label = _free_place(text, width, points, distance.min(axis=1), labels)
+        if label is not None:
+            labels.append(label)
     if not labels:
         return ()
     x = np.array([label.x for label in labels]) / across
     y = np.array([label.y for label in labels]) / down
-    return (Texts(x, y, [label.text for label in labels], size_px=10.0, halo=PAPER),)
+    return (Texts(x, y, [label.text for label in labels], size_px=_LABEL_SIZE_PX, halo=PAPER),)
+
+
+def _free_place(
+    text: str, width: float, points: FloatArray, nearest: FloatArray, labels: Sequence[_Label]
+) -> _Label | None:
+    """Return a label at the point farthest from other lines where it covers neither a line nor one of the `labels`.
+
+    `nearest` are the points' distances from the nearest other line. Beyond a label's own width no distance is better
+    than another, so among such points the first is taken. The result is None if the label fits nowhere.
+    """
+    farthest_first = np.argsort(-np.minimum(nearest, width), kind="stable")
+    for place in farthest_first.tolist():
+        x, y = points[place].tolist()
+        label = _Label(x, y, width, text)
+        covers_a_line = nearest[place] <= width / 2 + _LABEL_PAD_PX
+        if not covers_a_line and not any(_overlap(label, other) for other in labels):
+            return label
+    return None
+
+
+def _overlap(label: _Label, other: _Label) -> bool:
+    """Whether two labels lie on each other."""
+    is_near_in_x = abs(label.x - other.x) <= (label.width + other.width) / 2
+    is_near_in_y = abs(label.y - other.y) <= _LINE_HEIGHT_PX
+    return is_near_in_x and is_near_in_y
 
 
 # ---- bytes over links
 
 
 def draw_link_load(link_bytes: ArrayLike, title: str | None = None) -> Drawing:
-    """Draw how many bytes each rank sends to each other one; paler is more.
+    """Draw the number of bytes that each rank sends to each other rank; paler is more.
 
-    `link_bytes` are those of ``schedule.traffic(num_bytes)``. Up to 16 ranks the numbers stand in the cells; links
-    that carry nothing are grey. Raises ValueError unless it is a square matrix of finite numbers of at least 0, and for
-    more than 256 ranks.
+    `link_bytes` are those of ``schedule.traffic(num_bytes)``. With up to 16 ranks, cells contain the numbers; links
+    that carry nothing are grey. Raises ValueError if `link_bytes` is not a square matrix of finite numbers of at least
+    0, or if there are more than 256 ranks.
     """
     table = np.asarray(link_bytes, dtype=float)
     if table.ndim != 2 or table.shape[0] != table.shape[1] or not table.size:
@@ -477,13 +512,14 @@ def draw_link_load(link_bytes: ArrayLike, title: str | None = None) -> Drawing:
         keys.append(Key("nothing", EMPTY))
     if is_written:
         keys.append(Key(f"numbers: {unit}", PAPER, line="none"))
-    return Drawing(
+    return grid_drawing(
         title=title or _link_load_title(table),
         x_label="receiver [rank]",
         y_label="sender [rank]",
-        width=num_ranks,
-        height=num_ranks,
-        size_px=(cell_px * num_ranks, row_px * num_ranks),
+        columns=num_ranks,
+        rows=num_ranks,
+        column_px=cell_px,
+        row_px=row_px,
         rects=(cells,),
         texts=numbers if is_written else (),
         x_ticks=ticks,

@@ -36,20 +36,20 @@ class Queue:
 
     def __init__(self, capacity: int, num_takers: int) -> None:
         self._items: SimpleQueue[Item | None] = SimpleQueue()  # None is an end
-        self._room: SimpleQueue[None] = SimpleQueue()  # an entry for each item that fits in
+        self._free_slots: SimpleQueue[None] = SimpleQueue()  # an entry for each item that fits in
         self._num_takers = num_takers
         self._stopped = False
         for _ in range(capacity):
-            self._room.put(None)
+            self._free_slots.put(None)
 
     def put(self, item: Item) -> bool:
         """Add an item as soon as there is room; return whether it had to wait for that."""
         had_to_wait = False
         try:
-            self._room.get_nowait()
+            self._free_slots.get_nowait()
         except Empty:
             had_to_wait = True
-            self._room.get()
+            self._free_slots.get()
             if self._stopped:
                 raise Stopped from None
         self._items.put(item)
@@ -62,7 +62,7 @@ class Queue:
             raise Stopped
         if item is None:
             raise End
-        self._room.put(None)
+        self._free_slots.put(None)
         return item
 
     def end(self) -> None:
@@ -74,7 +74,7 @@ class Queue:
         self._stopped = True
         for _ in range(num_waiting):
             self._items.put(None)
-            self._room.put(None)
+            self._free_slots.put(None)
 
 
 class Source:

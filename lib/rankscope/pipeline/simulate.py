@@ -31,19 +31,19 @@ _MOST_PASSAGES = 1 << 25  # of an item through a stage: each needs some 150 byte
 def simulate(pipeline: Pipeline, items: int | Assignment, seed: int = 0, num_ranks: int | None = None) -> Timeline:
     """Simulate the pipeline and return its timeline. All items are available at time 0.
 
-    `items` is their number, or an `Assignment`. The ranks are then those of the assignment. If it has a loader, the
-    items of a rank are its batches, numbered from 0, else its indices, which are the `item` of the spans.
+    `items` is their number, or an `Assignment`, which then also determines the ranks. If the assignment has a loader,
+    the items of a rank are its batches, numbered from 0; otherwise they are its indices, which are the `item` of spans.
 
     A span whose kind is the stage's name is work. A span of kind "blocked" follows it if the worker cannot hand its
     result on at once, because the queue is full or because an earlier item is not done. The lanes are `Stage.lanes()`.
 
-    With several ranks, each has such a pipeline and its own times, and the last stage keeps lock-step: in each step
-    every rank that has items left waits for the slowest, kind "barrier". Times that are drawn depend only on the seed,
-    the rank, the place of the stage and the place of the item, so pipelines that differ in workers or queues are
-    compared on the same times.
+    If there are several ranks, each has its own pipeline and its own times, and the last stage runs in lock-step: in
+    each step every rank that has items left waits for the slowest, as a span of kind "barrier". Drawn times depend only
+    on the seed, the rank, the position of the stage and the position of the item, so pipelines that differ in workers
+    or queues are compared on the same times.
 
-    Raises ValueError for a stage without `service_s`, for numbers out of range, and for a last stage with several
-    workers if ranks keep lock-step.
+    Raises ValueError if a stage has no `service_s`, a number is out of range, or the last stage has several workers
+    while ranks run in lock-step.
 
     >>> spans = simulate(Pipeline([Stage("read", 1.0), Stage("train", 3.0)]), 2)
     >>> [(span.kind, span.item, span.start_s, span.stop_s) for span in spans]
@@ -152,19 +152,21 @@ def _arrivals_at_last_stage(passages: list[_Passage]) -> Iterator[float]:
     """Return the times at which items reach the last stage; they are computed when they are asked for."""
     flow: Iterator[float] = repeat(0.0, len(passages[0].service_s))
     for passage, next_passage in pairwise(passages):
-        room = chain(repeat(0.0, passage.stage.capacity), next_passage.taken_s)  # which grows before it is read
-        flow = _flow(passage, flow, room)
+        free_slots = chain(
+            repeat(0.0, passage.stage.capacity), next_passage.taken_s
+        )  # the list grows before it is read
+        flow = _flow(passage, flow, free_slots)
     return flow
 
 
-def _flow(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -> Iterator[float]:
-    """Yield the times at which items leave a stage; `room` are the times at which its queue has room for the next."""
+def _flow(passage: _Passage, arrivals: Iterator[float], free_slots: Iterable[float]) -> Iterator[float]:
+    """Yield the times at which items leave a stage; `free_slots` are those at which the next queue has a free slot."""
     if passage.keeps_order:
-        return _in_order(passage, arrivals, room)
-    return _as_done(passage, arrivals, room)
+        return _in_order(passage, arrivals, free_slots)
+    return _as_done(passage, arrivals, free_slots)
 
 
-def _in_order(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -> Iterator[float]:
+def _in_order(passage: _Passage, arrivals: Iterator[float], free_slots: Iterable[float]) -> Iterator[float]:
     """Yield the times at which items leave a stage that keeps their order."""
     add_taken = passage.taken_s.append
     add_left = passage.left_s.append
@@ -173,20 +175,20 @@ def _in_order(passage: _Passage, arrivals: Iterator[float], room: Iterable[float
     if not isinstance(passage.items, range):
         service = map(passage.service_s.__getitem__, passage.items)
     left_s = 0.0
-    for start_s, seconds, room_s, free_s in zip(arrivals, service, room, free, strict=False):
+    for start_s, seconds, free_slot_s, free_s in zip(arrivals, service, free_slots, free, strict=False):
         if free_s > start_s:  # written out, because `max` is slower
             start_s = free_s
         add_taken(start_s)
         done_s = start_s + seconds
         if done_s > left_s:
             left_s = done_s
-        if room_s > left_s:
-            left_s = room_s
+        if free_slot_s > left_s:
+            left_s = free_slot_s
         add_left(left_s)
         yield left_s
 
 
-def _as_done(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -> Iterator[float]:
+def _as_done(passage: _Passage, arrivals: Iterator[float], free_slots: Iterable[float]) -> Iterator[float]:
     """Yield the times at which items leave a stage in which the item that is done first leaves first."""
     assert isinstance(passage.items_out, list)
     add_taken = passage.taken_s.append
@@ -201,12 +203,12 @@ def _as_done(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]
     for place, start_s, item, _ in islice(waiting, passage.stage.num_workers):  # all workers are free
         add_taken(start_s)
         heappush(busy, (start_s + service_s[item], place, item))
-    for room_s in room:
+    for free_slot_s in free_slots:
         if not busy:
             return
         left_s, _, item = busy[0]
-        if room_s > left_s:
-            left_s = room_s
+        if free_slot_s > left_s:
+            left_s = free_slot_s
         add_left(left_s)
         add_item_out(item)
         yield left_s
@@ -245,30 +247,51 @@ def _timeline(rank: int, passages: list[_Passage], numbers: NDArray[np.int64], w
     """Return the spans of a rank: those of work and of waiting, stage by stage; `waits` are the kinds of waiting."""
     lanes = [lane for passage in passages for lane in passage.stage.lanes()]
     kinds = list(dict.fromkeys([*(passage.stage.name for passage in passages), *waits]))
-    lane_parts = []
-    kind_parts = []
-    item_parts = []
-    start_parts = []
-    stop_parts = []
-    item = np.arange(len(passages[0].taken_s))
+    parts = []
+    items_in = np.arange(len(passages[0].taken_s))
     for passage, wait in zip(passages, waits, strict=True):
-        times = passage.times(item)
-        lane = times.worker + lanes.index(passage.stage.lanes()[0])
+        stage = passage.stage
+        times = passage.times(items_in)
+        lane = lanes.index(stage.lanes()[0]) + times.worker  # the lanes of a stage's workers follow each other
+        parts.append(_SpanColumns.of_kind(kinds.index(stage.name), lane, items_in, times.taken_s, times.done_s))
         waited = times.left_s > times.done_s
-        lane_parts += [lane, lane[waited]]
-        kind_parts += [np.full(lane.size, kinds.index(passage.stage.name)), np.full(waited.sum(), kinds.index(wait))]
-        item_parts += [item, item[waited]]
-        start_parts += [times.taken_s, times.done_s[waited]]
-        stop_parts += [times.done_s, times.left_s[waited]]
-        item = times.items_out
-    lane = np.concatenate(lane_parts)
+        waits_of_stage = _SpanColumns.of_kind(kinds.index(wait), lane, items_in, times.done_s, times.left_s)
+        parts.append(waits_of_stage.take(waited))
+        items_in = times.items_out
+    spans = _SpanColumns(*map(np.concatenate, zip(*parts, strict=True)))
     return Timeline(
-        rank=np.full(lane.size, rank),
-        lane=lane,
-        kind=np.concatenate(kind_parts),
-        item=numbers[np.concatenate(item_parts)],
-        start_s=np.concatenate(start_parts),
-        stop_s=np.concatenate(stop_parts),
+        rank=np.full(spans.lane.size, rank),
+        lane=spans.lane,
+        kind=spans.kind,
+        item=numbers[spans.item],
+        start_s=spans.start_s,
+        stop_s=spans.stop_s,
         lanes=tuple(lanes),
         kinds=tuple(kinds),
     )
+
+
+class _SpanColumns(NamedTuple):
+    """Spans of one rank as columns of a timeline: numbers of lanes, kinds and items, and times."""
+
+    lane: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    item: NDArray[np.int64]
+    start_s: NDArray[np.float64]
+    stop_s: NDArray[np.float64]
+
+    @classmethod
+    def of_kind(
+        cls,
+        kind: int,
+        lane: NDArray[np.int64],
+        item: NDArray[np.int64],
+        start_s: NDArray[np.float64],
+        stop_s: NDArray[np.float64],
+    ) -> _SpanColumns:
+        """Return spans that are all of one kind."""
+        return cls(lane, np.full(lane.size, kind), item, start_s, stop_s)
+
+    def take(self, rows: NDArray[np.bool_]) -> _SpanColumns:
+        """Return these rows of all columns."""
+        return _SpanColumns(self.lane[rows], self.kind[rows], self.item[rows], self.start_s[rows], self.stop_s[rows])

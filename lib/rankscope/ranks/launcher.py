@@ -30,9 +30,9 @@ from .errors import MachineError, RankError
 from .host import MOST_RANKS, how_it_ended, is_ending
 from .output import Output
 from .pool import Worker, WorkerPool, describe_stacks
-from .rank import Failure, Rank, Returned, Unable
+from .rank import Failure, JoinProblem, Rank, StoredResult
 from .stacks import STOPPED
-from .worker import Refused
+from .worker import LoadProblem
 
 Result = TypeVar("Result")
 MODULES = "torch torch.distributed torch._dynamo"  # DDP imports _dynamo, for 1.5 s
@@ -54,17 +54,18 @@ def launch(
 ) -> list[Result]:
     """Call ``fn(*args)`` in `num_ranks` processes that have a default process group, and return the results by rank.
 
-    The ranks run on this machine and talk over loopback (with "nccl" rank r has GPU r), or are those of torchrun. `fn`
-    may be a lambda, or live in a notebook or a script, which needs no ``__main__`` guard; what is passed is pickled.
-    Spans come on one time axis: pass a `Recorder`, and record with ``recorder.for_rank(dist.get_rank())``.
+    The ranks run on this machine and communicate over loopback (with "nccl", rank r has GPU r), or are those of
+    torchrun. `fn` may be a lambda, or be defined in a notebook or a script, which needs no ``__main__`` guard;
+    arguments and results are pickled. To record all ranks on one time axis, pass a `Recorder` and record with
+    ``recorder.for_rank(dist.get_rank())``.
 
-    What ranks print follows at the end, rank by rank, as ``[rank 2] …``; with `progress`, line by line as they run,
-    and every two seconds a line on stderr says how many have returned.
+    Output of the ranks is printed at the end, rank by rank, as ``[rank 2] …``. If `progress` is true, it is printed
+    line by line as the ranks run, and every two seconds a line on stderr states how many have returned.
 
-    RankError, with its rank's number and traceback, is raised when a rank raises or its process ends; and
-    `timeout_s` after the start if some have not returned: its message says where in their code these ranks are. All
-    ranks have ended by then. ValueError for bad input, what cannot be pickled, more NCCL ranks than GPUs; RuntimeError
-    if the server cannot run.
+    Raises RankError, with the rank's number and traceback, if a rank raises or its process ends, or if ranks have not
+    returned `timeout_s` after the start; the message then states where in their code these ranks are. All ranks have
+    ended by then. Raises ValueError if an argument is invalid or cannot be pickled, or if there are more NCCL ranks
+    than GPUs; RuntimeError if the server that starts ranks cannot run.
 
     >>> def total(base):
     ...     import torch
@@ -198,11 +199,11 @@ class _RunningRanks:
         except (EOFError, ConnectionError):  # it has ended, as the server will report
             del self._connections[values.connection]
             return
-        if isinstance(message, Returned):
+        if isinstance(message, StoredResult):
             self._running.discard(rank)
-        elif isinstance(message, Refused):
+        elif isinstance(message, LoadProblem):
             raise ValueError(f"fn and args cannot be loaded in the ranks: {message.reason}")
-        elif isinstance(message, Unable):
+        elif isinstance(message, JoinProblem):
             raise ValueError(message.reason)
         elif isinstance(message, Failure):
             if not self._failures:

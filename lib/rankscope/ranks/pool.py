@@ -24,7 +24,7 @@ from .fork_server import ForkServer, fork_server
 from .host import how_it_ended, is_stopped
 from .interrupts import Interrupts
 from .server import Request
-from .worker import Raised, Refused, Surroundings, WorkerLine
+from .worker import ErrorAnswer, LoadProblem, Surroundings, WorkerLine
 
 _START_S = 300.0  # for the server to fork a worker, on a cold disk of a busy machine
 _STOP_S = 5.0  # how long workers may take to end
@@ -104,7 +104,7 @@ class Worker:
         """Wait until it has loaded its work. Raises ValueError if it cannot, and WorkerError."""
         with self._in_time():
             answer = self.values.receive()
-        if isinstance(answer, Refused):
+        if isinstance(answer, LoadProblem):
             raise ValueError(answer.reason)
 
     def ask(self, value: Any) -> Any:
@@ -115,7 +115,7 @@ class Worker:
         with self._in_time():
             self.values.send(value)
             answer = self.values.receive()
-        if isinstance(answer, Raised):
+        if isinstance(answer, ErrorAnswer):
             raise answer.error
         return answer
 

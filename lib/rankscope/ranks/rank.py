@@ -27,11 +27,11 @@ _LATER_S = 10.0  # the group waits longer than the caller, whose error says more
 _LOST_PEER = re.compile("connection (was |is )?(closed|reset|refused|lost|aborted)|broken pipe|by peer", re.IGNORECASE)
 
 
-class Returned(NamedTuple):
+class StoredResult(NamedTuple):
     """The result is in a file of the folder."""
 
 
-class Unable(NamedTuple):
+class JoinProblem(NamedTuple):
     """The rank cannot be what was asked for."""
 
     reason: str
@@ -75,11 +75,11 @@ class Rank:
             while True:
                 signal.pause()
 
-    def _run(self, rank: int) -> Returned | Unable | Failure:
+    def _run(self, rank: int) -> StoredResult | JoinProblem | Failure:
         """Call the function and keep its result."""
         reason = self._join(rank)
         if reason:
-            return Unable(reason)
+            return JoinProblem(reason)
         result = self.fn(*self.args)
         _synchronize()
         try:
@@ -88,7 +88,7 @@ class Rank:
             problem = f"what fn returned cannot be sent back: {type(error).__name__}: {error}"
             return Failure(problem, problem)
         flush()
-        return Returned()
+        return StoredResult()
 
     def _join(self, rank: int) -> str:
         """Join the group, with NCCL on the GPU of that number; if that cannot be, return why."""

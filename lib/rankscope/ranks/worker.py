@@ -74,13 +74,13 @@ class WorkerLine:
         return self.exchange.unpack(self.connection.recv_bytes())
 
 
-class Refused(NamedTuple):
+class LoadProblem(NamedTuple):
     """The first message of a worker that cannot load its work; any other sends None first."""
 
     reason: str
 
 
-class Raised(NamedTuple):
+class ErrorAnswer(NamedTuple):
     """What is sent in place of a result."""
 
     error: BaseException
@@ -111,7 +111,7 @@ def _work(values: WorkerLine, packed: Path, number: int) -> None:
     try:
         work: Callable[[WorkerLine, int], object] = pickling.read(packed)
     except Exception as error:
-        values.send(Refused(f"{type(error).__name__}: {error}"))
+        values.send(LoadProblem(f"{type(error).__name__}: {error}"))
         return
     values.send(None)
     work(values, number)
@@ -135,7 +135,7 @@ def _answer(fn: Callable[[Any], Any], exchange: SharedMemoryEnd, message: bytes)
         result = fn(value)
         return exchange.pack((result, start_ns, time.perf_counter_ns()))
     except BaseException as error:
-        return exchange.pack(Raised(portable(error)))
+        return exchange.pack(ErrorAnswer(portable(error)))
 
 
 def flush() -> None:

@@ -1,4 +1,4 @@
-"""How batches reach the device: prefetched, prepared there or on workers; training steps recorded twice.
+"""How batches reach the device: prefetched, prepared there or on workers.
 
 Modules that need torch are imported on first use; the models need only numpy.
 """
@@ -13,7 +13,6 @@ from .model import overlap_share, preprocess_pipeline, simulate
 if TYPE_CHECKING:
     from .prefetch import prefetched
     from .preprocess import preprocessed, random_crops
-    from .record import record_steps
 
 __all__ = [
     "overlap_share",
@@ -21,11 +20,10 @@ __all__ = [
     "preprocess_pipeline",
     "preprocessed",
     "random_crops",
-    "record_steps",
     "simulate",
 ]
 
 __getattr__, __dir__ = lazy(
     __name__,
-    {"prefetched": "prefetch", "preprocessed": "preprocess", "random_crops": "preprocess", "record_steps": "record"},
+    {"prefetched": "prefetch", "preprocessed": "preprocess", "random_crops": "preprocess"},
 )

@@ -7,7 +7,7 @@ import pytest
 
 from rankscope import figures
 from rankscope.box import Profile
-from rankscope.box.figures.boxes import draw_beside, draw_boxes
+from rankscope.box.figures.boxes import draw_boxes, draw_with_peers
 from rankscope.box.profile import Point
 from rankscope.figures.marks import Drawing
 from rankscope.figures.palette import INK
@@ -62,7 +62,7 @@ def test_each_name_is_at_the_end_of_its_own_line_and_the_title_says_what_was_fou
     assert drawing.title == "allreduce of 512 MiB: quick 349 GB/s, slow 17.5 GB/s"
     assert draw_boxes(TWO, view="time").title == "allreduce of 512 MiB: quick 2.69 ms, slow 53.7 ms"
     assert draw_boxes({"quick": TWO["quick"]}).title == "allreduce of 512 MiB: quick 349 GB/s"
-    assert [(key.label, key.line) for key in drawing.legend] == [("sick or suspect", "dashed")]
+    assert [(key.label, key.line) for key in drawing.legend] == [("known or suspected fault", "dashed")]
     assert draw_boxes({"quick": TWO["quick"]}).legend == ()
 
 
@@ -98,11 +98,11 @@ def test_one_size_is_a_dot_and_in_place_goes_before_out_of_place() -> None:
 
 
 def test_a_profile_is_drawn_over_those_of_the_bank_that_are_like_it() -> None:
-    drawing = draw_beside(Profile.load("bank:runpod_a100_2_no_p2p"))
+    drawing = draw_with_peers(Profile.load("bank:runpod_a100_2_no_p2p"))
     assert drawing.texts[0].text == ("yours", "a100_80gb_2", "runpod_a100_2")
     assert set(drawing.rects[0].fill) == {INK}
     assert "yours 13.6 GB/s" in drawing.title
-    assert draw_beside(TWO["quick"]).texts[0].text == ("yours",), "no GPU is like one that is not named"
+    assert draw_with_peers(TWO["quick"]).texts[0].text == ("yours",), "no GPU is like one that is not named"
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
@@ -115,6 +115,6 @@ def test_what_cannot_be_drawn_is_refused() -> None:
     with pytest.raises(ValueError, match="from 1 to 12 lines, got 13"):
         draw_boxes({str(place): TWO["quick"] for place in range(13)})
     with pytest.raises(ValueError, match="must have allreduce of the backend, got none"):
-        draw_beside(Profile(TWO["quick"].provenance, {}, ()))
+        draw_with_peers(Profile(TWO["quick"].provenance, {}, ()))
     with pytest.raises(ValueError, match=r"profiles\['a'\] must be a Profile, got 3"):
         figures.profile({"a": 3})

@@ -298,10 +298,10 @@ def test_the_error_to_expect_is_what_the_benchmark_computes() -> None:
 
 def test_the_error_to_expect_is_in_words_with_its_command() -> None:
     words = {
-        nccl.Model(gpu="h100"): "off by 3.5 % on the nodes that it was fitted to, and by 4 to 34 % on other",
-        nccl.Model(gpu="h100", num_nodes=4): "on public InfiniBand clusters the model is off by 2 to 59 %, no better",
-        nccl.Model(gpu="l40s"): "on public nodes without NVLink the model is off by 21 to 60 %",
-        nccl.Model(gpu="h100", floor_s=1e-5): "in the median before it takes a reading, the model is off by 3.5 %",
+        nccl.Model(gpu="h100"): "the median error is 3.5 % on the nodes used for fitting, and 4 to 34 % on other",
+        nccl.Model(gpu="h100", num_nodes=4): "on public InfiniBand clusters the median error is 2 to 59 %, no better",
+        nccl.Model(gpu="l40s"): "on public nodes without NVLink the median error is 21 to 60 %",
+        nccl.Model(gpu="h100", minimum_s=1e-5): "the median error before calibration is 3.5 %",
     }
     for model, expected in words.items():
         assert expected in public_errors.error_words(model)
@@ -338,7 +338,7 @@ def test_one_reading_gives_the_floor_of_the_host_or_a_quicker_launch() -> None:
     assert slow.choose("allreduce", 1024).time_s == pytest.approx(40e-6)
     assert slow.choose("allreduce", 65536).time_s == pytest.approx(40e-6)
     assert slow.choose("allreduce", 1 << 30).time_s == pytest.approx(model.choose("allreduce", 1 << 30).time_s)
-    assert slow.choose("allreduce", 1024).terms_s["floor"] > 20e-6
+    assert slow.choose("allreduce", 1024).terms_s["minimum"] > 20e-6
     quick = model.with_readings(profile_of(8, {("allreduce", 1024): 12e-6}))
     assert quick.choose("allreduce", 1024).time_s == pytest.approx(12e-6, rel=0.01)
 

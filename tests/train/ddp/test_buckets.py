@@ -137,12 +137,14 @@ def test_the_table() -> None:
     assert str(buckets(specs, static_graph=True)).splitlines() == [
         "6 parameters, 80 MiB",
         "iterations 0 to 1: 2 buckets",
-        "    0  5 parameters, 40 MiB         nothing left to add              layer 0 … scale",
-        "    1  1 parameter, 40 MiB          a sparse gradient, always alone  words",
+        "       contents                     closed because                     parameters",
+        "    0  5 parameters, 40 MiB         no parameters are left             layer 0 … scale",
+        "    1  1 parameter, 40 MiB          a sparse gradient is always alone  words",
         "from iteration 2: 3 buckets",
-        "    0  2 parameters, 10 MiB         reached its cap of 1 MiB         scale … layer 3",
-        "    1  3 parameters, 30 MiB         reached its cap of 25 MiB        layer 2 … layer 0",
-        "    2  1 parameter, 40 MiB          a sparse gradient, always alone  words",
+        "       contents                     closed because                     parameters",
+        "    0  2 parameters, 10 MiB         it reached its cap of 1 MiB        scale … layer 3",
+        "    1  3 parameters, 30 MiB         it reached its cap of 25 MiB       layer 2 … layer 0",
+        "    2  1 parameter, 40 MiB          a sparse gradient is always alone  words",
     ]
     assert str(buckets(specs, find_unused_parameters=True)).splitlines()[1] == "every iteration: 4 buckets"
 
@@ -222,5 +224,5 @@ def test_other_buckets_than_the_predicted_ones_are_found(observed: list[list[int
         PREDICTED.check(observed, iteration=1)
     with pytest.raises(BucketError, match="^iteration 0, bucket 0"):
         PREDICTED.check([[5, 4], [3, 2], [1, 0]], iteration=0)
-    with pytest.raises(ValueError, match="found must be a list of places, got 5"):
+    with pytest.raises(ValueError, match="observed_buckets must be a list of places, got 5"):
         PREDICTED.check([5, 4], iteration=0)  # type: ignore[list-item]

@@ -1,13 +1,10 @@
-"""Live tensors on real ranks against the formula, byte for byte; state brought together, stored, resumed."""
+"""Live tensors on real ranks against the formula, byte for byte."""
 
 from __future__ import annotations
 
 import gc
-import pickle
-import resource
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +14,10 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from rankscope.common.storage import write_atomically
 from rankscope.ranks import launch
 from rankscope.train import zero
 from rankscope.train.zero import WAYS
-from rankscope.train.zero.run import LiveMemory, _save, load_training, save_training, storages, zero_redundancy_class
+from rankscope.train.zero.run import LiveMemory, storages
 
 from ...extents import first_in_test
 from ...small import Tied
@@ -148,78 +144,3 @@ ONE = torch.ones(1)
 def test_wrong_input(args: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         zero.measure(*args)
-
-
-# ---- saved and resumed
-
-
-@pytest.mark.parametrize(("before", "after"), first_in_test(1, [(2, 3), (3, 1)]))
-def test_training_goes_on_with_another_number_of_ranks(before: int, after: int) -> None:
-    assert zero.resume_difference(before, after, timeout_s=TIMEOUT_S) < 1e-12
-
-
-def _step_after_saving(path: Path, keeps_state: bool) -> float:
-    """How far the step after a save moves the weights, with the optimizer's state loaded or left out."""
-    torch.manual_seed(0)
-    model = nn.Linear(6, 3)
-    parallel = DistributedDataParallel(model)
-    rule = zero_redundancy_class()(model.parameters(), optimizer_class=torch.optim.Adam, lr=0.1)
-    batch = torch.ones(2, 6)
-    for step in range(3):
-        if step == 2:
-            save_training(path, model, rule)
-            if keeps_state:
-                load_training(path, model, rule)
-            else:
-                rule = zero_redundancy_class()(model.parameters(), optimizer_class=torch.optim.Adam, lr=0.1)
-            before = model.weight.detach().clone()
-        rule.zero_grad()
-        parallel(batch).square().mean().backward()
-        rule.step()
-    return float((model.weight - before).abs().sum().detach())
-
-
-def _both(path: Path) -> tuple[float, float]:
-    return _step_after_saving(path, True), _step_after_saving(path, False)
-
-
-def test_the_state_matters(tmp_path: Path) -> None:
-    (with_state, without_state), other = launch(_both, 2, (tmp_path / "a.pt",), timeout_s=TIMEOUT_S)
-    assert other == (with_state, without_state)
-    assert abs(with_state - without_state) > 1e-4
-    assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
-
-
-def test_a_file_with_code_in_it_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "evil.pt"
-    torch.save({"model": TIMEOUT_S, "optimizer": Path("/")}, path)
-    with pytest.raises(pickle.UnpicklingError):
-        load_training(path, even(), None)
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ((5, 2), "num_ranks must divide a batch of 48, got 5"),
-        ((2, 0), "resumed_ranks must be a whole number from 1 to 16, got 0"),
-        ((2, 2, 3), "num_steps must be even, to be saved half way, got 3"),
-    ],
-)
-def test_wrong_input_to_resume(args: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        zero.resume_difference(*args)
-
-
-def test_training_that_a_disk_has_no_room_for_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    """torch's writer says "unexpected pos 704 vs 598", which names neither."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    path = tmp_path / "training.pt"
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    try:
-        with pytest.raises(OSError, match=f"File too large: '{path}'"):
-            write_atomically(path, lambda file: _save({"model": torch.ones(100_000)}, file))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert list(tmp_path.iterdir()) == []
-    write_atomically(path, lambda file: _save({"model": torch.ones(3)}, file))
-    assert torch.load(path, weights_only=True)["model"].tolist() == [1.0] * 3

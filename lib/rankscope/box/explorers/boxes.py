@@ -8,10 +8,11 @@ from typing import Any
 
 from ...common.units import parse_bytes, rates_in_one_unit, times_in_one_unit
 from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
-from ...explorers.opening import Given, shows
+from ...explorers.opening import GalleryInputs, shows
 from ...figures.marks import Drawing
 from .. import Profile, bank
 from ..figures.boxes import UNITS, draw_boxes
+from ..machines import origin_of
 from ..profile import busbw_factor
 from .machine import by_name, interpolated
 
@@ -124,8 +125,7 @@ class Boxes:
                 if num_bytes not in profile.native_s(now.collective):
                     interval = f", interpolated ({_interval(profile, now.collective, num_bytes)})"
                 words = f"{now.message} in {times[name]}{interval}, busbw {rates[name]}"
-            source = profile.provenance.get("source", {})
-            origin = [source[key] for key in ("repository", "licence", "notes") if key in source]
+            origin = origin_of(profile.provenance.get("source", {}))
             lines += [f"{name}: {words}", f"    {'; '.join([profile.provenance['name'], *origin])}"]
         return lines
 
@@ -138,9 +138,9 @@ def _interval(profile: Profile, collective: str, num_bytes: int) -> str:
     return " to ".join(times_in_one_unit(estimate.low_s, estimate.high_s))
 
 
-def profiles_of_gpus(given: Given) -> dict[str, Profile]:
+def profiles_of_gpus(inputs: GalleryInputs) -> dict[str, Profile]:
     """Return the profiles of machines with GPUs that a gallery was given."""
-    profiles = by_name(given.profiles)
+    profiles = by_name(inputs.profiles)
     return {name: profile for name, profile in profiles.items() if profile.provenance.get("gpus")}
 
 

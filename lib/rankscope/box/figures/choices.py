@@ -10,7 +10,7 @@ import numpy as np
 
 from ...common.checks import of_type
 from ...common.units import bytes_words
-from ...figures.marks import Drawing, Key, Rects, Texts
+from ...figures.marks import Drawing, Key, Rects, Texts, grid_drawing
 from ...figures.palette import hues, ink_on
 from ..nccl import Model
 
@@ -51,11 +51,11 @@ class _Band(NamedTuple):
 
 
 def draw_nccl_choices(models: Mapping[str, Model], collective: str = "allreduce", title: str | None = None) -> Drawing:
-    """Draw which algorithm and protocol NCCL chooses from 1 KiB to 1 GiB: a row for each of `models`, by its name.
+    """Draw NCCL's choice of algorithm and protocol from 1 KiB to 1 GiB, with one row per model, by name.
 
-    A colour is a protocol, or NVLS; trees are hatched. A band that is wide enough has its name in it.
+    Colours are protocols, or NVLS; trees are hatched. Bands that are wide enough contain their name.
 
-    Raises ValueError for no model, for more than 64, and for a collective that NCCL's model does not have.
+    Raises ValueError if there are no models or more than 64, or if NCCL's model does not have the collective.
     """
     if not isinstance(models, Mapping) or not 0 < len(models) <= _MOST_BOXES:
         got = len(models) if isinstance(models, Mapping) else repr(models)
@@ -73,13 +73,14 @@ def draw_nccl_choices(models: Mapping[str, Model], collective: str = "allreduce"
         height=0.84,
         hatched=hatched,
     )
-    return Drawing(
+    return grid_drawing(
         title=title or f"NCCL's choice for {collective}, by size",
         x_label="size of each rank's buffer",
         y_label="",
-        width=len(_SIZES),
-        height=len(models),
-        size_px=(_COLUMN_PX * len(_SIZES), _ROW_PX * len(models)),
+        columns=len(_SIZES),
+        rows=len(models),
+        column_px=_COLUMN_PX,
+        row_px=_ROW_PX,
         rects=(cells,),
         texts=_names(bands, fills),
         x_ticks=[(place + 0.5, bytes_words(_SIZES[place])) for place in range(0, len(_SIZES), _TICK_EVERY)],

@@ -128,24 +128,38 @@ def _osu_run(times: Times, start: int, end: int) -> _OsuRun:
     if benchmark is None:
         log.fail(start, f"no benchmark of OSU's that is known: {title!r}")
     text = "\n".join(log.lines[start - 1 : end - 1])
-    stated_pairs = _OSU_PAIRS.search(text)
-    command = "\n".join(log.lines[max(0, start - _MOST_COMMAND_LINES) : start - 1])
-    if not _LAUNCHER.search(command):
-        command = ""
+    command = _launch_command(log, start)
     num_nodes = 0
     if "srun" in command:  # -N of mpirun means something else
         num_nodes = _first_number(_NODES, command)
+    stated_pairs = _OSU_PAIRS.search(text)
     pairs = int(stated_pairs[1]) if stated_pairs else 1
     log.check(pairs, start, "there must be a pair of ranks")
     if benchmark.operation in ("transfer", "ping_pong"):
         num_ranks = 2 * pairs
         if "Multi" in title and not stated_pairs:
-            times.notes.append("the number of pairs is not stated: ranks are those of one")
+            times.notes.append("the number of pairs is not stated, so one pair is assumed")
     else:
-        num_ranks = _first_number(_RANKS, command)
-        num_ranks = num_ranks or num_nodes * _first_number(_RANKS_PER_NODE, command) or log.num_ranks or 0
+        num_ranks = _launched_ranks(log, command, num_nodes)
     log.check(num_ranks, start, "the number of ranks is not stated")
     return _OsuRun(title, benchmark, num_ranks, num_nodes, pairs, bool(_OSU_ON_GPU.search(text)))
+
+
+def _launch_command(log: Log, start: int) -> str:
+    """Return the lines above line `start` if they launch ranks, with mpirun, srun or the like; otherwise ""."""
+    command = "\n".join(log.lines[max(0, start - _MOST_COMMAND_LINES) : start - 1])
+    return command if _LAUNCHER.search(command) else ""
+
+
+def _launched_ranks(log: Log, command: str, num_nodes: int) -> int:
+    """Return the number of ranks as the command or, failing that, the log states it; 0 if neither does."""
+    num_ranks = _first_number(_RANKS, command)
+    if num_ranks:
+        return num_ranks
+    ranks_per_node = _first_number(_RANKS_PER_NODE, command)
+    if num_nodes and ranks_per_node:
+        return num_nodes * ranks_per_node
+    return log.num_ranks or 0
 
 
 def _add_osu_row(times: Times, run: _OsuRun, line: int, columns: list[str], cells: list[str]) -> None:

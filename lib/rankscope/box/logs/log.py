@@ -192,16 +192,16 @@ class Times:
         else:
             self.printed[operation] = _PrintedTimes(line, [seconds])
 
-    def copy(self, line: Where, way: str, method: str, rate: float, size: int = 0, **more: Any) -> None:
-        """Add a copy from its printed bytes/s; its size may be unknown. More options are those of its point."""
+    def copy(self, line: Where, way: str, method: str, rate: float, size: int = 0, **options: Any) -> None:
+        """Add a copy from its printed bytes/s; its size may be unknown. `options` are further ones of its point."""
         self.log.check(rate > 0, line, f"a bandwidth must be above 0, got {rate:g}")
-        self.gpus |= {gpu for name, gpu in more.items() if name in ("gpu", "src", "dst")}
-        options = {"direction": way, "method": method, "pieces": 1, "both": False, **more}
+        self.gpus |= {gpu for name, gpu in options.items() if name in ("gpu", "src", "dst")}
+        all_options = {"direction": way, "method": method, "pieces": 1, "both": False, **options}
         if not size:
             size = GB
-            options["size"] = "not stated"
+            all_options["size"] = "not stated"
             self.notes.append(_SIZE_NOTE)
-        self.add(line, "transfer", size, size / rate, options)
+        self.add(line, "transfer", size, size / rate, all_options)
 
     def agree(self, line: Where, deviation: float, rounding: float, slack: float, problem: str) -> None:
         """Check that two printed figures agree.
@@ -280,17 +280,23 @@ def place_words(where: Where) -> str:
 
 def _topology_lines(lines: Sequence[str]) -> Sequence[str]:
     """Return the lines of the first table of `nvidia-smi topo -m`, from its header to its last row, if it has rows."""
-    header = last = None
     for place, text in enumerate(lines):
-        if header is not None and _TOPOLOGY_ROW.search(text):
+        if _TOPOLOGY_HEADER.search(text):
+            last_row = _last_topology_row(lines, place)
+            if last_row > place:
+                return lines[place : last_row + 1]
+    return []
+
+
+def _last_topology_row(lines: Sequence[str], header: int) -> int:
+    """Return the place of the last row under a header, or the header's if it has none; empty lines may be between."""
+    last = header
+    for place in range(header + 1, len(lines)):
+        if _TOPOLOGY_ROW.search(lines[place]):
             last = place
-        elif last is not None and text.strip():
+        elif lines[place].strip():
             break  # the table ends
-        elif _TOPOLOGY_HEADER.search(text):
-            header = place
-        elif text.strip():
-            header = None
-    return [] if header is None or last is None else lines[header : last + 1]
+    return last
 
 
 def half_unit(text: str) -> float:

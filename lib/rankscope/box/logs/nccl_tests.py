@@ -60,7 +60,7 @@ class PrintedAverage(NamedTuple):
     gb_per_s: str
 
 
-class Half(NamedTuple):
+class HalfRow(NamedTuple):
     """Half of a row (in or out of place): its time, and its rates in bytes/s, each with what rounding may hide."""
 
     row: PrintedRow
@@ -372,10 +372,10 @@ def _way(network: str, gpu_direct: str, path: str) -> str:
 # ---- what they say together
 
 
-def _halves(times: Times, table: Table) -> list[Half]:
+def _halves(times: Times, table: Table) -> list[HalfRow]:
     """Return the halves of all rows, after checking that times and algbw agree."""
     log = times.log
-    halves: list[Half] = []
+    halves: list[HalfRow] = []
     for row in table.rows:
         for place in table.halves:
             time, algbw_words, busbw_words = row.cells[place : place + 3]
@@ -391,7 +391,7 @@ def _halves(times: Times, table: Table) -> list[Half]:
                 seconds = fitting_s
             busbw = log.number(row.line, busbw_words, 0) * GB
             in_place = place > table.halves[0]
-            halves.append(Half(row, in_place, seconds, algbw, algbw_off, busbw, half_unit(busbw_words) * GB))
+            halves.append(HalfRow(row, in_place, seconds, algbw, algbw_off, busbw, half_unit(busbw_words) * GB))
     log.check(halves, table.header, "the table has no times")
     return halves
 
@@ -421,7 +421,7 @@ class _NumRanks(NamedTuple):
 
 
 def _num_ranks(
-    times: Times, table: Table, halves: Sequence[Half], collective: str, bytes_per_count: float
+    times: Times, table: Table, halves: Sequence[HalfRow], collective: str, bytes_per_count: float
 ) -> _NumRanks:
     """Return the number of ranks. The ratio of busbw to algbw must fit it.
 
@@ -449,7 +449,9 @@ def _num_ranks(
     return _NumRanks(stated)
 
 
-def _derived_ranks(table: Table, halves: Sequence[Half], collective: str, bytes_per_count: float) -> _NumRanks | None:
+def _derived_ranks(
+    table: Table, halves: Sequence[HalfRow], collective: str, bytes_per_count: float
+) -> _NumRanks | None:
     """Return the number of ranks that follows from counts or bus bandwidths; None if none does, or it does not fit."""
     number = 0
     source = "bus bandwidths"
@@ -473,13 +475,13 @@ class _Deviation(NamedTuple):
     rounding: float
 
 
-def _busbw_deviation(half: Half, collective: str, num_ranks: int) -> _Deviation:
+def _busbw_deviation(half: HalfRow, collective: str, num_ranks: int) -> _Deviation:
     """Return how far a printed busbw is from what the algbw implies."""
     factor = 1.0 if collective == "together" else busbw_factor(collective, num_ranks)
     return _Deviation(abs(half.busbw - factor * half.algbw), half.busbw_off + factor * half.algbw_off)
 
 
-def _misfit(halves: Sequence[Half], collective: str, num_ranks: int) -> Half | None:
+def _misfit(halves: Sequence[HalfRow], collective: str, num_ranks: int) -> HalfRow | None:
     """Return the first half of a row whose busbw does not belong to so many ranks; None if all do."""
     for half in halves:
         deviation = _busbw_deviation(half, collective, num_ranks)
@@ -488,7 +490,7 @@ def _misfit(halves: Sequence[Half], collective: str, num_ranks: int) -> Half | N
     return None
 
 
-def _exact_ranks(halves: Sequence[Half]) -> int:
+def _exact_ranks(halves: Sequence[HalfRow]) -> int:
     """Return the number of ranks that the bus bandwidths of an allreduce imply; 0 if several fit.
 
     Each row bounds busbw / algbw, which is 2 (n - 1) / n, and so n = 2 / (2 - ratio).
@@ -597,7 +599,7 @@ def _numbers_of_wrong(table: Table) -> set[str]:
     return {row.cells[place + 3] for row in table.rows for place in table.halves} - {"N/A"}
 
 
-def _average_note(times: Times, table: Table, halves: Sequence[Half]) -> str:
+def _average_note(times: Times, table: Table, halves: Sequence[HalfRow]) -> str:
     """Check the average below a table against its rows; return what is special about it, if anything."""
     if table.average is None:
         return "no average below the table: it may be cut"
@@ -607,7 +609,7 @@ def _average_note(times: Times, table: Table, halves: Sequence[Half]) -> str:
     stated = times.log.number(line, printed)
     deviation = abs(mean - stated)
     if table.is_elided and deviation > TRUNCATED * rounding:
-        return "an excerpt: the log's average is of more rows"
+        return "an excerpt: the log's average covers more rows"
     times.agree(line, deviation, rounding, 0.0, f"the average is {stated:g}, and that of the rows {mean:g}")
     return ""
 

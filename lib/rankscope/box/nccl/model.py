@@ -106,15 +106,15 @@ def _graphs(name: str, value: Any) -> ReadOnly:
 
 @frozen
 class Model:
-    """NCCL's cost model of a cluster: which algorithm and protocol it chooses for a collective, and what they take.
+    """NCCL's cost model of a cluster: the algorithm and protocol that it chooses for a collective, and their times.
 
-    `gpu` is one of GPUS, `version` NCCL's, `cpu` "intel", "amd" or "other". `nics` is the number of network cards of a
-    node, and `nic_bytes_per_s` what one of them carries; by default a card for each GPU, of the rate that such boxes
-    have. `graphs` replaces the paths that NCCL is expected to find, by algorithm ("ring", "tree", "nvls"). `terms` are
-    the constants that NCCL's model lacks, by default those of the GPU's generation, and `floor_s` is the least that the
-    host takes for a collective; `with_readings` finds them. `printed` is what NCCL's log says, see `from_log`.
+    `gpu` is one of GPUS, `version` is NCCL's, and `cpu` is "intel", "amd" or "other". Each node has `nics` network
+    cards of `nic_bytes_per_s` each; by default one card per GPU, at the usual rate of such machines. `graphs` replaces
+    the paths that NCCL is expected to find, by algorithm ("ring", "tree", "nvls"). `terms` are the constants that
+    NCCL's model omits, by default those of the GPU's generation; `minimum_s` is the minimum host time per collective.
+    `with_readings` determines both from measurements. `printed` contains the figures of NCCL's log; see `from_log`.
 
-    Raises ValueError for anything else.
+    Raises ValueError if an argument is out of range or unknown.
 
     >>> model = Model(gpu="h100", gpus_per_node=8, version=(2, 29))
     >>> choice = model.choose("allreduce", 1 << 30)
@@ -131,7 +131,7 @@ class Model:
     nic_bytes_per_s: float | None = checked(optional, number, above=0, default=None)
     graphs: Mapping[str, Graph] = checked(_graphs, factory=dict, hash=False)
     terms: GenerationTerms | None = checked(optional, of_type, GenerationTerms, default=None)
-    floor_s: float = checked(number, 0, default=0.0)
+    minimum_s: float = checked(number, 0, default=0.0)
     printed: Mapping[tuple[str, str, str], tuple[float, float]] = checked(mapping, factory=dict, hash=False)
 
     def __attrs_post_init__(self) -> None:
@@ -144,25 +144,25 @@ class Model:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The limits of `time_s`, a sentence each."""
+        """The limitations of `time_s`, one sentence each."""
         gpu = GPUS[self.gpu]
         notes = []
         if gpu.link == "pcie":
-            notes.append("Over PCIe no published rate predicts times: time_s is NCCL's own, with a launch.")
+            notes.append("No published rate predicts times over PCIe, so time_s is NCCL's own estimate plus a launch.")
         if gpu.generation == "volta":
-            notes.append("No curves of Volta were there to fit: the terms are Ampere's.")
-        if self.num_nodes > 1 and not (self.terms or self.floor_s):
+            notes.append("No measurements of Volta were available to fit, so the terms are those of Ampere.")
+        if self.num_nodes > 1 and not (self.terms or self.minimum_s):
             notes.append(
                 "Inter-node times assume InfiniBand with GPUDirect. For other networks, calibrate with `with_readings`."
             )
         if self.version > (2, 30, _UNSTATED_PATCH):
-            notes.append("The constants are those of NCCL 2.30.7, the newest known.")
+            notes.append("The constants are those of NCCL 2.30.7, the latest known version.")
         return tuple(notes)
 
     def choose(self, collective: str, num_bytes: int) -> Choice:
-        """Return what NCCL runs of a collective of so many bytes (the whole buffer, as nccl-tests counts them).
+        """Return NCCL's choice for a collective on `num_bytes` (the whole buffer, as nccl-tests counts them).
 
-        Raises ValueError for a collective that is none of COLLECTIVES, and fewer bytes than 1.
+        Raises ValueError if the collective is not in COLLECTIVES or `num_bytes` is below 1.
         """
         one_of("collective", collective, COLLECTIVES)
         whole("num_bytes", num_bytes, 1, _MOST_SIZE)
@@ -189,16 +189,16 @@ class Model:
         )
 
     def why_not(self, collective: str, algorithm: str, protocol: str) -> str:
-        """Return why NCCL does not choose this algorithm and protocol; an empty text if it may."""
+        """Return the reason why NCCL cannot choose this algorithm and protocol, or "" if it can."""
         if self.printed:
             _, bandwidth = self.printed.get((collective, algorithm, protocol), (0.0, 0.0))
             return "" if bandwidth > 0 else "NCCL's log has no bandwidth for it"
         if algorithm.startswith("collnet"):
             return "CollNet is off unless NCCL_COLLNET_ENABLE is set"
         if collective in ("broadcast", "reduce") and algorithm != "ring":
-            return f"{collective} is a ring only"
+            return f"{collective} supports only the ring"
         if algorithm == "pat" and (collective == "allreduce" or self.gpus_per_node > 1 or self.version < (2, 23)):
-            return "PAT is for allgather and reduce_scatter of one GPU per node, from 2.23 on"
+            return "PAT is for allgather and reduce_scatter of one GPU per node, in 2.23 and later"
         if algorithm.startswith("nvls"):
             reason = self._why_not_nvls(collective, algorithm)
             if reason:
@@ -206,7 +206,7 @@ class Model:
         if algorithm == "tree" and collective != "allreduce":
             return "the tree is for allreduce"
         if protocol != "simple" and algorithm not in ("tree", "ring"):
-            return f"{algorithm} has Simple only"
+            return f"{algorithm} supports only Simple"
         if protocol == "ll128" and GPUS[self.gpu].link != "nvlink":
             return "LL128 needs NVLink"
         return ""
@@ -222,7 +222,7 @@ class Model:
         return ""
 
     def latency_us(self, collective: str, algorithm: str, protocol: str) -> float:
-        """Return NCCL's latency, as its log prints it."""
+        """Return the latency in µs that NCCL prints in its log."""
         if (collective, algorithm, protocol) in self.printed:
             return self.printed[collective, algorithm, protocol][0]
         place = PROTOCOLS.index(protocol)
@@ -272,7 +272,7 @@ class Model:
         return float(base + (num_steps - between_nodes) * intra_hop + between_nodes * inter_hop)
 
     def bandwidth(self, collective: str, algorithm: str, protocol: str) -> float:
-        """Return NCCL's bandwidth in GB/s of the whole buffer, as its log prints it."""
+        """Return the bandwidth of the whole buffer in GB/s that NCCL prints in its log."""
         if (collective, algorithm, protocol) in self.printed:
             return self.printed[collective, algorithm, protocol][1]
         graph = self.graph(algorithm)
@@ -344,7 +344,7 @@ class Model:
         return channels * rate * (ratio if is_reduced else 1)
 
     def graph(self, algorithm: str) -> Graph:
-        """Return the paths of an algorithm: those given, or those that NCCL is expected to find."""
+        """Return the paths of an algorithm: those in `graphs`, or else those that NCCL is expected to find."""
         kind = _GRAPH_KINDS[algorithm]
         return self.graphs.get(kind) or self._expected_graphs[kind]
 
@@ -394,7 +394,7 @@ class Model:
 
     @property
     def num_channels(self) -> int:
-        """How many channels collectives have on this cluster: NCCL doubles those of the paths that it found."""
+        """Return the number of channels of collectives on this cluster: twice the number of paths that NCCL found."""
         ring = self.graph("ring")
         channels = min(2 * min(ring.num_channels, self.graph("tree").num_channels), MOST_CHANNELS)
         is_few = self.num_nodes > 1 and channels < 16 and ring.intra > 45
@@ -430,7 +430,9 @@ class Model:
     # ---- what machines take
 
     def times_s(self, collective: str, algorithm: str, protocol: str, sizes: Floats) -> Floats:
-        """Return the seconds of sizes with the named terms, of an algorithm and a protocol that need not be chosen."""
+        """Return the time in seconds of each size, including the terms that NCCL omits.
+
+        NCCL need not choose this algorithm and protocol."""
         named = self._terms_us(collective, algorithm, protocol, sizes)
         return np.asarray(sum(named.values())) * 1e-6
 
@@ -475,9 +477,9 @@ class Model:
                 base_us = self._constants["BASE"][algorithm][PROTOCOLS.index(protocol)]
             by_name["hops"] = np.full(sizes.shape, max(latency_us - base_us, 0.0))
             by_name["bytes"] = self._nccl_us(collective, algorithm, protocol, sizes) - latency_us
-        if self.floor_s:
-            missing_us = self.floor_s * 1e6 - sum(by_name.values())
-            by_name["floor"] = np.maximum(missing_us, 0)
+        if self.minimum_s:
+            missing_us = self.minimum_s * 1e6 - sum(by_name.values())
+            by_name["minimum"] = np.maximum(missing_us, 0)
         return by_name
 
     def _ring_us(self, terms: GenerationTerms, collective: str, protocol: str, sizes: Floats) -> dict[str, Floats]:
@@ -527,48 +529,49 @@ class Model:
     # ---- from a machine of one's own
 
     def with_readings(self, profile: Profile, fewer: Profile | None = None) -> Model:
-        """Return the model with the host's floor, or with launch and hop, as they were measured on the machine itself.
+        """Return the model with the host's minimum, or with launch and hop, as measured on the machine itself.
 
-        One profile of as many ranks gives the floor: what its smallest collective of 1 KiB and more takes. With a
-        second one of fewer GPUs of one node, the launch and the hop of LL follow from the smallest allgather of each.
+        A profile with the model's number of ranks determines the minimum: the time of its smallest collective of at
+        least 1 KiB. If `fewer` is a profile of fewer GPUs on one node, launch and hop of LL follow from the smallest
+        allgather of each.
 
-        Raises ValueError for profiles without native collectives, and of the wrong number of ranks.
+        Raises ValueError if a profile has no native collectives or the wrong number of ranks.
         """
         if profile.num_ranks != self.num_ranks:
             raise ValueError(f"profile must be of {self.num_ranks} ranks, got {profile.num_ranks}")
         terms = self.terms or TERMS[GPUS[self.gpu].generation]
         if fewer is None:
             reading = _smallest(profile, ("allreduce", "allgather", "reduce_scatter"))
-            modelled = evolve(self, floor_s=0.0).choose(reading.collective, reading.num_bytes)
+            modelled = evolve(self, minimum_s=0.0).choose(reading.collective, reading.num_bytes)
             missing_s = reading.seconds - modelled.time_s
             if missing_s >= 0:
-                return evolve(self, floor_s=reading.seconds)
+                return evolve(self, minimum_s=reading.seconds)
             launch = max(terms.launch_us + missing_s * 1e6, 0.0)
-            return evolve(self, floor_s=0.0, terms=attrs.evolve(terms, launch_us=launch))
+            return evolve(self, minimum_s=0.0, terms=attrs.evolve(terms, launch_us=launch))
         if self.num_nodes > 1 or not 2 <= fewer.num_ranks < profile.num_ranks:
             raise ValueError(f"fewer must be of 2 to {self.num_ranks - 1} ranks of one node, got {fewer.num_ranks}")
         many_s = _smallest(profile, ("allgather",)).seconds
         few_s = _smallest(fewer, ("allgather",)).seconds
         hop = max((many_s - few_s) * 1e6 / (profile.num_ranks - fewer.num_ranks), 0.01)
         launch = max(few_s * 1e6 - (fewer.num_ranks - 1) * hop, 0.0)
-        return evolve(self, floor_s=0.0, terms=attrs.evolve(terms, launch_us=launch, hop_us=hop))
+        return evolve(self, minimum_s=0.0, terms=attrs.evolve(terms, launch_us=launch, hop_us=hop))
 
     @classmethod
-    def from_log(cls, path: str | os.PathLike[str], gpu: str | None = None, **more: Any) -> Model:
-        """Return the model of the job whose log this is, with the latencies and bandwidths that NCCL itself printed.
+    def from_log(cls, path: str | os.PathLike[str], gpu: str | None = None, **arguments: Any) -> Model:
+        """Return the model of a job from its log, with the latencies and bandwidths that NCCL itself printed.
 
-        The job runs with ``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING``. `gpu` is needed where the log names
-        no GPU of GPUS; `more` is what `Model` takes, and goes before what the log says.
+        The job runs with ``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING``. `gpu` is required if the log does not
+        name exactly one GPU of GPUS. `arguments` are further arguments of `Model`; they override the log.
 
-        Raises ValueError for a log without NCCL's table; OSError where it cannot be opened.
+        Raises ValueError if the log does not contain NCCL's tuning table; OSError if it cannot be opened.
         """
         stated = read_log(path, gpu)
-        return cls(**{**stated, **more})
+        return cls(**{**stated, **arguments})
 
     def compared(self, collective: str, sizes: Sequence[int] = SIZES) -> dict[tuple[str, str], Compared]:
-        """Return what NCCL compares: channels, the seconds it expects and those of a machine, each by size.
+        """Return the options that NCCL compares, with their channels, NCCL's expected times and our estimates by size.
 
-        Keys are algorithm and protocol. Raises ValueError for sizes below 1 and another collective.
+        Keys are pairs of algorithm and protocol. Raises ValueError if a size is below 1 or the collective is unknown.
         """
         one_of("collective", collective, COLLECTIVES)
         num_bytes = np.array([whole("size", size, 1, _MOST_SIZE) for size in several("sizes", sizes)], float)
@@ -580,9 +583,9 @@ class Model:
         return compared
 
     def table(self, sizes: Sequence[int] = SIZES) -> pd.DataFrame:
-        """Return every collective, algorithm, protocol and size as a DataFrame, and which of them NCCL chooses.
+        """Return a DataFrame with one row per collective, algorithm, protocol and size, and mark NCCL's choices.
 
-        `why_not` says why one is not eligible; its figures are not numbers. Raises ValueError for sizes below 1.
+        `why_not` states why a row is not eligible; its figures are NaN. Raises ValueError if a size is below 1.
         """
         import pandas as pd
 

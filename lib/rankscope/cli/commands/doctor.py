@@ -22,7 +22,7 @@ from ..registry import command
 
 @command("doctor")
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Show what this machine is, which parts of rankscope work on it, and what to install for the rest."""
+    """Describe this machine, list the parts of rankscope that work on it, and what to install for the others."""
     from ..output import print_parts
 
     with interruptible(), _shown() as report:
@@ -42,8 +42,8 @@ def tables(diagnoses: Sequence[Diagnosis], about: Mapping[str, str]) -> Iterator
     for name, words in about.items():
         table.add_row(name, words)
     yield table
-    available = [diagnosis for diagnosis in diagnoses if diagnosis.found]
-    missing = [diagnosis for diagnosis in diagnoses if not diagnosis.found]
+    available = [diagnosis for diagnosis in diagnoses if diagnosis.is_installed]
+    missing = [diagnosis for diagnosis in diagnoses if not diagnosis.is_installed]
     if available:
         title = f"Here: {len(available)} of {count_of(len(diagnoses), 'thing')}"
         table = _table(title, "what", "found", "what it is for")

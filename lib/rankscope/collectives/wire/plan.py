@@ -84,12 +84,13 @@ class Write(NamedTuple):
 class Plan(NamedTuple):
     """All that one rank does, in a buffer of the chunks that it ever has, in their order.
 
-    The elements that the rank passes are at `given` at the start, and its result is at `wanted` in the end. `program`
-    is carried out in order; `num_scratch` elements are needed in addition to the `num_elements` of the buffer.
+    The elements that the rank passes are at `initial_run` at the start, and its result is at `wanted` in the end.
+    `program` is carried out in order. The scratch has `num_scratch` elements, in addition to the buffer's
+    `num_elements`.
     """
 
     num_elements: int
-    given: Run
+    initial_run: Run
     wanted: tuple[Run, ...]
     transfers: list[Transfer]
     program: list[Post | Wait | Write]
@@ -111,7 +112,7 @@ def plans(schedule: Schedule, ends: list[int], ranks: Sequence[int] | None = Non
     Write(to=Elements(scratch=False, start=0, stop=8), source=Elements(scratch=True, start=0, stop=8), reduce=True)
     """
     steps = _transfers_of_ranks(schedule, ranks)
-    is_given = schedule.given()  # shape (ranks, chunks), as `is_wanted`
+    is_initial = schedule.initial_chunks()  # shape (ranks, chunks), as `is_wanted`
     is_wanted = schedule.wanted()
     sizes = np.diff(ends)
     if ranks is None:
@@ -119,20 +120,20 @@ def plans(schedule: Schedule, ends: list[int], ranks: Sequence[int] | None = Non
     rank_plans = []
     for rank in ranks:
         transfers = [transfers_by_rank[rank] for transfers_by_rank in steps]
-        rank_plans.append(_plan(rank, transfers, is_given[rank], is_wanted[rank], sizes, ahead))
+        rank_plans.append(_plan(rank, transfers, is_initial[rank], is_wanted[rank], sizes, ahead))
     return rank_plans
 
 
 def _plan(
     rank: int,
     steps: list[list[ChunkTransfer]],
-    is_given: NDArray[np.bool_],
+    is_initial: NDArray[np.bool_],
     is_wanted: NDArray[np.bool_],
     sizes: NDArray[np.int64],
     ahead: bool,
 ) -> Plan:
     """Return the plan of a rank from its transfers in each step; the arrays have an entry per chunk."""
-    in_buffer = is_given | is_wanted
+    in_buffer = is_initial | is_wanted
     for transfers in steps:
         for transfer in transfers:
             if transfer.dst == rank:
@@ -141,14 +142,14 @@ def _plan(
     stops = np.cumsum(buffer_sizes)
     starts = stops - buffer_sizes
     run_of = [Run(start, stop) for start, stop in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
-    given_runs = _runs(np.flatnonzero(is_given).tolist(), run_of)
-    given = Run(0, 0)
-    if given_runs:
-        given = Run(given_runs[0].start, given_runs[-1].stop)
+    initial_runs = _runs(np.flatnonzero(is_initial).tolist(), run_of)
+    initial_run = Run(0, 0)
+    if initial_runs:
+        initial_run = Run(initial_runs[0].start, initial_runs[-1].stop)
     planner = _Planner([_rank_step(transfers, rank, run_of) for transfers in steps], ahead)
     return Plan(
         num_elements=int(buffer_sizes.sum()),
-        given=given,
+        initial_run=initial_run,
         wanted=_runs(np.flatnonzero(is_wanted).tolist(), run_of),
         transfers=planner.transfers,
         program=planner.program,
@@ -188,7 +189,7 @@ def _transfers_of_ranks(schedule: Schedule, ranks: Sequence[int] | None) -> list
     return steps
 
 
-class Alike(NamedTuple):
+class EquivalentRanks(NamedTuple):
     """Ranks that do the same: rank r does what `ranks[of[r]]` does, with peers that do the same as each other, too.
 
     `places` has, for each message of these ranks, by its sender, receiver and step, its place among all messages that
@@ -200,7 +201,7 @@ class Alike(NamedTuple):
     places: dict[tuple[int, int, int], int]
 
 
-def alike(schedule: Schedule, ends: list[int], nodes: NDArray[np.int64]) -> Alike:
+def alike(schedule: Schedule, ends: list[int], nodes: NDArray[np.int64]) -> EquivalentRanks:
     """Return which ranks carry out programs that differ in names of peers and chunks only, now and ever after.
 
     Ranks are distinguished by their rows (what is sent and received in which step, in which order, how long, on which
@@ -213,8 +214,8 @@ def alike(schedule: Schedule, ends: list[int], nodes: NDArray[np.int64]) -> Alik
     if key in schedule.cache:
         return schedule.cache[key]  # type: ignore[no-any-return]
     num_ranks = schedule.num_ranks
-    each_alone = Alike(list(range(num_ranks)), list(range(num_ranks)), {})
-    if num_ranks < LEAST_RANKS or not sizes.all() or not (schedule.given() | schedule.wanted()).all():
+    each_alone = EquivalentRanks(list(range(num_ranks)), list(range(num_ranks)), {})
+    if num_ranks < LEAST_RANKS or not sizes.all() or not (schedule.initial_chunks() | schedule.wanted()).all():
         return each_alone
     ends_of_transfers = _ends_of_transfers(schedule, kind_of_size, nodes)
     if ends_of_transfers is None:
@@ -223,7 +224,7 @@ def alike(schedule: Schedule, ends: list[int], nodes: NDArray[np.int64]) -> Alik
     ranks = _first_of_equal(color)  # for each rank the lowest one that does the same
     representatives, of = np.unique(ranks, return_inverse=True)
     places = _message_places(ends_of_transfers, representatives, num_ranks)
-    result = Alike(representatives.tolist(), of.tolist(), places)
+    result = EquivalentRanks(representatives.tolist(), of.tolist(), places)
     schedule.cache[key] = result
     return result
 
@@ -231,7 +232,7 @@ def alike(schedule: Schedule, ends: list[int], nodes: NDArray[np.int64]) -> Alik
 def _message_places(
     ends: _EndsOfTransfers, ranks: NDArray[np.int64], num_ranks: int
 ) -> dict[tuple[int, int, int], int]:
-    """Return the `places` of `Alike`: of all messages that one of these ranks sends or receives."""
+    """Return the `places` of `EquivalentRanks`: of all messages that one of these ranks sends or receives."""
     is_listed_rank = np.zeros(num_ranks, dtype=bool)
     is_listed_rank[ranks] = True
     is_listed = ends.sends & (is_listed_rank[ends.rank] | is_listed_rank[ends.peer])
@@ -506,7 +507,12 @@ class _Planner:
     def _step(self, number: int) -> None:
         postponed: list[_Arrival] = []
         if number > 0:
-            postponed = self._finish(number - 1, self.steps[number].sends)
+            arrivals = self._in_scratch(number - 1)
+            if _sends_any(self.steps[number].sends, arrivals):
+                self._finish(number - 1, arrivals)
+            else:
+                self.program += map(Wait, self.arriving[number - 1])
+                postponed = arrivals
         for send in [send for send in self.sending if self.transfers[send].step < number - 1]:
             self._wait_send(send)
         sends = self._sends(number)
@@ -526,7 +532,8 @@ class _Planner:
     def _finish_all(self) -> None:
         """Wait for what is left after the last step, and add it up."""
         if self.steps:
-            self._finish(len(self.steps) - 1, None)
+            last = len(self.steps) - 1
+            self._finish(last, self._in_scratch(last))
         for send in list(self.sending):
             self._wait_send(send)
 
@@ -534,33 +541,27 @@ class _Planner:
         if transfers:
             self.program.append(Post(tuple(transfers)))
 
-    def _finish(self, number: int, next_sends: list[_StepMessage] | None) -> list[_Arrival]:
-        """Wait for the receives of a step; return what of them may be added up after the next sends are posted.
-
-        `next_sends` is None after the last step, where nothing is postponed.
-        """
+    def _in_scratch(self, number: int) -> list[_Arrival]:
+        """Return those arrivals of a step that come into the scratch; the others are received where they belong."""
         receives = self.arriving[number]
-        arrivals = []  # those that came into the scratch
+        arrivals = []
         for arrival in self.steps[number].arrivals:
             if self.transfers[receives[arrival.message]].span.scratch:
                 arrivals.append(arrival)
-        postpones = False
-        if next_sends is not None:
-            sent = [run for message in next_sends for run in message.runs]
-            postpones = not _overlap((arrival.run for arrival in arrivals), sent)
+        return arrivals
+
+    def _finish(self, number: int, arrivals: list[_Arrival]) -> None:
+        """Wait for all receives of a step, add up each of these arrivals once it is there, and release the scratch."""
+        receives = self.arriving[number]
         waiting = list(receives)
-        if not postpones:
-            for arrival in arrivals:
-                receive = receives[arrival.message]
-                if receive in waiting:
-                    waiting.remove(receive)
-                    self.program.append(Wait(receive))
-                self._write(number, arrival)
+        for arrival in arrivals:
+            receive = receives[arrival.message]
+            if receive in waiting:
+                waiting.remove(receive)
+                self.program.append(Wait(receive))
+            self._write(number, arrival)
         self.program += map(Wait, waiting)
-        if postpones and arrivals:
-            return arrivals
         self._give_back(receives)
-        return []
 
     def _wait_send(self, send: int) -> None:
         self.sending.remove(send)
@@ -645,6 +646,12 @@ class _Planner:
             span = self.transfers[number].span
             if span.scratch:
                 self.taken.remove(Run(span.start, span.stop))
+
+
+def _sends_any(messages: list[_StepMessage], arrivals: list[_Arrival]) -> bool:
+    """Whether these messages send elements of these arrivals."""
+    sent = [run for message in messages for run in message.runs]
+    return _overlap((arrival.run for arrival in arrivals), sent)
 
 
 def _overlap(some: Iterable[Run], others: Sequence[Run]) -> bool:

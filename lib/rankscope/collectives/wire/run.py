@@ -52,21 +52,23 @@ _verified: set[int] = set()  # fingerprints of schedules that passed `verify`
 def execute(
     schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "sum", recorder: Recorder | None = None
 ) -> Tensor | None:
-    """Carry out this rank's part of a collective, and return its result, or None if it gets nothing.
+    """Execute this rank's part of a collective and return its result, or None if the rank has none.
 
-    Every rank of `group` calls this with the same schedule, op, dtype and number of elements. As in `run_local`, whose
-    results these are bit for bit: scatter and reduce_scatter take whole buffers and return the rank's own run; gather
-    and allgather take own runs and return whole buffers; all_to_all takes and returns one run for each rank; broadcast
-    and scatter read the root's tensor only. allreduce works in place and returns the tensor itself; all others return a
-    new one and leave what was passed.
+    Every rank of `group` must call this with the same schedule, op, dtype and number of elements. Inputs and outputs
+    are those of `run_local`, and so are the results, bit for bit: scatter and reduce_scatter take whole buffers and
+    return the rank's own run; gather and allgather take own runs and return whole buffers; all_to_all takes and returns
+    one run per rank; broadcast and scatter read only the root's tensor. allreduce works in place and returns the tensor
+    itself; all others return a new tensor and leave the input unchanged.
 
-    With a `recorder`, for this rank, its time goes into spans on the lane "executor", with steps as items: "send" and
-    "receive" while it waits for such a message, "reduce" and "copy", and "post" for starting messages.
+    If a `recorder` is given, it records this rank's time as spans on the lane "executor", with steps as items: "send"
+    and "receive" while the rank waits for such a message, "reduce" and "copy", and "post" for starting messages.
 
-    `group` is None for the default group, or a process group as torch.distributed or `in_threads` makes it. The first
-    call for a schedule and size verifies it, and asks all ranks whether they agree; later ones start at once. Raises
-    ScheduleError and ValueError as `run_local` does, and ValueError if ranks do not agree. Raises RuntimeError, with
-    step and peer, if a message fails or does not arrive within the group's timeout; the group cannot be used any more.
+    `group` is a process group made by torch.distributed or `in_threads`, or None for the default group. The first call
+    for a schedule and size verifies the schedule and compares it across ranks; later calls start at once.
+
+    Raises ScheduleError if the schedule does not `verify`; ValueError if the tensor or `op` does not match it or the
+    ranks disagree; RuntimeError, which names step and peer, if a message fails or does not arrive within the group's
+    timeout. After a RuntimeError the group can no longer be used.
 
     >>> import torch
     >>> from rankscope.ranks import in_threads
@@ -77,7 +79,7 @@ def execute(
     """
     of_type("schedule", schedule, Schedule)
     group = group_of(group)
-    prepared_plans = _KEPT.setdefault(group, {})
+    prepared_plans = _prepared_by_group.setdefault(group, {})
     last = next(reversed(prepared_plans.values()), None)
     kind = (getattr(tensor, "shape", None), getattr(tensor, "dtype", None), getattr(tensor, "device", None))
     key = (fingerprint(schedule), kind, str(op))
@@ -92,7 +94,9 @@ def execute(
     return prepared.run(tensor, starter(group, tensor), recorder)
 
 
-_KEPT: weakref.WeakKeyDictionary[Any, dict[Any, _Prepared]] = weakref.WeakKeyDictionary()  # by group, last used last
+_prepared_by_group: weakref.WeakKeyDictionary[Any, dict[Any, _Prepared]] = (
+    weakref.WeakKeyDictionary()
+)  # by group, last used last
 
 
 def executor(schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "sum") -> Callable[..., Tensor | None]:
@@ -123,53 +127,35 @@ class _Prepared:
 
     def __init__(self, schedule: Schedule, tensor: Tensor, group: Any, op: str) -> None:
         try:
-            terms = self._checked(schedule, tensor, group, op)
+            _check_arguments(schedule, tensor, group, op)
+            ends = schedule.chunk_ends(tensor.numel())
+            _verify_once(schedule)
+            terms = _common_terms(schedule, ends, tensor, op)
         except ValueError:
-            agree(group, tensor, None)
+            agree(group, tensor, None)  # so that the other ranks do not wait for this one
             raise
         agree(group, tensor, terms)
         rank = group.rank()
-        (plan,) = plans(schedule, self._ends, [rank], ahead=not self._batched)
+        self._schedule = schedule
+        self._kind = (tensor.shape, tensor.dtype, tensor.device)
+        self._add: Callable[..., Tensor] = OPS[op]
+        self._divides = op == "avg" and schedule.collective in SUMS
+        self._is_barrier = schedule.collective == "barrier"
+        self._ends = ends
+        sends_batches = takes_batches(backend_of(group, tensor))
+        (plan,) = plans(schedule, ends, [rank], ahead=not sends_batches)
         self._plan = plan
         self._has_result = bool(schedule.wanted()[rank].any()) and not self._is_barrier
         self._in_place = schedule.collective == "allreduce"
         self._only_reads = all(transfer.sends for transfer in plan.transfers) and not self._is_barrier
         self._is_result = self._has_result and plan.wanted == ((0, plan.num_elements),)  # the whole buffer is
         self._dtype = torch.uint8 if self._is_barrier else tensor.dtype
-        self._device = tensor.device if self._batched else torch.device("cpu")
+        self._device = tensor.device if sends_batches else torch.device("cpu")
         view_of: dict[Elements, int] = {}
         self._program = [_with_numbers(operation, plan.transfers, view_of) for operation in plan.program]
         self._spans = list(view_of)
         self._scratch: Tensor | None = None
         self._in_scratch: list[Tensor | None] = []  # the views of the scratch, by span
-
-    def _checked(self, schedule: Schedule, tensor: Tensor, group: Any, op: str) -> CommonTerms:
-        """Check what the rank was given, and return what all ranks must have in common."""
-        _check_tensor(tensor)
-        one_of("op", op, OP_NAMES)
-        if schedule.num_ranks != group.size():
-            raise ValueError(f"group must have the schedule's {schedule.num_ranks} ranks, got {group.size()}")
-        if schedule.collective in SUMS:
-            check_op(op, tensor)
-            _check_arithmetic(op, tensor)
-        check_counts(schedule, group.rank(), tensor.numel())
-        self._is_barrier = schedule.collective == "barrier"
-        self._ends = schedule.chunk_ends(tensor.numel())
-        number = fingerprint(schedule)
-        if number not in _verified:
-            verify(schedule)
-            _verified.add(number)
-        self._schedule = schedule
-        self._kind = (tensor.shape, tensor.dtype, tensor.device)
-        self._add: Callable[..., Tensor] = OPS[op]
-        self._divides = op == "avg" and schedule.collective in SUMS
-        self._batched = takes_batches(backend_of(group, tensor))
-        if self._is_barrier:
-            return CommonTerms(number, 0, 0, 0)
-        num_elements = tensor.numel()
-        if schedule.weights is not None:  # ranks may differ in their elements
-            num_elements = self._ends[-1]
-        return CommonTerms(number, num_elements, DTYPES.index(tensor.dtype), OP_NAMES.index(op))
 
     def release(self) -> None:
         """Free the scratch if it is large; the next run takes a new one."""
@@ -202,7 +188,7 @@ class _Prepared:
         else:
             buffer = scratch[self._plan.num_scratch :]
         if not self._is_barrier:
-            start, stop = self._plan.given
+            start, stop = self._plan.initial_run
             buffer[start:stop].copy_(flat[: stop - start])
         return buffer
 
@@ -307,6 +293,37 @@ def _with_numbers(
         tag = TAGS + transfer.step
         posted.append(Posted(number, view(transfer.span), transfer.sends, transfer.peer, tag))
     return _Operation(POST, posted=tuple(posted))
+
+
+def _check_arguments(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> None:
+    """Raise ValueError unless this rank can carry out the schedule on the tensor."""
+    _check_tensor(tensor)
+    one_of("op", op, OP_NAMES)
+    if schedule.num_ranks != group.size():
+        raise ValueError(f"group must have the schedule's {schedule.num_ranks} ranks, got {group.size()}")
+    if schedule.collective in SUMS:
+        check_op(op, tensor)
+        _check_arithmetic(op, tensor)
+    check_counts(schedule, group.rank(), tensor.numel())
+
+
+def _verify_once(schedule: Schedule) -> None:
+    """Raise ScheduleError for a wrong schedule; one that was right before is not verified again."""
+    number = fingerprint(schedule)
+    if number not in _verified:
+        verify(schedule)
+        _verified.add(number)
+
+
+def _common_terms(schedule: Schedule, ends: list[int], tensor: Tensor, op: str) -> CommonTerms:
+    """Return what all ranks must have in common."""
+    number = fingerprint(schedule)
+    if schedule.collective == "barrier":
+        return CommonTerms(number, 0, 0, 0)
+    num_elements = tensor.numel()
+    if schedule.weights is not None:  # ranks may differ in their elements
+        num_elements = ends[-1]
+    return CommonTerms(number, num_elements, DTYPES.index(tensor.dtype), OP_NAMES.index(op))
 
 
 def _kind_words(kind: tuple[torch.Size, torch.dtype, torch.device]) -> str:

@@ -22,7 +22,7 @@ from ...sampling.assignment import Loader
 from ...timeline import Recorder, Timeline
 from .buckets import Buckets
 from .observed import DDPSettings
-from .run import DDPStepper, Optimizer, Taken, buckets_in_common, check_training
+from .run import DDPStepper, Optimizer, RecordedStep, buckets_in_common, check_training
 
 LossFn = Callable[[Any, Any], Tensor]
 Vector = NDArray[np.float64]
@@ -102,8 +102,8 @@ def follow(
     ``optimizer(parameters)`` makes the optimizer; by default there is none. Only the allreduces synchronise ranks.
     DDP's communication is recorded as in `ddp.measure`.
 
-    Raises ValueError for bad input, for an assignment of another dataset, and for more steps than the smallest number
-    of full batches of a rank; RankError if a rank fails, dies, or has not ended after `timeout_s`.
+    Raises ValueError if an argument is invalid, the assignment is of another dataset, or a rank has fewer full batches
+    than `num_steps`; RankError if a rank fails, dies, or has not ended after `timeout_s`.
 
     >>> from rankscope.sampling import assign
     >>> samples = [(torch.full((4,), float(i)), torch.tensor([1.0])) for i in range(64)]
@@ -148,7 +148,7 @@ def _check_dataset(dataset: Any, assignment: Assignment) -> None:
 class _RankResult(NamedTuple):
     """The record that one rank returns."""
 
-    steps: list[Taken]
+    steps: list[RecordedStep]
     numbers: list[NDArray[np.int64]]  # of the samples, a batch for each step
     losses: list[float]
     parameters: Vector

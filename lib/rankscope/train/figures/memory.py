@@ -26,11 +26,11 @@ def draw_memory(
     chosen: str = "",
     title: str | None = None,
 ) -> Drawing:
-    """Draw each of `memories`, by name, as a bar of its terms, the first on top, with the total of one rank at its end.
+    """Draw each of `memories`, by name, as a bar of its terms, with the total of one rank at its end.
 
-    `limits_bytes` are marked by vertical lines over the bars. The bar that is `chosen` is framed. DDP's second copy of
-    gradients is hatched, and so is memory that is only temporarily in use. Raises ValueError for no bars, and for
-    limits that are not finite and at least 0.
+    The first bar is on top. Vertical lines mark `limits_bytes`. The bar that is `chosen` is framed. DDP's second copy
+    of gradients is hatched, and so is memory that is only temporarily in use. Raises ValueError if there are no bars or
+    a limit is not finite and at least 0.
     """
     if not isinstance(memories, Mapping) or not memories:
         raise ValueError(f"memories must be at least one, by name, got {memories!r}")
@@ -49,7 +49,7 @@ def draw_memory(
     rows = np.arange(len(names))
     framed = [row for row, name in enumerate(names) if name == chosen]
     words = [decimal_words(total) for total in totals.tolist()]
-    words_at = _beside_limits(totals / scale + 0.01 * width, words, limits, width)
+    words_at = _clear_of_limits(totals / scale + 0.01 * width, words, limits, width)
     totals_shown = Texts(words_at, rows + 0.5, words, anchor="start", halo=PAPER)
     limit_names, num_label_rows = _limit_names(limits, width, len(names))
     parts = _parts(memories, scale)
@@ -73,7 +73,7 @@ def draw_memory(
     )
 
 
-def _beside_limits(
+def _clear_of_limits(
     places: NDArray[np.float64], words: list[str], limits: Mapping[str, float], width: float
 ) -> NDArray[np.float64]:
     """The left ends of the totals, moved to the right of each limit's line that would cross them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...common.checks import count_of, number, truth, whole
+from ...common.checks import count_of, number, truth
 from ...common.frozen import checked, each, frozen
 from ...common.samples import used_places
 from ...timeline import Timeline
@@ -62,10 +62,6 @@ class FSDPRun:
         """The timeline of all ranks in the iteration of median length."""
         typical = min(self.used, key=lambda place: abs(self.iterations[place].step_s - self.median_s))
         return self.iterations[typical].timeline
-
-    def timeline_of(self, iteration: int) -> Timeline:
-        """Return the timeline of all ranks in one iteration."""
-        return self.iterations[whole("iteration", iteration, 0, len(self.iterations) - 1)].timeline
 
     @property
     def peak_bytes(self) -> int:

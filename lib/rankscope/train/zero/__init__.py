@@ -17,8 +17,8 @@ from ...common.lazy import lazy
 from .model import ESTIMATORS, WAYS, memory, partition, traffic
 
 if TYPE_CHECKING:
-    from .run import measure, resume_difference
+    from .run import measure
 
-__all__ = ["ESTIMATORS", "WAYS", "measure", "memory", "partition", "resume_difference", "traffic"]
+__all__ = ["ESTIMATORS", "WAYS", "measure", "memory", "partition", "traffic"]
 
-__getattr__, __dir__ = lazy(__name__, {"measure": "run", "resume_difference": "run"})
+__getattr__, __dir__ = lazy(__name__, {"measure": "run"})

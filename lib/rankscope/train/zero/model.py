@@ -34,7 +34,7 @@ TERMS = {
 }
 
 
-class Way(NamedTuple):
+class TensorDivision(NamedTuple):
     """How a job divides its tensors: ZeRO's stage, the partition, and whether DDP keeps the gradients twice.
 
     The partition is "even" (the paper's 1/N of everything), "tensors" (whole tensors, assigned greedily) or "rows"
@@ -49,11 +49,13 @@ class Way(NamedTuple):
 
 # The ways in which torch implements ZeRO's stages: `memory` and `traffic` predict them, `measure` runs them.
 WAYS = {
-    "ddp": Way(0, "even", True, "DistributedDataParallel as it comes"),
-    "ddp_bucket_view": Way(0, "even", False, "DistributedDataParallel(gradient_as_bucket_view=True)"),
-    "zero_redundancy_optimizer": Way(1, "tensors", False, "the same, with ZeroRedundancyOptimizer"),
-    "fully_shard_keep": Way(2, "rows", False, "fully_shard(reshard_after_forward=False), from forward to backward"),
-    "fully_shard": Way(3, "rows", False, "fully_shard(reshard_after_forward=True)"),
+    "ddp": TensorDivision(0, "even", True, "DistributedDataParallel as it comes"),
+    "ddp_bucket_view": TensorDivision(0, "even", False, "DistributedDataParallel(gradient_as_bucket_view=True)"),
+    "zero_redundancy_optimizer": TensorDivision(1, "tensors", False, "the same, with ZeroRedundancyOptimizer"),
+    "fully_shard_keep": TensorDivision(
+        2, "rows", False, "fully_shard(reshard_after_forward=False), from forward to backward"
+    ),
+    "fully_shard": TensorDivision(3, "rows", False, "fully_shard(reshard_after_forward=True)"),
 }
 
 
@@ -212,7 +214,7 @@ def memory(
     argument is a number of parameters, `largest_layer` (parameters) and `buffer_bytes` may be given; a module has its
     own. With `buckets` (stages 0 and 1) DDP keeps the gradients twice, as without ``gradient_as_bucket_view``.
 
-    Raises ValueError for no ranks, unknown names, negative sizes and arguments that do not fit together.
+    Raises ValueError if there are no ranks, a name is unknown, a size is negative, or arguments contradict each other.
 
     >>> [f"{memory(7.5e9, 64, stage).total_bytes / 1e9:.3g} GB" for stage in range(4)]
     ['120 GB', '31.4 GB', '16.6 GB', '1.88 GB']
@@ -221,17 +223,21 @@ def memory(
     >>> [memory(module, 2, "fully_shard", rank=rank).terms["parameters"] for rank in (0, 1)]
     [2048, 2048]
     """
-    held = _holding(num_parameters_or_module, num_ranks, stage, recipe, optimizer, rank, largest_layer, buffer_bytes)
-    if truth("buckets", buckets) and held.way.stage > 1:
+    rank_bytes = _rank_bytes(
+        num_parameters_or_module, num_ranks, stage, recipe, optimizer, rank, largest_layer, buffer_bytes
+    )
+    if truth("buckets", buckets) and rank_bytes.way.stage > 1:
         raise ValueError(f"buckets are DDP's, in stages 0 and 1, got stage {stage}")
-    terms = held.rows() if held.way.partition == "rows" else held.shares()
-    terms["buckets"] = terms["gradients"] if buckets or held.way.buckets else 0
-    terms["buffers"] = held.sizes.buffer_bytes
+    terms = rank_bytes.rows() if rank_bytes.way.partition == "rows" else rank_bytes.shares()
+    terms["buckets"] = terms["gradients"] if buckets or rank_bytes.way.buckets else 0
+    terms["buffers"] = rank_bytes.sizes.buffer_bytes
     terms["activations"] = _count("activation_bytes", activation_bytes, 0)
-    return ZeroMemory(held.sizes.num_parameters, held.num_ranks, held.way.stage, held.recipe, optimizer, terms)
+    return ZeroMemory(
+        rank_bytes.sizes.num_parameters, rank_bytes.num_ranks, rank_bytes.way.stage, rank_bytes.recipe, optimizer, terms
+    )
 
 
-def _holding(
+def _rank_bytes(
     num_parameters_or_module: Any,
     num_ranks: int,
     stage: int | str,
@@ -240,7 +246,7 @@ def _holding(
     rank: int | None = None,
     largest_layer: float = 0,
     buffer_bytes: float = 0,
-) -> _Holding:
+) -> _RankBytes:
     """Return the basis of `memory` and `traffic`. Raises ValueError for arguments out of range."""
     num_ranks = whole("num_ranks", num_ranks, 1)
     if isinstance(stage, str):
@@ -249,7 +255,7 @@ def _holding(
         if recipe == "mixed" and way.partition != "rows":
             raise ValueError("recipe 'mixed' needs fully_shard: DistributedDataParallel keeps no master copy")
     else:
-        way = Way(whole("stage", stage, 0, 3), "even", buckets=False, what="as in the paper")
+        way = TensorDivision(whole("stage", stage, 0, 3), "even", buckets=False, what="as in the paper")
         recipe = recipe or "mixed"
     one_of("recipe", recipe, tuple(RECIPES))
     rule = OPTIMIZERS[one_of("optimizer", optimizer, tuple(OPTIMIZERS))]
@@ -264,7 +270,7 @@ def _holding(
         raise ValueError(f"a module has its own largest_layer and buffer_bytes, got {largest_layer}, {buffer_bytes}")
     else:
         sizes = sizes_of(num_parameters_or_module)
-    return _Holding(sizes, num_ranks, way, rank, recipe, rule)
+    return _RankBytes(sizes, num_ranks, way, rank, recipe, rule)
 
 
 def _sizes_of_number(num_parameters: Any, largest_layer: float, buffer_bytes: float) -> ModuleSizes:
@@ -393,12 +399,12 @@ def _size(parameter: Parameter) -> int:
 
 
 @attrs.frozen
-class _Holding:
+class _RankBytes:
     """A rank's bytes of everything that ZeRO divides; if `rank` is None, those of the fullest rank."""
 
     sizes: ModuleSizes
     num_ranks: int
-    way: Way
+    way: TensorDivision
     rank: int | None
     recipe: str
     optimizer: Optimizer
@@ -516,7 +522,7 @@ def partition(sizes: Sequence[int], num_ranks: int) -> tuple[tuple[int, ...], ..
     Tensors are assigned in descending order of size, each to the rank with the fewest elements so far (the first of
     several), as ``ZeroRedundancyOptimizer._partition_parameters`` (torch 2.6 to 2.13) does for one parameter group.
 
-    Raises ValueError for sizes that are not whole numbers of at least 0, and for no ranks.
+    Raises ValueError if a size is not a whole number of at least 0 or there are no ranks.
 
     >>> partition([5, 30, 20, 10], 2)
     ((1, 0), (2, 3))
@@ -609,34 +615,34 @@ def traffic(num_parameters_or_module: Any, num_ranks: int, stage: int | str, rec
     tensors from their owners, 3Ψ. `fully_shard` gathers and reduces layer by layer, padding included. In torch's ways
     that use DDP, rank 0 also broadcasts the buffers in every step.
     """
-    held = _holding(num_parameters_or_module, num_ranks, stage, recipe)
+    rank_bytes = _rank_bytes(num_parameters_or_module, num_ranks, stage, recipe)
     exchanges = []
-    if held.way.partition == "rows":
-        exchanges = _fully_shard_exchanges(held)
+    if rank_bytes.way.partition == "rows":
+        exchanges = _fully_shard_exchanges(rank_bytes)
     else:
-        if isinstance(stage, str) and held.sizes.buffer_bytes:
-            exchanges.append(CollectiveTraffic("broadcast", "buffers", held.sizes.buffer_bytes))
-        exchanges += _exchanges(held)
-    return ZeroTraffic(held.num_ranks, held.way.stage, tuple(exchanges))
+        if isinstance(stage, str) and rank_bytes.sizes.buffer_bytes:
+            exchanges.append(CollectiveTraffic("broadcast", "buffers", rank_bytes.sizes.buffer_bytes))
+        exchanges += _exchanges(rank_bytes)
+    return ZeroTraffic(rank_bytes.num_ranks, rank_bytes.way.stage, tuple(exchanges))
 
 
-def _exchanges(held: _Holding) -> list[CollectiveTraffic]:
+def _exchanges(rank_bytes: _RankBytes) -> list[CollectiveTraffic]:
     """The exchanges of parameters and gradients as in the paper, or as in torch's ways that use DDP."""
-    gradients = held.total("gradient", held.trained, _size)
-    updated = held.total("parameter", held.trained, _size)
-    if held.way.partition == "tensors":
+    gradients = rank_bytes.total("gradient", rank_bytes.trained, _size)
+    updated = rank_bytes.total("parameter", rank_bytes.trained, _size)
+    if rank_bytes.way.partition == "tensors":
         return [
             CollectiveTraffic("allreduce", "gradients", gradients),
-            CollectiveTraffic("broadcast", "updated parameters", updated, len(held.trained)),
+            CollectiveTraffic("broadcast", "updated parameters", updated, len(rank_bytes.trained)),
         ]
-    if held.way.stage == 0:
+    if rank_bytes.way.stage == 0:
         return [CollectiveTraffic("allreduce", "gradients", gradients)]
-    if held.way.stage < 3:
+    if rank_bytes.way.stage < 3:
         return [
             CollectiveTraffic("reduce_scatter", "gradients", gradients),
             CollectiveTraffic("allgather", "updated parameters", updated),
         ]
-    every = held.total("parameter", held.sizes.parameters, _size)
+    every = rank_bytes.total("parameter", rank_bytes.sizes.parameters, _size)
     return [
         CollectiveTraffic("allgather", "parameters, for the forward pass", every),
         CollectiveTraffic("allgather", "parameters, for the backward pass", every),
@@ -644,13 +650,13 @@ def _exchanges(held: _Holding) -> list[CollectiveTraffic]:
     ]
 
 
-def _fully_shard_exchanges(held: _Holding) -> list[CollectiveTraffic]:
+def _fully_shard_exchanges(rank_bytes: _RankBytes) -> list[CollectiveTraffic]:
     """The exchanges of `fully_shard`, a call for each layer."""
-    every = held.total("parameter", held.sizes.parameters, held.gathered)
-    gradients = held.total("parameter", held.trained, held.gathered)
-    num_calls = len(held.sizes.layers)
+    every = rank_bytes.total("parameter", rank_bytes.sizes.parameters, rank_bytes.gathered)
+    gradients = rank_bytes.total("parameter", rank_bytes.trained, rank_bytes.gathered)
+    num_calls = len(rank_bytes.sizes.layers)
     exchanges = [CollectiveTraffic("allgather", "parameters, for the forward pass", every, num_calls)]
-    if held.way.stage == 3:
+    if rank_bytes.way.stage == 3:
         exchanges.append(CollectiveTraffic("allgather", "parameters, for the backward pass", every, num_calls))
     exchanges.append(CollectiveTraffic("reduce_scatter", "gradients", gradients, num_calls))
     return exchanges

@@ -1,16 +1,12 @@
-"""Train on real ranks with DDP, ZeroRedundancyOptimizer or fully_shard: measure their memory, save and resume."""
+"""Train on real ranks with DDP, ZeroRedundancyOptimizer or fully_shard: measure their memory."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -20,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...common.checks import function, of_type, one_of, whole
 from ...common.frozen import checked, each, frozen, mapping
-from ...common.storage import write_atomically
 from ...ranks.launcher import launch
 from .model import RECIPES, WAYS, ZeroMemory, layers, memory
 
@@ -39,7 +34,6 @@ _CALLS = {
     "c10d::_allgather_base_": ("allgather", 0),
     "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
 }
-_BATCH = 48  # of `resume_difference`: 1, 2, 3, 4, 6, … ranks divide it evenly
 _MOST_RANKS = 16
 
 
@@ -67,7 +61,7 @@ def measure(
     backend: str = "gloo",
     timeout_s: float = 120.0,
 ) -> list[LiveMemory]:
-    """Train on `num_ranks` real ranks, one way after the other; return each rank's memory in its last step, way by way.
+    """Train on `num_ranks` real ranks in each way, and return each rank's memory in its last step, way by way.
 
     Memory is counted between forward and backward, when everything is present: gradients and states of the previous
     step, and parameters gathered by the forward pass. A storage counts once, with all of its bytes, padding included.
@@ -75,7 +69,7 @@ def measure(
     3). Activations are left out. Every rank trains on `batch`, which the model maps to one tensor; `ways` are some of
     WAYS. With recipe "bf16" the model is converted; with "mixed" fully_shard gathers and reduces in bfloat16.
 
-    Raises ValueError for invalid arguments, RankError if a rank fails.
+    Raises ValueError if an argument is invalid; RankError if a rank fails.
 
     >>> import torch
     >>> live = measure(lambda: torch.nn.Linear(64, 32, bias=False), torch.ones(2, 64), 2, ["fully_shard"])
@@ -237,93 +231,3 @@ def _bytes_by_term(terms: Mapping[str, Mapping[int, int]]) -> dict[str, int]:
         num_bytes[name] = sum(size for address, size in by_address.items() if address not in counted)
         counted |= set(by_address)
     return num_bytes
-
-
-# ---- training saved, and resumed on another number of ranks
-
-
-def save_training(path: str | os.PathLike[str], model: nn.Module, optimizer: ZeroRedundancyOptimizer) -> None:
-    """Collect the optimizer's state on rank 0, which writes it and the model's state to `path`, atomically.
-
-    Every rank calls this; it returns when the file is complete. The format is that of ``torch.save``: one file, which
-    can replace the old one in one step, and which ``weights_only`` loads without running code from a pickle.
-    (torch.distributed.checkpoint writes a folder of files, one of which it unpickles.)
-    """
-    optimizer.consolidate_state_dict(to=0)
-    if dist.get_rank() == 0:
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        write_atomically(path, lambda file: _save(state, file))
-    dist.barrier()
-
-
-def _save(state: Any, file: BinaryIO) -> None:
-    """Write as torch.save does, but raise the OSError of a full disk, which torch.save hides in a RuntimeError."""
-    failed: list[OSError] = []
-
-    def write(piece: bytes) -> int:
-        try:
-            return file.write(piece)
-        except OSError as error:
-            failed.append(error)
-            raise
-
-    try:
-        torch.save(state, SimpleNamespace(write=write, flush=file.flush))
-    except RuntimeError as error:
-        if failed:
-            raise failed[0] from error
-        raise
-
-
-def load_training(path: str | os.PathLike[str], model: nn.Module, optimizer: ZeroRedundancyOptimizer) -> None:
-    """Load what `save_training` stored: each rank keeps its share of the state, for any number of ranks."""
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-
-
-def resume_difference(num_ranks: int, resumed_ranks: int, num_steps: int = 4, timeout_s: float = 120.0) -> float:
-    """Train a small model on `num_ranks`, save it half way, resume on `resumed_ranks`; return the largest difference.
-
-    The difference is that of any parameter after `num_steps` from an uninterrupted run, in float64: 0.0 for the same
-    number of ranks, else the rounding of sums in another order. Every step uses the same batch of 48 samples, of which
-    each rank takes its stride.
-
-    Raises ValueError if the number of ranks does not divide the batch, and for an odd number of steps.
-
-    >>> resume_difference(2, 2)
-    0.0
-    """
-    for name, value in (("num_ranks", num_ranks), ("resumed_ranks", resumed_ranks)):
-        if _BATCH % whole(name, value, 1, _MOST_RANKS):
-            raise ValueError(f"{name} must divide a batch of {_BATCH}, got {value}")
-    if whole("num_steps", num_steps, 2) % 2:
-        raise ValueError(f"num_steps must be even, to be saved half way, got {num_steps}")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "training.pt"
-        straight = launch(_train, num_ranks, (num_steps,), timeout_s=timeout_s)[0]
-        launch(_train, num_ranks, (num_steps // 2, None, path), timeout_s=timeout_s)
-        resumed = launch(_train, resumed_ranks, (num_steps // 2, path), timeout_s=timeout_s)
-    return max(float((parameters - straight).abs().max()) for parameters in resumed)
-
-
-def _train(num_steps: int, start: Path | None = None, end: Path | None = None) -> Tensor:
-    """Train from the file `start` or from scratch, save to `end`, and return all parameters in one tensor."""
-    rank = dist.get_rank()
-    num_ranks = dist.get_world_size()
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, 3)).double()
-    samples = torch.randn(_BATCH, 8, dtype=torch.float64)
-    targets = torch.randn(_BATCH, 3, dtype=torch.float64)
-    parallel = DistributedDataParallel(model)
-    optimizer = zero_redundancy_class()(model.parameters(), optimizer_class=torch.optim.Adam, lr=0.01)
-    if start is not None:
-        load_training(start, model, optimizer)
-    for _ in range(num_steps):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(parallel(samples[rank::num_ranks]), targets[rank::num_ranks])
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    if end is not None:
-        save_training(end, model, optimizer)
-    return torch.cat([p.detach().flatten() for p in model.parameters()])

@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
-from ..common.checks import count_of, function, number, of_type, whole
-from ..common.frozen import checked, frozen
-from ..common.units import time_words
-from ..timeline import Recorder, Span, Timeline
-from ..timeline.timeline import Times
-from .batches import leaves, mapped
-from .prefetch import COPY, Prefetched, PrefetchGpu, prefetched
+from rankscope.common.checks import count_of, function, number, of_type, whole
+from rankscope.common.frozen import checked, frozen
+from rankscope.common.units import time_words
+from rankscope.timeline import Recorder, Span, Timeline
+from rankscope.timeline.timeline import Times
+from rankscope.transfer.batches import leaves, mapped
+from rankscope.transfer.prefetch import COPY, Prefetched, PrefetchGpu, prefetched
 
 PHASES = ("load", "copy", "forward", "backward", "optimizer")
 GPU = "GPU"  # our lane of the stream of the steps
@@ -72,14 +72,15 @@ def record_steps(
 
     A batch is a pair of inputs and targets. A step has five phases: "load" gets the batch from the loader, "copy" moves
     it to the device, "forward" is ``loss(module(inputs), targets)``, "backward" computes the gradients, "optimizer" is
-    its step and `zero_grad`. Each phase is a torch.profiler range inside a span of ours. A GPU runs behind the host, so
-    CUDA events before and after each phase time it there, too.
+    its step and `zero_grad`. Each phase is a torch.profiler range inside one of our spans. Because a GPU runs behind
+    the host, CUDA events before and after each phase also time it on the GPU.
 
-    If `loader` is `prefetched` for the device, its batches have already been copied: there is no phase "copy", and on a
-    GPU the copies have their own lane. The loader's iterator is created, and its workers started, before the recording.
+    If `loader` is `prefetched` for the device, its batches have already been copied, so there is no phase "copy", and
+    on a GPU the copies have their own lane. The loader's iterator is created, and its workers started, before the
+    recording.
 
-    Raises ValueError for invalid arguments, for a module that is not on the device and for a loader without batches.
-    Errors of loader, module, loss and optimizer are passed on.
+    Raises ValueError if an argument is invalid, the module is not on the device, or the loader has no batches. Errors
+    of loader, module, loss and optimizer are passed on.
 
     >>> module = torch.nn.Linear(4, 1)
     >>> batches = [(torch.ones(8, 4), torch.ones(8, 1))] * 3
@@ -369,7 +370,7 @@ class RecordedSteps:
         clocks known to 0 s
         >>> RecordedSteps(ours, theirs.shifted(1.0), 0.0).agreement().check()
         Traceback (most recent call last):
-        rankscope.transfer.record.DisagreementError: load: a range reaches 1000 ms out of our span
+        tests.tools.recorded_steps.DisagreementError: load: a range reaches 1000 ms out of our span
         """
         ours = self.ours
         theirs = self.profiler
@@ -415,7 +416,9 @@ def _on_gpu(ours: Timeline, theirs: Timeline, slack_s: float) -> Iterator[PhaseA
     spans = ours.take(np.flatnonzero(np.isin(ours.lane, our_lanes)))
     work = theirs.take(np.flatnonzero(np.isin(theirs.lane, streams)))
     if len(work) and not len(spans):
-        raise DisagreementError(f"the profiler saw {len(work)} kernels and copies on the GPU, and we nothing")
+        raise DisagreementError(
+            f"the profiler recorded {len(work)} kernels and copies on the GPU, but we recorded none"
+        )
     owner = _owners(spans, work, slack_s)
     for lane, kind in dict.fromkeys((span.lane, span.kind) for span in spans):
         of_phase = (spans.lane == spans.lanes.index(lane)) & (spans.kind == spans.kinds.index(kind))

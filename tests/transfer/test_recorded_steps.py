@@ -18,9 +18,19 @@ from attrs import evolve
 from torch.utils.data import DataLoader, TensorDataset
 
 from rankscope.timeline import Span, Timeline
-from rankscope.transfer import prefetched, record, record_steps
+from rankscope.transfer import prefetched
 from rankscope.transfer.prefetch import Prefetched
-from rankscope.transfer.record import CLOCK, PHASES, PREFIX, DisagreementError, RecordedSteps, read_steps
+
+from ..tools import recorded_steps as record
+from ..tools.recorded_steps import (
+    CLOCK,
+    PHASES,
+    PREFIX,
+    DisagreementError,
+    RecordedSteps,
+    read_steps,
+    record_steps,
+)
 
 HOST = "cpu"
 Parts = dict[str, Any]
@@ -105,7 +115,7 @@ def test_an_error_of_the_loss_comes_through_and_ends_the_recording() -> None:
 def test_nothing_is_said_on_stderr() -> None:
     """A notebook's stored outputs are compared with all that comes, and Kineto tells of each start and stop."""
     code = (
-        "import torch; from rankscope.transfer import record_steps; m = torch.nn.Linear(4, 1);"
+        "import torch; from tests.tools.recorded_steps import record_steps; m = torch.nn.Linear(4, 1);"
         "record_steps([(torch.ones(8, 4), torch.ones(8, 1))], m, torch.nn.functional.mse_loss,"
         "torch.optim.SGD(m.parameters(), lr=0.1))"
     )
@@ -370,7 +380,9 @@ def test_what_a_gpu_does_outside_our_spans_is_found(on_gpu: None) -> None:
     with pytest.raises(DisagreementError, match="copy on lane 'GPU copies': not one span and one range of 0, 1, 2, 3"):
         evolve(recorded, profiler=copies).agreement().check()
     ours = Timeline.of([span for span in recorded.ours if not span.lane.startswith("GPU")])
-    with pytest.raises(DisagreementError, match="the profiler saw .* kernels and copies on the GPU, and we nothing"):
+    with pytest.raises(
+        DisagreementError, match="the profiler recorded .* kernels and copies on the GPU, but we recorded none"
+    ):
         evolve(recorded, ours=ours).agreement()
 
 
