@@ -132,7 +132,7 @@ def test_a_step_that_equals_one_process_has_no_findings() -> None:
         audited = audit_step(work(module), 4, step)
         audited.check()
         assert audited.num_allreduces == num_allreduces
-        assert "as one process" in str(audited)
+        assert "the gradients are those of one process" in str(audited)
     assert dropping[1].training
 
 
@@ -142,8 +142,8 @@ def test_a_step_that_is_not_synchronised_is_found(step: Any, num_allreduces: int
     audited = audit_step(work(), 2, step)
     assert kinds(audited) == ["ranks_differ"]
     assert audited.num_allreduces == num_allreduces
-    assert ("DDP allreduced nothing" in str(audited)) == (num_allreduces == 0)
-    with pytest.raises(AuditError, match="ranks have different gradients"):
+    assert ("DDP did not run any allreduce" in str(audited)) == (num_allreduces == 0)
+    with pytest.raises(AuditError, match="Ranks have different gradients"):
         audited.check()
 
 
@@ -158,7 +158,7 @@ def test_a_step_that_clips_too_early_is_told_from_a_wrong_module() -> None:
     audited = audit_step(work(), 2, clipped_early)
     assert kinds(audited) == ["not_the_whole_batch"]
     (cause,) = audited.causes
-    assert cause == "the step changes the gradients: does it clip or scale before the last allreduce?"
+    assert cause == "The step changes the gradients. Does it clip or scale before the last allreduce?"
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ def test_a_module_that_draws_random_numbers_is_named_and_the_callers_are_left_al
 
     noisy = work(Noisy(3, 1, dtype=torch.float64))
     before = torch.get_rng_state()
-    assert audit_step(noisy).causes == ("the module or the loss draws random numbers, and each rank draws its own",)
+    assert audit_step(noisy).causes == ("The module or the loss draws random numbers, and each rank draws its own.",)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -178,10 +178,10 @@ def test_a_step_that_scales_its_loss_is_named_also_next_to_another_cause() -> No
     def scaled(ddp: Any, inputs: Tensor, targets: Tensor) -> None:
         (mse(ddp(inputs), targets) * 1024).backward()
 
-    step = "the step changes the gradients: does it clip or scale before the last allreduce?"
+    step = "The step changes the gradients. Does it clip or scale before the last allreduce?"
     audited = audit_step(work(), 2, scaled)
     assert audited.causes == (step,)
-    assert f"gradients are 1024 times those of one process: {step}" in str(audited)
+    assert f"Gradients are 1024 times those of one process. {step}" in str(audited)
     with_norm = work(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)).double())
     first, second = audit_step(with_norm, 2, scaled).causes
     assert first == step
@@ -196,7 +196,7 @@ def test_without_a_step_no_step_is_blamed() -> None:
             return super().forward(inputs) * (1 + rank)
 
     assert audit_step(work(ByRank(3, 1, dtype=torch.float64))).causes == (
-        "module or loss behave differently under torch.distributed",
+        "Module or loss behave differently under torch.distributed.",
     )
 
 
@@ -250,7 +250,7 @@ def test_a_sum_and_a_loss_over_tokens_are_found() -> None:
     audited = audit_step(work(loss=nn.MSELoss(reduction="sum")), 4)
     assert kinds(audited) == ["not_the_whole_batch"]
     assert audited.ratio == pytest.approx(1 / 4)
-    assert "gradients are 0.25 times those of one process: is the loss a sum?" in str(audited)
+    assert "Gradients are 0.25 times those of one process. Is the loss a sum?" in str(audited)
     labels = torch.tensor([0, 1, -100, -100, 1, 0, 1, 1])
     tokens = Work(nn.Linear(3, 2, dtype=torch.float64), work().inputs, labels, nn.functional.cross_entropy)
     (cause,) = audit_step(tokens).causes
@@ -262,7 +262,9 @@ def test_statistics_of_a_ranks_own_batch_are_found() -> None:
     audited = audit_step(work(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)).double()))
     assert kinds(audited) == ["not_the_whole_batch", "buffers_differ"]
     assert audited.buffers == ("0.running_mean", "0.running_var")
-    assert audited.causes == ("samples of a batch affect each other, as in BatchNorm, and each rank sees only its own",)
+    assert audited.causes == (
+        "Samples of a batch affect each other, as in BatchNorm, and each rank sees only its own.",
+    )
     audited.check(allow=["not_the_whole_batch", "buffers_differ"])
 
 

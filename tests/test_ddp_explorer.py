@@ -43,7 +43,7 @@ def test_ddp_starts_on_a_real_machine_that_ran_such_a_job() -> None:
     assert float(Training(Networks()).networks.cost(DDP.at())(2**20)) == float(cost(2**20)) < 0.2e-3
     lines = report(DDP)
     assert lines[3].startswith("use DistributedDataParallel(module, bucket_cap_mb=1): ")
-    assert "2.6% less than the default's" in lines[3]
+    assert "2.6 % less than the default's" in lines[3]
     assert lines[-3].startswith("network: ABCI 2.0: 4 nodes of 8 × A100-SXM4-40GB, ")
     assert lines[-3].endswith(", 32 ranks, measured with NCCL")
     assert lines[-2].startswith("source: aistabci/abci2.0benchmark; MIT")
@@ -93,7 +93,7 @@ def test_a_network_of_any_size_follows_the_ranks() -> None:
             expected_s = Model("h100", gpus, nodes).choose("allreduce", size).time_s
             assert float(table(size)) == pytest.approx(expected_s, rel=1e-9)
     assert cost(DDP.at(network="nccl:a100", num_ranks=4096))(2**20) > cost(DDP.at(network="nccl:a100"))(2**20)
-    assert report(DDP, network="nccl:b200")[-1].startswith("NCCL's model, not a measurement: ")
+    assert report(DDP, network="nccl:b200")[-1].startswith("NCCL's model, not a measurement; ")
 
 
 def test_latency_and_bandwidth_have_an_effect_by_hand_alone() -> None:

@@ -106,9 +106,9 @@ def test_each_finding_fails_a_test_and_healthy_ones_pass(pytester: pytest.Pytest
         [
             "rankscope found:",
             "duplicates: 12 reads of a sample already read in its epoch",
-            "overlap: 12 times a sample is read by more than one rank in an epoch",
-            "dropped: 12 times a sample is left out of an epoch",
-            "never_seen: 4 samples not read in any epoch: 16, 17, 18, 19",
+            "overlap: 12 samples, counted per epoch, are read by more than one rank in the same epoch",
+            "dropped: 12 reads are missing",
+            "never_seen: 4 samples are not read in any epoch: 16, 17, 18, 19",
             "repeated_order: epochs 0 and 1 (and 1 more pair) read in the same order on every rank*",
             "unbalanced: ranks read from 2 to 3 samples in epoch 0",
             "*ValueError: allow takes kinds out of out_of_range, *, got padding",

@@ -62,7 +62,7 @@ def test_the_picture_of_a_gpu_box_is_the_one_that_is_drawn_today() -> None:
     assert "14 GB/s against 188" in (ROOT / "README.md").read_text(encoding="utf-8")
     found = verdict(Profile.load(f"bank:{gpu_box.SHOWN}"))[0]
     assert "reaches 13.6 GB/s" in found
-    assert "NCCL_P2P_DISABLE is set: unset it" in found
+    assert "Unset NCCL_P2P_DISABLE" in found
 
 
 def dead_links(text: str, folder: Path = ROOT) -> list[str]:

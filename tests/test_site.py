@@ -25,7 +25,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from rankscope.box import bank
-from rankscope.box.machines import provenances
+from rankscope.box.machines import is_sick, provenances
 from rankscope.cli import app
 from rankscope.explorers.entries import catalogue
 from rankscope.explorers.opening import ENTRIES
@@ -84,7 +84,7 @@ def test_a_picture_is_described_and_a_number_is_not() -> None:
     assert made["cells"][2]["metadata"] == {}
 
 
-TIMELINE, CURVES = "What ran when, on which lane of which rank: ", "time [s] over ranks: "
+TIMELINE, CURVES = "The spans of a timeline, with one row per lane of a rank: ", "time [s] over ranks: "
 
 
 @pytest.mark.parametrize(
@@ -134,11 +134,12 @@ def test_the_page_of_gpu_boxes_has_five_commands_the_picture_and_every_machine_o
     assert len(re.findall(r"^(?:make|rankscope) .*#", first_commands, re.MULTILINE)) == 5
     assert "The picture shows two A100s whose peer-to-peer access is off." in page
     assert "(../notebooks/pictures/gpu_box.svg)" in page
-    assert "NCCL_P2P_DISABLE is set: unset it" in page
+    assert "Unset NCCL_P2P_DISABLE" in page
     assert re.findall(r"^\* - `(\w+)`$", page, re.MULTILINE) == list(bank())
     assert gpu_box.NAMES not in page
     assert "nan" not in page
-    assert page.count("**Sick: ") == sum("sick: " in str(one.get("source")) for one in provenances().values())
+    num_faulty = sum(is_sick(about) for about in provenances().values())
+    assert page.count("**Known or suspected fault: ") == num_faulty > 0
 
 
 def test_a_guide_without_the_table_of_machines_is_refused() -> None:

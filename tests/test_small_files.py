@@ -197,7 +197,7 @@ def test_a_trace_has_so_much_of_a_thing_at_most(
 ) -> None:
     monkeypatch.setattr(f"rankscope.diagnose.kineto_events.{limit}", 99)
     bombs.traces(tmp_path, name, 200)
-    with pytest.raises(StorageError, match=f"rank0.json: not a readable trace: {said}$"):
+    with pytest.raises(StorageError, match=f"rank0.json: not a usable trace: {said}$"):
         read_traces(tmp_path)
 
 
@@ -214,7 +214,7 @@ def test_of_many_ranges_the_later_ones_share_a_name(tmp_path: Path, monkeypatch:
 def test_a_timeline_has_events_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rankscope.timeline.timeline._MOST_EVENTS", 99)
     bombs.traces(tmp_path, "kernels", 200)
-    with pytest.raises(StorageError, match="rank0.json: not a readable trace: it has more than 99 events$"):
+    with pytest.raises(StorageError, match="rank0.json: not a usable trace: it has more than 99 events$"):
         Timeline.from_chrome_trace(tmp_path / "rank0.json")
 
 
@@ -239,7 +239,7 @@ def test_what_stands_around_the_events_has_values_up_to_a_limit(
     for content in contents:
         path = tmp_path / "rank0.json"
         path.write_text(json.dumps(content))
-        with pytest.raises(StorageError, match="rank0.json: not a readable trace: it has more than 99 values$"):
+        with pytest.raises(StorageError, match="rank0.json: not a usable trace: it has more than 99 values$"):
             read_traces(path)
 
 

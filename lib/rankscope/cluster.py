@@ -20,7 +20,7 @@ __all__ = ["Cluster", "Link"]
 class Link:
     """One direction between two ranks: a message of m bytes takes ``alpha_s + m / bytes_per_s`` (Hockney, 1994).
 
-    Raises ValueError for a negative latency and for a bandwidth of 0 or less; an infinite bandwidth costs no time.
+    Raises ValueError if the latency is negative or the bandwidth is 0 or less; an infinite bandwidth takes no time.
 
     >>> Link(alpha_s=5e-6, bytes_per_s=10e9).seconds(1e6)
     0.000105
@@ -34,7 +34,7 @@ class Link:
         return 1.0 / self.bytes_per_s
 
     def seconds(self, num_bytes: float) -> float:
-        """Return the time of a message of `num_bytes` in seconds. Raises ValueError for a negative size."""
+        """Return the time of a message of `num_bytes` in seconds. Raises ValueError if the size is negative."""
         number("num_bytes", num_bytes, 0)
         return self.alpha_s + num_bytes / self.bytes_per_s
 
@@ -61,14 +61,14 @@ class Cluster:
     pass it one at a time, but their latencies overlap.
 
     With `switch_adds`, if several ranks send into the same run of chunks of one rank in one step, the switch of their
-    node adds the messages: their sum arrives once and costs no gamma. A run that one rank copies to several leaves it
-    once. The own share of the rank that receives a sum, and its own copy of a run that it sends out, also cross its
-    link, as with NVLink's multimem.ld_reduce and multimem.st. In a step in which that happens, and in which no message
-    leaves its node, there are no ports: a message ends alpha_s + bytes / bytes_per_s after the latest start of those
-    merged with it. The bytes are all that cross the sender's link outwards or the receiver's inwards, whichever are
-    more. All other steps are as without such a switch.
+    node adds the messages: their sum arrives once, and adding takes no time. A run that one rank copies to several
+    ranks leaves it once. The receiver's own share of a sum, and the sender's own copy of a run that it sends out, also
+    cross their links, as with NVLink's multimem.ld_reduce and multimem.st. In a step in which this happens, and in
+    which no message leaves its node, ports do not limit messages: a message ends alpha_s + bytes / bytes_per_s after
+    the latest start of the messages merged with it. The bytes are all those that cross the sender's link outwards or
+    the receiver's link inwards, whichever is more. All other steps are simulated as without such a switch.
 
-    Raises ValueError for numbers out of range and for overrides between ranks that do not exist.
+    Raises ValueError if a number is out of range or an override is between ranks that do not exist.
 
     >>> Cluster(2, 4, Link(2e-6, 300e9), Link(6e-6, 50e9)).num_ranks
     8
@@ -100,7 +100,7 @@ class Cluster:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all pairs of ranks have the same link, and no switch adds for some of them."""
+        """Whether all pairs of ranks have the same link and no switch adds."""
         if self.overrides:
             return False
         several_per_node = self.gpus_per_node > 1

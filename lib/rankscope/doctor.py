@@ -224,7 +224,7 @@ CHECKS = (
 def examine(
     report: Callable[[str], object] = lambda name: None, checks: Iterable[Check] = CHECKS
 ) -> tuple[Diagnosis, ...]:
-    """Return the diagnosis of each check, in order; `report` is called with the name of each before it starts.
+    """Run the checks and return their diagnoses in order. `report` is called with the name of each before it starts.
 
     >>> examine(checks=[Check("abacus", "sums", lambda: "10 rows of beads", "buy one")])[0].detail
     '10 rows of beads'
@@ -237,7 +237,7 @@ def examine(
 
 
 def remedy(name: str) -> str:
-    """Return what to do if the part that a check looks for is missing.
+    """Return the remedy if the part that a check looks for is missing.
 
     >>> remedy("C++ compiler")
     'apt-get install g++'

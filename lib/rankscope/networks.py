@@ -27,9 +27,9 @@ Cost = Callable[[Any], Any]  # from an array of bytes to as many seconds, or to 
 
 @frozen
 class CostTable:
-    """Seconds at some numbers of bytes, with straight lines between them and beyond both ends, never below 0.
+    """Times in seconds at some sizes, joined and extended by straight lines, and never below 0.
 
-    Raises ValueError unless there are at least two rising sizes and a time for each.
+    Raises ValueError unless there are at least two sizes in ascending order and a time for each.
 
     >>> CostTable((0.0, 100.0), (1.0, 2.0))(np.array([50.0, 200.0]))
     array([1.5, 3. ])

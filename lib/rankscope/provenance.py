@@ -108,7 +108,7 @@ def checked_provenance(name: str, value: Any) -> ReadOnly:
 
     >>> checked_provenance("provenance", {"name": "a box"})
     Traceback (most recent call last):
-    ValueError: provenance must have 'backend', and has not
+    ValueError: provenance must have 'backend', but lacks it
     """
     provenance = mapping(name, value, FIELDS, _NEEDED)
     num_ranks = provenance["num_ranks"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rankscope.box import Profile, bank
 from rankscope.box.figures.boxes import draw_with_peers
-from rankscope.box.machines import SICK
+from rankscope.box.machines import is_sick, notes_of
 from rankscope.common.units import bytes_words, rate_words
 from rankscope.figures.svg import to_svg
 
@@ -39,8 +39,10 @@ def page(guide: str) -> str:
 def _row(name: str, profile: Profile) -> str:
     about = profile.provenance
     source = about["source"]
-    notes = source.get("notes", "")
-    hardware = about["name"] + (f". **{notes.split(';')[0].capitalize()}**" if notes.startswith(SICK) else "")
+    hardware = about["name"]
+    if is_sick(about):
+        fault, *_ = notes_of(source).split(";")
+        hardware += f". **{fault.capitalize()}**"
     origin = source["repository"]
     if "/" in origin:
         origin = f"[{origin}](https://github.com/{origin})"

@@ -80,7 +80,7 @@ def described(source: str, heading: str) -> str:
     """What a cell's figure shows, in words: what its kind always shows, then its title or the heading above it.
 
     >>> described('_ = figures.timeline(simulate(two, 3), title="Two stages")', "## 1. A path")
-    'What ran when, on which lane of which rank: “Two stages”'
+    'The spans of a timeline, with one row per lane of a rank: “Two stages”'
     """
     tree = ast.parse(source)
     assigned = dict(pair for node in ast.walk(tree) if isinstance(node, ast.Assign) for pair in _assigned(node))

@@ -232,7 +232,7 @@ def test_copies_have_curves_by_direction_and_method() -> None:
     )
     assert made.predicted_s("transfer", 2**20, method="pageable") == pytest.approx(2 * line_s(2**20), rel=1e-5)
     assert made.predicted_s("transfer", 2**20, method="pinned") == pytest.approx(line_s(2**20), rel=1e-5)
-    with pytest.raises(ValueError, match="with several method: say which"):
+    with pytest.raises(ValueError, match="with several method; select one"):
         made.curve("transfer", direction="h2d")
 
 

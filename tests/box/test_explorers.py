@@ -17,7 +17,7 @@ from rankscope.box.nccl import GPUS, Model
 from rankscope.box.nccl.constants import HOP
 from rankscope.box.nccl.public import public
 from rankscope.collectives import ALGORITHMS, Schedule
-from rankscope.common.units import bytes_words, cell_words, time_words
+from rankscope.common.units import bytes_words, cell_words, percent_words, time_words
 from rankscope.explorers import machine, transfers
 from rankscope.explorers.core.allreduce import H100_LINKS, L40S_LINKS
 from rankscope.explorers.explorer import explorer_of
@@ -47,7 +47,7 @@ def test_boxes_says_what_was_measured_what_the_curve_says_and_where_that_is_from
     assert report(BOXES, first="h100_8", message="8 GiB")[0].startswith("h100_8: 8 GiB in ")
     assert ", interpolated (" in report(BOXES, first="h100_8", message="8 GiB")[0]
     assert "all_to_all was not measured" in report(BOXES, first="dgx_h100_8", collective="all_to_all")[0]
-    assert "sick: NCCL_P2P_DISABLE=1" in report(BOXES, first="runpod_a100_2_no_p2p")[1]
+    assert "known or suspected fault: NCCL_P2P_DISABLE=1" in report(BOXES, first="runpod_a100_2_no_p2p")[1]
 
 
 @pytest.mark.parametrize("message", ["64 KiB", "4 MiB", "128 MiB", "512 MiB"])
@@ -104,7 +104,7 @@ def test_machine_says_what_the_profile_predicts_and_what_was_measured() -> None:
     expected_s = one.predict("allreduce", "ring", 2**18).makespan_s
     lines = report(MACHINE, algorithm="ring", message="256 KiB")
     assert lines[0].startswith(f"predicted: {time_words(expected_s)}, ")
-    assert lines[1] == f"measured:  {time_words(0.8 * expected_s)}; predicted +25.0%"
+    assert lines[1] == f"measured:  {time_words(0.8 * expected_s)}; prediction error +25.0 %"
     assert lines[2] == f"gloo's own: {time_words(NATIVE_S)}"
     assert lines[3] == f"link: {one.best_link('intra')}"
     ranking = svg(MACHINE, "ranking", message="256 KiB")
@@ -179,7 +179,7 @@ def test_an_algorithm_that_refuses_says_so_on_a_machine(monkeypatch: pytest.Monk
 
 
 def test_transfers_opens_on_facts_and_says_so() -> None:
-    assert "from published figures, nothing here is measured" in report(TRANSFERS)[0]
+    assert "from published figures, without measurements" in report(TRANSFERS)[0]
     assert "at best, from published figures" in svg(TRANSFERS, "ranking")
 
 
@@ -190,7 +190,7 @@ def test_a_copy_takes_what_the_facts_say(method: str, direction: str) -> None:
     seconds = PCIE["PCIe 4 x16"].seconds(2**24, direction, method)
     share = 2**24 / seconds / PCIE["PCIe 4 x16"].bytes_per_s(direction)
     assert line.startswith(f"copy: 16 MiB by {method} in {time_words(seconds)}, ")
-    assert line.endswith(f", {share:.0%} of the link")
+    assert line.endswith(f", {percent_words(share)} of the link")
 
 
 @pytest.mark.parametrize("prefetched", [False, True])
@@ -201,7 +201,8 @@ def test_a_batch_takes_what_the_loop_does(prefetched: bool) -> None:
     bound = "copies" if prefetched else "copy + step"
     assert lines[2] == f"loop: {time_words(batch_s)} per batch; {bound} alone would take {time_words(batch_s)}"
     loop = simulate_loop(300, 0.0, copy_s, 0.005, num_workers=2, prefetched=prefetched)
-    assert lines[3].endswith(f"max(copy, step) is {time_words(copy_s)}, achieved to {overlap_share(loop):.0%}")
+    achieved = f"{percent_words(overlap_share(loop))} of the overlap is achieved"
+    assert lines[3].endswith(f"max(copy, step) is {time_words(copy_s)}; {achieved}")
 
 
 def test_loading_and_pinning_can_bound_the_loop() -> None:
@@ -217,7 +218,7 @@ def test_with_a_profile_times_are_the_measured_ones() -> None:
     box = transfers(gpu())
     assert controls(box)["link"].value == "measured: made up"
     assert "64 MiB to the GPU, measured" in shown(box)[0]
-    assert "nothing here is measured" not in shown(box)[1]
+    assert "without measurements" not in shown(box)[1]
     assert report(MEASURED)[1].startswith(f"copy: 64 MiB by pageable in {time_words(2**26 / 8e9)}, 8 GB/s, ")
     controls(box)["link"].value = "PCIe 5 x16"
     assert "published figures" in shown(box)[0]
@@ -229,7 +230,7 @@ def test_what_a_profile_does_not_have_is_said() -> None:
     assert svg(MEASURED, "ranking").count("pin_on_the_fly") == 0
     measured = gpu()
     unknown = transfers(Profile(dict(measured.provenance) | {"topology": ""}, {}, measured.points))
-    assert "how its GPU is connected is not known" in shown(unknown)[1]
+    assert "the profile does not state how its GPU is connected" in shown(unknown)[1]
     assert "of the link" not in shown(unknown)[1]
 
 

@@ -142,9 +142,9 @@ def test_ranks_follow_from_bandwidths_only_where_they_can_be_no_others(tmp_path:
     with pytest.raises(ValueError, match="the number of ranks is not stated and does not follow from the bus"):
         read(tmp_path, lines)
     assert single_profile(tmp_path, lines, num_ranks=8).num_ranks == 8
-    with pytest.raises(ValueError, match=r"a\.log: line 1: its tables are of 8 ranks, not of 16$"):
+    with pytest.raises(ValueError, match=r"a\.log: line 1: its tables have 8 ranks, not 16$"):
         read(tmp_path, made.table("broadcast"), num_ranks=16)
-    with pytest.raises(ValueError, match=r"a\.log: line 1: its tables are of 16 ranks, not of 8$"):
+    with pytest.raises(ValueError, match=r"a\.log: line 1: its tables have 16 ranks, not 8$"):
         read(tmp_path, made.table(num_ranks=16, listed=False), num_ranks=8)
 
 
@@ -152,7 +152,7 @@ def test_the_number_of_ranks_chooses_among_tables_of_several(tmp_path: Path) -> 
     sweep = [line for number in (2, 4, 8) for line in made.table(num_ranks=number)]
     assert [profile.num_ranks for profile in read(tmp_path, sweep)] == [2, 4, 8]
     assert_same(single_profile(tmp_path, sweep, num_ranks=4), made.printed("all_reduce", 4))
-    with pytest.raises(ValueError, match=r"its tables are of 2, 4 and 8 ranks, and none is of 16$"):
+    with pytest.raises(ValueError, match=r"its tables have 2, 4 and 8 ranks, and none has 16$"):
         read(tmp_path, sweep, num_ranks=16)
     with pytest.raises(ValueError, match="the tables are of 2, 4 and 8 ranks, .* choose it with num_ranks"):
         merged(read(tmp_path, sweep), "sweep")
@@ -835,7 +835,7 @@ def test_the_command_says_what_it_read_and_writes_one_machine(
     other.write_text("\n".join(made.table()).replace("NVIDIA", "AMD"))
     assert main(["import", str(log), "-o", str(tmp_path / "box.json")]) == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert "a, allreduce: 8 ranks on 1 node, nccl, nccl-tests 2.17.8: 18 times, 128 B to 2 GiB" in words
+    assert "a, allreduce: 8 ranks on 1 node, nccl, nccl-tests 2.17.8: 18 measurements, 128 B to 2 GiB" in words
     box = Profile.load(tmp_path / "box.json")
     assert [len(box.select(what)) for what in ("allreduce", "allgather")] == [18, 18]
     assert (box.provenance["name"], box.num_ranks) == ("box", 8)

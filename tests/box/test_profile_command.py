@@ -293,7 +293,7 @@ def test_what_another_run_has_written_meanwhile_stays(tmp_path: Path, monkeypatc
         if progress.num_done == 4:
             Profile.load(path).add(theirs).save(path)
 
-    with pytest.raises(ValueError, match=r"a.json was written by another run meanwhile; it is left unchanged"):
+    with pytest.raises(ValueError, match=r"another run has written .*a.json in the meantime, so it is left unchanged"):
         measure(path, FEW, num_ranks=2, report=another)
     assert Profile.load(path).points[4:] == (theirs,)
     found = measure(path, FEW, num_ranks=2, report=lambda progress: progress.num_done == 8 and path.unlink())

@@ -241,7 +241,7 @@ def test_nothing_wrong_is_timed() -> None:
     [
         ("cpu", "device must be a GPU like 'cuda:0'.*got 'cpu'"),
         ("cuda:99", "device must be .*99"),
-        ("nowhere", "device must be a GPU like 'cuda:0' that is there, got 'nowhere'"),
+        ("nowhere", "device must be an existing GPU, such as 'cuda:0', got 'nowhere'"),
     ],
 )
 def test_what_is_no_gpu_is_refused_in_one_sentence(device: str, message: str) -> None:

@@ -192,7 +192,7 @@ COUNTS = [
 
 @pytest.mark.parametrize(("collective", "name"), COUNTS)
 def test_no_form_is_stated_for_runs_that_differ(collective: str, name: str) -> None:
-    """It said that the algorithm takes no option 'counts', which it does."""
+    """It said that the algorithm has no option 'counts', which it does."""
     counts: Any = [[1, 2], [3, 4]] if collective == "all_to_all" else [1, 3]
     with pytest.raises(NoClosedForm, match=f"no closed form is stated for {name} of {collective} with counts: use sim"):
         closed_form(collective, name, 2, 8.0, LINK, counts=counts)

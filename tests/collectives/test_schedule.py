@@ -92,7 +92,7 @@ MALFORMED = [
     ("0: 0>1:0+ 1>0:0+ 2>3:0+", "line 1: expected ranks, chunks, root, .* with whole numbers, got '1>0:0\\+'"),
     ("allreduce mine ranks=4 chunk=1", "line 1: expected ranks, chunks, .*, got 'chunk=1'"),
     ("allreduce mine ranks=4 root=1", "line 1: chunks= is missing"),
-    ("allreduce mine ranks=4 chunks=1 ranks=5", "line 1: ranks= is there twice"),
+    ("allreduce mine ranks=4 chunks=1 ranks=5", "line 1: ranks= occurs twice"),
     ("allreduce mine ranks=four chunks=1", "line 1: expected .* whole numbers, got 'ranks=four'"),
     ("allreduce mine ranks=1,2 chunks=1", "line 1: expected .* whole numbers, got 'ranks=1,2'"),
     (f"allreduce mine ranks={10**30} chunks=1", "line 1: expected .* whole numbers, got 'ranks=1000000"),

@@ -443,7 +443,7 @@ def test_pipeline_schedules_are_scored_by_bubble_and_memory() -> None:
     assert result.wrong is None
     assert rows(result)["yours"].split()[1:] == rows(result)["1F1B"].split()[1:] == ["27.3%", "4"]
     assert pipeline_score(text, 4, 8, most_kept=3).wrong == "a rank keeps 4 activations; the goal is at most 3"
-    assert "the goal is at most 25.0%" in str(pipeline_score(text, 4, 8, most_bubble=0.25).wrong)
+    assert "the goal is at most 25.0 %" in str(pipeline_score(text, 4, 8, most_bubble=0.25).wrong)
     with pytest.raises(ValueError, match="must have 4 ranks and 9 microbatches, got 4 and 8"):
         pipeline_score(text, 4, 9)
 
@@ -464,7 +464,7 @@ def test_steps_are_scored_on_real_ranks() -> None:
     result = step_score(both_synchronised, 2)
     assert rows(result)["yours"].split() == ["yours", "2", "times", "right"]
     assert result.wrong == "gradients are synchronised 2 times; the goal is at most 1"
-    assert "gradients are 2 times those of one process" in str(step_score(not_divided, 2).wrong)
+    assert "Gradients are 2 times those of one process" in str(step_score(not_divided, 2).wrong)
     with pytest.raises(ValueError, match=r"2 equal micro-batches were expected, got \[\] samples"):
         step_score(print, 2)
     with pytest.raises(ValueError, match="the answer must be a function of ddp, inputs and targets, got 3"):

@@ -47,7 +47,9 @@ def test_the_longest_backward_would_name_another_rank():
 def test_every_fourth_step_two_ranks_and_two_culprits():
     diagnosis = diagnose(job(phases(loader=on_rank(3, every=4))))
     assert diagnosis.culprits[0][:2] == (3, "loader")
-    assert "late in 2 of 9 steps: its loader takes 63.9 ms in these, on the others 4.01 ms." in str(diagnosis)
+    assert "late in 2 of 9 steps: its loader takes 63.9 ms in these, compared with 4.01 ms on the other ranks." in str(
+        diagnosis
+    )
     assert diagnose(job(phases(2, forward=on_rank(1, num_ranks=2)))).culprits[0][:2] == (1, "forward")
     both = phases(loader=on_rank(0, 0.08), backward=on_rank(2, 0.05))
     diagnosis = diagnose(job(both))
@@ -69,7 +71,7 @@ def test_a_rank_that_is_late_too_seldom_to_be_named_is_not_called_balanced():
     late = str(diagnosis).splitlines()[0].replace(_number(diagnosis.late_s[[3, 7], 3].mean()), "N")
     assert late == (
         "No rank makes the others wait in most steps. Rank 3 is late in 2 of 11 steps, by N ms (Python after its "
-        "loader), which is not steady enough to be named."
+        "loader), which is not consistent enough to be named."
     )
     seconds["host"][4, 3] -= 0.05
     assert str(diagnose(job(seconds))).startswith("The job is balanced: no rank stands out above the noise")
@@ -108,7 +110,8 @@ def test_the_verdict_states_means_over_all_steps_where_a_rank_is_late_in_each():
     backward_s = diagnosis.phase_s[:, :, PHASES.index("backward")]
     usual_s = np.median(np.delete(backward_s, 2, axis=1), axis=1).mean()
     late = f"Rank 2 arrives {_number(diagnosis.late_s.mean(axis=0)[2])} ms late in each step"
-    said = f"{late}: its backward takes {_number(backward_s[:, 2].mean())} ms, on the others {_number(usual_s)} ms."
+    takes = f"its backward takes {_number(backward_s[:, 2].mean())} ms"
+    said = f"{late}: {takes}, compared with {_number(usual_s)} ms on the other ranks."
     assert str(diagnosis).startswith(said)
 
 
@@ -132,7 +135,7 @@ def test_a_rank_that_is_slower_in_all_it_does_is_not_called_starved(gpu):
         diagnosis = diagnose(job(seconds, gpu=gpu))
         assert [culprit[:2] for culprit in diagnosis.culprits] == [(2, "slower")]
         assert f"all its phases take {factor} times as long as on the others" in str(diagnosis)
-        assert "the traces do not tell which" in str(diagnosis)
+        assert "the traces do not show which" in str(diagnosis)
         assert "starved" not in str(diagnosis)
         assert "too little of its core" not in str(diagnosis)
     seconds["forward"][:, 2] = seconds["forward"][:, 1]  # a part that is as fast as on the others
@@ -220,7 +223,7 @@ def test_the_collectives_of_fsdp_are_named():
 
 def test_traces_that_do_not_fit_say_so_first():
     traces = job(phases(forward=on_rank(1)))
-    assert "One rank only" in str(diagnose(traces[:1]))
+    assert "There is only one rank." in str(diagnose(traces[:1]))
     assert diagnose(traces[:1]).culprits == []
     shorter = job(phases(steps=7))[3]
     diagnosis = diagnose([*traces[:3], shorter])

@@ -116,7 +116,7 @@ def test_watch_says_that_it_does_not_follow_fsdp() -> None:
     class FSDPModule:  # what fully_shard makes of a module has a base of this name
         pass
 
-    with pytest.raises(ValueError, match=r"this one is FSDP's, which watch cannot follow: record traces"):
+    with pytest.raises(ValueError, match=r"got one of FSDP, which watch cannot follow; record traces"):
         watch(FSDPModule(), [])  # type: ignore[arg-type]
 
 

@@ -249,14 +249,14 @@ def test_damaged_dumps_are_refused_or_read(tmp_path: Path) -> None:
 
 
 def test_folders_that_are_not_one_job(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there must be dumps, files whose names end in the number of a rank"):
+    with pytest.raises(ValueError, match="found no dumps, which are files whose names end in the number of a rank"):
         read_dumps(tmp_path)
     write(tmp_path, healthy(2))
     (tmp_path / "train.log").write_text("not read")
     assert [dump.rank for dump in read_dumps(tmp_path)] == [0, 1]
     (tmp_path / "trace_rank_1.json").write_bytes((tmp_path / "trace_rank_1").read_bytes())
     with pytest.raises(
-        ValueError, match=r"trace_rank_1.json and trace_rank_1 are both of rank 1: give one dump per rank"
+        ValueError, match=r"trace_rank_1.json and trace_rank_1 are both of rank 1; pass one dump per rank"
     ):
         read_dumps(tmp_path)
     other = write(tmp_path / "other", healthy(3))

@@ -121,7 +121,7 @@ def test_a_late_rank_is_judged_by_the_noise_of_the_others() -> None:
 def test_ranks_that_share_the_lateness_are_described_as_late_together_or_in_turn() -> None:
     lines, line = verdict(late("two, same reason", "even", 0.05, 4, NUM_STEPS, 1)[0])
     assert lines[0].startswith("Ranks 0 and 1 are late together. They cost 5")
-    assert "mending only one of them saves nothing" in lines[0]
+    assert "fixing only one of them saves nothing" in lines[0]
     assert lines[1].startswith("Ranks 0 and 1 arrive ")
     assert "late in each step: their loader takes 6" in lines[1]
     assert len(lines) == 2
@@ -129,7 +129,7 @@ def test_ranks_that_share_the_lateness_are_described_as_late_together_or_in_turn
 
     lines, line = verdict(late("two in turn, two reasons", "even", 0.05, 4, NUM_STEPS, 1)[0])
     assert lines[0].startswith("Ranks 0 and 1 are late in turn. They cost 5")
-    assert "mending only one of them saves at most 2" in lines[0]
+    assert "fixing only one of them saves at most 2" in lines[0]
     both = " ".join(lines[1:])
     assert "late in 6 of 12 steps: its loader takes" in both
     assert "late in 6 of 12 steps: its backward takes" in both
@@ -171,7 +171,7 @@ def test_one_pause_is_told_with_its_step_and_names_no_culprit() -> None:
     seconds["host"][7, 1] += 2.0
     assert named(seconds) == {}
     lines, line = verdict(seconds)
-    assert "no rank is late steadily enough to be named" in lines[0]
+    assert "no rank is late consistently enough to be named" in lines[0]
     assert "Most of it is in one step of 12: rank 1 takes 2" in lines[0]
     assert "longer in step 7, mostly in Python between its phases." in lines[0]
     assert "rank 1 takes 2" in line
@@ -185,7 +185,7 @@ def test_what_cannot_be_attributed_is_told_by_ranks_and_phases() -> None:
     assert named(seconds) == {}
     lines, line = verdict(seconds)
     assert lines[0].startswith("Ranks wait for each other, for up to ")
-    assert "no rank is late steadily enough to be named" in lines[0]
+    assert "no rank is late consistently enough to be named" in lines[0]
     for rank in range(4):
         assert f"rank {rank} in 3" in lines[0]
         assert f"rank {rank} in 3" in line

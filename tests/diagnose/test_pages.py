@@ -226,7 +226,7 @@ def test_a_folder_with_more_than_traces(folder: Path, tmp_path: Path) -> None:
             output(str(job), "--perfetto", str(job / name))
     assert output(str(job), "--json") == alone
     write(job, sick("missing", 2, 1))
-    assert "left out 2 flight-recorder dumps: give dumps alone" in output(str(job), "--json")
+    assert "left out 2 flight-recorder dumps: pass dumps alone" in output(str(job), "--json")
 
 
 @pytest.mark.parametrize(

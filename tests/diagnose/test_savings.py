@@ -126,9 +126,9 @@ def test_times_are_in_one_unit_and_no_change_is_printed_as_zero(tmp_path: Path) 
     text = str(what_if(traces, diagnose(traces), caps_mb=CAPS))
     assert text.startswith("The median step takes ")
     assert "µs" not in text
-    assert "(-0.0%)" not in text
-    assert "(+0.0%)" not in text
-    assert [change_words(share) for share in (0.1234, -0.02, 0.0004, -0.0004, 0.0)] == ["-12.3%", "+2.0%", "", "", ""]
+    assert "(-0.0 %)" not in text
+    assert "(+0.0 %)" not in text
+    assert [change_words(share) for share in (0.1234, -0.02, 0.0004, -0.0004, 0.0)] == ["-12.3 %", "+2.0 %", "", "", ""]
 
 
 def test_steps_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_late_rank_is_taken_out_where_it_is_late(tmp_path: Path) -> None:
 
 def test_traces_that_cannot_tell_are_refused(tmp_path: Path) -> None:
     _, traces = job(tmp_path / "recorded")
-    with pytest.raises(ValueError, match="must be of all 2 ranks for what_if, and 1 are there"):
+    with pytest.raises(ValueError, match="what_if needs the FSDP traces of all 2 ranks, got 1"):
         what_if(traces[:1])
     with pytest.raises(ValueError, match="at least 3 steps of FSDP .*, and have 1 such step"):
         what_if(job(tmp_path / "short", num_steps=2)[1])
@@ -140,7 +140,7 @@ def test_gpus_are_refused(tmp_path: Path) -> None:
     for trace in job(tmp_path / "recorded")[1]:
         lanes = tuple(["stream 7" if lane == "gloo" else lane for lane in trace.timeline.lanes])
         traces.append(attrs.evolve(trace, timeline=attrs.evolve(trace.timeline, lanes=lanes)))
-    with pytest.raises(ValueError, match="must be of CPUs for what_if, and these are of GPUs"):
+    with pytest.raises(ValueError, match="only on CPUs, and these traces are of GPUs"):
         what_if(traces)
     assert isinstance(traces[0].timeline, Timeline)
 

@@ -318,7 +318,7 @@ def test_a_file_that_is_cut_anywhere_is_one_clear_error(tmp_path: Path) -> None:
     for name, raw in (("rank1.json", content), ("rank1.json.gz", packed)):
         for length in [*range(0, len(raw), 37), len(raw) - 1]:
             (tmp_path / name).write_bytes(raw[:length])
-            with pytest.raises(StorageError, match=rf"^\S+{name}: not a readable trace: ") as caught:
+            with pytest.raises(StorageError, match=rf"^\S+{name}: not a usable trace: ") as caught:
                 read_traces(tmp_path / name)
             if length and name == "rank1.json":
                 assert "it ends in the middle (" in str(caught.value)
@@ -337,12 +337,12 @@ def test_a_damaged_file_is_read_or_one_clear_error(
     raw[place : place + length] = bytes([byte]) * length
     path = tmp_path / "rank1.json"
     path.write_bytes(raw)
-    problem = f"{path}: not a readable trace: "
+    problem = f"{path}: not a usable trace: "
     try:
         read_traces(path)
     except StorageError as error:
         problem = str(error)
-    assert problem.startswith(f"{path}: not a readable trace: ")
+    assert problem.startswith(f"{path}: not a usable trace: ")
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,12 @@ def test_events_come_in_any_order(tmp_path: Path, events: list[dict[str, Any]]) 
     [
         (["a.json", "b.json"], [0, 0], [2, 2], r"^a\.json and b\.json are both of rank 0$"),
         (["a.json", "b.json"], [0, 1], [2, 4], r"a\.json is of a job of 2 ranks and b\.json is of a job of 4 ranks"),
-        (["a.json", "rank1.json"], [None, None], [None, None], r"a\.json: .* which rank it is of$"),
+        (
+            ["a.json", "rank1.json"],
+            [None, None],
+            [None, None],
+            r"a\.json: .*cannot tell its rank: neither distributedInfo nor the file name gives one$",
+        ),
         (
             [],
             [],
@@ -447,19 +452,19 @@ def test_ranks_that_the_names_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["[]", "null", '{"events": []}', '{"traceEvents": {}}', "[" * 100_000, "[1, 2]"])
 def test_what_is_no_trace_is_one_clear_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "rank1.json").write_text(content)
-    with pytest.raises(StorageError, match=r"rank1\.json: not a readable trace: "):
+    with pytest.raises(StorageError, match=r"rank1\.json: not a usable trace: "):
         read_traces(tmp_path)
 
 
 def test_an_error_says_what_the_file_is_instead(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_bytes(b"\x89PNG\r\n")
-    with pytest.raises(StorageError, match=r"rank0\.json: not a readable trace: it is not JSON$"):
+    with pytest.raises(StorageError, match=r"rank0\.json: not a usable trace: it is not JSON$"):
         read_traces(tmp_path)
     (tmp_path / "rank0.json").write_text("{}")
-    with pytest.raises(StorageError, match="no traceEvents: move it away if it is no trace$"):
+    with pytest.raises(StorageError, match="no traceEvents; move it out of the folder if it is not a trace$"):
         read_traces(tmp_path)
     (tmp_path / "rank0.json").write_text('{"version": "2.10", "entries": []}')
-    with pytest.raises(ValueError, match="has no trace, but flight-recorder dumps: give them to read_dumps$"):
+    with pytest.raises(ValueError, match="has no trace, but flight-recorder dumps; pass them to read_dumps$"):
         read_traces(tmp_path)
     with pytest.raises(ValueError, match="must be a list of files, or a folder, got 5$"):
         read_traces(5)
@@ -498,7 +503,7 @@ def test_several_processes_read_as_one_does(tmp_path: Path, monkeypatch: pytest.
     assert all(same(trace, other) for trace, other in zip(alone, together, strict=True))
     assert sorted(lines) == ["read 0.json.gz", "read 1.json.gz", "read 2.json.gz"]
     (tmp_path / "1.json.gz").write_bytes(b"{")
-    with pytest.raises(StorageError, match=r"1\.json\.gz: not a readable trace: "):
+    with pytest.raises(StorageError, match=r"1\.json\.gz: not a usable trace: "):
         read_traces(tmp_path)
 
 

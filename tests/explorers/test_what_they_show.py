@@ -13,7 +13,7 @@ import pytest
 from rankscope import explorers
 from rankscope.collectives import ALGORITHMS, Schedule, best, build, simulate, verify
 from rankscope.collectives.playback import playback
-from rankscope.common.units import time_words
+from rankscope.common.units import percent_words, time_words
 from rankscope.explorers.core.allreduce import cluster, recipe, schedule
 from rankscope.explorers.core.parts import predicted
 from rankscope.explorers.core.pipeline import pipeline_of
@@ -158,15 +158,15 @@ def test_unequal_lengths_shows_that_balancing_equalizes_steps_and_packing_remove
     ("settings", "line", "words"),
     [
         ({"jitter": 0}, 0, "bottleneck: decode, at most 66.7 batches/s; next is train, at 83.3"),
-        ({"jitter": 0}, 1, "delivered over 500 batches: 66.4 batches/s, 100% of the bottleneck's rate"),
+        ({"jitter": 0}, 1, "delivered over 500 batches: 66.4 batches/s, 100 % of the bottleneck's rate"),
         ({"read_ms": 0, "decode_ms": 0, "copy_ms": 0}, 0, "next is read, at any rate"),
         (dict.fromkeys(["read_ms", "decode_ms", "copy_ms", "train_ms"], 0), 0,
          "no stage takes any time: there is no bottleneck"),
         ({"num_ranks": 2}, 5, "at the barrier"),
         # what notebook 02 says to look for
-        ({"num_workers": 3, "jitter": 0}, 1, ", 99% of the bottleneck's rate"),
-        ({"num_workers": 3, "jitter": 150, "capacity": 16}, 1, ", 74% of the bottleneck's rate"),
-        ({"num_workers": 3, "jitter": 150, "capacity": 16, "ordered": False}, 1, ", 100% of the bottleneck's rate"),
+        ({"num_workers": 3, "jitter": 0}, 1, ", 99 % of the bottleneck's rate"),
+        ({"num_workers": 3, "jitter": 150, "capacity": 16}, 1, ", 74 % of the bottleneck's rate"),
+        ({"num_workers": 3, "jitter": 150, "capacity": 16, "ordered": False}, 1, ", 100 % of the bottleneck's rate"),
     ],
 )  # fmt: skip
 def test_pipeline_names_what_bounds_it(settings: dict[str, Any], line: int, words: str) -> None:
@@ -194,10 +194,10 @@ def test_parts_counts_what_the_simulation_gives() -> None:
     share = idle_share(predicted(PARTS.at(queue_size=2), 60))
     lines = report(PARTS, queue_size=2)
     bound = "training is the bottleneck, if the queue is long enough"
-    assert lines[0] == f"4 trainers, 60 parts each: idle {share:.0%} of the time"
+    assert lines[0] == f"4 trainers, 60 parts each: idle {percent_words(share)} of the time"
     assert lines[1] == f"with loading ahead, a part arrives every 160 ms and lasts 200 ms: {bound}"
     assert f"  queue of 2  {share:>5.0%} idle" in lines
-    assert report(PARTS, load_ms=300)[1].endswith("no queue gets below 33% idle in the long run")
+    assert report(PARTS, load_ms=300)[1].endswith("in the long run trainers are idle at least 33 % of the time")
     assert "every 150 ms" in report(PARTS, load_ms=300, num_loaders=2)[1]
     assert "every 53.3 ms" in report(PARTS, num_loaders=3)[1]
 
@@ -241,7 +241,7 @@ def test_allreduce_names_the_quickest() -> None:
     now = {"num_nodes": 4, "message": "4 KiB"}
     ranked = best(2**12, cluster(ALLREDUCE.at(**now)))
     quickest = f"fastest here: {ranked.algorithm}, {time_words(ranked.seconds)}"
-    following = f"next: {ranked.candidates[1].algorithm}, {ranked.margin:.0%} longer"
+    following = f"next: {ranked.candidates[1].algorithm}, {percent_words(ranked.margin)} longer"
     assert report(ALLREDUCE, **now)[-1] == f"{quickest}; {following}"
 
 

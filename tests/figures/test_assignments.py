@@ -36,9 +36,9 @@ def test_dropped_samples_stand_below_in_their_own_row() -> None:
     assert [numbers(drawing)[x, 4.5] for x in (0, 1)] == left
     assert drawing.rects[2].edge == ALARM
     assert drawing.y_ticks[-1][1] == "nobody"
-    assert "2 read by nobody" in drawing.title
+    assert "2 never read" in drawing.title
     many = draw_assignment(assign(70, 64, drop_last=True).with_loader(2, drop_last=True))
-    assert keys_of(many)[-1] == "read by nobody (first 24 of 70)"
+    assert keys_of(many)[-1] == "never read (first 24 of 70)"
     assert len(cells(many, 2)) == 24
 
 
@@ -90,7 +90,7 @@ def test_coverage_shows_the_reader_of_each_sample() -> None:
     assert placed(drawing) == {(i + 0.5, row + 0.46): text for (i, row), text in read.items()}
     assert not draw_coverage([assign(200, 4)]).texts  # no room
     assert [x for x, _ in cells(drawing, 7)] == [8, 9]
-    assert keys_of(drawing) == ["rank 0", "rank 1", "rank 2", "rank 3", "read by nobody"]
+    assert keys_of(drawing) == ["rank 0", "rank 1", "rank 2", "rank 3", "never read"]
     assert drawing.title == "2 of 10 samples never read in 3 epochs"
     assert [label for _, label in drawing.y_ticks] == ["0", "1", "2", "any"]
 

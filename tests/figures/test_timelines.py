@@ -48,8 +48,8 @@ def test_each_span_is_a_bar_on_its_lane() -> None:
     assert bars.fill[0] == bars.fill[2] != bars.fill[1]
     legend = [("step", bars.fill[0], False), ("read", bars.fill[1], False), ("allreduce", bars.fill[3], True)]
     assert [(key.label, key.fill, key.hatched) for key in drawing.legend] == legend
-    assert drawing.title == "10 ms; busiest is rank 0's gpu, 61% of the time"
-    assert drawn(Span(0, "a", "b", 0, 0.0, 1234.6e-3)).title.startswith("1235 ms; busiest")
+    assert drawing.title == "10 ms; rank 0's gpu is the busiest, 61 % of the time"
+    assert drawn(Span(0, "a", "b", 0, 0.0, 1234.6e-3)).title.startswith("1235 ms; rank 0's a is the busiest")
     hatched = draw_timeline(Timeline.of(SPANS), hatched=["read"]).rects[0].hatched
     assert hatched.tolist() == [False, True, False, True, True]
     assert drawn().title == "nothing ran"
@@ -73,7 +73,7 @@ def test_waiting_is_light_grey_and_takes_no_hue_from_work() -> None:
     assert len(set(bars.fill[1:9])) == 8
     assert "#b0b0b0" not in bars.fill
     assert bars.hatched.tolist() == [False] * 9 + [True]
-    assert drawing.title == "21 s; busiest is rank 0's a, 19% of the time"
+    assert drawing.title == "21 s; rank 0's a is the busiest, 19 % of the time"
 
 
 def test_waits_too_short_to_see_are_left_out_and_work_never_is() -> None:

@@ -58,10 +58,10 @@ def test_waiting_reads_want_workers_and_the_step_is_next():
     assert advice.recorded_s == pytest.approx(BATCHES * 0.06, rel=0.05)
     assert [row.predicted_s for row in advice.rows] == sorted(row.predicted_s for row in advice.rows)
     report = str(advice)
-    assert "bottleneck: reading; the training loop waits for 83% of the epoch" in report
+    assert "bottleneck: reading; the training loop waits for 83 % of the epoch" in report
     assert "recommended: 8 workers, prefetch_factor 2, in order" in report
     assert "times as fast as the recorded settings (both predicted)" in report
-    assert "then the bottleneck is: training step" in report
+    assert "The bottleneck is then training step." in report
 
 
 def test_settings_are_told_in_words():
@@ -84,7 +84,7 @@ def test_no_more_is_promised_than_the_cores_allow():
     advice = advise(two_cores, num_workers=[0, 1, 2, 4, 16, 64])
     assert all(row.predicted_s > 0.99 * bound_s for row in advice.rows)
     assert advice.best.settings.num_workers <= 4
-    note = f"the CPU work alone keeps 2 cores busy for {bound_s:.3g} s: no number of workers goes below that"
+    note = f"CPU work alone takes {bound_s:.3g} s on 2 cores, so more workers cannot go below that"
     assert note in advice.notes
     many_cores = advise(evolve(two_cores, num_cores=64), num_workers=[16])
     assert many_cores.best.predicted_s < 0.5 * bound_s  # the check above can fail
@@ -100,7 +100,7 @@ def test_the_order_is_kept_unless_leaving_it_is_worth_it():
 
 
 def test_pinning_is_tried_where_it_is_known_and_left_out_where_there_is_nothing_to_pin_for():
-    assert "pinning would change nothing" in advise(profile(read=0.01)).notes[0]
+    assert "pin_memory would not help" in advise(profile(read=0.01)).notes[0]
     assert "could not be measured" in advise(profile(read=0.01, accelerator=True)).notes[0]
     costs = PinningCosts(pageable_copy_s=0.010, pin_s=0.004, pinned_copy_s=0.002)
     advice = advise(profile(read=0.02, step=0.02, num_workers=2, accelerator=True, pinning=costs))
@@ -118,9 +118,9 @@ def test_pinning_is_tried_where_it_is_known_and_left_out_where_there_is_nothing_
 @pytest.mark.parametrize(
     ("settings", "change", "note"),
     [
-        ({"num_workers": 0}, {}, "recorded without workers: their start-up and hand-over are not known"),
+        ({"num_workers": 0}, {}, "recorded without workers, so their start-up and hand-over are unknown"),
         ({}, {name: np.ones(12) for name in COLUMNS}, "batches recorded: 12; predictions from so few are rough"),
-        ({"read": 0.02, "wait": 0.01}, {}, "the prediction for the recorded settings is +"),
+        ({"read": 0.02, "wait": 0.01}, {}, "the prediction for the recorded settings is off by +"),
     ],
 )
 def test_what_makes_a_prediction_rough_is_noted(settings, change, note):

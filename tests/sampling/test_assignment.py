@@ -259,7 +259,7 @@ def test_a_sampler_that_never_shuffles_may_be_told_so(monkeypatch):
 
 
 def test_a_sampler_without_a_setting_must_name_one_that_exists():
-    with pytest.raises(ValueError, match="without_effect must hold nothing but shuffle, seed, epoch, drop_last, got"):
+    with pytest.raises(ValueError, match="without_effect may contain only shuffle, seed, epoch, drop_last, got"):
         Sampler("mine", _one_rank_reads_all, without_effect={"sead": "a slip"})
 
 

@@ -43,7 +43,7 @@ def test_a_clean_run_has_no_findings():
     report = audit(assign(64, 4, epoch=epoch) for epoch in range(5))
     assert report.findings == ()
     report.check()
-    assert "every sample read exactly once an epoch" in str(report)
+    assert "every sample is read exactly once per epoch" in str(report)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_report_names_up_to_eight_samples():
 def test_drop_last_with_fewer_samples_than_ranks_reads_nothing():
     report = audit(assign(3, 8, drop_last=True))
     assert kinds(report) == {"nothing_read", "dropped"}
-    assert "no rank reads anything" in str(report)
+    assert "no rank reads any sample, because 3 samples on 8 ranks do not fill every rank's share" in str(report)
 
 
 def test_a_forgotten_set_epoch_is_found_and_a_kept_one_is_not():

@@ -174,7 +174,7 @@ COLUMNS = {"rank": [0], "lane": [0], "kind": [0], "item": [0], "start_s": [1.0],
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rank": [0, 0]}, "must be of one length"),
+        ({"rank": [0, 0]}, "must have the same length"),
         ({"lane": [1]}, "lane must hold places from 0 to 0 in lanes, got 1"),
         ({"kind": [-1]}, "kind must hold places from 0 to 0 in kinds, got -1"),
         ({"stop_s": [0.5]}, r"must end at or after its start.*start_s=1\.0, stop_s=0\.5"),
@@ -490,7 +490,7 @@ def test_a_trace_that_is_too_large_for_the_machine_is_one_clear_error(tmp_path, 
 
     path = Timeline.of(some_spans(2)).to_chrome_trace(tmp_path / "run.json")
     monkeypatch.setattr("rankscope.timeline.events._decoded", too_large)
-    with pytest.raises(ValueError, match=r"run\.json: not a readable trace: there is not enough memory to read it$"):
+    with pytest.raises(ValueError, match=r"run\.json: not a usable trace: there is not enough memory to read it$"):
         Timeline.from_chrome_trace(path)
 
 
@@ -512,7 +512,7 @@ def test_a_damaged_trace_is_one_clear_error(tmp_path):
     huge = json.dumps({"distributedInfo": {"rank": 1e999}, "traceEvents": []}).encode()
     for content in [*damaged, deep, huge, b"\x1f\x8b" + b"0" * 50, b"\xff\xfe\x00"]:
         (tmp_path / "run.json").write_bytes(content)
-        with pytest.raises(ValueError, match=r"run\.json: not a readable trace: ") as caught:
+        with pytest.raises(ValueError, match=r"run\.json: not a usable trace: ") as caught:
             Timeline.from_chrome_trace(tmp_path / "run.json")
         assert len(str(caught.value)) < 500
         assert not re.search("RecursionError|MemoryError", str(caught.value))

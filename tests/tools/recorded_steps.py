@@ -72,14 +72,15 @@ def record_steps(
 
     A batch is a pair of inputs and targets. A step has five phases: "load" gets the batch from the loader, "copy" moves
     it to the device, "forward" is ``loss(module(inputs), targets)``, "backward" computes the gradients, "optimizer" is
-    its step and `zero_grad`. Each phase is a torch.profiler range inside a span of ours. A GPU runs behind the host, so
-    CUDA events before and after each phase time it there, too.
+    its step and `zero_grad`. Each phase is a torch.profiler range inside one of our spans. Because a GPU runs behind
+    the host, CUDA events before and after each phase also time it on the GPU.
 
-    If `loader` is `prefetched` for the device, its batches have already been copied: there is no phase "copy", and on a
-    GPU the copies have their own lane. The loader's iterator is created, and its workers started, before the recording.
+    If `loader` is `prefetched` for the device, its batches have already been copied, so there is no phase "copy", and
+    on a GPU the copies have their own lane. The loader's iterator is created, and its workers started, before the
+    recording.
 
-    Raises ValueError for invalid arguments, for a module that is not on the device and for a loader without batches.
-    Errors of loader, module, loss and optimizer are passed on.
+    Raises ValueError if an argument is invalid, the module is not on the device, or the loader has no batches. Errors
+    of loader, module, loss and optimizer are passed on.
 
     >>> module = torch.nn.Linear(4, 1)
     >>> batches = [(torch.ones(8, 4), torch.ones(8, 1))] * 3
@@ -415,7 +416,9 @@ def _on_gpu(ours: Timeline, theirs: Timeline, slack_s: float) -> Iterator[PhaseA
     spans = ours.take(np.flatnonzero(np.isin(ours.lane, our_lanes)))
     work = theirs.take(np.flatnonzero(np.isin(theirs.lane, streams)))
     if len(work) and not len(spans):
-        raise DisagreementError(f"the profiler saw {len(work)} kernels and copies on the GPU, and we nothing")
+        raise DisagreementError(
+            f"the profiler recorded {len(work)} kernels and copies on the GPU, but we recorded none"
+        )
     owner = _owners(spans, work, slack_s)
     for lane, kind in dict.fromkeys((span.lane, span.kind) for span in spans):
         of_phase = (spans.lane == spans.lanes.index(lane)) & (spans.kind == spans.kinds.index(kind))

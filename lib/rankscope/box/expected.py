@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import attrs
 import numpy as np
 
-from ..common.units import bytes_words, rate_words
+from ..common.units import bytes_words, percent_words, rate_words
 from .curve import Curve
 from .fit import LEAST_SIZES
 from .machines import PREFIX, is_sick, provenances
@@ -249,7 +249,7 @@ class PeerComparison:
         row = self.worst.row
         if row is not None:
             where = f"{row.collective} at {bytes_words(row.num_bytes)} reaches {rate_words(row.rate)}"
-            return f"{where}, {row.share:.0%} of the {row.expected} of {self.names}."
+            return f"{where}, {percent_words(row.share)} of the {row.expected} of {self.names}."
         rates = []
         for collective, by_size in self.rates.items():
             for num_bytes, rate in by_size.items():
@@ -268,7 +268,7 @@ class PeerComparison:
             findings.append(RuleFinding("reaches", self.figures, False))
         causes = [finding for rule in CAUSES for finding in rule(self)]
         if share < LOW and not causes:
-            words = f"{self.figures} No known cause fits: compare NCCL version and topo -m."
+            words = f"{self.figures} No known cause fits; compare the NCCL versions and the output of topo -m."
             causes.append(RuleFinding("unexplained", words))
         return (*findings, *causes, *slow_start(self), *switch_costs(self), *switch_adds(self))
 
@@ -360,7 +360,7 @@ def p2p_off(box: PeerComparison) -> Iterator[RuleFinding]:
     if _is_high(worst.share) or not _decided(box.stated.is_p2p_off, is_seen):
         return
     is_forbidden = _P2P_FORBIDDEN.search(str(box.profile.provenance.get("environment", "")))
-    how = "NCCL_P2P_DISABLE is set: unset it" if is_forbidden else "See if `nvidia-smi topo -m` has PHB or SYS there"
+    how = "Unset NCCL_P2P_DISABLE" if is_forbidden else "Check whether `nvidia-smi topo -m` shows PHB or SYS there"
     words = "The GPUs of a node communicate through host memory, because peer-to-peer access is off"
     yield RuleFinding("p2p_off", f"{box.figures} {words}. {how}.")
 
@@ -378,7 +378,7 @@ def plug_in_missing(box: PeerComparison) -> Iterator[RuleFinding]:
         words = "The log states that nodes use sockets (NET/Socket). If their network has a plug-in, load it"
     else:
         words = "Nodes seem to communicate through sockets, as if the network's plug-in were missing"
-        words += ": NCCL_DEBUG=INFO prints what NCCL uses"
+        words += ". NCCL_DEBUG=INFO prints what NCCL uses"
     yield RuleFinding("plug_in_missing", f"{box.figures} {words}.")
 
 
@@ -391,7 +391,7 @@ def no_gpudirect(box: PeerComparison) -> Iterator[RuleFinding]:
     is_off = _decided(box.stated.is_gpudirect_off, is_seen) and not _is_high(worst.share)
     if is_off and not any((*plug_in_missing(box), *p2p_off(box))):
         how = "The log states that" if box.stated.is_gpudirect_off else "It looks as if"
-        words = "GPUDirect RDMA is off, so bytes pass through the host's memory: load nvidia-peermem"
+        words = "GPUDirect RDMA is off, so bytes pass through the host's memory. Load nvidia-peermem"
         yield RuleFinding("no_gpudirect", f"{box.figures} {how} {words}.")
 
 
@@ -403,14 +403,16 @@ def one_nic(box: PeerComparison) -> Iterator[RuleFinding]:
     cards = min((2, 4, 8), key=lambda number: abs(np.log(share * number)))
     is_part = share < LOW and abs(share * cards - 1) < _NEAR
     if box.has_network and not box.is_series and is_part and box.worst.small_share >= _AS_QUICK:
-        words = f"Small sizes are as fast: NCCL seems to use one network card where others use {cards}"
-        yield RuleFinding("one_nic", f"{box.figures} {words}. Look at NCCL_IB_HCA and what NCCL_DEBUG=INFO lists.")
+        words = f"Small sizes are as fast as on others, so NCCL seems to use one network card where they use {cards}"
+        yield RuleFinding(
+            "one_nic", f"{box.figures} {words}. Check NCCL_IB_HCA and the cards that NCCL_DEBUG=INFO lists."
+        )
 
 
 def degraded_node(box: PeerComparison) -> Iterator[RuleFinding]:
     """Both smaller and larger clusters of the same nodes reach more."""
     if box.is_series and box.worst.share < LOW:
-        words = "Smaller and larger clusters of such nodes do better: measure the nodes in pairs to find a slow one"
+        words = "Smaller and larger clusters of such nodes do better; measure the nodes in pairs to find a slow one"
         yield RuleFinding("degraded_node", f"{box.figures} {words}.")
 
 
@@ -437,7 +439,8 @@ def degraded_pair(box: PeerComparison) -> Iterator[RuleFinding]:
         who = "none is in most of them"
         if 1 < len(slow) * _MOST_OF <= number:
             who = f"{node} is in {number} of them"
-        where = f"{len(slow)} of {len(rates)} pairs reach less than {share:.0%} of the median {rate_words(median)}"
+        typical = f"{percent_words(share)} of the median {rate_words(median)}"
+        where = f"{len(slow)} of {len(rates)} pairs reach less than {typical}"
         least = f"the slowest {rate_words(slow[worst])} ({worst[0]} and {worst[1]})"
         words = f"{where}, {least}, the fastest {rate_words(max(rates.values()))}; {who}"
         yield RuleFinding("degraded_pair", f"{name} of {bytes_words(num_bytes)}, pair by pair: {words}.")
@@ -471,8 +474,8 @@ def slow_start(box: PeerComparison) -> Iterator[RuleFinding]:
         if share < _SLOW_START:
             slow.append(f"{collective} takes {1 / share:.1f} times as long")
     if slow:
-        words = f"At sizes up to {bytes_words(SMALL_BYTES)}, {', '.join(slow)} as on {box.names}, in the median"
-        why = "Latency decides there, not bandwidth: compare NCCL's version, the CPU and what else it runs"
+        words = f"In the median of sizes up to {bytes_words(SMALL_BYTES)}, {', '.join(slow)} as on {box.names}"
+        why = "Latency decides there, not bandwidth; compare NCCL's version, the CPU and what else runs on it"
         yield RuleFinding("slow_start", f"{words}. {why}.", False)
 
 
@@ -498,8 +501,8 @@ def switch_costs(box: PeerComparison) -> Iterator[RuleFinding]:
             if not later:
                 continue
             falls = f"falls from {rate_words(rates[before])} at {bytes_words(before)} to {rate_words(rates[size])}"
-            words = f"{falls} at {bytes_words(size)}{comparison}; from {bytes_words(min(later))} on it is back"
-            cause = "The figures do not tell why"
+            words = f"{falls} at {bytes_words(size)}{comparison}; it recovers at {bytes_words(min(later))}"
+            cause = "The measurements do not show why"
             if box.profile.backend == "nccl":
                 cause = "NCCL seems to switch its algorithm too early: try another NCCL_ALGO, NCCL_PROTO or version"
             yield RuleFinding("switch_costs", f"{collective}: busbw {words}. {cause}.", is_fault=row is not None)

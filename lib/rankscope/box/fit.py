@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..cluster import Link
 from ..common.checks import count_of, is_scalar, number, several, whole
 from ..common.frozen import each
-from ..common.units import bytes_words, cell_words, rate_words, times_in_one_unit
+from ..common.units import bytes_words, cell_words, percent_words, rate_words, times_in_one_unit
 
 LEAST_SIZES = 5  # of a fit
 MOST_PIECES = 3
@@ -90,9 +90,11 @@ class LinkFit:
         """
         smallest, largest = self.ends
         if smallest.bytes_share > _MOSTLY:
-            return f"α is not known: the smallest message, {bytes_words(int(smallest.num_bytes))}, is mostly bytes"
+            size = bytes_words(int(smallest.num_bytes))
+            return f"α could not be determined, because bytes dominate even at {size}, the smallest message"
         if num_bytes > largest.num_bytes and largest.bytes_share < _MOSTLY:
-            return f"B is not known: the largest message, {bytes_words(int(largest.num_bytes))}, is mostly latency"
+            size = bytes_words(int(largest.num_bytes))
+            return f"B could not be determined, because latency dominates even at {size}, the largest message"
         return ""
 
     def __str__(self) -> str:
@@ -100,9 +102,9 @@ class LinkFit:
         rate, least, most = map(_rate, (self.link.bytes_per_s, *self.bytes_per_s_interval))
         words = f"α {alpha} ({low} to {high}), B {rate} ({least} to {most})"
         if len(self.pieces) > 1:
-            lines = [f"from {bytes_words(piece.first_byte)} on {_words(piece.link)}" for piece in self.pieces]
+            lines = [f"at {bytes_words(piece.first_byte)} and above {_words(piece.link)}" for piece in self.pieces]
             words += f"; in pieces: {', '.join(lines)}"
-        words += f"; {self.held_out_error:.1%} off on {count_of(self.num_held_out, 'size')} held out"
+        words += f"; {percent_words(self.held_out_error, 1)} off on {count_of(self.num_held_out, 'held-out size')}"
         gap = self.gap(0)
         if gap:
             words += f"; {gap}"
@@ -110,18 +112,19 @@ class LinkFit:
 
 
 def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
-    """Fit latency and bandwidth to messages of `num_bytes` that took `seconds`: per size one time, or its samples.
+    """Fit latency and bandwidth to the times of messages.
 
-    Sizes may come in any order; the samples of equal sizes are merged. The fit uses the median per size and relative
-    errors, so microseconds weigh as much as seconds. Every second size is held out. BIC chooses between 1, 2 and 3
-    pieces; the noise is estimated from how far sizes lie off the line through their neighbours. The intervals are the
-    wider of those from the residuals and, if there are samples, from a bootstrap.
+    `seconds` contains, for each size in `num_bytes`, one time or a sequence of samples. Sizes may come in any order;
+    samples of equal sizes are merged. The fit uses the median per size and relative errors, so microseconds weigh as
+    much as seconds. Every second size is held out. BIC chooses between 1, 2 and 3 pieces; the noise is estimated from
+    the distance of each size from the line through its neighbours. Intervals come from the residuals or, if there are
+    samples and theirs is wider, from a bootstrap.
 
-    Raises ValueError for fewer than 5 sizes, and for times outside 1e-12 to 1e9 s.
+    Raises ValueError if there are fewer than 5 sizes or if a time is outside 1e-12 to 1e9 s.
 
     >>> sizes = [4**power for power in range(5, 13)]
     >>> print(fit_link(sizes, [5e-3 + size / 12.5e6 for size in sizes]))  # 5 ms and 100 Mbit/s
-    α 5 ms (5 ms to 5 ms), B 12.5 MB/s (12.5 MB/s to 12.5 MB/s); 0.0% off on 4 sizes held out
+    α 5 ms (5 ms to 5 ms), B 12.5 MB/s (12.5 MB/s to 12.5 MB/s); 0.0 % off on 4 held-out sizes
     """
     measured = _by_size(num_bytes, seconds)
     sizes = measured.sizes

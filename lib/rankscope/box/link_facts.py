@@ -28,7 +28,7 @@ MOST_GPUS = 72  # in a matrix of copies, as in a GB200 NVL72; larger matrices ar
 class LinkFacts:
     """The rates that bound a copy: the link in each direction, and a copy within host memory.
 
-    `seconds` gives the lower bound of a copy. Raises ValueError for a rate of 0 or less and for a negative `start_s`.
+    `seconds` gives the lower bound of a copy. Raises ValueError if a rate is 0 or less or `start_s` is negative.
 
     >>> facts = stated(4, 16)
     >>> print(facts.name, round(facts.bytes_per_s("h2d") / 1e9, 1), round(facts.bytes_per_s("d2h") / 1e9, 1))
@@ -78,7 +78,9 @@ class LinkFacts:
 
 
 def stated(generation: int, num_lanes: int = 16, host_copy_bytes_per_s: float = HOST_COPY_BYTES_PER_S) -> LinkFacts:
-    """Return the facts of a PCIe link. Raises ValueError as `pcie_bytes_per_s` and `LinkFacts` do.
+    """Return the facts of a PCIe link.
+
+    Raises ValueError if the generation is unknown, or if `num_lanes` or `host_copy_bytes_per_s` is out of range.
 
     >>> stated(5).name
     'PCIe 5 x16'
@@ -89,10 +91,10 @@ def stated(generation: int, num_lanes: int = 16, host_copy_bytes_per_s: float = 
 
 
 def facts_of(profile: Profile) -> LinkFacts | None:
-    """Return the link facts of a profile's machine; None if the profile does not say how its GPU is connected.
+    """Return the link facts of a profile's machine, or None if the profile does not state how its GPU is connected.
 
-    The link is the one that its topology states for GPU 0. The rate of host memory is that of the profile's largest
-    copy into memory that was already pinned, if there is one.
+    The link is the one that the topology states for GPU 0. The rate of host memory is that of the profile's largest
+    copy into already pinned memory, if there is one.
     """
     of_type("profile", profile, Profile)
     link = _GPU0.search(profile.provenance.get("topology", ""))
@@ -140,10 +142,10 @@ def peer_rates(profile: Profile) -> tuple[int, dict[tuple[int, int], float]]:
 def recorded(
     folder: str | os.PathLike[str], what: str = "transfer", otherwise: str | os.PathLike[str] | None = None
 ) -> Profile | None:
-    """Return the latest GPU profile in a folder that has points of `what`: copies, or a collective.
+    """Return the latest GPU profile in a folder that has points of `what`, which is "transfer" or a collective.
 
-    If there is none, return the profile of `otherwise` (a file, or one of the bank such as "bank:h100_8"), or None.
-    Other files are ignored. Raises StorageError for a damaged profile, OSError if the folder cannot be read.
+    If there is none, return the profile that `otherwise` names (a file or one of the bank, such as "bank:h100_8"), or
+    None. Other files are ignored. Raises StorageError if a profile is damaged; OSError if the folder cannot be read.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -36,7 +36,7 @@ def provenances() -> Mapping[str, Mapping[str, Any]]:
 
 
 def bank() -> dict[str, str]:
-    """Return the machines of the bank: their names, with a description of the hardware.
+    """Return the machines of the bank, as a mapping from name to description of the hardware.
 
     >>> bank()["dgx_h100_8"]
     'DGX H100: 8 × H100 80GB HBM3, NVLink 4 and NVSwitch'
@@ -49,10 +49,24 @@ def is_sick(about: Mapping[str, Any]) -> bool:
     return str(about.get("source", {}).get("notes", "")).startswith(SICK)
 
 
+def notes_of(source: Mapping[str, Any]) -> str:
+    """Return the notes on a profile's source as they are shown, "" if it has none."""
+    notes = str(source.get("notes", ""))
+    if notes.startswith(SICK):
+        notes = f"known or suspected fault: {notes.removeprefix(SICK)}"
+    return notes
+
+
+def origin_of(source: Mapping[str, Any]) -> list[str]:
+    """Return a profile's source as it is shown: repository, licence and notes, as far as they are stated."""
+    stated = [str(source[key]) for key in ("repository", "licence") if key in source]
+    return [*stated, *filter(None, [notes_of(source)])]
+
+
 def file_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     """Return the file of a name such as ``bank:dgx_h100_8``; any other path is returned unchanged.
 
-    Raises ValueError for a name that the bank does not have.
+    Raises ValueError if the bank has no such name.
     """
     text = os.fspath(path)
     if not isinstance(text, str) or not text.startswith(PREFIX):

@@ -95,9 +95,9 @@ def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iter
             f"{largest} {largest_s / choice.time_s:.0%}",
             _range_words(measured_s),
         )
-    public_words = f"public: what {', '.join(machines)} took" if curves else "the bank has no machine like it"
+    public_words = f"public: times measured on {', '.join(machines)}" if curves else "the bank has no machine like it"
     table.caption = (
-        "NCCL: the time it expects; model: our estimate, including terms that NCCL omits; mostly: the largest term; "
+        "NCCL: its expected time; model: our estimate, including terms that NCCL omits; mostly: the largest term; "
         f"{public_words}"
     )
     yield table

@@ -12,7 +12,7 @@ ProfilePath = Annotated[
     Path,
     typer.Argument(help="A profile: a file that `rankscope profile` or `import` wrote, or bank:NAME.", metavar="PATH"),
 ]
-Collective = Annotated[str, typer.Option(help="Which collective.")]
+Collective = Annotated[str, typer.Option(help="Collective to use.")]
 Sizes = Annotated[list[str] | None, typer.Option(help="Size of the whole buffer, as in 64KiB. Repeat for more sizes.")]
 
 

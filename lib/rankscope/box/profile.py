@@ -26,7 +26,7 @@ from ..networks import CostTable, Network
 from ..provenance import PROTOCOL, checked_provenance, items
 from .curve import Curve
 from .fit import LinkFit, fit_link, slope_s_per_byte
-from .machines import file_of
+from .machines import file_of, notes_of, origin_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -252,7 +252,7 @@ def _points(name: str, value: Any) -> tuple[Point, ...]:
 class Profile:
     """The measurements of a machine: where and with what (`provenance`), how (`protocol`), and the points.
 
-    Raises ValueError for invalid fields and for two points with the same key.
+    Raises ValueError if a field is invalid or two points have the same key.
     """
 
     provenance: Mapping[str, Any] = checked(checked_provenance, hash=False)
@@ -261,11 +261,11 @@ class Profile:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
-        """Return the profile that `save` wrote to a file, or one of the `bank`, such as "bank:dgx_h100_8".
+        """Load a profile from a file that `save` wrote, or from the `bank`, as in "bank:dgx_h100_8".
 
         Raises StorageError (a one-line ValueError that names the file and the place in it) if the file is not a profile
-        or is damaged, cut short, changed or written by a newer version; ValueError for a name that the bank does not
-        have; OSError if the file cannot be opened.
+        or is damaged, cut short, changed or written by a newer version; ValueError if the bank has no such name;
+        OSError if the file cannot be opened.
         """
         return storage.load(file_of(path), FORMAT, VERSION, _StoredProfile, _profile)
 
@@ -284,7 +284,7 @@ class Profile:
         return storage.save(path, FORMAT, VERSION, provenance=self.provenance, protocol=self.protocol, points=points)
 
     def add(self, *points: Point) -> Profile:
-        """Return the profile with these points; each replaces the point with the same key, or is appended."""
+        """Return a profile with these points added. A point with the same key as another replaces it."""
         by_key = {of_type("point", point, Point).key: point for point in (*self.points, *points)}
         return Profile(self.provenance, self.protocol, tuple(by_key.values()))
 
@@ -297,7 +297,10 @@ class Profile:
         return tuple(selected)
 
     def native_points(self, collective: str) -> dict[int, list[Point]]:
-        """Return all points of the backend's own collective by size, which rises: in place, out of place, by pairs."""
+        """Return all points of the backend's own collective, in ascending order of size.
+
+        The points of a size are in place, out of place, or by pairs.
+        """
         by_size: dict[int, list[Point]] = {}
         for point in self.select(collective, algorithm=NATIVE):
             by_size.setdefault(point.num_bytes, []).append(point)
@@ -317,7 +320,7 @@ class Profile:
         return {collective: dict(sorted(by_size.items())) for collective, by_size in by_collective.items()}
 
     def native_s(self, collective: str) -> dict[int, float]:
-        """Return the median seconds of the points in `native` by size; empty if the collective was not measured."""
+        """Return the median time in seconds of each size in `native`, or an empty dict if the collective is missing."""
         return {size: point.median_s for size, point in self.native.get(collective, {}).items()}
 
     def __str__(self) -> str:
@@ -330,7 +333,7 @@ class Profile:
             f"{about['name']}: {self._ranks_words()}",
             self._machine_words(),
             f"from {', '.join(origin)}" if origin else "",
-            source.get("notes"),
+            notes_of(source),
             about.get("environment"),
             ", ".join([about.get("date", "date not stated"), *versions]),
             "; ".join([count_of(len(self.points), "point"), *self._protocol_words()]),
@@ -390,10 +393,10 @@ class Profile:
         return str(self.provenance["backend"])
 
     def link(self, where: str = "inter", how: str = "together") -> LinkFit:
-        """Return the fit of the messages between nodes ("inter") or within a node ("intra").
+        """Return the fit of messages between nodes ("inter") or within a node ("intra").
 
         `how` is "together" (all ranks send at once) or "ping_pong". Raises ValueError if such messages were not
-        measured, or at too few sizes.
+        measured or were measured at too few sizes.
         """
         one_of("where", where, LINKS)
         one_of("how", how, PATTERNS)
@@ -413,9 +416,9 @@ class Profile:
         return {}
 
     def best_link(self, where: str) -> LinkFit:
-        """Return the best available fit of a link: all ranks at once, else ping-pong, else the other link's.
+        """Return the best available fit of a link: with all ranks at once, else ping-pong, else that of the other link.
 
-        Raises ValueError if no link was measured, or none at enough sizes.
+        Raises ValueError if no link was measured at enough sizes.
         """
         one_of("where", where, LINKS)
         places = (where, *(place for place in LINKS if place != where))
@@ -440,10 +443,10 @@ class Profile:
         return slope_s_per_byte([point.num_bytes for point in points], [point.used_s for point in points])
 
     def cluster(self, num_ranks: int | None = None) -> Cluster:
-        """Return the model's cluster: the profile's nodes and ranks, the links of `best_link`, and `gamma_s_per_byte`.
+        """Return a `Cluster` with the profile's nodes and ranks, the links of `best_link`, and `gamma_s_per_byte`.
 
-        Another `num_ranks` changes the number of nodes; on a single node it changes the number of ranks on it. Raises
-        ValueError if no link was measured, if the nodes are not stated or have different numbers of ranks, if
+        `num_ranks` changes the number of nodes or, if there is one node, the number of ranks on it. Raises ValueError
+        if no link was measured, if the profile does not state its nodes or they have different numbers of ranks, if
         `num_ranks` does not fill its nodes, or if it exceeds `MOST_RANKS`.
         """
         ranks = list(self.ranks_per_node)
@@ -466,15 +469,15 @@ class Profile:
         detail: str = "messages",
         **options: Any,
     ) -> Timeline:
-        """Return the predicted timeline of `execute` with this algorithm; each message takes what its link's fit says.
+        """Predict the timeline of `execute` with this algorithm. Each message takes the time from its link's fit.
 
-        To compare with a measurement, write ``profile.predict(point)``: a measured point brings its collective,
+        To compare with a measurement, write ``profile.predict(point)``: a measured point supplies its collective,
         algorithm, bytes and builder `options`. `num_ranks` is as for `cluster`, `detail` as for `simulate_executor`.
-        With `EVEN_RANKS` ranks or more, all chunks are as long as the longest (by at most one element), so that ranks
-        that do the same are predicted once.
+        With at least `EVEN_RANKS` ranks, all chunks have the length of the longest (at most one element more), so that
+        ranks that do the same are predicted only once.
 
-        Raises ValueError for an unknown name, for a point without an algorithm of ALGORITHMS, for options that the
-        builder rejects, and as `cluster` does.
+        Raises ValueError if a name is unknown, if a point has no algorithm of ALGORITHMS, if the builder rejects the
+        options, or if `cluster` has no links or rejects `num_ranks`.
         """
         if isinstance(collective, Point):
             if algorithm is not None or num_bytes is not None or options:
@@ -502,14 +505,14 @@ class Profile:
         return simulate_executor(schedule, num_bytes, cluster, link_at, by_node=True, detail=detail)
 
     def curve(self, collective: str, in_place: bool | None = None, **options: Any) -> Curve:
-        """Return the curve through the measured times of a collective (by default the backend's own), copy or message.
+        """Return the curve through the measured times of a collective, copy or message.
 
-        `in_place` selects points; by default those in place if there are any. `options` are those of a point:
-        ``algorithm`` of a collective ("native" by default), ``direction`` and ``method`` of "transfer" (``pieces`` 1
-        and ``both`` False by default), ``link`` of "together" and "ping_pong".
+        `in_place` selects points, by default those in place if there are any. `options` are those of a point:
+        ``algorithm`` of a collective ("native", the backend's own, by default), ``direction`` and ``method`` of
+        "transfer" (``pieces`` is 1 and ``both`` is False by default), ``link`` of "together" and "ping_pong".
 
-        Raises ValueError if there are no such points, if they were measured in several ways and `options` do not say
-        which, or at too few sizes; see `Curve`.
+        Raises ValueError if there are no such points, if they were measured in several ways and `options` do not select
+        one, or if they were measured at too few sizes; see `Curve`.
 
         >>> provenance = dict(name="a", backend="nccl", num_ranks=8)
         >>> sizes, options = [2**power for power in range(10, 20)], {"algorithm": "native"}
@@ -550,7 +553,7 @@ class Profile:
         differing = {name for point in points for name, _ in first ^ set(point.options.items())}
         if differing:
             names = " and ".join(sorted(differing))
-            raise ValueError(f"this profile has points of {what} ({named}) with several {names}: say which")
+            raise ValueError(f"this profile has points of {what} ({named}) with several {names}; select one")
         return points
 
     @cached_property
@@ -558,15 +561,15 @@ class Profile:
         return {}
 
     def predicted_s(self, collective: str, num_bytes: float, in_place: bool | None = None, **options: Any) -> float:
-        """Return the time of `num_bytes` in seconds, interpolated by `curve`; raises as that does."""
+        """Return the time of `num_bytes` in seconds, interpolated by `curve`, whose arguments and errors apply."""
         return self.curve(collective, in_place, **options).seconds(num_bytes)
 
     def cost(self, num_ranks: int | None = None) -> CostTable:
-        """Return the time of one allreduce without other traffic: a function from bytes to seconds.
+        """Return a function from bytes to seconds, the time of one allreduce without other traffic.
 
-        It joins the measured medians of the backend's own allreduce by straight lines. For another number of ranks, and
-        if that allreduce was measured at fewer than two sizes, it is what `predict` gives for a ring from 1 KiB to
-        1 GiB. Raises as `predict` does.
+        It joins the measured medians of the backend's own allreduce by straight lines. If `num_ranks` differs from the
+        profile's, or if that allreduce was measured at fewer than two sizes, it joins the times that `predict` gives
+        for a ring from 1 KiB to 1 GiB. Raises ValueError if these cannot be predicted.
         """
         ranks = self.num_ranks if num_ranks is None else whole("num_ranks", num_ranks, 1)
         if ranks == self.num_ranks:
@@ -577,7 +580,7 @@ class Profile:
         return CostTable(_PREDICTED_BYTES, tuple(seconds))
 
     def network(self, name: str) -> Network:
-        """Return the profile's network under a name, as explorers offer it: its own ranks, and its `cost`.
+        """Return the profile's network for explorers, under a name, with the profile's ranks and `cost`.
 
         Raises ValueError if the backend's own allreduce was measured at fewer than two sizes.
         """
@@ -589,7 +592,7 @@ class Profile:
         backend = {"gloo": "Gloo", "mpi": "MPI", "nccl": "NCCL"}.get(self.backend, self.backend)
         lines = [f"network: {self.provenance['name']}, {count_of(self.num_ranks, 'rank')}, measured with {backend}"]
         source = self.provenance.get("source", {})
-        origin = [str(source[key]) for key in ("repository", "licence", "notes") if key in source]
+        origin = origin_of(source)
         if origin:
             lines.append(f"source: {'; '.join(origin)}")
         return Network(
@@ -618,9 +621,9 @@ class Profile:
         return ReadOnly(seconds)
 
     def point_s(self, point: Point) -> float | None:
-        """Return the predicted seconds of a point of this profile; None if it cannot be predicted.
+        """Return the predicted time of a point of this profile in seconds, or None if it cannot be predicted.
 
-        A collective with an algorithm of ALGORITHMS is predicted from the links, a message from the fit of its kind.
+        Collectives with an algorithm of ALGORITHMS are predicted from the links, messages from the fit of their kind.
         """
         name = point.options.get("algorithm")
         try:
@@ -640,9 +643,10 @@ class Profile:
         return {}
 
     def to_frame(self, predicted: bool = False) -> pd.DataFrame:
-        """Return a row per point: the operation, its times in seconds, rates in bytes/s and, on request, a prediction.
+        """Return a DataFrame with one row per point: operation, times in seconds, rates in bytes/s.
 
-        A value is nan where busbw has no meaning or nothing can be predicted.
+        If `predicted` is true, it also has the predictions. A value is NaN if busbw has no meaning for the operation or
+        if the point cannot be predicted.
         """
         import pandas as pd
 

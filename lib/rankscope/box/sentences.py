@@ -16,7 +16,7 @@ from ..collectives import lower_bounds
 from ..collectives.cost import Bounds
 from ..common.checks import count_of, of_type
 from ..common.samples import LEAST_CLEAN
-from ..common.units import bytes_words, cell_words, rate_words, three_digits
+from ..common.units import bytes_words, cell_words, percent_words, rate_words, three_digits
 from .expected import compare_with_peers
 from .fit import LinkFit
 from .link_facts import transfers_of
@@ -34,15 +34,17 @@ _MOST_ODD = 3  # sizes that a sentence names
 
 
 def verdict(profile: Profile) -> list[str]:
-    """Return sentences: for each collective what is fastest, by how much, how near to the bound; then what looks wrong.
+    """Return the verdict as sentences.
+
+    They state the fastest algorithm per collective and its distance from the bound first, then anything suspicious.
 
     >>> provenance = dict(name="a", date="2030-01-01", backend="gloo", num_ranks=4, num_nodes=1, ranks_per_node=[4])
     >>> times = {"native": 2e-3, "ring": 1e-3}
     >>> points = [Point("allreduce", 1024, [s] * 4, [True] * 4, {"algorithm": name}) for name, s in times.items()]
     >>> for sentence in verdict(Profile(provenance, {}, points)):
     ...     print(sentence)
-    allreduce: use ring at 1 KiB; no other algorithm is faster by more than 5 % and the noise.
-    allreduce: ring takes 0.50 times as long as native at 1 KiB.
+    allreduce: use ring at 1 KiB; no other algorithm is faster by more than 5 % plus noise.
+    allreduce: ring is 2 times as fast as native at 1 KiB.
     No link was measured, so no algorithm can be predicted or compared with a bound.
     """
     of_type("profile", profile, Profile)
@@ -147,7 +149,7 @@ def fastest(profile: Profile) -> Iterator[str]:
             else:
                 sizes_by_run.append((name, [size]))
         words = ", ".join(f"{name} {_range(sizes)}" for name, sizes in sizes_by_run)
-        yield f"{group.collective}: use {words}; no other algorithm is faster by more than 5 % and the noise."
+        yield f"{group.collective}: use {words}; no other algorithm is faster by more than 5 % plus noise."
 
 
 def _stays(previous: Point | None, best: Point) -> bool:
@@ -176,7 +178,10 @@ def against_native(profile: Profile) -> Iterator[str]:
             words = []
             for size in ends:
                 share, name = shares[size]
-                words.append(f"{name} takes {share:.2f} times as long as native at {bytes_words(size)}")
+                if share < 1:
+                    words.append(f"{name} is {three_digits(1 / share)} times as fast as native at {bytes_words(size)}")
+                else:
+                    words.append(f"{name} takes {share:.2f} times as long as native at {bytes_words(size)}")
             yield f"{group.collective}: {', '.join(words)}."
 
 
@@ -234,7 +239,7 @@ def no_prediction(profile: Profile) -> Iterator[str]:
     for where, fit in joining(profile).items():
         gap = fit.gap(0)
         if gap:
-            yield f"Link {where}: {gap}, so predictions by algorithm are guesses, and there is no lower bound."
+            yield f"Link {where}: {gap}. Do not rely on predictions by algorithm; there is no lower bound."
 
 
 def far_under_the_link(profile: Profile) -> Iterator[str]:
@@ -250,8 +255,8 @@ def far_under_the_link(profile: Profile) -> Iterator[str]:
         link_rate = min(fit.at(size).bytes_per_s for fit in joining(profile).values())
         busbw = group.fastest(size).busbw_bytes_per_s(profile.num_ranks)
         if bound.bandwidth_s > _MOSTLY_BYTES * bound.latency_s and busbw < _FAR_UNDER * link_rate:
-            rates = f"busbw is {rate_words(busbw)}, and a link carries {rate_words(link_rate)}"
-            yield f"{group.collective}: even the fastest is far below the link at {bytes_words(size)}: {rates}."
+            rates = f"busbw is {rate_words(busbw)}, but a link carries {rate_words(link_rate)}"
+            yield f"{group.collective}: even the fastest is far below the link rate at {bytes_words(size)}: {rates}."
 
 
 def native_falls_off(profile: Profile) -> Iterator[str]:
@@ -265,7 +270,7 @@ def native_falls_off(profile: Profile) -> Iterator[str]:
                 rate_before = rate_words(before.busbw_bytes_per_s(profile.num_ranks))
                 rate_after = rate_words(after.busbw_bytes_per_s(profile.num_ranks))
                 sizes = f"from {bytes_words(before.num_bytes)} to {bytes_words(after.num_bytes)}"
-                yield f"{group.collective}: native drops {sizes}: busbw falls from {rate_before} to {rate_after}."
+                yield f"{group.collective}: busbw of native falls from {rate_before} to {rate_after} {sizes}."
 
 
 def odd_points(profile: Profile) -> Iterator[str]:
@@ -310,7 +315,7 @@ def wide_spread(profile: Profile) -> Iterator[str]:
         median = cell_words(worst.median_s, longer_s)
         widest = f"The widest is {words}: IQR {iqr}, median {median}"
         beginning = _how_many_have(wide, profile)
-        yield f"{beginning} an interquartile range (IQR) above {_WIDE:.0%} of the median. {widest}."
+        yield f"{beginning} an interquartile range (IQR) above {percent_words(_WIDE)} of the median. {widest}."
 
 
 def _how_many_have(points: list[Point], profile: Profile) -> str:
@@ -327,9 +332,9 @@ def fit_is_off(profile: Profile) -> Iterator[str]:
             with suppress(ValueError):  # not measured, or at too few sizes
                 fits.append(profile.link(where, how))
         if fits and fits[0].held_out_error > _FIT_OFF:
-            off = f"{fits[0].held_out_error:.0%} off on the sizes held out"
-            advice = "messages do not follow α + bytes/B, so do not rely on the predictions"
-            yield f"The fit of link {where} is {off}: {advice}."
+            off = f"{percent_words(fits[0].held_out_error)} off on the held-out sizes"
+            advice = "Messages do not follow α + bytes/B, so do not rely on the predictions"
+            yield f"The fit of link {where} is {off}. {advice}."
 
 
 def prediction_is_off(profile: Profile) -> Iterator[str]:
@@ -343,9 +348,9 @@ def prediction_is_off(profile: Profile) -> Iterator[str]:
         for name, points in points_by_name.items():
             errors = _prediction_errors(profile, points)
             if errors and float(np.median(np.abs(errors))) > _PREDICTED_OFF:
-                wrong.append(f"{name} ({float(np.median(errors)):+.0%})")
+                wrong.append(f"{name} ({percent_words(float(np.median(errors)), signed=True)})")
         if wrong:
-            names = f"{', '.join(wrong)} at the median of sizes"
+            names = f"{', '.join(wrong)}, at the median over sizes"
             yield f"{group.collective}: predictions are off for {names}{_likely_cause(profile)}."
 
 

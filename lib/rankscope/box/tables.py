@@ -130,7 +130,7 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
         first, *_ = str(profile).splitlines()
         source = profile.provenance["source"]
         sizes = [point.num_bytes for point in profile.points]
-        printed = count_of(sum(len(point.seconds) for point in profile.points), "time")
+        printed = count_of(sum(len(point.seconds) for point in profile.points), "measurement")
         plain, has_warning, warning = source.get("notes", "").partition(WARNING)
         words = f"{first}, {source['program']}: {printed}, {bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
         if plain:
@@ -292,17 +292,19 @@ def _compared(both: DataFrame) -> Iterator[str]:
         is_are = "is" if within == 1 else "are"
         yield f"Of {count_of(len(judged), 'point')} in both profiles, {counts}; {within or 'none'} {is_are} {noise}."
     if len(unknown):
-        points = f"{count_of(len(unknown), 'point')} in both profiles"
-        few = f"have fewer than {LEAST_CLEAN} iterations in A or B, so their noise is not known"
+        points = count_of(len(unknown), "point")
+        few = f"have fewer than {LEAST_CLEAN} iterations in A or B, so their noise is unknown"
+        them = "them"
         if len(unknown) == 1:
-            few = f"has fewer than {LEAST_CLEAN} iterations in A or B, so its noise is not known"
+            few = f"has fewer than {LEAST_CLEAN} iterations in A or B, so its noise is unknown"
+            them = "it"
         low = f"{unknown.ratio.min():.2f}"
         high = f"{unknown.ratio.max():.2f}"
         ratios = low if low == high else f"{low} to {high}"
-        cannot = f"`compare` cannot tell whether B differs there; B/A is {ratios}"
-        yield f"{points} {few}: {cannot}. {LEAST_CLEAN} runs of each, imported together, would have a spread."
+        cannot = f"`compare` cannot judge {them} (B/A {ratios})"
+        yield f"{points} {few} and {cannot}. Import at least {LEAST_CLEAN} runs of each."
     if not len(both):
-        yield "The profiles have no point in common."
+        yield "The profiles have no points in common."
 
 
 def _both_times(chosen: DataFrame, middle: str, other: str) -> Table:
@@ -386,14 +388,14 @@ def _peer_table(box: PeerComparison, group: MeasuredCollective) -> Table:
     notes = ["got: busbw"]
     if rows:
         columns += ["expected", "share"]
-        notes.append(f"expected: of {box.names}; share: of the slowest")
+        notes.append(f"expected: busbw of {box.names}; share: of the slowest of them")
     elif box.gpu:
-        notes.append("the bank has no machine like it")
+        notes.append("the bank has no similar machine")
     else:
-        notes.append("the bank has no machine like it: its GPUs are not stated")
+        notes.append("cannot be compared with the bank, because its GPUs are not stated")
     if wire:
         columns.append("of link")
-        notes.append(f"link: {rate_words(wire)} one way, empty below 1 %")
+        notes.append(f"of link: share of {rate_words(wire)} per direction; blank below 1 %")
     if has_clean:
         columns.append("clean")
     table = table_of(f"{group.collective}, {NATIVE}", *columns)

@@ -18,11 +18,11 @@ from .registry import commands, reasons_of_left_out_commands
 _EXAMPLES = (
     ("rankscope profile -o box.json", "measure this machine"),
     ("rankscope import all_reduce.log -o box.json", "or read logs of other programs"),
-    ("rankscope show box.json", "what it reaches, and why"),
+    ("rankscope show box.json", "its performance, and likely causes"),
     ("rankscope compare box.json bank:h100_8", "against a published machine"),
     ("rankscope predict box.json --num-bytes 1MiB", "the time of each algorithm"),
-    ("rankscope nccl h100x8 --nodes 4", "what NCCL will choose there"),
-    ("rankscope diagnose traces/", "which rank the others wait for"),
+    ("rankscope nccl h100x8 --nodes 4", "the choices of NCCL"),
+    ("rankscope diagnose traces/", "the rank that the others wait for"),
 )
 
 

@@ -40,15 +40,16 @@ def _num_axes(name: str, value: Any) -> int:
 
 @frozen
 class Algorithm:
-    """One way to do a collective. Calling it builds its schedule: ``algorithm(num_ranks, **options)``.
+    """An algorithm for a collective. Calling it builds its schedule: ``algorithm(num_ranks, **options)``.
 
-    `form` is its closed form, a function of `rankscope.collectives.forms`, or None: it is then simulated. `best` and
-    `closed_form` trust the form of your own record as they trust rankscope's, so compare it with `simulate` first.
-    `paper` is where the algorithm is described. Some algorithms, and some forms, are for powers of two only. What a
-    builder can be asked for follows from its parameters: `shape` (of `num_axes` numbers, at least two) and
-    `gpus_per_node` arrange it by the nodes, `num_segments` cuts the buffer, `root` and `counts` are as in MPI.
+    `form` is its closed form, a function like those of `rankscope.collectives.forms`; if it is None, the algorithm is
+    simulated. `best` and `closed_form` trust the form of your own record as they trust rankscope's, so compare it with
+    `simulate` first. `paper` names the publication that describes the algorithm. Some algorithms, and some forms,
+    support only powers of two. The options of a builder follow from its parameters: `shape` (`num_axes` numbers, at
+    least two) and `gpus_per_node` arrange it by the nodes, `num_segments` cuts the buffer, and `root` and `counts` are
+    as in MPI.
 
-    Raises ValueError, which names the field, for a builder or a form that is no function, and for numbers out of range.
+    Raises ValueError, which names the field, if `builder` or `form` is not a function or if a number is out of range.
 
     >>> Algorithm(None)
     Traceback (most recent call last):
@@ -74,7 +75,7 @@ class Algorithm:
 
     @property
     def is_record(self) -> bool:
-        """Whether it is registered as a record, which says what it can do, and not as a function."""
+        """Whether it is registered as a record, which states its properties, and not as a plain function."""
         return True
 
     @property
@@ -83,7 +84,7 @@ class Algorithm:
         return self.is_record and "num_segments" in self.options
 
     def arranged(self, cluster: Cluster) -> dict[str, Any]:
-        """Return the options that arrange it by the cluster's nodes; none if the cluster has only one axis."""
+        """Return the options that arrange it by the cluster's nodes, or {} if the cluster has only one axis."""
         nodes = cluster.num_nodes
         gpus = cluster.gpus_per_node
         if nodes == 1 or gpus == 1:
@@ -95,7 +96,7 @@ class Algorithm:
         return {}
 
     def fits(self, cluster: Cluster) -> bool:
-        """Return whether it works on this number of nodes."""
+        """Return whether the algorithm supports the cluster's number of nodes."""
         if cluster.num_nodes > 1:
             return self.across_nodes
         return self.within_a_node
@@ -236,10 +237,11 @@ _SHIPPED = {collective: algorithms_of(collective) for collective in ALGORITHMS}
 def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Schedule:
     """Return ``ALGORITHMS[collective][algorithm](num_ranks, **options)``; the latest of rankscope's own are cached.
 
-    An allreduce may be "nvls" or "nvls_tree", too, for a cluster whose switch adds (`Cluster.switch_adds`).
+    For a cluster whose switch adds (`Cluster.switch_adds`), the algorithm of an allreduce may also be "nvls" or
+    "nvls_tree".
 
-    Raises ValueError for a name that is not there, naming those that are, for an option that the builder does not take,
-    and for what it refuses.
+    Raises ValueError if the collective or algorithm is unknown (the message lists the valid names), or if the builder
+    rejects an option or the number of ranks.
     """
     one_of("collective", collective, tuple(name for name in COLLECTIVES if name in ALGORITHMS))
     builder = algorithm_of(collective, algorithm).builder
@@ -258,7 +260,7 @@ def check_options(collective: str, algorithm: str, options: Iterable[str], calle
     known_options = list(signature(callee).parameters)[1:]
     for name in options:
         if name not in known_options:
-            raise ValueError(f"{algorithm} of {collective} takes no option {name!r}")
+            raise ValueError(f"{algorithm} of {collective} has no option {name!r}")
 
 
 def is_shipped(collective: str, algorithm: str) -> bool:

@@ -31,15 +31,15 @@ def closed_form(
     inner: Link | None = None,
     **options: Any,
 ) -> Any:
-    """Return the seconds that the algorithm takes if all ranks are joined by `link`.
+    """Return the time of an algorithm in seconds, from its closed form, if all ranks are connected by `link`.
 
-    `num_bytes` is each rank's whole buffer, or an array of such sizes; `options` are those of the builder. `inner` is
-    the link within a node, for the algorithms that distinguish nodes: the ranks of a node are those along the last axis
-    of a torus or mesh, or the `gpus_per_node` of the hierarchical ring. Those of "nvls" and "nvls_tree" are for nodes
-    whose switch adds (`Cluster.switch_adds`), all others for links alone.
+    `num_bytes` is the size of each rank's whole buffer, or an array of such sizes; `options` are those of the builder.
+    `inner` is the link within a node, for algorithms that distinguish nodes: the ranks of a node are those along the
+    last axis of a torus or mesh, or the `gpus_per_node` of the hierarchical ring. The forms of "nvls" and "nvls_tree"
+    are for nodes whose switch adds (`Cluster.switch_adds`), all others for links alone.
 
-    Raises ValueError for an unknown name or option, and NoClosedForm, a ValueError, if no closed form is stated for a
-    registered algorithm, for so many ranks, or for an option such as `counts`; `simulate` has no such limit.
+    Raises ValueError if a name or an option is unknown; NoClosedForm, a ValueError, if a registered algorithm has no
+    closed form at all, for this number of ranks, or for an option such as `counts`. `simulate` has no such limits.
 
     >>> closed_form("allreduce", "ring", 4, 8.0, Link(alpha_s=1.0, bytes_per_s=2.0))
     12.0
@@ -123,13 +123,14 @@ def lower_bounds(
 ) -> Bounds:
     """Return the lower bounds for point-to-point messages, after Chan and others (2007).
 
-    With p ports, a result that depends on all ranks takes ⌈log₍ₚ₊₁₎N⌉ messages in a row. Some rank must send or
-    receive a number of bytes over its p ports: 2(N-1)/N·S for allreduce, S for broadcast and reduce, and (N-1)/N·S for
-    the others.
+    With p ports, a result that depends on all ranks requires ⌈log₍ₚ₊₁₎N⌉ messages in a row. At least one rank must
+    send or receive 2(N-1)/N·S bytes over its p ports for allreduce, S for broadcast and reduce, and (N-1)/N·S for the
+    others.
 
-    If `switch_adds`, one message may carry the sum of all ranks: a single α, no adding, and S each way for allreduce.
+    If `switch_adds` is true, one message may carry the sum of all ranks, so an allreduce requires a single α, no
+    additions, and S bytes in each direction.
 
-    Raises ValueError for an unknown collective and for numbers out of range.
+    Raises ValueError if the collective is unknown or a number is out of range.
 
     >>> lower_bounds("allreduce", 4, 8.0, Link(alpha_s=1.0, bytes_per_s=2.0)).seconds
     6.0

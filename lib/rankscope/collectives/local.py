@@ -24,18 +24,18 @@ OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor | None]:
-    """Return what each rank has after the collective: a new tensor, or None for a rank that gets nothing.
+    """Execute a collective in this process and return each rank's result: a new tensor, or None if it has none.
 
-    `tensors` has the tensor that each rank passes, all of one shape, dtype and device. As in MPI, scatter and
-    reduce_scatter take whole buffers and return each rank its own run; gather and allgather take own runs and return
-    whole buffers; all_to_all takes and returns one run for each rank; broadcast and scatter read the root's tensor
-    only. Runs of whole rows keep the other dimensions, and other runs are flat. `op` is sum, avg, min, max or prod, in
-    the dtype of the tensors.
+    `tensors` contains the input of each rank; all have the same shape, dtype and device. As in MPI, scatter and
+    reduce_scatter take whole buffers and return each rank's own run; gather and allgather take own runs and return
+    whole buffers; all_to_all takes and returns one run per rank; broadcast and scatter read only the root's tensor.
+    Runs of whole rows keep the other dimensions, and other runs are flat. `op` is sum, avg, min, max or prod, in the
+    dtype of the tensors.
 
-    The flattened elements are cut into chunks as evenly as possible, or by the schedule's weights, which then count
-    them.
+    The flattened elements are cut into chunks as evenly as possible, or by the schedule's weights, which are then
+    numbers of elements.
 
-    Raises ScheduleError for a schedule that does not `verify`, and ValueError for tensors and an op that do not fit it.
+    Raises ScheduleError if the schedule does not `verify`; ValueError if the tensors or `op` do not match it.
 
     >>> from . import ALGORITHMS
     >>> ring = ALGORITHMS["allreduce"]["ring"](2)

@@ -44,7 +44,9 @@ def turns(keys: Ints) -> Ints:
 
 
 class ScheduleError(ValueError):
-    """A schedule that does not compute the result of its collective; `step`, `rank`, `chunk` say where, or are None."""
+    """The schedule does not compute the result of its collective.
+
+    `step`, `rank` and `chunk` state where it is wrong, or are None."""
 
     def __init__(
         self, message: str, step: int | None = None, rank: int | None = None, chunk: int | None = None
@@ -56,12 +58,13 @@ class ScheduleError(ValueError):
 
 
 class Step(NamedTuple):
-    """The transfers of one step as columns, with an entry per transfer.
+    """The transfers of one step as columns, with one entry per transfer.
 
-    Chunks `chunk` … `chunk + num_chunks - 1` go from `src` to `dst`, which adds them to its own if `reduce` is set, and
-    otherwise replaces its own.
+    `src` sends the chunks `chunk` … `chunk + num_chunks - 1` to `dst`, which adds them to its own if `reduce` is true,
+    and otherwise replaces its own.
 
-    All transfers of a step read the chunks from before the step. Those between the same two ranks are one message.
+    All transfers of a step read the chunks as they were before the step. Transfers between the same two ranks form one
+    message.
     """
 
     src: Ints
@@ -74,7 +77,7 @@ class Step(NamedTuple):
     def of(
         cls, src: ArrayLike, dst: ArrayLike, chunk: ArrayLike, num_chunks: ArrayLike = 1, reduce: Any = False
     ) -> Step:
-        """Make a step of columns, or of single values that all its transfers share; its columns are read-only."""
+        """Make a step from columns, or from single values shared by all transfers. Its columns are read-only."""
         numbers = []
         for values in (src, dst, chunk, num_chunks):
             column = np.asarray(values)
@@ -90,7 +93,7 @@ class Step(NamedTuple):
         return cls(*columns)
 
     def by_chunk(self) -> Step:
-        """Return the same transfers with a row for each single chunk."""
+        """Return the same transfers with one row per chunk."""
         if (self.num_chunks == 1).all():
             return self
         rows = np.repeat(np.arange(self.src.size), self.num_chunks)
@@ -155,17 +158,17 @@ class Traffic:
 
 @frozen(eq=False)
 class Schedule:
-    """What `num_ranks` ranks do in one collective, on a buffer cut into `num_chunks` chunks.
+    """The steps of `num_ranks` ranks in one collective, on a buffer cut into `num_chunks` chunks.
 
-    Chunks are of equal size, or of `weights[chunk]` shares. In reduce_scatter, scatter, gather and allgather rank r
-    owns the r-th of `num_ranks` equal runs of chunks; in all_to_all the chunks count through the buffers of all ranks,
-    those that rank 0 sends before those of rank 1, and within each those for rank 0 first.
+    Chunks have equal sizes, or sizes in proportion to `weights`. In reduce_scatter, scatter, gather and allgather,
+    rank r owns the r-th of `num_ranks` equal runs of chunks. In all_to_all, chunks are numbered through the buffers of
+    all ranks: first those that rank 0 sends, then those of rank 1 and so on, in each buffer ordered by receiver.
 
-    `ports` is the most messages that a rank sends, or receives, in one step. `lag` says how soon a received sum is
-    used: in step s a rank needs only what it received up to step s - lag to be added, so that with a lag above 1 adding
-    overlaps with the next transfers (and takes `lag` scratch buffers).
+    `ports` is the maximum number of messages that a rank sends, or receives, in one step. `lag` is the number of steps
+    after which a received sum may be used: step s requires only sums received up to step s - lag. With a lag above 1,
+    adding overlaps with the next transfers and requires `lag` scratch buffers.
 
-    Raises ValueError for an unknown collective and for numbers out of range.
+    Raises ValueError if the collective is unknown or a number is out of range.
     """
 
     collective: str = checked(one_of, COLLECTIVES)
@@ -192,7 +195,7 @@ class Schedule:
 
     @classmethod
     def of_steps(cls, steps: Iterable[Step], **header: Any) -> Schedule:
-        """Make a schedule of steps; `header` holds the other fields."""
+        """Make a schedule from steps. `header` contains the other fields."""
         return cls(phases=partial(iter, tuple(Phase(*step) for step in steps)), **header)
 
     @cached_property
@@ -205,20 +208,20 @@ class Schedule:
         return sum(phase.num_steps for phase in self.phases())
 
     def steps(self) -> Iterator[Step]:
-        """Yield the steps, each made when its turn comes."""
+        """Yield the steps. Each is built only when it is reached."""
         for phase in self.phases():
             yield from map(phase.step, range(phase.num_steps))
 
     def header(self) -> dict[str, Any]:
-        """Return all fields except the phases, for another schedule of the same kind."""
+        """Return all fields except the phases, from which a similar schedule can be made."""
         header = fields_of(self)
         del header["phases"]
         return header
 
     def chunk_bytes(self, num_bytes: float) -> NDArray[np.float64]:
-        """Return the bytes of each chunk if each rank's whole buffer has `num_bytes`; a barrier carries none.
+        """Return the bytes of each chunk if each rank's whole buffer has `num_bytes`. Chunks of a barrier have 0.
 
-        In all_to_all with weights the buffers of ranks differ: `num_bytes` is then their mean.
+        In all_to_all with weights, the ranks' buffers differ in size, and `num_bytes` is their mean.
         """
         if self.collective == "barrier":
             return np.zeros(self.num_chunks)
@@ -230,11 +233,11 @@ class Schedule:
         return np.asarray(self.weights, dtype=float) * (total / max(1, sum(self.weights)))
 
     def chunk_ends(self, num_elements: int) -> list[int]:
-        """Return where the chunks begin and end, as num_chunks + 1 numbers, if each rank passes `num_elements`.
+        """Return the offsets at which chunks begin and end, as num_chunks + 1 numbers, if each rank has `num_elements`.
 
-        They count through the whole buffer, and in all_to_all through those of all ranks. Chunks are as even as
-        possible, or as the weights say; each chunk of a barrier has one element. Raises ValueError if a chunk would be
-        left without an element.
+        Offsets refer to the whole buffer, in all_to_all to the buffers of all ranks in a row. Chunks are as even as
+        possible, or follow the weights; each chunk of a barrier has one element. Raises ValueError if a chunk would
+        have no element.
 
         >>> from . import ALGORITHMS
         >>> ALGORITHMS["allreduce"]["ring"](4).chunk_ends(10)
@@ -256,7 +259,7 @@ class Schedule:
         return [chunk * num_elements * parts // self.num_chunks for chunk in range(self.num_chunks + 1)]
 
     def origins(self) -> Ints:
-        """Return the rank that each chunk comes from, for the collectives of `MOVES`."""
+        """Return the rank where each chunk originates, for the collectives in `MOVES`."""
         if self.collective in ("broadcast", "scatter"):
             return np.full(self.num_chunks, self.root)
         return self._owners()
@@ -266,7 +269,7 @@ class Schedule:
         return np.arange(self.num_chunks) * self.num_ranks // self.num_chunks
 
     def initial_chunks(self) -> NDArray[np.bool_]:
-        """Return which rank has which chunk at the start, of shape (num_ranks, num_chunks)."""
+        """Return a mask of the chunks that each rank has at the start, of shape (num_ranks, num_chunks)."""
         ranks = np.arange(self.num_ranks)[:, None]
         owners: Ints = ranks  # every rank has every chunk
         if self.collective in MOVES:
@@ -274,7 +277,7 @@ class Schedule:
         return np.broadcast_to(ranks == owners, (self.num_ranks, self.num_chunks))
 
     def wanted(self) -> NDArray[np.bool_]:
-        """Return which rank must have which chunk in the end, of shape (num_ranks, num_chunks)."""
+        """Return a mask of the chunks that each rank must have at the end, of shape (num_ranks, num_chunks)."""
         ranks = np.arange(self.num_ranks)[:, None]
         receivers: Ints = ranks  # every rank gets every chunk
         if self.collective in ("reduce", "gather"):
@@ -289,7 +292,7 @@ class Schedule:
     def traffic(self, num_bytes: float) -> Traffic:
         """Return the bytes over each link and in each rank's memory if each whole buffer has `num_bytes`.
 
-        Raises ValueError for bytes that are not a finite number of at least 0.
+        Raises ValueError if `num_bytes` is not a finite number of at least 0.
 
         >>> from . import ALGORITHMS
         >>> ALGORITHMS["allreduce"]["ring"](4).traffic(1024).link_bytes[0].tolist()
@@ -323,7 +326,9 @@ class Schedule:
         return Traffic(link.reshape(ranks, ranks), num_messages, peak)
 
     def to_text(self) -> str:
-        """Return a line for the header and one for each step: ``step: src>dst:first-last`` with + to add, = to replace.
+        """Return the schedule as text: a header line, and one line ``step: src>dst:first-last`` per step.
+
+        A "+" after a transfer means that the receiver adds, a "=" that it replaces.
 
         >>> from . import ALGORITHMS
         >>> print(ALGORITHMS["allreduce"]["ring"](2).to_text())
@@ -350,9 +355,9 @@ class Schedule:
 
     @classmethod
     def from_text(cls, text: str) -> Schedule:
-        """Return the schedule that `to_text`, or a person, wrote; empty lines and those that start with # are skipped.
+        """Parse a schedule in the format of `to_text`. Empty lines and lines that start with # are skipped.
 
-        Raises ScheduleError naming the line, counted from 1, and what is wrong in it.
+        Raises ScheduleError if the text is not such a schedule. The message names the line, counted from 1.
         """
         lines = []
         for place, line in enumerate(text.splitlines(), 1):
@@ -406,7 +411,7 @@ def _read_header(place: int, words: list[str]) -> dict[str, Any]:
         if name not in _HEADER or not all(re.fullmatch("[0-9]{1,24}", number) for number in numbers):
             raise ScheduleError(f"line {place}: expected {', '.join(_HEADER)} with whole numbers, got {word!r}")
         if _HEADER[name] in header:
-            raise ScheduleError(f"line {place}: {name}= is there twice")
+            raise ScheduleError(f"line {place}: {name}= occurs twice")
         if name == "weights":
             header["weights"] = tuple(map(int, numbers))
         else:

@@ -30,7 +30,7 @@ _LEFT = 3  # the bytes of a message have left the sender's network card
 
 
 def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str | None = None) -> Timeline:
-    """Return when each message of the schedule is sent, received and added up if all ranks start at time 0.
+    """Simulate the schedule and return the timeline of its messages and sums. All ranks start at time 0.
 
     `num_bytes` is each rank's whole buffer, the total array for allgather and reduce_scatter. A message starts when
     both ranks have finished their earlier steps, including the sums of up to `schedule.lag` steps before, and it has a
@@ -38,13 +38,13 @@ def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str
     holds its ports for alpha_s + bytes / bytes_per_s, and the receiver's until it is added up. A receiver adds one
     message after the other, as they arrive. A shared network card serves the messages of earlier steps first, and those
     of one step in the order in which they are ready; if they are ready at once, in the order of the step. `Cluster`
-    says what a switch that adds does. The schedule is not checked here: use `verify`.
+    describes a switch that adds. The schedule is not checked here: use `verify`.
 
     Lanes and kinds are "send", "receive" and "reduce" ("send 1", … for further ports), items are steps. `detail` is
     "messages", or "ranks" for a single span per rank, from 0 to its end; None means messages up to `MOST_MESSAGES`.
 
-    Raises ValueError for a cluster with another number of ranks, and for bytes that are not a finite number of at least
-    0.
+    Raises ValueError if the cluster has a different number of ranks or `num_bytes` is not a finite number of at
+    least 0.
 
     >>> from ..cluster import Link
     >>> from . import ALGORITHMS

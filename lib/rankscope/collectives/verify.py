@@ -88,13 +88,16 @@ class Verified(NamedTuple):
 
 
 def verify(schedule: Schedule) -> Verified:
-    """Return the steps and messages of a correct schedule; raise ScheduleError naming step, rank and chunk for others.
+    """Check that a schedule computes its collective, and return its numbers of steps and messages.
 
-    These are checked: ranks and chunks exist; no rank sends a chunk that it does not have, sends to itself, or sends or
-    receives more messages in a step than `schedule.ports`; no share is added twice, and no chunk is written twice in a
-    step, copied to where it already is, or used within `schedule.lag` steps of being received; in the end every rank
-    has the result of the collective, with each rank's share exactly once. Memory grows with num_ranks · num_chunks
-    words of 64 ranks each; raises ValueError for more than 2 GiB of them.
+    The check requires that ranks and chunks exist; that no rank sends a chunk that it does not have, sends to itself,
+    or sends or receives more messages in a step than `schedule.ports`; that no contribution is added twice; that no
+    chunk is written twice in a step, copied to a rank that already has it, or used within `schedule.lag` steps of being
+    received; and that in the end every rank has the result of the collective, with each rank's contribution exactly
+    once.
+
+    Raises ScheduleError, which names step, rank and chunk, if the schedule is wrong; ValueError if the check would need
+    more than 2 GiB. Memory grows as num_ranks · num_chunks words of 64 ranks each.
 
     >>> from . import ALGORITHMS
     >>> print(verify(ALGORITHMS["allreduce"]["ring"](4)))

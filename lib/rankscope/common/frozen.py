@@ -47,10 +47,10 @@ def mapping(
         return ReadOnly(value)
     for key in value:
         if key not in checks:
-            raise ValueError(f"{name} must hold nothing but {', '.join(checks)}, got {key!r}")
+            raise ValueError(f"{name} may contain only {', '.join(checks)}, got {key!r}")
     for key in needed:
         if key not in value:
-            raise ValueError(f"{name} must have {key!r}, and has not")
+            raise ValueError(f"{name} must have {key!r}, but lacks it")
     return ReadOnly({key: check(f"{name}: {key}", value[key]) for key, check in checks.items() if key in value})
 
 

@@ -282,7 +282,7 @@ def read_arrays(raw: bytes, most_bytes: int) -> dict[str, NDArray[Any]]:
         raise
     except _DAMAGED_ARCHIVE as error:
         problem = str(error) or type(error).__name__
-        raise ValueError(f"it is damaged, or no archive of arrays: {problem}") from error
+        raise ValueError(f"it is damaged or not an archive of arrays: {problem}") from error
 
 
 # What zipfile and numpy raise for a size above 64 bits, another compression, a password, a file that is cut short, and

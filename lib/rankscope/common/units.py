@@ -260,6 +260,16 @@ def decimal_words(num_bytes: float) -> str:
     return _in_largest_unit(num_bytes, _DECIMAL)
 
 
+def percent_words(share: float, digits: int = 0, signed: bool = False) -> str:
+    """Return a share in percent, with `digits` after the point and, if `signed`, always with a sign.
+
+    >>> percent_words(0.254), percent_words(0.254, 1), percent_words(0.05, signed=True)
+    ('25 %', '25.4 %', '+5 %')
+    """
+    sign = "+" if signed else ""
+    return f"{100 * share:{sign}.{digits}f} %"
+
+
 def three_digits(value: float) -> str:
     """Return a number with three digits, or as many as it has before the point.
 

@@ -111,13 +111,13 @@ def states_after_join(
 ) -> StatesAfterJoin:
     """Train two epochs under Join with each optimizer of `KINDS`, and in one process that takes the same steps.
 
-    Under Join, ranks without batches shadow the allreduces, and at the end they receive the last rank's parameters.
-    Their optimizers have not stepped. Plain SGD has no state. Adam's moments, however, are then older than those of
-    other ranks, so in the next epoch the ranks train different models. A ZeroRedundancyOptimizer in the same Join also
+    Under Join, ranks without batches shadow the allreduces, and at the end they receive the last rank's parameters, but
+    their optimizers have not stepped. Plain SGD has no state, but Adam's moments are then older than those of other
+    ranks, so in the next epoch the ranks train different models. A ZeroRedundancyOptimizer in the same Join also
     steps on finished ranks, but with the gradients of their own last step, because DDP's shadows do not set gradients
     and "gradients must be properly set before this hook is called", as its `join_hook` says.
 
-    Raises ValueError for invalid arguments, and if a rank has no batch.
+    Raises ValueError if an argument is invalid or a rank has no batch.
     """
     task = TrainingTask(module, inputs, targets, epoch, losses_fn)
     num_batches = batches_by_rank(epoch)

@@ -32,14 +32,14 @@ def transformer(
     are float32, and `fsdp.predict` scales activations to ``param_dtype``. With `recompute`, it keeps only its input,
     and backward begins with another forward.
 
-    With `tensor_ranks`, that many GPUs split each layer and process their tokens together: Megatron-LM's tensor
-    parallelism (https://arxiv.org/abs/1909.08053), here with the sequence parallelism of Korthikanti and others. The
-    step is that of one of these GPUs. It computes and keeps as much as without tensor parallelism, but its parameters
-    are fewer. After each part of a block, in forward and in backward, the 16-bit activations of all their tokens are
+    If `tensor_ranks` is above 1, this number of GPUs split each layer and process their tokens together: Megatron-LM's
+    tensor parallelism (https://arxiv.org/abs/1909.08053), here with the sequence parallelism of Korthikanti and others.
+    The step is that of one of these GPUs. It computes and keeps as much as without tensor parallelism, but has fewer
+    parameters. After each part of a block, in forward and in backward, the 16-bit activations of all their tokens are
     all-reduced in a ring over `tensor_link`, and likewise after the embedding in forward and after the head in
     backward. Nothing hides these all-reduces, so their times are part of the layers' times.
 
-    Raises ValueError for numbers out of range, and for several `tensor_ranks` without a link.
+    Raises ValueError if a number is out of range, or if `tensor_ranks` is above 1 without a link.
 
     >>> step = transformer(8192)
     >>> step

@@ -177,9 +177,9 @@ def step_times(
     `num_rounds` rounds, the steps of all orders and those for the prediction come in one random order, and the median
     time of each step counts.
 
-    Each order is an assignment with batches for the same number of ranks, all of them with equally many batches. Raises
-    ValueError for anything else and for empty texts, RankError if a rank fails, and DemoError if the ranks end with
-    different parameters.
+    Each order is an assignment with batches for the same number of ranks, all of them with the same number of batches.
+    Raises ValueError if an order is anything else or a text is empty; RankError if a rank fails; DemoError if the ranks
+    end with different parameters.
 
     >>> from rankscope.sampling import assign
     >>> texts = ["a b", "c", "d e f g", "h"]

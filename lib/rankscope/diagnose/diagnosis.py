@@ -13,6 +13,7 @@ import numpy as np
 
 from ..common.checks import count_of, of_type, several
 from ..common.frozen import frozen
+from ..common.units import percent_words
 from ..common.words import listed
 from .join import Joined, join
 from .late_ranks import SHARE_OF_STEP, Culprit, Lateness, Seconds, lateness
@@ -99,7 +100,7 @@ class JobDiagnosis:
     def _verdict(self) -> list[str]:
         lines = self._waits_for_missing()
         if len(self.ranks) == 1:
-            return [*lines, "One rank only: who is late needs the traces of all ranks."]
+            return [*lines, "There is only one rank. Finding the late rank requires the traces of all ranks."]
         if self.steps:
             lines += sentences(self.lateness, self.steps, self.host_s, is_complete=not self.missing)
         return lines
@@ -124,7 +125,7 @@ class JobDiagnosis:
         if not self.buckets:
             return [f"{step} The traces contain no collective."]
         share = self.exposed_s / self.step_s
-        exposed = f"Of this, {in_ms(self.exposed_s)} ({share:.0%}) is exposed communication"
+        exposed = f"Of this, {in_ms(self.exposed_s)} ({percent_words(share)}) is exposed communication"
         sentence = f"{step} {exposed}, which includes waiting for other ranks"
         if self.hidden_s < _ROUNDING_S:  # `watch` cannot see hidden communication
             return [f"{sentence}."]
@@ -150,11 +151,11 @@ class JobDiagnosis:
 
 
 def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
-    """Return whose late arrival the ranks of a job wait for, why, and what it costs; see `late_ranks` for the rule.
+    """Find the rank whose late arrival the others wait for, why, and the cost. See `late_ranks` for the rule.
 
-    `traces` are what `read_traces` returns, of all ranks. The steps are those that all ranks recorded, without the
-    first: a step counts from the last gradient collective of the step before. Raises ValueError for no traces, two of
-    one rank, and a trace without steps.
+    `traces` are those of all ranks, from `read_traces`. The steps are those that all ranks recorded, except the first,
+    because a step counts from the last gradient collective of the previous step. Raises ValueError if there are no
+    traces or two for one rank, or if a trace has no steps.
     """
     traces = sorted(
         (of_type("a trace", trace, Trace) for trace in several("traces", traces)), key=lambda trace: trace.rank

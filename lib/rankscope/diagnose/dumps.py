@@ -179,21 +179,21 @@ def is_dump(path: PathLike) -> bool:
 
 
 def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int | None = None) -> tuple[Dump, ...]:
-    """Return the flight-recorder dumps of a job, pickles or JSON, by rank.
+    """Read the flight-recorder dumps of a job, as pickles or JSON, and return them by rank.
 
-    Give the files, or a folder, of which those are read whose names end in a number, or in a number and .json or .pkl.
-    That number is the rank. `num_ranks` is the job's number of ranks, for dumps that do not state it, such as most of
-    Gloo's: without it, a missing dump from the last rank goes unnoticed. No pickle is executed: only containers, texts
-    and numbers are decoded, about 10,000 calls per second.
+    Pass files, or a folder. In a folder, files are read if their names end in a number, or in a number and .json or
+    .pkl. This number is the rank. `num_ranks` is the job's number of ranks, for dumps that do not state it, such as
+    most of Gloo's; without it, a missing dump from the last rank goes unnoticed. Pickles are not executed: only
+    containers, texts and numbers are decoded, about 10,000 calls per second.
 
-    Raises StorageError, which names the file, for one that is no dump, is damaged, holds code, has more than 64 MiB, or
-    asks for more memory than its calls need; ValueError for no dumps, two of one rank, and dumps of jobs of different
-    sizes.
+    Raises StorageError, which names the file, if a file is not a dump, is damaged, contains code, has more than 64 MiB,
+    or requests more memory than its calls need; ValueError if there are no dumps, two dumps of one rank, or dumps of
+    jobs of different sizes.
     """
     optional("num_ranks", num_ranks, whole, 1, MOST_RANKS)
     files = _files(folder_or_files)
     if not files:
-        raise ValueError("there must be dumps, files whose names end in the number of a rank, and there is none")
+        raise ValueError("found no dumps, which are files whose names end in the number of a rank")
     dumps: dict[int, Dump] = {}
     for path in files:
         try:
@@ -203,11 +203,11 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
             raise StorageError(path, f"not a readable flight-recorder dump: {reason}") from error
         other = dumps.setdefault(dump.rank, dump)
         if other is not dump:
-            raise ValueError(f"{dump.source} and {other.source} are both of rank {dump.rank}: give one dump per rank")
+            raise ValueError(f"{dump.source} and {other.source} are both of rank {dump.rank}; pass one dump per rank")
     sizes = {dump.num_ranks: dump for dump in dumps.values() if dump.num_ranks}
     if len(sizes) > 1:
         jobs = [f"{dump.source} is of a job of {count_of(size, 'rank')}" for size, dump in sizes.items()]
-        raise ValueError(f"{jobs[0]} and {jobs[1]}: give the dumps of one job")
+        raise ValueError(f"{jobs[0]} and {jobs[1]}; pass the dumps of one job")
     return tuple(dumps[rank] for rank in sorted(dumps))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..common.units import times_in_one_unit
+from ..common.units import percent_words, times_in_one_unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,10 +84,10 @@ def times_of_answers(recorded_s: Sequence[float], answers: Sequence[Answer | Ran
 
 
 def change_words(saved_share: float) -> str:
-    """Return by how much a step gets shorter or longer; nothing for a change that would be printed as 0.0%.
+    """Return the change of a step in percent, or "" if it would be printed as 0.0 %.
 
     >>> change_words(0.5), change_words(-0.02), change_words(0.0004)
-    ('-50.0%', '+2.0%', '')
+    ('-50.0 %', '+2.0 %', '')
     """
-    words = f"{-saved_share:+.1%}"
-    return "" if words in ("+0.0%", "-0.0%") else words
+    words = percent_words(-saved_share, 1, signed=True)
+    return "" if words in ("+0.0 %", "-0.0 %") else words

@@ -167,21 +167,21 @@ class _Stop:
 
 
 def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Hang:
-    """Explain why a job hangs, from what `read_dumps` and `read_logs` give: print it, or take its `culprits`.
+    """Explain why a job hangs, from the results of `read_dumps` and `read_logs`. Print it, or use its `culprits`.
 
-    The causes: "missing" (the rank did not reach the call), "left out" (it made the next one), "late" (it came after
-    the timeout of the others), "collective", "size" (in elements), "dtype" (it made another call than the others),
-    "group" (it waits in another group, and that one for this), "dead" (it left no dump), and "stuck" (all came, and its
-    call is behind that of the others). Of two ranks that differ, the one that breaks with its own earlier steps is
-    named; without earlier steps, both are.
+    The causes are "missing" (the rank did not reach the call), "left out" (it made the next call instead), "late" (it
+    arrived after the others timed out), "collective", "size" (in elements) and "dtype" (its call differs from that of
+    the others), "group" (it waits in another group, whose ranks wait for this one), "dead" (it left no dump), and
+    "stuck" (all ranks arrived, but its call is behind those of the others). Of two ranks that differ, the one that
+    deviates from its own earlier steps is named; without earlier steps, both are.
 
-    From logs, a rank is named only if the text supports it: "error" is a rank that an error of its own ended, "call"
-    one whose call differs in a way that the text does not show. Lines of several attempts are explained one by one. A
-    finding of cause "unknown", without ranks, says that the log does not show the rank, and what it does show. Its
-    `group` is empty and its `call` is 0 where the text does not state them. Where there are dumps as well, the logs add
-    what they say of ranks without a dump, and errors.
+    From logs, a rank is named only if the text supports it: the cause is "error" if the rank ended with an error of its
+    own, and "call" if its call differs in a way that the text does not show. Lines of several attempts are explained
+    one by one. A finding of cause "unknown", without ranks, says that the log does not show the rank, and what it does
+    show. Its `group` is empty and its `call` is 0 if the text does not state them. If there are also dumps, the logs
+    add errors and the ranks without a dump.
 
-    Raises ValueError for anything but dumps and logs.
+    Raises ValueError if the arguments are not dumps and logs.
 
     >>> print(explain_hang([]))
     No hang: in 0 calls of 0 groups no rank is missing or differs.

@@ -41,16 +41,16 @@ class _TraceOfFile(NamedTuple):
 def read_traces(
     folder_or_files: Any, *, ranks: Iterable[int] | None = None, report: Callable[[str], object] = lambda line: None
 ) -> tuple[Trace, ...]:
-    """Read the traces of a job's ranks, by rank: a folder with a .json or .json.gz per rank, a file, or several files.
+    """Read the traces of a job's ranks and return them by rank.
 
-    A rank is the one that `distributedInfo` names, else the one in the file's name ("rank3.json"). With `ranks`, only
-    these are read. `report` is called with a line whenever a file was read. Files are read a piece at a time, and by as
-    many processes as there are cores.
+    Pass a folder with a .json or .json.gz per rank, a file, or several files. The rank of a file is the one that
+    `distributedInfo` names, else the one in its name ("rank3.json"). If `ranks` is given, only these are read. `report`
+    is called with a line after each file. Files are read a piece at a time, by one process per core.
 
-    Raises ValueError, naming the file, for one that is not a trace of a profiler, is cut short, has more than 4 GiB of
-    text or 4 million events of steps, GPUs and collectives, or unpacks to 64 times its size; ValueError for two files
-    of one rank, for files of jobs of different sizes and for a folder without a trace; OSError for a file that cannot
-    be opened.
+    Raises ValueError, which names the file, if a file is not a profiler's trace, is cut short, has more than 4 GiB of
+    text or 4 million events of steps, GPUs and collectives, or unpacks to more than 64 times its size; ValueError if
+    two files belong to the same rank, files belong to jobs of different sizes, or a folder has no trace; OSError if a
+    file cannot be opened.
     """
     paths, dumps, logs = files_in(folder_or_files)
     if not isinstance(folder_or_files, str | os.PathLike) or not Path(folder_or_files).is_dir():
@@ -61,7 +61,7 @@ def read_traces(
             ".txt, nor a dump, one whose name ends in the rank"
         )
         if dumps:
-            reason = "no trace, but flight-recorder dumps: give them to read_dumps"
+            reason = "no trace, but flight-recorder dumps; pass them to read_dumps"
         raise ValueError(f"{folder_or_files} has {reason}")
     if ranks is not None:
         wanted = {whole("ranks", rank, 0) for rank in several("ranks", ranks)}
@@ -190,7 +190,7 @@ def _rank(path: Path, fields: Mapping[str, Any], num_files: int) -> int:
     if in_name:
         return int(in_name[1])
     if num_files > 1:
-        raise ValueError("neither its distributedInfo nor its name says which rank it is of")
+        raise ValueError("cannot tell its rank: neither distributedInfo nor the file name gives one")
     return 0
 
 

@@ -397,7 +397,7 @@ class EventReader:
         """Return all events, with times in seconds from the first one. Raises ValueError if there are none."""
         self._num_others["unreadable"] += sum(map(len, self._open.values()))
         if not self._num_kept:
-            raise ValueError("it has no event of a step, of a GPU or of a collective")
+            raise ValueError("it contains no step, GPU or collective events")
         code, thread, start_us, length_us, correlation = map(np.concatenate, zip(*self._pieces, strict=True))
         self._pieces.clear()
         # the first start is subtracted before scaling, because absolute times have no bits to spare

@@ -93,36 +93,37 @@ def watch(
     keep: int = 200,
     report: Callable[[str], object] = print,
 ) -> Watched:
-    """Return a context in which the steps of a training script are watched; iterate over its `loader`.
+    """Return a context manager that watches the steps of a training script; iterate over its `loader`.
 
         with rankscope.watch(model, loader) as watched:
             for inputs, targets in watched.loader:
                 ...  # as before
 
-    After each `every` steps, and after the last ones, `report` is called on the first rank with a line that names the
+    After every `every` steps, and after the last ones, `report` is called on the first rank with a line that names the
     late rank and its cause. It is called in a thread, so that neither it nor the network delays the training. If it
     raises an error, or if the store of the process group does not answer for ten seconds, one line on stderr says so,
-    and there are no more lines. A step ends with the first `next` after gradients were reduced, so that micro-batches
-    under `no_sync` belong to one.
+    and reporting ends. A step ends with the first `next` after gradients were reduced, so that micro-batches under
+    `no_sync` belong to the same step.
 
-    A watch is entered once; a second time raises RuntimeError. A model that `torch.compile` compiles has no more graph
-    breaks than without.
+    A watch can be entered only once; entering it again raises RuntimeError. It adds no graph breaks to a model that
+    `torch.compile` compiles.
 
-    Afterwards `trace` is what this rank did in its last `keep` steps, and `traces` what all ranks did, for `diagnose`.
+    After the block, `trace` is the trace of this rank's last `keep` steps, and `traces` are those of all ranks, for
+    `diagnose`.
 
     DDP's allreduces appear as one call, from the end of backward to the end of the last of them; what backward hides is
-    not seen. Each bucket is, at some 60 microseconds, where DDP asks for it from Python: give the model torch's
-    `allreduce_hook` (https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html) before. All is undone at the end of the
-    context, also after an error. On CUDA, stamps are events of the current stream, and none is waited for before the
-    end.
+    not seen. To see each bucket, at a cost of some 60 microseconds each, let DDP request its allreduces from Python:
+    register torch's `allreduce_hook` (https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html) on the model before the
+    watch. All changes are undone at the end of the block, even after an error. On CUDA, stamps are events of the
+    current stream, and the watch waits for none of them before the end.
 
-    Raises ValueError for a model that is no DistributedDataParallel. FSDP is not watched: its collectives run within
-    forward and backward, where only a profiler shows the waits, so record traces of it and give them to `diagnose`.
+    Raises ValueError if `model` is not a DistributedDataParallel. FSDP cannot be watched, because its collectives run
+    within forward and backward, where only a profiler shows the waits; record traces and pass them to `diagnose`.
     """
     if any(base.__name__ in _SHARDED for base in type(model).__mro__):
         raise ValueError(
-            "model must be a DistributedDataParallel, and this one is FSDP's, which watch cannot follow: record traces "
-            "with torch.profiler, and give them to rankscope diagnose"
+            "model must be a DistributedDataParallel, got one of FSDP, which watch cannot follow; record traces with "
+            "torch.profiler, and pass them to rankscope diagnose"
         )
     return Watched(
         of_type("model", model, DistributedDataParallel),
@@ -168,7 +169,9 @@ class Watched:
 
     def __enter__(self) -> Watched:
         if self._was_entered:
-            raise RuntimeError("this watch was entered before; make another one with rankscope.watch(model, loader)")
+            raise RuntimeError(
+                "this watch has already been entered; make a new one with rankscope.watch(model, loader)"
+            )
         self._was_entered = True
         with ExitStack() as undo:
             patches.start(self)
@@ -229,7 +232,9 @@ class Watched:
         Those of ranks that have not left it by then are missing, with a warning. Raises RuntimeError within the watch.
         """
         if self._was_entered and not self._is_closed:
-            raise RuntimeError("traces of all ranks are there once the watch is closed; `trace` is this rank's so far")
+            raise RuntimeError(
+                "`traces` is available only after the `with` block ends; `trace` is this rank's trace so far"
+            )
         own = list(self._last_steps)
         by_rank = {self._rank: own}
         others = [rank for rank in self._ranks if rank != self._rank]

@@ -86,16 +86,16 @@ def logs_in(folder: Path) -> list[Path]:
 
 
 def read_logs(folder_or_files: PathLike | Iterable[PathLike]) -> HangLogs:
-    """Return what the logs of a job that hangs say, for `explain_hang`.
+    """Parse the logs of a hanging job for `explain_hang`.
 
-    Give files, or a folder, of which those are read whose names end in .log, .out, .err or .txt, or are stdout or
-    stderr; a folder without such files may be one that torchrun's ``--log-dir`` names, whose last attempt is read. Logs
-    may be gzipped. A log may be that of one rank, or of several whose lines are mixed; a rank is known by torch's
-    ``[rank3]:``, by the prefix of torchrun (``[default3]:``), srun (``3:``) or mpirun (``[1,3]<stderr>:``), or by the
-    name of the file ("rank3.log").
+    Pass files, or a folder. In a folder, files are read if their names end in .log, .out, .err or .txt, or are stdout
+    or stderr; a folder without such files may be one that torchrun's ``--log-dir`` names, whose last attempt is read.
+    Logs may be gzipped. A log may contain the lines of one rank or of several ranks, mixed. A rank is recognised by
+    torch's ``[rank3]:``, by the prefix of torchrun (``[default3]:``), srun (``3:``) or mpirun (``[1,3]<stderr>:``), or
+    by the name of the file ("rank3.log").
 
-    Raises StorageError for a log of more than 1 GiB, or a damaged gzipped one; ValueError for no logs, or more than
-    16,384; OSError for one that cannot be opened.
+    Raises StorageError if a log has more than 1 GiB or is gzipped and damaged; ValueError if there are no logs or more
+    than 16,384; OSError if a log cannot be opened.
     """
     files = _log_files(folder_or_files)
     if not files:
@@ -117,7 +117,7 @@ def read_logs(folder_or_files: PathLike | Iterable[PathLike]) -> HangLogs:
 
 
 def read_hang_text(text: str) -> HangLogs:
-    """Return what a pasted text says, as `read_logs` does of a file.
+    """Parse a pasted log like `read_logs`.
 
     >>> text = "[rank0]: RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms"
     >>> read_hang_text(text).facts[0].ranks

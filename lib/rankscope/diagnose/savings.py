@@ -78,21 +78,22 @@ class SavingsForecast(Forecast):
 def what_if(
     traces: Sequence[Trace], diagnosis: JobDiagnosis | None = None, *, caps_mb: Iterable[float] = DEFAULT_CAPS_MB
 ) -> SavingsForecast | ShardedForecast:
-    """Return the predicted effects of other settings, from the traces of all ranks of a DDP or FSDP job.
+    """Predict the effects of other settings from the traces of all ranks of a DDP or FSDP job.
 
-    A cap is predicted from the sizes of gradients, so record with ``record_shapes=True``; without them, and on a GPU,
-    whose gradients are ready at times that no trace has, each recorded bucket counts as one gradient: larger caps join
-    buckets, smaller ones change nothing. How much allreduces slow computing down is known best if some of the recorded
-    steps run under ``no_sync``; else from layers that repeat. From allreduces that are all of about one size no latency
-    is known: the step with a small cap is then a lower bound. With a `diagnosis` each of its culprits is taken out in
-    turn, and ranks that are late next to each other are taken out together. How many workers a loader needs only its
-    recording can say: see `pipeline.advise`. Steps with a late stamp are skipped; see `SavingsForecast.skipped_steps`.
+    Caps are predicted from the sizes of gradients, so record with ``record_shapes=True``. Without shapes, and on a GPU,
+    where traces do not show when gradients are ready, each recorded bucket counts as one gradient, so larger caps join
+    buckets and smaller ones change nothing. The slowdown of computing by allreduces is estimated best if some of the
+    recorded steps run under ``no_sync``, else from repeated layers. If all allreduces have about the same size, their
+    latency is unknown, and the predicted step with a small cap is a lower bound. If a `diagnosis` is given, each of its
+    culprits is removed in turn, and ranks that are late in the same steps are removed together. Traces do not show how
+    many workers a loader needs; see `pipeline.advise`. Steps with a late stamp are skipped; see
+    `SavingsForecast.skipped_steps`.
 
-    Of FSDP on Gloo, the forecast is a `ShardedForecast`: resharding, prefetching, a faster link, and late ranks, each
-    with a range. Its `with_changes` answers other questions. `caps_mb` does not matter there.
+    For FSDP on Gloo, the forecast is a `ShardedForecast` of resharding, prefetching, a faster link and late ranks, each
+    with a range. Its `with_changes` predicts other settings. `caps_mb` is not used.
 
-    Raises ValueError where no steps with allreduces of gradients are in all traces, and for traces of FSDP that cannot
-    tell: see `sharded_forecast`.
+    Raises ValueError if the traces do not all contain steps with allreduces of gradients, or if traces of FSDP do not
+    allow predictions; see `sharded_forecast`.
     """
     traces = several("traces", traces)
     if is_sharded(traces):
@@ -150,7 +151,7 @@ def _caps(
 def _best_cap(caps: Sequence[CapCandidate], recorded: _StepsOfShape, step_s: float) -> _Effect:
     best = min(caps, key=lambda cap: cap.step_s)
     if best.step_s >= (1 - _WORTH) * step_s:
-        return _Effect("the recorded bucket_cap_mb: no other saves 1 % or more", step_s)
+        return _Effect("the recorded bucket_cap_mb, because no other saves 1 %", step_s)
     cap = "DDP's default cap" if best.bucket_cap_mb is None else f"bucket_cap_mb={best.bucket_cap_mb:g}"
     buckets = f"{count_of(best.num_buckets, 'bucket')} instead of {recorded.num_bytes.size}"
     return _Effect(f"{cap}, {buckets}", best.step_s)

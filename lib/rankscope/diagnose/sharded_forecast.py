@@ -16,6 +16,7 @@ import numpy as np
 
 from ..common.checks import count_of, number, truth, whole
 from ..common.frozen import frozen
+from ..common.units import percent_words
 from ..common.words import listed
 from ..train.fsdp.replay import MOST_PREFETCH, Replay, ShardSettings
 from ..train.fsdp.step import ModuleStep
@@ -128,9 +129,11 @@ def sharded_forecast(traces: Sequence[Trace], diagnosis: JobDiagnosis | None = N
     model_s = float(np.median(_replayed_s(steps, settings)))
     missed = model_s / step_s - 1
     if abs(missed) > _MOST_MISSED:
+        error = percent_words(missed, signed=True)
+        most = percent_words(_MOST_MISSED)
         raise ValueError(
-            f"traces must have steps that a replay explains: with the recorded settings it takes {missed:+.0%} of the "
-            f"recorded step, so that what other settings would give cannot be predicted (at most {_MOST_MISSED:.0%})"
+            f"traces cannot be replayed accurately enough to predict other settings: with the recorded settings, the "
+            f"replayed step differs by {error} from the recorded one (limit: {most})"
         )
     bare = ShardedForecast(step_s, model_s, settings, steps, ())
     answers = []

@@ -115,21 +115,21 @@ def _check(traces: Sequence[Trace]) -> None:
     kinds = {kind for trace in traces for kind in trace.timeline.kinds}
     if any(lane.startswith("stream ") for trace in traces for lane in trace.timeline.lanes):
         raise ValueError(
-            "traces of FSDP must be of CPUs for what_if, and these are of GPUs: a kernel on a stream does not tell "
-            "which group it works for"
+            "what_if supports FSDP only on CPUs, and these traces are of GPUs, whose kernels do not show which group "
+            "they belong to"
         )
     num_ranks = max((len(members) for trace in traces for members in trace.group_ranks.values()), default=0)
     if len(traces) < max(num_ranks, 2):
-        wanted = num_ranks if num_ranks > 1 else "at least 2"
-        raise ValueError(f"traces of FSDP must be of all {wanted} ranks for what_if, and {len(traces)} are there")
+        wanted = f"all {num_ranks}" if num_ranks > 1 else "at least 2"
+        raise ValueError(f"what_if needs the FSDP traces of {wanted} ranks, got {len(traces)}")
     groups = {match[2] or "" for match in map(_RANGE.match, kinds) if match and match[1] == "all_gather"}
     if len(groups) > _MOST_GROUPS:
         raise ValueError(f"traces must have at most {_MOST_GROUPS} groups of FSDP, and have {len(groups)}")
     for group in sorted(groups):
         if ", " in group:
-            raise ValueError(f"traces must have one module per group of FSDP for what_if, got a group of {group}")
+            raise ValueError(f"what_if supports FSDP only with one module per group, got a group of {group}")
     if any(kind.startswith("range: FSDP::") and "[pg=" in kind for kind in kinds):
-        raise ValueError("traces must have one group of FSDP per module for what_if, and these have several")
+        raise ValueError("what_if supports FSDP only with one group of FSDP per module, and these traces have several")
 
 
 # ---- one rank
@@ -314,7 +314,7 @@ def _step_of_rank(
         in_parts.update(calls)
         kinds = [columns.kinds[place] for place in calls]
         if kinds == ["reduce_scatter", "allreduce"]:
-            raise ValueError("traces of FSDP must be of one mesh dimension for what_if, and these are of HSDP")
+            raise ValueError("what_if supports FSDP only on one mesh dimension, and these traces are of HSDP")
         if kinds != _CALLS_OF_PARTS[kind]:
             return None
         part_s[key] = _pieces_of_part(columns, span, calls)

@@ -9,6 +9,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.units import percent_words
 from ..common.words import and_joined, listed
 from .late_ranks import LEAST_S, Lateness, LateRank, Seconds, median_of_others
 from .trace import PHASES
@@ -83,7 +84,7 @@ class _VerdictWords:
         """What ranks that share the lateness cost together, and a line for each cause."""
         cost_s = sum(culprit.cost_s for late in group for culprit in late.culprits)
         lines = [
-            f"{self._ranks('Rank', group)} are late {_pattern(group)}. They cost {self._of_step(cost_s)}; mending only "
+            f"{self._ranks('Rank', group)} are late {_pattern(group)}. They cost {self._of_step(cost_s)}; fixing only "
             f"one of them saves {self._saved_by_one(group)}."
         ]
         by_cause = defaultdict[str, list[LateRank]](list)
@@ -146,14 +147,15 @@ class _VerdictWords:
             times = _from_to(f"{min(ratios):.1f}", f"{max(ratios):.1f}")
             return (
                 f"all {its} phases take {times} times as long as on the others, as with a slower clock of {its} GPU or "
-                "CPU, or with a shared core; the traces do not tell which"
+                "CPU, or with a shared core; the traces do not show which"
             )
         when = "" if in_all_steps else " in these"
         before_host = ""
         if cause == "host":
             before_host = self._phase_before_host(ranks)
         phase_takes = _takes(cause, its, before_host)
-        return f"{phase_takes} {_range(takes_s)}{when}, on the others {in_ms(float(np.mean(usual_s)))}"
+        usual = in_ms(float(np.mean(usual_s)))
+        return f"{phase_takes} {_range(takes_s)}{when}, compared with {usual} on the other ranks"
 
     def _phase_before_host(self, ranks: Sequence[LateRank]) -> str:
         """Return the phase after which these ranks lose most of their time on the host."""
@@ -176,7 +178,7 @@ class _VerdictWords:
             return lines
         first = "The job is balanced: no rank" if is_complete else "None of these ranks"
         noise = in_ms(float(np.quantile(np.abs(self._late_s), _QUANTILE)))
-        often = f"{_QUANTILE:.0%} of the time, a rank is within {noise} of the others' median."
+        often = f"{percent_words(_QUANTILE)} of the time, a rank is within {noise} of the others' median."
         return [f"{first} stands out above the noise. {often}"]
 
     def _unattributed(self) -> str:
@@ -184,7 +186,7 @@ class _VerdictWords:
         lateness = self._lateness
         first = (
             f"Ranks wait for each other, for up to {self._of_step(lateness.longest_wait_s)}, but no rank is late "
-            "steadily enough to be named."
+            "consistently enough to be named."
         )
         few_steps = _few_steps(lateness, self._steps)
         if few_steps:
@@ -205,7 +207,7 @@ class _VerdictWords:
             if cause == "host":
                 before_host = PHASES[int(host_longer_s[rows, place].sum(axis=0).argmax())]
             phase = _noun(cause, "its", before_host)
-            sentence = f"{_late_in(self._lateness, place, rows)} ({phase}), which is not steady enough to be named."
+            sentence = f"{_late_in(self._lateness, place, rows)} ({phase}), which is not consistent enough to be named."
             sentences.append(sentence[0].upper() + sentence[1:])
         return " ".join(sentences)
 
@@ -215,7 +217,7 @@ class _VerdictWords:
         return listed(noun, [self._lateness.ranks[rank.place] for rank in late])
 
     def _of_step(self, seconds: float) -> str:
-        return f"{in_ms(seconds)} per step, {seconds / max(self._lateness.step_s, 1e-9):.0%} of it"
+        return f"{in_ms(seconds)} per step, {percent_words(seconds / max(self._lateness.step_s, 1e-9))} of the step"
 
 
 # ---- while a job runs
@@ -253,7 +255,7 @@ def _headline_of_nobody(lateness: Lateness, steps: Sequence[int]) -> str:
     if not lateness.is_balanced:
         distribution = _few_steps(lateness, steps) or _last_ranks(lateness)
         wait = f"ranks wait for each other, for up to {_whole_ms(lateness.longest_wait_s)} of each step of {step}"
-        return f"{wait}, but no rank is late steadily enough to be named. {distribution}"
+        return f"{wait}, but no rank is late consistently enough to be named. {distribution}"
     seldom = [_late_in(lateness, place, rows) for place, rows in _seldom_late(lateness)]
     if seldom:
         return f"no rank is late in most steps of {step}; {and_joined(seldom)}"
@@ -353,7 +355,7 @@ def _phases_of_the_last(lateness: Lateness) -> str:
     shares = last_longer_s / max(float(last_longer_s.sum()), 1e-12)
     largest_first = np.argsort(-shares, kind="stable").tolist()
     listed_places = [place for place in largest_first if shares[place] >= _LEAST_LISTED][:_MOST_LISTED]
-    parts = [f"{_phase(PHASES[place], 'its')} ({shares[place]:.0%})" for place in listed_places]
+    parts = [f"{_phase(PHASES[place], 'its')} ({percent_words(shares[place])})" for place in listed_places]
     return f"Its extra time is spent in {and_joined(parts)}." if parts else ""
 
 

@@ -33,13 +33,13 @@ def gallery(
     opened: str = "samplers",
     address: str | None = None,
 ) -> PicturedWidget:
-    """Return a button for each explorer of the catalogue over the one that was picked, at first `opened`.
+    """Return one button per explorer of the catalogue, above the selected explorer, which is `opened` at first.
 
     `profiles`, by name, are for `machine`; those of GPUs are also for `boxes`, and for `ddp` if they have the backend's
     own allreduce. Without any, machines of the bank are shown. `gpu`, a profile with copies to a GPU, is for
     `transfers`. An explorer is made when it is first picked, and keeps its settings when another one is picked.
     `address` is the query of a page of its own, like ``state=explorers.zero(stage=1)``, with the state to start at; the
-    page then links to its present state. Raises ValueError for a value that is no profile, and for an unknown explorer.
+    page then links to its present state. Raises ValueError if a value is not a profile or an explorer is unknown.
 
     >>> box = gallery()
     >>> [label for label, _ in box.children[0].options][:2]

@@ -96,7 +96,7 @@ def shows(
         ranges = [
             f"- `{setting.name}`: {setting.allowed} (“{setting.label}”)" for setting in settings if setting.choices
         ]
-        text = "Controls start at these settings. Raises ValueError for a setting that its control does not offer:"
+        text = "Controls start at these settings. Raises ValueError if a control does not offer its setting:"
         show.__doc__ = "\n".join([inspect.getdoc(make) or "", "", text, "", *ranges])
         show.__dict__ = {
             "__signature__": inspect.Signature(parameters, return_annotation="Panel"),

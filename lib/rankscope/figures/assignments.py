@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import count_of, of_type, one_of, whole
+from ..common.units import percent_words
 from ..sampling.assignment import Assignment
 from ..sampling.audit import EpochAudit, audit
 from ..sampling.sample_values import CostFunction, checked_lengths
@@ -26,12 +27,12 @@ _COMPUTE = WORK["compute"].hue
 
 
 def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str | None = None) -> Drawing:
-    """Draw which rank reads which sample at which step of an epoch.
+    """Draw the samples that each rank reads at each step of an epoch.
 
-    A row is a rank, a column a read, the number in a cell the sample's index, if it fits. Colour says which rank reads
-    (`color_by` "rank") or where in the dataset the sample lies ("position"). Reads of a sample already read are
-    hatched; samples that nobody reads stand in a row of their own; lines separate the batches. Raises ValueError for an
-    unknown `color_by` and for more than 65,536 cells.
+    Rows are ranks, columns are reads, and the number in a cell is the sample's index, if there is space. The colour
+    shows the rank (`color_by` "rank") or the sample's position in the dataset ("position"). Repeated reads of a sample
+    are hatched; samples that are never read are in a separate row; lines separate the batches. Raises ValueError if
+    `color_by` is unknown or there are more than 65,536 cells.
     """
     one_of("color_by", color_by, ("rank", "position"))
     epoch = audit(of_type("assignment", assignment, Assignment)).epochs[0]
@@ -66,7 +67,7 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
         y_ticks.append((num_ranks + 1.0, "nobody"))
     return grid_drawing(
         title=title or reading_title(assignment),
-        x_label="read of the epoch [step]",
+        x_label="read number",
         y_label="rank",
         columns=num_columns,
         rows=height,
@@ -128,12 +129,12 @@ def _cells(assignment: Assignment, unread: NDArray[np.int64], color_by: str) -> 
 
 
 def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Drawing:
-    """Draw which rank reads each sample of the dataset, epoch by epoch.
+    """Draw the rank that reads each sample of the dataset, epoch by epoch.
 
-    A row is an epoch; white with a red edge is read by nobody. The rank is the colour, and the number in the cell if it
-    fits. Samples read more than once in an epoch are hatched and have the colour of the lowest rank that reads them.
-    The last row is grey where any of the epochs read the sample. Raises ValueError for no epochs, for epochs of
-    different datasets or world sizes, and for more than 65,536 cells.
+    Rows are epochs. The colour of a cell shows the rank, and so does its number, if there is space. White cells with a
+    red edge are never read. Samples read more than once in an epoch are hatched and have the colour of the
+    lowest rank that reads them. In the last row, samples that are read in any of the epochs are grey. Raises ValueError
+    if there are no epochs, if epochs have different datasets or world sizes, or if there are more than 65,536 cells.
     """
     if not isinstance(epochs, Sequence):
         raise ValueError(f"epochs must be a sequence of Assignments, got {epochs!r}")
@@ -165,7 +166,7 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
     if report.duplicates:
         keys.append(Key("read more than once", PAPER, hatched=True))
     if report.dropped:
-        keys.append(Key("read by nobody", PAPER, edge=ALARM))
+        keys.append(Key("never read", PAPER, edge=ALARM))
     samples = count_of(report.size, "sample")
     within = count_of(len(epochs), "epoch")
     finding = f"All of {samples} read within {within}"
@@ -191,12 +192,12 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
 def draw_label_counts(
     counts: ArrayLike, label_name: str = "label", limits: tuple[int, int] | None = None, title: str | None = None
 ) -> Drawing:
-    """Draw how many samples of each label each rank reads, from `Assignment.count_labels`.
+    """Draw the number of samples of each label that each rank reads, from `Assignment.count_labels`.
 
-    Blue is fewer than the mean over all ranks and labels, orange is more. `limits` are the counts that the darkest
-    shades stand for, by default the smallest and the largest: pass the same to drawings that you compare.
-    Raises ValueError unless `counts` is a (num_ranks, num_labels) array of whole numbers, for limits that are not whole
-    numbers, and for more than 65,536 cells.
+    Blue is below the mean over all ranks and labels, orange is above. `limits` are the counts of the darkest shades, by
+    default the smallest and the largest; to compare drawings, pass the same limits. Raises ValueError if `counts` is
+    not a (num_ranks, num_labels) array of whole numbers, if the limits are not whole numbers, or if there are more than
+    65,536 cells.
     """
     table = np.asarray(counts)
     if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer) or not table.size:
@@ -288,12 +289,11 @@ def draw_step_costs(
     cost: str | CostFunction = "linear",
     title: str | None = None,
 ) -> Drawing:
-    """Draw what each step costs: the mean over the ranks, and how long ranks wait on average for the costliest one.
+    """Draw the cost of each step: the mean over the ranks, and the mean wait for the costliest rank.
 
-    A row is a step, of at most 40. The number next to a bar is the share of padding, if each batch is padded to its
-    longest sample, or packs to their number of tokens. `lengths` are those of all samples in tokens, by default 1 each,
-    and `cost` is that of `epoch_work`. Raises ValueError for lengths that are not one whole number of at least 0 for
-    each sample.
+    Rows are steps, at most 40. The number next to a bar is the share of padding, if each batch is padded to its longest
+    sample, or packs to their number of tokens. `lengths` are those of all samples in tokens, by default 1 each, and
+    `cost` is that of `epoch_work`. Raises ValueError if `lengths` are not one whole number of at least 0 per sample.
     """
     of_type("assignment", assignment, Assignment)
     if lengths is None:
@@ -306,7 +306,8 @@ def draw_step_costs(
     rows = np.arange(num_steps)
     words = [f"{share:.0%}" for share in work.step_padding_shares[:num_steps].tolist()]
     waiting = 1 - 1 / work.imbalance
-    finding = f"Ranks wait for {waiting:.0%} of the time, and {work.padding_share:.0%} of the tokens are padding"
+    padding = percent_words(work.padding_share)
+    finding = f"Ranks wait for {percent_words(waiting)} of the time, and {padding} of the tokens are padding"
     unit = "cost"
     if isinstance(cost, str):
         unit = {"linear": "tokens", "quadratic": "tokens²"}[cost]
@@ -384,7 +385,7 @@ def reading_title(assignment: Assignment, when: str | None = None) -> str:
     if epoch.num_repeats:
         findings.append(f"{epoch.num_repeats} read again")
     if epoch.dropped.size:
-        findings.append(f"{epoch.dropped.size} read by nobody")
+        findings.append(f"{epoch.dropped.size} never read")
     if epoch.out_of_range.size:
         findings.append(f"{epoch.out_of_range.size} out of range")
     return f"{subject}: {', '.join(findings) or 'each read exactly once'}"
@@ -402,8 +403,8 @@ def _reading_legend(assignment: Assignment, epoch: EpochAudit, color_by: str, nu
     if epoch.out_of_range.size:
         keys.append(Key("not in the dataset", PAPER, hatched=True, edge=ALARM))
     if num_shown:
-        label = "read by nobody"
+        label = "never read"
         if num_shown < epoch.dropped.size:
-            label = f"read by nobody (first {num_shown} of {epoch.dropped.size})"
+            label = f"never read (first {num_shown} of {epoch.dropped.size})"
         keys.append(Key(label, PAPER, edge=ALARM))
     return keys

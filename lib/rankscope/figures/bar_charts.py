@@ -24,7 +24,8 @@ def draw_bars(rows: Mapping[str, Mapping[str, float]], x_label: str = "time [ms]
     left to right in the order in which they first occur. The length of a part is written on it where it fits, and a
     kind that is not wider than a pixel in any row is omitted.
 
-    Raises ValueError for an unknown kind, for no row or more than 64, and for lengths that are negative or not finite.
+    Raises ValueError if a kind is unknown, if there are no rows or more than 64, or if a length is negative or not
+    finite.
 
     >>> drawing = draw_bars({"rank 0": {"forward": 5, "wait": 60}, "rank 1": {"forward": 65}}, title="Rank 0 waits")
     >>> [key.label for key in drawing.legend], drawing.height

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from ..common.checks import count_of, number, whole
 from ..common.frozen import optional
-from ..common.units import bytes_words
+from ..common.units import bytes_words, percent_words
 from ..sampling.randperm_bias import randperm_bias as exact_bias
 from ..sampling.randperm_bias import worst_randperm_bound
 from .axes import as_text
@@ -37,11 +37,12 @@ def curves(
 ) -> Axes:
     """Draw ``curves[name] = (predicted, executed)`` over `x`; either of them may be None.
 
-    A prediction is a line, an execution markers of the same hue. If there are several curves, their names stand at the
-    right end. With `discrete`, a prediction is a short dash at each x, for quantities without values in between.
+    Predictions are lines, and executions are markers of the same hue. If there are several curves, their names are at
+    the right end. If `discrete` is true, a prediction is a short dash at each x, for quantities without values in
+    between.
 
-    Raises ValueError for more curves than there are hues, for one without either, and for lengths that differ from that
-    of `x`.
+    Raises ValueError if there are more curves than hues, if a curve has neither, or if a length differs from that of
+    `x`.
     """
     _check_pairs("curves", curves)
     x_values = np.asarray(x)
@@ -71,17 +72,17 @@ def curves(
 
 
 def randperm_bias(most_items: int | None = None, title: str | None = None, ax: Axes | None = None) -> Axes:
-    """Draw by how much torch.randperm favours some samples as the first of its order, over the number of samples.
+    """Draw how much torch.randperm favours some samples as the first of its order, by number of samples.
 
     The line is the exact excess of a favoured sample's probability over another's. It ends where torch changes to
-    64-bit words, or at `most_items`. Raises ValueError for `most_items` outside 1,000 to that number.
+    64-bit words, or at `most_items`. Raises ValueError if `most_items` is outside 1,000 to that number.
     """
     worst = worst_randperm_bound()
     last = worst if most_items is None else whole("most_items", most_items, 1000, worst)
     num_items = np.unique(np.geomspace(100, last, 2000).astype(np.int64))
     bias = exact_bias(num_items)
     highest = float(bias.excess[-1])
-    finding = f"torch.randperm draws some of {last:,} samples first {highest:.2%} more often"
+    finding = f"torch.randperm draws some of {last:,} samples first {percent_words(highest, 2)} more often"
     ax = line_axes(
         ax,
         (WIDE_INCHES, 3.6),
@@ -122,10 +123,10 @@ def queue_fill(
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw how many items wait over time, ``fills[name] = (times_s, number)`` as `pipeline.queue_fill` gives them.
+    """Draw the number of waiting items over time, ``fills[name] = (times_s, number)`` from `pipeline.queue_fill`.
 
-    Each queue has a strip of its own, the first on top, all as high as the `capacity`, or as the largest number if that
-    is None. Raises ValueError for more than eight, for lengths that differ, and for a capacity below 0.
+    Each queue has its own strip, the first one on top. All are as high as the `capacity` or, if it is None, as the
+    largest number. Raises ValueError if there are more than eight queues, lengths differ, or the capacity is below 0.
     """
     _check_pairs("fills", fills)
     for name, (times_s, waiting) in fills.items():
@@ -184,14 +185,15 @@ def costs(
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw ``seconds[algorithm]`` over `num_bytes`, both axes logarithmic, each line named at its right end.
+    """Draw ``seconds[algorithm]`` over `num_bytes` on logarithmic axes, with names at the right end of the lines.
 
-    Below `bound_s` it is grey. A dot, with its size, marks where another algorithm becomes the fastest. `measured`
-    has ``(num_bytes, seconds)`` of an algorithm, of shape (sizes,) or (sizes, repeats): markers at the median with a
-    bar from least to most. `half_bytes` marks n½, where latency and bandwidth take the same time.
+    The area below `bound_s` is grey. A dot with its size marks each point at which another algorithm becomes the
+    fastest. `measured` maps algorithms to ``(num_bytes, seconds)``, of shape (sizes,) or (sizes, repeats), drawn as
+    markers at the median with a bar from minimum to maximum. `half_bytes` marks n½, where latency and bandwidth take
+    the same time.
 
-    Raises ValueError for no algorithm, sizes that do not rise from above 0, times that are not above 0, a bound below
-    0, and lengths that differ.
+    Raises ValueError if there are no algorithms, if sizes are not above 0 and ascending, if a time is not above 0, if
+    the bound is below 0, or if lengths differ.
     """
     sizes = _sizes(num_bytes)
     if not isinstance(seconds, Mapping) or not seconds:

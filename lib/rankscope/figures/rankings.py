@@ -29,14 +29,14 @@ _CUT = 4.0  # times the fastest, beyond which a bar has a break
 
 
 def draw_winners(results: Mapping[int, Mapping[float, Best]], title: str | None = None) -> Drawing:
-    """Draw which algorithm is the fastest at each size and number of ranks, and by how much.
+    """Draw the fastest algorithm at each size and number of ranks, and its margin.
 
-    `results` are those of `collectives.best`, by number of ranks and then by size. Sizes go to the right, ranks
-    upwards. An algorithm has the hue of its line in `costs`, and is hatched if that line is dashed. Its name stands
-    where it is the fastest at most sizes in a row. Other cells say how much longer the next best takes, = for equal, if
-    there is room.
+    `results` contains the results of `collectives.best`, by number of ranks and then by size. Sizes increase to the
+    right, ranks upwards. An algorithm has the hue of its line in `costs`, and is hatched if that line is dashed. Its
+    name is in its longest row of adjacent cells. Other cells state how much longer the next best takes, or = if it is
+    equal, if there is space.
 
-    Raises ValueError for no number of ranks or no size, and for more than 16,384 cells.
+    Raises ValueError if there are no ranks or sizes, or more than 16,384 cells.
     """
     table = [list(by_size.values()) for by_size in results.values()]
     num_rows = len(table)
@@ -71,7 +71,7 @@ def draw_winners(results: Mapping[int, Mapping[float, Best]], title: str | None 
     ((most, num_most),) = num_won.most_common(1)  # of several the one that comes first
     keys = [Key(name, style[name].color, hatched=style[name].dashed) for name in num_won]
     if has_margin.any():
-        keys.append(Key("5%: the next best takes 5% longer; =: as long", PAPER, line="none"))
+        keys.append(Key("5%: the next best takes 5 % longer; =: as long", PAPER, line="none"))
     return grid_drawing(
         title=title or f"Fastest most often: {most}, in {num_most} of {num_rows * num_columns} cells",
         x_label="size of each rank's buffer",
@@ -155,13 +155,13 @@ _SAME = 1e-9  # a smaller relative difference comes from rounding
 
 
 def draw_slowdowns(seconds: Mapping[str, Mapping[float, float]], title: str | None = None) -> Drawing:
-    """Draw how many times as long as the fastest each algorithm takes: a row for each, a column for each size.
+    """Draw the slowdown of each algorithm relative to the fastest, with one row per algorithm and one column per size.
 
-    `seconds` has the times by algorithm and then by size in bytes. The row with the smallest slowdowns is on top. The
-    fastest algorithm of each size is framed; where several are equal, so are all of them.
+    `seconds` contains the times by algorithm and then by size in bytes. The row with the smallest slowdowns is on top.
+    The fastest algorithm of each size is framed; if several are equal, all are.
 
-    Raises ValueError for no algorithm, for no size, for times that are not finite and above 0, for algorithms with
-    different sizes, and for more than 16,384 cells.
+    Raises ValueError if there are no algorithms or sizes, if a time is not finite and above 0, if algorithms have
+    different sizes, or if there are more than 16,384 cells.
     """
     times_s = _times_by_size(seconds)
     sizes = [float(size) for size in next(iter(seconds.values()))]
@@ -254,8 +254,8 @@ def draw_ranking(
 ) -> Drawing:
     """Draw the time of each algorithm as a bar, the fastest on top, and the lower bound as a vertical line.
 
-    A bar longer than four times the fastest has a break in it, and so has the dark tick of what was `measured`. The bar
-    of `chosen` is framed. Raises ValueError for no algorithm and for times that are not finite and at least 0.
+    Dark ticks mark the `measured` times. Bars and ticks longer than four times the fastest have a break. The bar of
+    `chosen` is framed. Raises ValueError if there are no algorithms or a time is not finite and at least 0.
     """
     if not seconds or not all(0 <= value < float("inf") for value in seconds.values()):
         raise ValueError(f"seconds must be finite, at least 0 and of at least one algorithm, got {dict(seconds)}")

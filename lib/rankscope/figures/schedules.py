@@ -58,7 +58,7 @@ def draw_schedule(
     gpus_per_node: int | None = None,
     title: str | None = None,
 ) -> Drawing:
-    """Draw which rank sends what to which rank: at one `step` of a schedule, or over the time of a `timeline`.
+    """Draw the messages between ranks, at one `step` of a schedule or over the time of a `timeline`.
 
     With `step`, the drawing shows the chunks of each rank before the step, its messages as arrows, and the chunks after
     it. A row is a rank, a column a chunk; lines separate the nodes of `gpus_per_node` ranks. If ranks add up, each cell
@@ -71,10 +71,10 @@ def draw_schedule(
     With `timeline`, the result of ``simulate(schedule, …)`` with its messages, each message is a line from its sender,
     when it starts, to its receiver, when it has arrived. A row is a rank; time goes to the right and counts from the
     first span. Solid lines are added on arrival, dashed ones replace; a bar on a row shows that the rank adds.
-    Lines are labelled with their chunks if a rank has several and there is room.
+    Lines are labelled with their chunks if a rank has several and there is space.
 
-    Raises ValueError unless one of the two is given, for a step that does not exist, for nodes of no rank, for more
-    than 4,096 cells, for more than 5,000 messages, and for the timeline of another schedule or without messages.
+    Raises ValueError unless exactly one of the two is given, or if the step does not exist, nodes have no ranks, there
+    are more than 4,096 cells or 5,000 messages, or the timeline is of another schedule or has no messages.
     """
     of_type("schedule", schedule, Schedule)
     if (step is None) is (timeline is None):
@@ -482,11 +482,11 @@ def _overlap(label: _Label, other: _Label) -> bool:
 
 
 def draw_link_load(link_bytes: ArrayLike, title: str | None = None) -> Drawing:
-    """Draw how many bytes each rank sends to each other one; paler is more.
+    """Draw the number of bytes that each rank sends to each other rank; paler is more.
 
-    `link_bytes` are those of ``schedule.traffic(num_bytes)``. Up to 16 ranks the numbers stand in the cells; links
-    that carry nothing are grey. Raises ValueError unless it is a square matrix of finite numbers of at least 0, and for
-    more than 256 ranks.
+    `link_bytes` are those of ``schedule.traffic(num_bytes)``. With up to 16 ranks, cells contain the numbers; links
+    that carry nothing are grey. Raises ValueError if `link_bytes` is not a square matrix of finite numbers of at least
+    0, or if there are more than 256 ranks.
     """
     table = np.asarray(link_bytes, dtype=float)
     if table.ndim != 2 or table.shape[0] != table.shape[1] or not table.size:

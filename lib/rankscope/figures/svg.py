@@ -106,7 +106,7 @@ def _least_width(drawing: Drawing, width: float) -> float:
 
 
 def save_svg(drawing: Drawing, path: PathLike) -> None:
-    """Write the drawing as an SVG, whole or not at all."""
+    """Write the drawing as an SVG, atomically."""
     svg = f"{to_svg(drawing)}\n".encode()
     write_atomically(path, lambda file: file.write(svg))
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.checks import of_type
-from ..common.units import round_ticks, time_unit
+from ..common.units import percent_words, round_ticks, time_unit
 from ..timeline.timeline import WAITS, Timeline
 from .marks import WIDE_PX, Drawing, Key, Rects, Texts, numbers_on
 from .palette import HUES, OTHER, WORK, WorkLook, work_look
@@ -30,13 +30,13 @@ def draw_timeline(
     hatched: Collection[str] = (),
     rank_names: Mapping[int, str] | None = None,
 ) -> Drawing:
-    """Draw what ran when, on which lane of which rank.
+    """Draw the spans of a timeline, with one row per lane of a rank.
 
-    A row is a lane, rank 0 on top. Colour is the kind of work, hatching is communication, the same in every figure (see
-    `palette.WORK`), and the number is the item. In a lane with several kinds their names are written where they fit.
-    Waiting is light grey, and omitted if it is shorter than a pixel. Unknown kinds take the colours that are left,
-    those that take most time first; the others are grey. Kinds in `hatched` are hatched, too. `rank_names` replace
-    "rank 0" and so on. Time counts from the first span. Raises ValueError for more than 20,000 spans: select a window,
+    Rank 0 is on top. The colour shows the kind of work, hatching shows communication, as in every figure (see
+    `palette.WORK`), and the number is the item. In lanes with several kinds, their names are written if there is space.
+    Waiting is light grey, and omitted if it is shorter than a pixel. Unknown kinds are assigned the remaining colours,
+    the longest first; all others are grey. Kinds in `hatched` are also hatched. `rank_names` replace "rank 0" and so
+    on. Time starts at the first span. Raises ValueError if there are more than 20,000 spans; select a window,
     `timeline.select(between_s=(from, to))`, or some ranks.
     """
     if len(of_type("timeline", timeline, Timeline)) > _MOST_SPANS:
@@ -193,4 +193,5 @@ def _title(timeline: Timeline, scale: float, unit: str) -> str:
         return "nothing ran"
     shares = timeline.utilisation()
     (rank, lane), share = max(shares.items(), key=lambda entry: entry[1])
-    return f"{timeline.makespan_s / scale:.4g} {unit}; busiest is rank {rank}'s {lane}, {share:.0%} of the time"
+    makespan = f"{timeline.makespan_s / scale:.4g} {unit}"
+    return f"{makespan}; rank {rank}'s {lane} is the busiest, {percent_words(share)} of the time"

@@ -25,17 +25,17 @@ _NO_BATCH = object()  # after the last batch of a rank
 
 
 class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
-    """The batches of one trainer's share of the part files; each part is loaded after the one before has been read.
+    """The batches of one trainer's share of the part files. Each part is loaded only after the previous one is read.
 
-    `files` are shuffled by `seed` plus epoch and dealt out by `shard_files`, so each trainer has its own files. `load`
-    takes a path and returns a dict of arrays or CPU tensors with the same number of rows. A batch is a dict of tensors
-    of `batch_size` rows, which are views of the part. No batch has rows of two parts, so the last batch of a part may
-    be shorter; `drop_last` leaves it out. Spans are written to `recorder` as rank `trainer_id`, lane "trainer", kind
-    "load"; their item is the part's place in the share.
+    `files` are shuffled by `seed` plus epoch and distributed by `shard_files`, so each trainer has its own files.
+    `load` takes a path and returns a dict of arrays or CPU tensors with the same number of rows. A batch is a dict of
+    tensors of `batch_size` rows, which are views of the part. No batch has rows of two parts, so the last batch of a
+    part may be shorter; `drop_last` leaves it out. Spans are written to `recorder` as rank `trainer_id`, lane
+    "trainer", kind "load"; their item is the part's index in the share.
 
     Pass it to a DataLoader with ``batch_size=None`` and no workers, because each worker would read the whole share
-    again. Raises ValueError for files that `shard_files` refuses and for numbers out of range. An iteration raises
-    PartError, whose cause is the error of `load`, and RuntimeError in a DataLoader's worker.
+    again. Raises ValueError if `shard_files` rejects the files or a number is out of range. Iterating raises PartError,
+    whose cause is the error of `load`, if a part cannot be loaded; RuntimeError in a worker of a DataLoader.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
             self.recorder = of_type("recorder", recorder, Recorder).for_rank(self.trainer_id)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch for which the next iteration deals out the files. Raises ValueError if it is not whole."""
+        """Set the epoch for which the next iteration distributes the files. Raises ValueError if it is not whole."""
         self.epoch = whole("epoch", epoch)
         shard = shard_of_sorted(self._files, self.num_trainers, self.trainer_id, self.seed + self.epoch)
         self.shard: list[str] = [os.fspath(file) for file in shard]
@@ -87,18 +87,18 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
 
 
 class AsyncPartDataset(SyncPartDataset):
-    """The same batches in the same order, from parts that the workers of a torch DataLoader load ahead.
+    """The batches of `SyncPartDataset`, in the same order, from parts that workers of a torch DataLoader load ahead.
 
-    `num_loaders` workers load the parts in turn. They are at most `queue_size` + `num_loaders` parts ahead of the
-    trainer, rounded up to a multiple of `num_loaders`: so many parts are loaded or being loaded. Parts are passed
-    through shared memory, so a reference to a batch keeps its whole part in memory. Workers record kind "load" on lanes
-    "loader 0", …; the trainer records kind "wait" on lane "trainer".
+    `num_loaders` workers load the parts in turn. At most `queue_size` + `num_loaders` parts, rounded up to a multiple
+    of `num_loaders`, are loaded or being loaded ahead of the trainer. Parts are passed through shared memory, so a
+    reference to a batch keeps its whole part in memory. Workers record kind "load" on lanes "loader 0", …; the trainer
+    records kind "wait" on lane "trainer".
 
-    The workers start with the first iteration (or earlier, with `with`), stay for the next epoch, and end with `close`,
-    with the dataset, and with an iteration that is not finished. On Linux they are forked, so `load` may be defined in
-    a notebook; elsewhere it is pickled. In addition to the errors of `SyncPartDataset`, it raises PartError, naming the
-    file, if the worker that loads a part dies or takes longer than `timeout_s`; the cause is torch's own error, which
-    names the process.
+    The workers start with the first iteration, or earlier in a `with` block. They stay for the next epoch, and end with
+    `close`, with the dataset, or if an iteration is abandoned. On Linux they are forked, so `load` may be defined in a
+    notebook; elsewhere it is pickled. In addition to the errors of `SyncPartDataset`, iterating raises PartError, which
+    names the file, if the worker that loads a part dies or takes longer than `timeout_s`; its cause is torch's own
+    error, which names the process.
 
     >>> AsyncPartDataset([], batch_size=32, queue_size=0)
     Traceback (most recent call last):
@@ -147,7 +147,7 @@ class AsyncPartDataset(SyncPartDataset):
             del loader, parts  # a traceback would keep them, and so the workers, unless these are idle
 
     def close(self) -> None:
-        """End the idle workers; the next iteration starts new ones."""
+        """Stop the idle workers. The next iteration starts new ones."""
         self._idle.clear()
 
     def __enter__(self) -> AsyncPartDataset:
@@ -242,10 +242,10 @@ def in_step(
 ) -> Iterator[Batch | None]:
     """Yield this rank's batches, then None until all ranks have yielded theirs, so that all take the same steps.
 
-    Before each step the ranks of `group` (the default group) agree whether any of them has a batch left, by an
-    all-reduce of one number on `device` (for NCCL: the rank's GPU). A rank that gets None must still take part in the
-    collectives of that step. Waiting is recorded on lane "trainer" with kind "barrier"; the item is the step. If a rank
-    has ended, the error of the all-reduce is raised; a rank that stops early must leave the group.
+    Before each step the ranks of `group` (by default the default group) determine whether any of them has a batch left,
+    by an all-reduce of one number on `device` (for NCCL, the rank's GPU). A rank that receives None must still take
+    part in the collectives of that step. Waiting is recorded on lane "trainer" with kind "barrier"; the item is the
+    step. If a rank has ended, the error of the all-reduce is raised; a rank that stops early must leave the group.
     """
     if group is None:
         group = torch.distributed.group.WORLD

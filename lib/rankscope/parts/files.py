@@ -53,7 +53,7 @@ MOST_PART_BYTES = 1 << 30  # unpacked: each loader has a whole part in memory
 
 
 class PartError(RuntimeError):
-    """A part file could not be loaded; the cause is the error that `load` raised."""
+    """A part file could not be loaded. `__cause__` is the error that `load` raised."""
 
 
 def write_parts(
@@ -61,10 +61,10 @@ def write_parts(
 ) -> list[Path]:
     """Cut arrays of the same number of rows into part-00000.npz, part-00001.npz, … and return their paths.
 
-    `rows_per_part` is the number of rows of each part, of which the last one may have fewer, or a list with the number
-    of rows of each part. Each file is written whole or not at all. Raises ValueError if there are no arrays, they
-    differ in rows, torch does not have their type, the list does not add up to the number of rows, or the folder
-    contains parts already (a reader that lists it would mix the two); OSError if the folder cannot be written to.
+    `rows_per_part` is the number of rows of each part (the last part may have fewer), or a list with one number per
+    part. Each file is written atomically. Raises ValueError if there are no arrays, they differ in rows, torch does not
+    have their type, the list does not add up to the number of rows, or the folder already contains parts (a reader that
+    lists it would mix the two); OSError if the folder cannot be written to.
     """
     part = check_part({name: np.asarray(array) for name, array in arrays.items()}, "what is written")
     reserved = sorted(_RESERVED_NAMES & part.keys())
@@ -103,12 +103,12 @@ def load_part(path: str | os.PathLike[str]) -> Part:
 
 @frozen(eq=False)
 class DelayedLoad:
-    """Loads a part after a delay, so that local files behave like remote storage with known times.
+    """Load a part after a delay, so that local files behave like remote storage with known times.
 
-    `delays_s` is seconds, a list with a time for each part, a distribution or a function of the part's number, which
-    is the last number in the file's name. The same seed gives the same delays in every process. Raises ValueError for
-    delays that are none of these; a call raises it for a file without a number and, with a distribution, for a number
-    above 999 999.
+    `delays_s` is a number of seconds, a list with one time per part, a distribution, or a function of the part's
+    number, which is the last number in the file's name. The same seed gives the same delays in every process. Raises
+    ValueError if `delays_s` is none of these. A call raises ValueError if the file name has no number or, with a
+    distribution, if the number is above 999 999.
 
     >>> DelayedLoad([0.5, 0.7]).delay_s("parts/part-00001.npz")
     0.7
@@ -119,7 +119,7 @@ class DelayedLoad:
     seed: int = checked(whole, default=0)
 
     def delay_s(self, path: str | os.PathLike[str]) -> float:
-        """Return by how many seconds the loading of this file is delayed."""
+        """Return the delay of this file in seconds."""
         numbers = re.findall(r"\d+", Path(path).stem)
         if not numbers:
             raise ValueError(f"a delayed part must have its number in its name, got {os.fspath(path)!r}")

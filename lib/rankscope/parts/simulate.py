@@ -44,18 +44,19 @@ def simulate(
 ) -> Timeline:
     """Simulate trainers that take steps together, each on the parts of its own shard, and return the timeline.
 
-    `load_s` has the seconds to load a part, and `steps_per_part` the steps on a part. At least one of them is nested: a
-    list for each trainer with a value for each of its parts. The other one may be a `Service` or an int for all parts;
-    each trainer then draws its own times. `step_s` has the seconds of each trainer's steps 0, 1, ….
+    `load_s` is the time to load a part, and `steps_per_part` the number of steps on a part. At least one of them must
+    be nested: one list per trainer, with one value per part. The other one may be a `Service` or an int for all parts;
+    each trainer then draws its own times. `step_s` is the time of each trainer's steps 0, 1, ….
 
-    If `queue_size` is None, a trainer loads its parts itself (`SyncPartDataset`): kind "load" on lane "trainer". If it
-    is a number, loaders load ahead (`AsyncPartDataset`). Loader n modulo `num_loaders` then loads part n, once it has
-    loaded its previous part and the trainer has taken the part that is ``parts_ahead(queue_size, num_loaders)`` parts
-    earlier. A trainer's other kinds are "wait" for a part, "barrier" for the other trainers and "step". The all-reduce
-    before each step and at the end takes `barrier_s`. A trainer without batches delays no other.
+    If `queue_size` is None, a trainer loads its parts itself (`SyncPartDataset`), as spans of kind "load" on lane
+    "trainer". If it is a number, loaders load ahead (`AsyncPartDataset`). Loader n modulo `num_loaders` then loads part
+    n, once it has loaded its previous part and the trainer has taken the part that is
+    ``parts_ahead(queue_size, num_loaders)`` parts earlier. A trainer's other kinds are "wait" for a part, "barrier" for
+    the other trainers and "step". The all-reduce before each step and at the end takes `barrier_s`. A trainer without
+    batches does not delay the others.
 
-    Raises ValueError for numbers out of range, for `load_s` and `steps_per_part` with different shards, and for
-    negative times.
+    Raises ValueError if a number is out of range, a time is negative, or `load_s` and `steps_per_part` have different
+    shards.
 
     >>> spans = simulate([[1.0, 1.0]], 2, 0.5, queue_size=1).select(lane="trainer", kind="wait")
     >>> [(span.item, span.start_s, span.stop_s) for span in spans]
@@ -80,7 +81,7 @@ def simulated_idle_share(load_s: Any, steps_per_part: Any, step_s: Service, **op
 
 
 def idle_share(timeline: Timeline) -> float:
-    """Return the share of the makespan in which a trainer is not in a step: the mean over trainers, or 0 without any.
+    """Return the mean share of the makespan during which a trainer is not in a step, or 0 if there are no trainers.
 
     >>> idle_share(simulate([[1.0]], 1, 3.0))
     0.25

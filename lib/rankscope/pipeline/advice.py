@@ -15,6 +15,7 @@ import numpy as np
 
 from ..common.checks import count_of, number, of_type, truth, whole
 from ..common.frozen import checked, each, frozen, optional
+from ..common.units import percent_words
 from ..timeline import Timeline
 from .dataloader_model import Cores, Handover, simulate_dataloader
 from .service import Seconds, check_times
@@ -158,10 +159,13 @@ class Advice:
         if self.best is not self.current:
             time = _seconds(self.best.predicted_s)
             gain = f"{self.best.speedup:.2f} times as fast as the recorded settings (both predicted)"
-            next_bottleneck = f"then the bottleneck is: {self.bottleneck_next}"
-            recommended = f"{self.best.settings}: {time}, {gain}; {next_bottleneck}"
+            next_bottleneck = f"The bottleneck is then {self.bottleneck_next}."
+            if self.bottleneck_next == self.bottleneck:
+                next_bottleneck = f"The bottleneck is still {self.bottleneck}."
+            recommended = f"{self.best.settings}: {time}, {gain}. {next_bottleneck}"
+        waiting = percent_words(self.waiting_share)
         lines = [
-            f"bottleneck: {self.bottleneck}; the training loop waits for {self.waiting_share:.0%} of the epoch",
+            f"bottleneck: {self.bottleneck}; the training loop waits for {waiting} of the epoch",
             f"  recorded: {self.current.settings}: {_seconds(self.recorded_s)} (predicted {predicted})",
             f"  recommended: {recommended}",
             *(f"  note: {note}" for note in self.notes),
@@ -178,11 +182,11 @@ def advise(
 ) -> Advice:
     """Name the bottleneck of a recorded loader, and predict an epoch of `num_batches` with other settings.
 
-    By default, an epoch has as many batches as the longest one recorded. If you recorded part of an epoch, pass
-    ``num_batches=len(loader)``. It tries these `num_workers` (by default 0, 1, 2, 4, … up to 8 or twice the cores) and
-    `prefetch_factors`, with and without in_order, with and without pinning if both are known, and the recorded
-    settings. Of the settings within 5 % of the fastest, it recommends the recorded ones if they are among them, else
-    those with the fewest workers. It recommends in_order=False only for a gain of more than 10 %.
+    By default, `num_batches` is that of the longest recorded epoch. If you recorded part of an epoch, pass
+    ``num_batches=len(loader)``. `advise` tries these `num_workers` (by default 0, 1, 2, 4, … up to 8 or twice the
+    cores) and `prefetch_factors`, with and without in_order, with and without pinning if both are known, and the
+    recorded settings. Of the settings within 5 % of the fastest, it recommends the recorded ones if they are among
+    them, else those with the fewest workers. It recommends in_order=False only if that gains more than 10 %.
 
     Raises ValueError if `recorded` has no profile, nothing has been recorded, or counts are too small.
     """
@@ -284,24 +288,24 @@ def _bottleneck(profile: LoaderProfile, settings: LoaderSettings) -> str:
 
 def _notes(profile: LoaderProfile, current: SettingsForecast, best: SettingsForecast) -> Iterator[str]:
     if not profile.accelerator:
-        yield "no accelerator: pinning would change nothing"
+        yield "no accelerator found, so pin_memory would not help"
     elif profile.pinning is None:
         yield "the cost and gain of pinning could not be measured"
     if profile.read_s.size < _FEW_BATCHES:
         yield f"batches recorded: {profile.read_s.size}; predictions from so few are rough"
     if not profile.settings.num_workers:
-        yield "recorded without workers: their start-up and hand-over are not known, and predicted to be free"
+        yield "recorded without workers, so their start-up and hand-over are unknown, and predicted to take no time"
     if best.predicted_s < _NEAR_CPU_BOUND * profile.cpu_bound_s:
         cores = count_of(profile.num_cores, "core")
-        busy = f"the CPU work alone keeps {cores} busy for {_seconds(profile.cpu_bound_s)}"
-        yield f"{busy}: no number of workers goes below that"
+        cpu_work = f"CPU work alone takes {_seconds(profile.cpu_bound_s)} on {cores}"
+        yield f"{cpu_work}, so more workers cannot go below that"
     if current.settings.in_order and not best.settings.in_order:
         yield "in_order=False hands batches over in an order that differs from run to run"
     if profile.epoch_s:
         error = current.predicted_s / profile.epoch_s - 1
         if abs(error) > _MOST_ERROR:
-            remedy = "record more batches, on a quiet machine"
-            yield f"the prediction for the recorded settings is {error:+.0%} off: {remedy}"
+            off = f"the prediction for the recorded settings is off by {percent_words(error, signed=True)}"
+            yield f"{off}; record more batches, on a quiet machine"
 
 
 # ---- the time of an epoch

@@ -14,10 +14,10 @@ Measured = TypeVar("Measured")
 def closest(
     measure: Callable[[], Measured], off: Callable[[Measured], float], *, within: float, tries: int = 20
 ) -> Measured:
-    """Call `measure` until its result is off by at most `within`, in either direction; return that or the closest one.
+    """Call `measure` until its result is off by at most `within` in either direction, and return the closest result.
 
-    If all of `tries` results are off, the cause is probably not other work on the machine. Raises ValueError for a
-    bound below 0 and for fewer than 1 try.
+    If all `tries` results are off by more, the cause is probably not other work on the machine. Raises ValueError if
+    `within` is below 0 or `tries` is below 1.
 
     >>> times_s = iter([1.9, 1.4, 0.98, 1.0])
     >>> closest(lambda: next(times_s), lambda seconds: seconds / 1.0 - 1, within=0.25)

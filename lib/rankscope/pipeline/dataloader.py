@@ -44,14 +44,14 @@ _pin_as_torch_does: Callable[[Any], Any] = pin_memory
 
 
 def record_dataloader(loader: DataLoader[T], recorder: Recorder | None = None) -> RecordedLoader[T]:
-    """Return a loader to use instead of `loader`: it yields the same batches and records them.
+    """Return a loader that replaces `loader`, yields the same batches and records them.
 
-    `loader` itself is not changed. Epochs, map-style and iterable datasets, samplers, workers and ways to start them
+    `loader` itself is not changed. Epochs, map-style and iterable datasets, samplers, workers and their start methods
     work as in torch. Spans are written to `recorder`, by default a new one. Two loaders that share a recorder need
     different ranks.
 
-    Raises ValueError if `loader` is not a DataLoader, and RuntimeError if this version of torch works differently
-    inside.
+    Raises ValueError if `loader` is not a DataLoader; RuntimeError if the internals of this version of torch differ
+    from the known ones.
 
     >>> loader = record_dataloader(DataLoader(range(4), batch_size=2))
     >>> [batch.tolist() for batch in loader]

@@ -38,12 +38,12 @@ def worker_lane(worker: int) -> str:
 
 @frozen(eq=False)
 class Handover:
-    """The costs of a batch between its worker and the training loop. Raises ValueError for anything but times.
+    """The costs of a batch between its worker and the training loop. Raises ValueError if a field is not a time.
 
-    The worker's sending thread needs `handover_s`. Taking the batch in costs the training loop `receive_s`, or the pin
-    thread `receive_s` and `pin_s` if `pin_s` is given. It takes up to `held_s` longer while the batch's worker is busy
-    with its next batch: the worker has to answer, and cannot while a fetch that computes holds Python's interpreter
-    lock. Workers start to read at `startup_s`.
+    The worker's sending thread needs `handover_s`. Receiving the batch costs the training loop `receive_s` or, if
+    `pin_s` is given, the pin thread `receive_s` and `pin_s`. Receiving takes up to `held_s` longer while the batch's
+    worker is busy with its next batch, because the worker must answer, and cannot while a fetch holds Python's
+    interpreter lock. Workers start to read at `startup_s`.
     """
 
     handover_s: Service = checked(check, default=0.0)
@@ -62,10 +62,10 @@ class _Speeds(NamedTuple):
 
 @frozen
 class Cores:
-    """Cores that fetches and steps share fairly. Raises ValueError for negative numbers and anything but numbers.
+    """Cores that fetches and steps share fairly. Raises ValueError if a field is negative or not a number.
 
-    `fetch_cpu` and `step_cpu` are the cores that one fetch or step keeps busy while it runs alone: 0.1 for one that
-    mostly waits, 4 for a step of 4 threads.
+    `fetch_cpu` and `step_cpu` are the numbers of cores that a fetch or step keeps busy while it runs alone, such as 0.1
+    if it mostly waits, or 4 for a step with 4 threads.
     """
 
     num_cores: float = checked(number, above=0, high=math.inf, default=math.inf)
@@ -73,10 +73,10 @@ class Cores:
     step_cpu: float = checked(number, 0, default=1.0)
 
     def speeds(self, num_fetches: int, stepping: bool) -> tuple[float, float]:
-        """Return the speeds of each fetch and of the step, 1 being that of one that runs alone.
+        """Return the speeds of each fetch and of the step, relative to running alone.
 
         A thread that computes for a share c of its time and waits for the rest takes (1 - c) + c / s times as long if
-        it gets a share s of a core. All threads get the same s: the one at which all cores are busy, or 1.
+        it gets a share s of a core. All threads get the same s, at which all cores are busy, or 1.
         """
         num_steps = 1 if stepping else 0
         if num_fetches * self.fetch_cpu + num_steps * self.step_cpu <= self.num_cores:
@@ -112,19 +112,19 @@ def simulate_dataloader(
     cores: Cores | None = None,
     seed: int = 0,
 ) -> Timeline:
-    """Return the timeline of one epoch. All times are seconds as in a `Stage`, the same for any number of workers.
+    """Simulate one epoch of a DataLoader and return its timeline. Times are given as for a `Stage`, in seconds.
 
-    A batch takes its worker `fetch_s` (dataset access and collate_fn), and the training loop `step_s`; `handover` has
-    the costs in between, by default none. With 0 workers the training loop fetches, pins and steps in turn. With
-    `cores`, fetches and steps that run at the same time share them.
+    A batch occupies its worker for `fetch_s` (dataset access and collate_fn), and the training loop for `step_s`, for
+    any number of workers. `handover` contains the costs in between, by default none. With 0 workers the training loop
+    fetches, pins and steps in turn. If `cores` is given, fetches and steps that run at the same time share them.
 
-    From bare times it is the best case rather than a forecast: real sleeps end late, a batch needs some tenths of a
-    millisecond to reach the training loop, and workers take tens of milliseconds to start. For batches that arrive
-    every 1 to 3 ms it was 9 % too fast in the median, and 45 % in the worst case. For a forecast, record the loader:
+    With bare times the result is the best case rather than a forecast: real sleeps end late, a batch needs some tenths
+    of a millisecond to reach the training loop, and workers take tens of milliseconds to start. For batches that arrive
+    every 1 to 3 ms, it was 9 % too fast in the median, and 45 % in the worst case. For a forecast, record the loader:
     `record_dataloader` measures the times, and its `profile()` has the `handover_s`, `receive_s` and `startup_s` of a
     `Handover`. `advise` predicts from all of them.
 
-    Raises ValueError for counts out of range and for times that are negative or not finite.
+    Raises ValueError if a count is out of range or a time is negative or not finite.
 
     >>> for num_workers in (0, 1, 4):
     ...     simulate_dataloader(0.03, 0.01, 100, num_workers=num_workers).makespan_s.__round__(6)

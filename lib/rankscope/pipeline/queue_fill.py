@@ -12,12 +12,13 @@ from ..timeline import Timeline
 def queue_fill(
     timeline: Timeline, after: str, before: str, rank: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return times, and the number of items from each time on that are past kind `after` and not yet in kind `before`.
+    """Count the items in the queue between the kinds `after` and `before` over time.
 
-    An item whose worker is "blocked" is still with its worker. An item with several spans of a kind is past `after`
-    at the end of the last and in `before` at the start of the first. Spans without an item do not count, nor do spans
-    in `before` of items that have none in `after`. The times are those at which the number changes, in seconds of the
-    timeline. Raises ValueError for a kind that the timeline does not have.
+    Returns the times at which the number changes, in seconds of the timeline, and the number that holds from each time
+    onwards. An item whose worker is "blocked" is still with its worker. If an item has several spans of a kind, it
+    leaves `after` at the end of the last and enters `before` at the start of the first. Spans without an item do not
+    count, nor do spans in `before` of items that have none in `after`. Raises ValueError if the timeline does not have
+    one of the kinds.
 
     >>> from rankscope.pipeline import Pipeline, Stage, simulate
     >>> spans = simulate(Pipeline([Stage("read", 1.0), Stage("train", 3.0)]), 4)

@@ -48,7 +48,7 @@ def run(
     recorder: Recorder | None = None,
     timeout_s: float = 300.0,
 ) -> Timeline:
-    """Pass items through the pipeline for real, and return the timeline. The results of the last stage are dropped.
+    """Run the pipeline on real items and return its timeline. The results of the last stage are discarded.
 
     The timeline has the lanes and kinds of `simulate`, in seconds from the start of the run. Stages without `fn` sleep
     for the times that `simulate` draws from the same seed, and pass items on unchanged; `items` must then have a
@@ -62,11 +62,11 @@ def run(
     the items are pickled, by value if they are from a notebook or a script; arrays and tensors pass through shared
     memory, see `ranks.shared.SharedMemoryEnd`. A process that needs more than `timeout_s` for an item is an error.
 
-    An error in a stage stops everything. It is raised as StageError, which names the stage and the item, and its cause
-    is the error itself. The same holds for an error of `items` or of the recorder, and for a worker process that dies
-    or hangs. After that, and after Ctrl-C, no process is left, and no thread except one that is still inside `fn` or
-    `items` 5 s later; otherwise `items` is closed if it is a generator. However this process ends, its workers end with
-    it, and so do the processes that they have started. Raises ValueError for arguments that cannot be run.
+    An error in a stage stops the run. It is raised as StageError, which names the stage and the item, with the error
+    itself as its cause. So are errors of `items` and of the recorder, and worker processes that die or hang. After an
+    error or Ctrl-C, no process is left, and no thread except one that is still inside `fn` or `items` 5 s later;
+    otherwise `items` is closed if it is a generator. However this process ends, its workers end with it, and so do the
+    processes that they have started. Raises ValueError if the arguments cannot be run.
     """
     of_type("pipeline", pipeline, Pipeline)
     seed = whole("seed", seed, -(2**63), 2**64 - 1)
@@ -93,7 +93,7 @@ def _executed(execution: _PipelineExecution, interrupts: Interrupts) -> Timeline
 
 
 class StageError(RuntimeError):
-    """A stage failed: `stage` is its name, `item` the number of the item it worked on, or None between items."""
+    """A stage failed. `stage` is its name, and `item` is the number of the item that it worked on, or None."""
 
     def __init__(self, message: str, stage: str, item: int | None) -> None:
         super().__init__(message)

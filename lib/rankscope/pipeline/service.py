@@ -38,7 +38,7 @@ Service: TypeAlias = float | Sequence[float] | Seconds | Distribution | Callable
 class Lognormal:
     """Times with a long tail, such as those of reads from shared storage; `cv` is the standard deviation over the mean.
 
-    Raises ValueError for a mean or a cv that is negative or not finite.
+    Raises ValueError if the mean or the cv is negative or not finite.
 
     >>> Lognormal(0.010, cv=0.5).draw(np.random.default_rng(0), 3).round(4).tolist()
     [0.0095, 0.0084, 0.0121]

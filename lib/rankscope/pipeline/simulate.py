@@ -31,19 +31,19 @@ _MOST_PASSAGES = 1 << 25  # of an item through a stage: each needs some 150 byte
 def simulate(pipeline: Pipeline, items: int | Assignment, seed: int = 0, num_ranks: int | None = None) -> Timeline:
     """Simulate the pipeline and return its timeline. All items are available at time 0.
 
-    `items` is their number, or an `Assignment`. The ranks are then those of the assignment. If it has a loader, the
-    items of a rank are its batches, numbered from 0, else its indices, which are the `item` of the spans.
+    `items` is their number, or an `Assignment`, which then also determines the ranks. If the assignment has a loader,
+    the items of a rank are its batches, numbered from 0; otherwise they are its indices, which are the `item` of spans.
 
     A span whose kind is the stage's name is work. A span of kind "blocked" follows it if the worker cannot hand its
     result on at once, because the queue is full or because an earlier item is not done. The lanes are `Stage.lanes()`.
 
-    With several ranks, each has such a pipeline and its own times, and the last stage keeps lock-step: in each step
-    every rank that has items left waits for the slowest, kind "barrier". Times that are drawn depend only on the seed,
-    the rank, the place of the stage and the place of the item, so pipelines that differ in workers or queues are
-    compared on the same times.
+    If there are several ranks, each has its own pipeline and its own times, and the last stage runs in lock-step: in
+    each step every rank that has items left waits for the slowest, as a span of kind "barrier". Drawn times depend only
+    on the seed, the rank, the position of the stage and the position of the item, so pipelines that differ in workers
+    or queues are compared on the same times.
 
-    Raises ValueError for a stage without `service_s`, for numbers out of range, and for a last stage with several
-    workers if ranks keep lock-step.
+    Raises ValueError if a stage has no `service_s`, a number is out of range, or the last stage has several workers
+    while ranks run in lock-step.
 
     >>> spans = simulate(Pipeline([Stage("read", 1.0), Stage("train", 3.0)]), 2)
     >>> [(span.kind, span.item, span.start_s, span.stop_s) for span in spans]

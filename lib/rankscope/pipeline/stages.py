@@ -29,20 +29,20 @@ def _word(name: str, value: Any) -> str:
 
 @frozen(eq=False)
 class Stage:
-    """One kind of work on each item, done by `num_workers` at once, and the queue in which its results wait.
+    """A kind of work on each item, done by `num_workers` workers, and the queue in which its results wait.
 
     `service_s` is the time of an item: seconds, a list of times by the item's number, a distribution (`Lognormal`, or
     any object with a `mean_s` and a `draw`) or a function of the item. The function's argument is the item's number or,
     if the items come from an `Assignment`, the index or the batch's indices. `fn` does the work: its argument is the
-    result of the stage before, and its result goes to the next stage. To simulate a stage you need `service_s`. To run
-    it you need either of the two: without `fn` it sleeps.
+    result of the previous stage, and its result goes to the next stage. Simulating a stage requires `service_s`;
+    running it requires either of the two, because it sleeps if `fn` is None.
 
     At most `capacity` results wait for the next stage. If the queue is full, the worker keeps its result and starts
-    nothing new until there is room. `ordered` stages hand items on in the order in which they took them, so a worker
-    that is done early waits for its turn; other stages hand on whatever is done. With `processes` the workers are
-    processes instead of threads, for work that holds Python's interpreter lock.
+    nothing new until there is space. `ordered` stages hand items on in the order in which they received them, so a
+    worker that finishes early waits for its turn; other stages hand on each item as soon as it is done. If `processes`
+    is true, the workers are processes instead of threads, for work that holds Python's interpreter lock.
 
-    Raises ValueError for a stage without a name, with neither `service_s` nor `fn`, and for numbers out of range.
+    Raises ValueError if the stage has no name, if both `service_s` and `fn` are None, or if a number is out of range.
     """
 
     name: str = checked(_word)
@@ -59,7 +59,7 @@ class Stage:
 
     @property
     def mean_s(self) -> float:
-        """The mean time of an item; for a function, of items 0 to 999. Raises ValueError without `service_s`."""
+        """The mean time of an item; for a function, of items 0 to 999. Raises ValueError if `service_s` is None."""
         service_s = self.known_service_s
         if isinstance(service_s, Distribution):
             return service_s.mean_s
@@ -69,15 +69,15 @@ class Stage:
 
     @property
     def known_service_s(self) -> Service:
-        """`service_s`; raises ValueError if it is None."""
+        """`service_s`. Raises ValueError if it is None."""
         if self.service_s is None:
             raise ValueError(f"stage {self.name!r} has no service_s: run it, and ask Pipeline.measured for it")
         return self.service_s
 
     def times_s(self, items: Items, *stream: int) -> Seconds:
-        """Return the times of a rank's items, which are the same each time for the same `stream` (seed, rank, place).
+        """Return the times of a rank's items in seconds. They depend only on `stream` (seed, rank, position).
 
-        Raises ValueError if the times are not known, too few, negative or not finite.
+        Raises ValueError if the times are unknown, too few, negative or not finite.
         """
         name = f"service_s of stage {self.name!r}"
         service_s = self.known_service_s
@@ -136,30 +136,30 @@ class Pipeline:
         raise KeyError(f"stages are {', '.join(stage.name for stage in self.stages)}; got {name!r}")
 
     def changed(self, name: str, **changes: Any) -> Pipeline:
-        """Return a pipeline in which one stage is changed, as by ``num_workers=4``, to answer "what if" questions."""
+        """Return a pipeline with one stage changed, as by ``num_workers=4``, to answer "what if" questions."""
         changed_stage = attrs.evolve(self[name], **changes)  # type: ignore[misc]
         return Pipeline([changed_stage if stage.name == name else stage for stage in self.stages])
 
     def bounds_per_s(self) -> dict[str, float]:
-        """Return for each stage the items per second that it could deliver if it never waited: workers / mean time."""
+        """Return the rate of each stage in items per second if it never waited, which is workers / mean time."""
         with np.errstate(divide="ignore"):
             return {stage.name: float(stage.num_workers / np.float64(stage.mean_s)) for stage in self.stages}
 
     @property
     def bound_per_s(self) -> float:
-        """The upper bound on the items per second of the pipeline: that of its slowest stage."""
+        """The upper bound on the pipeline's rate in items per second, which is the rate of its slowest stage."""
         return min(self.bounds_per_s().values())
 
     @property
     def bottleneck(self) -> str:
-        """The name of the stage with the lowest bound; the first one, if several have the same."""
+        """The name of the stage with the lowest bound, or of the first one if several share it."""
         bounds = self.bounds_per_s()
         return min(bounds, key=lambda name: bounds[name])
 
     def measured(self, timeline: Timeline) -> Pipeline:
-        """Return the same pipeline with the service times of each item that were measured in a run of it.
+        """Return the same pipeline with the service time of each item as measured in a run of it.
 
-        Raises ValueError unless the timeline has, for each stage, one span of each item from 0 onwards.
+        Raises ValueError unless the timeline has exactly one span per stage and item, with items numbered from 0.
         """
         of_type("timeline", timeline, Timeline)
         stages = []

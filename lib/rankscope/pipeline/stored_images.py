@@ -12,14 +12,14 @@ from ..common.checks import number, whole
 
 
 class StoredImages:
-    """Images stored as their low frequencies, compressed. A read decompresses and transforms them to a larger image.
+    """Images stored as compressed low frequencies. A read decompresses and transforms them to a larger image.
 
     This is the kind of work that a JPEG needs, and like a JPEG the image is slightly blurred. It is a map-style dataset
     for a DataLoader: item i is a float32 image of `size_px` × `size_px` and its label. Each read first sleeps for
-    `latency_s`, as if the storage were far away.
+    `latency_s`, as if the storage were remote.
 
-    Raises ValueError if `images` is not an array of shape (number, height, width), for another number of labels, a
-    `size_px` below four times the size of the images, and a latency that is negative or not finite.
+    Raises ValueError if `images` is not an array of shape (number, height, width), if the number of labels differs, if
+    `size_px` is below four times the size of the images, or if the latency is negative or not finite.
 
     >>> dataset = StoredImages(np.eye(8)[None], [3], size_px=32)
     >>> image, label = dataset[0]

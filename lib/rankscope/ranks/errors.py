@@ -11,7 +11,7 @@ class MachineError(RuntimeError):
 
 
 class RankError(MachineError):
-    """A rank failed: `rank` is its number, the cause what it raised."""
+    """A rank failed. `rank` is its number; `__cause__` is the exception that it raised."""
 
     def __init__(self, message: str, rank: int) -> None:
         super().__init__(message)

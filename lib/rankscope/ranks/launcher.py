@@ -54,17 +54,18 @@ def launch(
 ) -> list[Result]:
     """Call ``fn(*args)`` in `num_ranks` processes that have a default process group, and return the results by rank.
 
-    The ranks run on this machine and talk over loopback (with "nccl" rank r has GPU r), or are those of torchrun. `fn`
-    may be a lambda, or live in a notebook or a script, which needs no ``__main__`` guard; what is passed is pickled.
-    Spans come on one time axis: pass a `Recorder`, and record with ``recorder.for_rank(dist.get_rank())``.
+    The ranks run on this machine and communicate over loopback (with "nccl", rank r has GPU r), or are those of
+    torchrun. `fn` may be a lambda, or be defined in a notebook or a script, which needs no ``__main__`` guard;
+    arguments and results are pickled. To record all ranks on one time axis, pass a `Recorder` and record with
+    ``recorder.for_rank(dist.get_rank())``.
 
-    What ranks print follows at the end, rank by rank, as ``[rank 2] …``; with `progress`, line by line as they run,
-    and every two seconds a line on stderr says how many have returned.
+    Output of the ranks is printed at the end, rank by rank, as ``[rank 2] …``. If `progress` is true, it is printed
+    line by line as the ranks run, and every two seconds a line on stderr states how many have returned.
 
-    RankError, with its rank's number and traceback, is raised when a rank raises or its process ends; and
-    `timeout_s` after the start if some have not returned: its message says where in their code these ranks are. All
-    ranks have ended by then. ValueError for bad input, what cannot be pickled, more NCCL ranks than GPUs; RuntimeError
-    if the server cannot run.
+    Raises RankError, with the rank's number and traceback, if a rank raises or its process ends, or if ranks have not
+    returned `timeout_s` after the start; the message then states where in their code these ranks are. All ranks have
+    ended by then. Raises ValueError if an argument is invalid or cannot be pickled, or if there are more NCCL ranks
+    than GPUs; RuntimeError if the server that starts ranks cannot run.
 
     >>> def total(base):
     ...     import torch

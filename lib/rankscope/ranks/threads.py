@@ -16,14 +16,15 @@ Result = TypeVar("Result")
 
 
 def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: float = 60.0) -> list[Result]:
-    """Call ``work(rank, group)`` for each rank at once, and return what they return, by rank.
+    """Call ``work(rank, group)`` for all ranks at the same time, and return the results by rank.
 
-    Each rank is a thread and `group` its own end of a real Gloo process group (``ProcessGroupGloo`` over loopback), to
-    be used directly, as in ``group.allreduce([tensor]).wait()``: there is no default group. Threads share the
-    interpreter: good for waiting and for talking to each other, not for computing at the same time.
+    Each rank is a thread, and `group` is its own end of a real Gloo process group (``ProcessGroupGloo`` over loopback).
+    There is no default group, so use `group` directly, as in ``group.allreduce([tensor]).wait()``. Threads share the
+    interpreter, so they can wait and communicate in parallel, but not compute in parallel.
 
-    A rank that raises takes its end of the group with it: the others fail at their next collective instead of waiting,
-    for `timeout_s` at most, and the first error surfaces as RankError. Raises ValueError for bad input.
+    If a rank raises, its end of the group is closed, so the others fail at their next collective instead of waiting;
+    they wait for at most `timeout_s`. Raises RankError with the first error of a rank; ValueError if an argument is
+    invalid.
 
     >>> import torch
     >>> def total(rank, group):

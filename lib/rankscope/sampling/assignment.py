@@ -155,13 +155,13 @@ def _stops_of_all_ranks(name: str, values: Any) -> tuple[IntArray, ...] | None:
 
 @frozen(eq=False)
 class Assignment:
-    """The indices that every rank reads in one epoch, and the recipe they came from.
+    """The indices that every rank reads in one epoch, and the recipe that produced them.
 
     `size` is the dataset's length; ``ranks[r]`` contains the indices that rank r reads, in order. Ranks may read
     different numbers of samples. `loader` is the DataLoader on top, if `with_loader` added one. If the sampler makes
-    the batches, ``batch_stops[r]`` contains the place in ``ranks[r]`` at which each batch of rank r ends. `padded_to`
-    is the number of tokens that each batch is padded to, if the sampler packs, and `replacement` says, of draws by
-    weight, whether a sample can be drawn twice. The arrays are read-only.
+    the batches, ``batch_stops[r]`` contains the positions in ``ranks[r]`` at which the batches of rank r end. If the
+    sampler packs, `padded_to` is the number of tokens to which each batch is padded. For draws by weight, `replacement`
+    states whether a sample can be drawn twice. The arrays are read-only.
     """
 
     size: int = checked(whole, 0, MOST_SAMPLES)
@@ -192,10 +192,11 @@ class Assignment:
 
     @classmethod
     def collect(cls, samplers: Iterable[Iterable[int]], size: int, epoch: int = 0) -> Assignment:
-        """Iterate one sampler per rank, after ``set_epoch(epoch)`` if it has one. So any sampler can be audited.
+        """Iterate one sampler per rank and collect the indices, so that any sampler can be audited.
 
-        Batch samplers, which yield lists of indices, can be collected, too. Raises ValueError if a sampler yields
-        anything else, and if samplers say by their `recipe` that they would not divide one order among them.
+        If a sampler has `set_epoch`, it is called with `epoch` first. Batch samplers, which yield lists of indices, can
+        also be collected. Raises ValueError if a sampler yields anything else, or if the samplers' `recipe` shows that
+        they do not divide one common order.
 
         >>> from torch.utils.data import DistributedSampler
         >>> samplers = [DistributedSampler(range(5), num_replicas=2, rank=r, shuffle=False) for r in range(2)]
@@ -231,11 +232,11 @@ class Assignment:
 
     @property
     def num_steps(self) -> int:
-        """The number of samples of the rank that reads most."""
+        """The largest number of samples read by any rank."""
         return max(indices.size for indices in self.ranks)
 
     def with_loader(self, batch_size: int, drop_last: bool = False, num_workers: int = 0) -> Assignment:
-        """Put a DataLoader on every rank; its own `drop_last` cuts each rank's incomplete last batch.
+        """Return the assignment with a DataLoader on every rank. `drop_last` cuts each rank's incomplete last batch.
 
         >>> assign(10, 2, shuffle=False).with_loader(batch_size=2, drop_last=True).ranks[1].tolist()
         [1, 3, 5, 7]
@@ -252,7 +253,7 @@ class Assignment:
         return evolve(self, ranks=full_batches, loader=loader)
 
     def batches(self, rank: int) -> list[IntArray]:
-        """Return the batches of one rank: its sampler's, its DataLoader's, or of one sample if neither makes any."""
+        """Return the batches of one rank, from its sampler or DataLoader, or one sample each if neither makes any."""
         indices = self.ranks[whole("rank", rank, 0, self.num_ranks - 1)]
         if self.batch_stops is not None:
             return np.split(indices, self.batch_stops[rank])[:-1]
@@ -260,7 +261,7 @@ class Assignment:
         return [indices[start : start + size] for start in range(0, indices.size, size)]
 
     def repeats(self) -> tuple[NDArray[np.bool_], ...]:
-        """Mark each read of an index that was read before: at an earlier step, or at the same step by a lower rank.
+        """Mark each read of an index that was already read, at an earlier step or at the same step by a lower rank.
 
         These reads are torch's and libtorch's padding, so a correct evaluation must not count them. It cannot even read
         the indices ≥ size that libtorch may return; `audit` finds those.
@@ -275,9 +276,10 @@ class Assignment:
         return tuple(np.split(repeated, stops[:-1]))
 
     def count_labels(self, labels: ArrayLike) -> NDArray[np.int64]:
-        """Return how often each rank reads each label: an array of shape (num_ranks, number of labels), labels sorted.
+        """Count the reads of each label by each rank, as an array of shape (num_ranks, number of labels).
 
-        `labels` has the dataset's length. Raises ValueError if a rank reads indices outside the dataset.
+        The labels are sorted. `labels` must have the dataset's length. Raises ValueError if a rank reads indices
+        outside the dataset.
         """
         kinds, codes = np.unique(np.asarray(labels), return_inverse=True)
         if codes.shape != (self.size,):
@@ -288,9 +290,10 @@ class Assignment:
         return np.array([np.bincount(codes[indices], minlength=kinds.size) for indices in self.ranks])
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per read: rank, step, index, and with a loader batch and worker (-1: the training process).
+        """Return a DataFrame with one row per read and the columns rank, step and index.
 
-        If the sampler makes the batches, there is a column for the batch alone.
+        If there is a loader, it also has the columns batch and worker, which is -1 for the training process. If the
+        sampler makes the batches, it has the column batch alone.
         """
         import pandas as pd
 
@@ -309,7 +312,7 @@ class Assignment:
         return pd.DataFrame(columns)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write an .npz file, whole or not at all. Raises OSError if the folder cannot be written to."""
+        """Write an .npz file atomically. Raises OSError if the folder cannot be written to."""
         recipe = attrs.asdict(self)  # type: ignore[arg-type]  # to mypy it is a dataclass
         loader = recipe.pop("loader")
         del recipe["ranks"]
@@ -330,7 +333,9 @@ class Assignment:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Assignment:
-        """Read a file that `save` wrote. Raises ValueError naming the file if it is damaged, foreign or newer."""
+        """Read a file that `save` wrote.
+
+        Raises ValueError, which names the file, if it is damaged, has another format or has a newer version."""
         problem = f"not a readable {_FORMAT} of version {_VERSION}"
         try:
             content = read_bytes(path, 16 * (MOST_SAMPLES + MOST_RANKS) + _MOST_HEADER_BYTES)
@@ -389,16 +394,16 @@ def assign(
     drop_last: bool = False,
     **settings: Any,
 ) -> Assignment:
-    """Return the indices that every rank reads in one epoch, if each has a sampler of this kind.
+    """Return the indices that every rank reads in one epoch if it uses this kind of sampler.
 
     `size` is the dataset's length. For libtorch's samplers `drop_last` is ``allow_duplicates=False``. One of them
     always shuffles and the other never does, so `shuffle` has no effect on them. The ranks' arrays are views of one
     order. `settings` are those that only some samplers have, as the record in `SAMPLERS` lists them: `values`, which is
     `lengths` or `weights`, and `settings` with their defaults.
 
-    Raises ValueError for a size outside 0 … `MOST_SAMPLES`, more reads of all ranks together than that, replicas
-    outside 1 … `MOST_RANKS`, an unknown sampler, a setting that the sampler does not have, as a seed for libtorch's,
-    and a sampler that does not return indices for each rank.
+    Raises ValueError if the size is outside 0 … `MOST_SAMPLES`, if all ranks together read more samples than that, if
+    the replicas are outside 1 … `MOST_RANKS`, if the sampler is unknown, if it does not have one of the settings (such
+    as a seed for libtorch's), or if it does not return indices for each rank.
 
     >>> [indices.tolist() for indices in assign(10, 4, shuffle=False).ranks]
     [[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]
@@ -455,15 +460,15 @@ Name = TypeVar("Name", bound=str | os.PathLike[str])
 
 
 def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed: int = 0) -> list[Name]:
-    """Return the files of one trainer: those whose place in the shuffled list is `trainer_id` modulo `num_trainers`.
+    """Return the files of one trainer, whose positions in the shuffled list are `trainer_id` modulo `num_trainers`.
 
     The list is sorted before it is shuffled, because file systems list a folder in different orders, and shards of
     differently ordered lists overlap and lose files. For the same reason all trainers must pass the same `seed`. The
     lengths of the shards differ by at most one; with fewer files than trainers, some shards are empty. The shuffle is
     that of ``torch.randperm(len(files))`` after ``manual_seed(seed)``.
 
-    Raises ValueError for a trainer_id outside [0, num_trainers - 1], for a file that is listed twice (two trainers
-    would read it), and for a string instead of a list.
+    Raises ValueError if `trainer_id` is outside 0 … num_trainers - 1, if a file is listed twice (two trainers would
+    read it), or if `files` is a string instead of a list.
 
     >>> [shard_files(["a", "b", "c", "d", "e"], 2, trainer) for trainer in range(2)]
     [['e', 'b', 'c'], ['a', 'd']]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import count_of, of_type, several
+from ..common.units import percent_words
 from .assignment import Assignment
 from .permutation import IntArray
 from .sample_values import CostFunction
@@ -158,11 +159,11 @@ class Audit(Findings):
             add("out_of_range", f"indices that a dataset of {self.size} does not have: {_some(strays)}")
         num_empty = sum(epoch.num_reads == 0 for epoch in self.epochs)
         if num_empty and self.size:
-            share = f"{count_of(self.size, 'sample')}, {count_of(self.num_ranks, 'rank')}"
-            why = f"{share}, and samples that do not fill every rank's share or batch are dropped"
-            add(
-                "nothing_read", f"no rank reads anything in {num_empty} of {count_of(len(self.epochs), 'epoch')}: {why}"
-            )
+            epochs = f"{num_empty} of {count_of(len(self.epochs), 'epoch')}"
+            do_not_fill = "does not fill" if self.size == 1 else "do not fill"
+            shares = f"{count_of(self.size, 'sample')} on {count_of(self.num_ranks, 'rank')} {do_not_fill} every rank's"
+            why = f"{shares} share or batch, and incomplete ones are dropped"
+            add("nothing_read", f"in {epochs} no rank reads any sample, because {why}")
         if self.weight_bias is None or not self.replacement:
             self._add_repeats(add)
         if self.weight_bias is None:
@@ -183,16 +184,19 @@ class Audit(Findings):
         """Add what is read more than once."""
         if self.duplicates:
             add("duplicates", f"{count_of(self.duplicates, 'read')} of a sample already read in its epoch")
+        counted = ", counted per epoch," if len(self.epochs) > 1 else ""
         if self.overlap:
-            times = count_of(self.overlap, "time")
-            add("overlap", f"{times} a sample is read by more than one rank in an epoch")
+            samples = f"{count_of(self.overlap, 'sample')}{counted}"
+            add("overlap", f"{samples} {_is_are(self.overlap)} read by more than one rank in the same epoch")
 
     def _add_losses(self, add: Callable[[str, str], None]) -> None:
         """Add what is not read."""
-        if self.dropped:
-            add("dropped", f"{count_of(self.dropped, 'time')} a sample is left out of an epoch")
+        if self.dropped and len(self.epochs) > 1:
+            add("dropped", f"{count_of(self.dropped, 'read')} {_is_are(self.dropped)} missing")
+        elif self.dropped:
+            add("dropped", f"{count_of(self.dropped, 'sample')} {_is_are(self.dropped)} left out of the epoch")
         if self.never_seen.size and len(self.epochs) > 1:
-            samples = count_of(self.never_seen.size, "sample")
+            samples = f"{count_of(self.never_seen.size, 'sample')} {_is_are(self.never_seen.size)}"
             add("never_seen", f"{samples} not read in any epoch: {_some(self.never_seen)}")
 
     def _add_work(self, add: Callable[[str, str], None]) -> None:
@@ -202,27 +206,29 @@ class Audit(Findings):
             add("unbalanced", "some ranks have fewer batches than others, or batches that cost nothing")
         costliest = max(self.work, key=lambda work: work.imbalance)
         if costliest.imbalance > MOST_IMBALANCE:
-            times = f"the costliest rank of a step costs {costliest.imbalance:.2f} times the mean"
-            add("unequal_cost", f"{times}: ranks wait for {1 - 1 / costliest.imbalance:.0%} of the time")
+            times = f"the costliest batch of a step costs {costliest.imbalance:.2f} times the mean"
+            waiting = percent_words(1 - 1 / costliest.imbalance)
+            add("unequal_cost", f"{times}, so ranks wait for {waiting} of the time")
         most_padded = max(self.work, key=lambda work: work.padding_share)
         if most_padded.padding_share > MOST_PADDING_SHARE:
-            add("padding_waste", f"{most_padded.padding_share:.0%} of the tokens that are processed are padding")
+            padded = percent_words(most_padded.padding_share)
+            add("padding_waste", f"{padded} of the processed tokens are padding")
 
     def _add_weight_bias(self, bias: WeightBias, add: Callable[[str, str], None]) -> None:
         if bias.num_forbidden:
             add("weight_bias", f"{count_of(bias.num_forbidden, 'read')} of samples whose weight is 0")
         if bias.deviations > MOST_DEVIATIONS:
             sample = f"sample {bias.sample} is read {count_of(int(bias.reads[bias.sample]), 'time')}"
-            expected = f"where its weight asks for {bias.expected[bias.sample]:.4g}"
-            add("weight_bias", f"{sample}, {expected}: {bias.deviations:.1f} standard deviations")
+            expected = f"but its weight requires {bias.expected[bias.sample]:.4g}"
+            add("weight_bias", f"{sample}, {expected}; they differ by {bias.deviations:.1f} standard deviations")
 
     def __str__(self) -> str:
         over = f"{count_of(self.num_ranks, 'rank')}, {count_of(len(self.epochs), 'epoch')}"
         reads = count_of(sum(epoch.num_reads for epoch in self.epochs), "read")
         head = "\n".join([f"{count_of(self.size, 'sample')}, {over}: {reads}", *self._measures()])
-        nothing = "every sample read exactly once an epoch"
+        nothing = "every sample is read exactly once per epoch"
         if self.weight_bias is not None:
-            nothing = "every sample read in proportion to its weight"
+            nothing = "every sample is read in proportion to its weight"
         return self.report(head, nothing)
 
     def _measures(self) -> list[str]:
@@ -234,7 +240,7 @@ class Audit(Findings):
             costs = [work.imbalance for work in self.work]
             worst = max(float(work.ratios.max(initial=1.0)) for work in self.work)
             lines.append(f"  cost per step: highest over mean {max(costs):.3f}, in the worst step {worst:.3f}")
-            lines.append(f"  padding: {max(work.padding_share for work in self.work):.1%} of the tokens")
+            lines.append(f"  padding: {percent_words(max(work.padding_share for work in self.work), 1)} of the tokens")
         if self.weight_bias is not None:
             deviations = f"{self.weight_bias.deviations:.1f} standard deviations"
             lines.append(f"  weights: reads differ from their expected number by at most {deviations}")
@@ -252,20 +258,20 @@ def audit(
 ) -> Audit:
     """Audit one epoch, or several epochs of the same dataset and world size.
 
-    With the `lengths` of all samples in tokens, the audit also counts tokens per rank, the cost of each rank's batch at
-    each step, and padding, as `epoch_work` does. With `weights`, it compares how often samples are read with how often
-    their weights ask for. Without `replacement` (by default, if the assignment is one of a sampler without it), that is
-    at most once per epoch.
+    If the `lengths` of all samples in tokens are given, the audit also counts tokens per rank, the cost of each rank's
+    batch at each step, and padding, as `epoch_work` does. If `weights` are given, it compares the number of reads of
+    each sample with the number expected from its weight. Without `replacement` (by default, if the assignment is one of
+    a sampler without it), the expected number is at most one per epoch.
 
-    Only one assignment is in memory at a time if they come from a generator. Raises ValueError if there is no epoch, if
-    the size or the number of ranks changes between epochs, and for lengths or weights that are not one number of at
-    least 0 for each sample.
+    If the assignments come from a generator, only one is in memory at a time. Raises ValueError if there is no epoch,
+    if the size or the number of ranks changes between epochs, or if `lengths` or `weights` are not one number of at
+    least 0 per sample.
 
     >>> from rankscope.sampling import assign
     >>> print(audit(assign(10, 4) for _ in range(2)))  # set_epoch forgotten
     10 samples, 4 ranks, 2 epochs: 24 reads
       duplicates: 4 reads of a sample already read in its epoch
-      overlap: 4 times a sample is read by more than one rank in an epoch
+      overlap: 4 samples, counted per epoch, are read by more than one rank in the same epoch
       repeated order: 2 of 2 epochs read in the same order on every rank, that of epoch 0: was set_epoch forgotten?
     """
     if not isinstance(assignments, Iterable):
@@ -372,6 +378,10 @@ def _fingerprint(assignment: Assignment, flat: IntArray) -> bytes:
     digest = hashlib.blake2b(repr([indices.size for indices in assignment.ranks]).encode(), digest_size=16)
     digest.update(flat.astype(np.int64, copy=False).data)
     return digest.digest()
+
+
+def _is_are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _some(indices: IntArray, limit: int = 8) -> str:

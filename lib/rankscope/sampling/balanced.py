@@ -107,19 +107,19 @@ class BalancedSampler(ElasticSampler):
     window has half to one and a half times as many steps, because few samples are hard to balance.
 
     Pass it as ``batch_sampler`` to a DataLoader: it yields lists of indices, the same number of lists on every rank.
-    With `batch_size`, each batch has as many samples, except for those of the last step. With `max_tokens` instead, the
-    lengths in a batch add up to at most as many. `cost` is "linear" (a sample costs its length), "quadratic", or a
-    function from the array of all lengths to the array of all costs.
+    If `batch_size` is given, each batch has this number of samples, except in the last step. If `max_tokens` is given
+    instead, the lengths in a batch add up to at most `max_tokens`. `cost` is "linear" (a sample costs its length),
+    "quadratic", or a function from the array of all lengths to the array of all costs.
 
-    Padding repeats fewer samples than ranks, of suitable cost from the beginning of the order, and `drop_last` leaves
-    fewer samples than ranks out instead.
-    Without `num_replicas` and `rank`, those of torch's process group apply, or one rank if there is no group.
+    Padding repeats samples of suitable cost from the beginning of the order, fewer than there are ranks; `drop_last`
+    leaves fewer samples than ranks out instead. Without `num_replicas` and `rank`, those of torch's process group
+    apply, or one rank if there is no group.
 
     `state_dict` is a position in the order of all ranks: the epoch continues on other numbers of ranks, with other
     batch sizes and windows. Without such a change, the batches are those of an epoch that was never stopped.
 
-    Raises ValueError unless exactly one of `batch_size` and `max_tokens` is given, and for lengths that are no whole
-    numbers from 0 to `max_tokens`.
+    Raises ValueError unless exactly one of `batch_size` and `max_tokens` is given, or if a length is not a whole number
+    from 0 to `max_tokens`.
 
     >>> lengths = [8, 1, 1, 8, 1, 1, 4, 4]
     >>> ranks = [BalancedSampler(lengths, 2, rank, batch_size=2, window=2) for rank in range(2)]

@@ -34,7 +34,7 @@ def stream_files(
     seed: int = 0,
     epoch: int = 0,
 ) -> Assignment:
-    """Return what each rank reads in an epoch of files with so many rows each, if it streams them.
+    """Return the samples that each rank reads in an epoch if it streams files with these numbers of rows.
 
     Sample i is row i of all files in their given order. The order of the files is random in each epoch.
 
@@ -49,7 +49,7 @@ def stream_files(
     With "buffer", the order of the files is our own. The buffer draws as WebDataset does from ``random.Random(seed)``,
     with the seed ``f"{seed} {epoch} {rank}"``.
 
-    Raises ValueError for numbers outside their ranges, and if `num_nodes` does not divide the number of ranks.
+    Raises ValueError if a number is out of range or `num_nodes` does not divide the number of ranks.
 
     Sources: webdataset/filters.py, `_shuffle` and `pick`; streaming/base/shuffle/py1b.py, `get_shuffle_py1b`;
     streaming/base/partition/orig.py, `get_partitions_orig`.

@@ -26,7 +26,7 @@ class KeyedSampler(InterleavedSampler):
     two pairs of seed and epoch have the same order, even if seed + epoch is equal.
 
     Without `num_replicas` and `rank`, those of torch's process group apply, or one rank if there is no group. Raises
-    ValueError for a size outside 0 … 2**63 - 1, and for other values outside their ranges.
+    ValueError if the size is outside 0 … 2**63 - 1 or another value is out of range.
 
     >>> sampler = KeyedSampler(10**12, num_replicas=1024, rank=3)
     >>> next(iter(sampler)) == sampler[3]

@@ -68,15 +68,15 @@ class Sampler:
 
     A sampler that also decides which indices form a batch returns `RankReads` with them.
 
-    `always_shuffles` is None if the setting `shuffle` decides. `without_effect` gives, for each of `shuffle`, `seed`,
-    `epoch` and `drop_last` that this sampler does not have, the reason. `assign` then accepts only its default.
-    `indices` raises ValueError for a seed or an epoch outside the sampler's range.
+    `always_shuffles` is None if the setting `shuffle` decides. `without_effect` maps each of `shuffle`, `seed`, `epoch`
+    and `drop_last` that this sampler does not have to the reason. `assign` then accepts only its default.
+    `indices` raises ValueError if the seed or the epoch is outside the sampler's range.
 
     `values` is "lengths" or "weights" if the sampler needs to know one of them for each sample. `settings` are the
     other settings that only this sampler has, with values to begin with: explorers and tests use these. `make` returns
     the sampler of one rank, if the library has a class for it whose state is a position in the order of all ranks.
 
-    Raises ValueError, which names the field, for a value of another type.
+    Raises ValueError, which names the field, if a value has the wrong type.
 
     >>> Sampler("mine", None)
     Traceback (most recent call last):

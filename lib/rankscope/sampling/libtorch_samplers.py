@@ -133,7 +133,7 @@ class DistributedRandomSampler(_Slice):
         super().__init__(size, num_replicas, rank, allow_duplicates)
 
     def reset(self, new_size: int | None = None) -> None:
-        """Shuffle for the current epoch and go back to the start; with `new_size`, over that many samples."""
+        """Shuffle for the current epoch and return to the start, over `new_size` samples if it is given."""
         super().reset(new_size)
         self._order = libtorch_random_order(self.size, len(self) * self.num_replicas, self.epoch, self.shuffle_first)
 

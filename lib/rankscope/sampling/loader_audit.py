@@ -57,7 +57,7 @@ class LoaderAudit(Findings):
         sizes = self.batch_sizes
         if not sizes:
             samples = count_of(self.num_samples, "sample")
-            yield Finding("nothing_read", f"the loader gives no batch of {samples}")
+            yield Finding("nothing_read", f"the loader returns no batches of {samples}")
         problem = twice_sharded(self.shards)
         if problem:
             yield Finding("sharded_twice", problem)
@@ -90,10 +90,10 @@ class LoaderAudit(Findings):
 
 
 def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
-    """Audit two epochs of a DataLoader: its batches, and the numbers its workers draw from NumPy, random and torch.
+    """Audit two epochs of a DataLoader: its batches, and its workers' random numbers from NumPy, random and torch.
 
-    A map-style dataset is not read: the loader's own sampler, workers and worker_init_fn run on its indices instead.
-    An iterable dataset is read. Raises ValueError for anything but a DataLoader.
+    A map-style dataset is not read; the loader's own sampler, workers and worker_init_fn run on its indices instead.
+    An iterable dataset is read. Raises ValueError if `loader` is not a DataLoader.
 
     Since version 1.9, torch also seeds NumPy in each worker, anew in each epoch; a worker_init_fn can undo that:
 

@@ -48,14 +48,14 @@ class PackedSampler(InterleavedSampler):
     """A distributed batch sampler whose batches are packs: documents of at most `max_tokens` tokens together.
 
     The epoch's random order is cut into windows of `window` documents. In each window, a document goes into the first
-    pack that has enough tokens left (first fit). The packs do not depend on the number of ranks: rank r of N reads
-    every N-th pack, beginning with pack r. A longer window wastes fewer tokens, and packing takes longer.
+    pack with enough tokens left (first fit). The packs do not depend on the number of ranks: rank r of N reads every
+    N-th pack, beginning with pack r. A longer window wastes fewer tokens, but packing takes longer.
 
     Pass it as ``batch_sampler`` to a DataLoader: it yields a `Pack` for each sequence, a list of indices with the
     document boundaries. Padding repeats the first packs, and `drop_last` leaves out the last ones instead. Without
     `num_replicas` and `rank`, those of torch's process group apply, or one rank if there is no group.
 
-    Raises ValueError for lengths that are no whole numbers from 0 to `max_tokens`.
+    Raises ValueError if a length is not a whole number from 0 to `max_tokens`.
 
     >>> sampler = PackedSampler([6, 3, 5, 2, 4], max_tokens=10, shuffle=False)
     >>> [(pack, pack.boundaries) for pack in sampler]
@@ -94,7 +94,7 @@ class PackedSampler(InterleavedSampler):
 
     @property
     def fill(self) -> float:
-        """The share of the tokens of all packs that documents of this epoch fill."""
+        """The filled share of the packs' capacity in this epoch, in tokens."""
         num_packs = self._order_length()
         if num_packs == 0:
             return 1.0

@@ -30,11 +30,11 @@ def randperm_bias(bounds: ArrayLike, word_bits: int = 32) -> RandpermBias:
     """Return the exact bias of drawing a number below each bound as torch.randperm does on the CPU.
 
     Step i of ``torch.randperm(n)`` swaps item i with item ``i + word % (n - i)``, where `word` has 32 bits if n is
-    below 2**32 / 20, and 64 bits otherwise. 2**32 is no multiple of most bounds, so the lowest results are drawn more
-    often. For the first item of the order, ``bounds`` is n: samples below ``2**32 % n`` come first more often than the
-    other samples do.
+    below 2**32 / 20, and 64 bits otherwise. 2**32 is not a multiple of most bounds, so the lowest results are drawn
+    more often. For the first item of the order, ``bounds`` is n: samples below ``2**32 % n`` come first more often than
+    the other samples do.
 
-    Raises ValueError for a bound below 1 or above the number of different words.
+    Raises ValueError if a bound is below 1 or above the number of different words.
 
     Source: aten/src/ATen/native/TensorFactories.cpp, randperm_cpu.
 

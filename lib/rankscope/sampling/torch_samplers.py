@@ -97,12 +97,12 @@ class DistributedSampler(TorchDistributedSampler[int]):
         return {"version": _VERSION, "epoch": self.epoch, "consumed": consumed} | self._recipe()
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Continue the state's epoch: deal out its remaining samples among this sampler's ranks, of any number.
+        """Continue the epoch of a state: distribute its remaining samples among any number of ranks.
 
         The first iteration from which an index is taken reads the remaining samples, and the next one reads a whole
         epoch again; `len` and `state_after` are about the remaining samples until then. No sample is lost, and none is
-        read twice except for the padding at the very end. Raises ValueError for a state of another version, or of a
-        sampler with another dataset length, seed or shuffle.
+        read twice except for the padding at the very end. Raises ValueError if the state has another version, or comes
+        from a sampler with another dataset length, seed or shuffle.
 
         >>> before = [DistributedSampler(10, 3, rank, shuffle=False) for rank in range(3)]  # stopped after one step
         >>> after = [DistributedSampler(10, 2, rank, shuffle=False) for rank in range(2)]

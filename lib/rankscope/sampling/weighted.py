@@ -43,8 +43,8 @@ class WeightedSampler(InterleavedSampler):
     Padding repeats the beginning of the draws, and `drop_last` cuts their end instead. Without `num_replicas` and
     `rank`, those of torch's process group apply, or one rank if there is no group.
 
-    Raises ValueError for weights that are no finite numbers of at least 0, for weights that are all 0, and without
-    replacement for more draws than samples with a weight above 0.
+    Raises ValueError if a weight is not a finite number of at least 0, if all weights are 0, or if there are more draws
+    without replacement than samples with a weight above 0.
 
     Source: Madow, "On the theory of systematic sampling, II", Ann. Math. Stat. 20 (1949), for systematic draws with
     unequal probabilities, here after a random permutation of the samples.
@@ -96,7 +96,7 @@ class WeightedSampler(InterleavedSampler):
 
     @property
     def expected(self) -> NDArray[np.float64]:
-        """How often each sample is drawn in an epoch on average."""
+        """The expected number of draws of each sample per epoch."""
         return self._shares / 2.0**self._fraction_bits
 
     def __getitem__(self, position: int) -> int:

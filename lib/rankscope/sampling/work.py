@@ -42,7 +42,7 @@ class EpochWork:
 
     @property
     def ratios(self) -> NDArray[np.float64]:
-        """The highest cost over the mean cost, for each step: how much longer it takes than if all ranks were equal."""
+        """The highest cost over the mean cost of each step, by which it takes longer than if all ranks were equal."""
         means = self.step_costs.mean(axis=1)
         ratios = np.ones(means.size)
         np.divide(self.step_costs.max(axis=1, initial=0), means, out=ratios, where=means > 0)
@@ -69,14 +69,14 @@ def epoch_work(
     cost: str | CostFunction = "linear",
     max_tokens: int | None = None,
 ) -> EpochWork:
-    """Return what an epoch costs, if sample i has ``lengths[i]`` tokens.
+    """Return the work of an epoch if sample i has ``lengths[i]`` tokens.
 
-    Without batches (`Assignment.with_loader`, or a sampler that makes them) each sample is a batch. With `max_tokens`,
-    each batch is padded to as many tokens, as packed sequences are, instead of to its longest sample. By default that
-    is so for the packs of a `PackedSampler`.
+    If there are no batches (from `Assignment.with_loader`, or from the sampler), each sample is a batch. If
+    `max_tokens` is given, each batch is padded to this number of tokens, as packed sequences are, instead of to its
+    longest sample. By default, this holds for the packs of a `PackedSampler`.
 
-    Raises ValueError for lengths that are not whole numbers of at least 0 for each sample, for a rank that reads
-    outside the dataset, and for a batch of more than `max_tokens` tokens.
+    Raises ValueError if `lengths` are not one whole number of at least 0 per sample, if a rank reads outside the
+    dataset, or if a batch has more than `max_tokens` tokens.
 
     >>> from rankscope.sampling import assign
     >>> epoch = assign(4, 2, shuffle=False).with_loader(batch_size=2)  # rank 0 reads samples 0 and 2

@@ -136,7 +136,7 @@ class TraceFile(Generic[Entry]):
             check_num_values(text, _MOST_FIELD_VALUES)
             fields = _loaded(text)
             if not isinstance(fields, dict) or "traceEvents" not in fields:
-                raise ValueError("it has no traceEvents: move it away if it is no trace") from None
+                raise ValueError("it has no traceEvents; move it out of the folder if it is not a trace") from None
             events = msgspec.convert(fields.pop("traceEvents"), self._entries)
         self.fields.update(fields)
         return events
@@ -148,7 +148,7 @@ class TraceFile(Generic[Entry]):
         """Return `text` and up to `size` bytes after it."""
         if len(text) > _MOST_EVENT_BYTES:
             raise ValueError(
-                f"it is damaged, or no trace: no event ends in {len(text)} bytes before byte {self.num_bytes}"
+                f"it is damaged or not a trace: no event ends in {len(text)} bytes before byte {self.num_bytes}"
             )
         pieces = [text]
         num_missing = size
@@ -170,14 +170,14 @@ def readable(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except RecursionError as error:
-        raise StorageError(path, "not a readable trace: nested too deeply") from error
+        raise StorageError(path, "not a usable trace: nested too deeply") from error
     except MemoryError as error:
-        raise StorageError(path, "not a readable trace: there is not enough memory to read it") from error
+        raise StorageError(path, "not a usable trace: there is not enough memory to read it") from error
     except Exception as error:  # a damaged file can fail in many ways
         if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
             raise
         problem = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
-        raise StorageError(path, f"not a readable trace: {problem}") from error
+        raise StorageError(path, f"not a usable trace: {problem}") from error
 
 
 def is_ours(path: str | os.PathLike[str]) -> bool:

@@ -39,11 +39,11 @@ _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()  # all of this process
 
 
 class Recorder:
-    """Records spans of this process and of those that inherit the recorder, by fork or by pickle.
+    """Record spans of this process and of processes that inherit the recorder, by fork or by pickle.
 
-    Spans are written to `folder` and stay there. Without a folder they are written to a temporary one, which is deleted
-    with the recorder. Recording is safe from any thread, and each process writes its own files; `timeline` reads all of
-    them at any time. `rank` is the rank of the spans; `for_rank` returns a recorder for another rank.
+    Spans are written to `folder` and stay there. If `folder` is None, they are written to a temporary folder, which is
+    deleted with the recorder. Recording is safe from any thread, and each process writes its own files; `timeline` can
+    read all of them at any time. `rank` is the rank of the spans; `for_rank` returns a recorder for another rank.
 
     >>> recorder = Recorder()
     >>> with recorder.span("loader", "read", item=0):
@@ -72,14 +72,14 @@ class Recorder:
         return other
 
     def span(self, lane: str, kind: str, item: int = -1) -> _RunningSpan:
-        """Return a context manager that records the time spent in it, also if it raises."""
+        """Return a context manager that records the time spent in it, even if it raises."""
         return _RunningSpan(self, lane, kind, item)
 
     def add(self, lane: str, kind: str, item: int, start_ns: int, stop_ns: int) -> None:
         """Record a span from two readings of `time.perf_counter_ns`.
 
-        Raises ValueError for a span that ends before it starts, names that are not strings, and an item or times that
-        are not whole numbers of 64 bits; OSError if the folder is deleted or full.
+        Raises ValueError if the span ends before it starts, if a name is not a string, or if the item or a time is not
+        a whole number of 64 bits; OSError if the folder is deleted or its disk is full.
         """
         if stop_ns < start_ns:
             raise ValueError(f"a span must end at or after its start, got {start_ns} to {stop_ns} ns")
@@ -103,8 +103,8 @@ class Recorder:
     def timeline(self) -> Timeline:
         """Return the spans of all processes so far, sorted by start, in seconds of `time.perf_counter`.
 
-        Raises StorageError, a ValueError that names the file, if the folder contains files of spans that no recorder
-        wrote, or more than `_MOST_FILES` of them.
+        Raises StorageError, a ValueError that names the file, if the folder contains a file of spans that was not
+        written by a recorder, or more than `_MOST_FILES` files.
         """
         paths_of_stem: dict[str, list[Path]] = {}
         for path in sorted(self.folder.glob("*.spans")):

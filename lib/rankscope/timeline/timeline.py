@@ -104,11 +104,11 @@ def words(name: str, words: Iterable[str]) -> tuple[str, ...]:
 
 @frozen(eq=False)
 class Timeline:
-    """Spans as columns, with an entry per span, in any order; `lane` and `kind` are places in `lanes` and `kinds`.
+    """Spans as columns, with one entry per span, in any order; `lane` and `kind` are indices into `lanes` and `kinds`.
 
-    Seconds count from any origin, the same for all spans. The columns are read-only. Raises ValueError if columns
-    differ in length, a place is outside `lanes` or `kinds`, a name is not a string, a time is not finite, or a span
-    stops before it starts.
+    Times are in seconds from an arbitrary origin, the same for all spans. The columns are read-only. Raises ValueError
+    if columns differ in length, an index is outside `lanes` or `kinds`, a name is not a string, a time is not finite,
+    or a span stops before it starts.
     """
 
     # The kinds of NCCL's kernels in a trace of torch.profiler; "nccl" if the kernel's name contains none of the others.
@@ -135,7 +135,7 @@ class Timeline:
     def __attrs_post_init__(self) -> None:
         lengths = {name: getattr(self, name).size for name in _COLUMNS}
         if len(set(lengths.values())) != 1:
-            raise ValueError(f"a timeline's columns must be of one length, got {lengths}")
+            raise ValueError(f"a timeline's columns must have the same length, got {lengths}")
         for name, places, names in (("lane", self.lane, self.lanes), ("kind", self.kind, self.kinds)):
             if places.size and not 0 <= places.min() <= places.max() < len(names):
                 outside = places[(places < 0) | (places >= len(names))][0]
@@ -146,7 +146,7 @@ class Timeline:
 
     @classmethod
     def of(cls, spans: Iterable[Span]) -> Timeline:
-        """Make a timeline of spans, in the order of the spans.
+        """Make a timeline from spans, and keep their order.
 
         >>> Timeline.of([Span(0, "gpu", "compute", 0, 1.0, 3.0)]).makespan_s
         2.0
@@ -161,7 +161,7 @@ class Timeline:
 
     @classmethod
     def concat(cls, timelines: Sequence[Timeline]) -> Timeline:
-        """Concatenate timelines, such as those of several ranks; all must count seconds from the same origin."""
+        """Concatenate timelines, such as those of several ranks. All must have the same time origin."""
         if not timelines:
             return cls.of([])
         columns: dict[str, Any] = {}
@@ -216,12 +216,11 @@ class Timeline:
         item: int | Iterable[int] | None = None,
         between_s: tuple[float, float] | None = None,
     ) -> Timeline:
-        """Return the spans that match all arguments; those that reach out of `between_s` are cut to it.
+        """Return the spans that match all arguments. Spans that extend beyond `between_s` are cut to it.
 
         Each argument may be one value or several: ``select(lane=["stream 7", "stream 20"]).busy_s`` is the time in
-        which at least one of the two works. A span without length counts as inside the window if it lies on its edge.
-        Raises ValueError for a window that ends before it starts. For a lane or kind without spans the timeline is
-        empty.
+        which at least one of the two works. A span of length 0 on the edge of the window is inside. If a lane or kind
+        has no spans, the timeline is empty. Raises ValueError if the window ends before it starts.
         """
         is_selected = np.ones(len(self), dtype=bool)
         if rank is not None:
@@ -250,7 +249,7 @@ class Timeline:
         return evolve(spans, start_s=start_s[is_inside], stop_s=stop_s[is_inside])
 
     def take(self, places: NDArray[np.int64]) -> Timeline:
-        """Return the spans at these places, in this order."""
+        """Return the spans at these indices, in this order."""
         spans = object.__new__(Timeline)  # without the checks, which these spans have passed already
         for name in _COLUMNS:
             object.__setattr__(spans, name, _read_only(getattr(self, name)[places]))
@@ -279,19 +278,20 @@ class Timeline:
 
     @property
     def makespan_s(self) -> float:
-        """Seconds from the start of the first span to the end of the last."""
+        """The time in seconds from the start of the first span to the end of the last."""
         return self.end_s - self.begin_s
 
     @property
     def busy_s(self) -> float:
-        """Seconds in which at least one span runs. For those of a lane, kind or rank, `select` it first."""
+        """The time in seconds during which at least one span runs. For a lane, kind or rank, `select` it first."""
         return _length_s(self._busy_times())
 
     def overlap_s(self, first: str | Iterable[str], second: str | Iterable[str]) -> float:
-        """Return the seconds in which spans of two kinds run at once, on any lanes of the same rank, over all ranks.
+        """Return the time in seconds during which spans of two kinds overlap within a rank, summed over ranks.
 
-        Each argument may be several kinds, as in ``overlap_s(Timeline.COMMUNICATION, "kernel")``. Raises ValueError if
-        the timeline has none of them.
+        The spans may be on any lanes. Each argument may be several kinds, as in
+        ``overlap_s(Timeline.COMMUNICATION, "kernel")``. Raises ValueError if the timeline has none of an argument's
+        kinds.
         """
         first_spans = self._of_known_kinds(first)
         second_spans = self._of_known_kinds(second)
@@ -314,7 +314,7 @@ class Timeline:
         return self.select(kind=kinds)
 
     def utilisation(self) -> dict[tuple[int, str], float]:
-        """Return for each of `rank_lanes` the share of the makespan in which it works; `WAITS` do not count."""
+        """Return the share of the makespan during which each of `rank_lanes` works. `WAITS` do not count as work."""
         whole_s = self.makespan_s
         shares = {}
         for places in self._by_lane():
@@ -324,11 +324,11 @@ class Timeline:
         return shares
 
     def work(self) -> Timeline:
-        """Return the spans in which something is done: without `WAITS`, and a profiler's labels and waits."""
+        """Return the spans of actual work, without `WAITS` and without a profiler's labels and waits."""
         return self.select(kind=[kind for kind in self.kinds if kind not in _NO_WORK])
 
     def rank_lanes(self) -> list[tuple[int, str]]:
-        """Return the (rank, lane) that have spans: by rank, then in the order of `lanes`."""
+        """Return the pairs (rank, lane) that have spans, sorted by rank and then in the order of `lanes`."""
         firsts = [places[0] for places in self._by_lane()]
         return [(int(self.rank[first]), self.lanes[self.lane[first]]) for first in firsts]
 
@@ -341,10 +341,9 @@ class Timeline:
         return np.split(order, np.flatnonzero(is_new_lane) + 1)
 
     def throughput_per_s(self, kind: str) -> float:
-        """Return the number of different items of a kind that are finished per second of the makespan, over all ranks.
+        """Return the number of distinct items of a kind that all ranks finish per second of the makespan.
 
-        Each span without an item counts as an item of its own. Raises ValueError for a kind that the timeline does not
-        have.
+        Each span without an item counts as its own item. Raises ValueError if the timeline does not have this kind.
         """
         spans = self.select(kind=one_of("kind", kind, self.kinds))
         if not self.makespan_s:
@@ -355,9 +354,9 @@ class Timeline:
         return (len(items) + num_without) / self.makespan_s
 
     def check(self, tolerance_s: float = 1e-9) -> None:
-        """Raise TimelineError if two spans of one lane of one rank overlap by more than `tolerance_s`.
+        """Raise TimelineError if two spans on the same lane of a rank overlap by more than `tolerance_s`.
 
-        Spans of at most that length are marks rather than work, and may lie anywhere.
+        Spans of at most that length are marks rather than work, and may be anywhere.
         """
         number("tolerance_s", tolerance_s, 0)
         work = self.take(np.flatnonzero(self.stop_s - self.start_s > tolerance_s))
@@ -371,9 +370,9 @@ class Timeline:
     def to_chrome_trace(self, path: str | os.PathLike[str], marks: Iterable[Mapping[str, Any]] = ()) -> Path:
         """Write a trace that chrome://tracing and Perfetto open, gzipped if the name ends in .gz; return its path.
 
-        It is written whole or not at all, one event per line. Read again, it is the same to the bit. `marks` are
-        additional events, such as flows: their `pid` is a rank, their `tid` the place of a lane in `rank_lanes`, their
-        `ts` in microseconds. They are skipped when the trace is read.
+        The file is written atomically, with one event per line, and `from_chrome_trace` restores the timeline bit for
+        bit. `marks` are additional events, such as flows: their `pid` is a rank, their `tid` the index of a lane in
+        `rank_lanes`, and their `ts` is in microseconds. They are skipped when the trace is read.
         """
         rank_lanes = self.rank_lanes()
         events: list[dict[str, Any]] = []
@@ -409,17 +408,17 @@ class Timeline:
 
     @classmethod
     def from_chrome_trace(cls, path: str | os.PathLike[str], kind: str = "category") -> Timeline:
-        """Read a trace. One that `to_chrome_trace` wrote comes back as it was.
+        """Read a trace. A trace that `to_chrome_trace` wrote is restored exactly.
 
-        Any other trace, such as torch.profiler's, is that of one rank: the rank that it names, or 0. Its processes and
-        threads become the lanes, and the category of an event (or its name with ``kind="name"``) becomes the kind.
-        NCCL's kernels on the GPU have the name of their collective, a word of `COMMUNICATION`; all other kernels are of
-        kind "kernel". Complete events and pairs of B and E become spans; the first starts at 0. The span that the
-        profiler writes about itself (category "Trace") is left out. Events that cannot be read, such as those without a
-        start or of negative length, are skipped, and a warning says how many.
+        Any other trace, such as one of torch.profiler, belongs to one rank: the rank that it names, or 0. Its processes
+        and threads become the lanes, and the category of an event (or its name if `kind` is "name") becomes the kind.
+        NCCL kernels on the GPU have the name of their collective, a word of `COMMUNICATION`, as their kind; all other
+        kernels have the kind "kernel". Complete events and pairs of B and E become spans; the first starts at 0. The
+        profiler's span about itself (category "Trace") is left out. Events that cannot be read, such as those without a
+        start or with a negative length, are skipped, and a warning states their number.
 
-        Raises ValueError naming the file if it is not a trace, is cut short or of a newer version, or has no event that
-        can be read; OSError if it cannot be opened.
+        Raises ValueError, which names the file, if it is not a trace, is cut short, has a newer version, or has no
+        readable event; OSError if it cannot be opened.
         """
         one_of("kind", kind, ("category", "name"))
         file = TraceFile[_Entry](path, _Entry, _MOST_TRACE_BYTES)

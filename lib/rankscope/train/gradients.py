@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ..common.checks import count_of, function, number, of_type, whole
 from ..common.extras import naming_extras
 from ..common.frozen import checked, frozen, optional
+from ..common.units import percent_words
 from ..ranks.launcher import launch
 from ..sampling.audit import Finding, Findings
 
@@ -65,7 +66,7 @@ def _trainable(name: str, value: Any) -> nn.Module:
 class Work:
     """A module, a whole batch, and ``loss_fn(outputs, targets)``, which is usually a mean over the samples.
 
-    Raises ValueError for a module without gradients, and for inputs and targets of different lengths.
+    Raises ValueError if the module has no gradients or if inputs and targets differ in length.
 
     >>> Work(nn.Linear(3, 1), torch.ones(8, 3), torch.ones(7, 1), nn.functional.mse_loss)
     Traceback (most recent call last):
@@ -82,7 +83,7 @@ class Work:
             raise ValueError(f"targets must have the {len(self.inputs)} samples of the inputs, got {len(self.targets)}")
 
     def part(self, which: int, num_parts: int) -> Work:
-        """Return the same work with one of equal parts of the batch; ValueError if the batch does not divide."""
+        """Return the same work on one of equal parts of the batch. Raises ValueError if the batch does not divide."""
         if len(self.inputs) % num_parts:
             raise ValueError(f"inputs must be a multiple of {num_parts} samples, got {len(self.inputs)}")
         inputs = self.inputs.chunk(num_parts)[which]
@@ -219,12 +220,12 @@ class EqualTraining:
 
 
 def equal_training(work: Work, num_ranks: int = 2, num_steps: int = 5, learning_rate: float = 0.1) -> EqualTraining:
-    """Train with DDP, each rank on its part of the batch, and in one process on all of it; SGD with momentum.
+    """Train with DDP, each rank on its part of the batch, and in one process on the whole batch, and compare.
 
-    They are equal up to rounding if the loss is a mean over samples and no sample affects another, as in batch
-    normalisation. DDP averages the ranks' gradients. If their losses are means over equal parts, the average is the
-    mean over all samples. If the loss is a sum, the average is 1/N of the sum, and the `ratio` after one step is 1/N.
-    Raises ValueError if the ranks' parts are not equal.
+    Both use SGD with momentum. They are equal up to rounding if the loss is a mean over samples and no sample affects
+    another, as it does in batch normalisation. DDP averages the ranks' gradients. If their losses are means over equal
+    parts, the average is the mean over all samples. If the loss is a sum, the average is 1/N of the sum, and the
+    `ratio` after one step is 1/N. Raises ValueError if the ranks' parts are not equal.
 
     >>> both = torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 1, dtype=torch.float64)
     >>> equal_training(Work(nn.Linear(3, 1, dtype=torch.float64), *both, nn.functional.mse_loss)).check()
@@ -260,9 +261,10 @@ def _train(module: nn.Module, work: Work, num_steps: int, learning_rate: float) 
 
 
 def differing(module: nn.Module) -> list[str]:
-    """Return the names of parameters and buffers that differ between ranks in any bit; call it on every rank.
+    """Return the names of parameters and buffers that differ between ranks in any bit.
 
-    It sends 16 bytes per tensor, so a job can call it every thousand steps. It needs a process group.
+    All ranks of the process group must call it. It sends 16 bytes per tensor, so a job can call it every thousand
+    steps.
 
     >>> def seeds_differ():
     ...     torch.manual_seed(dist.get_rank())
@@ -345,50 +347,49 @@ class StepAudit(Findings):
                 continue
             ranks = [str(rank) for rank, unused in enumerate(self.unused) if unused == names]
             whose = "any rank" if len(ranks) == len(self.ranks) else f"rank {', '.join(ranks)}"
-            message = f"no gradient on {whose} for {_some(names)}: DDP hangs or raises one step later"
-            findings.append(Finding("unused", f"{message}, unless find_unused_parameters=True"))
+            message = f"no gradient on {whose} for {_some(names)}, so DDP hangs or raises one step later"
+            findings.append(Finding("unused", f"{message} unless find_unused_parameters=True"))
         return findings
 
     def _difference_from_single(self) -> str:
         is_multiple = relative_difference(self.ranks[0], self.ratio * self.single) <= self.rounding
         if is_multiple:
-            message = f"gradients are {self.ratio:.4g} times those of one process"
+            message = f"Gradients are {self.ratio:.4g} times those of one process."
         else:
             off = relative_difference(self.ranks[0], self.single)
-            message = f"gradients differ from one process's by up to {off:.0%} of the largest entry"
-        if not self.causes:
-            return message
-        return f"{message}: {'; '.join(self.causes)}"
+            message = f"Gradients differ from those of one process by up to {percent_words(off)} of the largest entry."
+        return " ".join([message, *self.causes])
 
     def _difference_between_ranks(self, spread: float) -> str:
-        message = f"ranks have different gradients, by up to {spread:.0%} of the largest entry"
-        message = f"{message}: their parameters drift apart"
+        message = f"Ranks have different gradients, by up to {percent_words(spread)} of the largest entry, "
+        message += "so their parameters drift apart."
         if self.num_allreduces > 0:
             return message
-        question = "does the step call ddp.module(x) instead of ddp(x), or is all of it under no_sync?"
-        return f"{message}. DDP allreduced nothing: {question}"
+        question = "Does the step call ddp.module(x) instead of ddp(x), or does all of it run under no_sync?"
+        return f"{message} DDP did not run any allreduce. {question}"
 
     def __str__(self) -> str:
         times = "once" if self.num_allreduces == 1 else f"{self.num_allreduces:g} times"
         head = f"{count_of(len(self.ranks), 'rank')}, gradients synchronised {times}"
-        return self.report(head, "as one process")
+        return self.report(head, "the gradients are those of one process")
 
 
 def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> StepAudit:
     """Run one step on real ranks under DDP, each with its part of the batch, and compare with one process.
 
-    ``step(ddp, inputs, targets)`` leaves the gradients of a rank's part, before any clipping; by default it is a
-    forward, `loss_fn` and a backward. Dropout modules are switched off, because each rank draws its own numbers. If a
-    rank leaves a parameter unused, DDP would hang. Then the step is not run, and the mean of the gradients that the
-    ranks compute alone is compared. Raises ValueError if the batch does not divide, RankError if the step raises.
+    ``step(ddp, inputs, targets)`` computes the gradients of a rank's part, before any clipping; by default it runs a
+    forward pass, `loss_fn` and a backward pass. Dropout modules are switched off, because each rank draws its own
+    numbers. If a rank leaves a parameter unused, DDP would hang, so the step is not run, and the mean of the gradients
+    that the ranks compute alone is compared instead. Raises ValueError if the batch does not divide; RankError if the
+    step raises.
 
     >>> both = torch.randn(8, 3), torch.randn(8, 1)
     >>> print(audit_step(Work(nn.Linear(3, 1), *both, nn.functional.mse_loss)))
     2 ranks, gradients synchronised once
-      as one process
+      the gradients are those of one process
     >>> print(audit_step(Work(nn.Linear(3, 1), *both, nn.MSELoss(reduction="sum"))))
     2 ranks, gradients synchronised once
-      not the whole batch: gradients are 0.5 times those of one process: is the loss a sum? DDP averages over ranks
+      not the whole batch: Gradients are 0.5 times those of one process. Is the loss a sum? DDP averages over ranks.
     """
     check_divides(work, num_ranks)
     optional("step", step, function, "of ddp, inputs and targets")
@@ -423,14 +424,14 @@ def _causes(work: Work, audit: StepAudit, has_step: bool) -> tuple[str, ...]:
     num_ranks = len(audit.ranks)
     parts = [work.part(rank, num_ranks) for rank in range(num_ranks)]
     if _draws_random_numbers(work):
-        return ("the module or the loss draws random numbers, and each rank draws its own",)
+        return ("The module or the loss draws random numbers, and each rank draws its own.",)
     mean = np.mean([part.gradient() for part in parts], axis=0)
     causes = []
     if relative_difference(audit.ranks[0], mean) > audit.rounding:
         if has_step:
-            causes.append("the step changes the gradients: does it clip or scale before the last allreduce?")
+            causes.append("The step changes the gradients. Does it clip or scale before the last allreduce?")
         else:
-            causes.append("module or loss behave differently under torch.distributed")
+            causes.append("Module or loss behave differently under torch.distributed.")
     if relative_difference(mean, audit.single) > audit.rounding:
         causes += _causes_in_module_or_loss(work, parts)
     return tuple(causes)
@@ -440,16 +441,16 @@ def _causes_in_module_or_loss(work: Work, parts: Sequence[Work]) -> list[str]:
     causes = []
     with suppress(Exception):  # the outputs may be anything, and of any shape
         if _samples_affect_each_other(work, parts):
-            causes.append("samples of a batch affect each other, as in BatchNorm, and each rank sees only its own")
+            causes.append("Samples of a batch affect each other, as in BatchNorm, and each rank sees only its own.")
     with suppress(Exception):
         losses = _losses(work, parts)
         tolerance = work.rounding * max(abs(losses.whole), *(abs(loss) for loss in losses.parts))
         if abs(sum(losses.parts) - losses.whole) <= tolerance:
-            causes.append("is the loss a sum? DDP averages over ranks")
+            causes.append("Is the loss a sum? DDP averages over ranks.")
         elif abs(sum(losses.parts) / len(parts) - losses.whole) > tolerance:
             causes.append(
-                "the whole batch's loss is not the mean of the ranks' losses: do ranks divide by different numbers of "
-                "samples or tokens, or does the loss compare samples with each other?"
+                "The loss of the whole batch is not the mean of the ranks' losses. Do ranks divide by different "
+                "numbers of samples or tokens, or does the loss compare samples with each other?"
             )
     return causes
 

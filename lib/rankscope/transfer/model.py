@@ -21,12 +21,13 @@ def simulate(
     prefetched: bool = True,
     pin_s: float = 0.0,
 ) -> Timeline:
-    """Return the timeline of batches: spans "load", "pin" (if it takes time), "copy" and "compute".
+    """Simulate a training loop and return its timeline.
 
-    Each batch takes a worker `load_s`, the loader's pin thread `pin_s`, the link `copy_s` and the device `step_s`. A
-    loop that is not `prefetched` copies a batch and computes on it before it asks for the next; with `prefetched` the
-    next batch is copied meanwhile. As in a DataLoader, two batches per worker are in flight. Raises ValueError for
-    negative times or batches and for fewer than 1 worker.
+    The spans are "load", "pin" (if `pin_s` is above 0), "copy" and "compute".
+    Each batch occupies a worker for `load_s`, the loader's pin thread for `pin_s`, the link for `copy_s` and the device
+    for `step_s`. If `prefetched` is true, the next batch is copied while the device computes; otherwise the loop copies
+    a batch and computes on it before it requests the next one. As in a DataLoader, two batches per worker are in
+    flight. Raises ValueError if a time or the number of batches is negative or `num_workers` is below 1.
 
     >>> for prefetched in (False, True):
     ...     loop = simulate(100, load_s=0.001, copy_s=0.004, step_s=0.006, prefetched=prefetched)
@@ -60,9 +61,10 @@ def preprocess_pipeline(
     """Return the pipeline in which batches are loaded, preprocessed, copied to the GPU and trained on.
 
     `where` is "workers", which load and preprocess a batch, or "gpu", which preprocesses each batch before its step.
-    Times are per batch. Measure `load_s` and, for workers, `preprocess_s` on one worker while all of them run, since
-    they share cores. `copy_s` is that of the bytes copied: four times as many if a worker converts uint8 to float32. As
-    in a DataLoader, two batches per worker are in flight. Raises ValueError for negative times and fewer than 1 worker.
+    Times are per batch. Measure `load_s` and, for workers, `preprocess_s` on one worker while all of them run, because
+    they share cores. `copy_s` is the time to copy the batch in its final form, which has four times as many bytes if a
+    worker converts uint8 to float32. As in a DataLoader, two batches per worker are in flight. Raises ValueError if a
+    time is negative or `num_workers` is below 1.
 
     >>> for where, preprocess_s in (("workers", 0.040), ("gpu", 0.001)):
     ...     path = preprocess_pipeline(where, 0.002, preprocess_s, 0.004, 0.010, num_workers=2)
@@ -84,11 +86,11 @@ def preprocess_pipeline(
 
 
 def overlap_share(timeline: Timeline) -> float:
-    """Return how well copies and steps overlap: max(copy, compute) divided by the time they took.
+    """Return the overlap of copies and steps, as max(copy, compute) divided by the elapsed time.
 
-    1 is perfect overlap; copies and steps of equal length that alternate reach 0.5. The time counts from the start of
-    the first "compute" span to the end of the last, as the first copy has nothing to hide behind. Raises ValueError for
-    a timeline without both kinds, with several ranks, or of no duration.
+    1 is perfect overlap; alternating copies and steps of equal length reach 0.5. The elapsed time is from the start of
+    the first "compute" span to the end of the last, because no step can hide the first copy. Raises ValueError if the
+    timeline lacks one of the two kinds, has several ranks or has no duration.
 
     >>> from rankscope.timeline import Span
     >>> spans = [Span(0, "copy", "copy", 1, 0.0, 2.0), Span(0, "compute", "compute", 0, 0.0, 3.0),

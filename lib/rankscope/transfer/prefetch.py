@@ -36,27 +36,27 @@ _NUM_MOMENTS = 5  # readings of both clocks, of which the most exact one is used
 def prefetched(
     loader: Iterable[T], device: str | torch.device, num_ahead: int = 1, recorder: Recorder | None = None
 ) -> Prefetched[T]:
-    """Return an iterable to use instead of `loader`: its batches on the device, with the next `num_ahead` in flight.
+    """Return an iterable that replaces `loader`: its batches on the device, with the next `num_ahead` in flight.
 
-    A batch is a tensor or a nesting of tensors in lists, tuples, named tuples, mappings and dataclasses, which is
-    rebuilt with device tensors. Tensors in pinned memory, as from DataLoader(pin_memory=True), are copied directly and
+    A batch is a tensor, or tensors nested in lists, tuples, named tuples, mappings and dataclasses, which are rebuilt
+    with device tensors. Tensors in pinned memory, as from DataLoader(pin_memory=True), are copied directly and
     must not change meanwhile; others go through a ring of pinned buffers. Objects with both `pin_memory` and `to` are
     moved by these. Other objects with a `to`, and tensors that are not plain (such as sparse ones), are moved by their
     ``to(device)``: correctly, but without overlap. Anything else is unchanged.
 
     The loader runs in the caller's thread, `num_ahead` batches ahead, so that random numbers are always drawn in the
-    same order. So with a step that waits for its own result (`loss.item()`), copies are hidden but reading and pinning
+    same order. If a step waits for its own result (`loss.item()`), copies are therefore hidden, but reading and pinning
     are not; use a DataLoader's workers and pin thread for these. An error of the loader is raised after the batches
     before it. Leaving a loop early waits for running copies and, with a recorder, for running steps. Batches belong to
-    the stream that is current when they are asked for.
+    the stream that is current when they are requested.
 
-    `recorder` gets a span for each copy and each step, by the device's clock, on lanes "copy" and "compute". A step
-    lasts from the arrival of its batch until the device has finished all work enqueued before the next batch was asked
-    for. The step in which a loop is left is not recorded, as its end is unknown. Items are batch numbers, which
-    continue over several iterations.
+    `recorder` records a span for each copy and each step, by the device's clock, on lanes "copy" and "compute". A step
+    lasts from the arrival of its batch until the device has finished all work enqueued before the next batch was
+    requested. The step in which the loop is left is not recorded, because its end is unknown. Items are batch numbers,
+    which continue over several iterations.
 
-    On the CPU, batches are passed through and only steps are recorded. Raises ValueError for a device that does not
-    exist or is neither CPU nor CUDA, and for a `num_ahead` outside 1 to 64.
+    On the CPU, batches are passed through and only steps are recorded. Raises ValueError if the device does not exist
+    or is neither CPU nor CUDA, or if `num_ahead` is outside 1 to 64.
 
     >>> batches = prefetched([{"x": torch.ones(2)}, {"x": torch.zeros(1)}], "cpu")
     >>> len(batches), [batch["x"].tolist() for batch in batches]

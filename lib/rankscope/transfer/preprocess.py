@@ -26,12 +26,12 @@ _LARGEST_RATIO = 4 / 3  # of a crop's width to its height; the smallest is 3 / 4
 
 
 def random_crops(indices: ArrayLike, image_px: Sequence[int], *, seed: int = 0, epoch: int = 0) -> torch.Tensor:
-    """Return a row for each index: top, left, height and width of the crop in pixels, and 1 if it is flipped.
+    """Draw a random crop per index, as rows of top, left, height and width in pixels, and 1 if it is flipped.
 
     `image_px` is the images' height and width. As in torchvision's RandomResizedCrop, the crop's share of the area is
     uniform from 0.08 to 1, and the logarithm of width / height is uniform from that of 3/4 to that of 4/3; a side
     longer than the image is cut to it. Half of the crops are flipped left to right. A row depends only on seed, epoch
-    and its index. Raises ValueError for values out of range.
+    and its index. Raises ValueError if a value is out of range.
 
     >>> random_crops([7, 8], (32, 48), seed=1).tolist() == random_crops([8, 7], (32, 48), seed=1).flip(0).tolist()
     True
@@ -58,8 +58,8 @@ def preprocessed(
 
     `images` are uint8 of shape (image, height, width, channel), as from a decoder, on any device; the work is done
     there. Pixels are interpolated as by ``interpolate(mode="bilinear")`` without antialiasing, then divided by 255,
-    then `mean` is subtracted and the result divided by `std` (one number, or one per channel). Raises ValueError for
-    images and crops that do not fit; crops on a GPU are trusted to lie in the images.
+    then `mean` is subtracted and the result divided by `std` (one number, or one per channel). Raises ValueError if
+    images and crops do not match; crops on a GPU are not checked to lie within the images.
 
     >>> images = torch.tensor([[[[0], [255]]]], dtype=torch.uint8)  # one image, one row: black, white
     >>> preprocessed(images, torch.tensor([[0, 0, 1, 2, 1]]), (1, 2), mean=[0.0], std=[1.0]).tolist()  # flipped

@@ -62,7 +62,7 @@ def test_each_name_is_at_the_end_of_its_own_line_and_the_title_says_what_was_fou
     assert drawing.title == "allreduce of 512 MiB: quick 349 GB/s, slow 17.5 GB/s"
     assert draw_boxes(TWO, view="time").title == "allreduce of 512 MiB: quick 2.69 ms, slow 53.7 ms"
     assert draw_boxes({"quick": TWO["quick"]}).title == "allreduce of 512 MiB: quick 349 GB/s"
-    assert [(key.label, key.line) for key in drawing.legend] == [("sick or suspect", "dashed")]
+    assert [(key.label, key.line) for key in drawing.legend] == [("known or suspected fault", "dashed")]
     assert draw_boxes({"quick": TWO["quick"]}).legend == ()
 
 

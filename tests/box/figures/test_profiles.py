@@ -15,7 +15,7 @@ from rankscope.box.link_facts import stated
 from rankscope.box.profile import Point
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build, simulate_executor
-from rankscope.common.units import bytes_words, rate_words
+from rankscope.common.units import bytes_words, percent_words, rate_words
 from rankscope.figures.palette import looks
 
 from ...figures.shown import artist, bars, below, heights, labels, named, placed
@@ -62,7 +62,10 @@ def test_busbw_is_in_the_links_units_and_predicted_next_to_measured() -> None:
     assert heights(only, "ring, measured") == pytest.approx(1.5 * np.array(SIZES) / medians_s(one, "ring") / 1e6)
     assert "native" not in named(only)
     share = 1.5 * SIZES[-1] / medians_s(one, "ring")[-1] / 12.5e6
-    assert figures.profile(profile(native=False)).get_title("left") == f"ring gets {share:.0%} of a link's bandwidth"
+    assert (
+        figures.profile(profile(native=False)).get_title("left")
+        == f"ring reaches {percent_words(share)} of a link's bandwidth"
+    )
 
 
 def test_through_native_goes_its_curve_and_never_a_straight_line() -> None:
@@ -107,7 +110,7 @@ def test_markers_with_few_clean_iterations_are_hollow(clean: int, filled: bool) 
     ax = figures.profile(profile(clean=clean), "residuals", algorithms=["ring"])
     fills = {str(one.get_markerfacecolor()) for one in ax.lines if one.get_marker() not in ("None", None, "")}
     assert (fills != {"none"}) is filled
-    assert below(ax) == ([] if filled else ["few iterations in which the host took no time"])
+    assert below(ax) == ([] if filled else ["few iterations without interference from the host"])
 
 
 # ---- copies
@@ -206,7 +209,7 @@ def test_the_other_direction_is_predicted_and_called_so(measured: Profile) -> No
     assert heights(ax, "pageable, predicted") == pytest.approx(sizes / seconds / 1e9)
     assert ax.get_title("left").startswith("Predicted, to the host: pinned ")
     back = figures.copies(FACTS, None, "both_ways", "d2h")
-    assert back.get_title("left").startswith("A link has lanes each way: to the host, alone")
+    assert back.get_title("left").startswith("A link has lanes in both directions: copies to the host, alone")
 
 
 def test_peers_are_a_matrix_of_rates_at_the_largest_size() -> None:

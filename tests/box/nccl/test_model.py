@@ -298,10 +298,10 @@ def test_the_error_to_expect_is_what_the_benchmark_computes() -> None:
 
 def test_the_error_to_expect_is_in_words_with_its_command() -> None:
     words = {
-        nccl.Model(gpu="h100"): "off by 3.5 % on the nodes that it was fitted to, and by 4 to 34 % on other",
-        nccl.Model(gpu="h100", num_nodes=4): "on public InfiniBand clusters the model is off by 2 to 59 %, no better",
-        nccl.Model(gpu="l40s"): "on public nodes without NVLink the model is off by 21 to 60 %",
-        nccl.Model(gpu="h100", minimum_s=1e-5): "in the median before it takes a reading, the model is off by 3.5 %",
+        nccl.Model(gpu="h100"): "the median error is 3.5 % on the nodes used for fitting, and 4 to 34 % on other",
+        nccl.Model(gpu="h100", num_nodes=4): "on public InfiniBand clusters the median error is 2 to 59 %, no better",
+        nccl.Model(gpu="l40s"): "on public nodes without NVLink the median error is 21 to 60 %",
+        nccl.Model(gpu="h100", minimum_s=1e-5): "the median error before calibration is 3.5 %",
     }
     for model, expected in words.items():
         assert expected in public_errors.error_words(model)

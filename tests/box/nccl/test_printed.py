@@ -20,7 +20,7 @@ PIPELINING = "https://github.com/garv901/cta-pipelining/blob/main/results/phase6
 EBPF = "https://github.com/eunomia-bpf/nccl-eBPF/tree/main/docs/tmp"
 ISSUES = "https://github.com/NVIDIA/nccl/issues"
 
-# Tables of one node: µs and GB/s, in the order LL, LL128, Simple; NVLS has Simple only. What is 0 is not eligible.
+# Tables of one node: µs and GB/s, in the order LL, LL128, Simple; NVLS supports only Simple. What is 0 is not eligible.
 H100, H200 = ("h100", (2, 29, 2), SCALING), ("h200", (2, 30, 4), THESIS)
 RINGS_OF_ONE = ("broadcast", "reduce"), "ring", ((7.2, 141.0), (15.9, 331.2), (11.8, 360.0))
 SPLIT = ("allgather", "reduce_scatter")

@@ -122,9 +122,9 @@ def test_topo_m_is_read_with_its_underlining_and_without_its_legend(tmp_path: Pa
         ('<system version="1"/>', "2 to 72 GPUs are needed, got 0"),
         ("<system>" + "<cpu/>" * 5000 + "</system>", "more than 4096 tags"),
         ("<system>" * 100, "64 deep"),
-        (dump([[("0", 0, "0x068000")]] * 4), "line 5: an nvlink is of a GPU and has a count of 1 to 72"),
+        (dump([[("0", 0, "0x068000")]] * 4), "line 5: an nvlink must belong to a GPU and have a count of 1 to 72"),
         ("nothing", "it is neither NCCL's topology XML nor the table of nvidia-smi topo -m"),
-        (MATRIX.replace("NV4\t X \tPHB", "NV4\t X \tFAST"), "line 3: 'FAST' is no link of nvidia-smi topo -m"),
+        (MATRIX.replace("NV4\t X \tPHB", "NV4\t X \tFAST"), "line 3: 'FAST' is not a link of nvidia-smi topo -m"),
         (MATRIX.replace("GPU2\tSYS", "GPU7\tSYS"), "line 4: the row of GPU2 with 3 cells is missing"),
         (b"\xff\xfe<\x00s\x00", "it is not text in UTF-8"),
         (b"<" + b" " * (1 << 21), "it has more than 1048576 bytes"),
@@ -154,6 +154,6 @@ def test_it_is_drawn_and_the_command_says_what_connects_the_gpus(tmp_path: Path)
     assert picture.read_text(encoding="utf-8").startswith("<svg")
     for wrong, says in (
         (["nccl", "h100x4", "--topo", topo], "BOX must be the box of --topo: h100x8, got h100x4"),
-        (["nccl", "h100x8", "--picture", topo], "--picture needs --topo, the topology that it draws"),
+        (["nccl", "h100x8", "--picture", topo], "--picture requires --topo, the topology that it draws"),
     ):
         assert str(CliRunner().invoke(app, wrong).exception) == says

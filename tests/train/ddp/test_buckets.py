@@ -137,12 +137,14 @@ def test_the_table() -> None:
     assert str(buckets(specs, static_graph=True)).splitlines() == [
         "6 parameters, 80 MiB",
         "iterations 0 to 1: 2 buckets",
-        "    0  5 parameters, 40 MiB         nothing left to add              layer 0 … scale",
-        "    1  1 parameter, 40 MiB          a sparse gradient, always alone  words",
+        "       contents                     closed because                     parameters",
+        "    0  5 parameters, 40 MiB         no parameters are left             layer 0 … scale",
+        "    1  1 parameter, 40 MiB          a sparse gradient is always alone  words",
         "from iteration 2: 3 buckets",
-        "    0  2 parameters, 10 MiB         reached its cap of 1 MiB         scale … layer 3",
-        "    1  3 parameters, 30 MiB         reached its cap of 25 MiB        layer 2 … layer 0",
-        "    2  1 parameter, 40 MiB          a sparse gradient, always alone  words",
+        "       contents                     closed because                     parameters",
+        "    0  2 parameters, 10 MiB         it reached its cap of 1 MiB        scale … layer 3",
+        "    1  3 parameters, 30 MiB         it reached its cap of 25 MiB       layer 2 … layer 0",
+        "    2  1 parameter, 40 MiB          a sparse gradient is always alone  words",
     ]
     assert str(buckets(specs, find_unused_parameters=True)).splitlines()[1] == "every iteration: 4 buckets"
 

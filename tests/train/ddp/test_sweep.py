@@ -83,7 +83,7 @@ def test_a_file_is_the_same_again_to_seven_digits(tmp_path: Path) -> None:
         (lambda: sweep(measured=()), "measured is empty; it needs at least one cap"),
         (lambda: sweep(measured=(3,)), "measured must be a MeasuredCap, got 3"),
         (lambda: sweep(cost=3), "cost must be a CostTable, got 3"),
-        (lambda: sweep(provenance={"name": "me"}), "provenance must have 'backend', and has not"),
+        (lambda: sweep(provenance={"name": "me"}), "provenance must have 'backend', but lacks it"),
         (lambda: cap(0), "bucket_cap_mb must be a finite number above 0, got 0"),
         (lambda: cap(1, buckets=3), "buckets must be a list of buckets, got 3"),
         (lambda: cap(1, step_s=0.1), "step_s must be a list, got 0.1"),

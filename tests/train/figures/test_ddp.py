@@ -9,6 +9,7 @@ import pytest
 
 from rankscope import figures
 from rankscope.cluster import Link
+from rankscope.common.units import percent_words
 from rankscope.figures.marks import Drawing
 from rankscope.figures.palette import MEMORY, WORK
 from rankscope.figures.svg import to_svg
@@ -66,7 +67,7 @@ def test_caps_are_drawn_where_they_closed_a_bucket() -> None:
 
 
 def test_titles_say_when() -> None:
-    assert draw_buckets(five()).title == "36 MiB of gradients, 5 parameters: 4 allreduces from iteration 1 on"
+    assert draw_buckets(five()).title == "36 MiB of gradients, 5 parameters: 4 allreduces after the first iteration"
     before = draw_buckets(five(), iteration=0)
     assert before.title == "36 MiB of gradients, 5 parameters: 2 allreduces before the rebuild at iteration 1"
     assert before.lines[0].x0.size == 0
@@ -103,7 +104,7 @@ def test_each_bar_is_a_step_in_its_parts() -> None:
     assert (held.hatched.all(), wait.hatched.any(), wait.fill[0]) == (True, False, WORK["wait"][0])
     assert frame.y.round().tolist() == [[row.bucket_cap_mb for row in rows].index(8)]
     assert words_of(drawn)[0] == f"{recommended.default.step_s * 1e3:.3g} ms, {recommended.default.num_buckets} buckets"
-    assert drawn.title == f"Best: 4 MiB, {recommended.gain:.1%} less than the default"
+    assert drawn.title == f"Best: 4 MiB, {percent_words(recommended.gain, 1)} less than the default"
     assert drawn.width > max(row.step_s for row in rows) * 1e3
     assert draw_caps(recommended).rects[0].y.round().tolist() == [0]  # the default is framed where no cap is chosen
     assert draw_caps(recommended, bucket_cap_mb=3).rects[0].y.size == 0  # and none by a cap that is not there
@@ -149,11 +150,11 @@ def test_default_and_recommended_are_marked_and_named() -> None:
     np.testing.assert_allclose(points(ax, "DDP's default, predicted"), [(25, recommended.default.step_s * 1e3)])
     np.testing.assert_allclose(points(ax, "recommended"), [(4, recommended.chosen.step_s * 1e3)])
     assert f"recommended: {recommended.bucket_cap_mb:g} MiB" in named(ax)
-    less = f"{recommended.gain:.1%} less than by default"
+    less = f"{percent_words(recommended.gain, 1)} less than with the default"
     assert ax.get_title(loc="left") == f"With 4 MiB a step is predicted to take {less}"
     free = figures.bucket_caps(recommendation(rate=1e15))
     assert "recommended" not in labels(free)
-    assert free.get_title(loc="left") == "No cap is predicted to be worth leaving the default for"
+    assert free.get_title(loc="left") == "No cap is predicted to save enough to replace the default"
 
 
 def test_measured_steps_stand_at_their_cap_with_their_quartiles() -> None:

@@ -272,7 +272,7 @@ def test_what_is_reordered_is_refused_where_it_cannot_end_and_only_there() -> No
 
 def test_a_deadlock_names_who_waits_for_what() -> None:
     text = "stuck ranks=2 microbatches=2 chunks=1\n0: 0F0 0B0 0F1 0B1\n1: 1F1 1B1 1F0 1B0"
-    with pytest.raises(PipelineError, match="rank 0, 0B0: waits for 1B0, which never comes") as error:
+    with pytest.raises(PipelineError, match="rank 0, 0B0: waits for 1B0, which never runs") as error:
         simulate(PipelineSchedule.from_text(text), 1, 1)
     assert (error.value.rank, error.value.action) == (0, "0B0")
 

@@ -60,7 +60,7 @@ def import_(
     num_ranks: Annotated[
         int | None,
         typer.Option(
-            help="Read only tables of this many ranks; a table that does not state its number is assumed to match."
+            help="Read only tables of this many ranks; a table that does not state its rank count is assumed to match."
         ),
     ] = None,
 ) -> None:
@@ -98,7 +98,7 @@ def compare(
     after: Annotated[Path, typer.Argument(help="The profile to compare it with.", metavar="B")],
     everything: Annotated[bool, typer.Option("--all", help="Also show differences within the noise.")] = False,
 ) -> None:
-    """Show a verdict, and what is slower or faster in profile B than in profile A by more than the noise."""
+    """Show a verdict, and list the points at which profile B is slower or faster than A by more than the noise."""
     from .. import Profile, tables
 
     print_parts(tables.comparison(Profile.load(before), Profile.load(after), everything))
@@ -107,12 +107,12 @@ def compare(
 @command("trace")
 def trace(
     path: ProfilePath,
-    algorithm: Annotated[str, typer.Option(help="Which algorithm.")],
+    algorithm: Annotated[str, typer.Option(help="Algorithm to use.")],
     num_bytes: Annotated[str, typer.Option(help="Size of the whole buffer, as in 64KiB.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write; gzipped if it ends in .gz.")],
     collective: Collective = "allreduce",
 ) -> None:
-    """Write a trace of when each rank would send, receive and add, for Perfetto and chrome://tracing."""
+    """Write a predicted trace of each rank's sends, receives and sums, for Perfetto and chrome://tracing."""
     from ...common.checks import count_of
     from ...common.storage import check_file
     from ...common.units import bytes_words, time_words

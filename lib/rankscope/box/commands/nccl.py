@@ -31,9 +31,7 @@ def nccl(
     profile: Annotated[str | None, typer.Option(help="A measured profile of the box: a file or bank:NAME.")] = None,
     tuner_csv: Annotated[
         Path | None,
-        typer.Option(
-            help="Write a file for NCCL's example tuner: choices that should be faster than the measured ones."
-        ),
+        typer.Option(help="Write a file for NCCL's example tuner: choices that should be faster than NCCL's."),
     ] = None,
 ) -> None:
     """Show, for each size, the algorithm and protocol that NCCL chooses, the time it expects, and our estimate."""
@@ -50,7 +48,7 @@ def nccl(
     if nodes is not None:
         fields["num_nodes"] = nodes
     if picture is not None and topo is None:
-        raise ValueError("--picture needs --topo, the topology that it draws")
+        raise ValueError("--picture requires --topo, the topology that it draws")
     if topo is not None:
         words, fields_of_topology = of_topology(topo, gpu, gpus_per_node, picture)
         print_parts(words)
@@ -65,12 +63,13 @@ def nccl(
         lines = tuner_lines(model, measured)
         model = model.with_readings(measured)
     elif tuner_csv is not None:
-        raise ValueError("--tuner-csv needs --profile, the measured profile of the box")
+        raise ValueError("--tuner-csv requires --profile, the measured profile of the box")
     print_parts(choices(model, collective, sizes_of(num_bytes) or SIZES))
     if tuner_csv is not None:
         write_atomically(tuner_csv, lambda file: file.write(lines.encode()))
         ranges = count_of(num_choices(lines), "range")
         words = [f"{printable(str(tuner_csv))}: {ranges} of sizes where another choice should be faster"]
         if num_choices(lines):
-            words.append("Read the file's comments before you use it: the plug-in slows down what no line matches.")
+            caution = "the plug-in slows down collectives that no line matches"
+            words.append(f"Read the file's comments before you use it: {caution}.")
         print_parts(words)

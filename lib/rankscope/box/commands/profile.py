@@ -55,9 +55,9 @@ def profile(
     transfers: Annotated[bool, Option(help="Also measure copies to and from the GPU, if there is one.")] = True,
     fresh: Annotated[bool, Option("--fresh", help="Start again, and replace the file's contents.")] = False,
 ) -> None:
-    """Measure this machine: links, memory, every collective algorithm, copies to and from a GPU.
+    """Measure this machine: links, memory, every collective algorithm, and copies to and from a GPU.
 
-    A collective is timed only if its result is right.
+    A collective is timed only if its result is correct.
     Under torchrun, its processes are the ranks. After Ctrl-C the same command continues where it stopped.
     """
     from ...ranks.joined import is_joined
@@ -123,7 +123,7 @@ def _print_result(measured: Profile, left_out: Sequence[int], output: Path) -> N
     from .. import tables
 
     if left_out:
-        print(f"left out, because memory is too small: {', '.join(map(bytes_words, left_out))}")
+        print(f"left out for lack of memory: {', '.join(map(bytes_words, left_out))}")
     print_parts([*tables.overview(measured), ""])
     print(printable(f"{output} holds everything; `rankscope show {output}` shows it again"))
 

@@ -12,6 +12,7 @@ from ...explorers.opening import GalleryInputs, shows
 from ...figures.marks import Drawing
 from .. import Profile, bank
 from ..figures.boxes import UNITS, draw_boxes
+from ..machines import origin_of
 from ..profile import busbw_factor
 from .machine import by_name, interpolated
 
@@ -124,8 +125,7 @@ class Boxes:
                 if num_bytes not in profile.native_s(now.collective):
                     interval = f", interpolated ({_interval(profile, now.collective, num_bytes)})"
                 words = f"{now.message} in {times[name]}{interval}, busbw {rates[name]}"
-            source = profile.provenance.get("source", {})
-            origin = [source[key] for key in ("repository", "licence", "notes") if key in source]
+            origin = origin_of(profile.provenance.get("source", {}))
             lines += [f"{name}: {words}", f"    {'; '.join([profile.provenance['name'], *origin])}"]
         return lines
 

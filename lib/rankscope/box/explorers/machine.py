@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ...collectives import ALGORITHMS
 from ...common.checks import of_type, printable
-from ...common.units import cell_words, parse_bytes, times_in_one_unit
+from ...common.units import cell_words, parse_bytes, percent_words, times_in_one_unit
 from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
 from ...explorers.opening import GalleryInputs, shows
 from ...figures.marks import Drawing
@@ -65,7 +65,7 @@ class Machines:
 
     def timeline(self, now: Now) -> Drawing:
         """What each rank waits for."""
-        title = f"{now.algorithm}: what each rank waits for, step by step"
+        title = f"{now.algorithm}: each rank's waits, step by step"
         return draw_timeline(self.predicted(now, now.algorithm), title)
 
     def without_effect(self, now: Now) -> dict[str, str]:
@@ -92,7 +92,8 @@ class Machines:
         else:
             prediction, measurement = times_in_one_unit(predicted_s, point.median_s)
             off = predicted_s / point.median_s - 1
-            lines = [f"predicted: {prediction}, {times}", f"measured:  {measurement}; predicted {off:+.1%}"]
+            difference = percent_words(off, 1, signed=True)
+            lines = [f"predicted: {prediction}, {times}", f"measured:  {measurement}; prediction error {difference}"]
         place = "intra" if profile.num_nodes == 1 else "inter"
         return [*lines, *self.native(now), f"link: {profile.best_link(place)}"]
 

@@ -179,7 +179,7 @@ def picture(now: Now) -> Drawing:
     lines = [_line(curve, low, high) for curve in [*estimates, *times] if not curve.was_measured]
     return Drawing(
         f"{now.collective} on {machine}, NCCL {now.version}: {row.algorithm} {row.protocol} at {now.message}",
-        "size of the buffer; above it the channels that are used",
+        "buffer size; the number of channels is above the axis",
         "time ÷ NCCL's lowest estimate",
         len(_SIZES),
         height,
@@ -303,7 +303,7 @@ def report(now: Now) -> list[str]:
     num_channels = choices.model.num_channels
     lines = [
         f"{now.message}: {row.algorithm} {row.protocol} on {row.channels:.0f} of {num_channels} channels",
-        f"NCCL expects {expected}; with launch, hops and tails a machine takes {taken}",
+        f"NCCL expects {expected}; including launch, hops and tails, a machine needs {taken}",
     ]
     for runner_up in runners_up:
         lines.append(f"next: {runner_up.algorithm} {runner_up.protocol}, {others.pop(0)}")

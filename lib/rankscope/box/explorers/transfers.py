@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...common.checks import of_type
-from ...common.units import parse_bytes, rate_words, time_words, times_in_one_unit
+from ...common.units import parse_bytes, percent_words, rate_words, time_words, times_in_one_unit
 from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
 from ...explorers.opening import GalleryInputs, shows
 from ...figures.marks import Drawing
@@ -129,15 +129,15 @@ class Copies:
         if copy_s is None:
             return [f"the profile has no {now.direction} copies by {now.method}"]
         bytes_per_s = size_of(now) / copy_s
-        link = f"link: {now.link}; how its GPU is connected is not known"
+        link = f"link: {now.link}; the profile does not state how its GPU is connected"
         copied = f"copy: {now.size} by {now.method} in {time_words(copy_s)}, {rate_words(bytes_per_s)}"
         facts = self.links[now.link]
         if facts is not None:
             link_bytes_per_s = facts.bytes_per_s(now.direction)
             link = f"link: {now.link}, {rate_words(link_bytes_per_s)}"
-            copied += f", {bytes_per_s / link_bytes_per_s:.0%} of the link"
+            copied += f", {percent_words(bytes_per_s / link_bytes_per_s)} of the link"
         if now.link in LINKS:
-            link += "; from published figures, nothing here is measured"
+            link += "; from published figures, without measurements"
         return [link, copied, *self._loop_words(now)]
 
     def _loop_words(self, now: Now) -> list[str]:
@@ -158,7 +158,9 @@ class Copies:
         batch, bound, best = times_in_one_unit(batch_s, bounds_s[worst], max(copy_s, step_s))
         words = [f"loop: {batch} per batch; {worst} alone would take {bound}"]
         if steps.makespan_s:
-            words.append(f"      max(copy, step) is {best}, achieved to {overlap_share(loop):.0%}")
+            words.append(
+                f"      max(copy, step) is {best}; {percent_words(overlap_share(loop))} of the overlap is achieved"
+            )
         return words
 
 

@@ -92,13 +92,13 @@ def draw_boxes(
     at_bytes: float = 0.0,
     title: str | None = None,
 ) -> Drawing:
-    """Draw the performance of the backends' own collectives on some machines: a line each, with a dot at each size.
+    """Draw the performance of the backends' own collectives on several machines, as lines with a dot at each size.
 
-    The view "busbw" is the bus bandwidth, "log" the same on a logarithmic axis, "time" the time. The profile named
-    `yours` is black. Machines that the bank calls sick or suspect are dashed. If there are several `collectives`, each
-    has a line of its own. A vertical line marks `at_bytes`. Sizes below 1 KiB are omitted if there are larger ones.
+    The view "busbw" shows the bus bandwidth, "log" the same on a logarithmic axis, "time" the time. The profile named
+    `yours` is black. Machines with a known or suspected fault are dashed. If there are several `collectives`, each has
+    its own line. A vertical line marks `at_bytes`. Sizes below 1 KiB are omitted if there are larger ones.
 
-    Raises ValueError for an unknown view, for a profile without any of the collectives, and if there is no line or more
+    Raises ValueError if the view is unknown, if a profile has none of the collectives, or if there are no lines or more
     than 12.
     """
     one_of("view", view, tuple(UNITS))
@@ -114,7 +114,7 @@ def draw_boxes(
             rules.append(x)
     legend = []
     if any(line.is_sick for line in lines):
-        legend.append(Key("sick or suspect", INK, line="dashed"))
+        legend.append(Key("known or suspected fault", INK, line="dashed"))
     drawn_lines = [Lines(0, y, frame.width, y, FAINT, width_px=_THIN_PX) for y, _ in frame.y_ticks]
     for curve in curves:
         drawn_lines += _drawn_lines(curve, frame)
@@ -146,7 +146,7 @@ def _names_px(lines: Sequence[_BoxLine]) -> float:
 
 
 def draw_with_peers(profile: Profile, name: str = "yours", title: str | None = None) -> Drawing:
-    """Draw a profile's own collective with those of similar machines of the bank; see `compare_with_peers`.
+    """Draw a profile's own collective together with those of similar machines of the bank; see `compare_with_peers`.
 
     The collective is the one whose shortfall the verdict states, or else the first. Raises ValueError if no collective
     was measured.

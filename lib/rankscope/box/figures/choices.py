@@ -51,11 +51,11 @@ class _Band(NamedTuple):
 
 
 def draw_nccl_choices(models: Mapping[str, Model], collective: str = "allreduce", title: str | None = None) -> Drawing:
-    """Draw which algorithm and protocol NCCL chooses from 1 KiB to 1 GiB: a row for each of `models`, by its name.
+    """Draw NCCL's choice of algorithm and protocol from 1 KiB to 1 GiB, with one row per model, by name.
 
-    A colour is a protocol, or NVLS; trees are hatched. A band that is wide enough has its name in it.
+    Colours are protocols, or NVLS; trees are hatched. Bands that are wide enough contain their name.
 
-    Raises ValueError for no model, for more than 64, and for a collective that NCCL's model does not have.
+    Raises ValueError if there are no models or more than 64, or if NCCL's model does not have the collective.
     """
     if not isinstance(models, Mapping) or not 0 < len(models) <= _MOST_BOXES:
         got = len(models) if isinstance(models, Mapping) else repr(models)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...common.checks import of_type, one_of
 from ...common.frozen import optional
-from ...common.units import bytes_words, rate_unit, rate_words
+from ...common.units import bytes_words, percent_words, rate_unit, rate_words
 from ...figures.axes import to_axes
 from ...figures.line_axes import Floats, dash, explain, markers, name_ends, note, size_axes
 from ...figures.marks import WIDE_INCHES, Drawing, shade_keys, shaded
@@ -65,21 +65,21 @@ def profile(
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw what a machine was measured to do, size by size, next to what is predicted from its links.
+    """Draw the measured performance of a machine by size, next to the predictions from its links.
 
-    The view "busbw" is the bus bandwidth: markers are medians with their quartiles, lines are predicted, dashes the
-    link, if one was measured. The line of the backend's own is its curve, and paler is where 90 % of measurements lie;
-    see `Profile.curve`. `algorithms` are drawn and named, by default the backend's own and those that are the fastest
-    at some size; all others are grey dots.
+    The view "busbw" shows the bus bandwidth. Markers are medians with their quartiles, lines are predictions, and
+    dashes mark the link, if one was measured. The line of the backend's own algorithm is its curve, and the paler band
+    contains 90 % of the measurements; see `Profile.curve`. `algorithms` are drawn with names, by default the backend's
+    own and those that are the fastest at some size; all others are grey dots.
 
-    The view "residuals" says by how much the prediction is over or under the measured median, in percent. `algorithms`
-    are by default the five that are predicted worst; all others are grey lines. Hollow markers are points with few
-    iterations in which the host took no time.
+    The view "residuals" shows how far the prediction is above or below the measured median, in percent. `algorithms`
+    are by default the five with the worst predictions; all others are grey lines. Hollow markers are points with few
+    iterations without interference from the host.
 
-    Of several profiles by name (`collective` may then be several, too) the backends' own collectives are drawn over
-    each other, a line each, in the views "busbw", "log" (the same on a logarithmic axis) and "time".
+    If `profile` maps names to several profiles, the backends' own collectives are drawn in the same axes, one line
+    each, in the view "busbw", "log" (the same on a logarithmic axis) or "time". `collective` may then be a sequence.
 
-    Raises ValueError for an unknown view, and where none of that was measured.
+    Raises ValueError if the view is unknown or nothing that it shows was measured.
     """
     if isinstance(profile, Mapping):
         return to_axes(draw_boxes(profile, collective, view, title=title), ax)
@@ -110,7 +110,7 @@ def _busbw(
     if not title:
         reached = f"reaches {rate_words(best_rate)}"
         if link_rate:
-            reached = f"gets {best_rate / link_rate:.0%} of a link's bandwidth"
+            reached = f"reaches {percent_words(best_rate / link_rate)} of a link's bandwidth"
         title = f"{best} {reached}"
     y_label = f"bus bandwidth (busbw) [{unit}]"
     ax = size_axes(ax, (WIDE_INCHES, 4.6), title, y_label, sizes, x_margin=1.2, y_limits=(0, top))
@@ -184,7 +184,11 @@ def _residuals(
         _residual_markers(ax, algorithm, is_clean, error, look, filled=True)
         _residual_markers(ax, algorithm, ~is_clean, error, look, filled=False)
         if not is_clean.all():
-            kinds["few iterations in which the host took no time"] = {"marker": "o", "linestyle": "none", "mfc": "none"}
+            kinds["few iterations without interference from the host"] = {
+                "marker": "o",
+                "linestyle": "none",
+                "mfc": "none",
+            }
         ends[name] = (errors[name][-1], look)
     if kinds:
         explain(ax, kinds)
@@ -294,17 +298,18 @@ def copies(
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw how fast copies to and from a GPU are, over their size.
+    """Draw the rate or time of copies to and from a GPU by size.
 
-    Lines are what the `facts` of the link allow at best, markers what the `profile` measured: medians with their
-    quartiles. Dashes are the link itself. Either may be None. The `direction` is "h2d" or "d2h". The view is
+    Lines show the limit that follows from the `facts` of the link; markers are the medians and quartiles measured in
+    `profile`. Dashes mark the link itself. Either argument may be None. `direction` is "h2d" or "d2h". The view is
 
-    - "rate" [GB/s]: of pinned memory, of pageable memory, and of memory that is pinned for the copy;
-    - "both_ways" [GB/s]: alone, and while as much goes the other way;
-    - "pieces" [µs]: the time of one copy next to that of as many bytes in 256 equal copies;
-    - "peers" [GB/s]: of the `profile`, from each GPU to each other, one at a time, at the largest size; paler is more.
+    - "rate" [GB/s]: copies from pinned memory, pageable memory, and memory that is pinned for the copy;
+    - "both_ways" [GB/s]: copies in one direction alone, and while the same amount is copied in the other direction;
+    - "pieces" [µs]: the time of one copy next to the time of the same bytes in 256 equal copies;
+    - "peers" [GB/s]: measured copies from each GPU to each other GPU, one at a time, at the largest size; paler is
+      faster.
 
-    Raises ValueError where there is nothing to draw, and for an unknown view or direction.
+    Raises ValueError if there is nothing to draw or if the view or direction is unknown.
     """
     one_of("view", view, ("rate", "both_ways", "pieces", "peers"))
     one_of("direction", direction, tuple(_WORDS))
@@ -469,9 +474,9 @@ def _ways(view: str, plain: str) -> dict[str, CopyStyle]:
 def _finding(view: str, direction: str, facts: LinkFacts | None, points: Mapping[str, Sequence[Point]]) -> str:
     """Return the title: the subject of a view or, of the view "rate", the rates of two methods and of the link."""
     if view == "both_ways":
-        return f"A link has lanes each way: {_WORDS[direction]}, alone and while as much goes back"
+        return f"A link has lanes in both directions: copies {_WORDS[direction]}, alone and with equal traffic back"
     if view == "pieces":
-        return f"{NUM_PIECES} small copies pay for {NUM_PIECES} starts"
+        return f"{NUM_PIECES} small copies incur {NUM_PIECES} start-up costs"
     rates = {name: some[-1].num_bytes / some[-1].median_s for name, some in points.items()}
     if facts is not None and not rates:
         num_bytes = _SIZES[-1]
@@ -488,11 +493,11 @@ _LEAST_PX = 400.0  # so that a title fits
 
 
 def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
-    """Draw the bandwidth of copies from each GPU to each other at the largest size of a profile; paler is more.
+    """Draw the bandwidth of copies from each GPU to each other GPU at the largest size of a profile; paler is faster.
 
     The legend is the scale of the colours, from a quarter of the highest rate. A GPU's own cell is grey.
 
-    Raises ValueError as `peer_rates` does.
+    Raises ValueError if the profile has no such copies or too many GPUs.
     """
     size, rates = peer_rates(profile)
     gpus = sorted(set(chain.from_iterable(rates)))

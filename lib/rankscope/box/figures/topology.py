@@ -17,7 +17,7 @@ _LABELS = {"NV": "NVLink", "PIX": "PCIe switch", "PHB": "PCIe and CPU", "SYS": "
 
 
 def draw_topology(box: Topology, title: str | None = None) -> Drawing:
-    """Draw the way between each pair of GPUs, as ``nvidia-smi topo -m`` names it, and its rate one way."""
+    """Draw the path between each pair of GPUs, as ``nvidia-smi topo -m`` names it, and its rate in one direction."""
     count = box.num_gpus
     src, dst = np.divmod(np.flatnonzero(~np.eye(count, dtype=bool)), count)
     words = [box.ways[a][b] for a, b in zip(src, dst, strict=True)]

@@ -41,15 +41,16 @@ READERS: Readers = {
 def read_log(path: str | os.PathLike[str], kind: str | None = None, num_ranks: int | None = None) -> list[Profile]:
     """Return the measurements in a log: one profile per table of collectives, or one profile of all copies.
 
-    The program is recognised by its output; `kind`, one of `READERS`, chooses if a file has logs of several programs.
-    The profile has only facts that the log states or that follow from its figures; the source's notes say which.
+    The program is recognised by its output. If a file contains logs of several programs, `kind`, one of `READERS`,
+    selects one. The profile has only facts that the log states or that follow from its figures; the source's notes list
+    the latter.
 
-    `num_ranks` is the number of ranks of the tables of collectives to return. A table that does not state its number is
-    taken to be of so many.
+    `num_ranks` selects tables of collectives by their number of ranks. A table that does not state its number of ranks
+    is assumed to have this number.
 
-    The log is checked: bandwidths must equal size over time, fit the number of ranks and have the stated average.
-    Figures agree if the rounding of their last digits explains the difference. If a whole unit of each last digit and
-    1 % explain it, the source's notes contain a warning that names the line; anything larger is an error.
+    The log is checked: bandwidths must equal size over time, match the number of ranks and have the stated average.
+    Figures agree if rounding of their last digits explains the difference. If it takes a whole unit of each last digit
+    and 1 %, the source's notes contain a warning that names the line; any larger difference is an error.
 
     Raises StorageError (a one-line ValueError that names the file and the line in it) if the file is not such a log, is
     cut short or contradicts itself; OSError if it cannot be opened.
@@ -101,8 +102,8 @@ def _of_ranks(log: Log, profiles: Sequence[Profile], num_ranks: int) -> list[Pro
     numbers = _numbers_of_ranks(profiles)
     if numbers and num_ranks not in numbers:
         if len(numbers) == 1:
-            log.fail(1, f"its tables are of {numbers[0]} ranks, not of {num_ranks}")
-        log.fail(1, f"its tables are of {_listed(numbers)} ranks, and none is of {num_ranks}")
+            log.fail(1, f"its tables have {numbers[0]} ranks, not {num_ranks}")
+        log.fail(1, f"its tables have {_listed(numbers)} ranks, and none has {num_ranks}")
     return [profile for profile in profiles if not _is_of_ranks(profile) or profile.num_ranks == num_ranks]
 
 

@@ -138,7 +138,7 @@ def _osu_run(times: Times, start: int, end: int) -> _OsuRun:
     if benchmark.operation in ("transfer", "ping_pong"):
         num_ranks = 2 * pairs
         if "Multi" in title and not stated_pairs:
-            times.notes.append("the number of pairs is not stated: ranks are those of one")
+            times.notes.append("the number of pairs is not stated, so one pair is assumed")
     else:
         num_ranks = _launched_ranks(log, command, num_nodes)
     log.check(num_ranks, start, "the number of ranks is not stated")

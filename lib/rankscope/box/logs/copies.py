@@ -12,7 +12,7 @@ from ...common.checks import printable, whole
 from ..profile import NATIVE, Profile
 from .log import COLLECTIVE, GB, SLACK, TYPE_BYTES, Log, Times, Where, half_unit
 
-SUM_NOTE = "of both ways at once the log has the sum, of which half is one way's"
+SUM_NOTE = "for copies in both directions at once the log states the sum; half of it is used for each direction"
 _MEMCPY = re.compile(
     r"^(host_to_device|device_to_host|device_to_device)(_bidirectional)?_memcpy(_read|_write)?_(ce|sm)$"
 )
@@ -116,7 +116,7 @@ def nvbandwidth(log: Log) -> list[Profile]:
         if len(times.printed) == before:
             omitted.append(name)
     if omitted:
-        times.notes.append(f"left out, being no copies: {', '.join(omitted)}")
+        times.notes.append(f"left out, because they are not copies: {', '.join(omitted)}")
     columns = [column for test in printed.tests.values() for _, column in test.cells]
     num_gpus = max(columns, default=0) + 1
     gpus = []
@@ -325,6 +325,6 @@ def _add_kernel(times: Times, where: str, duration: Any, args: dict[str, Any]) -
     item_bytes = TYPE_BYTES.get(str(args.get("dtype")).lower())
     elements = max(_count(args, "In msg nelems"), _count(args, "Out msg nelems"))
     if collective and collective != "together" and item_bytes and elements:
-        times.notes.append("a kernel's time has its wait for other ranks in it")
+        times.notes.append("a kernel's time includes its wait for other ranks")
         seconds = times.log.number(where, duration) / 1e6
         times.add(where, collective, elements * item_bytes, seconds, {"algorithm": NATIVE})

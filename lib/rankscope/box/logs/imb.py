@@ -88,10 +88,10 @@ def imb(log: Log) -> list[Profile]:
     """
     program = _program(log)
     tables = list(_tables(log))
-    log.check(tables, 1, "no benchmark of IMB-MPI1: it has no line '# Benchmarking'")
+    log.check(tables, 1, "not a benchmark of IMB-MPI1: it has no line '# Benchmarking'")
     known = [table for table in tables if table.name in _BENCHMARKS]
     names = ", ".join(sorted({table.name for table in tables}))
-    log.check(known, tables[0].line, f"no benchmark of IMB-MPI1's that is known: {names[:80]}")
+    log.check(known, tables[0].line, f"unknown IMB-MPI1 benchmark: {names[:80]}")
     for table in known:
         log.check(table.columns, table.line, f"the table of {table.name} has no header")
         has_rows = table.rows or table.skipped_sizes

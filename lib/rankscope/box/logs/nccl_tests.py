@@ -609,7 +609,7 @@ def _average_note(times: Times, table: Table, halves: Sequence[HalfRow]) -> str:
     stated = times.log.number(line, printed)
     deviation = abs(mean - stated)
     if table.is_elided and deviation > TRUNCATED * rounding:
-        return "an excerpt: the log's average is of more rows"
+        return "an excerpt: the log's average covers more rows"
     times.agree(line, deviation, rounding, 0.0, f"the average is {stated:g}, and that of the rows {mean:g}")
     return ""
 

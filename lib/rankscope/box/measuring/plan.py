@@ -50,15 +50,15 @@ class Protocol:
     """What to measure, and how often.
 
     Methods that are compared take turns; the first `warm_up` iterations of each turn do not count. A point has
-    `iterations` iterations; fewer if they would take more than `budget_s`, but at least six (or `iterations`). With
-    `real_time` the ranks get real-time priority over everything else on the machine (root on Linux only).
+    `iterations` iterations, or fewer if they would take more than `budget_s`, but at least six (or `iterations`). If
+    `real_time` is true, the ranks run at real-time priority, above everything else on the machine (Linux, root only).
 
-    `sizes` are in bytes, None for powers of two. Each of `collectives` is measured with each of `algorithms`; "native"
-    is the backend's own, and None stands for all collectives, or all algorithms, that send something. `in_place` lists
-    whether to measure an allreduce in place, out of place, or both. With `transfers`, copies to and from the GPU of
-    rank 0 are measured, if it has one.
+    `sizes` are in bytes; None stands for powers of two. Each of `collectives` is measured with each of `algorithms`.
+    "native" is the backend's own algorithm; None stands for all collectives, or all algorithms, that send messages.
+    `in_place` lists the variants of an allreduce to measure: in place (True), out of place (False), or both. If
+    `transfers` is true, copies to and from the GPU of rank 0 are measured, if it has one.
 
-    Raises ValueError for values out of range and for unknown names.
+    Raises ValueError if a value is out of range or a name is unknown.
 
     >>> Protocol(iterations=0)
     Traceback (most recent call last):
@@ -84,7 +84,7 @@ class Protocol:
             one_of("algorithms", name, (NATIVE, *known))
 
     def check_algorithms(self, num_ranks: int) -> None:
-        """Raise ValueError for an algorithm that none of the collectives has for this number of ranks."""
+        """Raise ValueError if none of the collectives supports one of the algorithms on this number of ranks."""
         for name in self.algorithms or ():
             having = [collective for collective in self.collectives if name in ALGORITHMS[collective]]
             large = ITEM_BYTES * 2**20 * num_ranks  # so that no chunk lacks an element
@@ -93,16 +93,15 @@ class Protocol:
                 build(having[0], name, num_ranks)  # raises the builder's own error
 
     def turns(self, seconds: float) -> int:
-        """Return the number of turns of a method whose iterations take `seconds`, including the wait for their
-        start."""
+        """Return the number of turns of a method whose iterations take `seconds` each, including the wait to start."""
         most = math.ceil(self.iterations / IN_A_ROW)
         in_budget = int(self.budget_s / (seconds * (self.warm_up + IN_A_ROW)))
         return min(most, max(2, in_budget))
 
     def in_turns(self, expected_s: Mapping[Name, float], once: Callable[[Name], Sample]) -> dict[Name, list[Sample]]:
-        """Return the results of `once` for each name, one per iteration, without the warm-up.
+        """Call `once` for each name in turns, and return its results per name, without the warm-up.
 
-        The names take turns, and each turn begins with another name. `expected_s` has the seconds per iteration.
+        Each turn begins with a different name. `expected_s` maps each name to its expected seconds per iteration.
         """
         names = list(expected_s)
         turns = {name: self.turns(seconds) for name, seconds in expected_s.items()}

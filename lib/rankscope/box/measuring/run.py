@@ -64,22 +64,22 @@ def measure(
     command: str = "measure",
     report: Callable[[Progress], object] = lambda progress: None,
 ) -> Profile:
-    """Measure this machine and return its `Profile`, which is stored at `path` after every few points.
+    """Measure this machine, store its `Profile` at `path` after every few points, and return it.
 
-    Links and memory come first, then the collectives of the protocol, then copies to and from the GPU of rank 0, if it
-    has one. Sizes that need more than half of the free memory are left out. An
-    existing file is continued, so an interrupted run loses nothing; `fresh` replaces it.
+    Links and memory are measured first, then the collectives of the protocol, then copies to and from the GPU of
+    rank 0, if it has one. Sizes that need more than half of the free memory are left out. If the file exists, measuring
+    continues where it stopped, so an interrupted run loses nothing; `fresh` replaces the file.
 
-    `backend` is "nccl" by default if there are two GPUs or more, else "gloo" (see `default_backend`). `num_ranks` is by
-    default the number of GPUs with "nccl" (1 is allowed), else 4. Under torchrun its ranks are used: all call `measure`
-    with the same arguments, rank 0 writes, and all get the profile. Buffers are on `device`, by default "cuda" with
-    "nccl", else "cpu". Gloo ranks may share a GPU; then links and algorithms that were not asked for are left out.
-    `network` is an object that launches ranks on hosts of its own instead of on this machine, as for `ddp.Where`; its
-    name is stored.
+    `backend` defaults to "nccl" if there are at least two GPUs, else to "gloo" (see `default_backend`). `num_ranks`
+    defaults to the number of GPUs with "nccl" (1 is allowed), else to 4. Under torchrun, its ranks are used: all must
+    call `measure` with the same arguments, rank 0 writes the file, and all return the profile. Buffers are on `device`,
+    by default "cuda" with "nccl", else "cpu". Gloo ranks may share a GPU; links and algorithms are then measured only
+    if the arguments name them. `network` is an object that launches ranks on its own hosts instead of on this machine,
+    as for `ddp.Where`; its name is stored.
 
-    Raises ValueError for invalid arguments, for a file of another machine or setting, and for a file that another run
-    is writing or has just written; RankError if a rank fails, hangs or gets a wrong result; OSError if the file cannot
-    be written.
+    Raises ValueError if an argument is invalid, if the file belongs to another machine or protocol, or if another run
+    is writing it or has just written it; RankError if a rank fails, hangs or gets a wrong result; OSError if the file
+    cannot be written.
 
     >>> import tempfile
     >>> protocol = Protocol(iterations=6, budget_s=0.1, algorithms=["ring"], sizes=[4096])
@@ -299,7 +299,7 @@ class _Measurement:
         with Interrupts():
             if self._writes:
                 if _stamp(self.path) not in (self._stamp, None):
-                    raise ValueError(f"{self.path} was written by another run meanwhile; it is left unchanged")
+                    raise ValueError(f"another run has written {self.path} in the meantime, so it is left unchanged")
                 self._save(profile)
             self.profile = profile
 
@@ -322,7 +322,7 @@ def _alone(path: Path) -> contextlib.AbstractContextManager[object]:
         lock.bind(f"\0rankscope-profile-{name}")
     except OSError:
         lock.close()
-        raise ValueError(f"{path} is being written by another run: wait for it to end, or use another file") from None
+        raise ValueError(f"another run is writing {path}; wait until it ends, or use another file") from None
     return lock
 
 

@@ -38,7 +38,7 @@ class MeasuredGpu:
             self._device = torch.device(stated.type, stated.index or 0)
             self._lanes = [stream(device=self._device) for _ in range(2)]
         except (RuntimeError, TypeError, ValueError, AssertionError) as error:
-            raise ValueError(f"device must be a GPU like 'cuda:0' that is there, got {device!r}") from error
+            raise ValueError(f"device must be an existing GPU, such as 'cuda:0', got {device!r}") from error
         self.index = self._device.index
         self.num_gpus = torch.cuda.device_count()
 
@@ -73,7 +73,7 @@ class MeasuredGpu:
         self.synchronize()
         own: Any = getattr(torch.accelerator, "empty_host_cache", None) or getattr(torch._C, "_host_emptyCache", None)
         if own is None:
-            raise RuntimeError(f"torch {torch.__version__} cannot give pinned memory back, so pinning cannot be timed")
+            raise RuntimeError(f"torch {torch.__version__} cannot release pinned memory, so pinning cannot be timed")
         own()
 
     def copy(self, pairs: Pairs, non_blocking: bool, lane: int) -> None:

@@ -149,10 +149,10 @@ GPUS = {
 
 @frozen
 class Graph:
-    """The paths of an algorithm: how many channels, and GB/s of each within a node and between nodes.
+    """The paths of an algorithm: the number of channels, and the GB/s of each channel within and between nodes.
 
-    NCCL's log states them, as in "Pattern 4, crossNic 0, nChannels 24, bw 15.000000/15.000000". Raises ValueError for
-    what is no such figure.
+    NCCL's log states them, as in "Pattern 4, crossNic 0, nChannels 24, bw 15.000000/15.000000". Raises ValueError if a
+    figure is out of range.
     """
 
     num_channels: int = checked(whole, 1, MOST_CHANNELS)

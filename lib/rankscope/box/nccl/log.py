@@ -81,14 +81,14 @@ def _printed_graphs(text: str) -> dict[str, Graph]:
 
 
 def read_log(path: str | os.PathLike[str], gpu: str | None) -> dict[str, Any]:
-    """Return what a log says of the fields of `Model`; ValueError for one without a table or without a GPU."""
+    """Parse the fields of `Model` from a log. Raises ValueError if it has no tuning table or no GPU."""
     try:
         text = read_bytes(path, _MOST_LOG_BYTES).decode("utf-8", "replace")
     except ValueError as error:
         raise StorageError(path, str(error)) from error
     printed = _printed(text)
     if not printed:
-        wanted = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING print it"
+        wanted = "run the job with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING to print it"
         raise ValueError(one_line(f"{os.fspath(path)} has no table of latencies and bandwidths; {wanted}"))
     fields: dict[str, Any] = {"printed": printed, "graphs": _printed_graphs(text)}
     size = _SIZE.search(text)
@@ -102,6 +102,7 @@ def read_log(path: str | os.PathLike[str], gpu: str | None) -> dict[str, Any]:
         fields["version"] = version[1]
     names = [name for name, pattern in _GPU_NAMES.items() if pattern.search(text)]
     if gpu is None and len(names) != 1:
-        raise ValueError(one_line(f"gpu must be given, {os.fspath(path)} names {' and '.join(names) or 'none'}"))
+        stated = f"{os.fspath(path)} names {' and '.join(names) or 'no known GPU'}"
+        raise ValueError(one_line(f"gpu must be given, because {stated}"))
     fields["gpu"] = gpu or names[0]
     return fields

@@ -106,15 +106,15 @@ def _graphs(name: str, value: Any) -> ReadOnly:
 
 @frozen
 class Model:
-    """NCCL's cost model of a cluster: which algorithm and protocol it chooses for a collective, and what they take.
+    """NCCL's cost model of a cluster: the algorithm and protocol that it chooses for a collective, and their times.
 
-    `gpu` is one of GPUS, `version` NCCL's, `cpu` "intel", "amd" or "other". `nics` is the number of network cards of a
-    node, and `nic_bytes_per_s` what one of them carries; by default a card for each GPU, of the rate that such boxes
-    have. `graphs` replaces the paths that NCCL is expected to find, by algorithm ("ring", "tree", "nvls"). `terms` are
-    the constants that NCCL's model lacks, by default those of the GPU's generation, and `minimum_s` is the shortest
-    time of a collective on the host; `with_readings` finds them. `printed` is what NCCL's log says, see `from_log`.
+    `gpu` is one of GPUS, `version` is NCCL's, and `cpu` is "intel", "amd" or "other". Each node has `nics` network
+    cards of `nic_bytes_per_s` each; by default one card per GPU, at the usual rate of such machines. `graphs` replaces
+    the paths that NCCL is expected to find, by algorithm ("ring", "tree", "nvls"). `terms` are the constants that
+    NCCL's model omits, by default those of the GPU's generation; `minimum_s` is the minimum host time per collective.
+    `with_readings` determines both from measurements. `printed` contains the figures of NCCL's log; see `from_log`.
 
-    Raises ValueError for anything else.
+    Raises ValueError if an argument is out of range or unknown.
 
     >>> model = Model(gpu="h100", gpus_per_node=8, version=(2, 29))
     >>> choice = model.choose("allreduce", 1 << 30)
@@ -144,25 +144,25 @@ class Model:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The limits of `time_s`, a sentence each."""
+        """The limitations of `time_s`, one sentence each."""
         gpu = GPUS[self.gpu]
         notes = []
         if gpu.link == "pcie":
-            notes.append("Over PCIe no published rate predicts times: time_s is NCCL's own, with a launch.")
+            notes.append("No published rate predicts times over PCIe, so time_s is NCCL's own estimate plus a launch.")
         if gpu.generation == "volta":
-            notes.append("No curves of Volta were there to fit: the terms are Ampere's.")
+            notes.append("No measurements of Volta were available to fit, so the terms are those of Ampere.")
         if self.num_nodes > 1 and not (self.terms or self.minimum_s):
             notes.append(
                 "Inter-node times assume InfiniBand with GPUDirect. For other networks, calibrate with `with_readings`."
             )
         if self.version > (2, 30, _UNSTATED_PATCH):
-            notes.append("The constants are those of NCCL 2.30.7, the newest known.")
+            notes.append("The constants are those of NCCL 2.30.7, the latest known version.")
         return tuple(notes)
 
     def choose(self, collective: str, num_bytes: int) -> Choice:
-        """Return what NCCL runs of a collective of so many bytes (the whole buffer, as nccl-tests counts them).
+        """Return NCCL's choice for a collective on `num_bytes` (the whole buffer, as nccl-tests counts them).
 
-        Raises ValueError for a collective that is none of COLLECTIVES, and fewer bytes than 1.
+        Raises ValueError if the collective is not in COLLECTIVES or `num_bytes` is below 1.
         """
         one_of("collective", collective, COLLECTIVES)
         whole("num_bytes", num_bytes, 1, _MOST_SIZE)
@@ -189,16 +189,16 @@ class Model:
         )
 
     def why_not(self, collective: str, algorithm: str, protocol: str) -> str:
-        """Return why NCCL does not choose this algorithm and protocol; an empty text if it may."""
+        """Return the reason why NCCL cannot choose this algorithm and protocol, or "" if it can."""
         if self.printed:
             _, bandwidth = self.printed.get((collective, algorithm, protocol), (0.0, 0.0))
             return "" if bandwidth > 0 else "NCCL's log has no bandwidth for it"
         if algorithm.startswith("collnet"):
             return "CollNet is off unless NCCL_COLLNET_ENABLE is set"
         if collective in ("broadcast", "reduce") and algorithm != "ring":
-            return f"{collective} is a ring only"
+            return f"{collective} supports only the ring"
         if algorithm == "pat" and (collective == "allreduce" or self.gpus_per_node > 1 or self.version < (2, 23)):
-            return "PAT is for allgather and reduce_scatter of one GPU per node, from 2.23 on"
+            return "PAT is for allgather and reduce_scatter of one GPU per node, in 2.23 and later"
         if algorithm.startswith("nvls"):
             reason = self._why_not_nvls(collective, algorithm)
             if reason:
@@ -206,7 +206,7 @@ class Model:
         if algorithm == "tree" and collective != "allreduce":
             return "the tree is for allreduce"
         if protocol != "simple" and algorithm not in ("tree", "ring"):
-            return f"{algorithm} has Simple only"
+            return f"{algorithm} supports only Simple"
         if protocol == "ll128" and GPUS[self.gpu].link != "nvlink":
             return "LL128 needs NVLink"
         return ""
@@ -222,7 +222,7 @@ class Model:
         return ""
 
     def latency_us(self, collective: str, algorithm: str, protocol: str) -> float:
-        """Return NCCL's latency, as its log prints it."""
+        """Return the latency in µs that NCCL prints in its log."""
         if (collective, algorithm, protocol) in self.printed:
             return self.printed[collective, algorithm, protocol][0]
         place = PROTOCOLS.index(protocol)
@@ -272,7 +272,7 @@ class Model:
         return float(base + (num_steps - between_nodes) * intra_hop + between_nodes * inter_hop)
 
     def bandwidth(self, collective: str, algorithm: str, protocol: str) -> float:
-        """Return NCCL's bandwidth in GB/s of the whole buffer, as its log prints it."""
+        """Return the bandwidth of the whole buffer in GB/s that NCCL prints in its log."""
         if (collective, algorithm, protocol) in self.printed:
             return self.printed[collective, algorithm, protocol][1]
         graph = self.graph(algorithm)
@@ -344,7 +344,7 @@ class Model:
         return channels * rate * (ratio if is_reduced else 1)
 
     def graph(self, algorithm: str) -> Graph:
-        """Return the paths of an algorithm: those given, or those that NCCL is expected to find."""
+        """Return the paths of an algorithm: those in `graphs`, or else those that NCCL is expected to find."""
         kind = _GRAPH_KINDS[algorithm]
         return self.graphs.get(kind) or self._expected_graphs[kind]
 
@@ -394,7 +394,7 @@ class Model:
 
     @property
     def num_channels(self) -> int:
-        """How many channels collectives have on this cluster: NCCL doubles those of the paths that it found."""
+        """Return the number of channels of collectives on this cluster: twice the number of paths that NCCL found."""
         ring = self.graph("ring")
         channels = min(2 * min(ring.num_channels, self.graph("tree").num_channels), MOST_CHANNELS)
         is_few = self.num_nodes > 1 and channels < 16 and ring.intra > 45
@@ -430,7 +430,9 @@ class Model:
     # ---- what machines take
 
     def times_s(self, collective: str, algorithm: str, protocol: str, sizes: Floats) -> Floats:
-        """Return the seconds of sizes with the named terms, of an algorithm and a protocol that need not be chosen."""
+        """Return the time in seconds of each size, including the terms that NCCL omits.
+
+        NCCL need not choose this algorithm and protocol."""
         named = self._terms_us(collective, algorithm, protocol, sizes)
         return np.asarray(sum(named.values())) * 1e-6
 
@@ -527,12 +529,13 @@ class Model:
     # ---- from a machine of one's own
 
     def with_readings(self, profile: Profile, fewer: Profile | None = None) -> Model:
-        """Return the model with the host's minimum, or launch and hop, as they were measured on the machine itself.
+        """Return the model with the host's minimum, or with launch and hop, as measured on the machine itself.
 
-        One profile of as many ranks gives the minimum: the time of its smallest collective of 1 KiB and more. With a
-        second one of fewer GPUs of one node, the launch and the hop of LL follow from the smallest allgather of each.
+        A profile with the model's number of ranks determines the minimum: the time of its smallest collective of at
+        least 1 KiB. If `fewer` is a profile of fewer GPUs on one node, launch and hop of LL follow from the smallest
+        allgather of each.
 
-        Raises ValueError for profiles without native collectives, and of the wrong number of ranks.
+        Raises ValueError if a profile has no native collectives or the wrong number of ranks.
         """
         if profile.num_ranks != self.num_ranks:
             raise ValueError(f"profile must be of {self.num_ranks} ranks, got {profile.num_ranks}")
@@ -555,20 +558,20 @@ class Model:
 
     @classmethod
     def from_log(cls, path: str | os.PathLike[str], gpu: str | None = None, **arguments: Any) -> Model:
-        """Return the model of the job whose log this is, with the latencies and bandwidths that NCCL itself printed.
+        """Return the model of a job from its log, with the latencies and bandwidths that NCCL itself printed.
 
-        The job runs with ``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING``. `gpu` is needed where the log names
-        no GPU of GPUS; `arguments` are further ones of `Model`, and take precedence over the log.
+        The job runs with ``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING``. `gpu` is required if the log does not
+        name exactly one GPU of GPUS. `arguments` are further arguments of `Model`; they override the log.
 
-        Raises ValueError for a log without NCCL's table; OSError where it cannot be opened.
+        Raises ValueError if the log does not contain NCCL's tuning table; OSError if it cannot be opened.
         """
         stated = read_log(path, gpu)
         return cls(**{**stated, **arguments})
 
     def compared(self, collective: str, sizes: Sequence[int] = SIZES) -> dict[tuple[str, str], Compared]:
-        """Return what NCCL compares: channels, the seconds it expects and those of a machine, each by size.
+        """Return the options that NCCL compares, with their channels, NCCL's expected times and our estimates by size.
 
-        Keys are algorithm and protocol. Raises ValueError for sizes below 1 and another collective.
+        Keys are pairs of algorithm and protocol. Raises ValueError if a size is below 1 or the collective is unknown.
         """
         one_of("collective", collective, COLLECTIVES)
         num_bytes = np.array([whole("size", size, 1, _MOST_SIZE) for size in several("sizes", sizes)], float)
@@ -580,9 +583,9 @@ class Model:
         return compared
 
     def table(self, sizes: Sequence[int] = SIZES) -> pd.DataFrame:
-        """Return every collective, algorithm, protocol and size as a DataFrame, and which of them NCCL chooses.
+        """Return a DataFrame with one row per collective, algorithm, protocol and size, and mark NCCL's choices.
 
-        `why_not` says why one is not eligible; its figures are not numbers. Raises ValueError for sizes below 1.
+        `why_not` states why a row is not eligible; its figures are NaN. Raises ValueError if a size is below 1.
         """
         import pandas as pd
 

@@ -17,7 +17,7 @@ _SIZES = tuple(round(2 ** (half / 2)) for half in range(2 * 8, 2 * 36 + 1))  # 2
 _ON_A_NODE = "{} to {} %".format(*PUBLIC_ERRORS["NVLink"].model)
 _BETWEEN_NODES = "{} to {} %".format(*PUBLIC_ERRORS["InfiniBand"].model)
 _ERRORS = (
-    f"NCCL's model, not a measurement: on public machines it is off by {_ON_A_NODE} on one node, and by "
+    f"NCCL's model, not a measurement; on public machines it is off by {_ON_A_NODE} on one node, and by "
     f"{_BETWEEN_NODES} between nodes"
 )
 

@@ -57,15 +57,15 @@ def error_words(model: Model) -> str:
     kind = kind_of(model)
     best, worst = PUBLIC_ERRORS[kind].model
     nccl_best, nccl_worst = PUBLIC_ERRORS[kind].nccl
-    nccl = f"NCCL's own estimate is off by {nccl_best} to {nccl_worst} %"
+    nccl = f"NCCL's own {nccl_best} to {nccl_worst} %"
+    reading = " before calibration" if model.terms or model.minimum_s else ""
     if kind == "InfiniBand":
-        words = f"on public InfiniBand clusters the model is off by {best} to {worst} %, no better than NCCL: {nccl}"
+        words = f"on public InfiniBand clusters the median error{reading} is {best} to {worst} %, no better than {nccl}"
     elif kind == "PCIe":
-        words = f"on public nodes without NVLink the model is off by {best} to {worst} %, and {nccl}"
+        words = f"on public nodes without NVLink the median error{reading} is {best} to {worst} %, compared with {nccl}"
     else:
         words = (
-            f"the model is off by {FITTED_ERROR:g} % on the nodes that it was fitted to, and by {best} to {worst} % on "
-            f"other public nodes with NVLink; there {nccl}"
+            f"the median error{reading} is {FITTED_ERROR:g} % on the nodes used for fitting, and {best} to {worst} % "
+            f"on other public nodes with NVLink, compared with {nccl} there"
         )
-    reading = " before it takes a reading" if model.terms or model.minimum_s else ""
-    return f"Error to expect: in the median{reading}, {words} ({BENCHMARK})."
+    return f"Expected error: {words} ({BENCHMARK})."

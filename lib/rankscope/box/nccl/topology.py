@@ -90,10 +90,10 @@ def _pairs(num_gpus: int) -> list[tuple[int, int]]:
 
 
 def read_topology(path: str | os.PathLike[str], gpu: str) -> Topology:
-    """Return the box of a file: what NCCL_TOPO_DUMP_FILE wrote, or the output of ``nvidia-smi topo -m``.
+    """Parse a box from the file that NCCL_TOPO_DUMP_FILE names, or from the output of ``nvidia-smi topo -m``.
 
-    `gpu` is one of GPUS. Raises ValueError with the line for anything else, and for what is too large; OSError where
-    it cannot be opened. XML with a document type or entities is refused.
+    `gpu` is one of GPUS. Raises ValueError, with the line, if the file is neither of these, is too large, or is XML
+    with a document type or entities; OSError if it cannot be opened.
     """
     one_of("gpu", gpu, tuple(GPUS))
     try:
@@ -129,11 +129,11 @@ def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
         for column, word in enumerate(words):
             rate = _rate_of_word(word, generation)
             if rate is None:
-                raise StorageError(path, f"line {line + 1}: {word!r} is no link of nvidia-smi topo -m")
+                raise StorageError(path, f"line {line + 1}: {word!r} is not a link of nvidia-smi topo -m")
             rates[row, column] = rate
         ways.append(words)
     nics = len(names) - num_gpus
-    notes = ("topo -m does not state what a network card carries.",) if nics else ()
+    notes = ("topo -m does not state the rate of the network cards.",) if nics else ()
     return Topology(gpu, tuple(ways), rates, nics, None, notes)
 
 
@@ -238,7 +238,10 @@ def _of_xml(path: Any, text: str, gpu: str) -> Topology:
     notes: tuple[str, ...] = ()
     if about.link == "nvlink" and not any(tag.name == "gpu" for tag in tags):
         num_assumed = round(about.wire / nvlink)
-        notes = ("The file states no NVLink: NCCL finds it when it runs. Here it is that of the GPU's data sheet.",)
+        notes = (
+            "The file states no NVLink, because NCCL detects it at run time. Its figures are those of the GPU's data "
+            "sheet.",
+        )
     links = _nvlinks(path, tags, gpus, num_assumed)
     ways = [["X"] * len(gpus) for _ in gpus]
     rates = np.full((len(gpus), len(gpus)), np.inf)
@@ -274,7 +277,9 @@ def _nvlinks(path: Any, tags: Sequence[_Tag], gpus: Sequence[_Tag], num_assumed:
         count = tag.whole("count") or 0
         target = tag.text("target").lower()
         if owner is None or not 0 < count <= _MOST_LINKS:
-            raise StorageError(path, f"line {tag.line}: an nvlink is of a GPU and has a count of 1 to {_MOST_LINKS}")
+            raise StorageError(
+                path, f"line {tag.line}: an nvlink must belong to a GPU and have a count of 1 to {_MOST_LINKS}"
+            )
         if tag.text("tclass").startswith(_NVSWITCH):
             to_switch[owner] += count
         elif target in place:

@@ -24,7 +24,7 @@ FIELDS = "collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRan
 COMMENTS = (
     f"# {FIELDS}",
     "# For NCCL's example tuner plug-in, which reads this file from NCCL_TUNER_CONFIG_FILE.",
-    "# Where no line matches, the plug-in makes NCCL use one channel, which is slow. Before you build it, replace",
+    "# If no line matches, the plug-in makes NCCL use one channel, which is slow. Before you build it, replace",
     "# `*nChannels = 1;` by `*nChannels = 0;` in its function pluginGetCollInfo: then NCCL keeps its own number.",
 )
 

@@ -22,7 +22,7 @@ from ..registry import command
 
 @command("doctor")
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Show what this machine is, which parts of rankscope work on it, and what to install for the rest."""
+    """Describe this machine, list the parts of rankscope that work on it, and what to install for the others."""
     from ..output import print_parts
 
     with interruptible(), _shown() as report:

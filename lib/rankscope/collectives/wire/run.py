@@ -52,21 +52,23 @@ _verified: set[int] = set()  # fingerprints of schedules that passed `verify`
 def execute(
     schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "sum", recorder: Recorder | None = None
 ) -> Tensor | None:
-    """Carry out this rank's part of a collective, and return its result, or None if it gets nothing.
+    """Execute this rank's part of a collective and return its result, or None if the rank has none.
 
-    Every rank of `group` calls this with the same schedule, op, dtype and number of elements. As in `run_local`, whose
-    results these are bit for bit: scatter and reduce_scatter take whole buffers and return the rank's own run; gather
-    and allgather take own runs and return whole buffers; all_to_all takes and returns one run for each rank; broadcast
-    and scatter read the root's tensor only. allreduce works in place and returns the tensor itself; all others return a
-    new one and leave what was passed.
+    Every rank of `group` must call this with the same schedule, op, dtype and number of elements. Inputs and outputs
+    are those of `run_local`, and so are the results, bit for bit: scatter and reduce_scatter take whole buffers and
+    return the rank's own run; gather and allgather take own runs and return whole buffers; all_to_all takes and returns
+    one run per rank; broadcast and scatter read only the root's tensor. allreduce works in place and returns the tensor
+    itself; all others return a new tensor and leave the input unchanged.
 
-    With a `recorder`, for this rank, its time goes into spans on the lane "executor", with steps as items: "send" and
-    "receive" while it waits for such a message, "reduce" and "copy", and "post" for starting messages.
+    If a `recorder` is given, it records this rank's time as spans on the lane "executor", with steps as items: "send"
+    and "receive" while the rank waits for such a message, "reduce" and "copy", and "post" for starting messages.
 
-    `group` is None for the default group, or a process group as torch.distributed or `in_threads` makes it. The first
-    call for a schedule and size verifies it, and asks all ranks whether they agree; later ones start at once. Raises
-    ScheduleError and ValueError as `run_local` does, and ValueError if ranks do not agree. Raises RuntimeError, with
-    step and peer, if a message fails or does not arrive within the group's timeout; the group cannot be used any more.
+    `group` is a process group made by torch.distributed or `in_threads`, or None for the default group. The first call
+    for a schedule and size verifies the schedule and compares it across ranks; later calls start at once.
+
+    Raises ScheduleError if the schedule does not `verify`; ValueError if the tensor or `op` does not match it or the
+    ranks disagree; RuntimeError, which names step and peer, if a message fails or does not arrive within the group's
+    timeout. After a RuntimeError the group can no longer be used.
 
     >>> import torch
     >>> from rankscope.ranks import in_threads

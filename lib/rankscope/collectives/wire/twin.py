@@ -41,22 +41,22 @@ def simulate_executor(
     by_node: bool = False,
     detail: str = "messages",
 ) -> Timeline:
-    """Return when each rank of `execute` waits for messages, adds up and copies, if all ranks start at time 0.
+    """Simulate `execute` and return the timeline of each rank's waits, sums and copies. All ranks start at time 0.
 
     `num_bytes` is as for `simulate`. While `simulate` is the model of the papers, this one follows the executor and
     Gloo. A message may leave once the sender has posted it and the receiver's ready signal has arrived. The signal
-    leaves when the receive is posted, behind the messages that this rank is sending, and takes alpha_s. A rank's card
-    (its node's, for messages between nodes that share one) sends one message after the other, in the order in which
-    they may leave; messages from several ranks queue at the receiver's card. A send is done when its last byte has
-    left, and that byte arrives alpha_s later, so latencies overlap. Adding a byte, or copying one, takes
+    leaves when the receive is posted, after the messages that the receiver is sending itself, and takes alpha_s. A
+    rank's network card (its node's, for messages between nodes that share one) sends one message at a time, in the
+    order in which they may leave; messages from several ranks queue at the receiver's card. A send is done when its
+    last byte has left, and that byte arrives alpha_s later, so latencies overlap. Adding or copying a byte takes
     gamma_s_per_byte. The schedule is not checked here: use `verify`.
 
-    Pass links that depend on the size as ``link_at(src, dst, num_bytes)``; `by_node` says that they depend only on the
-    size and on whether both ranks are on one node. Ranks that do the same are simulated once. Spans are on the lane
-    "executor" of each rank, of kind "send" and "receive" while it waits for such a message, "reduce" and "copy"; items
-    are steps. With `detail` "ranks" each rank has one span instead, from 0 to its end.
+    If links depend on the size, pass a function ``link_at(src, dst, num_bytes)``. Set `by_node` if it depends only on
+    the size and on whether both ranks are on the same node. Ranks that do the same are simulated once. Spans are on the
+    lane "executor" of each rank: "send" and "receive" while it waits for such a message, "reduce" and "copy"; items are
+    steps. If `detail` is "ranks", each rank has one span instead, from 0 to its end.
 
-    Raises ValueError for a cluster with another number of ranks, and for bytes that are not a whole number of elements.
+    Raises ValueError if the cluster has a different number of ranks or `num_bytes` is not a whole number of elements.
 
     >>> from .. import ALGORITHMS
     >>> cluster = Cluster.uniform(4, Link(alpha_s=1.0, bytes_per_s=2.0))

@@ -14,7 +14,7 @@ from ...box.profile import busbw_factor
 from ...cluster import Cluster, Link
 from ...collectives import build, closed_form, simulate_executor
 from ...common.checks import count_of, number, several, whole
-from ...common.units import decimal_words
+from ...common.units import decimal_words, percent_words
 from ...pipeline import Pipeline, Stage, simulate
 from ...sampling import Assignment, KeyedSampler, assign, audit
 from ...train import ddp
@@ -49,7 +49,7 @@ def reads() -> int:
     "the rank does not wait {} ms: when does the second half start?",
     unit="ms",
     means={
-        50: "nothing overlapped with the backward",
+        50: "nothing overlapped with the backward pass",
         20: "the second half could start at 35 ms, before its gradients are ready",
         0: "both halves were hidden",
     },
@@ -167,7 +167,7 @@ def enough_loaders(loaders: int) -> str | None:
     idle = parts.idle_share(parts.simulate([[0.3] * 200], 4, 0.05, queue_size=4, num_loaders=loaders))
     if idle < 0.05:
         return None
-    return f"with {count_of(loaders, 'loader')} the trainer waits {idle:.0%} of the time"
+    return f"with {count_of(loaders, 'loader')} the trainer waits {percent_words(idle)} of the time"
 
 
 # ---- 04: how gradients are combined
@@ -190,7 +190,7 @@ def latency_half(ranks: int) -> str | None:
     share = float(2 * (ranks - 1) * 20e-6 / total_s)
     if share > 0.5 + 1e-12:
         return None
-    return f"with {ranks} ranks latency is {share:.0%} of the time"
+    return f"with {ranks} ranks latency is {percent_words(share)} of the time"
 
 
 @built("04.3")
@@ -557,7 +557,7 @@ def times_as_costly(answer: Any) -> str | None:
     longer = job.step_s.expected / 0.33 - 1
     if abs(longer - 0.05) < 0.0005:
         return None
-    return f"an allreduce {factor:g} times as costly makes the step {longer:.2%} longer"
+    return f"an allreduce {factor:g} times as costly makes the step {percent_words(longer, 2)} longer"
 
 
 @built("a5.3")
@@ -576,7 +576,7 @@ def spread_ms(answer: Any) -> Score:
     worst = float(np.abs(errors["yours"]).max())
     wrong = None
     if worst >= 0.022:
-        wrong = f"with {spread:g} ms the worst of four epochs is off by {worst:.1%}"
+        wrong = f"with {spread:g} ms the worst of four epochs is off by {percent_words(worst, 1)}"
     return Score(("2 nodes", "4 nodes", "8 nodes", "16 nodes"), rows, wrong)
 
 
@@ -599,7 +599,7 @@ def ring_ll_us() -> float:
     return nccl.Model("h100", 16).latency_us("allreduce", "ring", "ll")
 
 
-@nearly("06.2", "NVLS is not taken from {} MiB on", unit="MiB")
+@nearly("06.2", "NCCL does not use NVLS at {} MiB and above", unit="MiB")
 def first_nvls_mib() -> float:
     """The first power of two, in MiB, at which NCCL 2.29 takes NVLS for an allreduce over eight H100."""
     model = nccl.Model("h100", version=(2, 29))
@@ -630,7 +630,7 @@ def launch_and_hop(answer: Any) -> Score:
     rows = {name: (f"{error:.1%}",) for name, error in errors.items()}
     wrong = None
     if errors["yours"] >= 0.05:
-        wrong = f"with {launch:g} and {hop:g} µs the median error is {errors['yours']:.1%}"
+        wrong = f"with {launch:g} and {hop:g} µs the median error is {percent_words(errors['yours'], 1)}"
     return Score(("median error",), rows, wrong)
 
 
@@ -642,7 +642,7 @@ def fewest_microbatches(microbatches: int) -> str | None:
     """The fewest microbatches with which 1F1B on eight ranks is idle for a tenth of the step or less."""
     share = bubble_share("one_f_one_b", 8, microbatches)
     if share > 0.1:
-        return f"with m = {microbatches} the bubble is {float(share):.1%}"
+        return f"with m = {microbatches} the bubble is {percent_words(float(share), 1)}"
     return None
 
 
@@ -651,7 +651,7 @@ def fewest_chunks(chunks: int) -> str | None:
     """The fewest chunks with which interleaved 1F1B of 16 microbatches on eight ranks is idle for a tenth or less."""
     share = bubble_share("interleaved_1f1b", 8, 16, chunks)
     if share > 0.1:
-        return f"with v = {chunks} the bubble is {float(share):.1%}"
+        return f"with v = {chunks} the bubble is {percent_words(float(share), 1)}"
     return None
 
 

@@ -61,10 +61,10 @@ class Score:
 
 
 def check(exercise: str, answer: Any = ...) -> None:
-    """Print that `answer` is right, or raise WrongAnswer; ``...`` stands for an answer that is still missing.
+    """Print that `answer` is right, or raise WrongAnswer. ``...`` stands for an answer that is still missing.
 
     Exercises are named after their notebook: "01.2" is the second of notebook 01. A number may have a unit, as in
-    "12.5 ms". Raises ValueError for an exercise that does not exist.
+    "12.5 ms". Raises ValueError if the exercise does not exist.
 
     >>> check("01.1", ...)
     01.1: not answered yet
@@ -72,7 +72,7 @@ def check(exercise: str, answer: Any = ...) -> None:
     00.2: right
     >>> check("00.2", 50)
     Traceback (most recent call last):
-    rankscope.course.exercises.kinds.WrongAnswer: 00.2: 50 would be right if nothing overlapped with the backward
+    rankscope.course.exercises.kinds.WrongAnswer: 00.2: 50 would be right if nothing overlapped with the backward pass
     """
     one_of("exercise", exercise, tuple(EXERCISES))
     if answer is ...:
@@ -89,9 +89,9 @@ def check(exercise: str, answer: Any = ...) -> None:
 
 
 def score(exercise: str, answer: Any) -> Score:
-    """Return the comparison of something that you built for an exercise with its alternatives.
+    """Compare something that you built for an exercise with its alternatives.
 
-    Raises WrongAnswer for something that does not work at all, ValueError for an exercise in which nothing is built.
+    Raises WrongAnswer if the submission does not run; ValueError if the exercise has no score.
 
     >>> score("a6.2", "broadcast yours ranks=4 chunks=1\\n0: 0>1:0=\\n1: 0>2:0=\\n2: 0>3:0=")
                      steps     time  × bound

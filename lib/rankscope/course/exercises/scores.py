@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...cluster import Cluster, Link
 from ...collectives import ALGORITHMS, Schedule, best, build, simulate, verify
 from ...common.checks import count_of, function, number, of_type, several, whole
-from ...common.units import decimal_words, three_digits, times_in_one_unit
+from ...common.units import decimal_words, percent_words, three_digits, times_in_one_unit
 from ...pipeline import Pipeline
 from ...sampling import Assignment, assign, audit
 from ...train import ddp, fsdp
@@ -109,7 +109,8 @@ def batches_score(
         if work.imbalance > most_times:
             faults.append(f"a step costs {work.imbalance:.2f} times the mean; the goal is at most {most_times}")
         if work.padding_share > most_padding:
-            faults.append(f"{work.padding_share:.0%} of the tokens are padding; the goal is at most {most_padding:.0%}")
+            goal = f"the goal is at most {percent_words(most_padding)}"
+            faults.append(f"{percent_words(work.padding_share)} of the tokens are padding; {goal}")
     return Score(("highest / mean", "padding", "read twice", "left out"), rows, "; ".join(faults) or None)
 
 
@@ -295,7 +296,8 @@ def pipeline_score(
         rows[name] = (f"{bubbles[name]:.1%}", str(activations[name]))
     wrong = None
     if bubbles["yours"] > most_bubble + 1e-9:
-        wrong = f"the bubble is {bubbles['yours']:.1%} of the step; the goal is at most {most_bubble:.1%}"
+        goal = f"the goal is at most {percent_words(most_bubble, 1)}"
+        wrong = f"the bubble is {percent_words(bubbles['yours'], 1)} of the step; {goal}"
     elif most_kept is not None and activations["yours"] > most_kept:
         wrong = f"a rank keeps {activations['yours']} activations; the goal is at most {most_kept}"
     return Score(("bubble", "activations kept"), rows, wrong)

@@ -35,7 +35,7 @@ def diagnose(
         list[Path],
         typer.Argument(
             metavar="FOLDER_OR_LOGS...",
-            help="A folder with a trace, a dump or a log of each rank; or log files; or - for standard input.",
+            help="A folder with a trace, dump or log per rank; log files; or - for standard input.",
         ),
     ],
     as_json: Annotated[bool, Option("--json", help="Print JSON, in seconds and bytes.")] = False,
@@ -46,15 +46,15 @@ def diagnose(
         Path | None, Option(help="Write a trace of all ranks on one clock for Perfetto, with late arrivals as arrows.")
     ] = None,
 ) -> None:
-    """Name the rank that the others wait for, the phase in which it loses time, and what that costs.
+    """Name the rank that the others wait for, the phase in which it loses time, and the cost.
 
-    Record traces with torch.profiler, one file per rank. If the job hangs, give its flight-recorder dumps or its logs:
-    the answer names the rank that did not reach a collective or called another one, or says that the text cannot tell.
-    There may be one log per rank, or one log with the prefixes of torchrun or srun.
+    Record traces with torch.profiler, one file per rank. If the job hangs, pass its flight-recorder dumps or its logs:
+    the answer names the rank that did not reach a collective or called a different one, or states that the logs do not
+    show it. Logs may be one per rank, or one log with the prefixes of torchrun or srun.
 
     For traces, --json prints culprits, findings, ranks, steps, step_s, exposed_s, hidden_s, phases, buckets and
-    what_if. what_if lists the steps that it skipped, or the reason why it predicts nothing. For dumps and logs, --json
-    prints culprits, findings, notes and ranks.
+    what_if. what_if lists the steps that it skipped, or the reason why nothing can be predicted. For dumps and logs,
+    --json prints culprits, findings, notes and ranks.
     """
     from ..kineto import TraceFiles, files_in
 
@@ -75,9 +75,9 @@ def diagnose(
         return
     if files.dumps:
         left_out = count_of(len(files.dumps), "flight-recorder dump")
-        print(f"left out {left_out}: give dumps alone", file=sys.stderr)
+        print(f"left out {left_out}: pass dumps alone", file=sys.stderr)
     if files.logs and len(paths) > 1:
-        print(f"left out {count_of(len(files.logs), 'log')}: give logs alone, or with dumps", file=sys.stderr)
+        print(f"left out {count_of(len(files.logs), 'log')}: pass logs alone, or with dumps", file=sys.stderr)
     # a folder without anything is passed on as well: the reader of traces says what it looked for
     _diagnose_traces(files.traces if len(paths) > 1 else folder_or_files, as_json, output, perfetto)
 
@@ -131,7 +131,7 @@ def _standard_input() -> str:
 
     raw = sys.stdin.buffer.read(MOST_BYTES + 1)
     if len(raw) > MOST_BYTES:
-        raise ValueError(f"standard input must have at most {MOST_BYTES} bytes: give the file itself")
+        raise ValueError(f"standard input must have at most {MOST_BYTES} bytes; pass the file itself")
     return raw.decode("utf-8", "replace")
 
 

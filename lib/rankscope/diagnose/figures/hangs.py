@@ -31,8 +31,8 @@ class _HangCell(NamedTuple):
 def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing:
     """Draw the last calls of the group that a finding of `explain_hang` is about: a row per rank, a column per call.
 
-    A cell is hatched if the rank did not make the call at which the group stops. Of more than 16 ranks, those to look
-    at are shown, and some others. Raises ValueError if there is no such finding.
+    A cell is hatched if the rank did not make the call at which the group stops. If there are more than 16 ranks, those
+    named in the finding and some others are shown. Raises ValueError if there is no such finding.
     """
     if not 0 <= finding < len(of_type("hang", hang, Hang).findings):
         raise ValueError(f"finding must be the place of one of {len(hang.findings)} findings, got {finding}")

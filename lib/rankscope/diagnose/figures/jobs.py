@@ -74,9 +74,10 @@ def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
 
 
 def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
-    """Draw how much more own time than the median of the others each rank has, a column per step.
+    """Draw each rank's own time compared with the median of the others, with one column per step.
 
-    Late ranks are orange, early ones blue. Of many steps several share a column; of many ranks the latest are shown.
+    Late ranks are orange, early ones blue. If there are many steps, several share a column; if there are many ranks,
+    the latest are shown.
     """
     steps_of_column = np.array_split(np.arange(len(diagnosis.steps)), min(len(diagnosis.steps), _MOST_COLUMNS))
     columns = [diagnosis.late_s[steps].mean(axis=0) for steps in steps_of_column]
@@ -99,7 +100,7 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
 
 
 def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
-    """Draw how much of each bucket's communication per step is exposed, and how much is hidden."""
+    """Draw the exposed and the hidden communication of each bucket per step."""
     buckets = diagnosis.buckets
     exposed_s = np.maximum([bucket.exposed_s for bucket in buckets], 0.0)
     hidden_s = np.maximum([bucket.hidden_s for bucket in buckets], 0.0)

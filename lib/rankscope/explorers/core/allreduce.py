@@ -12,7 +12,7 @@ from ...collectives.algorithms import is_shipped
 from ...collectives.best import Best
 from ...collectives.verify import Verified
 from ...common.checks import count_of
-from ...common.units import parse_bytes, time_words, times_in_one_unit
+from ...common.units import parse_bytes, percent_words, time_words, times_in_one_unit
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from ...figures.schedules import draw_schedule
@@ -186,7 +186,7 @@ def _fastest_line(ranked_now: Best, fastest: str) -> str:
         return line
     difference = "just as fast"
     if ranked_now.margin > EQUAL_TIMES:
-        difference = f"{ranked_now.margin:.0%} longer"
+        difference = f"{percent_words(ranked_now.margin)} longer"
     return f"{line}; next: {ranked_now.candidates[1].algorithm}, {difference}"
 
 

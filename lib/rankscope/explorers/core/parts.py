@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...common.checks import count_of
+from ...common.units import percent_words
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
 from ...parts.simulate import simulate, simulated_idle_share
@@ -54,12 +55,11 @@ def report(now: Now) -> list[str]:
     stepping_ms = now.step_ms * now.steps_per_part
     bound = "training is the bottleneck, if the queue is long enough"
     if loading_ms > stepping_ms:
-        bound = (
-            f"loading is the bottleneck: no queue gets below {1 - stepping_ms / loading_ms:.0%} idle in the long run"
-        )
+        least = percent_words(1 - stepping_ms / loading_ms)
+        bound = f"loading is the bottleneck: in the long run trainers are idle at least {least} of the time"
     every = f"with loading ahead, a part arrives every {loading_ms:.3g} ms"
     lines = [
-        f"{trainers}, {_LONG} parts each: idle {_idle_share(now):.0%} of the time",
+        f"{trainers}, {_LONG} parts each: idle {percent_words(_idle_share(now))} of the time",
         f"{every} and lasts {stepping_ms} ms: {bound}",
     ]
     for size in (0, 1, 2, 4, 8):

@@ -6,6 +6,7 @@ import math
 from functools import lru_cache
 from typing import Any
 
+from ...common.units import percent_words
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
 from ...pipeline import Lognormal, Pipeline, Stage, simulate
@@ -75,9 +76,10 @@ def report(now: Now) -> list[str]:
     unit = "batches/s"
     if now.num_ranks > 1:
         unit = "batches/s per rank"
+    reached = percent_words(rate / bounds[first])
     return [
         f"bottleneck: {first}, at most {bounds[first]:.1f} batches/s; next is {second}, at {next_rate}",
-        f"delivered over {_LONG} batches: {rate:.1f} {unit}, {rate / bounds[first]:.0%} of the bottleneck's rate",
+        f"delivered over {_LONG} batches: {rate:.1f} {unit}, {reached} of the bottleneck's rate",
         *(_shares(timeline, stage) for stage in pipeline.stages),
     ]
 
@@ -119,7 +121,7 @@ def _shares(timeline: Timeline, stage: Stage) -> str:
     barrier = sum(lane.select(kind="barrier").busy_s for lane in lanes) / whole_s
     at_barrier = ""
     if barrier > 0:
-        at_barrier = f", {barrier:.0%} at the barrier"
+        at_barrier = f", {percent_words(barrier)} at the barrier"
     idle = max(1 - work - (blocked + barrier), 0)
     return (
         f"  {stage.name:<7}{work:>5.0%} working, {blocked:>4.0%} blocked by the next stage{at_barrier}"

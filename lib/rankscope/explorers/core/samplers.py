@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...common.checks import count_of
+from ...common.units import percent_words
 from ...figures.assignments import draw_assignment, draw_step_costs, reading_title
 from ...figures.marks import Drawing
 from ...sampling import Assignment, assign, audit, epoch_work
@@ -156,7 +157,7 @@ def _work_line(now: Now) -> str:
         return "indices that the dataset does not have have no length, so a step has no cost"
     work = epoch_work(last, LENGTHS[now.lengths](now.size))
     costs = f"a step takes {work.imbalance:.2f} times as long as with equal work"
-    return f"{costs}, {work.padding_share:.0%} of the tokens are padding"
+    return f"{costs}, {percent_words(work.padding_share)} of the tokens are padding"
 
 
 def _batches_line(num_samples: int, batch_size: int) -> str:

@@ -24,10 +24,10 @@ MOST_DEVICES = 1024
 
 @frozen
 class StepSizes:
-    """The samples in a step, and the bytes: inputs and outputs of ONE sample, parameters and buffers of a model.
+    """The number of samples in a step, and the bytes of ONE sample's inputs and outputs and of a model.
 
-    `parameter_bytes` counts the parameters that get a gradient, which has the same size, and `frozen_bytes` those that
-    get none. Raises ValueError unless all are whole numbers, the batch has a sample, and no bytes are negative.
+    `parameter_bytes` are the bytes of parameters with gradients, which have the same size; `frozen_bytes` are those of
+    parameters without. Raises ValueError if a field is not a whole number of at least 0, or if the batch is empty.
     """
 
     batch_size: int = checked(whole, 1)
@@ -50,9 +50,9 @@ class DeviceCopy(NamedTuple):
 
 @frozen
 class StepCosts:
-    """The times of a step: α + m/B on `link` for each message; seconds of forward, backward and loss for each sample.
+    """The times of a step: α + m/B on `link` per message; forward, backward and loss in seconds per sample.
 
-    Raises ValueError for numbers below 0.
+    Raises ValueError if a number is below 0.
     """
 
     link: Link = checked(Link)
@@ -159,14 +159,14 @@ def _ddp_traffic(sizes: StepSizes, num_devices: int) -> StepTraffic:
 
 
 def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "data_parallel") -> Timeline:
-    """Return the timeline of a step of DataParallel, a rank for each device, with lanes "compute" and "link".
+    """Simulate a step of DataParallel and return its timeline, with one rank per device and lanes "compute" and "link".
 
-    A stage begins when the one before it has ended on all devices, because one process drives them all. Device 0 sends
+    A stage begins when the previous one has ended on all devices, because one process drives them all. Device 0 sends
     and receives one message at a time. A message is on the lanes of both devices; its item is the other device.
 
     With "ddp" it is a step of DDP in the same terms, without any overlap: forward, loss, backward, then one ring
     allreduce. Each rank has ⌈batch_size / num_devices⌉ samples, and some are repeated if the batch does not divide
-    evenly. Buffers are left out. See `ddp.simulate` for buckets that are sent during the backward.
+    evenly. Buffers are left out. See `ddp.simulate` for buckets that are sent during the backward pass.
 
     >>> sizes, costs = StepSizes(4, 0, 0, 100), StepCosts(Link(0.0, 100.0), 0.5, 1.0)
     >>> step = simulate(sizes, 4, costs)

@@ -150,7 +150,7 @@ class Bucket:
     are never split, so a bucket can be much larger than its cap.
 
     >>> Bucket((3, 2), 3 * 2**20, 2**20, "cap").why
-    'reached its cap of 1 MiB'
+    'it reached its cap of 1 MiB'
     """
 
     indices: tuple[int, ...]
@@ -162,10 +162,10 @@ class Bucket:
     def why(self) -> str:
         """Why the bucket was closed, in words."""
         if self.closed == "cap":
-            return f"reached its cap of {bytes_words(self.cap_bytes or 0)}"
+            return f"it reached its cap of {bytes_words(self.cap_bytes or 0)}"
         if self.closed == "sparse":
-            return "a sparse gradient, always alone"
-        return "nothing left to add"
+            return "a sparse gradient is always alone"
+        return "no parameters are left"
 
 
 @attrs.frozen
@@ -222,13 +222,14 @@ class DDPBuckets:
         return "\n".join(lines)
 
     def _table(self, buckets: tuple[Bucket, ...]) -> str:
-        rows = [count_of(len(buckets), "bucket")]
+        head = f"  {'':>3}  {'contents':<27}  {'closed because':<33}  parameters"
+        rows = [count_of(len(buckets), "bucket"), head]
         for place, bucket in enumerate(buckets):
             first = self.parameters[bucket.indices[0]].name
             last = self.parameters[bucket.indices[-1]].name
             names = first if first == last else f"{first} … {last}"
             size = f"{count_of(len(bucket.indices), 'parameter')}, {bytes_words(bucket.num_bytes)}"
-            rows.append(f"  {place:>3}  {size:<27}  {bucket.why:<31}  {names}")
+            rows.append(f"  {place:>3}  {size:<27}  {bucket.why:<33}  {names}")
         return "\n".join(rows)
 
 
@@ -246,16 +247,16 @@ def _listed(indices: tuple[Any, ...] | None) -> str:
 def assign_buckets(
     parameters: Parameters, bucket_cap_mb: float = CAP_MB, first_bucket_mb: float = _FIRST_MB
 ) -> list[list[int]]:
-    """Return which parameters share a bucket, in launch order, as DDP assigns them before it has seen a backward.
+    """Return the parameters of each bucket, in launch order, as DDP assigns them before its first backward pass.
 
     Each parameter, in the order of definition, goes into the open bucket of its dtype and device, which is closed as
-    soon as it holds `bucket_cap_mb` or more (in units of 2²⁰ bytes, despite the name). The first bucket of each dtype
-    and device is closed at `first_bucket_mb`. Buckets are launched in reverse. So the small one, with the parameters
-    defined first, comes last, when no computation is left to hide its allreduce. DDP does this if
-    `find_unused_parameters` is set and its cap is not; `buckets` covers the other cases.
+    soon as it contains at least `bucket_cap_mb` (in units of 2²⁰ bytes, despite the name). The first bucket of each
+    dtype and device is closed at `first_bucket_mb`. Buckets are launched in reverse, so the small one, with the
+    parameters defined first, is the last, when no computation is left to hide its allreduce. DDP assigns buckets in
+    this way if `find_unused_parameters` is set and its cap is not; `buckets` covers the other cases.
 
-    Places count the parameters that require a gradient. Sparse gradients are recognised in a module and in
-    `ParameterSpec` values, not in bare parameters. Raises ValueError for no parameters and for sizes below 0.
+    Parameters are indices among those that require a gradient. Sparse gradients are recognised in a module and in
+    `ParameterSpec` values, not in bare parameters. Raises ValueError if there are no parameters or a size is below 0.
 
     After ``torch.distributed._compute_bucket_assignment_by_size``, torch/csrc/distributed/c10d/reducer.cpp.
 
@@ -277,17 +278,16 @@ def buckets(
     find_unused_parameters: bool = False,
     static_graph: bool = False,
 ) -> DDPBuckets:
-    """Return the buckets that ``DistributedDataParallel(module, ...)`` with these arguments uses, at first and later.
+    """Return the buckets of ``DistributedDataParallel(module, ...)`` with these arguments, at first and later.
 
     `parameters` is a module, its parameters or `ParameterSpec` values. At iteration 0 all gradients of one dtype and
-    device share one bucket. After that, DDP knows in which order gradients get ready and fills buckets in that order,
-    at iteration 1, or 2 with `static_graph`. With `find_unused_parameters` alone it does neither: see `assign_buckets`.
+    device share one bucket. DDP then knows the order in which gradients become ready and fills buckets in that order,
+    at iteration 1, or 2 with `static_graph`. With `find_unused_parameters` alone it does neither; see `assign_buckets`.
     The bucket of 1 MiB, launched first after the rebuild, exists only if `bucket_cap_mb` is None; 25 is a cap.
 
     `ready_order` is the order in rank 0's backward pass. The default is the reverse of the definitions, but a real
-    order often differs. Raises ValueError for an order that repeats a parameter. Also raises ValueError for an order
-    that leaves out parameters (because they get no gradient) unless `static_graph` or `find_unused_parameters` is set,
-    because DDP would stop.
+    order often differs. Raises ValueError if the order repeats a parameter, or if it leaves out parameters (because
+    they get no gradient) although neither `static_graph` nor `find_unused_parameters` is set, because DDP would stop.
 
     This is the same in torch 2.6 to 2.13: torch/nn/parallel/distributed.py, and reducer.cpp as above unless the
     environment variable DDP_SET_LAST_BUCKET_CAP is 1. Lists of caps, which torch accepts since 2.11, are not supported.
@@ -295,10 +295,12 @@ def buckets(
     >>> print(buckets([ParameterSpec(f"layer {n}", 2**20) for n in range(4)], 2))
     4 parameters, 4 MiB
     iteration 0: 1 bucket
-        0  4 parameters, 4 MiB          nothing left to add              layer 0 … layer 3
+           contents                     closed because                     parameters
+        0  4 parameters, 4 MiB          no parameters are left             layer 0 … layer 3
     from iteration 1: 2 buckets
-        0  2 parameters, 2 MiB          reached its cap of 2 MiB         layer 3 … layer 2
-        1  2 parameters, 2 MiB          reached its cap of 2 MiB         layer 1 … layer 0
+           contents                     closed because                     parameters
+        0  2 parameters, 2 MiB          it reached its cap of 2 MiB        layer 3 … layer 2
+        1  2 parameters, 2 MiB          it reached its cap of 2 MiB        layer 1 … layer 0
     """
     specs = parameter_specs(parameters)
     if bucket_cap_mb is None:

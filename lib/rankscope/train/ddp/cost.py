@@ -16,10 +16,10 @@ __all__ = ["Cost", "CostTable", "Seconds", "cost", "costs_s", "no_allreduce"]
 def cost(machine: HasCost | Link, num_ranks: int | None = None) -> Cost:
     """Return a function from bytes (a number or an array) to the seconds of one allreduce without other traffic.
 
-    For a profile this is `Profile.cost`: the backend's own allreduce as measured, or for another number of ranks the
-    prediction for a ring. For a link it is the closed form of a ring.
+    For a profile this is `Profile.cost`: the measured times of the backend's own allreduce or, for another number of
+    ranks, the prediction for a ring. For a link it is the closed form of a ring.
 
-    Raises ValueError for a link without `num_ranks`, and as `Profile.cost` does.
+    Raises ValueError if a link is given without `num_ranks`, or if a profile cannot predict the allreduce.
 
     >>> seconds = cost(Link(alpha_s=1e-5, bytes_per_s=1e9), num_ranks=4)
     >>> round(seconds(1e6), 9)
@@ -38,7 +38,7 @@ def no_allreduce(num_bytes: Any) -> float:
 
 
 def costs_s(cost: Cost, num_bytes: Seconds) -> Seconds:
-    """Return the cost of each size; ValueError if `cost` does not return one finite time of at least 0 for each."""
+    """Return the cost of each size. Raises ValueError unless `cost` returns a finite time of at least 0 for each."""
     function("cost", cost, "of bytes, such as ddp.cost makes")
     seconds = np.asarray(cost(num_bytes), dtype=float)
     has_right_shape = seconds.shape in ((), num_bytes.shape)

@@ -102,8 +102,8 @@ def follow(
     ``optimizer(parameters)`` makes the optimizer; by default there is none. Only the allreduces synchronise ranks.
     DDP's communication is recorded as in `ddp.measure`.
 
-    Raises ValueError for bad input, for an assignment of another dataset, and for more steps than the smallest number
-    of full batches of a rank; RankError if a rank fails, dies, or has not ended after `timeout_s`.
+    Raises ValueError if an argument is invalid, the assignment is of another dataset, or a rank has fewer full batches
+    than `num_steps`; RankError if a rank fails, dies, or has not ended after `timeout_s`.
 
     >>> from rankscope.sampling import assign
     >>> samples = [(torch.full((4,), float(i)), torch.tensor([1.0])) for i in range(64)]

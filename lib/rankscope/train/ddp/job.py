@@ -62,19 +62,19 @@ def job(
     """Return the times of a data-parallel job on the ranks of `allreduce_s`, from a step measured on one or more ranks.
 
     `step_s` is that measured step, with the same batch per rank. `allreduce_s` takes a number of bytes and returns the
-    seconds of one allreduce: ``ddp.cost(profile)``, or an interpolated table. If `step_s` was measured on several
-    ranks, it already includes allreduces, and `measured_allreduce_s` returns the seconds of those.
+    time of one allreduce in seconds, such as ``ddp.cost(profile)`` or an interpolated table. If `step_s` was measured
+    on several ranks, it already includes allreduces, and `measured_allreduce_s` returns their times.
 
-    `model` says how many bytes of gradients there are, and when each is ready: the name of a known model
-    ("ResNet-50", "GPT-2", "LLaMA-7B", "small CNN"), a module, the bytes of each gradient in the order of definition,
-    or a measured `LocalStep`. Only the proportions of its times count; they are scaled to `step_s`. Buckets are DDP's.
+    `model` determines the bytes of each gradient and when it is ready: the name of a known model ("ResNet-50",
+    "GPT-2", "LLaMA-7B", "small CNN"), a module, the bytes of each gradient in the order of definition, or a measured
+    `LocalStep`. Only the proportions of its times count; they are scaled to `step_s`. Buckets are DDP's.
 
     The step's `low` and `high` assume full overlap (every allreduce hidden) and none (every allreduce waited for), both
-    in the measured step and in the predicted one. `expected` lets the buckets overlap the backward, as `ddp.simulate`
-    does. Computing is assumed to take as long as it did; time in which ranks wait for each other's data is not
-    included.
+    in the measured step and in the predicted one. In `expected`, the buckets overlap the backward pass, as in
+    `ddp.simulate`. Computing is assumed to take as long as measured; time in which ranks wait for each other's data is
+    not included.
 
-    Raises ValueError for an unknown name, and if the measured allreduces take longer than the step.
+    Raises ValueError if the name is unknown or the measured allreduces take longer than the step.
 
     >>> predicted = job("ResNet-50", 0.330, lambda num_bytes: num_bytes / 10e9)
     >>> [round(seconds, 4) for seconds in predicted.step_s], round(predicted.allreduce_s, 4)

@@ -95,13 +95,13 @@ class ObservedStep:
 
 @frozen(eq=False)
 class DDPRun(Iterations):
-    """Steps of DDP: the seconds of each iteration on its slowest rank, and its observed events.
+    """Steps of DDP: the time of each iteration on its slowest rank in seconds, and its observed events.
 
-    `parameters` are those that get gradients, in the order of ``module.parameters()``. `provenance` says where it ran,
-    as a Profile's does, and `setting` with which options. `clean` says of each iteration whether the host left the
-    ranks undisturbed. `steps` has an entry for each iteration.
+    `parameters` are those that get gradients, in the order of ``module.parameters()``. `provenance` describes the
+    machine, as in a Profile, and `setting` the options. `clean` states for each iteration whether the host left the
+    ranks undisturbed. `steps` has one entry per iteration.
 
-    Raises ValueError for values that no run can produce.
+    Raises ValueError if the values cannot come from a run.
     """
 
     provenance: Mapping[str, Any] = checked(checked_provenance)
@@ -134,19 +134,19 @@ class DDPRun(Iterations):
 
     @property
     def buckets(self) -> Buckets:
-        """The buckets of the last iteration, in launch order: those that DDP keeps."""
+        """The buckets of the last iteration, which DDP keeps, in launch order."""
         return self.steps[-1].buckets
 
     @property
     def ready_s(self) -> Seconds:
-        """When each gradient was ready on its last rank, from the start of the backward: medians over iterations."""
+        """The median time at which each gradient is ready on the last rank, from the start of the backward pass."""
         last_s = np.array([self.steps[place].ready_s.max(axis=0) for place in self.used])
         return np.asarray(np.median(last_s, axis=0))
 
     def timeline(self, iteration: int | None = None) -> Timeline:
         """Return the timeline of all ranks in an iteration, by default in the one of median length.
 
-        ``timeline().select(rank=0)`` is that of one rank.
+        For a single rank, use ``timeline().select(rank=0)``.
         """
         if iteration is not None:
             return self.steps[whole("iteration", iteration, 0, len(self.steps) - 1)].timeline
@@ -154,9 +154,9 @@ class DDPRun(Iterations):
         return self.steps[typical].timeline
 
     def overlapped(self) -> OverlappedStep:
-        """Return the input of `fit_contention`: medians over iterations of the ranks' mean backward and of the step.
+        """Return the input of `fit_contention`: the medians of the ranks' mean backward pass and of the step.
 
-        Raises ValueError for steps of several micro-batches.
+        Raises ValueError if a step has several micro-batches.
         """
         if self.setting.accumulation > 1:
             raise ValueError(f"accumulation must be 1 to fit contention, got {self.setting.accumulation}")
@@ -167,9 +167,9 @@ class DDPRun(Iterations):
         return OverlappedStep(self.buckets, float(np.median(means_s)), self.median_s)
 
     def local_step(self) -> LocalStep:
-        """Return the step of a rank by itself: of each event the slowest rank, then the median over iterations.
+        """Return the local step, with the time of the slowest rank for each event, as a median over iterations.
 
-        Only a run with ``communicate=False`` shows a step that other ranks do not hold up.
+        Use a run with ``communicate=False``; in all others, ranks hold each other up.
         """
         ready_s = self.ready_s
         return LocalStep(
@@ -191,7 +191,7 @@ class DDPRun(Iterations):
         return float(np.median(seconds))
 
     def save(self, path: storage.PathLike) -> Path:
-        """Write the run as JSON, whole or not at all. Raises OSError if the file cannot be written."""
+        """Write the run as JSON, atomically. Raises OSError if the file cannot be written."""
         return storage.save(
             path,
             FORMAT,
@@ -206,7 +206,7 @@ class DDPRun(Iterations):
 
     @classmethod
     def load(cls, path: storage.PathLike) -> DDPRun:
-        """Read a run that `save` wrote. Raises StorageError, in one line, for any other file."""
+        """Read a run that `save` wrote. Raises StorageError, a one-line ValueError, if the file is anything else."""
         return storage.load(path, FORMAT, VERSION, _StoredRun, _run)
 
 

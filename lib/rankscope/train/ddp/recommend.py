@@ -9,7 +9,7 @@ from typing import NamedTuple
 import attrs
 
 from ...common.checks import count_of, number, of_type, several
-from ...common.units import times_in_one_unit
+from ...common.units import percent_words, times_in_one_unit
 from .buckets import CAP_MB
 from .cost import Cost, no_allreduce
 from .step import FREE, Contention, LocalStep, backward_begin_s, default_buckets, last_backward, launches
@@ -85,13 +85,13 @@ class Recommendation:
         default, step, wait, *neighbour_steps = times_in_one_unit(*seconds)
 
         if chosen.bucket_cap_mb is None:
-            advice = f"keep the default bucket_cap_mb: {default} per step, and no cap is predicted to save 1 % of it"
+            advice = f"keep the default bucket_cap_mb: {default} per step; no cap is predicted to save 1 %"
         else:
             call = f"use DistributedDataParallel(module, bucket_cap_mb={chosen.bucket_cap_mb:g})"
-            advice = f"{call}: {step} per step, {self.gain:.1%} less than the default's {default}"
+            advice = f"{call}: {step} per step, {percent_words(self.gain, 1)} less than the default's {default}"
         waiting = chosen.wait_s / (chosen.step_s or 1)
         count = count_of(chosen.num_buckets, "bucket")
-        buckets = f"{count}, each step waits {wait} for them, {waiting:.0%} of its time"
+        buckets = f"{count}; each step waits for them for {wait}, {percent_words(waiting)} of its time"
         neighbours = "nothing"
         if self.neighbours:
             pairs = zip(self.neighbours, neighbour_steps, strict=True)
@@ -108,25 +108,25 @@ def recommend(
     accumulation: int = 1,
     overlap: bool = True,
 ) -> Recommendation:
-    """Return the predicted step of each cap and of DDP's default, and which cap to set: see `Recommendation`.
+    """Predict the step for each cap and for DDP's default, and recommend a cap; see `Recommendation`.
 
     `local` comes from `ddp.measure_local_step`, on as many ranks as share a machine, or from `LocalStep.modelled`.
     `cost` comes from `ddp.cost`. The other arguments are those of `ddp.simulate`.
 
-    There is a best cap only because allreduces overlap the backward. Without overlap, one bucket is never slower:
+    There is a best cap only because allreduces overlap the backward pass. Without overlap, one bucket is never slower:
 
     >>> from rankscope.cluster import Link
     >>> from rankscope.train.ddp import cost
     >>> local = LocalStep.modelled([1 << 20] * 64, backward_s=0.064)
     >>> ring = cost(Link(alpha_s=50e-6, bytes_per_s=2e9), num_ranks=8)
     >>> print(recommend(local, ring))
-    use DistributedDataParallel(module, bucket_cap_mb=8): 104 ms per step, 12.5% less than the default's 119 ms
-    8 buckets, each step waits 8.32 ms for them, 8% of its time
+    use DistributedDataParallel(module, bucket_cap_mb=8): 104 ms per step, 12.5 % less than the default's 119 ms
+    8 buckets; each step waits for them for 8.32 ms, 8 % of its time
     nearby caps: 4 MiB 106 ms, 16 MiB 111 ms
     >>> recommend(local, ring, overlap=False).chosen.num_buckets
     1
 
-    Raises ValueError for caps below 0, and as `ddp.simulate` does.
+    Raises ValueError if a cap is below 0 or `ddp.simulate` rejects an argument.
     """
     of_type("local", local, LocalStep)
     caps = sorted({number("caps_mb", cap, 0) for cap in several("caps_mb", caps_mb, "caps")})

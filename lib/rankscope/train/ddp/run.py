@@ -46,11 +46,11 @@ _LOCAL_STEP_FACTOR = 2  # times as many iterations without allreduces, because a
 
 @frozen
 class Where:
-    """Where ranks run, and the seconds after which they must have ended.
+    """Where ranks run, and the time in seconds after which they must have ended.
 
     Ranks compute on GPUs if the backend is NCCL, else on the CPU. `network` is None for this machine, or an object with
     `num_hosts` hosts, whose ``launch(fn, args, timeout_s, ranks_per_host)`` runs the ranks on them. Raises ValueError
-    for an unknown backend.
+    if the backend is unknown.
 
     >>> Where(backend="tcp")
     Traceback (most recent call last):
@@ -62,7 +62,7 @@ class Where:
     timeout_s: float = checked(number, above=0, high=10**6, default=300.0)
 
     def launch(self, fn: Callable[..., Any], args: tuple[Any, ...], num_ranks: int | None) -> list[Any]:
-        """Return the results of `fn` on these ranks; ValueError if the network has no hosts for them."""
+        """Run `fn` on the ranks and return its results. Raises ValueError if the network has no hosts for them."""
         optional("num_ranks", num_ranks, whole, 1, MOST_RANKS)
         if self.network is None:
             return launch(fn, num_ranks, args, self.backend, self.timeout_s)
@@ -92,20 +92,21 @@ def measure(
 ) -> DDPRun:
     """Train a copy of the module under DistributedDataParallel for some steps, and return the observed run.
 
-    ``loss(module, rank, number)`` is called with the wrapped module for each micro-batch, makes or finds the batch, and
-    returns a tensor of one number; it may be a lambda or live in a notebook. ``optimizer(parameters)`` makes the
-    optimizer; by default there is none. Gradients are cleared between steps, unmeasured. `num_ranks` is None for the
-    ranks of torchrun. All ranks start each step at one agreed instant.
+    ``loss(module, rank, number)`` is called with the wrapped module for each micro-batch, makes or loads the batch, and
+    returns a tensor of one number; it may be a lambda or be defined in a notebook. ``optimizer(parameters)`` makes the
+    optimizer; by default there is none. Gradients are cleared between steps, outside the measured time. `num_ranks` is
+    None for the ranks of torchrun. All ranks start each step at one agreed instant.
 
     `options` are DDP's own ``bucket_cap_mb``, ``gradient_as_bucket_view``, ``find_unused_parameters`` and
-    ``static_graph``; ``accumulation``, the micro-batches of a step, of which all but the last run under ``no_sync``;
-    and ``communicate=False``, with which DDP does everything but the allreduces.
+    ``static_graph``; ``accumulation``, the number of micro-batches of a step, of which all except the last run under
+    ``no_sync``; and ``communicate=False``, with which DDP omits only the allreduces.
 
     A communication hook performs DDP's own allreduce and records its times, and a hook behind DDP's records when each
-    gradient is ready. With such a hook DDP does not average, so the loss is divided by the number of ranks. On CUDA, an
-    instant is recorded as an event.
+    gradient is ready. With such a hook DDP does not average, so the loss is divided by the number of ranks. On CUDA,
+    instants are recorded as events.
 
-    Raises ValueError for bad input, RankError if a rank fails, dies, or has not ended after ``where.timeout_s``.
+    Raises ValueError if an argument is invalid; RankError if a rank fails, dies, or has not ended after
+    ``where.timeout_s``.
 
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
     >>> measure(model, lambda model, rank, number: model(torch.ones(4, 8)).mean(), iterations=4).buckets
@@ -148,10 +149,10 @@ def _provenance(records: list[Record], where: Where) -> dict[str, Any]:
 
 
 def measure_local_step(module: nn.Module, loss: Loss, *, num_ranks: int | None = 1, **options: Any) -> LocalStep:
-    """Return the step of each of these ranks while all of them compute and none communicates.
+    """Measure the local step of ranks that all compute and do not communicate.
 
     This is `measure` without the allreduces, with the same `options`. DDP still copies gradients into buckets and back.
-    If ranks share cores, measure as many as you want to predict.
+    If ranks share cores, measure with the number of ranks that you want to predict.
 
     >>> step = measure_local_step(nn.Linear(8, 1), lambda model, rank, number: model(torch.ones(4, 8)).mean())
     >>> [spec.name for spec in step.parameters], len(step.ready_s)
@@ -163,11 +164,10 @@ def measure_local_step(module: nn.Module, loss: Loss, *, num_ranks: int | None =
 def measure_contention(
     cost: Cost, num_ranks: int = 2, *, iterations: int = 10, backend: str | None = None, where: Where = HERE
 ) -> Contention:
-    """Return how much computing and communicating slow each other down where these ranks run.
+    """Measure how much computing and communicating slow each other down on these ranks.
 
-    It is fitted to one module, ten linear layers of 1,024 by 1,024, at caps of 5 and 20 MiB. It is valid for this
-    machine, number of ranks and network, whatever is trained with whatever cap. `backend` is by default that of
-    `where`.
+    The result is fitted to one module, ten linear layers of 1,024 by 1,024, at caps of 5 and 20 MiB. It is valid for
+    this machine, number of ranks and network, for any module and cap. `backend` is by default that of `where`.
     """
     if backend is not None:
         where = Where(backend, where.network, where.timeout_s)

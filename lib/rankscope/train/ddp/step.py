@@ -39,15 +39,15 @@ def numbers(name: str, values: Any) -> Seconds:
 
 @frozen(eq=False)
 class LocalStep:
-    """Forward, backward and optimizer of one rank, in seconds, and when in the backward each gradient is ready.
+    """The times of forward, backward and optimizer of one rank in seconds, and when each gradient is ready.
 
-    `parameters` are those that require a gradient, in the order of ``module.parameters()``. `ready_s` has a time for
-    each, from the start of the backward pass, or nan for a parameter that gets no gradient. `unpack_s` is the time in
-    which DDP copies all sums from its buckets into the gradients, 0 with ``gradient_as_bucket_view``. Nothing here
-    depends on other ranks, on buckets, or on whether anything is communicated.
+    `parameters` are those that require a gradient, in the order of ``module.parameters()``. `ready_s` has one time per
+    parameter, from the start of the backward pass, or NaN for a parameter that gets no gradient. `unpack_s` is the time
+    that DDP needs to copy all sums from its buckets into the gradients, 0 with ``gradient_as_bucket_view``. None of
+    these depend on other ranks, buckets or communication.
 
-    Raises ValueError for negative times, for another number of `ready_s` than of parameters, and for a gradient that is
-    ready after the backward pass has ended.
+    Raises ValueError if a time is negative, if `ready_s` and `parameters` differ in length, or if a gradient is ready
+    after the backward pass has ended.
 
     >>> step = LocalStep.modelled([400, 100, 500], backward_s=0.010)
     >>> step.ready_s, step.ready_order
@@ -86,9 +86,9 @@ class LocalStep:
     ) -> LocalStep:
         """Return a step whose backward pass goes through the parameters from the last to the first.
 
-        `parameters` is a module, or a list in which a plain number stands for a parameter of so many bytes. Each takes
-        a share of `backward_s` in proportion to its bytes, as in a stack of linear layers. `forward_s` is half of
-        `backward_s` by default, because a backward pass multiplies two matrices where a forward pass multiplies one.
+        `parameters` is a module, or a list in which a plain number is the size of a parameter in bytes. Each parameter
+        takes a share of `backward_s` in proportion to its bytes, as in a stack of linear layers. `forward_s` defaults
+        to half of `backward_s`, because a backward pass multiplies two matrices where a forward pass multiplies one.
         """
         listed: Any = parameters
         if hasattr(parameters, "named_parameters"):
@@ -200,21 +200,21 @@ def simulate(
     accumulation: int = 1,
     overlap: bool = True,
 ) -> Timeline:
-    """Return one rank's timeline of a step of `accumulation` micro-batches; all ranks do the same simultaneously.
+    """Simulate a step of `accumulation` micro-batches and return one rank's timeline. All ranks do the same.
 
     Lane "compute" has a forward and a backward span for each micro-batch (their item), then spans in which the rank
-    waits for allreduces, unpacks a bucket (its item), and runs the optimizer. Lane "allreduce" has a span for each
-    bucket; its item is the bucket's place in launch order. All micro-batches but the last run under ``no_sync`` and
-    communicate nothing.
+    waits for allreduces, unpacks a bucket (its item), and runs the optimizer. Lane "allreduce" has one span per bucket;
+    its item is the bucket's index in launch order. All micro-batches except the last run under ``no_sync`` and do not
+    communicate.
 
-    A bucket is launched when all its gradients are ready and all earlier buckets were launched. Its allreduce takes
-    ``cost(bytes)`` seconds by itself and starts when those before it have ended. While an allreduce and the backward or
-    unpacking run simultaneously, each is slower by its factor in `contention`. Without `overlap` all buckets are
-    launched at the end of the backward. After the backward, buckets are waited for and unpacked in turn.
+    A bucket is launched when all its gradients are ready and all earlier buckets are launched. Its allreduce takes
+    ``cost(bytes)`` seconds by itself and starts when all earlier ones have ended. While an allreduce runs at the same
+    time as the backward pass or unpacking, each is slower by its factor in `contention`. If `overlap` is false, all
+    buckets are launched at the end of the backward pass. After it, the rank waits for buckets and unpacks them in turn.
 
-    `buckets` are lists of places in ``local.parameters`` or the result of `ddp.buckets`, by default those of DDP with
-    `bucket_cap_mb`: see `default_buckets`. `cost` receives an array of sizes: see `ddp.cost`. Raises ValueError for
-    buckets that do not hold every parameter once, and for costs that are negative or not finite.
+    `buckets` are lists of indices into ``local.parameters`` or the result of `ddp.buckets`, by default those of DDP
+    with `bucket_cap_mb`; see `default_buckets`. `cost` receives an array of sizes; see `ddp.cost`. Raises ValueError if
+    the buckets do not contain every parameter once, or if a cost is negative or not finite.
 
     >>> local = LocalStep.modelled([4 << 20] * 4, backward_s=0.4)
     >>> step = simulate(local, lambda num_bytes: num_bytes / (40 << 20), bucket_cap_mb=8)

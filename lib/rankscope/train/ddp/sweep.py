@@ -124,9 +124,9 @@ class _StoredSweeps(storage.StoredFile):
 
 
 def load_sweeps(path: storage.PathLike) -> list[CapSweep]:
-    """Read the sweeps of a file such as notebooks/profiles/ddp_steps.json: one for each module on some ranks.
+    """Read the sweeps of a file such as notebooks/profiles/ddp_steps.json, one per module and number of ranks.
 
-    Raises StorageError, in one line that names the file, for any other file and for one that was damaged or changed;
+    Raises StorageError, a one-line ValueError that names the file, if it is not such a file or was damaged or changed;
     OSError if it cannot be opened.
     """
     return storage.load(path, FORMAT, VERSION, _StoredSweeps, _sweeps)

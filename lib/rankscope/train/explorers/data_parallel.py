@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ...cluster import Link
-from ...common.units import decimal_words, time_words, times_in_one_unit
+from ...common.units import decimal_words, percent_words, time_words, times_in_one_unit
 from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
 from ...explorers.opening import shows
 from ...figures.marks import Drawing
@@ -110,8 +110,9 @@ def report(now: Now) -> list[str]:
         port_bytes = traffic(step_sizes, now.num_gpus, how).port_bytes
         computing = timeline.select(rank=0, lane="compute").busy_s / timeline.makespan_s
         lines.append(
-            f"{name}: {alone_s / timeline.makespan_s:.2f} times as fast as one GPU; GPU 0 computes {computing:.0%} of "
-            f"the step; its port carries {decimal_words(port_bytes[0])}, the last GPU's {decimal_words(port_bytes[-1])}"
+            f"{name}: {alone_s / timeline.makespan_s:.2f} times as fast as one GPU; GPU 0 computes for "
+            f"{percent_words(computing)} of the step; its port carries {decimal_words(port_bytes[0])}, the last GPU's "
+            f"{decimal_words(port_bytes[-1])}"
         )
     outputs = decimal_words(2 * step_sizes.batch_size * step_sizes.output_bytes)
     lines.append(f"GPU 0 also holds all outputs and their gradients with DataParallel: {outputs}")

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ...cluster import Link
-from ...common.units import decimal_words, time_words
+from ...common.units import decimal_words, percent_words, time_words
 from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
 from ...explorers.opening import shows
 from ...figures.marks import Drawing
@@ -75,7 +75,7 @@ def step(now: Now) -> _PipelineStep:
 def picture(now: Now) -> Drawing:
     """One step."""
     schedule, timeline, bubble = step(now)
-    title = f"{NAMES[schedule.name]}: {time_words(timeline.makespan_s)} per step, {bubble:.0%} of it bubble"
+    title = f"{NAMES[schedule.name]}: {time_words(timeline.makespan_s)} per step, {percent_words(bubble)} of it bubble"
     return draw_timeline(timeline, title=title)
 
 
@@ -85,9 +85,10 @@ def report(now: Now) -> list[str]:
     formula = bubble_share(schedule.name, schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks)
     activations = [f"{number / schedule.num_chunks:g}" for number in schedule.activations_in_flight()]
     sent_bytes = max(traffic(schedule, now.activation_mb * 1e6))
+    free = percent_words(float(formula), 1)
     lines = [
         schedule.to_text().splitlines()[0],
-        f"bubble: {bubble:.1%} of the step; {formula} = {float(formula):.1%} where links are free",
+        f"bubble: {percent_words(bubble, 1)} of the step; with free links {formula} = {free}",
         f"activations kept per rank, in microbatches: {', '.join(activations)}",
         f"each rank sends at most {decimal_words(sent_bytes)} per step",
     ]

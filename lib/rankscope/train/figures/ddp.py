@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from ...common.checks import count_of, of_type
-from ...common.units import bytes_unit, bytes_words, round_ticks, three_digits, time_unit
+from ...common.units import bytes_unit, bytes_words, percent_words, round_ticks, three_digits, time_unit
 from ...figures.marks import Drawing, Key, Lines, Rects, Texts, frame, numbers_on, stacked, whole_ticks
 from ...figures.palette import INK, MEMORY, PAPER, WORK, WorkLook
 from ..ddp.buckets import Bucket, DDPBuckets
@@ -43,13 +43,14 @@ def _outcome(candidate: CapCandidate) -> tuple[int, float, float]:
 
 
 def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str | None = None) -> Drawing:
-    """Draw which gradients share an allreduce, in launch order, and the cap they met.
+    """Draw the gradients that share an allreduce, in launch order, and the cap of each bucket.
 
     The buckets are those of an `iteration`, by default those after the rebuild; the first is on top. Each piece is the
-    gradient of one parameter. Its width is its bytes, and the parameter's number is in it where it fits. A dashed line
-    is the cap at which the bucket is closed, and the text behind a row its bytes. A sparse gradient is hatched.
+    gradient of one parameter. Its width is proportional to its bytes, and it contains the parameter's number if there
+    is space. Dashed lines mark the caps at which buckets are closed, and the text after a row states its bytes. Sparse
+    gradients are hatched.
 
-    Raises ValueError for more than 256 buckets.
+    Raises ValueError if there are more than 256 buckets.
     """
     of_type("buckets", buckets, DDPBuckets)
     shown = buckets.rebuilt if iteration is None else buckets.at(iteration)
@@ -136,7 +137,9 @@ def _title(buckets: DDPBuckets, num_buckets: int, num_bytes: int, iteration: int
     elif iteration is not None and iteration < buckets.rebuilt_at:
         when = f"before the rebuild at iteration {buckets.rebuilt_at}"
     else:
-        when = f"from iteration {buckets.rebuilt_at} on"
+        when = "after the first iteration"
+        if buckets.rebuilt_at > 1:
+            when = f"after the first {buckets.rebuilt_at} iterations"
     gradients = f"{bytes_words(num_bytes)} of gradients, {count_of(len(buckets.parameters), 'parameter')}"
     return f"{gradients}: {count_of(num_buckets, 'allreduce')} {when}"
 
@@ -168,7 +171,7 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
     words = [f"{three_digits(row.step_s / scale)} {unit}, {count_of(row.num_buckets, 'bucket')}" for row in rows]
     gain = ""
     if recommendation.gain:
-        gain = f", {recommendation.gain:.1%} less than the default"
+        gain = f", {percent_words(recommendation.gain, 1)} less than the default"
     return Drawing(
         title=f"Best: {names[rows.index(recommendation.chosen)]}{gain}",
         x_label=f"time per step [{unit}]",

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from ...common.checks import of_type
-from ...common.units import decimal_words, time_unit, time_words
+from ...common.units import decimal_words, percent_words, time_unit, time_words
 from ...figures.marks import Drawing, Key, Rects, Texts
 from ...figures.palette import INK, MEMORY, PAPER
 from ...figures.timelines import draw_timeline
@@ -30,7 +30,7 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
     root's, and the wrapped modules follow. Below, the terms of the rank's memory are stacked; hatched ones are buffers
     of communication. The largest sum is marked, and named with its largest terms.
 
-    Raises ValueError for anything but a `PredictedStep`, and for more than 2,000 changes of the memory.
+    Raises ValueError if `step` is not a `PredictedStep` or its memory changes more than 2,000 times.
     """
     of_type("step", step, PredictedStep)
     memory = step.memory
@@ -77,7 +77,7 @@ def _legend(keys: Sequence[Key]) -> list[Key]:
 
 def _finding(step: PredictedStep) -> str:
     share = step.wait_s / (step.step_s or 1.0)
-    wait = f"{time_words(step.step_s)} per step, of which {share:.0%} waits for communication"
+    wait = f"{time_words(step.step_s)} per step, of which {percent_words(share)} waits for communication"
     return f"{wait}; peak {decimal_words(step.memory.peak_bytes)} per rank"
 
 

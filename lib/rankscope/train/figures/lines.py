@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from ...common.checks import number, of_type
 from ...common.frozen import optional
-from ...common.units import time_unit
+from ...common.units import percent_words, time_unit
 from ...figures.axes import keys_below, to_axes
 from ...figures.line_axes import GREY, Floats, dash, line_axes, name_ends, note
 from ...figures.marks import WIDE_INCHES
@@ -32,13 +32,13 @@ def bucket_caps(
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw the predicted step over the cap: computing alone, how much allreduces slow it down, and waiting for them.
+    """Draw the predicted step by cap, divided into computing, slowdown by allreduces, and waiting for allreduces.
 
-    The sweep ends where larger caps change nothing. A ring marks the recommended cap; DDP's default, whose first bucket
-    is smaller, is a diamond at 25 MiB. `measured` has the seconds of steps for some caps (None is the default): markers
-    at the median with the quartiles.
+    The sweep ends where larger caps change nothing. A ring marks the recommended cap; a diamond at 25 MiB marks DDP's
+    default, whose first bucket is smaller. `measured` maps caps (None is the default) to the times of steps in seconds,
+    which are drawn as markers at the median with the quartiles.
 
-    Raises ValueError for fewer than two caps, for a cap of 0 or less, and for a cap in `measured` without a step.
+    Raises ValueError if there are fewer than two caps, a cap is 0 or less, or a cap in `measured` has no step.
     """
     of_type("recommendation", recommendation, Recommendation)
     caps_mb = _caps_mb(recommendation.candidates)
@@ -100,8 +100,9 @@ def _swept(recommendation: Recommendation, quartiles_s: Mapping[float | None, Fl
 def _caps_finding(recommendation: Recommendation) -> str:
     cap_mb = recommendation.bucket_cap_mb
     if cap_mb is None:
-        return "No cap is predicted to be worth leaving the default for"
-    return f"With {cap_mb:g} MiB a step is predicted to take {recommendation.gain:.1%} less than by default"
+        return "No cap is predicted to save enough to replace the default"
+    gain = percent_words(recommendation.gain, 1)
+    return f"With {cap_mb:g} MiB a step is predicted to take {gain} less than with the default"
 
 
 def _draw_sweep(ax: Axes, candidates: Sequence[CapCandidate], alone_s: float, scale: float) -> None:
@@ -151,14 +152,14 @@ def zero_memory(
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw the terms of a rank's memory, a bar for each stage or way, or its total over the number of ranks.
+    """Draw the memory of a rank: its terms, as one bar per stage or way, or its total by number of ranks.
 
-    If each name has one `zero.memory`, the figure shows its terms: see `draw_memory`. If each has several, which must
-    differ in their number of ranks, it shows the totals as lines that are named at their ends, on logarithmic axes.
-    `limits_bytes` are marked by lines.
+    If each name has one `zero.memory`, the figure shows its terms; see `draw_memory`. If each has several, which must
+    differ in their number of ranks, it shows the totals as lines on logarithmic axes, with names at their ends. Lines
+    mark `limits_bytes`.
 
-    Raises ValueError for no memory, for a line of fewer than two numbers of ranks, and for limits below 0, or, next to
-    lines, for a limit of 0.
+    Raises ValueError if there are no memories, if a line has fewer than two numbers of ranks, or if a limit is below 0
+    (or is 0, on logarithmic axes).
     """
     if isinstance(memories, Mapping) and any(isinstance(memory, Sequence) for memory in memories.values()):
         return _memory_lines(memories, limits_bytes or {}, ax, title)

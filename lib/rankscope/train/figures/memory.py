@@ -26,11 +26,11 @@ def draw_memory(
     chosen: str = "",
     title: str | None = None,
 ) -> Drawing:
-    """Draw each of `memories`, by name, as a bar of its terms, the first on top, with the total of one rank at its end.
+    """Draw each of `memories`, by name, as a bar of its terms, with the total of one rank at its end.
 
-    `limits_bytes` are marked by vertical lines over the bars. The bar that is `chosen` is framed. DDP's second copy of
-    gradients is hatched, and so is memory that is only temporarily in use. Raises ValueError for no bars, and for
-    limits that are not finite and at least 0.
+    The first bar is on top. Vertical lines mark `limits_bytes`. The bar that is `chosen` is framed. DDP's second copy
+    of gradients is hatched, and so is memory that is only temporarily in use. Raises ValueError if there are no bars or
+    a limit is not finite and at least 0.
     """
     if not isinstance(memories, Mapping) or not memories:
         raise ValueError(f"memories must be at least one, by name, got {memories!r}")

@@ -87,7 +87,7 @@ def _step_of(
 
 
 def module_step(module: nn.Module, wrap: Iterable[str] = ()) -> ModuleStep:
-    """Return the step of a module without running it: which modules its forward calls, and in which order.
+    """Return the step of a module without running it, with the modules that its forward pass calls, in order.
 
     The order is that of `torch.fx`, which follows the code of forward. A module of torch.nn with wrapped modules inside
     is taken to call its children in the order of their definition, and so is the whole module if its code depends on
@@ -461,13 +461,13 @@ def events_of_marks(marks: Sequence[Mark]) -> list[StepEvent]:
 def observed_step(
     module: nn.Module, loss: Callable[..., Any], wrap: Iterable[str] = (), *, param_dtype: Any = None
 ) -> ModuleStep:
-    """Return the step of a module as one run of ``loss(module, 0, 0)`` in this process shows it: exact for any code.
+    """Return a module's step as observed in one run of ``loss(module, 0, 0)`` in this process, exact for any code.
 
     It has the bytes of activations, and times of this one run, which are longer because bytes are counted. See
     `measure_step` for measured times. `wrap` are the names that will be wrapped; they matter only for modules without
     parameters and for `param_dtype`, the dtype of MixedPrecisionPolicy in which the module then computes. Raises
-    ValueError for a module without parameters, and for a loss that is not a function or does not return a scalar
-    tensor that requires a gradient.
+    ValueError if the module has no parameters, or if `loss` is not a function or does not return a scalar tensor that
+    requires a gradient.
 
     >>> step = observed_step(nn.Linear(2, 1), lambda module, rank, number: module(torch.ones(3, 2)).sum())
     >>> [event.kind for event in step.events if event.kind not in ("forward", "backward")]

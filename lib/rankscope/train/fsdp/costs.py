@@ -21,20 +21,22 @@ def no_time(num_bytes: Any) -> float:
 
 @frozen
 class FSDPCosts:
-    """The seconds of an all-gather, a reduce-scatter and HSDP's all-reduce, each without other traffic, and of copies.
+    """The times of an all-gather, a reduce-scatter and HSDP's all-reduce, without other traffic, and of copies.
 
-    Each is a function of the bytes of the whole gathered, padded buffer; that of `allreduce` is of the bytes of the
-    rank's shard. `copy_in` is in front of an all-gather, `copy_out` behind it, and `reduce_copy_in` in front of a
-    reduce-scatter. `copy_out_reduced` is behind it: dividing and casting. Copies take no time by default.
+    Each is a function from the bytes of the whole gathered, padded buffer to seconds; that of `allreduce` is a function
+    of the bytes of the rank's shard. `copy_in` precedes an all-gather and `copy_out` follows it; `reduce_copy_in`
+    precedes a reduce-scatter, and `copy_out_reduced`, which divides and casts, follows it. Copies take no time by
+    default.
 
-    `forward_hooks_s` and `backward_hooks_s` are the seconds that FSDP's own Python code takes around the forward and
-    the backward of one group. They delay the step where the same thread also computes, as on the CPU. The default of 0
+    `forward_hooks_s` and `backward_hooks_s` are the times in seconds of FSDP's own Python code around the forward and
+    backward passes of one group. They delay the step if the same thread also computes, as on the CPU. The default of 0
     is right for a GPU that never waits for its process.
 
     The ranks do not leave a collective together. `allgather_spread`, `reduce_scatter_spread` and `allreduce_spread` are
-    the seconds from the first rank to the last, which the next collective waits for if the ranks compute equally long.
-    They count without overlap only. If more ranks than cores share a machine, the ranks that leave first compute on
-    cores that the others do not need yet. `cores_per_rank` says how many cores a rank has while all compute, at most 1.
+    the times in seconds from the first rank to the last, for which the next collective waits if the ranks compute
+    equally long. They count only without overlap. If more ranks than cores share a machine, the ranks that leave first
+    compute on cores that the others do not need yet. `cores_per_rank` is the number of cores of a rank while all
+    compute, at most 1.
 
     >>> costs = FSDPCosts.of_link(Link(alpha_s=1e-5, bytes_per_s=1e9), num_ranks=4)
     >>> round(costs.allgather(1e6), 9), round(costs.reduce_scatter(1e6), 9)
@@ -68,8 +70,8 @@ class FSDPCosts:
         """Return the closed forms of rings over equal links, and copies at `copy_bytes_per_s`.
 
         With `num_replicas` the rings of all-gathers and reduce-scatters have ``num_ranks / num_replicas`` ranks, and
-        the all-reduces go over `replica_link`, by default the same link. Raises ValueError for ranks that the replicas
-        do not divide.
+        the all-reduces go over `replica_link`, by default the same link. Raises ValueError if the replicas do not
+        divide the ranks.
         """
         of_type("link", link, Link)
         num_ranks = whole("num_ranks", num_ranks, 2)

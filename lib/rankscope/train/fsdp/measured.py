@@ -49,7 +49,8 @@ def measure_step(
     share cores, measure as many as you want to predict. The optimizer's time is divided by the ranks, each of which
     updates its shard. `wrap` and `param_dtype` are those of `observed_step`.
 
-    Raises ValueError for bad input, RankError if a rank fails, dies, or has not ended after ``where.timeout_s``.
+    Raises ValueError if an argument is invalid; RankError if a rank fails, dies, or has not ended after
+    ``where.timeout_s``.
 
     >>> step = measure_step(nn.Linear(8, 1), lambda module, rank, number: module(torch.ones(4, 8)).mean())
     >>> step.forward_s > 0, step.backward_s > 0
@@ -131,14 +132,14 @@ def measure_costs(
     widths: Sequence[int] = _WIDTHS,
     where: Where = HERE,
 ) -> FSDPCosts:
-    """Return what FSDP's collectives and copies cost where these ranks run.
+    """Measure the costs of FSDP's collectives and copies on these ranks.
 
     They are measured in steps of `fully_shard` on stacks of linear layers, each a group, as means by the bytes of the
     buffers, with straight lines between them. What FSDP itself does around a copy is in the time of the copy. What its
     hooks take is the time that the smallest stack computes under FSDP beyond that of the same stack alone. So the costs
     are of this machine, number of ranks and network, whatever is trained.
 
-    Raises ValueError for bad input, RankError as `run` does.
+    Raises ValueError if an argument is invalid; RankError if a rank fails, dies, or has not ended in time.
     """
     settings = ShardSettings(num_ranks, num_replicas)
     sizes = sorted({whole("widths", width, 1, 1 << 14) for width in several("widths", widths, "widths")})

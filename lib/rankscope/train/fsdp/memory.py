@@ -31,7 +31,7 @@ def _terms(name: str, values: Any) -> ReadOnly:
 
 @frozen(eq=False)
 class LiveBytes:
-    """The live bytes of a rank: ``num_bytes[i]`` from ``at_s[i]`` on, until the next instant."""
+    """The live bytes of a rank: ``num_bytes[i]`` from ``at_s[i]`` until the next instant."""
 
     at_s: Times = checked(column)
     num_bytes: NDArray[np.int64] = checked(column)
@@ -43,9 +43,9 @@ class LiveBytes:
 
 @frozen(eq=False)
 class PredictedMemory:
-    """The bytes of a rank over one step, by term: ``terms[name][i]`` from ``at_s[i]`` on, until the next instant.
+    """The bytes of a rank over one step, by term: ``terms[name][i]`` from ``at_s[i]`` until the next instant.
 
-    `doing` says what the rank does at each instant.
+    `doing` names the rank's activity at each instant.
     """
 
     at_s: Times = checked(column)
@@ -60,7 +60,7 @@ class PredictedMemory:
 
     @property
     def peak_place(self) -> int:
-        """The place of the first instant at which the sum is largest."""
+        """The index of the first instant at which the sum is largest."""
         return int(self.num_bytes.argmax())
 
     @property
@@ -69,7 +69,7 @@ class PredictedMemory:
 
     @property
     def peak_terms(self) -> dict[str, int]:
-        """The terms at the peak, the largest first."""
+        """The bytes of each term at the peak, the largest first."""
         sizes = {name: int(values[self.peak_place]) for name, values in self.terms.items()}
         return dict(sorted(sizes.items(), key=lambda term: -term[1]))
 

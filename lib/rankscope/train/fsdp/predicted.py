@@ -33,8 +33,8 @@ def collectives(
     (``foreach_all_gather`` in _fsdp_collectives.py). A reduce-scatter has the gradients that are there when autograd is
     done with the group, padded likewise (``foreach_reduce``). So frozen parameters are gathered and not reduced.
 
-    Raises ValueError for a module without parameters, a name in `wrap` that no submodule has, one rank, and a mesh that
-    does not divide.
+    Raises ValueError if the module has no parameters, if a name in `wrap` matches no submodule, if there is only one
+    rank, or if the replicas do not divide the ranks.
 
     >>> module = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     >>> for call in collectives(module, num_ranks=2, wrap=["0"]):

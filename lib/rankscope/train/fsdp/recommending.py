@@ -105,7 +105,7 @@ def recommend(
     reduce_dtype: Any = None,
     wraps: Mapping[str, Iterable[str]] | None = None,
 ) -> FSDPRecommendation:
-    """Return the predicted step and memory of ways to wrap a module, next to DDP and ZeRO, and the recommended one.
+    """Predict step and memory for several ways to wrap a module, DDP and ZeRO, and recommend one of them.
 
     The ways to wrap are each layer, the larger half of the layers, and the module alone. A layer is a block of a
     container such as ModuleList, however deep that is, or a child next to it. Each way is tried with torch's default of
@@ -122,10 +122,10 @@ def recommend(
     either, only communication is compared. With `loss` or a measured step, activations are in the memory; else they
     are not.
 
-    HSDP is not among the ways, because it needs the costs of other groups of ranks: pass those to `predict`.
+    HSDP is not among the ways, because it needs the costs of other groups of ranks; pass those to `predict`.
 
-    Raises ValueError for a module without parameters or without a forward method, for one rank, and for numbers out of
-    range.
+    Raises ValueError if the module has no parameters or no forward method, if there is only one rank, or if a number is
+    out of range.
 
     >>> module = nn.Sequential(*(nn.Linear(1000, 1000, bias=False) for _ in range(8)))
     >>> advice = recommend(module, num_ranks=8, memory_bytes=40e6, cost=lambda num_bytes: num_bytes / 1e9)

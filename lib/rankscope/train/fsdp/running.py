@@ -76,8 +76,8 @@ def run(
     there is, so each one blocks: nothing overlaps. Gloo sums and FSDP divides, because older versions of Gloo cannot
     average. One more forward and backward, which are not timed, record the live bytes of all tensors.
 
-    Raises ValueError for bad input, also for what `collectives` refuses, and RankError if a rank fails, dies, or has
-    not ended after ``where.timeout_s``.
+    Raises ValueError if an argument is invalid or `collectives` rejects it; RankError if a rank fails, dies, or has not
+    ended after ``where.timeout_s``.
 
     >>> module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
     >>> observed = run(module, lambda model, rank, number: model(torch.ones(4, 8)).mean(), wrap=["0"], iterations=1)

@@ -116,7 +116,7 @@ class ShardedLayer:
     activation_bytes: int = checked(whole, 0, _MOST_ELEMENTS, default=0)
 
     def specs(self) -> list[ShardedParameter]:
-        """Return the parameters as `ShardedParameter`; numbers get the layer's name and their place."""
+        """Return the parameters as `ShardedParameter`; numbers get the layer's name and their index."""
         specs = []
         for place, parameter in enumerate(self.parameters):
             if isinstance(parameter, ShardedParameter):
@@ -135,7 +135,7 @@ class ModuleStep:
     are those without a forward method of their own, which cannot be wrapped. `input_bytes` are those of the batch.
     `param_dtype` is the dtype to which parameters and inputs were cast when activations were counted, None for none.
 
-    Raises ValueError for a step without parameters, and for events of modules or parameters that it does not have.
+    Raises ValueError if the step has no parameters, or if an event names a module or parameter that it does not have.
 
     >>> layers = [ShardedLayer("0", [1000], forward_s=1e-3, backward_s=2e-3), ShardedLayer("1", [500])]
     >>> step = ModuleStep.of_layers(layers)
@@ -191,7 +191,7 @@ class ModuleStep:
     def of_layers(cls, layers: Iterable[ShardedLayer], *, optimizer_s: float = 0.0) -> ModuleStep:
         """Return the step of layers that are called one after the other, as in a Sequential.
 
-        Raises ValueError for anything but layers, for names that are not unique, and for layers without parameters.
+        Raises ValueError if an item is not a `ShardedLayer`, names are not unique, or there are no parameters.
         """
         listed = several("layers", layers, "ShardedLayer values")
         for layer in listed:

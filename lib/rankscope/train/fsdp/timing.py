@@ -30,9 +30,9 @@ LANES = ("compute", "copy_in", "allgather", "reduce_scatter", "allreduce")  # FS
 
 @frozen(eq=False)
 class PredictedStep:
-    """One step of a rank under `fully_shard`: when it does what, its memory over time, and its collectives.
+    """One step of a rank under `fully_shard`: its timeline, its memory over time, and its collectives.
 
-    `groups` are the names of the wrapped modules, the root's, "", first; a span's item is the place of its group.
+    `groups` are the names of the wrapped modules, the root's, "", first; a span's item is the index of its group.
     """
 
     timeline: Timeline
@@ -47,7 +47,7 @@ class PredictedStep:
 
     @property
     def wait_s(self) -> float:
-        """How many seconds the rank waits for communication: the exposed part."""
+        """The time in seconds for which the rank waits for communication (the exposed communication)."""
         return float(self.timeline.select(lane="compute", kind="wait").busy_s)
 
     def __repr__(self) -> str:
@@ -70,7 +70,7 @@ def predict(
     optimizer: str | None = "adam",
     **settings: Any,
 ) -> PredictedStep:
-    """Return one rank's step under `fully_shard`; all ranks do the same simultaneously.
+    """Predict one rank's step under `fully_shard`. All ranks do the same at the same time.
 
     `cost` has the seconds of collectives and copies: `FSDPCosts`, or the cost of an all-reduce, such as `ddp.cost`
     makes. `wrap` and `settings` are those of `collectives`.
@@ -85,8 +85,8 @@ def predict(
     any other step are assumed to shrink as the parameters do, which is too little memory for a loss in float32. Left
     out are the time that the process needs to issue all this, fragmentation, and what a backend allocates for itself.
 
-    Raises ValueError for what `collectives` refuses, for a step that was observed with another `param_dtype`, and for
-    costs that are negative or not finite.
+    Raises ValueError if `collectives` rejects an argument, if the step was observed with another `param_dtype`, or if a
+    cost is negative or not finite.
 
     >>> from rankscope.cluster import Link
     >>> from rankscope.train.fsdp import ShardedLayer
@@ -135,9 +135,9 @@ def predict(
 def simulate(step: ModuleStep, cost: Cost | FSDPCosts, **options: Any) -> Timeline:
     """Return the timeline of `predict`, whose `options` it takes.
 
-    Lane "compute" has a span for what the rank computes for a group, and for copies and waits. "copy_in", "allgather",
-    "reduce_scatter" and "allreduce" are FSDP's other streams. A span's item is the place of its group: 0 is the root,
-    and the wrapped modules follow in the order of `wrap`.
+    Lane "compute" has spans for the rank's computation for each group, and for copies and waits. "copy_in",
+    "allgather", "reduce_scatter" and "allreduce" are FSDP's other streams. A span's item is the index of its group: 0
+    is the root, and the wrapped modules follow in the order of `wrap`.
 
     >>> from rankscope.train.fsdp import ShardedLayer
     >>> layers = [ShardedLayer(str(n), [1_000_000], forward_s=1e-3, backward_s=2e-3) for n in range(4)]

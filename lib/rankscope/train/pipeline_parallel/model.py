@@ -23,7 +23,9 @@ def simulate(
     link: Link | None = None,
     activation_bytes: float = 0,
 ) -> Timeline:
-    """Return the timeline of a step: passes on lane "compute", messages on lane "send"; the item is the microbatch.
+    """Simulate a step and return its timeline: passes on lane "compute", messages on lane "send".
+
+    The item of a span is the microbatch.
 
     `forward_s` and `backward_s` are the time of a microbatch on a rank, divided equally among the rank's chunks, or a
     sequence with the time on each stage. A pass begins when its rank is free and its input has arrived. Without a
@@ -31,7 +33,7 @@ def simulate(
     continue to compute, and a rank sends one message at a time. Passes of chunk c > 0 are of kind "forward c" and
     "backward c".
 
-    Raises PipelineError as `verify` does, and ValueError for negative times and for a wrong number of them.
+    Raises PipelineError if the schedule does not `verify`; ValueError if a time is negative or their number is wrong.
 
     >>> from rankscope.train.pipeline_parallel import build
     >>> step = simulate(build("one_f_one_b", 4, 8), forward_s=1, backward_s=2)
@@ -76,10 +78,10 @@ def simulated_bubble(schedule: PipelineSchedule, forward: Any = 1, backward: Any
 
 
 def traffic(schedule: PipelineSchedule, activation_bytes: float) -> tuple[float, ...]:
-    """Return the bytes that each rank sends in a step; messages are equally large forward and backward.
+    """Return the bytes that each rank sends in a step. Messages have the same size forward and backward.
 
     `activation_bytes` is the size of one microbatch's activations between two stages. All ranks together send
-    2·m·(p·v-1) times that, independent of the number of parameters. A ring allreduce of Ψ bytes of gradients sends
+    2·m·(p·v-1) times this size, independent of the number of parameters. A ring allreduce of Ψ bytes of gradients sends
     2(p-1)·Ψ.
 
     >>> from rankscope.train.pipeline_parallel import build

@@ -46,7 +46,7 @@ class PipelineRun:
 
 
 def make_model(num_stages: int, width: int) -> nn.Sequential:
-    """Return the model of `measure`: a layer of `width` by `width` and a tanh for each stage, in float64.
+    """Return the model of `measure`, with a layer of `width` by `width` and a tanh per stage, in float64.
 
     >>> [tuple(p.shape) for p in make_model(2, 3).parameters()]
     [(3, 3), (3,), (3, 3), (3,)]
@@ -78,9 +78,9 @@ def measure(
     that more ranks than cores are no slower. The timelines have that function's lane "compute" and its kinds. Their
     time 0 is the instant at which all ranks start.
 
-    Raises ValueError for bad input, for schedules of different numbers of ranks, and for schedules that torch does not
-    have. It has those of `PIPELINES`, but no 1F1B with fewer microbatches than ranks, and no interleaved 1F1B with one
-    chunk. Raises RankError if a rank fails.
+    Raises ValueError if an argument is invalid, if schedules have different numbers of ranks, or if torch does not have
+    a schedule. It has those of `PIPELINES`, except 1F1B with fewer microbatches than ranks and interleaved 1F1B with
+    one chunk. Raises RankError if a rank fails.
 
     >>> from rankscope.train.pipeline_parallel import build
     >>> (run,) = measure([build("one_f_one_b", 2, 3)])

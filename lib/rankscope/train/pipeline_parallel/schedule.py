@@ -28,7 +28,7 @@ _HEAD = re.compile(r"(\S+) ranks=([0-9]{1,6}) microbatches=([0-9]{1,6}) chunks=(
 
 
 class PipelineError(ValueError):
-    """A schedule that cannot be executed, or is incomplete; `rank` and `action` say where, or are None."""
+    """The schedule cannot be executed or is incomplete. `rank` and `action` state where, or are None."""
 
     def __init__(self, message: str, rank: int | None = None, action: str | None = None) -> None:
         super().__init__(one_line(message))
@@ -76,8 +76,8 @@ def _action(value: Any) -> Action:
 class PipelineSchedule:
     """The actions of each rank, in order: `actions[rank]`.
 
-    Raises ValueError for sizes out of range and for another number of rows than ranks. `verify` checks whether the
-    actions are complete and can be executed.
+    Raises ValueError if a size is out of range or the number of rows is not the number of ranks. `verify` checks
+    whether the actions are complete and can be executed.
     """
 
     name: str = checked(_one_word)
@@ -102,14 +102,13 @@ class PipelineSchedule:
         return action.chunk * self.num_ranks + rank
 
     def word(self, rank: int, action: Action) -> str:
-        """Return an action as text, as torch's pipelining writes it: stage, F or B, microbatch."""
+        """Return an action as text in the notation of torch's pipelining: stage, F or B, microbatch."""
         return f"{self.stage(rank, action)}{action.kind}{action.microbatch}"
 
     def activations_in_flight(self) -> tuple[int, ...]:
-        """Return for each rank its largest number of forward passes without their backward: the activations it keeps.
+        """Return the maximum number of activations that each rank keeps, from forward passes without their backward.
 
-        One of these is of a microbatch and a chunk. With `num_chunks` chunks it has 1/`num_chunks` of the size that it
-        has with one chunk.
+        Each is of one microbatch and chunk. With `num_chunks` chunks, it has 1/`num_chunks` of its size with one chunk.
 
         >>> build("gpipe", 4, 8).activations_in_flight(), build("one_f_one_b", 4, 8).activations_in_flight()
         ((8, 8, 8, 8), (4, 3, 2, 1))
@@ -121,7 +120,7 @@ class PipelineSchedule:
         return tuple(most)
 
     def to_text(self) -> str:
-        """Return a line for the sizes and one for each rank; `from_text` reads it back.
+        """Return the schedule as text that `from_text` can read: a line of sizes, and one line per rank.
 
         >>> two = PipelineSchedule("mine", 2, 1, 1, [[("F", 0, 0), ("B", 0, 0)]] * 2)
         >>> print(two.to_text())
@@ -237,7 +236,7 @@ def in_order(schedule: PipelineSchedule) -> Iterator[tuple[int, Action]]:
             action = schedule.actions[rank][positions[rank]]
             word = schedule.word(rank, action)
             stage, kind, microbatch = min(_needed(schedule, rank, action) - done)
-            message = f"rank {rank}, {word}: waits for {stage}{kind}{microbatch}, which never comes"
+            message = f"rank {rank}, {word}: waits for {stage}{kind}{microbatch}, which never runs"
             raise PipelineError(message, rank, word)
 
 
@@ -269,7 +268,8 @@ def build(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 1)
       goes through all chunks before the next round begins. As in torch's ScheduleInterleaved1F1B, the number of
       microbatches must be a multiple of the rounds, but not of the ranks.
 
-    Raises ValueError for other names, sizes out of range, and more than one chunk if the schedule is not interleaved.
+    Raises ValueError if the name is unknown, a size is out of range, or a schedule that is not interleaved has more
+    than one chunk.
 
     >>> print(build("gpipe", 2, 3).to_text())
     gpipe ranks=2 microbatches=3 chunks=1
@@ -317,14 +317,14 @@ def _forwards_ahead(name: str, ranks_after: int, num_microbatches: int, num_chun
 
 
 def bubble_share(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> Fraction:
-    """Return the share of a step in which a rank is idle, if all stages take equally long and messages take no time.
+    """Return the share of a step in which a rank is idle if all stages take equally long and messages take no time.
 
     For GPipe and 1F1B it is (p-1)/(m+p-1), however long a backward pass takes. For interleaved 1F1B with at least as
     many microbatches as ranks it is (p-1)/(v·m+p-1). This is a share of the time of the step, as in Huang et al., 2019.
     As a share of the time without any bubble, as in Narayanan et al., 2021, it is (p-1)/m and (p-1)/(v·m). With m < p
     microbatches, the only round of interleaved 1F1B has further gaps: (v·(p-m)+m-1)/(v·p+m-1).
 
-    Raises ValueError as `build` does.
+    Raises ValueError if `build` rejects an argument.
 
     >>> bubble_share("gpipe", 4, 8), bubble_share("one_f_one_b", 4, 8), bubble_share("interleaved_1f1b", 4, 8, 2)
     (Fraction(3, 11), Fraction(3, 11), Fraction(3, 19))

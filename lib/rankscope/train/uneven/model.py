@@ -33,13 +33,13 @@ def simulate(
     Spans are of kind "step", "allreduce", "shadow" (the same allreduce on a rank that has no batches left and adds
     zeros) and "wait". When the first rank has no batches left, the others
 
-    - "hang": carry on. Their next allreduce waits for a rank that never comes, until `timeout_s`.
+    - "hang": continue. Their next allreduce waits until `timeout_s` for a rank that never joins it.
     - "drop": stop. "throw": stop, too, because Join with ``throw_on_early_termination`` raises.
     - "pad": continue; ranks without batches start again with their first.
     - "join": continue; ranks without batches shadow their allreduces (torch's Join).
 
-    The time of Join's own messages, two allreduces of one number per step, is not included. Raises ValueError for no
-    ranks, for numbers out of range, and if a rank has no batch to start again with.
+    The time of Join's own messages, two allreduces of one number per step, is not included. Raises ValueError if there
+    are no ranks, a number is out of range, or a rank has no batch to start again with.
 
     >>> [span.kind for span in simulate([1, 2], "join") if span.rank == 0]
     ['step', 'allreduce', 'wait', 'shadow']
@@ -126,7 +126,7 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
     ranks still have a batch and whether to reduce gradients. When none has, it asks once more, and then which rank has
     the final model. With "throw" it asks a third time in each step, and stops in the middle of the last one.
 
-    Raises ValueError as `simulate` does, and for an epoch without a loader, whose batches are unknown.
+    Raises ValueError if `simulate` rejects an argument or the epoch has no loader, because its batches are unknown.
 
     >>> epoch = files_epoch([4, 2, 4], num_ranks=2, batch_size=2)
     >>> [indices.tolist() for indices in epoch.ranks]

@@ -200,10 +200,10 @@ def measure(
 
     `handling` is as for `simulate`. `losses_fn` returns one loss per sample; a rank averages them over its batch. The
     module is never updated, so the gradients of all steps belong to the same parameters. A step sleeps for `step_s`
-    before its forward. With "hang", stuck ranks give up after `hang_s`.
+    before its forward pass. With "hang", stuck ranks give up after `hang_s`.
 
-    Raises ValueError for invalid arguments, and for a module with a single parameter element, whose gradient cannot be
-    distinguished from Join's own messages; RankError if a rank fails, and after `timeout_s`.
+    Raises ValueError if an argument is invalid, or if the module has a single parameter element, whose gradient cannot
+    be distinguished from Join's own messages; RankError if a rank fails or has not ended after `timeout_s`.
 
     >>> from rankscope.train.uneven import files_epoch
     >>> def losses(outputs, targets):
@@ -224,8 +224,9 @@ def compare(
 ) -> UnevenComparison:
     """Run the epoch on real ranks in each of `WAYS_TO_HANDLE`, and compare with the prediction of one process.
 
-    Gradients agree up to rounding if samples are independent, unlike with batch normalisation. Raises as `measure`
-    does, and ValueError for a `losses_fn` that does not return a loss for each sample.
+    Gradients agree up to rounding if samples are independent, unlike with batch normalisation. Raises
+    ValueError if `measure` rejects an argument or `losses_fn` does not return one loss per sample; RankError if a rank
+    fails or has not ended after `timeout_s`.
     """
     task = TrainingTask(module, inputs, targets, epoch, losses_fn)
     exact = _weighted_gradient(task, np.ones(epoch.size))
@@ -300,7 +301,7 @@ def _uneven_run(epoch: Assignment, way: HandlingWay, records: Sequence[_RankReco
     longest = max((record.gradients for record in records), key=len)
     for rank, record in enumerate(records):
         if not np.array_equal(record.gradients, longest[: len(record.gradients)]):
-            raise UnevenError(f"rank {rank} has other gradients than the rest")
+            raise UnevenError(f"rank {rank} has different gradients from the other ranks")
     trained = tuple(np.array(record.trained, dtype=np.int64) for record in records)
     return UnevenRun(
         epoch,

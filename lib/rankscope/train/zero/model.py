@@ -214,7 +214,7 @@ def memory(
     argument is a number of parameters, `largest_layer` (parameters) and `buffer_bytes` may be given; a module has its
     own. With `buckets` (stages 0 and 1) DDP keeps the gradients twice, as without ``gradient_as_bucket_view``.
 
-    Raises ValueError for no ranks, unknown names, negative sizes and arguments that do not fit together.
+    Raises ValueError if there are no ranks, a name is unknown, a size is negative, or arguments contradict each other.
 
     >>> [f"{memory(7.5e9, 64, stage).total_bytes / 1e9:.3g} GB" for stage in range(4)]
     ['120 GB', '31.4 GB', '16.6 GB', '1.88 GB']
@@ -522,7 +522,7 @@ def partition(sizes: Sequence[int], num_ranks: int) -> tuple[tuple[int, ...], ..
     Tensors are assigned in descending order of size, each to the rank with the fewest elements so far (the first of
     several), as ``ZeroRedundancyOptimizer._partition_parameters`` (torch 2.6 to 2.13) does for one parameter group.
 
-    Raises ValueError for sizes that are not whole numbers of at least 0, and for no ranks.
+    Raises ValueError if a size is not a whole number of at least 0 or there are no ranks.
 
     >>> partition([5, 30, 20, 10], 2)
     ((1, 0), (2, 3))

@@ -61,7 +61,7 @@ def measure(
     backend: str = "gloo",
     timeout_s: float = 120.0,
 ) -> list[LiveMemory]:
-    """Train on `num_ranks` real ranks, one way after the other; return each rank's memory in its last step, way by way.
+    """Train on `num_ranks` real ranks in each way, and return each rank's memory in its last step, way by way.
 
     Memory is counted between forward and backward, when everything is present: gradients and states of the previous
     step, and parameters gathered by the forward pass. A storage counts once, with all of its bytes, padding included.
@@ -69,7 +69,7 @@ def measure(
     3). Activations are left out. Every rank trains on `batch`, which the model maps to one tensor; `ways` are some of
     WAYS. With recipe "bf16" the model is converted; with "mixed" fully_shard gathers and reduces in bfloat16.
 
-    Raises ValueError for invalid arguments, RankError if a rank fails.
+    Raises ValueError if an argument is invalid; RankError if a rank fails.
 
     >>> import torch
     >>> live = measure(lambda: torch.nn.Linear(64, 32, bias=False), torch.ones(2, 64), 2, ["fully_shard"])
