@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -96,13 +97,24 @@ def fingerprint(op: str, shape: Sequence[int] | None, dtype: str = "Float", seq:
     )
 
 
+def aspects(own: str, other: str) -> str:
+    """`compute_collective_diff` in ProcessGroupWrapper.cpp: what is not the same."""
+    words = []
+    for name, pattern in (
+        ("Op type", r"OpType=(\w+)"),
+        ("Tensor Tensor shapes", r"TensorShape=\[([\d, ]*)\]"),
+        ("Tensor Tensor dtypes", r"TensorDtypes=(\w+)"),
+    ):
+        values = [match[1] if match else "" for match in (re.search(pattern, text) for text in (own, other))]
+        if values[0] != values[1]:
+            words.append(f"{name}: {values[0]}vs {values[1]}")
+    return f"Collectives differ in the following aspects: \t {'  '.join(words)}"
+
+
 def mismatch(rank: int, own: str, other: int, others: str) -> str:
     return (
         f"[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. Rank {rank} is "
-        f"running collective: "
-        f"{own}, but Rank {other} is running collective: {others}.Collectives differ in the following "
-        f"aspects:   Op type: "
-        "ALLREDUCEvs ALLGATHER"
+        f"running collective: {own}, but Rank {other} is running collective: {others}.{aspects(own, others)}"
     )
 
 

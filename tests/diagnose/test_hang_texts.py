@@ -302,6 +302,13 @@ def test_a_report_in_the_middle_of_another() -> None:
     assert set(named(hang)) <= {(6, "collective")}, str(hang)
 
 
+def test_a_digit_that_a_report_of_detail_lost() -> None:
+    """torch also lists what differs, and here the size does not."""
+    line = mismatch(0, fingerprint("ALLREDUCE", [400]), 1, fingerprint("ALLREDUCE", [400], "Double"))
+    assert {cause for _, cause in named(explained(line))} == {"dtype"}
+    assert {cause for _, cause in named(explained(line.replace("[400]", "[40]", 1)))} == {"call"}
+
+
 def test_colours_of_grep() -> None:
     text = MADE[0].text
     for word in ("Watchdog", "failure", "enqueued"):

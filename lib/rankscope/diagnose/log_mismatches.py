@@ -32,7 +32,8 @@ def mismatch_findings(evidence: Evidence) -> Iterator[HangFinding]:
         in_job.append([rank_of.get(rank, rank) for rank in party])
         call_of |= {rank_of.get(rank, rank): calls[rank] for rank in party if rank in calls}
     differing_in_job = {frozenset(rank_of.get(rank, rank) for rank in pair) for pair in differing}
-    finding = _mismatch_finding(in_job, call_of, differing_in_job, is_default=not rank_of)
+    cause = _confirmed(_difference(list(call_of.values())), evidence.mismatches)
+    finding = _mismatch_finding(cause, in_job, call_of, differing_in_job, is_default=not rank_of)
     if finding is not None:
         yield finding
 
@@ -88,7 +89,14 @@ def _parties_of(mismatches: Sequence[CallMismatch], calls: Mapping[int, CallPrin
     return equal.parties()
 
 
+def _confirmed(cause: str, mismatches: Iterable[CallMismatch]) -> str:
+    """Return the cause if torch's own lists of differences have it; else "call", because a print may lack a digit."""
+    stated = [fact.aspects for fact in mismatches if fact.aspects]
+    return cause if stated and all(cause in aspects for aspects in stated) else "call"
+
+
 def _mismatch_finding(
+    cause: str,
     parties: Sequence[list[int]],
     call_of: Mapping[int, CallPrint],
     differing: set[frozenset[int]],
@@ -96,7 +104,6 @@ def _mismatch_finding(
     is_default: bool,
 ) -> HangFinding | None:
     odd, usual = odd_ranks(parties)
-    cause = _difference(list(call_of.values()))
     what = _DIFFERENCES[cause]
     if usual:  # a rank that no report compares with the usual ones may just have a line with a letter missing
         odd = [rank for rank in odd if any(frozenset((rank, other)) in differing for other in usual)]
