@@ -222,7 +222,21 @@ def size(nb: Notebook) -> Iterator[str]:
 
 
 def problems(nb: Notebook) -> list[str]:
-    rules = (form, title, keys, opening, links, exercises, predictions, sections, counts, comparison, code, results, size)
+    rules = (
+        form,
+        title,
+        keys,
+        opening,
+        links,
+        exercises,
+        predictions,
+        sections,
+        counts,
+        comparison,
+        code,
+        results,
+        size,
+    )
     return [problem for rule in rules for problem in rule(nb)]
 
 
