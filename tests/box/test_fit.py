@@ -163,7 +163,7 @@ def test_sizes_held_out_are_not_fitted() -> None:
     assert one.link == two.link
     assert one.held_out_error < 0.1
     assert two.held_out_error == pytest.approx(0.9, abs=0.05)
-    assert re.search(r"; \d\.\d% off on 8 sizes held out$", str(one))
+    assert re.search(r"; \d\.\d\s% off on 8 held-out sizes$", str(one))
 
 
 # ---- what is refused
