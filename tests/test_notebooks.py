@@ -134,6 +134,22 @@ def predictions(nb: Notebook) -> Iterator[str]:
             )
 
 
+def sections(nb: Notebook) -> Iterator[str]:
+    """A merge that loses a section leaves a gap in the numbers, or an answer to a question that nobody asked."""
+    texts = [cell["source"] for cell in nb["cells"] if cell["cell_type"] == "markdown"]
+    prose = "\n".join(texts)
+    numbers = [int(number) for number in re.findall(r"^## (\d+)\.", prose, re.MULTILINE)]
+    if numbers != list(range(1, len(numbers) + 1)):
+        yield f"has sections numbered {numbers}: number them from 1, or restore the one that is missing"
+    num_predictions = prose.count("**Predict")
+    num_answers = prose.count("<summary>Answer")
+    if num_predictions != num_answers:
+        yield (
+            f"asks for {num_predictions} predictions and answers {num_answers}: each **Predict** needs one folded "
+            "answer, <details><summary>Answer</summary>"
+        )
+
+
 def counts(nb: Notebook) -> Iterator[str]:
     found = [cell["execution_count"] for cell in code_cells(nb)]
     if found != list(range(1, len(found) + 1)):
@@ -206,7 +222,21 @@ def size(nb: Notebook) -> Iterator[str]:
 
 
 def problems(nb: Notebook) -> list[str]:
-    rules = (form, title, keys, opening, links, exercises, predictions, counts, comparison, code, results, size)
+    rules = (
+        form,
+        title,
+        keys,
+        opening,
+        links,
+        exercises,
+        predictions,
+        sections,
+        counts,
+        comparison,
+        code,
+        results,
+        size,
+    )
     return [problem for rule in rules for problem in rule(nb)]
 
 
@@ -304,6 +334,9 @@ ERROR = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceba
             "the answer at once",
         ),
         (notebook({"cell_type": "markdown", "metadata": {}, "source": "**Predict.** 1?"}), "the answer at once"),
+        (notebook(markdown_cell("**Predict.** 1?")), "asks for 1 predictions and answers 0"),
+        (notebook(markdown_cell("<details><summary>Answer</summary>\n1\n</details>")), "answers 1"),
+        (notebook(markdown_cell("## 1. One\n\n## 3. Three")), "sections numbered [1, 3]"),
         (notebook(code_cell("!pip install torch")), "installs something"),
         (notebook(code_cell("%pip install torch")), "installs something"),
         (notebook(code_cell("import sys\nsys.path.insert(0, 'lib')")), "changes sys.path"),

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .made_logs import fingerprint
+from .made_logs import aspects, fingerprint
 
 VERSIONS = ("2.0", "2.3", "2.4", "2.6", "2.8")
 _MINUTE = 60
@@ -363,8 +363,8 @@ def _detail(job: Scenario) -> None:
         own, others = (other, usual) if rank == odd else (usual, other)
         first = (0 if odd else 1) if rank == odd else odd
         said = f"Rank {rank} is running collective: {own}, but Rank {first} is running collective: {others}."
-        aspects = "Collectives differ in the following aspects: \t Op type: ALLREDUCEvs ALLGATHER"
-        job.raises(rank, f"RuntimeError: Detected mismatch between collectives on ranks. {said}{aspects}")
+        said = f"Detected mismatch between collectives on ranks. {said}{aspects(own, others)}"
+        job.raises(rank, f"RuntimeError: {said}")
     job.truths.add(Truth(odd, cause, 7))
 
 
@@ -484,7 +484,7 @@ def _without_digits(texts: list[str], draw: random.Random) -> list[str]:
     return damaged
 
 
-_DIGITS = re.compile(r"(?:SeqNum=|NumelIn=|NumelOut=|work: |sequence id: |\[E8|:)(\d+)")
+_DIGITS = re.compile(r"(?:TensorShape=\[|SequenceNumber=|SeqNum=|NumelIn=|NumelOut=|work: |sequence id: |\[E8|:)(\d+)")
 
 
 def _decorated(texts: list[str], draw: random.Random) -> list[str]:

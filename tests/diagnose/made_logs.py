@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -96,13 +97,24 @@ def fingerprint(op: str, shape: Sequence[int] | None, dtype: str = "Float", seq:
     )
 
 
+def aspects(own: str, other: str) -> str:
+    """`compute_collective_diff` in ProcessGroupWrapper.cpp: what is not the same."""
+    words = []
+    for name, pattern in (
+        ("Op type", r"OpType=(\w+)"),
+        ("Tensor Tensor shapes", r"TensorShape=\[([\d, ]*)\]"),
+        ("Tensor Tensor dtypes", r"TensorDtypes=(\w+)"),
+    ):
+        values = [match[1] if match else "" for match in (re.search(pattern, text) for text in (own, other))]
+        if values[0] != values[1]:
+            words.append(f"{name}: {values[0]}vs {values[1]}")
+    return f"Collectives differ in the following aspects: \t {'  '.join(words)}"
+
+
 def mismatch(rank: int, own: str, other: int, others: str) -> str:
     return (
         f"[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. Rank {rank} is "
-        f"running collective: "
-        f"{own}, but Rank {other} is running collective: {others}.Collectives differ in the following "
-        f"aspects:   Op type: "
-        "ALLREDUCEvs ALLGATHER"
+        f"running collective: {own}, but Rank {other} is running collective: {others}.{aspects(own, others)}"
     )
 
 
@@ -243,6 +255,24 @@ def _desync() -> list[MadeLog]:
     ]
 
 
+def _start() -> list[MadeLog]:
+    """`ProcessGroupNCCL::broadcastUniqueNCCLID`, and torchrun's agent."""
+    said = (
+        "[1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', "
+        "but store->get('0') got error: wait timeout after 600000ms, keys: /default_pg/0//cuda//0"
+    )
+    restart = (
+        "W0816 01:46:10.301000 4711 torch/distributed/elastic/agent/server/api.py:900] [default] Worker group FAILED. "
+        "3/3 attempts left; will restart worker group"
+    )
+    restarted = "\n".join([watchdog(0, 808), status(0, 808, 811), restart, watchdog(1, 12), status(1, 12, 12)])
+    wait = f"[rank1]: torch.distributed.DistBackendError: {said}"
+    return [
+        MadeLog("a rank that waits for the id of NCCL", wait, NOTHING, False),
+        MadeLog("torchrun starts the ranks again", restarted, NOTHING, False),
+    ]
+
+
 def _mixed() -> list[MadeLog]:
     whole = _missing("2.8")
     lines = whole.text.split("\n")
@@ -292,5 +322,6 @@ MADE = [
     *_gloo(),
     *_detail(),
     *_desync(),
+    *_start(),
     *_mixed(),
 ]

@@ -247,7 +247,7 @@ _PIECES = (
 def test_a_reader_takes_time_in_proportion_to_the_line(name: str) -> None:
     """Lines of 16 KiB and of a quarter of that, which repeat what a pattern may begin with."""
     reader = LINE_READERS[name]
-    marks = [mark.decode() if isinstance(mark, bytes) else "[rank3]: KeyError" for mark in reader.marks]
+    marks = [mark.decode() if isinstance(mark, bytes) else "]: KeyError" for mark in reader.marks]
     texts = [made.text for made in MADE] + [text for hang in RECORDED for text in hang.logs.values()]
     lines = [line for text in texts for line in text.split("\n")]
     examples = [line for line in lines if any(mark in line for mark in marks)]
@@ -277,6 +277,10 @@ HOSTILE = {
     "lags": lambda n: f"[{n}] finished collective #{n}, but didn't join collective #{n + 1} (count from 1)",
     "addresses": lambda n: f"[default{n}]:wait timeout after 3ms, keys: /default_pg/0//cpu//0/{n + 1}",
     "numbers": lambda n: "1, " * 300 + f"{n}",
+    "restarts": lambda n: f"W0816 01:{n // 60 % 60:02}:{n % 60:02}.3 will restart worker group\n" + status(n, n + 1, n),
+    "joins": lambda n: (
+        f"store based barrier on rank {n}, for key: store_based_barrier_key:{n} (world_size=60000, worker_count=1, t"
+    ),
 }
 
 

@@ -270,7 +270,9 @@ def test_reports_of_two_nodes() -> None:
 def test_errors_that_another_rank_causes() -> None:
     assert named(explained("[rank0]: ValueError: bad sample", "[rank2]: EOFError", closed(1))) == [(0, "error")]
     assert named(explained("[rank1]: StopIteration", closed(0))) == [(1, "error")]
-    cannot_tell(explained("[rank0]: RuntimeError: [[rank1]:[E816", closed(1)))
+    for cut in ("[[rank1]:[E816", "Det[default0]", "Detected mism", ""):
+        cannot_tell(explained(f"[rank0]: RuntimeError: {cut}", closed(1)))
+    assert named(explained("[rank0]: RuntimeError: shape [4]", closed(1))) == [(0, "error")]
 
 
 def test_lines_that_show_no_rank_are_listed() -> None:
@@ -298,6 +300,13 @@ def test_a_report_in_the_middle_of_another() -> None:
     inner = mismatch(6, gather, 0, reduce)
     hang = explained(*usual, broken[:150] + inner, broken[150:])
     assert set(named(hang)) <= {(6, "collective")}, str(hang)
+
+
+def test_a_digit_that_a_report_of_detail_lost() -> None:
+    """torch also lists what differs, and here the size does not."""
+    line = mismatch(0, fingerprint("ALLREDUCE", [400]), 1, fingerprint("ALLREDUCE", [400], "Double"))
+    assert {cause for _, cause in named(explained(line))} == {"dtype"}
+    assert {cause for _, cause in named(explained(line.replace("[400]", "[40]", 1)))} == {"call"}
 
 
 def test_colours_of_grep() -> None:
@@ -386,4 +395,4 @@ def test_the_folder_of_torchrun(tmp_path: Path, capsys: pytest.CaptureFixture[st
     empty = tmp_path / "empty"
     (empty / "node0").mkdir(parents=True)
     assert main(["diagnose", str(empty)]) == 2
-    assert "and no log, one whose name ends in .log, .out, .err or .txt" in capsys.readouterr().err
+    assert "no log, one whose name ends in .log, .out, .err or .txt" in capsys.readouterr().err

@@ -57,8 +57,8 @@ def read_traces(
         paths = [*paths, *logs]  # these files were given as traces
     if not paths:
         reason = (
-            "no trace, a file whose name ends in .json or .json.gz, no dump, one whose name ends in the rank, and no "
-            "log, one whose name ends in .log, .out, .err or .txt"
+            "no trace, a file whose name ends in .json or .json.gz, no log, one whose name ends in .log, .out, .err or "
+            ".txt, nor a dump, one whose name ends in the rank"
         )
         if dumps:
             reason = "no trace, but flight-recorder dumps; pass them to read_dumps"

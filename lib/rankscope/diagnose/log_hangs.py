@@ -23,6 +23,7 @@ __all__ = ["UNKNOWN", "HangFinding", "StuckQueue", "explain_logs"]
 
 _MOST_ERRORS = 16  # ranks that are named for an error of their own
 _MOST_JOB_RANKS = 1 << 16
+_MOST_BARRIERS = 64  # store-based ones, of which it is tried who did not come
 _IN_GROUP = "These are the numbers of the ranks in the group. In the default group, they are the job's."
 # Collectives whose sizes can be compared: a lost digit shows, because one size follows from the other.
 _SAME_SIZES = ("ALLREDUCE", "BROADCAST", "REDUCE")
@@ -71,7 +72,10 @@ def _own_errors(evidence: Evidence) -> Iterator[HangFinding]:
     ranks = sorted({*evidence.own_errors} - victims)
     for rank in ranks[:_MOST_ERRORS]:
         words = f"Rank {rank} ended with {one_line(evidence.own_errors[rank][0]).rstrip('.')}{consequence}."
-        yield HangFinding("error", (rank,), "", 0, others, f"{words}\n  See the traceback of rank {rank}.")
+        words = f"{words}\n  See the traceback of rank {rank}."
+        if evidence.restarts:
+            words = f"{words} torchrun started the ranks again, so this may be of an earlier attempt."
+        yield HangFinding("error", (rank,), "", 0, others, words)
 
 
 def _barrier(evidence: Evidence) -> Iterator[HangFinding]:
@@ -280,7 +284,7 @@ def _joining(evidence: Evidence) -> Iterator[HangFinding]:
     """Who did not come to a store-based barrier of all ranks, if those that came are known."""
     if evidence.restarts:
         return  # the lines may be of several attempts
-    for joins in evidence.joins.values():
+    for joins in [*evidence.joins.values()][:_MOST_BARRIERS]:
         missing, joined = _not_joined(joins, evidence)
         if not missing:
             continue
@@ -304,10 +308,9 @@ def _not_joined(joins: Sequence[JoinCount], evidence: Evidence) -> tuple[set[int
     if len(counts) != 1 or len(joined) != len(ranks) or not joins[0].is_of_all_ranks:
         return set(), set()
     ((num_joined, num_ranks),) = counts
-    missing = {*range(min(num_ranks, _MOST_JOB_RANKS))} - joined
-    if num_joined != len(joined) or len(missing) + len(joined) != num_ranks:
+    if num_joined != len(joined) or num_ranks > _MOST_JOB_RANKS or max(joined) >= num_ranks:
         return set(), set()
-    return missing, joined
+    return {*range(num_ranks)} - joined, joined
 
 
 _RULES = (

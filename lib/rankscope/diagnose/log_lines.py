@@ -172,13 +172,17 @@ class CallPrint(NamedTuple):
 
 
 class CallMismatch(NamedTuple):
-    """A rank's call, and the first rank of the group whose call differs from it."""
+    """A rank's call, and the first rank of the group whose call differs from it.
+
+    `aspects` are those in which torch says that they differ, "collective", "size" and "dtype".
+    """
 
     origin: LogOrigin
     rank_in_group: int
     own: CallPrint
     other_in_group: int
     other: CallPrint
+    aspects: frozenset[str]
 
 
 class DesyncLag(NamedTuple):
@@ -363,6 +367,7 @@ _PRINT_COLLECTIVE = re.compile(r"OpType=(\w{1,40})[,)]", re.ASCII)
 _PRINT_SHAPE = re.compile(r"TensorShape=\[([\d, ]{0,400})\]", re.ASCII)
 _PRINT_DTYPE = re.compile(r"TensorDtypes=([\w ]{1,400}), TensorDeviceTypes", re.ASCII)
 _MOST_PRINT_LETTERS = 2000
+_ASPECTS = {"Op type:": "collective", "Tensor shapes:": "size", "Tensor dtypes:": "dtype"}
 # The beginning of what another process printed into a line.
 _OTHER_RECORD = re.compile(
     r"\[[A-Za-z_]{1,40}\d{1,7}\]:|\[\d{1,9},\d{1,7}\]<std|Detected mismatch between|Traceback \(most", re.ASCII
@@ -529,12 +534,14 @@ def _mismatch(line: LogLine) -> Iterator[CallMismatch]:
         match = _MISMATCH.match(line.text, begin.start())
         if match is None or _OTHER_RECORD.search(match[2]):
             continue
-        other = ""
-        if match[4]:
-            other = line.text[match.end() : match.end() + _MOST_PRINT_LETTERS].partition("Collectives differ in")[0]
-            other = _before_other_record(other)
+        rest = _before_other_record(line.text[match.end() : match.end() + _MOST_PRINT_LETTERS])
+        other, _, differences = rest.partition("Collectives differ in the following aspects:")
+        if not match[4]:
+            other = ""
+        aspects = frozenset(aspect for words, aspect in _ASPECTS.items() if words in differences)
         origin = line.origin(match.start())
-        yield CallMismatch(origin, int(match[1]), _call_print(match[2]), int(match[3]), _call_print(other))
+        own = _call_print(match[2])
+        yield CallMismatch(origin, int(match[1]), own, int(match[3]), _call_print(other), aspects)
 
 
 def _desync(line: LogLine) -> Iterator[DesyncLag]:
@@ -609,10 +616,14 @@ def _uncaught(line: LogLine) -> Iterator[OwnError | CommunicationError]:
 
 
 def _may_be_cut(name: str, message: str) -> bool:
-    """Whether the message may be the beginning of one of torch, which raises its own as RuntimeError."""
+    """Whether the message may be the beginning of one of torch, which raises its own as RuntimeError.
+
+    What follows a bracket may be the label of another process.
+    """
     if not message or message.startswith("["):
         return name == "RuntimeError"
-    return any(message.startswith(begin) or begin.startswith(message) for begin in _BEGINNINGS)
+    words = message.partition("[")[0]
+    return any(message.startswith(begin) or begin.startswith(words) for begin in _BEGINNINGS)
 
 
 _CLOSED = "lost the connection to another rank"

@@ -32,23 +32,28 @@ def mismatch_findings(evidence: Evidence) -> Iterator[HangFinding]:
         in_job.append([rank_of.get(rank, rank) for rank in party])
         call_of |= {rank_of.get(rank, rank): calls[rank] for rank in party if rank in calls}
     differing_in_job = {frozenset(rank_of.get(rank, rank) for rank in pair) for pair in differing}
-    finding = _mismatch_finding(in_job, call_of, differing_in_job, is_default=not rank_of)
+    cause = _confirmed(_difference(list(call_of.values())), evidence.mismatches)
+    finding = _mismatch_finding(cause, in_job, call_of, differing_in_job, is_default=not rank_of)
     if finding is not None:
         yield finding
 
 
 def _call_by_rank(mismatches: Iterable[CallMismatch]) -> dict[int, CallPrint] | None:
-    """Return each rank's call, by its number in the group; None if the text has several calls of one rank."""
-    calls: dict[int, CallPrint] = {}
+    """Return each rank's call, by its number in the group; None if the text has several calls of one rank.
+
+    What a rank says of itself counts: torch misreads another's call if that has another number of dimensions.
+    """
+    own_calls: dict[int, CallPrint] = {}
     for fact in mismatches:
-        if calls.setdefault(fact.rank_in_group, fact.own) != fact.own:
+        if own_calls.setdefault(fact.rank_in_group, fact.own) != fact.own:
             return None
+    other_calls: dict[int, CallPrint] = {}
     for fact in mismatches:
-        if fact.other.is_known and calls.setdefault(fact.other_in_group, fact.other) != fact.other:
-            if any(own.rank_in_group == fact.other_in_group for own in mismatches):
-                continue  # torch misreads a call with another number of tensors or dimensions
+        if not fact.other.is_known or fact.other_in_group in own_calls:
+            continue
+        if other_calls.setdefault(fact.other_in_group, fact.other) != fact.other:
             return None
-    return calls
+    return own_calls | other_calls
 
 
 def _ranks_of_group(evidence: Evidence) -> dict[int, int] | None:
@@ -84,7 +89,14 @@ def _parties_of(mismatches: Sequence[CallMismatch], calls: Mapping[int, CallPrin
     return equal.parties()
 
 
+def _confirmed(cause: str, mismatches: Iterable[CallMismatch]) -> str:
+    """Return the cause if torch's own lists of differences have it; else "call", because a print may lack a digit."""
+    stated = [fact.aspects for fact in mismatches if fact.aspects]
+    return cause if stated and all(cause in aspects for aspects in stated) else "call"
+
+
 def _mismatch_finding(
+    cause: str,
     parties: Sequence[list[int]],
     call_of: Mapping[int, CallPrint],
     differing: set[frozenset[int]],
@@ -92,7 +104,6 @@ def _mismatch_finding(
     is_default: bool,
 ) -> HangFinding | None:
     odd, usual = odd_ranks(parties)
-    cause = _difference(list(call_of.values()))
     what = _DIFFERENCES[cause]
     if usual:  # a rank that no report compares with the usual ones may just have a line with a letter missing
         odd = [rank for rank in odd if any(frozenset((rank, other)) in differing for other in usual)]
