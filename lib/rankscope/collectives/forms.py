@@ -164,9 +164,11 @@ def double_binary_tree(t: Terms, num_segments: int = 8) -> Any:
 
 
 def nvls(t: Terms, num_segments: int = 4) -> Any:
-    """(m+1)α + (2 + (m-1)(1+1/N))·S/m·β if the switch adds: a segment in, m-1 in and out, one out.
+    """(m+1)α + (2 + (m-1)(1+1/N))·S/m·β if the switch adds, which it does for three ranks and more.
 
-    It adds for three ranks and more. Two send each other half a segment: (m+1)α + Sβ + S/2·γ.
+    In the first of m+1 steps each rank sends a segment of S/m bytes, and in the last it receives the sums of one. In
+    the steps between it sends the next segment, and also the sums that it owns of the one before, 1/N of a segment.
+    Two ranks send each other half a segment instead, and add it up themselves: (m+1)α + Sβ + S/2·γ.
     """
     n = t.num_ranks
     m = whole("num_segments", num_segments, 1)

@@ -130,31 +130,39 @@ class Ranks:
         return ahead
 
     def _ask(self, peer: int) -> None:
+        """Find out, on rank 0, how far the peer's clock is ahead, and tell it: `_answer` is what the peer does.
+
+        If a question and its answer travel equally long, the peer reads its clock halfway between `begin` and `end`. If
+        they do not, this is wrong by at most half a round trip, so the shortest one counts.
+        """
         question = torch.zeros(2, dtype=torch.float64)
         answer = torch.zeros(1, dtype=torch.float64)
         wire = backend_of(self._control, question)
         trips = []
         for _ in range(ROUND_TRIPS):
-            answered = wire.recv([answer], peer, TAGS)
+            answered = wire.recv([answer], peer, TAGS)  # posted before the question, so that the answer need not wait
             begin = self.clock()
             question[0] = begin
             wire.send([question], peer, TAGS).wait()
             answered.wait()
             end = self.clock()
-            trips.append((end - begin, answer.item() - (begin + end) / 2))
-        round_trip_s, ahead_s = min(trips)
-        wire.send([torch.tensor([ahead_s, round_trip_s / 2], dtype=torch.float64)], peer, TAGS).wait()
+            ahead_s = answer.item() - (begin + end) / 2
+            trips.append((end - begin, ahead_s))
+        shortest_trip_s, ahead_s = min(trips)
+        result = torch.tensor([ahead_s, shortest_trip_s / 2], dtype=torch.float64)
+        wire.send([result], peer, TAGS).wait()
 
     def _answer(self) -> tuple[float, float]:
         question = torch.zeros(2, dtype=torch.float64)
         answer = torch.zeros(1, dtype=torch.float64)
         wire = backend_of(self._control, question)
         for _ in range(ROUND_TRIPS):
-            wire.recv([question], 0, TAGS).wait()
+            wire.recv([question], 0, TAGS).wait()  # what it says does not matter, only when it comes
             answer[0] = self.clock()
             wire.send([answer], 0, TAGS).wait()
-        wire.recv([question], 0, TAGS).wait()
-        ahead_s, uncertainty_s = question.tolist()
+        result = question
+        wire.recv([result], 0, TAGS).wait()
+        ahead_s, uncertainty_s = result.tolist()
         return ahead_s, uncertainty_s
 
     def together(self) -> tuple[float, bool]:

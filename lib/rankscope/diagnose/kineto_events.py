@@ -328,12 +328,16 @@ class EventReader:
         self._details = dict[int, EventDetails]()
 
     def take(self, entries: list[Any]) -> None:
-        """Add the entries of a piece. Raises ValueError if the file has more of anything than the limits allow."""
+        """Add the entries of a piece. Raises ValueError if the file has more of anything than the limits allow.
+
+        Events without a role, and those without readable times, are counted and left out. Each array has an entry for
+        each event that is left.
+        """
         events = [entry for entry in entries if type(entry) is KinetoEvent and entry.ph != "B" and entry.ph != "E"]
         if len(events) < len(entries):
             events += self._paired(entries)
         codes = np.array([self._roles[event.ph, event.cat, event.name] for event in events], np.int64)
-        roles = list(self._roles.places)
+        roles = list(self._roles.places)  # by code
         is_other = np.array([role.role == "other" for role in roles], bool)[codes]
         for code, count in Counter(codes[is_other].tolist()).items():
             self._num_others[roles[code].kind] += count
@@ -357,17 +361,20 @@ class EventReader:
 
         correlations = np.full(len(events), -1)
         has_correlation = np.array([role.role in _ROLES_WITH_CORRELATION for role in roles], bool)[codes]
-        correlations[has_correlation] = [
-            _correlation(events[place].args) for place in np.flatnonzero(has_correlation).tolist()
-        ]
+        for place in np.flatnonzero(has_correlation).tolist():
+            correlations[place] = _correlation(events[place].args)
+        self._keep_details(events, codes, roles)
+        self._num_kept += len(events)
+        piece = _Piece(codes.astype(np.int32), threads.astype(np.int32), start_us, length_us, correlations)
+        self._pieces.append(piece)
+
+    def _keep_details(self, events: list[KinetoEvent], codes: Ints, roles: list[Role]) -> None:
+        """Keep the details of the events that have some, by their places among all events of the file."""
         has_details = np.array([_has_details(role) for role in roles], bool)[codes]
         for place in np.flatnonzero(has_details).tolist():
             args = events[place].args
             if isinstance(args, _KinetoArgs):
                 self._details[self._num_kept + place] = _details(args, roles[codes[place]].kind)
-        self._num_kept += len(events)
-        piece = _Piece(codes.astype(np.int32), threads.astype(np.int32), start_us, length_us, correlations)
-        self._pieces.append(piece)
 
     def _paired(self, entries: list[Any]) -> list[KinetoEvent]:
         """Events made of pairs of B and E."""

@@ -179,37 +179,53 @@ class _RankDivision(NamedTuple):
 
 
 def _divided(phase_s: Seconds, step_s: float) -> tuple[dict[int, Steps], Ints]:
-    """Return the late ranks, the latest first, each with its late steps; and the calm ones."""
-    own_s = phase_s.sum(axis=2)
-    num_ranks = own_s.shape[1]
+    """Return the late ranks, the latest first, each with its late steps; and the calm ones.
+
+    `phase_s` has the shape (steps, ranks, phases). With each number of late ranks, the latest so many are divided from
+    the others, if `_division` allows it. Of these divisions, the one with the fewest late ranks is returned that
+    explains as much as any other.
+    """
+    own_s = phase_s.sum(axis=2)  # steps by ranks
     behind_first_s = own_s - own_s.min(axis=1, keepdims=True)
     latest_first = np.argsort(-_sum_without_worst(behind_first_s), kind="stable")
     least_s = max(LEAST_S, SHARE_OF_STEP * step_s)
-    last_s = own_s.max(axis=1)
     divisions: list[_RankDivision] = []
-    for num_late in range(1, num_ranks):
-        late = latest_first[:num_late]
-        calm_ranks = latest_first[num_late:]
-        cost_s = float(_sum_without_worst(last_s - own_s[:, calm_ranks].max(axis=1))) / max(len(own_s) - 1, 1)
-        least_late_s = own_s[:, late[-1]] - np.median(own_s[:, calm_ranks], axis=1)
-        if cost_s <= least_s or (least_late_s > least_s).sum() < 2:  # most divisions fail here, and this is fast
-            continue
-        calm = _calm(phase_s[:, calm_ranks], least_s)
-        if cost_s <= calm.cost_s:
-            continue
-        late_steps = dict[int, Steps]()
-        for place in late[::-1].tolist():  # the least late first, as it is the most likely to be calm
-            in_steps = _late_steps(phase_s[:, place], calm, least_s)
-            if not in_steps.any():
-                break
-            late_steps[place] = in_steps
-        if len(late_steps) == num_late:
-            divisions.append(_RankDivision(cost_s, dict(reversed(late_steps.items()))))
+    for num_late in range(1, len(latest_first)):
+        division = _division(phase_s, own_s, latest_first[:num_late], latest_first[num_late:], least_s)
+        if division is not None:
+            divisions.append(division)
     if not divisions:
         return {}, latest_first
     most_s = max(division.cost_s for division in divisions)
     chosen = next(division for division in divisions if division.cost_s >= most_s - least_s)
     return chosen.late_steps, latest_first[len(chosen.late_steps) :]
+
+
+def _division(
+    phase_s: Seconds, own_s: Seconds, late_ranks: Ints, calm_ranks: Ints, least_s: float
+) -> _RankDivision | None:
+    """Return the division into these late ranks, the latest first, and these calm ones; None if it does not hold.
+
+    It holds if the late ranks cost more than `least_s` per step and more than the noise of the calm ranks does, and if
+    each of them has steps in which it is late by `_late_steps`.
+    """
+    # how much earlier the last rank of each step would be if there were only the calm ranks; the mean per step
+    earlier_s = own_s.max(axis=1) - own_s[:, calm_ranks].max(axis=1)
+    cost_s = float(_sum_without_worst(earlier_s)) / max(len(own_s) - 1, 1)
+    # The late rank that is the least late must be late in two steps. Most divisions fail here, and this is fast.
+    least_late_s = own_s[:, late_ranks[-1]] - np.median(own_s[:, calm_ranks], axis=1)
+    if cost_s <= least_s or (least_late_s > least_s).sum() < 2:
+        return None
+    calm = _calm(phase_s[:, calm_ranks], least_s)
+    if cost_s <= calm.cost_s:
+        return None
+    late_steps = dict[int, Steps]()
+    for place in late_ranks[::-1].tolist():  # the least late first, as it is the most likely to be calm
+        in_steps = _late_steps(phase_s[:, place], calm, least_s)
+        if not in_steps.any():
+            return None
+        late_steps[place] = in_steps
+    return _RankDivision(cost_s, dict(reversed(late_steps.items())))
 
 
 class _CalmStatistics(NamedTuple):

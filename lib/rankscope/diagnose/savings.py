@@ -284,15 +284,15 @@ class _Shape(NamedTuple):
 
 
 def _shapes(ranks: Sequence[_StepsOfRank]) -> dict[int, _Shape]:
-    """The shapes of the steps that have the same shape on every rank, by the numbers of these."""
+    """Return the shape of each step that every rank has, and that has the same shape on all of them, by its number."""
     if not ranks:
         return {}
-    common = set.intersection(*(set(rank.steps) for rank in ranks))
+    numbers_on_all = set.intersection(*(set(rank.steps) for rank in ranks))
     shapes = {}
-    for number in sorted(common):
+    for number in sorted(numbers_on_all):
         different = {_Shape(rank.steps[number].sizes, rank.steps[number].num_bytes) for rank in ranks}
         if len(different) == 1:
-            (shapes[number],) = different
+            shapes[number] = different.pop()
     return shapes
 
 

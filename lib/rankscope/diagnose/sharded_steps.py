@@ -247,12 +247,11 @@ def _points(ranges: Sequence[_RangeOfRank], begin_s: float, trained: Sequence[st
     points = [_StepPoint(begin_s, first_events, "forward", "")]
     is_forward = True
     for span in ranges:
-        is_point = span.label in _POINTS and not (
-            span.label == "post_backward_accumulate" and span.start_s > callback_s
-        )
         if span.label == "post_forward":
             points.append(_StepPoint(span.start_s, (StepEvent("leave", span.group),), "forward", ""))
-        if not is_point:
+            continue
+        in_callback = span.label == "post_backward_accumulate" and span.start_s > callback_s
+        if span.label not in _POINTS or in_callback:  # groups in the callback have their gradients at its begin, below
             continue
         events = [StepEvent(_POINTS[span.label], span.group)]
         if is_forward and span.label != "pre_forward":
@@ -321,21 +320,22 @@ def _step_of_rank(
         launch_s[key] = [columns.launch_s[place] for place in calls]
         if calls:
             call_bytes[key] = int(columns.num_bytes[calls[0]])
-            num_before = len(points)
+            num_before = len(points)  # in the callback at the end of backward, after all points
             if span.start_s < callback_s:
+                # it comes from the event of the last point, so it is in front of the piece that begins there
                 num_before = bisect_left(point_s, span.start_s) - 1
             placed.append(PlacedPart(kind, span.group, num_before))
     piece_s = _own_pieces(point_s, parts, end_s)
-    others_s = []
+    others_s = []  # collectives of the step that are in none of FSDP's parts
     for place in range(bisect_left(columns.launch_s, begin_s), bisect_left(columns.launch_s, end_s)):
         if place not in in_parts:
-            piece = max(bisect_left(point_s, columns.launch_s[place]) - 1, 0)
+            piece = max(bisect_left(point_s, columns.launch_s[place]) - 1, 0)  # in which it was launched
             others_s.append((piece, float(columns.stop_s[place]) - columns.launch_s[place]))
     events = []
     for point in points:
         events += [*point.events, StepEvent(point.kind, point.group)]
     groups = tuple(dict.fromkeys(span.group for span in ranges if span.label == "pre_forward"))
-    num_calls = tuple((key, len(seconds) // 2) for key, seconds in part_s.items())
+    num_calls = tuple((key, len(launched_s)) for key, launched_s in launch_s.items())
     shape = StepShape(tuple(events), groups, trained, tuple(placed), num_calls, len(others_s))
     return _ShardedStepOfRank(shape, begin_s, end_s - begin_s, launch_s, piece_s, part_s, call_bytes, others_s)
 
@@ -353,13 +353,18 @@ def _pieces_of_part(columns: _ShardedColumns, span: _RangeOfRank, calls: Sequenc
 
 def _own_pieces(point_s: Sequence[float], parts: Sequence[_RangeOfRank], end_s: float) -> list[float]:
     """The seconds from each point to the next, without the parts in between."""
-    edge_s = [-np.inf]
-    total_s = [0.0]
+    # The seconds spent in parts since the begin grow only within a part. They are known at the parts' edges, and in
+    # between by interpolation; a step has a part, or it would have no reduction to end it.
+    edge_s: list[float] = []
+    in_parts_at_edge_s: list[float] = []
+    in_parts_so_far_s = 0.0
     for span in parts:  # in the order of time, one after the other
+        in_parts_at_edge_s.append(in_parts_so_far_s)
+        in_parts_so_far_s = in_parts_so_far_s + span.stop_s - span.start_s
+        in_parts_at_edge_s.append(in_parts_so_far_s)
         edge_s += [span.start_s, span.stop_s]
-        total_s += [total_s[-1], total_s[-1] + span.stop_s - span.start_s]
     border_s = np.array([*point_s, end_s])
-    in_parts_s = np.interp(border_s, edge_s[1:], total_s[1:])
+    in_parts_s = np.interp(border_s, edge_s, in_parts_at_edge_s)
     own_s: list[float] = np.maximum(np.diff(border_s) - np.diff(in_parts_s), 0.0).tolist()
     return own_s
 
@@ -370,7 +375,11 @@ def _own_pieces(point_s: Sequence[float], parts: Sequence[_RangeOfRank], end_s: 
 def _stacked(
     shape: StepShape, steps: Sequence[Sequence[_ShardedStepOfRank]], skipped_steps: tuple[int, ...]
 ) -> ShardedSteps:
-    piece_s = np.array([[rank.piece_s for rank in step] for step in steps])
+    """Return the steps of one shape as arrays of steps by ranks, with the clocks of all ranks set to the first one's.
+
+    ``steps[i][r]`` is step i of rank r.
+    """
+    piece_s = np.array([[rank.piece_s for rank in step] for step in steps])  # steps by ranks by pieces
     # of a collective that is not FSDP's, only the time since the arrival of the last rank is work
     for row, step in enumerate(steps):
         for number in range(shape.num_others):
@@ -384,9 +393,12 @@ def _stacked(
     for key, num_calls in shape.num_calls:
         for place in range(2 * num_calls + 1):
             length_s = np.array([[rank.part_s[key][place] for rank in step] for step in steps])
-            if place % 2:
+            is_collective = place % 2 == 1  # a part is own work, collective, own work and so on
+            if is_collective:
+                # count it from the arrival of the last rank, not from that of this one
                 launch_s = np.array([[rank.launch_s[key][place // 2] for rank in step] for step in steps]) - clock_s
-                length_s = np.maximum(launch_s + length_s - launch_s.max(axis=1, keepdims=True), 0.0)
+                stop_s = launch_s + length_s
+                length_s = np.maximum(stop_s - launch_s.max(axis=1, keepdims=True), 0.0)
             part_s[key].append(length_s)
         if num_calls:
             call_bytes[key] = steps[-1][0].call_bytes[key]
@@ -413,5 +425,5 @@ def _clocks(steps: Sequence[Sequence[_ShardedStepOfRank]]) -> Seconds:
         for key, launch_s in step[0].launch_s.items():
             for place in range(len(launch_s)):
                 ends_s.append([rank.launch_s[key][place] + rank.part_s[key][2 * place + 1] for rank in step])
-    stop_s = np.array(ends_s)
+    stop_s = np.array(ends_s)  # collectives by ranks
     return np.asarray(np.median(stop_s - stop_s[:, :1], axis=0))

@@ -260,13 +260,17 @@ class _PrefetchIteration:
         return _StagedLeaf(source, uses_copy_stream=True)
 
     def _in_pinned(self, tensor: torch.Tensor, slot: _Slot) -> torch.Tensor:
-        """Return the tensor if it can be copied directly, else its copy in a buffer of the slot."""
+        """Return the tensor if it is pinned and without gaps, else a pinned copy of it in a buffer of the slot.
+
+        The n-th source of a batch uses the slot's n-th buffer, which is made larger if the tensor does not fit.
+        """
         if is_dense(tensor) and self._cuda.is_pinned(tensor):
             return tensor
-        place = len(slot.sources)
+        place = len(slot.sources)  # that of the source that this tensor becomes
         while len(slot.buffers) <= place:
             slot.buffers.append(torch.empty(0, dtype=torch.uint8))
         if slot.buffers[place].numel() < tensor.nbytes:
+            # powers of two, so that batches of growing sizes pin new memory only now and then
             next_power_of_two = 1 << (tensor.nbytes - 1).bit_length()
             slot.buffers[place] = self._cuda.pinned(next_power_of_two)
         target = slot.buffers[place][: tensor.nbytes].view(tensor.dtype)

@@ -92,6 +92,7 @@ def profile(
 def _busbw(
     profile: Profile, collective: str, algorithms: Sequence[str] | None, ax: Axes | None, title: str | None
 ) -> Axes:
+    """Draw the measured busbw of the shown algorithms, with what is predicted, over the others as grey dots."""
     measured = _measured(profile, collective)
     shown = _shown(measured, algorithms)
     factor = busbw_factor(collective, profile.num_ranks)
@@ -104,6 +105,7 @@ def _busbw(
     with suppress(ValueError):
         link_rate = profile.best_link("intra" if profile.num_nodes == 1 else "inter").link.bytes_per_s
     scale, unit = rate_unit(max(peak, link_rate))
+    # room for the line of the link, unless this is so far above the points that it would press them together
     top = 1.12 * max(peak, min(link_rate, 2 * peak)) / scale
     all_sizes = {size for algorithm in measured.values() for size in algorithm.sizes if size}
     sizes = np.array(sorted(all_sizes), dtype=float)
@@ -128,6 +130,7 @@ def _busbw(
         look = looks([name])[name]
         algorithm = measured[name]
         scaled_sizes = factor / scale * np.array(algorithm.sizes)  # divided by seconds, a busbw in the axis' unit
+        # the slower quarter of the times is the lower quartile of busbw
         quartiles = [scaled_sizes / _percentiles_s(algorithm.points, percent) for percent in (75, 50, 25)]
         markers(ax, name, look, algorithm.sizes, *quartiles)
         if name == NATIVE:

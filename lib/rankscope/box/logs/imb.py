@@ -123,7 +123,7 @@ def _program(log: Log) -> str:
 def _tables(log: Log) -> Iterator[_ImbTable]:
     """Yield the benchmarks of a log with their rows; those of unknown benchmarks have none."""
     table: _ImbTable | None = None
-    is_open = False  # whether rows belong to the table
+    is_open = False  # whether rows belong to the table: from its header to the next comment
     for line, text in enumerate(log.lines, 1):
         start = _START.search(text)
         if start:
@@ -135,10 +135,11 @@ def _tables(log: Log) -> Iterator[_ImbTable]:
             is_open = False
             continue
         if table is not None and table.name not in _BENCHMARKS:
-            continue
+            continue  # nothing is read of an unknown benchmark
         cells = text.split()
         if _HEADER.search(text):
-            if table is None or table.columns:
+            has_header = table is not None and bool(table.columns)
+            if table is None or has_header:
                 log.fail(line, "a header without a line '# Benchmarking' above it")
             _read_header(log, table, line, cells)
             is_open = True

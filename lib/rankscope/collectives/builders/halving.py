@@ -71,18 +71,21 @@ def swing(num_ranks: int) -> Schedule:
     def core(p: int, real: Ints) -> Iterator[Phase]:
         rounds = p.bit_length() - 1
         peers = [swing_peers(p, k) for k in range(rounds)]
-        # blocks[k][r]: the chunks that rank r must have summed after k rounds, for itself and for its later peers
+        # blocks[k] has a row for each rank: the chunks that it still adds up after k rounds, p / 2^k of them. After the
+        # last round this is its own chunk. Before a round it is what the rank and its peer add up after it.
         blocks = [np.arange(p)[:, None]]
         for peer in reversed(peers):
-            blocks.append(np.concatenate([blocks[-1], blocks[-1][peer]], axis=1))
-        blocks.reverse()
-        inwards = []
+            after = blocks[0]
+            blocks.insert(0, np.concatenate([after, after[peer]], axis=1))
+        reduce_scatter = []
         for peer, block in zip(peers, blocks[1:], strict=True):
-            src = np.repeat(real, block.shape[1])
-            dst = np.repeat(real[peer], block.shape[1])
-            inwards.append(Phase(src, dst, block[peer].ravel(), 1, True))
-        yield from inwards
-        yield from backwards(inwards)
+            num_sent = block.shape[1]
+            src = np.repeat(real, num_sent)
+            dst = np.repeat(real[peer], num_sent)
+            sent = block[peer].ravel()  # each rank sends what its peer goes on with
+            reduce_scatter.append(Phase(src, dst, sent, num_chunks=1, reduce=True))
+        yield from reduce_scatter
+        yield from backwards(reduce_scatter)  # the allgather
 
     return _folded("allreduce", "swing", num_ranks, core)
 

@@ -304,15 +304,17 @@ def _ends_of_transfers(
     if not num_sent:
         return None
 
-    # First come the ends at all senders, then those at all receivers, so the two ends of a transfer are `num_sent`
-    # entries apart. Then all are sorted by rank, step, side (receives first) and transfer.
+    # Every array has an entry for each end: first the ends at all senders, then those at all receivers. So the two ends
+    # of a transfer are `num_sent` entries apart.
     transfer = np.tile(np.arange(num_sent), 2)
     sends = np.repeat([True, False], num_sent)
     rank = np.concatenate([sent.src, sent.dst])
     peer = np.concatenate([sent.dst, sent.src])
-    order = np.lexsort((transfer, sends, sent.step[transfer], rank))
-    sorted_place = np.argsort(order)  # where each end is after sorting
-    other_end = sorted_place[(order + num_sent) % (2 * num_sent)]
+
+    # Sort the ends by rank, then step, then side (receives first), then transfer; lexsort has the last key first.
+    order = np.lexsort((transfer, sends, sent.step[transfer], rank))  # which end comes to each sorted place
+    sorted_place = np.argsort(order)  # the inverse: to which sorted place each end comes
+    other_end = sorted_place[(order + num_sent) % (2 * num_sent)]  # the sorted place of the same transfer's other end
     transfer = transfer[order]
     sends = sends[order]
     rank = rank[order]
@@ -321,23 +323,19 @@ def _ends_of_transfers(
     chunk = sent.chunk[transfer]
     place = _number_among_equal(rank)
 
-    # Numbers that are equal for the ends of one message at one rank, and for all uses of a chunk by a rank.
+    # A message is what a rank sends to, or receives from, one peer in one step: equal numbers are one message.
     message = ((rank * num_steps + step) * 2 + sends) * schedule.num_ranks + peer
-    use = rank * schedule.num_chunks + chunk
     message_place = place[_first_of_equal(message)]
-
-    # Within a message chunks are sent in ascending order.
-    by_chunk = np.lexsort((chunk, message))
-    turn = np.empty_like(place)  # the chunk's number in its message
-    turn[by_chunk] = _number_among_equal(message[by_chunk])
-    is_adjacent = np.zeros_like(place)  # 1 if the chunk is next to the one before it in its message
-    is_adjacent[by_chunk[1:]] = (np.diff(chunk[by_chunk]) == 1) & (turn[by_chunk[1:]] > 0)
+    # Two ranks may do the same with different chunks. So a chunk is known by where its rank first uses it.
+    chunk_of_rank = rank * schedule.num_chunks + chunk
+    first_use = place[_first_of_equal(chunk_of_rank)]
+    turn, is_adjacent = _turns_in_messages(message, chunk)
 
     features = [
         step,
         sends,
         message_place,
-        place[_first_of_equal(use)],
+        first_use,
         turn,
         is_adjacent,
         kind_of_size[chunk],
@@ -346,6 +344,20 @@ def _ends_of_transfers(
         nodes[rank] == nodes[peer],
     ]
     return _EndsOfTransfers(rank, peer, step, sends, place, message_place, features)
+
+
+def _turns_in_messages(message: NDArray[np.int64], chunk: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return each chunk's number in its message, and 1 where it directly follows the chunk before it there, else 0.
+
+    Within a message chunks are sent in ascending order: chunks [4, 9, 3] of one message have the turns [1, 2, 0], and
+    only chunk 4 follows another one directly.
+    """
+    by_chunk = np.lexsort((chunk, message))  # message by message, and in each by chunk
+    turn = np.empty_like(chunk)
+    turn[by_chunk] = _number_among_equal(message[by_chunk])
+    is_adjacent = np.zeros_like(chunk)
+    is_adjacent[by_chunk[1:]] = (np.diff(chunk[by_chunk]) == 1) & (turn[by_chunk[1:]] > 0)
+    return turn, is_adjacent
 
 
 def _colors(num_ranks: int, ends: _EndsOfTransfers) -> NDArray[np.int64]:
@@ -439,23 +451,28 @@ class _RankStep(NamedTuple):
 
 
 def _rank_step(transfers: list[ChunkTransfer], rank: int, run_of: list[Run]) -> _RankStep:
-    """One step of a rank, from its own transfers; messages are in the order of their first transfers."""
-    sent: dict[int, list[int]] = {}
-    received: dict[int, list[_ReceivedChunk]] = {}
+    """Return one step of a rank from its own transfers; messages are in the order of their first transfers.
+
+    `run_of` has the elements of each chunk. All chunks between two ranks travel in one message, in ascending order.
+    """
+    sent: dict[int, list[int]] = {}  # chunks by receiver
+    received: dict[int, list[_ReceivedChunk]] = {}  # by sender
     for place, (src, dst, chunk, reduce) in enumerate(transfers):
         run = run_of[chunk]
         if run.start == run.stop:
-            continue
+            continue  # an empty chunk needs no message
         if src == rank:
             sent.setdefault(dst, []).append(chunk)
         else:
             received.setdefault(src, []).append(_ReceivedChunk(chunk, place, reduce))
-    for chunks in received.values():
-        chunks.sort()
-    sends = [_StepMessage(peer, _runs(sorted(chunks), run_of)) for peer, chunks in sent.items()]
+    sends = []
+    for peer, chunks in sent.items():
+        sends.append(_StepMessage(peer, _runs(sorted(chunks), run_of)))
     receives = []
-    for peer, chunks in received.items():
-        receives.append(_StepMessage(peer, _runs([chunk.chunk for chunk in chunks], run_of)))
+    for peer, received_chunks in received.items():
+        received_chunks.sort(key=lambda received_chunk: received_chunk.chunk)
+        chunks = [received_chunk.chunk for received_chunk in received_chunks]
+        receives.append(_StepMessage(peer, _runs(chunks, run_of)))
     return _RankStep(sends, receives, _arrivals(received.values(), run_of))
 
 

@@ -55,8 +55,12 @@ def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
     own_s = mean_s.sum(axis=1)
     rows = _largest(own_s, _MOST_ROWS)
     scale, unit = time_unit(float(own_s.max()))
-    width = 1.02 * float(own_s.max()) / scale or 1.0
-    lengths = dict(zip([Key(phase, WORK[phase].hue) for phase in PHASES], mean_s[rows].T / scale, strict=True))
+    width = 1.02 * float(own_s.max()) / scale
+    if width == 0:  # nobody did anything
+        width = 1.0
+    lengths = {}  # the lengths of a phase's bars, one for each row
+    for column, phase in enumerate(PHASES):
+        lengths[Key(phase, WORK[phase].hue)] = mean_s[rows, column] / scale
     bars = []
     keys = []
     for bar, (key, length) in zip(stacked(lengths), lengths.items(), strict=True):

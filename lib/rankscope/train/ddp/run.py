@@ -307,10 +307,7 @@ class DDPStepper:
         return _PassInstants(loaded, forward_end, self.watch.now())
 
     def taken(self, seconds: float = 0.0, clean: bool = True) -> RecordedStep:
-        """Return the record of the last step, with the duration and cleanness that were measured around it.
-
-        The last backward ends with its last gradient. The rest of it is DDP's waiting and unpacking.
-        """
+        """Return the record of the last step, with the duration and cleanness that were measured around it."""
         watch = self.watch
         since = partial(watch.since, self._begun)
         ready_s = np.full(len(watch.parameters), np.nan)
@@ -318,19 +315,27 @@ class DDPStepper:
             ready_s[place] = since(ready)
         allreduces = [(since(launched), since(watch.done[place])) for place, launched in enumerate(watch.launched)]
 
-        spans = self._pass_spans(since)
-        last = spans.pop()
-        computed_s = min(max(last.start_s, float(np.nanmax(ready_s, initial=0.0))), last.stop_s)
-        reduced_s = min(max([computed_s, *(end_s for _, end_s in allreduces)]), last.stop_s)
-        ending = [
-            last._replace(stop_s=computed_s),
-            self._compute_span("wait", -1, computed_s, reduced_s),
-            self._compute_span("unpack", -1, reduced_s, last.stop_s),
-            self._compute_span("optimizer", -1, last.stop_s, since(self._end)),
-        ]
+        *spans, last_backward = self._pass_spans(since)
+        last_ready_s = float(np.nanmax(ready_s, initial=0.0))
+        last_reduced_s = max([end_s for _, end_s in allreduces], default=0.0)
+        ending = self._parts_of_last_backward(last_backward, last_ready_s, last_reduced_s)
+        ending.append(self._compute_span("optimizer", -1, last_backward.stop_s, since(self._end)))
         spans += [span for span in ending if span.stop_s > span.start_s]
         spans += self._allreduce_spans(allreduces)
-        return RecordedStep(seconds, clean, self._begun_s, spans, ready_s - last.start_s, watch.buckets)
+        return RecordedStep(seconds, clean, self._begun_s, spans, ready_s - last_backward.start_s, watch.buckets)
+
+    def _parts_of_last_backward(self, backward: Span, last_ready_s: float, last_reduced_s: float) -> list[Span]:
+        """Divide the last backward call: it computes up to the last gradient, then waits for allreduces, then unpacks.
+
+        Parts may be empty. None begins before the one in front of it, or ends after the call.
+        """
+        computed_s = min(max(backward.start_s, last_ready_s), backward.stop_s)
+        reduced_s = min(max(computed_s, last_reduced_s), backward.stop_s)
+        return [
+            backward._replace(stop_s=computed_s),
+            self._compute_span("wait", -1, computed_s, reduced_s),
+            self._compute_span("unpack", -1, reduced_s, backward.stop_s),
+        ]
 
     def _pass_spans(self, since: Callable[[Any], float]) -> list[Span]:
         """Forward and backward of each micro-batch, and before them the loading of its batch if there is a `fetch`."""

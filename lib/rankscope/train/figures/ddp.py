@@ -15,6 +15,8 @@ from ..ddp.buckets import Bucket, DDPBuckets
 from ..ddp.recommend import CapCandidate, Recommendation
 
 _WIDE_PX = 640.0
+_DIGIT_PX = 6.4  # the width of a digit of a parameter's number
+_MARGIN_PX = 3  # what a number leaves free in its piece, on both sides together
 _MOST_BUCKETS = 256
 _MOST_LABELLED = 32  # with more buckets, rows are too low for numbers and sizes
 # The parts of a step, each with its colour and whether it is hatched.
@@ -91,21 +93,26 @@ def _extent(shown: Sequence[Bucket]) -> int:
 
 
 def _pieces(buckets: DDPBuckets, shown: Sequence[Bucket], width: float) -> tuple[Rects, tuple[Texts, ...]]:
-    """A rectangle for each gradient, bucket by bucket, and the parameters' numbers where they fit.
+    """Return a rectangle for each gradient, and texts with the parameters' numbers where these fit.
 
-    Arrays have an entry for each gradient.
+    Each bucket is a row, along which its gradients follow one another, each as wide as its number of bytes. `width` is
+    that of the whole drawing, in bytes too.
     """
-    sizes = [[buckets.parameters[place].num_bytes for place in bucket.indices] for bucket in shown]
-    rows = np.repeat(np.arange(len(shown)), [len(row) for row in sizes])
-    left = np.concatenate([np.cumsum([0, *row[:-1]]) for row in sizes])
-    sparse = np.array([bucket.closed == "sparse" for bucket in shown])
+    bytes_of_buckets = [[buckets.parameters[place].num_bytes for place in bucket.indices] for bucket in shown]
+    # arrays with an entry for each gradient, bucket by bucket
+    parameter = np.concatenate([bucket.indices for bucket in shown])
+    row = np.repeat(np.arange(len(shown)), [len(bucket.indices) for bucket in shown])
+    num_bytes = np.concatenate(bytes_of_buckets)
+    bytes_before = np.concatenate([np.cumsum([0, *sizes[:-1]]) for sizes in bytes_of_buckets])
+    is_sparse = np.array([bucket.closed == "sparse" for bucket in shown])[row]
+
     fill = MEMORY["gradients"].hue
-    pieces = Rects(left, rows + 0.1, fill, width=np.concatenate(sizes), height=0.8, hatched=sparse[rows])
-    places = np.concatenate([bucket.indices for bucket in shown])
-    wide_px = pieces.width / width * _WIDE_PX
-    fits = wide_px >= np.array([6.4 * len(str(place)) + 3 for place in places.tolist()])
-    hatched = attrs.evolve(pieces, hatched=np.ones(rows.size, dtype=bool))  # a cap may run through a number
-    return pieces, numbers_on(hatched, places, wanted=fits)
+    pieces = Rects(bytes_before, row + 0.1, fill, width=num_bytes, height=0.8, hatched=is_sparse)
+    piece_px = pieces.width / width * _WIDE_PX
+    number_px = np.array([_DIGIT_PX * len(str(number)) + _MARGIN_PX for number in parameter.tolist()])
+    # A number on hatching gets a halo. Here every number needs one, because the line of a cap may run through it.
+    for_halos = attrs.evolve(pieces, hatched=np.ones(row.size, dtype=bool))
+    return pieces, numbers_on(for_halos, parameter, wanted=piece_px >= number_px)
 
 
 def _cap_lines(shown: Sequence[Bucket], extent: int) -> Lines:

@@ -210,8 +210,8 @@ def _sum_of(width: int) -> Callable[..., Any]:
     return loss
 
 
-# the lane and the kind of the spans that each cost is measured by
 _COLLECTIVES = ("allgather", "reduce_scatter", "allreduce")
+# the lane and the kind of the spans that the cost of each copy is measured by
 _COPIES = {
     "copy_in": ("copy_in", "copy_in"),
     "copy_out": ("compute", "copy_out"),
@@ -223,17 +223,18 @@ _COPIES = {
 def _seconds_of_costs(timeline: Timeline, num_ranks: int) -> dict[str, list[float]]:
     """Return the seconds of each span of a step, by cost.
 
-    A copy takes as long as on the slowest rank. A collective takes as long as on the rank that came last: one that came
-    first waits in it for the others. How long after that the last rank leaves is the collective's spread. Each rank
-    counts from the barrier in front of the step.
+    A copy takes as long as on the slowest rank. A collective takes as long as on the rank whose span is shortest, which
+    is the one that came last: a rank that came earlier waits in it for the others. The collective's spread is how much
+    longer it takes from the arrival of the last rank until all have left. Each rank counts from the barrier in front of
+    the step.
     """
     seconds: dict[str, list[float]] = {}
     for name, (lane, kind) in _COPIES.items():
         copies = _spans_by_rank(timeline, lane, kind, num_ranks)
         if copies.start_s.size:
-            slowest_s = (copies.stop_s - copies.start_s).max(axis=0)
+            slowest_s = (copies.stop_s - copies.start_s).max(axis=0)  # of all ranks, for each span
             seconds[name] = slowest_s.tolist()
-    for name in _COLLECTIVES:
+    for name in _COLLECTIVES:  # the lane and the kind have the same name
         calls = _spans_by_rank(timeline, name, name, num_ranks)
         if calls.start_s.size:
             of_last_rank_s = (calls.stop_s - calls.start_s).min(axis=0)

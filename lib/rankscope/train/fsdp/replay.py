@@ -238,11 +238,14 @@ def _check_trainable(group: str, parameters: Iterable[ShardedParameter]) -> None
     """Refuse trainable parameters that one reduce-scatter cannot take, as `fully_shard` does at the first step."""
     trainable = [parameter for parameter in parameters if parameter.trainable]
     where = f"in the group of {group!r}" if group else "in the root's group"
-    sizes: dict[int, ShardedParameter] = {}
+    # A ShardedParameter has no dtype, but other bytes per element are another dtype.
+    first_of_itemsize: dict[int, ShardedParameter] = {}
     for parameter in trainable:
-        sizes.setdefault(parameter.itemsize, parameter)
-    if len(sizes) > 1:
-        examples = [f"{parameter.name!r} with {size} bytes per element" for size, parameter in sorted(sizes.items())]
+        first_of_itemsize.setdefault(parameter.itemsize, parameter)
+    if len(first_of_itemsize) > 1:
+        examples = []
+        for itemsize, parameter in sorted(first_of_itemsize.items()):
+            examples.append(f"{parameter.name!r} with {itemsize} bytes per element")
         raise ValueError(
             f"trainable parameters {where} must have one dtype, got {' and '.join(examples)}: "
             "convert them, or wrap their modules separately"

@@ -40,6 +40,13 @@ _CALLS = {
     "reduce_scatter_tensor": "reduce_scatter",
     "all_reduce": "allreduce",
 }
+# the lane and kind of each copy's span; a collective has a lane and a kind of its own name
+_LANES_AND_KINDS = {
+    "copy_in": ("copy_in", "copy_in"),
+    "copy_out": ("compute", "copy_out"),
+    "reduce_copy_in": ("compute", "copy_in"),
+    "reduce_copy_out": ("reduce_scatter", "copy_out"),
+}
 _STAGES = ("foreach_all_gather", "foreach_all_gather_copy_out", "foreach_reduce")
 
 
@@ -206,20 +213,20 @@ class _FSDPStepper:
     """Takes one step after the other, and records what FSDP does in it."""
 
     def __init__(self, job: FSDPJob) -> None:
-        names = ["", *job.wrapped]
+        names = ["", *job.wrapped]  # a group for the root and for each wrapped module, known by its place here
         self._places = {name: place for place, name in enumerate(names)}
         module = copy.deepcopy(job.module)
         self._owners = _owners(module, job.wrapped)
         self._module = shard(module, job.wrapped, job.settings)
-        self._marks: list[tuple[float, int]] = []  # from when on which group's module computes
-        self._open: list[int] = []
+        self._marks: list[tuple[float, int]] = []  # an instant, and the group whose module computes from then on
+        self._open: list[int] = []  # the groups whose modules are in their forward, the innermost last
         for name in names:
             self._watch(self._module.get_submodule(name), self._places[name])
         self._loss = job.loss
         self._optimizer = None if job.optimizer is None else job.optimizer(self._module.parameters())
         self._rank = dist.get_rank()
-        self._number = 0
-        self._pieces: list[_FSDPPiece] = []
+        self._number = 0  # of the next step
+        self._pieces: list[_FSDPPiece] = []  # what FSDP does in the step, in the order in which it ends
 
     def _watch(self, module: nn.Module, place: int) -> None:
         def mark(group: int) -> None:
@@ -288,23 +295,18 @@ class _FSDPStepper:
         return _FSDPRankStep(seconds, clean, tuple(calls), self._spans())
 
     def _spans(self) -> list[Span]:
-        """The spans of the step, by the lanes and kinds of `simulate`, in seconds from its begin."""
-        busy: list[_FSDPPiece] = []
+        """The spans of the step, by the lanes and kinds of `simulate`, in seconds from its begin.
+
+        On the CPU FSDP blocks the thread that trains. So whatever it does on another lane, the compute lane waits for.
+        """
+        pieces = sorted(_named_stages(self._pieces), key=lambda piece: piece.start_s)
         spans = []
-        for piece in sorted(_named_stages(self._pieces), key=lambda piece: piece.start_s):
-            lane = piece.kind
-            if piece.kind in ("copy_out", "reduce_copy_in"):
-                lane = "compute"
-            elif piece.kind == "reduce_copy_out":
-                lane = "reduce_scatter"
-            kind = piece.kind
-            if kind.startswith("reduce_copy"):
-                kind = kind.removeprefix("reduce_")
+        for piece in pieces:
+            lane, kind = _LANES_AND_KINDS.get(piece.kind, (piece.kind, piece.kind))
             spans.append(self._span(lane, kind, piece.group, piece.start_s, piece.stop_s))
             if lane != "compute":
                 spans.append(self._span("compute", "wait", -1, piece.start_s, piece.stop_s))
-            busy.append(piece)
-        spans += self._compute_spans(busy)
+        spans += self._compute_spans(pieces)
         if self._end_s > self._backward_end_s and self._optimizer is not None:
             spans.append(self._span("compute", "optimizer", -1, self._backward_end_s, self._end_s))
         return spans
