@@ -315,13 +315,15 @@ with _alone(pathlib.Path({str(path)!r})):
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
-        with pytest.raises(
-            ValueError, match=r"b.json is being written by another run: wait for it to end, or use anoth"
-        ):
-            measure(link, FEW, num_ranks=2)
-        assert not path.exists()
-        other.kill()
+        try:
+            assert other.stdout.readline() == "held\n"
+            with pytest.raises(
+                ValueError, match=r"b.json is being written by another run: wait for it to end, or use anoth"
+            ):
+                measure(link, FEW, num_ranks=2)
+            assert not path.exists()
+        finally:
+            other.kill()
     assert measure(link, FEW, num_ranks=2) == Profile.load(path)
 
 
