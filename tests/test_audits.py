@@ -232,7 +232,7 @@ def test_outputs_that_are_no_tensor_have_no_cause_that_is_made_up() -> None:
     audited = audit_step(work(Pair(3, 1, dtype=torch.float64), spread_of_first))
     assert kinds(audited) == ["not_the_whole_batch"]
     assert audited.causes == ()
-    assert str(audited).endswith("of the largest entry")
+    assert str(audited).endswith("of the largest entry.")
 
 
 @pytest.mark.slow
@@ -254,7 +254,7 @@ def test_a_sum_and_a_loss_over_tokens_are_found() -> None:
     labels = torch.tensor([0, 1, -100, -100, 1, 0, 1, 1])
     tokens = Work(nn.Linear(3, 2, dtype=torch.float64), work().inputs, labels, nn.functional.cross_entropy)
     (cause,) = audit_step(tokens).causes
-    assert cause.startswith("the whole batch's loss is not the mean of the ranks' losses: do ranks divide by different")
+    assert cause.startswith("The loss of the whole batch is not the mean of the ranks' losses. Do ranks divide by ")
 
 
 @pytest.mark.slow

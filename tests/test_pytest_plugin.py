@@ -115,7 +115,7 @@ def test_each_finding_fails_a_test_and_healthy_ones_pass(pytester: pytest.Pytest
             "short_last_batch: the last of 3 batches has 1 sample, others 4*",
             "same_random: *",
             "repeated_random: *",
-            "not_the_whole_batch: gradients are 0.5 times*",
+            "not_the_whole_batch: Gradients are 0.5 times*",
             "ranks_differ: *",
             "buffers_differ: *0.running_mean*",
         ]

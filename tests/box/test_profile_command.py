@@ -318,7 +318,7 @@ with _alone(pathlib.Path({str(path)!r})):
         try:
             assert other.stdout.readline() == "held\n"
             with pytest.raises(
-                ValueError, match=r"b.json is being written by another run: wait for it to end, or use anoth"
+                ValueError, match=r"another run is writing .*b.json; wait until it ends, or use another file"
             ):
                 measure(link, FEW, num_ranks=2)
             assert not path.exists()

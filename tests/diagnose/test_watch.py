@@ -203,7 +203,7 @@ def one_rank() -> tuple[list[str], Any]:
     model = DistributedDataParallel(Net())
     with watch(model, batches(10), every=2, report=lines.append) as watched:
         assert len(watched.loader) == 10
-        with pytest.raises(RuntimeError, match="once the watch is closed"):
+        with pytest.raises(RuntimeError, match="only after the `with` block ends"):
             _ = watched.traces
         for place, tokens in enumerate(watched.loader):
             with nullcontext() if place % 2 else model.no_sync():

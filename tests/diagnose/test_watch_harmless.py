@@ -218,7 +218,7 @@ def enter_twice() -> list[bool]:
     watched = watch(model, batches(2), report=lambda line: None)
     with watched:
         while_open = methods()
-        with pytest.raises(RuntimeError, match="this watch was entered before; make another one"):
+        with pytest.raises(RuntimeError, match="this watch has already been entered; make a new one with"):
             watched.__enter__()
         unchanged = methods() == while_open
         num_steps = train(model, watched.loader)

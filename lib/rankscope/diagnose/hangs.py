@@ -18,7 +18,9 @@ from ..common.frozen import each
 from ..common.units import time_words
 from ..common.words import listed
 from .dumps import Call, Dump
-from .log_hangs import UNKNOWN, HangFinding, StuckQueue, explain_logs
+from .log_evidence import StuckQueue
+from .log_findings import UNKNOWN, HangFinding
+from .log_hangs import explain_logs
 from .log_lines import group_key
 from .logs import HangLogs
 

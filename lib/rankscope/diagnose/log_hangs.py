@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ..common.checks import one_line
 from ..common.words import and_joined, listed
 from .log_evidence import DEFAULT_GROUP, NOT_NUMBERED, Event, Evidence, GroupRecords, StuckQueue, Timeout
-from .log_findings import MOST_LISTED, UNKNOWN, HangFinding, group_words, odd_ranks, sentence
+from .log_findings import MOST_LISTED, HangFinding, group_words, odd_ranks, sentence
 from .log_lines import JoinCount
 from .log_mismatches import mismatch_findings
 from .log_unknown import call_words, unknown_finding
 from .logs import HangLogs
-
-__all__ = ["UNKNOWN", "HangFinding", "StuckQueue", "explain_logs"]
 
 _MOST_ERRORS = 16  # ranks that are named for an error of their own
 _MOST_JOB_RANKS = 1 << 16

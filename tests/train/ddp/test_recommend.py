@@ -66,7 +66,7 @@ def test_where_nothing_is_gained_the_default_is_left_alone() -> None:
     advice = recommend(layers(20), cost(Link(0.0, 1e15), num_ranks=8))
     assert advice.bucket_cap_mb is None
     assert advice.gain == 0.0
-    assert str(advice).startswith("keep the default bucket_cap_mb: 96 ms per step, and no cap is predicted to save 1 %")
+    assert str(advice).startswith("keep the default bucket_cap_mb: 96 ms per step; no cap is predicted to save 1 %")
     assert caps_mb(advice.neighbours) == [16, 32]
 
 

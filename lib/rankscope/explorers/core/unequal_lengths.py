@@ -133,7 +133,7 @@ ON_THE_SITE = {
     "sampler": ALL,
     "lengths": ALL,
     "num_ranks": (2, 8, 64),
-    "batch_size": (2, 8),
+    "batch_size": (2, 4, 8),
     "size": (256, 1024),
     "cost": ALL,
 }
