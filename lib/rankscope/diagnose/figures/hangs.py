@@ -11,7 +11,7 @@ from ...common.checks import of_type
 from ...figures.marks import Drawing, Key, Rects, numbers_on
 from ...figures.palette import ALARM, FAINT, PAPER, WAITING
 from ..hangs import Group, Hang, group_words
-from ..log_hangs import HangFinding
+from ..log_findings import HangFinding
 
 _MOST_RANKS = 16
 _MOST_CALLS = 4  # of each rank
