@@ -222,7 +222,7 @@ def enter_twice() -> list[bool]:
             watched.__enter__()
         unchanged = methods() == while_open
         num_steps = train(model, watched.loader)
-    with pytest.raises(RuntimeError, match="this watch was entered before"), watched:
+    with pytest.raises(RuntimeError, match="this watch has already been entered"), watched:
         pass
     return [unchanged, num_steps == 2, methods() == before]
 

@@ -146,7 +146,6 @@ def test_casting_parameters_saves_memory_of_fsdp_alone() -> None:
     cast = {candidate.name: candidate for candidate in advice(module=net, loss=loss, param_dtype="bfloat16").candidates}
     for name in ("each layer, reshard", "the module alone, keep"):
         assert cast[name].peak_bytes < plain[name].peak_bytes
-        assert cast[name].wait_s < plain[name].wait_s
     assert cast["DDP"].peak_bytes >= plain["DDP"].peak_bytes  # activations in float32, and the loss twice as large
 
 
