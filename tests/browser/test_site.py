@@ -331,7 +331,7 @@ def test_a_dead_control_is_seen(site: Path, page: Page, tmp_path: Path) -> None:
     drawn["states"] = [moved[now.handling == grid.start.handling] for now in grid.states()]
     copytree(site / "_static", tmp_path / "_static")
     (tmp_path / "_static" / FOLDER / f"{grid.key}.js").write_text(packed(grid.key, drawn), encoding="utf-8")
-    html = f"<script src=_static/explorers.js></script>{grid.html()}"
+    html = f"<script src=_static/narrow.js></script><script src=_static/explorers.js></script>{grid.html()}"
     (tmp_path / "page.html").write_text(html, encoding="utf-8")
     page.goto((tmp_path / "page.html").as_uri())
     assert dead_controls(opened(page.locator(".explorer"))) == [name for name in grid.axes if name != "handling"]
@@ -346,5 +346,5 @@ def test_without_a_script_an_explorer_is_a_picture(site: Path, page: Page) -> No
     still.goto((site / "notebooks" / f"{catalogue()[0].notebook}.html").as_uri())
     assert still.locator(".explorer-pictures svg").count() >= 1
     assert still.locator(".explorer input").count() == 0
-    assert "samples" in still.locator(".explorer pre").inner_text()
+    assert "samples" in still.locator(".explorer pre").first.inner_text()
     context.close()

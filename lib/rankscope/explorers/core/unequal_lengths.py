@@ -115,6 +115,8 @@ def without_effect(now: Now) -> dict[str, str]:
         reasons["window"] = "the epoch is shorter than the shortest window"
     if now.sampler != "weighted":
         reasons["replacement"] = "only WeightedSampler draws samples"
+    elif _reads(now._replace(replacement=not now.replacement)) == _reads(now):
+        reasons["replacement"] = "at these weights no sample is drawn twice"
     if _reads(now._replace(drop_last=not now.drop_last)) == _reads(now):
         reasons["drop_last"] = "the samples divide evenly among the ranks"
     return reasons
