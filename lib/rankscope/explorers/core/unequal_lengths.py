@@ -117,6 +117,8 @@ def without_effect(now: Now) -> dict[str, str]:
         reasons["replacement"] = "only WeightedSampler draws samples"
     elif _reads(now._replace(replacement=not now.replacement)) == _reads(now):
         reasons["replacement"] = "at these weights no sample is drawn twice"
+    if now.lengths == "equal":
+        reasons["epoch"] = "samples of equal length cost the same in every epoch"
     if _reads(now._replace(drop_last=not now.drop_last)) == _reads(now):
         reasons["drop_last"] = "the samples divide evenly among the ranks"
     return reasons
