@@ -16,17 +16,10 @@ from statistics import median
 import torch
 
 from rankscope.train import ddp, fsdp
-from rankscope.train.fsdp.replay import ShardSettings
-from rankscope.train.fsdp.running import FSDPJob, run_jobs, wrapped_names
-from tests.train.fsdp.models import DrawnCase, drawn_case
+from rankscope.train.fsdp.running import run_jobs
+from tests.train.fsdp.models import DrawnCase, drawn_case, job_of
 
 NO_COST = fsdp.FSDPCosts(*[lambda num_bytes: 0.0] * 3)
-
-
-def job_of(case: DrawnCase) -> FSDPJob:
-    settings = ShardSettings(**case.settings)
-    wrapped = wrapped_names(case.module, case.wrap, settings)
-    return FSDPJob(case.module, case.loss, wrapped, settings, 1, torch.optim.Adam)
 
 
 def peak_error(case: DrawnCase, observed: fsdp.FSDPRun) -> float:
@@ -48,7 +41,7 @@ def main() -> None:
         cases = [
             drawn_case(arguments.seed + 1000 * num_ranks + number, num_ranks) for number in range(arguments.models)
         ]
-        runs = run_jobs([job_of(case) for case in cases], ddp.Where(timeout_s=600.0))
+        runs = run_jobs([job_of(case, torch.optim.Adam) for case in cases], ddp.Where(timeout_s=600.0))
         num_read = 0
         num_observed = 0
         num_collectives = 0

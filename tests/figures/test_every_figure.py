@@ -61,8 +61,8 @@ def test_a_figure_says_what_it_shows_and_can_be_read(name: str) -> None:
     ax = FIGURES[name]()
     assert ax.get_title(loc="left")
     ticks = " ".join(label.get_text() for label in ax.get_xticklabels())
-    labels = ax.get_xlabel() + ax.get_ylabel()
-    assert "[" in labels or " MiB" in ticks or labels == "read numberrank"  # a unit, which ordinal numbers do not have
+    labels = {ax.get_xlabel(), ax.get_ylabel()}
+    assert "[" in "".join(labels) or " MiB" in ticks or labels == {"read number", "rank"}  # a unit; ordinals have none
     assert ax.figure.legends or ax.get_legend() or ax.texts
     problems = figure_problems(ax.figure)  # type: ignore[arg-type]
     assert not problems, "\n".join(problems)

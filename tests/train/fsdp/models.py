@@ -9,6 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from rankscope.train.fsdp.replay import ShardSettings
+from rankscope.train.fsdp.running import FSDPJob, wrapped_names
+
 WIDTH = 12
 
 
@@ -160,6 +163,13 @@ class DrawnCase(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.module}\nwrap={self.wrap}, {self.settings}"
+
+
+def job_of(case: DrawnCase, optimizer: Any = None) -> FSDPJob:
+    """Return the job that runs a case for one step."""
+    settings = ShardSettings(**case.settings)
+    wrapped = wrapped_names(case.module, case.wrap, settings)
+    return FSDPJob(case.module, case.loss, wrapped, settings, 1, optimizer)
 
 
 def drawn_case(seed: int, num_ranks: int) -> DrawnCase:

@@ -17,7 +17,7 @@ from rankscope.train.fsdp.replay import ShardSettings
 from rankscope.train.fsdp.running import FSDPJob, run_jobs, wrapped_names
 
 from ...extents import SAMPLE_OR_EVERYTHING
-from .models import DrawnCase, Recomputed, drawn_case
+from .models import DrawnCase, Recomputed, drawn_case, job_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,11 +27,6 @@ pytestmark = [
 ]
 WHERE = ddp.Where(timeout_s=240.0)
 NO_COST = fsdp.FSDPCosts(lambda num_bytes: 0.0, lambda num_bytes: 0.0)
-
-
-def job_of(case: DrawnCase) -> FSDPJob:
-    settings = ShardSettings(**case.settings)
-    return FSDPJob(case.module, case.loss, wrapped_names(case.module, case.wrap, settings), settings)
 
 
 def differences(cases: list[DrawnCase], runs: list[fsdp.FSDPRun]) -> list[str]:

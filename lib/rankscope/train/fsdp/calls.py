@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_iter, tree_map
 
 from ...common.checks import function, of_type, several
-from ...common.frozen import optional
+from ...common.frozen import evolve, optional
 from ..zero.run import storages
 from .live import LiveCounter
 from .replay import dtype_name, matching
@@ -68,18 +68,15 @@ def sharded_parameters(module: nn.Module) -> tuple[ShardedParameter, ...]:
     return tuple(parameters)
 
 
-def _step_of(
-    module: nn.Module, events: Iterable[StepEvent], input_bytes: int = 0, param_dtype: str | None = None
-) -> ModuleStep:
+def step_without_events(module: nn.Module) -> ModuleStep:
+    """Return what a step has of its module alone. Raises ValueError as `sharded_parameters` does."""
     named = dict(module.named_modules())
     return ModuleStep(
         sharded_parameters(module),
         tuple(named),
-        tuple(events),
+        events=(),
         containers=tuple([name for name, submodule in named.items() if isinstance(submodule, _CONTAINERS)]),
         buffer_bytes=sum(buffer.numel() * buffer.element_size() for buffer in module.buffers()),
-        input_bytes=input_bytes,
-        param_dtype=param_dtype,
     )
 
 
@@ -108,7 +105,7 @@ def module_step(module: nn.Module, wrap: Iterable[str] = ()) -> ModuleStep:
     except Exception:  # fx raises whatever the traced code raises
         reader = _CallReader(depth)
         forward = reader.in_order_of_definition(module)
-    return _step_of(module, events_of(forward))
+    return evolve(step_without_events(module), events=events_of(forward))
 
 
 class _CallReader(fx.Tracer):
@@ -480,12 +477,18 @@ def observed_step(
     >>> [event.kind for event in step.events if event.kind not in ("forward", "backward")]
     ['enter', 'leave', 'pre_backward', 'gradient', 'gradient']
     """
-    wrapped = matching(_step_of(module, ()), wrap)
+    step = step_without_events(module)
+    wrapped = matching(step, wrap)
     function("loss", loss, "of the module, a rank and a number")
     param_dtype = optional("param_dtype", param_dtype, dtype_name)
     observer = CallObserver(module, wrapped, param_dtype)
     observer.run_with_live_bytes(loss, 0, 0)
-    return _step_of(module, events_of_marks(observer.marks), observer.input_bytes, param_dtype)
+    return evolve(
+        step,
+        events=tuple(events_of_marks(observer.marks)),
+        input_bytes=observer.input_bytes,
+        param_dtype=param_dtype,
+    )
 
 
 def checked_loss(loss: Any) -> Tensor:

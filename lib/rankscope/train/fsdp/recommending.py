@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from ...networks import Cost
 from ..ddp.buckets import ParameterSpec
 from ..ddp.step import LocalStep
 from ..ddp.step import simulate as ddp_step
-from ..zero.model import OPTIMIZERS, memory
+from ..zero.model import OPTIMIZERS, memory, with_own_parameters
 from .calls import module_step, observed_step
 from .costs import FSDPCosts, costs_from, seconds_of
 from .replay import ITEMSIZES, MOST_SHARDS, dtype_name
@@ -205,14 +204,7 @@ def _layer_names(module: nn.Module) -> list[str]:
     >>> _layer_names(model)
     ['body.blocks.0', 'body.blocks.1', 'head']
     """
-    candidates = dict(_layers_below(module, ""))
-    num_users = Counter(id(parameter) for layer in candidates.values() for parameter in layer.parameters())
-    names = []
-    for name, layer in candidates.items():
-        users = [num_users[id(parameter)] for parameter in layer.parameters()]
-        if users and max(users) == 1:
-            names.append(name)
-    return names
+    return [name for name, _ in with_own_parameters(_layers_below(module, ""))]
 
 
 def _layers_below(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:

@@ -23,12 +23,11 @@ from ...common.frozen import optional
 from ...timeline import Span, Timeline
 from ..ddp.run import HERE, Loss, Optimizer, Where
 from ..zero.run import storages
-from .calls import checked_loss, sharded_parameters
+from .calls import checked_loss, step_without_events
 from .live import LiveCounter
 from .memory import LiveBytes
 from .observed import FSDPIteration, FSDPRun
 from .replay import CollectiveCall, ShardSettings, groups_of, matching
-from .step import ModuleStep
 
 WARM_UP = 2  # steps: the first one allocates what later ones use again
 MOST_ITERATIONS = 10_000
@@ -104,13 +103,10 @@ def run(
 
 def wrapped_names(module: nn.Module, wrap: Iterable[str], settings: ShardSettings) -> tuple[str, ...]:
     """Return the names to wrap. Raises ValueError as `collectives` does, before any rank is started."""
-    parameters = sharded_parameters(module)
+    step = step_without_events(module)
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if tensor.device.type != "cpu":
             raise ValueError(f"module must be on the CPU, where its ranks are, got {name!r} on {tensor.device}")
-    named = dict(module.named_modules())
-    containers = [name for name, child in named.items() if isinstance(child, nn.ModuleList | nn.ModuleDict)]
-    step = ModuleStep(parameters, tuple(named), (), containers=tuple(containers))
     wrapped = matching(step, wrap)
     groups_of(step, wrapped, settings)
     return wrapped

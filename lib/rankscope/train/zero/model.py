@@ -353,7 +353,12 @@ def layers(module: Any) -> list[tuple[str, Any]]:
             else:
                 yield prefix + name, child
 
-    children = dict(leaves(module, ""))
+    return with_own_parameters(leaves(module, ""))
+
+
+def with_own_parameters(named_layers: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return the layers that have parameters and share none with another layer; the others belong to the root."""
+    children = dict(named_layers)
     parameter_ids = {name: [id(p) for p in child.parameters()] for name, child in children.items()}
     num_users = Counter(chain.from_iterable(parameter_ids.values()))
     gathered = []
