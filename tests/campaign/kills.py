@@ -28,6 +28,7 @@ HOW = ["KILL"] * 13 + ["STOP", "STOP and CONT"] + ["INT"] * 2 + ["TERM"] * 3 + [
 PROLOGUE = """
 import os, sys, time
 from pathlib import Path
+import numpy  # an interrupt inside this import is an ImportError of numpy's, whatever we do
 from rankscope.common import folders
 from rankscope.ranks.errors import RankError, WorkerError
 folders.memory = lambda: Path(os.environ["CAMPAIGN_MEMORY"])
