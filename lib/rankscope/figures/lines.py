@@ -1,4 +1,4 @@
-"""Figures of lines: over any quantity, queues over time, and costs over the size of a message."""
+"""Figures of lines: over any quantity, and costs over the size of a message."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from ..common.checks import count_of, number, whole
+from ..common.checks import number, whole
 from ..common.frozen import optional
 from ..common.units import bytes_words, percent_words
 from ..sampling.randperm_bias import randperm_bias as exact_bias
 from ..sampling.randperm_bias import worst_randperm_bound
-from .axes import as_text
-from .line_axes import GREY, LABEL_PT, Floats, dash, explain, line_axes, markers, name_ends, note, size_axes
+from .line_axes import GREY, Floats, dash, explain, line_axes, markers, name_ends, note, size_axes
 from .marks import WIDE_INCHES
 from .palette import CATEGORIES, INK, PAPER, Look, looks
 
 _MARKERS = ("o", "s", "^", "D")
-_STRIP = 1.4  # the height of a queue's strip, in capacities
 
 
 # ---- over any quantity
@@ -115,48 +113,6 @@ def _last_finite(values: ArrayLike | None) -> float:
     numbers = np.asarray(values, dtype=float)
     finite = numbers[np.isfinite(numbers)]
     return float(finite[-1]) if finite.size else 0.0
-
-
-def queue_fill(
-    fills: Mapping[str, tuple[ArrayLike, ArrayLike]],
-    capacity: int | None = None,
-    ax: Axes | None = None,
-    title: str | None = None,
-) -> Axes:
-    """Draw the number of waiting items over time, ``fills[name] = (times_s, number)`` from `pipeline.queue_fill`.
-
-    Each queue has its own strip, the first one on top. All are as high as the `capacity` or, if it is None, as the
-    largest number. Raises ValueError if there are more than eight queues, lengths differ, or the capacity is below 0.
-    """
-    _check_pairs("fills", fills)
-    for name, (times_s, waiting) in fills.items():
-        if np.shape(times_s) != np.shape(waiting):
-            raise ValueError(f"{name}: {np.shape(waiting)} numbers over times of shape {np.shape(times_s)}")
-    optional("capacity", capacity, whole, 0)
-    most = max(int(np.max(waiting, initial=0)) for _, waiting in fills.values())
-    finding = f"At most {count_of(most, 'item')} in the queue"
-    if capacity is not None:
-        finding += f", which holds {capacity}"
-    height = max(most, capacity or 0, 1)  # of a full queue
-    strip = _STRIP * height
-    inches = (WIDE_INCHES, 0.6 + 1.1 * len(fills))
-    y_limits = (-0.05 * height, strip * len(fills))
-    ax = line_axes(ax, inches, title or finding, "time [s]", "items in the queue", y_limits=y_limits, grid="")
-    ticks: dict[float, str] = {}
-    for row, (name, (times_s, waiting)) in enumerate(fills.items()):
-        ground = strip * (len(fills) - 1 - row)
-        x = np.asarray(times_s, dtype=float)
-        top = ground + np.asarray(waiting, dtype=float)
-        ax.fill_between(x, ground, top, step="post", color=CATEGORIES[row], linewidth=0, alpha=0.8, label=name)
-        ax.axhline(ground, color=GREY, linewidth=0.8, zorder=0)
-        if capacity is not None:
-            ax.axhline(ground + capacity, color=GREY, linewidth=0.8, zorder=0)
-        coordinates = ("axes fraction", "data")
-        as_text(ax.annotate(name, (0, ground + height), (0, 3), coordinates, "offset points", fontsize=LABEL_PT))
-        ticks[ground] = "0"
-        ticks[ground + height] = f"{height}"
-    ax.set_yticks(list(ticks), list(ticks.values()))
-    return ax
 
 
 def _check_pairs(name: str, pairs: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Drawings of a schedule: what each rank has at a step, the messages over time, the bytes over each link."""
+"""Drawings of a schedule: what each rank has at a step, and the messages over time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from ..collectives.schedule import MOVES, Ints, Schedule, Step
 from ..collectives.verify import holdings
 from ..common.checks import count_of, of_type, whole
 from ..common.frozen import optional
-from ..common.units import bytes_unit, bytes_words, round_ticks, time_unit, time_words
+from ..common.units import round_ticks, time_unit, time_words
 from ..common.words import run_words
 from ..timeline.timeline import Timeline
-from .marks import WIDE_PX, Drawing, FloatArray, Key, Lines, Rects, Texts, grid_drawing, numbers_on, shaded, whole_ticks
+from .marks import WIDE_PX, Drawing, FloatArray, Key, Lines, Rects, Texts, numbers_on, whole_ticks
 from .palette import ADDED, COPIED, EMPTY, FAINT, INK, PAPER, ramp, rank_colors
 
 Bools = NDArray[np.bool_]
@@ -25,10 +25,8 @@ Floats = NDArray[np.float64]
 _MOST_CELLS = 4096
 _MOST_MESSAGES = 5000
 _MOST_LABELLED = 150  # messages over time that are labelled with their chunks
-_MOST_RANKS = 256  # of a matrix of links
 _MOST_STRIPED = 8  # ranks up to which each has a stripe of its own in a cell
 _MOST_LISTED = 2  # ranks of which the legend names each: beyond, numbers or places in the cells say which rank it is
-_MOST_WRITTEN = 16  # ranks up to which the bytes stand in a link's cell
 
 # one step
 _GRID_PX = 250.0  # the width of a grid of chunks, at most
@@ -36,8 +34,6 @@ _STRIP_PX = 160.0  # of the arrows between two grids
 _ROW_PX = 27.0
 _HEAD = 0.8  # rows above the first rank
 _TALL = 0.8  # a cell's part of its row
-
-_MATRIX_PX = 620.0  # a matrix of links, at most
 
 # labels of messages over time
 _LABEL_SIZE_PX = 10.0
@@ -476,66 +472,3 @@ def _overlap(label: _Label, other: _Label) -> bool:
     is_near_in_x = abs(label.x - other.x) <= (label.width + other.width) / 2
     is_near_in_y = abs(label.y - other.y) <= _LINE_HEIGHT_PX
     return is_near_in_x and is_near_in_y
-
-
-# ---- bytes over links
-
-
-def draw_link_load(link_bytes: ArrayLike, title: str | None = None) -> Drawing:
-    """Draw the number of bytes that each rank sends to each other rank; paler is more.
-
-    `link_bytes` are those of ``schedule.traffic(num_bytes)``. With up to 16 ranks, cells contain the numbers; links
-    that carry nothing are grey. Raises ValueError if `link_bytes` is not a square matrix of finite numbers of at least
-    0, or if there are more than 256 ranks.
-    """
-    table = np.asarray(link_bytes, dtype=float)
-    if table.ndim != 2 or table.shape[0] != table.shape[1] or not table.size:
-        raise ValueError(f"link_bytes must be a square matrix, senders by receivers, got shape {table.shape}")
-    if not (np.isfinite(table).all() and (table >= 0).all()):
-        raise ValueError("link_bytes must be finite numbers of at least 0")
-    num_ranks = table.shape[0]
-    if num_ranks > _MOST_RANKS:
-        raise ValueError(f"a drawing has at most {_MOST_RANKS} ranks, got {num_ranks}")
-    is_used = table > 0
-    most = float(table.max())
-    scale, unit = bytes_unit(most)
-    cells, numbers = shaded(table, scale)
-    is_written = num_ranks <= _MOST_WRITTEN
-    cell_px = max(2.0, min(46.0, _MATRIX_PX / num_ranks))
-    row_px = 26.0 if is_written else cell_px
-    ticks = whole_ticks(num_ranks, most=max(1, int(cell_px * num_ranks / 22)))
-    keys = []
-    if is_used.any():
-        values = sorted({float(table[is_used].min()), most})
-        keys = [Key(bytes_words(value), ramp(value / most)[0]) for value in values]
-    if not is_used.all():
-        keys.append(Key("nothing", EMPTY))
-    if is_written:
-        keys.append(Key(f"numbers: {unit}", PAPER, line="none"))
-    return grid_drawing(
-        title=title or _link_load_title(table),
-        x_label="receiver [rank]",
-        y_label="sender [rank]",
-        columns=num_ranks,
-        rows=num_ranks,
-        column_px=cell_px,
-        row_px=row_px,
-        rects=(cells,),
-        texts=numbers if is_written else (),
-        x_ticks=ticks,
-        y_ticks=ticks,
-        legend=keys,
-    )
-
-
-def _link_load_title(table: Floats) -> str:
-    used_bytes = table[table > 0]
-    if not used_bytes.size:
-        return "no link carries anything"
-    most = float(used_bytes.max())
-    num_links = table.size - len(table)  # without the diagonal
-    if np.allclose(used_bytes, most, rtol=1e-9):
-        load = f"{bytes_words(most)} over each"
-    else:
-        load = f"at most {bytes_words(most)} over one"
-    return f"{used_bytes.size} of {count_of(num_links, 'link')} in use, {load}"
