@@ -220,8 +220,11 @@ def algorithm_of(collective: str, name: str) -> Algorithm:
 
 
 def _builders_of(collective: str) -> dict[str, Builder]:
-    """The records and builders of a collective by name; yours go before those for a switch."""
-    return {**ALGORITHMS[collective], **IN_SWITCH.get(collective, {}), **ALGORITHMS[collective]}
+    """Return the records and builders of a collective by name; yours take the place of those for a switch."""
+    builders = dict(ALGORITHMS[collective])
+    for name, builder in IN_SWITCH.get(collective, {}).items():
+        builders.setdefault(name, builder)
+    return builders
 
 
 def _record(collective: str, name: str, builder: Builder) -> Algorithm:
@@ -250,7 +253,7 @@ def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Sc
         if can_be_cached:
             return _cached_schedule(builder, num_ranks, **options)
         return builder(num_ranks, **options)
-    except TypeError as error:
+    except TypeError as error:  # an option that the builder does not have, or a fault in a builder of yours
         check_options(collective, algorithm, options, builder)
         raise error
 

@@ -219,8 +219,8 @@ class _PlanSimulation:
 
     def _post(self, index: int, op: Post, now_s: float) -> None:
         """Post the sends and receives of an operation, in order."""
-        for number in op.transfers:
-            transfer = self._plans[index].transfers[number]
+        for transfer_number in op.transfers:
+            transfer = self._plans[index].transfers[transfer_number]
             name = self._name(index, transfer)
             self._count += 1
             if transfer.sends:
