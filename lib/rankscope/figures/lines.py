@@ -42,14 +42,13 @@ def curves(
     Raises ValueError if there are more curves than hues, if a curve has neither, or if a length differs from that of
     `x`.
     """
-    _check_pairs("curves", curves)
     x_values = np.asarray(x)
-    for name, pair in curves.items():
-        _check_curve(name, pair, x_values)
+    _check_curves(curves, x_values)
     ax = line_axes(ax, (WIDE_INCHES, 3.6), title, x_label, y_label)
     ends: dict[str, tuple[float, Look]] = {}
-    for place, (name, (predicted, executed)) in enumerate(curves.items()):
-        look = Look(CATEGORIES[place], place % 2 == 1, _MARKERS[place % len(_MARKERS)])
+    for index, (name, (predicted, executed)) in enumerate(curves.items()):
+        is_dashed = index % 2 == 1  # every second one, so that neighbours differ in grey, too
+        look = Look(CATEGORIES[index], is_dashed, _MARKERS[index % len(_MARKERS)])
         if predicted is not None:
             style: dict[str, Any] = {"linestyle": dash(look), "linewidth": 1.6}
             if discrete:
@@ -99,13 +98,20 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
     return ax
 
 
-def _check_curve(name: str, pair: tuple[ArrayLike | None, ArrayLike | None], x: Floats) -> None:
-    predicted, executed = pair
-    if predicted is None and executed is None:
-        raise ValueError(f"curves must have a prediction or an execution each, got neither for {name!r}")
-    for kind, values in (("predicted", predicted), ("executed", executed)):
-        if values is not None and np.shape(values) != x.shape:
-            raise ValueError(f"{name}, {kind}: {np.shape(values)} values over x of shape {x.shape}")
+def _check_curves(curves: Mapping[str, tuple[ArrayLike | None, ArrayLike | None]], x: Floats) -> None:
+    """Raise ValueError unless each curve has a prediction or an execution, and each of these a value for each x."""
+    if not isinstance(curves, Mapping) or not 0 < len(curves) <= len(CATEGORIES):
+        got = len(curves) if isinstance(curves, Mapping) else repr(curves)
+        raise ValueError(f"curves must number from 1 to {len(CATEGORIES)}, by name, got {got}")
+    for name, pair in curves.items():
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ValueError(f"curves[{name!r}] must be a pair of columns, got {pair!r}")
+        predicted, executed = pair
+        if predicted is None and executed is None:
+            raise ValueError(f"curves must have a prediction or an execution each, got neither for {name!r}")
+        for kind, values in (("predicted", predicted), ("executed", executed)):
+            if values is not None and np.shape(values) != x.shape:
+                raise ValueError(f"{name}, {kind}: {np.shape(values)} values over x of shape {x.shape}")
 
 
 def _last_finite(values: ArrayLike | None) -> float:
@@ -115,19 +121,10 @@ def _last_finite(values: ArrayLike | None) -> float:
     return float(finite[-1]) if finite.size else 0.0
 
 
-def _check_pairs(name: str, pairs: Mapping[str, Any]) -> None:
-    if not isinstance(pairs, Mapping) or not 0 < len(pairs) <= len(CATEGORIES):
-        got = len(pairs) if isinstance(pairs, Mapping) else repr(pairs)
-        raise ValueError(f"{name} must number from 1 to {len(CATEGORIES)}, by name, got {got}")
-    for key, pair in pairs.items():
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise ValueError(f"{name}[{key!r}] must be a pair of columns, got {pair!r}")
-
-
 # ---- over sizes
 
 _GROUND = "#ededed"
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))  # the seconds of each unit
 _SAME = 1e-9  # lines as close as this, in logarithms, coincide
 _LABEL_SHARE = 0.07  # of the width of the axes: the room for the size at a change
 
@@ -160,7 +157,7 @@ def costs(
     optional("half_bytes", half_bytes, number, above=0)
 
     all_s = np.concatenate([*lines_s.values(), *(times_s.ravel() for _, times_s in points.values())])
-    scale, unit = next((pair for pair in _UNITS if all_s.min() >= pair[0]), _UNITS[-1])
+    scale, unit = _unit_of(float(all_s.min()))
     lowest_y = all_s.min() / scale
     highest_y = all_s.max() / scale
     first, changes = lowest(sizes, np.stack(list(lines_s.values())) / scale)
@@ -172,8 +169,8 @@ def costs(
     ends: dict[str, tuple[float, Look]] = {}
     for (name, times_s), look in zip(lines_s.items(), looks(lines_s).values(), strict=True):
         y = times_s / scale
-        order = 2 + look.dashed / 2  # a dashed line shows on the one that it coincides with
-        ax.plot(sizes, y, color=look.color, linestyle=dash(look), linewidth=1.8, label=name, zorder=order)
+        layer = 2.5 if look.dashed else 2.0  # a dashed line shows on the one that it coincides with
+        ax.plot(sizes, y, color=look.color, linestyle=dash(look), linewidth=1.8, label=name, zorder=layer)
         ends[name] = float(y[-1]), look
     if lower_bound_s is not None:
         ends["lower bound"] = float(lower_bound_s[-1]) / scale, Look(GREY, False, "")
@@ -190,6 +187,14 @@ def costs(
         ax.axvline(half_bytes, color=INK, linewidth=0.8, linestyle=":", label="n½")
         note(ax, f"n½ = {bytes_words(half_bytes)}", (half_bytes, highest_y * 1.45), (4, 0), va="top")
     return ax
+
+
+def _unit_of(shortest_s: float) -> tuple[float, str]:
+    """Return the largest unit in which no time is below 1, and its seconds; the smallest unit if there is none."""
+    for seconds, unit in _UNITS:
+        if shortest_s >= seconds:
+            return seconds, unit
+    return _UNITS[-1]
 
 
 def _sizes(num_bytes: ArrayLike) -> Floats:
@@ -214,13 +219,14 @@ def _points(measured: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> dict[str, tu
 
 
 def _fastest(names: Sequence[str], leaders: Sequence[int]) -> str:
+    """Name the fastest algorithms, from small to large; `leaders` are their places in `names`."""
     if len(leaders) == 1:
         return f"{names[leaders[0]]} is the fastest at every size"
-    return f"Fastest, from small to large: {', '.join(names[place] for place in leaders)}"
+    return f"Fastest, from small to large: {', '.join(names[leader] for leader in leaders)}"
 
 
 def _draw_bound(ax: Axes, sizes: Floats, bound: Floats, lowest_y: float) -> None:
-    bottom = np.full(sizes.size, lowest_y / 1e3)
+    bottom = np.full(sizes.size, lowest_y / 1e3)  # far below the axis, which cannot begin at 0 as it is logarithmic
     ax.fill_between(sizes, bottom, bound, color=_GROUND, zorder=0)
     ax.plot(sizes, bound, color=GREY, linewidth=1.2, label="lower bound", zorder=1)
 
@@ -230,9 +236,10 @@ def _draw_changes(ax: Axes, changes: list[Change]) -> None:
     x = [change.x for change in changes]
     y = [change.y for change in changes]
     ax.plot(x, y, "o", color=INK, markersize=5, markerfacecolor=PAPER, label="crossover", zorder=4)
-    last_share = -np.inf
+    to_axes = ax.transData + ax.transAxes.inverted()  # from data to shares of the axes' width and height
+    last_share = -np.inf  # where the last label stands
     for change in changes:
-        share = float(ax.transAxes.inverted().transform(ax.transData.transform((change.x, change.y)))[0])
+        share = float(to_axes.transform((change.x, change.y))[0])
         if share - last_share > _LABEL_SHARE:
             note(ax, bytes_words(change.x), (change.x, change.y), (0, -7), va="top", ha="center")
             last_share = share
@@ -280,26 +287,34 @@ def lowest(x: Floats, y: Floats) -> tuple[int, list[Change]]:
     first = int((log_y[:, 0] <= log_y[:, 0].min() + _SAME).argmax())
     leader = first
     changes: list[Change] = []
-    for place in range(x.size - 1):
-        left = log_y[:, place]
-        rise = log_y[:, place + 1] - left
-        for part in _meetings(left, rise):
-            height = left + part * rise
+    for interval in range(x.size - 1):  # from one x to the next
+        start = log_y[:, interval]  # the height of each line at the left of the interval
+        rise = log_y[:, interval + 1] - start  # of each line from there to the right
+        for fraction in _possible_changes(start, rise):
+            height = start + fraction * rise  # of each line at this fraction of the interval
             lowest_lines = np.flatnonzero(height <= height.min() + _SAME)
-            next_leader = int(lowest_lines[rise[lowest_lines].argmin()])  # the one that rises least
-            if rise[next_leader] < rise[leader] - _SAME:
+            next_leader = int(
+                lowest_lines[rise[lowest_lines].argmin()]
+            )  # after this, the one that rises least is lowest
+            coincides = rise[next_leader] >= rise[leader] - _SAME
+            if not coincides:
                 leader = next_leader
-                change_x = log_x[place] + part * (log_x[place + 1] - log_x[place])
+                change_x = log_x[interval] + fraction * (log_x[interval + 1] - log_x[interval])
                 changes.append(Change(float(np.exp(change_x)), float(np.exp(height[leader])), leader))
     return first, changes
 
 
-def _meetings(left: Floats, rise: Floats) -> list[float]:
-    """Where two lines meet in an interval, as parts of it, in order, after its beginning.
+def _possible_changes(start: Floats, rise: Floats) -> list[float]:
+    """Return where the lowest line may change in an interval, as rising fractions of it from 0 to below 1.
 
-    Lines start at `left` and reach ``left + rise``.
+    Lines start at heights `start` and reach ``start + rise``. The lowest may change where two lines cross, and also at
+    0, where the slopes change.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):  # parallel lines meet nowhere: the part is infinite or nan
-        parts = np.subtract.outer(left, left) / -np.subtract.outer(rise, rise)
-    inside = parts[(parts > 0) & (parts < 1 - _SAME)]
+    gap = np.subtract.outer(start, start)  # lines by lines, as the arrays below
+    closing = -np.subtract.outer(rise, rise)  # how much of the gap two lines close over the whole interval
+    with np.errstate(
+        divide="ignore", invalid="ignore"
+    ):  # parallel lines cross nowhere: the fraction is infinite or nan
+        crossings = gap / closing
+    inside = crossings[(crossings > 0) & (crossings < 1 - _SAME)]
     return np.unique([0.0, *inside]).tolist()  # type: ignore[no-any-return]

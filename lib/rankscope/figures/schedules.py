@@ -43,6 +43,11 @@ _LINE_HEIGHT_PX = 12.0  # between the middles of two labels above each other
 _LINE_BEYOND_LABEL_PX = 10.0  # a line must be longer than its label by this much
 _LEAST_ACROSS = 0.6  # of a label's width: a line that takes less of the time axis is too steep for its label
 
+# labels of arrows between two grids
+_ARROW_LETTER_PX = 6.2  # the width of a character
+_MOST_ARROWS_PER_ROW = 2  # with more in a row, no arrow is labelled
+_ARROW_ROWS = 0.44  # between two arrows of a rank, in rows
+
 # where a message's label may stand, as a part of its line; the first one without other lines around it is taken
 _PLACES = np.array([0.35, 0.25, 0.45, 0.55, 0.65, 0.75, 0.3, 0.4, 0.2, 0.8, 0.6])
 
@@ -144,11 +149,11 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
 
     shares_before = holdings(schedule, step)
     before = _grid(shares_before, cells, cell_px, 0.0, [(message.src, message.chunks) for message in sent])
-    is_origin = shares_before.any(axis=(0, 1))  # whether anything of a rank's can be seen
+    is_origin = shares_before.any(axis=(0, 1))  # for each rank whether any chunk has its share, or comes from it
     rects = [*before.rects]
     texts = [*before.texts]
     lines: list[Lines] = []
-    head_at = {0.0: "in the end"}  # the heads of the grids, by their left edges
+    head_at = {0.0: "in the end"}  # the text above each grid, by its left edge
     if transfers:
         right = grid_px + _STRIP_PX
         head_at = {0.0: "before the step", right: "after it"}
@@ -156,7 +161,7 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         shares_after = holdings(schedule, step + 1)
         after = _grid(shares_after, cells, cell_px, right, [(message.dst, message.chunks) for message in sent])
         is_origin |= shares_after.any(axis=(0, 1))
-        rank_names = [str(rank) for rank in range(num_ranks)]  # once more, where the arrows end
+        rank_names = [str(rank) for rank in range(num_ranks)]  # next to the second grid, where the arrows end
         rects += after.rects
         lines += arrows.lines
         texts += [*arrows.labels, *after.texts]
@@ -179,8 +184,8 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         rects=rects,
         lines=lines,
         texts=texts,
-        x_ticks=[(left + place * cell_px, label) for left in head_at for place, label in chunk_ticks],
-        y_ticks=[(place + _HEAD, label) for place, label in whole_ticks(num_ranks, most=64)],
+        x_ticks=[(left + chunks * cell_px, label) for left in head_at for chunks, label in chunk_ticks],
+        y_ticks=[(rows + _HEAD, label) for rows, label in whole_ticks(num_ranks, most=64)],
         legend=_step_legend(num_ranks, cells, sent, np.flatnonzero(is_origin).tolist()),
     )
 
@@ -196,7 +201,7 @@ def _kind_of_cells(schedule: Schedule) -> str:
 
 
 def _middle(rank: Ints) -> Floats:
-    """The middle of a rank's row."""
+    """How far down the middle of a rank's row is, in rows."""
     return np.asarray(rank + _HEAD + 0.5, dtype=float)
 
 
@@ -206,14 +211,14 @@ class _Grid(NamedTuple):
 
 
 def _grid(shares: Bools, cells: str, cell_px: float, left: float, framed: list[tuple[int, tuple[int, ...]]]) -> _Grid:
-    """The cells of all ranks, with frames around these chunks of these ranks.
+    """Return the cells of all ranks, from `left` on, with frames around the chunks in `framed`, ranks with chunks.
 
-    `shares` says which ranks' shares are in a chunk: ranks by chunks by ranks.
+    ``shares[rank, chunk, origin]`` says whether a rank's chunk has the share of an origin; `cells` is one of `_CELLS`.
     """
     num_ranks = len(shares)
-    pad = min(3.0, 0.18 * cell_px)
+    pad = min(3.0, 0.18 * cell_px)  # to the left and to the right of a cell
     width = cell_px - 2 * pad
-    rank, chunk = (np.asarray(places) for places in np.indices(shares.shape[:2]))
+    rank, chunk = np.indices(shares.shape[:2])
     x = left + chunk * cell_px + pad
     y = rank + _HEAD + (1 - _TALL) / 2
 
@@ -227,21 +232,21 @@ def _grid(shares: Bools, cells: str, cell_px: float, left: float, framed: list[t
     if cells == "stripes":
         ground = Rects(x, y, EMPTY, width=width, height=_TALL, edge=EMPTY)
         rows, columns, origin = np.nonzero(shares)
-        stripe = width / num_ranks
-        stripe_x = x[rows, columns] + origin * stripe
-        stripes = Rects(stripe_x, y[rows, columns], colors[origin].tolist(), width=stripe, height=_TALL)
+        stripe_width = width / num_ranks
+        stripe_x = x[rows, columns] + origin * stripe_width
+        stripes = Rects(stripe_x, y[rows, columns], colors[origin].tolist(), width=stripe_width, height=_TALL)
         return _Grid([frames, ground, stripes], [])
 
     if cells == "shares":
         numbers = shares.sum(axis=2)
-        shades = ramp(np.sqrt(numbers / num_ranks))  # the first shares make the most difference
+        shades = ramp(np.sqrt(numbers / num_ranks))  # the root, so that the first shares make the most difference
     else:
-        numbers = shares.argmax(axis=2)
+        numbers = shares.argmax(axis=2)  # the origin of each chunk
         shades = tuple(colors[numbers.ravel()].tolist())
     has_shares = shares.any(axis=2).ravel()
-    fill = [shade if full else EMPTY for shade, full in zip(shades, has_shares.tolist(), strict=True)]
+    fill = [shade if is_there else EMPTY for shade, is_there in zip(shades, has_shares.tolist(), strict=True)]
     rects = Rects(x, y, fill, width=width, height=_TALL)
-    is_legible = width >= 6.4 * len(str(num_ranks)) + 2
+    is_legible = width >= _CHARACTER_PX * len(str(num_ranks)) + 2
     return _Grid([frames, rects], numbers_on(rects, numbers.ravel(), wanted=has_shares & is_legible))
 
 
@@ -266,11 +271,12 @@ def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
     y1 = _middle(dst)
     most_sent = int(np.bincount(src).max())
     most_received = int(np.bincount(dst).max())
-    if num_chunks == 1 or min(most_sent, most_received) > 2:
+    # A single chunk needs no label, and many arrows in a row have no room for theirs.
+    if num_chunks == 1 or min(most_sent, most_received) > _MOST_ARROWS_PER_ROW:
         return _Arrows([Lines(x0, y0, x1, y1, INK, dashed=dashed, arrows=True)], [])
 
     words = [message.words() for message in sent]
-    label_px = 6.2 * max(map(len, words)) + 6
+    label_px = _ARROW_LETTER_PX * max(map(len, words)) + 6
     if most_sent <= most_received:
         y0 = y0 + _spread(src, dst)
         label_x = x0
@@ -281,22 +287,26 @@ def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
         label_x = x1 - label_px + 6
         label_y = y1
         x1 -= label_px
-    labels = Texts(label_x, np.r_[_HEAD * 0.45, label_y], ["chunk", *words], anchor="start")
+    head_y = _HEAD * 0.45
+    labels = Texts(label_x, np.r_[head_y, label_y], ["chunk", *words], anchor="start")
     return _Arrows([Lines(x0, y0, x1, y1, INK, dashed=dashed, arrows=True)], [labels])
 
 
 def _spread(rank: Ints, peer: Ints) -> Floats:
-    """How far from the middle of its rank's row each arrow stands: several in a row are in the order of their peers."""
+    """Return how far below the middle of its rank's row each arrow stands, in rows.
+
+    Several arrows of a rank stand around the middle, in the order of their peers.
+    """
     offset = np.zeros(rank.size)
     for row in np.unique(rank):
         arrows = np.flatnonzero(rank == row)
         arrows = arrows[np.argsort(peer[arrows], kind="stable")]
-        offset[arrows] = (np.arange(arrows.size) - (arrows.size - 1) / 2) * 0.44
+        offset[arrows] = (np.arange(arrows.size) - (arrows.size - 1) / 2) * _ARROW_ROWS
     return offset
 
 
 def _step_legend(num_ranks: int, cells: str, sent: list[Message], origins: list[int]) -> list[Key]:
-    """The entries of what there is; `origins` are the ranks whose chunks or shares can be seen."""
+    """Return the legend's entries for what there is; `origins` are the ranks whose chunks or shares can be seen."""
     explanation = _CELLS[cells]
     if cells == "shares":
         counts = (1, num_ranks // 2)
@@ -319,6 +329,7 @@ def _step_legend(num_ranks: int, cells: str, sent: list[Message], origins: list[
 
 
 def _happening(schedule: Schedule, step: int, sent: list[Message]) -> str:
+    """Say for the title which step it is, how many messages are sent, and whether they are added or copied."""
     if step == schedule.num_steps:
         return f"after {count_of(step, 'step')}"
     last = schedule.num_steps - 1
@@ -338,6 +349,7 @@ def _happening(schedule: Schedule, step: int, sent: list[Message]) -> str:
 
 
 def _over_time(schedule: Schedule, timeline: Timeline, title: str | None) -> Drawing:
+    """Draw all messages over time; the timeline has a span at the sender and one at the receiver for each of them."""
     sent = [message for step in schedule.steps() for message in messages(step)]
     if len(sent) > _MOST_MESSAGES:
         raise ValueError(f"a drawing has at most {_MOST_MESSAGES} messages, got {len(sent)}: take fewer ranks")
@@ -413,39 +425,43 @@ class _Label(NamedTuple):
     text: str
 
 
-def _distances(points: FloatArray, start: FloatArray, way: FloatArray) -> FloatArray:
-    """Return the distances of points from lines, points by lines; the last axis of all arguments is x and y."""
+def _distances(points: FloatArray, start: FloatArray, direction: FloatArray) -> FloatArray:
+    """Return the distances of points from lines, points by lines; a line leads from `start` to start + direction.
+
+    The last axis of all arguments is x and y.
+    """
     from_start = points[:, None] - start  # points by lines by x and y
-    squared_length = np.maximum((way**2).sum(axis=1), 1e-9)
-    along = np.clip((from_start * way).sum(axis=2) / squared_length, 0, 1)  # of the nearest place on each line, 0 to 1
-    return np.asarray(np.linalg.norm(from_start - along[:, :, None] * way, axis=2))
+    squared_length = np.maximum((direction**2).sum(axis=1), 1e-9)
+    # the part of each line at which it is nearest to each point, from 0 to 1
+    nearest = np.clip((from_start * direction).sum(axis=2) / squared_length, 0, 1)
+    return np.asarray(np.linalg.norm(from_start - nearest[:, :, None] * direction, axis=2))
 
 
-def _labels(lines: Lines, words: Sequence[str], across: float, down: float) -> tuple[Texts, ...]:
+def _labels(lines: Lines, words: Sequence[str], x_px: float, y_px: float) -> tuple[Texts, ...]:
     """Return the words on their lines, each as far from other lines as possible; without room a word is left out.
 
-    `across` and `down` are pixels per unit.
+    `x_px` and `y_px` are the pixels of a unit of the drawing.
     """
-    start = np.stack([lines.x0 * across, lines.y0 * down], axis=1)  # lines by x and y, as `way`
-    way = np.stack([lines.x1 * across, lines.y1 * down], axis=1) - start
-    length = np.sqrt(np.maximum((way**2).sum(axis=1), 1e-9))
+    start = np.stack([lines.x0 * x_px, lines.y0 * y_px], axis=1)  # lines by x and y, as `direction`
+    direction = np.stack([lines.x1 * x_px, lines.y1 * y_px], axis=1) - start
+    length = np.sqrt(np.maximum((direction**2).sum(axis=1), 1e-9))
     labels: list[_Label] = []
     for line, text in enumerate(words):
         width = _CHARACTER_PX * len(text) + _LABEL_PAD_PX
         is_too_short = length[line] < width + _LINE_BEYOND_LABEL_PX
-        is_too_steep = way[line, 0] < _LEAST_ACROSS * width
+        is_too_steep = direction[line, 0] < _LEAST_ACROSS * width
         if is_too_short or is_too_steep:
             continue
-        points = start[line] + _PLACES[:, None] * way[line]  # where the word may stand, points by x and y
-        distance = _distances(points, start, way)
-        distance[:, line] = np.inf
+        points = start[line] + _PLACES[:, None] * direction[line]  # where the word may stand, points by x and y
+        distance = _distances(points, start, direction)
+        distance[:, line] = np.inf  # its own line does not count
         label = _free_place(text, width, points, distance.min(axis=1), labels)
         if label is not None:
             labels.append(label)
     if not labels:
         return ()
-    x = np.array([label.x for label in labels]) / across
-    y = np.array([label.y for label in labels]) / down
+    x = np.array([label.x for label in labels]) / x_px
+    y = np.array([label.y for label in labels]) / y_px
     return (Texts(x, y, [label.text for label in labels], size_px=_LABEL_SIZE_PX, halo=PAPER),)
 
 
@@ -458,10 +474,10 @@ def _free_place(
     than another, so among such points the first is taken. The result is None if the label fits nowhere.
     """
     farthest_first = np.argsort(-np.minimum(nearest, width), kind="stable")
-    for place in farthest_first.tolist():
-        x, y = points[place].tolist()
+    for point in farthest_first.tolist():
+        x, y = points[point].tolist()
         label = _Label(x, y, width, text)
-        covers_a_line = nearest[place] <= width / 2 + _LABEL_PAD_PX
+        covers_a_line = nearest[point] <= width / 2 + _LABEL_PAD_PX
         if not covers_a_line and not any(_overlap(label, other) for other in labels):
             return label
     return None

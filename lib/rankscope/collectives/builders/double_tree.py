@@ -108,8 +108,8 @@ def _first_steps(tree: list[int], child: list[int], parent: list[int]) -> Ints:
 def _turns_of_edges(child: list[int], parent: list[int]) -> list[int]:
     """Return a turn, 0 or 1, for each edge, so that no rank sends twice, nor receives twice, in one turn.
 
-    Each rank sends on at most two edges and receives on at most two. Two such edges must have different turns. They form
-    paths and rings of even length, along which the turns alternate.
+    Each rank sends on at most two edges and receives on at most two. Two such edges must have different turns. They
+    form paths and rings of even length, along which the turns alternate.
     """
     sent_by: dict[int, list[int]] = defaultdict(list)  # edges by rank, as in `received_by`
     received_by: dict[int, list[int]] = defaultdict(list)
