@@ -103,7 +103,7 @@ def _install_hint(error: ModuleNotFoundError) -> str:
     from ..common.extras import naming_extras
 
     try:
-        with naming_extras("this command"):
+        with naming_extras("this command"):  # replaces such an error by one that names the extra
             raise error
     except ModuleNotFoundError as named:
         return str(named)
