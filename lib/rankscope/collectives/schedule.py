@@ -319,7 +319,7 @@ class Schedule:
             pairs, message_of_row = np.unique(pair_of_row, return_inverse=True)  # a message for each pair
             num_messages += pairs.size
             added_bytes = np.bincount(message_of_row, sizes[rows.chunk] * rows.reduce, pairs.size)
-            scratch_of_step = scratch_bytes[number_of_step % self.lag]
+            scratch_of_step = scratch_bytes[number_of_step % self.lag]  # in the place of the step `lag` before this one
             scratch_of_step[:] = 0
             np.maximum.at(scratch_of_step, pairs % num_ranks, added_bytes)
             # Sums replace chunks that a rank has. Only in a collective that passes chunks on do new ones come and go.

@@ -128,7 +128,7 @@ class _ScheduleSimulation:
         for routes in all_routes(self.schedule, self.cluster.ports):
             num_messages += routes.num_messages * routes.num_steps
             if self.detail is None and num_messages > MOST_MESSAGES:
-                self.records = None
+                self.records = None  # too many for a span each, which nobody has asked for
             self._phase(routes, first_step=num_steps)
             num_steps += routes.num_steps
         if self.records is None:
@@ -699,7 +699,7 @@ def all_routes(schedule: Schedule, ports: int | None) -> Iterator[Routes]:
     num_rows = 0
     for phase in schedule.phases():
         routes = Routes(schedule.num_ranks, phase, ports)
-        num_rows += 1 + phase.src.size  # a message may have many rows
+        num_rows += 1 + phase.src.size  # at least 1, because an empty phase takes memory, too
         if num_rows <= MOST_KEPT:
             routes_to_cache.append(routes)
         yield routes

@@ -55,14 +55,15 @@ class Networks:
         table = []
         for setting in settings:
             if setting.name == "network":
-                setting = setting._replace(default=self.default, choices=choices)
+                table.append(setting._replace(default=self.default, choices=choices))
             elif setting.name == "num_ranks":
-                num_ranks = setting.default
-                if self.default != BY_HAND:
-                    num_ranks = self.by_name[self.default].ranks(num_ranks)
+                default_ranks = setting.default
+                if self.default != BY_HAND:  # a network that was measured has its own number of ranks
+                    default_ranks = self.by_name[self.default].ranks(default_ranks)
                 steps = Steps(sorted(measured_ranks.union(setting.values)))
-                setting = setting._replace(default=num_ranks, choices=steps)
-            table.append(setting)
+                table.append(setting._replace(default=default_ranks, choices=steps))
+            else:
+                table.append(setting)
         return tuple(table)
 
     def offers(self, name: str | None) -> bool:

@@ -109,6 +109,7 @@ def _paint_lines(lines: Lines, ax: Axes) -> None:
             LineCollection(list(ends), colors=lines.color, linewidths=width, linestyles=dashes, gid="lines")
         )
         return
+    # The lines of a collection have no heads, so each arrow is an artist.
     style: dict[str, Any] = {"arrowstyle": "-|>,head_length=4,head_width=2", "shrinkA": 0, "shrinkB": 0, "gid": "lines"}
     for ((x0, y0), (x1, y1)), color, dash in zip(ends.tolist(), lines.color, dashes, strict=True):
         ax.add_patch(FancyArrowPatch((x0, y0), (x1, y1), color=color, linestyle=dash, linewidth=width, **style))

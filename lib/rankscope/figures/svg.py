@@ -158,9 +158,8 @@ def _rects(rects: Rects, across: float, down: float) -> str:
     width = rects.width * across
     height = rects.height * down
     is_narrow = width < NARROW_PX
-    group_outline = (
-        0 if is_narrow.all() else 1
-    )  # the outline of the group, which each rectangle has unless it is narrow
+    # The group states the outline of its rectangles. Narrow ones have none, and say so unless all are narrow.
+    group_outline = 0 if is_narrow.all() else 1
     without_outline = ' stroke-width="0"' if group_outline else ""
     narrow = np.where(is_narrow, without_outline, "")  # an attribute, or nothing, for each rectangle
     if rects.joined:

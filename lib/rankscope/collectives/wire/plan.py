@@ -216,7 +216,9 @@ def alike(schedule: Schedule, ends: list[int], nodes: NDArray[np.int64]) -> Equi
         return schedule.cache[key]  # type: ignore[no-any-return]
     num_ranks = schedule.num_ranks
     each_alone = EquivalentRanks(list(range(num_ranks)), list(range(num_ranks)), {})
-    if num_ranks < LEAST_RANKS or not sizes.all() or not (schedule.initial_chunks() | schedule.wanted()).all():
+    # Where chunks are empty, or not in every rank's buffer, the same transfers may be other runs of the buffers.
+    all_have_all_chunks = sizes.all() and (schedule.initial_chunks() | schedule.wanted()).all()
+    if num_ranks < LEAST_RANKS or not all_have_all_chunks:
         return each_alone
     ends_of_transfers = _ends_of_transfers(schedule, kind_of_size, nodes)
     if ends_of_transfers is None:
@@ -659,7 +661,8 @@ class _Planner:
         """Whether a message may come straight into the buffer: nothing reads or writes there while it is under way."""
         step = self.steps[number]
         runs = step.receives[message_number].runs
-        if len(runs) > 1 or any(arrival.reduce for arrival in step.arrivals if arrival.message == message_number):
+        is_added = any(arrival.reduce for arrival in step.arrivals if arrival.message == message_number)
+        if len(runs) > 1 or is_added:  # one message comes into one run of elements, and replaces what is there
             return False
         used: list[Run] = []
         # It is under way from the step before, in which its receive is posted, until the end of its own.

@@ -148,12 +148,13 @@ class _Prepared:
         (plan,) = plans(schedule, ends, [rank], ahead=not sends_batches)
         self._plan = plan
         self._has_result = bool(schedule.wanted()[rank].any()) and not self._is_barrier
-        self._in_place = schedule.collective == "allreduce"
+        self._in_place = schedule.collective == "allreduce"  # the caller's tensor becomes the result
         self._only_reads = all(transfer.sends for transfer in plan.transfers) and not self._is_barrier
         whole_buffer = (0, plan.num_elements)
         self._buffer_is_result = self._has_result and plan.wanted == (whole_buffer,)
-        # a barrier sends bytes of its own, and leaves the tensor alone
+        # A barrier sends bytes of its own, and leaves the tensor alone.
         self._dtype = torch.uint8 if self._is_barrier else tensor.dtype
+        # Only NCCL, which sends batches, can send from a GPU.
         self._device = tensor.device if sends_batches else torch.device("cpu")
         view_of: dict[Elements, int] = {}
         self._program = [_with_numbers(operation, plan.transfers, view_of) for operation in plan.program]

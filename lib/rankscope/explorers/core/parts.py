@@ -105,7 +105,7 @@ def _inputs(now: Now, num_parts: int) -> dict[str, Any]:
         "load_s": Lognormal(now.load_ms / 1e3, now.jitter / 100),
         "steps_per_part": steps_of_trainers,
         "step_s": now.step_ms / 1e3,
-        "queue_size": now.queue_size or None,
+        "queue_size": now.queue_size if now.queue_size > 0 else None,  # None: parts are loaded when they are needed
         "num_loaders": now.num_loaders,
         "seed": now.seed,
     }
