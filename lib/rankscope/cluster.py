@@ -109,7 +109,7 @@ class Cluster:
             return False
         if several_per_node and several_nodes:
             return self.intra == self.inter and not self.shared_nic
-        return True
+        return True  # all pairs of ranks are within a node, or none is
 
     @property
     def fastest_link(self) -> Link:

@@ -184,11 +184,11 @@ class Schedule:
 
     def __attrs_post_init__(self) -> None:
         whole("root", self.root, 0, self.num_ranks - 1)
-        num_runs = 1
+        num_runs = 1  # of equally many chunks
         if self.collective in (*RUNS_IN, *RUNS_OUT):
             num_runs = self.num_ranks
         elif self.collective == "all_to_all":
-            num_runs = self.num_ranks**2
+            num_runs = self.num_ranks**2  # one for each sender and receiver
         if self.num_chunks % num_runs:
             raise ValueError(f"num_chunks of {self.collective} must be a multiple of {num_runs}, got {self.num_chunks}")
         if self.weights is not None and len(self.weights) != self.num_chunks:

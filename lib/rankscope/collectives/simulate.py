@@ -147,7 +147,7 @@ class _ScheduleSimulation:
         may_merge = self._may_merge(routes)
         costs = costs_of(*routes.bytes_of(self.bytes_before, self.first_chunk_bytes, 0))
         # The steps of a phase have the same senders and receivers, and differ in their chunks only. That changes their
-        # costs if chunks differ in size, or if a switch may merge messages, which it does for equal chunks.
+        # costs if chunks differ in size, or if a switch may merge messages, because it merges those of the same chunks.
         costs_are_equal = self.bytes_before is None and not may_merge
         # `_equal_steps` skips steps, so it records nothing, and does not know when shared cards are free.
         if costs_are_equal and self.records is None and not self.cluster.shared_nic:
@@ -177,7 +177,7 @@ class _ScheduleSimulation:
         amount, so are all times after it. Hence, once a step has moved all times by the same amount, each further step
         moves them by that amount again. Whether it has is checked after 1, 2, 4, 8, … steps.
         """
-        shift: Callable[[Seconds], Seconds] | None = None
+        shift: Callable[[Seconds], Seconds] | None = None  # does what `_step` does, but faster, if ranks form rings
         if self.schedule.lag == 1 and routes.shift is not None:
             shift = _shifting(routes.shift, costs)
         for index in range(routes.num_steps):
@@ -234,7 +234,7 @@ class _ScheduleSimulation:
 
         A message waits for the only port at each end; a receiver's is free once it has added up the message before.
         """
-        added_s = self.added_s[-1].copy()
+        added_s = self.added_s[-1].copy()  # when each rank is free to add
         # by message; the additional last entry, which NO_MESSAGE refers to, stays 0: there is nothing to wait for
         start_s = np.zeros(routes.num_messages + 1)
         end_s = np.zeros(routes.num_messages + 1)
@@ -395,7 +395,7 @@ class _QueuedStep:
         self._end_s = [0.0] * routes.num_messages
         self._done_s = [0.0] * routes.num_messages
         self._num_lacking = [2] * routes.num_messages  # ports that a message still waits for
-        self._startable: list[int] = []
+        self._startable: list[int] = []  # messages that have both ports, and start at the end of this instant
         self._events = [_Event(time_s, _ENTERED, rank) for rank, time_s in enumerate(enter_s.tolist())]
         heapify(self._events)
 
@@ -420,7 +420,7 @@ class _QueuedStep:
 
     def _take_effect(self, instant: list[_Event]) -> None:
         """Let the events of an instant take effect, by kind, and start all messages that then have both ports."""
-        now_s = instant[-1].time_s
+        now_s = instant[-1].time_s  # the latest of these times, which differ by rounding only
         only_left = all(event.kind == _LEFT for event in instant)
         for event in sorted(instant, key=lambda event: (event.kind, event.subject)):
             if event.kind == _ENDED:
@@ -675,6 +675,7 @@ class _SwitchTransfers(NamedTuple):
 
 
 def _switch_transfers(step: Step) -> _SwitchTransfers:
+    """Return the groups of the transfers of a step."""
     hub = np.where(step.reduce, step.dst, step.src)
     rim = np.where(step.reduce, step.src, step.dst)
     keys = np.array([hub, step.reduce, step.chunk, step.num_chunks])  # equal columns are one group
@@ -721,8 +722,9 @@ def _on_ports(rank: Ints, ports: int | None) -> _PortUse:
     if ports != 1:
         return _PortUse(number_in_rank, previous)
     by_rank = np.argsort(rank, kind="stable")  # the messages, rank by rank
-    has_previous = np.flatnonzero(number_in_rank[by_rank] > 0)  # where `by_rank` has not the first message of a rank
-    previous[by_rank[has_previous]] = by_rank[has_previous - 1]
+    # Of `by_rank`, all entries but the first one of each rank: the message before them has the port before.
+    entries = np.flatnonzero(number_in_rank[by_rank] > 0)
+    previous[by_rank[entries]] = by_rank[entries - 1]
     return _PortUse(np.zeros_like(rank), previous)
 
 
@@ -739,7 +741,7 @@ def _shift(num_ranks: int, src: Ints, dst: Ints) -> tuple[int, int, int] | None:
     back = int((src - dst).max())  # how far the first rank of the axis is from the last one
     if inner <= 0:
         return None
-    along = back // inner + 1
+    along = back // inner + 1  # ranks along the axis, if all of them are `inner` apart; the rest is checked below
     if along < 2 or num_ranks % (along * inner):
         return None
     is_last = ranks // inner % along == along - 1
@@ -769,6 +771,7 @@ def _one_each(key: Ints, time_s: Seconds) -> list[Ints]:
     Entries whose times differ only by rounding are at one instant, and keep their order.
     """
     in_time = np.argsort(time_s, kind="stable")
+    # whether each entry, in the order of time, is later than the one before; for the first one it does not matter
     is_later = np.diff(time_s[in_time], prepend=0.0) > time_s[in_time] * _SAME
     instant = np.empty_like(in_time)  # the number of each entry's instant
     instant[in_time] = np.cumsum(is_later)

@@ -351,6 +351,7 @@ class Strip:
         return _line(0.0, self.top + _NAME_PX, name, 13.0)
 
     def _explanations(self) -> Texts:
+        """Return the texts above the chunks, the messages and the bars that say how to read them."""
         number = "rank it comes from" if self.play.schedule.collective in MOVES else "ranks summed in"
         words = (
             f"each rank's chunks; number: {number}",

@@ -33,6 +33,8 @@ _GRID_PX = 250.0  # the width of a grid of chunks, at most
 _STRIP_PX = 160.0  # of the arrows between two grids
 _ROW_PX = 27.0
 _HEAD = 0.8  # rows above the first rank
+_HEAD_TEXT = 0.45 * _HEAD  # rows down to the text there
+_TICK_PX = 18  # between the numbers of two chunks, at least
 _TALL = 0.8  # a cell's part of its row
 
 # labels of messages over time
@@ -43,7 +45,9 @@ _LINE_HEIGHT_PX = 12.0  # between the middles of two labels above each other
 _LINE_BEYOND_LABEL_PX = 10.0  # a line must be longer than its label by this much
 _LEAST_ACROSS = 0.6  # of a label's width: a line that takes less of the time axis is too steep for its label
 
-# labels of arrows between two grids
+# arrows between two grids, and their labels
+_ARROW_START_PX = 6.0  # from the first grid to the arrows
+_ARROW_END_PX = 22.0  # from the arrows to the second grid, with the numbers of the ranks
 _ARROW_LETTER_PX = 6.2  # the width of a character
 _MOST_ARROWS_PER_ROW = 2  # with more in a row, no arrow is labelled
 _ARROW_ROWS = 0.44  # between two arrows of a rank, in rows
@@ -131,6 +135,7 @@ _CELLS = {  # the ways to show a chunk in a cell, each with its explanation
 
 
 def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: str | None) -> Drawing:
+    """Draw the chunks before a step, its messages, and the chunks after it; at the end only the chunks."""
     num_ranks = schedule.num_ranks
     num_chunks = schedule.num_chunks
     if num_ranks * num_chunks > _MOST_CELLS:
@@ -138,12 +143,12 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
             f"a drawing has at most {_MOST_CELLS} cells, ranks × chunks, got {num_ranks * num_chunks}: take fewer"
         )
     whole("step", step, 0, schedule.num_steps)
-    transfers = next(islice(schedule.steps(), step, None), None)
+    transfers = next(islice(schedule.steps(), step, None), None)  # None at the end
     sent = messages(transfers) if transfers else []
     cells = _kind_of_cells(schedule)
     widest_cell_px = 40.0
     if cells == "stripes":
-        widest_cell_px = 12.0 + 9.0 * num_ranks
+        widest_cell_px = 12.0 + 9.0 * num_ranks  # 9 px for each stripe
     cell_px = min(_GRID_PX / num_chunks, widest_cell_px)
     grid_px = cell_px * num_chunks
 
@@ -166,14 +171,14 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         lines += arrows.lines
         texts += [*arrows.labels, *after.texts]
         texts.append(Texts(right - 4.0, _middle(np.arange(num_ranks)), rank_names, anchor="end"))
-    texts += [Texts(left, _HEAD * 0.45, [head], anchor="start") for left, head in head_at.items()]
+    texts += [Texts(left, _HEAD_TEXT, [head], anchor="start") for left, head in head_at.items()]
 
     width = max(head_at) + grid_px
     height = num_ranks + _HEAD
     if gpus_per_node and gpus_per_node < num_ranks:
         edges = np.arange(gpus_per_node, num_ranks, gpus_per_node) + _HEAD
         lines.append(Lines(0.0, edges, width, edges, "#8a8a8a", width_px=1.0))
-    chunk_ticks = whole_ticks(num_chunks, most=max(1, int(grid_px / 18)))
+    chunk_ticks = whole_ticks(num_chunks, most=max(1, int(grid_px / _TICK_PX)))
     return Drawing(
         title=title or f"{_name(schedule)}, {_happening(schedule, step, sent)}",
         x_label="chunk [index]",
@@ -218,7 +223,9 @@ def _grid(shares: Bools, cells: str, cell_px: float, left: float, framed: list[t
     num_ranks = len(shares)
     pad = min(3.0, 0.18 * cell_px)  # to the left and to the right of a cell
     width = cell_px - 2 * pad
-    rank, chunk = np.indices(shares.shape[:2])
+    indices = np.indices(shares.shape[:2])
+    rank: Ints = indices[0]
+    chunk: Ints = indices[1]
     x = left + chunk * cell_px + pad
     y = rank + _HEAD + (1 - _TALL) / 2
 
@@ -265,8 +272,8 @@ def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
     src = np.array([message.src for message in sent])
     dst = np.array([message.dst for message in sent])
     dashed = [not message.reduce for message in sent]
-    x0 = left + 6.0
-    x1 = left + _STRIP_PX - 22.0
+    x0 = left + _ARROW_START_PX
+    x1 = left + _STRIP_PX - _ARROW_END_PX
     y0 = _middle(src)
     y1 = _middle(dst)
     most_sent = int(np.bincount(src).max())
@@ -287,8 +294,7 @@ def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
         label_x = x1 - label_px + 6
         label_y = y1
         x1 -= label_px
-    head_y = _HEAD * 0.45
-    labels = Texts(label_x, np.r_[head_y, label_y], ["chunk", *words], anchor="start")
+    labels = Texts(label_x, np.r_[_HEAD_TEXT, label_y], ["chunk", *words], anchor="start")
     return _Arrows([Lines(x0, y0, x1, y1, INK, dashed=dashed, arrows=True)], [labels])
 
 

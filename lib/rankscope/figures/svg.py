@@ -231,7 +231,8 @@ def _axes(drawing: Drawing, left: float, top: int) -> str:
         f'<text x="-6" y="{y * down:.6g}" text-anchor="end" dominant-baseline="central">{escape(label)}</text>'
         for y, label in drawing.y_ticks
     )
-    middle = max(width / 2, 3.6 * len(drawing.x_label) - left)  # under a narrow picture the label begins at the edge
+    half_label_px = 3.6 * len(drawing.x_label)
+    middle = max(width / 2, half_label_px - left)  # under a narrow picture the label begins at the edge
     x_label = (
         f'<text x="{middle:g}" y="{height + 31:g}" text-anchor="middle" font-size="12">{escape(drawing.x_label)}</text>'
     )

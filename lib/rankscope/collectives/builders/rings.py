@@ -61,10 +61,10 @@ def bidirectional_ring(num_ranks: int) -> Schedule:
     dst = np.r_[right, left]
 
     def added_chunks(step: int) -> Ints:
-        return np.r_[ranks + hops_left - step, ranks - hops_left + step] % n
+        return np.concatenate([ranks + hops_left - step, ranks - hops_left + step]) % n
 
     def copied_chunks(step: int) -> Ints:
-        return np.r_[ranks - step, ranks + step] % n
+        return np.concatenate([ranks - step, ranks + step]) % n
 
     def phases() -> Iterator[Phase]:
         if hops_right > hops_left:  # an even number of ranks: the sum to the right has one hop more
@@ -87,7 +87,7 @@ def hierarchical_ring(num_ranks: int, gpus_per_node: int | None = None) -> Sched
     leaders = np.arange(0, n, g)
 
     def phases() -> Iterator[Phase]:
-        k = leaders.size
+        k = leaders.size  # also the number of chunks
         next_leader = np.roll(leaders, -1)
         yield from to_leaders(n, g, k)
         yield once_round(leaders, next_leader, np.arange(k), k, start=0, reduce=True)

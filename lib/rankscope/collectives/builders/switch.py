@@ -40,7 +40,7 @@ def nvls(num_ranks: int, num_segments: int = 4) -> Schedule:
             return segment * n + owner
 
         def both_chunks(step: int) -> Ints:
-            return np.r_[chunk_of(step + 1, owner=dst), chunk_of(step, owner=src)]
+            return np.concatenate([chunk_of(step + 1, owner=dst), chunk_of(step, owner=src)])
 
         if n > 1:
             yield Phase(src, dst, chunk_of(0, owner=dst), 1, True)

@@ -166,7 +166,7 @@ def _transfers_of_ranks(schedule: Schedule, ranks: Sequence[int] | None) -> list
     steps: list[list[list[ChunkTransfer]]] | None = schedule.cache.get("transfers")
     if steps is not None:
         return steps
-    is_wanted_rank = None
+    is_wanted_rank = None  # None: all are listed
     if ranks is not None and schedule.num_ranks >= LEAST_RANKS:
         is_wanted_rank = np.zeros(schedule.num_ranks, dtype=bool)
         is_wanted_rank[list(ranks)] = True
@@ -203,11 +203,11 @@ class EquivalentRanks(NamedTuple):
 
 
 def alike(schedule: Schedule, ends: list[int], nodes: NDArray[np.int64]) -> EquivalentRanks:
-    """Return which ranks carry out programs that differ in names of peers and chunks only, now and ever after.
+    """Return which ranks do the same: their programs, and their peers', differ in numbers of chunks and ranks only.
 
-    Ranks are distinguished by their rows (what is sent and received in which step, in which order, how long, on which
-    side of a node's border, which chunk again), then by those of their peers, until nothing changes. If some ranks
-    leave chunks out, or if there are few ranks, each is alike to itself only.
+    Ranks are distinguished by their transfers (in which step, in which direction and order, how long, within a node or
+    not, and which of them are of one chunk), then by those of their peers, until nothing changes. If some ranks do not
+    have all chunks, or if there are few ranks, each rank is only equivalent to itself.
     """
     sizes = np.diff(ends)
     _, kind_of_size = np.unique(sizes, return_inverse=True)  # for each chunk a number, equal for chunks of equal size
@@ -238,6 +238,7 @@ def _message_places(
     """Return the `places` of `EquivalentRanks`: of all messages that one of these ranks sends or receives."""
     is_listed_rank = np.zeros(num_ranks, dtype=bool)
     is_listed_rank[ranks] = True
+    # The ends at senders, one for each chunk of a message; all chunks of a message have the message's place.
     is_listed = ends.sends & (is_listed_rank[ends.rank] | is_listed_rank[ends.peer])
     senders = ends.rank[is_listed].tolist()
     receivers = ends.peer[is_listed].tolist()

@@ -24,7 +24,7 @@ ELEMENT_BYTES = 4
 LinkAt = Callable[[int, int, float], Link]
 
 
-class _Name(NamedTuple):
+class _MessageName(NamedTuple):
     """What identifies a message: an index of its sender and of its receiver, its step, and its place.
 
     An index stands for all ranks that do the same; `place` is that of `EquivalentRanks`, and distinguishes the messages
@@ -106,7 +106,7 @@ class _Waiting(NamedTuple):
     """What a rank waits for: that it has sent, or received, a message."""
 
     sends: bool
-    name: _Name
+    name: _MessageName
 
 
 class _Event(NamedTuple):
@@ -138,10 +138,11 @@ class _PlanSimulation:
         self._cards = Cards()
         self._spans: list[Span] = []
         self._ends_s = [0.0] * len(rank_plans)
-        self._messages: dict[_Name, _MessageTimes] = defaultdict(_MessageTimes)
-        self._ranks_of: dict[_Name, tuple[int, int]] = {}  # sender and receiver of one of the messages of this name
+        self._messages: dict[_MessageName, _MessageTimes] = defaultdict(_MessageTimes)
+        # sender and receiver of one of the messages of each name
+        self._ranks_of: dict[_MessageName, tuple[int, int]] = {}
         # when a message was sent, or received: by the index of the rank, whether it sends, and the message
-        self._done_s: dict[tuple[int, bool, _Name], float] = {}
+        self._done_s: dict[tuple[int, bool, _MessageName], float] = {}
         self._events: list[_Event] = []  # a heap
         self._count = 0  # of events and of posted messages, which it numbers from 1
         self._programs = [self._carry_out(index) for index in range(len(rank_plans))]
@@ -167,26 +168,28 @@ class _PlanSimulation:
             return self._cluster.link(src, dst)
         return self._link_at(src, dst, num_bytes)
 
-    def _name(self, index: int, transfer: Transfer) -> _Name:
+    def _message_name(self, index: int, transfer: Transfer) -> _MessageName:
         """Return the name of the message of a transfer, and remember two ranks that it goes between."""
-        src = self._same.ranks[index]
-        dst = transfer.peer
-        if not transfer.sends:
-            src, dst = dst, src
-        of = self._same.of
+        if transfer.sends:
+            src = self._same.ranks[index]
+            dst = transfer.peer
+        else:
+            src = transfer.peer
+            dst = self._same.ranks[index]
         place = self._same.places.get((src, dst, transfer.step), 0)
-        name = _Name(of[src], of[dst], transfer.step, place)
+        index_of_rank = self._same.of
+        name = _MessageName(index_of_rank[src], index_of_rank[dst], transfer.step, place)
         self._ranks_of.setdefault(name, (src, dst))
         return name
 
     def _carry_out(self, index: int) -> Iterator[_Waiting]:
-        """Carry on with a rank's program until it waits for a message, which is yielded."""
+        """Carry on with a rank's program, and yield whenever it waits for a message, until that is done."""
         now_s = 0.0
         step = 0  # of the last message that was received
         for op in self._plans[index].program:
             if isinstance(op, Wait):
                 transfer = self._plans[index].transfers[op.transfer]
-                name = self._name(index, transfer)
+                name = self._message_name(index, transfer)
                 if (index, transfer.sends, name) not in self._done_s:
                     yield _Waiting(transfer.sends, name)
                 done_s = self._done_s[index, transfer.sends, name]
@@ -221,7 +224,7 @@ class _PlanSimulation:
         """Post the sends and receives of an operation, in order."""
         for transfer_number in op.transfers:
             transfer = self._plans[index].transfers[transfer_number]
-            name = self._name(index, transfer)
+            name = self._message_name(index, transfer)
             self._count += 1
             if transfer.sends:
                 message = self._messages[name]
@@ -232,7 +235,7 @@ class _PlanSimulation:
             else:
                 self._later(now_s, partial(self._signal_ready, name), self._count)
 
-    def _signal_ready(self, name: _Name, now_s: float) -> None:
+    def _signal_ready(self, name: _MessageName, now_s: float) -> None:
         """Send the receiver's ready signal, which leaves its card behind the messages there."""
         src, dst = self._ranks_of[name]
         signal = name._replace(src=name.dst, dst=name.src)  # it goes the other way
@@ -241,14 +244,14 @@ class _PlanSimulation:
         self._messages[name].ready_s = self._cards.free_s(card, now_s) + latency_s
         self._begin_if_ready(name)
 
-    def _begin_if_ready(self, name: _Name) -> None:
+    def _begin_if_ready(self, name: _MessageName) -> None:
         """Begin a message once it is posted and its ready signal has arrived; called when either has happened."""
         message = self._messages[name]
         start_s = max(message.posted_s, message.ready_s)
         if start_s < math.inf:
             self._later(start_s, partial(self._begin, name), message.post_number)
 
-    def _begin(self, name: _Name, now_s: float) -> None:
+    def _begin(self, name: _MessageName, now_s: float) -> None:
         src, dst = self._ranks_of[name]
         num_bytes = self._messages[name].num_bytes
         alone_s = num_bytes * self._link(src, dst, num_bytes).beta_s_per_byte
@@ -270,17 +273,18 @@ class _PlanSimulation:
         self._later(now_s + departure.queued_s + latency_s, partial(self._finish, name.dst, False, name))
         self._finish(name.src, True, name, now_s)
 
-    def _finish(self, index: int, sends: bool, name: _Name, now_s: float) -> None:
+    def _finish(self, index: int, sends: bool, name: _MessageName, now_s: float) -> None:
         """A rank has sent, or received, a message, and goes on with its program if it waits for that."""
         self._done_s[index, sends, name] = now_s
         if self._waits[index] == (sends, name):
             self._waits[index] = next(self._programs[index], None)
 
 
-def _cards(cluster: Cluster, name: _Name) -> tuple[Hashable, Hashable]:
+def _cards(cluster: Cluster, name: _MessageName) -> tuple[Hashable, Hashable]:
     """Return the cards that a message goes out of and into: those of its ranks, of its nodes, or of its own."""
-    if cluster.ports is None:
+    if cluster.ports is None:  # no message waits for another one
         return name, name
+    # If cards are shared, each rank is simulated, so that the name has ranks.
     source_node = name.src // cluster.gpus_per_node
     target_node = name.dst // cluster.gpus_per_node
     if cluster.shared_nic and source_node != target_node:
@@ -338,7 +342,10 @@ class Cards:
         self._queues: dict[Hashable, _CardQueue] = {}
 
     def add(self, name: Hashable, out: Hashable, into: Hashable, alone_s: float, now_s: float) -> float | None:
-        """Add a message that takes `alone_s`; return when it will have left if it begins at once, otherwise None."""
+        """Add a message that takes `alone_s` from one card into another.
+
+        Return when it will have left if it begins at once, and None if it comes behind others.
+        """
         line = self._leaving.setdefault(out, deque())
         line.append(_Outgoing(name, into, alone_s))
         self._free_s[out] = self.free_s(out, now_s) + alone_s
@@ -364,6 +371,7 @@ class Cards:
         return Departure(message.name, queued_s, next_s)
 
     def _begin(self, message: _Outgoing, now_s: float) -> float:
+        """Let a message begin to leave its card, and return when it will have left."""
         queue = self._queues.setdefault(message.into, _CardQueue())
         queue.advance(now_s)
         queue.num_senders += 1
