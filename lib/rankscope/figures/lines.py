@@ -293,9 +293,8 @@ def lowest(x: Floats, y: Floats) -> tuple[int, list[Change]]:
         for fraction in _possible_changes(start, rise):
             height = start + fraction * rise  # of each line at this fraction of the interval
             lowest_lines = np.flatnonzero(height <= height.min() + _SAME)
-            next_leader = int(
-                lowest_lines[rise[lowest_lines].argmin()]
-            )  # after this, the one that rises least is lowest
+            # After this point, that one of them is the lowest that rises least.
+            next_leader = int(lowest_lines[rise[lowest_lines].argmin()])
             coincides = rise[next_leader] >= rise[leader] - _SAME
             if not coincides:
                 leader = next_leader
