@@ -92,7 +92,8 @@ class Algorithm:
         if "gpus_per_node" in self.options:
             return {"gpus_per_node": gpus}
         if self.num_axes:
-            return {"shape": (*rings.shape_of(nodes, None, self.num_axes - 1), gpus)}
+            axes_of_nodes = rings.shape_of(nodes, None, self.num_axes - 1)
+            return {"shape": (*axes_of_nodes, gpus)}  # the last axis is within a node
         return {}
 
     def fits(self, cluster: Cluster) -> bool:

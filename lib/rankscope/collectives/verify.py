@@ -58,9 +58,9 @@ def holdings(schedule: Schedule, step: int) -> NDArray[np.bool_]:
     for transfers in islice(schedule.steps(), step):
         rows = transfers.by_chunk()
         sent = shares[rows.src, rows.chunk]
-        added = rows.reduce
-        shares[rows.dst[~added], rows.chunk[~added]] = sent[~added]
-        np.bitwise_or.at(shares, (rows.dst[added], rows.chunk[added]), sent[added])
+        is_added = rows.reduce
+        shares[rows.dst[~is_added], rows.chunk[~is_added]] = sent[~is_added]
+        np.bitwise_or.at(shares, (rows.dst[is_added], rows.chunk[is_added]), sent[is_added])
     chunks = np.arange(schedule.num_chunks)
     has_share = np.zeros((schedule.num_ranks, schedule.num_chunks, schedule.num_ranks), dtype=bool)
     if schedule.collective in MOVES:

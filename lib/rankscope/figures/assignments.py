@@ -23,6 +23,7 @@ _MOST_CELLS = 65_536
 _MOST_STEPS = 40
 _ROW_PX = 22.0  # of an epoch, or of a rank's labels
 _MOST_RANGES = 20  # of lengths, a row each
+_TICK_PX = 30  # between two read numbers below the cells, at least
 _DIGIT_PX = 6.4  # the width of a digit in a cell
 _COMPUTE = WORK["compute"].hue
 
@@ -79,7 +80,7 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
         texts=texts,
         rules=rules,
         rules_to=num_ranks,
-        x_ticks=whole_ticks(assignment.num_steps, most=max(1, int(cell_px * num_columns / 30))),
+        x_ticks=whole_ticks(assignment.num_steps, most=max(1, int(cell_px * num_columns / _TICK_PX))),
         y_ticks=y_ticks,
         legend=legend,
     )

@@ -46,6 +46,7 @@ def to_axes(drawing: Drawing, ax: Axes | None = None) -> Axes:
         width_px, height_px = drawing.size_px
         labels = [key.label for key in drawing.legend]
         legend_rows = math.ceil(len(labels) / _columns(labels, width_px))
+        # with room for the labels and ticks of the axes, the title, and the rows of the legend
         inches = (width_px / _PX_PER_INCH + 1.0, height_px / _PX_PER_INCH + 1.1 + 0.18 * legend_rows)
         _, ax = plt.subplots(figsize=inches, layout="constrained")
     _paint(drawing, ax)
@@ -173,7 +174,7 @@ def _paint_texts(texts: Texts, ax: Axes, chosen: list[int]) -> list[Text]:
 
 def _label(drawing: Drawing, ax: Axes) -> None:
     """Add limits, ticks, labels, title and legend."""
-    ax.set(xlim=(0, drawing.width), ylim=(drawing.height, 0))
+    ax.set(xlim=(0, drawing.width), ylim=(drawing.height, 0))  # y goes down
     style: dict[str, Any] = {"fontsize": 8, "parse_math": False}
     ax.set_xticks([x for x, _ in drawing.x_ticks], [label for _, label in drawing.x_ticks], **style)
     ax.set_yticks([y for y, _ in drawing.y_ticks], [label for _, label in drawing.y_ticks], **style)

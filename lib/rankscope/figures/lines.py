@@ -74,9 +74,9 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
     The line is the exact excess of a favoured sample's probability over another's. It ends where torch changes to
     64-bit words, or at `most_items`. Raises ValueError if `most_items` is outside 1,000 to that number.
     """
-    worst = worst_randperm_bound()
-    last = worst if most_items is None else whole("most_items", most_items, 1000, worst)
-    num_items = np.unique(np.geomspace(100, last, 2000).astype(np.int64))
+    largest = worst_randperm_bound()
+    last = largest if most_items is None else whole("most_items", most_items, 1000, largest)
+    num_items = np.unique(np.geomspace(100, last, 2000).astype(np.int64))  # enough points for a smooth line
     bias = exact_bias(num_items)
     highest = float(bias.excess[-1])
     finding = f"torch.randperm draws some of {last:,} samples first {percent_words(highest, 2)} more often"
@@ -91,10 +91,12 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
         most_ticks=8,
         log_y=True,
     )
-    ax.plot(num_items, 100 * np.where(bias.excess > 0, bias.excess, np.nan), color=CATEGORIES[0], linewidth=1.6)
-    middle = int(num_items[num_items.size // 2])
-    excess = float(exact_bias([middle]).excess[0])
-    note(ax, f"{middle:,} samples: {100 * excess:.2g}%", (middle, 100 * excess), (8, -14))
+    visible_excess = np.where(bias.excess > 0, bias.excess, np.nan)  # a logarithmic axis has no place for 0
+    ax.plot(num_items, 100 * visible_excess, color=CATEGORIES[0], linewidth=1.6)
+    middle = num_items.size // 2
+    middle_items = int(num_items[middle])
+    middle_excess = float(bias.excess[middle])
+    note(ax, f"{middle_items:,} samples: {100 * middle_excess:.2g}%", (middle_items, 100 * middle_excess), (8, -14))
     return ax
 
 
@@ -311,9 +313,8 @@ def _possible_changes(start: Floats, rise: Floats) -> list[float]:
     """
     gap = np.subtract.outer(start, start)  # lines by lines, as the arrays below
     closing = -np.subtract.outer(rise, rise)  # how much of the gap two lines close over the whole interval
-    with np.errstate(
-        divide="ignore", invalid="ignore"
-    ):  # parallel lines cross nowhere: the fraction is infinite or nan
+    # Parallel lines cross nowhere: their fraction is infinite or nan.
+    with np.errstate(divide="ignore", invalid="ignore"):
         crossings = gap / closing
     inside = crossings[(crossings > 0) & (crossings < 1 - _SAME)]
     return np.unique([0.0, *inside]).tolist()  # type: ignore[no-any-return]

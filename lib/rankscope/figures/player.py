@@ -38,6 +38,9 @@ _ROW_PX = (9.0, 38.0)  # the height of a row, at least and at most
 _NUMBERED_ROW_PX = 12  # rows of at least this height each have the number of their rank
 _NUMBERED_BAR_PX = 10  # and bars of at least this height
 
+_LETTER_PX = 8.0  # the width of a letter of a caption
+_DIGIT_PX = 7.0  # of a digit on a chunk
+_LEGIBLE_ROW_PX = 13  # the height of a row whose chunks have numbers, at least
 _COVERING_ROWS = 0.55  # a message whose middle is less than this from a row's middle passes over its chunk there
 _PALE = "#d4d4d4"  # lines and bars of what is still to come
 _QUIET = "#5f5f5f"  # text that says how to read the picture
@@ -142,8 +145,8 @@ class Strip:
             shades = shades_of(self.ranks)
             fill = [shades[count] for count in shares.tolist()]
             words = [str(count) if count else "" for count in shares.tolist()]
-        is_legible = self.cell_px >= 7.0 * len(str(self.ranks)) + 4 and self.row_px >= 13
-        if not is_legible:
+        is_wide_enough = self.cell_px >= _DIGIT_PX * len(str(self.ranks)) + 4
+        if not is_wide_enough or self.row_px < _LEGIBLE_ROW_PX:
             words = [""] * len(words)
         return fill, words
 
@@ -391,7 +394,7 @@ class Strip:
         finish, _ = times_in_one_unit(play.finish_s, self.horizon_s)  # in the unit of the title
         finished = f"finished after {finish}"
         happening = f"Finished after {finish}: {_result(play)}"
-        has_room = self._finish_x + 8.0 * len(finished) <= self.left + TIME_PX
+        has_room = self._finish_x + _LETTER_PX * len(finished) <= self.left + TIME_PX
         if not play.src.size or not has_room:
             finished = ""
         return Captions(happening, count, finished)
@@ -477,8 +480,9 @@ def _texts_on(x: FloatArray, y: FloatArray, words: Sequence[str], fill: Sequence
 
 def strips(plays: Sequence[Playback]) -> list[Strip]:
     """Lay one collective out, or two, one below the other on one axis of time."""
-    horizon_s = max(play.finish_s for play in plays) or 1.0
-    grid_px = float(np.clip(_CELL_PX * max(play.schedule.num_chunks for play in plays), *_GRID_PX))
+    horizon_s = max(play.finish_s for play in plays) or 1.0  # an axis without any time has some width, too
+    most_chunks = max(play.schedule.num_chunks for play in plays)
+    grid_px = float(np.clip(_CELL_PX * most_chunks, *_GRID_PX))
     laid: list[Strip] = []
     top = 0.0
     for play in plays:

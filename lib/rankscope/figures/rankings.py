@@ -22,6 +22,7 @@ _SIZE_PX = 60  # of a size below the map
 _CELL_PX = 44.0  # of a cell of a map or a table, where there is room
 _MARGIN_PX = 32  # a cell that is wide enough for the margin of the fastest
 _MOST_CELLS = 16_384
+_SAME = 1e-9  # a smaller relative difference comes from rounding
 _CUT = 4.0  # times the fastest, beyond which a bar has a break
 
 
@@ -132,10 +133,13 @@ def _size_ticks(sizes: Sequence[float], cell_px: float) -> list[tuple[float, str
 
 
 def _margin_words(margin: float) -> str:
-    """The share as text of at most four characters, = for none; nothing if there is no next best."""
+    """Return the share as text of at most four characters, = for none; nothing if there is no next best.
+
+    Each limit is where the text of the case before would be rounded to one that is longer, or to 0%.
+    """
     if not np.isfinite(margin):
         return ""
-    if margin <= 1e-9:
+    if margin <= _SAME:
         return "="
     if margin < 0.005:
         return "<1%"
@@ -151,7 +155,6 @@ def _margin_words(margin: float) -> str:
 _DARKEST = 8.0  # times the fastest, at and beyond which a cell is darkest
 _TABLE_PX = 620.0  # the width of a table of few sizes
 _PAD = 0.07  # around a cell, as a part of it
-_SAME = 1e-9  # a smaller relative difference comes from rounding
 
 
 def draw_slowdowns(seconds: Mapping[str, Mapping[float, float]], title: str | None = None) -> Drawing:
@@ -197,7 +200,7 @@ def draw_slowdowns(seconds: Mapping[str, Mapping[float, float]], title: str | No
 
 
 def _times_by_size(seconds: Mapping[str, Mapping[float, float]]) -> FloatArray:
-    """The times as a matrix, algorithms by sizes."""
+    """Return the checked times as a matrix, algorithms by sizes."""
     num_rows = len(seconds)
     num_columns = len(next(iter(seconds.values()))) if seconds else 0
     if not 0 < num_rows * num_columns <= _MOST_CELLS:

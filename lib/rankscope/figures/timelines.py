@@ -18,6 +18,7 @@ from .palette import HUES, OTHER, WORK, WorkLook, work_look
 COMMUNICATION = frozenset(kind for kind, (_, hatched) in WORK.items() if hatched)
 _ROW_PX = 22.0
 _GAP = 0.5  # rows between ranks
+_LANE_MARGIN = 0.06  # rows above and below the spans of a lane
 _HEAD = 0.85  # rows above the lanes of a rank, if its name stands there
 _DIGIT_PX = 6.4  # of a number
 _LETTER_PX = 8.0  # of words, with room for Axes that are narrower than the drawing
@@ -54,10 +55,10 @@ def draw_timeline(
     look_of_spans = [looks[timeline.kinds[kind]] for kind in timeline.kind.tolist()]
     rects = Rects(
         start,
-        y + 0.06,
+        y + _LANE_MARGIN,
         [look.hue for look in look_of_spans],
         width=length,
-        height=0.88,
+        height=1 - 2 * _LANE_MARGIN,
         hatched=[look.hatched for look in look_of_spans],
     )
     words = _words(timeline, rects.width * WIDE_PX / width)

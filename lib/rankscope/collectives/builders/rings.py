@@ -33,7 +33,7 @@ def segmented_ring(num_ranks: int, num_segments: int = 4) -> Schedule:
     ranks = np.arange(n)
 
     def sent_chunks(step: int, start: int) -> Ints:
-        """Return the chunk that each rank sends: a segment of the ring's chunk, of which each takes so many steps."""
+        """Return the chunk that each rank sends. A step of the ring takes a step for each of its chunk's segments."""
         step_of_ring, segment = divmod(step, segments)
         chunk_of_ring = (ranks + start - step_of_ring) % n
         return chunk_of_ring * segments + segment
@@ -124,8 +124,9 @@ def mesh_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
         for axis in (1, 0):
             size = shape[axis]
             place, neighbour = _along(n, shape, axis)
-            yield once_round(ranks, neighbour, place, size, block=n // size, start=0, reduce=True)
-            yield once_round(ranks, neighbour, place, size, block=n // size, start=1, reduce=False)
+            block = n // size  # the chunks of one of `size` parts of the whole buffer
+            yield once_round(ranks, neighbour, place, size, block, start=0, reduce=True)
+            yield once_round(ranks, neighbour, place, size, block, start=1, reduce=False)
 
     return Schedule("allreduce", "mesh_2d", n, n, phases)
 

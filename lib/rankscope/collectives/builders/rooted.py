@@ -71,6 +71,7 @@ def broadcast_scatter_allgather(num_ranks: int, *, root: int = 0) -> Schedule:
         for end in np.unique(num_missing[num_missing > 0]).tolist():
             dst = (place[num_missing >= end] + root) % n
 
+            # With defaults, because the phase calls this when `dst` and `start` have changed already.
             def chunk(step: int, dst: Ints = dst, start: int = start) -> Ints:
                 return (dst - 1 - start - step) % n
 
@@ -147,10 +148,12 @@ def _flat(collective: str, num_ranks: int, root: int, counts: Sequence[int] | No
     """One step with all messages between the root and the others."""
     n, root = _ranks(num_ranks, root)
     others = np.delete(np.arange(n), root)
-    src: ArrayLike = others
-    dst: ArrayLike = root
     if collective in ("broadcast", "scatter"):
-        src, dst = root, others
+        src: ArrayLike = root
+        dst: ArrayLike = others
+    else:
+        src = others
+        dst = root
     num_chunks = 1
     chunk: ArrayLike = 0
     if collective in ("scatter", "gather"):  # each rank has a chunk of its own

@@ -134,7 +134,7 @@ _REJECTS = [0] * (1 + len(CommonTerms._fields))  # the message of a rank that do
 def agree(group: Any, tensor: Any, terms: CommonTerms | None) -> None:
     """Wait for the terms of every rank, where None stands for a rank that rejects its input.
 
-    It comes before a plan's first message, which on NCCL must have been preceded by something that joins all ranks.
+    It comes before a plan's first message, which on NCCL must come after a collective that all ranks take part in.
     Raises ValueError if another rank rejects its input or has other terms, and RuntimeError if one does not come.
     """
     if group.size() == 1:
