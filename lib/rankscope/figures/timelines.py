@@ -20,6 +20,7 @@ _ROW_PX = 22.0
 _GAP = 0.5  # rows between ranks
 _LANE_MARGIN = 0.06  # rows above and below the spans of a lane
 _HEAD = 0.85  # rows above the lanes of a rank, if its name stands there
+_HEAD_MIDDLE = 0.4  # rows from the middle of the name down to the first lane
 _DIGIT_PX = 6.4  # of a number
 _LETTER_PX = 8.0  # of words, with room for Axes that are narrower than the drawing
 _MOST_SPANS = 20_000
@@ -101,36 +102,38 @@ class _Layout(NamedTuple):
 
 
 def _layout(lanes: Sequence[tuple[int, str]], rank_names: Mapping[int, str]) -> _Layout:
-    """Lay lanes out, which are sorted by rank, with a gap between ranks.
+    """Lay lanes out, which are sorted by rank, with a gap between ranks; each is a rank and the name of its lane.
 
     If ranks have several lanes each, the rank's name stands in the gap.
     """
     ranks = {rank for rank, _ in lanes}
     name_of = {rank: rank_names.get(rank, f"rank {rank}") for rank in ranks}
-    names = {name for _, name in lanes}
-    has_heads = 1 < len(ranks) < len(lanes)
+    lane_names = {lane for _, lane in lanes}
+    has_heads = 1 < len(ranks) < len(lanes)  # several ranks, of which some have several lanes
     top_of: dict[tuple[int, str], float] = {}
     heads: list[tuple[float, str]] = []
     top = 0.0
     last_rank: int | None = None
-    for rank, name in lanes:
+    for rank, lane in lanes:
         if rank != last_rank:
             if has_heads:
                 top += _HEAD
-                heads.append((top - 0.4, name_of[rank]))
+                heads.append((top - _HEAD_MIDDLE, name_of[rank]))
             elif last_rank is not None:
                 top += _GAP
-        top_of[rank, name] = top
+        top_of[rank, lane] = top
         top += 1
         last_rank = rank
 
-    has_one_lane_each = len(names) == 1 < len(ranks)
+    has_one_lane_each = len(lane_names) == 1 < len(ranks)
     label = ""
     if len(ranks) == 1:
-        label = name_of[min(ranks)]
+        (label,) = name_of.values()
     elif has_one_lane_each:
-        label = min(names)
-    ticks = [(y + 0.5, name_of[rank] if has_one_lane_each else name) for (rank, name), y in top_of.items()]
+        (label,) = lane_names
+    ticks = []
+    for (rank, lane), y in top_of.items():
+        ticks.append((y + 0.5, name_of[rank] if has_one_lane_each else lane))
     height = max(top_of.values(), default=0.0) + 1
     return _Layout(top_of, heads, height, label, ticks)
 
