@@ -95,8 +95,9 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
     ax.plot(num_items, 100 * visible_excess, color=CATEGORIES[0], linewidth=1.6)
     middle = num_items.size // 2
     middle_items = int(num_items[middle])
-    middle_excess = float(bias.excess[middle])
-    note(ax, f"{middle_items:,} samples: {100 * middle_excess:.2g}%", (middle_items, 100 * middle_excess), (8, -14))
+    middle_percent = 100 * float(bias.excess[middle])
+    ax.plot([middle_items], [middle_percent], "o", color=CATEGORIES[0], markersize=5)
+    note(ax, f"{middle_items:,} samples: {middle_percent:.2g} %", (middle_items, middle_percent), (8, -14))
     return ax
 
 
