@@ -362,7 +362,7 @@ class _Side:
         self.port_of = [0] * len(self.rank_of)  # the port that each message took
 
 
-class _Event(NamedTuple):
+class _PortEvent(NamedTuple):
     """Something that happens in a `_QueuedStep`; `subject` is a rank if the kind is `_ENTERED`, otherwise a message."""
 
     time_s: float
@@ -396,7 +396,7 @@ class _QueuedStep:
         self._done_s = [0.0] * routes.num_messages
         self._num_lacking = [2] * routes.num_messages  # ports that a message still waits for
         self._startable: list[int] = []  # messages that have both ports, and start at the end of this instant
-        self._events = [_Event(time_s, _ENTERED, rank) for rank, time_s in enumerate(enter_s.tolist())]
+        self._events = [_PortEvent(time_s, _ENTERED, rank) for rank, time_s in enumerate(enter_s.tolist())]
         heapify(self._events)
 
     def run(self) -> SentMessages:
@@ -410,7 +410,7 @@ class _QueuedStep:
             np.array(self._receivers.port_of),
         )
 
-    def _next_instant(self) -> list[_Event]:
+    def _next_instant(self) -> list[_PortEvent]:
         """Take the earliest events off the heap; times that differ by rounding only are the same instant."""
         instant = []
         until_s = self._events[0].time_s * (1 + _SAME)
@@ -418,7 +418,7 @@ class _QueuedStep:
             instant.append(heappop(self._events))
         return instant
 
-    def _take_effect(self, instant: list[_Event]) -> None:
+    def _take_effect(self, instant: list[_PortEvent]) -> None:
         """Let the events of an instant take effect, by kind, and start all messages that then have both ports."""
         now_s = instant[-1].time_s  # the latest of these times, which differ by rounding only
         only_left = all(event.kind == _LEFT for event in instant)
@@ -464,17 +464,17 @@ class _QueuedStep:
         if self._shared_nic and card != self._target_node[message]:
             left_s = max(now_s, float(self._cards.sends_s[card])) + self._wire_s[message]
             self._cards.sends_s[card] = left_s
-            heappush(self._events, _Event(left_s, _LEFT, message))
+            heappush(self._events, _PortEvent(left_s, _LEFT, message))
         else:
             end_s = now_s + self._alpha_s[message] + self._wire_s[message]
-            heappush(self._events, _Event(end_s, _ENDED, message))
+            heappush(self._events, _PortEvent(end_s, _ENDED, message))
 
     def _arrive(self, message: int, left_s: float) -> None:
         """Let the bytes of a message pass the receiver's card; the first arrive while the others still leave."""
         card = self._target_node[message]
         arrived_s = max(left_s, float(self._cards.receives_s[card]) + self._wire_s[message])
         self._cards.receives_s[card] = arrived_s
-        heappush(self._events, _Event(arrived_s + self._alpha_s[message], _ENDED, message))
+        heappush(self._events, _PortEvent(arrived_s + self._alpha_s[message], _ENDED, message))
 
     def _end(self, message: int, now_s: float) -> None:
         """A message has arrived: its sender's port is free, and the receiver adds it up if that takes time."""
@@ -485,7 +485,7 @@ class _QueuedStep:
             return
         rank = self._receivers.rank_of[message]
         self._added_s[rank] = max(now_s, self._added_s[rank]) + self._adding_s[message]
-        heappush(self._events, _Event(self._added_s[rank], _ADDED, message))
+        heappush(self._events, _PortEvent(self._added_s[rank], _ADDED, message))
 
     def _finish(self, message: int, now_s: float) -> None:
         """The message has been added up, or needs no adding."""

@@ -109,7 +109,7 @@ class _Waiting(NamedTuple):
     name: _MessageName
 
 
-class _Event(NamedTuple):
+class _ExecutorEvent(NamedTuple):
     """An action that takes place at a time. Of those at the same time, the ones that come last have the flag.
 
     `number` is different for each event, and decides between all others.
@@ -143,7 +143,7 @@ class _PlanSimulation:
         self._ranks_of: dict[_MessageName, tuple[int, int]] = {}
         # when a message was sent, or received: by the index of the rank, whether it sends, and the message
         self._done_s: dict[tuple[int, bool, _MessageName], float] = {}
-        self._events: list[_Event] = []  # a heap
+        self._events: list[_ExecutorEvent] = []  # a heap
         self._count = 0  # of events and of posted messages, which it numbers from 1
         self._programs = [self._carry_out(index) for index in range(len(rank_plans))]
         # what each rank waits for, None at the end of its program; starts the programs
@@ -211,9 +211,9 @@ class _PlanSimulation:
         """Schedule an action. Those with a `post_number` come after all others at the same time, in their order."""
         self._count += 1
         if post_number is None:
-            event = _Event(when_s, False, self._count, action)
+            event = _ExecutorEvent(when_s, False, self._count, action)
         else:
-            event = _Event(when_s, True, post_number, action)
+            event = _ExecutorEvent(when_s, True, post_number, action)
         heapq.heappush(self._events, event)
 
     def _add_span(self, index: int, kind: str, step: int, start_s: float, stop_s: float) -> None:
