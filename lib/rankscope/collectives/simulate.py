@@ -200,7 +200,7 @@ class _ScheduleSimulation:
     def _state(self) -> Seconds:
         """All times that the next step depends on, rows of one for each rank.
 
-        With a lag of 1 a rank is ready only once it has added up, so `ready_s` is all.
+        If the lag is 1, a rank is ready only once it has added up, so `ready_s` is all.
         """
         if self.schedule.lag == 1:
             return self.ready_s[None]
