@@ -108,6 +108,7 @@ def checked(
         check, limits = of_type, (check,)
 
     def convert(value: Any, field: Any) -> Any:
+        """Check an argument; attrs passes the field, which has the name for the message."""
         return check(field.name, value, *limits, **options)
 
     converter = attrs.Converter(convert, takes_field=True)
