@@ -240,6 +240,7 @@ class _RecordedIterator:
         self._recording = recording
         self._clock = Clock()
         used_numbers = {other.lanes_number for other in recording.running}
+        # The lowest number that no running iterator has; 0 stands for lanes without a suffix.
         self.lanes_number: int = next(number for number in itertools.count() if number not in used_numbers)
         self.lane_suffix = f", iterator {self.lanes_number + 1}" if self.lanes_number else ""
         self.token = next(_tokens)
@@ -248,7 +249,7 @@ class _RecordedIterator:
         hook.token = self.token
         hook.lane_suffix = self.lane_suffix
         hook.iterator_start_ns = self.epoch_start_ns
-        inner = type(loader)._get_iterator(loader)
+        inner = type(loader)._get_iterator(loader)  # torch's own, which the loader's attribute hides
         if not isinstance(inner, torchs._BaseDataLoaderIter):
             raise _unknown(f"what a {type(loader).__name__} makes iterators of")
         self._inner: Any = inner

@@ -118,7 +118,7 @@ def _work(values: WorkerLine, packed: Path, number: int) -> None:
     except Exception as error:
         values.send(LoadProblem(f"{type(error).__name__}: {error}"))
         return
-    values.send(None)
+    values.send(None)  # it is loaded
     work(values, number)
     flush()
 

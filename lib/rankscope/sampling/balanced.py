@@ -53,7 +53,10 @@ class _WindowEnd(NamedTuple):
 
 @attrs.define
 class _Remaining:
-    """The samples of an epoch that are still to read: `head`, then the epoch's order beginning at `position`."""
+    """The samples of an epoch that are still to read: `head`, then the epoch's order beginning at `position`.
+
+    `head` are samples of the windows in which earlier jobs stopped.
+    """
 
     head: NDArray[np.int64]
     position: int
@@ -196,6 +199,12 @@ class BalancedSampler(ElasticSampler):
         return _Grouping(self.num_replicas, self.batch_size, self.max_tokens, self.window, self.drop_last)
 
     # ---- positions
+    #
+    # A progress has a `position` and a list of `segments`. Up to the position, the epoch's order has been read in whole
+    # windows. A segment describes what was read after it by a job that stopped in the middle of a window: its grouping,
+    # the samples of its whole windows, and the steps of the last window. What a segment has left over of its last
+    # window is read before the rest of the order, so it is the `head` of what remains. A job that is resumed with the
+    # same grouping continues the last segment; its windows then begin at the origin, which precedes its start.
 
     def _first_progress(self) -> Progress:
         return {"position": 0, "segments": []}
@@ -373,7 +382,7 @@ class BalancedSampler(ElasticSampler):
             window = self._window(origin.remaining, num_samples, self._grouping())
             num_samples += window.size
             num_steps += window.num_steps
-            if window_number == len(ends):
+            if window_number == len(ends):  # `_ends` need not plan this window again
                 ends.append(_WindowEnd(num_samples, num_steps))
             window_number += 1
             counts = window.plan.counts

@@ -112,7 +112,7 @@ class ElasticSampler:
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over what this rank reads. After a resumed epoch, the next iteration reads a whole epoch."""
-        if self._reading is not None:
+        if self._reading is not None:  # an iteration has begun at `_start` already
             self._start = self._first_progress()
         start = self._start
         reader = self._reader()  # a later `set_epoch` does not affect an iterator that has begun

@@ -208,7 +208,7 @@ def _load_names(path: Path) -> tuple[str, ...]:
     names: dict[int, str] = {}
     for line in lines:
         with contextlib.suppress(ValueError, TypeError):
-            index, name = json.loads(line)
+            index, name = json.loads(line)  # as `Recorder._prepare` writes them
             names[whole("index", index, 0, len(lines))] = of_type("name", name, str)
     num_names = max(names, default=-1) + 1
     return tuple(names.get(index, "") for index in range(num_names))
