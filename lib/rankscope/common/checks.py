@@ -88,7 +88,7 @@ def _as_float(value: Any) -> float | None:
     """Return a number as a float, and None for anything else."""
     if isinstance(value, bool | str | bytes):
         return None
-    dtype = str(getattr(value, "dtype", "float"))
+    dtype = str(getattr(value, "dtype", "float"))  # only numpy's and torch's values have one
     if "int" not in dtype and "float" not in dtype:
         return None
     if getattr(value, "ndim", None) not in (None, 0):

@@ -472,7 +472,7 @@ class BalancedSampler(ElasticSampler):
         plan = plan_equal_batches(costs[others], num_ranks, batch_size)
         padding = self._padding_samples(last_batch_size * num_ranks - num_last, float(costs[last].mean()))
         last_costs = np.concatenate([costs[last], self.costs[padding]])
-        last = np.concatenate([last, samples.size + np.arange(padding.size)])
+        last = np.concatenate([last, samples.size + np.arange(padding.size)])  # padding is beyond the samples
         last_step = plan_equal_batches(last_costs, num_ranks, last_batch_size)
         return _PlannedWindow(samples, _joined(plan, others, last_step, last), padding)
 

@@ -37,7 +37,7 @@ def random_crops(indices: ArrayLike, image_px: Sequence[int], *, seed: int = 0, 
     True
     """
     height, width = _sides("image_px", image_px)
-    share, shape, row, column, coin = _uniform(indices, seed, epoch).T
+    share, shape, row, column, coin = _uniform(indices, seed, epoch).T  # each with a number in [0, 1) per image
     pixels = (_LEAST_AREA + (1 - _LEAST_AREA) * share) * height * width
     ratio = np.exp((2 * shape - 1) * math.log(_LARGEST_RATIO))
     heights = np.clip(np.rint(np.sqrt(pixels / ratio)), 1, height)
