@@ -396,10 +396,7 @@ def _some(indices: IntArray, limit: int = 8) -> str:
 
 
 def _repetition(audit: Audit) -> str:
-    """Return the message about epochs with the same order: which ones, and why.
-
-    torch shuffles with a generator that is seeded with seed + epoch, of which it uses 32 bits.
-    """
+    """Return the message about epochs with the same order: which ones, and why."""
     first_index, again_index = audit.repeated_orders[0]
     first = audit.epochs[first_index]
     again = audit.epochs[again_index]
@@ -408,16 +405,24 @@ def _repetition(audit: Audit) -> str:
     names = f"epochs {first.epoch} and {again.epoch}"
     if first.seed != again.seed:
         names = f"(seed {first.seed}, epoch {first.epoch}) and (seed {again.seed}, epoch {again.epoch})"
-    sums = {(epoch.seed or 0) + epoch.epoch for epoch in (first, again)}
-    if first.seed is None or again.seed is None:
-        why = "the sampler ignores the epoch, or few samples have few orders"
-    elif len(sums) == 1:
-        why = "seed + epoch is the same"
-    elif len({number % 2**32 for number in sums}) == 1:
-        why = "seed + epoch is the same modulo 2**32"
-    else:
-        why = "by chance, few samples have few orders"
+    why = _why_repeated(first, again)
     return f"{names}{_more_pairs(len(audit.repeated_orders) - 1)} read in the same order on every rank: {why}"
+
+
+def _why_repeated(first: EpochAudit, again: EpochAudit) -> str:
+    """Return why two epochs have the same order.
+
+    torch shuffles with a generator that is seeded with seed + epoch, of which it uses 32 bits.
+    """
+    if first.seed is None or again.seed is None:
+        return "the sampler ignores the epoch, or few samples have few orders"
+    first_sum = first.seed + first.epoch
+    again_sum = again.seed + again.epoch
+    if first_sum == again_sum:
+        return "seed + epoch is the same"
+    if first_sum % 2**32 == again_sum % 2**32:
+        return "seed + epoch is the same modulo 2**32"
+    return "by chance, few samples have few orders"
 
 
 def _forgotten(audit: Audit, index: int) -> str:
