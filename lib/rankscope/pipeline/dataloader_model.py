@@ -218,7 +218,7 @@ class _Epoch:
         self.moments = _Moments(self.num_batches)
         self.order: list[int] = []  # batches as they are handed over
 
-        self.now = 0.0
+        self.now = 0.0  # seconds
         self.events: list[_Event] = []  # a heap
         self.fetch_clock = 0.0
         self.fetching: list[tuple[float, int]] = []  # a heap: the fetch clock at the end, and the batch
@@ -305,7 +305,7 @@ class _Epoch:
                 if self.work.pin is None:  # otherwise the pin thread has received it
                     self.receiving = batch
                     received_s = self.now + float(self.work.receive[batch])
-                    if self.is_busy[self.worker[batch]]:
+                    if self.is_busy[self.worker[batch]]:  # it answers late, or once its fetch has ended
                         received_s += self.held_s
                     yield received_s
                     self.receiving = -1
@@ -366,7 +366,7 @@ class _Epoch:
         self.ready(worker)
 
     def arrive(self, batch: int) -> None:
-        """Let the pin thread pin a batch, if there is one."""
+        """Let the pin thread receive and pin a batch or, without a pin thread, the training loop take it."""
         if self.work.pin is None:
             self.pinned(batch)
             return

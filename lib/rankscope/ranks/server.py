@@ -109,7 +109,7 @@ class _Server:
                     return
                 for descriptor in descriptors:
                     os.set_inheritable(descriptor, False)  # what a worker starts must not hold its connection
-                if descriptors:  # otherwise no more can be opened, and the owner sees its line closed
+                if descriptors:  # none if this process can open no more; the owner then sees its line closed
                     self._start_worker(descriptors)
 
     def _start_worker(self, descriptors: list[int]) -> None:
@@ -120,7 +120,7 @@ class _Server:
                 request: Request = line.recv()
             except (EOFError, OSError):  # the owner is gone
                 return
-            if len(descriptors) < _NUM_DESCRIPTORS:
+            if len(descriptors) < _NUM_DESCRIPTORS:  # this process could not open all of them
                 _tell(line, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
                 return
             self._import(request.modules)
@@ -152,7 +152,10 @@ class _Server:
             raise SystemExit
 
     def _fork(self, line: Connection, request: Request, descriptors: list[int]) -> None:
-        """Fork a worker, and report its process id; in the forked process, do not return."""
+        """Fork a worker, and report its process id; in the forked process, do not return.
+
+        The descriptors are those of the connection for values, of stdout and of stderr.
+        """
         try:
             pid = os.fork()
         except OSError as error:
@@ -200,7 +203,7 @@ class _Server:
         if number == signal.SIGKILL:
             _kill_group(pid)
         else:
-            os.kill(pid, number)
+            os.kill(pid, number)  # the process id is still the worker's, because nobody has waited for it
 
     def _reap(self) -> None:
         """Report the workers that have ended."""
