@@ -44,6 +44,7 @@ def _as_whole(value: Any) -> int | None:
     if isinstance(value, bool):
         return None
     try:
+        # `operator.index` would also accept truth values and some one-element arrays of numpy and torch.
         if "bool" in str(getattr(value, "dtype", "")) or getattr(value, "ndim", 0) != 0:
             return None
         return operator.index(value)

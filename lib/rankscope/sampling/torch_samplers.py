@@ -56,7 +56,8 @@ class DistributedSampler(TorchDistributedSampler[int]):
         if rank is not None:
             rank = whole("rank", rank)
         seed = whole("seed", seed, *SEEDS)
-        has_length = isinstance(dataset, Sized) and getattr(dataset, "ndim", None) != 0
+        is_single_number = getattr(dataset, "ndim", None) == 0  # 0-d arrays and tensors have a `__len__`, which fails
+        has_length = isinstance(dataset, Sized) and not is_single_number
         items: Any = dataset if has_length else _range(dataset)
         super().__init__(items, num_replicas, rank, shuffle, seed, drop_last)
         self._size = len(items)
