@@ -139,6 +139,7 @@ def frozen(kind: Any = None, *, eq: bool = True) -> Any:
     Traceback (most recent call last):
     ValueError: alpha_s must be a finite number of at least 0, got -1
     """
+    # None makes a hash of the fields, as equal values need; False leaves the hash of the object itself.
     make = attrs.frozen(eq=eq, hash=None if eq else False)
     if kind is None:
         return make

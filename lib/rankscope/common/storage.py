@@ -363,6 +363,7 @@ def write_atomically(path: PathLike, write: Callable[[BinaryIO], object]) -> Pat
     try:
         _replace(target, temporary, write)
     except OSError as error:
+        # The user knows `path`, but not the temporary file; errors of writing name no file at all.
         if error.errno and str(error.filename) in ("None", str(temporary)):
             raise OSError(error.errno, error.strerror, os.fspath(path)) from error
         raise

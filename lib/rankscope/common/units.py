@@ -118,9 +118,7 @@ def cell_words(seconds: float, compared_with_s: float = 0.0) -> str:
     longer_s = max(seconds, compared_with_s)
     if not longer_s:
         return time_words(0.0)
-    _, name = _in_largest_unit(longer_s, _SECONDS).split()
-    scale = next(scale for scale, unit in _SECONDS if unit == name)
-    return _in_words(seconds, (scale, name))
+    return _in_words(seconds, _largest_unit_after_rounding(_SECONDS, longer_s))
 
 
 def bytes_unit(num_bytes: float) -> tuple[float, str]:
@@ -238,15 +236,22 @@ def _in_words(value: float, unit: tuple[float, str]) -> str:
 
 
 def _in_largest_unit(value: float, units: tuple[tuple[float, str], ...]) -> str:
-    """Return a value in the largest of the units, sorted in descending order, of which there is one after rounding."""
+    return _in_words(value, _largest_unit_after_rounding(units, value))
+
+
+def _largest_unit_after_rounding(units: tuple[tuple[float, str], ...], value: float) -> tuple[float, str]:
+    """Return the largest unit of which there is at least one if the value is rounded to the digits that are shown.
+
+    The units are sorted in descending order.
+    """
     unit = _largest_unit(units, value)
     index = units.index(unit)
     if index > 0:
         next_larger_unit = units[index - 1]
         rounded = float(three_digits(value / unit[0])) * unit[0]
         if rounded >= next_larger_unit[0]:
-            return _in_words(value, next_larger_unit)
-    return _in_words(value, unit)
+            return next_larger_unit
+    return unit
 
 
 def _largest_unit(units: tuple[tuple[float, str], ...], value: float) -> tuple[float, str]:

@@ -27,7 +27,7 @@ except ImportError:
         """Pickles by reference only, and refuses what another process cannot import."""
 
         def reducer_override(self, value: Any) -> Any:
-            if value.__module__ == "__main__" or "<" in value.__qualname__:
+            if value.__module__ == "__main__" or "<" in value.__qualname__:  # as in "<lambda>" and "<locals>"
                 where = "a notebook, a script's own file, a lambda or another function"
                 raise pickle.PicklingError(
                     f"{value!r} is defined in {where}: sending it needs cloudpickle, which is not installed: "

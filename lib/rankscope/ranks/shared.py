@@ -94,7 +94,7 @@ class SharedMemoryEnd:
         self._free.extend(numbers[: header.num_returned])
         for number in numbers[header.num_returned : end_of_closed]:
             self._theirs.pop(number).close()
-        memory = memoryview(bytearray())
+        memory = memoryview(bytearray())  # none is needed if no array of the value has an element
         if header.segment != _NO_SEGMENT:
             memory = self._look_into(header.segment, header.num_bytes)
         views = []
