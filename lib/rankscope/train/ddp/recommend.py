@@ -130,12 +130,13 @@ def recommend(
     """
     of_type("local", local, LocalStep)
     caps = sorted({number("caps_mb", cap, 0) for cap in several("caps_mb", caps_mb, "caps")})
-    others_s = backward_begin_s(local, accumulation) + local.optimizer_s
+    # Only the last backward and the waits after it depend on the cap.
+    rest_of_step_s = backward_begin_s(local, accumulation) + local.optimizer_s
 
     def candidate(cap: float | None, cost: Cost) -> CapCandidate:
         launched = launches(local, default_buckets(local, cap))
         last = last_backward(local, launched, cost, contention, overlap)
-        return CapCandidate(cap, len(launched.launch_s), others_s + last.end_s, last.wait_s)
+        return CapCandidate(cap, len(launched.launch_s), rest_of_step_s + last.end_s, last.wait_s)
 
     return Recommendation(
         candidates=tuple(candidate(cap, cost) for cap in caps),

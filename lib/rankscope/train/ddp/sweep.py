@@ -134,8 +134,8 @@ def load_sweeps(path: storage.PathLike) -> list[CapSweep]:
 
 def _sweeps(stored: _StoredSweeps) -> list[CapSweep]:
     sweeps = []
-    for place, sweep in enumerate(stored.sweeps):
-        with storage.within(f"sweeps[{place}]"):
+    for index, sweep in enumerate(stored.sweeps):
+        with storage.within(f"sweeps[{index}]"):
             sweeps.append(_sweep(sweep))
     return sweeps
 
