@@ -44,7 +44,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def plan(now: Now) -> PipelineSchedule:
-    """Return the schedule. Only interleaved 1F1B has chunks; its microbatches are rounded up to full rounds."""
+    """Return the schedule. Only interleaved 1F1B has chunks; its microbatches are rounded up to full rounds.
+
+    It has as many rounds as the ranks fit into the microbatches, at least one, and all rounds must be equally long.
+    """
     if now.schedule != "interleaved_1f1b":
         return build(now.schedule, now.num_ranks, now.num_microbatches)
     num_microbatches = now.num_microbatches
