@@ -67,8 +67,7 @@ class Where:
         if self.network is None:
             return launch(fn, num_ranks, args, self.backend, self.timeout_s)
         num_hosts = getattr(self.network, "num_hosts", 0)
-        has_hosts = num_ranks is not None and num_hosts and num_ranks % num_hosts == 0
-        if self.backend != "gloo" or not has_hosts:
+        if self.backend != "gloo" or num_ranks is None or num_hosts == 0 or num_ranks % num_hosts:
             wanted = f"one with hosts for {num_ranks} ranks, the same number on each, on Gloo"
             raise ValueError(f"network must be {wanted}, got {self.network!s}")
         results: list[Any] = self.network.launch(fn, args, self.timeout_s, num_ranks // num_hosts)

@@ -115,11 +115,11 @@ def report(now: Now) -> list[str]:
     for how, name in (("data_parallel", "DataParallel"), ("ddp", "DDP, no overlap")):
         timeline = step(now, how, now.num_gpus)
         port_bytes = traffic(step_sizes, now.num_gpus, how).port_bytes
-        computing = timeline.select(rank=0, lane="compute").busy_s / timeline.makespan_s
+        computing_share = timeline.select(rank=0, lane="compute").busy_s / timeline.makespan_s
         lines.append(
             f"{name}: {alone_s / timeline.makespan_s:.2f} times as fast as one GPU; GPU 0 computes for "
-            f"{percent_words(computing)} of the step; its port carries {decimal_words(port_bytes[0])}, the last GPU's "
-            f"{decimal_words(port_bytes[-1])}"
+            f"{percent_words(computing_share)} of the step; its port carries {decimal_words(port_bytes[0])}, "
+            f"the last GPU's {decimal_words(port_bytes[-1])}"
         )
     outputs = decimal_words(2 * step_sizes.batch_size * step_sizes.output_bytes)
     lines.append(f"GPU 0 also holds all outputs and their gradients with DataParallel: {outputs}")

@@ -39,7 +39,7 @@ def until_alike(recommendation: Recommendation, least_mb: float = 0.0) -> tuple[
     """Return the candidates up to the cap from which larger ones change nothing, but at least up to `least_mb`."""
     candidates = recommendation.candidates
     num_shown = len(candidates)
-    while num_shown > 1:  # leave out the last one if the one before it is the same and large enough
+    while num_shown > 1:  # the last one that is shown is like the largest; drop it if the next smaller one is, too
         next_smaller = candidates[num_shown - 2]
         if _outcome(next_smaller) != _outcome(candidates[-1]) or (next_smaller.bucket_cap_mb or 0) < least_mb:
             break

@@ -81,14 +81,14 @@ def _caps_mb(candidates: Sequence[CapCandidate]) -> Floats:
 
 def _quartiles_s(measured: Mapping[float | None, Sequence[float]]) -> dict[float | None, Floats]:
     """The first quartile, the median and the third quartile of the steps at each cap, after checking them."""
-    steps_s: dict[float | None, list[float]] = {}
+    quartiles_s: dict[float | None, Floats] = {}
     for cap, steps in measured.items():
         checked_cap = optional("a cap of measured", cap, number, above=0)
-        steps_s[checked_cap] = [number("measured", step_s, 0) for step_s in steps]
-    for cap, seconds in steps_s.items():
-        if not seconds:
-            raise ValueError(f"measured must have at least one step for each cap, got none for {cap}")
-    return {cap: np.percentile(seconds, (25, 50, 75)) for cap, seconds in steps_s.items()}
+        steps_s = [number("measured", step_s, 0) for step_s in steps]
+        if not steps_s:
+            raise ValueError(f"measured must have at least one step for each cap, got none for {checked_cap}")
+        quartiles_s[checked_cap] = np.percentile(steps_s, (25, 50, 75))
+    return quartiles_s
 
 
 def _swept(recommendation: Recommendation, quartiles_s: Mapping[float | None, Floats]) -> tuple[CapCandidate, ...]:

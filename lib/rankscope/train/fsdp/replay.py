@@ -347,7 +347,7 @@ class Replay:
         # no wrapped module computes belongs to it.
         self._open = [0]
         self._forward_root: int | None = None  # the outermost of them: ``FSDPStateContext.iter_forward_root``
-        self._is_backward = False
+        self._is_backward = False  # whether the step's backward has begun, in which checkpoints repeat a forward
         self._set_prefetch(wrapped)
 
     def _set_prefetch(self, wrapped: Sequence[str]) -> None:
