@@ -185,8 +185,9 @@ def _follow(
 ) -> _RankResult:
     """Train on this rank's samples, and record the steps."""
     rank = dist.get_rank()
-    torch.manual_seed(assignment.seed or 0)
-    loader = assignment.loader or Loader()
+    torch.manual_seed(assignment.seed or 0)  # so that a module or loss that draws random numbers can be repeated
+    loader = assignment.loader
+    assert loader is not None, "`follow` gives every assignment a loader"
     rank_loader = DataLoader(
         _NumberedSamples(dataset),
         loader.batch_size,

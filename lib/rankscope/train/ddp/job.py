@@ -94,6 +94,7 @@ def job(
         measured_allreduces = f"the {measured_total_s:.3g} s of allreduces measured with it"
         raise ValueError(f"step_s must be longer than {measured_allreduces}, got {step_s}")
 
+    # The time of the step without any wait, which is the same on other ranks.
     computing_s = step_s
     if measured_total_s:
         computing_s = _without_waits_s(local, launched, measured_costs_s, step_s)

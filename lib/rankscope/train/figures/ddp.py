@@ -74,7 +74,7 @@ def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str |
     if labelled:
         width = (1 + _ROOM_FOR_SIZE) * extent
         row_px = _ROW_PX
-    scale, unit = bytes_unit(extent)
+    scale, unit = bytes_unit(extent)  # of the ticks; x itself counts bytes
     pieces, numbers = _pieces(buckets, shown, width)
     texts: list[Texts] = []
     if labelled:
@@ -180,7 +180,7 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
     rows = [recommendation.default, *caps]
     names = _cap_names(rows, last_has_more=bool(alike_mb))
     longest_s = max(row.step_s for row in rows)
-    scale, unit = time_unit(longest_s)
+    scale, unit = time_unit(longest_s)  # x counts this unit, of `scale` seconds
     width = (1 + _ROOM_FOR_TIME) * longest_s / scale or 1.0  # 1 if no step takes any time
     ends = np.array([row.step_s for row in rows]) / scale
     parts = _parts_of_steps(rows, recommendation.alone_s, scale)

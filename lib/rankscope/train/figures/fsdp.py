@@ -61,8 +61,8 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
 def _marked_peak(memory: PredictedMemory, scale: float, above: Drawing, top: float) -> tuple[Rects, Texts]:
     """Return a short upright bar at the time of the largest sum, and the words over it.
 
-    `top` is the row at which the memory's area begins, and `above` the drawing of the timeline over it. A unit of x has
-    `scale` seconds.
+    `top` is the row at which the memory's area begins, where the bar has its middle. `above` is the drawing of the
+    timeline over it. A unit of x has `scale` seconds.
     """
     peak_x = min(max(float(memory.at_s[memory.peak_place]) / scale, 0.0), above.width)
     bar_width = 0.003 * above.width
@@ -71,8 +71,8 @@ def _marked_peak(memory: PredictedMemory, scale: float, above: Drawing, top: flo
     largest = ", ".join(terms[:_NAMED_TERMS])
     words = f"peak of {decimal_words(memory.peak_bytes)}, during {memory.doing[memory.peak_place]}: {largest}"
     units_per_px = above.width / above.size_px[0]
-    half_of_words = _LETTER_PX * len(words) * units_per_px / 2
-    words_x = max(min(peak_x, above.width - half_of_words), half_of_words)  # centred on the bar, but within the drawing
+    half_width = _LETTER_PX * len(words) * units_per_px / 2  # of the words
+    words_x = max(min(peak_x, above.width - half_width), half_width)  # centred on the bar, but within the drawing
     return marker, Texts(words_x, top - 0.45, [words], halo=PAPER)
 
 

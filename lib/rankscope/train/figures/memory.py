@@ -13,7 +13,9 @@ from ...figures.marks import Drawing, Key, Texts, frame, stacked
 from ...figures.palette import MEMORY, PAPER, WorkLook
 from ..zero.model import TERMS, ZeroMemory
 
-_LABEL_ROWS = 0.7  # below the bars, where limits are named
+_LABEL_ROWS = 0.7  # the height of a row of names of limits below the bars, in bars
+_BAR_PX = 30.0
+_LABEL_PX = 20.0
 _WIDE_PX = 620.0
 _ROOM_FOR_TOTAL = 0.18  # right of the longest bar, as a share of it
 _NAME_GAP_PX = 8  # between the names of two limits
@@ -41,7 +43,7 @@ def draw_memory(
     names = list(memories)
     totals = np.array([memory.total_bytes for memory in memories.values()], dtype=float)
     longest = max(float(totals.max()), 1.0)
-    scale, unit = decimal_unit(longest)
+    scale, unit = decimal_unit(longest)  # x counts this unit, of `scale` bytes
     width = (1 + _ROOM_FOR_TOTAL) * longest / scale
     limits = {}
     for name, limit_bytes in (limits_bytes or {}).items():
@@ -64,7 +66,7 @@ def draw_memory(
         y_label="",
         width=width,
         height=len(names) + _LABEL_ROWS * num_label_rows,
-        size_px=(_WIDE_PX, 30.0 * len(names) + 20.0 * num_label_rows),
+        size_px=(_WIDE_PX, _BAR_PX * len(names) + _LABEL_PX * num_label_rows),
         rects=(frame(framed, totals[framed] / scale, width, margin=0.004), *stacked(parts)),
         texts=[totals_shown, *limit_names],
         rules=tuple(limits.values()),

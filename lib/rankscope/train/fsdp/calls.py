@@ -182,7 +182,7 @@ class _CallReader(fx.Tracer):
         """
         name = self._module_names[id(m)]
         inputs = [argument.node for argument in tree_iter((args, kwargs)) if isinstance(argument, fx.Proxy)]
-        if self.is_leaf_module(m, name) and self._is_looked_into(m, name):
+        if self.is_leaf_module(m, name) and self._may_contain_wrapped(m, name):
             results = self._walk(m, name, self._results_of(inputs))
             proxy: Any = self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
             self._results[proxy.node] = results
@@ -193,9 +193,10 @@ class _CallReader(fx.Tracer):
         return result
 
     def create_node(self, kind: str, target: Any, args: Any, kwargs: Any, *others: Any, **options: Any) -> fx.Node:
-        """Make the node, and record its computing if it computes: as the module's own, or with "" as that of no module.
+        """Make the node, and record its computing if it computes.
 
-        A node of kind "call_module" is a leaf, which reads all its parameters; other nodes are functions and methods.
+        A node of kind "call_module" is the call of a leaf, which reads all parameters of the leaf. Other nodes that
+        compute are functions and methods. Their computing has the name "", that of the whole module.
         """
         node = super().create_node(kind, target, args, kwargs, *others, **options)
         if kind in ("placeholder", "get_attr", "output"):  # an argument, a parameter that is read, the return
@@ -209,7 +210,7 @@ class _CallReader(fx.Tracer):
         name = self._module_names[id(submodule)]
         if isinstance(submodule, nn.Identity) and inputs:  # it returns the tensor that it was called with
             self._results[node] = self._results.get(inputs[0], ())
-        elif not self._is_looked_into(submodule, name):  # else `call_module` has recorded it
+        elif not self._may_contain_wrapped(submodule, name):  # else `call_module` has recorded it
             self._results[node] = self._compute(name, self._results_of(inputs), self._trained(submodule))
         return node
 
@@ -249,8 +250,8 @@ class _CallReader(fx.Tracer):
 
     # ---- the order of definition
 
-    def _is_looked_into(self, module: nn.Module, name: str) -> bool:
-        """Whether modules inside a leaf may be wrapped, by their depth. fx itself traces into a Sequential."""
+    def _may_contain_wrapped(self, module: nn.Module, name: str) -> bool:
+        """Whether modules inside a leaf may be wrapped, by their depth. A Sequential is no leaf: fx traces into it."""
         has_children = any(True for _ in module.children())
         return has_children and _depth(name) < self._depth and not isinstance(module, nn.Sequential)
 

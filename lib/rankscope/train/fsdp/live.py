@@ -49,12 +49,13 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         resize = self._resize
 
         def counted(storage: Any, size: int) -> Any:
+            """Resize a storage, and count the bytes by which it grows or shrinks."""
             bytes_before = storage.nbytes()
             result = resize(storage, size)
             self._change(storage.nbytes() - bytes_before)
             self._resized.add(storage._cdata)
             if storage._cdata in self._sizes:
-                self._sizes[storage._cdata] = storage.nbytes()
+                self._sizes[storage._cdata] = storage.nbytes()  # what `_remove` will subtract
             return result
 
         storage_class: Any = torch.UntypedStorage

@@ -162,6 +162,7 @@ def _be_rank(jobs: list[FSDPJob]) -> list[_FSDPRankRecord]:
 
 
 def _run_job(job: FSDPJob, ranks: Ranks) -> _FSDPRankRecord:
+    """Run the steps of a job on this rank, and one more forward and backward in which live bytes are counted."""
     stepper = _FSDPStepper(job)
     steps = []
     for iteration in range(WARM_UP + job.iterations):
@@ -246,6 +247,7 @@ class _FSDPStepper:
         def after_forward(_: nn.Module, args: Any, output: Any) -> None:
             self._open.pop()
             mark(self._open[-1] if self._open else 0)
+            # In backward, the module begins to compute when the gradient of one of its outputs is there.
             for item in tree_iter(output):
                 if isinstance(item, Tensor) and item.requires_grad:
                     hooked: Any = item

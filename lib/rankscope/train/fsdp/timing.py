@@ -489,7 +489,10 @@ class _BlockingStreams(_Streams):
         self._last_rank_behind_s = 0.0  # how much later the last rank will reach the place where this rank is
 
     def run(self, lane: str, kind: str, item: int, seconds: float, after_s: float = 0.0) -> tuple[float, float]:
-        """Run something at once: whatever the lane, the rank does nothing else meanwhile, so no lane is free before."""
+        """Run something at once: whatever the lane, the rank does nothing else meanwhile, so no lane is free before.
+
+        All that was issued earlier has ended, so there is no need to wait for `after_s`.
+        """
         start_s = self._now_s
         stop_s = start_s + seconds
         if seconds:

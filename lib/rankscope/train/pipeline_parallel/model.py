@@ -167,6 +167,7 @@ def _stage_times(name: str, times: Any, schedule: PipelineSchedule) -> list[Frac
     """The time of each stage, either given one by one or as the time of a rank, divided equally among its chunks."""
 
     def fraction(time: Any) -> Fraction:
+        """Return a time without rounding. Raises ValueError unless it is a number of at least 0."""
         if isinstance(time, Fraction) and time >= 0:
             return time
         return Fraction(number(name, time, 0))

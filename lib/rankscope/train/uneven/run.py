@@ -102,6 +102,7 @@ class UnevenRun:
             if counts.gradients != expected_counts.gradients:
                 difference = f"{counts.gradients} steps' gradients, not {expected_counts.gradients}"
                 raise UnevenError(f"rank {rank} helped to reduce {difference}")
+        # A module with buffers needs more of Join's own messages than predicted, but as many on each rank.
         if len({counts.words for counts in self.counts}) > 1:
             raise UnevenError(f"ranks should exchange as many words each, but: {self.counts}")
         if self._failed != expected.failed:
