@@ -229,6 +229,7 @@ class DDPBuckets:
         return "\n".join(lines)
 
     def _table(self, buckets: tuple[Bucket, ...]) -> str:
+        """Return a line with the number of buckets, a head, and a row for each bucket."""
         head = f"  {'':>3}  {'contents':<27}  {'closed because':<33}  parameters"
         rows = [count_of(len(buckets), "bucket"), head]
         for position, bucket in enumerate(buckets):

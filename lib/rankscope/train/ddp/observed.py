@@ -280,6 +280,7 @@ class _StoredRun(storage.StoredFile):
 
 
 def _run(stored: _StoredRun) -> DDPRun:
+    """Return the run of a file. Errors name the part of the file (`storage.within`)."""
     with storage.within("setting"):
         settings = DDPSettings(**msgspec.structs.asdict(stored.setting))
     steps = []

@@ -79,6 +79,7 @@ class Recommendation:
         return (*smaller[-1:], *larger[:1])
 
     def __str__(self) -> str:
+        """The advice, the buckets of the chosen cap, and the step with neighbouring caps, in a line each."""
         chosen = self.chosen
         neighbours_s = [candidate.step_s for candidate in self.neighbours]
         seconds = (self.default.step_s, chosen.step_s, chosen.wait_s, *neighbours_s)
@@ -89,9 +90,9 @@ class Recommendation:
         else:
             call = f"use DistributedDataParallel(module, bucket_cap_mb={chosen.bucket_cap_mb:g})"
             advice = f"{call}: {step} per step, {percent_words(self.gain, 1)} less than the default's {default}"
-        waiting = chosen.wait_s / (chosen.step_s or 1)
+        wait_share = chosen.wait_s / (chosen.step_s or 1)
         count = count_of(chosen.num_buckets, "bucket")
-        buckets = f"{count}; each step waits for them for {wait}, {percent_words(waiting)} of its time"
+        buckets = f"{count}; each step waits for them for {wait}, {percent_words(wait_share)} of its time"
         neighbours = "nothing"
         if self.neighbours:
             pairs = zip(self.neighbours, neighbour_steps, strict=True)

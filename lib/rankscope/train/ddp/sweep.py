@@ -141,6 +141,7 @@ def _sweeps(stored: _StoredSweeps) -> list[CapSweep]:
 
 
 def _sweep(stored: _StoredSweep) -> CapSweep:
+    """Return a sweep of a file. Errors name the part of the file (`storage.within`)."""
     local = stored.local
     with storage.within("local"):
         step = LocalStep(

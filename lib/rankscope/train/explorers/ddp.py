@@ -182,15 +182,15 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """
     offered = Networks(profiles)
     training = Training(offered)
-    presets = {}  # those whose network is offered
+    presets = {}  # without those of a network that is not offered; a preset that names none has the default network
     for label, preset in PRESETS.items():
         if offered.offers(preset.get("network")):
             presets[label] = preset
     return Explorer(
-        offered.settings(SETTINGS),
-        {"picture": training.picture, "caps": training.caps},
-        training.report,
-        presets,
-        training.without_effect,
+        settings=offered.settings(SETTINGS),
+        pictures={"picture": training.picture, "caps": training.caps},
+        report=training.report,
+        presets=presets,
+        without_effect=training.without_effect,
         derived=offered.derived,
     )

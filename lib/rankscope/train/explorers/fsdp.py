@@ -75,6 +75,7 @@ class Sharding:
         self.predicted = lru_cache(maxsize=4)(self._predicted)  # picture and report ask for the same
 
     def _predicted(self, now: Now) -> PredictedStep:
+        """Return the step of the chosen layers, wrapped in blocks, on the chosen network."""
         wrap = ["blocks.*"]
         if _WRAPS[now.wrap] == 0:
             wrap = []
@@ -150,15 +151,15 @@ def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """
     offered = Networks(profiles)
     sharding = Sharding(offered)
-    presets = {}  # those whose network is offered
+    presets = {}  # without those of a network that is not offered; a preset that names none has the default network
     for label, preset in PRESETS.items():
         if offered.offers(preset.get("network")):
             presets[label] = preset
     return Explorer(
-        offered.settings(SETTINGS),
-        {"picture": sharding.picture},
-        sharding.report,
-        presets,
-        sharding.without_effect,
+        settings=offered.settings(SETTINGS),
+        pictures={"picture": sharding.picture},
+        report=sharding.report,
+        presets=presets,
+        without_effect=sharding.without_effect,
         derived=offered.derived,
     )

@@ -144,6 +144,7 @@ def _cap_lines(shown: Sequence[Bucket], extent: int) -> Lines:
 
 
 def _bucket_keys(shown: Sequence[Bucket], extent: int, labelled: bool) -> list[Key]:
+    """Return the legend: each cap, whether or not it is within the `extent` that is drawn, and what else there is."""
     caps = sorted({bucket.cap_bytes for bucket in shown if bucket.cap_bytes is not None})
     keys = [Key(f"cap of {bytes_words(cap)}", INK, line="dashed") for cap in caps if cap <= extent]
     keys += [Key(f"cap of {bytes_words(cap)}, beyond the picture", PAPER) for cap in caps if cap > extent]

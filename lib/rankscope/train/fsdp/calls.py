@@ -392,6 +392,7 @@ class CallObserver:
                 parameter.data = parameter.data.to(self._dtype)
 
     def _mark(self, kind: str, name: str) -> None:
+        """Add a mark of now. From the mark of a gradient on, its bytes are excluded, as those of its parameter are."""
         live_bytes = 0
         peak_bytes = 0
         if self._counter is not None:
@@ -410,6 +411,7 @@ class CallObserver:
         """
 
         def before_forward(_: nn.Module, args: Any, kwargs: Any) -> Any:
+            """Return the arguments with which the module is called instead of its own."""
             self._mark("enter", name)
             if self._dtype is not None and name in self._wrapped:
                 args, kwargs = tree_map(self._cast, (args, kwargs))

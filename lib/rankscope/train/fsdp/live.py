@@ -45,6 +45,7 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.totals: list[int] = []
 
     def __enter__(self) -> LiveCounter:
+        """Begin to count: replace the method that resizes storages, and have torch pass operators to this mode."""
         self._resize = torch.UntypedStorage.resize_
         resize = self._resize
 

@@ -236,6 +236,7 @@ def _prefetches(wrap: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def _candidate_name(wrap_name: str, reshard: bool | None, prefetch: int) -> str:
+    """Return the name of a candidate, such as "each layer, reshard, prefetch 2"."""
     words = [wrap_name]
     if reshard is False:
         words.append("keep")

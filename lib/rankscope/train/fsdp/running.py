@@ -408,6 +408,7 @@ class _WatchedDistributed:
         self._counter = counter
 
     def __getattr__(self, name: str) -> Any:
+        """Return what torch.distributed has under a name; a collective is replaced by a function that times it."""
         value = getattr(dist, name)
         kind = _CALLS.get(name)
         if kind is None:

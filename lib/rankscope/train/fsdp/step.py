@@ -295,6 +295,7 @@ class _LayerSequence:
             self._leave(self._open.pop())
 
     def _compute(self, layer: ShardedLayer) -> None:
+        """Add the computing of a layer, which reads the result of the layer before it if that requires a gradient."""
         specs = layer.specs()
         self.parameters += specs
         trained = tuple([spec.name for spec in specs if spec.trainable])

@@ -451,6 +451,7 @@ class JoinRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.counts = Counts(0, 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, which torch passes to this mode; record it first if it is an allreduce."""
         if func.namespace == "c10d" and func._schema.name == "c10d::allreduce_":
             self._allreduce(sum(tensor.numel() for tensor in args[0]))
         return func(*args, **(kwargs or {}))
