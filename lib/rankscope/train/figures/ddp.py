@@ -212,14 +212,13 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
 
 def _parts_of_steps(rows: Sequence[CapCandidate], alone_s: float, scale: float) -> dict[Key, NDArray[np.float64]]:
     """Return each of `PARTS` with its length in all rows, in units of `scale` seconds."""
-    step_s = np.array([row.step_s for row in rows])
-    wait_s = np.array([row.wait_s for row in rows])
-    not_waiting_s = step_s - wait_s
-    computing_s = np.minimum(alone_s, not_waiting_s)  # rounding may make the first one larger
-    lengths_s = (computing_s, not_waiting_s - computing_s, wait_s)
+    step_ends = np.array([row.step_s for row in rows]) / scale
+    wait_starts = step_ends - np.array([row.wait_s for row in rows]) / scale
+    alone = np.minimum(alone_s / scale, wait_starts)  # rounding may make the first one larger
+    lengths = (alone, wait_starts - alone, step_ends - wait_starts)
     parts = {}
-    for (name, look), length_s in zip(PARTS.items(), lengths_s, strict=True):
-        parts[Key(name, look.hue, hatched=look.hatched)] = length_s / scale
+    for (name, look), length in zip(PARTS.items(), lengths, strict=True):
+        parts[Key(name, look.hue, hatched=look.hatched)] = length
     return parts
 
 
