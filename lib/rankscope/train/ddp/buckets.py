@@ -59,11 +59,11 @@ def parameter_specs(parameters: Parameters) -> tuple[ParameterSpec, ...]:
     ParameterSpec(name='weight', num_bytes=200, dtype='float32', device='cpu', sparse=False)
     """
     wanted = "parameters must be a module, its parameters or ParameterSpec values"
-    sparse: set[int] = set()
+    sparse_ids: set[int] = set()
     named: Iterable[tuple[str, Any]]
     if hasattr(parameters, "named_parameters"):
         named = parameters.named_parameters()
-        sparse = _sparse_parameters(parameters)
+        sparse_ids = _sparse_parameters(parameters)
     elif isinstance(parameters, Iterable):
         named = ((f"parameter {index}", param) for index, param in enumerate(parameters))
     else:
@@ -81,7 +81,7 @@ def parameter_specs(parameters: Parameters) -> tuple[ParameterSpec, ...]:
         known_ids.add(id(param))
         num_bytes = param.numel() * param.element_size()
         dtype = str(param.dtype).removeprefix("torch.")
-        specs.append(ParameterSpec(name, num_bytes, dtype, str(param.device), id(param) in sparse))
+        specs.append(ParameterSpec(name, num_bytes, dtype, str(param.device), id(param) in sparse_ids))
     if not specs:
         raise ValueError("parameters must hold at least one that requires a gradient, got none")
     return tuple(specs)
@@ -322,7 +322,7 @@ def buckets(
     if find_unused_parameters and not static_graph:
         first = _in_defined_order(specs, caps_bytes)
         return DDPBuckets(specs, first, rebuilt=first, rebuilt_at=None)
-    first = _in_defined_order(specs, [None])
+    first = _in_defined_order(specs, [None])  # no cap
     rebuilt = tuple(_fill([(index, specs[index]) for index in order], caps_bytes))
     return DDPBuckets(specs, first, rebuilt, rebuilt_at=2 if static_graph else 1)
 

@@ -38,7 +38,7 @@ _BATCH_SIZE = 8
 def picture(now: Now) -> Drawing:
     """The timeline: steps of 100 ms, and allreduces that give up after a second."""
     batches = _batches(now)
-    stuck = [str(rank) for rank, number in enumerate(batches) if number > min(batches)]
+    stuck = [str(rank) for rank, num_batches in enumerate(batches) if num_batches > min(batches)]
     if now.handling != "hang" or not stuck:
         ending = "the epoch ends"
     elif len(stuck) == 1:

@@ -72,6 +72,7 @@ class FSDPRecommendation:
         return min(fast, key=lambda candidate: candidate.peak_bytes)
 
     def __str__(self) -> str:
+        """The chosen candidate, or what to do if nothing fits, and a table of all candidates."""
         chosen = self.chosen
         limit = decimal_words(self.memory_bytes)
         if chosen is None:

@@ -190,7 +190,7 @@ class ShardedGroup:
 def matching(step: ModuleStep, wrap: Iterable[str]) -> tuple[str, ...]:
     """Return the names of the modules to wrap, in the order of `wrap`; "*" in it stands for one part of a name.
 
-    Raises ValueError for an entry that matches no module, or only modules that `fully_shard` refuses.
+    Raises ValueError for an entry that matches no module, or one that `fully_shard` refuses.
     """
     submodules = [name for name in step.modules if name]  # without the root, which is always wrapped
     matching_names: list[str] = []
@@ -517,7 +517,11 @@ class Replay:
         self._issue("reduce", index, state.group.reduced_bytes(names), parameters=tuple(names))
 
     def _finish(self) -> None:
-        """``FSDPState._root_post_backward_final_callback``: states in the order of ``named_modules()``."""
+        """``FSDPState._root_post_backward_final_callback``: end the backward of all groups.
+
+        Autograd has not ended that of a group whose inputs require no gradient, as those of the first layer. torch goes
+        through the groups in the order of ``named_modules()``.
+        """
         order = [self._group_of_module[name] for name in self._step.modules if name in self._group_of_module]
         for index in order:
             state = self._states[index]

@@ -237,8 +237,8 @@ class _FSDPStepper:
     def _watch(self, module: nn.Module, group: int) -> None:
         """Mark when a group's module begins to compute, and when the module around it goes on, in both passes."""
 
-        def mark(group: int) -> None:
-            self._marks.append((time.perf_counter(), group))
+        def mark(computing_group: int) -> None:
+            self._marks.append((time.perf_counter(), computing_group))
 
         def before_forward(*_: Any) -> None:
             self._open.append(group)
@@ -246,7 +246,8 @@ class _FSDPStepper:
 
         def after_forward(_: nn.Module, args: Any, output: Any) -> None:
             self._open.pop()
-            mark(self._open[-1] if self._open else 0)
+            group_around = self._open[-1] if self._open else 0
+            mark(group_around)
             # In backward, the module begins to compute when the gradient of one of its outputs is there.
             for item in tree_iter(output):
                 if isinstance(item, Tensor) and item.requires_grad:

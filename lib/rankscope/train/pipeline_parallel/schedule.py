@@ -195,6 +195,7 @@ def verify(schedule: PipelineSchedule) -> None:
     of_type("schedule", schedule, PipelineSchedule)
 
     def error(rank: int, action: Action, fault: str) -> PipelineError:
+        """Return the error that says what is wrong with an action."""
         word = schedule.word(rank, action)
         return PipelineError(f"rank {rank}, {word}: {fault}", rank, word)
 
@@ -296,8 +297,9 @@ def build(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 1)
     p, m, v = _sizes(name, num_ranks, num_microbatches, num_chunks)
     round_length = m
     if v > 1:
-        round_length = m // max(1, m // p)
-    forward = []
+        num_rounds = max(1, m // p)
+        round_length = m // num_rounds
+    forward = []  # all forward passes of a rank in order, the same on every rank, and all backward passes
     backward = []
     for start in range(0, m, round_length):
         microbatches = range(start, start + round_length)

@@ -46,7 +46,7 @@ def simulate(
     >>> [span.kind for span in simulate([1, 2], "hang") if span.rank == 1]
     ['step', 'allreduce', 'step', 'wait']
     """
-    own_batches = steps_by_rank(num_batches, "join")
+    own_batches = steps_by_rank(num_batches, "join")  # with Join each rank completes all its batches
     completed = steps_by_rank(own_batches, handling)
     step_s = number("step_s", step_s, above=0)
     allreduce_s = number("allreduce_s", allreduce_s, 0)
@@ -144,7 +144,7 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
     completed = steps_by_rank(own_batches, handling)
     num_steps = max(completed)
     num_ranks = len(own_batches)
-    # Arrays with an entry for each step: the ranks that have no batch left, and those that have one.
+    # Arrays with an entry for each step: how many ranks have completed all their steps before it, and how many have not.
     num_finished = np.searchsorted(np.sort(completed), np.arange(num_steps), side="right")
     num_active = num_ranks - num_finished
     divisor = num_active
