@@ -144,7 +144,7 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
     completed = steps_by_rank(own_batches, handling)
     num_steps = max(completed)
     num_ranks = len(own_batches)
-    # Arrays with an entry for each step: how many ranks have completed all their steps before it, and how many have not.
+    # Arrays with an entry for each step: how many ranks have completed all their steps before it, and how many not.
     num_finished = np.searchsorted(np.sort(completed), np.arange(num_steps), side="right")
     num_active = num_ranks - num_finished
     divisor = num_active
