@@ -108,7 +108,7 @@ def read_topology(path: str | os.PathLike[str], gpu: str) -> Topology:
 
 
 def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
-    """Parse the table of ``nvidia-smi topo -m``: a row and a column per GPU, and further columns such as network cards."""
+    """Parse the table of ``nvidia-smi topo -m``: a row and a column per GPU, and more columns, as of network cards."""
     from ...provenance import topology
 
     lines = topology(text).splitlines()
