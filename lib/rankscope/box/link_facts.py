@@ -67,7 +67,7 @@ class LinkFacts:
         opposite = "d2h" if direction == "h2d" else "h2d"
         one_of("method", method, METHODS)
         if method in ON_THE_FLY:
-            copied_s = host_s if direction == "h2d" else 0.0
+            copied_s = host_s if direction == "h2d" else 0.0  # memory that receives is pinned without its contents
             return started_s + link_s + copied_s
         if method.startswith("pinned"):
             if both:
@@ -152,6 +152,7 @@ def recorded(
     ...     print(recorded(folder), recorded(folder, "allreduce", "bank:h100_8").num_ranks)
     None 8
     """
+    # Most files are of another kind. These bytes of a profile show that without decoding it.
     head = f'{{"format": "{FORMAT}"'.encode()
     mark = f'{{"what":"{one_of("what", what, WHAT)}"'.encode()
     profiles = []
@@ -167,7 +168,7 @@ def recorded(
 
 def _is_profile_with(path: Path, head: bytes, mark: bytes) -> bool:
     """Return whether a file begins with `head` and contains `mark`; False for a folder, and for too large a file."""
-    if not path.is_file():  # but a folder or a broken link
+    if not path.is_file():  # a folder or a broken link
         return False
     with suppress(ValueError):  # empty, or larger than any profile
         raw = read_bytes(path)
