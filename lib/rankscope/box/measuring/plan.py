@@ -99,10 +99,13 @@ class Protocol:
                 build(collectives[0], name, num_ranks)  # raises the builder's own error
 
     def turns(self, seconds: float) -> int:
-        """Return the number of turns of a method whose iterations take `seconds` each, including the wait to start."""
-        most = math.ceil(self.iterations / IN_A_ROW)
+        """Return the number of turns of a method whose iterations take `seconds` each, including the wait to start.
+
+        They are as many as the budget allows, but at least two, and no more than the iterations need.
+        """
+        needed = math.ceil(self.iterations / IN_A_ROW)
         in_budget = int(self.budget_s / (seconds * (self.warm_up + IN_A_ROW)))
-        return min(most, max(2, in_budget))
+        return min(needed, max(2, in_budget))
 
     def in_turns(self, expected_s: Mapping[Name, float], once: Callable[[Name], Sample]) -> dict[Name, list[Sample]]:
         """Call `once` for each name in turns, and return its results per name, without the warm-up.
@@ -192,7 +195,8 @@ def keys_of(
                 planned += keys
     if left_out == set(sizes):
         raise ValueError(f"sizes must fit into half of the {bytes_words(free_bytes)} a rank has, got {tuple(sizes)}")
-    return list(dict.fromkeys(planned)), tuple(sorted(left_out))
+    distinct = list(dict.fromkeys(planned))  # two sizes may be the same after rounding down to equal parts
+    return distinct, tuple(sorted(left_out))
 
 
 def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[PointKey]:
@@ -267,7 +271,8 @@ def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: 
     if len(set(ranks_per_node)) == 1:
         num_nodes = len(ranks_per_node)
         gpus_per_node = ranks_per_node[0]
-        options = algorithm.arranged(Cluster(num_nodes, gpus_per_node, _ANY_LINK, _ANY_LINK))
+        cluster = Cluster(num_nodes, gpus_per_node, _ANY_LINK, _ANY_LINK)
+        options = algorithm.arranged(cluster)
         if num_nodes > 1 and "gpus_per_node" in algorithm.options:
             options = {"gpus_per_node": gpus_per_node}  # also 1, since the builder's own default would be another
     if "num_segments" in algorithm.options:
@@ -289,7 +294,7 @@ def _fitting_options(
         elements //= num_ranks
     try:
         options = builder_options(collective, name, num_bytes, ranks_per_node)
-        build(collective, name, num_ranks, **options).chunk_ends(elements)
+        build(collective, name, num_ranks, **options).chunk_ends(elements)  # raises if a chunk has no element
     except ValueError:
         return None
     return options

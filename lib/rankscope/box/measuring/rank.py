@@ -38,8 +38,9 @@ def survey(device: str) -> dict[str, Any]:
     Rank 0 also returns the largest copy to and from its GPU in bytes, 0 if it has none.
     """
     ranks = Ranks(device=_select_device(device))
-    nodes = ranks.numbered(network_id())
-    free = _free_bytes(device, node_sizes(nodes)[nodes[ranks.rank]])
+    nodes = ranks.numbered(network_id())  # the number of each rank's node
+    num_ranks_here = node_sizes(nodes)[nodes[ranks.rank]]
+    free = _free_bytes(device, num_ranks_here)
     least_free = -ranks.slowest([-float(free)])[0]  # `slowest` is the maximum over all ranks
     transfer_bytes = 0
     if ranks.rank == 0 and torch.cuda.is_available():
@@ -103,7 +104,7 @@ def _select_device(device: str) -> str:
 
 
 def _free_bytes(device: str, num_ranks: int) -> int:
-    """Return the bytes a rank may use on its device, shared with the ranks of its node.
+    """Return the bytes a rank may use on its device, shared with the `num_ranks` ranks of its node.
 
     Gloo copies the buffers of a GPU to the host, so it is limited by the memory of both.
     """

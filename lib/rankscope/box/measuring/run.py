@@ -236,9 +236,10 @@ class _Measurement:
     def _new(self, survey: Mapping[str, Any], about: Mapping[str, Any]) -> Profile:
         """Return the profile without points: only its provenance and protocol."""
         sizes = node_sizes(survey["nodes"])
+        facts = {name: value for name, value in survey.items() if name in FIELDS}  # the rest is for this run only
         provenance = {
             **about,
-            **{name: value for name, value in survey.items() if name in FIELDS},
+            **facts,
             "num_ranks": sum(sizes),
             "num_nodes": len(sizes),
             "ranks_per_node": sizes,
@@ -269,7 +270,7 @@ class _Measurement:
             return new
         self._stamp = _stamp(self.path)
         stored = Profile.load(self.path)
-        names = [name for name in new.protocol if name != "clock_offset_s"]
+        names = [name for name in new.protocol if name != "clock_offset_s"]  # which is measured anew by each run
         problem = difference(stored.provenance, new.provenance) or difference(stored.protocol, new.protocol, names)
         if problem:
             raise ValueError(f"{self.path} cannot be continued: {problem}; use another file, or fresh")

@@ -73,10 +73,10 @@ def _version(name: str, value: Any) -> tuple[int, int, int]:
 
 @attrs.frozen
 class Choice:
-    """What NCCL runs of a collective at a size: the algorithm, the protocol, and how many channels.
+    """NCCL's choice for a collective at a size: the algorithm, the protocol, and the number of channels.
 
-    `nccl_s` is what NCCL expects, `time_s` what a machine takes by the model with the named terms, `terms_s` their sum
-    by name.
+    `nccl_s` is the time that NCCL expects. `time_s` is the time that a machine needs by this package's model, which is
+    the sum of its named terms, `terms_s`.
     """
 
     collective: str
@@ -90,7 +90,7 @@ class Choice:
 
 
 class Compared(NamedTuple):
-    """What NCCL compares of an algorithm and a protocol, by size: channels, the seconds it expects, and a machine's."""
+    """An algorithm and a protocol by size: the channels, the seconds that NCCL expects, and those of the model."""
 
     channels: Floats
     nccl_s: Floats
@@ -98,6 +98,7 @@ class Compared(NamedTuple):
 
 
 def _graphs(name: str, value: Any) -> ReadOnly:
+    """Return graphs by algorithm, after checking both."""
     graphs = mapping(name, value)
     for algorithm, graph in graphs.items():
         one_of(f"{name}: algorithm", algorithm, ALGORITHMS)
@@ -156,7 +157,7 @@ class Model:
             notes.append(
                 "Inter-node times assume InfiniBand with GPUDirect. For other networks, calibrate with `with_readings`."
             )
-        if self.version > (2, 30, _UNSTATED_PATCH):
+        if self.version > (2, 30, _UNSTATED_PATCH):  # 2.31 or later
             notes.append("The constants are those of NCCL 2.30.7, the latest known version.")
         return tuple(notes)
 
@@ -213,6 +214,7 @@ class Model:
         return ""
 
     def _why_not_nvls(self, collective: str, algorithm: str) -> str:
+        """Return the reason why NCCL cannot choose "nvls" or "nvls_tree", or "" if it can."""
         gpu = GPUS[self.gpu]
         if gpu.generation not in ("hopper", "blackwell") or gpu.link != "nvlink" or self.gpus_per_node < 2:
             return "NVLS needs NVSwitch and Hopper or later"
@@ -258,7 +260,8 @@ class Model:
         """Return the least that a step between nodes takes; 0 on one node."""
         if self.num_nodes == 1:
             return 0
-        return NET_OVERHEAD[self.cpu] * (3 if protocol == "simple" else 1)
+        factor = 3 if protocol == "simple" else 1  # both are those of NCCL
+        return NET_OVERHEAD[self.cpu] * factor
 
     def _ring_latency_us(self, collective: str, protocol: str) -> float:
         """Return the latency of a ring as NCCL calculates it, in µs."""
@@ -402,12 +405,13 @@ class Model:
         head_rate = next((rate for rate in head_rates if rate <= most_per_head), most_per_head)
         if self.num_nodes > 1:
             return self._graphs_between_nodes(head_rate)
-        channels, rate = gpu.ring
-        tree_rate = 2 * rate if self.gpus_per_node == 2 else rate
+        num_channels, rate = gpu.ring
+        tree_rate = 2 * rate if self.gpus_per_node == 2 else rate  # as NCCL's log prints it for a pair
+        num_heads = min(self.gpus_per_node, MOST_CHANNELS // 2)
         return {
-            "ring": Graph(channels, rate, rate),
-            "tree": Graph(channels, tree_rate, rate, is_plain_tree=False),
-            "nvls": Graph(min(self.gpus_per_node, MOST_CHANNELS // 2), head_rate, head_rates[0]),
+            "ring": Graph(num_channels, intra=rate, inter=rate),
+            "tree": Graph(num_channels, intra=tree_rate, inter=rate, is_plain_tree=False),
+            "nvls": Graph(num_heads, intra=head_rate, inter=head_rates[0]),
         }
 
     def _graphs_between_nodes(self, head_rate: float) -> dict[str, Graph]:
@@ -418,16 +422,16 @@ class Model:
             nic = self.nic_bytes_per_s / 1e9
         nic = min(nic, gpu.wire)
         rate = next((speed for speed in SPEEDS if speed <= nic), nic)  # GB/s of a channel, as NCCL's search rounds it
-        channels = self.nics or self.gpus_per_node
+        num_channels = self.nics or self.gpus_per_node  # one for each network card
         inter = rate
-        if self._splits_channels(rate, channels):
-            channels *= 2
+        if self._splits_channels(rate, num_channels):
+            num_channels *= 2
             inter = rate / 2
-        channels = min(channels, MOST_CHANNELS)
+        num_channels = min(num_channels, MOST_CHANNELS)
         return {
-            "ring": Graph(channels, intra=inter, inter=inter, same_channels=False),
-            "tree": Graph(channels, intra=max(rate, _LEAST_TREE_INTRA), inter=inter),
-            "nvls": Graph(channels, intra=min(head_rate, rate), inter=inter),
+            "ring": Graph(num_channels, intra=inter, inter=inter, same_channels=False),
+            "tree": Graph(num_channels, intra=max(rate, _LEAST_TREE_INTRA), inter=inter),
+            "nvls": Graph(num_channels, intra=min(head_rate, rate), inter=inter),
         }
 
     def _splits_channels(self, rate: float, channels: int) -> bool:
@@ -441,13 +445,17 @@ class Model:
 
     @property
     def num_channels(self) -> int:
-        """Return the number of channels of collectives on this cluster: twice the number of paths that NCCL found."""
+        """The number of channels of collectives on this cluster: two for each path that NCCL found.
+
+        NCCL uses four between nodes, on Hopper and Blackwell, if its paths are few and fast (src/graph/connect.cc).
+        """
         ring = self.graph("ring")
-        channels = min(2 * min(ring.num_channels, self.graph("tree").num_channels), MOST_CHANNELS)
-        is_few = self.num_nodes > 1 and channels < 16 and ring.intra > 45
-        if is_few and GPUS[self.gpu].generation in ("hopper", "blackwell"):
-            return 2 * channels
-        return channels
+        num_paths = min(ring.num_channels, self.graph("tree").num_channels)
+        num_channels = min(2 * num_paths, MOST_CHANNELS)
+        is_new = GPUS[self.gpu].generation in ("hopper", "blackwell")
+        if is_new and self.num_nodes > 1 and num_channels < 16 and ring.intra > 45:
+            return 2 * num_channels
+        return num_channels
 
     @cached_property
     def _era(self) -> Era:
