@@ -274,7 +274,7 @@ def _residual_axes(algorithms: Mapping[str, MeasuredAlgorithm], ax: Axes | None,
         median, p90 = np.percentile(off, [50, 90])
         title = f"Predictions against measurements: half within {median:.1f}%, nine in ten within {p90:.1f}%"
     reach = max(_LEAST_REACH, 1.15 * float(off.max()))
-    y_limits = (-min(reach, 100), reach)
+    y_limits = (-min(reach, 100), reach)  # no prediction is more than 100 % too short
     y_label = "predicted − measured [% of measured]"
     sizes = sorted({size for algorithm in algorithms.values() for size in algorithm.sizes})
     ax = size_axes(ax, (WIDE_INCHES, 4.6), title, y_label, sizes, x_margin=1.2, y_limits=y_limits)

@@ -18,8 +18,12 @@ from .log import COLLECTIVE, GB, MOST_CARDS, ROUNDING, SLACK, TRUNCATED, TYPE_BY
 _MOST_RANKS = 1 << 20
 _INFO_FIRST = re.compile(r"^\s*\S+:\d+:\d+ \[\d+\] ")  # a line of NCCL's own log: host:process:thread [device]
 _INFO_LATER = re.compile(r"(?<![\w.-])[\d_.-]*([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")  # the same, behind part of a row
-_ROW = re.compile(rf"(?<![\w.])(\d+)[ \t]+(\d+)[ \t]+({'|'.join(TYPE_BYTES)})(?!\w)(.*)")
-_RANK = re.compile(r"Rank +(\d+) (?:Group +\d+ )?Pid +\d+ on +(\S+) +device +\d+ \[[^\[\]]*\] *(.*)")
+_ROW = re.compile(
+    rf"(?<![\w.])(?P<size>\d+)[ \t]+(?P<count>\d+)[ \t]+(?P<type>{'|'.join(TYPE_BYTES)})(?!\w)(?P<cells>.*)"
+)
+_RANK = re.compile(
+    r"Rank +(?P<number>\d+) (?:Group +\d+ )?Pid +\d+ on +(?P<host>\S+) +device +\d+ \[[^\[\]]*\] *(?P<card>.*)"
+)
 _NAME = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
 _FOOT = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
 _CELL = re.compile(r"^(?:[+-]?[\d.]+(?:[eE][+-]?\d+)?|N/A)$")
@@ -85,7 +89,7 @@ class RunFacts:
 
 
 class Table:
-    """A table while it is being read, with facts from the lines around it."""
+    """A table while it is being read, with facts from the lines around it. Its `columns` are those after the type."""
 
     def __init__(self, header: Where, columns: Sequence[str], ranks: Sequence[PrintedRank], name: str) -> None:
         self.header = header
@@ -197,7 +201,7 @@ class _TextReader:
                 self._add_row(self._pending.line, self._pending.match, f"{self._pending.text} {text}")
                 return
         if row:
-            self._add_row(line, row, row[4])
+            self._add_row(line, row, row["cells"])
             return
         rank = _RANK.search(text) if "Rank" in text else None
         name = _NAME.search(text) if "_perf" in text else None
@@ -213,7 +217,7 @@ class _TextReader:
             self._name = name[1]
 
     def _add_row(self, line: int, match: re.Match[str], text: str) -> None:
-        """Add a row, or keep it until its other cells come."""
+        """Add a row with these cells, or keep it until its other cells come."""
         table = self._table
         if table is None:
             self.log.fail(line, "a row of nccl-tests without a header above it, or after the end of its table")
@@ -222,24 +226,28 @@ class _TextReader:
             self._pending = _PendingRow(line, match, text)
             return
         self._pending = None
-        if len(cells) > len(table.columns) or not all(map(_KIND.search, cells[: table.halves[0]])):
+        cells_before_times = cells[: table.halves[0]]
+        if len(cells) > len(table.columns) or not all(map(_KIND.search, cells_before_times)):
             self.log.fail(line, f"its cells are not those of the columns: {match[0].strip()[:80]!r}")
-        table.rows.append(PrintedRow(line, match[1], match[2], match[3], cells))
+        table.rows.append(PrintedRow(line, match["size"], match["count"], match["type"], cells))
 
     def _add_rank(self, rank: re.Match[str]) -> None:
-        if rank[1] == "0" and self._ranks and self._ranks[0].number == 0:
+        if rank["number"] == "0" and self._ranks and self._ranks[0].number == 0:
             self._ranks = []  # those so far are of a previous run, which printed no table
-        self._ranks.append(PrintedRank(int(rank[1]), rank[2], printable(rank[3].strip())))
+        self._ranks.append(PrintedRank(int(rank["number"]), rank["host"], printable(rank["card"].strip())))
 
     def _add_table(self, line: int, text: str) -> None:
+        """Begin a table with the columns of a header."""
         words = text[text.find("size") :].split()
-        fits = words[:3] == ["size", "count", "type"] and not {"time", "cputime"}.isdisjoint(words)
+        has_times = "time" in words or "cputime" in words
+        fits = words[:3] == ["size", "count", "type"] and has_times
         self.log.check(fits, line, f"the header must begin with size, count, type; got {text.strip()[:80]!r}")
         self.log.check(len(words) <= _MOST_COLUMNS, line, f"the header must have at most {_MOST_COLUMNS} columns")
         self._table = Table(line, words[3:], self._ranks, self._name)
         self._tables.append(self._table)
 
     def _end_table(self, line: int, average: str) -> None:
+        """End a table with its average. What follows belongs to the next one."""
         table = self._table
         if table is None or not table.rows:
             self.log.fail(line, "an average without rows above it")
@@ -292,6 +300,7 @@ def _json(log: Log) -> Table:
 
 
 def _json_row(log: Log, place: str, result: Any) -> PrintedRow:
+    """Return a result, whose place in the JSON is stated, as a row."""
     cells = [str(result["redop"]), str(result["root"]).strip()]
     cells += _json_half(result["out_of_place"])
     cells += _json_half(result["in_place"])
@@ -425,7 +434,8 @@ def _bytes_per_count(log: Log, table: Table) -> float:
     ordered = sorted(ratio for _, ratio in ratios)
     usual = ordered[len(ordered) // 2] if ordered else 1.0  # the median, so that an error names the row that is off
     for row, ratio in ratios:
-        log.check(ratio == usual < math.inf, row.line, f"{row.num_bytes} bytes are not {row.elements} elements")
+        is_right = math.isfinite(ratio) and ratio == usual
+        log.check(is_right, row.line, f"{row.num_bytes} bytes are not {row.elements} elements")
     return usual
 
 
@@ -447,7 +457,7 @@ def _num_ranks(
     log = times.log
     stated = table.num_listed_ranks or log.num_ranks or 0  # 0: neither in the log nor by the caller
     fits_counts = bytes_per_count in (1, stated)
-    if stated and fits_counts and _misfit(halves, collective, stated) is None:
+    if stated and fits_counts and _fit_ranks(halves, collective, stated):
         return _NumRanks(stated)
     derived = _derived_ranks(table, halves, collective, bytes_per_count)
     if derived is not None:
@@ -476,7 +486,7 @@ def _derived_ranks(
         source = "counts"
     elif collective == "allreduce":
         number = _exact_ranks(halves)
-    if not number or _misfit(halves, collective, number) is not None:
+    if not number or not _fit_ranks(halves, collective, number):
         return None
     note = f"the number of ranks follows from {source}"
     if table.ranks:
@@ -497,13 +507,13 @@ def _busbw_deviation(half: HalfRow, collective: str, num_ranks: int) -> _Deviati
     return _Deviation(abs(half.busbw - factor * half.algbw), half.busbw_off + factor * half.algbw_off)
 
 
-def _misfit(halves: Sequence[HalfRow], collective: str, num_ranks: int) -> HalfRow | None:
-    """Return the first half of a row whose busbw does not belong to so many ranks; None if all do."""
+def _fit_ranks(halves: Sequence[HalfRow], collective: str, num_ranks: int) -> bool:
+    """Return whether the busbw of every row belongs to so many ranks, except for rounding."""
     for half in halves:
         deviation = _busbw_deviation(half, collective, num_ranks)
         if deviation.distance > deviation.rounding * ROUNDING:
-            return half
-    return None
+            return False
+    return True
 
 
 def _exact_ranks(halves: Sequence[HalfRow]) -> int:
@@ -555,7 +565,7 @@ def _profile(log: Log, table: Table) -> Profile:
         times.add(half.row.line, collective, int(half.row.num_bytes), half.seconds, options)
 
     gpus = [_gpu(rank, facts) for rank in listed]
-    if not gpus:
+    if not gpus:  # only their software may be known
         gpus = [facts.gpu_software] * min(ranks.number, MOST_CARDS)
     how: dict[str, Any] = {"statistic": "mean", **facts.repetitions}
     num_wrong = _numbers_of_wrong(table)
@@ -594,6 +604,7 @@ def _options(collective: str, num_ranks: int, num_nodes: int) -> dict[str, Any]:
 
 
 def _gpu(rank: PrintedRank, facts: RunFacts) -> dict[str, str]:
+    """Return what is known of a rank's GPU: its name, if the log has it, and its software."""
     if not rank.card:
         return facts.gpu_software
     return {"name": rank.card, **facts.gpu_software}
