@@ -73,7 +73,7 @@ class Curve:
         before, last = np.exp2(octaves[-2:])
         before_s, last_s = np.exp(log_s[-2:])
         if num_bytes <= last:
-            octave = max(math.log2(max(num_bytes, 1)), octaves[0])
+            octave = max(math.log2(max(num_bytes, 1)), octaves[0])  # below the smallest size the time is constant
             return math.exp(self._interpolate(octave))
         s_per_byte = (last_s - before_s) / (last - before)
         if s_per_byte <= 0:  # The largest size took no longer than the one before it: assume time proportional to size.
@@ -109,7 +109,7 @@ class Curve:
         """
         octaves, log_s = self._knots
         odd = {}
-        while len(octaves) > 3:
+        while len(octaves) > 3:  # fewer have no two neighbours on either side
             off = [_off(octaves, log_s, index) for index in range(len(octaves) - 1)]  # the largest is never odd
             worst = int(np.argmax(np.abs(off)))
             if off[worst] == 0:

@@ -182,6 +182,7 @@ class _MeasuredSizes(NamedTuple):
 
 
 def _by_size(num_bytes: Any, seconds: Any, least: int = LEAST_SIZES) -> _MeasuredSizes:
+    """Check the arguments of `fit_link`, and return the samples of equal sizes together."""
     sizes = several("num_bytes", num_bytes)
     times = several("seconds", seconds)
     if len(sizes) != len(times):
@@ -190,7 +191,7 @@ def _by_size(num_bytes: Any, seconds: Any, least: int = LEAST_SIZES) -> _Measure
     for size, samples in zip(sizes, times, strict=True):
         of_size = by_size.setdefault(whole("num_bytes", size, 0), [])
         if is_scalar(samples) or not hasattr(samples, "__len__"):
-            samples = [samples]
+            samples = [samples]  # one time instead of several
         of_size += each("seconds", samples, number, 1e-12, 1e9)
         if not of_size:
             raise ValueError(f"seconds must have a time of each size, got none of {size!r} bytes")
@@ -217,7 +218,8 @@ def _noise_by_neighbours(sizes: Times, seconds: Times) -> float:
     before_s = weight_before * seconds[:-2]
     after_s = (1 - weight_before) * seconds[2:]
     off_s = np.abs(before_s + after_s - inner_s)
-    # All three times have noise in proportion to themselves, so the distance has noise times this.
+    # Each of the three times has independent noise in proportion to itself, so this times the noise is the standard
+    # deviation of the distance.
     scale_s = np.sqrt(inner_s**2 + before_s**2 + after_s**2)
     # An outlier spoils three distances, its own and those of both neighbours. So a low percentile replaces the median.
     return float(np.percentile(off_s / scale_s, _NOISE_PERCENTILE)) / _PERCENTILE_OF_NORMAL

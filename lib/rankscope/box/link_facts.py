@@ -124,6 +124,7 @@ def peer_rates(profile: Profile) -> tuple[int, dict[tuple[int, int], float]]:
     """
     copies = []
     for point in profile.select("transfer", direction="p2p", both=False):
+        # Copies between GPUs of unknown numbers have no ends.
         if isinstance(point.options.get("src"), int) and isinstance(point.options.get("dst"), int):
             copies.append(point)
     if not copies:

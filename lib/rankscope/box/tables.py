@@ -181,15 +181,15 @@ def predictions(
             raise
         names = ()
     for size in sizes:
-        rounded = num_elements(collective, size, profile.num_ranks) * ITEM_BYTES
-        points = measured.get(rounded, {})
-        predicted_s = _predicted_s(profile, collective, names, rounded, points, are_asked_for=bool(algorithms))
+        rounded_bytes = num_elements(collective, size, profile.num_ranks) * ITEM_BYTES
+        points = measured.get(rounded_bytes, {})
+        predicted_s = _predicted_s(profile, collective, names, rounded_bytes, points, are_asked_for=bool(algorithms))
         if curve is not None:
-            predicted_s[NATIVE] = curve.seconds(rounded)
-        bound = bound_s(profile, collective, rounded) if names else 0.0
-        table = _predictions(f"{collective}, {bytes_words(rounded)}", predicted_s, points, bound)
+            predicted_s[NATIVE] = curve.seconds(rounded_bytes)
+        bound = bound_s(profile, collective, rounded_bytes) if names else 0.0
+        table = _predictions(f"{collective}, {bytes_words(rounded_bytes)}", predicted_s, points, bound)
         if curve is not None:
-            low, high = map(cell_words, curve.interval_s(rounded))
+            low, high = map(cell_words, curve.interval_s(rounded_bytes))
             table.caption = f"native: from the curve through the measured sizes; 90 % interval {low} to {high}"
         yield table
 
@@ -290,10 +290,8 @@ def _explained(letter: str, profile: Profile, other: Profile) -> Iterator[Render
         box = compare_with_peers(profile, {other_letter: other})
     else:
         box = compare_with_peers(profile)
-    shown = box.findings
-    if letter == "B":
-        shown = tuple(finding for finding in box.findings if finding.is_fault)
-    if not shown:
+    has_fault = any(finding.is_fault for finding in box.findings)
+    if not box.findings or (letter == "B" and not has_fault):
         return
     yield heading(f"{letter}: expected, got, why")
     if are_alike and letter == "A":

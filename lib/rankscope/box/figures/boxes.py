@@ -161,7 +161,7 @@ def draw_with_peers(profile: Profile, name: str = "yours", title: str | None = N
     shown = {name: profile}
     for peer_name, peer in islice(box.peers.items(), MOST_LINES - 1):
         if peer.native_s(collective):
-            shown.setdefault(peer_name, peer)
+            shown.setdefault(peer_name, peer)  # never in the place of the profile
     return draw_boxes(shown, collective, "log", name, title=title)
 
 

@@ -379,9 +379,15 @@ def _native(collective: str, buffers: CollectiveBuffers, ranks: Ranks) -> Collec
     group = ranks.group
     out = buffers.out
     options = dist.AllreduceOptions()  # by default a sum
+
+    def broadcast(tensor: Tensor) -> Any:
+        if ranks.rank == 0:  # A broadcast sends and receives in place, so the root's input is copied first.
+            out.copy_(tensor)
+        return group.broadcast(out, 0)
+
     starts: dict[str, Callable[[Tensor], Any]] = {
         "allreduce": lambda tensor: group.allreduce([tensor], options),
-        "broadcast": lambda tensor: group.broadcast(out.copy_(tensor) if ranks.rank == 0 else out, 0),
+        "broadcast": broadcast,
         "allgather": lambda tensor: group._allgather_base(out, tensor),
         "reduce_scatter": lambda tensor: group._reduce_scatter_base(out, tensor),
         "all_to_all": lambda tensor: group.alltoall_base(out, tensor, [], []),

@@ -136,7 +136,9 @@ def num_ranks_of(num_ranks: int | None, backend: str) -> int:
     if num_ranks is None and is_joined(backend):
         num_ranks = _from_launcher(_NUM_RANKS)
     if num_ranks is not None:
-        return whole("num_ranks", num_ranks, 1 if backend == "nccl" else 2, 10**6 if is_joined(backend) else MOST_RANKS)
+        least = 1 if backend == "nccl" else 2
+        most = 10**6 if is_joined(backend) else MOST_RANKS  # a launcher has started them already, or this process must
+        return whole("num_ranks", num_ranks, least, most)
     if backend == "nccl":
         import torch
 

@@ -223,7 +223,7 @@ def move_of(key: PointKey, buffers: CopyBuffers) -> Move:
     }
     src, dst = ends_of_directions[str(options["direction"])]
     pairs_of_lanes = [_pairs(buffers, src, dst, options["pieces"])]
-    if options["both"]:
+    if options["both"]:  # on the other lane, the same bytes in one copy in the other direction
         pairs_of_lanes.append(_pairs(buffers, dst, src, 1))
 
     def copy() -> list[Tensor]:
