@@ -507,9 +507,8 @@ def switch_costs(box: PeerComparison) -> Iterator[RuleFinding]:
             if before in odd or size in odd:  # one disturbed measurement, not a switch
                 continue
             row = rows.get(size)
-            if (
-                row is None
-            ):  # No similar machine was measured at this size, so only the machine's own rates show a drop.
+            if row is None:
+                # No similar machine was measured at this size, so only the machine's own rates show a drop.
                 recovered = [other for other in rates if rates[other] > rates[before]]
                 comparison = ""
             else:

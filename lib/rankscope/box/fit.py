@@ -122,8 +122,8 @@ def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
     `seconds` contains, for each size in `num_bytes`, one time or a sequence of samples. Sizes may come in any order;
     samples of equal sizes are merged. The fit uses the median per size and relative errors, so microseconds weigh as
     much as seconds. Every second size is held out. BIC chooses between 1, 2 and 3 pieces; the noise is estimated from
-    the distance of each size from the line through its neighbours. Intervals come from the residuals or, if there are
-    samples and theirs is wider, from a bootstrap.
+    the distances of sizes from the line through their neighbours and from one line over all sizes, whichever is
+    smaller. Intervals come from the residuals or, if there are samples and theirs is wider, from a bootstrap.
 
     Raises ValueError if there are fewer than 5 sizes or if a time is outside 1e-12 to 1e9 s.
 
@@ -137,10 +137,10 @@ def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
     fitted = sizes[::2]
     fitted_s = medians_s[::2]
     noise = _noise(fitted, fitted_s)
-    line = _lines(fitted, fitted_s[None], noise)[0]
+    line = _lines(fitted, fitted_s[None], noise)[0]  # α and β, as are low and high
     low, high = _interval(fitted, fitted_s, line, noise)
     if any(times_s.size > 1 for times_s in measured.samples_s):
-        drawn = _lines(fitted, _drawn(measured.samples_s[::2]), noise)
+        drawn = _lines(fitted, _drawn(measured.samples_s[::2]), noise)  # a row per draw
         low = np.minimum(low, np.percentile(drawn, 2.5, axis=0))
         high = np.maximum(high, np.percentile(drawn, 97.5, axis=0))
     # At each size but the last, the share of its time that its bytes take, by the slope to the next size. The largest

@@ -402,7 +402,9 @@ class _CopiesPlot:
         self.direction = direction
         self.has_rates = view != "pieces"
         self.ways = _ways(view, _plain_method(profile))
-        least_bytes = _SIZES[0] if self.has_rates else NUM_PIECES * LEAST_PIECE_BYTES
+        least_bytes = _SIZES[0]
+        if view == "pieces":  # smaller copies are not cut
+            least_bytes = NUM_PIECES * LEAST_PIECE_BYTES
         self.points: dict[str, list[Point]] = {}  # by way to copy, of those that were measured
         if profile is not None:
             for name, way in self.ways.items():

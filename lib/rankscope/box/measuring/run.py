@@ -126,7 +126,7 @@ def default_backend(num_ranks: int | None = None, device: str | None = None, net
     import torch.distributed as dist
 
     num_gpus = torch.cuda.device_count() if dist.is_available() and dist.is_nccl_available() else 0
-    if is_joined("gloo"):
+    if is_joined("gloo"):  # torchrun states the ranks of this machine
         num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
     return "nccl" if num_gpus >= 2 and (num_ranks or 1) <= num_gpus else "gloo"
 
@@ -228,7 +228,7 @@ class _Measurement:
                 opened = self._opened(self._new(survey, about), fresh)
             except (ValueError, OSError) as error:
                 opened = error
-        if is_joined(self.backend):
+        if is_joined(self.backend):  # All ranks get what rank 0 passes.
             opened = self.start(_in_rank, ("same", opened), PATIENCE_S)[0]
         if isinstance(opened, Exception):
             raise opened

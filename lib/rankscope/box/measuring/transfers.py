@@ -246,7 +246,7 @@ def _pinning_move(key: PointKey, buffers: CopyBuffers) -> Move:
     def prepare() -> None:
         """Make sure that PyTorch has released pinned memory of this size to reuse, or that it has none."""
         if reuses_pinned:
-            device.pinned(key.num_bytes)  # released at once
+            device.pinned(key.num_bytes)  # released at once, to PyTorch's cache
         else:
             device.forget_pinned()
 
