@@ -690,7 +690,8 @@ def compare(before: Profile, after: Profile) -> pd.DataFrame:
 
     old = {point.key: point for point in of_type("before", before, Profile).points}
     new = {point.key: point for point in of_type("after", after, Profile).points}
-    rows = [_ComparedPoint(old.get(key), new.get(key)) for key in dict.fromkeys([*old, *new])]
+    keys = dict.fromkeys([*old, *new])  # each once
+    rows = [_ComparedPoint(old.get(key), new.get(key)) for key in keys]
     frame = pd.DataFrame(_operations([row.either for row in rows]))
     frame["before_s"] = [row.before.median_s if row.before else math.nan for row in rows]
     frame["after_s"] = [row.after.median_s if row.after else math.nan for row in rows]

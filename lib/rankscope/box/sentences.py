@@ -177,8 +177,8 @@ def against_native(profile: Profile) -> Iterator[str]:
                 seconds, name = min(ours)
                 comparisons.append(_NativeComparison(seconds / points[NATIVE].median_s, name, size))
         if comparisons:
-            best = min(comparisons)  # by share
-            worst = max(comparisons)
+            best = min(comparisons, key=_share_and_algorithm)
+            worst = max(comparisons, key=_share_and_algorithm)
             words = [best.words]
             if worst is not best:
                 words.append(worst.words)
@@ -198,6 +198,10 @@ class _NativeComparison(NamedTuple):
         if self.share < 1:
             return f"{self.algorithm} is {three_digits(1 / self.share)} times as fast as native at {size}"
         return f"{self.algorithm} takes {self.share:.2f} times as long as native at {size}"
+
+
+def _share_and_algorithm(comparison: _NativeComparison) -> tuple[float, str]:
+    return comparison.share, comparison.algorithm
 
 
 def above_the_bound(profile: Profile) -> Iterator[str]:
@@ -285,7 +289,7 @@ def native_falls_off(profile: Profile) -> Iterator[str]:
 def odd_points(profile: Profile) -> Iterator[str]:
     """Some sizes take a time that disagrees with those of their neighbours; see `Curve.odd`."""
     native_points = profile.select(algorithm=NATIVE)
-    curves = dict.fromkeys((point.what, point.options.get("in_place")) for point in native_points)
+    curves = dict.fromkeys((point.what, point.options.get("in_place")) for point in native_points)  # each once
     for collective, in_place in curves:
         try:
             ratios = profile.curve(collective, in_place).odd  # by size: its time, as a multiple of the interpolated one

@@ -503,15 +503,15 @@ class Model:
         reaches a minimum.
         """
         if algorithm.startswith("nvls"):
-            most = np.full(sizes.shape, NVLS_CHANNELS.get(GPUS[self.gpu].generation, self.num_channels))
+            most_channels = np.full(sizes.shape, NVLS_CHANNELS.get(GPUS[self.gpu].generation, self.num_channels))
         else:
             bytes_per_channel = THREADS[protocol] * THRESHOLD[protocol]
             if algorithm == "ring" and protocol == "ll":
                 bytes_per_channel *= self.num_ranks
-            most = np.clip(sizes // bytes_per_channel, 1, self.num_channels)
+            most_channels = np.clip(sizes // bytes_per_channel, 1, self.num_channels)
         least_traffic = self._era.least_traffic
         if not least_traffic:
-            return most
+            return most_channels
         own_bytes = sizes  # what a rank contributes, or keeps
         if collective in ("allgather", "reduce_scatter"):
             own_bytes = np.ceil(sizes / self.num_ranks)
@@ -521,9 +521,9 @@ class Model:
         # A cell is the smallest multiple of 16 bytes whose traffic reaches the minimum.
         cell_bytes = 16 * math.ceil(math.ceil(least_traffic / traffic_per_byte) / 16)
         num_cells = np.ceil(own_bytes / cell_bytes)
-        traffic_per_channel = np.maximum(own_bytes * traffic_per_byte // most, least_traffic)
+        traffic_per_channel = np.maximum(own_bytes * traffic_per_byte // most_channels, least_traffic)
         cells_per_channel = np.ceil(traffic_per_channel / (cell_bytes * traffic_per_byte))
-        return np.asarray(np.minimum(np.ceil(num_cells / cells_per_channel), most))
+        return np.asarray(np.minimum(np.ceil(num_cells / cells_per_channel), most_channels))
 
     def _terms_us(self, collective: str, algorithm: str, protocol: str, sizes: Floats) -> dict[str, Floats]:
         """Return the named terms of the time, in µs; their sum is the time that a machine takes."""
@@ -624,7 +624,7 @@ class Model:
             raise ValueError(f"fewer must be of 2 to {self.num_ranks - 1} ranks of one node, got {fewer.num_ranks}")
         many_s = _smallest(profile, ("allgather",)).seconds
         few_s = _smallest(fewer, ("allgather",)).seconds
-        hop = max((many_s - few_s) * 1e6 / (profile.num_ranks - fewer.num_ranks), 0.01)
+        hop = max((many_s - few_s) * 1e6 / (profile.num_ranks - fewer.num_ranks), 0.01)  # µs; it must be above 0
         launch = max(few_s * 1e6 - (fewer.num_ranks - 1) * hop, 0.0)
         return evolve(self, minimum_s=0.0, terms=attrs.evolve(terms, launch_us=launch, hop_us=hop))
 

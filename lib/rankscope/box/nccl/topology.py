@@ -291,7 +291,7 @@ def _num_nvlinks(path: Any, tags: Sequence[_Tag], gpus: Sequence[_Tag], num_assu
             raise StorageError(
                 path, f"line {tag.line}: an nvlink must belong to a GPU and have a count of 1 to {_MOST_LINKS}"
             )
-        if tag.text("tclass").startswith(_NVSWITCH):
+        if tag.text("tclass").startswith(_NVSWITCH):  # the PCI class of the target
             to_switch[owner] += count
         elif target in index_of:
             direct[owner, index_of[target]] += count
