@@ -160,6 +160,7 @@ def recorded(
     for path in sorted(Path(folder, name) for name in os.listdir(folder) if name.endswith(".json")):
         if _is_profile_with(path, head, mark):
             profile = Profile.load(path)
+            # Copies are of a GPU, but a collective may have been measured on CPUs.
             if what == "transfer" or profile.provenance.get("gpus"):
                 profiles.append(profile)
     if profiles:

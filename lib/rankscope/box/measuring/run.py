@@ -270,7 +270,7 @@ class _Measurement:
             with Interrupts():  # an interrupt waits until the file is written
                 self._save(new)
             return new
-        self._stamp = _stamp(self.path)
+        self._stamp = _stamp(self.path)  # first, so that `_store` notices a change during the load as well
         stored = Profile.load(self.path)
         names = [name for name in new.protocol if name != "clock_offset_s"]  # which is measured anew by each run
         problem = difference(stored.provenance, new.provenance) or difference(stored.protocol, new.protocol, names)
@@ -304,7 +304,7 @@ class _Measurement:
         self.report(Progress(len(keys), len(keys), "", 0.0, left_out))
 
     def _copies(self, survey: Mapping[str, Any]) -> list[PointKey]:
-        """Return the copies that rank 0's GPU supports, up to the largest size asked for."""
+        """Return the copies that rank 0's GPU supports, up to the largest size asked for; none if it has no GPU."""
         asked = max(self.protocol.sizes or [MOST_TRANSFER_BYTES])
         asked = max(asked, LEAST_TRANSFER_BYTES)
         largest = min(asked, MOST_TRANSFER_BYTES, survey["transfer_bytes"])
