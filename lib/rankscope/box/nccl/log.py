@@ -108,7 +108,7 @@ def read_log(path: str | os.PathLike[str], gpu: str | None) -> dict[str, Any]:
         num_ranks = int(size[1])
         num_nodes = int(size[2])
         fields["num_nodes"] = num_nodes
-        fields["gpus_per_node"] = max(num_ranks // max(num_nodes, 1), 1)
+        fields["gpus_per_node"] = max(num_ranks // max(num_nodes, 1), 1)  # `Model` refuses a log with 0 nodes
     version = _VERSION.search(text)
     if version:
         fields["version"] = version[1]
