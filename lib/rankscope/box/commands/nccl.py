@@ -57,7 +57,7 @@ def nccl(
         model = Model.from_log(log, gpu, **fields)
     else:
         model = Model(**{"gpu": gpu, "version": version, **fields})
-    lines = ""
+    lines = ""  # of the tuner file
     if profile is not None:
         measured = Profile.load(profile)
         lines = tuner_lines(model, measured)

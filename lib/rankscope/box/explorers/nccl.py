@@ -170,7 +170,7 @@ def picture(now: Now) -> Drawing:
     estimates = _estimates(choices)
     times = _times(now, choices)
     all_y = np.concatenate([curve.y for curve in times])
-    low = max(min(np.floor(all_y.min()), -1), _LOWEST)
+    low = max(min(np.floor(all_y.min()), -1), _LOWEST)  # 0 is NCCL's lowest estimate, and -1 half of it
     high = min(max(np.ceil(all_y.max()), _LEAST_HIGH), _MOST_HIGH)
     bands = _bands(choices.chosen)
     fills = [f"{color_of(*pair)}{_BAND_OPACITY}" for pair in bands.pairs]

@@ -174,7 +174,7 @@ class _BusbwPlot:
         """Draw the curve through the backend's own times and its 90 % band, if there are enough sizes for a curve."""
         with suppress(ValueError):
             curve = self.profile.curve(self.collective)
-            first = max(1, min(curve.measured_s))
+            first = max(1, min(curve.measured_s))  # the sizes below increase by a factor, so they cannot begin at 0
             sizes = np.geomspace(first, max(curve.measured_s), 16 * len(curve.measured_s))
             seconds = np.array([curve.seconds(size) for size in sizes.tolist()])
             intervals_s = np.array([curve.interval_s(size) for size in sizes.tolist()])  # a row per size: low, high
@@ -495,7 +495,7 @@ class _CopiesPlot:
             if heights is not None:
                 ends[name] = (float(heights[-1]), way.look)
         if self.link_heights.size:
-            ends["the link alone"] = (float(self.link_heights[-1]), Look(INK, True, ""))
+            ends["the link alone"] = (float(self.link_heights[-1]), Look(INK, dashed=True, marker=""))
         name_ends(self.ax, ends)
 
 
@@ -531,7 +531,8 @@ def _ways(view: str, plain: str) -> dict[str, CopyStyle]:
             method = plain
         look = looks([method])[method]
         ways[memory + plain_suffix] = CopyStyle(look, {"method": method})
-        ways[memory + option_suffix] = CopyStyle(Look(look.color, True, marker), {"method": method, **option})
+        optional_look = Look(look.color, dashed=True, marker=marker)
+        ways[memory + option_suffix] = CopyStyle(optional_look, {"method": method, **option})
     return ways
 
 

@@ -130,8 +130,8 @@ class Table:
             width = self.halves[1] - self.halves[0]
             before = text[: gap.start()].split()
             behind = text[gap.end() :].split()
-            has_no_numbers = len(before) <= self.halves[0]
-            if has_no_numbers and len(behind) == width:
+            is_out_of_place_half = len(before) <= self.halves[0] and len(behind) == width
+            if is_out_of_place_half:  # only cells before the times are left of it, and only the other half behind
                 return [*before, *(["N/A"] * width), *behind]
         return text.split()
 
@@ -652,7 +652,7 @@ def _collective(log: Log, table: Table, bytes_per_count: float) -> str:
         log.check(table.name in COLLECTIVE, table.header, f"unknown collective: {table.name!r}")
         return COLLECTIVE[table.name]
     first = dict(zip(table.columns, table.rows[0].cells, strict=False))
-    has_root = first.get("root", "-1") not in ("-1", "")
+    has_root = first.get("root", "-1") not in ("-1", "")  # which are printed for a collective without a root
     if first.get("redop") in _SUMS:
         if has_root:
             return "reduce"
