@@ -279,7 +279,7 @@ class Profile:
                 "num_bytes": point.num_bytes,
                 "options": point.options,
                 "seconds": point.seconds,
-                "clean": list(map(int, point.clean)),
+                "clean": list(map(int, point.clean)),  # as 0 and 1
             }
             for point in self.points
         ]

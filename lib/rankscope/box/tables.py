@@ -144,7 +144,7 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
         source = profile.provenance["source"]
         sizes = [point.num_bytes for point in profile.points]
         printed = count_of(sum(len(point.seconds) for point in profile.points), "measurement")
-        notes, has_warning, warning = source.get("notes", "").partition(WARNING)
+        notes, has_warning, warning = source.get("notes", "").partition(WARNING)  # a warning is the last note
         words = f"{first}, {source['program']}: {printed}, {bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
         if notes:
             words += f" ({notes.removesuffix('; ')})"

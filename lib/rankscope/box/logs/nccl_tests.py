@@ -290,7 +290,8 @@ def _json(log: Log) -> Table:
             average = content["average_bus_bandwidth"]["bandwidth"]
             table.average = PrintedAverage("average_bus_bandwidth", f"{average:.6f}")
         table.name = _json_name(content.get("args", ()))
-        facts = _facts([*content.get("env", ()), f"nccl-library={content.get('nccl_version', '')}"])
+        version = f"nccl-library={content.get('nccl_version', '')}"  # as a log states it in text
+        facts = _facts([*content.get("env", ()), version])
         repetitions = {"warm_up": config.get("warmup_iters"), "iterations": config.get("iterations")}
         stated = {name: number for name, number in repetitions.items() if number is not None}
         table.facts = attrs.evolve(facts, repetitions=stated, date=content.get("start_time", ""))

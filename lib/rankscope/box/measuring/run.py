@@ -101,7 +101,7 @@ def measure(
         output_path(path)
     run = _Measurement(Path(path), chosen, backend, device, report, start)
     report(Progress(0, 0, "starting the ranks"))
-    survey: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]
+    survey: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]  # rank 0's result of `rank.survey`
     with run.lock:
         run.open(survey, of_run(name, command, "" if network is None else str(network)), truth("fresh", fresh))
         run.measure(survey)
@@ -228,7 +228,7 @@ class _Measurement:
                 opened = self._opened(self._new(survey, about), fresh)
             except (ValueError, OSError) as error:
                 opened = error
-        if is_joined(self.backend):  # All ranks get what rank 0 passes.
+        if is_joined(self.backend):  # All ranks get what rank 0 passes to `rank.same`.
             opened = self.start(_in_rank, ("same", opened), PATIENCE_S)[0]
         if isinstance(opened, Exception):
             raise opened
@@ -297,7 +297,7 @@ class _Measurement:
             limit_s = min(PATIENCE_S + LENIENCE * expected_s, MOST_S)
             begin = time.monotonic()
             args = ("measure_keys", next_keys, survey["nodes"], self.device, self.protocol)
-            points = self.start(_in_rank, args, limit_s)[0]
+            points = self.start(_in_rank, args, limit_s)[0]  # rank 0's, which alone has those of copies
             ratio = (time.monotonic() - begin) / expected_s
             self._store(points)
             done |= {point.key for point in points}

@@ -46,7 +46,8 @@ def _printed(text: str) -> dict[tuple[str, str, str], tuple[float, float]]:
     for line in text.splitlines():
         if "|" not in line:
             continue
-        head, *cells = line.split("NCCL INFO")[-1].split("|")
+        row = line.split("NCCL INFO")[-1]  # without the host and process in front
+        head, *cells = row.split("|")
         if head.strip() == "Algorithm":
             algorithms = [_LOG_NAMES[cell.strip()] for cell in cells if cell.strip() in _LOG_NAMES]
         collective = _LOG_NAMES.get(head.strip())
