@@ -207,6 +207,7 @@ def transfers(profile: Profile | None = None) -> Explorer:
     shown = Copies(profile)
     settings = SETTINGS
     if profile is not None:
-        settings = (Setting("link", next(iter(shown.links)), shown.links, "link"), *SETTINGS[1:])
+        first_link = next(iter(shown.links))  # the profile's
+        settings = (Setting("link", first_link, shown.links, "link"), *SETTINGS[1:])  # in place of the first setting
     pictures = {"ranking": shown.ranking, "timeline": shown.timeline}
     return Explorer(settings, pictures, shown.report, PRESETS, shown.without_effect)

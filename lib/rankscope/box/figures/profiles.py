@@ -131,7 +131,7 @@ class _BusbwPlot:
         self.scale, self.unit = rate_unit(max(self.peak, self.link_rate))
         # The line of the link fits on the axis, unless it is so far above the points that it would press them together.
         highest = max(self.peak, min(self.link_rate, 2 * self.peak))
-        self.top = 1.12 * highest / self.scale
+        self.top = 1.12 * highest / self.scale  # with a margin
         all_sizes = {size for algorithm in self.measured.values() for size in algorithm.sizes if size}
         self.sizes = np.array(sorted(all_sizes), dtype=float)
 
@@ -515,7 +515,7 @@ def _ways(view: str, plain: str) -> dict[str, CopyStyle]:
     with an option.
     """
     if view == "rate":
-        methods = (plain, *_METHODS[1:])
+        methods = (plain, *_METHODS[1:])  # the first is one of pinned memory
         return {method: CopyStyle(look, {"method": method}) for method, look in looks(methods).items()}
     plain_suffix = ""
     option_suffix = ", both ways"
@@ -556,7 +556,8 @@ def _finding(view: str, direction: str, facts: LinkFacts | None, points: Mapping
     return title
 
 
-_CELL_PX = 46.0
+_CELL_WIDTH_PX = 46.0
+_CELL_HEIGHT_PX = 26.0
 _LEAST_PX = 400.0  # so that a title fits
 
 
@@ -580,7 +581,7 @@ def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
         y_label="source [GPU]",
         width=len(gpus),
         height=len(gpus),
-        size_px=(max(_CELL_PX * len(gpus), _LEAST_PX), 26.0 * len(gpus)),
+        size_px=(max(_CELL_WIDTH_PX * len(gpus), _LEAST_PX), _CELL_HEIGHT_PX * len(gpus)),
         rects=(cells,),
         texts=numbers,
         x_ticks=ticks,
