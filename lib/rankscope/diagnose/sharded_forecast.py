@@ -175,7 +175,7 @@ def _without_late_ranks(forecast: ShardedForecast, diagnosis: JobDiagnosis) -> l
     """
     answers = []
     for group in diagnosis.lateness.groups:
-        columns = [late.place for late in group]
+        columns = [late.column for late in group]
         ranks = [diagnosis.ranks[column] for column in columns]
         causes: list[str] = []
         for late in group:
