@@ -121,9 +121,9 @@ class _Match(NamedTuple):
 
 
 class _FirstRank(NamedTuple):
-    """The index of a call on the first rank that has it, and the row of that rank's trace."""
+    """A call on the first rank that has it: its index in that rank's calls, and the row of that rank's trace."""
 
-    index: int
+    call: int
     row: int
 
 
@@ -138,7 +138,7 @@ def _first_rank(match: _Match) -> _FirstRank:
 def _kind_word(traces: Sequence[Trace], match: _Match) -> str:
     first = _first_rank(match)
     calls = traces[first.row].calls
-    return str(calls.kinds[calls.kind[first.index]])
+    return str(calls.kinds[calls.kind[first.call]])
 
 
 def _match_all(traces: Sequence[Trace], problems: _Problems) -> list[_Match]:

@@ -351,24 +351,26 @@ def _mean_without_worst(longer_s: Seconds) -> Seconds:
     return np.asarray(longer_s.mean(axis=0))
 
 
-class _Cause(NamedTuple):
+class _LateCause(NamedTuple):
     """Why a rank takes longer than usual, and the phases that it makes longer, as columns."""
 
     name: str
     phases: list[int]
 
 
-def _causes(longer_s: Seconds, usual_s: Seconds, starved_longer_s: float) -> list[_Cause]:
+def _causes(longer_s: Seconds, usual_s: Seconds, starved_longer_s: float) -> list[_LateCause]:
     """Return why a rank takes longer than usual, the most important cause first; arrays are by phase."""
     every_phase = list(range(len(PHASES)))
     if starved_longer_s > longer_s.sum() / 2:
-        return [_Cause("starved", every_phase)]
+        return [_LateCause("starved", every_phase)]
     # A phase is alike if it is longer by about the same factor as all phases together:
     # longer_s / usual_s > _ALIKE * (longer_s.sum() / usual_s.sum()). Multiplied out, because a phase may take no time.
     is_alike = longer_s * usual_s.sum() > _ALIKE * longer_s.sum() * usual_s
     if is_alike.sum() >= _LEAST_ALIKE and usual_s[is_alike].sum() > _ALMOST_ALL * usual_s.sum():
-        return [_Cause("slower", every_phase)]
+        return [_LateCause("slower", every_phase)]
     longest_first = np.argsort(-longer_s, kind="stable").tolist()
     return [
-        _Cause(PHASES[phase], [phase]) for phase in longest_first if longer_s[phase] > _SECOND_CAUSE * longer_s.max()
+        _LateCause(PHASES[phase], [phase])
+        for phase in longest_first
+        if longer_s[phase] > _SECOND_CAUSE * longer_s.max()
     ]

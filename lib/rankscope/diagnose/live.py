@@ -490,7 +490,7 @@ def _in_ns(step: WatchedStep, event: Any, ns: int) -> tuple[WatchedStep, tuple[A
         """Return the nanoseconds of an event; None if there is none, or if the GPU has not reached it."""
         if stamp is None or not stamp.query():
             return None
-        elapsed_ms = event.elapsed_time(stamp)
+        elapsed_ms: float = event.elapsed_time(stamp)
         return ns + round(elapsed_ms * 1e6)
 
     begin: Any = at(step.begin)

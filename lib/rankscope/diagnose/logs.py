@@ -234,14 +234,14 @@ def _blocks(read: Read) -> Iterator[_Block]:
         is_begin = has_line_end
 
 
-class _Label(NamedTuple):
+class _LineLabel(NamedTuple):
     """The number that a launcher's prefix or a file's name gives to a line, and which of them; see `LogOrigin`."""
 
     number: int | None
     kind: str
 
 
-_NO_LABEL = _Label(None, "")
+_NO_LABEL = _LineLabel(None, "")
 
 
 class _HangLogReader:
@@ -274,7 +274,7 @@ class _HangLogReader:
         self._num_lines += num_lines
         self._sources.append(path.name)
 
-    def _read_block(self, block: _Block, facts: dict[LogFact, None], file_label: _Label) -> None:
+    def _read_block(self, block: _Block, facts: dict[LogFact, None], file_label: _LineLabel) -> None:
         """Add the facts of a block to those of its file; a line without a label of its own has the file's."""
         report_begin = block.text.find(FIRST_FAILURE, 0, block.end)
         while report_begin >= 0:
@@ -311,14 +311,14 @@ class _HangLogReader:
         return HangLogs(facts, self._num_lines, tuple(self._sources), tuple(sorted({*self._file_ranks})))
 
 
-def _label_of_file(path: Path) -> _Label:
+def _label_of_file(path: Path) -> _LineLabel:
     """Return the rank in the name of a file, or the number in the name of torchrun's folder for a process."""
     rank = _FILE_RANK.search(path.name)
     if rank:
-        return _Label(int(rank[1]), "file")
+        return _LineLabel(int(rank[1]), "file")
     process_folder = path.parent
     if _ATTEMPT.fullmatch(process_folder.parent.name) and process_folder.name.isdecimal():
-        return _Label(int(process_folder.name[:_MOST_RANK_DIGITS]), "torchrun")
+        return _LineLabel(int(process_folder.name[:_MOST_RANK_DIGITS]), "torchrun")
     return _NO_LABEL
 
 
@@ -352,7 +352,7 @@ def _marked_lines(block: _Block, marks: Sequence[_Mark]) -> list[_MarkedLine]:
     return [line_at[begin] for begin in sorted(line_at)]
 
 
-def _log_line(block: _Block, marked: _MarkedLine, file_label: _Label) -> LogLine:
+def _log_line(block: _Block, marked: _MarkedLine, file_label: _LineLabel) -> LogLine:
     """Return a line of a block with the label of its launcher's prefix, or else with that of its file."""
     raw = block.text[marked.begin : marked.end]
     label = _NO_LABEL
@@ -373,14 +373,14 @@ def _find(mark: bytes | re.Pattern[bytes], text: bytes, begin: int, end: int) ->
     return match.start() if match else -1
 
 
-def _launcher_label(raw: bytes) -> _Label:
+def _launcher_label(raw: bytes) -> _LineLabel:
     """Return the number in a launcher's prefix at the begin of a line, and the launcher."""
     if raw[:1] not in _LABEL_BEGINS or raw.startswith(b"[rank"):  # that is torch's own
         return _NO_LABEL
     for launcher in LAUNCHERS:
         match = launcher.pattern.match(raw)
         if match:
-            return _Label(int(match[1]), launcher.kind)
+            return _LineLabel(int(match[1]), launcher.kind)
     return _NO_LABEL
 
 

@@ -476,17 +476,20 @@ def _stacked(
     def by_step_and_rank(value: Callable[[_ShardedStepOfRank], float]) -> Seconds:
         return np.array([[value(of_rank) for of_rank in step] for step in steps])
 
+    def of_part(times: Callable[[_ShardedStepOfRank], dict[PartKey, float]], key: PartKey) -> Seconds:
+        return by_step_and_rank(lambda of_rank: times(of_rank)[key])
+
     clock_s = _clocks(steps)
     before_s: dict[PartKey, Seconds] = {}
     collective_s: dict[PartKey, Seconds] = {}
     after_s: dict[PartKey, Seconds] = {}
     for key in shape.parts:
-        before_s[key] = by_step_and_rank(lambda of_rank, key=key: of_rank.before_s[key])
+        before_s[key] = of_part(lambda of_rank: of_rank.before_s, key)
         if _CALLS_OF_PARTS[key.kind]:
-            after_s[key] = by_step_and_rank(lambda of_rank, key=key: of_rank.after_s[key])
+            after_s[key] = of_part(lambda of_rank: of_rank.after_s, key)
             # each rank's time counts from its own arrival: count it from the arrival of the last rank
-            launch_s = by_step_and_rank(lambda of_rank, key=key: of_rank.launch_s[key]) - clock_s
-            stop_s = launch_s + by_step_and_rank(lambda of_rank, key=key: of_rank.collective_s[key])
+            launch_s = of_part(lambda of_rank: of_rank.launch_s, key) - clock_s
+            stop_s = launch_s + of_part(lambda of_rank: of_rank.collective_s, key)
             collective_s[key] = np.maximum(stop_s - launch_s.max(axis=1, keepdims=True), 0.0)
     begin_s = by_step_and_rank(lambda of_rank: of_rank.begin_s) - clock_s
     return ShardedSteps(
