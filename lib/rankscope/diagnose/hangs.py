@@ -492,9 +492,12 @@ def _stop(group: Group, of_rank: dict[int, Dump], histories: dict[int, _CallHist
                 came.append(rank)
             elif not _is_forgotten(of_rank[rank], first_numbers[rank], number, first.created_s):
                 absent.append(rank)
+        # of calls that share a number, the one with the least progress counts
         progress = {rank: min(_PROGRESS.get(call.state, 0) for call in group.calls[rank][number]) for rank in came}
         least = min(progress.values())
-        most = max(progress.values())
+        behind = []
+        if least < max(progress.values()):
+            behind = [rank for rank in came if progress[rank] == least]
         stop = _Stop(
             group,
             number,
@@ -502,12 +505,12 @@ def _stop(group: Group, of_rank: dict[int, Dump], histories: dict[int, _CallHist
             absent=absent,
             odd=_unusual_ranks(group, number, came, histories),
             late=[rank for rank in came if _is_late(group.calls[rank][number][0], first)],
-            behind=[rank for rank in came if progress[rank] == least < most],
+            behind=behind,
             dead=dead,
         )
         if stop.absent or stop.odd or stop.late or least < _PROGRESS["ended"]:
             return stop
-    return stop if dead else None
+    return stop if dead else None  # a rank without a dump may have stopped there
 
 
 def _is_late(call: Call, first: Call) -> bool:
