@@ -14,13 +14,15 @@ from .log import COLLECTIVE, GB, SLACK, TYPE_BYTES, Log, Times, Where, half_unit
 
 SUM_NOTE = "for copies in both directions at once the log states the sum; half of it is used for each direction"
 _MEMCPY = re.compile(
-    r"^(host_to_device|device_to_host|device_to_device)(_bidirectional)?_memcpy(_read|_write)?_(ce|sm)$"
+    r"^(?:host_to_device|device_to_host|device_to_device)(?P<both_ways>_bidirectional)?_memcpy(?P<side>_read|_write)?"
+    r"_(?P<engine>ce|sm)$"  # a copy engine, or the streaming multiprocessors
 )
 _NV_VERSION = re.compile(r"dth Version: (\S+)")
 _NV_DRIVER = re.compile(r"Driver Version: ([\d.]+)")
 _NV_DEVICE = re.compile(r"^\s*(?:Device|GPU) \d+: (.+?) \(")
 _NV_TEST = re.compile(r"^\s*Running (\w+)\.")
 _NV_MATRIX = re.compile(r"[CG]PU\((?:row|column)\)")
+_MOST_SUM_LETTERS = 9  # of a sum in JSON, whose further digits are noise of the float
 _P2P_TITLE = re.compile(r"(Uni|Bi)directional P2P=(En|Dis)abled Bandwidth")
 _P2P_MARK = re.compile(r"directional P2P=")
 
@@ -62,19 +64,24 @@ def route(src: int | None, dst: int | None) -> CopyRoute:
 
 
 def matrix(log: Log, line: int, square: bool) -> PrintedMatrix:
-    """Return the matrix whose title is on this line; it has a row for each column if it is `square`, else one row."""
+    """Return the matrix whose title is on this line; it has a row for each column if it is `square`, else one row.
+
+    Below the title are a line with the numbers of the columns, and the rows, each of which begins with its number.
+    """
     lines_below = _filled_lines(log, line)
-    header_line = next(lines_below, 0)  # 0: there is none
+    header_line = next(lines_below, None)
     columns = []
-    if header_line:
+    if header_line is not None:
         columns = [word for word in log.lines[header_line - 1].split() if word.isdigit()]
     log.check(columns, line, "a matrix without columns below its title")
     rows = columns if square else ["0"]
     cells: dict[tuple[int, int], MatrixCell] = {}
     row_line = line
     for row in rows:
-        row_line = next(lines_below, 0)
-        log.check(row_line, line, "the matrix is cut")
+        next_line = next(lines_below, None)
+        if next_line is None:
+            log.fail(line, "the matrix is cut")
+        row_line = next_line
         words = log.lines[row_line - 1].split()
         fits = words[0] == row and len(words) == len(columns) + 1
         log.check(fits, row_line, f"must be row {row} of {len(columns)} columns, got {' '.join(words)[:80]!r}")
@@ -186,23 +193,33 @@ def _add_test(times: Times, name: str, test: _NvbandwidthTest) -> None:
             continue
         copied = _route_of(name, test.title, row, column)
         method = copied.method
-        if memcpy is None:
-            if copied.direction != "d2d":
-                method = name
-        else:
-            words = [(memcpy[3] or "").removeprefix("_"), "sm" if memcpy[4] == "sm" else ""]
-            method = " ".join(filter(None, words)) or method
-        is_both_ways = memcpy is not None and memcpy[2] is not None
+        is_both_ways = False
+        if memcpy is not None:
+            method = _memcpy_method(memcpy) or method
+            is_both_ways = memcpy["both_ways"] is not None
+        elif copied.direction != "d2d":
+            method = name
         rate = times.log.number(where, text) * GB
         times.copy(where, copied.direction, method, rate, both=is_both_ways, **copied.ends)
+
+
+def _memcpy_method(memcpy: re.Match[str]) -> str:
+    """Return what is special about a copy, such as "read sm"; "" if a copy engine does it in the usual direction."""
+    words = []
+    if memcpy["side"] is not None:
+        words.append(memcpy["side"].removeprefix("_"))
+    if memcpy["engine"] == "sm":
+        words.append("sm")
+    return " ".join(words)
 
 
 def _check_sum(times: Times, name: str, test: _NvbandwidthTest) -> None:
     """Check that the cells of a test have the sum that is printed below them."""
     printed = [cell for cell in test.cells.values() if cell.text != "N/A"]
     stated = times.log.number(name, test.total)
-    deviation = abs(sum(times.log.number(*cell) for cell in printed) - stated)
-    rounding = sum(half_unit(cell.text) for cell in printed) + half_unit(f"{test.total}"[:9])
+    deviation = abs(sum(times.log.number(cell.where, cell.text) for cell in printed) - stated)
+    printed_total = str(test.total)[:_MOST_SUM_LETTERS]
+    rounding = sum(half_unit(cell.text) for cell in printed) + half_unit(printed_total)
     where = printed[0].where if printed else name
     problem = f"the cells of {name} do not have the sum {test.total}"
     times.agree(where, deviation, rounding, SLACK * stated, problem)
@@ -246,7 +263,8 @@ def p2p_test(log: Log) -> list[Profile]:
 
 # ---- traces of torch.profiler
 
-_MEMORY = re.compile(r"^Memcpy ([HDP])to([HDP])(?: \((\w+) -> (\w+))?")
+_MEMORY = re.compile(r"^Memcpy (?P<from>[HDP])to(?P<to>[HDP])(?: \((?P<from_memory>\w+) -> (?P<to_memory>\w+))?")
+_HALF_US = 0.501  # half a µs, and what rounding of the printed bandwidth adds
 _RATE = "memory bandwidth (GB/s)"
 
 
@@ -281,13 +299,14 @@ def trace(log: Log) -> list[Profile]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         log.fail("the trace", f"damaged, cut short or none: {error}")
     times = Times(log)
-    for place, event in enumerate(content.traceEvents):
+    for index, event in enumerate(content.traceEvents):
         args = event.args if isinstance(event.args, dict) else {}
         name = str(event.name)
+        where = f"traceEvents[{index}]"
         if event.cat == "gpu_memcpy":
-            _add_copy(times, f"traceEvents[{place}]", name, event.dur, args)
+            _add_copy(times, where, name, event.dur, args)
         elif event.cat == "kernel" and name.startswith("nccl") and args.get("Group size") == num_ranks:
-            _add_kernel(times, f"traceEvents[{place}]", event.dur, args)
+            _add_kernel(times, where, event.dur, args)
     log.check(times.printed, "the trace", "the trace has no GPU copies, and no NCCL kernels that state their size")
     return [times.profile("torch.profiler", str(info.get("backend", "cuda")), num_ranks, gpus=gpus)]
 
@@ -299,6 +318,7 @@ def _count(args: dict[str, Any], name: str) -> int:
 
 
 def _add_copy(times: Times, where: str, name: str, duration: Any, args: dict[str, Any]) -> None:
+    """Add the copy of an event; nothing if its name is not that of a copy, or it does not state its bytes."""
     memory = _MEMORY.search(name)
     size = _count(args, "bytes")
     if memory is None or not size:
@@ -307,16 +327,17 @@ def _add_copy(times: Times, where: str, name: str, duration: Any, args: dict[str
     seconds = taken_us / 1e6
     if _RATE in args:
         seconds = size / GB / times.log.number(where, args[_RATE], 1e-9)
-    # Older versions cut the time to whole µs, so the bandwidth's time is up to 1 µs longer.
-    deviation_us = abs(seconds * 1e6 - taken_us - 0.5)
+    # Older versions cut the time to whole µs. So the bandwidth's time is between the printed one and 1 µs more, within
+    # half a µs of their middle.
+    deviation_us = abs(seconds * 1e6 - (taken_us + 0.5))
     problem = f"{size} bytes do not take {taken_us:g} µs at that bandwidth"
-    times.agree(where, deviation_us, 0.501, SLACK * taken_us, problem)
+    times.agree(where, deviation_us, _HALF_US, SLACK * taken_us, problem)
     method = "device"
-    if memory[3] in ("Pinned", "Pageable"):
-        method = memory[3].lower()
-    elif memory[4] in ("Pinned", "Pageable"):
-        method = memory[4].lower()
-    direction = f"{memory[1]}2{memory[2]}".lower()
+    for kind_of_memory in (memory["from_memory"], memory["to_memory"]):
+        if kind_of_memory in ("Pinned", "Pageable"):  # that of the host, which is at one end only
+            method = kind_of_memory.lower()
+            break
+    direction = f"{memory['from']}2{memory['to']}".lower()
     times.copy(where, direction, method, size / seconds if seconds else 0, size)
 
 

@@ -90,6 +90,7 @@ class Log:
         raise StorageError(self.path, f"{place_words(line)}: {problem}")
 
     def check(self, fits: object, line: Where, problem: str) -> None:
+        """Raise a StorageError that names the line unless `fits` is true."""
         if not fits:
             self.fail(line, problem)
 
@@ -116,6 +117,7 @@ class Log:
             raise StorageError(self.path, str(error)) from error
 
     def json(self) -> Any:
+        """Return the contents of a log in JSON."""
         self.check_num_values()
         try:
             return json.loads(self.text)
@@ -192,11 +194,11 @@ class Times:
         else:
             self.printed[operation] = _PrintedTimes(line, [seconds])
 
-    def copy(self, line: Where, way: str, method: str, rate: float, size: int = 0, **options: Any) -> None:
-        """Add a copy from its printed bytes/s; its size may be unknown. `options` are further ones of its point."""
+    def copy(self, line: Where, direction: str, method: str, rate: float, size: int = 0, **options: Any) -> None:
+        """Add a copy from its printed bytes/s; a `size` of 0 is unknown. `options` are further ones of its point."""
         self.log.check(rate > 0, line, f"a bandwidth must be above 0, got {rate:g}")
         self.gpus |= {gpu for name, gpu in options.items() if name in ("gpu", "src", "dst")}
-        all_options = {"direction": way, "method": method, "pieces": 1, "both": False, **options}
+        all_options = {"direction": direction, "method": method, "pieces": 1, "both": False, **options}
         if not size:
             size = GB
             all_options["size"] = "not stated"
@@ -216,18 +218,26 @@ class Times:
         self.warnings.append((line, problem))
 
     def fitting_s(
-        self, line: Where, seconds: float, off_s: float, num_bytes: float, rate: float, rate_off: float, problem: str
+        self,
+        line: Where,
+        seconds: float,
+        rounding_s: float,
+        num_bytes: float,
+        rate: float,
+        rate_rounding: float,
+        problem: str,
     ) -> float:
         """Return a time in seconds that fits both a printed time and a printed rate in bytes/s; see `between`.
 
         If only `agree`'s tolerance reconciles them, return the printed time and record the problem as a warning.
         Raises StorageError if they contradict each other.
         """
-        fitting = between(seconds, off_s, num_bytes, rate, rate_off)
+        fitting = between(seconds, rounding_s, num_bytes, rate, rate_rounding)
         if fitting is not None:
             return fitting
-        near = between(seconds, TRUNCATED * off_s, num_bytes, rate, TRUNCATED * rate_off + SLACK * rate)
-        self.log.check(near is not None, line, problem)
+        tolerated = TRUNCATED * rate_rounding + SLACK * rate
+        nearly_fitting = between(seconds, TRUNCATED * rounding_s, num_bytes, rate, tolerated)
+        self.log.check(nearly_fitting is not None, line, problem)
         self.warnings.append((line, problem))
         return seconds
 
@@ -237,7 +247,7 @@ class Times:
         """Return the profile of these times and of the log's topology; empty arguments were not stated."""
         self.log.check(self.printed, len(self.log.lines), f"{program} printed no row above")
         notes = [*self.notes, *self._warning_notes()]
-        source = {"program": printable(program), "notes": "; ".join(dict.fromkeys(notes))}
+        source = {"program": printable(program), "notes": "; ".join(dict.fromkeys(notes))}  # each note once
         about["source"] = {key: text for key, text in source.items() if text}
         about["topology"] = self.log.topology
         title = f"{self.log.name}, {name}" if name else self.log.name
@@ -257,16 +267,16 @@ class Times:
     def _points(self) -> tuple[Point, ...]:
         """Return a point per operation. Options are checked once: a log may have millions of times."""
         points = []
-        like: dict[Any, Point] = {}
+        checked_points: dict[Any, Point] = {}  # one for each operation with the same options
         for (what, num_bytes, options), times in self.printed.items():
             seconds = tuple(times.seconds)
-            first = like.get((what, options))
+            checked = checked_points.get((what, options))
             try:
-                if first is None:
+                if checked is None:
                     point = Point(what, num_bytes, seconds, (True,) * len(seconds), dict(options))
-                    like[what, options] = point
+                    checked_points[what, options] = point
                 else:
-                    point = first.like(num_bytes, seconds)
+                    point = checked.like(num_bytes, seconds)
             except ValueError as error:
                 self.log.fail(times.where, error)
             points.append(point)
@@ -280,21 +290,21 @@ def place_words(where: Where) -> str:
 
 def _topology_lines(lines: Sequence[str]) -> Sequence[str]:
     """Return the lines of the first table of `nvidia-smi topo -m`, from its header to its last row, if it has rows."""
-    for place, text in enumerate(lines):
+    for header, text in enumerate(lines):
         if _TOPOLOGY_HEADER.search(text):
-            last_row = _last_topology_row(lines, place)
-            if last_row > place:
-                return lines[place : last_row + 1]
+            last_row = _last_topology_row(lines, header)
+            if last_row > header:
+                return lines[header : last_row + 1]
     return []
 
 
 def _last_topology_row(lines: Sequence[str], header: int) -> int:
-    """Return the place of the last row under a header, or the header's if it has none; empty lines may be between."""
+    """Return the index of the last row under a header, or the header's if it has none; empty lines may be between."""
     last = header
-    for place in range(header + 1, len(lines)):
-        if _TOPOLOGY_ROW.search(lines[place]):
-            last = place
-        elif lines[place].strip():
+    for index in range(header + 1, len(lines)):
+        if _TOPOLOGY_ROW.search(lines[index]):
+            last = index
+        elif lines[index].strip():
             break  # the table ends
     return last
 
@@ -312,13 +322,16 @@ def half_unit(text: str) -> float:
     return 0.5 * 10.0 ** (int(exponent) - len(mantissa.partition(".")[2]))
 
 
-def between(seconds: float, off: float, num_bytes: float, rate: float, rate_off: float) -> float | None:
-    """Return a time that fits both a printed time and a printed rate; None if there is none."""
-    low = max(num_bytes / (rate + rate_off) / ROUNDING, seconds - off)
-    high = seconds + off
-    if rate > rate_off:
-        high = min(num_bytes / (rate - rate_off) * ROUNDING, high)
+def between(seconds: float, rounding_s: float, num_bytes: float, rate: float, rate_rounding: float) -> float | None:
+    """Return a time that fits both a printed time and a printed rate in bytes/s; None if there is none.
+
+    Each may be off by its rounding. Of the times that fit, the one nearest to what the rate states is returned.
+    """
+    low = max(num_bytes / (rate + rate_rounding) / ROUNDING, seconds - rounding_s)
+    high = seconds + rounding_s
+    if rate > rate_rounding:  # else the rate may be 0, and so bounds no time from above
+        high = min(num_bytes / (rate - rate_rounding) * ROUNDING, high)
     if low > high:
         return None
-    middle = num_bytes / rate if rate else seconds
-    return min(max(middle, low), high)
+    stated_by_rate = num_bytes / rate if rate else seconds
+    return min(max(stated_by_rate, low), high)

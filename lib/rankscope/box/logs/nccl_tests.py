@@ -34,6 +34,7 @@ _LIBRARY = re.compile(r"nccl-library=(\d+)")
 _TESTS_VERSION = re.compile(r"nccl-tests version (\S+)")
 _ITERATIONS = re.compile(r"warmup iters: (\d+) iters: (\d+)")
 _MOST_COLUMNS = 64  # behind the type; the widest table of nccl-tests has 21
+_WRONG = 3  # columns from the time of a half to its number of wrong elements, behind algbw and busbw
 _SUMS = ("sum", "prod", "max", "min", "avg", "mulsum", "all")
 
 
@@ -61,15 +62,15 @@ class PrintedAverage(NamedTuple):
 
 
 class HalfRow(NamedTuple):
-    """Half of a row (in or out of place): its time, and its rates in bytes/s, each with what rounding may hide."""
+    """Half of a row (in or out of place): its time, and its rates in bytes/s with what rounding may have changed."""
 
     row: PrintedRow
     in_place: bool
     seconds: float
     algbw: float
-    algbw_off: float
+    algbw_rounding: float
     busbw: float
-    busbw_off: float
+    busbw_rounding: float
 
 
 @attrs.frozen
@@ -94,7 +95,8 @@ class Table:
         self.has_timestamps = columns[-1:] == ["timestamp"]
         self.columns = columns[:-1] if self.has_timestamps else columns
         self.rows: list[PrintedRow] = []
-        self.halves = [place for place, name in enumerate(columns) if name in ("time", "cputime")]  # out of place first
+        # the columns in which the halves of a row begin, with their time; out of place comes first
+        self.halves = [column for column, title in enumerate(columns) if title in ("time", "cputime")]
         self.average: PrintedAverage | None = None
         self.is_elided = False
         self.facts: RunFacts | None = None  # until they are read
@@ -108,7 +110,8 @@ class Table:
     def cells(self, text: str) -> list[str]:
         """Return the cells after the type, one per column; fewer if some are missing.
 
-        The cells of an empty out-of-place half are "N/A".
+        The cells of an empty out-of-place half are "N/A". Some programs leave the operation empty, or the number of
+        wrong elements in the last column.
         """
         cells = self._split(text)
         if "redop" in self.columns and not (cells and cells[0].isalpha()):
@@ -118,6 +121,7 @@ class Table:
         return cells
 
     def _split(self, text: str) -> list[str]:
+        """Return the cells that are printed, and "N/A" for those of an empty half, which is a wide gap."""
         gap = _EMPTY_HALF.search(text)
         if gap and len(self.halves) == 2:
             width = self.halves[1] - self.halves[0]
@@ -178,12 +182,14 @@ class _TextReader:
         self.log.fail(row.line, f"the row is cut: {row.match[0].strip()[:80]!r}")
 
     def _read_line(self, line: int, text: str) -> None:
+        """Read a line that is not blank: a row or the rest of one, a rank, a header, an average or a name."""
         is_header = "busbw" in text and "algbw" in text
         average = _FOOT.search(text) if "Avg bus" in text else None
         row = _ROW.search(text) if "#" not in text else None
         if self._pending is not None:
             if row or is_header or average:
                 self._fail_cut(self._pending)
+            # other lines may stand between the two parts of a row
             if all(map(_CELL.search, text.split())):
                 self._add_row(self._pending.line, self._pending.match, f"{self._pending.text} {text}")
                 return
@@ -336,7 +342,8 @@ def _facts(lines: Sequence[str]) -> RunFacts:
     if iterations:
         repetitions = {"warm_up": int(iterations[1]), "iterations": int(iterations[2])}
     tests_version = _TESTS_VERSION.search(text)
-    ways = dict.fromkeys(_way(*way) for way in _WAY.findall(text))
+    # each once, in the order of the lines
+    ways = dict.fromkeys(_way(network, gpu_direct, path) for network, gpu_direct, path in _WAY.findall(text))
     variables = dict.fromkeys(f"{name}={value}" for name, value in _SET.findall(text))
     return RunFacts(
         gpu_software=_software_versions(text),
@@ -377,21 +384,30 @@ def _halves(times: Times, table: Table) -> list[HalfRow]:
     log = times.log
     halves: list[HalfRow] = []
     for row in table.rows:
-        for place in table.halves:
-            time, algbw_words, busbw_words = row.cells[place : place + 3]
+        for column in table.halves:
+            time, algbw_words, busbw_words = row.cells[column : column + 3]
             if time == "N/A":
                 continue
             seconds = log.number(row.line, time, 1e-9) * 1e-6
-            off_s = half_unit(time) * 1e-6
+            rounding_s = half_unit(time) * 1e-6
             algbw = log.number(row.line, algbw_words, 0) * GB
-            algbw_off = half_unit(algbw_words) * GB
+            algbw_rounding = half_unit(algbw_words) * GB
+            num_bytes = float(row.num_bytes)
             problem = f"{algbw_words} GB/s is not {row.num_bytes} bytes in {time} µs"
-            fitting_s = times.fitting_s(row.line, seconds, off_s, float(row.num_bytes), algbw, algbw_off, problem)
-            if "e" in time and algbw > 0:  # printed with two digits, as in 1.8e+07: narrowed by algbw
+            fitting_s = times.fitting_s(row.line, seconds, rounding_s, num_bytes, algbw, algbw_rounding, problem)
+            if "e" in time and algbw > 0:  # printed with two digits, as in 1.8e+07: algbw states it more exactly
                 seconds = fitting_s
-            busbw = log.number(row.line, busbw_words, 0) * GB
-            in_place = place > table.halves[0]
-            halves.append(HalfRow(row, in_place, seconds, algbw, algbw_off, busbw, half_unit(busbw_words) * GB))
+            halves.append(
+                HalfRow(
+                    row=row,
+                    in_place=column > table.halves[0],
+                    seconds=seconds,
+                    algbw=algbw,
+                    algbw_rounding=algbw_rounding,
+                    busbw=log.number(row.line, busbw_words, 0) * GB,
+                    busbw_rounding=half_unit(busbw_words) * GB,
+                )
+            )
     log.check(halves, table.header, "the table has no times")
     return halves
 
@@ -407,9 +423,12 @@ def _bytes_per_count(log: Log, table: Table) -> float:
         elif num_bytes:
             ratios.append((row, math.inf))
     ordered = sorted(ratio for _, ratio in ratios)
-    usual = ordered[len(ordered) // 2] if ordered else 1.0
+    usual = 1.0
+    if ordered:
+        usual = ordered[len(ordered) // 2]  # the median, so that a damaged row is the one that is named
     for row, ratio in ratios:
-        log.check(ratio == usual < math.inf, row.line, f"{row.num_bytes} bytes are not {row.elements} elements")
+        is_usual = ratio == usual and math.isfinite(ratio)
+        log.check(is_usual, row.line, f"{row.num_bytes} bytes are not {row.elements} elements")
     return usual
 
 
@@ -478,7 +497,7 @@ class _Deviation(NamedTuple):
 def _busbw_deviation(half: HalfRow, collective: str, num_ranks: int) -> _Deviation:
     """Return how far a printed busbw is from what the algbw implies."""
     factor = 1.0 if collective == "together" else busbw_factor(collective, num_ranks)
-    return _Deviation(abs(half.busbw - factor * half.algbw), half.busbw_off + factor * half.algbw_off)
+    return _Deviation(abs(half.busbw - factor * half.algbw), half.busbw_rounding + factor * half.algbw_rounding)
 
 
 def _misfit(halves: Sequence[HalfRow], collective: str, num_ranks: int) -> HalfRow | None:
@@ -498,9 +517,9 @@ def _exact_ranks(halves: Sequence[HalfRow]) -> int:
     low = 0.0
     high = 2.0
     for half in halves:
-        if half.algbw > half.algbw_off:
-            low = max(low, (half.busbw - half.busbw_off) / (half.algbw + half.algbw_off))
-            high = min(high, (half.busbw + half.busbw_off) / (half.algbw - half.algbw_off))
+        if half.algbw > half.algbw_rounding:
+            low = max(low, (half.busbw - half.busbw_rounding) / (half.algbw + half.algbw_rounding))
+            high = min(high, (half.busbw + half.busbw_rounding) / (half.algbw - half.algbw_rounding))
     low /= ROUNDING
     high *= ROUNDING
     if not low <= high < 2:
@@ -596,7 +615,11 @@ def _numbers_of_wrong(table: Table) -> set[str]:
     """Return the different numbers of wrong elements that the rows state."""
     if "#wrong" not in table.columns:
         return set()
-    return {row.cells[place + 3] for row in table.rows for place in table.halves} - {"N/A"}
+    numbers = set()
+    for row in table.rows:
+        for column in table.halves:
+            numbers.add(row.cells[column + _WRONG])
+    return numbers - {"N/A"}
 
 
 def _average_note(times: Times, table: Table, halves: Sequence[HalfRow]) -> str:
@@ -605,7 +628,7 @@ def _average_note(times: Times, table: Table, halves: Sequence[HalfRow]) -> str:
         return "no average below the table: it may be cut"
     line, printed = table.average
     mean = sum(half.busbw for half in halves) / len(halves) / GB
-    rounding = sum(half.busbw_off for half in halves) / len(halves) / GB + half_unit(printed) + 1e-9
+    rounding = sum(half.busbw_rounding for half in halves) / len(halves) / GB + half_unit(printed) + 1e-9
     stated = times.log.number(line, printed)
     deviation = abs(mean - stated)
     if table.is_elided and deviation > TRUNCATED * rounding:
