@@ -119,6 +119,7 @@ class JobDiagnosis:
         return [f"{recorded} {wait} {in_ms(self.exposed_s)} per step, perhaps for {missing}, whose {is_missing}."]
 
     def _communication(self) -> list[str]:
+        """Return a sentence on the mean step and its communication; none without steps."""
         if not self.steps:
             return []
         step = f"The mean step takes {in_ms(self.step_s)}."
@@ -165,13 +166,13 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
     joined = join(traces)
     num_ranks = _num_ranks(traces)
     missing = tuple(sorted(set(range(num_ranks)) - set(ranks)))
-    owns = [own_times(trace) for trace in traces]
-    steps = sorted(set.intersection(*(set(own.steps.tolist()) for own in owns)))
-    rows_of_ranks = [_rows_of_steps(own, steps) for own in owns]
+    times_of_ranks = [own_times(trace) for trace in traces]
+    steps = sorted(set.intersection(*(set(times.steps.tolist()) for times in times_of_ranks)))
+    rows_of_ranks = [_rows_of_steps(times, steps) for times in times_of_ranks]
 
     def stacked(name: str) -> Seconds:
         """Return a field of `OwnTimes` with a row per common step and a column per rank."""
-        columns = [getattr(own, name)[rows] for own, rows in zip(owns, rows_of_ranks, strict=True)]
+        columns = [getattr(times, name)[rows] for times, rows in zip(times_of_ranks, rows_of_ranks, strict=True)]
         return np.stack(columns, axis=1)
 
     window_s = stacked("window_s")
@@ -186,8 +187,8 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
         covered_s=stacked("hidden_s"),
         idle_s=stacked("idle_s"),
         lateness=lateness(ranks, window_s, phase_s, stacked("starved_s")),
-        buckets=_buckets(traces, owns, steps),
-        problems=tuple(_problems(joined, num_ranks, missing, owns, steps)),
+        buckets=_buckets(traces, times_of_ranks, steps),
+        problems=tuple(_problems(joined, num_ranks, missing, times_of_ranks, steps)),
         missing=missing,
         joined=joined,
     )
@@ -198,23 +199,24 @@ def _num_ranks(traces: Sequence[Trace]) -> int:
     return max((len(members) for trace in traces for members in trace.group_ranks.values()), default=0)
 
 
-def _rows_of_steps(own: OwnTimes, steps: Sequence[int]) -> list[int]:
+def _rows_of_steps(times: OwnTimes, steps: Sequence[int]) -> list[int]:
     """Return the rows of these steps in a rank's own times; of rows with the same number the first counts."""
     row_of: dict[int, int] = {}
-    for row, number in enumerate(own.steps.tolist()):
+    for row, number in enumerate(times.steps.tolist()):
         row_of.setdefault(number, row)
     return [row_of[number] for number in steps]
 
 
 def _problems(
-    joined: Joined, num_ranks: int, missing: Sequence[int], owns: Sequence[OwnTimes], steps: Sequence[int]
+    joined: Joined, num_ranks: int, missing: Sequence[int], times_of_ranks: Sequence[OwnTimes], steps: Sequence[int]
 ) -> list[str]:
+    """Return sentences on traces that do not fit together, and on steps and ranks that are missing."""
     problems = [f"{words[0].upper()}{words[1:]}." for words in joined.problems]
     if missing:
         problems.append(f"The job has {num_ranks} ranks; there is no trace of {listed('rank', missing)}.")
     if not steps:
         problems.append("The ranks recorded no step in common that ends with a collective.")
-    elif any(len(own.steps) > len(steps) for own in owns):
+    elif any(len(times.steps) > len(steps) for times in times_of_ranks):
         problems.append(f"Only {count_of(len(steps), 'step')} were recorded by all ranks; others are left out.")
     return problems
 
@@ -243,9 +245,9 @@ class _BucketCall(NamedTuple):
     num_bytes: int
 
 
-def _buckets(traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[int]) -> tuple[CallCost, ...]:
+def _buckets(traces: Sequence[Trace], times_of_ranks: Sequence[OwnTimes], steps: Sequence[int]) -> tuple[CallCost, ...]:
     """Return the collectives of these steps, by where they are launched, kind, group and number there in the step."""
-    calls_of = _calls_of_buckets(traces, owns, steps)
+    calls_of = _calls_of_buckets(traces, times_of_ranks, steps)
     is_sharded = any("reduce_scatter" in trace.calls.kinds for trace in traces)
     is_watched = all(trace.source == "watch" for trace in traces)  # `watch` records all buckets of DDP as one call
     buckets = []
@@ -257,23 +259,23 @@ def _buckets(traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[
 
 
 def _calls_of_buckets(
-    traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[int]
+    traces: Sequence[Trace], times_of_ranks: Sequence[OwnTimes], steps: Sequence[int]
 ) -> dict[_BucketKey, list[_BucketCall]]:
     """Return the calls of these steps on all ranks, by what makes them the same collective in each step."""
     calls_of = defaultdict[_BucketKey, list[_BucketCall]](list)
     common_steps = {*steps}
-    for trace, own in zip(traces, owns, strict=True):
+    for trace, times in zip(traces, times_of_ranks, strict=True):
         calls = trace.calls
         num_alike = Counter[tuple[int, _BucketKey]]()  # calls of a step so far that differ from each other in nothing
-        for index in np.flatnonzero(own.call_row >= 0).tolist():
-            step = int(own.steps[own.call_row[index]])
+        for index in np.flatnonzero(times.call_row >= 0).tolist():
+            step = int(times.steps[times.call_row[index]])
             if step not in common_steps:
                 continue
             first_key = _BucketKey(
-                phase=PHASES[own.call_phase[index]],
+                phase=PHASES[times.call_phase[index]],
                 kind=calls.kinds[calls.kind[index]],
                 group=calls.groups[calls.group[index]],
-                of_gradients=bool(own.call_of_gradients[index]),
+                of_gradients=bool(times.call_of_gradients[index]),
                 order=0,
             )
             key = first_key._replace(order=num_alike[step, first_key])
@@ -281,9 +283,9 @@ def _calls_of_buckets(
             call = _BucketCall(
                 rank=trace.rank,
                 step=step,
-                seconds=float(own.call_s[index]),
-                exposed_s=float(own.call_exposed_s[index]),
-                hidden_s=float(own.call_hidden_s[index]),
+                seconds=float(times.call_s[index]),
+                exposed_s=float(times.call_exposed_s[index]),
+                hidden_s=float(times.call_hidden_s[index]),
                 num_bytes=int(calls.num_bytes[index]),
             )
             calls_of[key].append(call)

@@ -253,22 +253,22 @@ def _matched(
     if step == _WITHOUT_STEPS:
         usual = max(signatures.values(), key=len)
     else:
-        num_traces_with = Counter(tuple(own) for own in signatures.values())
+        num_traces_with = Counter(tuple(actual) for actual in signatures.values())
         usual = list(num_traces_with.most_common(1)[0][0])  # the first rank's if no two agree
-    usual_ranks = [traces[row].rank for row, own in signatures.items() if own == usual]
+    usual_ranks = [traces[row].rank for row, actual in signatures.items() if actual == usual]
     matched = [[-1] * len(traces) for _ in usual]  # usual calls by traces
-    for row, own in signatures.items():
-        blocks = _compared(usual, own)
+    for row, actual in signatures.items():
+        blocks = _compared(usual, actual)
         if step == _WITHOUT_STEPS:
             blocks = _between_equal_blocks(blocks)
         for block in blocks:
             if block.is_equal:
                 for shift in range(block.usual_end - block.usual_begin):
-                    matched[block.usual_begin + shift][row] = calls_of_rows[row][block.own_begin + shift]
+                    matched[block.usual_begin + shift][row] = calls_of_rows[row][block.actual_begin + shift]
             else:
                 usual_calls = usual[block.usual_begin : block.usual_end]
-                own_calls = own[block.own_begin : block.own_end]
-                problems.compare(group, step, traces[row], usual_ranks, block.usual_begin, usual_calls, own_calls)
+                actual_calls = actual[block.actual_begin : block.actual_end]
+                problems.compare(group, step, traces[row], usual_ranks, block.usual_begin, usual_calls, actual_calls)
     return [indices for indices in matched if sum(index >= 0 for index in indices) > 1]
 
 
@@ -277,8 +277,8 @@ def _signatures(traces: Sequence[Trace], calls_of_rows: dict[int, list[int]]) ->
     signatures = {}
     for row, calls in calls_of_rows.items():
         signatures[row] = [_signature(traces[row], index) for index in calls]
-    for own in signatures.values():
-        for signature in own:
+    for actual in signatures.values():
+        for signature in actual:
             if signature.num_bytes < 0 and signature.kind not in _OWN_SIZES:
                 return _without_sizes(signatures)
     return signatures
@@ -290,7 +290,7 @@ def _signature(trace: Trace, index: int) -> _CallSignature:
 
 
 def _without_sizes(signatures: dict[int, list[_CallSignature]]) -> dict[int, list[_CallSignature]]:
-    return {row: [signature._replace(num_bytes=-1) for signature in own] for row, own in signatures.items()}
+    return {row: [signature._replace(num_bytes=-1) for signature in actual] for row, actual in signatures.items()}
 
 
 def _between_equal_blocks(blocks: list[_CallBlock]) -> list[_CallBlock]:
@@ -309,16 +309,16 @@ class _Matcher(SequenceMatcher[_CallSignature]):
     at too many pairs. Then the rest counts as different.
     """
 
-    def __init__(self, usual: list[_CallSignature], own: list[_CallSignature]) -> None:
-        super().__init__(None, usual, own, autojunk=False)
-        num_alike = Counter(own)
-        # difflib looks at each call of `usual`, and at every equal call of `own`
+    def __init__(self, usual: list[_CallSignature], actual: list[_CallSignature]) -> None:
+        super().__init__(None, usual, actual, autojunk=False)
+        num_alike = Counter(actual)
+        # difflib looks at each call of `usual`, and at every equal call of `actual`
         looks_per_call = [1 + num_alike[signature] for signature in usual]
         self._looks_before = np.cumsum([0, *looks_per_call])  # for the calls before each call of `usual`
-        self._looks_left = _MOST_LOOKS * (len(usual) + len(own))
+        self._looks_left = _MOST_LOOKS * (len(usual) + len(actual))
 
     def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Match:
-        """Return the longest common piece of ``usual[alo:ahi]`` and ``own[blo:bhi]``, of length 0 if there is none."""
+        """Return the longest common piece of ``usual[alo:ahi]`` and ``actual[blo:bhi]``, of length 0 without one."""
         end = -1 if ahi is None else ahi
         self._looks_left -= int(self._looks_before[end] - self._looks_before[alo])
         if self._looks_left < 0:
@@ -332,34 +332,34 @@ class _CallBlock(NamedTuple):
     is_equal: bool
     usual_begin: int
     usual_end: int
-    own_begin: int
-    own_end: int
+    actual_begin: int
+    actual_end: int
 
 
-def _compared(usual: list[_CallSignature], own: list[_CallSignature]) -> list[_CallBlock]:
+def _compared(usual: list[_CallSignature], actual: list[_CallSignature]) -> list[_CallBlock]:
     """Return blocks that are equal or not. Equal calls at the begin and at the end always match.
 
     If more than `_MOST_COMPARED` calls are between these, they become one block that is not equal.
     """
-    begin = _num_equal_at_begin(usual, own)
-    num_equal_at_end = _num_equal_at_begin(usual[begin:][::-1], own[begin:][::-1])
+    begin = _num_equal_at_begin(usual, actual)
+    num_equal_at_end = _num_equal_at_begin(usual[begin:][::-1], actual[begin:][::-1])
     usual_end = len(usual) - num_equal_at_end
-    own_end = len(own) - num_equal_at_end
+    actual_end = len(actual) - num_equal_at_end
     blocks = []
     if begin > 0:
         blocks.append(_CallBlock(True, 0, begin, 0, begin))
-    if max(usual_end - begin, own_end - begin) > _MOST_COMPARED:
-        blocks.append(_CallBlock(False, begin, usual_end, begin, own_end))
+    if max(usual_end - begin, actual_end - begin) > _MOST_COMPARED:
+        blocks.append(_CallBlock(False, begin, usual_end, begin, actual_end))
     else:
         # the matcher's indices count from `begin`
-        matcher = _Matcher(usual[begin:usual_end], own[begin:own_end])
-        for kind, usual_low, usual_high, own_low, own_high in matcher.get_opcodes():
+        matcher = _Matcher(usual[begin:usual_end], actual[begin:actual_end])
+        for kind, usual_low, usual_high, actual_low, actual_high in matcher.get_opcodes():
             is_equal = kind == "equal"
             blocks.append(
-                _CallBlock(is_equal, begin + usual_low, begin + usual_high, begin + own_low, begin + own_high)
+                _CallBlock(is_equal, begin + usual_low, begin + usual_high, begin + actual_low, begin + actual_high)
             )
     if num_equal_at_end > 0:
-        blocks.append(_CallBlock(True, usual_end, len(usual), own_end, len(own)))
+        blocks.append(_CallBlock(True, usual_end, len(usual), actual_end, len(actual)))
     return blocks
 
 
@@ -387,34 +387,35 @@ class _Problems:
         others: list[int],
         index: int,
         usual: list[_CallSignature],
-        own: list[_CallSignature],
+        actual: list[_CallSignature],
     ) -> None:
-        """Note that a rank makes its `own` calls where the `others` make the `usual` ones.
+        """Note that a rank makes its `actual` calls where the `others` make the `usual` ones.
 
         `index` is that of the first usual call in the step; either list may be empty or shorter than the other one.
         """
         if not group.name and len(trace.group_ranks) > 1:
             # calls of several groups are mixed here, so their order need not be the same on all ranks
-            self._num_unclear += max(len(usual), len(own))
+            self._num_unclear += max(len(usual), len(actual))
             return
         rank = f"rank {trace.rank}"
         other_ranks = listed("rank", others)
-        for number, (usual_call, own_call) in enumerate(zip_longest(usual, own), start=index + 1):
+        for number, (usual_call, actual_call) in enumerate(zip_longest(usual, actual), start=index + 1):
             where = f"call {number}"
             if group.name:
                 where = f"{where} of group {group.name!r}"
-            if own_call is None:
+            if actual_call is None:
                 words = f"{rank} leaves out {where}: {usual_call}, which {other_ranks} made"
             elif usual_call is None:
-                words = f"{rank} made {where}: {own_call}, which {other_ranks} left out"
+                words = f"{rank} made {where}: {actual_call}, which {other_ranks} left out"
             else:
-                words = f"{rank} made {own_call} where {other_ranks} made {usual_call}, as {where}"
+                words = f"{rank} made {actual_call} where {other_ranks} made {usual_call}, as {where}"
             self._steps.setdefault(words, []).append(step)
 
     def add(self, words: str) -> None:
         self._steps[words] = [_WITHOUT_STEPS]
 
     def sentences(self) -> tuple[str, ...]:
+        """Return the findings, each with its steps; of many, the first ones and the number of the others."""
         sentences = []
         for sentence, steps in self._steps.items():
             if steps[0] != _WITHOUT_STEPS:

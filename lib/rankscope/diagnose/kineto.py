@@ -136,7 +136,9 @@ def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[_Trace
         return [_reported(report, path, _read(path, len(paths))) for path in paths]
     with WorkerPool(in_memory=False) as pool, ThreadPoolExecutor(num_workers) as threads:
         labels = [f"trace reader {number}" for number in range(num_workers)]
-        workers = pool.start(pool.pack(partial(answer, partial(_read_safely, len(paths)))), labels)
+        # each process answers paths by what `_read_safely` returns for them
+        job = pool.pack(partial(answer, partial(_read_safely, len(paths))))
+        workers = pool.start(job, labels)
         free_workers = queue.SimpleQueue[Worker]()
         for worker in workers:
             worker.ready()
@@ -146,7 +148,7 @@ def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[_Trace
             """Read a file in the next process that is free; called in a thread for each process."""
             worker = free_workers.get()
             try:
-                result, *_ = worker.ask(path)
+                result, *_ = worker.ask(path)  # the others are when it began and ended
             finally:
                 free_workers.put(worker)
             if isinstance(result, str):  # the reason why it cannot be read
@@ -170,6 +172,7 @@ def _read_safely(num_files: int, path: Path) -> _TraceOfFile | str:
 
 
 def _read(path: Path, num_files: int) -> _TraceOfFile:
+    """Read a trace; `num_files` are all files of the job, which decides whether it needs a rank of its own."""
     file = TraceFile[Any](path, KinetoEvent | list[Any] | str | int | float | bool | None, MOST_TRACE_BYTES)
     with readable(path):
         reader = EventReader()

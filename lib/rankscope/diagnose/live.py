@@ -45,6 +45,7 @@ _SHARDED = ("FSDPModule", "FullyShardedDataParallel")  # classes of FSDP2 and FS
 _WAIT_S = 60.0  # for the traces of other ranks
 _LOOK_S = 0.05  # between two looks for them
 _FEWEST_STEPS = 2  # of the last, shorter window: a line about one step would say nothing of the job
+_SCHEDSTAT_BYTES = 64  # of /proc/thread-self/schedstat, which has three numbers
 _ENGINE: Any = torch.autograd.Variable._execution_engine
 _watch_numbers = count()  # so that each watch of a process has its own keys in the store
 
@@ -370,7 +371,7 @@ class Watched:
             return
         ran = "0 0"
         if self._schedstat >= 0:
-            ran = os.pread(self._schedstat, 64, 0).decode()
+            ran = os.pread(self._schedstat, _SCHEDSTAT_BYTES, 0).decode()
         if step is not None and self._step_syncs:
             step.end = stamp
             step.ran_at_end = ran

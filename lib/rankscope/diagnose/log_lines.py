@@ -493,6 +493,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _watchdog(line: LogLine) -> Iterator[WatchdogTimeout | CommunicationError]:
+    """Read timeouts and errors of collectives that the watchdog of NCCL reports."""
     for match in _WATCHDOG.finditer(line.text):
         # torch prints the rank twice if it prints the group: two different ones, or an unknown collective, are damage
         is_damaged = match["collective"] not in _OP_TYPES or match["in_group"] not in (None, match["rank"])
@@ -516,6 +517,7 @@ def _optional(number: str | None) -> int | None:
 
 
 def _status(line: LogLine) -> Iterator[QueueStatus]:
+    """Read how far a rank got in a group's queue, by the numbers that its watchdog prints."""
     for match in _STATUS.finditer(line.text):
         failed = _optional(
             match["new"] or match["old"] or match["older"]
@@ -556,6 +558,7 @@ def _before_other_record(text: str) -> str:
 
 
 def _mismatch(line: LogLine) -> Iterator[CallMismatch]:
+    """Read two calls that differ, by the report of TORCH_DISTRIBUTED_DEBUG=DETAIL."""
     for begin in re.finditer("Detected mismatch between", line.text):
         match = _MISMATCH.match(line.text, begin.start())
         if match is None or _OTHER_RECORD.search(match["own"]):
@@ -592,6 +595,7 @@ def _address(line: LogLine) -> Iterator[AddressWait | CommunicationError]:
 
 
 def _join_count(line: LogLine) -> Iterator[JoinCount | CommunicationError]:
+    """Read how many ranks had connected to the store, or joined a store-based barrier, in time."""
     for match in _CLIENTS.finditer(line.text):
         origin = line.origin(match.start())
         yield JoinCount(origin, "", int(match["joined"]), int(match["num_ranks"]))

@@ -121,6 +121,7 @@ def _replace(owner: Any, name: str, replacement_of: Callable[[Any], Callable[...
 
 
 def _restore_all() -> None:
+    """Put all methods back, unless other code has replaced them in the meantime."""
     while _patches:
         patch = _patches.pop()
         if vars(patch.owner).get(patch.name) is not patch.replacement:

@@ -113,6 +113,7 @@ class _CallSpans(NamedTuple):
 
 
 def _call_spans(timeline: Timeline) -> _CallSpans:
+    """Return the spans of a rank's calls, from its timeline."""
     launches = {span.item: span for span in timeline.select(kind="launch") if span.item >= 0}
     work = {span.item: span for span in timeline.select(kind=Timeline.COMMUNICATION) if span.item >= 0}
     arrivals = dict(work)

@@ -186,6 +186,7 @@ class _VerdictWords:
     # ---- nobody is late, or nobody can be named
 
     def of_nobody(self, is_complete: bool) -> list[str]:
+        """Return the verdict on a job without late ranks: who waits, who is late sometimes, or that it is balanced."""
         lines = []
         if not self._lateness.is_balanced:
             lines.append(self._unattributed())
@@ -271,6 +272,7 @@ def headline(lateness: Lateness, steps: Sequence[int]) -> str:
 
 
 def _headline_of_nobody(lateness: Lateness, steps: Sequence[int]) -> str:
+    """Return a line on steps without late ranks; see `of_nobody`."""
     step = _whole_ms(lateness.step_s)
     if not lateness.is_balanced:
         distribution = _few_steps(lateness, steps) or _last_ranks(lateness)

@@ -222,6 +222,7 @@ def all_reduce_bench(log: Log) -> list[Profile]:
 
 
 def _bench_table(log: Log, times: Times, num_ranks: int) -> None:
+    """Add the rows of a table of all_reduce_bench, after checking that busbw fits algbw."""
     for line, text in enumerate(log.lines, 1):
         if not _BENCH_MARK.search(text):
             continue

@@ -134,6 +134,7 @@ def nvbandwidth(log: Log) -> list[Profile]:
 
 
 def _nvbandwidth_json(log: Log) -> _NvbandwidthLog:
+    """Return the tests of a log in JSON, whose matrices are lists of rows."""
     tests = {}
     try:
         content = log.json()["nvbandwidth"]
@@ -155,6 +156,7 @@ def _nvbandwidth_json(log: Log) -> _NvbandwidthLog:
 
 
 def _nvbandwidth_text(log: Log) -> _NvbandwidthLog:
+    """Return the tests of a log in text: each has a line with its name, and its matrix below."""
     tests = {}
     name = ""  # of the test whose matrix comes next
     for line, text in enumerate(log.lines, 1):

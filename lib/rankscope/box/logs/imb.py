@@ -173,6 +173,7 @@ def _read_comment(log: Log, table: _ImbTable, line: int, text: str) -> None:
 
 
 def _read_header(log: Log, table: _ImbTable, line: int, columns: list[str]) -> None:
+    """Set the columns of a table, after checking that its figures can be read."""
     log.check(table.num_processes, line, f"the number of processes of {table.name} is not stated")
     is_ping_pong = _BENCHMARKS[table.name].operation == "ping_pong"
     if is_ping_pong:
@@ -186,6 +187,7 @@ def _read_header(log: Log, table: _ImbTable, line: int, columns: list[str]) -> N
 
 
 def _read_row(log: Log, table: _ImbTable, line: int, cells: list[str]) -> None:
+    """Add a row to its table, or count a size that was not measured; sizes must rise."""
     size = log.number(line, cells[0], 0)
     log.check(size > table.last_size, line, f"must be a larger size than {table.last_size:.0f}, got {cells[0][:40]}")
     table.last_size = size

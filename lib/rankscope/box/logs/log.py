@@ -255,6 +255,7 @@ class Times:
         return Profile({key: value for key, value in stated.items() if value}, how, self._points())
 
     def _warning_notes(self) -> list[str]:
+        """Return a note on figures that hardly agree, the first of them in words; none without any."""
         if not self.warnings:
             return []
         line, problem = self.warnings[0]

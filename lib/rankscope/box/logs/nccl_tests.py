@@ -163,6 +163,7 @@ class _TextReader:
         self._first_line = 0  # of the lines that state facts about the next table
 
     def tables(self) -> list[Table]:
+        """Return the tables of the log, each with the facts that stand above it."""
         for line, text in enumerate(self.log.lines, 1):
             text = _without_info(text)
             if self._table is not None and self._table.has_timestamps:
@@ -237,6 +238,7 @@ class _TextReader:
         self._tables.append(self._table)
 
     def _end_table(self, line: int, average: str) -> None:
+        """End the table at its average; what follows belongs to the next one."""
         table = self._table
         if table is None or not table.rows:
             self.log.fail(line, "an average without rows above it")
@@ -266,6 +268,7 @@ def _without_info(text: str) -> str:
 
 
 def _json(log: Log) -> Table:
+    """Return the table of a log in JSON, with the cells that the same table has as text."""
     content = log.json()
     half_columns = ("time", "algbw", "busbw", "#wrong")
     table = Table(1, ("redop", "root", *half_columns, *half_columns), [], "")

@@ -181,6 +181,7 @@ def _diagnose_traces(
 
 
 def _fields(diagnosis: JobDiagnosis, forecast: Forecast | None, why_not: str) -> dict[str, Any]:
+    """Return what --json prints for traces."""
     return {
         "culprits": [culprit._asdict() for culprit in diagnosis.culprits],
         "findings": str(diagnosis).splitlines(),

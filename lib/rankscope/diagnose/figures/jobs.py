@@ -32,6 +32,7 @@ from ..trace import PHASES, Trace
 from .hangs import draw_hang, is_drawable
 
 _WIDE_PX = 270.0
+_WIDTH_PER_LONGEST = 1.02  # the width of a drawing by its longest bar, which so does not touch the edge
 _ROW_PX = 20.0
 _MOST_TALL_PX = 480.0  # the height of a drawing with many rows
 _MOST_COLUMNS = 60  # of steps
@@ -55,7 +56,7 @@ def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
     own_s = mean_s.sum(axis=1)
     rows = _largest(own_s, _MOST_ROWS)
     scale, unit = time_unit(float(own_s.max()))
-    width = 1.02 * float(own_s.max()) / scale
+    width = _WIDTH_PER_LONGEST * float(own_s.max()) / scale
     if width == 0:  # nobody did anything
         width = 1.0
     lengths = {}  # the lengths of a phase's bars, one for each row
@@ -63,8 +64,9 @@ def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
         lengths[Key(phase, WORK[phase].hue)] = mean_s[rows, column] / scale
     bars = []
     keys = []
+    pixel = width / _WIDE_PX
     for bar, (key, length) in zip(stacked(lengths), lengths.items(), strict=True):
-        if (length * _WIDE_PX > width).any():  # it is wider than a pixel somewhere
+        if (length > pixel).any():  # a phase that no row shows has no key, either
             bars.append(bar)
             keys.append(key)
     lines = []
@@ -117,8 +119,11 @@ def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
         Key("exposed", hue): exposed_s[rows] / scale,
         Key("hidden under work", hue, hatched=True): hidden_s[rows] / scale,
     }
+    width = longest_s / scale
+    if width == 0:  # nobody communicated
+        width = 1.0
     names = [buckets[row].name for row in rows]
-    return _drawing(f"per step [{unit}]", longest_s / scale or 1.0, names, stacked(lengths), list(lengths))
+    return _drawing(f"per step [{unit}]", width, names, stacked(lengths), list(lengths))
 
 
 def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) -> Drawing:
@@ -268,6 +273,7 @@ def job_page(
 
 
 def _what_if_section(answers: Forecast, diagnosis: JobDiagnosis) -> _Section:
+    """Return the table of what changes would give, and the notes below it."""
     caption, rows = what_if_table(answers, diagnosis)
     head = "<tr><th>with</th><th>a step takes</th><th></th></tr>"
     cells = "".join(
@@ -302,6 +308,7 @@ def _svg(drawing: Drawing) -> str:
 
 
 def _page(name: str, verdict: str, sections: Sequence[_Section]) -> str:
+    """Return the HTML of a page: a title, the verdict line by line, and sections next to each other."""
     lines = "".join(f"<p>{escape(printable(line))}</p>" for line in verdict.splitlines())
     body = ""
     for section in sections:
