@@ -406,15 +406,12 @@ class EventReader:
         self._pieces.append(piece)
 
     def _complete(self, entries: list[Any]) -> list[KinetoEvent]:
-        """Return the events that have a length, and those made of a B and an E; other entries are counted."""
-        events = []
-        incomplete = []
-        for entry in entries:
-            if type(entry) is KinetoEvent and entry.ph != "B" and entry.ph != "E":
-                events.append(entry)
-            else:
-                incomplete.append(entry)
-        return events + self._paired(incomplete)
+        """Return the events that have a length, and those made of a B and an E; what is no event is counted."""
+        # an expression, because most files have millions of complete events and nothing else
+        events = [entry for entry in entries if type(entry) is KinetoEvent and entry.ph != "B" and entry.ph != "E"]
+        if len(events) < len(entries):
+            events += self._paired(entries)
+        return events
 
     def _chosen(self, events: list[KinetoEvent]) -> _TimedEvents:
         """Return the events that have a role and readable times; the others are counted."""
@@ -428,9 +425,12 @@ class EventReader:
         length_us = _floats([event.dur for event in events])
         # False if one is nan
         has_times = (np.abs(start_us) <= _LATEST_US) & (length_us >= 0) & (length_us <= _LATEST_US)
-        self._num_others["unreadable"] += int((~has_times).sum())
-        events, codes = _where(has_times, events, codes)
-        return _TimedEvents(events, codes, start_us[has_times], length_us[has_times])
+        if not has_times.all():
+            self._num_others["unreadable"] += int((~has_times).sum())
+            events, codes = _where(has_times, events, codes)
+            start_us = start_us[has_times]
+            length_us = length_us[has_times]
+        return _TimedEvents(events, codes, start_us, length_us)
 
     def _keep_details(self, events: list[KinetoEvent], codes: Ints, roles: list[Role]) -> None:
         """Keep the details of the events that have some, by their numbers among all events of the file."""
@@ -443,7 +443,8 @@ class EventReader:
     def _paired(self, entries: list[Any]) -> list[KinetoEvent]:
         """Return a complete event for each E event, which ends the last B event of its thread that is still open.
 
-        B events without an E stay open for the next piece. What is no event, or an E without a B, is counted.
+        B events without an E stay open for the next piece. What is no event, or an E without a B, is counted. Events of
+        other phases are left out.
         """
         complete = []
         for event in entries:
@@ -454,7 +455,7 @@ class EventReader:
                 if self._num_open > _MOST_OPEN:
                     raise ValueError(f"more than {_MOST_OPEN} of its events begin and do not end")
                 self._open[event.pid, event.tid].append(event)
-            else:
+            elif event.ph == "E":
                 open_events = self._open.get((event.pid, event.tid))
                 if not open_events:
                     self._num_others["unreadable"] += 1
