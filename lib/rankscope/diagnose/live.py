@@ -215,7 +215,8 @@ class Watched:
         self._step = None
         self._stamps = deque(maxlen=0)
         self._model = None
-        self._exchange.send_trace(zlib.compress(msgspec.json.encode(list(self._last_steps)), 1))
+        trace = msgspec.json.encode(list(self._last_steps))
+        self._exchange.send_trace(zlib.compress(trace, level=1))  # the fastest level, as the training loop waits for it
         self._exchange.close(last_lines=kind is None)
 
     def _fail(self, error: Exception) -> None:
@@ -246,8 +247,7 @@ class Watched:
             raise RuntimeError(
                 "`traces` is available only after the `with` block ends; `trace` is this rank's trace so far"
             )
-        own = list(self._last_steps)
-        by_rank = {self._rank: own}
+        by_rank = {self._rank: list(self._last_steps)}
         others = [rank for rank in self._ranks if rank != self._rank]
         deadline = time.monotonic() + _WAIT_S
         try:

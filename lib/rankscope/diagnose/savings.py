@@ -563,7 +563,7 @@ def _local(recorded: _StepsOfShape, slowed: float) -> LocalStep:
     begin_s = float(np.median(recorded.begin_s.max(axis=1)))
     # of each gradient, the time on the last rank, in the median step
     last_ready_s = np.median(ready_without_s.max(axis=1), axis=0)
-    # these are medians and maxima of their own, so the order of the gradients has to be restored
+    # each gradient has a maximum and a median of its own, so one may come before the one that it follows
     ready_s = np.maximum.accumulate(np.maximum(last_ready_s - begin_s, 0.0))
     specs = []
     for gradient in reversed(range(recorded.sizes.size)):

@@ -27,13 +27,14 @@ _KIND = re.compile(r"^(?:[a-z]*|-?\d+)$")  # an operation, or the rank of a root
 _TIMESTAMP = re.compile(r"(?<!\S)\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 _EMPTY_HALF = re.compile(r" {32,}")  # what nccl-tests prints instead of the out-of-place half
 _SET = re.compile(r"\b(NCCL_[A-Z0-9_]+)(?: set by environment to |=)([^\s;,]+)")
-_WAY = re.compile(r"Using network (\w[^\n]*)|(GPU Direct RDMA (?:En|Dis)abled)|via (P2P|SHM|NET/\w+)")
-_BUILT_IN_NETWORKS = ("Socket", "IB")  # NCCL's log names them in two ways: network Socket, via NET/Socket
+_CONNECTION = re.compile(r"Using network (\w[^\n]*)|(GPU Direct RDMA (?:En|Dis)abled)|via (P2P|SHM|NET/\w+)")
+_BUILT_IN_NETWORKS = ("Socket", "IB")  # NCCL's log names them in two connections: network Socket, via NET/Socket
 _NCCL_VERSION = re.compile(r"NCCL version (\d+(?:\.\d+)*)(?:\+cuda([\d.]+))?")
 _LIBRARY = re.compile(r"nccl-library=(\d+)")
 _TESTS_VERSION = re.compile(r"nccl-tests version (\S+)")
 _ITERATIONS = re.compile(r"warmup iters: (\d+) iters: (\d+)")
 _MOST_COLUMNS = 64  # behind the type; the widest table of nccl-tests has 21
+_FLOAT_ROUNDING = 1e-9  # of a mean of floats, in GB/s
 _WRONG = 3  # columns from the time of a half to its number of wrong elements, behind algbw and busbw
 _SUMS = ("sum", "prod", "max", "min", "avg", "mulsum", "all")
 
@@ -346,11 +347,13 @@ def _facts(lines: Sequence[str]) -> RunFacts:
         repetitions = {"warm_up": int(iterations[1]), "iterations": int(iterations[2])}
     tests_version = _TESTS_VERSION.search(text)
     # each once, in the order of the lines
-    ways = dict.fromkeys(_way(network, gpu_direct, path) for network, gpu_direct, path in _WAY.findall(text))
+    connections = dict.fromkeys(
+        _connection(network, gpu_direct, path) for network, gpu_direct, path in _CONNECTION.findall(text)
+    )
     variables = dict.fromkeys(f"{name}={value}" for name, value in _SET.findall(text))
     return RunFacts(
         gpu_software=_software_versions(text),
-        network=", ".join(ways),
+        network=", ".join(connections),
         environment=printable(command_words(list(variables))),
         repetitions=repetitions,
         tests_version=tests_version[1] if tests_version else "",
@@ -371,8 +374,8 @@ def _software_versions(text: str) -> dict[str, str]:
     return {}
 
 
-def _way(network: str, gpu_direct: str, path: str) -> str:
-    """Return how ranks communicate, as one of the lines of `_WAY` says; a network is written as NET/ and its name."""
+def _connection(network: str, gpu_direct: str, path: str) -> str:
+    """Return how ranks communicate, as one of the lines of `_CONNECTION` says; a network is written as NET/ and its name."""
     name = printable(network).strip()
     if name in _BUILT_IN_NETWORKS:
         return f"NET/{name}"
@@ -631,7 +634,7 @@ def _average_note(times: Times, table: Table, halves: Sequence[HalfRow]) -> str:
         return "no average below the table: it may be cut"
     line, printed = table.average
     mean = sum(half.busbw for half in halves) / len(halves) / GB
-    rounding = sum(half.busbw_rounding for half in halves) / len(halves) / GB + half_unit(printed) + 1e-9
+    rounding = sum(half.busbw_rounding for half in halves) / len(halves) / GB + half_unit(printed) + _FLOAT_ROUNDING
     stated = times.log.number(line, printed)
     deviation = abs(mean - stated)
     if table.is_elided and deviation > TRUNCATED * rounding:
