@@ -375,7 +375,7 @@ def _software_versions(text: str) -> dict[str, str]:
 
 
 def _connection(network: str, gpu_direct: str, path: str) -> str:
-    """Return how ranks communicate, as one of the lines of `_CONNECTION` says; a network is written as NET/ and its name."""
+    """Return how ranks communicate, by the groups of `_CONNECTION`; a network is written as NET/ and its name."""
     name = printable(network).strip()
     if name in _BUILT_IN_NETWORKS:
         return f"NET/{name}"
