@@ -45,8 +45,8 @@ _OSU_ROW = re.compile(r"^\s*\d+\s+[\d.]+(?:\s|$)")
 _GAP = re.compile(r"\s{2,}")
 _BENCH_RANKS = re.compile(r"over (\d+) ranks \((\d+) warmups / (\d+) trials")
 _BENCH_MARK = re.compile(r"GBps \|")
-_UNIT_BYTES = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}  # of all_reduce_bench
 _BENCH_SIZE = re.compile(r"^([\d._]+)\s*([KMGT]?)i?B?$")
+_BENCH_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _BENCH_RATE = re.compile(r"^([\d.]+) ?GBps$")
 _TRIAL_LABEL = re.compile(r"^\s*(\d{1,7}):\s*$")
 _TRIAL_FIGURES = ("data size", "duration", "throughput", "busbw")
@@ -167,26 +167,23 @@ def _add_osu_row(times: Times, run: _OsuRun, line: int, columns: list[str], cell
     """Check a row and add its time; the first column is the size, and the second the time or bandwidth."""
     log = times.log
     size = int(cells[0])
-    values: dict[str, float] = {}  # by the name of a column
-    for name, cell in zip(columns, cells, strict=True):
-        if cell != "Pass":  # in the column "Validation"
-            values[name] = log.number(line, cell, 0)
+    printed = cells[1]
+    values = {name: log.number(line, cell, 0) for name, cell in zip(columns, cells, strict=True) if cell != "Pass"}
     value = values[columns[1]]
+    # Benchmarks of collectives may also print the least and the most latency of any rank.
     least = next((values[name] for name in values if "Min" in name), value)
     most = next((values[name] for name in values if "Max" in name), value)
     text = log.lines[line - 1]
     log.check(value and least <= value <= most, line, f"must be above 0, between least and most: {text.strip()!r}")
     if "Messages/s" in values:
         messages_per_s = values["Messages/s"]
-        printed_rate = cells[1]
-        printed_messages = cells[2]
-        rounding = half_unit(printed_rate) * 1e6 / size + half_unit(printed_messages)
+        rounding = half_unit(printed) * 1e6 / size + half_unit(cells[2])
         deviation = abs(value * 1e6 / size - messages_per_s)
-        problem = f"{printed_rate} MB/s are not {printed_messages} messages of {size} bytes"
+        problem = f"{printed} MB/s are not {cells[2]} messages of {size} bytes"
         times.agree(line, deviation, rounding, SLACK * messages_per_s, problem)
     operation = run.benchmark.operation
     if operation == "transfer":
-        rate = value * 1e6 / run.pairs  # the printed rate is the sum over all pairs, and over both directions
+        rate = value * 1e6 / run.pairs  # the program prints the sum of all pairs, and of both directions
         if run.is_bidirectional:
             rate /= 2
         direction = "p2p" if run.is_on_gpu else "h2h"
@@ -222,13 +219,13 @@ def all_reduce_bench(log: Log) -> list[Profile]:
 
 
 def _bench_table(log: Log, times: Times, num_ranks: int) -> None:
-    """Add the rows of a table of all_reduce_bench, after checking that busbw fits algbw."""
+    """Check the rows of a table, whose rates are in GB/s, and add their times."""
     for line, text in enumerate(log.lines, 1):
         if not _BENCH_MARK.search(text):
             continue
         row = _bench_row(log, line, text)
         log.check(num_ranks, line, "the number of ranks is not stated")
-        size = log.number(line, row.size.replace("_", "")) * _UNIT_BYTES[row.unit]
+        size = log.number(line, row.size.replace("_", "")) * _BENCH_UNITS[row.unit]
         busbw = log.number(line, row.busbw)
         algbw = log.number(line, row.algbw, 1e-9)
         factor = busbw_factor("allreduce", num_ranks)
@@ -261,7 +258,7 @@ def _bench_row(log: Log, line: int, text: str) -> _BenchRow:
 
 class _PrintedFigure(NamedTuple):
     value: float
-    rounding: float  # by how much rounding may have changed it
+    off: float  # what rounding may hide
     line: int
 
 
@@ -276,19 +273,18 @@ def _bench_trials(log: Log, times: Times) -> int:
     sizes = {figure.value for figure in printed["data size"]}
     log.check(len(sizes) == 1, end, f"the trials must be of one size, got {sorted(sizes)} GB")
     num_bytes = sizes.pop() * GB
-    num_bits = 2 * 8 * num_bytes  # a throughput counts bits, and each bit twice, because it is sent and received
+    num_bits = 2 * 8 * num_bytes  # that the program counts: sent and received
     throughputs = printed["throughput"]
     log.check(len(throughputs) % num_ranks == 0, end, "a trial of a rank is cut")
-    rates = sorted(figure.value for figure in throughputs)
-    # Lines of ranks are interleaved, so it is unknown which figures belong together. They are compared in rising order:
-    # the longest duration has the smallest rate.
+    rates = sorted(figure.value for figure in throughputs)  # bits/s
+    # Lines of ranks are interleaved, so nobody can tell which figures belong together: compare them in rising order.
     durations_s = [num_bits / rate for rate in reversed(rates)]
     busbws = [rate * (num_ranks - 1) / num_ranks / 1e9 for rate in rates]
     for kind, expected in (("duration", durations_s), ("busbw", busbws)):
         log.check(len(printed[kind]) == len(rates), end, "a trial of a rank is cut")
         for figure, value in zip(sorted(printed[kind]), expected, strict=True):
             problem = f"no throughput fits a {kind} of {figure.value:g}"
-            times.agree(figure.line, abs(figure.value - value), figure.rounding, SLACK * value, problem)
+            times.agree(figure.line, abs(figure.value - value), figure.off, SLACK * value, problem)
     for figure in throughputs:
         times.add(figure.line, "allreduce", round(num_bytes), num_bits / figure.value, _IN_PLACE)
     return num_ranks

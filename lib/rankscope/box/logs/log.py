@@ -54,7 +54,8 @@ ROUNDING = 1 + 1e-9  # tolerance when comparing floats
 TRUNCATED = 2
 SLACK = 0.01  # of a figure, for other ways of printing and averaging: the smallest wrong unit, KiB for kB, is 0.024
 WARNING = "warning: "  # how the note about figures that hardly agree begins
-_MPI_TAG = re.compile(r"\[\d+,\d+\]<std\w+>:")
+_GZIP_MAGIC = b"\x1f\x8b"  # the first bytes of a gzipped file
+_MPI_TAG = re.compile(r"\[\d+,\d+\]<std\w+>:")  # which mpirun --tag-output puts before each line
 _TOPOLOGY_HEADER = re.compile(r"^\S*[ \t]*GPU0[ \t]")  # of the table that nvidia-smi topo -m prints
 _TOPOLOGY_ROW = re.compile(r"^\s*(?:GPU|NIC|mlx)\S*\s")
 _SIZE_NOTE = "the size of a copy is not stated: times are those of 1 GB at the rate that is printed"
@@ -72,7 +73,7 @@ class Log:
         self.name = printable(Path(path).name.split(".")[0])
         try:
             raw = read_bytes(path)
-            self.raw = unpacked(raw, MOST_BYTES) if raw[:2] == b"\x1f\x8b" else raw
+            self.raw = unpacked(raw, MOST_BYTES) if raw.startswith(_GZIP_MAGIC) else raw
             if self.raw.count(b"\n") > _MOST_LINES:
                 raise ValueError(f"it has more than {_MOST_LINES} lines")
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -90,7 +91,7 @@ class Log:
         raise StorageError(self.path, f"{place_words(line)}: {problem}")
 
     def check(self, fits: object, line: Where, problem: str) -> None:
-        """Raise a StorageError that names the line unless `fits` is true."""
+        """Raise a StorageError that names the line, or the place in JSON, if `fits` is false."""
         if not fits:
             self.fail(line, problem)
 
@@ -117,7 +118,6 @@ class Log:
             raise StorageError(self.path, str(error)) from error
 
     def json(self) -> Any:
-        """Return the contents of a log in JSON."""
         self.check_num_values()
         try:
             return json.loads(self.text)
@@ -195,7 +195,7 @@ class Times:
             self.printed[operation] = _PrintedTimes(line, [seconds])
 
     def copy(self, line: Where, direction: str, method: str, rate: float, size: int = 0, **options: Any) -> None:
-        """Add a copy from its printed bytes/s; a `size` of 0 is unknown. `options` are further ones of its point."""
+        """Add a copy from its printed rate in bytes/s; a size of 0 is unknown. `options` are more of its point's."""
         self.log.check(rate > 0, line, f"a bandwidth must be above 0, got {rate:g}")
         self.gpus |= {gpu for name, gpu in options.items() if name in ("gpu", "src", "dst")}
         all_options = {"direction": direction, "method": method, "pieces": 1, "both": False, **options}
@@ -218,26 +218,19 @@ class Times:
         self.warnings.append((line, problem))
 
     def fitting_s(
-        self,
-        line: Where,
-        seconds: float,
-        rounding_s: float,
-        num_bytes: float,
-        rate: float,
-        rate_rounding: float,
-        problem: str,
+        self, line: Where, seconds: float, off_s: float, num_bytes: float, rate: float, rate_off: float, problem: str
     ) -> float:
         """Return a time in seconds that fits both a printed time and a printed rate in bytes/s; see `between`.
 
-        If only `agree`'s tolerance reconciles them, return the printed time and record the problem as a warning.
-        Raises StorageError if they contradict each other.
+        `off_s` and `rate_off` are the rounding errors of the two, half a unit of the last digit. If only `agree`'s
+        tolerance reconciles them, return the printed time and record the problem as a warning. Raises StorageError if
+        they contradict each other.
         """
-        fitting = between(seconds, rounding_s, num_bytes, rate, rate_rounding)
+        fitting = between(seconds, off_s, num_bytes, rate, rate_off)
         if fitting is not None:
             return fitting
-        tolerated = TRUNCATED * rate_rounding + SLACK * rate
-        nearly_fitting = between(seconds, TRUNCATED * rounding_s, num_bytes, rate, tolerated)
-        self.log.check(nearly_fitting is not None, line, problem)
+        near = between(seconds, TRUNCATED * off_s, num_bytes, rate, TRUNCATED * rate_off + SLACK * rate)
+        self.log.check(near is not None, line, problem)
         self.warnings.append((line, problem))
         return seconds
 
@@ -247,7 +240,7 @@ class Times:
         """Return the profile of these times and of the log's topology; empty arguments were not stated."""
         self.log.check(self.printed, len(self.log.lines), f"{program} printed no row above")
         notes = [*self.notes, *self._warning_notes()]
-        source = {"program": printable(program), "notes": "; ".join(dict.fromkeys(notes))}  # each note once
+        source = {"program": printable(program), "notes": "; ".join(dict.fromkeys(notes))}
         about["source"] = {key: text for key, text in source.items() if text}
         about["topology"] = self.log.topology
         title = f"{self.log.name}, {name}" if name else self.log.name
@@ -255,7 +248,6 @@ class Times:
         return Profile({key: value for key, value in stated.items() if value}, how, self._points())
 
     def _warning_notes(self) -> list[str]:
-        """Return a note on figures that hardly agree, the first of them in words; none without any."""
         if not self.warnings:
             return []
         line, problem = self.warnings[0]
@@ -268,16 +260,16 @@ class Times:
     def _points(self) -> tuple[Point, ...]:
         """Return a point per operation. Options are checked once: a log may have millions of times."""
         points = []
-        checked_points: dict[Any, Point] = {}  # one for each operation with the same options
+        first_points: dict[Any, Point] = {}  # by operation and options: the point whose options were checked
         for (what, num_bytes, options), times in self.printed.items():
             seconds = tuple(times.seconds)
-            checked = checked_points.get((what, options))
+            first = first_points.get((what, options))
             try:
-                if checked is None:
+                if first is None:
                     point = Point(what, num_bytes, seconds, (True,) * len(seconds), dict(options))
-                    checked_points[what, options] = point
+                    first_points[what, options] = point
                 else:
-                    point = checked.like(num_bytes, seconds)
+                    point = first.like(num_bytes, seconds)
             except ValueError as error:
                 self.log.fail(times.where, error)
             points.append(point)
@@ -291,23 +283,23 @@ def place_words(where: Where) -> str:
 
 def _topology_lines(lines: Sequence[str]) -> Sequence[str]:
     """Return the lines of the first table of `nvidia-smi topo -m`, from its header to its last row, if it has rows."""
-    for header, text in enumerate(lines):
+    for index, text in enumerate(lines):
         if _TOPOLOGY_HEADER.search(text):
-            last_row = _last_topology_row(lines, header)
-            if last_row > header:
-                return lines[header : last_row + 1]
+            last_row = _last_topology_row(lines, index)
+            if last_row > index:
+                return lines[index : last_row + 1]
     return []
 
 
 def _last_topology_row(lines: Sequence[str], header: int) -> int:
     """Return the index of the last row under a header, or the header's if it has none; empty lines may be between."""
-    last = header
+    last_row = header
     for index in range(header + 1, len(lines)):
         if _TOPOLOGY_ROW.search(lines[index]):
-            last = index
+            last_row = index
         elif lines[index].strip():
             break  # the table ends
-    return last
+    return last_row
 
 
 def half_unit(text: str) -> float:
@@ -323,16 +315,16 @@ def half_unit(text: str) -> float:
     return 0.5 * 10.0 ** (int(exponent) - len(mantissa.partition(".")[2]))
 
 
-def between(seconds: float, rounding_s: float, num_bytes: float, rate: float, rate_rounding: float) -> float | None:
-    """Return a time that fits both a printed time and a printed rate in bytes/s; None if there is none.
+def between(seconds: float, off: float, num_bytes: float, rate: float, rate_off: float) -> float | None:
+    """Return a time that fits both a printed time and a printed rate; None if there is none.
 
-    Each may be off by its rounding. Of the times that fit, the one nearest to what the rate states is returned.
+    The time is `seconds`, up to `off` more or less, and the rate is `rate`, up to `rate_off` more or less.
     """
-    low = max(num_bytes / (rate + rate_rounding) / ROUNDING, seconds - rounding_s)
-    high = seconds + rounding_s
-    if rate > rate_rounding:  # else the rate may be 0, and so bounds no time from above
-        high = min(num_bytes / (rate - rate_rounding) * ROUNDING, high)
+    low = max(num_bytes / (rate + rate_off) / ROUNDING, seconds - off)
+    high = seconds + off
+    if rate > rate_off:  # otherwise the rate may be 0, which does not limit the time
+        high = min(num_bytes / (rate - rate_off) * ROUNDING, high)
     if low > high:
         return None
-    stated_by_rate = num_bytes / rate if rate else seconds
-    return min(max(stated_by_rate, low), high)
+    time_of_rate = num_bytes / rate if rate else seconds
+    return min(max(time_of_rate, low), high)
