@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
@@ -58,6 +59,22 @@ def may_choose(expression: str, text: str, markers: list[str]) -> bool:
                 continue
         return True
     return False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without the garbage collector, and let it pass over what they consist of.
+
+    Modules and tests are hundreds of thousands of objects that stay until the end. As they arrive, the collector would
+    look through all of them dozens of times, which takes 40 % of the time that each process needs to collect the tests.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
