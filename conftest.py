@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, suppress
@@ -90,6 +91,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
     """Put the files that take longest first: the last processes to finish then have only short files to do."""
     seconds = expected_seconds(items, recorded_seconds(config))
     items.sort(key=lambda item: -seconds[file_of(item.nodeid)])
+
+
+def pytest_collection_finish() -> None:
+    """Let torch compute on one thread: several processes share the cores, and threads burn CPU while they wait.
+
+    The tensors of tests are small. On two busy cores, two threads used fifteen times as much CPU as one.
+    """
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 def recorded_seconds(config: pytest.Config) -> dict[str, float]:
