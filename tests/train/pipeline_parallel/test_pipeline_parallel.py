@@ -341,6 +341,7 @@ def test_real_ranks_keep_to_the_schedule(runs: dict[str, Any]) -> None:
                 assert begun[rank, "backward", microbatch] >= ended[rank + 1, "backward", microbatch]
 
 
+@pytest.mark.slow
 def test_real_ranks_compute_what_one_process_does_and_send_what_is_predicted(runs: dict[str, Any]) -> None:
     for run in runs.values():
         model = make_model(run.executed.num_stages, 32)
@@ -352,6 +353,7 @@ def test_real_ranks_compute_what_one_process_does_and_send_what_is_predicted(run
         assert run.sent_bytes == traffic(run.executed, 4 * 32 * 8)
 
 
+@pytest.mark.slow
 def test_a_pass_takes_at_least_the_time_it_is_told_to() -> None:
     plan = one_f_one_b(2, 2)
     (run,) = measure([plan], [0.01, 0.02], 0.03, num_steps=2, timeout_s=TIMEOUT_S)
