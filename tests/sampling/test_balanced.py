@@ -230,17 +230,17 @@ def test_ascending_is_a_stable_sort():
     assert ascending(np.array([0.0, -0.0, 1e-300])).tolist() == [0, 1, 2]
 
 
-def test_plans_use_each_place_once():
+def test_plans_use_each_position_once():
     costs = lognormal_lengths(4 * 3 * 7).astype(float)
     for batch_size in (1, 2, 3, 7):
         num_ranks = costs.size // batch_size // 4
         if num_ranks * batch_size * 4 != costs.size:
             continue
         plan = plan_equal_batches(costs, num_ranks, batch_size)
-        assert np.sort(plan.places).tolist() == list(range(costs.size))
+        assert np.sort(plan.positions).tolist() == list(range(costs.size))
     lengths = costs.astype(np.int64)
     plan = plan_token_batches(costs, lengths, 3, int(lengths.max()), 1)
-    assert np.sort(plan.places).tolist() == list(range(costs.size))
+    assert np.sort(plan.positions).tolist() == list(range(costs.size))
     assert plan.counts.sum() == costs.size
 
 

@@ -311,6 +311,16 @@ def test_begin_and_end_pairs_and_the_bare_list(tmp_path):
     ]
 
 
+def test_a_pair_about_the_profiler_itself_is_left_out_without_a_warning(tmp_path):
+    events = [
+        {"ph": "B", "name": "outer", "cat": "c", "ts": 1000, "pid": 1, "tid": 1},
+        {"ph": "B", "name": "PyTorch Profiler (0)", "cat": "Trace", "ts": 1100, "pid": 1, "tid": 1},
+        {"ph": "E", "cat": "Trace", "ts": 1200, "pid": 1, "tid": 1},
+        {"ph": "E", "cat": "c", "ts": 2000, "pid": 1, "tid": 1},
+    ]
+    assert list(read(tmp_path, events)) == [Span(0, "process 1, 1", "c", -1, 0.0, 0.001)]
+
+
 def test_the_rank_that_the_profiler_names(tmp_path):
     trace = {"distributedInfo": {"rank": 3}, "traceEvents": [{"ph": "X", "name": "a", "ts": 1.7e15, "dur": 2}]}
     assert list(read(tmp_path, trace)) == [Span(3, "process 0, 0", "a", -1, 0.0, 2e-6)]

@@ -44,6 +44,7 @@ def _as_whole(value: Any) -> int | None:
     if isinstance(value, bool):
         return None
     try:
+        # `operator.index` would also accept truth values and some one-element arrays of numpy and torch.
         if "bool" in str(getattr(value, "dtype", "")) or getattr(value, "ndim", 0) != 0:
             return None
         return operator.index(value)
@@ -88,7 +89,7 @@ def _as_float(value: Any) -> float | None:
     """Return a number as a float, and None for anything else."""
     if isinstance(value, bool | str | bytes):
         return None
-    dtype = str(getattr(value, "dtype", "float"))
+    dtype = str(getattr(value, "dtype", "float"))  # only numpy's and torch's values have one
     if "int" not in dtype and "float" not in dtype:
         return None
     if getattr(value, "ndim", None) not in (None, 0):

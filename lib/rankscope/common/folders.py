@@ -27,8 +27,9 @@ _PREFIX = "rankscope-"
 _HIDDEN_PREFIX = ".rankscope-"  # while the folder is being made
 _NAME = re.compile(r"rankscope-[a-z0-9_]{8}")  # what tempfile.mkdtemp makes of our prefix
 _MARKER = ".owner"
-_owned: dict[Path, tuple[int, int | None]] = {}  # by which process, and the descriptor of the marker
-_swept: set[Path] = set()
+# Of each folder: the process that made it, and the descriptor of its marker, or None if it has none.
+_owned: dict[Path, tuple[int, int | None]] = {}
+_swept: set[Path] = set()  # the places that this process has swept
 
 
 def make_folder(parent: Path | None = None) -> Path:
@@ -45,7 +46,7 @@ def make_folder(parent: Path | None = None) -> Path:
     folder = None
     try:
         marker = _make_marker(draft)
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))  # so that the name is nobody else's
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))  # reserves a name
         if marker is not None:
             draft.rename(folder)  # which replaces our own empty folder, and no other
     except BaseException:
@@ -53,7 +54,7 @@ def make_folder(parent: Path | None = None) -> Path:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     finally:
-        shutil.rmtree(draft, ignore_errors=True)  # unless it has its name by now
+        shutil.rmtree(draft, ignore_errors=True)  # if it was renamed, nothing has this path
     _owned[folder] = os.getpid(), marker
     return folder
 
@@ -76,6 +77,7 @@ def memory() -> Path | None:
 
 
 def _marker_text(inode: int) -> bytes:
+    """Return the content of the marker in the folder with this inode."""
     # On a shared file system a lock may be known to one machine only, so each sweeps its own folders.
     return f"temporary folder of rankscope on {platform.node()}, inode {inode}\n".encode(errors="replace")
 
@@ -101,7 +103,8 @@ def _sweep(place: Path) -> None:
     with contextlib.suppress(OSError):  # if the place cannot be listed
         names = [name for name in os.listdir(place) if _NAME.fullmatch(name)]
     for name in names:
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:  # if not ours, locked, or just deleted
+        # An OSError means that the folder is not ours, that its owner holds the lock, or that it was just deleted.
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             folder = os.open(place / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             stack.callback(os.close, folder)
             marker = os.open(_MARKER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)

@@ -108,6 +108,7 @@ def checked(
         check, limits = of_type, (check,)
 
     def convert(value: Any, field: Any) -> Any:
+        """Check an argument; attrs passes the field, which has the name for the message."""
         return check(field.name, value, *limits, **options)
 
     converter = attrs.Converter(convert, takes_field=True)
@@ -138,6 +139,7 @@ def frozen(kind: Any = None, *, eq: bool = True) -> Any:
     Traceback (most recent call last):
     ValueError: alpha_s must be a finite number of at least 0, got -1
     """
+    # None makes a hash of the fields, as equal values need; False leaves the hash of the object itself.
     make = attrs.frozen(eq=eq, hash=None if eq else False)
     if kind is None:
         return make

@@ -13,7 +13,7 @@ def used_places(clean: Sequence[bool]) -> tuple[int, ...]:
     >>> used_places([True, False, True, True, True]), used_places([True, False, True])
     ((0, 2, 3, 4), (0, 1, 2))
     """
-    places = tuple(place for place, is_clean in enumerate(clean) if is_clean)
-    if len(places) < LEAST_CLEAN:
+    clean_iterations = tuple(index for index, is_clean in enumerate(clean) if is_clean)
+    if len(clean_iterations) < LEAST_CLEAN:
         return tuple(range(len(clean)))
-    return places
+    return clean_iterations

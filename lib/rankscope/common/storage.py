@@ -66,6 +66,7 @@ def save(path: PathLike, format: str, version: int, **fields: Any) -> Path:
 
 
 def _in_lines(value: Any) -> str:
+    """Return a value as JSON, with a line for each item of a list or a mapping."""
     if isinstance(value, Mapping):
         entries = [f"{_json(name)}: {_json(item)}" for name, item in value.items()]
         return "{\n" + ",\n".join(entries) + "\n}"
@@ -91,7 +92,7 @@ class StoredFile(StoredPart, kw_only=True):
 
 
 class _FileHead(msgspec.Struct):
-    """What tells a file of another format, a newer or a damaged one from a file with wrong fields."""
+    """The fields that any file of `save` has. With other values, the file is of another format, newer or damaged."""
 
     format: Any = None
     version: Any = None
@@ -110,7 +111,8 @@ def load(path: PathLike, format: str, version: int, fields: type[Fields], build:
         try:
             stored = decoded(raw, fields)
         except (ValueError, RecursionError):
-            _check_head(decoded(raw, _FileHead), raw, format, version)  # which explains more than a wrong field does
+            # A file of another format has other fields, too. If that is the cause, this raises an error that says so.
+            _check_head(decoded(raw, _FileHead), raw, format, version)
             raise
         _check_head(stored, raw, format, version)
         return build(stored)
@@ -173,7 +175,7 @@ def _checksums(raw: bytes) -> set[str]:
 
     Cap sweeps of version 1 carry the second one.
     """
-    body = raw.partition(b"\n")[2].rstrip().removesuffix(b"}")
+    body = raw.partition(b"\n")[2].rstrip().removesuffix(b"}")  # the head is the first line
     items = body[body.find(b"[\n") + 2 : body.rfind(b"\n]")]
     return {f"{zlib.crc32(part):08x}" for part in (body, items)}
 
@@ -308,6 +310,7 @@ _HEADER_READERS = {
 
 
 def _arrays(raw: bytes, most_bytes: int) -> dict[str, NDArray[Any]]:
+    """Return what `read_arrays` does; a damaged archive raises one of `_DAMAGED_ARCHIVE`."""
     arrays: dict[str, NDArray[Any]] = {}
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         members = archive.infolist()
@@ -360,6 +363,7 @@ def write_atomically(path: PathLike, write: Callable[[BinaryIO], object]) -> Pat
     try:
         _replace(target, temporary, write)
     except OSError as error:
+        # The user knows `path`, but not the temporary file; errors of writing name no file at all.
         if error.errno and str(error.filename) in ("None", str(temporary)):
             raise OSError(error.errno, error.strerror, os.fspath(path)) from error
         raise
@@ -385,6 +389,7 @@ def output_path(path: PathLike) -> Path:
 
 
 def _replace(target: Path, temporary: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Fill the temporary file, and rename it to the target; after an error, delete it."""
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -15,6 +15,9 @@ _DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _BINARY = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
 
+_LEAST_OF_FIVE_DIGITS = 9999.5  # it is rounded to 10000
+
+
 class _NamedUnit(NamedTuple):
     """A unit that a text can name: the quantity that it measures, and its size."""
 
@@ -78,25 +81,26 @@ def times_in_one_unit(*seconds: float) -> list[str]:
 
 
 def _in_one_unit(units: tuple[tuple[float, str], ...], values: tuple[float, ...]) -> list[str]:
+    """Return values in one of the units, sorted in descending order, by the rules of `times_in_one_unit`."""
     largest = max(values, default=0.0)
     if not largest:
         (basic_unit,) = (name for scale, name in units if scale == 1.0)
         return [f"0 {basic_unit}"] * len(values)
     smallest = min(value for value in values if value)
-    unit_of_largest = _largest(units, largest)
+    unit_of_largest = _largest_unit(units, largest)
     unit = units[-1]
     for scale, name in units:
         if scale <= unit_of_largest[0] and smallest >= 0.1 * scale:
             unit = (scale, name)
             break
-    if largest >= 9999.5 * unit[0]:
+    if largest >= _LEAST_OF_FIVE_DIGITS * unit[0]:
         unit = unit_of_largest
     words = []
     for value in values:
-        own = unit
         if 0 < value < 0.01 * unit[0]:
-            own = _largest(units, value)
-        words.append(_in_words(value, own))
+            words.append(_in_words(value, _largest_unit(units, value)))
+        else:
+            words.append(_in_words(value, unit))
     return words
 
 
@@ -114,9 +118,7 @@ def cell_words(seconds: float, compared_with_s: float = 0.0) -> str:
     longer_s = max(seconds, compared_with_s)
     if not longer_s:
         return time_words(0.0)
-    _, name = _in_largest_unit(longer_s, _SECONDS).split()
-    scale = next(scale for scale, unit in _SECONDS if unit == name)
-    return _in_words(seconds, (scale, name))
+    return _in_words(seconds, _largest_unit_after_rounding(_SECONDS, longer_s))
 
 
 def bytes_unit(num_bytes: float) -> tuple[float, str]:
@@ -125,7 +127,7 @@ def bytes_unit(num_bytes: float) -> tuple[float, str]:
     >>> bytes_unit(1024), bytes_unit(0)
     ((1024.0, 'KiB'), (1.0, 'B'))
     """
-    return _largest(_BINARY, num_bytes)
+    return _largest_unit(_BINARY, num_bytes)
 
 
 def bytes_words(num_bytes: float) -> str:
@@ -182,13 +184,14 @@ def _parsed_amount(text: str, unit: str) -> float | None:
     if match is None:
         return None
     stated_unit = match[2] or unit
+    value = float(match[1].replace(",", ""))
     if unit not in _UNITS and stated_unit == unit.removesuffix("s"):  # the singular, as in "1 rank"
-        return float(match[1].replace(",", ""))
+        return value
     expected = _UNITS.get(unit, _NamedUnit(unit, 1.0))
     stated = _UNITS.get(stated_unit, _NamedUnit(stated_unit, 1.0))
     if stated.quantity != expected.quantity:
         return None
-    return float(match[1].replace(",", "")) * (stated.scale / expected.scale)
+    return value * (stated.scale / expected.scale)
 
 
 def rate_unit(bytes_per_s: float) -> tuple[float, str]:
@@ -197,7 +200,7 @@ def rate_unit(bytes_per_s: float) -> tuple[float, str]:
     >>> rate_unit(12.5e6), rate_unit(0)
     ((1000000.0, 'MB/s'), (1.0, 'B/s'))
     """
-    return _largest(_RATES, bytes_per_s)
+    return _largest_unit(_RATES, bytes_per_s)
 
 
 def rate_words(bytes_per_s: float) -> str:
@@ -224,7 +227,7 @@ def decimal_unit(num_bytes: float) -> tuple[float, str]:
     >>> decimal_unit(31.4e9), decimal_unit(0)
     ((1000000000.0, 'GB'), (1.0, 'B'))
     """
-    return _largest(_DECIMAL, num_bytes)
+    return _largest_unit(_DECIMAL, num_bytes)
 
 
 def _in_words(value: float, unit: tuple[float, str]) -> str:
@@ -233,18 +236,26 @@ def _in_words(value: float, unit: tuple[float, str]) -> str:
 
 
 def _in_largest_unit(value: float, units: tuple[tuple[float, str], ...]) -> str:
-    """Return a value in the largest of the units, sorted in descending order, of which there is one after rounding."""
-    place = units.index(_largest(units, value))
-    scale, _ = units[place]
-    if place > 0:
-        next_scale, next_name = units[place - 1]
-        rounded = float(three_digits(value / scale)) * scale
-        if rounded >= next_scale:
-            return _in_words(value, (next_scale, next_name))
-    return _in_words(value, units[place])
+    return _in_words(value, _largest_unit_after_rounding(units, value))
 
 
-def _largest(units: tuple[tuple[float, str], ...], value: float) -> tuple[float, str]:
+def _largest_unit_after_rounding(units: tuple[tuple[float, str], ...], value: float) -> tuple[float, str]:
+    """Return the largest unit of which there is at least one if the value is rounded to the digits that are shown.
+
+    The units are sorted in descending order.
+    """
+    unit = _largest_unit(units, value)
+    index = units.index(unit)
+    if index > 0:
+        next_larger_unit = units[index - 1]
+        rounded = float(three_digits(value / unit[0])) * unit[0]
+        if rounded >= next_larger_unit[0]:
+            return next_larger_unit
+    return unit
+
+
+def _largest_unit(units: tuple[tuple[float, str], ...], value: float) -> tuple[float, str]:
+    """Return the largest unit of which there is at least one, or the smallest unit; each with its size."""
     for scale, name in units:
         if value >= scale:
             return (scale, name)
@@ -286,6 +297,8 @@ def round_ticks(width: float) -> tuple[tuple[float, str], ...]:
     ['0', '5', '10', '15', '20', '25', '30', '35']
     """
     power = 10.0 ** math.floor(math.log10(width / 10))
+    # The smallest round step with which there are at most ten steps.
     step = next(power * factor for factor in (1, 2, 5, 10, 20) if width <= power * factor * 10)
-    num_steps = int(width / step + 1e-9)
-    return tuple((place * step, f"{place * step:g}") for place in range(num_steps + 1))
+    num_steps = int(width / step + 1e-9)  # so that rounding does not lose the last one
+    positions = [number * step for number in range(num_steps + 1)]
+    return tuple((position, f"{position:g}") for position in positions)

@@ -46,7 +46,8 @@ _NUM_EPOCHS = 2
 class JoinedTraining:
     """The parameters of each rank, and those of one process that trains on the same batches.
 
-    `started` are after the first step of the second epoch, `ended` after each of two epochs: ``ended[epoch][rank]``.
+    `started` are those of each rank after the first step of the second epoch, ``ended[epoch][rank]`` those after each
+    of two epochs, and ``single[epoch]`` those of the one process. `rounding` is the difference that rounding explains.
     """
 
     started: tuple[Vector, ...]
@@ -66,13 +67,12 @@ class JoinedTraining:
 
 @frozen(eq=False)
 class StatesAfterJoin:
-    """The result of two epochs under Join with each of `KINDS`."""
+    """The result of two epochs under Join with each of `KINDS`; `ways` has it by the name of the kind."""
 
     ways: Mapping[str, JoinedTraining]
 
     def is_right(self, name: str) -> tuple[bool, bool, bool]:
-        """Return whether the first epoch is right, whether ranks agree in the second, and whether the second is
-        right."""
+        """Return whether the first epoch is right, whether ranks agree in the second, and whether the second is."""
         training = self.ways[name]
         first = training.difference(0) <= training.rounding
         agree = training.rank_difference <= training.rounding
@@ -123,36 +123,40 @@ def states_after_join(
     num_batches = batches_by_rank(epoch)
     if not min(num_batches):
         raise ValueError(f"epoch must have a batch for each rank, got {num_batches}")
-    by_rank = launch(_train_all, len(num_batches), (task,), timeout_s=TIMEOUT_S)
+    kinds_of_ranks = launch(_train_all, len(num_batches), (task,), timeout_s=TIMEOUT_S)
     rounding = _NUM_EPOCHS * max(num_batches) * rounding_of(module.parameters())
     ways = {}
-    for (name, kind), ranks in zip(KINDS.items(), zip(*by_rank, strict=True), strict=True):
+    for index, (name, kind) in enumerate(KINDS.items()):
+        ranks = [kinds[index] for kinds in kinds_of_ranks]
         ways[name] = JoinedTraining(
             started=tuple(rank.started for rank in ranks),
-            ended=tuple(zip(*(rank.ended for rank in ranks), strict=True)),
+            ended=tuple(zip(*(rank.ended for rank in ranks), strict=True)),  # from each rank's epochs to epochs' ranks
             single=_single(task, kind.optimizer),
             rounding=rounding,
         )
     return StatesAfterJoin(ways)
 
 
-def _single(task: TrainingTask, optimizer: str) -> tuple[Vector, ...]:
-    """The parameters after each epoch in one process: gradients of all ranks' batches, divided by the number of
-    ranks."""
+def _single(task: TrainingTask, optimizer_name: str) -> tuple[Vector, ...]:
+    """Return the parameters after each epoch of one process that takes the steps of all ranks.
+
+    Its gradients are those of all ranks' batches in the step, divided by the number of ranks as DDP does under Join.
+    """
     module = copy.deepcopy(task.module)
     num_ranks = task.epoch.num_ranks
-    rule = _optimizer(module, "adam" if optimizer == "zero" else optimizer)
+    # ZeroRedundancyOptimizer only distributes the state of Adam.
+    optimizer = _optimizer(module, "adam" if optimizer_name == "zero" else optimizer_name)
     batches = [task.epoch.batches(rank) for rank in range(num_ranks)]
     ended = []
     for _ in range(_NUM_EPOCHS):
         for step in range(max(map(len, batches))):
-            rule.zero_grad()
+            optimizer.zero_grad()
             for rank_batches in batches:
                 if step < len(rank_batches):
                     indices = rank_batches[step].tolist()
                     losses = task.losses_fn(module(task.inputs[indices]), task.targets[indices])
                     (losses.mean() / num_ranks).backward()  # type: ignore[no-untyped-call]
-            rule.step()
+            optimizer.step()
         ended.append(values_of(module))
     return tuple(ended)
 
@@ -168,25 +172,26 @@ def _train_all(task: TrainingTask) -> list[_RankTraining]:
     return [_train(task, kind.optimizer, kind.shared) for kind in KINDS.values()]
 
 
-def _train(task: TrainingTask, optimizer: str, shared: bool) -> _RankTraining:
+def _train(task: TrainingTask, optimizer_name: str, shared: bool) -> _RankTraining:
+    """Train this rank under Join; if `shared`, share the optimizer's state after each epoch."""
     ddp = DistributedDataParallel(copy.deepcopy(task.module))
-    rule = _optimizer(ddp, optimizer)
+    optimizer = _optimizer(ddp, optimizer_name)
     ended = []
     for _ in range(_NUM_EPOCHS):
         joinables: list[Any] = [ddp]
-        if optimizer == "zero":
-            joinables.append(rule)
+        if optimizer_name == "zero":  # it has collectives of its own, which ranks without batches must shadow
+            joinables.append(optimizer)
         num_steps = 0
         with Join(joinables):
             for _, inputs, targets in own_batches(task, "join"):
-                rule.zero_grad()
+                optimizer.zero_grad()
                 task.losses_fn(ddp(inputs), targets).mean().backward()  # type: ignore[no-untyped-call]
-                rule.step()
+                optimizer.step()
                 num_steps += 1
-                if num_steps == 1:
+                if num_steps == 1:  # the last epoch overwrites what the first one has set
                     started = values_of(ddp)
         if shared:
-            share_state(rule, num_steps)
+            share_state(optimizer, num_steps)
         ended.append(values_of(ddp))
     return _RankTraining(started, tuple(ended))
 

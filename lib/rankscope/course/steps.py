@@ -59,13 +59,15 @@ def transformer(
         link = of_type("tensor_link", tensor_link, Link)
         allreduced_bytes = _BYTES_OF_16_BITS * num_tokens * tensor_ranks * WIDTH
         allreduce_s = float(closed_form("allreduce", "ring", tensor_ranks, allreduced_bytes, link))
+    # Bytes that each part of a block keeps for backward, per token and unit of width: 34 in all, or the block's input.
     kept_per_value = {"attn": 13, "mlp": 21}
     if recompute:
-        kept_per_value = {"attn": 2, "mlp": 0}
+        kept_per_value = {"attn": _BYTES_OF_16_BITS, "mlp": 0}
     num_rows = NUM_WORDS // tensor_ranks
     layers = [ShardedLayer("embed", (num_rows * WIDTH,), allreduce_s)]  # a look-up itself takes next to no time
     for block in range(num_blocks):
         for part, num_parameters in (("attn", 4 * WIDTH**2), ("mlp", 8 * WIDTH**2)):
+            # With tensor parallelism, a GPU computes 1/tensor_ranks of the part for tensor_ranks times as many tokens.
             computing_s = 2 * num_parameters * num_tokens / flops_per_s
             forward_s = computing_s + allreduce_s
             backward_s = 2 * computing_s + allreduce_s

@@ -72,13 +72,16 @@ class StepCurves:
         >>> curves.predict([[101, 101], [101, 1], [101, 51]]).tolist()
         [2.0, 1.0, 1.5]
         """
-        in_order = np.sort(self._checked(step_words), axis=1)
-        num_ranks = in_order.shape[1]
-        total_s: Seconds = np.interp(in_order[:, 0], self.words, self.seconds[-1])
-        for place in range(1, num_ranks):
-            curve_s = self.seconds[num_ranks - place - 1]
-            total_s += np.interp(in_order[:, place], self.words, curve_s)
-            total_s -= np.interp(in_order[:, place - 1], self.words, curve_s)
+        ascending_words = np.sort(self._checked(step_words), axis=1)  # (steps, ranks), fewest words first
+        num_ranks = ascending_words.shape[1]
+        # All ranks compute up to the fewest words.
+        total_s: Seconds = np.interp(ascending_words[:, 0], self.words, self.seconds[-1])
+        for num_waiting in range(1, num_ranks):
+            # The others go on, from the words of the rank that waits now to those of the next one.
+            num_computing = num_ranks - num_waiting
+            curve_s = self.seconds[num_computing - 1]
+            total_s += np.interp(ascending_words[:, num_waiting], self.words, curve_s)
+            total_s -= np.interp(ascending_words[:, num_waiting - 1], self.words, curve_s)
         return total_s
 
     def predict_alone(self, step_words: ArrayLike) -> Seconds:
@@ -205,10 +208,12 @@ def step_times(
         raise DemoError("the ranks should end with equal parameters, and do not")
     seconds = np.max([rank.seconds for rank in ranks], axis=0)  # of each round and step, by its slowest rank
     median_s = np.median(seconds, axis=0)
-    words = np.stack([rank.words for rank in ranks], axis=1)
-    curves = StepCurves(sizes, median_s[: num_ranks * sizes.size].reshape(num_ranks, sizes.size))
+    words = np.stack([rank.words for rank in ranks], axis=1)  # (steps, ranks)
+    # The first steps are those for the prediction: a step of each size, for each number of ranks that compute.
+    num_curve_steps = num_ranks * sizes.size
+    curves = StepCurves(sizes, median_s[:num_curve_steps].reshape(num_ranks, sizes.size))
     timed = {}
-    first = num_ranks * sizes.size
+    first = num_curve_steps
     for name, steps in batches.items():
         stop = first + len(steps)
         timed[name] = TimedOrder(words[first:stop], median_s[first:stop], seconds[:, first:stop].sum(axis=1))
@@ -285,6 +290,7 @@ class _NextWord(nn.Module):
 
 
 def _train(plan: _TrainingPlan) -> _TrainedRank:
+    """Train on this rank, and time each step of each round."""
     steps = _steps_for_the_prediction(plan) + _steps_of_orders(plan)
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -295,7 +301,9 @@ def _train(plan: _TrainingPlan) -> _TrainedRank:
     losses = np.zeros(plan.num_rounds)
 
     def train(step: _TextStep) -> float:
+        """Take a step, and return the sum of the losses of this rank's words."""
         loss = nn.functional.cross_entropy(module(step.words), step.next_words, reduction="sum")
+        # DDP divides the sum of the ranks' gradients by the number of ranks.
         (loss * num_ranks / step.num_words_of_all).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
@@ -304,20 +312,20 @@ def _train(plan: _TrainingPlan) -> _TrainedRank:
     for step in [steps[-1]] * _NUM_WARM_UPS:
         train(step)
     draw = np.random.default_rng(0)  # the same on all ranks
-    for number in range(plan.num_rounds):
-        loss = 0.0
-        for place in draw.permutation(len(steps)).tolist():
+    for round_number in range(plan.num_rounds):
+        loss_of_round = 0.0
+        for index in draw.permutation(len(steps)).tolist():
             dist.barrier()
             start_s = time.perf_counter()
-            loss += train(steps[place])
-            seconds[number, place] = time.perf_counter() - start_s
-        losses[number] = loss / sum(step.words.numel() for step in steps)
+            loss_of_round += train(steps[index])
+            seconds[round_number, index] = time.perf_counter() - start_s
+        losses[round_number] = loss_of_round / sum(step.words.numel() for step in steps)
     checksum = sum(float(parameter.detach().double().sum()) for parameter in module.parameters())
     return _TrainedRank(seconds, np.array([step.words.numel() for step in steps]), losses, checksum)
 
 
 def _steps_for_the_prediction(plan: _TrainingPlan) -> list[_TextStep]:
-    """Steps in which 1, 2, … ranks read each of the sizes, and the others one word."""
+    """Return this rank's part of steps in which 1, 2, … ranks read each of the sizes, and the others one word."""
     all_words = np.concatenate(plan.texts)
     num_ranks = dist.get_world_size()
     rank = dist.get_rank()
@@ -326,11 +334,13 @@ def _steps_for_the_prediction(plan: _TrainingPlan) -> list[_TextStep]:
         for size in plan.sizes.tolist():
             own_size = size if rank < num_active else 1
             words = np.resize(all_words, own_size)
-            steps.append(_step([words], num_active * size + num_ranks - num_active))
+            num_words_of_all = num_active * size + (num_ranks - num_active)
+            steps.append(_step([words], num_words_of_all))
     return steps
 
 
 def _steps_of_orders(plan: _TrainingPlan) -> list[_TextStep]:
+    """Return this rank's part of each step of each order."""
     rank = dist.get_rank()
     steps = []
     for order in plan.orders:
@@ -341,6 +351,7 @@ def _steps_of_orders(plan: _TrainingPlan) -> list[_TextStep]:
 
 
 def _step(texts: Sequence[Numbers], num_words_of_all: int) -> _TextStep:
+    """Return the step on some texts, one after the other."""
     next_words = [np.append(text[1:], 0) for text in texts]  # 0 stands for the end of a text
     return _TextStep(
         torch.from_numpy(np.concatenate(texts)), torch.from_numpy(np.concatenate(next_words)), num_words_of_all

@@ -97,7 +97,8 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
     ax.plot(num_items, 100 * np.where(bias.excess > 0, bias.excess, np.nan), color=CATEGORIES[0], linewidth=1.6)
     middle = int(num_items[num_items.size // 2])
     excess = float(exact_bias([middle]).excess[0])
-    note(ax, f"{middle:,} samples: {100 * excess:.2g}%", (middle, 100 * excess), (8, -14))
+    ax.plot([middle], [100 * excess], "o", color=CATEGORIES[0], markersize=5)
+    note(ax, f"{middle:,} samples: {100 * excess:.2g} %", (middle, 100 * excess), (8, -14))
     return ax
 
 

@@ -70,12 +70,13 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         _refuse_workers()
-        for place, file in enumerate(self.shard):
-            with self._span("load", place):
+        for index, file in enumerate(self.shard):
+            with self._span("load", index):
                 part = loaded(self.load, file)
             yield from self._batches(part)
 
     def _batches(self, part: Part) -> Iterator[dict[str, Tensor]]:
+        """Yield the batches of one part."""
         stop = len(next(iter(part.values())))
         if self.drop_last:
             stop -= stop % self.batch_size
@@ -132,11 +133,11 @@ class AsyncPartDataset(SyncPartDataset):
         _refuse_workers()
         loader = self._idle.pop() if self._idle else self._start()
         shard: Any = loader.sampler
-        shard.files = self.shard
+        shard.files = self.shard  # those of this epoch
         parts = iter(loader)
         try:
-            for place, file in enumerate(shard.files):
-                with self._span("wait", place):
+            for index, file in enumerate(shard.files):
+                with self._span("wait", index):
                     part = _next_part(parts, file)
                 if isinstance(part, PartError):
                     raise part
@@ -158,7 +159,7 @@ class AsyncPartDataset(SyncPartDataset):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_idle": []}
+        return {**self.__dict__, "_idle": []}  # workers belong to this process
 
     def _start(self) -> DataLoader[Any]:
         """Return a DataLoader whose workers have started and wait for an epoch."""
@@ -179,7 +180,7 @@ class AsyncPartDataset(SyncPartDataset):
 
 
 class _ShardFiles(Sampler[tuple[int, str]]):
-    """The files of the next epoch, each with its place in the shard."""
+    """The files of the next epoch, each with its index in the shard."""
 
     def __init__(self) -> None:
         self.files: Sequence[str] = ()
@@ -199,11 +200,11 @@ class _PartFiles(Dataset[Any]):
         self._recorder = recorder
 
     def __getitem__(self, item: tuple[int, str]) -> dict[str, Tensor] | _LoadFailure:
-        place, file = item
+        index, file = item
         worker: Any = get_worker_info()
         span: AbstractContextManager[None] = nullcontext()
         if self._recorder:
-            span = self._recorder.span(loader_lane(worker.id), "load", place)
+            span = self._recorder.span(loader_lane(worker.id), "load", index)
         try:
             with span:
                 part = loaded(self._load, file)
@@ -264,5 +265,6 @@ def in_step(
 
 
 def _refuse_workers() -> None:
+    """Raise RuntimeError in a worker of a DataLoader."""
     if get_worker_info() is not None:
         raise RuntimeError("part files must be read in the trainer: give the DataLoader num_workers=0")

@@ -72,21 +72,21 @@ def write_parts(
         raise ValueError(f"an array's name must differ from numpy.savez's own arguments, got {reserved[0]!r}")
     num_rows = len(next(iter(part.values())))
     if isinstance(rows_per_part, Sequence) or (isinstance(rows_per_part, np.ndarray) and rows_per_part.ndim):
-        sizes = [whole(f"rows_per_part[{place}]", size, 0) for place, size in enumerate(rows_per_part)]
+        sizes = [whole(f"rows_per_part[{index}]", size, 0) for index, size in enumerate(rows_per_part)]
         if sum(sizes) != num_rows:
             raise ValueError(f"rows_per_part must add up to the {num_rows} rows, got {sizes}, which is {sum(sizes)}")
-        edges = np.cumsum([0, *sizes]).tolist()
+        edges = np.cumsum([0, *sizes]).tolist()  # each part has the rows between two edges
     else:
         edges = [*range(0, num_rows, whole("rows_per_part", rows_per_part, 1)), num_rows]
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    if any(place.glob("part-*.npz")):
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    if any(target.glob("part-*.npz")):
         raise ValueError(f"folder must hold no parts yet, got {os.fspath(folder)!r}")
     paths = []
     for number, (start, stop) in enumerate(pairwise(edges)):
         rows_of_part = {name: rows[start:stop] for name, rows in part.items()}
         write = partial(np.savez, allow_pickle=False, **rows_of_part)
-        paths.append(write_atomically(place / f"part-{number:05d}.npz", write))
+        paths.append(write_atomically(target / f"part-{number:05d}.npz", write))
     return paths
 
 
@@ -153,7 +153,7 @@ def check_part(part: Any, name: str) -> Part:
     """
     if not isinstance(part, Mapping) or not part:
         raise ValueError(f"{name} must be a dict of one array or more, got {part!r}")
-    torch = sys.modules.get("torch")
+    torch = sys.modules.get("torch")  # a process with tensors has imported it
     checked_part: Part = {}
     for key, array in part.items():
         if isinstance(array, np.ndarray):

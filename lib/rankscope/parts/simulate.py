@@ -158,9 +158,13 @@ def _asynchronous(rank: int, shard: _Shard, spans: list[Span], queue_size: int, 
     taken_s: list[float] = []  # of each part, by the trainer
     now_s = yield 0.0  # runs up to here before the first time is sent
     for part, (load_s, num_steps) in enumerate(zip(shard.load_s, shard.num_steps, strict=True)):
-        loader_free_s = loaded_s[part - num_loaders] if part >= num_loaders else 0.0
-        room_s = taken_s[part - num_ahead] if part >= num_ahead else 0.0
-        start_s = max(loader_free_s, room_s)
+        loader_free_s = 0.0  # when its loader has loaded its previous part
+        if part >= num_loaders:
+            loader_free_s = loaded_s[part - num_loaders]
+        space_s = 0.0  # when the trainer has taken the part that leaves space for this one
+        if part >= num_ahead:
+            space_s = taken_s[part - num_ahead]
+        start_s = max(loader_free_s, space_s)
         stop_s = start_s + load_s
         spans.append(Span(rank, loader_lane(part % num_loaders), "load", part, start_s, stop_s))
         loaded_s.append(stop_s)
@@ -176,37 +180,41 @@ def _asynchronous(rank: int, shard: _Shard, spans: list[Span], queue_size: int, 
 def _keep_step(
     batches_of_ranks: list[_Batches], step_times_s: list[list[float]], barrier_s: float, spans: list[Span]
 ) -> None:
-    """Let all trainers take their steps together; one that has no batch goes to the barrier at once."""
-    free_s = dict.fromkeys(range(len(batches_of_ranks)), 0.0)  # by rank: when its last step ended
+    """Let all trainers take their steps together, and append the spans of barriers and steps.
+
+    A trainer that has no batch goes to the barrier at once.
+    """
+    num_ranks = len(batches_of_ranks)
+    free_s = [0.0] * num_ranks  # of each rank: when its last step ended
     for batches in batches_of_ranks:
         next(batches)  # runs to where it receives the first time
-    with_batches = set(free_s)  # ranks
+    ranks_with_batches = set(range(num_ranks))
     for step in count():
-        at_barrier_s = dict(free_s)
-        for rank in sorted(with_batches):
+        at_barrier_s = list(free_s)
+        for rank in sorted(ranks_with_batches):
             try:
                 at_barrier_s[rank] = batches_of_ranks[rank].send(free_s[rank])
             except StopIteration as end:  # there is no batch for this step
                 at_barrier_s[rank] = end.value
-                with_batches.discard(rank)
-        begin_s = max(at_barrier_s.values()) + barrier_s
-        for rank, arrival_s in at_barrier_s.items():
+                ranks_with_batches.discard(rank)
+        begin_s = max(at_barrier_s) + barrier_s
+        for rank, arrival_s in enumerate(at_barrier_s):
             spans.append(Span(rank, TRAINER, "barrier", step, arrival_s, begin_s))
             free_s[rank] = begin_s
-            if rank in with_batches:
+            if rank in ranks_with_batches:
                 free_s[rank] += step_times_s[rank][step]
                 spans.append(Span(rank, TRAINER, "step", step, begin_s, free_s[rank]))
-        if not with_batches:
+        if not ranks_with_batches:
             return
 
 
 def _shards(load_s: Any, steps_per_part: Any, seed: int) -> list[_Shard]:
     """Return the shard of each trainer; each argument is a list for each trainer, or a value for all parts of all."""
-    loads = None
+    loads = None  # of each trainer, the times of its parts
     if _is_nested(load_s):
         loads = [check_times(f"load_s[{rank}]", times_s).tolist() for rank, times_s in enumerate(load_s)]
     else:
-        check("load_s", load_s)
+        check("load_s", load_s)  # the times are drawn below, once the number of parts is known
     if _is_nested(steps_per_part):
         steps = []
         for rank, counts in enumerate(steps_per_part):
@@ -229,6 +237,7 @@ def _shards(load_s: Any, steps_per_part: Any, seed: int) -> list[_Shard]:
 
 
 def _is_nested(values: Any) -> bool:
+    """Whether this is a list for each trainer."""
     if not isinstance(values, Sequence | np.ndarray) or is_scalar(values):
         return False
     return all(isinstance(item, Sequence | np.ndarray) for item in values)

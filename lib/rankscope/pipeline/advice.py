@@ -29,6 +29,10 @@ _NEAR_CPU_BOUND = 1.25  # an epoch up to this factor above the bound of the core
 _MOST_ERROR = 0.1  # of the prediction for the recorded settings; a larger one gets a note
 _SHARE_OF_BEST_GAIN = 0.9  # if faster cores gain this share of the best gain, the cores are the bottleneck
 _LEAST_MOST_WORKERS = 8  # tried by default on a machine with few cores
+# A batch is received in about the shortest recorded time, unless its worker cannot answer because a fetch holds the
+# interpreter lock. Times up to this multiple of the shortest count as those of receiving alone.
+_RECEIVE_ALONE = 2
+_HELD_QUANTILE = 0.9  # of the additional times: `Handover.held_s` is the most that usually occurs
 _USUAL_NUM_WORKERS = (0, *(2**power for power in range(16)))
 _FASTER = 2  # by this factor a part is made faster to see whether it is the bottleneck
 
@@ -210,7 +214,7 @@ def advise(
     current = SettingsForecast(profile.settings, current_s, 1.0)
     forecasts = [current]
     for settings in candidates:
-        if settings != _normal(profile.settings):
+        if settings != _normal(profile.settings):  # which `current` has already
             predicted_s = simulate_profile(profile, settings).makespan_s
             speedup = current_s / predicted_s if predicted_s else 1.0
             forecasts.append(SettingsForecast(settings, predicted_s, speedup))
@@ -254,7 +258,11 @@ def _normal(settings: LoaderSettings) -> LoaderSettings:
 
 
 def _best(rows: tuple[SettingsForecast, ...], current: SettingsForecast) -> SettingsForecast:
-    """Return the recorded settings if they are near the fastest, else the settings near it with the fewest workers."""
+    """Return the recorded settings if they are near the fastest, else the settings near it with the fewest workers.
+
+    `rows` are sorted, the fastest first.
+    """
+    # A loader that is not in order already may stay so; otherwise in_order=False must gain more than other settings.
     allowed = [row for row in rows if row.settings.in_order or not current.settings.in_order]
     if not allowed or allowed[0].predicted_s > rows[0].predicted_s * _GAIN_WORTH_THE_ORDER:
         allowed = list(rows)
@@ -263,6 +271,7 @@ def _best(rows: tuple[SettingsForecast, ...], current: SettingsForecast) -> Sett
         return current
 
     def effort(row: SettingsForecast) -> tuple[bool, int, bool, int, bool, float]:
+        """Return a key that is smaller for settings to be preferred. An earlier entry decides before a later one."""
         settings = row.settings
         return (
             not settings.in_order,
@@ -277,7 +286,10 @@ def _best(rows: tuple[SettingsForecast, ...], current: SettingsForecast) -> Sett
 
 
 def _bottleneck(profile: LoaderProfile, settings: LoaderSettings) -> str:
-    """Return the part that shortens the epoch most if it is twice as fast; the cores, if they are about as good."""
+    """Return the part that shortens the epoch most if it is twice as fast; the cores, if they gain about as much.
+
+    If cores are short, less work of any kind relieves them, so the largest part may gain a little more than they do.
+    """
     epoch_s = {part: simulate_profile(profile, settings, faster=part).makespan_s for part in PARTS}
     base_s = simulate_profile(profile, settings).makespan_s
     best_gain_s = base_s - min(epoch_s.values())
@@ -287,6 +299,7 @@ def _bottleneck(profile: LoaderProfile, settings: LoaderSettings) -> str:
 
 
 def _notes(profile: LoaderProfile, current: SettingsForecast, best: SettingsForecast) -> Iterator[str]:
+    """Yield what a reader of the advice should know about its limits."""
     if not profile.accelerator:
         yield "no accelerator found, so pin_memory would not help"
     elif profile.pinning is None:
@@ -323,7 +336,7 @@ def simulate_profile(profile: LoaderProfile, settings: LoaderSettings, faster: s
         return _FASTER if part == faster else 1
 
     def column(part: str, values: Seconds) -> Seconds:
-        """Return the times of the batches of this epoch."""
+        """Return a time for each batch of this epoch: the last ones, repeated if they are too few."""
         return np.resize(values[-profile.num_batches :], profile.num_batches) / factor(part)
 
     pinning = _pinned(profile, settings)
@@ -333,9 +346,8 @@ def simulate_profile(profile: LoaderProfile, settings: LoaderSettings, faster: s
     startup_s = 0.0
     if not settings.persistent_workers:
         startup_s = profile.startup_s + profile.startup_each_s * settings.num_workers
-    least_receive_s = profile.receive_s.min()
-    unhindered_s = np.minimum(profile.receive_s, 2 * least_receive_s)  # the rest is due to the interpreter lock
-    held_s = float(np.quantile(profile.receive_s - unhindered_s, 0.9))
+    unhindered_s = np.minimum(profile.receive_s, _RECEIVE_ALONE * profile.receive_s.min())
+    held_s = float(np.quantile(profile.receive_s - unhindered_s, _HELD_QUANTILE))
     return simulate_dataloader(
         fetch_s=column("reading", profile.read_s) + column("collating", profile.collate_s),
         step_s=column("training step", pinning.step_s),
@@ -359,6 +371,7 @@ def simulate_profile(profile: LoaderProfile, settings: LoaderSettings, faster: s
 
 
 def _share(cpu_s: Seconds, wall_s: Seconds) -> float:
+    """Return the average number of cores that were busy, or 0 if the work took no time."""
     return float(cpu_s.sum() / wall_s.sum()) if wall_s.sum() else 0.0
 
 
@@ -370,6 +383,10 @@ class _Pinned(NamedTuple):
 
 
 def _pinned(profile: LoaderProfile, settings: LoaderSettings) -> _Pinned:
+    """Return the recorded times, or those with or without pinning if the settings differ from the recorded ones.
+
+    Without pinning, the copy in each step takes longer, and the pin thread has no work.
+    """
     was_pinned = profile.settings.pin_memory
     if settings.pin_memory == was_pinned:
         return _Pinned(profile.pin_s if was_pinned else None, profile.step_s)

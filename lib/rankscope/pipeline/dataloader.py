@@ -37,9 +37,11 @@ from .dataloader_model import LOOP, PIN_THREAD, worker_lane
 
 T = TypeVar("T")
 _DEFAULT_PREFETCH_FACTOR = 2  # torch's, for a loader without workers, which has none
-_SCHEDSTAT_BYTES = 64  # enough for the three numbers in /proc/thread-self/schedstat
+# This file of Linux has three numbers: the nanoseconds on a core, those of waiting for a core, and a count.
+_SCHEDSTAT = "/proc/thread-self/schedstat"
+_SCHEDSTAT_BYTES = 64  # enough for the three numbers
 _now = time.perf_counter_ns
-_tokens = itertools.count()
+_tokens = itertools.count()  # which identify iterators, also in workers
 _pin_as_torch_does: Callable[[Any], Any] = pin_memory
 
 
@@ -82,11 +84,12 @@ class RecordedLoader(Generic[T]):
         self._recording = _Recording(loader, recorder)
         self._clone = copy.copy(loader)
         attributes = self._clone.__dict__  # DataLoader does not allow some attributes to be set
-        sampler = "batch_sampler" if loader.batch_sampler is not None else "sampler"
-        attributes[sampler] = _Numbering(getattr(loader, sampler))
+        sampler_name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
+        attributes[sampler_name] = _Numbering(getattr(loader, sampler_name))
         attributes["worker_init_fn"] = self._recording.hook
-        attributes["_iterator"] = None
-        attributes["_get_iterator"] = functools.partial(_begin, weakref.ref(self._clone), self._recording)
+        attributes["_iterator"] = None  # the user's persistent workers stay with the user's loader
+        # `DataLoader.__iter__` calls `_get_iterator`. The reference to the copy is weak, or it would be a cycle.
+        attributes["_get_iterator"] = functools.partial(_recorded_iterator, weakref.ref(self._clone), self._recording)
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._clone)
@@ -124,24 +127,25 @@ class _Recording:
         self.recorder = recorder
         self.hook = _Hook(loader.worker_init_fn, recorder)
         self.rows: list[BatchRow] = []  # of batches whose step has ended
-        self.startups: dict[tuple[int, int], int] = {}  # by token and worker: ns from its start to its first read
-        self.creations: list[int] = []  # of each iterator: ns to make its workers
-        self.batch_bytes: int | None = None
+        # By token and worker: the nanoseconds from when making the iterator began to the worker's first read.
+        self.startups: dict[tuple[int, int], int] = {}
+        self.creations: list[int] = []  # of each iterator: the nanoseconds to make its workers
+        self.batch_bytes: int | None = None  # of the first batch
         self.pinning: PinningCosts | None = None
-        self.epochs = itertools.count()
+        self.epochs = itertools.count()  # their numbers
         self.running: weakref.WeakSet[_RecordedIterator] = weakref.WeakSet()
 
     def profile(self) -> LoaderProfile:
         if not self.rows:
             raise ValueError("no batch has been recorded: iterate over the recorded loader first")
         loader = self.loader
-        startup_each_s = 0.0
+        startup_each_s = 0.0  # to make one worker
         if loader.num_workers and self.creations:
             startup_each_s = float(np.mean(self.creations)) / loader.num_workers / 1e9
-        startup_s = 0.0
+        startup_s = 0.0  # from when all workers have been made to the first read
         if self.startups:
-            from_begin_s = float(np.mean([*self.startups.values()])) / 1e9
-            startup_s = max(from_begin_s - startup_each_s * loader.num_workers, 0.0)
+            to_first_read_s = float(np.mean([*self.startups.values()])) / 1e9
+            startup_s = max(to_first_read_s - startup_each_s * loader.num_workers, 0.0)
         has_accelerator = torch.accelerator.is_available()
         if has_accelerator and self.batch_bytes and self.pinning is None:
             with contextlib.suppress(RuntimeError):  # for example, if the device is full
@@ -155,7 +159,7 @@ class _Recording:
         )
         return LoaderProfile(
             settings=settings,
-            num_batches=max(Counter(row.epoch for row in self.rows).values()),
+            num_batches=max(Counter(row.epoch for row in self.rows).values()),  # of the longest epoch
             num_cores=host.num_cores(),
             accelerator=has_accelerator,
             startup_s=startup_s,
@@ -184,9 +188,10 @@ class BatchRow(NamedTuple):
 def profile_columns(rows: Iterable[tuple[int, ...]]) -> dict[str, NDArray[np.float64]]:
     """Return the columns of a `LoaderProfile` from `BatchRow`s, with the batches in the order they were dealt in."""
     row_per_batch = np.array(sorted(rows))
-    columns = dict(zip(COLUMNS, row_per_batch.T[2:] / 1e9, strict=True))
+    measurements_s = row_per_batch.T[2:] / 1e9  # without number and epoch; one row per name in COLUMNS
+    columns = dict(zip(COLUMNS, measurements_s, strict=True))
     handover_s = columns["handover_s"]
-    columns["handover_s"] = handover_s[handover_s >= 0]
+    columns["handover_s"] = handover_s[handover_s >= 0]  # the others are of batches that nobody waited for
     return columns
 
 
@@ -216,8 +221,8 @@ def pinning_costs(num_bytes: int, repeats: int = 5) -> PinningCosts:
     )
 
 
-def _begin(clone: weakref.ref[DataLoader[Any]], recording: _Recording) -> _RecordedIterator:
-    """Replace the loader's `_get_iterator`, which `DataLoader.__iter__` calls."""
+def _recorded_iterator(clone: weakref.ref[DataLoader[Any]], recording: _Recording) -> _RecordedIterator:
+    """Return a new iterator, in place of the loader's `_get_iterator`."""
     loader = clone()
     assert loader is not None
     return _RecordedIterator(loader, recording)
@@ -227,22 +232,24 @@ class _RecordedIterator:
     """torch's own iterator, recorded.
 
     `lane_suffix` is added to the names of lanes if another iterator is running with the plain names. `free_ns` is the
-    time since which the receiver of batches, the training loop or the pin thread, has been waiting.
+    time since which the receiver of batches, the training loop or the pin thread, has been waiting. `epoch_start_ns` is
+    when making the iterator began or, with persistent workers, when a later epoch began.
     """
 
     def __init__(self, loader: DataLoader[Any], recording: _Recording) -> None:
         self._recording = recording
         self._clock = Clock()
-        used_places = {other.place for other in recording.running}
-        self.place: int = next(place for place in itertools.count() if place not in used_places)
-        self.lane_suffix = f", iterator {self.place + 1}" if self.place else ""
+        used_numbers = {other.lanes_number for other in recording.running}
+        # The lowest number that no running iterator has; 0 stands for lanes without a suffix.
+        self.lanes_number: int = next(number for number in itertools.count() if number not in used_numbers)
+        self.lane_suffix = f", iterator {self.lanes_number + 1}" if self.lanes_number else ""
         self.token = next(_tokens)
-        self.begun_ns = _now()
-        hook = recording.hook
+        self.epoch_start_ns = _now()
+        hook = recording.hook  # the workers, which are made now, get a copy with these values
         hook.token = self.token
         hook.lane_suffix = self.lane_suffix
-        hook.begun_ns = self.begun_ns
-        inner = type(loader)._get_iterator(loader)
+        hook.iterator_start_ns = self.epoch_start_ns
+        inner = type(loader)._get_iterator(loader)  # torch's own, which the loader's attribute hides
         if not isinstance(inner, torchs._BaseDataLoaderIter):
             raise _unknown(f"what a {type(loader).__name__} makes iterators of")
         self._inner: Any = inner
@@ -250,29 +257,33 @@ class _RecordedIterator:
         self._pins = bool(self._inner._pin_memory)
         _receivers[self.token] = self
         if self._has_workers:
-            recording.creations.append(_now() - self.begun_ns)
+            recording.creations.append(_now() - self.epoch_start_ns)
         else:
-            hook.begun_ns = -1
+            hook.iterator_start_ns = -1  # so that the first batch has no span of a worker's start
             attributes = vars(inner)
             fetcher = attributes["_dataset_fetcher"]
             attributes["_dataset_fetcher"] = _TimedFetcher(fetcher, hook, 0, LOOP + self.lane_suffix)
-        self._start()
+        self._begin_epoch()
 
-    def _start(self) -> None:
+    def _begin_epoch(self) -> None:
+        """Begin to record an epoch, once torch has made or reset its iterator."""
         self._recording.running.add(self)
         self._epoch = next(self._recording.epochs)
         self.free_ns = 0
         self._batch: _Batch | None = None  # whose step is running
-        self._pause_ns = _now() - self.begun_ns  # part of the first wait, although before the first request
+        # It delays the first batch, so it becomes part of the wait for it, although it precedes the request.
+        self._startup_ns = _now() - self.epoch_start_ns
         if self._has_workers:
-            self.add("start", -1, self.begun_ns, self.begun_ns + self._pause_ns)
+            self.add("start", -1, self.epoch_start_ns, self.epoch_start_ns + self._startup_ns)
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
-        self.begun_ns = _now()
+        """Begin a later epoch with persistent workers; `DataLoader.__iter__` calls this."""
+        self.epoch_start_ns = _now()
         self._inner._reset(loader, first_iter)
-        self._start()
+        self._begin_epoch()
 
     def add(self, kind: str, number: int, start_ns: int, stop_ns: int, lane: str = LOOP) -> None:
+        """Record a span of this process."""
         if not self._has_workers:
             lane = LOOP  # the only thread
         self._recording.recorder.add(lane + self.lane_suffix, kind, number, start_ns, stop_ns)
@@ -289,9 +300,10 @@ class _RecordedIterator:
         return getattr(self._inner, name)
 
     def __next__(self) -> Any:
+        """Return the next batch. The request for it ends the step of the batch before."""
         request = self._clock.read()
         self._end_step(request)
-        if not self._pins:
+        if not self._pins:  # otherwise the pin thread receives the batches, and sets this
             self.free_ns = request.wall
         try:
             batch: _Batch = next(self._inner)
@@ -304,15 +316,15 @@ class _RecordedIterator:
         if not isinstance(batch, _Batch):
             raise _unknown(f"how {type(self._inner).__name__} changes batches")
         arrived_ns = _now()
-        self._wait_ns = self._pause_ns + arrived_ns - request.wall
-        self._pause_ns = 0
+        self._wait_ns = self._startup_ns + arrived_ns - request.wall
+        self._startup_ns = 0
         recording = self._recording
         if recording.batch_bytes is None:
             tensors = filter(torch.is_tensor, tree_leaves(batch.data))
             recording.batch_bytes = sum(tensor.nbytes for tensor in tensors)
-        if batch.fetched.startup >= 0:
+        if batch.fetched.startup >= 0:  # it is the first batch of its worker
             recording.startups[self.token, batch.fetched.worker] = batch.fetched.startup
-        self._handed = self._clock.read()
+        self._step_start = self._clock.read()
         if self._has_workers:
             self.add("wait", batch.number, request.wall, arrived_ns)
         self._batch = batch
@@ -321,11 +333,12 @@ class _RecordedIterator:
         return data
 
     def _end_step(self, request: _Reading) -> None:
+        """Record the step of the last batch, if there is one, and with it all measurements of the batch."""
         batch = self._batch
         if batch is None:
             return
         self._batch = None
-        self.add("step", batch.number, self._handed.wall, request.wall)
+        self.add("step", batch.number, self._step_start.wall, request.wall)
         row = BatchRow(
             number=batch.number,
             epoch=self._epoch,
@@ -335,15 +348,18 @@ class _RecordedIterator:
             receive=batch.receive_ns,
             pin=batch.pin_ns,
             wait=self._wait_ns,
-            step=request.worked_since(self._handed),
-            step_cpu=request.cpu - self._handed.cpu,
+            step=request.worked_since(self._step_start),
+            step_cpu=request.cpu - self._step_start.cpu,
             handover=batch.handover_ns,
         )
         self._recording.rows.append(row)
 
 
 def _check_torch() -> None:
-    """Raise RuntimeError if torch does not have the private parts that this module uses."""
+    """Raise RuntimeError if torch does not have the private parts that this module uses.
+
+    Workers must look up `create_fetcher` when they begin, because `_Hook` replaces it.
+    """
     with contextlib.suppress(AttributeError):
         names = _worker_loop.__code__.co_names
         parts = (DataLoader._get_iterator, torchs._DatasetKind.create_fetcher, torch.accelerator.is_available)
@@ -373,7 +389,8 @@ class _Numbering:
         self.sampler = sampler
         self.numbers = itertools.count()
 
-    def __iter__(self) -> Iterator[_NumberedIndex]:  # not a generator: torch, too, makes the sampler's iterator at once
+    def __iter__(self) -> Iterator[_NumberedIndex]:
+        # Not a generator, whose body would run only at the first index: the user's `__iter__` must be called now.
         return map(lambda index, number: _NumberedIndex(number, index), self.sampler, self.numbers)
 
     def __len__(self) -> int:
@@ -381,15 +398,18 @@ class _Numbering:
 
 
 class _Reading(NamedTuple):
-    """The time, the CPU time of the process, and for how long `thread` was ready without a core, in nanoseconds."""
+    """The readings of a thread's clocks at one moment, in nanoseconds."""
 
     wall: int
-    cpu: int
-    queued: int
-    thread: int
+    cpu: int  # of all threads of the process
+    queued: int  # for how long the thread was ready and had no core
+    thread: int  # the number of the thread
 
     def worked_since(self, earlier: _Reading) -> int:
-        """Return the nanoseconds since an earlier reading, without those without a core if one thread took both."""
+        """Return the nanoseconds since an earlier reading, less those in which the thread waited for a core.
+
+        If another thread took the earlier reading, its waits are unknown, and none are subtracted.
+        """
         elapsed = self.wall - earlier.wall
         if self.thread == earlier.thread:
             elapsed -= self.queued - earlier.queued
@@ -397,7 +417,7 @@ class _Reading(NamedTuple):
 
 
 class Clock:
-    """Reads the clocks of the calling thread. If the system does not count it, `queued` is 0."""
+    """Reads the clocks of the calling thread. If the system does not count waits for a core, `queued` is 0."""
 
     def __init__(self) -> None:
         self._thread = -1  # whose file is open
@@ -413,8 +433,8 @@ class Clock:
                 self._open(thread)
             if self._file >= 0:
                 queued = int(os.pread(self._file, _SCHEDSTAT_BYTES, 0).split()[1])
-        except (OSError, IndexError):  # the file is of a thread that had this number and has ended
-            thread = -1
+        except (OSError, IndexError):  # the open file is that of a thread that had this number and has ended
+            thread = -1  # so that `worked_since` does not use `queued`
             self._thread = -1
         return _Reading(_now(), time.process_time_ns(), queued, thread)
 
@@ -425,8 +445,8 @@ class Clock:
         self._file = -1
         self._close = None
         with contextlib.suppress(OSError):
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-            self._close = weakref.finalize(self, os.close, self._file)
+            self._file = os.open(_SCHEDSTAT, os.O_RDONLY)
+            self._close = weakref.finalize(self, os.close, self._file)  # also once the clock is deleted
 
 
 class _Fetched(NamedTuple):
@@ -455,12 +475,13 @@ class _Batch:
         self.data = data
         self.fetched = fetched
         self.token = token
-        self.handover_ns = -1  # from the worker to a receiver that waited, or -1 if it did not wait
+        self.handover_ns = -1  # from the end of the fetch to a receiver that waited, or -1 if none did
         self.receive_ns = 0  # to unpack the batch
         self.pin_ns = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpack, (_UnpackingBegins(), self.number, self.data, self.fetched, self.token)
+        """Return what pickle stores: a function, and its arguments, which are unpickled in this order."""
+        return _unpack, (_UnpackingStart(), self.number, self.data, self.fetched, self.token)
 
     def pin_memory(self) -> _Batch:
         """Pin the data as torch would; torch's pin thread calls this or, without workers, its iterator."""
@@ -475,22 +496,28 @@ class _Batch:
         return self
 
 
-class _UnpackingBegins:
-    """Unpickled, this is the time. It precedes the data, so it is the time before the data are unpickled."""
+class _UnpackingStart:
+    """Unpickling this returns the time. It precedes the data, so it is the time before the data are unpickled."""
 
     def __reduce__(self) -> tuple[Callable[[], int], tuple[()]]:
         return _now, ()
 
 
-def _unpack(begun_ns: int, number: int, data: Any, fetched: _Fetched, token: int) -> _Batch:
+def _unpack(start_ns: int, number: int, data: Any, fetched: _Fetched, token: int) -> _Batch:
+    """Make the batch in the process that receives it, with the times of its hand-over; `start_ns` is that of unpacking.
+
+    The hand-over of a batch is only known if the receiver was waiting when it was fetched. Otherwise the batch itself
+    waited for the receiver. The first batch of a worker also waited for the worker to start.
+    """
     batch = _Batch(number, data, fetched, token)
     receiver = _receivers.get(token)
     stop_ns = _now()
-    batch.receive_ns = stop_ns - begun_ns
+    batch.receive_ns = stop_ns - start_ns
     if receiver is not None:
         was_awaited = fetched.stop >= receiver.free_ns
-        if was_awaited and fetched.startup < 0:  # else the receiver waited for the worker to start
-            batch.handover_ns = begun_ns - fetched.stop
+        is_first = fetched.startup >= 0
+        if was_awaited and not is_first:
+            batch.handover_ns = start_ns - fetched.stop
         receiver.free_ns = stop_ns
     return batch
 
@@ -507,45 +534,45 @@ class _TimedFetcher:
         self._worker = worker
         self._lane = lane
         self._clock = Clock()
-        self._collate_begun = self._clock.read()
-        self._last_stop = self._collate_begun
+        self._collate_start = self._clock.read()  # of the last batch, once there is one
+        self._last_stop = self._collate_start
 
     def fetch(self, numbered: _NumberedIndex) -> _Batch:
         """Fetch as torch would. An error passes unchanged and leaves no span."""
         hook = self._hook
         start = self._clock.read()
-        begun_ns = hook.begun_ns
-        hook.begun_ns = -1
-        is_first = begun_ns >= 0
-        data = self._fetcher.fetch(numbered.index)
-        collate_begun = self._collate_begun
+        iterator_start_ns = hook.iterator_start_ns
+        hook.iterator_start_ns = -1
+        is_first = iterator_start_ns >= 0
+        data = self._fetcher.fetch(numbered.index)  # calls `_collate`, which sets `_collate_start`
+        collate_start = self._collate_start
         stop = self._clock.read()
         if is_first:
-            hook.recorder.add(self._lane, "start", -1, begun_ns, start.wall)
+            hook.recorder.add(self._lane, "start", -1, iterator_start_ns, start.wall)
             self._last_stop = start
-        hook.recorder.add(self._lane, "read", numbered.number, start.wall, collate_begun.wall)
-        hook.recorder.add(self._lane, "collate", numbered.number, collate_begun.wall, stop.wall)
+        hook.recorder.add(self._lane, "read", numbered.number, start.wall, collate_start.wall)
+        hook.recorder.add(self._lane, "collate", numbered.number, collate_start.wall, stop.wall)
         fetched = _Fetched(
             worker=self._worker,
-            read=collate_begun.worked_since(start),
-            collate=stop.worked_since(collate_begun),
+            read=collate_start.worked_since(start),
+            collate=stop.worked_since(collate_start),
             cpu=stop.cpu - self._last_stop.cpu,  # includes sending the batch before
             stop=stop.wall,
-            startup=start.wall - begun_ns if is_first else -1,
+            startup=start.wall - iterator_start_ns if is_first else -1,
         )
         self._last_stop = stop
         return _Batch(numbered.number, data, fetched, self._token)
 
     def _collate(self, data: Any) -> Any:
-        self._collate_begun = self._clock.read()
+        self._collate_start = self._clock.read()
         return self._collate_fn(data)
 
 
 class _Hook:
     """The loader's worker_init_fn: it calls the user's own, then arranges that the worker's fetchers are timed.
 
-    `token` identifies the iterator, `lane_suffix` is added to the names of lanes, and `begun_ns` is when the iterator
-    was begun, or -1 after the first batch was read.
+    `token` identifies the iterator, and `lane_suffix` is added to the names of lanes. `iterator_start_ns` is when
+    making the iterator began, or -1 after the worker's first read.
     """
 
     def __init__(self, init_fn: Callable[[int], object] | None, recorder: Recorder) -> None:
@@ -553,10 +580,10 @@ class _Hook:
         self.recorder = recorder
         self.token = -1
         self.lane_suffix = ""
-        self.begun_ns = -1
+        self.iterator_start_ns = -1
 
     def __call__(self, worker: int) -> None:
-        """Run in the worker, before torch looks up the function that makes its fetcher."""
+        """Run in the worker, before torch looks up `create_fetcher`, which is replaced in the worker's process only."""
         if self.init_fn is not None:
             self.init_fn(worker)
         dataset_kind: Any = torchs._DatasetKind

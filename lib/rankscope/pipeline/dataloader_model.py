@@ -76,18 +76,20 @@ class Cores:
         """Return the speeds of each fetch and of the step, relative to running alone.
 
         A thread that computes for a share c of its time and waits for the rest takes (1 - c) + c / s times as long if
-        it gets a share s of a core. All threads get the same s, at which all cores are busy, or 1.
+        it gets a share s of a core. All threads get the same s, at which all cores are busy, or 1. It is searched by
+        halving an interval: the larger s is, the more cores are busy.
         """
         num_steps = 1 if stepping else 0
         if num_fetches * self.fetch_cpu + num_steps * self.step_cpu <= self.num_cores:
-            return _Speeds(1.0, 1.0)
+            return _Speeds(1.0, 1.0)  # there are enough cores for all
         low = 0.0
         high = 1.0
         for _ in range(_NUM_HALVINGS):
             share = (low + high) / 2
             fetch = _speed(share, self.fetch_cpu)
             step = _speed(share, self.step_cpu)
-            if num_fetches * self.fetch_cpu * fetch + num_steps * self.step_cpu * step > self.num_cores:
+            num_busy = num_fetches * self.fetch_cpu * fetch + num_steps * self.step_cpu * step
+            if num_busy > self.num_cores:
                 high = share
             else:
                 low = share
@@ -95,9 +97,9 @@ class Cores:
 
 
 def _speed(share: float, cpu: float) -> float:
-    """Return the speed of a thread that keeps `cpu` cores busy alone and gets this share of a core."""
-    computing = min(cpu, 1.0)  # a thread uses one core at most
-    return share / (share * (1 - computing) + computing)
+    """Return the speed of threads that keep `cpu` cores busy when they run alone and each get this share of a core."""
+    computing = min(cpu, 1.0)  # of a thread's time; above 1 there are several threads that always compute
+    return share / (share * (1 - computing) + computing)  # 1 / ((1 - c) + c / s)
 
 
 def simulate_dataloader(
@@ -209,27 +211,27 @@ class _Epoch:
         self.num_workers = num_workers
         self.prefetch_factor = prefetch_factor
         self.in_order = in_order
-        self.speeds = cache(cores.speeds)
+        self.speeds = cache(cores.speeds)  # there are few different numbers of fetches
         self.startup_s = handover.startup_s
         self.held_s = handover.held_s
         self.num_batches = work.fetch.size
         self.moments = _Moments(self.num_batches)
         self.order: list[int] = []  # batches as they are handed over
 
-        self.now = 0.0
+        self.now = 0.0  # seconds
         self.events: list[_Event] = []  # a heap
         self.fetch_clock = 0.0
         self.fetching: list[tuple[float, int]] = []  # a heap: the fetch clock at the end, and the batch
 
         self.num_dealt = 0
-        self.deal_to = cycle(range(num_workers))
+        self.next_workers = cycle(range(num_workers))  # in the order in which they are dealt batches
         self.worker = np.zeros(self.num_batches, dtype=np.int64)  # of each batch
         self.queues: list[deque[int]] = [deque() for _ in range(num_workers)]  # batches dealt, but not begun
-        self.is_idle = [False] * num_workers
-        self.is_busy = [False] * num_workers
+        self.is_idle = [False] * num_workers  # waiting for a batch to be dealt
+        self.is_busy = [False] * num_workers  # fetching; a worker that still starts is neither idle nor busy
         self.in_hand = [0] * num_workers  # batches dealt, but not handed over
-        self.sender_free_s = [0.0] * num_workers
-        self.pin_free_s = 0.0
+        self.sender_free_s = [0.0] * num_workers  # when each worker's sending thread is free
+        self.pin_free_s = 0.0  # when the pin thread is free
 
         self.arrived: deque[int] = deque()  # batches that the training loop can take
         self.loop_s = math.inf  # when the training loop continues
@@ -267,7 +269,7 @@ class _Epoch:
             if next_s >= event_s:
                 _, number, kind = heappop(self.events)
                 self.handle(number, kind)
-            elif fetch_s <= next_s < self.loop_s:  # the training loop goes first if both are due
+            elif fetch_s <= next_s < self.loop_s:  # the training loop precedes a fetch that ends at the same time
                 _, batch = heappop(self.fetching)
                 self.fetched(batch)
             else:  # the step has ended, or the training loop continues
@@ -286,27 +288,30 @@ class _Epoch:
             self.pinned(number)
 
     def training_loop(self) -> Iterator[float]:
-        """Wait for a batch and take a step, again and again. Yield the time to continue, unless something wakes it."""
-        early = set[int]()
-        for turn in range(self.num_batches):
+        """Wait for a batch and take a step, again and again.
+
+        Yield the time at which it continues. It is infinite if an event must wake it: an arrival, or the end of a step.
+        """
+        received_early = set[int]()  # batches that are held back until it is their turn, if `in_order`
+        for next_in_order in range(self.num_batches):
             requested_s = self.now
             while True:
-                batch = turn
-                if batch in early:
+                batch = next_in_order
+                if batch in received_early:
                     break
                 while not self.arrived:
                     yield math.inf
                 batch = self.arrived.popleft()
-                if self.work.pin is None:
+                if self.work.pin is None:  # otherwise the pin thread has received it
                     self.receiving = batch
                     received_s = self.now + float(self.work.receive[batch])
-                    if self.is_busy[self.worker[batch]]:
+                    if self.is_busy[self.worker[batch]]:  # it answers late, or once its fetch has ended
                         received_s += self.held_s
                     yield received_s
                     self.receiving = -1
-                if not self.in_order or batch == turn:
+                if not self.in_order or batch == next_in_order:
                     break
-                early.add(batch)
+                received_early.add(batch)
             self.moments.requested[batch] = requested_s
             self.moments.handed[batch] = self.now
             self.order.append(batch)
@@ -314,16 +319,20 @@ class _Epoch:
             self.deal()
             self.step_left_s = float(self.work.step[batch])
             self.is_stepping = True
-            yield math.inf
+            yield math.inf  # until the step has ended
             self.moments.step_stop[batch] = self.now
 
     def deal(self) -> None:
-        """Deal the next batch, if there is one, to the worker whose turn it is."""
+        """Deal the next batch, if there is one, to the worker whose turn it is.
+
+        In order, that is the next worker, as in torch. Otherwise it is the next one with fewer than `prefetch_factor`
+        batches in hand: there is one, because a batch is dealt at the start or when another is handed over.
+        """
         if self.num_dealt == self.num_batches:
             return
-        worker = next(self.deal_to)
+        worker = next(self.next_workers)
         while not self.in_order and self.in_hand[worker] >= self.prefetch_factor:
-            worker = next(self.deal_to)
+            worker = next(self.next_workers)
         self.worker[self.num_dealt] = worker
         self.queues[worker].append(self.num_dealt)
         self.in_hand[worker] += 1
@@ -342,19 +351,22 @@ class _Epoch:
             heappush(self.fetching, (self.fetch_clock + float(self.work.fetch[batch]), batch))
 
     def fetched(self, batch: int) -> None:
-        """Let a worker send a batch, and go on with its next one."""
+        """Let a worker send a batch, and go on with its next one.
+
+        The training loop may be receiving an earlier batch of the worker, which can answer it only now.
+        """
         worker = int(self.worker[batch])
         self.moments.read_stop[batch] = self.now
         sent_s = max(self.sender_free_s[worker], self.now) + float(self.work.handover[batch])
         self.sender_free_s[worker] = sent_s
         heappush(self.events, (sent_s, batch, _ARRIVED))
-        if self.receiving >= 0 and self.worker[self.receiving] == worker:  # which can answer now
-            self.loop_s = min(self.loop_s, self.now + float(self.work.receive[self.receiving]))
+        if self.receiving >= 0 and self.worker[self.receiving] == worker:
+            self.loop_s = min(self.loop_s, self.now + float(self.work.receive[self.receiving]))  # the hold has ended
         self.is_busy[worker] = False
         self.ready(worker)
 
     def arrive(self, batch: int) -> None:
-        """Let the pin thread pin a batch, if there is one."""
+        """Let the pin thread receive and pin a batch or, without a pin thread, the training loop take it."""
         if self.work.pin is None:
             self.pinned(batch)
             return
@@ -373,45 +385,47 @@ class _Epoch:
     def timeline(self) -> Timeline:
         """Return the spans of the workers, the pin thread and the training loop, once the epoch has run."""
         moments = self.moments
-        dealt = np.arange(self.num_batches)
-        started = np.arange(self.num_workers if self.startup_s else 0)
-        no_item = np.full_like(started, -1)
-        start_s = np.zeros(started.size)
+        lanes = [*map(worker_lane, range(self.num_workers)), PIN_THREAD, LOOP]
+        batches = np.arange(self.num_batches)
+        started_workers = np.arange(self.num_workers if self.startup_s else 0)
+        no_item = np.full_like(started_workers, -1)
+        start_s = np.zeros(started_workers.size)
         parts = [
-            _Spans(started, "start", no_item, start_s, start_s + self.startup_s),
-            _Spans(self.worker, "read", dealt, moments.read_start, moments.read_stop),
+            _Spans(started_workers, "start", no_item, start_s, start_s + self.startup_s),
+            _Spans(self.worker, "read", batches, moments.read_start, moments.read_stop),
         ]
         if self.work.pin is not None:
-            order = np.lexsort((dealt, moments.pin_start))
-            lane = np.full(order.size, self.num_workers)
-            parts.append(_Spans(lane, "pin", order, moments.pin_start[order], moments.pin_stop[order]))
+            pin_order = np.lexsort((batches, moments.pin_start))
+            lane = np.full(self.num_batches, lanes.index(PIN_THREAD))
+            parts.append(_Spans(lane, "pin", pin_order, moments.pin_start[pin_order], moments.pin_stop[pin_order]))
         order = np.array(self.order)
-        lane = np.full(order.size, self.num_workers + 1)
+        lane = np.full(self.num_batches, lanes.index(LOOP))
         parts.append(_Spans(lane, "wait", order, moments.requested[order], moments.handed[order]))
         parts.append(_Spans(lane, "step", order, moments.handed[order], moments.step_stop[order]))
-        return _timeline([*map(worker_lane, range(self.num_workers)), PIN_THREAD, LOOP], parts)
+        return _timeline(lanes, parts)
 
 
 def _without_workers(work: _BatchTimes) -> Timeline:
     """Return the timeline of a training loop that does everything itself, one thing after the other."""
-    kinds = {"read": work.fetch}
+    times_of_kind = {"read": work.fetch}
     if work.pin is not None:
-        kinds["pin"] = work.pin
-    kinds["step"] = work.step
+        times_of_kind["pin"] = work.pin
+    times_of_kind["step"] = work.step
     num_batches = work.fetch.size
-    stop_s = np.cumsum(np.stack(list(kinds.values()), axis=1))  # flat: all kinds of batch 0, then of batch 1, …
+    times_s = np.stack(list(times_of_kind.values()), axis=1)  # (batches, kinds)
+    stop_s = np.cumsum(times_s)  # flat: all kinds of batch 0, then of batch 1, …
     start_s = np.append(0.0, stop_s[:-1])
     lane = np.zeros(num_batches, dtype=np.int64)
-    dealt = np.arange(num_batches)
+    batches = np.arange(num_batches)
     parts = []
-    for column, kind in enumerate(kinds):
-        of_kind = slice(column, None, len(kinds))
-        parts.append(_Spans(lane, kind, dealt, start_s[of_kind], stop_s[of_kind]))
+    for column, kind in enumerate(times_of_kind):
+        of_kind = slice(column, None, len(times_of_kind))
+        parts.append(_Spans(lane, kind, batches, start_s[of_kind], stop_s[of_kind]))
     return _timeline([LOOP], parts)
 
 
 class _Spans(NamedTuple):
-    """Spans of one kind, as columns; `lane` contains places in the list of lanes."""
+    """Spans of one kind, as columns; `lane` contains indices into the list of lanes."""
 
     lane: NDArray[np.int64]
     kind: str
@@ -421,6 +435,7 @@ class _Spans(NamedTuple):
 
 
 def _timeline(lanes: Sequence[str], parts: Sequence[_Spans]) -> Timeline:
+    """Return a timeline of rank 0 with the spans of all parts, each of which has a kind of its own."""
     lane = np.concatenate([spans.lane for spans in parts])
     return Timeline(
         rank=np.zeros_like(lane),

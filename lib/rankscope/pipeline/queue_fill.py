@@ -30,15 +30,16 @@ def queue_fill(
     work_before = spans.select(kind=one_of("after and before", after, timeline.kinds))
     work_after = spans.select(kind=one_of("after and before", before, timeline.kinds))
     with_worker = spans.select(kind=[after, "blocked"])
+    # Workers of other stages may be blocked, too, so only the lanes of `after` count.
     with_worker = with_worker.take(np.flatnonzero(np.isin(with_worker.lane, work_before.lane)))
     items, arrived_s = _latest(with_worker.item, with_worker.stop_s)
-    items_taken, minus_taken_s = _latest(work_after.item, -work_after.start_s)
-    _, of_items, of_taken = np.intersect1d(items, items_taken, assume_unique=True, return_indices=True)
-    left_s = np.maximum(-minus_taken_s[of_taken], arrived_s[of_items])
-    changes_s = np.concatenate([arrived_s, left_s])
-    steps = np.concatenate([np.ones(arrived_s.size, int), -np.ones(left_s.size, int)])
-    times_s, places = np.unique(changes_s, return_inverse=True)
-    change = np.bincount(places, weights=steps, minlength=times_s.size).astype(np.int64)
+    items_taken, taken_s = _earliest(work_after.item, work_after.start_s)
+    _, index_in_items, index_in_taken = np.intersect1d(items, items_taken, assume_unique=True, return_indices=True)
+    left_s = np.maximum(taken_s[index_in_taken], arrived_s[index_in_items])  # an item cannot leave before it arrives
+    all_changes_s = np.concatenate([arrived_s, left_s])
+    all_changes = np.concatenate([np.ones(arrived_s.size, int), -np.ones(left_s.size, int)])
+    times_s, index_of_time = np.unique(all_changes_s, return_inverse=True)
+    change = np.bincount(index_of_time, weights=all_changes, minlength=times_s.size).astype(np.int64)  # at each time
     fill = np.cumsum(change)
     return times_s[change != 0], fill[change != 0]
 
@@ -46,7 +47,13 @@ def queue_fill(
 def _latest(items: NDArray[np.int64], times_s: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the different items, sorted, and the last time of each; -1 is no item."""
     has_item = items != -1
-    different, places = np.unique(items[has_item], return_inverse=True)
-    latest_s = np.full(different.size, -np.inf)
-    np.maximum.at(latest_s, places, times_s[has_item])
-    return different, latest_s
+    different_items, indices = np.unique(items[has_item], return_inverse=True)
+    latest_s = np.full(different_items.size, -np.inf)
+    np.maximum.at(latest_s, indices, times_s[has_item])
+    return different_items, latest_s
+
+
+def _earliest(items: NDArray[np.int64], times_s: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the different items, sorted, and the first time of each; -1 is no item."""
+    different_items, minus_earliest_s = _latest(items, -times_s)
+    return different_items, -minus_earliest_s

@@ -22,9 +22,9 @@ class End(Exception):
 
 
 class Item(NamedTuple):
-    """An item on its way; `place` is its place among the items of its rank, `number` its number in spans and errors."""
+    """An item on its way; `position` is its index in the items of its rank, `number` its number in spans and errors."""
 
-    place: int
+    position: int
     number: int
     value: Any
 
@@ -32,7 +32,7 @@ class Item(NamedTuple):
 class Queue:
     """At most `capacity` items between two stages. Each of the `num_takers` threads that take items gets an end."""
 
-    wait = "blocked"  # the kind of span in which a worker waits for room
+    wait = "blocked"  # the kind of span in which a worker waits until the queue has a free slot
 
     def __init__(self, capacity: int, num_takers: int) -> None:
         self._items: SimpleQueue[Item | None] = SimpleQueue()  # None is an end
@@ -43,7 +43,7 @@ class Queue:
             self._free_slots.put(None)
 
     def put(self, item: Item) -> bool:
-        """Add an item as soon as there is room; return whether it had to wait for that."""
+        """Add an item as soon as a slot is free; return whether the caller had to wait for that."""
         had_to_wait = False
         try:
             self._free_slots.get_nowait()
@@ -56,7 +56,7 @@ class Queue:
         return had_to_wait
 
     def take(self) -> Item:
-        """Wait for an item, make room for another one, and return it."""
+        """Wait for an item, free its slot, and return it."""
         item = self._items.get()
         if self._stopped:
             raise Stopped
@@ -70,7 +70,7 @@ class Queue:
             self._items.put(None)
 
     def stop(self, num_waiting: int) -> None:
-        """Wake the threads that wait for items or for room, at most `num_waiting`."""
+        """Wake the threads that wait for items or for a free slot, at most `num_waiting`."""
         self._stopped = True
         for _ in range(num_waiting):
             self._items.put(None)
@@ -90,6 +90,7 @@ class Source:
         self._ended = False
 
     def take(self) -> Item:
+        """Return the next item; raise End if there is none, and Stopped after `stop`."""
         with self._lock:
             if self._stopped:
                 raise Stopped
@@ -114,11 +115,14 @@ class Source:
 
 
 class Turn(NamedTuple):
-    """An item and its turn: a lock that the item before releases when it leaves, and the item's own lock."""
+    """An item and two locks for its turn. Whoever acquires `previous_has_left` may let the item leave.
+
+    The item before this one releases `previous_has_left` when it leaves; then this one must release `has_left`.
+    """
 
     item: Item
-    before: LockType
-    own: LockType
+    previous_has_left: LockType
+    has_left: LockType
 
 
 class Turns:
@@ -127,16 +131,17 @@ class Turns:
     def __init__(self, source: Queue | Source) -> None:
         self._source = source
         self._lock = allocate_lock()
-        self._last = allocate_lock()  # the own lock of the item that was taken last; at first, one that is free
+        self._last_has_left = allocate_lock()  # of the item that was taken last; at first, a lock that is free
 
     def take(self) -> Turn:
-        own = allocate_lock()
-        own.acquire()
+        """Wait for an item of the source, and return it with its turn, which comes after those of all earlier items."""
+        has_left = allocate_lock()
+        has_left.acquire()
         with self._lock:
             item = self._source.take()
-            before = self._last
-            self._last = own
-        return Turn(item, before, own)
+            previous_has_left = self._last_has_left
+            self._last_has_left = has_left
+        return Turn(item, previous_has_left, has_left)
 
 
 class Lockstep:
@@ -151,10 +156,11 @@ class Lockstep:
         self._lock = allocate_lock()
         self._num_left = num_ranks
         self._stopped = False
-        self._waiting: list[SimpleQueue[bool]] = []  # of each waiting rank: gets whether to continue
+        # A queue per rank that waits. It gets one entry: True to continue, or False if the run was stopped.
+        self._waiting: list[SimpleQueue[bool]] = []
 
     def put(self, item: Item) -> bool:
-        """Return once all ranks have arrived; return whether this one had to wait for them."""
+        """Return once all ranks that have items left have arrived; return whether this one had to wait for them."""
         with self._lock:
             if self._stopped:
                 raise Stopped

@@ -71,19 +71,28 @@ def run(
     of_type("pipeline", pipeline, Pipeline)
     seed = whole("seed", seed, -(2**63), 2**64 - 1)
     timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
-    spans = Recorder() if recorder is None else of_type("recorder", recorder, Recorder)
-    # In a list, so that `pop` below leaves no reference here and it is gone before the block ends.
-    prepared = [_PipelineExecution(pipeline, items, seed, spans)]
-    del spans
-    with_processes = any(stage.processes and stage.fn for stage in pipeline.stages)
-    with WorkerPool("torch" if "torch" in sys.modules else "") if with_processes else nullcontext() as pool:
-        if pool:
-            prepared[0].start_processes(pool, timeout_s)
-        with Interrupts() as interrupts:  # until everything of this run is deleted, such as its own recorder
-            return _executed(prepared.pop(), interrupts)
+    recorder = Recorder() if recorder is None else of_type("recorder", recorder, Recorder)
+    # The execution, and the recorder if it is its own, must be deleted while interrupts are still held back: their
+    # deletion removes files. So `pop` passes on the only reference to the execution, and the recorder's is deleted.
+    executions = [_PipelineExecution(pipeline, items, seed, recorder)]
+    del recorder
+    with _pool_for(pipeline) as pool:
+        if pool is not None:
+            executions[0].start_processes(pool, timeout_s)
+        with Interrupts() as interrupts:
+            return _executed(executions.pop(), interrupts)
+
+
+def _pool_for(pipeline: Pipeline) -> contextlib.AbstractContextManager[WorkerPool | None]:
+    """Return a pool for the processes of the stages, or a context without one if no stage has processes."""
+    if not any(stage.processes and stage.fn for stage in pipeline.stages):
+        return nullcontext()
+    # Workers are forked from a server. If the items may contain tensors, the server imports torch, once for all.
+    return WorkerPool("torch" if "torch" in sys.modules else "")
 
 
 def _executed(execution: _PipelineExecution, interrupts: Interrupts) -> Timeline:
+    """Run everything, and return the spans of this run; the recorder may also have those of other runs and ranks."""
     begin_s = execution.run_all(interrupts)
     spans = execution.recorder.timeline().select(between_s=(begin_s, time.perf_counter()))
     spans = spans.select(rank=[path.recorder.rank for path in execution.paths])
@@ -117,12 +126,12 @@ class _Path:
             known_items = items
         elif isinstance(items, Sized):
             known_items = counted(len(items))
-        self.times_s: list[list[float]] = []  # for which each stage sleeps
-        for place, stage in enumerate(stages):
+        self.times_s: list[list[float]] = []  # for each stage, the times for which it sleeps; none if it has a function
+        for position, stage in enumerate(stages):
             if stage.fn:
                 self.times_s.append([])
             elif known_items is not None:
-                self.times_s.append(stage.times_s(known_items, seed, recorder.rank, place).tolist())
+                self.times_s.append(stage.times_s(known_items, seed, recorder.rank, position).tolist())
             else:
                 where = f"where a stage sleeps, as {stage.name!r} does"
                 raise ValueError(f"items must have a length {where}, got {items!r}")
@@ -130,6 +139,7 @@ class _Path:
         self.num_workers = sum(stage.num_workers for stage in stages)
         self.items = Source(items.values, items.numbers.tolist()) if isinstance(items, Items) else Source(items)
         queues = [Queue(stage.capacity, next_stage.num_workers) for stage, next_stage in pairwise(stages)]
+        # Where each stage takes its items from, and where it puts its results; None discards them.
         self.sources: list[Source | Queue] = [self.items, *queues]
         self.targets: list[Queue | Lockstep | None] = [*queues, step]
         self.num_left = [stage.num_workers for stage in stages]  # workers of each stage that have not ended
@@ -160,38 +170,38 @@ class _PipelineExecution:
         self._step = Lockstep(len(ranks)) if len(ranks) > 1 else None
         self.paths = [_Path(self.stages, rank_items, seed, spans, self._step) for spans, rank_items in ranks]
         self._num_left = len(self.paths)  # paths that have not ended
-        self._workers: dict[tuple[_Path, int], list[Worker]] = {}  # by path and place of the stage
+        self._workers: dict[tuple[_Path, int], list[Worker]] = {}  # by path and position of the stage
         self._busy: set[Worker] = set()  # those that are working on an item
         self._lock = threading.Lock()
         self._wake_reader, self._wake_writer = multiprocessing.Pipe(duplex=False)  # ends the waiting of `_supervise`
         self._error: StageError | None = None
-        self._stopped = False
-        self._finished = False
+        self._stopped = False  # by an error, or at the end of `run_all`
+        self._finished = False  # all items have passed all stages
 
     def start_processes(self, pool: WorkerPool, timeout_s: float) -> None:
-        """Start those of all stages, and wait until they are ready."""
-        for place, stage in enumerate(self.stages):
+        """Start the processes of all stages, and wait until they are ready."""
+        for position, stage in enumerate(self.stages):
             if stage.processes and stage.fn:
                 with _starting(stage):
                     name = pool.pack(partial(answer, stage.fn))
                     labels = [f"worker {worker}" for worker in range(stage.num_workers)]
                     for path in self.paths:
-                        self._workers[path, place] = pool.start(name, labels, timeout_s=timeout_s)
-        for (_, place), workers in self._workers.items():
-            with _starting(self.stages[place]):
+                        self._workers[path, position] = pool.start(name, labels, timeout_s=timeout_s)
+        for (_, position), workers in self._workers.items():  # after all have been started, so that they load at once
+            with _starting(self.stages[position]):
                 for worker in workers:
                     worker.ready()
 
     def run_all(self, interrupts: Interrupts) -> float:
         """Run everything, and return when it began, in seconds of `time.perf_counter`."""
-        with ExitStack() as ends:  # they run in any case, the last one first
+        with ExitStack() as cleanup:  # its callbacks run in any case, the last one first
             interrupts.wake = self._wake_up
-            ends.callback(setattr, interrupts, "wake", int)
-            ends.callback(self._wake_writer.close)
-            ends.callback(self._wake_reader.close)
+            cleanup.callback(setattr, interrupts, "wake", int)  # `int()` does nothing
+            cleanup.callback(self._wake_writer.close)
+            cleanup.callback(self._wake_reader.close)
             threads = list(self._threads())
-            ends.callback(self._join, threads)
-            ends.callback(self._halt)
+            cleanup.callback(self._join, threads)
+            cleanup.callback(self._halt)
             begin_s = time.perf_counter()
             for thread in threads:
                 thread.start()
@@ -202,48 +212,55 @@ class _PipelineExecution:
             if error:
                 raise error
         finally:
-            del error  # its traceback refers to this frame, which would be a cycle
+            del error  # its traceback refers to this frame, so a reference from here would be a cycle
         return begin_s
 
     def _threads(self) -> Iterator[threading.Thread]:
         """Yield a thread for each worker, not started yet."""
-        for path, (place, stage) in product(self.paths, enumerate(self.stages)):
-            source = path.sources[place]
+        for path, (position, stage) in product(self.paths, enumerate(self.stages)):
+            source = path.sources[position]
             turns = Turns(source) if stage.ordered and stage.num_workers > 1 else None
             for lane_number, name in enumerate(stage.lanes()):
-                work: Work = _work_of_function(stage.fn) if stage.fn else _work_of_sleeping(path.times_s[place])
-                if (path, place) in self._workers:
-                    work = partial(self._ask_worker, self._workers[path, place][lane_number])
-                lane = _Lane(path.recorder, stage.name, name, work, path.targets[place])
-                loop = partial(self._work_as_done, source, lane)
-                if turns is not None:
+                work: Work
+                if (path, position) in self._workers:
+                    work = partial(self._ask_worker, self._workers[path, position][lane_number])
+                elif stage.fn:
+                    work = _work_of_function(stage.fn)
+                else:
+                    work = _work_of_sleeping(path.times_s[position])
+                lane = _Lane(path.recorder, stage.name, name, work, path.targets[position])
+                if turns is None:
+                    loop = partial(self._work_as_done, source, lane)
+                else:
                     loop = partial(self._work_in_turn, turns, lane)
-                yield threading.Thread(target=self._run_worker, args=(path, place, loop, lane), name=name, daemon=True)
+                arguments = (path, position, loop, lane)
+                yield threading.Thread(target=self._run_worker, args=arguments, name=name, daemon=True)
 
     def _ask_worker(self, worker: Worker, item: Item) -> WorkResult:
+        """Let a process work on an item. After an error it stays in `_busy`: `_supervise` must not report it, too."""
         self._busy.add(worker)
         result = WorkResult(*worker.ask(item.value))
         self._busy.discard(worker)
         return result
 
-    def _run_worker(self, path: _Path, place: int, loop: Callable[[], None], lane: _Lane) -> None:
+    def _run_worker(self, path: _Path, position: int, loop: Callable[[], None], lane: _Lane) -> None:
         """Run a worker's loop until there are no more items or the run is stopped."""
         try:
             loop()
         except Stopped:
             pass
         except End:
-            self._end_worker(path, place, lane)
-        except BaseException as error:
+            self._end_worker(path, position, lane)
+        except BaseException as error:  # those of the stage's work are StageErrors already and raise Stopped
             self._stop_with(_items_failed(error), error)
 
-    def _end_worker(self, path: _Path, place: int, lane: _Lane) -> None:
-        """Count a worker that found no more items; the last one of a stage ends the next stage."""
+    def _end_worker(self, path: _Path, position: int, lane: _Lane) -> None:
+        """Note that a worker has no more items. The last one of a stage ends the next stage, or else the path."""
         with self._lock:
-            path.num_left[place] -= 1
-            if path.num_left[place]:
+            path.num_left[position] -= 1
+            if path.num_left[position]:
                 return
-            is_last_stage = place == len(self.stages) - 1
+            is_last_stage = position == len(self.stages) - 1
             if is_last_stage:
                 self._num_left -= 1
             self._finished = self._num_left == 0
@@ -267,16 +284,16 @@ class _PipelineExecution:
             turn = turns.take()
             try:
                 item, stop_ns = self._work_on(turn.item, lane)
-                is_next = turn.before.acquire(blocking=False)
-                if not is_next:
-                    turn.before.acquire()
+                is_its_turn = turn.previous_has_left.acquire(blocking=False)
+                if not is_its_turn:
+                    turn.previous_has_left.acquire()
                 if self._stopped:
                     raise Stopped
-                had_to_wait = target is not None and target.put(item)
-                if had_to_wait or not is_next:
+                waited_for_slot = target is not None and target.put(item)
+                if waited_for_slot or not is_its_turn:
                     self._add_span(lane, "blocked", item.number, stop_ns, _now_ns())
-            finally:
-                turn.own.release()
+            finally:  # also after an error, or the worker with the next item would wait for ever
+                turn.has_left.release()
 
     def _work_on(self, item: Item, lane: _Lane) -> tuple[Item, int]:
         """Work on an item; return its result as an item, and when it was done."""
@@ -286,7 +303,7 @@ class _PipelineExecution:
             self._stop_with(self._stage_error(lane.recorder, lane.stage, item.number, error), error)
             raise Stopped from None
         self._add_span(lane, lane.stage, item.number, result.start_ns, result.stop_ns)
-        return Item(item.place, item.number, result.value), result.stop_ns
+        return Item(item.position, item.number, result.value), result.stop_ns
 
     def _stage_error(self, recorder: Recorder, stage: str, number: int | None, error: BaseException) -> StageError:
         name = f"stage {stage!r}"
@@ -305,19 +322,22 @@ class _PipelineExecution:
 
     def _supervise(self) -> None:
         """Wait for the end, for an error, for Ctrl-C or for the death of a process."""
-        alive: dict[Any, tuple[_Path, int]] = {}  # the path and the stage of each process
-        for path_and_place, workers in self._workers.items():
-            alive.update(dict.fromkeys(workers, path_and_place))
+        alive: dict[Any, tuple[_Path, int]] = {}  # the path and the position of the stage of each process
+        for path_and_position, workers in self._workers.items():
+            for worker in workers:
+                alive[worker] = path_and_position
         ready: list[Any] = []
         while self._wake_reader not in ready:
             ready = list(wait([self._wake_reader, *alive], _LISTEN_S))
             for worker in alive.keys() & ready:
-                if worker.listen() and worker.code is not None:
-                    path, place = alive.pop(worker)
-                    worker.terminate()  # its thread, if it has an item there, fails on that
-                    if worker not in self._busy:
-                        error = WorkerError(worker.exit_report())
-                        self._stop_with(self._stage_error(path.recorder, self.stages[place].name, None, error), error)
+                has_ended = worker.listen() and worker.code is not None
+                if not has_ended:
+                    continue
+                path, position = alive.pop(worker)
+                worker.terminate()  # so that the thread, if it waits for an answer, gets an error
+                if worker not in self._busy:  # otherwise the thread that waits for its answer reports the error
+                    error = WorkerError(worker.exit_report())
+                    self._stop_with(self._stage_error(path.recorder, self.stages[position].name, None, error), error)
 
     def _stop_with(self, error: StageError, cause: BaseException | None) -> None:
         """Stop everything; the first error is the one that is raised."""
@@ -335,6 +355,7 @@ class _PipelineExecution:
             self._wake_writer.send(None)
 
     def _stop(self) -> None:
+        """Wake all threads that wait for an item, a slot or other ranks; they end at once, the others after an item."""
         self._stopped = True
         for path in self.paths:
             for source in path.sources:
@@ -343,15 +364,17 @@ class _PipelineExecution:
             self._step.stop()
 
     def _halt(self) -> None:
+        """Stop the threads and terminate the processes, unless all items have passed."""
         if not self._finished:
             self._stop()
             for worker in chain(*self._workers.values()):
                 worker.terminate()
 
     def _join(self, threads: list[threading.Thread]) -> None:
+        """Wait for the threads, `_GRACE_S` for all of them, and close `items` if they are a generator."""
         deadline = time.monotonic() + _GRACE_S
         for thread in threads:
-            if thread.ident:
+            if thread.ident:  # it was started
                 thread.join(max(deadline - time.monotonic(), 0))
         try:
             for path in self.paths:
@@ -362,6 +385,7 @@ class _PipelineExecution:
 
 @contextlib.contextmanager
 def _starting(stage: Stage) -> Iterator[None]:
+    """Turn errors of starting the processes of a stage into one that names the stage."""
     try:
         yield
     except WorkerError as error:
@@ -387,12 +411,12 @@ def _work_of_sleeping(times_s: list[float]) -> Work:
 
     Threads wake late, by 0.1 ms or more, so a worker sleeps that much less the next time.
     """
-    late_ns = 0
+    late_ns = 0  # by which the last sleep was too long
 
     def work(item: Item) -> WorkResult:
         nonlocal late_ns
         start_ns = _now_ns()
-        due_ns = start_ns + round(times_s[item.place] * 1e9) - late_ns
+        due_ns = start_ns + round(times_s[item.position] * 1e9) - late_ns
         if due_ns > start_ns:
             time.sleep((due_ns - start_ns) / 1e9)
         stop_ns = _now_ns()

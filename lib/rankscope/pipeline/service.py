@@ -48,7 +48,8 @@ class Lognormal:
     cv: float = checked(number, 0)
 
     def draw(self, rng: np.random.Generator, num_items: int) -> Seconds:
-        variance = 2 * math.log(self.cv) if self.cv >= _LARGE_CV else math.log1p(self.cv**2)  # of the logarithm
+        # The variance of the logarithm is log(1 + cv²). For a large cv, the 1 is lost in rounding anyway.
+        variance = 2 * math.log(self.cv) if self.cv >= _LARGE_CV else math.log1p(self.cv**2)
         sigma = math.sqrt(variance)
         return self.mean_s * np.exp(sigma * rng.standard_normal(num_items) - sigma**2 / 2)
 
@@ -96,7 +97,7 @@ def check_times(name: str, times_s: Any) -> Seconds:
     """Return a column of seconds; raise ValueError unless it is a list of finite numbers of at least 0."""
     try:
         array = np.asarray(times_s)
-        if array.dtype.kind not in "iufO":
+        if array.dtype.kind not in "iufO":  # integers, floats, or objects, which may have a value as a float
             raise TypeError
         column = array.astype(np.float64, copy=False)
     except (TypeError, ValueError, OverflowError):
@@ -105,6 +106,6 @@ def check_times(name: str, times_s: Any) -> Seconds:
         raise ValueError(f"{name} must be a list of seconds, got an array of shape {column.shape}")
     is_valid = np.isfinite(column) & (column >= 0)
     if not is_valid.all():
-        place = int(is_valid.argmin())
-        raise ValueError(f"{name} must be finite seconds of at least 0, got {column[place]} for item {place}")
+        item = int(is_valid.argmin())  # the first invalid one
+        raise ValueError(f"{name} must be finite seconds of at least 0, got {column[item]} for item {item}")
     return column

@@ -112,39 +112,40 @@ class _Passage:
         self.left_s: list[float] = []
         self.items_out: Sequence[int] = items if self.keeps_order else []
 
-    def times(self, item: NDArray[np.int64]) -> _PassageTimes:
-        """Return the times once the simulation has ended; `item` contains `items`.
+    def times(self, items_in: NDArray[np.int64]) -> _PassageTimes:
+        """Return the times once the simulation has ended; `items_in` are `items` as an array.
 
-        All arrays have an entry per item. A place is that of an item in the order of taking.
+        All arrays have an entry per item. The position of an item is its index in the order of taking.
         """
-        taken_s = np.fromiter(self.taken_s, np.float64, item.size)
-        done_s = taken_s + self.drawn_s[item]
-        left_s = np.fromiter(self.left_s, np.float64, item.size)
+        num_items = items_in.size
+        taken_s = np.fromiter(self.taken_s, np.float64, num_items)
+        done_s = taken_s + self.drawn_s[items_in]
+        left_s = np.fromiter(self.left_s, np.float64, num_items)
         if self.keeps_order:
-            worker = np.arange(item.size) % self.stage.num_workers
-            return _PassageTimes(worker, taken_s, done_s, left_s, item)
-        items_out = np.fromiter(self.items_out, np.int64, item.size)
-        place_of_item = np.empty_like(item)
-        place_of_item[item] = np.arange(item.size)
-        places_out = place_of_item[items_out]  # the places of the items in the order in which they left
-        left_s_by_place = np.empty_like(left_s)
-        left_s_by_place[places_out] = left_s
-        # The n-th item to be taken has the worker of the (n - num_workers)-th to leave.
+            worker = np.arange(num_items) % self.stage.num_workers
+            return _PassageTimes(worker, taken_s, done_s, left_s, items_in)
+        items_out = np.fromiter(self.items_out, np.int64, num_items)
+        position_of_item = np.empty_like(items_in)
+        position_of_item[items_in] = np.arange(num_items)
+        positions_out = position_of_item[items_out]  # the positions of the items in the order in which they left
+        left_s_by_position = np.empty_like(left_s)
+        left_s_by_position[positions_out] = left_s
+        # All workers are free at first. After that, the next item is taken by the worker whose item has just left.
         workers = list(range(self.stage.num_workers))
-        for place in places_out.tolist():
-            workers.append(workers[place])
-        worker = np.fromiter(workers, np.int64, item.size)
-        return _PassageTimes(worker, taken_s, done_s, left_s_by_place, items_out)
+        for position in positions_out.tolist():
+            workers.append(workers[position])
+        worker = np.fromiter(workers, np.int64, num_items)  # the last entries of the list took no item
+        return _PassageTimes(worker, taken_s, done_s, left_s_by_position, items_out)
 
 
 def _passages(pipeline: Pipeline, items: Items, seed: int, rank: int) -> list[_Passage]:
     """Return the passages of a rank's items through all stages, before the simulation."""
     passages = []
-    order: Sequence[int] = range(len(items.values))
-    for place, stage in enumerate(pipeline.stages):
-        passage = _Passage(stage, stage.times_s(items, seed, rank, place), order)
+    items_in: Sequence[int] = range(len(items.values))
+    for position, stage in enumerate(pipeline.stages):
+        passage = _Passage(stage, stage.times_s(items, seed, rank, position), items_in)
         passages.append(passage)
-        order = passage.items_out
+        items_in = passage.items_out  # may be a list that is still empty: the next stage reads it while it grows
     return passages
 
 
@@ -152,9 +153,9 @@ def _arrivals_at_last_stage(passages: list[_Passage]) -> Iterator[float]:
     """Return the times at which items reach the last stage; they are computed when they are asked for."""
     flow: Iterator[float] = repeat(0.0, len(passages[0].service_s))
     for passage, next_passage in pairwise(passages):
-        free_slots = chain(
-            repeat(0.0, passage.stage.capacity), next_passage.taken_s
-        )  # the list grows before it is read
+        # At first, all slots of the queue are free. After that, a slot is free once the next stage has taken an item.
+        # The iterator reads the list while the simulation appends to it, always after the entry has been appended.
+        free_slots = chain(repeat(0.0, passage.stage.capacity), next_passage.taken_s)
         flow = _flow(passage, flow, free_slots)
     return flow
 
@@ -167,12 +168,16 @@ def _flow(passage: _Passage, arrivals: Iterator[float], free_slots: Iterable[flo
 
 
 def _in_order(passage: _Passage, arrivals: Iterator[float], free_slots: Iterable[float]) -> Iterator[float]:
-    """Yield the times at which items leave a stage that keeps their order."""
+    """Yield the times at which items leave a stage that keeps their order.
+
+    An item is taken once it has arrived and a worker is free. It leaves once it is done, the item before it has left,
+    and the next queue has a slot for it, which is the item's entry of `free_slots`.
+    """
     add_taken = passage.taken_s.append
     add_left = passage.left_s.append
     free = chain(repeat(0.0, passage.stage.num_workers), passage.left_s)  # for item n: when item n - num_workers left
     service: Iterable[float] = passage.service_s
-    if not isinstance(passage.items, range):
+    if not isinstance(passage.items, range):  # an earlier stage has changed the order of the items
         service = map(passage.service_s.__getitem__, passage.items)
     left_s = 0.0
     for start_s, seconds, free_slot_s, free_s in zip(arrivals, service, free_slots, free, strict=False):
@@ -180,7 +185,7 @@ def _in_order(passage: _Passage, arrivals: Iterator[float], free_slots: Iterable
             start_s = free_s
         add_taken(start_s)
         done_s = start_s + seconds
-        if done_s > left_s:
+        if done_s > left_s:  # otherwise the item waits for the one before it, which left at `left_s`
             left_s = done_s
         if free_slot_s > left_s:
             left_s = free_slot_s
@@ -189,7 +194,10 @@ def _in_order(passage: _Passage, arrivals: Iterator[float], free_slots: Iterable
 
 
 def _as_done(passage: _Passage, arrivals: Iterator[float], free_slots: Iterable[float]) -> Iterator[float]:
-    """Yield the times at which items leave a stage in which the item that is done first leaves first."""
+    """Yield the times at which items leave a stage in which the item that is done first leaves first.
+
+    In each turn of the loop one item leaves, and its worker takes the next one.
+    """
     assert isinstance(passage.items_out, list)
     add_taken = passage.taken_s.append
     add_left = passage.left_s.append
@@ -197,14 +205,14 @@ def _as_done(passage: _Passage, arrivals: Iterator[float], free_slots: Iterable[
     service_s = passage.service_s
     free = chain(repeat(0.0, passage.stage.num_workers), passage.left_s)  # as in `_in_order`
     waiting = zip(count(), arrivals, passage.items, free, strict=False)
-    # A heap of the busy workers, the one that is done first on top: when it is done, the place of its item in the order
-    # of taking, and the item.
+    # A heap of the busy workers, the one that is done first on top: when it is done, the position of its item in the
+    # order of taking, which decides between equal times, and the item.
     busy: list[tuple[float, int, int]] = []
-    for place, start_s, item, _ in islice(waiting, passage.stage.num_workers):  # all workers are free
+    for position, start_s, item, _ in islice(waiting, passage.stage.num_workers):  # all workers are free
         add_taken(start_s)
-        heappush(busy, (start_s + service_s[item], place, item))
+        heappush(busy, (start_s + service_s[item], position, item))
     for free_slot_s in free_slots:
-        if not busy:
+        if not busy:  # all items have left
             return
         left_s, _, item = busy[0]
         if free_slot_s > left_s:
@@ -216,11 +224,11 @@ def _as_done(passage: _Passage, arrivals: Iterator[float], free_slots: Iterable[
         if next_item is None:
             heappop(busy)
             continue
-        place, start_s, item, free_s = next_item
+        position, start_s, item, free_s = next_item
         if free_s > start_s:
             start_s = free_s
         add_taken(start_s)
-        heapreplace(busy, (start_s + service_s[item], place, item))
+        heapreplace(busy, (start_s + service_s[item], position, item))
 
 
 def _keep_step(last_passages: list[_Passage], arrivals: list[Iterator[float]]) -> None:
@@ -228,27 +236,28 @@ def _keep_step(last_passages: list[_Passage], arrivals: list[Iterator[float]]) -
 
     In each step, all ranks with items left wait for the slowest of them.
     """
-    end_s = 0.0
-    for place, starts_s in enumerate(zip_longest(*arrivals)):
-        begin_s = end_s
-        in_step = []
-        for passage, start_s in zip(last_passages, starts_s, strict=True):
-            if start_s is None:  # it has no items left
+    step_end_s = 0.0
+    for step, arrivals_s in enumerate(zip_longest(*arrivals)):  # of this step's item on each rank
+        step_begin_s = step_end_s
+        passages_in_step = []
+        for passage, arrival_s in zip(last_passages, arrivals_s, strict=True):
+            if arrival_s is None:  # the rank has no items left
                 continue
-            start_s = max(start_s, begin_s)
-            passage.taken_s.append(start_s)
-            end_s = max(end_s, start_s + passage.service_s[passage.items[place]])
-            in_step.append(passage)
-        for passage in in_step:
-            passage.left_s.append(end_s)
+            taken_s = max(arrival_s, step_begin_s)
+            passage.taken_s.append(taken_s)
+            step_end_s = max(step_end_s, taken_s + passage.service_s[passage.items[step]])
+            passages_in_step.append(passage)
+        for passage in passages_in_step:
+            passage.left_s.append(step_end_s)
 
 
 def _timeline(rank: int, passages: list[_Passage], numbers: NDArray[np.int64], waits: list[str]) -> Timeline:
     """Return the spans of a rank: those of work and of waiting, stage by stage; `waits` are the kinds of waiting."""
     lanes = [lane for passage in passages for lane in passage.stage.lanes()]
-    kinds = list(dict.fromkeys([*(passage.stage.name for passage in passages), *waits]))
+    stage_names = [passage.stage.name for passage in passages]
+    kinds = list(dict.fromkeys([*stage_names, *waits]))  # each once
     parts = []
-    items_in = np.arange(len(passages[0].taken_s))
+    items_in = np.arange(len(passages[0].taken_s))  # in the order in which they enter the first stage
     for passage, wait in zip(passages, waits, strict=True):
         stage = passage.stage
         times = passage.times(items_in)

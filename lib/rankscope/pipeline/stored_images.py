@@ -45,17 +45,21 @@ class StoredImages:
         if self.latency_s:
             time.sleep(self.latency_s)
         low = np.frombuffer(zlib.decompress(self._stored[index]), np.complex64)
-        spectrum = np.zeros((self.size_px, self.size_px // 2 + 1), np.complex64)
+        spectrum = np.zeros((self.size_px, self.size_px // 2 + 1), np.complex64)  # that of a real image in numpy
         spectrum[self._rows(), : self._num_frequencies] = low.reshape(2 * self._num_frequencies, self._num_frequencies)
         image = np.fft.irfft2(spectrum, s=(self.size_px, self.size_px))
         return image.astype(np.float32), int(self.labels[index])
 
     def _encode(self, picture: NDArray[np.float32]) -> bytes:
-        places = [np.arange(self.size_px) * length // self.size_px for length in picture.shape]
-        spectrum = np.fft.rfft2(picture[np.ix_(*places)])
+        """Enlarge a picture to `size_px` by repeating its pixels; return its low frequencies as compressed bytes."""
+        rows, columns = (np.arange(self.size_px) * length // self.size_px for length in picture.shape)
+        spectrum = np.fft.rfft2(picture[np.ix_(rows, columns)])
         low = spectrum[self._rows(), : self._num_frequencies].astype(np.complex64)
         return zlib.compress(low.tobytes(), level=1)
 
     def _rows(self) -> NDArray[np.int64]:
-        """Return the rows of a spectrum with low frequencies; the negative ones are its last rows."""
+        """Return the indices of the rows of a spectrum with low frequencies.
+
+        Negative frequencies are its last rows, so their indices are negative, too.
+        """
         return np.arange(-self._num_frequencies, self._num_frequencies)

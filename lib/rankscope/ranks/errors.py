@@ -1,4 +1,4 @@
-"""Errors of processes: what a rank or a worker did, and an error that was raised elsewhere."""
+"""Errors of ranks and workers, and how an error is passed from one process to another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class WorkerError(MachineError):
 
 
 def portable(error: BaseException) -> BaseException:
-    """Return an error that survives a pickle, the same or its text, with a note of where it was raised."""
+    """Return an error that can be pickled, with its traceback as a note, because pickle drops the traceback.
+
+    It is a copy of `error` or, if that cannot be pickled, a RuntimeError with its text.
+    """
     note = "raised in another process:\n" + "".join(traceback.format_exception(error)).rstrip()
     try:
         error = pickle.loads(pickle.dumps(error))

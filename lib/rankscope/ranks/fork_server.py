@@ -20,6 +20,7 @@ from ..common import folders
 from .host import how_it_ended
 from .server import Request, serve
 
+# The server's Python gets four arguments for `serve`, and after them the owner's search path.
 _COMMAND = f"import sys; sys.path[:] = sys.argv[5:]; from {serve.__module__} import serve; serve(*sys.argv[1:5])"
 # Libraries of numpy's and torch's that start threads when they are imported. A process with threads must not fork.
 _THREAD_SETTINGS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -36,14 +37,14 @@ class ForkServer:
         self._owner = os.getpid()
         self.folder = folders.make_folder()
         self.memory = self.folder
-        memory = folders.memory()
-        if memory is not None:
-            self.memory = folders.make_folder(memory)
+        memory_place = folders.memory()
+        if memory_place is not None:
+            self.memory = folders.make_folder(memory_place)
         self._control, server_end = socket.socketpair()
         arguments = [str(server_end.fileno()), str(self._owner), str(self.folder), str(self.memory), *_search_path()]
         with server_end, open(self.folder / "server.err", "wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _COMMAND, *arguments],
+                [sys.executable, "-P", "-c", _COMMAND, *arguments],  # -P: not from the working directory
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
@@ -58,21 +59,22 @@ class ForkServer:
 
     @property
     def usable(self) -> bool:
-        """Whether it is this process's and runs."""
+        """Whether the server runs and belongs to this process, not to one from which this process was forked."""
         return self._owner == os.getpid() and self._process.poll() is None
 
     def fork(self, request: Request, streams: tuple[int, int]) -> tuple[Connection, Connection]:
-        """Have a worker forked that prints to these descriptors.
+        """Ask the server to fork a worker that prints to these descriptors.
 
-        Return the line, on which the server reports what becomes of the worker, and the connection for values.
+        Return two connections: the line to the server, on which it reports the worker's process id and exit code, and
+        the connection to the worker, for values.
         """
         line, server_line = Pipe()
         connection, worker_connection = Pipe()
         with server_line, worker_connection:
             line.send(request)
             descriptors = [server_line.fileno(), worker_connection.fileno(), *streams]
-            with contextlib.suppress(ConnectionError):  # the server is gone, as the line will say
-                socket.send_fds(self._control, [b"f"], descriptors)
+            with contextlib.suppress(ConnectionError):  # the server is gone: reading from the line will fail
+                socket.send_fds(self._control, [b"f"], descriptors)  # one byte, because none would not be sent
         return line, connection
 
     def exit_report(self) -> str:
@@ -88,18 +90,18 @@ class ForkServer:
         return f"the server that forks the workers (pid {self.pid}) {ending}"
 
     def kill(self) -> None:
-        """End it at once, and with it all workers."""
+        """End the server at once, and with it all workers."""
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """End it and wait; in a process that was forked from its owner, only close what was inherited.
+        """End the server and wait; in a process that was forked from its owner, only close what was inherited.
 
         The server ends when the other end of its socket is shut down, or when nobody holds it any more.
         """
         if self._owner != os.getpid():
             self._control.close()
-            self._process.returncode = 0  # it is not ours to wait for
+            self._process.returncode = 0  # it is no child of this process, so `Popen` must not wait for it
             return
         with contextlib.suppress(OSError):  # the server has ended
             self._control.shutdown(socket.SHUT_RDWR)  # works also if a forked process holds the socket, too
@@ -114,7 +116,10 @@ class ForkServer:
 
 
 def _open_standard_streams() -> None:
-    """Open the null device for standard streams that are closed, or a socket would take their place."""
+    """Open the null device for standard streams that are closed.
+
+    Otherwise the next file or socket that is opened would get the number of the stream, 0 to 2.
+    """
     descriptor = os.open(os.devnull, os.O_RDWR)
     while descriptor <= 2:
         os.set_inheritable(descriptor, True)
@@ -151,6 +156,7 @@ def _close() -> None:
 
 
 def _in_child() -> None:
+    """In a forked process: replace the lock, which another thread may have held, and close the owner's server."""
     global _lock
     _lock = threading.Lock()
     _close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 MOST_RANKS = 256  # that a machine is asked to run
 _PF_EXITING = 4  # among the flags in /proc/PID/stat
-_UNKNOWN = ["?", *"000000"]
+_UNKNOWN = ["?", *"000000"]  # a state and six numbers, for a process that does not exist
 
 
 def num_cores() -> int:
@@ -34,13 +34,14 @@ def is_stopped(pid: int) -> bool:
 
 def is_ending(pid: int) -> bool:
     """Whether a process has ended or is about to, where the system says so."""
-    state, *_, flags = _stat(pid)[:7]
+    state, *_, flags = _stat(pid)[:7]  # Z is a process that was not waited for yet, X one that is gone
     return os.path.exists("/proc/self/stat") and (state in "?ZX" or bool(int(flags) & _PF_EXITING))
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of proc_pid_stat(5) from the state on."""
+    """Return the fields of proc_pid_stat(5) that follow the program's name: the state, numbers, and later the flags."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() or _UNKNOWN
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
     except OSError:
         return _UNKNOWN
+    return after_name.split() or _UNKNOWN

@@ -1,4 +1,4 @@
-"""`launch` in a process that is a rank already, since torchrun, or mpirun, has started it."""
+"""`launch` in a process that is a rank already, because torchrun or mpirun has started it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MPIRUN = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
-_stores: list[Any] = []  # the launcher's store, with the rank and the number of ranks, once it is asked for
-_launches = itertools.count()
+_rendezvous: list[Any] = []  # of this process, once it is needed: (the launcher's store, the rank, the number of ranks)
+_launches = itertools.count()  # their numbers, the same on all ranks
 
 
 def is_joined(backend: str) -> bool:
@@ -63,7 +63,10 @@ def run(
 
 
 def _join(backend: str, timeout: timedelta) -> Any:
-    """Make the default group, and return the store of this launch; each has its own part of the launcher's store."""
+    """Make the default group, and return the store of this launch, or None with MPI.
+
+    Each launch has a part of the launcher's store: its keys begin with the number of the launch.
+    """
     import torch
     import torch.distributed as dist
 
@@ -72,10 +75,10 @@ def _join(backend: str, timeout: timedelta) -> Any:
         return None
     if backend == "nccl":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-    if not _stores:
+    if not _rendezvous:
         rendezvous = dist.rendezvous("env://", timeout=timeout)  # type: ignore[attr-defined]
-        _stores.append(next(iter(rendezvous)))
-    store, rank, world = _stores[0]
+        _rendezvous.append(next(iter(rendezvous)))
+    store, rank, world = _rendezvous[0]
     own_store = dist.PrefixStore(f"launch/{next(_launches)}", store)  # type: ignore[attr-defined]
     own_store.set_timeout(timeout)
     dist.init_process_group(backend, store=own_store, rank=rank, world_size=world, timeout=timeout)
@@ -84,7 +87,7 @@ def _join(backend: str, timeout: timedelta) -> Any:
 
 
 def _wait_for_all(store: Any, what: str) -> None:
-    """Note in the store that this rank has got so far, and wait for the others."""
+    """Note in the store that this rank has reached the point that `what` names, and wait for all others."""
     import torch.distributed as dist
 
     store.set(f"{what}/{dist.get_rank()}", "")
@@ -92,6 +95,7 @@ def _wait_for_all(store: Any, what: str) -> None:
 
 
 def _gathered(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
+    """Call the function on this rank, and return the results of all ranks. Raises RankError if it fails."""
     import torch.distributed as dist
 
     rank = dist.get_rank()

@@ -37,11 +37,12 @@ from .worker import LoadProblem
 Result = TypeVar("Result")
 MODULES = "torch torch.distributed torch._dynamo"  # DDP imports _dynamo, for 1.5 s
 _BACKENDS = ("gloo", "nccl", "mpi")
-_GRACE_S = 0.1  # whether an error came from another rank's death is known by then
-_CAUSE_S = 1.0  # for the rank that failed before the one which lost its peer
-_GONE_S = 5.0  # for the server to say that a rank has ended
-_SHOW_S = 0.1  # how often new output is shown with `progress`
-_COUNT_S = 2.0  # how often it says how many ranks have returned
+# After a rank has failed, the launch waits for what may have caused it before it raises an error:
+_GRACE_S = 0.1  # for another rank that has failed at the same time
+_CAUSE_S = 1.0  # for the rank that failed first, if all failed ranks have lost the connection to a peer
+_GONE_S = 5.0  # for the server to report that a rank has ended, if one is ending
+_SHOW_S = 0.1  # between two looks at the ranks' output with `progress`
+_COUNT_S = 2.0  # between two messages of how many ranks have returned
 
 
 def launch(
@@ -93,8 +94,8 @@ def launch_after(
 ) -> list[Result]:
     """As `launch` on Gloo, but each rank calls `before` with its number before it connects to the others.
 
-    `guards` are descriptors that are ready when something has ended without which the ranks cannot go on, and functions
-    that say so: it becomes a MachineError.
+    `guards` watch things without which the ranks cannot go on. Each is a file descriptor that becomes ready when such a
+    thing has ended, and a function that returns the message of the MachineError which is then raised.
     """
     timeout_s = _checked(fn, args, "gloo", timeout_s, progress)
     num_ranks = whole("num_ranks", num_ranks, 1, MOST_RANKS)
@@ -102,6 +103,7 @@ def launch_after(
 
 
 def _checked(fn: Any, args: Any, backend: Any, timeout_s: Any, progress: Any) -> float:
+    """Check the arguments of a launch, and return `timeout_s` as a float."""
     require("torch", "rankscope.ranks")
     function("fn", fn)
     if not isinstance(args, Sequence) or isinstance(args, str):
@@ -121,6 +123,7 @@ def _forked(
     before: Callable[[int], object] | None = None,
     guards: Mapping[int, Callable[[], str]] | None = None,
 ) -> list[Any]:
+    """Call the function in forked processes, and return the results by rank. All have ended when this returns."""
     with WorkerPool(MODULES, in_memory=False) as pool:
         output = Output(pool.folder, num_ranks)
         try:
@@ -147,40 +150,46 @@ def _result(folder: Path, rank: int) -> Any:
 
 
 class _RunningRanks:
-    """Which ranks run, which have returned, which failed, and why."""
+    """The ranks of a launch: which of them run, which have returned, which failed, and why."""
 
     def __init__(self, ranks: list[Worker], guards: Mapping[int, Callable[[], str]]) -> None:
         self._ranks = ranks
         self._guards = guards
-        self._running = set(range(len(ranks)))
-        self._alive: dict[Any, int] = {worker: rank for rank, worker in enumerate(ranks)}
+        self._running = set(range(len(ranks)))  # the ranks that have not returned
+        self._alive: dict[Any, int] = {worker: rank for rank, worker in enumerate(ranks)}  # whose processes run
         self._connections: dict[Any, int] = {worker.values.connection: rank for rank, worker in enumerate(ranks)}
         self._failures: dict[int, Failure] = {}  # in the order in which they came
         self._failed_s = 0.0  # when the first of them came
 
     def wait(self, timeout_s: float, live_output: Output | None) -> None:
-        """Wait until all have returned, and show their output meanwhile if asked to. Raises RankError, and the other
-        errors of `launch`."""
+        """Wait until all have returned. Raises RankError, and the other errors of `launch`.
+
+        With `live_output`, new lines of the output are shown meanwhile, and how many ranks have returned.
+        """
         begin_s = time.monotonic()
         now_s = begin_s
-        count_s = begin_s + _COUNT_S
+        next_count_s = begin_s + _COUNT_S
         while self._running:
             if self._failures:
                 if self._cause_is_known(now_s - self._failed_s):
                     self._raise()
             elif now_s >= begin_s + timeout_s:
                 self._give_up(timeout_s)
-            self._listen(_SHOW_S if live_output or self._failures else begin_s + timeout_s - now_s)
+            if live_output or self._failures:
+                self._listen(_SHOW_S)
+            else:
+                self._listen(begin_s + timeout_s - now_s)
             now_s = time.monotonic()
             if live_output:
                 live_output.show(last=False)
-                if now_s > count_s:
-                    count_s = now_s + _COUNT_S
+                if now_s > next_count_s:
+                    next_count_s = now_s + _COUNT_S
                     num_done = len(self._ranks) - len(self._running)
                     text = f"launch: {num_done} of {len(self._ranks)} ranks after {now_s - begin_s:.0f} s"
                     print(text, file=sys.stderr)
 
     def _listen(self, within_s: float) -> None:
+        """Wait for news of ranks and guards, for at most this time, and note them."""
         sources: list[Any] = [*self._connections, *self._alive, *self._guards]
         ready: list[Any] = list(wait(sources, within_s))
         for source in ready:
@@ -188,11 +197,12 @@ class _RunningRanks:
                 raise MachineError(self._guards[source]())
             if source in self._connections:
                 self._receive(self._connections[source])
-        for source in ready:  # after the messages, of which the last may say why a rank has ended
+        for source in ready:  # after all messages, because a rank's last message may say why it has ended
             if source in self._alive and source.listen() and source.code is not None:
                 self._note_end(self._alive.pop(source), source)
 
     def _receive(self, rank: int) -> None:
+        """Receive a message of a rank. Raises ValueError if it says that the launch cannot work."""
         values = self._ranks[rank].values
         try:
             message = values.receive()
@@ -216,7 +226,7 @@ class _RunningRanks:
             raise RankError(f"{worker} {how_it_ended(worker.code)} {when} it returned", rank)
 
     def _cause_is_known(self, since_s: float) -> bool:
-        """Whether no other rank can have failed before those that say so."""
+        """Whether no other rank can have failed before those that have reported a failure, `since_s` ago at first."""
         others = [worker for rank, worker in enumerate(self._ranks) if rank not in self._failures]
         if any(is_ending(worker.pid) for worker in others):
             return since_s > _GONE_S
@@ -225,13 +235,14 @@ class _RunningRanks:
         return since_s > _GRACE_S
 
     def _raise(self) -> NoReturn:
-        """Raise the error of the first rank that failed; of one that only lost its peer if all failed like that."""
-        own_failures = [rank for rank, failure in self._failures.items() if not failure.is_lost_peer]
-        rank = (own_failures or list(self._failures))[0]
+        """Raise the error of the first rank that failed by itself or, if there is none, of the first failed rank."""
+        failed_ranks = list(self._failures)
+        own_failures = [rank for rank in failed_ranks if not self._failures[rank].is_lost_peer]
+        rank = own_failures[0] if own_failures else failed_ranks[0]
         failure = self._failures[rank]
         cause = None
         if failure.error is not None:
-            with suppress(Exception):  # its class cannot be imported here
+            with suppress(Exception):  # for example, if its class cannot be imported here
                 cause = pickle.loads(failure.error)
         message = f"rank {rank} failed: {failure.line}"
         if failure.text != failure.line:
@@ -239,7 +250,10 @@ class _RunningRanks:
         raise RankError(message, rank) from cause
 
     def _give_up(self, timeout_s: float) -> NoReturn:
-        """Raise an error that says where the ranks are that have not returned; one that is stopped is the culprit."""
+        """Raise the error of a timeout, which says where in their code the ranks are that have not returned.
+
+        Its `rank` is the first that is stopped (SIGSTOP), because others may wait for it; otherwise the first of all.
+        """
         late = sorted(self._running)
         numbers = ", ".join(map(str, late))
         names = f"ranks {numbers} have" if len(late) > 1 else f"rank {numbers} has"
@@ -247,5 +261,4 @@ class _RunningRanks:
         lines = [f"{names} not returned after {timeout_s:g} s (timeout_s)"]
         lines += [f"rank {rank} {stack}" for rank, stack in zip(late, stacks, strict=True)]
         stopped = [rank for rank, stack in zip(late, stacks, strict=True) if stack == STOPPED]
-        culprit = stopped[0] if stopped else late[0]
-        raise RankError("\n".join(lines), culprit)
+        raise RankError("\n".join(lines), stopped[0] if stopped else late[0])

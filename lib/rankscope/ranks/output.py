@@ -18,12 +18,15 @@ class _Stream:
         self._num_read = 0
 
     def new_text(self, last: bool) -> str:
-        """Return the lines that are new; one without an end only if it is the last time."""
+        """Return the lines that are new, each with the rank before it.
+
+        A line that does not end yet is left for the next call, unless this is the `last` one.
+        """
         try:
             with open(self.path, "rb") as file:
                 file.seek(self._num_read)
                 data = file.read()
-        except FileNotFoundError:  # interrupted before it was made
+        except FileNotFoundError:  # the launch was interrupted before it made the file
             return ""
         if not last:
             end_of_line = data.rfind(b"\n") + 1

@@ -27,7 +27,7 @@ except ImportError:
         """Pickles by reference only, and refuses what another process cannot import."""
 
         def reducer_override(self, value: Any) -> Any:
-            if value.__module__ == "__main__" or "<" in value.__qualname__:
+            if value.__module__ == "__main__" or "<" in value.__qualname__:  # as in "<lambda>" and "<locals>"
                 where = "a notebook, a script's own file, a lambda or another function"
                 raise pickle.PicklingError(
                     f"{value!r} is defined in {where}: sending it needs cloudpickle, which is not installed: "
@@ -51,13 +51,17 @@ class Pickler(_Base):  # type: ignore[misc]
         self.modules: set[str] = set()
 
     def reducer_override(self, value: Any) -> Any:
-        """Return how to pickle a tensor, or a function or class; NotImplemented for what pickle does by itself."""
-        torch = sys.modules.get("torch")
+        """Return how to pickle a tensor, or a function or class; NotImplemented for what pickle does by itself.
+
+        cloudpickle's own method decides for functions and classes, which it pickles by value if another process cannot
+        import them. Those of numpy and torch can always be imported, so for them the slower decision is left out.
+        """
+        torch = sys.modules.get("torch")  # a process with tensors has imported it
         if torch is not None and type(value) is torch.Tensor and _is_plain(value, torch):
-            octets = np.empty(0, np.uint8)
+            content = np.empty(0, np.uint8)
             if value.numel():
-                octets = value.contiguous().view(-1).view(torch.uint8).numpy()
-            return _tensor, (octets, str(value.dtype).removeprefix("torch."), tuple(value.shape))
+                content = value.contiguous().view(-1).view(torch.uint8).numpy()
+            return _tensor, (content, str(value.dtype).removeprefix("torch."), tuple(value.shape))
         if isinstance(value, ModuleType):
             self._add_module(value.__name__)
         elif isinstance(value, type | FunctionType):
@@ -94,7 +98,7 @@ def to_bytes(value: Any) -> bytes:
 
 
 def not_sent(fn: Callable[..., Any], args: tuple[Any, ...], error: Exception) -> ValueError:
-    """Return the error for what cannot be pickled, naming the argument or the name that `fn` uses."""
+    """Return the error for a call that cannot be pickled, naming the argument, or the name used by `fn`, at fault."""
     for name, value in _parts(fn, args):
         try:
             to_bytes(value)
@@ -104,6 +108,7 @@ def not_sent(fn: Callable[..., Any], args: tuple[Any, ...], error: Exception) ->
 
 
 def _parts(fn: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield the values that are pickled with a call, each with words for it: the arguments, and what `fn` refers to."""
     for index, value in enumerate(args):
         yield f"args[{index}]={value!r}", value
     if inspect.isfunction(fn):
@@ -113,13 +118,14 @@ def _parts(fn: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[tuple[str,
 
 
 def _is_plain(tensor: Any, torch: Any) -> bool:
-    """Whether its bytes, its dtype and its shape are all there is to a tensor."""
+    """Whether a tensor can be made again from its bytes, its dtype and its shape alone."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.requires_grad:
         return False
     return not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.__dict__)
 
 
-def _tensor(octets: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+def _tensor(content: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+    """Make a tensor from its bytes, when it is unpickled."""
     import torch
 
-    return torch.from_numpy(octets).view(getattr(torch, dtype)).view(shape)
+    return torch.from_numpy(content).view(getattr(torch, dtype)).view(shape)

@@ -32,7 +32,7 @@ _OWN_STREAMS = (1, 2)
 
 
 class Worker:
-    """A worker process. When `multiprocessing.connection.wait` says that it is ready, `listen` has news of it."""
+    """A worker process. It can be passed to `multiprocessing.connection.wait`; when it is ready, call `listen`."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class Worker:
         timeout_s: float | None,
     ) -> None:
         self.name = name
-        self.path = path  # what the names of its files begin with
+        self.path = path  # with which the paths of its files begin
         self.timeout_s = timeout_s
         self.pid = 0  # until it has been forked
-        self.code: int | None = None  # until it has ended
+        self.code: int | None = None  # its exit code, once it has ended
         self.values = WorkerLine(to_worker, path, 0)
         self._to_server = to_server  # for signals to the worker, and back for its pid and its exit code
         self._server = server
@@ -70,26 +70,26 @@ class Worker:
             if self.code is not None or not self._to_server.poll(within_s):
                 return False
             try:
-                news = self._to_server.recv()
+                report = self._to_server.recv()
             except (EOFError, ConnectionError):
                 self._kill_group()
                 raise WorkerError(self._server.exit_report()) from None
-            if isinstance(news, OSError):
-                raise news
-            if self.pid == 0:
-                self.pid = news
+            if isinstance(report, OSError):
+                raise report
+            if self.pid == 0:  # the first report is the process id, and the second one the exit code
+                self.pid = report
             else:
-                self.code = news
+                self.code = report
             return True
 
     def _kill_group(self) -> None:
-        """Kill what the worker has started: without a server nobody else does."""
+        """Kill the worker and the processes that it has started, as the server would do if it still ran."""
         if self.pid:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def ended(self, within_s: float) -> int | None:
-        """Wait until it ends and return its exit code, or None if it goes on."""
+        """Wait until it ends, for at most this time, and return its exit code, or None if it still runs."""
         deadline = time.monotonic() + within_s
         while self.code is None:
             if not self.listen(max(0.0, deadline - time.monotonic())):
@@ -153,10 +153,11 @@ class Worker:
 def _limit_waiting(connection: Connection, timeout_s: float) -> None:
     """Let sending and receiving raise BlockingIOError after that time.
 
-    `Connection.poll` would limit receiving only, but one also waits for a stopped worker when sending it much.
+    `Connection.poll` would limit receiving only. But sending a long value to a stopped worker also waits, because
+    nobody empties the socket.
     """
     microseconds = round(timeout_s * 1e6)
-    limit = struct.pack("ll", *divmod(microseconds, 1_000_000))
+    limit = struct.pack("ll", *divmod(microseconds, 1_000_000))  # a timeval of C: seconds and microseconds
     with socket.socket(fileno=os.dup(connection.fileno())) as end:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
@@ -178,7 +179,7 @@ class WorkerPool:
         self._num_packed = 0
         self.workers: list[Worker] = []
         parent = self._server.memory if in_memory else self._server.folder
-        with Interrupts():  # or there might be a folder that nobody knows
+        with Interrupts():  # otherwise a folder could be made that is never deleted
             self.folder = Path(tempfile.mkdtemp(dir=parent))
             self._delete = weakref.finalize(self, _delete, self.folder, self._owner)
             pickling.write(self.folder / "surroundings", surroundings)
@@ -190,7 +191,7 @@ class WorkerPool:
         self.close()
 
     def pack(self, work: Callable[[WorkerLine, int], object]) -> str:
-        """Write down what workers will do, and return its name for `start`. Raises what pickling it raises."""
+        """Write the work of workers to a file, and return its name, for `start`. Raises what pickling it raises."""
         self._num_packed += 1
         name = f"work{self._num_packed}"
         modules = pickling.write(self.folder / name, work)
@@ -204,8 +205,9 @@ class WorkerPool:
         outputs: Sequence[tuple[int, int]] = (),
         timeout_s: float | None = None,
     ) -> list[Worker]:
-        """Start a worker of each label for the same work, number 0, 1, …; it prints to these descriptors, or to ours.
+        """Start a worker for each label. All do the work that `pack` has named, as its number 0, 1, …
 
+        `outputs` has the descriptors of stdout and stderr of each worker; by default, they are those of this process.
         Raises WorkerError if one cannot be forked, and if the server cannot run.
         """
         started = []
@@ -213,7 +215,7 @@ class WorkerPool:
             for number, label in enumerate(labels):
                 request = Request(self._modules, self.folder, name, number)
                 streams = outputs[number] if outputs else _OWN_STREAMS
-                with Interrupts():  # or there might be a worker that nobody knows
+                with Interrupts():  # otherwise a worker could be forked that is never ended
                     to_server, to_worker = self._server.fork(request, streams)
                     path = self.folder / f"{name}-{number}"
                     worker = Worker(label, path, to_server, to_worker, self._server, timeout_s)
@@ -227,6 +229,7 @@ class WorkerPool:
         return started
 
     def _wait_for_fork(self, worker: Worker) -> None:
+        """Wait for the worker's process id. Raises WorkerError if the server is stopped or takes too long."""
         deadline = time.monotonic() + _START_S
         while not worker.listen(_STOP_S):
             if is_stopped(self._server.pid):
@@ -245,12 +248,13 @@ class WorkerPool:
         if self._owner == os.getpid():
             for worker in workers:
                 worker.terminate()
-            with contextlib.suppress(WorkerError):  # the server is gone, and so are they
+            with contextlib.suppress(WorkerError):  # the server is gone, and with it the workers
                 self._wait_for_end(workers)
         for worker in workers:
             worker.close()
 
     def _wait_for_end(self, workers: Sequence[Worker]) -> None:
+        """Wait for the exit codes of workers that were forked. If one does not end, kill the server and so all."""
         for worker in workers:
             if worker.pid and worker.ended(_STOP_S) is None:
                 self._server.kill()

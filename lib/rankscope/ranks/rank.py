@@ -23,7 +23,7 @@ from . import pickling
 from .host import num_cores
 from .worker import WorkerLine, flush
 
-_LATER_S = 10.0  # the group waits longer than the caller, whose error says more
+_LATER_S = 10.0  # by which the group's timeout is longer than the launch's, whose error says more
 _LOST_PEER = re.compile("connection (was |is )?(closed|reset|refused|lost|aborted)|broken pipe|by peer", re.IGNORECASE)
 
 
@@ -38,7 +38,7 @@ class JoinProblem(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why a rank has no result: in a line, at length, and the error itself, pickled, if it can be."""
+    """Why a rank has no result: in one line, with the traceback, and the error itself, pickled, if it can be."""
 
     line: str
     text: str
@@ -55,7 +55,7 @@ class Rank:
     num_ranks: int
     backend: str
     timeout_s: float
-    folder: Path  # where ranks meet, and for results
+    folder: Path  # for the file through which the ranks find each other, and for results
     before: Callable[[int], object] | None  # is called with the number of the rank before anything is connected
 
     def __call__(self, values: WorkerLine, rank: int) -> None:
@@ -76,7 +76,7 @@ class Rank:
                 signal.pause()
 
     def _run(self, rank: int) -> StoredResult | JoinProblem | Failure:
-        """Call the function and keep its result."""
+        """Call the function and store its result in a file of the folder."""
         reason = self._join(rank)
         if reason:
             return JoinProblem(reason)
@@ -91,7 +91,7 @@ class Rank:
         return StoredResult()
 
     def _join(self, rank: int) -> str:
-        """Join the group, with NCCL on the GPU of that number; if that cannot be, return why."""
+        """Join the group, with NCCL on the GPU whose number is the rank. Return "", or why that is impossible."""
         import torch
         import torch.distributed as dist
 
@@ -112,7 +112,7 @@ class Rank:
 
 
 def _talk_over_loopback() -> None:
-    """Let ranks talk over loopback, unless the environment says something else."""
+    """Let ranks communicate over loopback, unless the environment names another interface."""
     interfaces = [name for _, name in socket.if_nameindex()]
     for name in ("lo", "lo0"):
         if name in interfaces:
@@ -128,10 +128,12 @@ def _synchronize() -> None:
 
 
 def _failure(error: BaseException) -> Failure:
-    begin = error.__traceback__  # what comes before the function's own frames is the same for every function
-    while begin and begin.tb_next and begin.tb_frame.f_code.co_filename == __file__:
-        begin = begin.tb_next
-    text = "".join(traceback.format_exception(type(error), error, begin)).rstrip()
+    """Return the message about an error that the function has raised."""
+    own_traceback = error.__traceback__
+    # The first frames are those of this module. They are the same for every function, so they are left out.
+    while own_traceback and own_traceback.tb_next and own_traceback.tb_frame.f_code.co_filename == __file__:
+        own_traceback = own_traceback.tb_next
+    text = "".join(traceback.format_exception(type(error), error, own_traceback)).rstrip()
     pickled = None
     with contextlib.suppress(Exception):
         pickled = pickling.to_bytes(error)

@@ -37,7 +37,7 @@ from typing import NamedTuple
 from .stacks import DUMP
 from .worker import be_worker
 
-_ORPHANED_S = 0.5  # how often the server looks whether its owner has ended, where nothing wakes it
+_ORPHANED_S = 0.5  # between two checks whether the owner has ended, on systems without a descriptor for that
 _NUM_DESCRIPTORS = 4  # of a request: the line, the connection for values, stdout and stderr
 
 
@@ -71,6 +71,8 @@ def serve(descriptor: str, owner_pid: str, *folders: str) -> None:
 
 
 class _Server:
+    """The state of the server: its owner, its workers, and the connections to the owner."""
+
     def __init__(self, control: socket.socket, owner_pid: int) -> None:
         self._control = control
         self._owner_pid = owner_pid
@@ -80,7 +82,7 @@ class _Server:
         self._woken, self._wake = os.pipe()  # Python writes to it when a worker ends
         os.set_blocking(self._wake, False)
         os.set_inheritable(control.fileno(), False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # a signal that is ignored would wake nobody
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal would not be written to `_wake`
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def run(self) -> None:
@@ -96,39 +98,40 @@ class _Server:
                 if self._owner in ready:
                     return
             if self._woken in ready:
-                os.read(self._woken, 4096)
+                os.read(self._woken, 4096)  # a byte for each signal, which are all handled below
             self._reap()  # first, so that a worker which has ended by itself is reported as such
             for pid, line in list(self._lines.items()):
                 if line in ready:
                     self._obey(pid, line)
             if self._control in ready:
                 data, descriptors, _, _ = socket.recv_fds(self._control, 1, _NUM_DESCRIPTORS)
-                if not data:
+                if not data:  # the owner has closed its end
                     return
                 for descriptor in descriptors:
                     os.set_inheritable(descriptor, False)  # what a worker starts must not hold its connection
-                if descriptors:  # otherwise no more can be opened, and the owner sees its line closed
+                if descriptors:  # none if this process can open no more; the owner then sees its line closed
                     self._start_worker(descriptors)
 
     def _start_worker(self, descriptors: list[int]) -> None:
+        """Fork a worker for the request on the line, the first of the descriptors that the owner has sent."""
         line = Connection(descriptors[0])
         try:
             try:
                 request: Request = line.recv()
             except (EOFError, OSError):  # the owner is gone
                 return
-            if len(descriptors) < _NUM_DESCRIPTORS:
+            if len(descriptors) < _NUM_DESCRIPTORS:  # this process could not open all of them
                 _tell(line, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
                 return
             self._import(request.modules)
-            if not line.poll():  # otherwise the owner has given up meanwhile
+            if not line.poll():  # otherwise the owner has closed the line or asked for the end meanwhile
                 self._fork(line, request, descriptors[1:])
         finally:
             for descriptor in descriptors[1:]:
                 os.close(descriptor)
 
     def _import(self, modules: list[str]) -> None:
-        """Import what is missing. An error ends the server; its traceback is in the report that the owner gives."""
+        """Import the modules that are missing. An error ends the server; the owner's report then has its traceback."""
         missing = [name for name in modules if name not in sys.modules]
         if not missing:
             return
@@ -141,7 +144,7 @@ class _Server:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
         gc.collect()
-        gc.freeze()  # collecting what all workers share would copy it
+        gc.freeze()  # the collector writes to each object that it visits, which would copy pages that workers share
 
     def _leave_orphaned(self, *_: object) -> None:
         """End if the owner has ended: on a busy machine, an import of torch takes half a minute."""
@@ -149,6 +152,10 @@ class _Server:
             raise SystemExit
 
     def _fork(self, line: Connection, request: Request, descriptors: list[int]) -> None:
+        """Fork a worker, and report its process id; in the forked process, do not return.
+
+        The descriptors are those of the connection for values, of stdout and of stderr.
+        """
         try:
             pid = os.fork()
         except OSError as error:
@@ -161,14 +168,14 @@ class _Server:
                 traceback.print_exc()
             finally:
                 os._exit(1)
-        with contextlib.suppress(OSError):  # the worker does so, too: whichever comes first
+        with contextlib.suppress(OSError):  # the worker does the same, so that it is done before either goes on
             os.setpgid(pid, pid)
         self._workers.add(pid)
         self._lines[pid] = line
         _tell(line, pid)
 
     def _become_worker(self, line: Connection, request: Request, connection: int, out: int, err: int) -> None:
-        """In the forked process: close all that is the server's, and work."""
+        """In the forked process: close everything that belongs to the server, and work."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.close(self._woken)
@@ -196,7 +203,7 @@ class _Server:
         if number == signal.SIGKILL:
             _kill_group(pid)
         else:
-            os.kill(pid, number)
+            os.kill(pid, number)  # the process id is still the worker's, because nobody has waited for it
 
     def _reap(self) -> None:
         """Report the workers that have ended."""

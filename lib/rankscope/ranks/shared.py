@@ -52,12 +52,13 @@ class SharedMemoryEnd:
     def __init__(self, path: Path, side: int) -> None:
         self._path = path
         self._side = side
+        # Segments by their numbers: this end writes to its own, and its values look into those of the other end.
         self._ours: dict[int, mmap.mmap] = {}
-        self._free: list[int] = []
+        self._free: list[int] = []  # ours, into which the other end no longer looks
+        self._closed: list[int] = []  # ours, closed since the last message
+        self._num_made = 0  # ours, which are numbered in this order
         self._theirs: dict[int, mmap.mmap] = {}
-        self._returned: deque[int] = deque()  # theirs, looked into no longer; threads of any kind append to it
-        self._closed: list[int] = []
-        self._count = 0
+        self._returned: deque[int] = deque()  # theirs, into which no value looks any longer; any thread may append
 
     def pack(self, value: Any) -> bytes:
         """Copy the arrays of a value into shared memory and return the message.
@@ -68,7 +69,7 @@ class SharedMemoryEnd:
         buffers: list[pickle.PickleBuffer] = []
         stream = io.BytesIO()
         Pickler(stream, protocol=PROTOCOL, buffer_callback=buffers.append).dump(value)
-        views = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+        views = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]  # of the arrays' bytes
         num_bytes = sum(_rounded_up(view.size, _ALIGNED) for view in views)
         segment = self._take_segment(num_bytes) if num_bytes else _NO_SEGMENT
         start = 0
@@ -93,7 +94,7 @@ class SharedMemoryEnd:
         self._free.extend(numbers[: header.num_returned])
         for number in numbers[header.num_returned : end_of_closed]:
             self._theirs.pop(number).close()
-        memory = memoryview(bytearray())
+        memory = memoryview(bytearray())  # none is needed if no array of the value has an element
         if header.segment != _NO_SEGMENT:
             memory = self._look_into(header.segment, header.num_bytes)
         views = []
@@ -104,23 +105,27 @@ class SharedMemoryEnd:
         return pickle.loads(body[: header.pickle_bytes], buffers=views)
 
     def _take_segment(self, num_bytes: int) -> int:
-        """Return the number of a segment of ours of at least that size, into which nobody looks."""
-        fitting = [number for number in self._free if len(self._ours[number]) >= num_bytes]
-        if fitting:
-            number = min(fitting, key=lambda fits: len(self._ours[fits]))
+        """Return the number of a segment of ours of at least that size, into which nobody looks.
+
+        It is the smallest free one that is large enough. If there is none, all free ones are closed, and a new one is
+        made.
+        """
+        large_enough = [number for number in self._free if len(self._ours[number]) >= num_bytes]
+        if large_enough:
+            number = min(large_enough, key=lambda candidate: len(self._ours[candidate]))
             self._free.remove(number)
             return number
-        for number in self._free:  # too small, all of them: they make room for a larger one
+        for number in self._free:
             self._ours.pop(number).close()
         self._closed += self._free
         self._free.clear()
         return self._new_segment(num_bytes)
 
     def _new_segment(self, num_bytes: int) -> int:
-        number = self._count
-        self._count += 1
+        number = self._num_made
+        self._num_made += 1
         path = self._segment_path(self._side, number)
-        rounded = _rounded_up(num_bytes * 9 // 8, mmap.PAGESIZE)  # values that grow a little need no new one
+        rounded = _rounded_up(num_bytes * 9 // 8, mmap.PAGESIZE)  # so that a slightly longer value fits in, too
         with open(path, "w+b") as file:
             try:
                 reserve(file.fileno(), rounded)
@@ -136,7 +141,8 @@ class SharedMemoryEnd:
             path = self._segment_path(1 - self._side, segment)
             with open(path, "r+b") as file:
                 self._theirs[segment] = mmap.mmap(file.fileno(), 0)
-            path.unlink()  # from here on it lives as long as it is mapped: a kill leaves nothing behind
+            path.unlink()  # the memory stays as long as it is mapped, and a kill leaves no file behind
+        # All arrays of the value refer to `base`, so it is deleted with the last of them.
         base = np.frombuffer(self._theirs[segment], np.uint8, num_bytes)
         weakref.finalize(base, self._returned.append, segment).atexit = False
         return memoryview(base.data)

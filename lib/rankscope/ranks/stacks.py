@@ -38,7 +38,9 @@ def wait_for(paths: Sequence[Path]) -> None:
 def describe(path: Path) -> str:
     """Return what a stack says, innermost last, without the frames that started the worker."""
     lines = []
-    for file, number, function in reversed(_FRAME.findall(_read(path))):
+    innermost_first = _FRAME.findall(_read(path))
+    for file, number, function in reversed(innermost_first):
+        # The frames of the server's command and of this package have started the worker.
         if file == "<string>" or Path(file).parent == Path(__file__).parent:
             continue
         lines.append(f'  File "{file}", line {number}, in {function}')

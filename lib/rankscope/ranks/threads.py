@@ -48,7 +48,7 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
             results[rank] = work(rank, dist.ProcessGroupGloo(store, rank, num_ranks, timeout))
         except BaseException as error:
             errors.append((rank, error))
-            clear_frames(error)
+            clear_frames(error)  # which closes this rank's end of the group
 
     threads = []
     for rank in range(num_ranks):
@@ -63,15 +63,18 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
 
 
 def clear_frames(error: BaseException) -> None:
-    """Clear the frames of an error, and of all that it came from: they hold the group."""
-    cleared: set[int] = set()
+    """Delete the local variables in the tracebacks of an error and of the errors that led to it.
+
+    They refer to the process group, which is closed only when nothing refers to it any more.
+    """
+    cleared: set[int] = set()  # the ids of the errors that are done
     waiting: list[BaseException | None] = [error]
     while waiting:
-        origin = waiting.pop()
-        if origin is None or id(origin) in cleared:
+        current = waiting.pop()
+        if current is None or id(current) in cleared:
             continue
-        cleared.add(id(origin))
-        traceback.clear_frames(origin.__traceback__)
-        waiting += [origin.__cause__, origin.__context__]
-        if isinstance(origin, BaseExceptionGroup):
-            waiting += origin.exceptions
+        cleared.add(id(current))
+        traceback.clear_frames(current.__traceback__)
+        waiting += [current.__cause__, current.__context__]
+        if isinstance(current, BaseExceptionGroup):
+            waiting += current.exceptions

@@ -25,7 +25,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Surroundings(NamedTuple):
-    """What workers take over from their owner."""
+    """The parts of the owner's state that its workers get, too."""
 
     environment: dict[str, str]
     folder: str  # the working directory
@@ -42,14 +42,15 @@ class Surroundings(NamedTuple):
             raise MachineError("the working directory was deleted: change to another one, with os.chdir") from error
         sources = {}
         for name, entry in list(linecache.cache.items()):
-            if len(entry) == 4 and entry[1] is None:  # (size, modification time, lines, name): no file was read
+            # An entry is (size, modification time, lines, name); without a time, the lines are from no file.
+            if len(entry) == 4 and entry[1] is None:
                 sources[name] = entry
         path = [os.fspath(entry) or folder for entry in sys.path]
         argv = list(getattr(sys, "argv", []))
         return cls(dict(os.environ), folder, path, argv, sources)
 
     def take_on(self) -> None:
-        """Change this process to have them."""
+        """Set them in this process, the worker."""
         os.environ.clear()
         os.environ.update(self.environment)
         with contextlib.suppress(OSError):
@@ -81,26 +82,29 @@ class LoadProblem(NamedTuple):
 
 
 class ErrorAnswer(NamedTuple):
-    """What is sent in place of a result."""
+    """An error, sent in place of a result."""
 
     error: BaseException
 
 
 def be_worker(connection: Connection, server_pid: int, folder: Path, name: str, number: int) -> NoReturn:
-    """Carry out the work of that name in the folder, as this number of those that do."""
+    """Do the work in the file `name` of the folder; `number` says which of the workers that do it this one is.
+
+    After the work, wait to be killed: the owner decides when workers end.
+    """
     with contextlib.suppress(OSError):
-        os.setpgid(0, 0)  # Ctrl-C is for the owner; and what a worker starts ends with it
+        os.setpgid(0, 0)  # Ctrl-C does not reach it, and a kill of the group also ends the processes that it starts
     _die_with(server_pid)
     sys.stdout = _line_buffered(1)
     sys.stderr = _line_buffered(2)
-    faulthandler.enable(2)
+    faulthandler.enable(2)  # a crash of C code prints where it happened
     path = folder / f"{name}-{number}"
     stacks.write_at_signal(path)
     values = WorkerLine(connection, path, 1)
     with contextlib.suppress(EOFError, ConnectionError):  # the owner is gone
         surroundings: Surroundings = pickling.read(folder / "surroundings")
         surroundings.take_on()
-        np.random.seed()  # as in any fresh process; Python's own generator does so by itself
+        np.random.seed()  # or all workers would draw the same numbers; Python's own generator does so after a fork
         _work(values, folder / name, number)
         while True:
             signal.pause()
@@ -108,19 +112,23 @@ def be_worker(connection: Connection, server_pid: int, folder: Path, name: str, 
 
 
 def _work(values: WorkerLine, packed: Path, number: int) -> None:
+    """Load the work, report whether that succeeded, and do it."""
     try:
         work: Callable[[WorkerLine, int], object] = pickling.read(packed)
     except Exception as error:
         values.send(LoadProblem(f"{type(error).__name__}: {error}"))
         return
-    values.send(None)
+    values.send(None)  # it is loaded
     work(values, number)
     flush()
 
 
 def answer(fn: Callable[[Any], Any], values: WorkerLine, number: int) -> None:
-    """Work: answer each value with what `fn` returns for it, and when that began and ended (`time.perf_counter_ns`)."""
-    if "torch" in sys.modules:  # as torch's own DataLoader does
+    """Do a worker's work: answer each value with (the result of `fn`, when the call began, and when it ended).
+
+    The times are those of `time.perf_counter_ns`.
+    """
+    if "torch" in sys.modules:  # one thread per worker, as in torch's own DataLoader
         sys.modules["torch"].set_num_threads(1)
     while True:
         reply = _answer(fn, values.exchange, values.connection.recv_bytes())
@@ -139,21 +147,23 @@ def _answer(fn: Callable[[Any], Any], exchange: SharedMemoryEnd, message: bytes)
 
 
 def flush() -> None:
-    """Let what was printed be seen, before a kill."""
+    """Write out what was printed, because a kill would lose it."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
 
 
 def _line_buffered(descriptor: int) -> Any:
-    """A stream to a descriptor in place of the server's, which is of another kind."""
+    """Return a stream to a descriptor that writes line by line; the server's own streams do not."""
     return open(descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)
 
 
 def _die_with(server_pid: int) -> None:
-    """Let the worker be killed when the server ends. Other systems than Linux have no such call: there the owner kills
-    it, see `Worker.listen`."""
+    """Let the worker be killed when the server ends.
+
+    Other systems than Linux have no such call: there the owner kills it, see `Worker.listen`.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != server_pid:
+    if os.getppid() != server_pid:  # the server has ended before the call
         os._exit(1)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MOST_SAMPLES = 1 << 28  # read by all ranks of an assignment: an order of 1 GiB, and about as much again for `audit`
 _MOST_HEADER_BYTES = 1 << 16  # of a stored assignment: the JSON and the headers of its arrays
+# Of 8 bytes each: an index and a stop of a batch for each sample, and two lengths for each rank.
+_MOST_FILE_BYTES = 16 * (MOST_SAMPLES + MOST_RANKS) + _MOST_HEADER_BYTES
 _FORMAT = "rankscope.assignment"
 _VERSION = 1
 _VERSION_WITH_BATCHES = 2  # of the file of an assignment whose sampler makes batches
@@ -108,7 +110,8 @@ def _read_all(rank: int, sampler: Iterable[Any]) -> _Reads:
     if first is None:
         return _Reads(np.zeros(0, dtype=np.int64), None)
     items = chain([first], items)
-    is_batched = isinstance(first, Iterable) and getattr(first, "ndim", 1) != 0
+    is_single_number = getattr(first, "ndim", 1) == 0  # 0-d arrays and tensors have an `__iter__`, which fails
+    is_batched = isinstance(first, Iterable) and not is_single_number
     if not is_batched:
         return _Reads(_whole_numbers(rank, items), None)
     batch_sizes: list[int] = []
@@ -268,12 +271,12 @@ class Assignment:
         """
         ranks, steps = self.coordinates()
         indices = np.concatenate(self.ranks)
-        in_time = np.lexsort((ranks, steps))  # places in `indices`, by step and then by rank
-        _, first = np.unique(indices[in_time], return_index=True)  # places in `in_time`
-        repeated = np.ones(indices.size, dtype=bool)
-        repeated[in_time[first]] = False
+        reading_order = np.lexsort((ranks, steps))  # the reads, by step and then by rank
+        _, first_reads = np.unique(indices[reading_order], return_index=True)  # of each index, as a position in there
+        is_repeat = np.ones(indices.size, dtype=bool)
+        is_repeat[reading_order[first_reads]] = False
         stops = np.cumsum([indices.size for indices in self.ranks])
-        return tuple(np.split(repeated, stops[:-1]))
+        return tuple(np.split(is_repeat, stops[:-1]))
 
     def count_labels(self, labels: ArrayLike) -> NDArray[np.int64]:
         """Count the reads of each label by each rank, as an array of shape (num_ranks, number of labels).
@@ -281,13 +284,14 @@ class Assignment:
         The labels are sorted. `labels` must have the dataset's length. Raises ValueError if a rank reads indices
         outside the dataset.
         """
-        kinds, codes = np.unique(np.asarray(labels), return_inverse=True)
-        if codes.shape != (self.size,):
+        different_labels, label_numbers = np.unique(np.asarray(labels), return_inverse=True)
+        if label_numbers.shape != (self.size,):
             raise ValueError(f"labels must have the dataset's length {self.size}, got shape {np.shape(labels)}")
         for rank, indices in enumerate(self.ranks):
             if indices.size and (indices.min() < 0 or indices.max() >= self.size):
                 raise ValueError(f"rank {rank} reads outside the dataset's {self.size} samples")
-        return np.array([np.bincount(codes[indices], minlength=kinds.size) for indices in self.ranks])
+        num_labels = different_labels.size
+        return np.array([np.bincount(label_numbers[indices], minlength=num_labels) for indices in self.ranks])
 
     def to_frame(self) -> pd.DataFrame:
         """Return a DataFrame with one row per read and the columns rank, step and index.
@@ -300,8 +304,11 @@ class Assignment:
         ranks, steps = self.coordinates()
         columns = {"epoch": self.epoch, "rank": ranks, "step": steps, "index": np.concatenate(self.ranks)}
         if self.batch_stops is not None:
-            numbers = [np.repeat(np.arange(stops.size), np.diff(stops, prepend=0)) for stops in self.batch_stops]
-            columns["batch"] = np.concatenate(numbers)
+            batch_numbers = []
+            for stops in self.batch_stops:
+                batch_sizes = np.diff(stops, prepend=0)
+                batch_numbers.append(np.repeat(np.arange(stops.size), batch_sizes))
+            columns["batch"] = np.concatenate(batch_numbers)
         if self.loader is not None:
             batches = steps // self.loader.batch_size
             columns["batch"] = batches
@@ -315,7 +322,7 @@ class Assignment:
         """Write an .npz file atomically. Raises OSError if the folder cannot be written to."""
         recipe = attrs.asdict(self)  # type: ignore[arg-type]  # to mypy it is a dataclass
         loader = recipe.pop("loader")
-        del recipe["ranks"]
+        del recipe["ranks"]  # which are stored as arrays
         del recipe["batch_stops"]
         version = _VERSION
         arrays: dict[str, Any] = {}
@@ -338,7 +345,7 @@ class Assignment:
         Raises ValueError, which names the file, if it is damaged, has another format or has a newer version."""
         problem = f"not a readable {_FORMAT} of version {_VERSION}"
         try:
-            content = read_bytes(path, 16 * (MOST_SAMPLES + MOST_RANKS) + _MOST_HEADER_BYTES)
+            content = read_bytes(path, _MOST_FILE_BYTES)
         except ValueError as error:
             raise StorageError(path, f"{problem}: {error}") from error
         try:
@@ -367,8 +374,8 @@ class Assignment:
         """Return the rank and the step of every read, in the order of ``np.concatenate(ranks)``."""
         lengths = np.array([indices.size for indices in self.ranks])
         ranks = np.repeat(np.arange(lengths.size), lengths)
-        first_of_rank = np.cumsum(lengths) - lengths
-        steps = np.arange(ranks.size) - np.repeat(first_of_rank, lengths)
+        first_read = np.cumsum(lengths) - lengths  # of each rank, as a position among all reads
+        steps = np.arange(ranks.size) - np.repeat(first_read, lengths)
         return ranks, steps
 
 
@@ -497,4 +504,4 @@ def sorted_files(files: Iterable[Name]) -> list[Name]:
 def shard_of_sorted(ordered: list[Name], num_trainers: int, trainer_id: int, seed: int) -> list[Name]:
     """Return what `shard_files` does, of files that `sorted_files` returned. Raises ValueError for the seed only."""
     order = torch_order(len(ordered), whole("seed", seed, *SEEDS))
-    return [ordered[place] for place in order[trainer_id::num_trainers].tolist()]
+    return [ordered[index] for index in order[trainer_id::num_trainers].tolist()]

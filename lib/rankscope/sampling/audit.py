@@ -97,11 +97,11 @@ class EpochAudit:
 class Audit(Findings):
     """The result of `audit`: ``str()`` is the report, `check` raises; both are made from `findings`.
 
-    `never_seen` are the indices that no rank read in any of the epochs. `repeated_orders` are pairs of epochs, as their
-    places in `epochs`, in which every rank read in exactly the same order; it is empty if the sampler is known not to
-    shuffle. `work` has the tokens, costs and padding of each epoch, if `audit` got lengths, and `weight_bias` compares
-    the reads of all epochs with the weights that it got. With weights, no sample has to be read exactly once, so
-    samples that are not read are no findings, and duplicates and overlap are findings only without `replacement`.
+    `never_seen` are the indices that no rank read in any of the epochs. `repeated_orders` are pairs of
+    indices into `epochs`: in both, every rank read in exactly the same order. It is empty if the sampler is known not
+    to shuffle. `work` has the tokens, costs and padding of each epoch, if `audit` got lengths, and `weight_bias`
+    compares the reads of all epochs with the weights that it got. With weights, no sample has to be read exactly once,
+    so samples that are not read are no findings, and duplicates and overlap are findings only without `replacement`.
     """
 
     KINDS = (
@@ -201,8 +201,8 @@ class Audit(Findings):
 
     def _add_work(self, add: Callable[[str, str], None]) -> None:
         """Add what makes ranks wait or compute in vain."""
-        num_steps = [work.step_costs.shape[0] for work in self.work]
-        if max(num_steps) > 0 and any((work.step_costs[-1:] == 0).any() for work in self.work):
+        # A rank with fewer batches has none in the last step, and so a cost of 0 there.
+        if any((work.step_costs[-1:] == 0).any() for work in self.work):
             add("unbalanced", "some ranks have fewer batches than others, or batches that cost nothing")
         costliest = max(self.work, key=lambda work: work.imbalance)
         if costliest.imbalance > MOST_IMBALANCE:
@@ -277,13 +277,15 @@ def audit(
     if not isinstance(assignments, Iterable):
         assignments = [assignments]
     epochs: list[EpochAudit] = []
-    place_of_order: dict[bytes, int] = {}  # the first epoch with each order, by its fingerprint
+    first_with_order: dict[bytes, int] = {}  # the index of the first epoch with each order, by its fingerprint
     repeated: list[tuple[int, int]] = []
     work: list[EpochWork] = []
-    reads: IntArray = np.zeros(1, dtype=np.int64)  # of each sample, if there are weights
+    # If there are weights: the number of reads of each sample and the expected one, summed over the epochs. Both become
+    # arrays with an entry per sample when the first epoch is added.
+    reads: IntArray = np.zeros(1, dtype=np.int64)
     expected: NDArray[np.float64] = np.zeros(1)
     shape: tuple[int, int] | None = None  # the dataset's size and the number of ranks
-    for place, assignment in enumerate(assignments):
+    for index, assignment in enumerate(assignments):
         of_type("assignments", assignment, Assignment)
         if shape is None:
             shape = (assignment.size, assignment.num_ranks)
@@ -294,7 +296,7 @@ def audit(
                 f"{assignment.size} over {assignment.num_ranks}"
             )
         flat = np.concatenate(assignment.ranks)
-        epochs.append(_audit_epoch(assignment, flat, is_read))
+        epochs.append(_audit_epoch(assignment, flat, is_read))  # which also marks the samples in `is_read`
         if lengths is not None:
             work.append(epoch_work(assignment, lengths, cost, max_tokens))
         if weights is not None:
@@ -305,9 +307,9 @@ def audit(
             reads = reads + reads_of_epoch
             expected = expected + expected_of_epoch
         if assignment.shuffle is not False and assignment.size > 1 and flat.size:
-            first = place_of_order.setdefault(_fingerprint(assignment, flat), place)
-            if first != place:
-                repeated.append((first, place))
+            first = first_with_order.setdefault(_fingerprint(assignment, flat), index)
+            if first != index:
+                repeated.append((first, index))
     if shape is None:
         raise ValueError("audit needs at least one epoch, got none")
     bias = None
@@ -339,7 +341,7 @@ def _audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.boo
         valid = (flat >= 0) & (flat < size)
         inside = flat[valid]
         outside = flat[~valid]
-    counts = np.bincount(inside, minlength=size)
+    counts = np.bincount(inside, minlength=size)  # the number of reads of each sample
     is_read |= counts > 0
     duplicated = np.flatnonzero(counts > 1)
     strays, stray_counts = np.unique(outside, return_counts=True)
@@ -352,10 +354,11 @@ def _audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.boo
         num_repeats=num_repeats,
         shortest=min(counts_of_ranks),
         longest=max(counts_of_ranks),
+        # In ascending order: indices below the dataset's, those of the dataset, and those above.
         duplicated=np.concatenate(
             [repeated_strays[repeated_strays < 0], duplicated, repeated_strays[repeated_strays >= size]]
         ),
-        overlap=_read_by_many(assignment) if num_repeats else duplicated,
+        overlap=_read_by_many(assignment) if num_repeats else np.empty(0, dtype=np.int64),
         dropped=np.flatnonzero(counts == 0),
         out_of_range=strays,
         unit=unit,
@@ -364,7 +367,7 @@ def _audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.boo
 
 def _read_by_many(assignment: Assignment) -> IntArray:
     """Return the indices of the dataset that at least two ranks read."""
-    reader = np.full(assignment.size, -1)  # the last rank that reads each sample
+    reader = np.full(assignment.size, -1)  # the last rank so far that reads each sample, or -1
     is_shared = np.zeros(assignment.size, dtype=bool)
     for rank, indices in enumerate(assignment.ranks):
         inside = indices[(indices >= 0) & (indices < assignment.size)]
@@ -375,6 +378,7 @@ def _read_by_many(assignment: Assignment) -> IntArray:
 
 
 def _fingerprint(assignment: Assignment, flat: IntArray) -> bytes:
+    """Return bytes that differ if any rank reads in another order; `flat` contains the indices of all ranks."""
     digest = hashlib.blake2b(repr([indices.size for indices in assignment.ranks]).encode(), digest_size=16)
     digest.update(flat.astype(np.int64, copy=False).data)
     return digest.digest()
@@ -393,33 +397,41 @@ def _some(indices: IntArray, limit: int = 8) -> str:
 
 def _repetition(audit: Audit) -> str:
     """Return the message about epochs with the same order: which ones, and why."""
-    first_place, again_place = audit.repeated_orders[0]
-    first = audit.epochs[first_place]
-    again = audit.epochs[again_place]
+    first_index, again_index = audit.repeated_orders[0]
+    first = audit.epochs[first_index]
+    again = audit.epochs[again_index]
     if (first.seed, first.epoch) == (again.seed, again.epoch):
-        return _forgotten(audit, first_place)
+        return _forgotten(audit, first_index)
     names = f"epochs {first.epoch} and {again.epoch}"
     if first.seed != again.seed:
         names = f"(seed {first.seed}, epoch {first.epoch}) and (seed {again.seed}, epoch {again.epoch})"
-    sums = {(epoch.seed or 0) + epoch.epoch for epoch in (first, again)}
-    if first.seed is None or again.seed is None:
-        why = "the sampler ignores the epoch, or few samples have few orders"
-    elif len(sums) == 1:
-        why = "seed + epoch is the same"
-    elif len({number % 2**32 for number in sums}) == 1:
-        why = "seed + epoch is the same modulo 2**32"
-    else:
-        why = "by chance, few samples have few orders"
+    why = _why_repeated(first, again)
     return f"{names}{_more_pairs(len(audit.repeated_orders) - 1)} read in the same order on every rank: {why}"
 
 
-def _forgotten(audit: Audit, place: int) -> str:
-    """Return the message about epochs that had the same seed and number as the one at `place`."""
-    epoch = audit.epochs[place]
+def _why_repeated(first: EpochAudit, again: EpochAudit) -> str:
+    """Return why two epochs have the same order.
+
+    torch shuffles with a generator that is seeded with seed + epoch, of which it uses 32 bits.
+    """
+    if first.seed is None or again.seed is None:
+        return "the sampler ignores the epoch, or few samples have few orders"
+    first_sum = first.seed + first.epoch
+    again_sum = again.seed + again.epoch
+    if first_sum == again_sum:
+        return "seed + epoch is the same"
+    if first_sum % 2**32 == again_sum % 2**32:
+        return "seed + epoch is the same modulo 2**32"
+    return "by chance, few samples have few orders"
+
+
+def _forgotten(audit: Audit, index: int) -> str:
+    """Return the message about epochs that had the same seed and number as the one at `index`."""
+    epoch = audit.epochs[index]
     num_repeats = 0
-    for first, again_place in audit.repeated_orders:
-        again = audit.epochs[again_place]
-        if first == place and (again.seed, again.epoch) == (epoch.seed, epoch.epoch):
+    for first_index, again_index in audit.repeated_orders:
+        again = audit.epochs[again_index]
+        if first_index == index and (again.seed, again.epoch) == (epoch.seed, epoch.epoch):
             num_repeats += 1
     names = f"{1 + num_repeats} of {count_of(len(audit.epochs), 'epoch')}"
     others = _more_pairs(len(audit.repeated_orders) - num_repeats)

@@ -53,7 +53,10 @@ class _WindowEnd(NamedTuple):
 
 @attrs.define
 class _Remaining:
-    """The samples of an epoch that are still to read: `head`, then the epoch's order beginning at `position`."""
+    """The samples of an epoch that are still to read: `head`, then the epoch's order beginning at `position`.
+
+    `head` are samples of the windows in which earlier jobs stopped.
+    """
 
     head: NDArray[np.int64]
     position: int
@@ -62,7 +65,7 @@ class _Remaining:
 class _PlannedWindow(NamedTuple):
     """The samples of a window in the order of what is left, and their division into batches.
 
-    Places of the plan beyond the samples are those of `padding`: samples of the epoch that are read a second time.
+    Positions of the plan beyond the samples are those of `padding`: samples of the epoch that are read a second time.
     """
 
     samples: NDArray[np.int64]
@@ -80,7 +83,10 @@ class _PlannedWindow(NamedTuple):
 
 @attrs.define
 class _PlannedEnds:
-    """The ends of the windows that begin at a start, as far as they have been planned."""
+    """The ends of the windows that begin at a start, as far as they have been planned.
+
+    `start` is the epoch and the text of the progress; -1 is no epoch.
+    """
 
     start: tuple[int, str]
     ends: list[_WindowEnd]
@@ -174,16 +180,15 @@ class BalancedSampler(ElasticSampler):
 
     def all_ranks(self) -> RankReads:
         num_ranks = self.num_replicas
-        pieces: list[list[NDArray[np.int64]]] = [[] for _ in range(num_ranks)]
-        grids = [np.zeros((1, num_ranks), dtype=np.int64)]
+        indices_of_ranks: list[list[NDArray[np.int64]]] = [[] for _ in range(num_ranks)]
+        counts_of_windows = [np.zeros((1, num_ranks), dtype=np.int64)]  # a row, so that there is one without windows
         for samples, counts in self._windows(self._start):
-            grids.append(counts)
+            counts_of_windows.append(counts)
             for rank, indices in enumerate(_by_rank(samples, counts)):
-                pieces[rank].append(indices)
-        stops = np.cumsum(np.concatenate(grids), axis=0)[1:]
-        none = np.empty(0, dtype=np.int64)
+                indices_of_ranks[rank].append(indices)
+        stops = np.cumsum(np.concatenate(counts_of_windows), axis=0)[1:]  # of each batch, by step and rank
         return RankReads(
-            tuple(np.concatenate([none, *of_rank]) for of_rank in pieces),
+            tuple(np.concatenate([_NO_SAMPLES, *arrays]) for arrays in indices_of_ranks),
             tuple(stops[:, rank] for rank in range(num_ranks)),
         )
 
@@ -194,6 +199,12 @@ class BalancedSampler(ElasticSampler):
         return _Grouping(self.num_replicas, self.batch_size, self.max_tokens, self.window, self.drop_last)
 
     # ---- positions
+    #
+    # A progress has a `position` and a list of `segments`. Up to the position, the epoch's order has been read in whole
+    # windows. A segment describes what was read after it by a job that stopped in the middle of a window: its grouping,
+    # the samples of its whole windows, and the steps of the last window. What a segment has left over of its last
+    # window is read before the rest of the order, so it is the `head` of what remains. A job that is resumed with the
+    # same grouping continues the last segment; its windows then begin at the origin, which precedes its start.
 
     def _first_progress(self) -> Progress:
         return {"position": 0, "segments": []}
@@ -211,7 +222,7 @@ class BalancedSampler(ElasticSampler):
         whole("the number of segments", len(stored), 0, _MOST_SEGMENTS)
         remaining = _Remaining(np.empty(0, dtype=np.int64), position)
         checked = []
-        for fields in stored:
+        for fields in stored:  # the limits of each segment follow from what those before it left
             segment = self._checked_segment(of_type("a segment", fields, dict))
             whole("num_samples", segment.num_samples, 0, self._num_left(remaining))
             window = self._window(remaining, segment.num_samples, segment.grouping)
@@ -221,6 +232,7 @@ class BalancedSampler(ElasticSampler):
         return {"position": position, "segments": checked}
 
     def _checked_segment(self, fields: dict[str, Any]) -> _Segment:
+        """Return a segment of a loaded state. Raises ValueError if it lacks a field or one is out of range."""
         expected = (*_Grouping._fields, "num_samples", "num_steps")
         missing = [name for name in expected if name not in fields]
         if missing:
@@ -250,19 +262,20 @@ class BalancedSampler(ElasticSampler):
         if num_items == 0:
             return start
         origin = self._origin(start)
-        before = self._end_before(start, num_items)
-        if before.num_samples == self._num_left(origin.remaining):
+        last_end = self._end_before(start, num_items)
+        if last_end.num_samples == self._num_left(origin.remaining):
             return self._end_progress()
-        steps_in_window = num_items - before.num_steps
-        position = origin.remaining.position
-        segments = list(origin.segments)
-        num_samples = before.num_samples
-        if num_samples >= origin.remaining.head.size:  # what earlier segments had left over has been read
-            position += num_samples - origin.remaining.head.size
+        steps_in_window = num_items - last_end.num_steps
+        num_samples = last_end.num_samples
+        head_size = origin.remaining.head.size
+        if num_samples >= head_size:
+            # What earlier segments had left over has been read, so a position in the order replaces them.
+            position = origin.remaining.position + num_samples - head_size
             segments = []
             num_samples = 0
         else:
             position = start["position"]
+            segments = list(origin.segments)
         if steps_in_window or num_samples:
             segments.append(_stored(_Segment(self._grouping(), num_samples, steps_in_window)))
         return {"position": position, "segments": segments}
@@ -271,18 +284,19 @@ class BalancedSampler(ElasticSampler):
         """Return where the present grouping began: a job that is resumed without a change continues its windows."""
         segments = start["segments"]
         if segments and _segment(segments[-1]).grouping == self._grouping():
-            last = _segment(segments[-1])
+            last = _segment(segments[-1])  # which is continued, so it is no earlier segment
             earlier = {"position": start["position"], "segments": segments[:-1]}
             return _Origin(self._remaining(earlier), segments[:-1], last.num_samples, last.num_steps)
         return _Origin(self._remaining(start), segments, 0, 0)
 
     def _num_left(self, remaining: _Remaining) -> int:
+        """Return the number of samples that are still to read."""
         return remaining.head.size + self.size - remaining.position
 
     def _num_items(self, start: Progress) -> int:
         if self.batch_size is None:
             num_steps = 0
-            for end in self._ends(start):
+            for end in self._ends(start):  # the last one decides
                 num_steps = end.num_steps
             return num_steps
         origin = self._origin(start)
@@ -290,23 +304,30 @@ class BalancedSampler(ElasticSampler):
         return _num_equal_steps(self._num_left(origin.remaining), self._grouping()) - num_before
 
     def _end_before(self, start: Progress, num_items: int) -> _WindowEnd:
-        """Return the last end of a window within `num_items` steps from `start`, or where the present window began."""
+        """Return the last end of a window within `num_items` steps from `start`, or where the present window began.
+
+        The samples of the end are counted from the origin, and its steps from `start`. So the window in which `start`
+        lies began at a negative number of steps.
+        """
         origin = self._origin(start)
-        before = _WindowEnd(origin.num_samples, -origin.num_steps)
+        last_end = _WindowEnd(origin.num_samples, -origin.num_steps)
         if self.batch_size is None:
             for end in self._ends(start):
                 if num_items < end.num_steps:
                     break
-                before = end
-            return before
-        per_window = self.num_replicas * self.batch_size * self.window
+                last_end = end
+            return last_end
+        # Full windows have equally many samples and steps, so the end is computed without planning any window.
         num_left = self._num_left(origin.remaining)
         if num_items == self._num_items(start):
             return _WindowEnd(num_left, num_items)
-        num_windows = min((num_items - before.num_steps) // self.window, _num_full_windows(num_left, per_window))
-        num_before = origin.num_samples // per_window
-        num_windows = min(num_windows, _num_full_windows(num_left, per_window) - num_before)
-        return _WindowEnd(before.num_samples + num_windows * per_window, before.num_steps + num_windows * self.window)
+        per_window = self.num_replicas * self.batch_size * self.window
+        num_read_before = origin.num_samples // per_window  # full windows before `start`
+        num_full = _num_full_windows(num_left, per_window) - num_read_before
+        num_windows = min((num_items - last_end.num_steps) // self.window, num_full)
+        return _WindowEnd(
+            last_end.num_samples + num_windows * per_window, last_end.num_steps + num_windows * self.window
+        )
 
     def _ends(self, start: Progress) -> Iterator[_WindowEnd]:
         """Yield the end of each window: samples since the origin, and steps since `start`.
@@ -317,16 +338,15 @@ class BalancedSampler(ElasticSampler):
         origin = self._origin(start)
         num_left = self._num_left(origin.remaining)
         ends = self._ends_since(start)
-        num_samples = origin.num_samples
-        num_steps = -origin.num_steps
-        number = 0
-        while num_samples < num_left:
-            if number == len(ends):
-                window = self._window(origin.remaining, num_samples, self._grouping())
-                ends.append(_WindowEnd(num_samples + window.size, num_steps + window.num_steps))
-            num_samples, num_steps = ends[number]
-            yield ends[number]
-            number += 1
+        end = _WindowEnd(origin.num_samples, -origin.num_steps)  # where the first window begins
+        window_number = 0
+        while end.num_samples < num_left:
+            if window_number == len(ends):
+                window = self._window(origin.remaining, end.num_samples, self._grouping())
+                ends.append(_WindowEnd(end.num_samples + window.size, end.num_steps + window.num_steps))
+            end = ends[window_number]
+            yield end
+            window_number += 1
 
     def _ends_since(self, start: Progress) -> list[_WindowEnd]:
         """Return the list of the ends that are known already, to which more can be added."""
@@ -339,7 +359,7 @@ class BalancedSampler(ElasticSampler):
 
     def _pieces(self, start: Progress) -> Iterator[list[Any]]:
         for samples, counts in self._windows(start):
-            stops = np.cumsum(counts.ravel()).reshape(counts.shape)
+            stops = np.cumsum(counts.ravel()).reshape(counts.shape)  # where each batch ends in `samples`
             batches = []
             for step in range(counts.shape[0]):
                 stop = int(stops[step, self.rank])
@@ -357,25 +377,25 @@ class BalancedSampler(ElasticSampler):
         num_samples = origin.num_samples
         num_steps = -origin.num_steps
         num_steps_read = origin.num_steps  # of the first window, before `start`
-        number = 0
+        window_number = 0
         while num_samples < num_left:
             window = self._window(origin.remaining, num_samples, self._grouping())
             num_samples += window.size
             num_steps += window.num_steps
-            if number == len(ends):
+            if window_number == len(ends):  # `_ends` need not plan this window again
                 ends.append(_WindowEnd(num_samples, num_steps))
-            number += 1
+            window_number += 1
             counts = window.plan.counts
             samples = np.concatenate([window.samples, window.padding])
             num_samples_read = int(counts[:num_steps_read].sum())
-            yield samples[window.plan.places[num_samples_read:]], counts[num_steps_read:]
+            yield samples[window.plan.positions[num_samples_read:]], counts[num_steps_read:]
             num_steps_read = 0
 
     def _padding_samples(self, count: int, cost: float) -> NDArray[np.int64]:
         """Return samples for padding: of the beginning of the epoch's order, those whose cost is nearest to `cost`."""
-        choice = self._order(np.arange(min(max(count, _PADDING_CHOICE), self.size)))
-        nearest = ascending(np.abs(self.costs[choice] - cost))[:count]
-        return np.resize(choice[np.sort(nearest)], count)
+        candidates = self._order(np.arange(min(max(count, _PADDING_CHOICE), self.size)))
+        nearest = ascending(np.abs(self.costs[candidates] - cost))[:count]
+        return np.resize(candidates[np.sort(nearest)], count)  # repeated if the dataset has fewer samples than `count`
 
     def _remaining(self, start: Progress) -> _Remaining:
         """Return what is left to read after the segments of a progress."""
@@ -389,11 +409,12 @@ class BalancedSampler(ElasticSampler):
     def _samples(self, remaining: _Remaining, start: int, count: int) -> NDArray[np.int64]:
         """Return `count` of the samples that are left, beginning with number `start`."""
         from_head = remaining.head[start : start + count]
-        first = remaining.position + max(start - remaining.head.size, 0)
+        first = remaining.position + max(start - remaining.head.size, 0)  # position in the epoch's order
         from_order = self._order(np.arange(first, first + count - from_head.size))
         return np.concatenate([from_head, from_order])
 
     def _order(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the samples at these positions of the epoch's order, whose permutation is made once per epoch."""
         if not self.shuffle:
             return positions
         key = self._key("order")
@@ -412,8 +433,9 @@ class BalancedSampler(ElasticSampler):
             return self._samples(remaining, start, size)
         assert grouping.max_tokens is not None
         max_tokens = int(num_batches * grouping.max_tokens * _TOKEN_FILL)  # of the window
-        most_of_last = max_tokens + max_tokens // 2
+        most_of_last = max_tokens + max_tokens // 2  # tokens of the last window, which may be half as long again
         mean_length = max(float(self.lengths.mean()), 1.0)
+        # Look at more samples until they have too many tokens for a last window, or until none are left.
         num_looked_at = int(min(num_left, most_of_last / mean_length + num_batches))
         while True:
             samples = self._samples(remaining, start, num_looked_at)
@@ -421,7 +443,7 @@ class BalancedSampler(ElasticSampler):
             if num_looked_at == num_left or tokens[-1] > most_of_last:
                 break
             num_looked_at = min(num_left, 2 * num_looked_at)
-        if tokens[-1] <= most_of_last:
+        if tokens[-1] <= most_of_last:  # this is the last window
             return samples
         count = int(np.searchsorted(tokens, max_tokens, side="right"))
         count = max(count // grouping.num_replicas, 1) * grouping.num_replicas  # so that no batch is empty
@@ -441,7 +463,7 @@ class BalancedSampler(ElasticSampler):
         last_batch_size = -(-rest // num_ranks)  # rounded up
         if grouping.drop_last:
             last_batch_size = rest // num_ranks
-        num_last = min(rest, last_batch_size * num_ranks)
+        num_last = min(rest, last_batch_size * num_ranks)  # samples of the last step, without padding
         num_read = samples.size - rest + num_last  # what is dropped is the end of the random order
         costs = self.costs[samples[:num_read]]
         if last_batch_size == 0:
@@ -450,7 +472,7 @@ class BalancedSampler(ElasticSampler):
         plan = plan_equal_batches(costs[others], num_ranks, batch_size)
         padding = self._padding_samples(last_batch_size * num_ranks - num_last, float(costs[last].mean()))
         last_costs = np.concatenate([costs[last], self.costs[padding]])
-        last = np.concatenate([last, samples.size + np.arange(padding.size)])
+        last = np.concatenate([last, samples.size + np.arange(padding.size)])  # padding is beyond the samples
         last_step = plan_equal_batches(last_costs, num_ranks, last_batch_size)
         return _PlannedWindow(samples, _joined(plan, others, last_step, last), padding)
 
@@ -458,62 +480,67 @@ class BalancedSampler(ElasticSampler):
         """Plan a window whose batches have at most `max_tokens` tokens."""
         num_ranks = grouping.num_replicas
         costs = self.costs[samples]
-        every = np.arange(samples.size)
-        plan = self._token_batches(samples, every, costs, grouping)
+        all_positions = np.arange(samples.size)
+        plan = self._token_batches(samples, all_positions, costs, grouping)
         if (plan.counts > 0).all():
             return _PlannedWindow(samples, plan, _NO_SAMPLES)
         # The epoch has too few samples. Those that remain after equal numbers per rank get a step of their own.
         rest = samples.size % num_ranks
-        last, others = every[samples.size - rest :], every[: samples.size - rest]
+        division = _Division(all_positions[samples.size - rest :], all_positions[: samples.size - rest])
         if rest and not grouping.drop_last:
-            last, others = _middle(costs, rest)
+            division = _middle(costs, rest)
+        last, others = division
         plan = WindowPlan(_NO_SAMPLES, np.empty((0, num_ranks), dtype=np.int64))
         if others.size:
             plan = self._token_batches(samples, others, costs, grouping)
         if grouping.drop_last or not rest:
-            return _PlannedWindow(samples, WindowPlan(others[plan.places], plan.counts), _NO_SAMPLES)
+            return _PlannedWindow(samples, WindowPlan(others[plan.positions], plan.counts), _NO_SAMPLES)
         padding = self._padding_samples(num_ranks - rest, float(costs[last].mean()))
         last = np.concatenate([last, samples.size + np.arange(padding.size)])
         last_step = WindowPlan(np.arange(num_ranks), np.ones((1, num_ranks), dtype=np.int64))
         return _PlannedWindow(samples, _joined(plan, others, last_step, last), padding)
 
     def _token_batches(
-        self, samples: NDArray[np.int64], places: NDArray[np.int64], costs: NDArray[np.float64], grouping: _Grouping
+        self, samples: NDArray[np.int64], positions: NDArray[np.int64], costs: NDArray[np.float64], grouping: _Grouping
     ) -> WindowPlan:
-        """Plan some of a window's samples, in as few steps as they fit in."""
+        """Plan some of a window's samples, those at `positions`, in as few steps as they fit in.
+
+        The positions of the plan are indices into `positions`.
+        """
         assert grouping.max_tokens is not None
-        lengths = self.lengths[samples[places]]
+        lengths = self.lengths[samples[positions]]
         num_batches = -(-int(lengths.sum()) // grouping.max_tokens)
         num_steps = max(-(-num_batches // grouping.num_replicas), 1)
         if num_steps >= _MANY_STEPS and num_batches > _EASY_FILL * num_steps * grouping.num_replicas:
             num_steps += 1
-        return plan_token_batches(costs[places], lengths, grouping.num_replicas, grouping.max_tokens, num_steps)
+        return plan_token_batches(costs[positions], lengths, grouping.num_replicas, grouping.max_tokens, num_steps)
 
 
 _NO_SAMPLES: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
 
 class _Division(NamedTuple):
-    """Two parts of a window's places."""
+    """Two parts of a window, as positions in it."""
 
     last: NDArray[np.int64]
     others: NDArray[np.int64]
 
 
 def _middle(costs: NDArray[np.float64], count: int) -> _Division:
-    """Choose places for the last step: few samples per rank balance best if they cost about the same."""
+    """Choose the samples of medium cost for the last step: few samples per rank balance best if they cost the same."""
     by_cost = ascending(costs)
     first = (by_cost.size - count) // 2
     others = np.sort(np.concatenate([by_cost[:first], by_cost[first + count :]]))
     return _Division(by_cost[first : first + count], others)
 
 
-def _joined(
-    plan: WindowPlan, places: NDArray[np.int64], last_step: WindowPlan, last_places: NDArray[np.int64]
-) -> WindowPlan:
-    """Return one plan of both, whose places are those that their places refer to."""
+def _joined(plan: WindowPlan, others: NDArray[np.int64], last_step: WindowPlan, last: NDArray[np.int64]) -> WindowPlan:
+    """Return one plan of both, whose positions are those in the window.
+
+    The positions of `plan` are indices into `others`, and those of `last_step` are indices into `last`.
+    """
     return WindowPlan(
-        places=np.concatenate([places[plan.places], last_places[last_step.places]]),
+        positions=np.concatenate([others[plan.positions], last[last_step.positions]]),
         counts=np.concatenate([plan.counts, last_step.counts]),
     )
 
@@ -521,10 +548,10 @@ def _joined(
 def _after_segment(remaining: _Remaining, segment: _Segment, window: _PlannedWindow) -> _Remaining:
     """Return what is left to read after a segment, which stopped in this window."""
     num_read = int(window.plan.counts[: segment.num_steps].sum())
-    places_read = window.plan.places[:num_read]
+    positions_read = window.plan.positions[:num_read]
     is_left = np.ones(window.size, dtype=bool)
-    is_left[places_read[places_read < window.size]] = False  # places beyond the window are padding
-    num_passed = segment.num_samples + window.size
+    is_left[positions_read[positions_read < window.size]] = False  # positions beyond the window are padding
+    num_passed = segment.num_samples + window.size  # samples up to the end of the window
     num_from_order = max(num_passed - remaining.head.size, 0)
     head = np.concatenate([window.samples[is_left], remaining.head[num_passed:]])
     return _Remaining(head, remaining.position + num_from_order)
@@ -551,11 +578,12 @@ def _num_equal_steps(num_left: int, grouping: _Grouping) -> int:
 def _by_rank(samples: NDArray[np.int64], counts: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Return what each rank reads of a window's samples, which are sorted by step and then by rank."""
     num_steps, num_ranks = counts.shape
-    if counts.size and counts.min() == counts.max():
-        grid = samples.reshape(num_steps, num_ranks, -1)
-        return list(grid.transpose(1, 0, 2).reshape(num_ranks, -1))
-    readers = np.repeat(np.tile(np.arange(num_ranks, dtype=np.uint32), num_steps), counts.ravel())
-    by_rank = samples[np.argsort(readers, kind="stable")]
+    if counts.size and counts.min() == counts.max():  # without a sort, because all batches are of the same size
+        batches = samples.reshape(num_steps, num_ranks, -1)
+        return list(batches.transpose(1, 0, 2).reshape(num_ranks, -1))
+    rank_of_batch = np.tile(np.arange(num_ranks, dtype=np.uint32), num_steps)
+    rank_of_sample = np.repeat(rank_of_batch, counts.ravel())
+    by_rank = samples[np.argsort(rank_of_sample, kind="stable")]
     return np.split(by_rank, np.cumsum(counts.sum(axis=0))[:-1])
 
 

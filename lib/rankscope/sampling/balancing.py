@@ -11,34 +11,36 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 Costs = NDArray[np.float64]
 
 
 class WindowPlan(NamedTuple):
-    """The batches of a window, as places in it, step by step and, within a step, rank by rank.
+    """The batches of a window, step by step and, within a step, rank by rank.
 
-    `counts` has the shape (number of steps, number of ranks): the number of samples in each batch.
+    `positions` are those of the samples in the window. `counts` has the shape (number of steps, number of ranks): the
+    number of samples in each batch.
     """
 
-    places: Places
+    positions: Indices
     counts: NDArray[np.int64]
 
 
-def ascending(values: Costs) -> Places:
-    """Return the places of finite values of at least 0, lowest value first, and the lower place first among equals.
+def ascending(values: Costs) -> Indices:
+    """Return the indices of finite values of at least 0, lowest value first, and the lower index first among equals.
 
-    The bits of such numbers sort as the numbers do. With a place instead of their last bits they are all different, so
-    the fastest sort gives the same order on every machine. Values that agree in all other bits count as equal.
+    The bits of such numbers, read as integers, sort as the numbers do. With its index in place of its last bits, each
+    is different, so the fastest sort gives the same order on every machine. Values that agree in all other bits count
+    as equal.
 
     >>> ascending(np.array([2.0, 1.0, 2.0])).tolist()
     [1, 0, 2]
     """
-    mask = np.int64((1 << values.size.bit_length()) - 1)
-    keys = (values + 0.0).view(np.int64) & ~mask  # the sum makes -0.0 a 0.0
+    index_bits = np.int64((1 << values.size.bit_length()) - 1)
+    keys = (values + 0.0).view(np.int64) & ~index_bits  # the sum makes -0.0 a 0.0
     keys |= np.arange(values.size)
     keys.sort()
-    return keys & mask
+    return keys & index_bits
 
 
 def plan_equal_batches(costs: Costs, num_ranks: int, batch_size: int) -> WindowPlan:
@@ -57,60 +59,76 @@ def plan_equal_batches(costs: Costs, num_ranks: int, batch_size: int) -> WindowP
     num_steps = costs.size // (num_ranks * batch_size)
     if num_steps == 0:
         return WindowPlan(np.empty(0, dtype=np.int64), np.empty((0, num_ranks), dtype=np.int64))
-    pool = ascending(costs)[::-1]
-    steps: list[Places] = []
-    while len(steps) < num_steps - 1:
+    pool = ascending(costs)[::-1]  # the samples that are in no batch yet, costliest first
+    built_steps: list[Indices] = []
+    while len(built_steps) < num_steps - 1:
         pool_costs = costs[pool]
-        mean_cost = pool_costs.sum() / ((num_steps - len(steps)) * num_ranks)
-        highest = pool_costs[0] + (batch_size - 1) * pool_costs[-1]
-        if batch_size == 1 or highest <= mean_cost:
+        mean_cost = pool_costs.sum() / ((num_steps - len(built_steps)) * num_ranks)
+        # The least that a batch with the costliest sample can cost, if all others in it are as cheap as the cheapest.
+        least_cost_of_costliest = pool_costs[0] + (batch_size - 1) * pool_costs[-1]
+        if batch_size == 1 or least_cost_of_costliest <= mean_cost:
             break
         chosen = _filled_step(pool_costs, num_ranks, batch_size)
-        steps.append(pool[chosen])
+        built_steps.append(pool[chosen])
         is_left = np.ones(pool.size, dtype=bool)
         is_left[chosen] = False
         pool = pool[is_left]
+    batches = _dealt_batches(pool, costs, batch_size)
+    # Arrays of samples from here on, of shape (steps, ranks, samples of a batch).
+    first_steps = np.array(built_steps, dtype=np.int64).reshape(-1, num_ranks, batch_size)
+    steps = np.concatenate([first_steps, batches.reshape(-1, num_ranks, batch_size)])
+    # The first sample of a batch is its costliest. Its index in the window decides the order of steps and of ranks.
+    steps = steps[np.argsort(steps[:, 0, 0])]
+    rank_order = np.argsort(steps[:, :, 0], axis=1)
+    steps = np.take_along_axis(steps, rank_order[:, :, None], axis=1)
+    steps.sort(axis=2)
+    return WindowPlan(steps.ravel(), np.full((num_steps, num_ranks), batch_size))
+
+
+def _dealt_batches(pool: Indices, costs: Costs, batch_size: int) -> Indices:
+    """Deal the samples of a pool, costliest first, into batches of nearly equal cost; return these, costliest first.
+
+    In each round every batch gets one sample: the cheapest batch so far gets the costliest sample of the round. The
+    result has the shape (batches, batch_size).
+    """
     num_batches = pool.size // batch_size
     batches = np.empty((num_batches, batch_size), dtype=np.int64)
     totals = np.zeros(num_batches)
-    for number in range(batch_size):
-        dealt = pool[number * num_batches : (number + 1) * num_batches]
-        by_cost = ascending(totals)
-        batches[by_cost, number] = dealt
-        totals[by_cost] += costs[dealt]
-    rest = batches[ascending(totals)[::-1]].reshape(-1, num_ranks, batch_size)
-    grid = np.concatenate([np.array(steps, dtype=np.int64).reshape(-1, num_ranks, batch_size), rest])
-    grid = grid[np.argsort(grid[:, 0, 0])]
-    of_rank = np.argsort(grid[:, :, 0], axis=1)
-    grid = np.take_along_axis(grid, of_rank[:, :, None], axis=1)
-    grid.sort(axis=2)
-    return WindowPlan(grid.ravel(), np.full((num_steps, num_ranks), batch_size))
+    for round_number in range(batch_size):
+        dealt = pool[round_number * num_batches : (round_number + 1) * num_batches]
+        cheapest_first = ascending(totals)
+        batches[cheapest_first, round_number] = dealt
+        totals[cheapest_first] += costs[dealt]
+    return batches[ascending(totals)[::-1]]
 
 
-def _filled_step(pool_costs: Costs, num_ranks: int, batch_size: int) -> Places:
+def _filled_step(pool_costs: Costs, num_ranks: int, batch_size: int) -> Indices:
     """Build one step around the costliest samples of a pool, whose costs descend.
 
     Each batch is filled up to the cost of the batch with the costliest sample: by the costliest free sample that leaves
-    enough for the cheapest ones. Returns places in the pool, of shape (num_ranks, batch_size).
+    enough for the cheapest ones. Returns indices into the pool, of shape (num_ranks, batch_size).
     """
     lowest = pool_costs[-1]
-    target = pool_costs[0] + (batch_size - 1) * lowest
+    target = pool_costs[0] + (batch_size - 1) * lowest  # the cost of the batch with the costliest sample
     is_free = np.ones(pool_costs.size, dtype=bool)
     chosen = np.empty((num_ranks, batch_size), dtype=np.int64)
     chosen[:, 0] = np.arange(num_ranks)
     is_free[:num_ranks] = False
     totals = pool_costs[:num_ranks].copy()
-    rank_places = np.arange(num_ranks)
+    rank_numbers = np.arange(num_ranks)
     for number in range(1, batch_size):
-        cost_left = target - totals - (batch_size - 1 - number) * lowest
-        by_cost_left = ascending(np.maximum(cost_left, 0.0))[::-1]
+        num_after_this = batch_size - 1 - number  # samples that the batch gets later, which cost `lowest` at least
+        cost_left = target - totals - num_after_this * lowest
+        ranks = ascending(np.maximum(cost_left, 0.0))[::-1]  # the batch with the most cost left chooses first
         free = np.flatnonzero(is_free)
-        wanted = np.searchsorted(-pool_costs[free], -cost_left[by_cost_left])  # the first that is not too costly
-        wanted = np.maximum.accumulate(wanted - rank_places) + rank_places  # each sample once
-        wanted = np.minimum(wanted, free.size - num_ranks + rank_places)
+        # For each batch, the index in `free` of the costliest sample that is not too costly. These indices ascend.
+        wanted = np.searchsorted(-pool_costs[free], -cost_left[ranks])
+        # A batch whose sample was taken by the one before takes the next sample, so that indices ascend strictly.
+        wanted = np.maximum.accumulate(wanted - rank_numbers) + rank_numbers
+        wanted = np.minimum(wanted, free.size - num_ranks + rank_numbers)  # the last ones, if there are too few
         picked = free[wanted]
-        chosen[by_cost_left, number] = picked
-        totals[by_cost_left] += pool_costs[picked]
+        chosen[ranks, number] = picked
+        totals[ranks] += pool_costs[picked]
         is_free[picked] = False
     return chosen
 
@@ -127,68 +145,78 @@ def plan_token_batches(
     by_cost = ascending(costs)
     while True:
         num_batches = num_steps * num_ranks
-        owner = np.empty(costs.size, dtype=np.int64)
-        totals = _dealt_tokens(by_cost, costs, lengths, np.full(num_batches, max_tokens), owner)
+        batch_of_sample = np.empty(costs.size, dtype=np.int64)
+        totals = _dealt_tokens(by_cost, costs, lengths, np.full(num_batches, max_tokens), batch_of_sample)
         if totals is not None:
-            return _plan_of_owners(owner, by_cost, totals, num_ranks)
+            return _plan_of_batches(batch_of_sample, by_cost, totals, num_ranks)
         num_steps += 1
 
 
 def _dealt_tokens(
-    by_cost: Places, costs: Costs, lengths: NDArray[np.int64], tokens_left: NDArray[np.int64], owner: Places
+    by_cost: Indices, costs: Costs, lengths: NDArray[np.int64], tokens_left: NDArray[np.int64], batch_of_sample: Indices
 ) -> Costs | None:
-    """Deal samples out to batches with so many tokens left each, and write each one's batch into `owner`.
+    """Deal samples out to batches with so many tokens left each, and fill `batch_of_sample` with each one's batch.
 
-    Return the cost of each batch, or None if the samples do not fit.
+    In each round, the cheapest batch is offered the costliest sample. If no sample fits, the batch with the most tokens
+    left is offered the longest sample. Return the cost of each batch, or None if the samples do not fit.
     """
     totals = np.zeros(tokens_left.size)
     pending = by_cost[::-1]
     while pending.size:
-        accepted = _dealt_round(pending, ascending(totals), lengths, tokens_left, owner)
-        if not accepted.any():
+        cheapest_first = ascending(totals)
+        fits = _dealt_round(pending, cheapest_first, lengths, tokens_left, batch_of_sample)
+        if not fits.any():
             pending = pending[ascending(lengths[pending].astype(np.float64))[::-1]]
-            accepted = _dealt_round(
-                pending, ascending(tokens_left.astype(np.float64))[::-1], lengths, tokens_left, owner
-            )
-        if not accepted.any():
+            emptiest_first = ascending(tokens_left.astype(np.float64))[::-1]
+            fits = _dealt_round(pending, emptiest_first, lengths, tokens_left, batch_of_sample)
+        if not fits.any():
             return None
-        done = pending[: accepted.size][accepted]
-        totals += np.bincount(owner[done], costs[done], totals.size)
-        pending = np.concatenate([pending[: accepted.size][~accepted], pending[accepted.size :]])
+        offered = pending[: fits.size]
+        dealt = offered[fits]
+        totals += np.bincount(batch_of_sample[dealt], costs[dealt], totals.size)
+        pending = np.concatenate([offered[~fits], pending[fits.size :]])
     return totals
 
 
 def _dealt_round(
-    pending: Places, batches: Places, lengths: NDArray[np.int64], tokens_left: NDArray[np.int64], owner: Places
+    pending: Indices,
+    batches: Indices,
+    lengths: NDArray[np.int64],
+    tokens_left: NDArray[np.int64],
+    batch_of_sample: Indices,
 ) -> NDArray[np.bool_]:
-    """Offer one sample to each batch, and return which of the samples fitted; `tokens_left` and `owner` are updated."""
-    count = min(pending.size, batches.size)
-    samples = pending[:count]
-    takers = batches[:count]
+    """Offer the first samples to the batches, one each, and return which of these samples fitted.
+
+    `tokens_left` and `batch_of_sample` are updated.
+    """
+    num_offered = min(pending.size, batches.size)
+    samples = pending[:num_offered]
+    takers = batches[:num_offered]
     fits = lengths[samples] <= tokens_left[takers]
-    owner[samples[fits]] = takers[fits]
+    batch_of_sample[samples[fits]] = takers[fits]
     tokens_left[takers[fits]] -= lengths[samples[fits]]
     return fits
 
 
-def _plan_of_owners(owner: Places, by_cost: Places, totals: Costs, num_ranks: int) -> WindowPlan:
-    """Sort batches by cost into steps, and then steps and ranks by the place of their costliest sample.
+def _plan_of_batches(batch_of_sample: Indices, by_cost: Indices, totals: Costs, num_ranks: int) -> WindowPlan:
+    """Sort batches by cost into steps, and then steps and ranks by the index of their costliest sample.
 
-    `owner` has the batch of each sample, `by_cost` the samples in the order of their costs, and `totals` the cost of
-    each batch.
+    `by_cost` has the samples in the order of their costs, and `totals` the cost of each batch.
     """
     num_batches = totals.size
-    costliest = np.full(num_batches, owner.size, dtype=np.int64)  # the place in the window; empty batches come last
-    costliest[owner[by_cost]] = by_cost  # of equal batches, the last one written stays: the costliest sample
-    grid = ascending(totals)[::-1].reshape(-1, num_ranks)  # batches, steps by ranks
-    grid = grid[np.argsort(costliest[grid[:, 0]])]
-    rank_order = np.argsort(costliest[grid], axis=1, kind="stable")
-    grid = np.take_along_axis(grid, rank_order, axis=1)
-    turn = np.empty(num_batches, dtype=np.int64)  # of each batch, in the order of the grid
-    turn[grid.ravel()] = np.arange(num_batches)
-    # One sort of turns and places together, which is faster than a stable sort of turns.
-    keys = turn[owner] * owner.size + np.arange(owner.size)
+    num_samples = batch_of_sample.size
+    costliest = np.full(num_batches, num_samples, dtype=np.int64)  # of each batch; empty batches come last
+    costliest[batch_of_sample[by_cost]] = by_cost  # numpy writes in order, so a batch keeps its costliest sample
+    steps = ascending(totals)[::-1].reshape(-1, num_ranks)  # batches, of shape (steps, ranks)
+    steps = steps[np.argsort(costliest[steps[:, 0]])]
+    rank_order = np.argsort(costliest[steps], axis=1, kind="stable")
+    steps = np.take_along_axis(steps, rank_order, axis=1)
+    position_of_batch = np.empty(num_batches, dtype=np.int64)  # step by step and, within a step, rank by rank
+    position_of_batch[steps.ravel()] = np.arange(num_batches)
+    position_of_sample = position_of_batch[batch_of_sample]
+    # One sort of positions and samples together, which is faster than a stable sort of the positions.
+    keys = position_of_sample * num_samples + np.arange(num_samples)
     keys.sort()
-    places = keys % max(owner.size, 1)
-    counts = np.bincount(turn[owner], minlength=num_batches).reshape(-1, num_ranks)
-    return WindowPlan(places, counts)
+    samples = keys % max(num_samples, 1)
+    counts = np.bincount(position_of_sample, minlength=num_batches).reshape(-1, num_ranks)
+    return WindowPlan(positions=samples, counts=counts)

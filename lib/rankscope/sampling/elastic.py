@@ -112,7 +112,7 @@ class ElasticSampler:
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over what this rank reads. After a resumed epoch, the next iteration reads a whole epoch."""
-        if self._reading is not None:
+        if self._reading is not None:  # an iteration has begun at `_start` already
             self._start = self._first_progress()
         start = self._start
         reader = self._reader()  # a later `set_epoch` does not affect an iterator that has begun
@@ -201,7 +201,7 @@ class ElasticSampler:
         if nothing_left and epoch_that_was_set > epoch:
             self.epoch = epoch_that_was_set
             start = self._first_progress()
-        elif is_finished:
+        elif is_finished:  # as after any other epoch, the next iteration reads a whole one
             start = self._first_progress()
         self._start_from(start)
 
@@ -367,16 +367,16 @@ class InterleavedSampler(ElasticSampler):
             for begin in range(0, block.size, _MOST_LISTED):
                 yield block[begin : begin + _MOST_LISTED].tolist()
             del block  # before the next one is made
-        num_real = len(range(first, stop_of_real, self.num_replicas))
+        num_real = len(range(first, stop_of_real, self.num_replicas))  # this rank's items that are not padding
         if num_real < num_items:  # at most once, because padding is shorter than the number of ranks
             yield self._padding_items(first + num_real * self.num_replicas, stop)
 
     def _padding_items(self, first: int, stop: int) -> list[Any]:
-        """Return this rank's items from places after the end of the order, which repeat its beginning."""
+        """Return this rank's items at positions after the end of the order, which repeat its beginning."""
         items = []
-        for place in range(first, stop, self.num_replicas):
-            beginning = place % self._order_length()
-            for block in self._order_blocks(beginning, beginning + 1, 1):
+        for position in range(first, stop, self.num_replicas):
+            repeated = position % self._order_length()
+            for block in self._order_blocks(repeated, repeated + 1, 1):
                 items += block.tolist()
         return items
 
@@ -387,16 +387,16 @@ class InterleavedSampler(ElasticSampler):
         blocks = list(self._order_blocks(position, min(stop, length), 1))
         order = np.concatenate([np.empty(0, dtype=np.int64), *blocks])
         if stop > length:
-            places = np.arange(length, stop) % length  # padding repeats the beginning of the order
-            beginning = np.concatenate(list(self._order_blocks(0, int(places.max()) + 1, 1)))
-            order = np.concatenate([order, beginning[places]])
+            positions = np.arange(length, stop) % length  # padding repeats the beginning of the order
+            beginning = np.concatenate(list(self._order_blocks(0, int(positions.max()) + 1, 1)))
+            order = np.concatenate([order, beginning[positions]])
         ranks = tuple(order[rank :: self.num_replicas] for rank in range(self.num_replicas))
         return RankReads(ranks, replacement=self.replacement)
 
 
 @contextmanager
 def unmoved(samplers: Iterable[Any]) -> Iterator[None]:
-    """Put our own samplers back to where they are now: who audits a sampler reads it."""
+    """Put our own samplers back to where they are now, at the end of the block, in which an audit reads them."""
     before = [(sampler, sampler._position()) for sampler in samplers if isinstance(sampler, ElasticSampler)]
     try:
         yield
@@ -439,9 +439,9 @@ def check_division(facts: Sequence[RankFacts]) -> None:
     if sorted(ranks) != list(range(num_replicas)):
         words = ", ".join(map(str, ranks))
         raise ValueError(f"the samplers must have the ranks 0 to {num_replicas - 1}, each once, got {words}")
-    for place, fact in enumerate(facts):
+    for rank, fact in enumerate(facts):
         if fact.start != facts[0].start:
-            positions = f"rank {place}'s sampler begins at {fact.start}, rank 0's at {facts[0].start}"
+            positions = f"rank {rank}'s sampler begins at {fact.start}, rank 0's at {facts[0].start}"
             raise ValueError(f"{positions}: load the same state on every rank")
 
 

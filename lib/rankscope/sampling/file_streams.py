@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,9 +61,8 @@ def stream_files(
     >>> [indices.tolist() for indices in epoch.ranks]
     [[0, 2, 4, 6], [1, 3, 5, 7]]
     """
-    rows = [
-        whole("file_rows", number, 0, MOST_SAMPLES) for number in several("file_rows", file_rows, "numbers of rows")
-    ]
+    counts = several("file_rows", file_rows, "numbers of rows")
+    rows = [whole("file_rows", count, 0, MOST_SAMPLES) for count in counts]
     size = whole("the rows of all files", sum(rows), 0, MOST_SAMPLES)
     num_replicas = whole("num_replicas", num_replicas, 1, MOST_RANKS)
     one_of("method", method, METHODS)
@@ -86,8 +85,8 @@ def stream_files(
             ranks.append(_through_buffer(stream, buffer_size, initial, random.Random(f"{seed} {epoch} {rank}")))
     else:
         mixed = _in_blocks(spans, num_nodes, buffer_size, seed, epoch)
-        for places in _places_of_nodes(size, num_nodes):
-            ranks += _in_turn(mixed[places], num_replicas // num_nodes)
+        for positions in _positions_of_nodes(size, num_nodes):
+            ranks += _in_turn(mixed[positions], num_replicas // num_nodes)
     return Assignment(size, tuple(ranks), sampler=f"stream by {method}", seed=seed, epoch=epoch)
 
 
@@ -99,27 +98,34 @@ class _FileRows(NamedTuple):
 
 
 def _rows_of(spans: Iterable[_FileRows]) -> NDArray[np.int64]:
+    """Return the rows of files, one file after the other."""
     return np.concatenate([np.empty(0, dtype=np.int64), *[np.arange(*span) for span in spans]])
 
 
 def _through_buffer(
     stream: NDArray[np.int64], buffer_size: int, initial: int, draw: random.Random
 ) -> NDArray[np.int64]:
-    """Return a stream in the order in which WebDataset's shuffle returns it."""
+    """Return a stream in the order in which WebDataset's shuffle returns it.
+
+    Until the buffer is full, two rows are added for each that is taken; after that, one.
+    """
     rows = iter(stream.tolist())
     buffer: list[int] = []
     mixed: list[int] = []
 
     def take() -> None:
-        place = draw.randint(0, len(buffer) - 1)
-        mixed.append(buffer[place])
-        buffer[place] = buffer[-1]
+        """Move a random row from the buffer to `mixed`; the last row of the buffer replaces it."""
+        index = draw.randint(0, len(buffer) - 1)
+        mixed.append(buffer[index])
+        buffer[index] = buffer[-1]
         buffer.pop()
 
     for row in rows:
         buffer.append(row)
-        if len(buffer) < buffer_size:  # it grows by two rows for each that is taken
-            buffer.extend(_next_row(rows))
+        if len(buffer) < buffer_size:
+            second_row = next(rows, None)
+            if second_row is not None:
+                buffer.append(second_row)
         if len(buffer) >= initial:
             take()
     while buffer:
@@ -127,18 +133,12 @@ def _through_buffer(
     return np.array(mixed, dtype=np.int64)
 
 
-def _next_row(rows: Any) -> list[int]:
-    for row in rows:
-        return [row]
-    return []
-
-
 def _in_blocks(spans: list[_FileRows], num_nodes: int, block_size: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return the order of all samples, node by node, with the random numbers that py1b draws."""
-    of_run = list(spans)
-    np.random.default_rng(seed).shuffle(of_run)  # it decides which files a node has, in all epochs
+    files = list(spans)
+    np.random.default_rng(seed).shuffle(files)  # decides which files a node has, in all epochs
     draw = np.random.default_rng(seed + epoch)
-    parts = _divided(of_run, num_nodes)
+    parts = _divided(files, num_nodes)
     for part in parts:
         draw.shuffle(part)
     streams = []
@@ -154,41 +154,48 @@ def _divided(spans: list[_FileRows], num_nodes: int) -> list[list[_FileRows]]:
     """Divide files into a part for each node, with numbers of rows that differ by at most one: some files are cut."""
     size = sum(stop - start for start, stop in spans)
     waiting = deque(spans)
-    num_before = 0
+    num_assigned = 0  # rows
     parts = []
     for node in range(num_nodes):
-        end = size * (node + 1) // num_nodes
+        end = size * (node + 1) // num_nodes  # rows of this node and those before it
         part = []
-        while waiting and num_before + waiting[0].stop - waiting[0].start <= end:
+        while waiting and num_assigned + waiting[0].stop - waiting[0].start <= end:
             span = waiting.popleft()
             part.append(span)
-            num_before += span.stop - span.start
-        if waiting and num_before < end:
+            num_assigned += span.stop - span.start
+        if waiting and num_assigned < end:  # the next file is too long, so it is cut
             span = waiting.popleft()
-            cut = span.start + end - num_before
+            cut = span.start + end - num_assigned
             part.append(_FileRows(span.start, cut))
             waiting.appendleft(_FileRows(cut, span.stop))
-            num_before = end
+            num_assigned = end
         parts.append(part)
     return parts
 
 
-def _places_of_nodes(size: int, num_nodes: int) -> list[NDArray[np.int64]]:
-    """Return the places in the order that each node reads: its part, whose last row is repeated in shorter parts."""
-    longest = -(-size // num_nodes)
-    if size <= num_nodes:
+def _positions_of_nodes(size: int, num_nodes: int) -> list[NDArray[np.int64]]:
+    """Return the positions in the order of all samples that each node reads, equally many for all nodes.
+
+    They are those of its part; if that is one row shorter than the longest part, its last row is read twice.
+    """
+    longest = -(-size // num_nodes)  # rounded up
+    if size <= num_nodes:  # some nodes have no part: each reads one of the samples
         return list(np.resize(np.arange(size), (num_nodes, longest)))
-    places = []
+    positions = []
     for node in range(num_nodes):
         start = size * node // num_nodes
         stop = size * (node + 1) // num_nodes
-        places.append(np.minimum(np.arange(start, start + longest), stop - 1))
-    return places
+        positions.append(np.minimum(np.arange(start, start + longest), stop - 1))
+    return positions
 
 
 def _in_turn(stream: NDArray[np.int64], num_ranks: int) -> list[NDArray[np.int64]]:
-    """Return what each rank of a node reads. What is missing in the last turn repeats rows from just before it."""
-    num_missing = -stream.size % num_ranks
+    """Return what each rank of a node reads if the ranks read its stream in turn.
+
+    Rows that are missing in the last turn are repeated from just before it, by the rule of `get_partitions_orig`: the
+    last one repeated precedes the end of the stream by `num_ranks`. A stream that is too short for it is repeated.
+    """
+    num_missing = -stream.size % num_ranks  # until the size is a multiple of the number of ranks
     padding = np.resize(stream, num_missing)
     if num_ranks + num_missing - 1 <= stream.size:
         first = stream.size - num_ranks - num_missing + 1
@@ -229,25 +236,28 @@ def mixing(assignment: Assignment, file_rows: Iterable[int], batch_size: int = 3
     rows = np.array([whole("file_rows", number, 0) for number in several("file_rows", file_rows, "numbers of rows")])
     if int(rows.sum()) != assignment.size:
         raise ValueError(f"file_rows must add up to the dataset's {assignment.size} samples, got {int(rows.sum())}")
-    file_of = np.repeat(np.arange(rows.size), rows)
-    num_same = 0
-    num_neighbours = 0
-    firsts = []
+    file_of_sample = np.repeat(np.arange(rows.size), rows)
+    num_same = 0  # pairs of neighbouring reads from one file
+    num_neighbours = 0  # all pairs of neighbouring reads
+    firsts = []  # the samples of these pairs
     seconds = []
-    num_files = []
+    num_files = []  # of each batch
     is_read = np.zeros(assignment.size, dtype=bool)
     for rank, indices in enumerate(assignment.ranks):
         if indices.size and (indices.min() < 0 or indices.max() >= assignment.size):
             raise ValueError(f"rank {rank} reads outside the dataset's {assignment.size} samples")
         is_read[indices] = True
-        files = file_of[indices]
+        files = file_of_sample[indices]
         num_same += int((files[1:] == files[:-1]).sum())
         num_neighbours += max(indices.size - 1, 0)
         firsts.append(indices[:-1])
         seconds.append(indices[1:])
-        batches = np.sort(files[: files.size // batch_size * batch_size].reshape(-1, batch_size), axis=1)
+        num_in_batches = files.size // batch_size * batch_size
+        batches = np.sort(files[:num_in_batches].reshape(-1, batch_size), axis=1)  # the files of each batch, sorted
         num_files += (1 + (np.diff(batches, axis=1) != 0).sum(axis=1)).tolist()
     size = assignment.size
+    # In a true shuffle, the first sample is of a file with the probability `shares`, and the second one is any of the
+    # other size - 1 samples.
     shares = rows / max(size, 1)
     expected_same = float((shares * (rows - 1)).sum() / (size - 1)) if size > 1 else 1.0
     return Mixing(
@@ -261,17 +271,21 @@ def mixing(assignment: Assignment, file_rows: Iterable[int], batch_size: int = 3
 
 
 def _expected_files(rows: NDArray[np.int64], batch_size: int) -> float:
-    """Return how many different files a random batch has: for each file, the chance that it is in it."""
+    """Return how many different files a random batch is expected to have, or 0 if it has more samples than there are.
+
+    It is the sum over all files of the probability that the batch has a row of the file.
+    """
     size = int(rows.sum())
     if batch_size > size:
         return 0.0
-    is_missing = np.ones(rows.size)
-    for drawn in range(batch_size):
-        is_missing *= np.maximum(size - rows - drawn, 0) / (size - drawn)
-    return float((1 - is_missing).sum())
+    missing_probability = np.ones(rows.size)  # of each file: that none of the samples drawn so far is of it
+    for num_drawn in range(batch_size):
+        missing_probability *= np.maximum(size - rows - num_drawn, 0) / (size - num_drawn)
+    return float((1 - missing_probability).sum())
 
 
 def _correlation(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
+    """Return Pearson's correlation coefficient, or 0 if it is not defined."""
     if first.size < 2 or first.std() == 0 or second.std() == 0:
         return 0.0
     return float(np.corrcoef(first, second)[0, 1])

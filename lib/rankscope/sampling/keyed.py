@@ -44,12 +44,12 @@ _MIDDLE = np.uint32(15)
 """The hash shifts by this many bits between its two multiplications, so that high bits affect low ones."""
 
 
-def checked_places(places: ArrayLike, size: int) -> NDArray[np.int64]:
-    """Return a flat array of places in an order of this size.
+def checked_positions(positions: ArrayLike, size: int) -> NDArray[np.int64]:
+    """Return a flat array of positions in an order of this size.
 
-    Raises ValueError for anything but whole numbers, IndexError for a place outside the order.
+    Raises ValueError for anything but whole numbers, IndexError for a position outside the order.
     """
-    flat = np.asarray(places).reshape(-1)
+    flat = np.asarray(positions).reshape(-1)
     if flat.size and flat.dtype.kind not in "iu":
         raise ValueError(f"positions must be whole numbers, got {flat.dtype}")
     if flat.size and (flat.min() < 0 or flat.max() >= size):
@@ -99,8 +99,8 @@ class KeyedPermutation:
     def __init__(self, size: int, key: str) -> None:
         self.size = whole("size", size, 0, MOST_KEYED_SAMPLES)
         text = f"rankscope.keyed 1\n{self.size}\n{key}".encode()
-        words = np.frombuffer(hashlib.shake_128(text).digest(12 * NUM_ROUNDS), dtype="<u4").astype(np.uint32)
-        words = words.reshape(NUM_ROUNDS, 3)
+        digest = hashlib.shake_128(text).digest(12 * NUM_ROUNDS)  # three words of 4 bytes for each round
+        words = np.frombuffer(digest, dtype="<u4").astype(np.uint32).reshape(NUM_ROUNDS, 3)
         self._rounds: list[_RoundKey] = []
         for factor, offset, second_factor in words:  # factors are made odd: multiplying by them loses no bits
             self._rounds.append(_RoundKey(factor | np.uint32(1), offset, second_factor | np.uint32(1)))
@@ -136,9 +136,9 @@ class KeyedPermutation:
         """
         scratch = _Scratch()
         num_left = len(range(start, stop, step))
-        chunk = _FIRST_CHUNK
+        chunk_size = _FIRST_CHUNK
         while num_left:
-            count = min(num_left, chunk)
+            count = min(num_left, chunk_size)
             values = np.arange(start, start + count * step, step, dtype=np.uint64)
             if self._stored is not None:
                 yield self._stored[values.view(np.int64)]
@@ -148,10 +148,10 @@ class KeyedPermutation:
             del values  # before the next ones are made
             start += count * step
             num_left -= count
-            chunk = min(4 * chunk, _CHUNK)
+            chunk_size = min(4 * chunk_size, _CHUNK)
 
     def _each_block(self, values: IntArray, is_inverse: bool) -> NDArray[np.int64]:
-        flat = checked_places(values, self.size)
+        flat = checked_positions(values, self.size)
         if self._stored is not None:
             if is_inverse:
                 return np.argsort(self._stored)[flat]
@@ -166,7 +166,7 @@ class KeyedPermutation:
         """Send a chunk of values through the network, in place, until all of them are below `size`."""
         size = np.uint64(self.size)
         self._network(values, scratch, is_inverse)
-        outside = np.flatnonzero(values >= size)
+        outside = np.flatnonzero(values >= size)  # the indices of the values that must go through it again
         while outside.size:
             again = values[outside]
             self._network(again, scratch, is_inverse)
@@ -176,7 +176,8 @@ class KeyedPermutation:
     def _network(self, values: NDArray[np.uint64], scratch: _Scratch, is_inverse: bool) -> None:
         """Send values through the network once, in place.
 
-        The inverse applies the rounds in reverse order, because adding a hash twice by XOR removes it.
+        Even rounds change the left half, and odd ones the right half. The inverse applies the rounds in reverse order,
+        because adding a hash twice by XOR removes it.
         """
         rounds = list(enumerate(self._rounds))
         if is_inverse:
@@ -186,14 +187,16 @@ class KeyedPermutation:
             left = scratch.left[: block.size]
             right = scratch.right[: block.size]
             self._split(block, scratch)
-            for place, key in rounds:
-                if place % 2:
-                    _add_hash(left, right, self._right_bits, key, scratch)
-                else:
+            for round_number, key in rounds:
+                is_even = round_number % 2 == 0
+                if is_even:
                     _add_hash(right, left, self._left_bits, key, scratch)
+                else:
+                    _add_hash(left, right, self._right_bits, key, scratch)
             self._join(block, scratch)
 
     def _split(self, values: NDArray[np.uint64], scratch: _Scratch) -> None:
+        """Write the upper bits of the values to `scratch.left`, and the lower ones to `scratch.right`."""
         count = values.size
         np.right_shift(values, np.uint64(self._right_bits), out=scratch.wide[:count])
         scratch.left[:count] = scratch.wide[:count]
@@ -201,6 +204,7 @@ class KeyedPermutation:
         scratch.right[:count] = scratch.wide[:count]
 
     def _join(self, values: NDArray[np.uint64], scratch: _Scratch) -> None:
+        """Write the two halves in `scratch` back to the values."""
         count = values.size
         values[:] = scratch.left[:count]
         np.left_shift(values, np.uint64(self._right_bits), out=values)
@@ -211,7 +215,11 @@ class KeyedPermutation:
 def _add_hash(
     source: NDArray[np.uint32], target: NDArray[np.uint32], num_bits: int, key: _RoundKey, scratch: _Scratch
 ) -> None:
-    """Add `num_bits` bits of a keyed hash of one half to the other half, by XOR and in place."""
+    """Add `num_bits` bits of a keyed hash of one half, `source`, to the other half, `target`, by XOR and in place.
+
+    The hash is ``(x ^ (x >> _MIDDLE)) * second_factor`` with ``x = source * factor + offset``, modulo 2**32; its upper
+    bits are used. Every operation writes into an existing array: making new ones would take longer than the arithmetic.
+    """
     hashed = scratch.hashed[: source.size]
     shifted = scratch.shifted[: source.size]
     np.multiply(source, key.factor, out=hashed)
@@ -224,6 +232,6 @@ def _add_hash(
 
 
 def _stored_order(size: int, text: bytes) -> IntArray:
-    """Return a random order as an array: the ranking of as many random 64-bit words."""
+    """Return a random order as an array: the indices that sort as many random 64-bit words."""
     words = np.frombuffer(hashlib.shake_128(b"stored " + text).digest(8 * size), dtype="<u8")
     return np.argsort(words, kind="stable")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..common.checks import whole
 from ..common.frozen import ReadOnly
 from .elastic import InterleavedSampler
-from .keyed import MOST_KEYED_SAMPLES, KeyedPermutation, checked_places
+from .keyed import MOST_KEYED_SAMPLES, KeyedPermutation, checked_positions
 from .permutation import IntArray
 
 _BLOCK = 1 << 14  # indices of an unshuffled epoch that are made at once
@@ -74,7 +74,7 @@ class KeyedSampler(InterleavedSampler):
     def positions(self, samples: IntArray) -> NDArray[np.int64]:
         """Return the positions at which samples are read in this epoch."""
         if not self.shuffle:
-            return checked_places(samples, self.size)
+            return checked_positions(samples, self.size)
         return self.permutation.inverse(samples)
 
     def _order_length(self) -> int:
@@ -84,5 +84,5 @@ class KeyedSampler(InterleavedSampler):
         if self.shuffle:
             yield from self.permutation.blocks(start, stop, step)
             return
-        for first in range(start, stop, step * _BLOCK):
+        for first in range(start, stop, step * _BLOCK):  # without shuffle, an item is its position
             yield np.arange(first, min(stop, first + step * _BLOCK), step)

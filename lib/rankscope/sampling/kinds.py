@@ -59,7 +59,12 @@ def _in_record(field: str, value: Any, check: Callable[..., Any], *limits: Any) 
 
 
 def _reasons(name: str, value: Any) -> ReadOnly:
-    return mapping(name, value, dict.fromkeys(OPTIONAL_SETTINGS, lambda place, reason: of_type(place, reason, str)))
+    """Check a mapping from some of `OPTIONAL_SETTINGS` to texts."""
+
+    def check_reason(entry: str, reason: Any) -> str:
+        return of_type(entry, reason, str)
+
+    return mapping(name, value, dict.fromkeys(OPTIONAL_SETTINGS, check_reason))
 
 
 @frozen
@@ -103,8 +108,8 @@ class Sampler:
         for setting, reason in self.without_effect.items():
             value = getattr(recipe, setting)
             default = OPTIONAL_SETTINGS[setting]
-            agrees = setting == "shuffle" and value == self.always_shuffles
-            if value != default and not agrees:
+            says_what_it_does = setting == "shuffle" and value == self.always_shuffles
+            if value != default and not says_what_it_does:
                 raise ValueError(f"{setting} must be {default} for {name}, got {value}: {reason}")
         if self.always_shuffles and not recipe.shuffle:
             raise ValueError(f"{name} always shuffles: shuffle must be True, got False")
@@ -115,7 +120,7 @@ class Sampler:
             if setting not in known:
                 expected = f"its settings are {', '.join(known)}" if known else "it has no further settings"
                 raise ValueError(f"{setting} is not a setting of {name}: {expected}")
-        if self.values is None:
+        if self.values is None:  # it needs neither lengths nor weights
             return
         if self.values not in recipe.settings:
             raise ValueError(f"{self.values} must have a value for each of {recipe.size} samples for {name}, got none")

@@ -90,6 +90,7 @@ class _Slice:
         self._sample_index = sample_index
 
     def _check_same_arguments(self, state: dict[str, Any]) -> None:
+        """Raise ValueError if the sampler of the state was made with other arguments."""
         differences = []
         for name, own_value in self.state_dict().items():
             if name not in ("sample_index", "epoch") and state.get(name) != own_value:
@@ -157,11 +158,14 @@ class DistributedSequentialSampler(_Slice):
     """
 
     def _read(self, start: int, stop: int) -> list[int]:
-        return [place % self.size for place in range(start, stop)]
+        return [position % self.size for position in range(start, stop)]  # padding starts over
 
 
 def libtorch_random_order(size: int, total: int, epoch: int, shuffle_first: bool = False) -> IntArray:
-    """Return the shuffled order of all ranks, of length `total`, from which the random sampler cuts its slices."""
+    """Return the shuffled order of all ranks, of length `total`, from which the random sampler cuts its slices.
+
+    libtorch pads or cuts the indices before it shuffles them; with `shuffle_first`, it is the other way round.
+    """
     if shuffle_first:
         order = np.arange(size)
         libstdcxx_shuffle(order, epoch)
@@ -169,6 +173,6 @@ def libtorch_random_order(size: int, total: int, epoch: int, shuffle_first: bool
             order = np.resize(order, total)
         return order
     order = np.arange(total)
-    order[size:] -= size
+    order[size:] -= size  # padding: these positions repeat the first samples
     libstdcxx_shuffle(order, epoch)
     return order

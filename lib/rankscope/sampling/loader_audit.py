@@ -74,12 +74,12 @@ class LoaderAudit(Findings):
             yield Finding("read_by_each_worker", f"{reads}: each reads all of them; ask get_worker_info()")
 
     def _findings_of_numbers(self) -> Iterator[Finding]:
-        for place, name in enumerate(_GENERATORS):
-            drawn = {epoch_and_worker: numbers[place] for epoch_and_worker, numbers in self.draws.items()}
-            in_first_epoch = [number for (epoch, _), number in drawn.items() if epoch == 0]
+        for index, name in enumerate(_GENERATORS):
+            number_of = {epoch_and_worker: numbers[index] for epoch_and_worker, numbers in self.draws.items()}
+            in_first_epoch = [number for (epoch, _), number in number_of.items() if epoch == 0]
             if len(set(in_first_epoch)) < len(in_first_epoch):
                 yield Finding("same_random", f"workers draw the same numbers from {name}: see worker_init_fn")
-            if any(drawn.get((0, worker)) == drawn[epoch, worker] for epoch, worker in drawn if epoch > 0):
+            if any(number_of.get((0, worker)) == number_of[epoch, worker] for epoch, worker in number_of if epoch > 0):
                 problem = f"a worker draws the same numbers from {name} in every epoch"
                 yield Finding("repeated_random", f"{problem}: see worker_init_fn")
 
@@ -117,7 +117,7 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
     for epoch, batches in enumerate(epochs):
         for batch in batches:
             if batch.worker is not None:
-                draws.setdefault((epoch, batch.worker), batch.numbers)
+                draws.setdefault((epoch, batch.worker), batch.numbers)  # of the worker's first batch only
     dataset: Any = loader.dataset
     num_samples = sum(1 for _ in dataset) if isinstance(dataset, IterableDataset) else len(dataset)
     return LoaderAudit(
@@ -186,7 +186,7 @@ class _Draw:
     def __call__(self, samples: Any) -> _ProbedBatch:
         if self.is_single:
             samples = [samples]
-        size = sum(len(sample) if isinstance(sample, list) else 1 for sample in samples)
+        size = sum(len(sample) if isinstance(sample, list) else 1 for sample in samples)  # a list is a batch itself
         worker = get_worker_info()
         if worker is None:  # do not touch the generators of this process
             return _ProbedBatch(None, size, (0.0, 0.0, 0.0))

@@ -41,7 +41,17 @@ class _EpochPacks(NamedTuple):
 
     epoch: int
     documents: NDArray[np.int64]
-    starts: NDArray[np.int64]
+    starts: NDArray[np.int64]  # one more than there are packs: the last one is the number of documents
+
+    def read(self, packs: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the documents of these packs, one pack after the other, and the position in them where each ends."""
+        sizes = self.starts[packs + 1] - self.starts[packs]
+        stops = np.cumsum(sizes)
+        # These arrays have an entry for each returned document: where the documents of its pack begin in `documents`,
+        # and how many documents of its pack precede it.
+        pack_start = np.repeat(self.starts[packs], sizes)
+        index_in_pack = np.arange(pack_start.size) - np.repeat(stops - sizes, sizes)
+        return self.documents[pack_start + index_in_pack], stops
 
 
 class PackedSampler(InterleavedSampler):
@@ -112,20 +122,17 @@ class PackedSampler(InterleavedSampler):
         return Pack(documents.tolist(), [0, *boundaries.tolist()])
 
     def all_ranks(self) -> RankReads:
-        packs = self._epoch_packs()
+        epoch_packs = self._epoch_packs()
         position = self._start["position"]
-        num_items = self._num_items(self._start)
-        places = np.arange(position, position + num_items * self.num_replicas)
-        if places.size:
-            places %= self._order_length()
+        num_packs_read = self._num_items(self._start) * self.num_replicas
+        packs = np.arange(position, position + num_packs_read)
+        if packs.size:
+            packs %= self._order_length()  # padding repeats the first packs
         indices = []
         stops = []
-        sizes = np.diff(packs.starts)
         for rank in range(self.num_replicas):
-            own = places[rank :: self.num_replicas]
-            stops_of_rank = np.cumsum(sizes[own])
-            first = np.repeat(packs.starts[own] - (stops_of_rank - sizes[own]), sizes[own])
-            indices.append(packs.documents[first + np.arange(first.size)])
+            documents, stops_of_rank = epoch_packs.read(packs[rank :: self.num_replicas])
+            indices.append(documents)
             stops.append(stops_of_rank)
         return RankReads(tuple(indices), tuple(stops), padded_to=self.max_tokens)
 
@@ -135,19 +142,21 @@ class PackedSampler(InterleavedSampler):
     def _pieces(self, start: dict[str, Any]) -> Iterator[list[Pack]]:
         length = self._order_length()
         stop = start["position"] + self._num_items(start) * self.num_replicas
-        for place in range(start["position"] + self.rank, stop, self.num_replicas):
-            yield [self[place % length]]
+        for position in range(start["position"] + self.rank, stop, self.num_replicas):
+            yield [self[position % length]]  # padding repeats the first packs
 
     def _epoch_packs(self) -> _EpochPacks:
+        """Return the packs of the epoch, which are made once and stored until the epoch changes."""
         if self._packs is not None and self._packs.epoch == self.epoch:
             return self._packs
         order = np.arange(self.size)
         if self.shuffle:
             order = KeyedPermutation(self.size, self._key("order"))(order)
-        pack_of_place = first_fit(self.lengths[order], self.max_tokens, self.window)
-        documents = order[np.argsort(pack_of_place, kind="stable")]
-        num_packs = int(pack_of_place.max(initial=-1)) + 1
-        starts = np.concatenate([[0], np.cumsum(np.bincount(pack_of_place, minlength=num_packs))]).astype(np.int64)
+        pack_of_document = first_fit(self.lengths[order], self.max_tokens, self.window)  # in the order of `order`
+        documents = order[np.argsort(pack_of_document, kind="stable")]  # pack by pack
+        num_packs = int(pack_of_document.max(initial=-1)) + 1
+        pack_sizes = np.bincount(pack_of_document, minlength=num_packs)
+        starts = np.concatenate([[0], np.cumsum(pack_sizes)]).astype(np.int64)
         self._packs = _EpochPacks(self.epoch, documents, starts)
         return self._packs
 
@@ -155,30 +164,32 @@ class PackedSampler(InterleavedSampler):
 def first_fit(lengths: NDArray[np.int64], max_tokens: int, window: int) -> NDArray[np.int64]:
     """Return the number of the pack of each document. Packs are numbered through all windows.
 
-    numpy places the first document of many windows at once, then the second of each, and so on.
+    numpy places the first document of many windows at once, then the second of each, and so on. The arrays with two
+    dimensions have a row for each window.
 
     >>> first_fit(np.array([6, 5, 4, 3, 2]), max_tokens=10, window=5).tolist()
     [0, 1, 0, 1, 1]
     """
-    num_windows = -(-lengths.size // window)
-    padded = np.zeros((num_windows, min(window, lengths.size)), dtype=np.int64)
-    padded.reshape(-1)[: lengths.size] = lengths
-    in_window = np.empty_like(padded)
-    num_used = np.zeros(num_windows, dtype=np.int64)
+    num_windows = -(-lengths.size // window)  # rounded up
+    # The last row is filled up with documents of no tokens, whose packs are left out at the end.
+    lengths_of_windows = np.zeros((num_windows, min(window, lengths.size)), dtype=np.int64)
+    lengths_of_windows.reshape(-1)[: lengths.size] = lengths
+    pack_in_window = np.empty_like(lengths_of_windows)  # of each document, numbered from 0 in each window
     # First fit leaves at most one pack half empty, so it needs at most twice the documents' tokens, and one pack more.
-    most_packs = 2 * int(padded.sum(axis=1).max(initial=0)) // max_tokens + 2
-    group = max(_MOST_PACKS // most_packs, 1)
-    for first in range(0, num_windows, group):
-        rows = padded[first : first + group]
-        tokens_left = np.full((rows.shape[0], most_packs), max_tokens)
-        row_places = np.arange(rows.shape[0])
-        for place in range(rows.shape[1]):
-            length = rows[:, place]
-            pack = (tokens_left >= length[:, None]).argmax(axis=1)
-            tokens_left[row_places, pack] -= length
-            in_window[first : first + group, place] = pack
-    flat = in_window.reshape(-1)[: lengths.size]
-    windows = np.arange(lengths.size) // window
-    np.maximum.at(num_used, windows, flat + 1)
-    packs_before = np.cumsum(num_used) - num_used
-    return flat + packs_before[windows]
+    most_packs = 2 * int(lengths_of_windows.sum(axis=1).max(initial=0)) // max_tokens + 2
+    num_at_once = max(_MOST_PACKS // most_packs, 1)  # windows
+    for first in range(0, num_windows, num_at_once):
+        rows = lengths_of_windows[first : first + num_at_once]
+        tokens_left = np.full((rows.shape[0], most_packs), max_tokens)  # of each pack of each window
+        row_numbers = np.arange(rows.shape[0])
+        for column in range(rows.shape[1]):
+            length = rows[:, column]
+            pack = (tokens_left >= length[:, None]).argmax(axis=1)  # the first pack with enough tokens left
+            tokens_left[row_numbers, pack] -= length
+            pack_in_window[first : first + num_at_once, column] = pack
+    pack_of_document = pack_in_window.reshape(-1)[: lengths.size]
+    window_of_document = np.arange(lengths.size) // window
+    num_packs = np.zeros(num_windows, dtype=np.int64)  # of each window
+    np.maximum.at(num_packs, window_of_document, pack_of_document + 1)
+    packs_before = np.cumsum(num_packs) - num_packs  # in earlier windows
+    return pack_of_document + packs_before[window_of_document]

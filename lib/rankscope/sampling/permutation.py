@@ -96,18 +96,21 @@ def libstdcxx_shuffle(items: IntArray, seed: int) -> None:
     num_items = items.size
     if num_items < 2:
         return
-    if (2**32 - 1) // num_items >= num_items:
+    if (2**32 - 1) // num_items >= num_items:  # the square of the length fits in 32 bits
         plain = items.tolist()
         _shuffle_in_pairs(plain, words)
         items[:] = plain
         return
     first = 1
     while first < num_items:
+        # A block of items that are swapped at once. After the first block, its length is the square root of its first
+        # position, so that few of its swaps share a position.
         last = first + isqrt(first)
         if first < _PLAIN:
             last = _PLAIN
         last = min(last, num_items)
-        partner = _below(words, np.arange(first + 1, last + 1, dtype=np.uint64))
+        bounds = np.arange(first + 1, last + 1, dtype=np.uint64)  # item i is swapped with an item below i + 1
+        partner = _below(words, bounds)
         _swap(items, first, partner)
         first = last
 
@@ -144,12 +147,16 @@ def _shuffle_as_torch(order: IntArray, seed: int, stop: int) -> Iterator[int]:
         return
     words = _RandomWords(seed)
     # Step t of a block swaps item `first + t` with item `first + t + word % (remaining - t)`.
-    steps = np.arange(max(min(num_items, _PLAIN), isqrt(num_items)))
+    longest_block = max(min(num_items, _PLAIN), isqrt(num_items))
+    steps = np.arange(longest_block)
     steps_32 = steps.astype(np.uint32)
     first = 0
     while first < stop:
         remaining = num_items - first
-        count = min(_PLAIN if remaining <= _PLAIN else isqrt(remaining), stop - first)
+        block_size = isqrt(remaining)  # so that few of its swaps share a position
+        if remaining <= _PLAIN:
+            block_size = _PLAIN
+        count = min(block_size, stop - first)
         partner = (words.take(count) % (np.uint32(remaining) - steps_32[:count])).astype(np.intp)
         partner += steps[:count]
         partner += first
@@ -161,10 +168,11 @@ def _shuffle_as_torch(order: IntArray, seed: int, stop: int) -> Iterator[int]:
 def _swap(items: IntArray, first: int, partner: NDArray[np.intp]) -> None:
     """Swap item ``first + t`` with item ``partner[t]`` for t = 0, 1, …, as if one after the other.
 
-    `first` to ``first + partner.size`` is the block. Most steps share no position with another step, so their order
-    does not matter and numpy swaps them all at once. The few that share one are then undone, and done again in order.
+    The items are all different, and those from `first` to ``first + partner.size`` are the block. Most steps share no
+    position with another step, so their order does not matter and numpy swaps them all at once. The few that share one
+    are then undone, and done again in order.
     """
-    if partner.size**2 > items.size:
+    if partner.size**2 > items.size:  # many steps would share a position
         _swap_singly(items, first, partner)
         return
     last = first + partner.size
@@ -172,18 +180,17 @@ def _swap(items: IntArray, first: int, partner: NDArray[np.intp]) -> None:
     own_values = block.copy()
     partner_values = items.take(partner)
     items[partner] = own_values
-    overwritten = items.take(partner) != own_values  # because a later step has the same partner
+    is_overwritten = items.take(partner) != own_values  # because a later step has the same partner
     block[:] = partner_values
-    shared = (partner < last) & (partner >= first)
-    partners_in_block = partner[shared]
-    shared |= overwritten
-    if not shared.any():
+    is_in_block = (partner >= first) & (partner < last)
+    shares_position = is_in_block | is_overwritten
+    if not shares_position.any():
         return
-    shared[partners_in_block - first] = True  # a partner in the block is the own item of another step
-    for position in partner[overwritten].tolist():
-        shared |= partner == position
-    steps = np.flatnonzero(shared)
-    items[partner[steps]] = partner_values[steps]
+    shares_position[partner[is_in_block] - first] = True  # the steps whose own item is the partner of another step
+    for position in partner[is_overwritten].tolist():
+        shares_position |= partner == position  # also the step that has overwritten it
+    steps = np.flatnonzero(shares_position)
+    items[partner[steps]] = partner_values[steps]  # undo
     block[steps] = own_values[steps]
     for own, other in zip((first + steps).tolist(), partner[steps].tolist(), strict=True):
         items[own], items[other] = items[other], items[own]
@@ -212,8 +219,8 @@ def _shuffle_in_pairs(items: list[int], words: _RandomWords) -> None:
         items[1], items[j] = items[j], items[1]
         i = 2
     while i < num_items:
-        pair = _one_below((i + 1) * (i + 2), draw)
-        j, k = divmod(pair, i + 2)
+        number = _one_below((i + 1) * (i + 2), draw)
+        j, k = divmod(number, i + 2)  # j is at most i, and k is at most i + 1
         items[i], items[j] = items[j], items[i]
         items[i + 1], items[k] = items[k], items[i + 1]
         i += 2
@@ -231,9 +238,9 @@ def _one_below(bound: int, draw: Iterator[int]) -> int:
     some numbers more likely than others, another word is drawn.
     """
     product = next(draw) * bound
-    if product & 0xFFFFFFFF < bound:
-        unfair = 2**32 % bound
-        while product & 0xFFFFFFFF < unfair:
+    if product & 0xFFFFFFFF < bound:  # otherwise it is fair, because num_unfair is below bound: no slow modulo
+        num_unfair = 2**32 % bound
+        while product & 0xFFFFFFFF < num_unfair:
             product = next(draw) * bound
     return product >> 32
 
@@ -248,14 +255,16 @@ def _below(words: _RandomWords, bounds: NDArray[np.uint64]) -> NDArray[np.intp]:
     num_done = 0
     unused = bounds[:0]  # words that were drawn, but not used yet
     while num_done < bounds.size:
-        bound = bounds[num_done:]
-        word = np.concatenate([unused, words.take(bound.size - unused.size).astype(np.uint64)])
-        product = word * bound
-        low = product & _LOW32
-        suspects = np.flatnonzero(low < bound)
-        refused = suspects[low[suspects] < np.uint64(2**32) % bound[suspects]]
-        num_fair = int(refused[0]) if refused.size else bound.size
-        numbers[num_done : num_done + num_fair] = product[:num_fair] >> np.uint64(32)
-        unused = word[num_fair + 1 :]
+        bounds_left = bounds[num_done:]
+        new_words = words.take(bounds_left.size - unused.size).astype(np.uint64)
+        word_of_bound = np.concatenate([unused, new_words])
+        products = word_of_bound * bounds_left
+        low_bits = products & _LOW32
+        # As in `_one_below`, the slow modulo is computed for those few that may be refused.
+        suspects = np.flatnonzero(low_bits < bounds_left)
+        refused = suspects[low_bits[suspects] < np.uint64(2**32) % bounds_left[suspects]]
+        num_fair = int(refused[0]) if refused.size else bounds_left.size  # those before the first refused word
+        numbers[num_done : num_done + num_fair] = products[:num_fair] >> np.uint64(32)
+        unused = word_of_bound[num_fair + 1 :]
         num_done += num_fair
     return numbers

@@ -44,7 +44,7 @@ class _Pieces(Iterator[Iterator[Any]]):
         except StopIteration:
             self.is_finished = True
             raise
-        self._num_begun += length_hint(piece)
+        self._num_begun += length_hint(piece)  # of an iterator: the number of items that it has left
         self.piece = piece
         return piece
 

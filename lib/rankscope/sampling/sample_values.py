@@ -107,6 +107,10 @@ def _as_array(name: str, values: Any, expected: str) -> NDArray[Any]:
 
 
 def _checked_numbers(name: str, values: NDArray[Any], noun: str) -> NDArray[np.float64]:
+    """Return a read-only copy as floats. Raises ValueError for numbers that are not finite or below 0.
+
+    `name` is that of the argument. If `noun` differs from it, the argument is a function that returned the numbers.
+    """
     numbers = _frozen_copy(values, np.float64)
     is_wrong = ~np.isfinite(numbers) | (numbers < 0)
     if is_wrong.any():

@@ -56,7 +56,8 @@ class DistributedSampler(TorchDistributedSampler[int]):
         if rank is not None:
             rank = whole("rank", rank)
         seed = whole("seed", seed, *SEEDS)
-        has_length = isinstance(dataset, Sized) and getattr(dataset, "ndim", None) != 0
+        is_single_number = getattr(dataset, "ndim", None) == 0  # 0-d arrays and tensors have a `__len__`, which fails
+        has_length = isinstance(dataset, Sized) and not is_single_number
         items: Any = dataset if has_length else _range(dataset)
         super().__init__(items, num_replicas, rank, shuffle, seed, drop_last)
         self._size = len(items)
@@ -130,7 +131,7 @@ class DistributedSampler(TorchDistributedSampler[int]):
         return {"size": self._size, "seed": self.seed, "shuffle": bool(self.shuffle)}
 
     def _start_at(self, consumed: int) -> None:
-        """Deal out the samples after the first `consumed` ones: places `consumed` … `_stop` - 1 of the order."""
+        """Let the ranks read the samples after the first `consumed` ones: positions `consumed` … `_stop` - 1."""
         self._consumed = consumed
         self.num_samples = share(self._size - consumed, self.num_replicas, self.drop_last)
         self.total_size = self.num_samples * self.num_replicas
@@ -145,10 +146,10 @@ class DistributedSampler(TorchDistributedSampler[int]):
     def _in_order(self, consumed: int, stop: int) -> Iterator[Iterable[int]]:
         """Yield this rank's indices without shuffle, and then its share of the padding."""
         self._note_iteration(consumed)
-        places = range(consumed + self.rank, stop, self.num_replicas)
-        real = range(places.start, min(self._size, stop), self.num_replicas)
-        yield real
-        yield [place % self._size for place in places[len(real) :]]
+        positions = range(consumed + self.rank, stop, self.num_replicas)
+        without_padding = range(positions.start, min(self._size, stop), self.num_replicas)
+        yield without_padding
+        yield [position % self._size for position in positions[len(without_padding) :]]
 
     def _shuffled(self, seed: int, consumed: int, stop: int) -> Iterator[list[int]]:
         """Yield this rank's indices in lists: its share of each block of the order, then its share of the padding.
@@ -158,18 +159,18 @@ class DistributedSampler(TorchDistributedSampler[int]):
         """
         self._note_iteration(consumed)
         num_ranks = self.num_replicas
-        first_place = consumed + self.rank  # this rank reads every num_ranks-th place of the order, beginning here
+        first_position = consumed + self.rank  # this rank reads every num_ranks-th position, beginning here
         head_size = min(max(stop - self._size, 0), self._size)
         head: list[int] = []  # the beginning of the order, which the padding repeats
-        block_start = 0  # the place in the order at which the block begins
+        block_start = 0  # the position in the order at which the block begins
         for block in torch_order_blocks(self._size, seed, min(self._size, stop)):
             start = max(block_start, consumed)
-            own_start = start + (first_place - start) % num_ranks  # the first place of this rank from `start` on
+            own_start = start + (first_position - start) % num_ranks  # the first of this rank at or after `start`
             yield block[own_start - block_start :: num_ranks].tolist()
             head += block[: max(head_size - block_start, 0)].tolist()
             block_start += block.size
-        own_start = self._size + (first_place - self._size) % num_ranks
-        yield [head[place % self._size] for place in range(own_start, stop, num_ranks)]
+        own_start = self._size + (first_position - self._size) % num_ranks  # the first of this rank in the padding
+        yield [head[position % self._size] for position in range(own_start, stop, num_ranks)]
 
 
 def _range(length: Any) -> range:

@@ -109,23 +109,24 @@ class WeightedSampler(InterleavedSampler):
 
     def _order_blocks(self, start: int, stop: int, step: int) -> Iterator[NDArray[np.int64]]:
         draws = self._draws_of_epoch()
-        for places in draws.order.blocks(start, stop, step):
-            yield draws.slots[places]
+        for slot_numbers in draws.order.blocks(start, stop, step):
+            yield draws.slots[slot_numbers]
 
     def _fixed_point_shares(self) -> NDArray[np.int64]:
         """Return the expected counts as integers, in units of ``2**-_fraction_bits``, with the exact sum."""
         shares = np.zeros(self.size, dtype=np.int64)
         if self.num_samples == 0:
             return shares
-        unit = 1 << self._fraction_bits
+        unit = 1 << self._fraction_bits  # stands for one draw
         expected = expected_counts(self.weights, self.num_samples, self.replacement)
         shares[:] = np.rint(expected * unit)
         if not self.replacement:
             np.minimum(shares, unit, out=shares)
         # Rounding errors go to the samples whose expected count is no whole number, so that the others stay exact. None
         # of them may fall below 0 or, without replacement, rise above 1.
-        missing = self.num_samples * unit - int(shares.sum())
-        adjustable = np.flatnonzero(shares & (unit - 1))
+        missing = self.num_samples * unit - int(shares.sum())  # below 0 if the sum is too large
+        fractions = shares & (unit - 1)  # the lower bits
+        adjustable = np.flatnonzero(fractions)
         if not adjustable.size:
             adjustable = np.array([np.argmax(shares)])
         while missing:
@@ -135,22 +136,23 @@ class WeightedSampler(InterleavedSampler):
             is_possible = adjusted >= 0
             if not self.replacement:
                 is_possible &= adjusted <= unit
-            if is_possible.all() or not is_possible.any():
+            if is_possible.all() or not is_possible.any():  # if none can take its part, all take it: this must end
                 shares[adjustable] = adjusted
                 break
-            adjustable = adjustable[is_possible]  # the smallest shares are too small for an equal part
+            adjustable = adjustable[is_possible]  # divide the error among those that can take an equal part of it
         return shares
 
     def _draws_of_epoch(self) -> _EpochDraws:
+        """Return the draws of the epoch, which are made once and stored until the epoch changes."""
         if self._draws is not None and self._draws.epoch == self.epoch:
             return self._draws
         unit = 1 << self._fraction_bits
         samples = KeyedPermutation(self.size, self._key("samples"))(np.arange(self.size))
         # The samples, in random order, cover a line, each as much as its share. Draw k is at offset + k * unit on it.
-        stops = np.cumsum(self._shares[samples])
+        stops = np.cumsum(self._shares[samples])  # where the part of each sample ends
         offset = _random_below(unit, self._key("offset"))
-        draws_before = (stops - offset + unit - 1) >> self._fraction_bits  # rounded up
-        counts = np.diff(draws_before, prepend=0)
+        num_draws_before_stop = (stops - offset + unit - 1) >> self._fraction_bits  # rounded up
+        counts = np.diff(num_draws_before_stop, prepend=0)  # draws of each sample
         slots = np.repeat(samples, counts)
         self._draws = _EpochDraws(self.epoch, slots, KeyedPermutation(self.num_samples, self._key("draws")))
         return self._draws
@@ -166,7 +168,8 @@ def expected_counts(weights: NDArray[np.float64], num_samples: int, replacement:
     if replacement:
         shares: NDArray[np.float64] = scaled / scaled.sum()
         return num_samples * shares
-    # Samples whose share is one or more are drawn for certain; the others share the draws that are left.
+    # Samples whose share is one or more are drawn for certain; the others share the draws that are left. That raises
+    # their shares, so more of them may become certain.
     expected = np.zeros(weights.size)
     is_uncertain = scaled > 0
     num_left = num_samples

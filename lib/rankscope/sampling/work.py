@@ -90,7 +90,7 @@ def epoch_work(
     padded_to = assignment.padded_to
     if max_tokens is not None:
         padded_to = whole("max_tokens", max_tokens, 1)
-    stops_of_ranks = batch_stops_of(assignment)
+    stops_of_ranks = batch_stops_of(assignment)  # step i of a rank is its i-th batch
     num_steps = max(stops.size for stops in stops_of_ranks)
     step_costs = np.zeros((num_steps, assignment.num_ranks))
     tokens = np.zeros(assignment.num_ranks, dtype=np.int64)
@@ -107,17 +107,18 @@ def epoch_work(
         step_costs[: stops.size, rank] = _sums(costs[indices], starts, stops)
         tokens[rank] = lengths_read.sum()
         if padded_to is None:
-            filled = sizes > 0
-            padded = np.zeros_like(batch_tokens)
-            padded[filled] = np.maximum.reduceat(lengths_read, starts[filled]) * sizes[filled]
+            has_samples = sizes > 0  # `reduceat` needs batches that are not empty
+            longest = np.maximum.reduceat(lengths_read, starts[has_samples])
+            padded_tokens = np.zeros_like(batch_tokens)
+            padded_tokens[has_samples] = longest * sizes[has_samples]
         else:
-            padded = np.full(stops.size, padded_to)
+            padded_tokens = np.full(stops.size, padded_to)
             if batch_tokens.max() > padded_to:
                 batch = int(batch_tokens.argmax())
                 problem = f"batch {batch} of rank {rank} has {batch_tokens[batch]}"
                 raise ValueError(f"max_tokens must be at least the tokens of each batch, got {padded_to}: {problem}")
         step_tokens[: stops.size] += batch_tokens
-        step_padding[: stops.size] += padded - batch_tokens
+        step_padding[: stops.size] += padded_tokens - batch_tokens
     return EpochWork(tokens, step_costs, step_tokens, step_padding)
 
 
@@ -145,6 +146,9 @@ class WeightBias:
 def weight_bias(reads: NDArray[np.int64], expected: NDArray[np.float64]) -> WeightBias:
     """Compare how often samples were read with how often their weights ask for.
 
+    The deviance of a sample is that of a Poisson distribution, r log(r / e) - r + e for r reads of which e are
+    expected. The root of twice the deviance is the number of standard deviations.
+
     >>> bias = weight_bias(np.array([50, 50, 0]), np.array([25.0, 75.0, 0.0]))
     >>> bias.sample, round(bias.deviations, 1)
     (0, 4.4)
@@ -153,7 +157,7 @@ def weight_bias(reads: NDArray[np.int64], expected: NDArray[np.float64]) -> Weig
     ratio = np.ones(expected.size)
     np.divide(reads, expected, out=ratio, where=is_possible & (reads > 0))
     deviance = np.where(is_possible, reads * np.log(ratio) - reads + expected, 0.0)
-    deviations = np.sqrt(2 * np.maximum(deviance, 0.0))
+    deviations = np.sqrt(2 * np.maximum(deviance, 0.0))  # rounding can make a deviance slightly negative
     sample = int(deviations.argmax()) if deviations.size else 0
     return WeightBias(reads, expected, sample, float(deviations.max(initial=0)))
 
@@ -169,10 +173,10 @@ def weighted_reads(
     [1.0, 0.5, 0.5]
     """
     reads = np.bincount(np.concatenate(assignment.ranks), minlength=weights.size)
-    num_possible = int((weights > 0).sum())
+    num_possible = int((weights > 0).sum())  # samples that may be drawn
     num_reads = int(reads.sum())
     if not replacement:
-        reads = np.minimum(reads, 1)
+        reads = np.minimum(reads, 1)  # further reads of a sample are padding
         num_reads = min(int(reads.sum()), num_possible)
     if not num_possible or not num_reads:
         return reads, np.zeros(weights.size)
@@ -187,7 +191,7 @@ def weights_for(assignment: Assignment, weights: Any) -> NDArray[np.float64]:
 
 
 def batch_stops_of(assignment: Assignment) -> list[NDArray[np.int64]]:
-    """Return for each rank the places in its reads at which its batches end."""
+    """Return for each rank the positions in its reads at which its batches end."""
     if assignment.batch_stops is not None:
         return [np.asarray(stops, dtype=np.int64) for stops in assignment.batch_stops]
     size = assignment.loader.batch_size if assignment.loader else 1
@@ -200,11 +204,12 @@ def batch_stops_of(assignment: Assignment) -> list[NDArray[np.int64]]:
 
 def _sums(values: NDArray[Any], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[Any]:
     """Return the sum of each batch."""
-    running = np.concatenate([np.zeros(1, dtype=values.dtype), np.cumsum(values)])
-    return np.asarray(running[stops] - running[starts])
+    sum_before = np.concatenate([np.zeros(1, dtype=values.dtype), np.cumsum(values)])  # of all values before each one
+    return np.asarray(sum_before[stops] - sum_before[starts])
 
 
 def _check_size(assignment: Assignment, name: str, size: int) -> None:
+    """Raise ValueError unless each sample of the dataset and of the reads has a value; `name` is that of the values."""
     if size != assignment.size:
         raise ValueError(f"{name} must have the dataset's length {assignment.size}, got {size}")
     for rank, indices in enumerate(assignment.ranks):

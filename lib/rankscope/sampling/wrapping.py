@@ -64,21 +64,23 @@ def shards_of(loader: Any) -> tuple[DividingLayer, ...]:
 
 def layers_of(loader: Any) -> list[Any]:
     """Return a loader and everything between it and its data, the outermost first."""
-    layers = [loader]
-    seen: list[Any] = []  # the objects themselves, so that no identity is used again
-    while layers and len(seen) < _MOST_LAYERS:
-        layer = layers.pop(0)
-        if any(layer is other for other in seen):
+    waiting = [loader]
+    layers: list[Any] = []
+    while waiting and len(layers) < _MOST_LAYERS:
+        layer = waiting.pop(0)
+        if any(layer is other for other in layers):  # by identity, because equal objects may be different layers
             continue
-        seen.append(layer)
+        layers.append(layer)
         for name in _INNER_NAMES:
+            # `vars` instead of `getattr`, which in many wrappers also returns the attributes of what they wrap.
             inner = vars(layer).get(name) if hasattr(layer, "__dict__") else None
             if hasattr(inner, "__dict__"):
-                layers.append(inner)
-    return seen
+                waiting.append(inner)
+    return layers
 
 
 def _shard_of(layer: Any) -> DividingLayer | None:
+    """Return how an object divides samples among several ranks, or None if it does not."""
     kind = type(layer)
     framework = None
     for candidate in _FRAMEWORKS:
@@ -96,17 +98,22 @@ def _shard_of(layer: Any) -> DividingLayer | None:
 
 
 def _num_ranks(layer: Any) -> int | None:
-    """Return among how many ranks an object divides its samples, if it says so."""
+    """Return among how many ranks an object divides its samples, if it says so, and None otherwise.
+
+    The number and the rank must be the object's own. Wrappers that pass on the attributes of what they wrap (with
+    `__getattr__`) do not divide the samples themselves.
+    """
     owners = [layer]
     distributed = vars(layer).get("_distributed") if hasattr(layer, "__dict__") else None
     if distributed is not None:  # split_dataset_by_node of Hugging Face datasets
         owners.append(distributed)
     for owner in owners:
         for count_name, rank_name in _RANK_NAMES:
+            own_attributes = getattr(owner, "__dict__", {})
             count = getattr(owner, count_name, None) if hasattr(type(owner), count_name) else None
-            if count is None and hasattr(owner, "__dict__"):
-                count = vars(owner).get(count_name)
-            has_rank = hasattr(type(owner), rank_name) or rank_name in getattr(owner, "__dict__", {})
+            if count is None:
+                count = own_attributes.get(count_name)
+            has_rank = hasattr(type(owner), rank_name) or rank_name in own_attributes
             if isinstance(count, int) and not isinstance(count, bool) and has_rank:
                 return count
     return None

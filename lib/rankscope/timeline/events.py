@@ -8,7 +8,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
@@ -23,9 +23,11 @@ _MOST_EVENT_BYTES = 1 << 24  # of text without the end of an event
 _FREE_EVENTS = 1 << 20  # events that any trace may have
 _LEAST_EVENT_BYTES = 32  # of text, on average, that events beyond these must have; the shortest have 50
 _MOST_FIELD_VALUES = 1 << 22  # of the fields before and after the events
-_MOST_CUTS = 8  # places that are tried as the end of an event before more text is read
-_MOST_BRACES = 1000  # opening braces that are looked at for such a place
+_MOST_ENDS = 8  # positions that are tried as the end of an event before more text is read
+_MOST_BRACES = 1000  # opening braces that are looked at for such a position
+_MOST_LISTS = 8  # texts "traceEvents": [ after which the events may begin
 _MOST_GAP_BYTES = 64  # between two events; longer ones are not recognised as the end of an event
+_NEAR_END_CHARACTERS = 10  # an error so close to the end of the text shows that the rest of it is missing
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*$")  # of the text before an event: the end of the event before it
 _BOM = b"\xef\xbb\xbf"
@@ -37,7 +39,7 @@ class _Text(NamedTuple):
     """Text that has been read, but not been decoded yet."""
 
     content: bytes
-    is_last: bool  # whether it ends at the end of the file
+    is_last: bool  # whether the file has ended: the last attempt to read found nothing
 
 
 class TraceFile(Generic[Entry]):
@@ -74,46 +76,55 @@ class TraceFile(Generic[Entry]):
                 yield events
 
     def _cut(self, file: BinaryIO) -> Iterator[list[Entry]]:
+        """Read the text in pieces. Decode each up to the last end of an event in it; the rest precedes the next piece.
+
+        While no end of an event is found, pieces become longer: each failed attempt decodes all of the text again, and
+        with a constant length of pieces the total time would grow with the square of the text.
+        """
         start = self._read(file, b"", _PIECE_BYTES).content.removeprefix(_BOM)
         if not start.strip():
             raise ValueError("it is empty")
         text = _Text(start, is_last=False)
-        size = _PIECE_BYTES
-        place = self._begin(text.content)
-        while place is None and not text.is_last:  # the fields before the events are long
-            text = self._read(file, text.content, size)
-            size *= 2
-            place = self._begin(text.content)
-        if place is None:  # there are no events, or there is no place to cut
+        piece_bytes = _PIECE_BYTES
+        list_start = self._find_events(text.content)
+        while list_start is None and not text.is_last:  # the fields before the events are long
+            text = self._read(file, text.content, piece_bytes)
+            piece_bytes *= 2
+            list_start = self._find_events(text.content)
+        if list_start is None:  # there are no events, or their list was not recognised
             yield self._rest_of_object(text.content)
             return
 
-        is_list = text.content[:place].lstrip().startswith(b"[")
-        text = text._replace(content=text.content[place:])
-        size = _PIECE_BYTES
+        is_list = text.content[:list_start].lstrip().startswith(b"[")  # the file has only the list, without an object
+        text = text._replace(content=text.content[list_start:])
+        piece_bytes = _PIECE_BYTES
         while not text.is_last:
-            for cut in _cuts(text.content):
+            for end in _ends_of_events(text.content):
                 try:
-                    events = self._events(b"[" + text.content[:cut] + b"]")
-                except ValueError:
+                    events = self._events(b"[" + text.content[:end] + b"]")
+                except ValueError:  # the end is within a string, or in an inner object
                     continue
                 yield events
-                text = text._replace(content=text.content[cut:].lstrip().removeprefix(b","))
-                size = _PIECE_BYTES
+                text = text._replace(content=text.content[end:].lstrip().removeprefix(b","))
+                piece_bytes = _PIECE_BYTES
                 break
-            text = self._read(file, text.content, size)
-            size *= 2
+            text = self._read(file, text.content, piece_bytes)
+            piece_bytes *= 2
+        # The text now ends with the file, so it contains the bracket that closes the list.
         if is_list:
             yield self._events(b"[" + text.content)
         else:
             yield self._rest_of_object(b'{"traceEvents":[' + text.content)
 
-    def _begin(self, text: bytes) -> int | None:
-        """Return where the list of events begins, or None if it does not; keep the fields before it."""
+    def _find_events(self, text: bytes) -> int | None:
+        """Return the position of the first event, or None if no list of events begins in the text.
+
+        The fields before the list are added to `fields`.
+        """
         if text.lstrip().startswith(b"["):
             return text.index(b"[") + 1
-        for match in islice(_LIST.finditer(text), _MOST_CUTS):
-            head = text[: match.end()] + b"]}"
+        for match in islice(_LIST.finditer(text), _MOST_LISTS):
+            head = text[: match.end()] + b"]}"  # the object up to here, with an empty list of events
             check_num_values(head, _MOST_FIELD_VALUES)
             try:
                 fields = _decoded(head, dict[str, Any])
@@ -124,7 +135,11 @@ class TraceFile(Generic[Entry]):
         return None
 
     def _rest_of_object(self, text: bytes) -> list[Entry]:
-        """Return the events up to the end of the file's object, and keep the fields after them."""
+        """Return the events up to the end of the file's object, and add its other fields to `fields`.
+
+        Fields stay undecoded text (`Raw`) until the number of their values is checked. msgspec refuses NaN, so after an
+        error Python's slower reader decodes the whole text.
+        """
         events: list[Entry]
         try:
             raw_fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
@@ -144,14 +159,14 @@ class TraceFile(Generic[Entry]):
     def _events(self, text: bytes) -> list[Entry]:
         return _decoded(text, self._entries)  # type: ignore[no-any-return]
 
-    def _read(self, file: BinaryIO, text: bytes, size: int) -> _Text:
-        """Return `text` and up to `size` bytes after it."""
+    def _read(self, file: BinaryIO, text: bytes, num_more: int) -> _Text:
+        """Return `text` and up to `num_more` bytes of the file after it."""
         if len(text) > _MOST_EVENT_BYTES:
             raise ValueError(
                 f"it is damaged or not a trace: no event ends in {len(text)} bytes before byte {self.num_bytes}"
             )
         pieces = [text]
-        num_missing = size
+        num_missing = num_more
         while num_missing:
             piece = file.read(min(num_missing, _PIECE_BYTES))
             if not piece:
@@ -161,7 +176,7 @@ class TraceFile(Generic[Entry]):
             self.num_bytes += len(piece)
             if self.num_bytes > self._most_bytes:
                 raise ValueError(f"it has more than {self._most_bytes} bytes unpacked")
-        return _Text(b"".join(pieces), is_last=num_missing == size)
+        return _Text(b"".join(pieces), is_last=num_missing == num_more)
 
 
 @contextmanager
@@ -185,13 +200,15 @@ def is_ours(path: str | os.PathLike[str]) -> bool:
 
     Raises StorageError if it is not a file, and OSError if it cannot be read.
     """
-    damage = suppress(gzip.BadGzipFile, EOFError, zlib.error)
-    with open_of_any_size(path) as raw, naming(path), _unpacked(raw) as file, damage:
-        return file.read(len(_OURS)) == _OURS
-    return False
+    with open_of_any_size(path) as raw, naming(path), _unpacked(raw) as file:
+        try:
+            return file.read(len(_OURS)) == _OURS
+        except (gzip.BadGzipFile, EOFError, zlib.error):  # it is damaged, so it is not known to be ours
+            return False
 
 
 def _unpacked(raw: BinaryIO) -> BinaryIO:
+    """Return a reader that unpacks the file if it is gzipped, and otherwise the file itself."""
     is_packed = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
     raw.seek(0)
     if is_packed:
@@ -199,18 +216,22 @@ def _unpacked(raw: BinaryIO) -> BinaryIO:
     return raw
 
 
-def _cuts(text: bytes) -> Iterator[int]:
-    """Yield where events seem to end, the last first; braces within strings count, too."""
+def _ends_of_events(text: bytes) -> Iterator[int]:
+    """Yield the positions at which events seem to end, the last one first.
+
+    There, a closing brace and a comma precede an opening brace, which seems to begin the next event. The search does
+    not know about strings and inner objects, so the caller must decode the text to be sure.
+    """
     brace = len(text)
-    num_cuts = 0
+    num_ends = 0
     for _ in range(_MOST_BRACES):
         brace = text.rfind(b"{", 0, brace)
-        if brace <= 0 or num_cuts == _MOST_CUTS:
+        if brace <= 0 or num_ends == _MOST_ENDS:
             return
-        end_of_event = _BETWEEN.search(text, max(0, brace - _MOST_GAP_BYTES), brace)
-        if end_of_event is not None:
-            num_cuts += 1
-            yield end_of_event.start() + 1
+        between_events = _BETWEEN.search(text, max(0, brace - _MOST_GAP_BYTES), brace)
+        if between_events is not None:
+            num_ends += 1
+            yield between_events.start() + 1  # after the closing brace
 
 
 def _decoded(text: bytes, kind: Any) -> Any:
@@ -221,18 +242,19 @@ def _decoded(text: bytes, kind: Any) -> Any:
 
 
 def _loaded(text: bytes) -> Any:
+    """Decode JSON with Python's reader. Raises ValueError that says if the text is cut short, damaged or not JSON."""
     try:
         return json.loads(text)
     except UnicodeDecodeError as error:
         if not _looks_like_json(text):
             raise ValueError("it is not JSON") from error
-        if error.reason == "unexpected end of data":
+        if error.reason == "unexpected end of data":  # the last character has too few bytes
             raise ValueError(f"it ends in the middle ({error.reason})") from error
         raise ValueError(f"it is damaged ({error.reason})") from error
     except json.JSONDecodeError as error:
         if not _looks_like_json(text):
             raise ValueError("it is not JSON") from error
-        is_near_end = error.pos > len(error.doc.rstrip()) - 10
+        is_near_end = error.pos > len(error.doc.rstrip()) - _NEAR_END_CHARACTERS
         if is_near_end or error.msg.startswith("Unterminated"):
             raise ValueError(f"it ends in the middle ({error.msg})") from error
         raise ValueError(f"it is damaged ({error.msg})") from error

@@ -66,7 +66,7 @@ class Recorder:
 
     def for_rank(self, rank: int) -> Recorder:
         """Return a recorder for another rank, which writes to the same files."""
-        other = object.__new__(Recorder)
+        other = object.__new__(Recorder)  # without __init__, which would begin new files
         other.__dict__.update(self.__dict__, rank=whole("rank", rank, 0, _MOST_RANK))
         _recorders.add(other)
         return other
@@ -84,24 +84,26 @@ class Recorder:
         if stop_ns < start_ns:
             raise ValueError(f"a span must end at or after its start, got {start_ns} to {stop_ns} ns")
         slot = next(self._slots)  # atomic, so no other thread gets the same slot
-        number, place = divmod(slot, _SLOTS)
+        file_number, slot_in_file = divmod(slot, _SLOTS)
         try:
-            lane_place = self._names[lane]
-            kind_place = self._names[kind]
-            file = self._files[number]
-        except (KeyError, IndexError, TypeError):  # TypeError for names that cannot be hashed
-            self._prepare(lane, kind, number)
-            lane_place = self._names[lane]
-            kind_place = self._names[kind]
-            file = self._files[number]
+            lane_index = self._names[lane]
+            kind_index = self._names[kind]
+            file = self._files[file_number]
+        except (KeyError, IndexError, TypeError):  # a new name, a full file, or a name that cannot be hashed
+            self._prepare(lane, kind, file_number)
+            lane_index = self._names[lane]
+            kind_index = self._names[kind]
+            file = self._files[file_number]
         try:
-            _pack(file, place * _SIZE, self.rank, lane_place, kind_place, item, start_ns, stop_ns, 1)
+            _pack(file, slot_in_file * _SIZE, self.rank, lane_index, kind_index, item, start_ns, stop_ns, 1)
         except struct.error as error:
             got = f"item {item!r} from {start_ns!r} to {stop_ns!r} ns"
             raise ValueError(f"item and times must be whole numbers of 64 bits, got {got}: {error}") from None
 
     def timeline(self) -> Timeline:
         """Return the spans of all processes so far, sorted by start, in seconds of `time.perf_counter`.
+
+        The files of one process have a stem in common: one file of names, and files of spans with a number each.
 
         Raises StorageError, a ValueError that names the file, if the folder contains a file of spans that was not
         written by a recorder, or more than `_MOST_FILES` files.
@@ -127,15 +129,15 @@ class Recorder:
 
     def _begin(self) -> None:
         """Begin new files, which only this process and this recorder write to."""
-        self._slots = itertools.count()
-        self._names: dict[str, int] = {}  # the places of lanes and kinds in the file of names
-        self._files: list[mmap.mmap] = []
+        self._slots = itertools.count()  # one for each span, over all files
+        self._names: dict[str, int] = {}  # the index of each lane and kind, as the file of names states it
+        self._files: list[mmap.mmap] = []  # each with `_SLOTS` slots
         self._lock = threading.Lock()
         self._stem = self.folder / f"{os.getpid()}-{_now()}-{id(self)}"
         _recorders.add(self)
 
-    def _prepare(self, lane: str, kind: str, number: int) -> None:
-        """Give new names their places, on disk before any span uses them, and make the files up to `number`."""
+    def _prepare(self, lane: str, kind: str, file_number: int) -> None:
+        """Give indices to new names, on disk before any span uses them, and make the files up to `file_number`."""
         if not (isinstance(lane, str) and isinstance(kind, str)):
             raise ValueError(f"lane and kind must be strings, got {lane!r} and {kind!r}")
         with self._lock:
@@ -147,7 +149,7 @@ class Recorder:
                         # on a line of its own, even after an entry that was cut short
                         file.write(f"\n{entry}\n".encode())
                     self._names[name] = len(self._names)
-            while len(self._files) <= number:
+            while len(self._files) <= file_number:
                 path = f"{self._stem}.{len(self._files):06d}.spans"
                 with open(path, "w+b") as file, naming(path):
                     reserve(file.fileno(), _SLOTS * _SIZE)
@@ -175,7 +177,7 @@ class _RunningSpan:
 
 
 def _load(names_path: Path, paths: list[Path]) -> Timeline:
-    """Return the spans of one process, which may be recording at the same time.
+    """Return the spans of one process, which may be recording at the same time; `paths` are its files of spans.
 
     Spans are read before names, because a name is on disk before a span uses it. `written` is the last field of a
     record, so a span that was cut short by a kill is left out. A name that was cut short has no span.
@@ -193,7 +195,7 @@ def _load(names_path: Path, paths: list[Path]) -> Timeline:
             item=spans["item"],
             start_s=spans["start_ns"] / 1e9,
             stop_s=spans["stop_ns"] / 1e9,
-            lanes=names,
+            lanes=names,  # lanes and kinds are in one list of names
             kinds=names,
         )
     except (ValueError, RecursionError) as error:
@@ -201,14 +203,15 @@ def _load(names_path: Path, paths: list[Path]) -> Timeline:
 
 
 def _load_names(path: Path) -> tuple[str, ...]:
-    """Return the names in the order of their places; lines that are cut short are left out."""
+    """Return the names by their index. A line that is cut short is left out; an index without a name has ""."""
     lines = read_bytes(path).decode(errors="replace").splitlines()
     names: dict[int, str] = {}
     for line in lines:
         with contextlib.suppress(ValueError, TypeError):
-            place, name = json.loads(line)
-            names[whole("place", place, 0, len(lines))] = of_type("name", name, str)
-    return tuple(names.get(place, "") for place in range(max(names, default=-1) + 1))
+            index, name = json.loads(line)  # as `Recorder._prepare` writes them
+            names[whole("index", index, 0, len(lines))] = of_type("name", name, str)
+    num_names = max(names, default=-1) + 1
+    return tuple(names.get(index, "") for index in range(num_names))
 
 
 def _begin_in_child() -> None:

@@ -68,12 +68,20 @@ def column(name: str, values: ArrayLike) -> NDArray[Any]:
         raise ValueError(f"{name} must hold whole numbers of at most 2**63 - 1, got {array.max()}")
     if array.ndim != 1 or (array.size and not np.can_cast(array.dtype, dtype, casting="same_kind")):
         raise ValueError(f"{name} must be a column of {dtype.__name__}, got {array.dtype} of shape {array.shape}")
-    base: Any = array  # the array that has the memory; it is None if all arrays on the way to it are read-only
-    while isinstance(base, np.ndarray) and not base.flags.writeable:
-        base = base.base
-    if array.dtype == dtype and base is None:
+    if array.dtype == dtype and _is_constant(array):
         return _read_only(array.view())
     return _read_only(array.astype(dtype))
+
+
+def _is_constant(array: NDArray[Any]) -> bool:
+    """Whether nobody can change the numbers: the array and all arrays whose memory it shares are read-only.
+
+    Memory of other objects, such as a mapped file, may change.
+    """
+    owner: Any = array
+    while isinstance(owner, np.ndarray) and not owner.flags.writeable:
+        owner = owner.base  # the array or object whose memory this one shares; None if it has its own
+    return owner is None
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
@@ -93,6 +101,7 @@ def _whole_numbers(name: str, values: Any) -> list[int]:
 
 
 def _are_among(words: tuple[str, ...], wanted: list[Any]) -> NDArray[np.bool_]:
+    """Return for each word whether it is wanted."""
     wanted_words = {word for word in wanted if isinstance(word, str)}
     return np.array([word in wanted_words for word in words], dtype=bool)
 
@@ -136,13 +145,14 @@ class Timeline:
         lengths = {name: getattr(self, name).size for name in _COLUMNS}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"a timeline's columns must have the same length, got {lengths}")
-        for name, places, names in (("lane", self.lane, self.lanes), ("kind", self.kind, self.kinds)):
-            if places.size and not 0 <= places.min() <= places.max() < len(names):
-                outside = places[(places < 0) | (places >= len(names))][0]
+        for name, indices, names in (("lane", self.lane, self.lanes), ("kind", self.kind, self.kinds)):
+            if indices.size and not 0 <= indices.min() <= indices.max() < len(names):
+                outside = indices[(indices < 0) | (indices >= len(names))][0]
                 raise ValueError(f"{name} must hold places from 0 to {len(names) - 1} in {name}s, got {outside}")
-        good = np.isfinite(self.start_s) & np.isfinite(self.stop_s) & (self.stop_s >= self.start_s)
-        if not good.all():
-            raise ValueError(f"a span must end at or after its start, at finite times, got {self[int(good.argmin())]}")
+        is_valid = np.isfinite(self.start_s) & np.isfinite(self.stop_s) & (self.stop_s >= self.start_s)
+        if not is_valid.all():
+            invalid = self[int(is_valid.argmin())]  # the first one
+            raise ValueError(f"a span must end at or after its start, at finite times, got {invalid}")
 
     @classmethod
     def of(cls, spans: Iterable[Span]) -> Timeline:
@@ -152,16 +162,19 @@ class Timeline:
         2.0
         """
         columns: list[Any] = list(zip(*spans, strict=True))
-        if not columns:
+        if not columns:  # there are no spans
             columns = [()] * len(_COLUMNS)
         rank, lane, kind, item, start_s, stop_s = columns
-        lanes, lane_places = _encoded(lane)
-        kinds, kind_places = _encoded(kind)
-        return cls(rank, lane_places, kind_places, item, start_s, stop_s, lanes, kinds)
+        lanes, lane_indices = _encoded(lane)
+        kinds, kind_indices = _encoded(kind)
+        return cls(rank, lane_indices, kind_indices, item, start_s, stop_s, lanes, kinds)
 
     @classmethod
     def concat(cls, timelines: Sequence[Timeline]) -> Timeline:
-        """Concatenate timelines, such as those of several ranks. All must have the same time origin."""
+        """Concatenate timelines, such as those of several ranks. All must have the same time origin.
+
+        The lanes and kinds of the result are those of all timelines, each once.
+        """
         if not timelines:
             return cls.of([])
         columns: dict[str, Any] = {}
@@ -171,9 +184,11 @@ class Timeline:
         num_spans = [len(timeline) for timeline in timelines]
         for name in ("lane", "kind"):
             names_of_each = [getattr(timeline, f"{name}s") for timeline in timelines]
-            names[f"{name}s"], new_places = _encoded(list(chain.from_iterable(names_of_each)))
-            first_of_each = np.cumsum([0, *map(len, names_of_each)])[:-1]  # in the list of all their names
-            columns[name] = new_places[np.repeat(first_of_each, num_spans) + columns[name]]
+            all_names = list(chain.from_iterable(names_of_each))  # those of the first timeline, then of the second, …
+            names[f"{name}s"], new_indices = _encoded(all_names)
+            first_of_each = np.cumsum([0, *map(len, names_of_each)])[:-1]  # where a timeline's names begin in all_names
+            index_in_all = np.repeat(first_of_each, num_spans) + columns[name]  # one per span
+            columns[name] = new_indices[index_in_all]
         for column in columns.values():
             _read_only(column)
         return cls(**columns, **names)
@@ -188,25 +203,25 @@ class Timeline:
         return self.start_s.size
 
     @overload
-    def __getitem__(self, place: int) -> Span: ...
+    def __getitem__(self, index: int) -> Span: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Timeline: ...
+    def __getitem__(self, index: slice) -> Timeline: ...
 
-    def __getitem__(self, place: int | slice) -> Span | Timeline:
-        if isinstance(place, slice):
-            return self.take(np.arange(len(self))[place])
+    def __getitem__(self, index: int | slice) -> Span | Timeline:
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
         return Span(
-            rank=int(self.rank[place]),
-            lane=self.lanes[self.lane[place]],
-            kind=self.kinds[self.kind[place]],
-            item=int(self.item[place]),
-            start_s=float(self.start_s[place]),
-            stop_s=float(self.stop_s[place]),
+            rank=int(self.rank[index]),
+            lane=self.lanes[self.lane[index]],
+            kind=self.kinds[self.kind[index]],
+            item=int(self.item[index]),
+            start_s=float(self.start_s[index]),
+            stop_s=float(self.stop_s[index]),
         )
 
     def __iter__(self) -> Iterator[Span]:
-        return (self[place] for place in range(len(self)))
+        return (self[index] for index in range(len(self)))
 
     def select(
         self,
@@ -244,15 +259,15 @@ class Timeline:
         start_s = np.maximum(self.start_s, low)
         stop_s = np.minimum(self.stop_s, high)
         has_no_length = self.start_s == self.stop_s
-        is_inside = (start_s < stop_s) | (has_no_length & (start_s == stop_s))
+        is_inside = (start_s < stop_s) | (has_no_length & (start_s == stop_s))  # a longer span on an edge is outside
         spans = self.take(np.flatnonzero(is_inside))
         return evolve(spans, start_s=start_s[is_inside], stop_s=stop_s[is_inside])
 
-    def take(self, places: NDArray[np.int64]) -> Timeline:
+    def take(self, indices: NDArray[np.int64]) -> Timeline:
         """Return the spans at these indices, in this order."""
         spans = object.__new__(Timeline)  # without the checks, which these spans have passed already
         for name in _COLUMNS:
-            object.__setattr__(spans, name, _read_only(getattr(self, name)[places]))
+            object.__setattr__(spans, name, _read_only(getattr(self, name)[indices]))
         for name in ("lanes", "kinds"):
             object.__setattr__(spans, name, getattr(self, name))
         return spans
@@ -317,8 +332,8 @@ class Timeline:
         """Return the share of the makespan during which each of `rank_lanes` works. `WAITS` do not count as work."""
         whole_s = self.makespan_s
         shares = {}
-        for places in self._by_lane():
-            spans = self.take(places)
+        for indices in self._by_lane():
+            spans = self.take(indices)
             first = spans[0]
             shares[first.rank, first.lane] = spans.work().busy_s / whole_s if whole_s else 0.0
         return shares
@@ -329,15 +344,15 @@ class Timeline:
 
     def rank_lanes(self) -> list[tuple[int, str]]:
         """Return the pairs (rank, lane) that have spans, sorted by rank and then in the order of `lanes`."""
-        firsts = [places[0] for places in self._by_lane()]
+        firsts = [indices[0] for indices in self._by_lane()]  # one span of each lane
         return [(int(self.rank[first]), self.lanes[self.lane[first]]) for first in firsts]
 
     def _by_lane(self) -> list[NDArray[np.int64]]:
-        """Return the places of the spans of each lane of each rank."""
+        """Return the indices of the spans of each lane of each rank; ranks and lanes are in order."""
         if not len(self):
             return []
-        order = np.lexsort((self.lane, self.rank))
-        is_new_lane = (np.diff(self.rank[order]) != 0) | (np.diff(self.lane[order]) != 0)
+        order = np.lexsort((self.lane, self.rank))  # by rank, and within a rank by lane
+        is_new_lane = (np.diff(self.rank[order]) != 0) | (np.diff(self.lane[order]) != 0)  # from each span to the next
         return np.split(order, np.flatnonzero(is_new_lane) + 1)
 
     def throughput_per_s(self, kind: str) -> float:
@@ -349,9 +364,10 @@ class Timeline:
         if not self.makespan_s:
             return 0.0
         has_item = spans.item != -1
-        items = np.unique(np.stack([spans.rank[has_item], spans.item[has_item]], axis=1), axis=0)
+        pairs = np.stack([spans.rank[has_item], spans.item[has_item]], axis=1)  # (number of spans, 2)
+        num_items = len(np.unique(pairs, axis=0))
         num_without = int((~has_item).sum())
-        return (len(items) + num_without) / self.makespan_s
+        return (num_items + num_without) / self.makespan_s
 
     def check(self, tolerance_s: float = 1e-9) -> None:
         """Raise TimelineError if two spans on the same lane of a rank overlap by more than `tolerance_s`.
@@ -360,12 +376,13 @@ class Timeline:
         """
         number("tolerance_s", tolerance_s, 0)
         work = self.take(np.flatnonzero(self.stop_s - self.start_s > tolerance_s))
-        work = work.take(np.lexsort((work.stop_s, work.start_s, work.lane, work.rank)))
+        work = work.take(np.lexsort((work.stop_s, work.start_s, work.lane, work.rank)))  # by rank, lane, start, stop
+        # In this order, a span that overlaps any later one of its lane also overlaps the next one.
         is_same_lane = (np.diff(work.rank) == 0) & (np.diff(work.lane) == 0)  # of each span and the next one
         overlaps = is_same_lane & (work.stop_s[:-1] - work.start_s[1:] > tolerance_s)
         if overlaps.any():
-            place = int(overlaps.argmax())
-            raise TimelineError(f"spans overlap on one lane: {work[place]} and {work[place + 1]}")
+            index = int(overlaps.argmax())
+            raise TimelineError(f"spans overlap on one lane: {work[index]} and {work[index + 1]}")
 
     def to_chrome_trace(self, path: str | os.PathLike[str], marks: Iterable[Mapping[str, Any]] = ()) -> Path:
         """Write a trace that chrome://tracing and Perfetto open, gzipped if the name ends in .gz; return its path.
@@ -377,24 +394,25 @@ class Timeline:
         rank_lanes = self.rank_lanes()
         events: list[dict[str, Any]] = []
         for rank in sorted({rank for rank, _ in rank_lanes}):
-            events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}})
+            events.append({"ph": _METADATA, "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}})
         thread_of_lane = {}
         for tid, (rank, lane) in enumerate(rank_lanes):
             thread_of_lane[rank, lane] = tid
-            events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": lane}})
+            events.append({"ph": _METADATA, "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": lane}})
             events.append(
-                {"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": tid, "args": {"sort_index": tid}}
+                {"ph": _METADATA, "name": "thread_sort_index", "pid": rank, "tid": tid, "args": {"sort_index": tid}}
             )
         for span in self:
             events.append(
                 {
-                    "ph": "X",
+                    "ph": _COMPLETE,
                     "name": span.kind if span.item == -1 else f"{span.kind} {span.item}",
                     "cat": span.kind,
                     "pid": span.rank,
                     "tid": thread_of_lane[span.rank, span.lane],
                     "ts": span.start_s * 1e6,
                     "dur": (span.stop_s - span.start_s) * 1e6,
+                    # `ts` and `dur` are rounded by the scaling, so the exact times are stored, too.
                     "args": {"item": span.item, "start_s": span.start_s, "stop_s": span.stop_s},
                 }
             )
@@ -461,11 +479,20 @@ class _ChromeEvent(msgspec.Struct, gc=False):
     args: _ChromeArgs | list[Any] | str | int | float | bool | None = None
 
 
+# The phases (`ph`) of the Trace Event Format that are read; all others, such as flows and counters, are ignored.
+_COMPLETE = "X"  # a span: its start is `ts`, and its length is `dur`
+_BEGIN = "B"  # the start of a span, which has the name and the category
+_END = "E"  # the end of the innermost span of the thread that has begun and not ended, so the pairs nest like brackets
+_METADATA = "M"  # the name of a process or a thread, in `args`
+# The category in which Kineto writes one span per profiler, as long as the whole recording. It is not work of the job.
+_PROFILER_ITSELF = "Trace"
+
 _Entry = _ChromeEvent | list[Any] | str | int | float | bool | None  # an event, or anything else, which is skipped
 _Thread = tuple[Any, Any]  # pid and tid
 
 
 def _own(entries: list[_Entry], head: dict[str, Any]) -> Timeline:
+    """Return the timeline that `to_chrome_trace` wrote; `head` has the version and the order of lanes and kinds."""
     if head.get("version") != _VERSION:
         raise ValueError(f"version {head.get('version')!r}, this library reads version {_VERSION}")
     events = [of_type("an event", entry, _ChromeEvent) for entry in entries]
@@ -475,7 +502,7 @@ def _own(entries: list[_Entry], head: dict[str, Any]) -> Timeline:
             lane_of_thread[event.pid, event.tid] = _name_in(event)
     spans = []
     for event in events:
-        if event.ph == "X":
+        if event.ph == _COMPLETE:
             args = of_type("args", event.args, _ChromeArgs)
             lane = lane_of_thread[event.pid, event.tid]
             spans.append(Span(event.pid, lane, event.cat, args.item, args.start_s, args.stop_s))
@@ -493,35 +520,37 @@ class _ForeignSpans:
         self.start_us: list[float] = []
         self.length_us: list[float] = []
         self.names: dict[_Thread, str] = {}  # of threads, and of processes, whose tid is None here
-        self.begun: dict[_Thread, list[_ChromeEvent]] = {}  # the B events of each thread that have no E yet
+        self.unfinished: dict[_Thread, list[_ChromeEvent]] = {}  # by thread: the begin events that have no end yet
         self.skipped: list[_Entry] = []
 
     def read(self, entry: _Entry) -> None:
+        """Add the span or the name that an entry of the trace contains; an entry that cannot be read is skipped."""
         try:
             self._read(entry)
-        except (ValueError, TypeError, OverflowError, IndexError):
+        except (ValueError, TypeError, OverflowError, IndexError):  # IndexError for an end event without a begin event
             self.skipped.append(entry)
 
     def _read(self, entry: _Entry) -> None:
         event = of_type("an event", entry, _ChromeEvent)
         thread = (0 if event.pid is None else event.pid, event.tid)
-        begun = self.begun.setdefault(thread, [])
-        if event.ph == "X":
-            if event.cat != "Trace":
+        unfinished = self.unfinished.setdefault(thread, [])
+        if event.ph == _COMPLETE:
+            if event.cat != _PROFILER_ITSELF:
                 self._add(event, thread, float(event.ts), float(event.dur))
-        elif event.ph == "B":
-            begun.append(event)
-        elif event.ph == "E":
-            if event.cat != "Trace":
-                first = begun.pop()
-                start_us = float(first.ts)
-                self._add(first, thread, start_us, float(event.ts) - start_us)
-        elif event.ph == "M" and event.name == "process_name":
+        elif event.ph == _BEGIN:
+            unfinished.append(event)
+        elif event.ph == _END:
+            begin_event = unfinished.pop()  # the innermost, so the one that this event ends
+            if begin_event.cat != _PROFILER_ITSELF:
+                start_us = float(begin_event.ts)
+                self._add(begin_event, thread, start_us, float(event.ts) - start_us)
+        elif event.ph == _METADATA and event.name == "process_name":
             self.names[event.pid, None] = _name_in(event)
-        elif event.ph == "M" and event.name == "thread_name":
+        elif event.ph == _METADATA and event.name == "thread_name":
             self.names[event.pid, event.tid] = _name_in(event)
 
     def _add(self, event: _ChromeEvent, thread: _Thread, start_us: float, length_us: float) -> None:
+        """Add a span. `event` has its name and category."""
         if not (abs(start_us) <= _LATEST_US and 0 <= length_us <= _LATEST_US):  # NaN is refused, too
             raise ValueError
         self.events.append(event)
@@ -530,13 +559,16 @@ class _ForeignSpans:
         self.length_us.append(length_us)
 
     def skip_unfinished(self) -> None:
-        """Skip the B events without an E, once all entries have been read."""
-        for events in self.begun.values():
+        """Skip the begin events without an end, once all entries have been read."""
+        for events in self.unfinished.values():
             self.skipped += events
 
 
 def _foreign(entries: list[_Entry], info: Any, kind: str) -> tuple[Timeline, str | None]:
-    """Return the timeline, and a sentence about the events that were skipped, or None if there are none."""
+    """Return the timeline, and a sentence about the events that were skipped, or None if there are none.
+
+    `info` is the trace's "distributedInfo", in which torch.profiler states the rank.
+    """
     stated_rank = info.get("rank") if isinstance(info, dict) else None
     rank = 0 if stated_rank is None else whole("distributedInfo's rank", stated_rank, 0, _MOST_RANK)
     spans = _ForeignSpans()
@@ -552,16 +584,16 @@ def _foreign(entries: list[_Entry], info: Any, kind: str) -> tuple[Timeline, str
     lane_of_thread = _lane_names(set(spans.threads), spans.names)
     lanes, lane = _encoded([lane_of_thread[thread] for thread in spans.threads])
     if kind == "category":
-        kinds, kind_places = _encoded([_kind(event) for event in spans.events])
+        kinds, kind_indices = _encoded([_kind(event) for event in spans.events])
     else:
-        kinds, kind_places = _encoded([str(event.name) for event in spans.events])
+        kinds, kind_indices = _encoded([str(event.name) for event in spans.events])
     # Absolute times need all bits of a float, so the first start is subtracted before the times are scaled.
     start_us = np.array(spans.start_us) - min(spans.start_us, default=0.0)
     stop_us = start_us + np.array(spans.length_us)
     timeline = Timeline(
         rank=np.full(len(spans.events), rank),
         lane=lane,
-        kind=kind_places,
+        kind=kind_indices,
         item=np.full(len(spans.events), -1),
         start_s=start_us / 1e6,
         stop_s=stop_us / 1e6,
@@ -614,9 +646,12 @@ def _lane_names(threads: set[_Thread], names: Mapping[_Thread, str]) -> dict[_Th
 
 
 def _encoded(words: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Return the different words in the order of their first occurrence, and the place of each word among them."""
-    places = {word: place for place, word in enumerate(dict.fromkeys(words))}
-    return tuple(places), np.array([places[word] for word in words], dtype=np.int64)
+    """Return the different words in the order of their first occurrence, and the index of each word among them."""
+    index_of_word: dict[str, int] = {}
+    for word in words:
+        if word not in index_of_word:
+            index_of_word[word] = len(index_of_word)
+    return tuple(index_of_word), np.array([index_of_word[word] for word in words], dtype=np.int64)
 
 
 def merge(start_s: Times, stop_s: Times) -> Intervals:
@@ -629,9 +664,11 @@ def merge(start_s: Times, stop_s: Times) -> Intervals:
     order = np.argsort(start_s, kind="stable")
     starts = start_s[order]
     latest_stops = np.maximum.accumulate(stop_s[order])  # of this interval and all that start before it
-    is_first = np.append(True, starts[1:] > latest_stops[:-1])[: starts.size]
-    is_last = np.append(is_first[1:], True)[: starts.size]
-    return starts[is_first], latest_stops[is_last]
+    if not starts.size:
+        return starts, latest_stops
+    begins_union = np.append(True, starts[1:] > latest_stops[:-1])  # it starts after all earlier ones have stopped
+    ends_union = np.append(begins_union[1:], True)
+    return starts[begins_union], latest_stops[ends_union]
 
 
 def intersect(first: Intervals, second: Intervals) -> Intervals:
@@ -647,10 +684,12 @@ def intersect(first: Intervals, second: Intervals) -> Intervals:
     middles = (starts + stops) / 2  # of the pieces between two edges, each of which is inside or outside as a whole
     is_inside = np.ones(starts.size, dtype=bool)
     for union_starts, union_stops in (first, second):
-        place = np.searchsorted(union_starts, middles, side="right") - 1  # -1, before the first, is the appended stop
-        is_inside &= (place >= 0) & (middles < np.append(union_stops, -np.inf)[place])
+        num_begun = np.searchsorted(union_starts, middles, side="right")  # intervals that start at or before the middle
+        latest_stops = np.append(-np.inf, union_stops)[num_begun]  # that of the last of them, or -inf if there is none
+        is_inside &= middles < latest_stops
     return merge(starts[is_inside], stops[is_inside])
 
 
 def _length_s(intervals: Intervals) -> float:
+    """Return the total length of disjoint intervals."""
     return float((intervals[1] - intervals[0]).sum())

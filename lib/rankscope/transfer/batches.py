@@ -38,7 +38,8 @@ def mapped(value: Any, move: Callable[[Any], Any]) -> Any:
         new_value = copy.copy(value)
         for field in dataclasses.fields(value):
             if hasattr(value, field.name):  # a field without a value may be missing
-                object.__setattr__(new_value, field.name, mapped(getattr(value, field.name), move))
+                new_item = mapped(getattr(value, field.name), move)
+                object.__setattr__(new_value, field.name, new_item)  # also if the dataclass is frozen
         return new_value
     return value
 
@@ -60,7 +61,7 @@ def leaves(value: Any) -> list[Any]:
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield each tensor in an object once, at any depth."""
+    """Yield each tensor in an object once, at any depth: in containers, attributes and slots."""
     visited_ids: set[int] = set()
     to_visit = [value]
     while to_visit:
@@ -95,6 +96,8 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def copied_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return the strides of the copy that ``tensor.to(device)`` makes: those of the tensor if it has no gaps.
 
+    `empty_like` chooses strides by the same rule. On the device "meta", it reserves no memory.
+
     >>> copied_strides(torch.zeros(4, 6).t()), copied_strides(torch.zeros(4, 6)[:, ::2])
     ((1, 6), (3, 1))
     """
@@ -119,13 +122,17 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _rebuilt(value: Any, items: dict[Any, Any] | list[Any], mutable: type) -> Any:
-    """Return a container of the value's type with these items, or just the items if it cannot be rebuilt."""
+    """Return a container of the value's type with these items, or just the items if it cannot be rebuilt.
+
+    `mutable` is the abstract type of containers of this kind whose items can be set.
+    """
     try:
         if not isinstance(value, mutable):
             return type(value)(items)
-        container: Any = copy.copy(value)
-        for place, item in items.items() if isinstance(items, dict) else enumerate(items):
-            container[place] = item
+        container: Any = copy.copy(value)  # with all other attributes that the container may have
+        pairs = items.items() if isinstance(items, dict) else enumerate(items)
+        for key, item in pairs:
+            container[key] = item
         return container
     except TypeError:
         return items

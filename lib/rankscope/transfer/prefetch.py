@@ -112,6 +112,7 @@ class Prefetched(Generic[T]):
 
 
 def _timed(batches: Iterator[T], recorder: Recorder, numbers: Iterator[int]) -> Iterator[T]:
+    """Yield the batches on the CPU, and record each step: the time until the next batch is asked for."""
     while True:
         try:
             batch = [next(batches)]
@@ -125,13 +126,13 @@ def _timed(batches: Iterator[T], recorder: Recorder, numbers: Iterator[int]) -> 
 
 @dataclass
 class _Slot:
-    """A slot of the ring: pinned buffers, and the last copy made from them. `begun` and `done` are its events."""
+    """A slot of the ring: pinned buffers, and the last copy made from them, with the events before and after it."""
 
     buffers: list[torch.Tensor] = field(default_factory=list)
-    sources: list[Any] = field(default_factory=list)  # the copy's source, which must live until the copy has ended
+    sources: list[Any] = field(default_factory=list)  # the copy's sources, which must live until the copy has ended
     item: int = -1
-    begun: Any = None  # None without a recorder
-    done: Any = None  # None if there is no copy to wait for
+    copy_start: Any = None  # None without a recorder
+    copy_end: Any = None  # None if there is no copy to wait for
 
 
 class _StagedLeaf(NamedTuple):
@@ -146,16 +147,16 @@ class _BatchInFlight(NamedTuple):
 
     item: int
     batch: Any  # with tensors on the device
-    copied: list[Any]  # those that the copy stream copies
-    done: Any  # the event after the copy
+    copied: list[Any]  # those of its tensors and objects that the copy stream copies
+    copy_end: Any  # the event after the copy
 
 
 class _EnqueuedStep(NamedTuple):
     """A step that was enqueued, with the events before and after it."""
 
     item: int
-    begun: Any  # None without a recorder
-    ended: Any
+    start: Any  # None without a recorder
+    end: Any
 
 
 class _PrefetchIteration:
@@ -180,7 +181,7 @@ class _PrefetchIteration:
         self._recorder = recorder
         self._is_timed = recorder is not None
         self._clock: Callable[[Any], int] | None = None
-        self._ended_ns = {COPY: 0, COMPUTE: 0}  # the end of the last span on each lane
+        self._last_end_ns = {COPY: 0, COMPUTE: 0}  # the end of the last span on each lane
 
     def handed_over(self) -> Iterator[Any]:
         """Yield the batches, each after the copies of the following ones have been started."""
@@ -196,9 +197,10 @@ class _PrefetchIteration:
                     return
                 item = self._arrivals[0].item
                 batch = [self._receive()]
-                begun = self._cuda.mark(True) if self._is_timed else None
+                step_start = self._cuda.mark(True) if self._is_timed else None
                 yield batch.pop()  # so that this generator keeps no reference to it
-                self._steps.append(_EnqueuedStep(item, begun, self._cuda.mark(self._is_timed)))
+                # The consumer has enqueued its step, and asks for the next batch.
+                self._steps.append(_EnqueuedStep(item, step_start, self._cuda.mark(self._is_timed)))
         finally:
             self._finish()
 
@@ -209,7 +211,7 @@ class _PrefetchIteration:
                 batch = next(self._batches)
             except StopIteration:
                 return False
-            while len(self._steps) > self._num_ahead:
+            while len(self._steps) > self._num_ahead:  # the host is too far ahead of the device
                 self._end_step()
             self._arrivals.append(self._send(batch))
         except Exception as error:
@@ -225,7 +227,7 @@ class _PrefetchIteration:
             self._error = None  # its traceback refers to this frame, which would be a cycle
 
     def _send(self, batch: Any) -> _BatchInFlight:
-        """Start copying a batch."""
+        """Start copying a batch, from the slot of the ring that was used longest ago."""
         slot = self._ring[0]
         self._ring.rotate(-1)
         self._release(slot)
@@ -234,16 +236,16 @@ class _PrefetchIteration:
         moved = []
         with self._cuda.copying():
             if self._is_timed:
-                slot.begun = self._cuda.mark(True)
+                slot.copy_start = self._cuda.mark(True)
             try:
                 for leaf in staged:
                     moved.append(self._cuda.copy(leaf.value) if leaf.uses_copy_stream else leaf.value)
             finally:  # also after an error, because earlier batches are still handed over
-                slot.done = self._cuda.mark(self._is_timed)
+                slot.copy_end = self._cuda.mark(self._is_timed)
         copied = [target for leaf, target in zip(staged, moved, strict=True) if leaf.uses_copy_stream]
         next_moved = iter(moved)
         batch_on_device = mapped(batch, lambda _: next(next_moved))  # visits the leaves in the same order
-        return _BatchInFlight(slot.item, batch_on_device, copied, slot.done)
+        return _BatchInFlight(slot.item, batch_on_device, copied, slot.copy_end)
 
     def _stage(self, leaf: Any, slot: _Slot) -> _StagedLeaf:
         """Bring a leaf into pinned memory, or to the device if it cannot use the copy stream."""
@@ -266,44 +268,47 @@ class _PrefetchIteration:
         """
         if is_dense(tensor) and self._cuda.is_pinned(tensor):
             return tensor
-        place = len(slot.sources)  # that of the source that this tensor becomes
-        while len(slot.buffers) <= place:
+        index = len(slot.sources)  # that of the source that this tensor becomes
+        while len(slot.buffers) <= index:
             slot.buffers.append(torch.empty(0, dtype=torch.uint8))
-        if slot.buffers[place].numel() < tensor.nbytes:
+        if slot.buffers[index].numel() < tensor.nbytes:
             # powers of two, so that batches of growing sizes pin new memory only now and then
             next_power_of_two = 1 << (tensor.nbytes - 1).bit_length()
-            slot.buffers[place] = self._cuda.pinned(next_power_of_two)
-        target = slot.buffers[place][: tensor.nbytes].view(tensor.dtype)
+            slot.buffers[index] = self._cuda.pinned(next_power_of_two)
+        target = slot.buffers[index][: tensor.nbytes].view(tensor.dtype)
         return target.as_strided(tensor.shape, copied_strides(tensor)).copy_(tensor)
 
     def _receive(self) -> Any:
         """Return the oldest batch, after making the consumer's stream wait for its copy."""
         arrival = self._arrivals.popleft()
-        self._cuda.wait_for(arrival.done)
+        self._cuda.wait_for(arrival.copy_end)
         for tensor in tensors(arrival.copied):
             self._cuda.hand_over(tensor)
         return arrival.batch
 
     def _release(self, slot: _Slot) -> None:
-        """Wait for the last copy from a slot, and release its source."""
-        if slot.done is not None:
-            slot.done.synchronize()
-            self._record(COPY, slot.item, slot.begun, slot.done)
+        """Wait for the last copy from a slot, record it, and release its sources."""
+        if slot.copy_end is not None:
+            slot.copy_end.synchronize()
+            self._record(COPY, slot.item, slot.copy_start, slot.copy_end)
         slot.sources = []
-        slot.begun = None
-        slot.done = None
+        slot.copy_start = None
+        slot.copy_end = None
 
     def _end_step(self) -> None:
+        """Wait for the oldest step, and record it."""
         step = self._steps.popleft()
-        step.ended.synchronize()
-        self._record(COMPUTE, step.item, step.begun, step.ended)
+        step.end.synchronize()
+        self._record(COMPUTE, step.item, step.start, step.end)
 
-    def _record(self, lane: str, item: int, begun: Any, ended: Any) -> None:
+    def _record(self, lane: str, item: int, start: Any, end: Any) -> None:
+        """Record a span between two completed events, if there is a recorder."""
         if self._recorder is None or self._clock is None:
             return
-        start_ns = max(self._clock(begun), self._ended_ns[lane])  # a lane does one thing at a time
-        self._ended_ns[lane] = max(self._clock(ended), start_ns)
-        self._recorder.add(lane, lane, item, start_ns, self._ended_ns[lane])
+        start_ns = max(self._clock(start), self._last_end_ns[lane])  # a lane does one thing at a time
+        end_ns = max(self._clock(end), start_ns)
+        self._last_end_ns[lane] = end_ns
+        self._recorder.add(lane, lane, item, start_ns, end_ns)
 
     def _finish(self) -> None:
         """Wait for all copies and, with a recorder only, for all steps."""
@@ -364,7 +369,9 @@ class PrefetchGpu:
     def clock(self) -> Callable[[torch.cuda.Event], int]:
         """Return a function from a completed, timed event to its time on the clock of `time.perf_counter_ns`.
 
-        Both clocks are read at one moment, to about 10 µs; after that only the device's clock is used.
+        Both clocks are read at one moment, to about 10 µs; after that only the device's clock is used. It states the
+        time between two events, so there is always an `anchor`, an event whose time is known. Long times are stated too
+        coarsely, so a far event becomes the next anchor.
         """
         moments = [self._moment() for _ in range(_NUM_MOMENTS)]
         best = min(moments, key=lambda moment: moment.waited_ns)
@@ -383,6 +390,7 @@ class PrefetchGpu:
         return read
 
     def _moment(self) -> _Moment:
+        """Read both clocks: the event happens between the two readings of the host's clock."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         before_ns = _now()
         event.record(self._copy_stream)

@@ -37,7 +37,7 @@ def random_crops(indices: ArrayLike, image_px: Sequence[int], *, seed: int = 0, 
     True
     """
     height, width = _sides("image_px", image_px)
-    share, shape, row, column, coin = _uniform(indices, seed, epoch).T
+    share, shape, row, column, coin = _uniform(indices, seed, epoch).T  # each with a number in [0, 1) per image
     pixels = (_LEAST_AREA + (1 - _LEAST_AREA) * share) * height * width
     ratio = np.exp((2 * shape - 1) * math.log(_LARGEST_RATIO))
     heights = np.clip(np.rint(np.sqrt(pixels / ratio)), 1, height)
@@ -84,9 +84,10 @@ def _grid_positions(first: torch.Tensor, length: torch.Tensor, num: int, side: i
 
     `first` and `length` have an entry per image, the result a row per image. -1 and 1 are the ends of the side.
     """
-    centre = torch.arange(num, device=first.device) + 0.5
+    centre = torch.arange(num, device=first.device) + 0.5  # of each new pixel, in new pixels
+    # In pixels of the image, 0 being the centre of the crop's first pixel. Nothing outside the crop is read.
     in_crop = (centre * (length[:, None] / num) - 0.5).clamp_(min=0)
-    pixel = first[:, None] + torch.minimum(in_crop, length[:, None] - 1.0)  # so that nothing outside the crop is read
+    pixel = first[:, None] + torch.minimum(in_crop, length[:, None] - 1.0)
     return (2 * pixel + 1) / side - 1
 
 
@@ -98,6 +99,7 @@ class _Normalisation(NamedTuple):
 
 
 def _normalisation(mean: Sequence[float], std: Sequence[float], images: torch.Tensor) -> _Normalisation:
+    """Return (value / 255 - mean) / std as a factor and an offset, on the device of the images."""
     num_channels = images.shape[3]
     means = _by_channel("mean", mean, num_channels, above=None)
     stds = _by_channel("std", std, num_channels, above=0)
@@ -107,6 +109,7 @@ def _normalisation(mean: Sequence[float], std: Sequence[float], images: torch.Te
 
 
 def _by_channel(name: str, values: Any, num_channels: int, above: float | None) -> NDArray[np.float64]:
+    """Return one number, or one per channel, as an array."""
     numbers = [number(name, value, above=above) for value in np.atleast_1d(np.asarray(values)).tolist()]
     if len(numbers) not in (1, num_channels):
         raise ValueError(f"{name} must be one number, or one for each of {num_channels} channels, got {values!r}")
@@ -114,6 +117,7 @@ def _by_channel(name: str, values: Any, num_channels: int, above: float | None) 
 
 
 def _check(images: Any, crops: Any) -> None:
+    """Raise ValueError unless these are images and crops that lie within them."""
     of_type("images", images, torch.Tensor)
     of_type("crops", crops, torch.Tensor)
     if images.dtype != torch.uint8 or images.ndim != 4:
@@ -127,16 +131,16 @@ def _check(images: Any, crops: Any) -> None:
     first = crops[:, :2]
     length = crops[:, 2:4]
     sides = torch.tensor(images.shape[1:3])
-    outside = ((first < 0) | (length < 1) | (first + length > sides)).any(1)
-    if outside.any():
-        place = int(outside.int().argmax())
-        raise ValueError(f"crops must lie in images of {tuple(sides.tolist())} pixels, got {crops[place].tolist()}")
+    is_outside = ((first < 0) | (length < 1) | (first + length > sides)).any(1)
+    if is_outside.any():
+        crop = crops[int(is_outside.int().argmax())]  # the first one
+        raise ValueError(f"crops must lie in images of {tuple(sides.tolist())} pixels, got {crop.tolist()}")
 
 
 def _uniform(indices: ArrayLike, seed: int, epoch: int) -> NDArray[np.float64]:
     """Return numbers in [0, 1), a row of `_NUM_DRAWS` per index.
 
-    They are hashes of seed, epoch, index and place in the row (splitmix64; Steele 2014).
+    They are hashes of seed, epoch, index and position in the row (splitmix64; Steele 2014).
     """
     array = np.asarray(indices)
     if array.ndim != 1 or (array.size and (array.dtype.kind not in "iu" or array.min() < 0)):

@@ -245,10 +245,10 @@ def small_bucket_first(answer: Any) -> Score:
         raise ValueError(f"the buckets must hold 64 MiB in all, got {sum(sizes)}")
     local = ddp.LocalStep.modelled([_MIB] * 64, backward_s=0.064)
     buckets = []
-    first = 64  # the lowest place among the layers in the buckets so far; the last layer is ready first
+    num_left = 64  # layers that are in no bucket yet; the last layer is ready first
     for size in sizes:
-        buckets.append(list(range(first - 1, first - size - 1, -1)))
-        first -= size
+        buckets.append(list(range(num_left - 1, num_left - size - 1, -1)))
+        num_left -= size
 
     def cost(num_bytes: Any) -> Any:
         return 0.003 + num_bytes / _MIB * 0.5e-3

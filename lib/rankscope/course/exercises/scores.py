@@ -146,7 +146,7 @@ def schedule_score(mine: Schedule | str, collective: str, cluster: Cluster, num_
 
 
 def bucket_score(mine: Any, local: ddp.LocalStep, cost: Cost) -> Score:
-    """Return the predicted step with a bucket cap in MiB, or with buckets as lists of parameters' places in `local`.
+    """Return the predicted step with a bucket cap in MiB, or with buckets as lists of parameters' indices in `local`.
 
     It is compared with DDP's default and the recommended cap, and may take 1 % longer than the latter.
     """
@@ -185,7 +185,7 @@ def stage_score(mine: Mapping[str, int], pipeline: Pipeline, at_least_per_s: flo
     changed = pipeline
     enough = pipeline
     for stage in pipeline.stages:
-        needed = max(1, math.ceil(at_least_per_s * stage.mean_s - 1e-9))
+        needed = max(1, math.ceil(at_least_per_s * stage.mean_s - 1e-9))  # the rest is only due to rounding
         changed = changed.changed(stage.name, num_workers=mine.get(stage.name, stage.num_workers))
         enough = enough.changed(stage.name, num_workers=needed)
     rows = {}
@@ -233,7 +233,7 @@ def wrapping_score(mine: Sequence[str], step: fsdp.ModuleStep, most_wait_s: floa
 def share_score(
     mine: Sequence[Sequence[int]], sizes: Sequence[int], num_ranks: int, at_most: float | None = None
 ) -> Score:
-    """Return how evenly things of these sizes are distributed; `mine` has the places in `sizes` for each rank.
+    """Return how evenly things of these sizes are distributed; `mine` has the indices into `sizes` for each rank.
 
     It is compared with assigning them in turn and with assigning the largest first. `at_most` is a multiple of an even
     share. By default, the result must be as good as assigning the largest first.
@@ -252,8 +252,8 @@ def share_score(
     even = sum(sizes) / num_ranks
     fullest = {}
     rows = {}
-    for name, places_by_rank in compared.items():
-        fullest[name] = max(sum(sizes[place] for place in places) for places in places_by_rank)
+    for name, indices_of_ranks in compared.items():
+        fullest[name] = max(sum(sizes[index] for index in indices) for indices in indices_of_ranks)
         rows[name] = (f"{fullest[name]:,}", _multiple(fullest[name], even))
     goal = fullest["largest first"] if at_most is None else even * at_most
     wrong = None
@@ -320,11 +320,12 @@ def step_score(mine: Callable[[Any, Any, Any], object], num_micro: int) -> Score
     inputs = torch.randn(8, 3, dtype=torch.float64, generator=generator)
     targets = torch.randn(8, 1, dtype=torch.float64, generator=generator)
 
-    def in_parts(ddp: Any, inputs: Any, targets: Any) -> None:
+    def without_no_sync(ddp: Any, inputs: Any, targets: Any) -> None:
         for part, part_targets in zip(inputs.chunk(num_micro), targets.chunk(num_micro), strict=True):
             (mse(ddp(part), part_targets) / num_micro).backward()  # type: ignore[no-untyped-call]
 
     def checked(ddp: Any, inputs: Any, targets: Any) -> None:
+        """Run the reader's step, and check the sizes of the micro-batches that it passes to the module."""
         sizes: list[int] = []
         ddp.module.register_forward_pre_hook(lambda module, args: sizes.append(len(args[0])))
         mine(ddp, inputs, targets)
@@ -334,7 +335,7 @@ def step_score(mine: Callable[[Any, Any, Any], object], num_micro: int) -> Score
     work = Work(torch.nn.Linear(3, 1, dtype=torch.float64), inputs, targets, mse)
     rows = {}
     audits = {}
-    for name, step in {"yours": checked, "without no_sync": in_parts}.items():
+    for name, step in {"yours": checked, "without no_sync": without_no_sync}.items():
         try:
             audits[name] = audit_step(work, 2, step)
         except RankError as error:
@@ -352,6 +353,7 @@ def _multiple(value: float, unit: float) -> str:
 
 
 def _too_slow(seconds: float, goal_s: float, at_most: float = 1.0) -> str | None:
+    """Return what is wrong if a time is longer than `at_most` times the goal, or else None."""
     if seconds <= goal_s * at_most * _EQUAL:
         return None
     goal = f"at most {at_most:g} times" if at_most > 1 else "the same time"
@@ -389,20 +391,24 @@ def culprit_score(mine: Callable[[Any], Any]) -> Score:
     return Score(("named right", "healthy jobs accused"), rows, wrong)
 
 
-_BACKWARD = 2  # its place among the phases: loader, forward, backward, optimizer, host
+_BACKWARD = 2  # its index among the phases: loader, forward, backward, optimizer, host
 _USUAL_S = (0.004, 0.012, 0.018, 0.004, 0.002)  # of each phase
+_HEALTHY_EVERY = 5  # one of so many jobs has no culprit
 
 
 def _made_jobs() -> Iterator[tuple[NDArray[np.float64], tuple[int, int] | None]]:
     """Yield 30 jobs: seconds of shape (12 steps, 4 ranks, 5 phases), and the late rank and phase."""
     random = np.random.default_rng(0)
-    for place in range(30):
+    for job in range(30):
         own_s = np.array(_USUAL_S) * random.uniform(0.9, 1.1, (12, 4, 5))
         culprit = None
-        if place % 5:
-            culprit = (int(random.integers(4)), int(random.integers(5)))
-            every = random.choice([1, 4])
-            own_s[::every, culprit[0], culprit[1]] += 0.06
+        is_healthy = job % _HEALTHY_EVERY == 0
+        if not is_healthy:
+            rank = int(random.integers(4))
+            phase = int(random.integers(5))
+            step_interval = random.choice([1, 4])
+            own_s[::step_interval, rank, phase] += 0.06
+            culprit = (rank, phase)
         yield own_s, culprit
 
 
