@@ -135,8 +135,8 @@ def test_a_kink_starts_where_the_lines_cross() -> None:
     ("noise", "number", "sizes"), first_in_test(2, [(0.02, 9, SIZES), (0.1, 1, SIZES), (0.15, 15, SIZES[::2])])
 )
 def test_intervals_hold_the_truth_as_often_as_they_say(noise: float, number: int, sizes: list[int]) -> None:
-    found = [holds(fit_link(sizes, drawn(seed, noise, number, sizes=sizes))) for seed in range(200)]
-    for share in np.mean(found, axis=0):
+    are_held = [holds(fit_link(sizes, drawn(seed, noise, number, sizes=sizes))) for seed in range(200)]
+    for share in np.mean(are_held, axis=0):
         assert 0.88 <= share <= 1.0
 
 

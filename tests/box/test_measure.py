@@ -263,11 +263,12 @@ def test_all_collectives_of_all_algorithms_are_checked_and_measured(num_ranks: i
 
     def work(rank: int, group: Any) -> Any:
         ranks = Ranks(group)
-        return [points_of(some, [0] * num_ranks, ranks, Protocol(iterations=1, budget_s=0.01)) for some in keys]
+        protocol = Protocol(iterations=1, budget_s=0.01)
+        return [points_of(of_collective, [0] * num_ranks, ranks, protocol) for of_collective in keys]
 
-    found = in_threads(num_ranks, work)[0]
-    assert [[point.key for point in points] for points in found] == keys
-    names = {dict(options)["algorithm"] for some in keys for _, _, options in some}
+    points_by_collective = in_threads(num_ranks, work)[0]
+    assert [[point.key for point in points] for points in points_by_collective] == keys
+    names = {dict(options)["algorithm"] for of_collective in keys for _, _, options in of_collective}
     assert {"native", "ring", "segmented_ring", "bruck", "chain"} <= names
 
 
