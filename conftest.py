@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import sys
 from collections import Counter
@@ -170,10 +171,12 @@ def starting_twice(start: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that starts a kernel, and another one if the first does not answer in time.
 
     If a machine is suspended, the time is over when it goes on. The file that `stderr` is would stay open until the
-    garbage collector finds it, in any later test, which the warning about it would then fail.
+    garbage collector finds it, in any later test, which the warning about it would then fail. As in the tests, torch
+    computes on one thread.
     """
 
     def start_twice(*args: Any, **options: Any) -> Any:
+        options["env"] = {**os.environ, "OMP_NUM_THREADS": "1"}
         with closing(options["stderr"]):  # the kernel has its own by now
             try:
                 return start(*args, **options)
