@@ -88,7 +88,7 @@ BY_HAND = [  # GPU, GPUs a node, nodes, version; collective, algorithm, protocol
     ("h100", 8, 1, (2, 29), "allreduce", "ring", "simple", 8.4 + 14 * 3.4, 360 * 8 / 14),
     ("h100", 8, 1, (2, 29), "allgather", "ring", "simple", 8.4 + 7 * 3.4, 360 * 8 / 7),
     ("h100", 8, 1, (2, 29), "broadcast", "ring", "simple", 8.4 + 3.4, 360),
-    ("h100", 8, 2, (2, 29), "broadcast", "ring", "simple", 8.4 + 16 * 4.0, 384),
+    ("h100", 8, 2, (2, 29), "broadcast", "ring", "simple", 8.4 + 16 * 14, 384),
     ("h100", 8, 1, (2, 29), "allreduce", "tree", "ll", 6.8 + 14 * 0.6, 0.92 * 360 / 3.8 / 2),
     ("h100", 8, 1, (2, 29), "allreduce", "tree", "ll128", 14 + 14 * 1.25, 0.92 * 360 * 7 / 9 / 2),
     ("h100", 8, 1, (2, 29), "allreduce", "nvls", "simple", 25, 8 * 40 * 0.85 * 7 / 8 * 2 * 8 / 14),
