@@ -267,16 +267,18 @@ class Model:
         """Return the latency of a ring as NCCL calculates it, in µs."""
         base = self._base_us("ring", protocol)
         link = GPUS[self.gpu].link
+        num_steps = _num_steps(collective, self.num_ranks)
+        if collective in ("broadcast", "reduce"):
+            # NCCL charges the same for every step here: with several nodes the network's latency, without its overhead.
+            slowest_link = link if self.num_nodes == 1 else "net"
+            if self.graph("ring").same_channels:
+                return base + self._hop_us(slowest_link, "ring", protocol)
+            # For Simple, NCCL has the tree's latency here, to account for chunks.
+            algorithm = "tree" if protocol == "simple" else "ring"
+            return base + num_steps * self._hop_us(slowest_link, algorithm, protocol)
         net_overhead = self._net_overhead_us(protocol)
         # With several nodes, NCCL charges the network's overhead for each step, also for those within a node.
         intra_hop = max(self._hop_us(link, "ring", protocol), net_overhead)
-        num_steps = _num_steps(collective, self.num_ranks)
-        if collective in ("broadcast", "reduce"):
-            if self.graph("ring").same_channels:
-                return base + intra_hop
-            if protocol == "simple":  # NCCL has the tree's latency here, to account for chunks.
-                intra_hop = self._hop_us(link, "tree", protocol)
-            return base + num_steps * intra_hop
         if self.num_nodes == 1:
             num_inter_steps = 0
         elif collective == "allreduce":
