@@ -380,6 +380,7 @@ def _link(line: Times) -> Link:
 
 
 def _inverse(s_per_byte: float) -> float:
+    """Return the bytes/s of a slope: without bound if bytes cost no time."""
     return float(1 / s_per_byte) if s_per_byte else np.inf
 
 

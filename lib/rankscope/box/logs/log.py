@@ -101,7 +101,7 @@ class Log:
         try:
             value = float(text)
         except (TypeError, ValueError):
-            value = math.nan
+            value = math.nan  # which is not finite
         if math.isfinite(value) and value >= least:
             return value
         bound = ""

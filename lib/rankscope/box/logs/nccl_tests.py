@@ -165,9 +165,10 @@ class _TextReader:
         self._tables: list[Table] = []
         self._table: Table | None = None  # the one that has begun and not yet ended
         self._pending: _PendingRow | None = None
+        # About the next table, from the lines that have been read since the last one:
         self._ranks: list[PrintedRank] = []
-        self._name = ""
-        self._first_line = 0  # of the lines that state facts about the next table
+        self._name = ""  # of its collective, as in all_reduce_perf; "" until a line has it
+        self._first_line = 0  # of the lines that state facts
 
     def tables(self) -> list[Table]:
         """Read all lines, and return the tables with the facts about their runs."""

@@ -63,7 +63,7 @@ def measure_keys(keys: Sequence[PointKey], nodes: Sequence[int], device: str, pr
         go_first()  # at real-time priority
     ranks = Ranks(device=_select_device(device))
     points = []
-    for (operation, _), group in itertools.groupby(keys, operation_and_size):
+    for (operation, _), group in itertools.groupby(keys, operation_and_size):  # the size only separates groups
         if operation not in TRANSFERS:
             points += points_of(list(group), nodes, ranks, protocol)
         elif ranks.rank == 0:

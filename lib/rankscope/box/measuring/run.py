@@ -339,6 +339,7 @@ def _alone(path: Path) -> contextlib.AbstractContextManager[object]:
     if sys.platform != "linux":
         return contextlib.nullcontext()
     lock = socket.socket(socket.AF_UNIX)
+    # A path may be longer than the 107 bytes that the name of a socket may have.
     name = hashlib.sha256(os.fsencode(output_path(path))).hexdigest()
     try:
         lock.bind(f"\0rankscope-profile-{name}")

@@ -67,7 +67,7 @@ def _printed_graphs(text: str) -> dict[str, Graph]:
     """
     graphs: dict[str, Graph] = {}
     for line in text.splitlines():
-        for stated in line.split("Pattern ")[1:]:
+        for stated in line.split("Pattern ")[1:]:  # what stands behind this word
             fields = _GRAPH.search(stated)
             if fields is None:
                 continue

@@ -382,6 +382,7 @@ class Model:
         if collective == "allreduce":
             share = 2.0  # the switch reduces, so a GPU's links carry the buffer once instead of twice
         efficiency = NVLS_EFFICIENCY[GPUS[self.gpu].generation]
+        # All factors and limits from here on are those of NCCL's src/graph/tuning.cc.
         channel_rate = graph.intra * efficiency * (num_channels - 1) / num_channels * share
         channel_rate = min(channel_rate, 2 * graph.inter if num_nodes == 2 else graph.inter)
         if num_nodes > 1:
