@@ -105,7 +105,7 @@ def test_machine_says_what_the_profile_predicts_and_what_was_measured() -> None:
     lines = report(MACHINE, algorithm="ring", message="256 KiB")
     assert lines[0].startswith(f"predicted: {time_words(expected_s)}, ")
     assert lines[1] == f"measured:  {time_words(0.8 * expected_s)}; prediction error +25.0 %"
-    assert lines[2] == f"gloo's own: {time_words(NATIVE_S)}"
+    assert lines[2] == f"gloo's own allreduce: {time_words(NATIVE_S)}"
     assert lines[3] == f"link: {one.best_link('intra')}"
     ranking = svg(MACHINE, "ranking", message="256 KiB")
     assert ranking.count(", measured ") == 3
@@ -116,10 +116,10 @@ def test_machine_shows_native_by_its_curve_at_sizes_that_were_not_measured() -> 
     native = [point("allreduce", 2**power, 1e-9 * 2**power, algorithm="native") for power in range(9, 24, 2)]
     box = machine({"made": profile([*links(), *native])})
     low, high = map(time_words, profile(native).curve("allreduce").interval_s(2**18))
-    assert f"gloo&#x27;s own, interpolated: 262 µs ({low} to {high})" in shown(box)[1]
+    assert f"gloo&#x27;s own allreduce, interpolated: 262 µs ({low} to {high})" in shown(box)[1]
     controls(box)["num_ranks"].value = 8
-    assert "own, interpolated" not in shown(box)[1]
-    assert "own, interpolated" not in shown(machine({"made": profile([*links(), *native[:4]])}))[1]
+    assert "own allreduce, interpolated" not in shown(box)[1]
+    assert "own allreduce, interpolated" not in shown(machine({"made": profile([*links(), *native[:4]])}))[1]
 
 
 def test_machine_says_where_no_lower_bound_is_known() -> None:
@@ -171,7 +171,7 @@ def test_an_algorithm_that_refuses_says_so_on_a_machine(monkeypatch: pytest.Monk
     monkeypatch.setitem(ALGORITHMS["allreduce"], "picky", picky)
     one = CASES["machine"].made()
     assert one.html(one.at(algorithm="picky"))[0].endswith("</svg><p>num_ranks must not be &lt; 8, got 4</p>")
-    assert report(one, algorithm="picky") == ["picky: num_ranks must not be < 8, got 4", "gloo's own: 5 ms"]
+    assert report(one, algorithm="picky") == ["picky: num_ranks must not be < 8, got 4", "gloo's own allreduce: 5 ms"]
     assert ">picky<" not in svg(one, "ranking", algorithm="picky")
 
 

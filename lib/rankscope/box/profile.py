@@ -428,7 +428,10 @@ class Profile:
                 if self.select(how, link=place):
                     measured.append((place, how))
         if not measured:
-            raise ValueError("this profile has no link: neither together nor ping_pong points were measured")
+            raise ValueError(
+                "this profile has no link: it contains neither together nor ping_pong points, which `rankscope "
+                "profile` measures"
+            )
         for place, how in measured:
             with suppress(ValueError):  # at too few sizes
                 return self.link(place, how)

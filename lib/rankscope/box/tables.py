@@ -271,7 +271,7 @@ def _explained(letter: str, profile: Profile, other: Profile) -> Iterator[Render
         box = compare_with_peers(profile, {"B" if is_first else "A": other})
     if not any(finding.is_fault or is_first for finding in box.findings):
         return
-    yield heading(f"{letter}: expected, got, why")
+    yield heading(f"{letter}: expected and measured performance, and likely causes")
     if are_alike and is_first:
         for group in groups(profile):
             if group.is_native:
@@ -388,7 +388,7 @@ def _peer_table(box: PeerComparison, group: MeasuredCollective) -> Table:
     notes = ["got: busbw"]
     if rows:
         columns += ["expected", "share"]
-        notes.append(f"expected: busbw of {box.names}; share: of the slowest of them")
+        notes.append(f"expected: busbw of {box.names}; share: percentage of the slowest of these")
     elif box.gpu:
         notes.append("the bank has no similar machine")
     else:

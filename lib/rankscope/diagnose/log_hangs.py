@@ -66,7 +66,7 @@ def _own_errors(evidence: Evidence) -> Iterator[HangFinding]:
     if not victims and not evidence.nameless and not any(evidence.timeouts()):
         return
     others = tuple(sorted(victims))
-    consequence = f", and {listed('rank', others)} lost the connection to a rank, or waited in vain" if others else ""
+    consequence = f", and {listed('rank', others)} lost the connection to a rank, or timed out" if others else ""
     ranks = sorted({*evidence.own_errors} - victims)
     for rank in ranks[:_MOST_ERRORS]:
         words = f"Rank {rank} ended with {one_line(evidence.own_errors[rank][0]).rstrip('.')}{consequence}."
@@ -287,13 +287,10 @@ def _joining(evidence: Evidence) -> Iterator[HangFinding]:
         if not missing:
             continue
         num_ranks = len(missing) + len(joined)
-        words = f"{listed('Rank', missing)} did not join: {len(joined)} of {num_ranks} ranks did, {_who(joined)}."
+        others = f"the other {len(joined)} of {num_ranks} ranks did ({listed('rank', joined)})"
+        words = f"{listed('Rank', missing)} did not join the group; {others}."
         group = "" if joins[0].barrier else DEFAULT_GROUP
         yield HangFinding("missing", tuple(sorted(missing)), group, 0, tuple(sorted(joined)), words)
-
-
-def _who(joined: set[int]) -> str:
-    return f"and the log has lines of all of them, {listed('rank', joined)}"
 
 
 def _not_joined(joins: Sequence[JoinCount], evidence: Evidence) -> tuple[set[int], set[int]]:

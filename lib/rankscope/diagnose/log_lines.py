@@ -553,7 +553,7 @@ def _desync(line: LogLine) -> Iterator[DesyncLag]:
 
 
 def _address(line: LogLine) -> Iterator[AddressWait | CommunicationError]:
-    yield CommunicationError(line.origin(len(line.text)), "store", "waited in vain for the others to connect")
+    yield CommunicationError(line.origin(len(line.text)), "store", "timed out waiting for the others to connect")
     match = _ADDRESS.search(line.text.rstrip())
     if match and not line.is_cut:
         yield AddressWait(line.origin(match.start()), int(match[1]))
@@ -563,14 +563,14 @@ def _join_count(line: LogLine) -> Iterator[JoinCount | CommunicationError]:
     for match in _CLIENTS.finditer(line.text):
         origin = line.origin(match.start())
         yield JoinCount(origin, "", int(match[1]), int(match[2]))
-        yield CommunicationError(origin, "store", "waited in vain for the others to connect")
+        yield CommunicationError(origin, "store", "timed out waiting for the others to connect")
     for match in _STORE_BARRIER.finditer(line.text):
         origin = line.origin(match.start())
         rank = int(match[1])
         if origin.rank in (None, rank):
             origin = origin._replace(rank=rank)
             yield JoinCount(origin, match[2], int(match[4]), int(match[3]))
-            yield CommunicationError(origin, "store", "waited in vain for the others to connect")
+            yield CommunicationError(origin, "store", "timed out waiting for the others to connect")
 
 
 def _unique_id(line: LogLine) -> Iterator[UniqueIdWait]:

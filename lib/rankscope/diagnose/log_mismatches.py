@@ -109,7 +109,7 @@ def _mismatch_finding(
         odd = [rank for rank in odd if any(frozenset((rank, other)) in differing for other in usual)]
         if not odd:
             return None
-        lines = [f"{listed('Rank', odd)} {what} than {listed('rank', usual)}."]
+        lines = [f"{listed('Rank', odd)} {what} from {listed('rank', usual)}."]
     else:
         lines = [f"{listed('Rank', odd)} disagree: each {what}. The log cannot tell which of them is wrong."]
     shown = []
@@ -121,7 +121,7 @@ def _mismatch_finding(
         lines.append(f"  {sentence(and_joined(shown))}")
     if is_default:
         lines.append(
-            "  These are the numbers of the ranks in the group that calls. In the default group, they are the job's."
+            "  These are the numbers of the ranks in the group of the call. In the default group, they are the job's."
         )
     sequences = {call.sequence for call in call_of.values()}
     number = int(sequences.pop()) if len(sequences) == 1 and "" not in sequences else 0
@@ -129,10 +129,10 @@ def _mismatch_finding(
 
 
 _DIFFERENCES = {
-    "collective": "called another collective",
-    "size": "passed another size",
-    "dtype": "passed another type",
-    "call": "made another call",
+    "collective": "called a different collective",
+    "size": "passed a different size",
+    "dtype": "passed a different type",
+    "call": "made a different call",
 }
 
 

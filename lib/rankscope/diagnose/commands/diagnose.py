@@ -253,7 +253,7 @@ def _ranks_table(diagnosis: JobDiagnosis) -> Table:
     columns = [*(mean_s[:, place] for place in shown), waited_s, late_s * is_late]
     words = times_in_one_unit(*(float(column[row]) for row in rows for column in columns))
     table = table_of("Time of each rank per step", "rank", *(PHASES[place] for place in shown), "exposed", "late")
-    table.caption = f"exposed: {EXPOSED}; late: own time, without that, above the median of the others"
+    table.caption = f"exposed: {EXPOSED}; late: time without that, minus the median of the others"
     for number, row in enumerate(rows):
         first = number * len(columns)
         *times, late = words[first : first + len(columns)]

@@ -72,7 +72,7 @@ def report(now: Now) -> list[str]:
     rate = _LONG / timeline.makespan_s
     next_rate = "any rate"
     if math.isfinite(bounds[second]):
-        next_rate = f"{bounds[second]:.1f}"
+        next_rate = f"{bounds[second]:.1f} batches/s"
     unit = "batches/s"
     if now.num_ranks > 1:
         unit = "batches/s per rank"

@@ -39,7 +39,7 @@ class Iterations:
 
     @property
     def used(self) -> tuple[int, ...]:
-        """The places of the iterations that are used; see `used_places`."""
+        """The indices of the iterations that the results are computed from; see `used_places`."""
         return used_places(self.clean)
 
     @property
