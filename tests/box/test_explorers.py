@@ -225,7 +225,7 @@ def test_with_a_profile_times_are_the_measured_ones() -> None:
 
 
 def test_what_a_profile_does_not_have_is_said() -> None:
-    assert report(MEASURED, direction="d2h") == ["the profile has no d2h copies by pageable"]
+    assert report(MEASURED, direction="d2h") == ["the profile has no d2h copies by the method pageable"]
     assert svg(MEASURED, "ranking", direction="d2h") == ""
     assert svg(MEASURED, "ranking").count("pin_on_the_fly") == 0
     measured = gpu()
