@@ -39,6 +39,7 @@ Vector = NDArray[np.float64]  # all parameters, or their gradients, one after th
 TIMEOUT_S = 60.0
 _ROUNDING = 64  # times the dtype's epsilon, because sums in another order differ by a few epsilons
 _MOST_RANKS = 64
+_MOST_NAMES = 4  # of parameters or buffers in a finding
 
 
 class DemoError(RuntimeError):
@@ -82,12 +83,12 @@ class Work:
         if len(self.inputs) != len(self.targets):
             raise ValueError(f"targets must have the {len(self.inputs)} samples of the inputs, got {len(self.targets)}")
 
-    def part(self, which: int, num_parts: int) -> Work:
+    def part(self, index: int, num_parts: int) -> Work:
         """Return the same work on one of equal parts of the batch. Raises ValueError if the batch does not divide."""
         if len(self.inputs) % num_parts:
             raise ValueError(f"inputs must be a multiple of {num_parts} samples, got {len(self.inputs)}")
-        inputs = self.inputs.chunk(num_parts)[which]
-        targets = self.targets.chunk(num_parts)[which]
+        inputs = self.inputs.chunk(num_parts)[index]
+        targets = self.targets.chunk(num_parts)[index]
         return Work(self.module, inputs, targets, self.loss_fn)
 
     def loss(self, module: nn.Module) -> Tensor:
@@ -136,8 +137,14 @@ def rounding_of(tensors: Iterable[Tensor]) -> float:
 
 
 def relative_difference(vector: Vector, reference: Vector) -> float:
-    """Return the largest difference of two vectors, as a share of the largest entry of the second."""
-    return float(np.abs(vector - reference).max() / (np.abs(reference).max() or 1.0))
+    """Return the largest difference of two vectors, as a share of the largest entry of the second.
+
+    If all entries of the second are 0, return the difference itself.
+    """
+    largest = np.abs(reference).max()
+    if largest == 0:
+        largest = 1.0
+    return float(np.abs(vector - reference).max() / largest)
 
 
 def check_divides(work: Work, num_ranks: int, num_parts: int = 1) -> None:
@@ -162,9 +169,10 @@ def on_bucket(ddp: DistributedDataParallel, note: Callable[[Tensor], object]) ->
     """Call `note` with the buffer of each bucket before it is averaged over the ranks."""
 
     def average(buffer: Tensor) -> Any:
+        """DDP's communication hook: return a future of the averaged buffer."""
         note(buffer)
-        done = dist.all_reduce(buffer.div_(dist.get_world_size()), async_op=True)
-        return done.get_future().then(lambda future: future.value()[0])
+        work = dist.all_reduce(buffer.div_(dist.get_world_size()), async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
 
     ddp.register_comm_hook(None, lambda _, bucket: average(bucket.buffer()))
 
@@ -203,10 +211,11 @@ class EqualTraining:
         """Raise DemoError if ranks differ in any bit, or if DDP's change is not `share` of the one process's change."""
         if any((rank != self.ranks[0]).any() for rank in self.ranks):
             raise DemoError("ranks have come to different parameters")
-        off = relative_difference(self.ranks[0], self.start + share * (self.single - self.start))
+        expected = self.start + share * (self.single - self.start)
+        difference = relative_difference(self.ranks[0], expected)
         rounding = self.num_steps * self.rounding
-        has_moved = self.moved > rounding  # which NaN is not
-        is_equal = off <= rounding
+        has_moved = self.moved > rounding  # False if parameters are NaN
+        is_equal = difference <= rounding  # False if parameters are NaN
         if not has_moved:
             raise DemoError(
                 f"{self.num_steps} steps of training changed the parameters by only {self.moved:.2g} of the largest, "
@@ -215,7 +224,7 @@ class EqualTraining:
         if not is_equal:
             raise DemoError(
                 f"after {self.num_steps} steps the ranks' change differs from {share:.3g} × one process's change by "
-                f"{off:.2g} of the largest parameter; rounding allows {rounding:.2g}"
+                f"{difference:.2g} of the largest parameter; rounding allows {rounding:.2g}"
             )
 
 
@@ -244,8 +253,8 @@ def equal_training(work: Work, num_ranks: int = 2, num_steps: int = 5, learning_
 
 
 def _train_rank(work: Work, num_steps: int, learning_rate: float) -> Vector:
-    ddp, own = in_ddp(work)
-    _train(ddp, own, num_steps, learning_rate)
+    ddp, part = in_ddp(work)
+    _train(ddp, part, num_steps, learning_rate)
     return values_of(ddp)
 
 
@@ -272,13 +281,15 @@ def differing(module: nn.Module) -> list[str]:
     >>> launch(seeds_differ, 2)
     [['weight', 'bias'], ['weight', 'bias']]
     """
-    own = _digests([*of_type("module", module, nn.Module).named_parameters(), *module.named_buffers()])
+    of_type("module", module, nn.Module)
+    digests = _digests([*module.named_parameters(), *module.named_buffers()])
     ranks: list[dict[str, bytes]] = [{} for _ in range(dist.get_world_size())]
-    dist.all_gather_object(ranks, own)
+    dist.all_gather_object(ranks, digests)
     return _unlike(ranks)
 
 
 def _digests(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, bytes]:
+    """Return a digest of the bytes of each named tensor."""
     digests = {}
     for name, tensor in tensors:
         raw = tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy()
@@ -341,13 +352,14 @@ class StepAudit(Findings):
 
     def _unused_findings(self) -> list[Finding]:
         """A finding for each set of unused parameters, with the ranks that leave these unused."""
+        ranks_by_names: dict[tuple[str, ...], list[str]] = {}
+        for rank, names in enumerate(self.unused):
+            if names:
+                ranks_by_names.setdefault(names, []).append(str(rank))
         findings = []
-        for names in dict.fromkeys(self.unused):
-            if not names:
-                continue
-            ranks = [str(rank) for rank, unused in enumerate(self.unused) if unused == names]
-            whose = "any rank" if len(ranks) == len(self.ranks) else f"rank {', '.join(ranks)}"
-            message = f"no gradient on {whose} for {_some(names)}, so DDP hangs or raises one step later"
+        for names, ranks in ranks_by_names.items():
+            where = "any rank" if len(ranks) == len(self.ranks) else f"rank {', '.join(ranks)}"
+            message = f"no gradient on {where} for {_some(names)}, so DDP hangs or raises one step later"
             findings.append(Finding("unused", f"{message} unless find_unused_parameters=True"))
         return findings
 
@@ -356,8 +368,8 @@ class StepAudit(Findings):
         if is_multiple:
             message = f"Gradients are {self.ratio:.4g} times those of one process."
         else:
-            off = relative_difference(self.ranks[0], self.single)
-            message = f"Gradients differ from those of one process by up to {percent_words(off)} of the largest entry."
+            share = percent_words(relative_difference(self.ranks[0], self.single))
+            message = f"Gradients differ from those of one process by up to {share} of the largest entry."
         return " ".join([message, *self.causes])
 
     def _difference_between_ranks(self, spread: float) -> str:
@@ -438,6 +450,7 @@ def _causes(work: Work, audit: StepAudit, has_step: bool) -> tuple[str, ...]:
 
 
 def _causes_in_module_or_loss(work: Work, parts: Sequence[Work]) -> list[str]:
+    """Say why the mean of the parts' gradients is not that of the whole batch, as far as outputs and losses show it."""
     causes = []
     with suppress(Exception):  # the outputs may be anything, and of any shape
         if _samples_affect_each_other(work, parts):
@@ -445,9 +458,11 @@ def _causes_in_module_or_loss(work: Work, parts: Sequence[Work]) -> list[str]:
     with suppress(Exception):
         losses = _losses(work, parts)
         tolerance = work.rounding * max(abs(losses.whole), *(abs(loss) for loss in losses.parts))
-        if abs(sum(losses.parts) - losses.whole) <= tolerance:
+        sum_of_parts = sum(losses.parts)
+        mean_of_parts = sum_of_parts / len(parts)
+        if abs(sum_of_parts - losses.whole) <= tolerance:
             causes.append("Is the loss a sum? DDP averages over ranks.")
-        elif abs(sum(losses.parts) / len(parts) - losses.whole) > tolerance:
+        elif abs(mean_of_parts - losses.whole) > tolerance:
             causes.append(
                 "The loss of the whole batch is not the mean of the ranks' losses. Do ranks divide by different "
                 "numbers of samples or tokens, or does the loss compare samples with each other?"
@@ -456,6 +471,7 @@ def _causes_in_module_or_loss(work: Work, parts: Sequence[Work]) -> list[str]:
 
 
 def _draws_random_numbers(work: Work) -> bool:
+    """Whether the gradient depends on the seed. The generator stays changed, so callers fork it."""
     torch.default_generator.manual_seed(0)  # torch.manual_seed would seed the GPUs, too
     first = work.gradient()
     torch.default_generator.manual_seed(1)
@@ -471,8 +487,9 @@ def _outputs(work: Work) -> Tensor:
 
 
 def _samples_affect_each_other(work: Work, parts: Iterable[Work]) -> bool:
-    in_parts = torch.cat([_outputs(part) for part in parts])
-    return relative_difference(flat([in_parts]), flat([_outputs(work)])) > work.rounding
+    """Whether the outputs of the whole batch are not those of its parts, one after the other."""
+    outputs_of_parts = torch.cat([_outputs(part) for part in parts])
+    return relative_difference(flat([outputs_of_parts]), flat([_outputs(work)])) > work.rounding
 
 
 class _Losses(NamedTuple):
@@ -484,40 +501,41 @@ class _Losses(NamedTuple):
 
 def _losses(work: Work, parts: Sequence[Work]) -> _Losses:
     outputs = _outputs(work)
-    parts_outputs = outputs.chunk(len(parts))
-    of_parts = [
-        part.loss_fn(part_outputs, part.targets).item() for part, part_outputs in zip(parts, parts_outputs, strict=True)
-    ]
-    return _Losses(work.loss_fn(outputs, work.targets).item(), of_parts)
+    losses_of_parts = []
+    for part, part_outputs in zip(parts, outputs.chunk(len(parts)), strict=True):
+        losses_of_parts.append(part.loss_fn(part_outputs, part.targets).item())
+    return _Losses(work.loss_fn(outputs, work.targets).item(), losses_of_parts)
 
 
 def _audited(work: Work, step: Step | None) -> _Audited:
-    own = work.part(dist.get_rank(), dist.get_world_size())
+    """Run the step on this rank under DDP; without DDP if some rank leaves a parameter unused, which would hang."""
+    part = work.part(dist.get_rank(), dist.get_world_size())
     alone = copy.deepcopy(work.module)
     alone.zero_grad()
-    own.loss(alone).backward()  # type: ignore[no-untyped-call]
+    part.loss(alone).backward()  # type: ignore[no-untyped-call]
     trained = [(name, parameter) for name, parameter in alone.named_parameters() if parameter.requires_grad]
     unused = tuple(name for name, parameter in trained if parameter.grad is None)
-    mean = torch.from_numpy(gradient_of(alone))
+    sum_of_gradients = torch.from_numpy(gradient_of(alone))
     num_unused = torch.tensor(len(unused))
-    dist.all_reduce(mean)
-    dist.all_reduce(num_unused)
+    dist.all_reduce(sum_of_gradients)
+    dist.all_reduce(num_unused)  # of all ranks, so that all take the same branch
     if num_unused:
-        return _Audited((mean / dist.get_world_size()).numpy(), unused, _digests(alone.named_buffers()), 0)
+        mean = (sum_of_gradients / dist.get_world_size()).numpy()
+        return _Audited(mean, unused, _digests(alone.named_buffers()), num_allreduces=0)
     ddp = DistributedDataParallel(copy.deepcopy(work.module))
-    sent_sizes: list[int] = []
+    sent_sizes: list[int] = []  # the elements of each bucket that DDP reduces
     on_bucket(ddp, lambda buffer: sent_sizes.append(buffer.numel()))
     if step is None:
-        own.loss(ddp).backward()  # type: ignore[no-untyped-call]
+        part.loss(ddp).backward()  # type: ignore[no-untyped-call]
     else:
-        step(ddp, own.inputs, own.targets)
+        step(ddp, part.inputs, part.targets)
     num_allreduces = sum(sent_sizes) / sum(parameter.numel() for _, parameter in trained)
     return _Audited(gradient_of(ddp), unused, _digests(ddp.module.named_buffers()), num_allreduces)
 
 
 def _some(names: tuple[str, ...]) -> str:
-    """Up to four names, and how many more there are."""
-    listed = ", ".join(names[:4])
-    if len(names) > 4:
-        listed += f" and {len(names) - 4} more"
+    """The first names, and how many more there are."""
+    listed = ", ".join(names[:_MOST_NAMES])
+    if len(names) > _MOST_NAMES:
+        listed += f" and {len(names) - _MOST_NAMES} more"
     return listed

@@ -164,7 +164,7 @@ def test_the_notebook_draws_and_says_what_the_benchmark_finds(monkeypatch: pytes
     published = np.concatenate([ax.lines[0].get_ydata() for ax in names["axes"]])
     assert published == pytest.approx([job.published_s / unit for job, unit in zip(jobs, one_node_s, strict=True)])
     errors = [text.get_text() for ax in names["axes"] for text in ax.texts]
-    assert errors == [f"{job.errors.expected:+.1%}" for job in jobs]
+    assert errors == [f"{100 * job.errors.expected:+.1f} %".replace("-", "−") for job in jobs]
     assert max(published) < names["axes"][0].get_ylim()[1]
     printed = "".join("".join(output["text"]) for cell in cells for output in cell["outputs"] if "text" in output)
     assert all(f"{job.errors.expected:+.1%}" in printed for job in [*jobs, *abci.inside()])

@@ -93,8 +93,8 @@ def chunk_sizes(batch_size: int, num_devices: int) -> tuple[int, ...]:
     >>> chunk_sizes(9, 8)
     (2, 2, 2, 2, 1)
     """
-    size = -(-batch_size // whole("num_devices", num_devices, 1, MOST_DEVICES))
-    return tuple(min(size, batch_size - first) for first in range(0, batch_size, size))
+    chunk_size = -(-batch_size // whole("num_devices", num_devices, 1, MOST_DEVICES))  # rounded up
+    return tuple(min(chunk_size, batch_size - start) for start in range(0, batch_size, chunk_size))
 
 
 def messages_of(sizes: StepSizes, num_devices: int) -> tuple[DeviceCopy, ...]:
@@ -191,7 +191,7 @@ def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "d
         if stage in computing_s:
             for device, seconds in enumerate(computing_s[stage]):
                 spans.append(Span(device, "compute", stage, -1, start_s, start_s + seconds))
-        for message in messages:
+        for message in messages:  # one after the other, because all are at the port of device 0
             if message.what == stage:
                 stop_s = start_s + costs.link.seconds(message.num_bytes)
                 spans.append(Span(message.src, "link", message.kind, message.dst, start_s, stop_s))
@@ -201,15 +201,18 @@ def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "d
 
 
 def _simulate_ddp(sizes: StepSizes, num_devices: int, costs: StepCosts, samples_per_rank: int) -> Timeline:
+    """Return a step in which all ranks do the same at the same time, one phase after the other."""
     allreduce_s = float(closed_form("allreduce", "ring", num_devices, sizes.parameter_bytes, costs.link))
-    spans: list[Span] = []
-    now_s = 0.0
-    for lane, kind, seconds in (
+    phases = (
         ("compute", "forward", costs.forward_s * samples_per_rank),
         ("compute", "loss", costs.loss_s * samples_per_rank),
         ("compute", "backward", costs.backward_s * samples_per_rank),
         ("link", "allreduce", allreduce_s),
-    ):
-        spans += [Span(rank, lane, kind, -1, now_s, now_s + seconds) for rank in range(num_devices)]
-        now_s += seconds
+    )
+    spans: list[Span] = []
+    start_s = 0.0
+    for lane, kind, seconds in phases:
+        stop_s = start_s + seconds
+        spans += [Span(rank, lane, kind, -1, start_s, stop_s) for rank in range(num_devices)]
+        start_s = stop_s
     return Timeline.of(spans)

@@ -40,7 +40,8 @@ def resnet50() -> Iterator[Layer]:
     yield from _conv_norm("conv1", 3, 64, 7, 112)
     num_in = 64
     side = 56
-    for stage, (width, num_blocks) in enumerate([(64, 3), (128, 4), (256, 6), (512, 3)], 1):
+    stages = [(64, 3), (128, 4), (256, 6), (512, 3)]  # the width and the number of blocks of each
+    for stage, (width, num_blocks) in enumerate(stages, 1):
         for block in range(num_blocks):
             name = f"layer{stage}.{block}"
             yield from _conv_norm(f"{name}.conv1", num_in, width, 1, side)
@@ -128,7 +129,7 @@ def architecture_step(name: str, num_samples: int, flops_per_s: float) -> LocalS
 
 
 def _conv(name: str, num_in: int, num_out: int, size: int, side: int, bias: bool = False) -> Layer:
-    """A convolution whose output is `side` × `side` pixels."""
+    """A convolution with kernels of `size` × `size`, whose output is `side` × `side` pixels."""
     shapes: dict[str, Shape] = {"weight": (num_out, num_in, size, size)}
     if bias:
         shapes["bias"] = (num_out,)
@@ -141,6 +142,7 @@ def _conv_norm(name: str, num_in: int, num_out: int, size: int, side: int) -> It
 
 
 def _linear(name: str, num_in: int, num_out: int, bias: bool = True, times: int = 1) -> Layer:
+    """A linear layer that is applied so many times per sample: once to each of its tokens."""
     shapes: dict[str, Shape] = {"weight": (num_out, num_in)}
     if bias:
         shapes["bias"] = (num_out,)

@@ -59,13 +59,13 @@ def parameter_specs(parameters: Parameters) -> tuple[ParameterSpec, ...]:
     ParameterSpec(name='weight', num_bytes=200, dtype='float32', device='cpu', sparse=False)
     """
     wanted = "parameters must be a module, its parameters or ParameterSpec values"
-    sparse: set[int] = set()
+    sparse_ids: set[int] = set()
     named: Iterable[tuple[str, Any]]
     if hasattr(parameters, "named_parameters"):
         named = parameters.named_parameters()
-        sparse = _sparse_parameters(parameters)
+        sparse_ids = _sparse_parameters(parameters)
     elif isinstance(parameters, Iterable):
-        named = ((f"parameter {place}", param) for place, param in enumerate(parameters))
+        named = ((f"parameter {index}", param) for index, param in enumerate(parameters))
     else:
         raise ValueError(f"{wanted}, got {parameters!r}")
     specs = []
@@ -81,31 +81,35 @@ def parameter_specs(parameters: Parameters) -> tuple[ParameterSpec, ...]:
         known_ids.add(id(param))
         num_bytes = param.numel() * param.element_size()
         dtype = str(param.dtype).removeprefix("torch.")
-        specs.append(ParameterSpec(name, num_bytes, dtype, str(param.device), id(param) in sparse))
+        specs.append(ParameterSpec(name, num_bytes, dtype, str(param.device), id(param) in sparse_ids))
     if not specs:
         raise ValueError("parameters must hold at least one that requires a gradient, got none")
     return tuple(specs)
 
 
 def _sparse_parameters(module: Any) -> set[int]:
-    """The ids of the parameters whose gradients are sparse."""
+    """The ids of the parameters whose gradients are sparse; a shared one is like those of the first module with it."""
     from torch.nn import Embedding, EmbeddingBag
 
     owners: dict[int, Module] = {}
     for owner in module.modules():
         for param in owner.parameters(recurse=False):
             owners.setdefault(id(param), owner)
-    return {key for key, owner in owners.items() if isinstance(owner, Embedding | EmbeddingBag) and owner.sparse}
+    sparse_ids = set()
+    for param_id, owner in owners.items():
+        if isinstance(owner, Embedding | EmbeddingBag) and owner.sparse:
+            sparse_ids.add(param_id)
+    return sparse_ids
 
 
 # ---- buckets
 
 
 class Buckets(tuple[tuple[int, ...], ...]):
-    """Which gradients share an allreduce: a tuple for each bucket, in launch order, of its parameters' places.
+    """Which gradients share an allreduce: a tuple for each bucket, in launch order, of its parameters' indices.
 
-    The argument is a list of lists of places, or a `DDPBuckets`, whose buckets after the rebuild are used. Raises
-    ValueError unless every place from 0 up is in exactly one bucket, and no bucket is empty.
+    The argument is a list of lists of indices, or a `DDPBuckets`, whose buckets after the rebuild are used. Raises
+    ValueError unless every index from 0 up is in exactly one bucket, and no bucket is empty.
 
     >>> Buckets([[2, 1], [0]])
     ((2, 1), (0,))
@@ -119,12 +123,15 @@ class Buckets(tuple[tuple[int, ...], ...]):
             return buckets
         if isinstance(buckets, DDPBuckets):
             buckets = [bucket.indices for bucket in buckets.rebuilt]
-        lists = [several("a bucket", bucket, "places") for bucket in several("buckets", buckets, "buckets")]
-        value = super().__new__(cls, (tuple([whole("buckets", place, 0) for place in places]) for places in lists))
-        places = sorted(chain.from_iterable(value))
-        if places != list(range(len(places))):
-            raise ValueError(f"buckets must hold each parameter from 0 to {places[-1]} once, got {value!r}")
-        if not all(value):
+        checked_buckets = []
+        for bucket in several("buckets", buckets, "buckets"):
+            indices = several("a bucket", bucket, "places")
+            checked_buckets.append(tuple([whole("buckets", index, 0) for index in indices]))
+        value = super().__new__(cls, checked_buckets)
+        all_indices = sorted(chain.from_iterable(value))
+        if all_indices != list(range(len(all_indices))):
+            raise ValueError(f"buckets must hold each parameter from 0 to {all_indices[-1]} once, got {value!r}")
+        if () in value:
             raise ValueError(f"buckets must hold at least one parameter each, got {value!r}")
         return value
 
@@ -143,7 +150,7 @@ def buckets_of(name: str, value: Any, num_parameters: int | None = None) -> Buck
 
 @attrs.frozen
 class Bucket:
-    """One bucket: its parameters' places in the order of its buffer, and why it was closed.
+    """One bucket: its parameters' indices in the order of its buffer, and why it was closed.
 
     `closed` is "cap" if the bucket had reached `cap_bytes`, "end" if no parameters of its dtype and device were left,
     and "sparse" for a sparse gradient, which has a bucket to itself. `cap_bytes` is None if there is no cap. Parameters
@@ -202,10 +209,10 @@ class DDPBuckets:
         for bucket in several("observed_buckets", observed_buckets, "buckets"):
             observed.append(tuple(several("observed_buckets", bucket, "places")))
         expected = [bucket.indices for bucket in self.at(iteration)]
-        for place, (indices, observed_indices) in enumerate(zip_longest(expected, observed)):
+        for position, (indices, observed_indices) in enumerate(zip_longest(expected, observed)):
             if indices != observed_indices:
                 difference = f"expected parameters {_listed(indices)}, found {_listed(observed_indices)}"
-                raise BucketError(f"iteration {iteration}, bucket {place}: {difference}")
+                raise BucketError(f"iteration {iteration}, bucket {position}: {difference}")
 
     def __str__(self) -> str:
         """A table of the buckets before and after the rebuild.
@@ -222,18 +229,20 @@ class DDPBuckets:
         return "\n".join(lines)
 
     def _table(self, buckets: tuple[Bucket, ...]) -> str:
+        """Return a line with the number of buckets, a head, and a row for each bucket."""
         head = f"  {'':>3}  {'contents':<27}  {'closed because':<33}  parameters"
         rows = [count_of(len(buckets), "bucket"), head]
-        for place, bucket in enumerate(buckets):
+        for position, bucket in enumerate(buckets):
             first = self.parameters[bucket.indices[0]].name
             last = self.parameters[bucket.indices[-1]].name
             names = first if first == last else f"{first} … {last}"
             size = f"{count_of(len(bucket.indices), 'parameter')}, {bytes_words(bucket.num_bytes)}"
-            rows.append(f"  {place:>3}  {size:<27}  {bucket.why:<33}  {names}")
+            rows.append(f"  {position:>3}  {size:<27}  {bucket.why:<33}  {names}")
         return "\n".join(rows)
 
 
 def _listed(indices: tuple[Any, ...] | None) -> str:
+    """The parameters of a bucket in words; None stands for a bucket that does not exist."""
     if indices is None:
         return "no such bucket"
     if not indices:
@@ -313,8 +322,8 @@ def buckets(
     if find_unused_parameters and not static_graph:
         first = _in_defined_order(specs, caps_bytes)
         return DDPBuckets(specs, first, rebuilt=first, rebuilt_at=None)
-    first = _in_defined_order(specs, [None])
-    rebuilt = tuple(_fill([(place, specs[place]) for place in order], caps_bytes))
+    first = _in_defined_order(specs, [None])  # no cap
+    rebuilt = tuple(_fill([(index, specs[index]) for index in order], caps_bytes))
     return DDPBuckets(specs, first, rebuilt, rebuilt_at=2 if static_graph else 1)
 
 
@@ -326,16 +335,16 @@ def _ready_order(specs: Sequence[ParameterSpec], order: Sequence[int] | None, ma
     """Return the order, followed by the parameters that get no gradient, as DDP appends them for a static graph."""
     if order is None:
         return list(reversed(range(len(specs))))
-    places = [whole("ready_order", place, 0, len(specs) - 1) for place in several("ready_order", order, "places")]
-    missing = sorted(set(range(len(specs))) - set(places))
-    if len(places) + len(missing) != len(specs):
-        raise ValueError(f"ready_order must name each parameter once, got {places!r}")
+    ready = [whole("ready_order", index, 0, len(specs) - 1) for index in several("ready_order", order, "places")]
+    missing = sorted(set(range(len(specs))) - set(ready))
+    if len(ready) + len(missing) != len(specs):  # `ready` has an index twice
+        raise ValueError(f"ready_order must name each parameter once, got {ready!r}")
     if missing and not may_miss:
         raise ValueError(
             f"ready_order must name each parameter unless static_graph or find_unused_parameters is set: DDP stops "
             f"where one gets no gradient, as {specs[missing[0]].name!r}"
         )
-    return places + missing
+    return ready + missing
 
 
 @attrs.define
@@ -352,7 +361,10 @@ class _Filling:
 
 
 def _fill(order: Iterable[tuple[int, ParameterSpec]], caps_bytes: Sequence[int | None]) -> Iterator[Bucket]:
-    """Yield buckets filled in that order; those that are not full at the end come last."""
+    """Yield buckets filled with these parameters, each with its index; those that are not full at the end come last.
+
+    `caps_bytes` are the caps of the first, second, ... bucket of each dtype and device; see `_Filling.cap_bytes`.
+    """
     fillings: dict[Key, _Filling] = {}
     for index, spec in order:
         if spec.sparse:
@@ -375,7 +387,8 @@ def _fill(order: Iterable[tuple[int, ParameterSpec]], caps_bytes: Sequence[int |
 
 def _in_defined_order(specs: Sequence[ParameterSpec], caps_bytes: Sequence[int | None]) -> tuple[Bucket, ...]:
     """Buckets filled in the order of definition, launched in reverse order of their first parameters."""
-    return tuple(sorted(_fill(enumerate(specs), caps_bytes), key=lambda bucket: bucket.indices[0], reverse=True))
+    filled = _fill(enumerate(specs), caps_bytes)
+    return tuple(sorted(filled, key=lambda bucket: bucket.indices[0], reverse=True))
 
 
 # ---- the order of buckets that are not full at the end: the reducer iterates over a C++ hash table
@@ -398,7 +411,10 @@ _DTYPES = {
     "float8_e4m3fnuz": 26,
 }
 _DEVICES = {"cpu": 0, "cuda": 1, "hip": 6, "xla": 9, "xpu": 12, "mps": 13, "meta": 14, "hpu": 15, "mtia": 19}
+# The numbers of slots of a table that grows, by the list of primes in libstdc++.
 _TABLE_SIZES = (13, 29, 59, 127, 257, 541, 1109)
+_GOLDEN_RATIO = 0x9E3779B9  # the constant of hash_combine in c10/util/hash.h
+_NO_INDEX = 255  # the index of a device without one is -1, stored in 8 bits without a sign
 
 
 def table_order(keys: Iterable[Key]) -> list[Key]:
@@ -415,31 +431,40 @@ def table_order(keys: Iterable[Key]) -> list[Key]:
     [('float32', 'cuda:0'), ('float16', 'cuda:1'), ('float16', 'cuda:0')]
     """
     table: list[Key] = []
-    sizes = iter(_TABLE_SIZES)
-    size = next(sizes)
+    num_slots = _TABLE_SIZES[0]
+    larger_sizes = iter(_TABLE_SIZES[1:])
     for key in keys:
-        if len(table) == size:
-            size = next(sizes, 2 * size)
-            inserted = table
+        if len(table) == num_slots:  # full: it grows, and all keys are inserted again in the order of an iteration
+            num_slots = next(larger_sizes, 2 * num_slots)
+            old_keys = table
             table = []
-            for old_key in inserted:
-                _insert(table, old_key, size)
-        _insert(table, key, size)
+            for old_key in old_keys:
+                _insert(table, old_key, num_slots)
+        _insert(table, key, num_slots)
     return table
 
 
-def _insert(table: list[Key], key: Key, size: int) -> None:
+def _insert(table: list[Key], key: Key, num_slots: int) -> None:
     """Insert a key in front of the first key of its slot, or, if there is none, in front of all keys."""
-    slot = _slot(key, size)
-    places = (place for place, other in enumerate(table) if _slot(other, size) == slot)
-    table.insert(next(places, 0), key)
+    slot = _slot(key, num_slots)
+    for position, other in enumerate(table):
+        if _slot(other, num_slots) == slot:
+            table.insert(position, key)
+            return
+    table.insert(0, key)
 
 
-def _slot(key: Key, size: int) -> int | Key:
-    """c10::get_hash(dtype, device) modulo the number of slots, where std::hash of a number is that number."""
+def _slot(key: Key, num_slots: int) -> int | Key:
+    """c10::get_hash(dtype, device) modulo the number of slots, where std::hash of a number is that number.
+
+    The hash of a device is the number of its kind in the upper 16 bits and its index in the lower ones. A key with an
+    unknown dtype or device is its own slot.
+    """
     dtype, device_name = key
-    kind, _, index = device_name.partition(":")
+    kind, _, index_text = device_name.partition(":")
     if dtype not in _DTYPES or kind not in _DEVICES:
         return key
-    device = _DEVICES[kind] << 16 | (int(index) if index else 255)
-    return (device ^ (_DTYPES[dtype] + 0x9E3779B9 + (device << 6) + (device >> 2))) % size
+    index = int(index_text) if index_text else _NO_INDEX
+    device = _DEVICES[kind] << 16 | index
+    combined = device ^ (_DTYPES[dtype] + _GOLDEN_RATIO + (device << 6) + (device >> 2))
+    return combined % num_slots

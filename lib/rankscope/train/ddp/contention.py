@@ -52,9 +52,10 @@ def fit_contention(steps: Sequence[OverlappedStep], local: LocalStep, cost: Cost
     first_launches_s = [each.launch_s[0] for each in launched if each.launch_s.size]
     if not any(launch_s < local.backward_s for launch_s in first_launches_s):
         raise ValueError("steps must have one whose allreduces start before the backward ends, and have none")
-    around_s = local.forward_s + local.optimizer_s  # the parts of a step that the model does not predict
+    around_s = local.forward_s + local.optimizer_s  # the parts of a step that no allreduce can slow down
 
     def errors(factors: Seconds) -> list[float]:
+        """Return two errors for each step: of its last backward, and of the whole step."""
         shares = []
         for step, step_launches in zip(steps, launched, strict=True):
             last = last_backward(local, step_launches, cost, Contention(*factors))

@@ -26,6 +26,7 @@ from .run import DDPStepper, Optimizer, RecordedStep, buckets_in_common, check_t
 
 LossFn = Callable[[Any, Any], Tensor]
 Vector = NDArray[np.float64]
+_FIRST_TYPICAL = 2  # the first step after the one in which DDP rebuilds its buckets
 
 
 @frozen(eq=False)
@@ -58,8 +59,9 @@ class FollowedSteps:
     @property
     def typical(self) -> int:
         """The step of median length among those after the second, in which DDP rebuilds its buckets."""
-        later = np.argsort(self.step_s[2:], kind="stable")
-        return 2 + int(later[(later.size - 1) // 2])
+        steps_by_length = _FIRST_TYPICAL + np.argsort(self.step_s[_FIRST_TYPICAL:], kind="stable")
+        middle = (steps_by_length.size - 1) // 2
+        return int(steps_by_length[middle])
 
     def step(self, number: int | None = None) -> Timeline:
         """Return the spans of one step, including those that read its batches; by default the `typical` step.
@@ -79,8 +81,10 @@ class FollowedSteps:
         """Raise ValueError if the ranks end with different parameters, in any bit."""
         for rank, parameters in enumerate(self.parameters):
             if not np.array_equal(parameters, self.parameters[0]):
-                off = float(np.abs(parameters - self.parameters[0]).max())
-                raise ValueError(f"ranks must end with the same parameters, and rank {rank} is off rank 0 by {off:.3g}")
+                difference = float(np.abs(parameters - self.parameters[0]).max())
+                raise ValueError(
+                    f"ranks must end with the same parameters, and rank {rank} is off rank 0 by {difference:.3g}"
+                )
 
 
 def follow(
@@ -115,9 +119,11 @@ def follow(
     loader = of_type("assignment", assignment, Assignment).loader or Loader()
     assignment = evolve(assignment, loader=loader)
     _check_dataset(dataset, assignment)
-    most = min(indices.size for indices in assignment.ranks) // loader.batch_size
-    if whole("num_steps", num_steps, 3) > most:
-        raise ValueError(f"num_steps must be at most {most}, the full batches that every rank has, got {num_steps}")
+    full_batches = min(indices.size for indices in assignment.ranks) // loader.batch_size
+    if whole("num_steps", num_steps, _FIRST_TYPICAL + 1) > full_batches:
+        raise ValueError(
+            f"num_steps must be at most {full_batches}, the full batches that every rank has, got {num_steps}"
+        )
     settings = DDPSettings(bucket_cap_mb=bucket_cap_mb)
     recorder = Recorder()
     args = (assignment, dataset, module, loss, optimizer, num_steps, settings, recorder)
@@ -179,23 +185,21 @@ def _follow(
 ) -> _RankResult:
     """Train on this rank's samples, and record the steps."""
     rank = dist.get_rank()
-    torch.manual_seed(assignment.seed or 0)
-    loader = assignment.loader or Loader()
-    batches: Iterator[Any] = iter(
-        record_dataloader(
-            DataLoader(
-                _NumberedSamples(dataset),
-                loader.batch_size,
-                sampler=assignment.ranks[rank].tolist(),
-                num_workers=loader.num_workers,
-            ),
-            recorder.for_rank(rank),
-        )
+    torch.manual_seed(assignment.seed or 0)  # so that a module or loss that draws random numbers can be repeated
+    loader = assignment.loader
+    assert loader is not None, "`follow` gives every assignment a loader"
+    rank_loader = DataLoader(
+        _NumberedSamples(dataset),
+        loader.batch_size,
+        sampler=assignment.ranks[rank].tolist(),
+        num_workers=loader.num_workers,
     )
+    batches: Iterator[Any] = iter(record_dataloader(rank_loader, recorder.for_rank(rank)))
     numbers: list[NDArray[np.int64]] = []
     losses: list[float] = []
 
     def step_loss(model: nn.Module, rank: int, batch: Any) -> Tensor:
+        """Return the loss of a batch, and record its samples and the loss."""
         sample_numbers, (inputs, targets) = batch
         value = loss(model(inputs), targets)
         numbers.append(sample_numbers.numpy())
@@ -209,13 +213,17 @@ def _follow(
     for _ in range(num_steps):
         stepper.before()
         stepper.run()
-        steps.append(stepper.taken())
+        steps.append(stepper.record())
     parameters = torch.cat([parameter.detach().double().flatten() for parameter in stepper.ddp.parameters()])
     return _RankResult(steps, numbers, losses, parameters.numpy())
 
 
 def _timeline(results: list[_RankResult], loaders: Timeline) -> Timeline:
-    """The spans of workers and ranks for the steps, on one axis that starts with the first span."""
+    """The spans of workers and ranks for the steps, on one axis that starts with the first span.
+
+    `loaders` has what the DataLoaders recorded. Of that, only the reading and collating by workers is shown, because
+    the ranks' own steps have the wait for a batch. Workers read ahead, so they have spans of batches that no step used.
+    """
     num_steps = len(results[0].steps)
     spans = []
     for span in loaders:
@@ -224,8 +232,8 @@ def _timeline(results: list[_RankResult], loaders: Timeline) -> Timeline:
     for result in results:
         for number, step in enumerate(result.steps):
             for span in step.spans:
-                start_s = span.start_s + step.begun_s
-                stop_s = span.stop_s + step.begun_s
+                start_s = step.start_s + span.start_s
+                stop_s = step.start_s + span.stop_s
                 spans.append(span._replace(item=number, start_s=start_s, stop_s=stop_s))
     timeline = Timeline.of(sorted(spans, key=lambda span: span.start_s))
     return timeline.shifted(-timeline.begin_s)

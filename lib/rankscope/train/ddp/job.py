@@ -91,9 +91,10 @@ def job(
     measured_total_s = float(measured_costs_s.sum())
     predicted_total_s = float(predicted_costs_s.sum())
     if measured_total_s >= step_s:
-        had = f"the {measured_total_s:.3g} s of allreduces measured with it"
-        raise ValueError(f"step_s must be longer than {had}, got {step_s}")
+        measured_allreduces = f"the {measured_total_s:.3g} s of allreduces measured with it"
+        raise ValueError(f"step_s must be longer than {measured_allreduces}, got {step_s}")
 
+    # The time of the step without any wait, which is the same on other ranks.
     computing_s = step_s
     if measured_total_s:
         computing_s = _without_waits_s(local, launched, measured_costs_s, step_s)
@@ -129,7 +130,11 @@ def _with_waits_s(local: LocalStep, launched: Launches, bucket_costs_s: Seconds,
 
 
 def _without_waits_s(local: LocalStep, launched: Launches, bucket_costs_s: Seconds, step_s: float) -> float:
-    """Return the computing time of a step that takes `step_s` including the waits for allreduces, by bisection."""
+    """Return the computing time of a step that takes `step_s` including the waits for allreduces, by bisection.
+
+    It lies between `step_s`, if all allreduces are hidden, and `step_s` less all of them. The longer a step computes,
+    the longer it takes.
+    """
     low_s = step_s - float(bucket_costs_s.sum())
     high_s = step_s
     for _ in range(_BISECTIONS):

@@ -39,7 +39,7 @@ class Iterations:
 
     @property
     def used(self) -> tuple[int, ...]:
-        """The indices of the iterations that the results are computed from; see `used_places`."""
+        """The indices of the iterations that are used; see `used_places`."""
         return used_places(self.clean)
 
     @property
@@ -140,8 +140,8 @@ class DDPRun(Iterations):
     @property
     def ready_s(self) -> Seconds:
         """The median time at which each gradient is ready on the last rank, from the start of the backward pass."""
-        last_s = np.array([self.steps[place].ready_s.max(axis=0) for place in self.used])
-        return np.asarray(np.median(last_s, axis=0))
+        on_last_rank_s = [self.steps[index].ready_s.max(axis=0) for index in self.used]  # of each iteration
+        return np.asarray(np.median(np.array(on_last_rank_s), axis=0))
 
     def timeline(self, iteration: int | None = None) -> Timeline:
         """Return the timeline of all ranks in an iteration, by default in the one of median length.
@@ -150,7 +150,7 @@ class DDPRun(Iterations):
         """
         if iteration is not None:
             return self.steps[whole("iteration", iteration, 0, len(self.steps) - 1)].timeline
-        typical = min(self.used, key=lambda place: abs(self.step_s[place] - self.median_s))
+        typical = min(self.used, key=lambda index: abs(self.step_s[index] - self.median_s))
         return self.steps[typical].timeline
 
     def overlapped(self) -> OverlappedStep:
@@ -161,8 +161,8 @@ class DDPRun(Iterations):
         if self.setting.accumulation > 1:
             raise ValueError(f"accumulation must be 1 to fit contention, got {self.setting.accumulation}")
         means_s = []
-        for place in self.used:
-            backward = self.steps[place].timeline.select(kind="backward")
+        for index in self.used:
+            backward = self.steps[index].timeline.select(kind="backward")
             means_s.append(float((backward.stop_s - backward.start_s).sum()) / self.num_ranks)
         return OverlappedStep(self.buckets, float(np.median(means_s)), self.median_s)
 
@@ -182,12 +182,16 @@ class DDPRun(Iterations):
         )
 
     def _median_s(self, kind: str) -> float:
-        """From the last rank's start to the last rank's stop of a kind's last spans; the median over iterations."""
+        """Return the time from the last rank's start to the last rank's stop, as a median over iterations.
+
+        Of a kind with one span for each micro-batch, it is that of the last micro-batch. It is 0 if there are no spans.
+        """
         seconds = []
-        for place in self.used:
-            spans = self.steps[place].timeline.select(kind=kind)
-            last = spans.select(item=int(spans.item.max(initial=-1)))
-            seconds.append(float(last.stop_s.max(initial=0.0)) - float(last.start_s.max(initial=0.0)))
+        for index in self.used:
+            spans = self.steps[index].timeline.select(kind=kind)
+            last_item = int(spans.item.max(initial=-1))
+            last_spans = spans.select(item=last_item)  # one of each rank
+            seconds.append(float(last_spans.stop_s.max(initial=0.0)) - float(last_spans.start_s.max(initial=0.0)))
         return float(np.median(seconds))
 
     def save(self, path: storage.PathLike) -> Path:
@@ -276,12 +280,14 @@ class _StoredRun(storage.StoredFile):
 
 
 def _run(stored: _StoredRun) -> DDPRun:
+    """Return the run of a file. Errors name the part of the file (`storage.within`)."""
     with storage.within("setting"):
         settings = DDPSettings(**msgspec.structs.asdict(stored.setting))
     steps = []
-    for place, step in enumerate(stored.steps):
-        with storage.within(f"steps[{place}]"):
-            steps.append(ObservedStep(Buckets(step.buckets), np.array(step.ready_s, float), step.timeline.value()))
+    for index, step in enumerate(stored.steps):
+        with storage.within(f"steps[{index}]"):
+            ready_s = np.array(step.ready_s, float)
+            steps.append(ObservedStep(Buckets(step.buckets), ready_s, step.timeline.value()))
     return DDPRun(
         provenance=stored.provenance,
         setting=settings,

@@ -79,6 +79,7 @@ class Recommendation:
         return (*smaller[-1:], *larger[:1])
 
     def __str__(self) -> str:
+        """The advice, the buckets of the chosen cap, and the step with neighbouring caps, in a line each."""
         chosen = self.chosen
         neighbours_s = [candidate.step_s for candidate in self.neighbours]
         seconds = (self.default.step_s, chosen.step_s, chosen.wait_s, *neighbours_s)
@@ -89,9 +90,9 @@ class Recommendation:
         else:
             call = f"use DistributedDataParallel(module, bucket_cap_mb={chosen.bucket_cap_mb:g})"
             advice = f"{call}: {step} per step, {percent_words(self.gain, 1)} less than the default's {default}"
-        waiting = chosen.wait_s / (chosen.step_s or 1)
+        wait_share = chosen.wait_s / (chosen.step_s or 1)
         count = count_of(chosen.num_buckets, "bucket")
-        buckets = f"{count}; each step waits for them for {wait}, {percent_words(waiting)} of its time"
+        buckets = f"{count}; each step waits for them for {wait}, {percent_words(wait_share)} of its time"
         neighbours = "nothing"
         if self.neighbours:
             pairs = zip(self.neighbours, neighbour_steps, strict=True)
@@ -130,12 +131,13 @@ def recommend(
     """
     of_type("local", local, LocalStep)
     caps = sorted({number("caps_mb", cap, 0) for cap in several("caps_mb", caps_mb, "caps")})
-    others_s = backward_begin_s(local, accumulation) + local.optimizer_s
+    # Only the last backward and the waits after it depend on the cap.
+    rest_of_step_s = backward_begin_s(local, accumulation) + local.optimizer_s
 
     def candidate(cap: float | None, cost: Cost) -> CapCandidate:
         launched = launches(local, default_buckets(local, cap))
         last = last_backward(local, launched, cost, contention, overlap)
-        return CapCandidate(cap, len(launched.launch_s), others_s + last.end_s, last.wait_s)
+        return CapCandidate(cap, len(launched.launch_s), rest_of_step_s + last.end_s, last.wait_s)
 
     return Recommendation(
         candidates=tuple(candidate(cap, cost) for cap in caps),

@@ -66,11 +66,11 @@ class Where:
         optional("num_ranks", num_ranks, whole, 1, MOST_RANKS)
         if self.network is None:
             return launch(fn, num_ranks, args, self.backend, self.timeout_s)
-        hosts = getattr(self.network, "num_hosts", None)
-        if self.backend != "gloo" or num_ranks is None or not hosts or num_ranks % hosts:
+        num_hosts = getattr(self.network, "num_hosts", 0)
+        if self.backend != "gloo" or num_ranks is None or num_hosts == 0 or num_ranks % num_hosts:
             wanted = f"one with hosts for {num_ranks} ranks, the same number on each, on Gloo"
             raise ValueError(f"network must be {wanted}, got {self.network!s}")
-        results: list[Any] = self.network.launch(fn, args, self.timeout_s, num_ranks // hosts)
+        results: list[Any] = self.network.launch(fn, args, self.timeout_s, num_ranks // num_hosts)
         return results
 
 
@@ -131,19 +131,20 @@ def measure(
 
 
 def _provenance(records: list[Record], where: Where) -> dict[str, Any]:
-    sizes = node_sizes(records[0].nodes)
+    """Return what the file of a run says about its machine, its software, its ranks and their nodes."""
+    ranks_per_node = node_sizes(records[0].nodes)
     if where.network is not None:
         network = str(where.network)
-    elif len(sizes) == 1:
+    elif len(ranks_per_node) == 1:
         network = "loopback"
     else:
-        network = f"between {len(sizes)} nodes"
+        network = f"between {len(ranks_per_node)} nodes"
     return {
         **of_machine(),
         **of_run("", "ddp.measure", network),
         "num_ranks": len(records),
-        "num_nodes": len(sizes),
-        "ranks_per_node": sizes,
+        "num_nodes": len(ranks_per_node),
+        "ranks_per_node": ranks_per_node,
         "backend": where.backend,
     }
 
@@ -182,15 +183,13 @@ def calibration_runs(num_ranks: int, iterations: int, where: Where) -> list[DDPR
     layers: list[nn.Module] = []
     for _ in range(_DEPTH):
         layers += [nn.Linear(_WIDTH, _WIDTH), nn.ReLU()]
-    steps = partial(
-        measure,
-        nn.Sequential(*layers),
-        partial(_mean_square, torch.ones(_BATCH, _WIDTH)),
-        num_ranks=num_ranks,
-        where=where,
-    )
-    alone = steps(iterations=_LOCAL_STEP_FACTOR * iterations, communicate=False)
-    return [alone, *(steps(iterations=iterations, bucket_cap_mb=cap_mb) for cap_mb in FITTED_MB)]
+    module = nn.Sequential(*layers)
+    loss = partial(_mean_square, torch.ones(_BATCH, _WIDTH))
+    measure_layers = partial(measure, module, loss, num_ranks=num_ranks, where=where)
+    runs = [measure_layers(iterations=_LOCAL_STEP_FACTOR * iterations, communicate=False)]
+    for cap_mb in FITTED_MB:
+        runs.append(measure_layers(iterations=iterations, bucket_cap_mb=cap_mb))
+    return runs
 
 
 def _mean_square(batch: Tensor, module: nn.Module, rank: int, number: int) -> Tensor:
@@ -209,18 +208,21 @@ def check_training(module: nn.Module, loss: Callable[..., Tensor], optimizer: Op
 
 
 class RecordedStep(NamedTuple):
-    """One step as one rank saw it: spans from its start; `begun_s` is that start by time.perf_counter."""
+    """One step as one rank saw it, with spans in seconds from its start; `buckets` are those that DDP launched.
+
+    `clean` says whether the host left the rank undisturbed.
+    """
 
     step_s: float
     clean: bool
-    begun_s: float
+    start_s: float  # of the step, by ``time.perf_counter``
     spans: list[Span]
     ready_s: Seconds  # when each gradient was in its bucket, from the start of the last backward
     buckets: list[list[int]]
 
 
 class Record(NamedTuple):
-    """The record that one rank returns; `nodes` are the numbers of all ranks' nodes."""
+    """The record that one rank returns; `nodes` has the number of each rank's node, the same on all ranks."""
 
     nodes: list[int]
     parameters: tuple[ParameterSpec, ...]
@@ -241,7 +243,7 @@ def _be_rank(
     for iteration in range(WARM_UP + iterations):
         seconds, clean = ranks.once(TimedTask(stepper.run, stepper.before))
         if iteration >= WARM_UP:
-            steps.append(stepper.taken(seconds, clean))
+            steps.append(stepper.record(seconds, clean))
     return Record(nodes, parameter_specs(stepper.ddp.module), steps)
 
 
@@ -260,28 +262,29 @@ class DDPStepper:
         module = copy.deepcopy(module).to(device)
         devices = [device] if device.type == "cuda" else None
         self.ddp = DistributedDataParallel(module, device_ids=devices, **settings.ddp)
-        self.watch = StepInstants(self.ddp, device)
-        self.watch.stamp_buckets(self.ddp, settings.communicate)
-        self.watch.stamp_gradients()
+        self.instants = StepInstants(self.ddp, device)
+        self.instants.stamp_buckets(self.ddp, settings.communicate)
+        self.instants.stamp_gradients()
         self._loss = loss
         self._loss_share = 1 / dist.get_world_size()  # because DDP does not divide gradients if it has a hook
-        self._optimizer = None if optimizer is None else optimizer(self.watch.parameters)
+        self._optimizer = None if optimizer is None else optimizer(self.instants.parameters)
         self._accumulation = settings.accumulation
         self._fetch = fetch
         self._rank = dist.get_rank()
         self._number = 0  # of the next micro-batch
 
     def before(self) -> None:
+        """Clear gradients and the instants of the last step; this is not measured."""
         self.ddp.zero_grad()
-        self.watch.clear()
+        self.instants.clear()
 
     def run(self) -> None:
         """Take a step: all micro-batches, of which only the last reduces gradients, and the optimizer if there is one.
 
-        `taken` turns the instants into spans. On a GPU they are CUDA events, but `_begun_s` is on the host's clock.
+        `record` turns the instants into spans. On a GPU they are CUDA events, but `_start_s` is on the host's clock.
         """
-        self._begun_s = time.perf_counter()
-        self._begun = self.watch.now()
+        self._start_s = time.perf_counter()
+        self._start = self.instants.now()
         self._passes: list[_PassInstants] = []
         for micro in range(self._accumulation):
             is_last = micro == self._accumulation - 1
@@ -290,7 +293,7 @@ class DDPStepper:
         self._end = self._passes[-1].backward_end
         if self._optimizer is not None:
             self._optimizer.step()
-            self._end = self.watch.now()
+            self._end = self.instants.now()
 
     def _forward_and_backward(self, is_last: bool) -> _PassInstants:
         """Compute the gradients of the next micro-batch, and of the step's last one record when each is ready."""
@@ -298,31 +301,40 @@ class DDPStepper:
         if self._fetch is not None:
             batch = self._fetch(self._number)
         self._number += 1
-        loaded = self.watch.now()
+        loaded = self.instants.now()
         loss: Any = self._loss(self.ddp, self._rank, batch) * self._loss_share
-        forward_end = self.watch.now()
+        forward_end = self.instants.now()
         if is_last:
-            self.watch.ready.clear()
+            self.instants.ready.clear()  # of earlier micro-batches
         loss.backward()
-        return _PassInstants(loaded, forward_end, self.watch.now())
+        return _PassInstants(loaded, forward_end, self.instants.now())
 
-    def taken(self, seconds: float = 0.0, clean: bool = True) -> RecordedStep:
+    def record(self, seconds: float = 0.0, clean: bool = True) -> RecordedStep:
         """Return the record of the last step, with the duration and cleanness that were measured around it."""
-        watch = self.watch
-        since = partial(watch.since, self._begun)
-        ready_s = np.full(len(watch.parameters), np.nan)
-        for place, ready in watch.ready.items():
-            ready_s[place] = since(ready)
-        allreduces = [(since(launched), since(watch.done[place])) for place, launched in enumerate(watch.launched)]
+        instants = self.instants
+        since_start = partial(instants.since, self._start)
+        ready_s = np.full(len(instants.parameters), np.nan)
+        for index, ready in instants.ready.items():
+            ready_s[index] = since_start(ready)
+        allreduces = []
+        for item, launched in enumerate(instants.launched):
+            allreduces.append((since_start(launched), since_start(instants.done[item])))
 
-        *spans, last_backward = self._pass_spans(since)
+        *spans, last_backward = self._pass_spans(since_start)
         last_ready_s = float(np.nanmax(ready_s, initial=0.0))
         last_reduced_s = max([end_s for _, end_s in allreduces], default=0.0)
         ending = self._parts_of_last_backward(last_backward, last_ready_s, last_reduced_s)
-        ending.append(self._compute_span("optimizer", -1, last_backward.stop_s, since(self._end)))
+        ending.append(self._compute_span("optimizer", -1, last_backward.stop_s, since_start(self._end)))
         spans += [span for span in ending if span.stop_s > span.start_s]
         spans += self._allreduce_spans(allreduces)
-        return RecordedStep(seconds, clean, self._begun_s, spans, ready_s - last_backward.start_s, watch.buckets)
+        return RecordedStep(
+            step_s=seconds,
+            clean=clean,
+            start_s=self._start_s,
+            spans=spans,
+            ready_s=ready_s - last_backward.start_s,
+            buckets=instants.buckets,
+        )
 
     def _parts_of_last_backward(self, backward: Span, last_ready_s: float, last_reduced_s: float) -> list[Span]:
         """Divide the last backward call: it computes up to the last gradient, then waits for allreduces, then unpacks.
@@ -337,17 +349,20 @@ class DDPStepper:
             self._compute_span("unpack", -1, reduced_s, backward.stop_s),
         ]
 
-    def _pass_spans(self, since: Callable[[Any], float]) -> list[Span]:
-        """Forward and backward of each micro-batch, and before them the loading of its batch if there is a `fetch`."""
+    def _pass_spans(self, since_start: Callable[[Any], float]) -> list[Span]:
+        """Forward and backward of each micro-batch, and before them the loading of its batch if there is a `fetch`.
+
+        The last span is the last backward. `since_start` turns an instant into seconds.
+        """
         spans = []
-        begin_s = since(self._begun)
+        begin_s = 0.0  # of the next span, each of which begins where the one before it ends
         for micro, instants in enumerate(self._passes):
             if self._fetch is not None:
-                loaded_s = since(instants.loaded)
+                loaded_s = since_start(instants.loaded)
                 spans.append(self._compute_span("load", micro, begin_s, loaded_s))
                 begin_s = loaded_s
-            forward_end_s = since(instants.forward_end)
-            backward_end_s = since(instants.backward_end)
+            forward_end_s = since_start(instants.forward_end)
+            backward_end_s = since_start(instants.backward_end)
             spans.append(self._compute_span("forward", micro, begin_s, forward_end_s))
             spans.append(self._compute_span("backward", micro, forward_end_s, backward_end_s))
             begin_s = backward_end_s
@@ -357,9 +372,13 @@ class DDPStepper:
         return Span(self._rank, "compute", kind, item, start_s, stop_s)
 
     def _allreduce_spans(self, allreduces: list[tuple[float, float]]) -> list[Span]:
-        """A span for each allreduce, given its launch and end. Its worker is the one that is free first."""
+        """A span for each allreduce, given its launch and end.
+
+        When it started is not recorded. It started at its launch, or, if all of the backend's workers were busy, when
+        one of them became free: the one that had least to do.
+        """
         spans = []
-        free_s = [0.0] * NUM_WORKERS.get(dist.get_backend(), 1)
+        free_s = [0.0] * NUM_WORKERS.get(dist.get_backend(), 1)  # when each worker becomes free
         for item, (launched_s, end_s) in enumerate(allreduces):
             worker = free_s.index(min(free_s))
             lane = "allreduce" if worker == 0 else f"allreduce {worker + 1}"
@@ -380,6 +399,10 @@ class _PassInstants(NamedTuple):
 class StepInstants:
     """Instants of DDP's actions in the current step: times of the host, or events of the current CUDA stream.
 
+    `ready` has an instant for each parameter whose gradient is ready, by its index in `parameters`. `buckets` are the
+    buckets of the step in launch order, lists of such indices. `launched` and `done` are when their allreduces were
+    launched and had ended; `done` is a dict by the bucket's number, because they may end in another order.
+
     DDP's hooks refer to this object. It must not refer to DDP in turn, because a DDP that outlives its process group
     may hang at exit.
     """
@@ -387,7 +410,7 @@ class StepInstants:
     def __init__(self, ddp: DistributedDataParallel, device: torch.device) -> None:
         self._is_cuda = device.type == "cuda"
         self.parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
-        self.places = {id(parameter): place for place, parameter in enumerate(self.parameters)}
+        self._index_of = {id(parameter): index for index, parameter in enumerate(self.parameters)}
         self.clear()
 
     def clear(self) -> None:
@@ -412,34 +435,36 @@ class StepInstants:
     def stamp_gradients(self) -> None:
         """Record when DDP has copied each gradient into its bucket.
 
-        Hooks of a node run in the order in which they were added, so this one runs after DDP's.
+        DDP has a hook at the node of autograd's graph that accumulates a parameter's gradient. Hooks of a node run in
+        the order in which they were added, so one that is added to the same node here runs after DDP's.
         """
 
-        def stamp(place: int, inputs: Any, outputs: Any) -> None:
-            self.ready[place] = self.now()
+        def stamp(index: int, inputs: Any, outputs: Any) -> None:
+            self.ready[index] = self.now()
 
-        for place, parameter in enumerate(self.parameters):
+        for index, parameter in enumerate(self.parameters):
             with torch.enable_grad():
                 view: Any = parameter.view_as(parameter).grad_fn
-            accumulate_gradient = view.next_functions[0][0]  # the node that DDP hooks, too
-            accumulate_gradient.register_hook(partial(stamp, place))
+            accumulate_gradient = view.next_functions[0][0]  # what follows the node of the view in backward
+            accumulate_gradient.register_hook(partial(stamp, index))
 
     def stamp_buckets(self, ddp: DistributedDataParallel, communicate: bool) -> None:
         """Perform the allreduce of each bucket as DDP would, and record its times; or perform none at all."""
 
         def reduce(bucket: Any) -> Any:
-            place = len(self.launched)
-            self.buckets.append([self.places[id(parameter)] for parameter in bucket.parameters()])
+            """DDP's communication hook: return a future of the bucket's sum."""
+            number = len(self.launched)
+            self.buckets.append([self._index_of[id(parameter)] for parameter in bucket.parameters()])
             self.launched.append(self.now())
             if not communicate:
-                self.done[place] = self.launched[place]
+                self.done[number] = self.launched[number]
                 future: torch.futures.Future[Tensor] = torch.futures.Future()
                 future.set_result(bucket.buffer())
                 return future
             work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
 
             def done(future: Any) -> Any:
-                self.done[place] = self.now()
+                self.done[number] = self.now()
                 return future.value()[0]
 
             return work.get_future().then(done)

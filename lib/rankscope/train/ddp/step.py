@@ -66,12 +66,12 @@ class LocalStep:
             wanted = count_of(len(self.parameters), "parameter")
             raise ValueError(f"ready_s must have one time for each of {wanted}, got shape {self.ready_s.shape}")
         in_backward = (self.ready_s >= 0) & (self.ready_s <= self.backward_s)
-        wrong = ~np.isnan(self.ready_s) & ~in_backward
-        if wrong.any():
-            place = int(wrong.argmax())
+        is_wrong = ~np.isnan(self.ready_s) & ~in_backward
+        if is_wrong.any():
+            index = int(is_wrong.argmax())
             raise ValueError(
-                f"ready_s must lie in the backward of {self.backward_s} s, got {self.ready_s[place]} for "
-                f"{self.parameters[place].name!r}"
+                f"ready_s must lie in the backward of {self.backward_s} s, got {self.ready_s[index]} for "
+                f"{self.parameters[index].name!r}"
             )
 
     @classmethod
@@ -94,19 +94,20 @@ class LocalStep:
         if hasattr(parameters, "named_parameters"):
             listed = parameter_specs(listed)
         specs = []
-        for place, parameter in enumerate(several("parameters", listed, "ParameterSpec values or bytes")):
+        for index, parameter in enumerate(several("parameters", listed, "ParameterSpec values or bytes")):
             if isinstance(parameter, ParameterSpec):
                 specs.append(parameter)
             else:
-                specs.append(ParameterSpec(str(place), parameter))
+                specs.append(ParameterSpec(str(index), parameter))
         backward_s = number("backward_s", backward_s, 0)
         if forward_s is None:
             forward_s = backward_s / 2
-        # the bytes of each gradient and of all that are ready before it
-        done_bytes = np.cumsum([float(spec.num_bytes) for spec in reversed(specs)])[::-1]
+        # The bytes of each gradient and of all that are ready before it, which are those of later parameters.
+        sizes_in_backward = [float(spec.num_bytes) for spec in reversed(specs)]
+        ready_bytes = np.cumsum(sizes_in_backward)[::-1]
         ready_s = np.zeros(len(specs))
-        if specs and done_bytes[0]:
-            ready_s = np.minimum(done_bytes / done_bytes[0], 1.0) * backward_s
+        if specs and ready_bytes[0]:
+            ready_s = np.minimum(ready_bytes / ready_bytes[0], 1.0) * backward_s
         return cls(tuple(specs), ready_s, forward_s, backward_s, optimizer_s, unpack_s)
 
     @cached_property
@@ -123,12 +124,14 @@ class LocalStep:
 
     @cached_property
     def ready_order(self) -> tuple[int, ...]:
-        """The places of parameters in the order in which their gradients get ready, without those that never do.
+        """The indices of parameters in the order in which their gradients get ready, without those that never do.
 
         Of parameters that are ready at the same time, the last one comes first.
         """
-        order = np.lexsort((-np.arange(len(self.parameters)), self.ready_s))
-        return tuple(order[~np.isnan(self.ready_s[order])].tolist())
+        indices = np.arange(len(self.parameters))
+        order = np.lexsort((-indices, self.ready_s))  # by time, and by falling index if times are equal
+        has_gradient = ~np.isnan(self.ready_s[order])
+        return tuple(order[has_gradient].tolist())
 
 
 @frozen
@@ -179,12 +182,13 @@ def launches(local: LocalStep, buckets: Buckets) -> Launches:
     """Return when each bucket is launched: once its gradients are ready and all earlier buckets were launched."""
     if not buckets:
         return Launches(np.empty(0), np.empty(0, dtype=np.int64))
-    # an entry for each parameter, bucket by bucket; `firsts` has the position of each bucket's first entry
-    places = np.fromiter(chain.from_iterable(buckets), dtype=np.int64)
-    firsts = np.cumsum([0, *(len(bucket) for bucket in buckets[:-1])])
-    ready_s = np.nan_to_num(local.ready_s, nan=0.0)[places]
-    complete_s = np.maximum.reduceat(ready_s, firsts)
-    return Launches(np.maximum.accumulate(complete_s), np.add.reduceat(local.sizes[places], firsts))
+    # All parameters, bucket by bucket; bucket i has those from position `bucket_starts[i]` to the next start.
+    parameters = np.fromiter(chain.from_iterable(buckets), dtype=np.int64)
+    bucket_starts = np.cumsum([0, *(len(bucket) for bucket in buckets[:-1])])
+    ready_s = np.nan_to_num(local.ready_s, nan=0.0)[parameters]  # nobody waits for a gradient that never comes
+    bucket_ready_s = np.maximum.reduceat(ready_s, bucket_starts)
+    bucket_bytes = np.add.reduceat(local.sizes[parameters], bucket_starts)
+    return Launches(launch_s=np.maximum.accumulate(bucket_ready_s), num_bytes=bucket_bytes)
 
 
 # ---- the step
@@ -270,7 +274,7 @@ def _waits_and_unpacking(last: LastBackward, begin_s: float) -> list[Span]:
     spans = []
     free_s = begin_s + last.backward_s  # the end of the rank's last span
     for item, (start_s, stop_s) in enumerate(last.unpacked):
-        if stop_s > start_s:
+        if stop_s > start_s:  # unpacking takes no time with ``gradient_as_bucket_view``
             if begin_s + start_s > free_s:
                 spans.append(Span(0, "compute", "wait", -1, free_s, begin_s + start_s))
             free_s = begin_s + stop_s
@@ -285,7 +289,11 @@ def _waits_and_unpacking(last: LastBackward, begin_s: float) -> list[Span]:
 
 
 class LastBackward(NamedTuple):
-    """The last micro-batch from the start of its backward: when that ends, and start and stop for each bucket."""
+    """The last micro-batch, in seconds from the start of its backward.
+
+    The backward ends at `backward_s`. The start and the stop of each bucket's allreduce are in `allreduces`, and those
+    of its unpacking in `unpacked`.
+    """
 
     backward_s: float
     allreduces: list[tuple[float, float]]
@@ -310,6 +318,7 @@ def last_backward(
     launch_s = [local.backward_s] * len(allreduce_s)
     if truth("overlap", overlap):
         launch_s = launched.launch_s.tolist()
+    # Each bucket takes a share of the time for unpacking in proportion to its bytes.
     unpack_s = launched.num_bytes * (local.unpack_s / max(local.num_bytes, 1))
     work_s = [local.backward_s, *unpack_s.tolist()]
     return _overlapped(work_s, allreduce_s, launch_s, contention)
@@ -324,47 +333,53 @@ def _overlapped(
     contention. `launch_s` has the seconds of the backward after which each bucket is launched. The loop goes from event
     to event: the launch of a bucket, the end of an allreduce, or the end of a work.
     """
+    num_buckets = len(allreduce_s)
     now_s = 0.0
-    done_s = 0.0  # the part of the current work that is done, in seconds without contention
-    left_s = 0.0  # the part of the current allreduce that is left, in seconds without contention
-    starts_s: list[float] = []  # of allreduces
-    stops_s: list[float] = []  # of allreduces
-    ends_s: list[float] = []  # of works
-    while len(ends_s) < len(work_s):
-        work = len(ends_s)
-        bucket = len(stops_s)  # whose allreduce is under way or the next to start
-        all_reduced = bucket == len(allreduce_s)
-        sends = not all_reduced and (work > 0 or launch_s[bucket] <= done_s)
-        computes = work <= bucket  # bucket `work - 1` is unpacked once its allreduce has ended
-        if sends and len(starts_s) == bucket:
-            starts_s.append(now_s)
-            left_s = allreduce_s[bucket]
+    work_done_s = 0.0  # the part of the current work that is done, in seconds without contention
+    allreduce_left_s = 0.0  # the part of the current allreduce that is left, in seconds without contention
+    allreduce_starts_s: list[float] = []
+    allreduce_stops_s: list[float] = []
+    work_stops_s: list[float] = []
+    while len(work_stops_s) < len(work_s):
+        work = len(work_stops_s)  # the current work
+        bucket = len(allreduce_stops_s)  # the one whose allreduce is under way or the next to start
+        # After the backward, which is work 0, all buckets are launched.
+        is_launched = bucket < num_buckets and (work > 0 or launch_s[bucket] <= work_done_s)
+        # Work n unpacks bucket n - 1, and so it waits until the allreduces of n buckets have ended.
+        is_working = work <= bucket
+        if is_launched and len(allreduce_starts_s) == bucket:
+            allreduce_starts_s.append(now_s)
+            allreduce_left_s = allreduce_s[bucket]
 
+        # The work goes on to its end, or only to the launch of the next bucket, at which an allreduce begins.
         until_s = work_s[work]
-        if work == 0 and not sends and not all_reduced:
+        if work == 0 and bucket < num_buckets and not is_launched:
             until_s = launch_s[bucket]
-        to_compute_s = math.inf
-        if computes:
-            to_compute_s = max(until_s - done_s, 0.0) * (contention.compute if sends else 1.0)
-        to_send_s = math.inf
-        if sends:
-            to_send_s = left_s * (contention.communication if computes else 1.0)
+        to_work_s = math.inf
+        if is_working:
+            to_work_s = max(until_s - work_done_s, 0.0) * (contention.compute if is_launched else 1.0)
+        to_reduce_s = math.inf
+        if is_launched:
+            to_reduce_s = allreduce_left_s * (contention.communication if is_working else 1.0)
 
-        if to_compute_s <= to_send_s:
-            now_s += to_compute_s
-            done_s = until_s
-            left_s = max(left_s - to_compute_s / contention.communication, 0.0)
+        if to_work_s <= to_reduce_s:  # the work gets there before the allreduce ends
+            now_s += to_work_s
+            work_done_s = until_s
+            allreduce_left_s = max(allreduce_left_s - to_work_s / contention.communication, 0.0)
             if until_s == work_s[work]:
-                ends_s.append(now_s)
-                done_s = 0.0
+                work_stops_s.append(now_s)
+                work_done_s = 0.0
         else:
-            now_s += to_send_s
-            stops_s.append(now_s)
-            if computes:
-                done_s += to_send_s / contention.compute
-    unpack_starts_s = map(max, ends_s, stops_s)  # after the work before it, and after the bucket's allreduce
+            now_s += to_reduce_s
+            allreduce_stops_s.append(now_s)
+            if is_working:
+                work_done_s += to_reduce_s / contention.compute
+    unpack_spans = []
+    for bucket in range(num_buckets):
+        start_s = max(work_stops_s[bucket], allreduce_stops_s[bucket])  # after the work before it, and its allreduce
+        unpack_spans.append((start_s, work_stops_s[bucket + 1]))
     return LastBackward(
-        backward_s=ends_s[0],
-        allreduces=list(zip(starts_s, stops_s, strict=True)),
-        unpacked=list(zip(unpack_starts_s, ends_s[1:], strict=True)),
+        backward_s=work_stops_s[0],
+        allreduces=list(zip(allreduce_starts_s, allreduce_stops_s, strict=True)),
+        unpacked=unpack_spans,
     )

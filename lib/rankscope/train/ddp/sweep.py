@@ -134,13 +134,14 @@ def load_sweeps(path: storage.PathLike) -> list[CapSweep]:
 
 def _sweeps(stored: _StoredSweeps) -> list[CapSweep]:
     sweeps = []
-    for place, sweep in enumerate(stored.sweeps):
-        with storage.within(f"sweeps[{place}]"):
+    for index, sweep in enumerate(stored.sweeps):
+        with storage.within(f"sweeps[{index}]"):
             sweeps.append(_sweep(sweep))
     return sweeps
 
 
 def _sweep(stored: _StoredSweep) -> CapSweep:
+    """Return a sweep of a file. Errors name the part of the file (`storage.within`)."""
     local = stored.local
     with storage.within("local"):
         step = LocalStep(

@@ -77,27 +77,34 @@ def step(now: Now, how: str, num_gpus: int) -> Timeline:
 
 def picture(now: Now) -> Drawing:
     """Both steps on one axis: a row for each GPU, which at any time computes, sends or receives, or waits."""
-    steps = {how: step(now, how, now.num_gpus) for how in _NAMES}
-    times = dict(zip(_NAMES, times_in_one_unit(*[timeline.makespan_s for timeline in steps.values()]), strict=True))
+    steps = [step(now, how, now.num_gpus) for how in _NAMES]
+    times = times_in_one_unit(*[timeline.makespan_s for timeline in steps])
     spans = []
-    for block, how in enumerate(_NAMES):
-        spans += _rows(steps[how], block, now.num_gpus)
-    title = f"{now.model} on {now.num_gpus} GPUs: {times['data_parallel']} with DataParallel, {times['ddp']} with DDP"
-    heads = {block: f"{name}: {times[how]} per step" for block, (how, name) in enumerate(_NAMES.items())}
-    return draw_timeline(Timeline.of(spans), title, rank_names=heads)
+    headings = {}
+    for block, (name, timeline, time) in enumerate(zip(_NAMES.values(), steps, times, strict=True)):
+        spans += _in_block(timeline, block, now.num_gpus)
+        headings[block] = f"{name}: {time} per step"
+    data_parallel_time, ddp_time = times
+    title = f"{now.model} on {now.num_gpus} GPUs: {data_parallel_time} with DataParallel, {ddp_time} with DDP"
+    return draw_timeline(Timeline.of(spans), title, rank_names=headings)
 
 
-def _rows(timeline: Timeline, block: int, num_gpus: int) -> list[Span]:
-    """One row per GPU, because no GPU computes while it sends or receives. A GPU without work waits for the others."""
-    rows = []
+def _in_block(timeline: Timeline, block: int, num_gpus: int) -> list[Span]:
+    """Return the spans of a step for a picture of several steps, in which each is a block with a row for each GPU.
+
+    A timeline is drawn with a block for each rank and a row for each lane. So the block becomes the rank, and the GPU
+    becomes the lane. One lane is enough, because no GPU computes while it sends or receives. A GPU without work waits
+    for the others.
+    """
+    spans = []
     for span in timeline:
         if span.stop_s > span.start_s:  # the loss takes no time here
-            rows.append(span._replace(rank=block, lane=f"GPU {span.rank}"))
-    busy = {span.rank for span in timeline}
+            spans.append(span._replace(rank=block, lane=f"GPU {span.rank}"))
+    used_gpus = {span.rank for span in timeline}
     for gpu in range(num_gpus):
-        if gpu not in busy:
-            rows.append(Span(block, f"GPU {gpu}", "wait", -1, 0.0, timeline.makespan_s))
-    return rows
+        if gpu not in used_gpus:
+            spans.append(Span(block, f"GPU {gpu}", "wait", -1, 0.0, timeline.makespan_s))
+    return spans
 
 
 def report(now: Now) -> list[str]:
@@ -108,11 +115,11 @@ def report(now: Now) -> list[str]:
     for how, name in (("data_parallel", "DataParallel"), ("ddp", "DDP, no overlap")):
         timeline = step(now, how, now.num_gpus)
         port_bytes = traffic(step_sizes, now.num_gpus, how).port_bytes
-        computing = timeline.select(rank=0, lane="compute").busy_s / timeline.makespan_s
+        computing_share = timeline.select(rank=0, lane="compute").busy_s / timeline.makespan_s
         lines.append(
             f"{name}: {alone_s / timeline.makespan_s:.2f} times as fast as one GPU; GPU 0 computes for "
-            f"{percent_words(computing)} of the step; its port carries {decimal_words(port_bytes[0])}, the last GPU's "
-            f"{decimal_words(port_bytes[-1])}"
+            f"{percent_words(computing_share)} of the step; its port carries {decimal_words(port_bytes[0])}, "
+            f"the last GPU's {decimal_words(port_bytes[-1])}"
         )
     outputs = decimal_words(2 * step_sizes.batch_size * step_sizes.output_bytes)
     lines.append(f"GPU 0 also holds all outputs and their gradients with DataParallel: {outputs}")

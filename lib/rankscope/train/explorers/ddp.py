@@ -23,7 +23,7 @@ from ..figures.ddp import draw_caps
 
 DEFAULT_CAP = "default"
 CAPS = Steps((*sizes(20, 24), ("25 MiB (default)", DEFAULT_CAP), *sizes(25, 35)))
-_NETWORK, _NUM_RANKS, *_LINK = networks.SETTINGS
+_NETWORK, _NUM_RANKS, *_LINK = networks.SETTINGS  # controls in common, between which this explorer has its own
 SETTINGS = (
     Setting("model", "ResNet-50", ARCHITECTURES, "model"),
     _NETWORK,
@@ -59,19 +59,26 @@ PRESETS: dict[str, dict[str, Any]] = {
     "the same without overlap": {"model": "GPT-2", "slower": 100, "overlap": False},
     "LLaMA-7B on 64 B200s": {**_LLAMA, "accumulation": 8},
 }
-_CAPS_MB = tuple(2.0**power for power in range(16))
-_local = lru_cache(maxsize=8)(architecture_step)
+_CAPS_MB = tuple(2.0**power for power in range(16))  # up to 32 GiB, more than the gradients of any model here
+_MIB = 2**20
+_ROUNDING_S = 1e-9  # by which sums of the same times in another order may differ
+_cached_step = lru_cache(maxsize=8)(architecture_step)
 
 
 def local(now: Now) -> LocalStep:
-    return _local(now.model, now.num_samples, now.tflops * 1e12)
+    """Return the times of the model's step on one rank."""
+    return _cached_step(now.model, now.num_samples, now.tflops * 1e12)
 
 
 def cap_mb(now: Now) -> float | None:
-    return None if now.cap == DEFAULT_CAP else parse_bytes("cap", now.cap) / 2**20
+    """Return the chosen cap in MiB, None for DDP's default."""
+    if now.cap == DEFAULT_CAP:
+        return None
+    return parse_bytes("cap", now.cap) / _MIB
 
 
 def options(now: Now) -> dict[str, Any]:
+    """Return the arguments of `simulate` and `recommend` that do not depend on the cap or the network."""
     slower = 1 + now.slower / 100
     return {"contention": Contention(slower, slower), "accumulation": now.accumulation, "overlap": now.overlap}
 
@@ -88,11 +95,13 @@ class Training:
         return simulate(local(now), self.networks.cost(now), bucket_cap_mb=cap_mb(now), **options(now))
 
     def _recommended(self, now: Now) -> Recommendation:
-        """Return the best cap: the chosen cap, and all up to the first with room for all gradients, are compared."""
+        """Return the best cap: DDP's default, the chosen cap, and a series of caps are compared.
+
+        The series ends with the first cap that has room for all gradients, because larger ones make the same bucket.
+        """
         step = local(now)
-        chosen_mb = cap_mb(now)
-        enough_mb = next(cap for cap in _CAPS_MB if cap * 2**20 >= step.num_bytes)
-        caps_mb = [cap for cap in _CAPS_MB if cap <= enough_mb or cap == chosen_mb]
+        largest_mb = next(cap for cap in _CAPS_MB if cap * _MIB >= step.num_bytes)
+        caps_mb = [cap for cap in _CAPS_MB if cap <= largest_mb or cap == cap_mb(now)]
         return recommend(step, self.networks.cost(now), caps_mb=caps_mb, **options(now))
 
     def picture(self, now: Now) -> Drawing:
@@ -113,12 +122,12 @@ class Training:
         step = local(now)
         recommendation = self.recommended(now)
         chosen = _candidate(recommendation, cap_mb(now))
-        held_up_s = chosen.step_s - chosen.wait_s - recommendation.alone_s
-        if held_up_s <= 1e-9:  # rounding, because of sums in another order
+        held_up_s = chosen.step_s - chosen.wait_s - recommendation.alone_s  # by contention
+        if held_up_s <= _ROUNDING_S:
             held_up_s = 0.0
-        at_once_s = float(self.networks.cost(now)(step.num_bytes))
-        backward, whole, alone, held_up, wait, at_once = times_in_one_unit(
-            step.backward_s, chosen.step_s, recommendation.alone_s, held_up_s, chosen.wait_s, at_once_s
+        single_allreduce_s = float(self.networks.cost(now)(step.num_bytes))
+        backward, whole, alone, held_up, wait, single_allreduce = times_in_one_unit(
+            step.backward_s, chosen.step_s, recommendation.alone_s, held_up_s, chosen.wait_s, single_allreduce_s
         )
         gradients = f"{count_of(len(step.parameters), 'gradient')}, {bytes_words(step.num_bytes)} in total"
         ranks = count_of(self.networks.num_ranks(now), "rank")
@@ -126,7 +135,7 @@ class Training:
             f"{now.model}: {gradients}; {backward} of backward per micro-batch; {ranks}",
             f"{whole} per step: computing alone {alone}, held up by allreduces {held_up}, "
             f"waiting {wait} (exposed communication)",
-            f"one allreduce of all gradients would take {at_once} by itself",
+            f"one allreduce of all gradients would take {single_allreduce} by itself",
             *str(recommendation).splitlines(),
             *self.networks.about(now, step.num_bytes),
         ]
@@ -140,6 +149,7 @@ class Training:
 
 
 def _candidate(recommendation: Recommendation, cap_mb: float | None) -> CapCandidate:
+    """Return the candidate with this cap, which is among those that `Training.recommended` compares."""
     candidates = (recommendation.default, *recommendation.candidates)
     return next(candidate for candidate in candidates if candidate.bucket_cap_mb == cap_mb)
 
@@ -171,13 +181,17 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
 
     Raises ValueError for anything but profiles, and for a profile without the backend's own allreduce.
     """
-    networks = Networks(profiles)
-    training = Training(networks)
+    offered = Networks(profiles)
+    training = Training(offered)
+    presets = {}  # without those of a network that is not offered; a preset that names none has the default network
+    for label, preset in PRESETS.items():
+        if offered.offers(preset.get("network")):
+            presets[label] = preset
     return Explorer(
-        networks.settings(SETTINGS),
-        {"picture": training.picture, "caps": training.caps},
-        training.report,
-        {label: preset for label, preset in PRESETS.items() if networks.offers(preset.get("network"))},
-        training.without_effect,
-        derived=networks.derived,
+        settings=offered.settings(SETTINGS),
+        pictures={"picture": training.picture, "caps": training.caps},
+        report=training.report,
+        presets=presets,
+        without_effect=training.without_effect,
+        derived=offered.derived,
     )

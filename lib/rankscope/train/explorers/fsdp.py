@@ -18,7 +18,8 @@ from ..figures.fsdp import draw_fsdp_step
 from ..fsdp.step import ModuleStep, ShardedLayer, ShardedParameter
 from ..fsdp.timing import PredictedStep, predict
 
-_NETWORK, _NUM_RANKS, *_LINK = networks.SETTINGS
+_NETWORK, _NUM_RANKS, *_LINK = networks.SETTINGS  # controls in common, between which this explorer has its own
+# How many layers share a group; 0 if no layer is wrapped, and the model is the only group.
 _WRAPS = {"each layer": 1, "every two layers": 2, "every four layers": 4, "the model alone": 0}
 _RESHARD = {"all but the root (default)": None, "always": True, "never": False}
 _WIDTH = 1024  # columns of a layer's matrix, whose rows are what is divided
@@ -55,26 +56,21 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def step(now: Now) -> ModuleStep:
     """Return the step of equal layers, in blocks of as many as share a group."""
-    num_elements = now.layer_millions * 10**6
+    num_rows = -(-now.layer_millions * 10**6 // _WIDTH)  # rounded up
+    forward_s = now.layer_ms / 1e3
     layers = []
-    for place in range(now.num_layers):
-        name = f"layers.{place}"
-        weight = ShardedParameter((f"{name}.weight",), (-(-num_elements // _WIDTH), _WIDTH))
-        forward_s = now.layer_ms / 1e3
+    for index in range(now.num_layers):
+        name = _layer_name(index, _WRAPS[now.wrap])
+        weight = ShardedParameter((f"{name}.weight",), (num_rows, _WIDTH))
         layers.append(ShardedLayer(name, (weight,), forward_s, 2 * forward_s, now.activations_mb * 10**6))
-    return ModuleStep.of_layers(_grouped(layers, _WRAPS[now.wrap]))
+    return ModuleStep.of_layers(layers)
 
 
-def _grouped(layers: list[ShardedLayer], size: int) -> list[ShardedLayer]:
-    """The layers with names that put several into one block."""
-    if size == 0:
-        return layers
-    named = []
-    for place, layer in enumerate(layers):
-        name = f"blocks.{place // size}.{place % size}"
-        weight = ShardedParameter((f"{name}.weight",), layer.parameters[0].shape)
-        named.append(ShardedLayer(name, (weight,), layer.forward_s, layer.backward_s, layer.activation_bytes))
-    return named
+def _layer_name(index: int, layers_per_group: int) -> str:
+    """Return the name of a layer, which puts it into a block together with the others of its group, if it has one."""
+    if layers_per_group == 0:
+        return f"layers.{index}"
+    return f"blocks.{index // layers_per_group}.{index % layers_per_group}"
 
 
 class Sharding:
@@ -85,7 +81,10 @@ class Sharding:
         self.predicted = lru_cache(maxsize=4)(self._predicted)  # picture and report ask for the same
 
     def _predicted(self, now: Now) -> PredictedStep:
-        wrap = [] if _WRAPS[now.wrap] == 0 else ["blocks.*"]
+        """Return the step of the chosen layers, wrapped in blocks, on the chosen network."""
+        wrap = ["blocks.*"]
+        if _WRAPS[now.wrap] == 0:
+            wrap = []
         settings: dict[str, Any] = {}
         if now.precision != "float32":
             settings = {"param_dtype": "bfloat16", "reduce_dtype": "float32"}
@@ -109,25 +108,24 @@ class Sharding:
         whole, wait = times_in_one_unit(predicted.step_s, predicted.wait_s)
         ranks = count_of(self.networks.num_ranks(now), "rank")
         kinds = [call.kind for call in predicted.collectives]
-        sizes = sum(call.num_bytes for call in predicted.collectives)
-        largest = max(call.num_bytes for call in predicted.collectives)
+        sizes = [call.num_bytes for call in predicted.collectives]
         calls = f"{count_of(kinds.count('allgather'), 'all-gather')} and "
         calls += count_of(kinds.count("reduce_scatter"), "reduce-scatter")
         return [
             f"{ranks}: {whole} per step, of which the rank waits {wait} for communication (exposed)",
-            f"{calls} of {decimal_words(sizes)} in total, the largest of {decimal_words(largest)}",
+            f"{calls} of {decimal_words(sum(sizes))} in total, the largest of {decimal_words(max(sizes))}",
             *str(predicted.memory).splitlines(),
             "an all-gather or a reduce-scatter takes half the time of an all-reduce, as in a ring",
-            *self.networks.about(now, largest),
+            *self.networks.about(now, max(sizes)),
         ]
 
     def without_effect(self, now: Now) -> dict[str, str]:
         """Return for each control that changes nothing at these settings why it does not."""
         reasons = self.networks.without_effect(now)
-        size = _WRAPS[now.wrap]
-        if size == 0:
+        layers_per_group = _WRAPS[now.wrap]
+        if layers_per_group == 0:
             reasons["prefetch"] = "the model is one group: there is nothing to gather ahead"
-        elif now.num_layers <= size:
+        elif now.num_layers <= layers_per_group:
             reasons["prefetch"] = "all layers are in one group: there is nothing to gather ahead"
         return reasons
 
@@ -157,13 +155,17 @@ def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
 
     Raises ValueError for anything but profiles, and for a profile without the backend's own allreduce.
     """
-    networks = Networks(profiles)
-    sharding = Sharding(networks)
+    offered = Networks(profiles)
+    sharding = Sharding(offered)
+    presets = {}  # without those of a network that is not offered; a preset that names none has the default network
+    for label, preset in PRESETS.items():
+        if offered.offers(preset.get("network")):
+            presets[label] = preset
     return Explorer(
-        networks.settings(SETTINGS),
-        {"picture": sharding.picture},
-        sharding.report,
-        {label: preset for label, preset in PRESETS.items() if networks.offers(preset.get("network"))},
-        sharding.without_effect,
-        derived=networks.derived,
+        settings=offered.settings(SETTINGS),
+        pictures={"picture": sharding.picture},
+        report=sharding.report,
+        presets=presets,
+        without_effect=sharding.without_effect,
+        derived=offered.derived,
     )

@@ -50,7 +50,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def plan(now: Now) -> PipelineSchedule:
-    """Return the schedule. Only interleaved 1F1B has chunks; its microbatches are rounded up to full rounds."""
+    """Return the schedule. Only interleaved 1F1B has chunks; its microbatches are rounded up to full rounds.
+
+    It has as many rounds as the ranks fit into the microbatches, at least one, and all rounds must be equally long.
+    """
     if now.schedule != "interleaved_1f1b":
         return build(now.schedule, now.num_ranks, now.num_microbatches)
     num_microbatches = now.num_microbatches
@@ -89,7 +92,8 @@ def report(now: Now) -> list[str]:
     """The bubble, also with free links, the activations kept and the bytes sent."""
     schedule, _, bubble = step(now)
     formula = bubble_share(schedule.name, schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks)
-    activations = [f"{number / schedule.num_chunks:g}" for number in schedule.activations_in_flight()]
+    # The activations of one chunk are that part of what a microbatch needs on the rank.
+    activations = [f"{num_kept / schedule.num_chunks:g}" for num_kept in schedule.activations_in_flight()]
     sent_bytes = max(traffic(schedule, now.activation_mb * 1e6))
     free = percent_words(float(formula), 1)
     lines = [

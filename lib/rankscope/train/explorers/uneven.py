@@ -31,14 +31,14 @@ PRESETS: dict[str, dict[str, Any]] = {
     "equal batches": {"rank_0": 3, "rank_2": 3},
 }
 _STEP_S = 0.1
-_TIMEOUT_S = 1.0
+_TIMEOUT_S = 1.0  # of an allreduce that hangs
 _BATCH_SIZE = 8
 
 
 def picture(now: Now) -> Drawing:
     """The timeline: steps of 100 ms, and allreduces that give up after a second."""
     batches = _batches(now)
-    stuck = [str(rank) for rank, number in enumerate(batches) if number > min(batches)]
+    stuck = [str(rank) for rank, num_batches in enumerate(batches) if num_batches > min(batches)]
     if now.handling != "hang" or not stuck:
         ending = "the epoch ends"
     elif len(stuck) == 1:
@@ -53,11 +53,12 @@ def report(now: Now) -> list[str]:
     """The effect on samples and gradients, with batches of eight."""
     batches = _batches(now)
     num_samples = sum(batches) * _BATCH_SIZE
-    shards = np.split(np.arange(num_samples), np.cumsum(batches)[:-1] * _BATCH_SIZE)
+    shard_ends = np.cumsum(batches) * _BATCH_SIZE
+    shards = np.split(np.arange(num_samples), shard_ends[:-1])  # the samples of each rank
     epoch = Assignment(num_samples, tuple(shards)).with_loader(_BATCH_SIZE)
     predicted = predict(epoch, now.handling, now.divide_by_initial)
     reads = audit(predicted.trained)
-    relative = predicted.weights / predicted.weights.sum() * predicted.weights.size
+    relative = predicted.weights / predicted.weights.sum() * predicted.weights.size  # 1 is the mean of all samples
     scale = ", ".join(f"{weight:.3g}" for weight in predicted.scale)
     return [
         f"{count_of(epoch.size, 'sample')}: {reads.dropped} lost, {reads.duplicates} repeated",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from ...common.checks import count_of, of_type
 from ...common.units import bytes_unit, bytes_words, percent_words, round_ticks, three_digits, time_unit
@@ -15,6 +16,13 @@ from ..ddp.buckets import Bucket, DDPBuckets
 from ..ddp.recommend import CapCandidate, Recommendation
 
 _WIDE_PX = 640.0
+_ROW_PX = 22.0  # of a bucket with numbers and a size
+_LOW_ROW_PX = 4.0  # of a bucket without
+_ROOM_FOR_SIZE = 0.16  # right of the widest bucket, as a share of its width
+_FAR_CAP = 1.5  # a cap of this many times the largest bucket or more is not drawn
+_CAPS_WIDE_PX = 560.0
+_CAPS_ROW_PX = 19.0
+_ROOM_FOR_TIME = 0.34  # right of the longest step, as a share of it
 _DIGIT_PX = 6.4  # the width of a digit of a parameter's number
 _MARGIN_PX = 3  # what a number leaves free in its piece, on both sides together
 _MOST_BUCKETS = 256
@@ -30,17 +38,17 @@ PARTS = {
 def until_alike(recommendation: Recommendation, least_mb: float = 0.0) -> tuple[CapCandidate, ...]:
     """Return the candidates up to the cap from which larger ones change nothing, but at least up to `least_mb`."""
     candidates = recommendation.candidates
-    stop = len(candidates)
-    while stop > 1:
-        before = candidates[stop - 2]
-        if _outcome(before) != _outcome(candidates[-1]) or (before.bucket_cap_mb or 0) < least_mb:
+    num_shown = len(candidates)
+    while num_shown > 1:  # the last one that is shown is like the largest; drop it if the next smaller one is, too
+        next_smaller = candidates[num_shown - 2]
+        if _outcome(next_smaller) != _outcome(candidates[-1]) or (next_smaller.bucket_cap_mb or 0) < least_mb:
             break
-        stop -= 1
-    return candidates[:stop]
+        num_shown -= 1
+    return candidates[:num_shown]
 
 
 def _outcome(candidate: CapCandidate) -> tuple[int, float, float]:
-    """Everything about a candidate but its cap."""
+    """Everything about a candidate except its cap."""
     return candidate.num_buckets, candidate.step_s, candidate.wait_s
 
 
@@ -61,8 +69,12 @@ def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str |
     labelled = len(shown) <= _MOST_LABELLED
     num_bytes = np.array([bucket.num_bytes for bucket in shown])
     extent = _extent(shown)
-    width = 1.16 * extent if labelled else extent
-    scale, unit = bytes_unit(extent)
+    width = float(extent)
+    row_px = _LOW_ROW_PX
+    if labelled:
+        width = (1 + _ROOM_FOR_SIZE) * extent
+        row_px = _ROW_PX
+    scale, unit = bytes_unit(extent)  # of the ticks; x itself counts bytes
     pieces, numbers = _pieces(buckets, shown, width)
     texts: list[Texts] = []
     if labelled:
@@ -75,7 +87,7 @@ def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str |
         y_label="bucket",
         width=width,
         height=len(shown),
-        size_px=(_WIDE_PX, 22.0 * len(shown) if labelled else 4.0 * len(shown)),
+        size_px=(_WIDE_PX, row_px * len(shown)),
         rects=(pieces,),
         lines=(_cap_lines(shown, extent),),
         texts=texts,
@@ -89,7 +101,7 @@ def _extent(shown: Sequence[Bucket]) -> int:
     """The largest bucket or cap in bytes, leaving out caps that are far beyond the largest bucket."""
     widest = max([1, *(bucket.num_bytes for bucket in shown)])
     caps = [bucket.cap_bytes for bucket in shown if bucket.cap_bytes is not None]
-    return max([widest, *(cap for cap in caps if cap < 1.5 * widest)])
+    return max([widest, *(cap for cap in caps if cap < _FAR_CAP * widest)])
 
 
 def _pieces(buckets: DDPBuckets, shown: Sequence[Bucket], width: float) -> tuple[Rects, tuple[Texts, ...]]:
@@ -98,13 +110,12 @@ def _pieces(buckets: DDPBuckets, shown: Sequence[Bucket], width: float) -> tuple
     Each bucket is a row, along which its gradients follow one another, each as wide as its number of bytes. `width` is
     that of the whole drawing, in bytes too.
     """
-    bytes_of_buckets = [[buckets.parameters[place].num_bytes for place in bucket.indices] for bucket in shown]
-    # arrays with an entry for each gradient, bucket by bucket
+    # Arrays with an entry for each gradient, bucket by bucket.
     parameter = np.concatenate([bucket.indices for bucket in shown])
     row = np.repeat(np.arange(len(shown)), [len(bucket.indices) for bucket in shown])
-    num_bytes = np.concatenate(bytes_of_buckets)
-    bytes_before = np.concatenate([np.cumsum([0, *sizes[:-1]]) for sizes in bytes_of_buckets])
-    is_sparse = np.array([bucket.closed == "sparse" for bucket in shown])[row]
+    is_sparse = np.repeat([bucket.closed == "sparse" for bucket in shown], [len(bucket.indices) for bucket in shown])
+    num_bytes = np.array([spec.num_bytes for spec in buckets.parameters])[parameter]
+    bytes_before = np.concatenate([_starts(num_bytes[row == number]) for number in range(len(shown))])  # in its row
 
     fill = MEMORY["gradients"].hue
     pieces = Rects(bytes_before, row + 0.1, fill, width=num_bytes, height=0.8, hatched=is_sparse)
@@ -113,6 +124,11 @@ def _pieces(buckets: DDPBuckets, shown: Sequence[Bucket], width: float) -> tuple
     # A number on hatching gets a halo. Here every number needs one, because the line of a cap may run through it.
     for_halos = attrs.evolve(pieces, hatched=np.ones(row.size, dtype=bool))
     return pieces, numbers_on(for_halos, parameter, wanted=piece_px >= number_px)
+
+
+def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where pieces of these lengths begin that follow one another from 0 on."""
+    return np.cumsum(lengths) - lengths
 
 
 def _cap_lines(shown: Sequence[Bucket], extent: int) -> Lines:
@@ -128,6 +144,7 @@ def _cap_lines(shown: Sequence[Bucket], extent: int) -> Lines:
 
 
 def _bucket_keys(shown: Sequence[Bucket], extent: int, labelled: bool) -> list[Key]:
+    """Return the legend: each cap, whether or not it is within the `extent` that is drawn, and what else there is."""
     caps = sorted({bucket.cap_bytes for bucket in shown if bucket.cap_bytes is not None})
     keys = [Key(f"cap of {bytes_words(cap)}", INK, line="dashed") for cap in caps if cap <= extent]
     keys += [Key(f"cap of {bytes_words(cap)}, beyond the picture", PAPER) for cap in caps if cap > extent]
@@ -139,6 +156,7 @@ def _bucket_keys(shown: Sequence[Bucket], extent: int, labelled: bool) -> list[K
 
 
 def _title(buckets: DDPBuckets, num_buckets: int, num_bytes: int, iteration: int | None) -> str:
+    """Return how many allreduces the gradients need, and in which iterations; None is any after the rebuild."""
     if buckets.rebuilt_at is None:
         when = "at every iteration"
     elif iteration is not None and iteration < buckets.rebuilt_at:
@@ -161,16 +179,14 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
     caps = until_alike(recommendation)
     alike_mb = [candidate.bucket_cap_mb for candidate in recommendation.candidates[len(caps) :]]
     rows = [recommendation.default, *caps]
-    names = _cap_names(rows, bool(alike_mb))
+    names = _cap_names(rows, last_has_more=bool(alike_mb))
     longest_s = max(row.step_s for row in rows)
-    scale, unit = time_unit(longest_s)
-    width = 1.34 * longest_s / scale or 1.0
+    scale, unit = time_unit(longest_s)  # x counts this unit, of `scale` seconds
+    width = (1 + _ROOM_FOR_TIME) * longest_s / scale or 1.0  # 1 if no step takes any time
     ends = np.array([row.step_s for row in rows]) / scale
-    waits = ends - np.array([row.wait_s for row in rows]) / scale
-    alone = np.minimum(recommendation.alone_s / scale, waits)
-    keys = [Key(name, color, hatched=hatched) for name, (color, hatched) in PARTS.items()]
-    bars = stacked(dict(zip(keys, (alone, waits - alone, ends - waits), strict=True)), margin=0.12)
-    framed = [place for place, row in enumerate(rows) if row.bucket_cap_mb == bucket_cap_mb]
+    parts = _parts_of_steps(rows, recommendation.alone_s, scale)
+    keys = list(parts)
+    framed = [index for index, row in enumerate(rows) if row.bucket_cap_mb == bucket_cap_mb]
     if not framed and bucket_cap_mb in alike_mb:
         framed = [len(rows) - 1]
     if framed:
@@ -185,16 +201,29 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
         y_label="bucket_cap_mb",
         width=width,
         height=len(rows),
-        size_px=(560.0, 19.0 * len(rows)),
-        rects=(frame(framed, ends[framed], width), *bars),
+        size_px=(_CAPS_WIDE_PX, _CAPS_ROW_PX * len(rows)),
+        rects=(frame(framed, ends[framed], width), *stacked(parts, margin=0.12)),
         texts=(Texts(ends + 0.01 * width, np.arange(len(rows)) + 0.5, words, anchor="start"),),
         x_ticks=round_ticks(longest_s / scale) if longest_s else (),
-        y_ticks=[(place + 0.5, name) for place, name in enumerate(names)],
+        y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
         legend=keys,
     )
 
 
+def _parts_of_steps(rows: Sequence[CapCandidate], alone_s: float, scale: float) -> dict[Key, NDArray[np.float64]]:
+    """Return each of `PARTS` with its length in all rows, in units of `scale` seconds."""
+    step_ends = np.array([row.step_s for row in rows]) / scale
+    wait_starts = step_ends - np.array([row.wait_s for row in rows]) / scale
+    alone = np.minimum(alone_s / scale, wait_starts)  # rounding may make the first one larger
+    lengths = (alone, wait_starts - alone, step_ends - wait_starts)
+    parts = {}
+    for (name, look), length in zip(PARTS.items(), lengths, strict=True):
+        parts[Key(name, look.hue, hatched=look.hatched)] = length
+    return parts
+
+
 def _cap_names(rows: Sequence[CapCandidate], last_has_more: bool) -> list[str]:
+    """Return the label of each bar; `last_has_more` says whether the last one also stands for larger caps."""
     names = []
     for row in rows:
         names.append("default" if row.bucket_cap_mb is None else f"{row.bucket_cap_mb:g} MiB")

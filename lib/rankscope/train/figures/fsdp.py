@@ -21,6 +21,7 @@ _MEMORY_ROWS = 6.0
 _ROW_PX = 22.0
 _LETTER_PX = 6.8
 _MOST_INSTANTS = 2_000  # of the memory, that are drawn
+_NAMED_TERMS = 3  # how many terms of the peak are named
 
 
 def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
@@ -41,9 +42,12 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
     bottom = above.height + _GAP_ROWS + _MEMORY_ROWS
     peak_bytes = max(memory.peak_bytes, 1)
     rects = _areas(memory, step, scale, above.width, bottom)
-    marker, peak = _marked_peak(memory, scale, above, bottom - _MEMORY_ROWS)
-    shown = [term for term in TERMS if memory.terms[term].any()]
-    keys = [Key(term.replace("_", " "), MEMORY[term].hue, hatched=MEMORY[term].hatched) for term in shown]
+    peak_s = float(memory.at_s[memory.peak_place]) - step.timeline.begin_s
+    marker, peak = _marked_peak(memory, peak_s / scale, above, bottom - _MEMORY_ROWS)
+    keys = []
+    for term in TERMS:
+        if memory.terms[term].any():
+            keys.append(Key(term.replace("_", " "), MEMORY[term].hue, hatched=MEMORY[term].hatched))
     return attrs.evolve(
         above,
         height=bottom,
@@ -55,32 +59,34 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
     )
 
 
-def _marked_peak(memory: PredictedMemory, scale: float, above: Drawing, top: float) -> tuple[Rects, Texts]:
-    """Return a short upright bar at the time of the largest sum, and the words over it.
+def _marked_peak(memory: PredictedMemory, peak_x: float, above: Drawing, top: float) -> tuple[Rects, Texts]:
+    """Return a short upright bar at `peak_x`, the time of the largest sum, and the words over it.
 
-    `top` is the row at which the memory's area begins, and `above` the drawing of the timeline over it. A unit of x has
-    `scale` seconds.
+    `top` is the row at which the memory's area begins, where the bar has its middle. `above` is the drawing of the
+    timeline over it.
     """
-    peak_x = min(max(float(memory.at_s[memory.peak_place]) / scale, 0.0), above.width)
+    peak_x = min(max(peak_x, 0.0), above.width)
     bar_width = 0.003 * above.width
     marker = Rects(peak_x - bar_width / 2, top - 0.15, INK, width=bar_width, height=0.3)
-    largest = [name.replace("_", " ") for name, num_bytes in memory.peak_terms.items() if num_bytes][:3]
-    words = (
-        f"peak of {decimal_words(memory.peak_bytes)}, during {memory.doing[memory.peak_place]}: {', '.join(largest)}"
-    )
+    terms = [name.replace("_", " ") for name, num_bytes in memory.peak_terms.items() if num_bytes]
+    largest = ", ".join(terms[:_NAMED_TERMS])
+    words = f"peak of {decimal_words(memory.peak_bytes)}, during {memory.doing[memory.peak_place]}: {largest}"
     units_per_px = above.width / above.size_px[0]
-    half_of_words = _LETTER_PX * len(words) * units_per_px / 2
-    words_x = max(min(peak_x, above.width - half_of_words), half_of_words)  # centred on the bar, but within the drawing
+    half_width = _LETTER_PX * len(words) * units_per_px / 2  # of the words
+    words_x = max(min(peak_x, above.width - half_width), half_width)  # centred on the bar, but within the drawing
     return marker, Texts(words_x, top - 0.45, [words], halo=PAPER)
 
 
 def _legend(keys: Sequence[Key]) -> list[Key]:
     """One entry for work and for the memory that it fills, which share their hue.
 
-    Hatched ones are left out: the names of their lanes say which communication it is. So is waiting, if it is named.
+    Hatched ones are left out: the names of their lanes say which communication it is. So are waiting and copies, which
+    the last entry and the names of their lanes explain.
     """
-    shown = [key for key in keys_by_look(keys) if not key.hatched]
-    shown = [key for key in shown if key.label not in {"wait", "copy_in, copy_out"}]
+    shown = []
+    for key in keys_by_look(keys):
+        if not key.hatched and key.label not in {"wait", "copy_in, copy_out"}:
+            shown.append(key)
     return [*shown, Key("hatched: communication, its buffers; light: waiting", PAPER, line="none")]
 
 
@@ -91,31 +97,34 @@ def _finding(step: PredictedStep) -> str:
 
 
 def _areas(memory: PredictedMemory, step: PredictedStep, scale: float, width: float, bottom: float) -> list[Rects]:
-    """A rectangle for each term between two changes, stacked from the bottom."""
-    begin_s = step.timeline.begin_s
-    edges = np.append(memory.at_s, max(step.step_s, float(memory.at_s[-1])))
-    edges = np.clip((edges - begin_s) / scale, 0.0, width)
+    """Return rectangles for each term: one between every two changes, as high as its bytes, stacked from the bottom.
+
+    A unit of x has `scale` seconds and begins with the timeline. `bottom` is the row at which the memory's area ends.
+    """
+    end_s = max(step.step_s, float(memory.at_s[-1]))
+    changes = np.append(memory.at_s, end_s) - step.timeline.begin_s
+    edges = np.clip(changes / scale, 0.0, width)
+    lefts = edges[:-1]
     lengths = np.diff(edges)
-    shown = lengths > 0
     rows_per_byte = _MEMORY_ROWS / max(memory.peak_bytes, 1)
-    below = np.zeros(memory.at_s.size)
+    height_below = np.zeros(memory.at_s.size)  # of the terms that are drawn already, at each change
     areas = []
     for term, values in memory.terms.items():
         heights = values * rows_per_byte
-        wanted = shown & (heights > 0)
+        tops = bottom - height_below - heights
+        height_below = height_below + heights
+        shown = (lengths > 0) & (heights > 0)
         color, hatched = MEMORY[term]
-        if wanted.any():
-            top = bottom - below[wanted] - heights[wanted]
+        if shown.any():
             areas.append(
                 Rects(
-                    edges[:-1][wanted],
-                    top,
+                    lefts[shown],
+                    tops[shown],
                     color,
-                    width=lengths[wanted],
-                    height=heights[wanted],
+                    width=lengths[shown],
+                    height=heights[shown],
                     hatched=hatched,
                     edge=color,
                 )
             )
-        below = below + heights
     return areas

@@ -22,6 +22,7 @@ from .ddp import PARTS, until_alike
 from .memory import draw_memory
 
 _DEFAULT_CAP_MB = 25.0  # the x of DDP's default
+_EXPLAINED_ELSEWHERE = ("step, predicted", "recommended")  # by the axis and by a note, so not in the legend
 _HOLLOW: dict[str, Any] = {"linestyle": "none", "color": INK, "markerfacecolor": PAPER, "zorder": 4}
 _SOLID: dict[str, Any] = {"color": INK, "markersize": 5, "zorder": 5, "elinewidth": 1, "clip_on": False}
 
@@ -34,9 +35,9 @@ def bucket_caps(
 ) -> Axes:
     """Draw the predicted step by cap, divided into computing, slowdown by allreduces, and waiting for allreduces.
 
-    The sweep ends where larger caps change nothing. A ring marks the recommended cap; a diamond at 25 MiB marks DDP's
-    default, whose first bucket is smaller. `measured` maps caps (None is the default) to the times of steps in seconds,
-    which are drawn as markers at the median with the quartiles.
+    The sweep ends where larger caps change nothing, but not before the largest measured cap. A ring marks the
+    recommended cap; a diamond at 25 MiB marks DDP's default, whose first bucket is smaller. `measured` maps caps (None
+    is the default) to the times of steps in seconds, which are drawn as markers at the median with the quartiles.
 
     Raises ValueError if there are fewer than two caps, a cap is 0 or less, or a cap in `measured` has no step.
     """
@@ -46,10 +47,10 @@ def bucket_caps(
         raise ValueError(f"recommendation must have at least two caps above 0 to be drawn, got {caps_mb.tolist()}")
     quartiles_s = _quartiles_s(measured or {})
     candidates = _swept(recommendation, quartiles_s)
-    highest_s = [recommendation.default.step_s]
-    highest_s += [candidate.step_s for candidate in candidates]
-    highest_s += [quartiles[2] for quartiles in quartiles_s.values()]
-    top_s = max(highest_s)
+    drawn_s = [recommendation.default.step_s]
+    drawn_s += [candidate.step_s for candidate in candidates]
+    drawn_s += [third_quartile_s for _, _, third_quartile_s in quartiles_s.values()]
+    top_s = max(drawn_s)
     scale, unit = time_unit(top_s)
     ax = line_axes(
         ax,
@@ -57,7 +58,7 @@ def bucket_caps(
         title or _caps_finding(recommendation),
         "bucket_cap_mb [MiB]",
         f"step [{unit}]",
-        x=_caps_mb(candidates),
+        x=np.union1d(_caps_mb(candidates), sorted(_marked_mb(quartiles_s))),
         x_margin=1.3,
         x_words="{:g}".format,
         y_limits=(0, 1.12 * top_s / scale),
@@ -66,10 +67,10 @@ def bucket_caps(
     _draw_sweep(ax, candidates, recommendation.alone_s, scale)
     _mark_caps(ax, recommendation, scale)
     _mark_measured(ax, quartiles_s, scale)
-    handles, names = ax.get_legend_handles_labels()
-    keys = dict(zip(names, handles, strict=True))
-    for named in ("step, predicted", "recommended"):  # the axis and a note say what these are
-        keys.pop(named, None)
+    keys = {}
+    for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
+        if name not in _EXPLAINED_ELSEWHERE:
+            keys[name] = handle
     keys_below(ax, keys)
     return ax
 
@@ -80,14 +81,20 @@ def _caps_mb(candidates: Sequence[CapCandidate]) -> Floats:
 
 def _quartiles_s(measured: Mapping[float | None, Sequence[float]]) -> dict[float | None, Floats]:
     """The first quartile, the median and the third quartile of the steps at each cap, after checking them."""
-    steps_s: dict[float | None, list[float]] = {}
+    quartiles_s: dict[float | None, Floats] = {}
     for cap, steps in measured.items():
         checked_cap = optional("a cap of measured", cap, number, above=0)
-        steps_s[checked_cap] = [number("measured", step_s, 0) for step_s in steps]
-    for cap, seconds in steps_s.items():
-        if not seconds:
-            raise ValueError(f"measured must have at least one step for each cap, got none for {cap}")
-    return {cap: np.percentile(seconds, (25, 50, 75)) for cap, seconds in steps_s.items()}
+        steps_s = [number("measured", step_s, 0) for step_s in steps]
+        if not steps_s:
+            raise ValueError(f"measured must have at least one step for each cap, got none for {checked_cap}")
+        quartiles_s[checked_cap] = np.percentile(steps_s, (25, 50, 75))
+    return quartiles_s
+
+
+def _marked_mb(quartiles_s: Mapping[float | None, Floats]) -> set[float]:
+    """The caps at which there is a marker: the default's, and those that were measured."""
+    measured_mb = {cap for cap in quartiles_s if cap is not None}
+    return {_DEFAULT_CAP_MB, *measured_mb}
 
 
 def _swept(recommendation: Recommendation, quartiles_s: Mapping[float | None, Floats]) -> tuple[CapCandidate, ...]:
@@ -126,10 +133,11 @@ def _mark_caps(ax: Axes, recommendation: Recommendation, scale: float) -> None:
     ax.plot([_DEFAULT_CAP_MB], [default_s / scale], "D", label="DDP's default, predicted", **_HOLLOW)
     cap_mb = recommendation.bucket_cap_mb
     if cap_mb is not None:
-        place = (cap_mb, recommendation.chosen.step_s / scale)
-        ax.plot(*place, "o", markersize=11, label="recommended", **_HOLLOW)
+        point = (cap_mb, recommendation.chosen.step_s / scale)
+        ax.plot(*point, "o", markersize=11, label="recommended", **_HOLLOW)
         is_first = cap_mb == recommendation.candidates[0].bucket_cap_mb  # a centred note would cover the axis
-        note(ax, f"recommended: {cap_mb:g} MiB", place, (0, -16), ha="left" if is_first else "center", va="top")
+        below = (0, -16)  # the note, in points from the ring
+        note(ax, f"recommended: {cap_mb:g} MiB", point, below, ha="left" if is_first else "center", va="top")
 
 
 def _mark_measured(ax: Axes, quartiles_s: Mapping[float | None, Floats], scale: float) -> None:
@@ -142,6 +150,7 @@ def _mark_measured(ax: Axes, quartiles_s: Mapping[float | None, Floats], scale: 
 
 
 def _mark_quartiles(ax: Axes, quartiles_s: Mapping[float, Floats], scale: float, marker: str, label: str) -> None:
+    """Draw the quartiles at each cap; error bars have their lengths below and above the median."""
     low, middle, high = np.array(list(quartiles_s.values())).T / scale
     ax.errorbar(list(quartiles_s), middle, [middle - low, high - middle], fmt=marker, label=label, **_SOLID)
 
@@ -158,8 +167,8 @@ def zero_memory(
     differ in their number of ranks, it shows the totals as lines on logarithmic axes, with names at their ends. Lines
     mark `limits_bytes`.
 
-    Raises ValueError if there are no memories, if a line has fewer than two numbers of ranks, or if a limit is below 0
-    (or is 0, on logarithmic axes).
+    Raises ValueError if there are no memories, if a line has fewer than two numbers of ranks, if a limit is below 0
+    (or is 0, on logarithmic axes), or if a limit has the name of a line.
     """
     if isinstance(memories, Mapping) and any(isinstance(memory, Sequence) for memory in memories.values()):
         return _memory_lines(memories, limits_bytes or {}, ax, title)
@@ -169,39 +178,43 @@ def zero_memory(
 def _memory_lines(
     memories: Mapping[str, Any], limits_bytes: Mapping[str, float], ax: Axes | None, title: str | None
 ) -> Axes:
+    """Draw a line for each name: the total of one rank over the number of ranks, on logarithmic axes."""
     for name, line in memories.items():
         if not isinstance(line, Sequence) or not all(isinstance(memory, ZeroMemory) for memory in line):
             raise ValueError(f"memories[{name!r}] must be a sequence of ZeroMemory, got {line!r}")
     if any(len({memory.num_ranks for memory in line}) < 2 for line in memories.values()):
         raise ValueError(f"memories must be lines of at least two numbers of ranks, by name, got {list(memories)}")
-    limits = {name: number("limits_bytes", value, above=0) for name, value in limits_bytes.items()}
-    counts = sorted({memory.num_ranks for line in memories.values() for memory in line})
-    totals = {name: [memory.total_bytes for memory in line] for name, line in memories.items()}
-    gigabytes = {name: [num_bytes / 1e9 for num_bytes in line] for name, line in totals.items()}
-    every_bytes = [*chain.from_iterable(totals.values()), *limits.values()]
-    lowest_gb = min(every_bytes) / 1e9
-    highest_gb = max(every_bytes) / 1e9
-    least = min(gigabytes, key=lambda name: gigabytes[name][-1])
+    limits_gb = {name: number("limits_bytes", value, above=0) / 1e9 for name, value in limits_bytes.items()}
+    names_of_both = sorted(memories.keys() & limits_gb.keys())
+    if names_of_both:
+        raise ValueError(f"limits_bytes must have other names than memories, got {names_of_both} in both")
+    lines = {name: sorted(line, key=lambda memory: memory.num_ranks) for name, line in memories.items()}
+    numbers_of_ranks = sorted({memory.num_ranks for line in lines.values() for memory in line})
+    most_ranks = numbers_of_ranks[-1]
+    totals_gb = {name: [memory.total_bytes / 1e9 for memory in line] for name, line in lines.items()}
+    all_gb = [*chain.from_iterable(totals_gb.values()), *limits_gb.values()]
+    ends_gb = {name: totals_gb[name][-1] for name, line in lines.items() if line[-1].num_ranks == most_ranks}
+    smallest = min(ends_gb, key=lambda name: ends_gb[name])
     ax = line_axes(
         ax,
         (WIDE_INCHES, 4),
-        title or f"With {counts[-1]} ranks, {least} needs {gigabytes[least][-1]:.3g} GB per rank",
+        title or f"With {most_ranks} ranks, {smallest} needs {ends_gb[smallest]:.3g} GB per rank",
         "ranks",
         "memory of one rank [GB]",
-        x=counts,
+        x=numbers_of_ranks,
         x_words="{:.0f}".format,
-        y_limits=(lowest_gb / 1.3, highest_gb * 1.4),  # room below and above, on a logarithmic axis
+        y_limits=(min(all_gb) / 1.3, max(all_gb) * 1.4),  # room below and above, on a logarithmic axis
         log_y=True,
     )
-    ends = {}
-    for place, (name, line) in enumerate(memories.items()):
-        needs_dashes = place >= len(CATEGORIES)  # its colour is the second time in use
-        look = Look(CATEGORIES[place % len(CATEGORIES)], needs_dashes, "")
+    ends = {}  # of each line, for its name: the y, and the look
+    for index, (name, line) in enumerate(lines.items()):
+        needs_dashes = index >= len(CATEGORIES)  # its colour is the second time in use
+        look = Look(CATEGORIES[index % len(CATEGORIES)], needs_dashes, "")
         ranks = [memory.num_ranks for memory in line]
-        ax.plot(ranks, gigabytes[name], color=look.color, linestyle=dash(look), linewidth=1.8, label=name)
-        ends[name] = (gigabytes[name][-1], look)
-    for name, value in limits.items():
-        ax.axhline(value / 1e9, color=GREY, linewidth=0.8, zorder=0, label=name)
-        ends[name] = (value / 1e9, Look(GREY, False, ""))
+        ax.plot(ranks, totals_gb[name], color=look.color, linestyle=dash(look), linewidth=1.8, label=name)
+        ends[name] = (totals_gb[name][-1], look)
+    for name, limit_gb in limits_gb.items():
+        ax.axhline(limit_gb, color=GREY, linewidth=0.8, zorder=0, label=name)
+        ends[name] = (limit_gb, Look(GREY, False, ""))
     name_ends(ax, ends)
     return ax

@@ -13,8 +13,12 @@ from ...figures.marks import Drawing, Key, Texts, frame, stacked
 from ...figures.palette import MEMORY, PAPER, WorkLook
 from ..zero.model import TERMS, ZeroMemory
 
-_LABEL_ROWS = 0.7  # below the bars, where limits are named
+_LABEL_ROWS = 0.7  # the height of a row of names of limits below the bars, in bars
+_BAR_PX = 30.0
+_LABEL_PX = 20.0
 _WIDE_PX = 620.0
+_ROOM_FOR_TOTAL = 0.18  # right of the longest bar, as a share of it
+_NAME_GAP_PX = 8  # between the names of two limits
 _CHARACTER_PX = 6.0  # of the name of a limit
 _TOTAL_CHARACTER_PX = 7.2  # of a total, with room around it
 _LAST_CENTRED = 0.96  # of the width: further to the right, a name centred under its line would be cut off
@@ -39,18 +43,18 @@ def draw_memory(
     names = list(memories)
     totals = np.array([memory.total_bytes for memory in memories.values()], dtype=float)
     longest = max(float(totals.max()), 1.0)
-    scale, unit = decimal_unit(longest)
-    width = 1.18 * longest / scale
+    scale, unit = decimal_unit(longest)  # x counts this unit, of `scale` bytes
+    width = (1 + _ROOM_FOR_TOTAL) * longest / scale
     limits = {}
     for name, limit_bytes in (limits_bytes or {}).items():
         limit = number("limits_bytes", limit_bytes, 0) / scale
-        if limit < width:
+        if limit < width:  # else it is beyond the drawing
             limits[name] = limit
     rows = np.arange(len(names))
     framed = [row for row, name in enumerate(names) if name == chosen]
     words = [decimal_words(total) for total in totals.tolist()]
-    words_at = _clear_of_limits(totals / scale + 0.01 * width, words, limits, width)
-    totals_shown = Texts(words_at, rows + 0.5, words, anchor="start", halo=PAPER)
+    words_x = _clear_of_limits(totals / scale + 0.01 * width, words, limits, width)
+    totals_shown = Texts(words_x, rows + 0.5, words, anchor="start", halo=PAPER)
     limit_names, num_label_rows = _limit_names(limits, width, len(names))
     parts = _parts(memories, scale)
     finding = f"{names[0]}: {words[0]} per rank"
@@ -62,7 +66,7 @@ def draw_memory(
         y_label="",
         width=width,
         height=len(names) + _LABEL_ROWS * num_label_rows,
-        size_px=(_WIDE_PX, 30.0 * len(names) + 20.0 * num_label_rows),
+        size_px=(_WIDE_PX, _BAR_PX * len(names) + _LABEL_PX * num_label_rows),
         rects=(frame(framed, totals[framed] / scale, width, margin=0.004), *stacked(parts)),
         texts=[totals_shown, *limit_names],
         rules=tuple(limits.values()),
@@ -74,17 +78,17 @@ def draw_memory(
 
 
 def _clear_of_limits(
-    places: NDArray[np.float64], words: list[str], limits: Mapping[str, float], width: float
+    lefts: NDArray[np.float64], words: list[str], limits: Mapping[str, float], width: float
 ) -> NDArray[np.float64]:
-    """The left ends of the totals, moved to the right of each limit's line that would cross them."""
+    """Return the left ends of the totals, moved to the right of each limit's line that would cross them."""
     gap = 0.01 * width
     moved = []
-    for place, text in zip(places.tolist(), words, strict=True):
-        length = _TOTAL_CHARACTER_PX * len(text) * width / _WIDE_PX
+    for left, text in zip(lefts.tolist(), words, strict=True):
+        text_width = _TOTAL_CHARACTER_PX * len(text) * width / _WIDE_PX
         for limit in sorted(limits.values()):
-            if place - gap / 2 < limit < place + length:
-                place = limit + gap
-        moved.append(place)
+            if left - gap / 2 < limit < left + text_width:
+                left = limit + gap
+        moved.append(left)
     return np.array(moved)
 
 
@@ -101,35 +105,36 @@ def _parts(memories: Mapping[str, ZeroMemory], scale: float) -> dict[Key, NDArra
 
 
 def keys_by_look(keys: Iterable[Key]) -> list[Key]:
-    """Return one entry for keys that look the same, with the labels of all."""
-    labels: dict[WorkLook, list[str]] = {}
+    """Return one entry for keys that look the same, with the labels of all, each label once."""
+    labels_by_look: dict[WorkLook, list[str]] = {}
     for key in keys:
-        labels.setdefault(WorkLook(key.fill, key.hatched), []).append(key.label)
-    return [Key(", ".join(dict.fromkeys(words)), look.hue, hatched=look.hatched) for look, words in labels.items()]
+        labels = labels_by_look.setdefault(WorkLook(key.fill, key.hatched), [])
+        if key.label not in labels:
+            labels.append(key.label)
+    return [Key(", ".join(labels), look.hue, hatched=look.hatched) for look, labels in labels_by_look.items()]
 
 
 def _limit_names(limits: Mapping[str, float], width: float, num_bars: int) -> tuple[list[Texts], int]:
-    """The name of each limit under its line, and the number of rows that they take.
+    """Return the name of each limit under its line, and the number of rows that the names take.
 
     A name goes into the first row in which it does not touch the one before it. A name at the right edge ends at its
     line, any other is centred under it.
     """
     texts = []
-    row_ends: list[float] = []
+    row_ends: list[float] = []  # the right end of the last name of each row
     for name, x in sorted(limits.items(), key=lambda limit: limit[1]):
-        name_width = (_CHARACTER_PX * len(name) + 8) * width / _WIDE_PX
+        name_width = (_CHARACTER_PX * len(name) + _NAME_GAP_PX) * width / _WIDE_PX
         if x > _LAST_CENTRED * width:
             anchor = "end"
             left = x - name_width
-            right = x
         else:
             anchor = "middle"
             left = x - 0.5 * name_width
-            right = x + 0.5 * name_width
-        row = next((row for row, end in enumerate(row_ends) if end <= left), len(row_ends))
+        row = 0
+        while row < len(row_ends) and row_ends[row] > left:
+            row += 1
         if row == len(row_ends):
-            row_ends.append(right)
-        else:
-            row_ends[row] = right
+            row_ends.append(0.0)
+        row_ends[row] = left + name_width
         texts.append(Texts(x, num_bars + (row + 0.5) * _LABEL_ROWS, [name], size_px=10.0, anchor=anchor))
     return texts, len(row_ends)

@@ -48,9 +48,10 @@ def sharded_parameters(module: nn.Module) -> tuple[ShardedParameter, ...]:
     of_type("module", module, nn.Module)
     names: dict[int, list[str]] = {}
     tensors: dict[int, nn.Parameter] = {}
-    for prefix, submodule in module.named_modules():  # a module that is registered twice comes once
-        for own_name, parameter in submodule.named_parameters(recurse=False, remove_duplicate=False):
-            names.setdefault(id(parameter), []).append(f"{prefix}.{own_name}" if prefix else own_name)
+    for module_name, submodule in module.named_modules():  # a module that is registered twice comes once
+        for attribute, parameter in submodule.named_parameters(recurse=False, remove_duplicate=False):
+            name = f"{module_name}.{attribute}" if module_name else attribute
+            names.setdefault(id(parameter), []).append(name)
             tensors[id(parameter)] = parameter
     if not tensors:
         raise ValueError(f"module must have parameters to shard, got a {type(module).__name__} without any")
@@ -69,7 +70,10 @@ def sharded_parameters(module: nn.Module) -> tuple[ShardedParameter, ...]:
 
 
 def step_without_events(module: nn.Module) -> ModuleStep:
-    """Return what a step has of its module alone. Raises ValueError as `sharded_parameters` does."""
+    """Return a step with all that its module decides, and without events, which depend on the calls of modules.
+
+    Raises ValueError as `sharded_parameters` does.
+    """
     named = dict(module.named_modules())
     return ModuleStep(
         sharded_parameters(module),
@@ -98,66 +102,87 @@ def module_step(module: nn.Module, wrap: Iterable[str] = ()) -> ModuleStep:
     of_type("module", module, nn.Module)
     parts = several("wrap", wrap, "names of submodules")
     sharded_parameters(module)  # raises its errors first
-    depth = max([str(part).count(".") + 1 for part in parts], default=0)
-    reader = _CallReader(depth)
+    depth = max([_depth(str(part)) for part in parts], default=0)
     try:
-        forward = reader.read(module)
+        forward = _CallReader(depth).read(module)
     except Exception:  # fx raises whatever the traced code raises
-        reader = _CallReader(depth)
-        forward = reader.in_order_of_definition(module)
+        forward = _CallReader(depth).in_order_of_definition(module)
     return evolve(step_without_events(module), events=events_of(forward))
 
 
+def _depth(name: str) -> int:
+    """Return how deep inside the whole module a submodule is: 0 for the whole module, 1 for its children.
+
+    >>> _depth("blocks.0")
+    2
+    """
+    if not name:
+        return 0
+    return name.count(".") + 1
+
+
 class _CallReader(fx.Tracer):
-    """Records the calls of modules while fx traces the code of forward."""
+    """Records the calls of modules while fx traces the code of forward.
+
+    fx calls forward with proxies instead of tensors, and makes a node for each operation on them: `create_node` for
+    each function, method and read of a parameter, and before that `call_module` for each call of a module. It does not
+    trace into modules of torch.nn, which it calls leaves. Each node stands for the tensors that its operation returns.
+    """
 
     def __init__(self, depth: int) -> None:
         super().__init__()
         self._depth = depth  # of the deepest module that is wrapped
         self._forward: list[ForwardCall] = []
-        self._names: dict[int, str] = {}
-        self._own_names: dict[int, str] = {}
+        self._module_names: dict[int, str] = {}  # by id; the first name of a module that has several
+        self._parameter_names: dict[int, str] = {}  # by id, likewise
         # by name, because fx replaces the way in which attributes of modules are read while it traces
-        self._tensors: dict[str, nn.Parameter] = {}
+        self._parameters: dict[str, nn.Parameter] = {}
         self._submodules: dict[str, nn.Module] = {}
-        # the places in `_forward` of the computing that made a node, if its gradient leads to a trainable parameter
+        # For each node, the indices in `_forward` of the computing that made its tensors. Only computing whose results
+        # require a gradient counts, so the indices are empty if backward does not go through the node.
         self._results: dict[fx.Node, tuple[int, ...]] = {}
 
     def read(self, module: nn.Module) -> list[ForwardCall]:
+        """Return the calls in the order of the code. Raises whatever the code raises if fx cannot follow it."""
         self._prepare(module)
         self._forward.append(ForwardCall("enter", ""))
-        defaults = {}
+        defaults = {}  # an argument with a default is taken to have that, instead of a tensor
         for name, parameter in inspect.signature(module.forward).parameters.items():
             if parameter.default is not inspect.Parameter.empty:
                 defaults[name] = parameter.default
         with torch.enable_grad():  # the code of forward may disable it in parts
             graph = self.trace(module, concrete_args=defaults or None)
-        results = [node.args[0] for node in graph.nodes if node.op == "output"]
-        self._leave("", _nodes(results))
+        returned = [node.args[0] for node in graph.nodes if node.op == "output"]
+        self._leave("", _nodes(returned))
         return self._forward
 
     def in_order_of_definition(self, module: nn.Module) -> list[ForwardCall]:
+        """Return the calls as if each module called its children in the order of their definition."""
         self._prepare(module)
         self._walk(module, "", ())
         return self._forward
 
     def _prepare(self, module: nn.Module) -> None:
         for name, submodule in module.named_modules():
-            self._names[id(submodule)] = name
+            self._module_names[id(submodule)] = name
         for name, submodule in module.named_modules(remove_duplicate=False):
             self._submodules[name] = submodule
         for name, parameter in module.named_parameters(remove_duplicate=False):
-            self._own_names.setdefault(id(parameter), name)
-            self._tensors[name] = parameter
+            self._parameter_names.setdefault(id(parameter), name)
+            self._parameters[name] = parameter
 
-    # ---- fx
+    # ---- called by fx
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        name = self._names[id(m)]
+        """Record the begin and the end of a module's call, and let fx trace what is between them.
+
+        If fx would not trace into the module although modules inside it are wrapped, walk through it instead.
+        """
+        name = self._module_names[id(m)]
         inputs = [argument.node for argument in tree_iter((args, kwargs)) if isinstance(argument, fx.Proxy)]
-        if self.is_leaf_module(m, name) and self._is_looked_into(m, name):
+        if self.is_leaf_module(m, name) and self._may_contain_wrapped(m, name):
             results = self._walk(m, name, self._results_of(inputs))
             proxy: Any = self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
             self._results[proxy.node] = results
@@ -168,52 +193,56 @@ class _CallReader(fx.Tracer):
         return result
 
     def create_node(self, kind: str, target: Any, args: Any, kwargs: Any, *others: Any, **options: Any) -> fx.Node:
+        """Make the node, and record its computing if it computes.
+
+        A node of kind "call_module" is the call of a leaf, which reads all parameters of the leaf. Other nodes that
+        compute are functions and methods. Their computing has the name "", that of the whole module.
+        """
         node = super().create_node(kind, target, args, kwargs, *others, **options)
-        if kind in ("placeholder", "get_attr", "output"):
+        if kind in ("placeholder", "get_attr", "output"):  # an argument, a parameter that is read, the return
             return node
         inputs = list(node.all_input_nodes)
-        name = ""
-        if kind == "call_module":
-            submodule = self._submodules[target]
-            name = self._names[id(submodule)]
-            if isinstance(submodule, nn.Identity) and inputs:  # it returns the tensor that it was called with
-                self._results[node] = self._results.get(inputs[0], ())
-                return node
-            if self._is_looked_into(submodule, name):
-                return node  # its calls are there already
-            trained = self._trained(submodule)
-        else:
+        if kind != "call_module":
             trained = self._read_parameters(inputs)
-        self._results[node] = self._compute(name, self._results_of(inputs), trained, _may_have_gradient(node))
+            self._results[node] = self._compute("", self._results_of(inputs), trained, _may_have_gradient(node))
+            return node
+        submodule = self._submodules[target]
+        name = self._module_names[id(submodule)]
+        if isinstance(submodule, nn.Identity) and inputs:  # it returns the tensor that it was called with
+            self._results[node] = self._results.get(inputs[0], ())
+        elif not self._may_contain_wrapped(submodule, name):  # else `call_module` has recorded it
+            self._results[node] = self._compute(name, self._results_of(inputs), self._trained(submodule))
         return node
 
     def _compute(
         self, name: str, inputs: tuple[int, ...], trained: tuple[str, ...], may_have_gradient: bool = True
     ) -> tuple[int, ...]:
-        """Add a piece of computing, and return its place if backward goes through it."""
-        if not (may_have_gradient and torch.is_grad_enabled() and (inputs or trained)):
+        """Add a piece of computing. Return its index if backward goes through it, else no index."""
+        requires_grad = may_have_gradient and torch.is_grad_enabled() and bool(inputs or trained)
+        if not requires_grad:
             self._forward.append(ForwardCall("compute", name))
             return ()
         self._forward.append(ForwardCall("compute", name, True, inputs=inputs, trained=trained))
         return (len(self._forward) - 1,)
 
     def _results_of(self, nodes: Iterable[fx.Node]) -> tuple[int, ...]:
-        """The places of the computing that made these nodes, each once."""
-        places: dict[int, None] = {}
+        """The indices of the computing that made these nodes, each once."""
+        indices: list[int] = []
         for node in nodes:
-            places |= dict.fromkeys(self._results.get(node, ()))
-        return tuple(places)
+            indices += self._results.get(node, ())
+        return tuple(dict.fromkeys(indices))
 
     def _read_parameters(self, inputs: Sequence[fx.Node]) -> tuple[str, ...]:
         """The trainable parameters that a function reads directly."""
         trained = []
         for node in inputs:
-            parameter = self._tensors.get(str(node.target))
+            parameter = self._parameters.get(str(node.target))
             if node.op == "get_attr" and parameter is not None and parameter.requires_grad:
-                trained.append(self._own_names[id(parameter)])
+                trained.append(self._parameter_names[id(parameter)])
         return tuple(trained)
 
     def _leave(self, name: str, nodes: Sequence[fx.Node]) -> None:
+        """Record the end of a call that returns these nodes. Within ``torch.no_grad()`` it has no hook for backward."""
         outputs: tuple[int, ...] = ()
         if torch.is_grad_enabled():
             outputs = self._results_of(nodes)
@@ -221,20 +250,21 @@ class _CallReader(fx.Tracer):
 
     # ---- the order of definition
 
-    def _is_looked_into(self, module: nn.Module, name: str) -> bool:
-        depth = name.count(".") + 1 if name else 0
+    def _may_contain_wrapped(self, module: nn.Module, name: str) -> bool:
+        """Whether modules inside a leaf may be wrapped, by their depth. A Sequential is no leaf: fx traces into it."""
         has_children = any(True for _ in module.children())
-        return has_children and depth < self._depth and not isinstance(module, nn.Sequential)
+        return has_children and _depth(name) < self._depth and not isinstance(module, nn.Sequential)
 
-    def _walk(self, module: nn.Module, name: str, results: tuple[int, ...]) -> tuple[int, ...]:
+    def _walk(self, module: nn.Module, name: str, inputs: tuple[int, ...]) -> tuple[int, ...]:
         """Add the calls of a module and of all inside it, as if each was called with the results of the one before.
 
-        Results are represented as in `_compute`: by the places in `_forward` of the computing that made them, of which
-        only results that require a gradient count. `results` are those that the module is called with. Return its own.
+        `inputs` are the indices in `_forward` of the computing whose results the module is called with, as in
+        `_compute`. Return those of the computing whose results it returns.
         """
         is_called = not isinstance(module, _CONTAINERS)  # of a container, only the modules inside are called
         if is_called:
-            self._forward.append(ForwardCall("enter", name, requires_grad=bool(results)))
+            self._forward.append(ForwardCall("enter", name, requires_grad=bool(inputs)))
+        results = inputs
         for child_name, child in module.named_children():
             child_path = f"{name}.{child_name}" if name else child_name
             results = self._walk(child, child_path, results)
@@ -251,7 +281,7 @@ class _CallReader(fx.Tracer):
     def _trained(self, module: nn.Module, recurse: bool = True) -> tuple[str, ...]:
         """The trainable parameters of a module."""
         parameters = module.parameters(recurse=recurse)
-        return tuple([self._own_names[id(parameter)] for parameter in parameters if parameter.requires_grad])
+        return tuple([self._parameter_names[id(parameter)] for parameter in parameters if parameter.requires_grad])
 
 
 def _may_have_gradient(node: fx.Node) -> bool:
@@ -262,17 +292,21 @@ def _may_have_gradient(node: fx.Node) -> bool:
     >>> _may_have_gradient(graph.call_method("argmax", (logits,)))
     False
     """
-    values = [*node.args, *node.kwargs.values()]
-    if any(isinstance(value, torch.dtype) and not _can_be_trained(value) for value in values):
-        return False
-    name = getattr(node.target, "__name__", node.target)
+    for argument in [*node.args, *node.kwargs.values()]:
+        if isinstance(argument, torch.dtype) and not _can_be_trained(argument):  # a cast, such as x.to(torch.int64)
+            return False
+    name = _operation(node)
     if name == "getattr":
         return node.args[1] not in _ATTRIBUTES_WITHOUT_GRADIENT
-    if name == "getitem" and node.args[1] == 1:
+    if name == "getitem" and node.args[1] == 1:  # the indices, if a function returned values and indices
         source: Any = node.args[0]
-        source_name = getattr(source.target, "__name__", source.target)
-        return source_name not in _WITH_INDICES
+        return _operation(source) not in _WITH_INDICES
     return name not in _WITHOUT_GRADIENT
+
+
+def _operation(node: fx.Node) -> Any:
+    """Return the name of what a node does: its target is a function, which has a name, or the name of a method."""
+    return getattr(node.target, "__name__", node.target)
 
 
 def _can_be_trained(dtype: torch.dtype) -> bool:
@@ -280,11 +314,8 @@ def _can_be_trained(dtype: torch.dtype) -> bool:
 
 
 def _nodes(values: Any) -> list[fx.Node]:
-    return [
-        value
-        for value in tree_iter(values, is_leaf=lambda value: isinstance(value, fx.Node))
-        if isinstance(value, fx.Node)
-    ]
+    """Return the nodes among nested values."""
+    return [value for value in tree_iter(values) if isinstance(value, fx.Node)]
 
 
 # ---- observed
@@ -293,8 +324,9 @@ def _nodes(values: Any) -> list[fx.Node]:
 class Mark(NamedTuple):
     """An event of the observed step, and when it happened.
 
-    `live_bytes` were alive then apart from parameters and their gradients, and `peak_bytes` at most since the mark
-    before; 0 if they are not counted.
+    Its kinds are those of `StepEvent` that take no time, and "begin" (of forward), "turn" (from forward to backward)
+    and "end" (of backward). `live_bytes` were alive then, without parameters, buffers and gradients of parameters, and
+    `peak_bytes` at most since the mark before; 0 if they are not counted.
     """
 
     kind: str
@@ -334,21 +366,19 @@ class CallObserver:
 
     def __init__(self, module: nn.Module, wrapped: Iterable[str] = (), param_dtype: str | None = None) -> None:
         self.module = copy.deepcopy(module)
-        self._cast_inputs_of = {"", *wrapped}
+        self.marks: list[Mark] = []
+        self.input_bytes = 0  # of the batch, once `run_with_live_bytes` has counted
+        self._wrapped = {"", *wrapped}
         self._dtype: torch.dtype | None = None
         if param_dtype is not None:
             self._dtype = getattr(torch, param_dtype)
-            for parameter in self.module.parameters():
-                if parameter.is_floating_point():
-                    parameter.data = parameter.data.to(self._dtype)
-        self.marks: list[Mark] = []
-        self.input_bytes = 0
-        self._counter: LiveCounter | None = None
-        self._gradient_bytes = 0  # of parameters
-        self._sizes = {name: parameter.nbytes for name, parameter in self.module.named_parameters()}
+            self._cast_parameters()
+        self._counter: LiveCounter | None = None  # while `run_with_live_bytes` counts
+        self._excluded_bytes = 0  # of parameters, buffers and gradients: in the counter's total, but not in marks
+        self._parameter_bytes = {name: parameter.nbytes for name, parameter in self.module.named_parameters()}
         for name, submodule in self.module.named_modules():
             has_parameters = any(True for _ in submodule.parameters())
-            may_be_wrapped = has_parameters or name in self._cast_inputs_of
+            may_be_wrapped = has_parameters or name in self._wrapped
             if may_be_wrapped and not isinstance(submodule, _CONTAINERS):
                 self._watch(submodule, name, has_parameters)
         for name, parameter in self.module.named_parameters():
@@ -356,24 +386,38 @@ class CallObserver:
                 hooked: Any = parameter
                 hooked.register_post_accumulate_grad_hook(lambda _, name=name: self._mark("gradient", name))
 
+    def _cast_parameters(self) -> None:
+        for parameter in self.module.parameters():
+            if parameter.is_floating_point():
+                parameter.data = parameter.data.to(self._dtype)
+
     def _mark(self, kind: str, name: str) -> None:
+        """Add a mark of now. From the mark of a gradient on, its bytes are excluded, as those of its parameter are."""
         live_bytes = 0
         peak_bytes = 0
         if self._counter is not None:
-            peak_bytes = self._counter.take_peak() - self._gradient_bytes
+            peak_bytes = self._counter.take_peak() - self._excluded_bytes
             if kind == "gradient":
-                self._gradient_bytes += self._sizes[name]
-            live_bytes = self._counter.total - self._gradient_bytes
+                self._excluded_bytes += self._parameter_bytes[name]
+            live_bytes = self._counter.total - self._excluded_bytes
         self.marks.append(Mark(kind, name, time.perf_counter(), live_bytes, peak_bytes))
 
     def _watch(self, submodule: nn.Module, name: str, has_parameters: bool) -> None:
-        def before(_: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Have the calls of a module marked, in forward and in backward, and cast its inputs if it is wrapped.
+
+        The hook before forward passes the inputs that require a gradient through a `_Boundary`. So autograd comes to
+        the boundary when the backward of the module has ended. As under `fully_shard`, a module without parameters has
+        no boundary.
+        """
+
+        def before_forward(_: nn.Module, args: Any, kwargs: Any) -> Any:
+            """Return the arguments with which the module is called instead of its own."""
             self._mark("enter", name)
-            if self._dtype is not None and name in self._cast_inputs_of:
+            if self._dtype is not None and name in self._wrapped:
                 args, kwargs = tree_map(self._cast, (args, kwargs))
             if not torch.is_grad_enabled() or not has_parameters:
                 return args, kwargs
-            inputs = {id(tensor): tensor for tensor in _trained_tensors((args, kwargs))}
+            inputs = {id(tensor): tensor for tensor in _trained_tensors((args, kwargs))}  # each tensor once
             if not inputs:
                 return args, kwargs
             boundary: Any = _Boundary.apply
@@ -381,14 +425,14 @@ class CallObserver:
             output_of = dict(zip(inputs, outputs, strict=True))
             return tree_map(lambda value: output_of.get(id(value), value), (args, kwargs))
 
-        def after(_: nn.Module, args: Any, output: Any) -> None:
+        def after_forward(_: nn.Module, args: Any, output: Any) -> None:
             self._mark("leave", name)
             tensor: Any
             for tensor in _trained_tensors(output):
                 tensor.register_hook(lambda _: self._mark("pre_backward", name))
 
-        submodule.register_forward_pre_hook(before, with_kwargs=True)
-        submodule.register_forward_hook(after)
+        submodule.register_forward_pre_hook(before_forward, with_kwargs=True)
+        submodule.register_forward_hook(after_forward)
 
     def _cast(self, value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
@@ -403,63 +447,73 @@ class CallObserver:
         result: Any = checked_loss(loss(self.module, rank, number))
         self._mark("turn", "")
         result.backward()
-        del result
+        del result  # so that its bytes are not alive at the end
         self._mark("end", "")
 
     def run_with_live_bytes(self, loss: Callable[..., Any], rank: int, number: int) -> None:
-        """Run as `run`, and count the live bytes at each mark, and those of the batch that exists before."""
-        own = storages([*self.module.parameters(), *self.module.buffers()])
-        counter = LiveCounter(own)
+        """Run as `run`, count the live bytes at each mark, and set `input_bytes` to those of the existing batch."""
+        sizes = storages([*self.module.parameters(), *self.module.buffers()])
+        counter = LiveCounter(sizes)
         self._counter = counter
-        self._gradient_bytes = sum(own.values())
+        self._excluded_bytes = sum(sizes.values())
         with counter:
             self.run(loss, rank, number)
         self._counter = None
         self.input_bytes = counter.input_bytes
 
 
-def _is_trained(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
-
-
 def _trained_tensors(values: Any) -> Iterator[Tensor]:
+    """Yield the tensors that require a gradient among nested values."""
     for value in tree_iter(values):
-        if _is_trained(value):
+        if isinstance(value, Tensor) and value.requires_grad:
             yield value
 
 
 def events_of_marks(marks: Sequence[Mark]) -> list[StepEvent]:
-    """Return the events between marks: the time from one mark to the next is computing of the module that runs.
+    """Return the marks as events, with a piece of computing between every two of them.
 
-    In backward, that is the module whose output or input autograd reached last.
+    In forward, it is computing of the innermost module that is called. In backward, it is computing of the module whose
+    output autograd has reached last, or of the module around it if autograd has since reached its input.
     """
     events = []
-    called = [""]
+    called = [""]  # the modules that are being called, the innermost last
     is_forward = True
-    current = ""
-    for before, mark in pairwise(marks):
-        if before.kind == "turn":
+    in_backward = ""  # the module that backward computes
+    for mark, next_mark in pairwise(marks):
+        if mark.kind == "turn":
             is_forward = False
-        if before.kind == "enter":
-            called.append(before.name)
-        elif before.kind == "leave":
+        elif mark.kind == "enter":
+            called.append(mark.name)
+        elif mark.kind == "leave":
             called.pop()
-        elif before.kind in ("pre_backward", "post_backward"):
-            current = before.name
-        if before.kind == "post_backward":
-            current = before.name.rpartition(".")[0]
-        seconds = max(mark.at_s - before.at_s, 0.0)
-        kept_bytes = mark.live_bytes - before.live_bytes
-        peak_bytes = max(mark.peak_bytes, mark.live_bytes, before.live_bytes)
+        elif mark.kind == "pre_backward":
+            in_backward = mark.name
+        elif mark.kind == "post_backward":
+            in_backward = mark.name.rpartition(".")[0]
         if is_forward:
-            working_bytes = peak_bytes - max(before.live_bytes, mark.live_bytes)
-            events.append(StepEvent("forward", called[-1], seconds, kept_bytes, working_bytes))
+            events.append(_computing_between(mark, next_mark, "forward", called[-1]))
         else:
-            working_bytes = peak_bytes - before.live_bytes
-            events.append(StepEvent("backward", current, seconds, -kept_bytes, working_bytes))
-        if mark.kind not in ("turn", "end"):
-            events.append(StepEvent(mark.kind, mark.name))
+            events.append(_computing_between(mark, next_mark, "backward", in_backward))
+        if next_mark.kind not in ("turn", "end"):
+            events.append(StepEvent(next_mark.kind, next_mark.name))
     return events
+
+
+def _computing_between(mark: Mark, next_mark: Mark, kind: str, name: str) -> StepEvent:
+    """Return the computing of a module between two marks, with its time and its bytes.
+
+    What is alive afterwards and was not before is kept by forward, and what is alive no longer is freed by backward.
+    `StepEvent` allocates what forward keeps when it begins, and frees in backward when it ends. The working bytes are
+    what is missing to the peak then.
+    """
+    seconds = max(next_mark.at_s - mark.at_s, 0.0)
+    added_bytes = next_mark.live_bytes - mark.live_bytes
+    peak_bytes = max(next_mark.peak_bytes, next_mark.live_bytes, mark.live_bytes)
+    if kind == "forward":
+        working_bytes = peak_bytes - max(mark.live_bytes, next_mark.live_bytes)
+        return StepEvent(kind, name, seconds, added_bytes, working_bytes)
+    working_bytes = peak_bytes - mark.live_bytes
+    return StepEvent(kind, name, seconds, -added_bytes, working_bytes)
 
 
 def observed_step(

@@ -80,18 +80,22 @@ class FSDPCosts:
             raise ValueError(f"num_replicas must divide the {num_ranks} ranks, got {num_replicas}")
         copy_bytes_per_s = number("copy_bytes_per_s", copy_bytes_per_s, above=0, high=math.inf)
         num_shards = num_ranks // num_replicas
-        over_replicas = None
+        allreduce = None
         if num_replicas > 1:
-            between = optional("replica_link", replica_link, of_type, Link) or link
-            over_replicas = _Ring("allreduce", num_replicas, between)
-        copy = _Copy(copy_bytes_per_s)
+            if replica_link is None:
+                replica_link = link
+            of_type("replica_link", replica_link, Link)
+            allreduce = _Ring("allreduce", num_replicas, replica_link)
+        whole_buffer_copy = _Copy(copy_bytes_per_s)
+        # An all-gather's copy-in copies the rank's own shard only, but its cost is asked for the whole buffer.
+        shard_copy = _Copy(copy_bytes_per_s * num_shards)
         return cls(
-            _Ring("allgather", num_shards, link),
-            _Ring("reduce_scatter", num_shards, link),
-            over_replicas,
-            copy_in=_Copy(copy_bytes_per_s * num_shards),  # the rank's own shard
-            copy_out=copy,
-            reduce_copy_in=copy,
+            allgather=_Ring("allgather", num_shards, link),
+            reduce_scatter=_Ring("reduce_scatter", num_shards, link),
+            allreduce=allreduce,
+            copy_in=shard_copy,
+            copy_out=whole_buffer_copy,
+            reduce_copy_in=whole_buffer_copy,
         )
 
     @classmethod

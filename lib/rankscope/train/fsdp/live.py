@@ -23,38 +23,45 @@ _RELEASE_S = 0.005
 class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of all storages that are alive: those that exist at the begin, and all that operators make.
 
-    FSDP frees a gathered parameter by resizing its storage, which no operator sees, so this replaces that method while
-    it counts. A storage counts once, whole.
+    torch calls `__torch_dispatch__` instead of each operator while the mode is entered. FSDP frees a gathered parameter
+    by resizing its storage, which is no operator, so this replaces that method while it counts. A storage counts once,
+    whole.
+
+    `sizes` are the bytes of the storages that exist at the begin and belong to the job, by the address of their data
+    (`address_of`). Storages that are made later are known by ``_cdata``, the address of torch's object for them, which
+    stays the same if they are resized.
     """
 
     def __init__(self, sizes: dict[int, int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._total = sum(sizes.values())
         self._peak = self._total
-        self._known = set(sizes)  # addresses of storages that are in the total already
-        self._sizes: dict[int, int] = {}
-        self._resized: set[int] = set()
+        self._initial = set(sizes)  # addresses of storages that are in the total from the begin
+        self._sizes: dict[int, int] = {}  # by ``_cdata``, of storages that operators have made or read since
+        self._resized: set[int] = set()  # ``_cdata`` of storages that were resized, whose changes are in the total
         self._is_in_collective = False  # what a backend allocates for itself is not counted
         self.input_bytes = 0  # of what existed before and operators read, such as a batch
         self.at_s: list[float] = []
         self.totals: list[int] = []
 
     def __enter__(self) -> LiveCounter:
+        """Begin to count: replace the method that resizes storages, and have torch pass operators to this mode."""
         self._resize = torch.UntypedStorage.resize_
         resize = self._resize
 
-        def watched(storage: Any, size: int) -> Any:
-            before = storage.nbytes()
+        def counted(storage: Any, size: int) -> Any:
+            """Resize a storage, and count the bytes by which it grows or shrinks."""
+            bytes_before = storage.nbytes()
             result = resize(storage, size)
-            self._change(storage.nbytes() - before)
+            self._change(storage.nbytes() - bytes_before)
             self._resized.add(storage._cdata)
             if storage._cdata in self._sizes:
-                self._sizes[storage._cdata] = storage.nbytes()
+                self._sizes[storage._cdata] = storage.nbytes()  # what `_remove` will subtract
             return result
 
         storage_class: Any = torch.UntypedStorage
-        storage_class.resize_ = watched
-        self._change(0)
+        storage_class.resize_ = counted
+        self._change(0)  # so that the bytes at the begin are among the totals
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -64,17 +71,21 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, and count the storages that it reads or makes and that are not known yet."""
+        if kwargs is None:
+            kwargs = {}
         if self._is_in_collective:
-            return func(*args, **(kwargs or {}))
-        for item in _plain_tensors((args, kwargs)):
-            if not self._is_known(item.untyped_storage()):
-                storage = item.untyped_storage()
+            return func(*args, **kwargs)
+        for tensor in _plain_tensors((args, kwargs)):
+            storage: Any = tensor.untyped_storage()
+            if not self._is_known(storage):  # no operator has made it, so it existed before, as a batch does
                 self._sizes[storage._cdata] = storage.nbytes()
                 self.input_bytes += storage.nbytes()
-        output = func(*args, **(kwargs or {}))
-        for item in _plain_tensors(output):
-            if not self._is_known(item.untyped_storage()):
-                self._add(item.untyped_storage())
+        output = func(*args, **kwargs)
+        for tensor in _plain_tensors(output):
+            storage = tensor.untyped_storage()
+            if not self._is_known(storage):
+                self._add(storage)
         return output
 
     @contextmanager
@@ -89,9 +100,10 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _is_known(self, storage: Any) -> bool:
         key = storage._cdata
-        return key in self._sizes or key in self._resized or address_of(storage) in self._known
+        return key in self._sizes or key in self._resized or address_of(storage) in self._initial
 
     def _add(self, storage: Any) -> None:
+        """Count a storage from now until Python deletes it."""
         key = storage._cdata
         self._sizes[key] = storage.nbytes()
         self._change(storage.nbytes())

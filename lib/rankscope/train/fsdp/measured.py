@@ -23,11 +23,12 @@ from .costs import FSDPCosts
 from .observed import FSDPRun
 from .replay import ShardSettings, matching
 from .running import MOST_ITERATIONS, FSDPJob, run_jobs
-from .step import ModuleStep, StepEvent
+from .step import ModuleStep
 
-_WARM_UP = 3
+_WARM_UP = 3  # iterations that are not recorded, in which memory is allocated that later ones use again
 # Widths of the square layers with which costs are measured: their gathered buffers have 1 KiB to 9 MiB.
 _WIDTHS = (16, 64, 256, 512, 1024, 1536)
+_MOST_WIDTH = 1 << 14  # a layer of 1 GiB
 _DEPTH = 3  # layers of each width, each a group
 
 
@@ -63,40 +64,56 @@ def measure_step(
     iterations = whole("iterations", iterations, 1, MOST_ITERATIONS)
     optional("optimizer", optimizer, function)
     of_type("where", where, Where)
-    followed = observed_step(module, loss, wrap, param_dtype=param_dtype)
-    wrapped = matching(followed, wrap)
-    job = _ComputingJob(module, loss, wrapped, followed.param_dtype, iterations, optimizer)
+    observed = observed_step(module, loss, wrap, param_dtype=param_dtype)
+    wrapped = matching(observed, wrap)
+    job = _ComputingJob(module, loss, wrapped, observed.param_dtype, iterations, optimizer)
     records = where.launch(_be_computing_rank, (job,), num_ranks)
-    pieces = [[events_of_marks(marks) for marks in record.marks] for record in records]
-    first = pieces[0][0]
-    names = [(event.kind, event.name) for event in first]
-    for record in pieces:
-        for listed in record:
-            if [(event.kind, event.name) for event in listed] != names:
-                raise ValueError("loss must call the same modules in each step, got steps that differ")
-    seconds = np.array([[[event.seconds for event in listed] for listed in record] for record in pieces])
-    typical_s = seconds.max(axis=0).mean(axis=0)
-    timed = [event._replace(seconds=float(value)) for event, value in zip(first, typical_s, strict=True)]
-    optimizer_s = float(np.array([record.optimizer_s for record in records]).max(axis=0).mean()) / num_ranks
-    return evolve(followed, events=_with_activations(timed, followed.events), optimizer_s=optimizer_s)
-
-
-def _with_activations(timed: Sequence[StepEvent], followed: Sequence[StepEvent]) -> tuple[StepEvent, ...]:
-    """The timed events with the activations that were counted; both have the same events, in the same order."""
-    if len(timed) != len(followed):
-        raise ValueError(f"loss must call the same modules on each rank, got {len(timed)} and {len(followed)} events")
+    seconds = _seconds_of_events(records)
+    if len(seconds) != len(observed.events):
+        numbers = f"{len(seconds)} and {len(observed.events)} events"
+        raise ValueError(f"loss must call the same modules on each rank, got {numbers}")
     events = []
-    for event, counted in zip(timed, followed, strict=True):
-        events.append(counted._replace(seconds=event.seconds))
-    return tuple(events)
+    for event, event_s in zip(observed.events, seconds, strict=True):
+        events.append(event._replace(seconds=event_s))  # the bytes of activations stay those that were observed
+    slowest_update_s = np.array([record.optimizer_s for record in records]).max(axis=0)  # per iteration
+    optimizer_s = float(slowest_update_s.mean()) / num_ranks
+    return evolve(observed, events=tuple(events), optimizer_s=optimizer_s)
+
+
+def _seconds_of_events(records: Sequence[_ComputingRecord]) -> list[float]:
+    """Return the seconds of each event of a step: those of the slowest rank, as the mean over iterations.
+
+    Raises ValueError unless all iterations of all ranks have the same events in the same order.
+    """
+    by_rank = []  # for each rank, for each iteration, the seconds of each event
+    expected: list[tuple[str, str]] | None = None
+    for record in records:
+        by_iteration = []
+        for marks in record.marks:
+            events = events_of_marks(marks)
+            names = [(event.kind, event.name) for event in events]
+            if expected is None:
+                expected = names
+            if names != expected:
+                raise ValueError("loss must call the same modules in each step, got steps that differ")
+            by_iteration.append([event.seconds for event in events])
+        by_rank.append(by_iteration)
+    seconds = np.array(by_rank)  # (ranks, iterations, events)
+    of_slowest_rank_s = seconds.max(axis=0)
+    means_s: list[float] = of_slowest_rank_s.mean(axis=0).tolist()
+    return means_s
 
 
 class _ComputingRecord(NamedTuple):
+    """Of each iteration on one rank, the marks of its module's step and the seconds of its optimizer's step."""
+
     marks: list[list[Mark]]
     optimizer_s: list[float]
 
 
 class _ComputingJob(NamedTuple):
+    """The arguments of `measure_step`, checked, that its ranks need."""
+
     module: nn.Module
     loss: Loss
     wrapped: tuple[str, ...]
@@ -151,17 +168,17 @@ def measure_costs(
     Raises ValueError if an argument is invalid; RankError if a rank fails, dies, or has not ended in time.
     """
     settings = ShardSettings(num_ranks, num_replicas)
-    sizes = sorted({whole("widths", width, 1, 1 << 14) for width in several("widths", widths, "widths")})
-    if len(sizes) < 2:
-        raise ValueError(f"widths must have at least two different ones, got {sizes}")
+    distinct_widths = sorted({whole("widths", width, 1, _MOST_WIDTH) for width in several("widths", widths, "widths")})
+    if len(distinct_widths) < 2:
+        raise ValueError(f"widths must have at least two different ones, got {distinct_widths}")
     iterations = whole("iterations", iterations, 1, MOST_ITERATIONS)
-    wrapped = tuple([str(place) for place in range(_DEPTH)])
-    jobs = [FSDPJob(_stack(width), _sum_of(width), wrapped, settings, iterations) for width in sizes]
+    wrapped = tuple([str(index) for index in range(_DEPTH)])  # the names of the layers in a Sequential
+    jobs = [FSDPJob(_stack(width), _sum_of(width), wrapped, settings, iterations) for width in distinct_widths]
     runs = run_jobs(jobs, where)
-    smallest = sizes[0]
+    costs: dict[str, Any] = {**_tables(distinct_widths, runs)}
+    smallest = distinct_widths[0]
     alone = measure_step(_stack(smallest), _sum_of(smallest), num_ranks=num_ranks, iterations=iterations, where=where)
     num_groups = _DEPTH + 1  # the root has hooks, too
-    costs: dict[str, Any] = {**_tables(sizes, runs)}
     for kind, alone_s in (("forward", alone.forward_s), ("backward", alone.backward_s)):
         sharded_s = _computing_s(runs[0], kind)
         costs[f"{kind}_hooks_s"] = max(0.0, sharded_s - alone_s) / num_groups
@@ -173,12 +190,13 @@ def _tables(widths: Sequence[int], runs: Sequence[FSDPRun]) -> dict[str, CostTab
     samples: dict[str, dict[int, list[float]]] = {}  # for each cost, the seconds by bytes
     for width, run in zip(widths, runs, strict=True):
         num_shards = run.settings.num_shards
-        num_rows = -(-width // num_shards) * num_shards
-        gathered_bytes = 4 * (num_rows * width + num_rows)
+        num_rows = -(-width // num_shards) * num_shards  # padded to a multiple of the shards
+        num_elements = num_rows * width + num_rows  # of the layer's weight and its bias
+        gathered_bytes = 4 * num_elements  # float32
         for iteration in run.iterations:
             for name, seconds in _seconds_of_costs(iteration.timeline, run.settings.num_ranks).items():
                 num_bytes = gathered_bytes
-                if name.startswith("allreduce"):
+                if name.startswith("allreduce"):  # and its spread: an all-reduce has the rank's shard only
                     num_bytes //= num_shards
                 samples.setdefault(name, {}).setdefault(num_bytes, []).extend(seconds)
     tables = {}
@@ -225,8 +243,8 @@ def _seconds_of_costs(timeline: Timeline, num_ranks: int) -> dict[str, list[floa
 
     A copy takes as long as on the slowest rank. A collective takes as long as on the rank whose span is shortest, which
     is the one that came last: a rank that came earlier waits in it for the others. The collective's spread is how much
-    longer it takes from the arrival of the last rank until all have left. Each rank counts from the barrier in front of
-    the step.
+    longer than that it takes from the arrival of the last rank until all have left. Times of different ranks can be
+    compared, because each rank counts from the instant at which all start the step.
     """
     seconds: dict[str, list[float]] = {}
     for name, (lane, kind) in _COPIES.items():
@@ -252,6 +270,7 @@ class _SpansByRank(NamedTuple):
 
 
 def _spans_by_rank(timeline: Timeline, lane: str, kind: str, num_ranks: int) -> _SpansByRank:
+    """Return the spans of this lane and kind. All ranks have equally many, because they issue the same collectives."""
     start_s = []
     stop_s = []
     for rank in range(num_ranks):

@@ -60,7 +60,7 @@ class PredictedMemory:
 
     @property
     def peak_place(self) -> int:
-        """The index of the first instant at which the sum is largest."""
+        """The index, in `at_s` and `terms`, of the first instant at which the sum is largest."""
         return int(self.num_bytes.argmax())
 
     @property
@@ -70,8 +70,10 @@ class PredictedMemory:
     @property
     def peak_terms(self) -> dict[str, int]:
         """The bytes of each term at the peak, the largest first."""
-        sizes = {name: int(values[self.peak_place]) for name, values in self.terms.items()}
-        return dict(sorted(sizes.items(), key=lambda term: -term[1]))
+        index = self.peak_place
+        sizes = {name: int(values[index]) for name, values in self.terms.items()}
+        names = sorted(sizes, key=lambda name: -sizes[name])
+        return {name: sizes[name] for name in names}
 
     def __str__(self) -> str:
         lines = [f"peak {decimal_words(self.peak_bytes)}, during {self.doing[self.peak_place]}"]

@@ -17,7 +17,7 @@ class FSDPIteration:
     """One step on all ranks: its seconds on the slowest, its collectives in the order of issue, and all spans.
 
     `clean` says whether the host left the ranks undisturbed. The timeline has the lanes and kinds of `fsdp.simulate`
-    for every rank; the item of a span is the place of its group, 0 for the root's.
+    for every rank; the item of a span is the index of its group, 0 for the root's.
     """
 
     step_s: float = checked(number, 0)
@@ -50,17 +50,17 @@ class FSDPRun:
 
     @property
     def used(self) -> tuple[int, ...]:
-        """The indices of the iterations that the results are computed from; see `used_places`."""
+        """The indices of the iterations that are used; see `used_places`."""
         return used_places([iteration.clean for iteration in self.iterations])
 
     @property
     def median_s(self) -> float:
-        return float(np.median([self.iterations[place].step_s for place in self.used]))
+        return float(np.median([self.iterations[index].step_s for index in self.used]))
 
     @property
     def timeline(self) -> Timeline:
         """The timeline of all ranks in the iteration of median length."""
-        typical = min(self.used, key=lambda place: abs(self.iterations[place].step_s - self.median_s))
+        typical = min(self.used, key=lambda index: abs(self.iterations[index].step_s - self.median_s))
         return self.iterations[typical].timeline
 
     @property

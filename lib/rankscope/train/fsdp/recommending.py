@@ -25,8 +25,9 @@ from .step import ModuleStep
 from .timing import PredictedStep, predict
 
 _WORTH = 0.01  # of a step's time: smaller differences do not justify more memory
-_NAME_CHARACTERS = 50
-_BLOCK_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+_NAME_CHARACTERS = 50  # the width of the column of names in the printed table
+_PREFETCHED_GROUPS = 2  # the depth of prefetching that is tried next to torch's own order
+_BLOCK_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)  # their children are layers
 
 
 class FSDPCandidate(NamedTuple):
@@ -66,11 +67,12 @@ class FSDPRecommendation:
         fitting = [candidate for candidate in self.fitting if candidate.in_torch]
         if not fitting:
             return None
-        enough_s = min(candidate.step_s for candidate in fitting) * (1 + _WORTH)
-        fast = [candidate for candidate in fitting if candidate.step_s <= enough_s]
+        longest_step_s = min(candidate.step_s for candidate in fitting) * (1 + _WORTH)
+        fast = [candidate for candidate in fitting if candidate.step_s <= longest_step_s]
         return min(fast, key=lambda candidate: candidate.peak_bytes)
 
     def __str__(self) -> str:
+        """The chosen candidate, or what to do if nothing fits, and a table of all candidates."""
         chosen = self.chosen
         limit = decimal_words(self.memory_bytes)
         if chosen is None:
@@ -149,7 +151,7 @@ def recommend(
     of_type("step", step, ModuleStep)
     candidates = _without_sharding(module, step, num_ranks, costs, optimizer)
     for wrap_name, wrap in names_by_wrap.items():
-        for reshard in (None, False):
+        for reshard in (None, False):  # torch's default, and without resharding
             for prefetch in _prefetches(wrap):
                 predicted = predict(
                     step,
@@ -208,6 +210,11 @@ def _layer_names(module: nn.Module) -> list[str]:
 
 
 def _layers_below(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the name and the module of each layer inside a module, whose own name with a "." is `prefix`.
+
+    The layers are the children of containers. A container inside a container is searched like a module. A child that is
+    no container is searched only if it has a ModuleList somewhere inside; otherwise the child itself is a layer.
+    """
     for child_name, child in module.named_children():
         name = prefix + child_name
         if isinstance(child, _BLOCK_CONTAINERS):
@@ -223,14 +230,19 @@ def _layers_below(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Modu
 
 
 def _prefetches(wrap: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the numbers of groups to prefetch: 0, which is torch's own order, and 2 if the root is not alone."""
+    """Return the depths of prefetching to try: 0, which is torch's own order, and another if the root is not alone."""
     if wrap:
-        return (0, 2)
+        return (0, _PREFETCHED_GROUPS)
     return (0,)
 
 
 def _candidate_name(wrap_name: str, reshard: bool | None, prefetch: int) -> str:
-    words = [wrap_name, "keep" if reshard is False else "reshard"]
+    """Return the name of a candidate, such as "each layer, reshard, prefetch 2"."""
+    words = [wrap_name]
+    if reshard is False:
+        words.append("keep")
+    else:  # None is torch's default, which reshards all groups but the root's
+        words.append("reshard")
     if prefetch:
         words.append(f"prefetch {prefetch}")
     return ", ".join(words)
@@ -251,9 +263,13 @@ def _fsdp_candidate(
 
 
 def _larger_half(module: nn.Module, names: list[str]) -> tuple[str, ...]:
-    sizes = {name: sum(p.numel() for p in module.get_submodule(name).parameters()) for name in names}
-    largest = sorted(names, key=lambda name: -sizes[name])[: (len(names) + 1) // 2]
-    return tuple([name for name in names if name in largest])
+    """Return the half of the layers with the most elements, rounded up, in the order of the module."""
+    num_elements = {}
+    for name in names:
+        num_elements[name] = sum(parameter.numel() for parameter in module.get_submodule(name).parameters())
+    by_size = sorted(names, key=lambda name: -num_elements[name])
+    larger_half = by_size[: (len(names) + 1) // 2]
+    return tuple([name for name in names if name in larger_half])
 
 
 def _step(
@@ -263,7 +279,10 @@ def _step(
     backward_s: float,
     param_dtype: str | None,
 ) -> ModuleStep:
-    """Return the step that `loss` makes, or without it a step from the layers; forward takes half of backward."""
+    """Return the step that `loss` makes, or without it a step from the layers, scaled to `backward_s`.
+
+    Forward takes half of that, because backward computes the gradients of both inputs and parameters.
+    """
     if loss is not None:
         step = observed_step(module, loss, param_dtype=param_dtype)
     else:
@@ -274,7 +293,10 @@ def _step(
 def _without_sharding(
     module: nn.Module, step: ModuleStep, num_ranks: int, costs: FSDPCosts, optimizer: str
 ) -> list[FSDPCandidate]:
-    """Return DDP, ZeroRedundancyOptimizer, and ZeRO's stage 2, whose collectives no computation hides."""
+    """Return DDP, ZeroRedundancyOptimizer, and ZeRO's stage 2, whose collectives no computation hides.
+
+    DDP's all-reduce is taken as a reduce-scatter and an all-gather, as in a ring.
+    """
 
     def allreduce_s(num_bytes: Any) -> Any:
         return np.asarray(costs.allgather(num_bytes)) + np.asarray(costs.reduce_scatter(num_bytes))
@@ -305,27 +327,33 @@ def _without_sharding(
 
 
 def _local_step(step: ModuleStep) -> LocalStep:
-    """Return the step as DDP sees it, with the time in backward at which each gradient is ready, nan without one."""
+    """Return the step as DDP sees it: with the time at which each gradient is ready, counted from backward's begin.
+
+    The time is nan for a trainable parameter that gets no gradient.
+    """
     trained = {parameter.name: parameter for parameter in step.parameters if parameter.trainable}
     ready_s = dict.fromkeys(trained, math.nan)
-    now_s = 0.0
+    elapsed_s = 0.0  # of backward
     for event in step.events:
         if event.kind == "backward":
-            now_s += event.seconds
+            elapsed_s += event.seconds
         elif event.kind == "gradient":
-            ready_s[event.name] = now_s
+            ready_s[event.name] = elapsed_s
     specs = [ParameterSpec(name, parameter.num_bytes) for name, parameter in trained.items()]
     return LocalStep(
         parameters=tuple(specs),
         ready_s=np.array(list(ready_s.values())),
         forward_s=step.forward_s,
-        backward_s=now_s,
+        backward_s=elapsed_s,
         optimizer_s=step.optimizer_s,
     )
 
 
 def _activation_bytes(step: ModuleStep) -> int:
-    """Return the bytes that forward keeps for backward, in the dtype of the parameters."""
+    """Return the bytes that forward keeps for backward, in the dtype of the parameters.
+
+    If the step was observed with a cast, its activations are converted back by the ratio of the dtypes' sizes.
+    """
     num_bytes = sum(event.activation_bytes for event in step.events if event.kind == "forward")
     if step.param_dtype is None:
         return num_bytes

@@ -18,6 +18,7 @@ from .step import ModuleStep, ShardedParameter, StepEvent
 
 MOST_SHARDS = 1_000_000
 MOST_PREFETCH = 1000
+_MOST_EXAMPLES = 8  # names of submodules in an error message
 ITEMSIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 assert MOST_SHARDS >= MOST_RANKS
 
@@ -34,7 +35,7 @@ def dtype_name(name: str, value: Any) -> str:
 
 
 def _reshard(name: str, value: Any) -> bool | int | None:
-    """Return what `fully_shard` takes as ``reshard_after_forward``; the number of ranks to reshard to is from 2 up."""
+    """Return what `fully_shard` accepts as ``reshard_after_forward``: a bool, None, or a number of ranks from 2 up."""
     if value is None or isinstance(value, bool):
         return value
     try:
@@ -112,7 +113,10 @@ class ShardSettings:
         return ITEMSIZES[self.param_dtype]
 
     def reduced_itemsize(self, parameter: ShardedParameter) -> int:
-        """Return the bytes per element in a reduce-scatter (``foreach_reduce``): else those of the gradient."""
+        """Return the bytes per element in a reduce-scatter: without `reduce_dtype` those of the gradient.
+
+        The gradient has the dtype in which the parameter was gathered (``foreach_reduce``).
+        """
         if self.reduce_dtype is None:
             return self.gathered_itemsize(parameter)
         return ITEMSIZES[self.reduce_dtype]
@@ -186,19 +190,20 @@ class ShardedGroup:
 def matching(step: ModuleStep, wrap: Iterable[str]) -> tuple[str, ...]:
     """Return the names of the modules to wrap, in the order of `wrap`; "*" in it stands for one part of a name.
 
-    Raises ValueError for an entry that matches no module, or only modules that `fully_shard` refuses.
+    Raises ValueError for an entry that matches no module, or one that `fully_shard` refuses.
     """
-    names: dict[str, None] = {}
+    submodules = [name for name in step.modules if name]  # without the root, which is always wrapped
+    matching_names: list[str] = []
     for pattern in several("wrap", wrap, "names of submodules"):
-        matches = [name for name in step.modules if name and _matches(name, pattern)]
+        matches = [name for name in submodules if _matches(name, pattern)]
         if not matches:
-            some = ", ".join(map(repr, [name for name in step.modules if name][:8]))
-            raise ValueError(f"wrap must have names of submodules, such as {some or 'none here'}, got {pattern!r}")
+            examples = ", ".join(map(repr, submodules[:_MOST_EXAMPLES])) or "none here"
+            raise ValueError(f"wrap must have names of submodules, such as {examples}, got {pattern!r}")
         for name in matches:
             if name in step.containers:
                 raise ValueError(f"wrap must have modules with a forward method, got {name!r}, a mere container")
-        names |= dict.fromkeys(matches)
-    return tuple(names)
+        matching_names += matches
+    return tuple(dict.fromkeys(matching_names))  # each once, although several patterns may match it
 
 
 def _matches(name: str, pattern: Any) -> bool:
@@ -208,7 +213,7 @@ def _matches(name: str, pattern: Any) -> bool:
     pattern_parts = pattern.split(".")
     if len(parts) != len(pattern_parts):
         return False
-    return all(fnmatchcase(part, wanted) for part, wanted in zip(parts, pattern_parts, strict=True))
+    return all(fnmatchcase(part, pattern_part) for part, pattern_part in zip(parts, pattern_parts, strict=True))
 
 
 def groups_of(step: ModuleStep, wrapped: Sequence[str], settings: ShardSettings) -> tuple[ShardedGroup, ...]:
@@ -271,9 +276,10 @@ class FSDPAction(NamedTuple):
     (free gathered parameters), "reduce_wait" (wait for the previous reduce-scatter, and free its input), "reduce"
     (reduce-scatter with its copy-in, and the all-reduce of HSDP), "drop" (free a gathered buffer that nothing used),
     "hooks" (FSDP's own code around a group's forward or backward), "flush" (the outermost forward has ended), "finish"
-    (backward has ended), or one of the events "forward", "backward" and "gradient". `group` is the place of the group,
-    or the innermost group that computes. `num_bytes` are those of the gathered or reduced buffer. `event` is the
-    module's own, `parameters` are those of a reduce-scatter.
+    (backward has ended), or one of the events "forward", "backward" and "gradient". `group` is the index of the group,
+    or of the innermost group that computes. `num_bytes` are those of the gathered or reduced buffer. `event` is the
+    module's own, `parameters` are those of a reduce-scatter. `is_forward` says for "copy_out", "reshard" and "hooks"
+    whether they belong to forward; the forward that activation checkpointing repeats belongs to backward.
     """
 
     kind: str
@@ -295,17 +301,21 @@ class CollectiveCall(NamedTuple):
 
 
 class _GroupState:
-    """The state of one ``FSDPParamGroup``."""
+    """The state of one ``FSDPParamGroup``, and of the ``FSDPState`` of its module.
+
+    Both have a ``_training_state`` in torch: "idle", "forward", "pre_backward" or "post_backward". They may differ,
+    because only a group that has parameters changes its own.
+    """
 
     def __init__(self, group: ShardedGroup) -> None:
         self.group = group
-        self.training = "idle"
-        self.module_training = "idle"  # of its FSDPState, which modules without parameters have, too
+        self.training = "idle"  # of the FSDPParamGroup
+        self.module_training = "idle"  # of the FSDPState
         self.is_unsharded = False
         self.is_pending = False  # an all-gather was issued, and not waited for
-        self.post_forward_indices: list[int] = []
+        self.post_forward_indices: list[int] = []  # in the order in which groups ended their forward, one per call
         self.ready: list[str] = []  # parameters whose unsharded gradients are there
-        self.forward_prefetch: list[int] = []
+        self.forward_prefetch: list[int] = []  # the groups that it gathers ahead, by index
         self.backward_prefetch: list[int] = []
 
     @property
@@ -314,7 +324,10 @@ class _GroupState:
 
 
 class Replay:
-    """Issues the actions of a step. `groups` begin with the root's; `actions` are complete after `run`."""
+    """Issues the actions of a step. `groups` begin with the root's; `actions` are complete after `run`.
+
+    Groups are known by their index in `groups`.
+    """
 
     def __init__(self, step: ModuleStep, wrapped: Sequence[str], settings: ShardSettings) -> None:
         self.groups = groups_of(step, wrapped, settings)
@@ -322,111 +335,123 @@ class Replay:
         self._step = step
         self._settings = settings
         self._states = [_GroupState(group) for group in self.groups]
-        self._place = {group.name: place for place, group in enumerate(self.groups)}
-        self._owner_of: dict[str, int] = {}
-        for place, group in enumerate(self.groups):
+        self._group_of_module = {group.name: index for index, group in enumerate(self.groups)}
+        self._group_of_parameter: dict[str, int] = {}
+        for index, group in enumerate(self.groups):
             for parameter in group.parameters:
-                self._owner_of[parameter.name] = place
-        self._post_forward_order: list[int] = []
+                self._group_of_parameter[parameter.name] = index
+        self._post_forward_order: list[int] = []  # the groups in the order in which their forward ended
         # Whether the input of a reduce-scatter is still allocated: it is freed when a later group has waited for it.
         self._has_reduce_input = False
-        self._open = [0]  # the groups whose modules are being called
+        # The groups whose modules are being called, the innermost last. The root is always among them, so that whatever
+        # no wrapped module computes belongs to it.
+        self._open = [0]
         self._forward_root: int | None = None  # the outermost of them: ``FSDPStateContext.iter_forward_root``
-        self._is_backward = False
+        self._is_backward = False  # whether the step's backward has begun, in which checkpoints repeat a forward
         self._set_prefetch(wrapped)
 
     def _set_prefetch(self, wrapped: Sequence[str]) -> None:
+        """Have each group gather the `prefetch` groups ahead that follow it in forward, or precede it for backward."""
         depth = self._settings.prefetch
-        places = [self._place[name] for name in wrapped]
-        for number, place in enumerate(places):
-            self._states[place].forward_prefetch = places[number + 1 : number + 1 + depth]
-            before = places[max(number - depth, 0) : number]
-            self._states[place].backward_prefetch = before[::-1]
+        groups = [self._group_of_module[name] for name in wrapped]
+        for position, index in enumerate(groups):
+            state = self._states[index]
+            state.forward_prefetch = groups[position + 1 : position + 1 + depth]
+            state.backward_prefetch = groups[max(position - depth, 0) : position][::-1]
 
     def run(self) -> Replay:
         """Go through the events of the step, and end the backward."""
-        handlers = {
-            "enter": self._enter,
-            "leave": self._leave,
-            "pre_backward": self._pre_backward,
-            "post_backward": self._post_backward_of,
-        }
         for event in self._step.events:
             if event.kind in ("pre_backward", "backward", "gradient", "post_backward"):
                 self._is_backward = True
-            if event.kind in handlers:
-                place = self._place.get(event.name)
-                if place is not None:
-                    handlers[event.kind](self._states[place], place)
+            if event.kind == "forward":
+                self._issue("forward", self._open[-1], event=event)
+            elif event.kind == "backward":
+                self._issue("backward", self._innermost_group(event.name), event=event)
             elif event.kind == "gradient":
-                place = self._owner_of[event.name]
-                self._states[place].ready.append(event.name)
-                self._issue("gradient", place, event=event)
+                index = self._group_of_parameter[event.name]
+                self._states[index].ready.append(event.name)
+                self._issue("gradient", index, event=event)
             else:
-                place = self._open[-1] if event.kind == "forward" else self._place[self._around(event.name)]
-                self._issue(event.kind, place, event=event)
+                self._run_hook(event)
         self._finish()
         return self
 
-    def _around(self, name: str) -> str:
-        """The innermost wrapped module that is or contains a module."""
-        while name and name not in self._place:
-            name = name.rpartition(".")[0]
-        return name
+    def _run_hook(self, event: StepEvent) -> None:
+        """Do what FSDP's hook does at this event of a module; only wrapped modules and the root have hooks."""
+        index = self._group_of_module.get(event.name)
+        if index is None:
+            return
+        state = self._states[index]
+        if event.kind == "enter":
+            self._enter(state, index)
+        elif event.kind == "leave":
+            self._leave(state, index)
+        elif event.kind == "pre_backward":
+            self._pre_backward(state, index)
+        elif event.kind == "post_backward" and state.has_parameters:
+            self._post_backward(state, index)
 
-    def _issue(self, kind: str, place: int, num_bytes: int = 0, **details: Any) -> None:
-        self.actions.append(FSDPAction(kind, place, num_bytes, **details))
+    def _innermost_group(self, name: str) -> int:
+        """Return the group of the innermost wrapped module that is or contains a module."""
+        while name and name not in self._group_of_module:
+            name = name.rpartition(".")[0]
+        return self._group_of_module[name]
+
+    def _issue(self, kind: str, index: int, num_bytes: int = 0, **details: Any) -> None:
+        self.actions.append(FSDPAction(kind, index, num_bytes, **details))
 
     # ---- parameters
 
-    def _unshard(self, place: int) -> None:
-        """``FSDPParamGroup.unshard``."""
-        state = self._states[place]
+    def _unshard(self, index: int) -> None:
+        """``FSDPParamGroup.unshard``: issue the all-gather, unless it was issued or the parameters are there."""
+        state = self._states[index]
         if state.is_pending or state.is_unsharded or not state.has_parameters:
             return
         state.is_pending = True
-        self._issue("gather", place, state.group.gathered_bytes)
+        self._issue("gather", index, state.group.gathered_bytes)
 
-    def _wait(self, place: int, is_forward: bool) -> None:
-        """``FSDPParamGroup.wait_for_unshard``."""
-        state = self._states[place]
+    def _wait(self, index: int, is_forward: bool) -> None:
+        """``FSDPParamGroup.wait_for_unshard``: wait for an all-gather that was issued, and copy its buffer out."""
+        state = self._states[index]
         if not state.is_pending:
             return
         state.is_pending = False
         state.is_unsharded = True
-        self._issue("copy_out", place, state.group.gathered_bytes, is_forward=is_forward)
+        self._issue("copy_out", index, state.group.gathered_bytes, is_forward=is_forward)
 
-    def _reshard(self, place: int, is_forward: bool = False) -> None:
-        """``FSDPParamGroup.reshard``."""
-        state = self._states[place]
+    def _reshard(self, index: int, is_forward: bool = False) -> None:
+        """``FSDPParamGroup.reshard``: free the gathered parameters if they are there."""
+        state = self._states[index]
         if state.is_unsharded:
             state.is_unsharded = False
-            self._issue("reshard", place, state.group.gathered_bytes, is_forward=is_forward)
+            self._issue("reshard", index, state.group.gathered_bytes, is_forward=is_forward)
 
     # ---- forward
 
-    def _enter(self, state: _GroupState, place: int) -> None:
-        """``FSDPState._pre_forward``."""
+    def _enter(self, state: _GroupState, index: int) -> None:
+        """``FSDPState._pre_forward`` and ``FSDPParamGroup.pre_forward``: gather the group and what it prefetches."""
         if state.module_training == "pre_backward":  # activation checkpointing computes the forward again
-            self._unshard(place)
-            self._wait(place, is_forward=False)
+            self._unshard(index)
+            self._wait(index, is_forward=False)
             return
         state.module_training = "forward"
-        self._open.append(place)
+        self._open.append(index)
         if self._forward_root is None:
-            self._forward_root = place
-        self._issue("hooks", place, is_forward=True)
+            self._forward_root = index
+        self._issue("hooks", index, is_forward=True)
         if state.has_parameters:
             state.training = "forward"
-            self._unshard(place)
-            self._wait(place, is_forward=True)
+            self._unshard(index)
+            self._wait(index, is_forward=True)
         for target in state.forward_prefetch:
             self._unshard(target)
 
-    def _leave(self, state: _GroupState, place: int) -> None:
+    def _leave(self, state: _GroupState, index: int) -> None:
         """``FSDPState._post_forward`` and ``FSDPParamGroup.post_forward``.
 
-        A forward that activation checkpointing repeats within backward neither reshards nor counts as an order.
+        A forward that activation checkpointing repeats within backward neither reshards nor counts in the order of
+        forwards. If a checkpoint is around the module, its own backward has not begun then, but that of the step has.
         """
         if state.module_training == "pre_backward":
             return
@@ -435,43 +460,45 @@ class Replay:
         if state.has_parameters:
             if not self._is_backward:
                 if self._settings.reshards(state.group.is_root):
-                    self._reshard(place, is_forward=True)
+                    self._reshard(index, is_forward=True)
                 state.post_forward_indices.append(len(self._post_forward_order))
-                self._post_forward_order.append(place)
+                self._post_forward_order.append(index)
             state.training = "idle"
-        if self._forward_root == place:
+        if self._forward_root == index:
             self._forward_root = None
-            self._issue("flush", place)
+            self._issue("flush", index)
 
     # ---- backward
 
-    def _pre_backward(self, state: _GroupState, place: int) -> None:
-        """``FSDPState._pre_backward`` and ``FSDPParamGroup.pre_backward``."""
+    def _pre_backward(self, state: _GroupState, index: int) -> None:
+        """``FSDPState._pre_backward`` and ``FSDPParamGroup.pre_backward``: gather the group and what it prefetches.
+
+        It runs once for each tensor that the module returned.
+        """
         if state.module_training != "pre_backward":
-            self._issue("hooks", place)
+            self._issue("hooks", index)
         state.module_training = "pre_backward"
         if state.has_parameters and state.training != "pre_backward":
             state.training = "pre_backward"
-            self._unshard(place)
-            self._wait(place, is_forward=False)
+            self._unshard(index)
+            self._wait(index, is_forward=False)
             if not state.backward_prefetch:
                 self._default_prefetch(state)
         for target in state.backward_prefetch:
             self._unshard(target)
 
     def _default_prefetch(self, state: _GroupState) -> None:
-        """``FSDPParamGroup._backward_prefetch``: the group whose forward ended before this one's."""
-        if not state.post_forward_indices:
+        """``FSDPParamGroup._backward_prefetch``: gather the group whose forward ended before this one's.
+
+        If the group was called several times, each backward is that of the last call whose backward has not run yet.
+        """
+        if not state.post_forward_indices:  # a second backward through the same forward
             return
-        index = state.post_forward_indices.pop()
-        if index > 0:
-            self._unshard(self._post_forward_order[index - 1])
+        position = state.post_forward_indices.pop()
+        if position > 0:
+            self._unshard(self._post_forward_order[position - 1])
 
-    def _post_backward_of(self, state: _GroupState, place: int) -> None:
-        if state.has_parameters:
-            self._post_backward(state, place)
-
-    def _post_backward(self, state: _GroupState, place: int) -> None:
+    def _post_backward(self, state: _GroupState, index: int) -> None:
         """``FSDPParamGroup.post_backward``: reshard the group, and reduce those of its gradients that are ready.
 
         First, even if the group has no gradients, it waits for the reduce-scatter of an earlier group, whose input is
@@ -479,29 +506,33 @@ class Replay:
         """
         state.training = "post_backward"
         names = [parameter.name for parameter in state.group.parameters if parameter.name in state.ready]
-        self._reshard(place)
+        self._reshard(index)
         if self._has_reduce_input:
             self._has_reduce_input = False
-            self._issue("reduce_wait", place)
+            self._issue("reduce_wait", index)
         if not names:
             return
         state.ready.clear()
         self._has_reduce_input = True
-        self._issue("reduce", place, state.group.reduced_bytes(names), parameters=tuple(names))
+        self._issue("reduce", index, state.group.reduced_bytes(names), parameters=tuple(names))
 
     def _finish(self) -> None:
-        """``FSDPState._root_post_backward_final_callback``: states in the order of ``named_modules()``."""
-        order = [self._place[name] for name in self._step.modules if name in self._place]
-        for place in order:
-            state = self._states[place]
+        """``FSDPState._root_post_backward_final_callback``: end the backward of all groups.
+
+        Autograd has not ended that of a group whose inputs require no gradient, as those of the first layer. torch goes
+        through the groups in the order of ``named_modules()``.
+        """
+        order = [self._group_of_module[name] for name in self._step.modules if name in self._group_of_module]
+        for index in order:
+            state = self._states[index]
             if not state.has_parameters:
                 continue
             if state.training != "post_backward":
-                self._post_backward(state, place)
+                self._post_backward(state, index)
             state.training = "idle"
             if state.is_pending:  # gathered ahead, and never needed: ``FSDPParamGroup.finalize_backward``
                 state.is_pending = False
-                self._issue("drop", place, state.group.gathered_bytes)
+                self._issue("drop", index, state.group.gathered_bytes)
         self._has_reduce_input = False
         self._issue("finish", 0)
 

@@ -46,6 +46,7 @@ _LANES_AND_KINDS = {
     "reduce_copy_in": ("compute", "copy_in"),
     "reduce_copy_out": ("reduce_scatter", "copy_out"),
 }
+# FSDP's functions that gather, copy out and reduce the parameters of a group; each call is a stage.
 _STAGES = ("foreach_all_gather", "foreach_all_gather_copy_out", "foreach_reduce")
 
 
@@ -118,14 +119,19 @@ def run_jobs(jobs: Sequence[FSDPJob], where: Where = HERE) -> list[FSDPRun]:
     if len(sizes) != 1:
         raise ValueError(f"jobs must have one number of ranks, got {sorted(sizes)}")
     by_rank: list[list[_FSDPRankRecord]] = where.launch(_be_rank, (list(jobs),), sizes.pop())
-    return [_observed(job, records) for job, records in zip(jobs, zip(*by_rank, strict=True), strict=True)]
+    by_job = zip(*by_rank, strict=True)
+    return [_observed(job, records) for job, records in zip(jobs, by_job, strict=True)]
 
 
 # ---- on each rank
 
 
 class _FSDPPiece(NamedTuple):
-    """Something that FSDP did: a collective, or one of the stages around it; `group` is its module's place."""
+    """Something that FSDP did: a collective, or one of the stages around it; `group` is the index of its group.
+
+    `kind` is one of the values of `_CALLS`, one of `_STAGES`, or, after `_named_stages`, a key of `_LANES_AND_KINDS`.
+    Times are those of ``time.perf_counter``.
+    """
 
     kind: str
     group: int
@@ -135,7 +141,7 @@ class _FSDPPiece(NamedTuple):
 
 
 class _FSDPRankStep(NamedTuple):
-    """One step of a rank: seconds from its start."""
+    """One step of a rank, with spans in seconds from its start; `clean` says whether the host left it undisturbed."""
 
     step_s: float
     clean: bool
@@ -156,12 +162,13 @@ def _be_rank(jobs: list[FSDPJob]) -> list[_FSDPRankRecord]:
 
 
 def _run_job(job: FSDPJob, ranks: Ranks) -> _FSDPRankRecord:
+    """Run the steps of a job on this rank, and one more forward and backward in which live bytes are counted."""
     stepper = _FSDPStepper(job)
     steps = []
     for iteration in range(WARM_UP + job.iterations):
         seconds, clean = ranks.once(TimedTask(stepper.run, stepper.before))
         if iteration >= WARM_UP:
-            steps.append(stepper.taken(seconds, clean))
+            steps.append(stepper.record(seconds, clean))
     stepper.before()
     live = stepper.run_with_live_bytes()
     return _FSDPRankRecord(steps, live)
@@ -174,22 +181,29 @@ def shard(module: nn.Module, wrapped: Sequence[str], settings: ShardSettings) ->
 
     shape: tuple[int, ...] = (settings.num_shards,)
     names: tuple[str, ...] = ("shard",)
-    if settings.num_replicas > 1:
+    if settings.num_replicas > 1:  # HSDP: `fully_shard` takes the first dimension of the mesh as that of the replicas
         shape = (settings.num_replicas, settings.num_shards)
         names = ("replicate", "shard")
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
     policy = MixedPrecisionPolicy(
         param_dtype=_torch_dtype(settings.param_dtype), reduce_dtype=_torch_dtype(settings.reduce_dtype)
     )
-    for name in sorted(wrapped, key=lambda name: -name.count(".")):
-        _fully_shard(fully_shard, module.get_submodule(name), mesh, settings.reshard_after_forward, policy)
-    _fully_shard(fully_shard, module, mesh, settings.reshard_after_forward, policy)
-    parts: list[Any] = [module.get_submodule(name) for name in wrapped]
-    for place, part in enumerate(parts):
-        if settings.prefetch:
-            part.set_modules_to_forward_prefetch(parts[place + 1 : place + 1 + settings.prefetch])
-            part.set_modules_to_backward_prefetch(parts[max(place - settings.prefetch, 0) : place][::-1])
+    innermost_first = sorted(wrapped, key=lambda name: -name.count("."))
+    modules_to_shard: list[Any] = [module.get_submodule(name) for name in innermost_first]
+    for part in [*modules_to_shard, module]:
+        fully_shard(part, mesh=mesh, reshard_after_forward=settings.reshard_after_forward, mp_policy=policy)
+        if hasattr(part, "set_force_sum_reduction_for_comms"):  # since torch 2.8; Gloo cannot average
+            part.set_force_sum_reduction_for_comms(True)
+    if settings.prefetch:
+        _set_prefetch([module.get_submodule(name) for name in wrapped], settings.prefetch)
     return module
+
+
+def _set_prefetch(parts: Sequence[Any], depth: int) -> None:
+    """Have each part gather those that follow it in forward, and those before it in backward, the nearest first."""
+    for index, part in enumerate(parts):
+        part.set_modules_to_forward_prefetch(parts[index + 1 : index + 1 + depth])
+        part.set_modules_to_backward_prefetch(parts[max(index - depth, 0) : index][::-1])
 
 
 def _torch_dtype(name: str | None) -> torch.dtype | None:
@@ -199,51 +213,52 @@ def _torch_dtype(name: str | None) -> torch.dtype | None:
     return dtype
 
 
-def _fully_shard(apply: Callable[..., Any], module: Any, mesh: Any, reshard: bool | int | None, policy: Any) -> None:
-    apply(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-    if hasattr(module, "set_force_sum_reduction_for_comms"):  # since torch 2.8
-        module.set_force_sum_reduction_for_comms(True)
-
-
 class _FSDPStepper:
-    """Takes one step after the other, and records what FSDP does in it."""
+    """Takes one step after the other, and records what FSDP does in it.
+
+    A group is known by its index: 0 is the root's, and those of the wrapped modules follow in their order.
+    """
 
     def __init__(self, job: FSDPJob) -> None:
-        names = ["", *job.wrapped]  # a group for the root and for each wrapped module, known by its place here
-        self._places = {name: place for place, name in enumerate(names)}
+        self._rank = dist.get_rank()
         module = copy.deepcopy(job.module)
-        self._owners = _owners(module, job.wrapped)
+        self._group_of_parameter = _groups_of_parameters(module, job.wrapped)
         self._module = shard(module, job.wrapped, job.settings)
-        self._marks: list[tuple[float, int]] = []  # an instant, and the group whose module computes from then on
-        self._open: list[int] = []  # the groups whose modules are in their forward, the innermost last
-        for name in names:
-            self._watch(self._module.get_submodule(name), self._places[name])
+        for group, name in enumerate(["", *job.wrapped]):
+            self._watch(self._module.get_submodule(name), group)
         self._loss = job.loss
         self._optimizer = None if job.optimizer is None else job.optimizer(self._module.parameters())
-        self._rank = dist.get_rank()
         self._number = 0  # of the next step
-        self._pieces: list[_FSDPPiece] = []  # what FSDP does in the step, in the order in which it ends
+        # What is recorded of a step. Times are those of ``time.perf_counter``.
+        self._pieces: list[_FSDPPiece] = []  # what FSDP does, in the order in which it ends
+        self._marks: list[tuple[float, int]] = []  # an instant, and the group whose module computes from then on
+        self._open: list[int] = []  # the groups whose modules are in their forward, the innermost last
 
-    def _watch(self, module: nn.Module, place: int) -> None:
-        def mark(group: int) -> None:
-            self._marks.append((time.perf_counter(), group))
+    def _watch(self, module: nn.Module, group: int) -> None:
+        """Mark when a group's module begins to compute, and when the module around it goes on, in both passes."""
 
-        def before(*_: Any) -> None:
-            self._open.append(place)
-            mark(place)
+        def mark(computing_group: int) -> None:
+            self._marks.append((time.perf_counter(), computing_group))
 
-        def after(_: nn.Module, args: Any, output: Any) -> None:
+        def before_forward(*_: Any) -> None:
+            self._open.append(group)
+            mark(group)
+
+        def after_forward(_: nn.Module, args: Any, output: Any) -> None:
             self._open.pop()
-            mark(self._open[-1] if self._open else 0)
+            group_around = self._open[-1] if self._open else 0
+            mark(group_around)
+            # In backward, the module begins to compute when the gradient of one of its outputs is there.
             for item in tree_iter(output):
                 if isinstance(item, Tensor) and item.requires_grad:
                     hooked: Any = item
-                    hooked.register_hook(lambda _: mark(place))
+                    hooked.register_hook(lambda _: mark(group))
 
-        module.register_forward_pre_hook(before)
-        module.register_forward_hook(after)
+        module.register_forward_pre_hook(before_forward)
+        module.register_forward_hook(after_forward)
 
     def before(self) -> None:
+        """Clear gradients and what was recorded of the last step; this is not measured."""
         self._module.zero_grad(set_to_none=True)
         self._pieces = []
         self._marks = []
@@ -256,10 +271,10 @@ class _FSDPStepper:
         self._end_s = time.perf_counter()
 
     def _forward_and_backward(self, counter: LiveCounter | None = None) -> None:
-        with _watched(self._add, self._place_of, counter):
+        with _watched(self._pieces.append, self._group_of, counter):
             self._begin_s = time.perf_counter()
             loss: Any = checked_loss(self._loss(self._module, self._rank, self._number))
-            self._turn_s = time.perf_counter()
+            self._backward_begin_s = time.perf_counter()
             loss.backward()
             self._backward_end_s = time.perf_counter()
         self._number += 1
@@ -273,20 +288,22 @@ class _FSDPStepper:
         counter = LiveCounter(storages(tensors))
         with counter:
             self._forward_and_backward(counter)
+        # The batch is counted as if it had been there from the begin, though the counter meets it only when it is read.
         return LiveBytes(np.array(counter.at_s) - self._begin_s, np.array(counter.totals) + counter.input_bytes)
 
-    def _add(self, piece: _FSDPPiece) -> None:
-        self._pieces.append(piece)
+    def _group_of(self, parameters: Any) -> int:
+        """Return the group of a list of FSDP's own parameters, which all are of one group.
 
-    def _place_of(self, parameters: Any) -> int:
-        """The group of a list of FSDP's parameters, by the name of the first."""
+        FSDP sets their names at the first forward (``FSDPState._init_fqns``), and a shared one has only its first name.
+        """
         for parameter in parameters:
             name = getattr(parameter, "_param_fqn", None)
-            if name in self._owners:
-                return self._owners[name]
+            if name in self._group_of_parameter:
+                return self._group_of_parameter[name]
         return 0
 
-    def taken(self, seconds: float, clean: bool) -> _FSDPRankStep:
+    def record(self, seconds: float, clean: bool) -> _FSDPRankStep:
+        """Return the record of the step that has just run."""
         calls = [CollectiveCall(piece.kind, piece.num_bytes) for piece in self._pieces if piece.kind in _CALLS.values()]
         return _FSDPRankStep(seconds, clean, tuple(calls), self._spans())
 
@@ -302,7 +319,8 @@ class _FSDPStepper:
             spans.append(self._span(lane, kind, piece.group, piece.start_s, piece.stop_s))
             if lane != "compute":
                 spans.append(self._span("compute", "wait", -1, piece.start_s, piece.stop_s))
-        spans += self._compute_spans(pieces)
+        for start_s, stop_s in self._gaps(pieces):
+            spans += self._compute_spans(start_s, stop_s)
         if self._end_s > self._backward_end_s and self._optimizer is not None:
             spans.append(self._span("compute", "optimizer", -1, self._backward_end_s, self._end_s))
         return spans
@@ -310,65 +328,74 @@ class _FSDPStepper:
     def _span(self, lane: str, kind: str, item: int, start_s: float, stop_s: float) -> Span:
         return Span(self._rank, lane, kind, item, start_s - self._begin_s, stop_s - self._begin_s)
 
-    def _compute_spans(self, busy: Sequence[_FSDPPiece]) -> list[Span]:
-        """What is between the pieces, cut where another group's module begins to compute."""
-        cuts = [*self._marks, (self._turn_s, 0)]
-        spans = []
-        gap_begin_s = self._begin_s
+    def _gaps(self, pieces: Sequence[_FSDPPiece]) -> list[tuple[float, float]]:
+        """Return the starts and stops of the intervals between the pieces, in which the module computes.
+
+        `pieces` are in the order of their starts.
+        """
         gaps = []
-        for piece in busy:
-            if piece.start_s > gap_begin_s:
-                gaps.append((gap_begin_s, piece.start_s))
-            gap_begin_s = max(gap_begin_s, piece.stop_s)
-        gaps.append((gap_begin_s, self._backward_end_s))
+        gap_start_s = self._begin_s
+        for piece in pieces:
+            if piece.start_s > gap_start_s:
+                gaps.append((gap_start_s, piece.start_s))
+            gap_start_s = max(gap_start_s, piece.stop_s)
+        if self._backward_end_s > gap_start_s:
+            gaps.append((gap_start_s, self._backward_end_s))
+        return gaps
+
+    def _compute_spans(self, start_s: float, stop_s: float) -> list[Span]:
+        """Return the spans of one gap, which is cut where another group's module begins to compute."""
+        marks = sorted([*self._marks, (self._backward_begin_s, 0)])  # backward begins with the root
         group = 0
-        cuts.sort()
-        place = 0
-        for start_s, stop_s in gaps:
-            while start_s < stop_s:
-                while place < len(cuts) and cuts[place][0] <= start_s:
-                    group = cuts[place][1]
-                    place += 1
-                until_s = stop_s
-                if place < len(cuts):
-                    until_s = min(stop_s, cuts[place][0])
-                kind = "forward" if start_s < self._turn_s else "backward"
-                spans.append(self._span("compute", kind, group, start_s, until_s))
-                start_s = until_s
+        spans = []
+        for at_s, next_group in marks:
+            if at_s >= stop_s:
+                break
+            if at_s > start_s:
+                spans.append(self._compute_span(group, start_s, at_s))
+                start_s = at_s
+            group = next_group
+        spans.append(self._compute_span(group, start_s, stop_s))
         return spans
 
+    def _compute_span(self, group: int, start_s: float, stop_s: float) -> Span:
+        kind = "forward" if start_s < self._backward_begin_s else "backward"
+        return self._span("compute", kind, group, start_s, stop_s)
 
-def _owners(module: nn.Module, wrapped: Sequence[str]) -> dict[str, int]:
-    """The place of the group of each parameter, by its name; 0 is the root's."""
-    places = {name: place for place, name in enumerate(["", *wrapped])}
-    owners = {}
+
+def _groups_of_parameters(module: nn.Module, wrapped: Sequence[str]) -> dict[str, int]:
+    """Return the index of each parameter's group by the parameter's name: that of the innermost wrapped module."""
+    groups = {name: index for index, name in enumerate(["", *wrapped])}
+    group_of_parameter = {}
     for name, _ in module.named_parameters(remove_duplicate=False):
         around = [part for part in wrapped if name.startswith(f"{part}.")]
-        owners[name] = places[max(around, key=len, default="")]
-    return owners
+        innermost = max(around, key=len, default="")
+        group_of_parameter[name] = groups[innermost]
+    return group_of_parameter
 
 
 def _named_stages(pieces: Sequence[_FSDPPiece]) -> Iterator[_FSDPPiece]:
-    """Yield collectives and copies: a stage without the collective in it is its copy-in, or its copy-out.
+    """Yield the copies and collectives of which FSDP's stages consist, with the group of their stage.
 
-    A collective is recorded right before the stage that it is part of, because it ends first.
+    ``foreach_all_gather`` is a copy-in and an all-gather, ``foreach_all_gather_copy_out`` is a copy-out, and
+    ``foreach_reduce`` is a copy-in, a reduce-scatter, with HSDP an all-reduce, and a copy-out. A collective is recorded
+    right before the stage that it is part of, because it ends first.
     """
-    inner: list[_FSDPPiece] = []
+    collectives: list[_FSDPPiece] = []  # of the next stage
     for piece in pieces:
         if piece.kind in _CALLS.values():
-            inner.append(piece)
-            continue
-        if piece.kind == "foreach_all_gather_copy_out":
+            collectives.append(piece)
+        elif piece.kind == "foreach_all_gather_copy_out":
             yield piece._replace(kind="copy_out")
-            continue
-        prefix = "reduce_" if piece.kind == "foreach_reduce" else ""
-        if inner:
-            yield piece._replace(kind=f"{prefix}copy_in", stop_s=inner[0].start_s)
-            for call in inner:
-                yield call._replace(group=piece.group)
-            if piece.kind == "foreach_reduce":
-                yield piece._replace(kind="reduce_copy_out", start_s=inner[-1].stop_s)
-        inner = []
+        elif collectives:
+            is_reduce = piece.kind == "foreach_reduce"
+            copy_in = "reduce_copy_in" if is_reduce else "copy_in"
+            yield piece._replace(kind=copy_in, stop_s=collectives[0].start_s)
+            for collective in collectives:
+                yield collective._replace(group=piece.group)
+            if is_reduce:
+                yield piece._replace(kind="reduce_copy_out", start_s=collectives[-1].stop_s)
+            collectives = []
 
 
 # ---- watching FSDP
@@ -382,6 +409,7 @@ class _WatchedDistributed:
         self._counter = counter
 
     def __getattr__(self, name: str) -> Any:
+        """Return what torch.distributed has under a name; a collective is replaced by a function that times it."""
         value = getattr(dist, name)
         kind = _CALLS.get(name)
         if kind is None:
@@ -394,8 +422,10 @@ class _WatchedDistributed:
             else:
                 with self._counter.in_collective():
                     result = value(*args, **kwargs)
+            stop_s = time.perf_counter()
+            # The whole buffer is the larger one of input and output. The stage around the call knows its group.
             sizes = [item.nbytes for item in (*args, *kwargs.values()) if isinstance(item, Tensor)]
-            self._add(_FSDPPiece(kind, 0, begin_s, time.perf_counter(), max(sizes)))
+            self._add(_FSDPPiece(kind, 0, begin_s, stop_s, max(sizes)))
             return result
 
         return timed
@@ -403,16 +433,22 @@ class _WatchedDistributed:
 
 @contextmanager
 def _watched(
-    add: Callable[[_FSDPPiece], None], place_of: Callable[[Any], int], counter: LiveCounter | None
+    add: Callable[[_FSDPPiece], None], group_of: Callable[[Any], int], counter: LiveCounter | None
 ) -> Iterator[None]:
-    """Record what FSDP communicates while the context is open; the counter, if there is one, counts live bytes."""
+    """Call `add` with each collective and stage of FSDP while the context is open.
+
+    `group_of` returns the index of the group of a list of FSDP's parameters. The counter, if there is one, leaves out
+    what collectives allocate. FSDP looks its functions up in two modules, so they are replaced there.
+    """
     communication: Any = import_module("torch.distributed.fsdp._fully_shard._fsdp_collectives")
     groups: Any = import_module("torch.distributed.fsdp._fully_shard._fsdp_param_group")
 
     def stage(name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run a stage and record it. Its list of parameters is the second argument of a copy-out, else the first."""
         begin_s = time.perf_counter()
-        parameters = kwargs.get("fsdp_params", args[1] if name == "foreach_all_gather_copy_out" else args[0])
-        group = place_of(parameters)
+        position = 1 if name == "foreach_all_gather_copy_out" else 0
+        parameters = kwargs["fsdp_params"] if "fsdp_params" in kwargs else args[position]
+        group = group_of(parameters)
         try:
             return original(*args, **kwargs)
         finally:
@@ -435,17 +471,18 @@ def _watched(
 
 
 def _observed(job: FSDPJob, records: Sequence[_FSDPRankRecord]) -> FSDPRun:
+    """Join the records of all ranks. Raises RuntimeError if their collectives differ in any step."""
     iterations = []
     for steps in zip(*(record.steps for record in records), strict=True):
-        first = steps[0].collectives
-        if any(step.collectives != first for step in steps):
+        collectives = steps[0].collectives
+        if any(step.collectives != collectives for step in steps):
             raise RuntimeError(f"ranks must issue the same collectives, got {[step.collectives for step in steps]}")
         spans = [span for step in steps for span in step.spans]
         iterations.append(
             FSDPIteration(
                 max(step.step_s for step in steps),
                 all(step.clean for step in steps),
-                first,
+                collectives,
                 Timeline.of(spans),
             )
         )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ...common.checks import number, of_type, one_of, several, truth, whole
 from ...common.frozen import checked, each, evolve, frozen
 
-_MOST_ELEMENTS = 2**50  # of a parameter
+_MOST_ELEMENTS = 2**50  # of a parameter; also the most bytes of activations that a layer may keep
 EVENTS = ("enter", "leave", "forward", "pre_backward", "backward", "gradient", "post_backward")
 
 
@@ -118,12 +118,12 @@ class ShardedLayer:
     def specs(self) -> list[ShardedParameter]:
         """Return the parameters as `ShardedParameter`; numbers get the layer's name and their index."""
         specs = []
-        for place, parameter in enumerate(self.parameters):
+        for index, parameter in enumerate(self.parameters):
             if isinstance(parameter, ShardedParameter):
                 specs.append(parameter)
                 continue
             num_elements = whole(f"parameters of {self.name!r}", parameter, 0, _MOST_ELEMENTS)
-            specs.append(ShardedParameter((f"{self.name}.{place}",), (num_elements,)))
+            specs.append(ShardedParameter((f"{self.name}.{index}",), (num_elements,)))
         return specs
 
 
@@ -162,7 +162,7 @@ class ModuleStep:
         for event in self.events:
             if event.kind == "gradient" and event.name not in parameters:
                 raise ValueError(f"events must be of the step's parameters, got a gradient of {event.name!r}")
-            if event.kind in ("enter", "leave", "pre_backward", "post_backward") and event.name not in modules:
+            if event.kind != "gradient" and event.name not in modules:
                 raise ValueError(f"events must be of the step's modules, got {event.kind} of {event.name!r}")
 
     def __repr__(self) -> str:
@@ -199,36 +199,15 @@ class ModuleStep:
         names = [layer.name for layer in listed]
         if len(set(names)) < len(names) or "" in names:
             raise ValueError(f"layers must have names that differ and are not empty, got {names}")
-        forward = [ForwardCall("enter", "")]
-        parameters: list[ShardedParameter] = []
-        path: list[str] = []
-        modules = [""]
-        results: tuple[int, ...] = ()  # the place of the last layer that leads to a trainable parameter
+        sequence = _LayerSequence()
         for layer in listed:
-            parents = _parents(layer.name)
-            forward += _left(path, parents, results)
-            for name in parents[len(_common(path, parents)) :]:
-                forward.append(ForwardCall("enter", name, bool(results)))
-                modules.append(name)
-            path = parents
-            specs = layer.specs()
-            parameters += specs
-            trained = tuple([spec.name for spec in specs if spec.trainable])
-            forward.append(ForwardCall("enter", layer.name, bool(results)))
-            modules.append(layer.name)
-            times = ComputeTimes(layer.forward_s, layer.backward_s, layer.activation_bytes)
-            computing = ForwardCall("compute", layer.name, inputs=results, trained=trained, times=times)
-            if results or trained:
-                computing = computing._replace(requires_grad=True)
-                results = (len(forward),)
-            forward.append(computing)
-            forward.append(ForwardCall("leave", layer.name, bool(results), outputs=results))
-        forward += _left(path, [], results)
-        forward.append(ForwardCall("leave", "", bool(results), outputs=results))
-        return cls(tuple(parameters), tuple(dict.fromkeys(modules)), events_of(forward), optimizer_s)
+            sequence.add(layer)
+        sequence.finish()
+        modules = _depth_first(dict.fromkeys(sequence.modules))
+        return cls(tuple(sequence.parameters), modules, events_of(sequence.calls), optimizer_s)
 
     def scaled(self, forward_s: float, backward_s: float, optimizer_s: float = 0.0) -> ModuleStep:
-        """Return the same step with these totals, divided among the pieces as now.
+        """Return the same step with these totals, divided among the pieces of computing as now.
 
         If the step has no times yet, each piece gets a share in proportion to the parameters of its module.
         """
@@ -248,19 +227,84 @@ class ModuleStep:
         return evolve(self, events=tuple(events), optimizer_s=optimizer_s)
 
     def _weights(self) -> list[float]:
-        """The share of each event in the computing of its pass, in any unit."""
-        timed = {event.kind for event in self.events if event.seconds}
-        elements: dict[str, float] = {}
+        """Return one weight for each event: the piece's share of forward or backward is its share of the weights.
+
+        If forward has times, its weights are the seconds of its pieces. Otherwise they are the numbers of elements that
+        the module of each piece has as parameters of its own. The same holds for backward. The weights of events that
+        are no computing have no meaning.
+        """
+        timed_kinds = {event.kind for event in self.events if event.seconds}
+        elements: dict[str, float] = {}  # of the parameters that each module has itself, without modules inside
         for parameter in self.parameters:
             owner = parameter.name.rpartition(".")[0]
             elements[owner] = elements.get(owner, 0.0) + parameter.num_elements
         weights = []
         for event in self.events:
-            if event.kind in timed:
+            if event.kind in timed_kinds:
                 weights.append(event.seconds)
             else:
                 weights.append(elements.get(event.name, 0.0))
         return weights
+
+
+# ---- the calls of layers that are described by hand
+
+
+class _LayerSequence:
+    """The forward of layers that are called one after the other, as `calls` for `events_of`.
+
+    The name of a layer says which modules are around it: "blocks.0.fc" is inside "blocks" and "blocks.0". The call of
+    such a module begins before its first layer and ends as soon as a layer outside it follows.
+    """
+
+    def __init__(self) -> None:
+        self.calls = [ForwardCall("enter", "")]
+        self.modules = [""]  # in the order of their calls
+        self.parameters: list[ShardedParameter] = []
+        self._open: list[str] = []  # the modules around the last layer, from the outside in, without the root
+        # What the next layer reads: the index in `calls` of the computing of the last layer that depends on a trainable
+        # parameter. Empty as long as there is none, because nothing requires a gradient then.
+        self._inputs: tuple[int, ...] = ()
+
+    def add(self, layer: ShardedLayer) -> None:
+        """Add the call of a layer; before it, end and begin the calls of modules around layers where they change."""
+        parents = _parents(layer.name)
+        num_common = _num_common(self._open, parents)
+        self._leave_all_but(num_common)
+        for name in parents[num_common:]:
+            self._enter(name)
+            self._open.append(name)
+        self._enter(layer.name)
+        self._compute(layer)
+        self._leave(layer.name)
+
+    def finish(self) -> None:
+        """End all calls that are open, the root's last."""
+        self._leave_all_but(0)
+        self._leave("")
+
+    def _enter(self, name: str) -> None:
+        self.calls.append(ForwardCall("enter", name, requires_grad=bool(self._inputs)))
+        self.modules.append(name)
+
+    def _leave(self, name: str) -> None:
+        self.calls.append(ForwardCall("leave", name, requires_grad=bool(self._inputs), outputs=self._inputs))
+
+    def _leave_all_but(self, num_open: int) -> None:
+        while len(self._open) > num_open:
+            self._leave(self._open.pop())
+
+    def _compute(self, layer: ShardedLayer) -> None:
+        """Add the computing of a layer, which reads the result of the layer before it if that requires a gradient."""
+        specs = layer.specs()
+        self.parameters += specs
+        trained = tuple([spec.name for spec in specs if spec.trainable])
+        times = ComputeTimes(layer.forward_s, layer.backward_s, layer.activation_bytes)
+        requires_grad = bool(self._inputs or trained)
+        index = len(self.calls)
+        self.calls.append(ForwardCall("compute", layer.name, requires_grad, self._inputs, (), trained, times))
+        if requires_grad:
+            self._inputs = (index,)
 
 
 def _parents(name: str) -> list[str]:
@@ -273,19 +317,32 @@ def _parents(name: str) -> list[str]:
     return [".".join(parts[:length]) for length in range(1, len(parts))]
 
 
-def _common(path: Sequence[str], other: Sequence[str]) -> list[str]:
-    common = []
+def _depth_first(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of modules in the order of ``named_modules()``: each is followed by all modules inside it.
+
+    Modules inside the same one keep the order of `names`, which has every module before those inside it.
+
+    >>> _depth_first(["", "a", "a.x", "b", "a.y"])
+    ('', 'a', 'a.x', 'a.y', 'b')
+    """
+    positions = {name: position for position, name in enumerate(names)}
+
+    def positions_from_root(name: str) -> list[int]:
+        if not name:
+            return []
+        return [positions[module] for module in [*_parents(name), name]]
+
+    return tuple(sorted(positions, key=positions_from_root))
+
+
+def _num_common(path: Sequence[str], other: Sequence[str]) -> int:
+    """Return with how many equal names two paths begin."""
+    num_common = 0
     for name, other_name in zip(path, other, strict=False):
         if name != other_name:
             break
-        common.append(name)
-    return common
-
-
-def _left(path: Sequence[str], other: Sequence[str], results: tuple[int, ...]) -> list[ForwardCall]:
-    """The ends of the calls that are on one path and not on the other, from the inside out."""
-    ended = path[len(_common(path, other)) :]
-    return [ForwardCall("leave", name, bool(results), outputs=results) for name in reversed(ended)]
+        num_common += 1
+    return num_common
 
 
 # ---- backward from forward
@@ -302,10 +359,10 @@ class ComputeTimes(NamedTuple):
 class ForwardCall(NamedTuple):
     """A module's call begins ("enter") or ends ("leave"), or something is computed.
 
-    `requires_grad` is about the inputs of "enter", and else about the outputs. `outputs` are the places, in the list of
-    calls, of the computing that made the outputs of "leave", and `inputs` those of the computing whose results
-    "compute" reads; only results that require a gradient count. `trained` are the trainable parameters that a piece of
-    computing reads.
+    `requires_grad` is about the inputs of "enter", and for the other kinds about the outputs. `outputs` are the indices
+    (in the list of calls) of the computing that made the outputs of "leave", and `inputs` those of the computing whose
+    results "compute" reads; only results that require a gradient count. `trained` are the trainable parameters that a
+    piece of computing reads.
     """
 
     kind: str
@@ -328,61 +385,78 @@ def events_of(forward: Sequence[ForwardCall]) -> tuple[StepEvent, ...]:
     of the module's inputs, if one of them requires a gradient. A parameter's gradient is complete when autograd is done
     with the first call that read it.
     """
+    return (*_forward_events(forward), *_backward_events(forward))
+
+
+def _forward_events(forward: Sequence[ForwardCall]) -> list[StepEvent]:
     events = []
-    hooks: dict[int, list[str]] = {}
     for call in forward:
         if call.kind == "compute":
             events.append(StepEvent("forward", call.name, call.times.forward_s, call.times.activation_bytes))
         else:
             events.append(StepEvent(call.kind, call.name))
-        if call.kind == "leave":
-            for place in call.outputs:
-                hooks.setdefault(place, []).append(call.name)
+    return events
+
+
+def _backward_events(forward: Sequence[ForwardCall]) -> list[StepEvent]:
+    """Return the events of backward, which goes through the calls of forward from the last to the first."""
     reached = _reached_in_backward(forward)
-    completed_at = _places_of_complete_gradients(forward, reached)
-    entered_by = _places_of_first_computing(forward, reached)
-    for place in range(len(forward) - 1, -1, -1):
-        call = forward[place]
-        if call.kind == "enter" and call.requires_grad and place in entered_by:
+    completed_at = _completions_of_gradients(forward, reached)
+    around_reached = _calls_around(forward, reached)
+    hooks: dict[int, list[str]] = {}  # by the index of computing, the modules whose output it made
+    for call in forward:
+        for index in call.outputs:
+            hooks.setdefault(index, []).append(call.name)
+    events = []
+    for index in range(len(forward) - 1, -1, -1):
+        call = forward[index]
+        if call.kind == "enter" and call.requires_grad and index in around_reached:
             events.append(StepEvent("post_backward", call.name))
-        if place in reached:
-            events += [StepEvent("pre_backward", name) for name in hooks.get(place, ())]
+        if index in reached:
+            events += [StepEvent("pre_backward", name) for name in hooks.get(index, ())]
             times = call.times
             events.append(StepEvent("backward", call.name, times.backward_s, times.activation_bytes))
-            events += [StepEvent("gradient", name) for name in call.trained if completed_at[name] == place]
-    return tuple(events)
+            events += [StepEvent("gradient", name) for name in call.trained if completed_at[name] == index]
+    return events
 
 
 def _reached_in_backward(forward: Sequence[ForwardCall]) -> set[int]:
-    """Return the places of the computing that the backward of the module's output goes through."""
+    """Return the indices of the computing that the backward of the module's output goes through."""
     to_visit = list(forward[-1].outputs)
     reached: set[int] = set()
     while to_visit:
-        place = to_visit.pop()
-        if place not in reached:
-            reached.add(place)
-            to_visit += forward[place].inputs
+        index = to_visit.pop()
+        if index not in reached:
+            reached.add(index)
+            to_visit += forward[index].inputs
     return reached
 
 
-def _places_of_complete_gradients(forward: Sequence[ForwardCall], reached: set[int]) -> dict[str, int]:
-    """Return where backward completes the gradient of each parameter: at the first call in forward that reads it."""
+def _completions_of_gradients(forward: Sequence[ForwardCall], reached: set[int]) -> dict[str, int]:
+    """Return the index of the computing whose backward completes each parameter's gradient.
+
+    Backward goes from the last call to the first, so that is the first computing in forward that reads the parameter.
+    """
     completed_at: dict[str, int] = {}
-    for place in sorted(reached):
-        for name in forward[place].trained:
-            completed_at.setdefault(name, place)
+    for index in sorted(reached):
+        for name in forward[index].trained:
+            completed_at.setdefault(name, index)
     return completed_at
 
 
-def _places_of_first_computing(forward: Sequence[ForwardCall], reached: set[int]) -> set[int]:
-    """Return the places of the calls ("enter") in which something is computed that backward goes through."""
-    entered: set[int] = set()
+def _calls_around(forward: Sequence[ForwardCall], reached: set[int]) -> set[int]:
+    """Return the indices of all "enter" calls that were open when computing of `reached` ran.
+
+    Backward goes through these calls, so each of them can get a "post_backward". It passes by the other calls, whose
+    results the module's output does not depend on.
+    """
+    around_reached: set[int] = set()
     open_calls: list[int] = []
-    for place, call in enumerate(forward):
+    for index, call in enumerate(forward):
         if call.kind == "enter":
-            open_calls.append(place)
+            open_calls.append(index)
         elif call.kind == "leave":
             open_calls.pop()
-        elif place in reached:
-            entered.update(open_calls)
-    return entered
+        elif index in reached:
+            around_reached.update(open_calls)
+    return around_reached

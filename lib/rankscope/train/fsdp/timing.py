@@ -151,6 +151,8 @@ def simulate(step: ModuleStep, cost: Cost | FSDPCosts, **options: Any) -> Timeli
 
 
 class _MemoryChange(NamedTuple):
+    """So many bytes more, or less if negative, in one of `TERMS`, while the rank is `doing` this."""
+
     at_s: float
     term: str
     num_bytes: int
@@ -172,29 +174,32 @@ class _Bytes:
             self._changes.append(_MemoryChange(at_s, term, num_bytes, doing))
 
     def over_time(self) -> PredictedMemory:
-        changes = self._changes
+        """Return the bytes of each term after each change."""
         terms = {}
         for term in TERMS:
-            deltas = [change.num_bytes if change.term == term else 0 for change in changes]
-            terms[term] = np.cumsum(np.array(deltas, dtype=np.int64))
-        at_s = np.array([change.at_s for change in changes], dtype=np.float64)
-        return PredictedMemory(at_s, terms, tuple([change.doing for change in changes]))
+            deltas = np.zeros(len(self._changes), dtype=np.int64)
+            for index, change in enumerate(self._changes):
+                if change.term == term:
+                    deltas[index] = change.num_bytes
+            terms[term] = np.cumsum(deltas)
+        at_s = np.array([change.at_s for change in self._changes], dtype=np.float64)
+        return PredictedMemory(at_s, terms, tuple([change.doing for change in self._changes]))
 
 
 # ---- streams
 
 
 class _KeptBuffer(NamedTuple):
-    """The output of an all-gather that is kept although it was copied out, and when that ended."""
+    """The output of an all-gather that is kept although it was copied out, and when the copy ended."""
 
     num_bytes: int
     copied_s: float
 
 
 def _activation_scale(step: ModuleStep, groups: Iterable[ShardedGroup], settings: ShardSettings) -> float:
-    """By how much activations shrink if parameters are cast: as much as the largest parameter.
+    """Return the factor by which a cast of the parameters changes activations: that of the largest parameter.
 
-    It is 1 for a step that was observed with the cast, whose activations are those that the cast leaves.
+    It is 1 for a step that was observed with the cast, whose activations were counted in the dtype of the cast.
     """
     if step.param_dtype is not None:
         return 1.0
@@ -227,37 +232,47 @@ class _Streams:
         self._groups = replay.groups
         self._settings = settings
         self._costs = costs
-        self._free_s = dict.fromkeys(LANES, 0.0)
+        # Times in seconds from the begin of the step.
+        self._lane_free_s = dict.fromkeys(LANES, 0.0)  # when each lane has ended what it was issued
         self._gathered_s: dict[int, float] = {}  # when the last all-gather of each group ended
-        self._deferred: _KeptBuffer | None = None
         self._reduced_s = 0.0  # when the last reduce-scatter ended
-        self._after_reduce_s = 0.0  # when the last gradient was there, after an all-reduce, if there is one
-        self._reduce_input: tuple[int, int] | None = None  # the group and the bytes of the input that is kept
-        self._resharded: dict[int, int] = {}  # bytes that each group keeps after forward, on a smaller mesh
-        self._whole: dict[int, int] = {}  # bytes of the gradients of each group that are not reduced
+        self._gradients_there_s = 0.0  # when the last gradient was there, after an all-reduce, if there is one
+        # Bytes that are freed later.
+        self._kept_buffer: _KeptBuffer | None = None  # torch's ``all_gather_state``
+        self._reduce_input_bytes = 0  # of the reduce-scatter for which no later group has waited; 0 if there is none
+        self._resharded_bytes: dict[int, int] = {}  # by group, of its shards on the smaller mesh of an integer reshard
+        self._unreduced_bytes: dict[int, int] = {}  # by group, of its gradients until their reduce-scatter
         self._activation_scale = _activation_scale(step, replay.groups, settings)
         self._parameters = {p.name: p for group in replay.groups for p in group.parameters}
 
     # ---- time
 
+    @property
+    def _now_s(self) -> float:
+        """When the rank has computed all that was issued so far. Changes of the memory are at this time."""
+        return self._lane_free_s["compute"]
+
     def run(self, lane: str, kind: str, item: int, seconds: float, after_s: float = 0.0) -> tuple[float, float]:
         """Run something on a lane when that is free, but not before `after_s`; return its start and stop."""
-        start_s = max(self._free_s[lane], after_s)
+        start_s = max(self._lane_free_s[lane], after_s)
         stop_s = start_s + seconds
-        self._free_s[lane] = stop_s
+        self._lane_free_s[lane] = stop_s
         if seconds:
             self._add_span(lane, kind, item, start_s, stop_s)
         return start_s, stop_s
 
     def wait(self, until_s: float) -> None:
         """Have the rank wait."""
-        begin_s = self._free_s["compute"]
-        if until_s > begin_s:
-            self._add_span("compute", "wait", -1, begin_s, until_s)
-            self._free_s["compute"] = until_s
+        start_s = self._now_s
+        if until_s > start_s:
+            self._add_span("compute", "wait", -1, start_s, until_s)
+            self._lane_free_s["compute"] = until_s
 
     def _add_span(self, lane: str, kind: str, item: int, start_s: float, stop_s: float) -> None:
-        """Add a span, or make the last one longer if it is of the same work and ends where this one starts."""
+        """Add a span, or make the last one longer if it is of the same work and ends where this one starts.
+
+        Spans of the compute lane are joined because a group computes in many pieces, one for each module inside it.
+        """
         if self.spans and lane == "compute":
             last = self.spans[-1]
             if (last.lane, last.kind, last.item) == (lane, kind, item) and last.stop_s == start_s:
@@ -288,74 +303,85 @@ class _Streams:
             self.bytes.add(0.0, "optimizer_states", self._state_bytes(step, optimizer), "the begin")
 
     def _state_bytes(self, step: ModuleStep, optimizer: str) -> int:
-        """Return the bytes of the optimizer's states: torch's optimizers make them when a parameter has a gradient."""
+        """Return the bytes of the optimizer's states: torch's optimizers make them only for parameters with a gradient.
+
+        The states have the dtype of the parameter, or one byte per element in an 8-bit optimizer.
+        """
         rule = OPTIMIZERS[optimizer]
         with_gradient = {event.name for event in step.events if event.kind == "gradient"}
         num_bytes = 0
         for parameter in self._parameters.values():
             if parameter.name in with_gradient:
-                itemsize = 1 if rule.eight_bit else parameter.itemsize
-                elements = parameter.shard_elements(self._settings.num_shards)
-                num_bytes += rule.num_states * elements * itemsize + rule.counter_bytes
+                itemsize = parameter.itemsize
+                if rule.eight_bit:
+                    itemsize = 1
+                num_elements = parameter.shard_elements(self._settings.num_shards)
+                num_bytes += rule.num_states * num_elements * itemsize + rule.counter_bytes
         return num_bytes
 
     def perform(self, action: FSDPAction) -> None:
+        """Perform an action, by the method that has the name of its kind."""
         getattr(self, f"_{action.kind}")(action, self._groups[action.group])
 
     def _gather(self, action: FSDPAction, group: ShardedGroup) -> None:
+        """``foreach_all_gather``: the shard is copied into the buffer, and cast first if the settings say so."""
         doing = f"all-gather of {group.label}"
+        cast_bytes = 0  # of a cast copy of the rank's shard, which is freed as soon as the all-gather is issued
+        if group.is_cast:
+            cast_bytes = action.num_bytes // self._settings.num_shards
+        self.bytes.add(self._now_s, "gather_buffers", action.num_bytes + cast_bytes, doing)
         copy_s = self._cost_s("copy_in", action.num_bytes)
-        cast_bytes = action.num_bytes // self._settings.num_shards if group.is_cast else 0
-        self.bytes.add(self._free_s["compute"], "gather_buffers", action.num_bytes + cast_bytes, doing)
         _, copied_s = self.run("copy_in", "copy_in", action.group, copy_s)
-        stop_s = self._communicate("allgather", action.group, action.num_bytes, copied_s)
-        self._gathered_s[action.group] = stop_s
-        self.bytes.add(self._free_s["compute"], "gather_buffers", -cast_bytes, doing)
+        self._gathered_s[action.group] = self._communicate("allgather", action.group, action.num_bytes, copied_s)
+        self.bytes.add(self._now_s, "gather_buffers", -cast_bytes, doing)
 
     def _copy_out(self, action: FSDPAction, group: ShardedGroup) -> None:
-        """``wait_for_unshard``: the buffer is freed, or in forward kept until the next group's parameters are there.
+        """``wait_for_unshard``: wait for the all-gather, copy its buffer to the parameters, and free the buffer.
 
-        The buffer before that one is freed after the copy-out, because a local variable of that function refers to it.
+        In forward the buffer is kept until the next group's copy-out, so that the next all-gather need not wait for
+        this copy-out. That next copy-out lets the all-gathers go on when it begins, but frees the buffer only when it
+        ends, because a local variable of that function still refers to it.
         """
         doing = f"copy-out of {group.label}"
-        deferred = None
+        previous = None
         if action.is_forward:
-            deferred = self._deferred
-            self._deferred = None
-            if deferred is not None:
-                self._hold_back_gathers(deferred.copied_s)
+            previous = self._kept_buffer
+            self._kept_buffer = None
+            if previous is not None:
+                self._hold_back_gathers(previous.copied_s)
         self.wait(self._gathered_s[action.group])
         seconds = self._cost_s("copy_out", action.num_bytes)
         start_s, stop_s = self.run("compute", "copy_out", action.group, seconds)
         self.bytes.add(start_s, "gathered_parameters", action.num_bytes, doing)
-        self.bytes.add(stop_s, "gathered_parameters", -self._resharded.pop(action.group, 0), doing)
-        if deferred is not None:
-            self.bytes.add(stop_s, "gather_buffers", -deferred.num_bytes, doing)
+        self.bytes.add(stop_s, "gathered_parameters", -self._resharded_bytes.pop(action.group, 0), doing)
+        if previous is not None:
+            self.bytes.add(stop_s, "gather_buffers", -previous.num_bytes, doing)
         if action.is_forward:
-            self._deferred = _KeptBuffer(action.num_bytes, stop_s)
+            self._kept_buffer = _KeptBuffer(action.num_bytes, stop_s)
             return
         self.bytes.add(stop_s, "gather_buffers", -action.num_bytes, doing)
         self._hold_back_gathers(stop_s)
 
     def _hold_back_gathers(self, until_s: float) -> None:
-        """``_wait_all_gather_streams_on_event``."""
+        """``_wait_all_gather_streams_on_event``: all-gathers issued from now on start no earlier than `until_s`."""
         for lane in ("copy_in", "allgather"):
-            self._free_s[lane] = max(self._free_s[lane], until_s)
+            self._lane_free_s[lane] = max(self._lane_free_s[lane], until_s)
 
     def _flush(self, action: FSDPAction, group: ShardedGroup) -> None:
-        """The end of ``FSDPState._post_forward`` of the root."""
-        if self._deferred is not None:
-            self._hold_back_gathers(self._deferred.copied_s)
-            self.bytes.add(self._free_s["compute"], "gather_buffers", -self._deferred.num_bytes, "end of the forward")
-            self._deferred = None
+        """The end of ``FSDPState._post_forward`` of the root: no copy-out follows, so the last buffer is freed here."""
+        if self._kept_buffer is not None:
+            self._hold_back_gathers(self._kept_buffer.copied_s)
+            self.bytes.add(self._now_s, "gather_buffers", -self._kept_buffer.num_bytes, "end of the forward")
+            self._kept_buffer = None
 
     def _reshard(self, action: FSDPAction, group: ShardedGroup) -> None:
-        now_s = self._free_s["compute"]
-        self.bytes.add(now_s, "gathered_parameters", -action.num_bytes, f"end of {group.label}")
+        """Free gathered parameters; if forward reshards to fewer ranks, a larger shard is kept until backward."""
+        doing = f"end of {group.label}"
+        self.bytes.add(self._now_s, "gathered_parameters", -action.num_bytes, doing)
         size = self._settings.reshard_size
         if action.is_forward and size is not None:
-            self._resharded[action.group] = action.num_bytes // size
-            self.bytes.add(now_s, "gathered_parameters", action.num_bytes // size, f"end of {group.label}")
+            self._resharded_bytes[action.group] = action.num_bytes // size
+            self.bytes.add(self._now_s, "gathered_parameters", action.num_bytes // size, doing)
 
     def _hooks(self, action: FSDPAction, group: ShardedGroup) -> None:
         """The time of FSDP's hooks is counted as the group's forward or backward, as in a recorded step."""
@@ -365,43 +391,44 @@ class _Streams:
             self.run("compute", "backward", action.group, self._costs.backward_hooks_s)
 
     def _forward(self, action: FSDPAction, group: ShardedGroup) -> None:
+        """Compute; what forward keeps for backward stays allocated, and what it only works with is freed at the end."""
         event = action.event
-        if event is not None:
-            doing = f"forward of {group.label}"
-            start_s, stop_s = self.run("compute", "forward", action.group, event.seconds)
-            working_bytes = self._activations(event.working_bytes)
-            self.bytes.add(start_s, "activations", self._activations(event.activation_bytes) + working_bytes, doing)
-            self.bytes.add(stop_s, "activations", -working_bytes, doing)
+        assert event is not None, "every forward action has the event of the module"
+        doing = f"forward of {group.label}"
+        start_s, stop_s = self.run("compute", "forward", action.group, event.seconds)
+        working_bytes = self._activations(event.working_bytes)
+        self.bytes.add(start_s, "activations", self._activations(event.activation_bytes) + working_bytes, doing)
+        self.bytes.add(stop_s, "activations", -working_bytes, doing)
 
     def _backward(self, action: FSDPAction, group: ShardedGroup) -> None:
+        """Compute, and free at the end what forward kept for it."""
         event = action.event
-        if event is not None:
-            doing = f"backward of {group.label}"
-            start_s, stop_s = self.run("compute", "backward", action.group, event.seconds)
-            working_bytes = self._activations(event.working_bytes)
-            self.bytes.add(start_s, "activations", working_bytes, doing)
-            self.bytes.add(stop_s, "activations", -working_bytes - self._activations(event.activation_bytes), doing)
+        assert event is not None, "every backward action has the event of the module"
+        doing = f"backward of {group.label}"
+        start_s, stop_s = self.run("compute", "backward", action.group, event.seconds)
+        working_bytes = self._activations(event.working_bytes)
+        self.bytes.add(start_s, "activations", working_bytes, doing)
+        self.bytes.add(stop_s, "activations", -working_bytes - self._activations(event.activation_bytes), doing)
 
     def _activations(self, num_bytes: int) -> int:
         """The bytes of activations in the dtype in which the module computes, instead of that of its parameters."""
         return int(num_bytes * self._activation_scale)
 
     def _gradient(self, action: FSDPAction, group: ShardedGroup) -> None:
-        if action.event is None:
-            return
+        """A parameter's gradient is complete: whole, and in the dtype in which the module computes."""
+        assert action.event is not None, "every gradient action has the event of its parameter"
         parameter = self._parameters[action.event.name]
         num_bytes = parameter.num_elements * self._settings.gathered_itemsize(parameter)
-        self._whole[action.group] = self._whole.get(action.group, 0) + num_bytes
-        self.bytes.add(self._free_s["compute"], "gradients", num_bytes, f"backward of {group.label}")
+        self._unreduced_bytes[action.group] = self._unreduced_bytes.get(action.group, 0) + num_bytes
+        self.bytes.add(self._now_s, "gradients", num_bytes, f"backward of {group.label}")
 
     def _reduce_wait(self, action: FSDPAction, group: ShardedGroup) -> None:
         self.wait(self._reduced_s)
         self._free_reduce_input(f"end of {group.label}")
 
     def _free_reduce_input(self, doing: str) -> None:
-        if self._reduce_input is not None:
-            self.bytes.add(self._free_s["compute"], "reduce_buffers", -self._reduce_input[1], doing)
-            self._reduce_input = None
+        self.bytes.add(self._now_s, "reduce_buffers", -self._reduce_input_bytes, doing)
+        self._reduce_input_bytes = 0
 
     def _reduce(self, action: FSDPAction, group: ShardedGroup) -> None:
         """``foreach_reduce``: gradients are copied into one buffer, which is reduced; the result is the shard's."""
@@ -409,35 +436,39 @@ class _Streams:
         copy_s = self._cost_s("reduce_copy_in", action.num_bytes)
         start_s, copied_s = self.run("compute", "copy_in", action.group, copy_s)
         self.bytes.add(start_s, "reduce_buffers", action.num_bytes, doing)
-        self._reduce_input = (action.group, action.num_bytes)
-        self.bytes.add(copied_s, "gradients", -self._whole.pop(action.group, 0), doing)
-        output_bytes = action.num_bytes // self._settings.num_shards
-        gradient_bytes = group.shard_gradient_bytes(action.parameters)
+        self._reduce_input_bytes = action.num_bytes
+        self.bytes.add(copied_s, "gradients", -self._unreduced_bytes.pop(action.group, 0), doing)
+        self._reduce_on_streams(action, copied_s)
+        # The output is in the dtype of the reduction. It becomes the shard's gradient, or is cast to it and freed.
+        output_bytes = 0
+        if self._is_cast_back(action.parameters):
+            output_bytes = action.num_bytes // self._settings.num_shards
+        self.bytes.add(self._now_s, "reduce_buffers", output_bytes, doing)
+        self.bytes.add(self._now_s, "gradients", group.shard_gradient_bytes(action.parameters), doing)
+        self.bytes.add(self._now_s, "reduce_buffers", -output_bytes, doing)
+
+    def _reduce_on_streams(self, action: FSDPAction, copied_s: float) -> None:
+        """Run the reduce-scatter, the all-reduce of HSDP and the copy-out one after the other, from `copied_s` on."""
         stop_s = self._communicate("reduce_scatter", action.group, action.num_bytes, copied_s)
         self._reduced_s = stop_s
         if self._costs.allreduce is not None and self._settings.num_replicas > 1:
-            stop_s = self._communicate("allreduce", action.group, output_bytes, stop_s)
+            shard_bytes = action.num_bytes // self._settings.num_shards
+            stop_s = self._communicate("allreduce", action.group, shard_bytes, stop_s)
         seconds = self._cost_s("copy_out_reduced", action.num_bytes)
         _, stop_s = self.run("reduce_scatter", "copy_out", action.group, seconds, stop_s)
-        self._after_reduce_s = max(self._after_reduce_s, stop_s)
-        now_s = self._free_s["compute"]
-        if self._is_cast_back(group, action.parameters):
-            self.bytes.add(now_s, "reduce_buffers", output_bytes, doing)
-            self.bytes.add(now_s, "gradients", gradient_bytes, doing)
-            self.bytes.add(now_s, "reduce_buffers", -output_bytes, doing)
-        else:
-            self.bytes.add(now_s, "gradients", gradient_bytes, doing)
+        self._gradients_there_s = max(self._gradients_there_s, stop_s)
 
-    def _is_cast_back(self, group: ShardedGroup, names: Iterable[str]) -> bool:
+    def _is_cast_back(self, names: Iterable[str]) -> bool:
+        """Whether the gradients of these parameters are reduced in another dtype than the parameters have."""
         reduced = [self._parameters[name] for name in names]
         return any(self._settings.reduced_itemsize(parameter) != parameter.itemsize for parameter in reduced)
 
     def _drop(self, action: FSDPAction, group: ShardedGroup) -> None:
         self.wait(self._gathered_s[action.group])
-        self.bytes.add(self._free_s["compute"], "gather_buffers", -action.num_bytes, "end of the backward")
+        self.bytes.add(self._now_s, "gather_buffers", -action.num_bytes, "end of the backward")
 
     def _finish(self, action: FSDPAction, group: ShardedGroup) -> None:
-        self.wait(self._after_reduce_s)
+        self.wait(self._gradients_there_s)
         self._free_reduce_input("end of the backward")
 
     def optimize(self, seconds: float) -> None:
@@ -449,22 +480,27 @@ class _BlockingStreams(_Streams):
 
     This rank leaves each collective first, and the last rank leaves it after the collective's spread. The next
     collective begins when the last rank is there. If the ranks share cores, the last rank catches up meanwhile: it
-    computes when the others have finished and need no core, so it takes only ``cores_per_rank`` of the time.
+    computes when the others have finished and need no core, so it takes only ``cores_per_rank`` of the time. So in each
+    second that this rank runs something, the last rank comes closer by ``1 - cores_per_rank`` seconds.
     """
 
     def __init__(self, step: ModuleStep, replay: Replay, settings: ShardSettings, costs: FSDPCosts) -> None:
         super().__init__(step, replay, settings, costs)
-        self._last_rank_behind_s = 0.0
+        self._last_rank_behind_s = 0.0  # how much later the last rank will reach the place where this rank is
 
     def run(self, lane: str, kind: str, item: int, seconds: float, after_s: float = 0.0) -> tuple[float, float]:
-        start_s = self._free_s["compute"]
+        """Run something at once: whatever the lane, the rank does nothing else meanwhile, so no lane is free before.
+
+        All that was issued earlier has ended, so there is no need to wait for `after_s`.
+        """
+        start_s = self._now_s
         stop_s = start_s + seconds
         if seconds:
             self._add_span(lane, kind, item, start_s, stop_s)
             if lane != "compute":
                 self._add_span("compute", "wait", -1, start_s, stop_s)
         for name in LANES:
-            self._free_s[name] = stop_s
+            self._lane_free_s[name] = stop_s
         caught_up_s = seconds * (1 - self._costs.cores_per_rank)
         self._last_rank_behind_s = max(0.0, self._last_rank_behind_s - caught_up_s)
         return start_s, stop_s
@@ -476,7 +512,7 @@ class _BlockingStreams(_Streams):
         return stop_s
 
     def _wait_for_last_rank(self) -> None:
-        self.wait(self._free_s["compute"] + self._last_rank_behind_s)
+        self.wait(self._now_s + self._last_rank_behind_s)
         self._last_rank_behind_s = 0.0
 
     def optimize(self, seconds: float) -> None:

@@ -128,28 +128,30 @@ class _TimedPass(NamedTuple):
 def _passes(
     schedule: PipelineSchedule, forward: Sequence[Any], backward: Sequence[Any], message_time: Any
 ) -> Iterator[_TimedPass]:
-    """When each pass runs; exact if times are Fractions."""
-    rank_free = [0] * schedule.num_ranks
-    port_free = [0] * schedule.num_ranks
-    arrivals: dict[StagePass, Any] = {}  # of the input of each pass
+    """Yield when each pass runs; exact if times are Fractions. `forward` and `backward` have the time on each stage."""
+    rank_free = [0] * schedule.num_ranks  # when each rank has ended its last pass
+    port_free = [0] * schedule.num_ranks  # when each rank has sent its last message
+    arrivals: dict[StagePass, Any] = {}  # when the input of each pass is on its rank
     for rank, action in in_order(schedule):
         stage = schedule.stage(rank, action)
+        # Nothing arrives at the first stage forward, nor at the last one backward: its own forward made the loss.
         arrival = arrivals.pop(StagePass(stage, action.kind, action.microbatch), 0)
         start = max(rank_free[rank], arrival)
         stop = start + (forward[stage] if action.kind == FORWARD else backward[stage])
         rank_free[rank] = stop
         message = None
-        available = stop
+        available = stop  # when the result is where the next pass needs it
         if _is_sent(schedule, rank, action):
-            begin = max(stop, port_free[rank])
-            available = begin + message_time
+            send_start = max(stop, port_free[rank])
+            available = send_start + message_time
             port_free[rank] = available
-            message = _PipelineMessage(begin, available)
+            message = _PipelineMessage(send_start, available)
         arrivals[StagePass(_next_stage(stage, action), action.kind, action.microbatch)] = available
         yield _TimedPass(rank, action, start, stop, message)
 
 
 def _next_stage(stage: int, action: Action) -> int:
+    """The stage that needs the result; there is none of this number after the last pass forward or backward."""
     if action.kind == FORWARD:
         return stage + 1
     return stage - 1
@@ -165,6 +167,7 @@ def _stage_times(name: str, times: Any, schedule: PipelineSchedule) -> list[Frac
     """The time of each stage, either given one by one or as the time of a rank, divided equally among its chunks."""
 
     def fraction(time: Any) -> Fraction:
+        """Return a time without rounding. Raises ValueError unless it is a number of at least 0."""
         if isinstance(time, Fraction) and time >= 0:
             return time
         return Fraction(number(name, time, 0))

@@ -113,11 +113,13 @@ def measure(
 
 
 def _check_torch_has(schedule: PipelineSchedule) -> None:
+    """Raise ValueError unless torch has a schedule with these actions."""
     of_type("schedules", schedule, PipelineSchedule)
     name = schedule.name
-    if name not in PIPELINES or schedule != build(
-        name, schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks
-    ):
+    is_built = False
+    if name in PIPELINES:
+        is_built = schedule == build(name, schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks)
+    if not is_built:
         raise ValueError(f"schedules must be of {', '.join(PIPELINES)}, which torch has, got {name} as written")
     if name == "one_f_one_b":
         whole("num_microbatches of torch's Schedule1F1B", schedule.num_microbatches, schedule.num_ranks)
@@ -126,6 +128,8 @@ def _check_torch_has(schedule: PipelineSchedule) -> None:
 
 
 class _TimedSchedule(NamedTuple):
+    """A schedule, and the seconds of a forward and of a backward pass on each of its stages."""
+
     schedule: PipelineSchedule
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
@@ -159,7 +163,8 @@ def _fastest(planned: PipelineSchedule, width: int, ranks: Sequence[_RankSteps])
         last_stop_ns = max(recorded.stop_ns for record in step for recorded in record.passes)
         return last_stop_ns - step[0].start_ns
 
-    step = min(zip(*(rank.steps for rank in ranks), strict=True), key=duration_ns)
+    steps = zip(*(rank.steps for rank in ranks), strict=True)  # each with the records of all ranks
+    step = min(steps, key=duration_ns)
     begin_ns = step[0].start_ns
     spans = []
     for rank, record in enumerate(step):
@@ -190,9 +195,10 @@ def _whole_batch_gradients(planned: PipelineSchedule, width: int) -> tuple[Tenso
 
 
 def _batch(planned: PipelineSchedule, width: int) -> tuple[Tensor, Tensor]:
+    """The inputs and targets of a step, the same on every rank: a row of `width` numbers for each sample."""
     generator = torch.Generator().manual_seed(1)
-    shape = (2, planned.num_microbatches * _SAMPLES, width)
-    inputs, targets = torch.randn(shape, generator=generator, dtype=torch.float64)
+    num_samples = planned.num_microbatches * _SAMPLES
+    inputs, targets = torch.randn((2, num_samples, width), generator=generator, dtype=torch.float64)
     return inputs, targets
 
 
@@ -244,30 +250,33 @@ def _run_rank(plans: Sequence[_TimedSchedule], width: int, num_steps: int) -> li
 
 
 def _run_plan(plan: _TimedSchedule, width: int, num_steps: int) -> _RankSteps:
+    """Run the steps of one schedule on this rank, after one that is not recorded."""
     planned = plan.schedule
     model = make_model(planned.num_stages, width)
     stages = [_RecordedStage(model, plan, chunk) for chunk in range(planned.num_chunks)]
-    schedule: Any
-    if planned.name == "interleaved_1f1b":
-        schedule = ScheduleInterleaved1F1B(list(stages), planned.num_microbatches, loss_fn=mse_loss)
-    elif planned.name == "gpipe":
-        schedule = ScheduleGPipe(stages[0], planned.num_microbatches, loss_fn=mse_loss)
-    else:
-        schedule = Schedule1F1B(stages[0], planned.num_microbatches, loss_fn=mse_loss)
+    schedule = _torch_schedule(planned, stages)
     inputs, targets = _batch(planned, width)
-    is_first = dist.get_rank() == 0
-    is_last = dist.get_rank() == planned.num_ranks - 1
+    # The first rank has the first stage, which reads the inputs. The last rank has the last stage, which has the loss.
+    args = [inputs] if dist.get_rank() == 0 else []
+    target = targets if dist.get_rank() == planned.num_ranks - 1 else None
     steps = []
     for number_of_step in range(num_steps + 1):
         step = _StepRecord(_agreed_start_ns(), passes=[], sent_bytes=[])
         for stage in stages:
             stage.submod.zero_grad()
-            stage.step = None if number_of_step == 0 else step  # the first step is not recorded
-        args = [inputs] if is_first else []
-        schedule.step(*args, target=targets if is_last else None)
+            stage.step = None if number_of_step == 0 else step
+        schedule.step(*args, target=target)
         steps.append(step)
     gradients = [[p.grad for p in stage.submod.parameters() if p.grad is not None] for stage in stages]
     return _RankSteps(steps[1:], gradients)
+
+
+def _torch_schedule(planned: PipelineSchedule, stages: Sequence[_RecordedStage]) -> Any:
+    if planned.name == "interleaved_1f1b":
+        return ScheduleInterleaved1F1B(list(stages), planned.num_microbatches, loss_fn=mse_loss)
+    if planned.name == "gpipe":
+        return ScheduleGPipe(stages[0], planned.num_microbatches, loss_fn=mse_loss)
+    return Schedule1F1B(stages[0], planned.num_microbatches, loss_fn=mse_loss)
 
 
 def _agreed_start_ns() -> int:

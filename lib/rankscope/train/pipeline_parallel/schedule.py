@@ -113,11 +113,11 @@ class PipelineSchedule:
         >>> build("gpipe", 4, 8).activations_in_flight(), build("one_f_one_b", 4, 8).activations_in_flight()
         ((8, 8, 8, 8), (4, 3, 2, 1))
         """
-        most = []
+        most_kept = []
         for row in self.actions:
-            changes = [1 if action.kind == FORWARD else -1 for action in row]
-            most.append(max(accumulate(changes), default=0))
-        return tuple(most)
+            changes = [1 if action.kind == FORWARD else -1 for action in row]  # a backward frees what its forward kept
+            most_kept.append(max(accumulate(changes), default=0))
+        return tuple(most_kept)
 
     def to_text(self) -> str:
         """Return the schedule as text that `from_text` can read: a line of sizes, and one line per rank.
@@ -141,7 +141,7 @@ class PipelineSchedule:
 
         Raises PipelineError, which names the line, counted from 1, and the word that is wrong in it.
         """
-        lines = []
+        lines = []  # the number and the words of each line that counts
         for number, line in enumerate(of_type("text", text, str).splitlines(), 1):
             words = line.split()
             if words and not words[0].startswith("#"):
@@ -163,6 +163,7 @@ class PipelineSchedule:
 
 
 def _read_row(number: int, words: list[str], rank: int, num_ranks: int, num_chunks: int) -> tuple[Action, ...]:
+    """Return the actions of a rank from the words of its line; `number` is that of the line, for errors."""
     if words[0] != f"{rank}:":
         raise PipelineError(f"line {number}: expected rank {rank}:, got {words[0]!r}", rank)
     row = []
@@ -170,10 +171,11 @@ def _read_row(number: int, words: list[str], rank: int, num_ranks: int, num_chun
         match = _ACTION.fullmatch(word)
         if match is None:
             raise PipelineError(f"line {number}: expected an action like 0F0 or 3B1, got {word!r}", rank, word)
-        chunk, owner = divmod(int(match[1]), num_ranks)
-        if owner != rank or chunk >= num_chunks:
-            raise PipelineError(f"line {number}: rank {rank} has no stage {match[1]}, in {word!r}", rank, word)
-        row.append(Action(match[2], int(match[3]), chunk))
+        stage, kind, microbatch = match.groups()
+        chunk, rank_of_stage = divmod(int(stage), num_ranks)
+        if rank_of_stage != rank or chunk >= num_chunks:
+            raise PipelineError(f"line {number}: rank {rank} has no stage {stage}, in {word!r}", rank, word)
+        row.append(Action(kind, int(microbatch), chunk))
     return tuple(row)
 
 
@@ -193,6 +195,7 @@ def verify(schedule: PipelineSchedule) -> None:
     of_type("schedule", schedule, PipelineSchedule)
 
     def error(rank: int, action: Action, fault: str) -> PipelineError:
+        """Return the error that says what is wrong with an action."""
         word = schedule.word(rank, action)
         return PipelineError(f"rank {rank}, {word}: {fault}", rank, word)
 
@@ -220,24 +223,28 @@ def in_order(schedule: PipelineSchedule) -> Iterator[tuple[int, Action]]:
     Raises PipelineError if every rank that has actions left waits, and names the first of these ranks.
     """
     done = set[StagePass]()
-    positions = [0] * schedule.num_ranks
-    num_left = sum(map(len, schedule.actions))
-    while num_left:
-        left_before = num_left
-        for rank, row in enumerate(schedule.actions):
+    positions = [0] * schedule.num_ranks  # of the next action of each rank in its row
+    num_remaining = sum(map(len, schedule.actions))
+    while num_remaining:
+        num_before = num_remaining
+        for rank, row in enumerate(schedule.actions):  # each rank goes on as far as it can
             while positions[rank] < len(row) and _needed(schedule, rank, row[positions[rank]]) <= done:
                 action = row[positions[rank]]
                 yield rank, action
                 done.add(StagePass(schedule.stage(rank, action), action.kind, action.microbatch))
                 positions[rank] += 1
-                num_left -= 1
-        if num_left == left_before:
-            rank = next(rank for rank, row in enumerate(schedule.actions) if positions[rank] < len(row))
-            action = schedule.actions[rank][positions[rank]]
-            word = schedule.word(rank, action)
-            stage, kind, microbatch = min(_needed(schedule, rank, action) - done)
-            message = f"rank {rank}, {word}: waits for {stage}{kind}{microbatch}, which never runs"
-            raise PipelineError(message, rank, word)
+                num_remaining -= 1
+        if num_remaining == num_before:
+            raise _deadlock(schedule, positions, done)
+
+
+def _deadlock(schedule: PipelineSchedule, positions: list[int], done: set[StagePass]) -> PipelineError:
+    """Return the error that says for which pass the first rank waits that has not run all its actions."""
+    rank = next(rank for rank, row in enumerate(schedule.actions) if positions[rank] < len(row))
+    action = schedule.actions[rank][positions[rank]]
+    word = schedule.word(rank, action)
+    stage, kind, microbatch = min(_needed(schedule, rank, action) - done)
+    return PipelineError(f"rank {rank}, {word}: waits for {stage}{kind}{microbatch}, which never runs", rank, word)
 
 
 def _needed(schedule: PipelineSchedule, rank: int, action: Action) -> set[StagePass]:
@@ -290,25 +297,42 @@ def build(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 1)
     p, m, v = _sizes(name, num_ranks, num_microbatches, num_chunks)
     round_length = m
     if v > 1:
-        round_length = m // max(1, m // p)
-    forward = []
+        num_rounds = max(1, m // p)
+        round_length = m // num_rounds
+    forward = []  # all forward passes of a rank in order, the same on every rank, and all backward passes
     backward = []
-    for first in range(0, m, round_length):
-        microbatches = range(first, first + round_length)
+    for start in range(0, m, round_length):
+        microbatches = range(start, start + round_length)
         for chunk in range(v):
             forward += [Action(FORWARD, microbatch, chunk) for microbatch in microbatches]
         for chunk in reversed(range(v)):
             backward += [Action(BACKWARD, microbatch, chunk) for microbatch in microbatches]
     rows = []
     for rank in range(p):
-        ahead = _forwards_ahead(name, p - 1 - rank, m, v, round_length)
-        pairs = chain.from_iterable(zip(forward[ahead:], backward, strict=False))
-        rows.append((*forward[:ahead], *pairs, *backward[max(0, len(forward) - ahead) :]))
+        num_ahead = _num_forwards_ahead(name, p - 1 - rank, m, v, round_length)
+        rows.append(_row(forward, backward, min(num_ahead, len(forward))))
     return PipelineSchedule(name, p, m, v, tuple(rows))
 
 
-def _forwards_ahead(name: str, ranks_after: int, num_microbatches: int, num_chunks: int, round_length: int) -> int:
-    """How many forward passes a rank runs before its first backward, if there are `ranks_after` ranks after it."""
+def _row(forward: list[Action], backward: list[Action], num_ahead: int) -> tuple[Action, ...]:
+    """Return a rank's actions: so many forward passes first, then one forward and one backward in turn, then the rest.
+
+    `forward` and `backward` have all passes of the rank, and are equally long.
+    """
+    num_pairs = len(forward) - num_ahead
+    row = forward[:num_ahead]
+    for index in range(num_pairs):
+        row += [forward[num_ahead + index], backward[index]]
+    row += backward[num_pairs:]
+    return tuple(row)
+
+
+def _num_forwards_ahead(name: str, ranks_after: int, num_microbatches: int, num_chunks: int, round_length: int) -> int:
+    """How many forward passes a rank runs before its first pair of a forward and a backward.
+
+    `ranks_after` is the number of ranks after it in the pipeline. In interleaved 1F1B, the first backward is of the
+    last chunk, so the first round of all other chunks comes before it (``warmup_ops`` in torch's schedules.py).
+    """
     if name == "gpipe":
         return num_microbatches
     if name == "one_f_one_b":

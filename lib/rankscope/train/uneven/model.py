@@ -46,7 +46,7 @@ def simulate(
     >>> [span.kind for span in simulate([1, 2], "hang") if span.rank == 1]
     ['step', 'allreduce', 'step', 'wait']
     """
-    own_batches = steps_by_rank(num_batches, "join")
+    own_batches = steps_by_rank(num_batches, "join")  # with Join each rank completes all its batches
     completed = steps_by_rank(own_batches, handling)
     step_s = number("step_s", step_s, above=0)
     allreduce_s = number("allreduce_s", allreduce_s, 0)
@@ -54,20 +54,20 @@ def simulate(
     num_steps = max(completed)
     spans = []
     for item in range(num_steps):
-        begin_s = item * (step_s + allreduce_s)
-        meet_s = begin_s + step_s
-        end_s = begin_s + step_s + allreduce_s
+        start_s = item * (step_s + allreduce_s)
+        computed_s = start_s + step_s
+        reduced_s = start_s + step_s + allreduce_s
         for rank, rank_steps in enumerate(completed):
             has_batch = item < rank_steps
-            spans.append(Span(rank, LANE, "step" if has_batch else "wait", item, begin_s, meet_s))
-            spans.append(Span(rank, LANE, "allreduce" if has_batch else "shadow", item, meet_s, end_s))
+            spans.append(Span(rank, LANE, "step" if has_batch else "wait", item, start_s, computed_s))
+            spans.append(Span(rank, LANE, "allreduce" if has_batch else "shadow", item, computed_s, reduced_s))
     if handling == "hang":
-        begin_s = num_steps * (step_s + allreduce_s)
-        meet_s = begin_s + step_s
+        start_s = num_steps * (step_s + allreduce_s)
+        computed_s = start_s + step_s
         for rank, rank_batches in enumerate(own_batches):
             if rank_batches > num_steps:  # one more step, whose allreduce never ends
-                spans.append(Span(rank, LANE, "step", num_steps, begin_s, meet_s))
-                spans.append(Span(rank, LANE, "wait", num_steps, meet_s, meet_s + timeout_s))
+                spans.append(Span(rank, LANE, "step", num_steps, start_s, computed_s))
+                spans.append(Span(rank, LANE, "wait", num_steps, computed_s, computed_s + timeout_s))
     return Timeline.of(spans).named((), ("step", "allreduce", "shadow", "wait"))
 
 
@@ -78,17 +78,17 @@ def steps_by_rank(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
     ((2, 3, 4), (4, 4, 4), (2, 2, 2))
     """
     one_of("handling", handling, HANDLINGS)
-    ranks = several("num_batches", num_batches, "numbers, one for each rank")
-    own = tuple(whole("num_batches", batches, 0, _MOST_BATCHES) for batches in ranks)
-    if not 1 <= len(own) <= _MOST_RANKS or not any(own):
-        raise ValueError(f"num_batches must be of 1 to {_MOST_RANKS} ranks, of which one has a batch; got {own!r}")
-    if handling == "pad" and not all(own):
-        raise ValueError(f"num_batches must be at least 1 to be padded, got {own!r}")
+    listed = several("num_batches", num_batches, "numbers, one for each rank")
+    by_rank = tuple(whole("num_batches", batches, 0, _MOST_BATCHES) for batches in listed)
+    if not 1 <= len(by_rank) <= _MOST_RANKS or not any(by_rank):
+        raise ValueError(f"num_batches must be of 1 to {_MOST_RANKS} ranks, of which one has a batch; got {by_rank!r}")
+    if handling == "pad" and not all(by_rank):
+        raise ValueError(f"num_batches must be at least 1 to be padded, got {by_rank!r}")
     if handling == "join":
-        return own
+        return by_rank
     if handling == "pad":
-        return (max(own),) * len(own)
-    return (min(own),) * len(own)
+        return (max(by_rank),) * len(by_rank)
+    return (min(by_rank),) * len(by_rank)
 
 
 class Counts(NamedTuple):
@@ -144,8 +144,9 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
     completed = steps_by_rank(own_batches, handling)
     num_steps = max(completed)
     num_ranks = len(own_batches)
-    # an entry for each step: the number of ranks that have a batch in it
-    num_active = num_ranks - np.searchsorted(np.sort(completed), np.arange(num_steps), side="right")
+    # Arrays with an entry for each step: how many ranks have completed all their steps before it, and how many not.
+    num_finished = np.searchsorted(np.sort(completed), np.arange(num_steps), side="right")
+    num_active = num_ranks - num_finished
     divisor = num_active
     if truth("divide_by_initial_world_size", divide_by_initial_world_size):
         divisor = np.full(num_steps, num_ranks)
@@ -153,22 +154,37 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
     weights = np.zeros(epoch.size)
     for rank, rank_steps in enumerate(completed):
         batches = epoch.batches(rank)
-        trained = [batches[step % len(batches)] for step in range(rank_steps)]
-        for batch, parts in zip(trained, divisor.tolist(), strict=False):
-            np.add.at(weights, batch, 1 / (parts * batch.size))
+        trained = [batches[step % len(batches)] for step in range(rank_steps)]  # from the first on again if padded
+        for batch, step_divisor in zip(trained, divisor[:rank_steps].tolist(), strict=True):
+            np.add.at(weights, batch, 1 / (step_divisor * batch.size))
         ranks.append(np.concatenate([np.empty(0, dtype=np.int64), *trained]))
     stuck = _stuck_ranks(own_batches, handling)
     failed = stuck
     if handling == "throw" and max(own_batches) > min(own_batches):
         failed = tuple(range(num_ranks))
-    words = {"join": 2 * num_steps + 2, "throw": 3 * num_steps + 2}.get(handling, 0)
+    num_words = _num_words(handling, num_steps)
+    counts = []
+    for rank in range(num_ranks):
+        num_allreduces = num_steps
+        if rank in stuck:
+            num_allreduces += 1  # the one that never ends
+        counts.append(Counts(num_allreduces, num_words))
     return Prediction(
         trained=evolve(epoch, ranks=tuple(ranks)),
         scale=np.asarray(num_active / divisor),
         weights=weights,
-        counts=tuple(Counts(num_steps + (rank in stuck), words) for rank in range(num_ranks)),
+        counts=tuple(counts),
         failed=failed,
     )
+
+
+def _num_words(handling: str, num_steps: int) -> int:
+    """Return how many allreduces of a single number Join makes in so many steps; see `predict`."""
+    if handling == "join":
+        return 2 * num_steps + 2
+    if handling == "throw":
+        return 3 * num_steps + 2
+    return 0
 
 
 def _stuck_ranks(own_batches: Sequence[int], handling: str) -> tuple[int, ...]:
@@ -186,17 +202,17 @@ def files_epoch(file_sizes: Sequence[int], num_ranks: int, batch_size: int, seed
     >>> files_epoch([3, 1, 4], num_ranks=2, batch_size=2).ranks[0].tolist()
     [4, 5, 6, 7, 3]
     """
-    files = several("file_sizes", file_sizes, "numbers of samples")
-    sizes = [whole("file_sizes", size, 0, _MOST_SAMPLES) for size in files]
+    listed = several("file_sizes", file_sizes, "numbers of samples")
+    sizes = [whole("file_sizes", size, 0, _MOST_SAMPLES) for size in listed]
     whole("the samples of all files", sum(sizes), 0, _MOST_SAMPLES)
-    names = [f"{place:09}" for place in range(len(sizes))]
-    firsts = np.cumsum([0, *sizes])
+    names = [f"{file:09}" for file in range(len(sizes))]  # numbers that sort as names, too
+    starts = np.cumsum([0, *sizes])  # the first sample of each file, and the number of all samples
     ranks = []
     for rank in range(whole("num_ranks", num_ranks, 1, _MOST_RANKS)):
-        shard = map(int, shard_files(names, num_ranks, rank, seed))
-        parts = [np.arange(firsts[file], firsts[file + 1]) for file in shard]
-        ranks.append(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
-    return Assignment(int(firsts[-1]), tuple(ranks), sampler="files", seed=seed).with_loader(batch_size)
+        files_of_rank = [int(name) for name in shard_files(names, num_ranks, rank, seed)]
+        samples = [np.arange(starts[file], starts[file + 1]) for file in files_of_rank]
+        ranks.append(np.concatenate([np.empty(0, dtype=np.int64), *samples]))
+    return Assignment(int(starts[-1]), tuple(ranks), sampler="files", seed=seed).with_loader(batch_size)
 
 
 def batches_by_rank(epoch: Assignment) -> tuple[int, ...]:

@@ -30,6 +30,8 @@ from .model import LANE, Counts, Prediction, batches_by_rank, predict, steps_by_
 
 Losses = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> a loss per sample
 _COLLECTIVE = ("allreduce", "shadow")
+_NUM_KEYS = 4  # the first fields of a Span: rank, lane, kind and item
+_JOIN_ENDS = "exhausted"  # a word in the two errors of Join (torch/distributed/algorithms/join.py) that end an epoch
 
 
 class HandlingWay(NamedTuple):
@@ -88,15 +90,26 @@ class UnevenRun:
     def check(self) -> None:
         """Raise UnevenError if reads, steps, allreduces or errors are not as predicted."""
         expected = self.expected
-        for rank, (trained, wanted) in enumerate(zip(self.trained.ranks, expected.trained.ranks, strict=True)):
-            if not np.array_equal(trained, wanted):
-                raise UnevenError(f"rank {rank} trained on {trained.size} samples, not on the {wanted.size} predicted")
-        if len(self.gradients) != len(expected.scale):
-            raise UnevenError(f"there were {len(self.gradients)} steps, not {len(expected.scale)}")
-        for rank, (counts, wanted_counts) in enumerate(zip(self.counts, expected.counts, strict=True)):
-            if counts.gradients != wanted_counts.gradients:
-                difference = f"{counts.gradients} steps' gradients, not {wanted_counts.gradients}"
+        for rank, samples in enumerate(self.trained.ranks):
+            expected_samples = expected.trained.ranks[rank]
+            if samples.size != expected_samples.size:
+                difference = f"{samples.size} samples, not on the {expected_samples.size} predicted"
+                raise UnevenError(f"rank {rank} trained on {difference}")
+            if not np.array_equal(samples, expected_samples):
+                index = int(np.flatnonzero(samples != expected_samples)[0])
+                difference = (
+                    f"sample {samples[index]} as its number {index}, not on the predicted {expected_samples[index]}"
+                )
+                raise UnevenError(f"rank {rank} trained on {difference}")
+        num_steps = len(expected.scale)  # it has an entry for each step
+        if len(self.gradients) != num_steps:
+            raise UnevenError(f"there were {len(self.gradients)} steps, not {num_steps}")
+        for rank, counts in enumerate(self.counts):
+            expected_counts = expected.counts[rank]
+            if counts.gradients != expected_counts.gradients:
+                difference = f"{counts.gradients} steps' gradients, not {expected_counts.gradients}"
                 raise UnevenError(f"rank {rank} helped to reduce {difference}")
+        # A module with buffers needs more of Join's own messages than predicted, but as many on each rank.
         if len({counts.words for counts in self.counts}) > 1:
             raise UnevenError(f"ranks should exchange as many words each, but: {self.counts}")
         if self._failed != expected.failed:
@@ -284,16 +297,17 @@ class _RankRecord(NamedTuple):
 
 
 def _measure(task: TrainingTask, ways: list[HandlingWay], timeout_s: float) -> list[UnevenRun]:
+    """Run the epoch in each of these ways, one after the other, on ranks that are launched once."""
     own_batches = batches_by_rank(task.epoch)
     for way in ways:
         steps_by_rank(own_batches, way.handling)  # raises errors before ranks are started
     recorders = [Recorder() for _ in ways]
     by_rank = launch(_train_all, len(own_batches), (task, ways, recorders), timeout_s=timeout_s)
     by_way = zip(*by_rank, strict=True)
-    return [
-        _uneven_run(task.epoch, way, records, split_waits(recorder.timeline()))
-        for way, records, recorder in zip(ways, by_way, recorders, strict=True)
-    ]
+    runs = []
+    for way, records, recorder in zip(ways, by_way, recorders, strict=True):
+        runs.append(_uneven_run(task.epoch, way, records, split_waits(recorder.timeline())))
+    return runs
 
 
 def _uneven_run(epoch: Assignment, way: HandlingWay, records: Sequence[_RankRecord], timeline: Timeline) -> UnevenRun:
@@ -321,23 +335,25 @@ def split_waits(timeline: Timeline) -> Timeline:
     A rank without batches waits in its shadow, too: only the part after the last arrival is a shadow. Adjacent waits of
     a rank are merged.
     """
-    last_s: dict[int, float] = {}
+    last_arrival_s: dict[int, float] = {}  # by item, which is the step
     for span in timeline:
         if span.kind in _COLLECTIVE:
-            last_s[span.item] = max(span.start_s, last_s.get(span.item, span.start_s))
+            last_arrival_s[span.item] = max(span.start_s, last_arrival_s.get(span.item, span.start_s))
     spans: list[Span] = []
 
     def add(span: Span) -> None:
-        extends_wait = span.kind == "wait" and spans and spans[-1][:4] == span[:4]
-        if extends_wait:
+        """Add a span, or make the one before it longer if both are waits of a rank in one step."""
+        if span.kind == "wait" and spans and spans[-1][:_NUM_KEYS] == span[:_NUM_KEYS]:
             spans[-1] = spans[-1]._replace(stop_s=span.stop_s)
         else:
             spans.append(span)
 
     for span in sorted(timeline, key=lambda span: (span.rank, span.start_s)):
-        if span.kind in _COLLECTIVE and span.start_s < last_s[span.item] <= span.stop_s:
-            add(span._replace(kind="wait", stop_s=last_s[span.item]))
-            span = span._replace(start_s=last_s[span.item])
+        if span.kind in _COLLECTIVE:
+            arrival_s = last_arrival_s[span.item]
+            if span.start_s < arrival_s <= span.stop_s:
+                add(span._replace(kind="wait", stop_s=arrival_s))
+                span = span._replace(start_s=arrival_s)
         add(span)
     return Timeline.of(spans).named((), ("step", *_COLLECTIVE, "wait"))
 
@@ -354,12 +370,15 @@ def _train_all(task: TrainingTask, ways: list[HandlingWay], recorders: list[Reco
 
 
 def _train(task: TrainingTask, handling: str, divide: bool, recorder: Recorder) -> _RankRecord:
-    """Train one epoch; a hang runs in its own process group, whose timeout is shorter than that of the launch."""
+    """Train one epoch, and record it up to its end or to the error that ends it.
+
+    A hang runs in its own process group, whose timeout is shorter than that of the launch.
+    """
     group = None
     if handling == "hang":
         group = dist.new_group(timeout=timedelta(seconds=task.hang_s))
     ddp = DistributedDataParallel(copy.deepcopy(task.module), process_group=group)
-    watch = JoinRecorder(recorder)
+    join_recorder = JoinRecorder(recorder)
     error = None
     trained: list[int] = []
     gradients: list[Vector] = []
@@ -372,30 +391,31 @@ def _train(task: TrainingTask, handling: str, divide: bool, recorder: Recorder) 
     batches = own_batches(task, handling)
     dist.barrier()
     try:
-        with watch, join:
+        with join_recorder, join:
             for indices, inputs, targets in batches:
-                watch.begin("step", len(gradients))
+                join_recorder.begin("step", len(gradients))
                 time.sleep(task.step_s)
                 ddp.zero_grad()
                 task.losses_fn(ddp(inputs), targets).mean().backward()  # type: ignore[no-untyped-call]
-                watch.end()
+                join_recorder.end()
                 trained += indices.tolist()
                 gradients.append(gradient_of(ddp))
-            watch.finish()
+            join_recorder.finish()
     except RuntimeError as caught:
-        if not _ends_epoch(caught, handling, watch.kind):
+        if not _ends_epoch(caught, handling, join_recorder.kind):
             raise
         error = str(caught)
-        watch.give_up()
+        join_recorder.give_up()
     num_elements = sum(parameter.numel() for parameter in ddp.parameters())
-    return _RankRecord(trained, np.array(gradients).reshape(-1, num_elements), watch.counts, error)
+    gradient_rows = np.array(gradients).reshape(-1, num_elements)  # two dimensions even without any step
+    return _RankRecord(trained, gradient_rows, join_recorder.counts, error)
 
 
 def _ends_epoch(error: RuntimeError, handling: str, kind: str) -> bool:
     """Whether this is the error that ends an uneven epoch, raised in a span of that kind."""
     if handling == "hang":
         return kind == "allreduce"
-    return "exhausted" in str(error)
+    return _JOIN_ENDS in str(error)
 
 
 class _RankStream(IterableDataset[tuple[int, Tensor, Tensor]]):
@@ -416,9 +436,9 @@ def own_batches(task: TrainingTask, handling: str) -> Iterator[tuple[Tensor, Ten
     loader: Any = DataLoader(_RankStream(task, rank), batch_size=task.epoch.loader.batch_size)
     if handling not in ("drop", "pad"):
         return iter(loader)
-    agreed = torch.tensor(batches_by_rank(task.epoch)[rank])
-    dist.all_reduce(agreed, op=dist.ReduceOp.MIN if handling == "drop" else dist.ReduceOp.MAX)
-    return islice(cycle(loader), int(agreed))
+    num_batches = torch.tensor(batches_by_rank(task.epoch)[rank])
+    dist.all_reduce(num_batches, op=dist.ReduceOp.MIN if handling == "drop" else dist.ReduceOp.MAX)
+    return islice(cycle(loader), int(num_batches))
 
 
 class JoinRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -432,17 +452,24 @@ class JoinRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
         self.kind = ""  # of the current span, empty if there is none
-        self.item = 0
-        self.since_ns = 0
-        self.finished = False
+        self.item = 0  # of the current or last span: its step
+        self.start_ns = 0  # of the current span
+        self.finished = False  # whether the rank has no batch left
         self.counts = Counts(0, 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, which torch passes to this mode; record it first if it is an allreduce."""
         if func.namespace == "c10d" and func._schema.name == "c10d::allreduce_":
             self._allreduce(sum(tensor.numel() for tensor in args[0]))
         return func(*args, **(kwargs or {}))
 
     def _allreduce(self, num_elements: int) -> None:
+        """Count an allreduce that is about to start, and begin or end the span that it belongs to.
+
+        With the first gradients, the step's computing or the wait for the others' gradients ends, and the allreduce or
+        its shadow begins; further buckets belong to the same span. With a single number Join asks whether another step
+        follows, so a shadow has ended.
+        """
         gradients, words = self.counts
         if num_elements == 1:
             self.counts = Counts(gradients, words + 1)
@@ -457,11 +484,11 @@ class JoinRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def begin(self, kind: str, item: int) -> None:
         self.kind = kind
         self.item = item
-        self.since_ns = time.perf_counter_ns()
+        self.start_ns = time.perf_counter_ns()
 
     def end(self) -> None:
         """Record the span from `begin` to now."""
-        self.recorder.add(LANE, self.kind, self.item, self.since_ns, time.perf_counter_ns())
+        self.recorder.add(LANE, self.kind, self.item, self.start_ns, time.perf_counter_ns())
         self.kind = ""
 
     def finish(self) -> None:

@@ -228,8 +228,9 @@ def memory(
     )
     if truth("buckets", buckets) and rank_bytes.way.stage > 1:
         raise ValueError(f"buckets are DDP's, in stages 0 and 1, got stage {stage}")
-    terms = rank_bytes.rows() if rank_bytes.way.partition == "rows" else rank_bytes.shares()
-    terms["buckets"] = terms["gradients"] if buckets or rank_bytes.way.buckets else 0
+    terms = rank_bytes.terms()
+    if buckets or rank_bytes.way.buckets:
+        terms["buckets"] = terms["gradients"]
     terms["buffers"] = rank_bytes.sizes.buffer_bytes
     terms["activations"] = _count("activation_bytes", activation_bytes, 0)
     return ZeroMemory(
@@ -251,12 +252,14 @@ def _rank_bytes(
     num_ranks = whole("num_ranks", num_ranks, 1)
     if isinstance(stage, str):
         way = WAYS[one_of("stage", stage, tuple(WAYS))]
-        recipe = recipe or "fp32"
+        if recipe is None:
+            recipe = "fp32"
         if recipe == "mixed" and way.partition != "rows":
             raise ValueError("recipe 'mixed' needs fully_shard: DistributedDataParallel keeps no master copy")
     else:
         way = TensorDivision(whole("stage", stage, 0, 3), "even", buckets=False, what="as in the paper")
-        recipe = recipe or "mixed"
+        if recipe is None:
+            recipe = "mixed"
     one_of("recipe", recipe, tuple(RECIPES))
     rule = OPTIMIZERS[one_of("optimizer", optimizer, tuple(OPTIMIZERS))]
     if rank is not None:
@@ -265,7 +268,7 @@ def _rank_bytes(
         if way.partition != "even":
             raise ValueError(f"stage {stage!r} needs a module: a number has no tensors")
         sizes = _sizes_of_number(num_parameters_or_module, largest_layer, buffer_bytes)
-        rule = rule._replace(counter_bytes=0)
+        rule = rule._replace(counter_bytes=0)  # there is one counter for each tensor
     elif largest_layer or buffer_bytes:
         raise ValueError(f"a module has its own largest_layer and buffer_bytes, got {largest_layer}, {buffer_bytes}")
     else:
@@ -347,6 +350,7 @@ def layers(module: Any) -> list[tuple[str, Any]]:
     """
 
     def leaves(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+        """Yield the children by name, and instead of a container its own children."""
         for name, child in module.named_children():
             if type(child).__name__ in _CONTAINERS:
                 yield from leaves(child, f"{prefix}{name}.")
@@ -358,15 +362,15 @@ def layers(module: Any) -> list[tuple[str, Any]]:
 
 def with_own_parameters(named_layers: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """Return the layers that have parameters and share none with another layer; the others belong to the root."""
-    children = dict(named_layers)
-    parameter_ids = {name: [id(p) for p in child.parameters()] for name, child in children.items()}
-    num_users = Counter(chain.from_iterable(parameter_ids.values()))
-    gathered = []
-    for name, child in children.items():
+    layer_of_name = dict(named_layers)
+    parameter_ids = {name: [id(p) for p in layer.parameters()] for name, layer in layer_of_name.items()}
+    num_users = Counter(chain.from_iterable(parameter_ids.values()))  # of each parameter, how many layers have it
+    with_own = []
+    for name, layer in layer_of_name.items():
         is_shared = any(num_users[parameter_id] > 1 for parameter_id in parameter_ids[name])
         if parameter_ids[name] and not is_shared:
-            gathered.append((name, child))
-    return gathered
+            with_own.append((name, layer))
+    return with_own
 
 
 def sizes_of(module: Any) -> ModuleSizes:
@@ -386,11 +390,13 @@ def sizes_of(module: Any) -> ModuleSizes:
         Parameter(name, tuple(map(int, p.shape)), p.element_size(), p.requires_grad, p.dtype.is_floating_point)
         for name, p in named
     )
-    place = {id(p): number for number, (_, p) in enumerate(named)}
-    units = [tuple(place[id(p)] for p in child.parameters()) for _, child in layers(module)]
-    root = tuple(sorted(set(place.values()) - set(chain.from_iterable(units))))
+    index_of = {id(p): index for index, (_, p) in enumerate(named)}
+    indices_by_layer = [tuple(index_of[id(p)] for p in layer.parameters()) for _, layer in layers(module)]
+    root = sorted(set(range(len(named))) - set(chain.from_iterable(indices_by_layer)))  # of no layer
+    if root:
+        indices_by_layer.append(tuple(root))
     buffer_bytes = sum(b.numel() * b.element_size() for b in module.buffers())
-    return ModuleSizes(parameters, buffer_bytes, tuple(unit for unit in [*units, root] if unit))
+    return ModuleSizes(parameters, buffer_bytes, tuple(indices_by_layer))
 
 
 # ---- the memory of a rank
@@ -418,39 +424,51 @@ class _RankBytes:
     def trained(self) -> list[Parameter]:
         return [p for p in self.sizes.parameters if p.trainable]
 
-    def total(self, kind: str, parameters: Iterable[Parameter], held: Held) -> int:
-        """Return the bytes of the data whose bytes per element are that field of a `Recipe`."""
+    def terms(self) -> dict[str, int]:
+        """Return the bytes of each term that depends on the division."""
+        if self.way.partition == "rows":
+            return self._terms_of_rows()
+        return self._terms_of_shares()
+
+    def total(self, field: str, parameters: Iterable[Parameter], held: Held) -> int:
+        """Return the bytes of the elements that a rank holds, each of which has as many as `field` of its `Recipe`."""
         num_bytes = Fraction(0)
         for p in parameters:
-            num_bytes += getattr(self._recipe(p), kind) * held(p)
+            num_bytes += getattr(self._recipe(p), field) * held(p)
         return math.ceil(num_bytes)
 
-    def shares(self) -> dict[str, int]:
+    def _terms_of_shares(self) -> dict[str, int]:
         """Return the terms divided as in the paper: evenly, or by whole tensors in stage 1."""
 
         def share(p: Parameter) -> Fraction:
             return Fraction(p.size, self.num_ranks)
 
-        def whole_tensor(p: Parameter) -> int:
-            return p.size if p.name in self._own else 0
+        def whole_if_updated(p: Parameter) -> int:
+            return p.size if p.name in self._updated_tensors else 0
 
-        stage = self.way.stage
-        num_counters = len(self.trained)
+        # How much of a parameter the rank has, of its gradient, and of what it updates. Nothing is divided in stage 0.
+        parameter: Held = _size
+        gradient: Held = _size
         updated: Held = _size
+        num_counters = len(self.trained)
         if self.way.partition == "tensors":
-            updated = whole_tensor
-            num_counters = len(self._own)
-        elif stage >= 1:
+            updated = whole_if_updated
+            num_counters = len(self._updated_tensors)
+        elif self.way.stage >= 1:
             updated = share
+        if self.way.stage >= 2:
+            gradient = share
+        if self.way.stage >= 3:
+            parameter = share
         return {
-            "parameters": self.total("parameter", self.sizes.parameters, share if stage >= 3 else _size),
-            "gradients": self.total("gradient", self.trained, share if stage >= 2 else _size),
+            "parameters": self.total("parameter", self.sizes.parameters, parameter),
+            "gradients": self.total("gradient", self.trained, gradient),
             "optimizer_states": self._states(updated, num_counters),
             "master_copy": self.total("master", self.trained, updated),
             "largest_layer": self._largest_layer("gradient", _size),
         }
 
-    def rows(self) -> dict[str, int]:
+    def _terms_of_rows(self) -> dict[str, int]:
         """Return the terms divided as in `fully_shard`, which keeps its shard and gathers parameters temporarily.
 
         Gradients have the dtype of the computation, and are stored in that of the shard.
@@ -464,10 +482,12 @@ class _RankBytes:
 
         everything = self.sizes.parameters
         shard = self.total("shard", everything, bound)
-        if self.way.stage == 2:  # between forward and backward, all parameters are gathered next to the shard
-            masters = shard
+        if self.way.stage == 2:
+            # Between forward and backward all parameters are gathered. The shard, which is updated, is a second copy.
             parameters = self.total("parameter", everything, self.gathered)
+            masters = shard
         else:
+            # There is only the shard. It counts as the master copy where the recipe has one.
             masters = self.total("master", everything, bound)
             parameters = shard - masters
         return {
@@ -483,42 +503,49 @@ class _RankBytes:
         return self.num_ranks * parameter.rows_bound(self.num_ranks)
 
     def _states(self, held: Held, num_counters: int) -> int:
+        """Return the bytes of the optimizer's states for the elements that a rank holds, and of its step counters."""
         num_bytes = Fraction(0)
         for p in self.trained:
             num_bytes += held(p) * self.optimizer.element_bytes(self._recipe(p))
         return math.ceil(num_bytes) + self.optimizer.counter_bytes * num_counters
 
-    def _largest_layer(self, gradient: str, held: Held) -> int:
-        """Gathered parameters in stage 3, and gradients before they are divided in stages 2 and 3."""
+    def _largest_layer(self, gradient_field: str, held: Held) -> int:
+        """Gathered parameters in stage 3, and gradients before they are divided in stages 2 and 3.
+
+        Gradients have as many bytes per element as that field of a `Recipe`.
+        """
         num_bytes = 0
-        layers = [[self.sizes.parameters[place] for place in layer] for layer in self.sizes.layers]
+        layers = [[self.sizes.parameters[index] for index in layer] for layer in self.sizes.layers]
         if self.way.stage >= 3:
             num_bytes += max((self.total("parameter", layer, held) for layer in layers), default=0)
         if self.way.stage >= 2:
             trained = [[p for p in layer if p.trainable] for layer in layers]
-            num_bytes += max((self.total(gradient, layer, held) for layer in trained), default=0)
+            num_bytes += max((self.total(gradient_field, layer, held) for layer in trained), default=0)
         return num_bytes
 
     def _recipe(self, parameter: Parameter) -> Recipe:
+        """Return the recipe, or for a parameter that is not floating point one that keeps its width."""
         if parameter.floating:
             return RECIPES[self.recipe]
         return Recipe(parameter.itemsize, parameter.itemsize, master=0, state=parameter.itemsize)
 
     @cached_property
-    def _own(self) -> frozenset[str]:
+    def _updated_tensors(self) -> frozenset[str]:
         """The names of the tensors that the rank updates; the fullest rank has most states and master copies."""
 
-        def updating_bytes(places: Sequence[int]) -> Fraction | int:
-            num_bytes: Fraction | int = self.optimizer.counter_bytes * len(places)
-            for place in places:
-                p = self.trained[place]
+        def updating_bytes(indices: Sequence[int]) -> Fraction | int:
+            """Return the bytes of states and master copies of these tensors."""
+            num_bytes: Fraction | int = self.optimizer.counter_bytes * len(indices)
+            for index in indices:
+                p = self.trained[index]
                 recipe = self._recipe(p)
                 num_bytes += p.size * (self.optimizer.element_bytes(recipe) + recipe.master)
             return num_bytes
 
-        assigned = partition([p.size for p in self.trained], self.num_ranks)
-        places = max(assigned, key=updating_bytes) if self.rank is None else assigned[self.rank]
-        return frozenset(self.trained[place].name for place in places)
+        by_rank = partition([p.size for p in self.trained], self.num_ranks)
+        fullest = max(by_rank, key=updating_bytes)
+        indices = fullest if self.rank is None else by_rank[self.rank]
+        return frozenset(self.trained[index].name for index in indices)
 
 
 def partition(sizes: Sequence[int], num_ranks: int) -> tuple[tuple[int, ...], ...]:
@@ -533,21 +560,22 @@ def partition(sizes: Sequence[int], num_ranks: int) -> tuple[tuple[int, ...], ..
     ((1, 0), (2, 3))
     """
     num_ranks = whole("num_ranks", num_ranks, 1, _MOST_RANKS)
-    counts = [whole("sizes", size, 0) for size in several("sizes", sizes, "numbers of elements")]
-    held: list[list[int]] = [[] for _ in range(num_ranks)]
-    load = [0] * num_ranks
-    for place in sorted(range(len(counts)), key=lambda place: -counts[place]):
-        rank = load.index(min(load))
-        held[rank].append(place)
-        load[rank] += counts[place]
-    return tuple(map(tuple, held))
+    checked_sizes = [whole("sizes", size, 0) for size in several("sizes", sizes, "numbers of elements")]
+    largest_first = sorted(range(len(checked_sizes)), key=lambda index: -checked_sizes[index])
+    by_rank: list[list[int]] = [[] for _ in range(num_ranks)]
+    num_elements = [0] * num_ranks  # that each rank has so far
+    for index in largest_first:
+        rank = num_elements.index(min(num_elements))
+        by_rank[rank].append(index)
+        num_elements[rank] += checked_sizes[index]
+    return tuple(map(tuple, by_rank))
 
 
 # ---- traffic
 
 
 _ALGORITHM = {"allreduce": "ring", "reduce_scatter": "ring", "allgather": "ring", "broadcast": "binomial"}
-_TIMES = {"allreduce": 2}  # how often a rank sends (N-1)/N of the bytes; default once
+_TIMES_SENT = {"allreduce": 2}  # how often a rank sends (N-1)/N of the bytes; once in all other collectives
 
 
 class CollectiveTraffic(NamedTuple):
@@ -585,7 +613,7 @@ class ZeroTraffic:
     def sent_bytes(self) -> int:
         """The mean bytes that a rank sends (and receives): (N-1)/N of each collective's bytes, twice for an
         allreduce."""
-        num_bytes = sum(_TIMES.get(exchange.collective, 1) * exchange.num_bytes for exchange in self.exchanges)
+        num_bytes = sum(_TIMES_SENT.get(exchange.collective, 1) * exchange.num_bytes for exchange in self.exchanges)
         return round(num_bytes * (self.num_ranks - 1) / self.num_ranks)
 
     def seconds(self, link: Link) -> float:
@@ -597,10 +625,11 @@ class ZeroTraffic:
         of_type("link", link, Link)
         total_s = 0.0
         for exchange in self.exchanges:
-            form = (exchange.collective, _ALGORITHM[exchange.collective], self.num_ranks)
-            one_call_s = float(closed_form(*form, exchange.num_bytes, link))
-            latency_s = float(closed_form(*form, 0, link))  # which every further call adds
-            total_s += one_call_s + (exchange.num_calls - 1) * latency_s
+            algorithm = _ALGORITHM[exchange.collective]
+            # All calls together send the bytes of a single one, and each call after the first adds its latency.
+            single_call_s = float(closed_form(exchange.collective, algorithm, self.num_ranks, exchange.num_bytes, link))
+            latency_s = float(closed_form(exchange.collective, algorithm, self.num_ranks, 0, link))
+            total_s += single_call_s + (exchange.num_calls - 1) * latency_s
         return total_s
 
     def __str__(self) -> str:
@@ -647,21 +676,21 @@ def _exchanges(rank_bytes: _RankBytes) -> list[CollectiveTraffic]:
             CollectiveTraffic("reduce_scatter", "gradients", gradients),
             CollectiveTraffic("allgather", "updated parameters", updated),
         ]
-    every = rank_bytes.total("parameter", rank_bytes.sizes.parameters, _size)
+    parameters = rank_bytes.total("parameter", rank_bytes.sizes.parameters, _size)
     return [
-        CollectiveTraffic("allgather", "parameters, for the forward pass", every),
-        CollectiveTraffic("allgather", "parameters, for the backward pass", every),
+        CollectiveTraffic("allgather", "parameters, for the forward pass", parameters),
+        CollectiveTraffic("allgather", "parameters, for the backward pass", parameters),
         CollectiveTraffic("reduce_scatter", "gradients", gradients),
     ]
 
 
 def _fully_shard_exchanges(rank_bytes: _RankBytes) -> list[CollectiveTraffic]:
-    """The exchanges of `fully_shard`, a call for each layer."""
-    every = rank_bytes.total("parameter", rank_bytes.sizes.parameters, rank_bytes.gathered)
+    """The exchanges of `fully_shard`, a call for each layer. Stage 2 keeps what forward gathered until backward."""
+    parameters = rank_bytes.total("parameter", rank_bytes.sizes.parameters, rank_bytes.gathered)
     gradients = rank_bytes.total("parameter", rank_bytes.trained, rank_bytes.gathered)
     num_calls = len(rank_bytes.sizes.layers)
-    exchanges = [CollectiveTraffic("allgather", "parameters, for the forward pass", every, num_calls)]
+    exchanges = [CollectiveTraffic("allgather", "parameters, for the forward pass", parameters, num_calls)]
     if rank_bytes.way.stage == 3:
-        exchanges.append(CollectiveTraffic("allgather", "parameters, for the backward pass", every, num_calls))
+        exchanges.append(CollectiveTraffic("allgather", "parameters, for the backward pass", parameters, num_calls))
     exchanges.append(CollectiveTraffic("reduce_scatter", "gradients", gradients, num_calls))
     return exchanges

@@ -99,19 +99,22 @@ class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.exchanged = Counter[str]()
-        self.largest = Counter[str]()
-        self.summed: dict[int, int] = {}
+        self.exchanged = Counter[str]()  # bytes of all calls, by collective
+        self.largest = Counter[str]()  # bytes of the largest call
+        self.reduced: dict[int, int] = {}  # the storages of allreduces, as `storages` returns them
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, which torch passes to this mode, and count it first if it is a collective."""
         if func.namespace == "c10d" and func._schema.name in _CALLS:
-            name, place = _CALLS[func._schema.name]
-            arrays = args[place] if isinstance(args[place], list | tuple) else [args[place]]
+            name, position = _CALLS[func._schema.name]
+            arrays = args[position]
+            if not isinstance(arrays, list | tuple):
+                arrays = [arrays]
             num_bytes = sum(array.numel() * array.element_size() for array in arrays)
             self.exchanged[name] += num_bytes
             self.largest[name] = max(self.largest[name], num_bytes)
             if name == "allreduce":
-                self.summed |= storages(arrays)
+                self.reduced |= storages(arrays)
         return func(*args, **(kwargs or {}))
 
 
@@ -148,31 +151,33 @@ def _measure_all(ways: Sequence[str], *args: Any) -> list[LiveMemory]:
 def _measure(
     way: str, make_model: Callable[[], nn.Module], batch: Tensor, recipe: str, optimizer: str, num_steps: int
 ) -> LiveMemory:
+    """Train in one way on this rank, and count the last step's memory and collectives."""
     torch.manual_seed(0)
     device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
-    plain = make_model().to(device)
+    module = make_model().to(device)
     batch = batch.to(device)
     if recipe == "bf16":
-        plain = plain.to(torch.bfloat16)
+        module = module.to(torch.bfloat16)
         if batch.is_floating_point():
             batch = batch.to(torch.bfloat16)
-    num_parameters = sum(p.numel() for p in plain.parameters())
-    model = _wrapped(plain, way, recipe)
+    num_parameters = sum(p.numel() for p in module.parameters())
+    model = _wrapped(module, way, recipe)
     parameters = list(model.parameters())
-    optimizer_rule = _optimizer([p for p in parameters if p.requires_grad], way, optimizer)
+    torch_optimizer = _optimizer([p for p in parameters if p.requires_grad], way, optimizer)
     for step in range(num_steps):
         with _Collectives() as collectives:
             loss = model(batch).float().square().mean()
             if step == num_steps - 1:
-                terms = _storages_by_term(model, parameters, optimizer_rule)
-            optimizer_rule.zero_grad()
+                terms = _storages_by_term(model, parameters, torch_optimizer)
+            torch_optimizer.zero_grad()
             loss.backward()
-            optimizer_rule.step()
+            torch_optimizer.step()
+    # The shard is the only copy of the parameters, or, next to gathered or cast ones, their master copy.
     shard_term = "parameters"
     if way == "fully_shard_keep" or recipe == "mixed":
         shard_term = "master_copy"
     terms[shard_term] = terms.pop("shard") | terms[shard_term]
-    terms["buckets"] = collectives.summed
+    terms["buckets"] = collectives.reduced  # the last term, so that buckets that are the gradients count as those
     stage = WAYS[way].stage
     num_bytes = _bytes_by_term(terms)
     num_bytes["largest_layer"] = collectives.largest["reduce_scatter"]
@@ -183,11 +188,14 @@ def _measure(
 
 
 def _wrapped(module: nn.Module, way: str, recipe: str) -> nn.Module:
+    """Return the module in DDP or, layer by layer, in `fully_shard`."""
     if WAYS[way].partition != "rows":
         return DistributedDataParallel(module, gradient_as_bucket_view=not WAYS[way].buckets)
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if recipe == "mixed" else None)
+    policy = MixedPrecisionPolicy()
+    if recipe == "mixed":
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     outer = nn.Sequential(module)  # a root that has no parameters: older torch never drops the root's after forward
     for part in [*(layer for _, layer in layers(module)), module, outer]:
         fully_shard(part, reshard_after_forward=WAYS[way].stage == 3, mp_policy=policy)
@@ -211,7 +219,8 @@ def _storages_by_term(
     The term "shard" has the DTensors among them. The model itself may have whole parameters after the forward pass.
     """
     states: list[Tensor] = []
-    for state in getattr(optimizer, "optim", optimizer).state.values():
+    own_optimizer = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer has another one for its own part
+    for state in own_optimizer.state.values():
         states += [value for value in state.values() if isinstance(value, Tensor)]
     return {
         "parameters": storages(p for p in model.parameters() if not hasattr(p, "to_local")),
