@@ -189,7 +189,7 @@ def test_a_copy_takes_what_the_facts_say(method: str, direction: str) -> None:
     line = report(TRANSFERS, link="PCIe 4 x16", method=method, direction=direction, size="16 MiB")[1]
     seconds = PCIE["PCIe 4 x16"].seconds(2**24, direction, method)
     share = 2**24 / seconds / PCIE["PCIe 4 x16"].bytes_per_s(direction)
-    assert line.startswith(f"copy: 16 MiB by {method} in {time_words(seconds)}, ")
+    assert line.startswith(f"copy: 16 MiB by the method {method} in {time_words(seconds)}, ")
     assert line.endswith(f", {percent_words(share)} of the link")
 
 
