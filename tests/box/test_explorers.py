@@ -219,7 +219,7 @@ def test_with_a_profile_times_are_the_measured_ones() -> None:
     assert controls(box)["link"].value == "measured: made up"
     assert "64 MiB to the GPU, measured" in shown(box)[0]
     assert "without measurements" not in shown(box)[1]
-    assert report(MEASURED)[1].startswith(f"copy: 64 MiB by pageable in {time_words(2**26 / 8e9)}, 8 GB/s, ")
+    assert report(MEASURED)[1].startswith(f"copy: 64 MiB by the method pageable in {time_words(2**26 / 8e9)}, 8 GB/s, ")
     controls(box)["link"].value = "PCIe 5 x16"
     assert "published figures" in shown(box)[0]
 
