@@ -33,7 +33,7 @@ class _Stream:
             data = data[:end_of_line]
         self._num_read += len(data)
         lines = data.decode("utf-8", "replace").split("\n")
-        if not lines[-1]:
+        if not lines[-1]:  # nothing follows the last end of a line
             lines.pop()
         return "".join(f"[rank {self._rank}] {line}\n" for line in lines)
 

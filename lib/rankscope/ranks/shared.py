@@ -144,7 +144,8 @@ class SharedMemoryEnd:
             path.unlink()  # the memory stays as long as it is mapped, and a kill leaves no file behind
         # All arrays of the value refer to `base`, so it is deleted with the last of them.
         base = np.frombuffer(self._theirs[segment], np.uint8, num_bytes)
-        weakref.finalize(base, self._returned.append, segment).atexit = False
+        finalizer = weakref.finalize(base, self._returned.append, segment)
+        finalizer.atexit = False  # when this process exits, no message will return the segment
         return memoryview(base.data)
 
     def _segment_path(self, side: int, number: int) -> Path:
