@@ -225,7 +225,7 @@ def pinning_costs(num_bytes: int, repeats: int = 5) -> PinningCosts:
 def _recorded_iterator(clone: weakref.ref[DataLoader[Any]], recording: _Recording) -> _RecordedIterator:
     """Return a new iterator, in place of the loader's `_get_iterator`."""
     loader = clone()
-    assert loader is not None
+    assert loader is not None  # its `__iter__` has called this
     return _RecordedIterator(loader, recording)
 
 

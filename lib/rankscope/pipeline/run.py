@@ -98,7 +98,7 @@ def _executed(execution: _PipelineExecution, interrupts: Interrupts) -> Timeline
     spans = spans.select(rank=[path.recorder.rank for path in execution.paths])
     lanes = [lane for stage in execution.stages for lane in stage.lanes()]
     kinds = [stage.name for stage in execution.stages]
-    return spans.shifted(-begin_s).named(lanes, kinds)
+    return spans.shifted(-begin_s).named(lanes, kinds)  # in the order of the stages, also those without a span
 
 
 class StageError(RuntimeError):

@@ -124,7 +124,7 @@ def _forked(
     guards: Mapping[int, Callable[[], str]] | None = None,
 ) -> list[Any]:
     """Call the function in forked processes, and return the results by rank. All have ended when this returns."""
-    with WorkerPool(MODULES, in_memory=False) as pool:
+    with WorkerPool(MODULES, in_memory=False) as pool:  # on disk, because what ranks return and print may be large
         output = Output(pool.folder, num_ranks)
         try:
             work = pool.pack(Rank(fn, args, num_ranks, backend, timeout_s, pool.folder, before))

@@ -107,8 +107,8 @@ class SharedMemoryEnd:
     def _take_segment(self, num_bytes: int) -> int:
         """Return the number of a segment of ours of at least that size, into which nobody looks.
 
-        It is the smallest free one that is large enough. If there is none, all free ones are closed, and a new one is
-        made.
+        It is the smallest free one that is large enough. If there is none, values have become larger, so all free ones
+        are closed, and a new one is made.
         """
         large_enough = [number for number in self._free if len(self._ours[number]) >= num_bytes]
         if large_enough:
