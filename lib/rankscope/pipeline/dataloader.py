@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from numpy import random as _random  # noqa: F401  # numpy loads it late, and torch's workers must not be the first
+from numpy import random as _random  # noqa: F401  # torch's workers seed it, and otherwise each would import it
 from numpy.typing import NDArray
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, get_worker_info

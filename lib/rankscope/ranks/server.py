@@ -119,7 +119,7 @@ class _Server:
             try:
                 request: Request = line.recv()
             except (EOFError, OSError):  # the owner is gone
-                return
+                return  # the line, like that of a fork that fails, is closed when nothing refers to it any more
             if len(descriptors) < _NUM_DESCRIPTORS:  # this process could not open all of them
                 _tell(line, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
                 return
@@ -176,7 +176,7 @@ class _Server:
 
     def _become_worker(self, line: Connection, request: Request, connection: int, out: int, err: int) -> None:
         """In the forked process: close everything that belongs to the server, and work."""
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(-1)  # none
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.close(self._woken)
         os.close(self._wake)
