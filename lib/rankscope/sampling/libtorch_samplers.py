@@ -169,9 +169,7 @@ def libtorch_random_order(size: int, total: int, epoch: int, shuffle_first: bool
     if shuffle_first:
         order = np.arange(size)
         libstdcxx_shuffle(order, epoch)
-        if size:
-            order = np.resize(order, total)
-        return order
+        return np.resize(order, total)
     order = np.arange(total)
     order[size:] -= size  # padding: these positions repeat the first samples
     libstdcxx_shuffle(order, epoch)
