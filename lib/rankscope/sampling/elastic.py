@@ -478,7 +478,7 @@ def _all_gather(value: Any) -> list[Any]:
 
 
 def _check_version(version: Any) -> None:
-    """Raise ValueError unless this is the version of states that this library reads. True and 1.0 are other versions."""
+    """Raise ValueError unless this is the version of states that this library reads; True and 1.0 are not."""
     if type(version) is not int or version != _VERSION:
         raise ValueError(f"the state must be of version {_VERSION}, which this library reads, got version {version!r}")
 
