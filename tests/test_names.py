@@ -147,7 +147,6 @@ FIGURES: dict[str, Callable[[Names], Draws]] = {
     **{f"drawn {place}": partial(painted, draw) for place, draw in DRAWINGS.items()},
     "curve": lambda names: (partial(curves, some) for some in eights(names)),
     "title and labels": lambda names: (partial(curves, "a", name, name, name) for name in names),
-    "queue": lambda names: (partial(figures.queue_fill, dict.fromkeys(some, (TWO, TWO))) for some in eights(names)),
     "cost": lambda names: [partial(figures.costs, TWO, dict.fromkeys(names, TWO))],
     "cost measured": lambda names: [partial(figures.costs, TWO, {"a": TWO}, None, dict.fromkeys(names, (TWO, TWO)))],
     "memory": lambda names: [partial(figures.zero_memory, dict.fromkeys(names, OVER_RANKS))],

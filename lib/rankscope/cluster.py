@@ -109,7 +109,7 @@ class Cluster:
             return False
         if several_per_node and several_nodes:
             return self.intra == self.inter and not self.shared_nic
-        return True
+        return True  # all pairs of ranks are within a node, or none is
 
     @property
     def fastest_link(self) -> Link:
@@ -141,27 +141,28 @@ class Cluster:
         alpha_s = np.where(outside, self.inter.alpha_s, self.intra.alpha_s)
         beta = np.where(outside, self.inter.beta_s_per_byte, self.intra.beta_s_per_byte)
         if self.overrides:
-            own = self._own_links
+            links = self._override_columns
             key = src * self.num_ranks + dst
-            place = np.minimum(np.searchsorted(own.key, key), own.key.size - 1)
-            has_own = own.key[place] == key
-            alpha_s[has_own] = own.alpha_s[place[has_own]]
-            beta[has_own] = own.beta_s_per_byte[place[has_own]]
+            # where the pair's own link is, if it has one
+            index = np.minimum(np.searchsorted(links.key, key), links.key.size - 1)
+            has_own_link = links.key[index] == key
+            alpha_s[has_own_link] = links.alpha_s[index[has_own_link]]
+            beta[has_own_link] = links.beta_s_per_byte[index[has_own_link]]
         return alpha_s, beta
 
     @cached_property
-    def _own_links(self) -> _OwnLinks:
+    def _override_columns(self) -> _LinkColumns:
         """The overrides as columns."""
         pairs = sorted(self.overrides)
         links = [self.overrides[pair] for pair in pairs]
-        return _OwnLinks(
+        return _LinkColumns(
             np.array([src * self.num_ranks + dst for src, dst in pairs]),
             np.array([link.alpha_s for link in links]),
             np.array([link.beta_s_per_byte for link in links]),
         )
 
 
-class _OwnLinks(NamedTuple):
+class _LinkColumns(NamedTuple):
     """The links of single pairs of ranks, in columns; `key` is src · num_ranks + dst, in ascending order."""
 
     key: NDArray[np.int64]

@@ -149,9 +149,10 @@ def shared_memory() -> str:
 def extra(name: str) -> str:
     """Look for the packages that an extra of pyproject.toml names, according to the installed metadata."""
     packages = []
-    for requirement in metadata.requires("rankscope") or []:
+    for requirement in metadata.requires("rankscope") or []:  # like "numpy>=2; extra == 'torch'"
         if re.search(rf"extra == ['\"]{name}['\"]", requirement):
-            packages.append(re.split(r"[^\w.-]", requirement)[0])
+            package = re.split(r"[^\w.-]", requirement)[0]
+            packages.append(package)
     if not packages:
         raise Missing("not here: an installed rankscope that has this extra")
     installed = {_normal_name(distribution.name) for distribution in metadata.distributions()}

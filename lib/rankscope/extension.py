@@ -15,8 +15,6 @@ EXTENSION = Extension(
         "curves": "rankscope.figures.lines",
         "label_counts": "rankscope.figures.assignments",
         "lengths": "rankscope.figures.assignments",
-        "link_load": "rankscope.figures.schedules",
-        "queue_fill": "rankscope.figures.lines",
         "randperm_bias": "rankscope.figures.lines",
         "schedule": "rankscope.figures.schedules",
         "slowdowns": "rankscope.figures.rankings",

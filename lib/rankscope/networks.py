@@ -50,9 +50,9 @@ class CostTable:
         sizes = np.array(self.num_bytes)
         seconds = np.array(self.seconds)
         slopes = np.maximum(np.diff(seconds) / np.diff(sizes), 0.0)  # beyond the ends more bytes never take less
-        below = np.minimum(size - sizes[0], 0.0)
+        below = np.minimum(size - sizes[0], 0.0)  # how far a size is below the first one, as a number of at most 0
         above = np.maximum(size - sizes[-1], 0.0)
-        inside = np.interp(size, sizes, seconds)
+        inside = np.interp(size, sizes, seconds)  # beyond the ends it is the time of the end
         return np.asarray(np.maximum(inside + below * slopes[0] + above * slopes[-1], 0.0))
 
 

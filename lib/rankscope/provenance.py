@@ -54,10 +54,10 @@ def _date(name: str, value: Any) -> str:
 
 
 def items(name: str, value: Any, check: Callable[[str, Any], Value]) -> tuple[Value, ...]:
-    """Return what the check returns for each item of a list; an error names the item's place."""
+    """Return what the check returns for each item of a list; an error names the item by its index."""
     if not isinstance(value, list | tuple):
         raise ValueError(f"{name} must be a list, got {value!r}")
-    return tuple(check(f"{name}[{place}]", item) for place, item in enumerate(value))
+    return tuple(check(f"{name}[{index}]", item) for index, item in enumerate(value))
 
 
 _count = partial(whole, low=1, high=1 << 20)
@@ -98,7 +98,7 @@ PROTOCOL: dict[str, Any] = {  # how a profile's points were measured
     "clock_offset_s": number,
     "verified": truth,
 }
-_NEEDED = ("name", "backend", "num_ranks")
+_NEEDED = ("name", "backend", "num_ranks")  # in every provenance
 _FREE = ("name", "date", "command", "python", "memory_bytes", "environment", "source")
 SAME = tuple(name for name in FIELDS if name not in _FREE)  # these must agree for two runs to share a profile
 
@@ -183,7 +183,8 @@ def command_words(words: Sequence[str]) -> str:
 
 
 def _without_folder(word: str) -> str:
-    option, equals, value = word.rpartition("=")
+    """Return a word of a command with a path, also one after an option such as --output=, cut to its file name."""
+    option, equals, value = word.rpartition("=")  # the first two are empty if there is no "="
     path = Path(value).expanduser()
     is_path = os.sep in value and (path.is_absolute() or path.parent.is_dir() or value.startswith("."))
     if is_path:
@@ -275,7 +276,7 @@ def pcie(rows: str, devices: Path = Path("/sys/bus/pci/devices")) -> str:
     for row in rows.splitlines():
         words = [word.strip() for word in row.split(",")]
         if len(words) < 3 or not words[1].isdigit() or not words[2].isdigit():
-            continue
+            continue  # nvidia-smi does not know the generation or the lanes of this GPU
         index, generation, lanes = words[:3]
         line = f"GPU{index}: PCIe {generation} x{lanes}"
         node = ""

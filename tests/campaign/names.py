@@ -29,7 +29,7 @@ from rankscope.figures.assignments import draw_assignment, draw_label_counts
 from rankscope.figures.axes import to_axes
 from rankscope.figures.marks import Drawing
 from rankscope.figures.rankings import draw_ranking
-from rankscope.figures.schedules import draw_link_load, draw_schedule
+from rankscope.figures.schedules import draw_schedule
 from rankscope.figures.svg import to_svg
 from rankscope.figures.timelines import draw_timeline
 from rankscope.sampling import Assignment
@@ -65,7 +65,6 @@ DRAWINGS: dict[str, Callable[[str], Drawing]] = {
     "label counts": lambda name: draw_label_counts(np.arange(4).reshape(2, 2), name),
     "schedule": lambda name: draw_schedule(_named(name), 1),
     "schedule over time": lambda name: draw_schedule(_named(name), timeline=simulate(RING, 1e6, WIRE)),
-    "link load": lambda name: draw_link_load(RING.traffic(1e6).link_bytes, name),
     "buckets": lambda name: draw_buckets(ddp.buckets([ParameterSpec(name, 1 << 19)] * 2, 2.0)),
     "ranking": lambda name: draw_ranking({name: 1.0, "b": 2.0}, 0.5, name, name, {name: 1.5}),
     "memory": lambda name: draw_memory(_memory(name), {name: 24e9}),
@@ -74,7 +73,6 @@ FIGURES: dict[str, Callable[[str], Any]] = {
     **{what: lambda name, draw=draw: to_axes(draw(name)) for what, draw in DRAWINGS.items()},  # type: ignore[misc]
     "curves": lambda name: figures.curves([1, 2], {name: ([1, 2], [1, 3])}, title=name, x_label=name, y_label=name),
     "costs": lambda name: figures.costs(SIZES, {name: SIZES * 1e-9, "b": SIZES * 2e-9}, title=name),
-    "queue fill": lambda name: figures.queue_fill({name: ([0, 1, 2], [0, 3, 1])}, 4),
     "zero memory": lambda name: figures.zero_memory(_memory(name, (1, 2, 4, 8)), {name: 24e9}),
     "profile": lambda name: figures.profile(_profile(name)),
     "residuals": lambda name: figures.profile(_profile(name), "residuals"),

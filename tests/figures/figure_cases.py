@@ -22,7 +22,7 @@ from rankscope.figures.assignments import (
 from rankscope.figures.bar_charts import draw_bars
 from rankscope.figures.marks import Drawing
 from rankscope.figures.rankings import draw_ranking, draw_slowdowns, draw_winners
-from rankscope.figures.schedules import draw_link_load, draw_schedule
+from rankscope.figures.schedules import draw_schedule
 from rankscope.figures.timelines import draw_timeline
 from rankscope.pipeline import Pipeline, Stage
 from rankscope.pipeline import simulate as simulate_pipeline
@@ -90,8 +90,6 @@ FIGURES: dict[str, Callable[..., Axes]] = {
     "coverage": lambda **on: figures.coverage(FEW_EPOCHS, **on),
     "curves": curves,
     "label_counts": lambda **on: figures.label_counts(np.arange(100).reshape(10, 10), "digit", **on),
-    "link_load": lambda **on: figures.link_load(RING.traffic(64e6).link_bytes, **on),
-    "queue_fill": lambda **on: figures.queue_fill({"predicted": ([0, 1, 2], [0, 3, 1])}, 4, **on),
     "schedule": lambda **on: figures.schedule(FOUR, 2, **on),
     "schedule over time": lambda **on: figures.schedule(RING, timeline=simulate(RING, 1e6, EIGHT), **on),
     "slowdowns": lambda **on: figures.slowdowns(by_size(), **on),
@@ -124,7 +122,6 @@ DRAWINGS: dict[str, Drawing] = {
     "origins": draw_schedule(build("allgather", "ring", 4), 1),
     "end": draw_schedule(FOUR, 6),
     "messages": draw_schedule(FOUR, timeline=simulate(FOUR, 1e6, Cluster.uniform(4, LINK, gamma_s_per_byte=1e-11))),
-    "link load": draw_link_load(FOUR.traffic(2**20).link_bytes),
     "timeline": draw_timeline(spans(Span(0, "gpu", "step", 0, 0, 1), Span(1, "gpu", "allreduce", 3, 0.5, 2))),
     "nothing ran": draw_timeline(spans()),
 }
@@ -161,10 +158,6 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.bars({"a": 5}), "a: must have lengths by kind of work, got 5"),
     (lambda: figures.bars({"a": {"nap": 1}}), "each kind of work must be one of 'read', .*, got 'nap'"),
     (lambda: figures.bars({"a": {"read": -1}}), "a, read must be a finite number of at least 0, got -1"),
-    (lambda: figures.link_load(np.ones(4)), r"a square matrix, senders by receivers, got shape \(4,\)"),
-    (lambda: figures.link_load(np.ones((0, 0))), r"got shape \(0, 0\)"),
-    (lambda: figures.link_load(-np.ones((2, 2))), "finite numbers of at least 0"),
-    (lambda: figures.link_load(np.ones((257, 257))), "at most 256 ranks, got 257"),
     (lambda: figures.timeline("spans"), "timeline must be a Timeline, got 'spans'"),
     (lambda: figures.timeline(Timeline.of(TOO_MANY)), "at most 20000 spans, got 20001: select a window or a rank"),
     (lambda: figures.winners({}), "from 1 to 16384 cells, sizes × ranks, got 0 × 0"),
@@ -183,9 +176,6 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: figures.curves([1], {"a": ([1, 2], None)}, "", "", ""),
         r"a, predicted: \(2,\) values over x of shape \(1,",
     ),
-    (lambda: figures.queue_fill({}), "fills must number from 1 to 8, by name, got 0"),
-    (lambda: figures.queue_fill({"a": ([0, 1], [1])}), r"a: \(1,\) numbers over times of shape \(2,\)"),
-    (lambda: figures.queue_fill({"a": ([0], [1])}, -1), "capacity must be a whole number of at least 0, got -1"),
     *(
         (lambda sizes=sizes: costs(sizes), "at least two sizes that rise from above 0")
         for sizes in ([1], [0, 1], [2, 1], [1, np.inf])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from rankscope import figures
 from rankscope.figures.line_axes import line_axes
@@ -58,21 +57,6 @@ def test_what_exists_only_at_whole_numbers_is_drawn_as_dashes_and_not_joined() -
     assert predicted.get_ydata().tolist() == [1, 2, 3]
     assert predicted.get_markersize() > 2 * executed.get_markersize()
     assert predicted.get_color() == executed.get_color()
-
-
-def test_each_queue_has_a_strip_of_its_own_under_its_capacity() -> None:
-    ax = figures.queue_fill({"predicted": ([0, 1, 3], [1, 2, 0]), "executed": ([0, 2], [1, 0])}, capacity=4)
-    upper, lower = (artist(ax, label).get_paths()[0].vertices for label in ("predicted", "executed"))
-    assert (upper[:, 1].min(), upper[:, 1].max()) == pytest.approx((5.6, 7.6))  # at most two of four
-    assert (lower[:, 1].min(), lower[:, 1].max()) == (0, 1)
-    assert [2.0, 5.6] not in upper.tolist()
-    assert [3.0, 7.6] in upper.tolist()  # a step: two wait until 3 s
-    assert sorted({float(line.get_ydata()[0]) for line in ax.lines}) == pytest.approx([0, 4, 5.6, 9.6])
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["0", "4", "0", "4"]
-    assert named(ax) == labels(ax) == ["predicted", "executed"]
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("time [s]", "items in the queue")
-    assert ax.get_title(loc="left") == "At most 2 items in the queue, which holds 4"
-    assert figures.queue_fill({"a": ([0, 1], [3, 0])}).get_title(loc="left") == "At most 3 items in the queue"
 
 
 def test_powers_of_ten_are_named_without_exponents() -> None:

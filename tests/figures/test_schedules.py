@@ -17,10 +17,10 @@ from rankscope.collectives.verify import holdings
 from rankscope.figures.axes import to_axes
 from rankscope.figures.marks import Drawing, Rects, Texts
 from rankscope.figures.palette import ADDED, COPIED, ramp, rank_colors
-from rankscope.figures.schedules import draw_link_load, draw_schedule, messages
+from rankscope.figures.schedules import draw_schedule, messages
 from rankscope.figures.svg import to_svg
 
-from .shown import cells, keys_of, words_of
+from .shown import keys_of, words_of
 
 LINK = Link(alpha_s=5e-6, bytes_per_s=25e9)
 RING = build("allreduce", "ring", 4)
@@ -256,19 +256,3 @@ def test_messages_name_their_chunks_where_there_is_room() -> None:
     alone = over_time("ring", 1)
     assert alone.title == "allreduce ring, 1 rank: 0 messages in 0 s"
     to_svg(alone)
-
-
-# ---- load
-
-
-def test_each_link_has_its_bytes() -> None:
-    drawing = draw_link_load(build("allreduce", "halving_doubling", 4).traffic(2**20).link_bytes)
-    shades = cells(drawing)  # senders down, receivers to the right; 0 to 1 carries most: 1 MiB
-    assert [shades[place][0] for place in ((0, 0), (1, 0), (2, 0))] == ["#ececec", ramp(1)[0], ramp(0.5)[0]]
-    assert words_of(drawing) == ["1", "0.5", "1", "0.5", "0.5", "1", "0.5", "1"]
-    assert drawing.x_label == "receiver [rank]"
-    assert drawing.title == "8 of 12 links in use, at most 1 MiB over one"
-    assert keys_of(drawing) == ["512 KiB", "1 MiB", "nothing", "numbers: MiB"]
-    assert draw_link_load(RING.traffic(2**20).link_bytes).title.endswith("1.5 MiB over each")
-    assert draw_link_load(np.zeros((3, 3))).title == "no link carries anything"
-    assert words_of(draw_link_load(np.ones((17, 17)))) == []

@@ -26,6 +26,7 @@ def interruptible(signals: bool = True, words: Callable[[], str] = str) -> Itera
     received: int | None = None
 
     def interrupt(number: int, frame: Any) -> None:
+        """Note the signal, and do what Ctrl-C does."""
         nonlocal received
         received = number
         handler = signal.getsignal(signal.SIGINT)  # not that of Python while a part of the code delays interrupts

@@ -39,7 +39,8 @@ def heading(text: str) -> Text:
 def print_parts(parts: Iterable[RenderableType]) -> None:
     """Print parts as they come, one below the other; 80 columns wide if there is no terminal."""
     console = Console(highlight=False, emoji=False, markup=False)
-    for place, part in enumerate(parts):
-        if place and isinstance(part, Table) and part.title:
+    for index, part in enumerate(parts):
+        is_titled_table = isinstance(part, Table) and bool(part.title)
+        if index > 0 and is_titled_table:
             console.print()
         console.print(part)

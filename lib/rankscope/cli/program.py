@@ -85,7 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MachineError as error:
         message = str(error).partition("\n")[0]  # the rank's traceback follows
     except ModuleNotFoundError as error:
-        if (error.name or "rankscope").startswith("rankscope"):
+        is_own_module = (error.name or "rankscope").startswith("rankscope")
+        if is_own_module:  # a bug
             raise
         message = _install_hint(error)
     except Exception as error:
@@ -103,7 +104,7 @@ def _install_hint(error: ModuleNotFoundError) -> str:
     from ..common.extras import naming_extras
 
     try:
-        with naming_extras("this command"):
+        with naming_extras("this command"):  # replaces such an error by one that names the extra
             raise error
     except ModuleNotFoundError as named:
         return str(named)

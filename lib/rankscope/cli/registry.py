@@ -37,5 +37,10 @@ def commands() -> dict[str, Callable[..., Any]]:
 
 def reasons_of_left_out_commands() -> list[str]:
     """Return why each module of commands that was left out is missing."""
-    packages = tuple(f"{package}." for extension in extensions() for package in extension.commands)
-    return [reason for module, reason in left_out_reasons().items() if f"{module}.".startswith(packages)]
+    packages = [package for extension in extensions() for package in extension.commands]
+    prefixes = tuple(f"{package}." for package in packages)  # with the dot, so that a.bc is not in a.b
+    reasons = []
+    for module, reason in left_out_reasons().items():
+        if f"{module}.".startswith(prefixes):
+            reasons.append(reason)
+    return reasons

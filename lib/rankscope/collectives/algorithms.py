@@ -92,7 +92,8 @@ class Algorithm:
         if "gpus_per_node" in self.options:
             return {"gpus_per_node": gpus}
         if self.num_axes:
-            return {"shape": (*rings.shape_of(nodes, None, self.num_axes - 1), gpus)}
+            axes_of_nodes = rings.shape_of(nodes, None, self.num_axes - 1)
+            return {"shape": (*axes_of_nodes, gpus)}  # the last axis is within a node
         return {}
 
     def fits(self, cluster: Cluster) -> bool:
@@ -220,8 +221,11 @@ def algorithm_of(collective: str, name: str) -> Algorithm:
 
 
 def _builders_of(collective: str) -> dict[str, Builder]:
-    """The records and builders of a collective by name; yours go before those for a switch."""
-    return {**ALGORITHMS[collective], **IN_SWITCH.get(collective, {}), **ALGORITHMS[collective]}
+    """Return the records and builders of a collective by name; yours take the place of those for a switch."""
+    builders = dict(ALGORITHMS[collective])
+    for name, builder in IN_SWITCH.get(collective, {}).items():
+        builders.setdefault(name, builder)
+    return builders
 
 
 def _record(collective: str, name: str, builder: Builder) -> Algorithm:
@@ -250,7 +254,7 @@ def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Sc
         if can_be_cached:
             return _cached_schedule(builder, num_ranks, **options)
         return builder(num_ranks, **options)
-    except TypeError as error:
+    except TypeError as error:  # an option that the builder does not have, or a fault in a builder of yours
         check_options(collective, algorithm, options, builder)
         raise error
 

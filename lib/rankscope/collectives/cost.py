@@ -141,18 +141,19 @@ def lower_bounds(
     size = _sizes(num_bytes)[()]  # a number instead of an array of no dimension
     gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
     num_ports: float = math.inf
-    receivers_per_message = num_ranks  # without a limit on ports, one step reaches every rank
+    receivers_per_step = num_ranks  # of each rank: without a limit on ports, all others
     if ports is not None:
-        num_ports = receivers_per_message = whole("ports", ports, 1)
+        receivers_per_step = whole("ports", ports, 1)
+        num_ports = receivers_per_step
     buffers_moved = _buffers_moved(collective, num_ranks)
     buffers_added = 0.0
     if collective in SUMS:
         buffers_added = (num_ranks - 1) / num_ranks
     if truth("switch_adds", switch_adds):
-        receivers_per_message = num_ranks
+        receivers_per_step = num_ranks
         buffers_moved = min(buffers_moved, 1.0)
         buffers_added = 0.0
-    num_messages = _messages_in_a_row(num_ranks, receivers_per_message)
+    num_messages = _messages_in_a_row(num_ranks, receivers_per_step)
     bandwidth_s = buffers_moved * size * link.beta_s_per_byte / num_ports
     return Bounds(num_messages * link.alpha_s, bandwidth_s, buffers_added * size * gamma)
 
@@ -169,16 +170,16 @@ def _buffers_moved(collective: str, num_ranks: int) -> float:
     return share
 
 
-def _messages_in_a_row(num_ranks: int, receivers_per_message: int) -> int:
+def _messages_in_a_row(num_ranks: int, receivers_per_step: int) -> int:
     """Return the least number of steps after which one rank's data can have reached all of them.
 
-    >>> _messages_in_a_row(9, receivers_per_message=2)
+    >>> _messages_in_a_row(9, receivers_per_step=2)
     2
     """
     num_messages = 0
     reached = 1
     while reached < num_ranks:
-        reached *= receivers_per_message + 1
+        reached *= receivers_per_step + 1  # each of them sends it on
         num_messages += 1
     return num_messages
 

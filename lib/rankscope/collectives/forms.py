@@ -111,6 +111,8 @@ def segmented_ring(t: Terms, num_segments: int = 4) -> Any:
     message_s = t.send(t.num_bytes / (n * m))
     adding_s = t.num_bytes / (n * m) * t.gamma
     port_is_busy_s = 2 * (n - 1) * m * message_s
+    # One message arrives before the first sum. The last sum then goes n-1 hops: the first takes one message, and each
+    # further one m messages, since a rank passes on m segments in each hop.
     adder_is_busy_s = (2 + (n - 2) * m) * message_s + (n - 1) * m * adding_s
     return np.maximum(port_is_busy_s, adder_is_busy_s)
 

@@ -60,7 +60,8 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     combine = OPS[op]
     for step in schedule.steps():
         transfers = list(zip(*(column.tolist() for column in step.by_chunk()), strict=True))
-        sent = [chunks_of[src][chunk] for src, _, chunk, _, _ in transfers]  # before anything of the step is written
+        # All are read before any is written: a step reads the chunks as they were before it.
+        sent = [chunks_of[src][chunk] for src, _, chunk, _, _ in transfers]
         for (_, dst, chunk, _, reduce), received in zip(transfers, sent, strict=True):
             if reduce:
                 chunks_of[dst][chunk] = combine(chunks_of[dst][chunk], received)
@@ -148,6 +149,7 @@ def shape_of(schedule: Schedule, tensor: Tensor, ends: list[int], num_elements: 
     chunks_per_run = schedule.num_chunks // schedule.num_ranks
     if schedule.collective == "all_to_all":
         chunks_per_run = 1
-    if any(end % row_elements for end in ends[::chunks_per_run]):
+    run_ends = ends[::chunks_per_run]
+    if any(end % row_elements for end in run_ends):
         return (num_elements,)
     return (num_elements // row_elements, *passed[1:])

@@ -66,7 +66,8 @@ class Playback:
         num_rows = np.searchsorted(self.done_s[self.message], at_s, side="right")
         shares = self.schedule.initial_chunks().astype(np.int64)
         receivers = self.dst[self.message[:num_rows]]
-        shares[receivers, self.chunk[:num_rows]] = self.leaves[:num_rows]  # of equal places the last one stays
+        # Where several rows are for one chunk, numpy keeps the last, which is the latest.
+        shares[receivers, self.chunk[:num_rows]] = self.leaves[:num_rows]
         return shares
 
     def finished(self, at_s: float) -> Bools:
@@ -104,14 +105,15 @@ def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback
     timeline = simulate(schedule, num_bytes, cluster, detail="messages")
     sends = timeline.select(kind="send")
     done_s = timeline.select(kind="receive").stop_s.copy()
-    adding = timeline.select(kind="reduce")  # a span for each message that has bytes to add
+    adding = timeline.select(kind="reduce")  # a span for each message that has bytes to add, in the order of messages
     chunks = _sent_chunks(schedule)
     if len(adding):
-        added_bytes = np.bincount(chunks.message, schedule.chunk_bytes(num_bytes)[chunks.chunk] * chunks.reduce)
+        chunk_bytes = schedule.chunk_bytes(num_bytes)[chunks.chunk]
+        added_bytes = np.bincount(chunks.message, chunk_bytes * chunks.reduce)
         done_s[added_bytes > 0] = adding.stop_s
 
-    _, first = np.unique(chunks.message, return_index=True)  # chunk of each message
-    order = np.lexsort((chunks.step, done_s[chunks.message]))
+    _, first = np.unique(chunks.message, return_index=True)  # the first chunk of each message
+    order = np.lexsort((chunks.step, done_s[chunks.message]))  # by time, and at equal times by step
     in_order = _SentChunks(*(column[order] for column in chunks))
     return Playback(
         schedule=schedule,
@@ -146,14 +148,15 @@ class _SentChunks(NamedTuple):
 def _sent_chunks(schedule: Schedule) -> _SentChunks:
     """Return the chunks of all messages; all transfers of a step read the shares from before the step."""
     num_shares = schedule.initial_chunks().astype(np.int64)  # of how many ranks a chunk is the sum, by rank and chunk
+    # A table for each step has the fields of `_SentChunks` as its rows; an empty one is for a schedule without steps.
     tables = [np.empty((len(_SentChunks._fields), 0), dtype=np.int64)]
     num_messages = 0  # of the steps before
-    for nth, step in enumerate(schedule.steps()):
+    for step_number, step in enumerate(schedule.steps()):
         src, dst, chunk, _, reduce = step.by_chunk()
         message_in_step, first_of_message = messages(schedule.num_ranks, src, dst)
         message = num_messages + message_in_step
         carries = num_shares[src, chunk]
-        tables.append(np.array([message, np.full_like(src, nth), src, dst, chunk, reduce, carries]))
+        tables.append(np.array([message, np.full_like(src, step_number), src, dst, chunk, reduce, carries]))
         num_messages += len(first_of_message)
         num_shares[dst[~reduce], chunk[~reduce]] = carries[~reduce]
         np.add.at(num_shares, (dst[reduce], chunk[reduce]), carries[reduce])

@@ -25,15 +25,15 @@ RUNS_IN = ("gather", "allgather")  # a rank passes only its own run of chunks
 RUNS_OUT = ("scatter", "reduce_scatter")  # a rank gets only its own run of chunks
 MOST_RANKS = 1 << 16
 MOST_CHUNKS = 1 << 26  # a column of all chunks takes 512 MiB
-MOST_SEGMENTS = 1 << 16  # more than any schedule gains by
+MOST_SEGMENTS = 1 << 16  # far more than make any schedule faster
 MOST_LAG = 1 << 10  # likewise
 MOST_KEPT = 1 << 13  # rows of a result that is kept in the cache of a schedule
 
 
-def turns(keys: Ints) -> Ints:
-    """Return how many equal keys stand before each.
+def number_among_equal(keys: Ints) -> Ints:
+    """Return for each key how many keys before it are equal to it.
 
-    >>> turns(np.array([7, 3, 7, 7])).tolist()
+    >>> number_among_equal(np.array([7, 3, 7, 7])).tolist()
     [0, 0, 1, 2]
     """
     order = np.argsort(keys, kind="stable")
@@ -96,9 +96,10 @@ class Step(NamedTuple):
         """Return the same transfers with one row per chunk."""
         if (self.num_chunks == 1).all():
             return self
-        rows = np.repeat(np.arange(self.src.size), self.num_chunks)
-        within = np.arange(rows.size) - np.repeat(np.cumsum(self.num_chunks) - self.num_chunks, self.num_chunks)
-        return Step.of(self.src[rows], self.dst[rows], self.chunk[rows] + within, 1, self.reduce[rows])
+        transfer = np.repeat(np.arange(self.src.size), self.num_chunks)  # of each row
+        first_row = np.cumsum(self.num_chunks) - self.num_chunks  # of each transfer
+        offset = np.arange(transfer.size) - first_row[transfer]  # from the first chunk of the transfer
+        return Step.of(self.src[transfer], self.dst[transfer], self.chunk[transfer] + offset, 1, self.reduce[transfer])
 
 
 class Phase:
@@ -119,10 +120,10 @@ class Phase:
     ) -> None:
         self._chunk = chunk
         self.num_steps = whole("num_steps", num_steps, 0)
-        first: ArrayLike = 0
+        chunks_to_check: ArrayLike = 0  # those of a function are not known yet
         if not callable(chunk):
-            first = chunk
-        self.src, self.dst, _, self.num_chunks, self.reduce = Step.of(src, dst, first, num_chunks, reduce)
+            chunks_to_check = chunk
+        self.src, self.dst, _, self.num_chunks, self.reduce = Step.of(src, dst, chunks_to_check, num_chunks, reduce)
 
     def step(self, number: int) -> Step:
         """Return the step of this number, from 0 within the phase."""
@@ -183,11 +184,11 @@ class Schedule:
 
     def __attrs_post_init__(self) -> None:
         whole("root", self.root, 0, self.num_ranks - 1)
-        num_runs = 1
+        num_runs = 1  # of equally many chunks
         if self.collective in (*RUNS_IN, *RUNS_OUT):
             num_runs = self.num_ranks
         elif self.collective == "all_to_all":
-            num_runs = self.num_ranks**2
+            num_runs = self.num_ranks**2  # one for each sender and receiver
         if self.num_chunks % num_runs:
             raise ValueError(f"num_chunks of {self.collective} must be a multiple of {num_runs}, got {self.num_chunks}")
         if self.weights is not None and len(self.weights) != self.num_chunks:
@@ -245,18 +246,18 @@ class Schedule:
         """
         if self.collective == "barrier":
             return list(range(self.num_chunks + 1))
-        if self.weights is not None:
+        if self.weights is not None:  # then these are the numbers of elements
             return [0, *itertools.accumulate(self.weights)]
         n = self.num_ranks
-        parts = 1
+        num_tensors = 1  # that make up the whole buffer
         if self.collective in (*RUNS_IN, "all_to_all"):
-            parts = n  # each rank passes a part of the whole
-        if num_elements * parts < self.num_chunks:
-            least = count_of(self.num_chunks // parts, "element")
+            num_tensors = n  # each rank passes a part of it
+        if num_elements * num_tensors < self.num_chunks:
+            least = count_of(self.num_chunks // num_tensors, "element")
             raise ValueError(f"tensors must have at least {least}, one for each chunk, got {num_elements}")
         if self.collective == "all_to_all" and num_elements % n:
             raise ValueError(f"tensors of all_to_all must have a multiple of {n} elements, got {num_elements}")
-        return [chunk * num_elements * parts // self.num_chunks for chunk in range(self.num_chunks + 1)]
+        return [chunk * num_elements * num_tensors // self.num_chunks for chunk in range(self.num_chunks + 1)]
 
     def origins(self) -> Ints:
         """Return the rank where each chunk originates, for the collectives in `MOVES`."""
@@ -285,8 +286,9 @@ class Schedule:
         elif self.collective in RUNS_OUT:
             receivers = self._owners()
         elif self.collective == "all_to_all":
-            chunks_per_sender = self.num_chunks // self.num_ranks
-            receivers = np.arange(self.num_chunks) % chunks_per_sender * self.num_ranks // chunks_per_sender
+            chunks_per_sender = self.num_chunks // self.num_ranks  # in the order of their receivers
+            number_in_sender = np.arange(self.num_chunks) % chunks_per_sender
+            receivers = number_in_sender * self.num_ranks // chunks_per_sender
         return np.broadcast_to(ranks == receivers, (self.num_ranks, self.num_chunks))
 
     def traffic(self, num_bytes: float) -> Traffic:
@@ -299,31 +301,35 @@ class Schedule:
         [0.0, 1536.0, 0.0, 0.0]
         """
         sizes = self.chunk_bytes(number("num_bytes", num_bytes, 0))
-        ranks = self.num_ranks
-        moves = self.collective in MOVES
-        is_wanted = self.wanted()
+        num_ranks = self.num_ranks
+        passes_on = self.collective in MOVES
+        is_wanted = self.wanted()  # shape (ranks, chunks), as `has_chunk`
         has_chunk = self.initial_chunks().copy()
-        link = np.zeros(ranks * ranks)
-        scratch = np.zeros((self.lag, ranks))
+        link_bytes = np.zeros(num_ranks * num_ranks)  # by pair of ranks: src · num_ranks + dst
+        # Of the last `lag` steps, the largest message that each rank received to add it, which is as much scratch as
+        # it needs: it adds up one message after the other.
+        scratch_bytes = np.zeros((self.lag, num_ranks))
         chunk_bytes = has_chunk @ sizes  # of all chunks that each rank has
-        peak = chunk_bytes
+        peak_bytes = chunk_bytes
         num_messages = 0
-        for nth, step in enumerate(self.steps()):
+        for number_of_step, step in enumerate(self.steps()):
             rows = step.by_chunk()
-            pairs = rows.src * ranks + rows.dst
-            np.add.at(link, pairs, sizes[rows.chunk])
-            message, place = np.unique(pairs, return_inverse=True)
-            num_messages += message.size
-            added = scratch[nth % self.lag]  # the largest message that each rank receives in the step to add it
-            added[:] = 0
-            np.maximum.at(added, message % ranks, np.bincount(place, sizes[rows.chunk] * rows.reduce, message.size))
-            if moves:
+            pair_of_row = rows.src * num_ranks + rows.dst
+            np.add.at(link_bytes, pair_of_row, sizes[rows.chunk])
+            pairs, message_of_row = np.unique(pair_of_row, return_inverse=True)  # a message for each pair
+            num_messages += pairs.size
+            added_bytes = np.bincount(message_of_row, sizes[rows.chunk] * rows.reduce, pairs.size)
+            scratch_of_step = scratch_bytes[number_of_step % self.lag]  # in the place of the step `lag` before this one
+            scratch_of_step[:] = 0
+            np.maximum.at(scratch_of_step, pairs % num_ranks, added_bytes)
+            # Sums replace chunks that a rank has. Only in a collective that passes chunks on do new ones come and go.
+            if passes_on:
                 has_chunk[rows.dst, rows.chunk] = True
                 chunk_bytes = has_chunk @ sizes
-            peak = np.maximum(peak, chunk_bytes + scratch.sum(axis=0))
-            if moves:
+            peak_bytes = np.maximum(peak_bytes, chunk_bytes + scratch_bytes.sum(axis=0))
+            if passes_on:
                 has_chunk[rows.src, rows.chunk] &= is_wanted[rows.src, rows.chunk]
-        return Traffic(link.reshape(ranks, ranks), num_messages, peak)
+        return Traffic(link_bytes.reshape(num_ranks, num_ranks), num_messages, peak_bytes)
 
     def to_text(self) -> str:
         """Return the schedule as text: a header line, and one line ``step: src>dst:first-last`` per step.
@@ -342,8 +348,8 @@ class Schedule:
         if self.weights is not None:
             head.append(f"weights={','.join(map(str, self.weights))}")
         lines = [" ".join(head)]
-        for nth, step in enumerate(self.steps()):
-            words = [f"{nth}:"]
+        for number_of_step, step in enumerate(self.steps()):
+            words = [f"{number_of_step}:"]
             for src, dst, chunk, count, reduce in zip(*(column.tolist() for column in step), strict=True):
                 chunks = str(chunk)
                 if count > 1:
@@ -359,19 +365,20 @@ class Schedule:
 
         Raises ScheduleError if the text is not such a schedule. The message names the line, counted from 1.
         """
-        lines = []
-        for place, line in enumerate(text.splitlines(), 1):
+        lines = []  # those to read: the number of each, from 1, and its words
+        for line_number, line in enumerate(text.splitlines(), 1):
             words = line.split()
             if words and not words[0].startswith("#"):
-                lines.append((place, words))
+                lines.append((line_number, words))
         if not lines:
             raise ScheduleError("the text of a schedule must start with a header line, and this one is empty")
         header = _read_header(*lines[0])
         steps = []
-        for nth, (place, words) in enumerate(lines[1:]):
-            if words[0] != f"{nth}:":
-                raise ScheduleError(f"line {place}: expected step {nth}:, got {words[0]!r}", step=nth)
-            steps.append(_read_step(place, nth, words[1:], header))
+        for number_of_step, (line_number, words) in enumerate(lines[1:]):
+            if words[0] != f"{number_of_step}:":
+                text = f"line {line_number}: expected step {number_of_step}:, got {words[0]!r}"
+                raise ScheduleError(text, step=number_of_step)
+            steps.append(_read_step(line_number, number_of_step, words[1:], header))
         return cls.of_steps(steps, **header)
 
     def __eq__(self, other: object) -> bool:
@@ -393,14 +400,22 @@ class Schedule:
         )
 
 
-_HEADER = {"ranks": "num_ranks", "chunks": "num_chunks"} | {word: word for word in ("root", "ports", "lag", "weights")}
+_HEADER = {  # the fields of a schedule, by their names in a header line
+    "ranks": "num_ranks",
+    "chunks": "num_chunks",
+    "root": "root",
+    "ports": "ports",
+    "lag": "lag",
+    "weights": "weights",
+}
 _TRANSFER = re.compile(r"([0-9]{1,9})>([0-9]{1,9}):([0-9]{1,9})(?:-([0-9]{1,9}))?([+=])")
 
 
-def _read_header(place: int, words: list[str]) -> dict[str, Any]:
+def _read_header(line_number: int, words: list[str]) -> dict[str, Any]:
+    """Return the fields of a schedule, apart from its phases, from the words of its header line."""
     if len(words) < 4:
         raise ScheduleError(
-            f"line {place}: a header is 'collective algorithm ranks=… chunks=…', got {' '.join(words)!r}"
+            f"line {line_number}: a header is 'collective algorithm ranks=… chunks=…', got {' '.join(words)!r}"
         )
     header: dict[str, Any] = {"collective": words[0], "algorithm": words[1]}
     for word in words[2:]:
@@ -409,29 +424,30 @@ def _read_header(place: int, words: list[str]) -> dict[str, Any]:
         if name == "weights":
             numbers = value.split(",")
         if name not in _HEADER or not all(re.fullmatch("[0-9]{1,24}", number) for number in numbers):
-            raise ScheduleError(f"line {place}: expected {', '.join(_HEADER)} with whole numbers, got {word!r}")
+            raise ScheduleError(f"line {line_number}: expected {', '.join(_HEADER)} with whole numbers, got {word!r}")
         if _HEADER[name] in header:
-            raise ScheduleError(f"line {place}: {name}= occurs twice")
+            raise ScheduleError(f"line {line_number}: {name}= occurs twice")
         if name == "weights":
             header["weights"] = tuple(map(int, numbers))
         else:
             header[_HEADER[name]] = int(value)
     for name in ("ranks", "chunks"):
         if _HEADER[name] not in header:
-            raise ScheduleError(f"line {place}: {name}= is missing")
-    try:
+            raise ScheduleError(f"line {line_number}: {name}= is missing")
+    try:  # a schedule checks its fields, and adds those that have defaults
         return Schedule.of_steps([], **header).header()
     except ValueError as error:
-        raise ScheduleError(f"line {place}: {error}") from None
+        raise ScheduleError(f"line {line_number}: {error}") from None
 
 
-def _read_step(place: int, nth: int, words: list[str], header: dict[str, Any]) -> Step:
+def _read_step(line_number: int, number_of_step: int, words: list[str], header: dict[str, Any]) -> Step:
+    """Return the step of a line, from its words after the number of the step."""
     rows = []
     for word in words:
         match = _TRANSFER.fullmatch(word)
         if match is None:
             wanted = "src>dst:first-last with + or = after it"
-            raise ScheduleError(f"line {place}: expected {wanted}, got {word!r}", nth)
+            raise ScheduleError(f"line {line_number}: expected {wanted}, got {word!r}", number_of_step)
         src = int(match[1])
         dst = int(match[2])
         first = int(match[3])
@@ -441,10 +457,14 @@ def _read_step(place: int, nth: int, words: list[str], header: dict[str, Any]) -
         for rank in (src, dst):
             if rank >= header["num_ranks"]:
                 limit = header["num_ranks"] - 1
-                raise ScheduleError(f"line {place}: rank must be from 0 to {limit}, got {word!r}", nth, rank)
+                raise ScheduleError(
+                    f"line {line_number}: rank must be from 0 to {limit}, got {word!r}", number_of_step, rank
+                )
         if not first <= last < header["num_chunks"]:
             limit = header["num_chunks"] - 1
-            raise ScheduleError(f"line {place}: chunks must be from 0 to {limit}, got {word!r}", nth, src, last)
+            raise ScheduleError(
+                f"line {line_number}: chunks must be from 0 to {limit}, got {word!r}", number_of_step, src, last
+            )
         rows.append((src, dst, first, last - first + 1, match[5] == "+"))
     if not rows:
         return Step.of([], [], [], [], [])

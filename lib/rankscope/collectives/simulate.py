@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,15 +13,18 @@ from numpy.typing import NDArray
 from ..cluster import Cluster
 from ..common.checks import number, of_type, one_of
 from ..timeline import Timeline
-from .schedule import MOST_KEPT, Ints, Phase, Schedule, turns
+from .schedule import MOST_KEPT, Ints, Phase, Schedule, Step, number_among_equal
 
 Seconds = NDArray[np.float64]
 
 MOST_MESSAGES = 250_000  # that get spans of their own by default
-_EPS = float(np.finfo(float).eps)
+_ROUNDING = 8 * float(np.finfo(float).eps)  # relative: what the additions of a step may round
 _SAME = 1e-12  # times that differ by less, relative to the latest, are the same: rounding decides nothing
+NO_MESSAGE = -1  # as the number of a message: there is none
 
-# Events of one instant of `_QueuedStep`, in the order in which they take effect.
+_KINDS = ("send", "receive", "reduce")  # of the spans for messages
+
+# Kinds of events of `_QueuedStep`. Those of one instant take effect in this order.
 _ENDED = 0  # a message has arrived
 _ADDED = 1  # a message has been added up
 _ENTERED = 2  # a rank has entered the step
@@ -58,7 +60,7 @@ def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str
     num_bytes = number("num_bytes", num_bytes, 0)
     if detail is not None:
         one_of("detail", detail, ("messages", "ranks"))
-    return _ScheduleSimulation(schedule, num_bytes, cluster, detail).timeline()
+    return _ScheduleSimulation(schedule, num_bytes, cluster, detail).run()
 
 
 class SentMessages(NamedTuple):
@@ -101,33 +103,40 @@ class _SimulatedStep(NamedTuple):
 
 
 class _ScheduleSimulation:
-    """One simulation: `ready_s` is when each rank may enter its next step."""
+    """One simulation. From step to step it passes on when each rank is ready, has added up, and each card is free."""
 
     def __init__(self, schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str | None) -> None:
         self.schedule = schedule
         self.cluster = cluster
-        self.ready_s: Seconds = np.zeros(schedule.num_ranks)
-        # of the last `lag` steps, when each rank had added up what it received
+        self.detail = detail
+        self.ready_s: Seconds = np.zeros(schedule.num_ranks)  # when each rank may enter its next step
+        # of the last `lag` steps, the oldest first, when each rank had added up what it received
         self.added_s = deque([np.zeros(schedule.num_ranks)] * schedule.lag, maxlen=schedule.lag)
         self.cards = _CardTimes(np.zeros(cluster.num_nodes), np.zeros(cluster.num_nodes))
-        self.records: list[_SimulatedStep] | None = None
+        self.records: list[_SimulatedStep] | None = None  # the steps so far, if their messages get spans
         if detail != "ranks":
             self.records = []
         sizes = schedule.chunk_bytes(num_bytes)
-        bytes_before = None  # of all chunks before each, if the chunks differ in size
+        self.first_chunk_bytes = float(sizes[0])
+        self.bytes_before: Seconds | None = None  # of all chunks before each, if the chunks differ in size
         if schedule.weights is not None:
-            bytes_before = np.r_[0.0, np.cumsum(sizes)]
+            self.bytes_before = np.r_[0.0, np.cumsum(sizes)]
+
+    def run(self) -> Timeline:
         num_steps = 0
         num_messages = 0
-        for routes in all_routes(schedule, cluster.ports):
+        for routes in all_routes(self.schedule, self.cluster.ports):
             num_messages += routes.num_messages * routes.num_steps
-            if detail is None and num_messages > MOST_MESSAGES:
-                self.records = None
-            self._phase(routes, bytes_before, sizes[0], first=num_steps)
+            if self.detail is None and num_messages > MOST_MESSAGES:
+                self.records = None  # too many for a span each, which nobody has asked for
+            self._phase(routes, first_step=num_steps)
             num_steps += routes.num_steps
+        if self.records is None:
+            return self._timeline_of_ranks()
+        return self._timeline_of_messages(self.records)
 
-    def _phase(self, routes: Routes, bytes_before: Seconds | None, chunk_bytes: float, first: int) -> None:
-        """Let the steps of a phase take place; the number of its first one is `first`."""
+    def _phase(self, routes: Routes, first_step: int) -> None:
+        """Let the steps of a phase take place; the number of its first one is `first_step`."""
         if routes.num_steps == 0:
             return
         alpha_s, beta = self.cluster.costs(routes.src, routes.dst)
@@ -136,22 +145,24 @@ class _ScheduleSimulation:
             return _Costs(alpha_s, alpha_s + message_bytes * beta, added_bytes * self.cluster.gamma_s_per_byte)
 
         may_merge = self._may_merge(routes)
-        costs = costs_of(*routes.bytes_of(bytes_before, chunk_bytes, 0))
-        # Which chunks are sent decides their sizes if they differ, and what meets in a switch.
-        steps_are_equal = bytes_before is None and not may_merge
-        if steps_are_equal and self.records is None and not self.cluster.shared_nic:
-            self._equal_steps(routes, costs, first)
+        costs = costs_of(*routes.bytes_of(self.bytes_before, self.first_chunk_bytes, 0))
+        # The steps of a phase have the same senders and receivers, and differ in their chunks only. That changes their
+        # costs if chunks differ in size, or if a switch may merge messages, because it merges those of the same chunks.
+        costs_are_equal = self.bytes_before is None and not may_merge
+        # `_equal_steps` skips steps, so it records nothing, and does not know when shared cards are free.
+        if costs_are_equal and self.records is None and not self.cluster.shared_nic:
+            self._equal_steps(routes, costs, first_step)
             return
         for index in range(routes.num_steps):
-            if index > 0 and bytes_before is not None:
-                costs = costs_of(*routes.bytes_of(bytes_before, chunk_bytes, index))
+            if index > 0 and self.bytes_before is not None:
+                costs = costs_of(*routes.bytes_of(self.bytes_before, self.first_chunk_bytes, index))
             merged = None
             if may_merge:
-                merged = routes.merged(bytes_before, chunk_bytes, index, self.schedule.num_ranks)
+                merged = routes.merged(self.bytes_before, self.first_chunk_bytes, index, self.schedule.num_ranks)
             if merged is None:
-                self._step(routes, costs, first + index)
+                self._step(routes, costs, first_step + index)
             else:
-                self._step(routes, costs_of(merged.crossing, merged.added), first + index, merged)
+                self._step(routes, costs_of(merged.crossing, merged.added), first_step + index, merged)
 
     def _may_merge(self, routes: Routes) -> bool:
         """Whether a switch may merge messages: several meet at a rank, and none leaves its node."""
@@ -159,13 +170,14 @@ class _ScheduleSimulation:
             return False
         return np.array_equal(self.cluster.node(routes.src), self.cluster.node(routes.dst))
 
-    def _equal_steps(self, routes: Routes, costs: _Costs, first: int) -> None:
-        """Let the steps of a phase take place if each costs the same.
+    def _equal_steps(self, routes: Routes, costs: _Costs, first_step: int) -> None:
+        """Let the steps of a phase take place if each costs the same, and skip those that can be foreseen.
 
-        Once a step has moved all ranks on by the same time, so will all further ones, since a step is linear in max and
-        plus. Then the others are skipped. This is looked for after 1, 2, 4, 8, … steps.
+        A step only adds constants to times and takes maxima of them. So if all times before it are later by the same
+        amount, so are all times after it. Hence, once a step has moved all times by the same amount, each further step
+        moves them by that amount again. Whether it has is checked after 1, 2, 4, 8, … steps.
         """
-        shift: Callable[[Seconds], Seconds] | None = None
+        shift: Callable[[Seconds], Seconds] | None = None  # does what `_step` does, but faster, if ranks form rings
         if self.schedule.lag == 1 and routes.shift is not None:
             shift = _shifting(routes.shift, costs)
         for index in range(routes.num_steps):
@@ -175,27 +187,33 @@ class _ScheduleSimulation:
             if shift is not None:
                 self.ready_s = shift(self.ready_s)
             else:
-                self._step(routes, costs, first + index)
+                self._step(routes, costs, first_step + index)
             if before_s is None:
                 continue
             after_s = self._state()
             moved_s = after_s - before_s
-            if moved_s.max() - moved_s.min() <= 8 * _EPS * after_s.max():
+            if moved_s.max() - moved_s.min() <= _ROUNDING * after_s.max():
                 self.ready_s, *added_s = after_s + moved_s * (routes.num_steps - num_done)
-                self.added_s.extend(added_s)
+                self.added_s.extend(added_s)  # takes the place of all before, since it is as long as they are
                 return
 
     def _state(self) -> Seconds:
-        """All times that the next step depends on, in rows; with a lag of 1, each rank goes on once it has added up."""
+        """All times that the next step depends on, rows of one for each rank.
+
+        If the lag is 1, a rank is ready only once it has added up, so `ready_s` is all.
+        """
         if self.schedule.lag == 1:
             return self.ready_s[None]
         return np.array([self.ready_s, *self.added_s])
 
     def _step(self, routes: Routes, costs: _Costs, step: int, merged: SwitchSums | None = None) -> None:
-        enter_s = np.maximum(self.ready_s, self.added_s[0])
+        """Let one step take place: record its messages, and bring `ready_s` and `added_s` up to date."""
+        enter_s = np.maximum(self.ready_s, self.added_s[0])  # [0] is `lag` steps before this one
+        # Time decides which message gets which port, and in which order messages of several levels get to a card.
+        needs_queues = routes.num_ports > 0 or (self.cluster.shared_nic and len(routes.levels) > 1)
         if merged is not None:
             sent = self._in_switch(routes, enter_s, costs, merged)
-        elif routes.num_ports or (self.cluster.shared_nic and len(routes.levels) > 1):
+        elif needs_queues:
             sent = _QueuedStep(routes, self.cluster, self.cards, enter_s, self.added_s[-1], costs).run()
         else:
             sent = self._by_level(routes, enter_s, costs)
@@ -216,17 +234,18 @@ class _ScheduleSimulation:
 
         A message waits for the only port at each end; a receiver's is free once it has added up the message before.
         """
-        added_s = self.added_s[-1].copy()
-        start_s = np.zeros(routes.num_messages + 1)  # here and below the last entry, at -1, stands for no message
+        added_s = self.added_s[-1].copy()  # when each rank is free to add
+        # by message; the additional last entry, which NO_MESSAGE refers to, stays 0: there is nothing to wait for
+        start_s = np.zeros(routes.num_messages + 1)
         end_s = np.zeros(routes.num_messages + 1)
         done_s = np.zeros(routes.num_messages + 1)
         for level in routes.levels:
             src = routes.src[level]
             dst = routes.dst[level]
             start = np.maximum(enter_s[src], enter_s[dst])
-            if level is not routes.levels[0]:
-                start = np.maximum(start, end_s[routes.after_send[level]])
-                start = np.maximum(start, done_s[routes.after_receive[level]])
+            if level is not routes.levels[0]:  # the messages of the first level wait for no other
+                start = np.maximum(start, end_s[routes.previous_send[level]])
+                start = np.maximum(start, done_s[routes.previous_receive[level]])
             end = start + costs.message_s[level]
             if self.cluster.shared_nic:
                 self._pass_cards(src, dst, start, end, costs.wire_s[level], costs.alpha_s[level])
@@ -238,7 +257,8 @@ class _ScheduleSimulation:
     def _in_switch(self, routes: Routes, enter_s: Seconds, costs: _Costs, merged: SwitchSums) -> SentMessages:
         """Send the messages of a step through a switch that adds, which merges those of a group.
 
-        All messages of a rank share its link. Those of a group are sent once the last of them may start.
+        All messages of a rank share its link. Those of a group are sent once the last of them may start; until then a
+        message that has started waits. Ports do not limit messages here, so each message of a rank has its own.
         """
         start_s = np.maximum(enter_s[routes.src], enter_s[routes.dst])  # by message
         group_start_s = np.zeros(merged.group.max() + 1)
@@ -247,43 +267,48 @@ class _ScheduleSimulation:
         np.maximum.at(sent_s, merged.message, group_start_s[merged.group])
         end_s = sent_s + costs.message_s
         done_s = _add_up(routes.dst, end_s, costs.adding_s, self.added_s[-1].copy())
-        return SentMessages(start_s, end_s, done_s, turns(routes.src), turns(routes.dst))
+        send_port = number_among_equal(routes.src)
+        receive_port = number_among_equal(routes.dst)
+        return SentMessages(start_s, end_s, done_s, send_port, receive_port)
 
     def _pass_cards(
         self, src: Ints, dst: Ints, start_s: Seconds, end_s: Seconds, wire_s: Seconds, alpha_s: Seconds
     ) -> None:
-        """Set when messages between nodes end: their bytes leave a node's card, and arrive at one, in turn.
+        """Set `end_s` of the messages between nodes: their bytes leave a node's card, and arrive at one, in turn.
 
-        All arrays have an entry per message. A card takes one message in each round of `_one_each`.
+        All arrays have an entry per message. A card sends, or receives, one message in each group of `_one_each`.
         """
-        leaves = self.cluster.node(src)
-        enters = self.cluster.node(dst)
-        away = np.flatnonzero(leaves != enters)
-        left_s = start_s.copy()
-        for place in _one_each(leaves[away], start_s[away]):
-            message = away[place]
-            card = leaves[message]
+        source_node = self.cluster.node(src)
+        target_node = self.cluster.node(dst)
+        crossing = np.flatnonzero(source_node != target_node)  # the messages between nodes
+        left_s = start_s.copy()  # when the last byte of each message has left
+        for entries in _one_each(source_node[crossing], start_s[crossing]):
+            message = crossing[entries]
+            card = source_node[message]
             left_s[message] = np.maximum(start_s[message], self.cards.sends_s[card]) + wire_s[message]
             self.cards.sends_s[card] = left_s[message]
-        for place in _one_each(enters[away], left_s[away]):
-            message = away[place]
-            card = enters[message]
+        for entries in _one_each(target_node[crossing], left_s[crossing]):
+            message = crossing[entries]
+            card = target_node[message]
+            # The first bytes arrive while the others still leave, so a receiving card that is free adds no time.
             arrived_s = np.maximum(left_s[message], self.cards.receives_s[card] + wire_s[message])
             self.cards.receives_s[card] = arrived_s
             end_s[message] = arrived_s + alpha_s[message]
-
-    def timeline(self) -> Timeline:
-        if self.records is None:
-            return self._timeline_of_ranks()
-        return self._timeline_of_messages(self.records)
 
     def _timeline_of_ranks(self) -> Timeline:
         """A span for each rank, from 0 to its end."""
         ends_s = np.maximum(self.ready_s, self.added_s[-1])
         ranks = np.arange(ends_s.size)
-        zeros = np.zeros_like(ranks)
-        name = self.schedule.collective
-        return Timeline(ranks, zeros, zeros, zeros - 1, np.zeros(ends_s.size), ends_s, ("collective",), (name,))
+        return Timeline(
+            rank=ranks,
+            lane=np.zeros_like(ranks),
+            kind=np.zeros_like(ranks),
+            item=np.full_like(ranks, -1),  # -1: of no item
+            start_s=np.zeros(ends_s.size),
+            stop_s=ends_s,
+            lanes=("collective",),
+            kinds=(self.schedule.collective,),
+        )
 
     def _timeline_of_messages(self, records: list[_SimulatedStep]) -> Timeline:
         """A span for each message at its sender, one at its receiver, and one for adding if that takes time."""
@@ -294,20 +319,20 @@ class _ScheduleSimulation:
             num_ports = max(num_ports, 1 + last_sending, 1 + last_receiving)
         lanes = [*_port_lanes("send", num_ports), *_port_lanes("receive", num_ports), "reduce"]
         reduce_lane = 2 * num_ports
-        kinds = ("send", "receive", "reduce")
 
-        spans = [_span_columns(0, 0, 0, np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))]
+        no_spans = _span_columns(0, "send", 0, np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))
+        spans = [no_spans]  # so that a schedule without steps has columns, too
         for step, routes, adding_s, sent in records:
             adds = adding_s > 0
             adder = routes.dst[adds]
             done_s = sent.done_s[adds]
             spans += [
-                _span_columns(sent.send_port, 0, step, routes.src, sent.start_s, sent.end_s),
-                _span_columns(sent.receive_port + num_ports, 1, step, routes.dst, sent.start_s, sent.end_s),
-                _span_columns(reduce_lane, 2, step, adder, (sent.done_s - adding_s)[adds], done_s),
+                _span_columns(sent.send_port, "send", step, routes.src, sent.start_s, sent.end_s),
+                _span_columns(sent.receive_port + num_ports, "receive", step, routes.dst, sent.start_s, sent.end_s),
+                _span_columns(reduce_lane, "reduce", step, adder, (sent.done_s - adding_s)[adds], done_s),
             ]
         rank, lane, kind, item, start_s, stop_s = (np.concatenate(column) for column in zip(*spans, strict=True))
-        return Timeline(rank, lane, kind, item, start_s, stop_s, tuple(lanes), kinds)
+        return Timeline(rank, lane, kind, item, start_s, stop_s, tuple(lanes), _KINDS)
 
 
 def _port_lanes(verb: str, num_ports: int) -> list[str]:
@@ -316,11 +341,13 @@ def _port_lanes(verb: str, num_ports: int) -> list[str]:
 
 
 def _span_columns(
-    lane: Ints | int, kind: int, step: int, rank: Ints, start_s: Seconds, stop_s: Seconds
+    lane: Ints | int, kind: str, step: int, rank: Ints, start_s: Seconds, stop_s: Seconds
 ) -> tuple[NDArray[Any], ...]:
     """The columns of a `Timeline` for spans of one kind and step: rank, lane, kind, item, start_s, stop_s."""
     lanes = np.broadcast_to(lane, rank.shape)
-    return rank, lanes, np.full_like(rank, kind), np.full_like(rank, step), start_s, stop_s
+    kinds = np.full_like(rank, _KINDS.index(kind))
+    items = np.full_like(rank, step)
+    return rank, lanes, kinds, items, start_s, stop_s
 
 
 class _Side:
@@ -335,11 +362,18 @@ class _Side:
         self.port_of = [0] * len(self.rank_of)  # the port that each message took
 
 
+class _PortEvent(NamedTuple):
+    """Something that happens in a `_QueuedStep`; `subject` is a rank if the kind is `_ENTERED`, otherwise a message."""
+
+    time_s: float
+    kind: int
+    subject: int
+
+
 class _QueuedStep:
     """One step as events in the order of time, in which messages wait for ports, cards and adders.
 
-    An event is a time, one of `_ENDED`, `_ADDED`, `_ENTERED` and `_LEFT`, and the message that it is about, or for
-    `_ENTERED` the rank. The `cards` are those of the simulation, and change.
+    The `cards` are those of the simulation; the step brings them up to date.
     """
 
     def __init__(
@@ -361,13 +395,13 @@ class _QueuedStep:
         self._end_s = [0.0] * routes.num_messages
         self._done_s = [0.0] * routes.num_messages
         self._num_lacking = [2] * routes.num_messages  # ports that a message still waits for
-        self._startable: list[int] = []
-        self._events = [(time_s, _ENTERED, rank) for rank, time_s in enumerate(enter_s.tolist())]
+        self._startable: list[int] = []  # messages that have both ports, and start at the end of this instant
+        self._events = [_PortEvent(time_s, _ENTERED, rank) for rank, time_s in enumerate(enter_s.tolist())]
         heapify(self._events)
 
     def run(self) -> SentMessages:
         while self._events:
-            self._happen(self._next_instant())
+            self._take_effect(self._next_instant())
         return SentMessages(
             np.array(self._start_s),
             np.array(self._end_s),
@@ -376,39 +410,38 @@ class _QueuedStep:
             np.array(self._receivers.port_of),
         )
 
-    def _next_instant(self) -> list[tuple[float, int, int]]:
-        """Take the earliest events; times that differ by rounding only are the same instant."""
+    def _next_instant(self) -> list[_PortEvent]:
+        """Take the earliest events off the heap; times that differ by rounding only are the same instant."""
         instant = []
-        until_s = self._events[0][0] * (1 + _SAME)
-        while self._events and self._events[0][0] <= until_s:
+        until_s = self._events[0].time_s * (1 + _SAME)
+        while self._events and self._events[0].time_s <= until_s:
             instant.append(heappop(self._events))
         return instant
 
-    def _happen(self, instant: list[tuple[float, int, int]]) -> None:
-        """Let the events of an instant take effect, by kind, and start all messages that then have both ports.
-
-        An event is a time, a kind, and a rank if it is `_ENTERED`, else a message.
-        """
-        now_s = instant[-1][0]
-        only_left = all(kind == _LEFT for _, kind, _ in instant)
-        for time_s, kind, place in sorted(instant, key=itemgetter(1, 2)):
-            if kind == _ENDED:
-                self._end(place, time_s)
-            elif kind == _ADDED:
-                self._finish(place, time_s)
-            elif kind == _ENTERED:
-                self._give_ports(self._senders, place)
-                self._give_ports(self._receivers, place)
+    def _take_effect(self, instant: list[_PortEvent]) -> None:
+        """Let the events of an instant take effect, by kind, and start all messages that then have both ports."""
+        now_s = instant[-1].time_s  # the latest of these times, which differ by rounding only
+        only_left = all(event.kind == _LEFT for event in instant)
+        for event in sorted(instant, key=lambda event: (event.kind, event.subject)):
+            if event.kind == _ENDED:
+                self._end(event.subject, event.time_s)
+            elif event.kind == _ADDED:
+                self._finish(event.subject, event.time_s)
+            elif event.kind == _ENTERED:
+                self._give_ports(self._senders, event.subject)
+                self._give_ports(self._receivers, event.subject)
             elif only_left:
-                self._arrive(place, time_s)
+                self._arrive(event.subject, event.time_s)
             else:
-                # Messages that start now may leave at this instant, too, so all arrivals wait for the next round.
-                heappush(self._events, (time_s, kind, place))
+                # Messages that start now may leave at this same instant, too, and then arrive before this one if they
+                # come first in the step. So all arrivals wait until nothing else happens at the instant.
+                heappush(self._events, event)
         for message in sorted(self._startable):
             self._start(message, now_s)
         self._startable.clear()
 
     def _give_ports(self, side: _Side, rank: int) -> None:
+        """Give the free ports of a rank to the messages that wait for them; those with both ports may start."""
         waiting = side.waiting[rank]
         free = side.free[rank]
         while waiting and free:
@@ -419,27 +452,29 @@ class _QueuedStep:
                 self._startable.append(message)
 
     def _release(self, side: _Side, message: int) -> None:
+        """Free a message's port for the next message of its rank."""
         rank = side.rank_of[message]
         heappush(side.free[rank], side.port_of[message])
         self._give_ports(side, rank)
 
     def _start(self, message: int, now_s: float) -> None:
+        """Start a message, which may have to pass a shared card first."""
         self._start_s[message] = now_s
         card = self._source_node[message]
         if self._shared_nic and card != self._target_node[message]:
             left_s = max(now_s, float(self._cards.sends_s[card])) + self._wire_s[message]
             self._cards.sends_s[card] = left_s
-            heappush(self._events, (left_s, _LEFT, message))
+            heappush(self._events, _PortEvent(left_s, _LEFT, message))
         else:
             end_s = now_s + self._alpha_s[message] + self._wire_s[message]
-            heappush(self._events, (end_s, _ENDED, message))
+            heappush(self._events, _PortEvent(end_s, _ENDED, message))
 
     def _arrive(self, message: int, left_s: float) -> None:
-        """Let the bytes of a message pass the receiver's card."""
+        """Let the bytes of a message pass the receiver's card; the first arrive while the others still leave."""
         card = self._target_node[message]
         arrived_s = max(left_s, float(self._cards.receives_s[card]) + self._wire_s[message])
         self._cards.receives_s[card] = arrived_s
-        heappush(self._events, (arrived_s + self._alpha_s[message], _ENDED, message))
+        heappush(self._events, _PortEvent(arrived_s + self._alpha_s[message], _ENDED, message))
 
     def _end(self, message: int, now_s: float) -> None:
         """A message has arrived: its sender's port is free, and the receiver adds it up if that takes time."""
@@ -450,7 +485,7 @@ class _QueuedStep:
             return
         rank = self._receivers.rank_of[message]
         self._added_s[rank] = max(now_s, self._added_s[rank]) + self._adding_s[message]
-        heappush(self._events, (self._added_s[rank], _ADDED, message))
+        heappush(self._events, _PortEvent(self._added_s[rank], _ADDED, message))
 
     def _finish(self, message: int, now_s: float) -> None:
         """The message has been added up, or needs no adding."""
@@ -461,41 +496,42 @@ class _QueuedStep:
 def _shifting(shape: tuple[int, int, int], costs: _Costs) -> Callable[[Seconds], Seconds]:
     """Return a function for steps in which each rank sends to the next along an axis, and waits for both messages.
 
-    It takes and returns when each rank is ready; its result is overwritten by the call after the next. `shape` is
-    (outer, along, inner) as of `_shift`, so index 1 of each array below counts along the axis, and [:, 0] follows
-    [:, -1]. All arrays are made once: these are the most frequent steps of all.
+    The function takes and returns when each rank is ready; its result is overwritten by the call after the next.
+    `shape` is (outer, along, inner) as of `_shift`, so index 1 of each array below counts along the axis, and [:, 0]
+    follows [:, -1]. `end` and `done` have the times of each message at its sender. All arrays are made once, because
+    these are the most frequent steps of all.
     """
     cost = costs.message_s.reshape(shape)
     adding = costs.adding_s.reshape(shape)
     adds = bool(costs.adding_s.any())
     end = np.empty(shape)
-    done = end
+    done = end  # a message that is not added up is done when it ends
     if adds:
         done = np.empty(shape)
     results = [np.empty(shape), np.empty(shape)]
 
     def step(ready_s: Seconds) -> Seconds:
         ready = ready_s.reshape(shape)
-        after = results[0]
+        ready_after = results[0]  # not `ready`, which is results[1], or the caller's
         results.reverse()
-        np.maximum(ready[:, :-1], ready[:, 1:], out=end[:, :-1])
+        np.maximum(ready[:, :-1], ready[:, 1:], out=end[:, :-1])  # a message starts when sender and receiver are ready
         np.maximum(ready[:, -1], ready[:, 0], out=end[:, -1])
         np.add(end, cost, out=end)
         if adds:
             np.add(end, adding, out=done)
-        np.maximum(end[:, 1:], done[:, :-1], out=after[:, 1:])
-        np.maximum(end[:, 0], done[:, -1], out=after[:, 0])
-        return after.reshape(-1)
+        np.maximum(end[:, 1:], done[:, :-1], out=ready_after[:, 1:])  # it has sent its own and added up the other
+        np.maximum(end[:, 0], done[:, -1], out=ready_after[:, 0])
+        return ready_after.reshape(-1)
 
     return step
 
 
 class SwitchSums(NamedTuple):
-    """What a switch that adds makes of a step.
+    """The bytes of a step in which a switch that adds merges messages.
 
-    `crossing` are the bytes that cross the sender's link outwards or the receiver's inwards, whichever are more, for
-    each message; `added` those that its receiver still adds up. ``message[i]`` takes part in the sum, or in the copying
-    to several, ``group[i]``.
+    `crossing` are the bytes that cross the sender's link outwards or the receiver's inwards, whichever are more, and
+    `added` those that the receiver still adds up; both have an entry per message. `message` and `group` have an entry
+    per transfer that is merged: its message, and the group of transfers that are one sum, or copies of one chunk.
     """
 
     crossing: Seconds
@@ -513,27 +549,29 @@ class Messages(NamedTuple):
 
 def messages(num_ranks: int, src: Ints, dst: Ints) -> Messages:
     """Return which transfers make up which message: those of a step between the same two ranks are one."""
-    _, first, place = np.unique(src * num_ranks + dst, return_index=True, return_inverse=True)
-    order = np.argsort(first, kind="stable")
-    number = np.empty_like(order)
-    number[order] = np.arange(order.size)
-    return Messages(number[place], first[order])
+    _, first, pair = np.unique(src * num_ranks + dst, return_index=True, return_inverse=True)
+    # `pair` numbers the pairs of ranks by sender and receiver. Number them by their first transfers instead.
+    pairs_in_order = np.argsort(first, kind="stable")
+    number_of_pair = np.empty_like(pairs_in_order)
+    number_of_pair[pairs_in_order] = np.arange(pairs_in_order.size)
+    return Messages(number_of_pair[pair], first[pairs_in_order])
 
 
 class _PortUse(NamedTuple):
-    """For each message the port of its rank that it takes, and the message that has the only port before it, or -1."""
+    """For each message the port of its rank that it takes, and the message that has the rank's only port before it."""
 
     port: Ints
-    after: Ints
+    previous: Ints
 
 
 class Routes:
     """The messages of each step of a phase: all transfers from one rank to one other are one message.
 
-    Message i takes port `send_port[i]` of its sender, where message `after_send[i]` is before it (-1: none), and so on
-    for the receiver; `levels` groups the messages so that each waits only for messages of earlier groups. If ranks have
-    several ports, and some have more messages than that, time decides which message takes which port: `num_ports` is
-    their number then, and otherwise 0.
+    Message i takes port `send_port[i]` of its sender. If that is the sender's only port, `previous_send[i]` is the
+    message that takes it before, or NO_MESSAGE. `receive_port` and `previous_receive` are the same for the receiver.
+    `levels` groups the messages so that each waits only for messages of earlier groups. If ranks have several ports,
+    and some have more messages than that, time decides which message takes which port: `num_ports` is their number
+    then, and otherwise 0. `shift` is as of `_shift`.
     """
 
     def __init__(self, num_ranks: int, phase: Phase, ports: int | None) -> None:
@@ -543,8 +581,8 @@ class Routes:
         self.num_messages = first.size
         self.num_steps = phase.num_steps
         self._phase = phase
-        self.send_port, self.after_send = _on_ports(self.src, ports)
-        self.receive_port, self.after_receive = _on_ports(self.dst, ports)
+        self.send_port, self.previous_send = _on_ports(self.src, ports)
+        self.receive_port, self.previous_receive = _on_ports(self.dst, ports)
         most_sends = np.bincount(self.src).max(initial=0)
         most_receives = np.bincount(self.dst).max(initial=0)
         most_per_rank = max(most_sends, most_receives)
@@ -575,57 +613,81 @@ class Routes:
     def merged(
         self, bytes_before: Seconds | None, chunk_bytes: float, number: int, num_ranks: int
     ) -> SwitchSums | None:
-        """Return what a switch that adds makes of this step, or None if it has nothing to merge.
+        """Return the bytes of this step if a switch that adds merges messages, or None if it has nothing to merge.
 
-        It adds what several ranks send into the same run of chunks of one rank, and copies what one rank sends to
-        several. That one rank is the `hub` of a transfer, and the other one its `rim`. Apart from `crossing`, arrays
-        have an entry per transfer.
+        ``bytes_before`` and `chunk_bytes` are as for `bytes_of`. Apart from `crossing`, arrays have an entry per
+        transfer.
         """
         step = self._phase.step(number)
         row_bytes = self._row_bytes(bytes_before, chunk_bytes, number)
+        transfers = _switch_transfers(step)
+        if not transfers.is_merged.any():
+            return None
+        hub = transfers.hub
+        rim = transfers.rim
         inwards = step.reduce.astype(np.int64)  # 1 if the transfer goes to the hub
         outwards = 1 - inwards
-        hub = np.where(step.reduce, step.dst, step.src)
-        rim = np.where(step.reduce, step.src, step.dst)
-
-        # Transfers of one group have the same hub, direction and chunks. In the order of these, a new group begins
-        # where one of them changes.
-        keys = np.array([hub, inwards, step.chunk, step.num_chunks])
-        order = np.lexsort(keys)
-        begins_group = (np.diff(keys[:, order], prepend=-1) != 0).any(axis=0)
-        group = np.empty_like(order)
-        group[order] = np.cumsum(begins_group) - 1
-        is_first = turns(group) == 0
-        first_rim = np.empty_like(rim)  # of each group
-        first_rim[group[is_first]] = rim[is_first]
-        num_others = np.bincount(group, rim != first_rim[group])  # of each group: those with another rank
-        is_merged = num_others[group] > 0
-        if not is_merged.any():
-            return None
 
         crossing = np.zeros((2, num_ranks))  # bytes over each rank's link: outwards in row 0, inwards in row 1
+        # What the hub receives leaves the rim, and what it sends comes in there.
         np.add.at(crossing, (outwards, rim), row_bytes)
-        crosses_at_hub = is_first | ~is_merged  # a merged group crosses the hub's link once
+        crosses_at_hub = transfers.is_first | ~transfers.is_merged  # a merged group crosses the hub's link once
         np.add.at(crossing, (inwards[crosses_at_hub], hub[crosses_at_hub]), row_bytes[crosses_at_hub])
-        own = is_merged & is_first  # the hub's own share of the sum, or its own copy
-        np.add.at(crossing, (outwards[own], hub[own]), row_bytes[own])
-        added = np.bincount(self.message, row_bytes * (step.reduce & ~is_merged), self.num_messages)
+        # The hub's own share of a sum leaves it, too, and its own copy of what it sends comes back.
+        is_own = transfers.is_merged & transfers.is_first
+        np.add.at(crossing, (outwards[is_own], hub[is_own]), row_bytes[is_own])
+        is_added = step.reduce & ~transfers.is_merged  # the switch has added up the others
+        added = np.bincount(self.message, row_bytes * is_added, self.num_messages)
         most = np.maximum(crossing[0, self.src], crossing[1, self.dst])
-        return SwitchSums(most, added.astype(float), self.message[is_merged], group[is_merged])
+        is_merged = transfers.is_merged
+        return SwitchSums(most, added.astype(float), self.message[is_merged], transfers.group[is_merged])
 
     def _levels(self) -> list[Ints]:
+        """Return the messages of each level; a message is a level above those that have its ports before it."""
         if not self.num_messages:
             return []
         level = np.zeros(self.num_messages, dtype=np.int64)
-        if (self.after_send >= 0).any() or (self.after_receive >= 0).any():
-            pairs = zip(self.after_send.tolist(), self.after_receive.tolist(), strict=True)
-            for message, (sent_before, received_before) in enumerate(pairs):
-                if sent_before >= 0:
-                    level[message] = level[sent_before] + 1
-                if received_before >= 0:
-                    level[message] = max(level[message], level[received_before] + 1)
+        if (self.previous_send != NO_MESSAGE).any() or (self.previous_receive != NO_MESSAGE).any():
+            pairs = zip(self.previous_send.tolist(), self.previous_receive.tolist(), strict=True)
+            for message, (previous_send, previous_receive) in enumerate(pairs):
+                if previous_send != NO_MESSAGE:
+                    level[message] = level[previous_send] + 1
+                if previous_receive != NO_MESSAGE:
+                    level[message] = max(level[message], level[previous_receive] + 1)
         order = np.argsort(level, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(level[order])) + 1)
+
+
+class _SwitchTransfers(NamedTuple):
+    """How a switch that adds groups the transfers of a step; all arrays have an entry per transfer.
+
+    The switch adds what several ranks send into the same run of chunks of one rank, and copies a run that one rank
+    sends to several. That one rank is the `hub` of a transfer, and the other one its `rim`. `group` has the same number
+    for transfers with the same hub, direction and run, and `is_first` marks one transfer of each group. `is_merged`
+    says whether a transfer's group has several rims, so that there is something to merge.
+    """
+
+    hub: Ints
+    rim: Ints
+    group: Ints
+    is_first: NDArray[np.bool_]
+    is_merged: NDArray[np.bool_]
+
+
+def _switch_transfers(step: Step) -> _SwitchTransfers:
+    """Return the groups of the transfers of a step."""
+    hub = np.where(step.reduce, step.dst, step.src)
+    rim = np.where(step.reduce, step.src, step.dst)
+    keys = np.array([hub, step.reduce, step.chunk, step.num_chunks])  # equal columns are one group
+    order = np.lexsort(keys)
+    begins_group = (np.diff(keys[:, order], prepend=-1) != 0).any(axis=0)  # where a sorted column differs from the last
+    group = np.empty_like(order)
+    group[order] = np.cumsum(begins_group) - 1
+    is_first = number_among_equal(group) == 0
+    first_rim = np.empty_like(rim)  # of each group
+    first_rim[group[is_first]] = rim[is_first]
+    num_others = np.bincount(group, rim != first_rim[group])  # of each group: transfers with another rim than the first
+    return _SwitchTransfers(hub, rim, group, is_first, is_merged=num_others[group] > 0)
 
 
 def all_routes(schedule: Schedule, ports: int | None) -> Iterator[Routes]:
@@ -638,7 +700,7 @@ def all_routes(schedule: Schedule, ports: int | None) -> Iterator[Routes]:
     num_rows = 0
     for phase in schedule.phases():
         routes = Routes(schedule.num_ranks, phase, ports)
-        num_rows += 1 + phase.src.size  # a message may have many rows
+        num_rows += 1 + phase.src.size  # at least 1, because an empty phase takes memory, too
         if num_rows <= MOST_KEPT:
             routes_to_cache.append(routes)
         yield routes
@@ -647,21 +709,31 @@ def all_routes(schedule: Schedule, ports: int | None) -> Iterator[Routes]:
 
 
 def _on_ports(rank: Ints, ports: int | None) -> _PortUse:
-    """Give each message a port of its rank; `rank` has an entry per message."""
-    after = np.full(rank.size, -1)
-    if np.bincount(rank).max(initial=0) < 2:
-        return _PortUse(np.zeros_like(rank), after)
-    turn = turns(rank)
+    """Give each message of a step a port of its rank, which `rank` names for each message.
+
+    If a rank has one port, all its messages take it, one after the other. Otherwise each message takes a port of its
+    own, as if there were enough; where there are not, `_QueuedStep` decides on the ports.
+    """
+    previous = np.full(rank.size, NO_MESSAGE)
+    most_per_rank = np.bincount(rank).max(initial=0)
+    if most_per_rank < 2:  # the usual case, which needs no sorting
+        return _PortUse(np.zeros_like(rank), previous)
+    number_in_rank = number_among_equal(rank)
     if ports != 1:
-        return _PortUse(turn, after)
-    order = np.argsort(rank, kind="stable")
-    waits = np.flatnonzero(turn[order])
-    after[order[waits]] = order[waits - 1]
-    return _PortUse(np.zeros_like(rank), after)
+        return _PortUse(number_in_rank, previous)
+    by_rank = np.argsort(rank, kind="stable")  # the messages, rank by rank
+    # Of `by_rank`, all entries but the first one of each rank: the message before them has the port before.
+    entries = np.flatnonzero(number_in_rank[by_rank] > 0)
+    previous[by_rank[entries]] = by_rank[entries - 1]
+    return _PortUse(np.zeros_like(rank), previous)
 
 
 def _shift(num_ranks: int, src: Ints, dst: Ints) -> tuple[int, int, int] | None:
-    """The ranks as (outer, along, inner), if each sends one message to the next along this axis of a grid."""
+    """Return a shape (outer, along, inner) in which each rank sends one message to the next along the middle axis.
+
+    Ranks are numbered in the order of an array of this shape, and the last along the axis sends to the first. Return
+    None if there is no such shape.
+    """
     ranks = np.arange(num_ranks)
     if src.size != num_ranks or num_ranks < 2 or not np.array_equal(src, ranks):
         return None
@@ -669,7 +741,7 @@ def _shift(num_ranks: int, src: Ints, dst: Ints) -> tuple[int, int, int] | None:
     back = int((src - dst).max())  # how far the first rank of the axis is from the last one
     if inner <= 0:
         return None
-    along = back // inner + 1
+    along = back // inner + 1  # ranks along the axis, if all of them are `inner` apart; the rest is checked below
     if along < 2 or num_ranks % (along * inner):
         return None
     is_last = ranks // inner % along == along - 1
@@ -679,32 +751,33 @@ def _shift(num_ranks: int, src: Ints, dst: Ints) -> tuple[int, int, int] | None:
 
 
 def _add_up(dst: Ints, end_s: Seconds, adding_s: Seconds, added_s: Seconds) -> Seconds:
-    """Return when each message is added up: a rank adds one after the other, as they arrive.
+    """Return when each message is added up, and bring `added_s` up to date, which is when each rank is free to add.
 
-    `added_s` is when each rank is free to add, and is brought up to date.
+    A rank adds up one message after the other, in the order in which they arrive.
     """
     done_s = end_s.copy()
     if not adding_s.any():
         return done_s
-    for turn in _one_each(dst, end_s):
-        adding = turn[adding_s[turn] > 0]
-        done_s[adding] = np.maximum(end_s[adding], added_s[dst[adding]]) + adding_s[adding]
-        added_s[dst[adding]] = done_s[adding]
+    for arrived in _one_each(dst, end_s):
+        message = arrived[adding_s[arrived] > 0]
+        done_s[message] = np.maximum(end_s[message], added_s[dst[message]]) + adding_s[message]
+        added_s[dst[message]] = done_s[message]
     return done_s
 
 
-def _one_each(place: Ints, time_s: Seconds) -> list[Ints]:
-    """Return groups of entries in which each place comes once: the first in time at each place, then the second, …
+def _one_each(key: Ints, time_s: Seconds) -> list[Ints]:
+    """Return groups of entries in which each key occurs once: the first in time of each key, then the second, …
 
     Entries whose times differ only by rounding are at one instant, and keep their order.
     """
     in_time = np.argsort(time_s, kind="stable")
+    # whether each entry, in the order of time, is later than the one before; for the first one it does not matter
     is_later = np.diff(time_s[in_time], prepend=0.0) > time_s[in_time] * _SAME
-    instant = np.empty_like(in_time)
+    instant = np.empty_like(in_time)  # the number of each entry's instant
     instant[in_time] = np.cumsum(is_later)
-    order = np.lexsort((instant, place))  # stable
-    ordered_place = place[order]
-    if not (ordered_place[1:] == ordered_place[:-1]).any():
+    order = np.lexsort((instant, key))  # by key, and for each by instant; the sort is stable
+    ordered_key = key[order]
+    if not (ordered_key[1:] == ordered_key[:-1]).any():
         return [order]
-    turn = turns(ordered_place)
-    return [order[turn == now] for now in range(int(turn.max()) + 1)]
+    number_in_key = number_among_equal(ordered_key)
+    return [order[number_in_key == number] for number in range(int(number_in_key.max()) + 1)]

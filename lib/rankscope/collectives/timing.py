@@ -61,6 +61,13 @@ def network_id() -> str:
         return boot_id()
 
 
+class _ClockOffset(NamedTuple):
+    """How far a rank's clock is ahead of rank 0's, and by how much that may be wrong."""
+
+    ahead_s: float
+    uncertainty_s: float
+
+
 class Ranks:
     """A process group whose ranks start together, as seen from this rank. All ranks create it at the same point.
 
@@ -103,11 +110,16 @@ class Ranks:
         rows = [torch.zeros_like(row) for _ in range(self.size)]
         self._control.allgather([rows], [row]).wait()
         digests = [int(row.item()) for row in rows]
-        distinct = list(dict.fromkeys(digests))
-        return [distinct.index(digest) for digest in digests]
+        number_of: dict[int, int] = {}
+        for digest in digests:
+            number_of.setdefault(digest, len(number_of))
+        return [number_of[digest] for digest in digests]
 
     def _margin(self) -> float:
-        """How long before the start all ranks must know it: the longest time that an agreement takes."""
+        """Return how long before the start all ranks agree on it, so that all know it in time.
+
+        This is twice the median time of an agreement, on the rank on which that is longest, and the time to wake up.
+        """
         times_s = []
         for _ in range(AGREEMENTS):
             begin = self.clock()
@@ -116,18 +128,20 @@ class Ranks:
         after_warm_up = times_s[AGREEMENTS // 3 :]
         return AWAKE_S + self.slowest([2 * statistics.median(after_warm_up)])[0]
 
-    def _offset(self, machines: list[int]) -> tuple[float, float]:
-        """How far this rank's clock is ahead of rank 0's, and the error of that; (0, 0) on rank 0's machine.
+    def _offset(self, machines: list[int]) -> _ClockOffset:
+        """Return the offset of this rank's clock, which is 0 on rank 0's machine; `machines` has each rank's number.
 
         Rank 0 asks each rank on another machine for its time; the fastest of several answers counts (Cristian, 1989).
         """
-        ahead = (0.0, 0.0)
-        for peer in [rank for rank, number in enumerate(machines) if number]:
+        offset = _ClockOffset(0.0, 0.0)
+        for peer, machine in enumerate(machines):
+            if machine == machines[0]:
+                continue
             if self.rank == 0:
                 self._ask(peer)
             elif self.rank == peer:
-                ahead = self._answer()
-        return ahead
+                offset = self._answer()
+        return offset
 
     def _ask(self, peer: int) -> None:
         """Find out, on rank 0, how far the peer's clock is ahead, and tell it: `_answer` is what the peer does.
@@ -152,7 +166,8 @@ class Ranks:
         result = torch.tensor([ahead_s, shortest_trip_s / 2], dtype=torch.float64)
         wire.send([result], peer, TAGS).wait()
 
-    def _answer(self) -> tuple[float, float]:
+    def _answer(self) -> _ClockOffset:
+        """Answer rank 0's questions with this rank's time, and return the offset that rank 0 finds out."""
         question = torch.zeros(2, dtype=torch.float64)
         answer = torch.zeros(1, dtype=torch.float64)
         wire = backend_of(self._control, question)
@@ -160,10 +175,10 @@ class Ranks:
             wire.recv([question], 0, TAGS).wait()  # what it says does not matter, only when it comes
             answer[0] = self.clock()
             wire.send([answer], 0, TAGS).wait()
-        result = question
+        result = torch.zeros(2, dtype=torch.float64)
         wire.recv([result], 0, TAGS).wait()
         ahead_s, uncertainty_s = result.tolist()
-        return ahead_s, uncertainty_s
+        return _ClockOffset(ahead_s, uncertainty_s)
 
     def together(self) -> tuple[float, bool]:
         """Wait for an instant that all ranks agree on.
@@ -172,7 +187,8 @@ class Ranks:
         """
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        instant = self.slowest([self.clock() - self._ahead_s + self.margin_s])[0] + self._ahead_s
+        proposed = self.clock() + self.margin_s - self._ahead_s  # by rank 0's clock
+        instant = self.slowest([proposed])[0] + self._ahead_s  # by this rank's clock
         is_on_time = self.clock() < instant
         time.sleep(max(0.0, instant - AWAKE_S - self.clock()))
         while self.clock() < instant:
@@ -182,14 +198,16 @@ class Ranks:
     def once(self, task: TimedTask) -> tuple[float, bool]:
         """Run one iteration; return this rank's seconds, and whether it ran undisturbed on this node."""
         task.before()
-        stolen = self.stolen()
+        stolen_before = self.stolen()
         instant, is_on_time = self.together()
         seconds = self._timed(task.run, instant)
         task.after()
         time.sleep(min(REST_S + seconds / 4, MOST_REST_S))
-        return seconds, is_on_time and self.stolen() == stolen
+        has_lost_no_time = self.stolen() == stolen_before
+        return seconds, is_on_time and has_lost_no_time
 
     def _timed(self, run: Callable[[], object], instant: float) -> float:
+        """Return the seconds of a run: on a CPU since the instant of the start, on a GPU by the events around it."""
         if self.device.type != "cuda":
             run()
             return self.clock() - instant
@@ -200,7 +218,7 @@ class Ranks:
         run()
         end.record()
         end.synchronize()
-        return float(begin.elapsed_time(end)) * 1e-3
+        return float(begin.elapsed_time(end)) * 1e-3  # CUDA reports milliseconds
 
 
 def go_first() -> None:

@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.checks import count_of, of_type
-from .schedule import MOVES, Ints, Schedule, ScheduleError, Step, turns
+from .schedule import MOVES, Ints, Schedule, ScheduleError, Step, number_among_equal
 
 Shares = NDArray[np.uint64]
 MOST_BYTES = 1 << 31  # of the table that follows every share
 
 
 def _shares_at_start(schedule: Schedule) -> Shares:
-    """Return whose shares each rank has in each chunk at the start, as bits.
+    """Return whose shares each rank has in each chunk at the start, as bits, of shape (num_ranks, num_chunks, words).
 
-    Shape (num_ranks, num_chunks, words): if ranks add up, bit r of the words stands for rank r's share, counted once;
-    if they only pass on, one bit says that the chunk is there.
+    If ranks add up, bit r % 64 of word r // 64 stands for rank r's share. If they only pass on, one bit says that the
+    chunk is there.
     """
     words = math.ceil(schedule.num_ranks / 64)
     if schedule.collective in MOVES:
@@ -58,13 +58,13 @@ def holdings(schedule: Schedule, step: int) -> NDArray[np.bool_]:
     for transfers in islice(schedule.steps(), step):
         rows = transfers.by_chunk()
         sent = shares[rows.src, rows.chunk]
-        added = rows.reduce
-        shares[rows.dst[~added], rows.chunk[~added]] = sent[~added]
-        np.bitwise_or.at(shares, (rows.dst[added], rows.chunk[added]), sent[added])
+        is_added = rows.reduce
+        shares[rows.dst[~is_added], rows.chunk[~is_added]] = sent[~is_added]
+        np.bitwise_or.at(shares, (rows.dst[is_added], rows.chunk[is_added]), sent[is_added])
     chunks = np.arange(schedule.num_chunks)
     has_share = np.zeros((schedule.num_ranks, schedule.num_chunks, schedule.num_ranks), dtype=bool)
     if schedule.collective in MOVES:
-        has_share[:, chunks, schedule.origins()] = shares.any(axis=2)
+        has_share[:, chunks, schedule.origins()] = shares.any(axis=2)  # each chunk has one origin
         return has_share
     for origin in range(schedule.num_ranks):
         has_share[:, :, origin] = shares[:, :, origin // 64] >> np.uint64(origin % 64) & np.uint64(1)
@@ -104,8 +104,9 @@ def verify(schedule: Schedule) -> Verified:
     6 steps, 24 messages; each rank sends at most 1 per step, and receives at most 1
     """
     shares = _shares_at_start(of_type("schedule", schedule, Schedule))
-    complete = np.bitwise_or.reduce(shares[:, 0], axis=0)  # a chunk in which nothing is missing
-    received = np.full(shares.shape[:2], -schedule.lag)  # the step in which a sum last came in
+    complete = np.bitwise_or.reduce(shares[:, 0], axis=0)  # the shares of a chunk in which nothing is missing
+    # the step in which each rank last received a sum of each chunk; for none a step that is long enough before step 0
+    received = np.full(shares.shape[:2], -schedule.lag)
     num_steps = 0
     num_messages = 0
     most_sends = 0
@@ -113,8 +114,8 @@ def verify(schedule: Schedule) -> Verified:
     for number, step in enumerate(schedule.steps()):
         _check_places(schedule, number, step)
         pairs = np.unique(step.src * schedule.num_ranks + step.dst)
-        most_sends = max(most_sends, _most(schedule, number, "sends", pairs // schedule.num_ranks))
-        most_receives = max(most_receives, _most(schedule, number, "receives", pairs % schedule.num_ranks))
+        most_sends = max(most_sends, _most_messages(schedule, number, "sends", pairs // schedule.num_ranks))
+        most_receives = max(most_receives, _most_messages(schedule, number, "receives", pairs % schedule.num_ranks))
         num_messages += pairs.size
         rows = step.by_chunk()
         if schedule.lag > 1:
@@ -130,7 +131,9 @@ def _check_result(schedule: Schedule, shares: Shares, complete: Shares) -> None:
     is_lacking = (shares != complete).any(axis=2) & schedule.wanted()
     if not is_lacking.any():
         return
-    rank, chunk = (int(place[0]) for place in np.nonzero(is_lacking))
+    ranks, chunks = np.nonzero(is_lacking)
+    rank = int(ranks[0])
+    chunk = int(chunks[0])
     lacks = "it"
     if schedule.collective not in MOVES:
         lacks = _shares_of(_bits(complete & ~shares[rank, chunk]).tolist())
@@ -147,39 +150,44 @@ def _shares_of(ranks: list[int]) -> str:
     return f"the contributions of ranks {', '.join(names)}"
 
 
-def _fail(what: str, number: int, rank: int, chunk: int | None = None) -> NoReturn:
+def _fail(problem: str, number: int, rank: int, chunk: int | None = None) -> NoReturn:
+    """Raise ScheduleError for a rank, or one of its chunks, in the step with this number."""
     where = f"step {number}, rank {rank}"
     if chunk is not None:
         where += f", chunk {chunk}"
-    raise ScheduleError(f"{where}: {what}", number, rank, chunk)
+    raise ScheduleError(f"{where}: {problem}", number, rank, chunk)
 
 
-def _fail_at(wrong: Any, what: str, number: int, ranks: Ints, chunks: Ints) -> None:
+def _fail_at(is_wrong: Any, problem: str, number: int, ranks: Ints, chunks: Ints) -> None:
     """Fail for the first row that is marked, if any is."""
-    if wrong.any():
-        place = int(wrong.argmax())
-        _fail(what, number, int(ranks[place]), int(chunks[place]))
+    if is_wrong.any():
+        row = int(is_wrong.argmax())
+        _fail(problem, number, int(ranks[row]), int(chunks[row]))
 
 
 def _check_places(schedule: Schedule, number: int, step: Step) -> None:
-    top = schedule.num_ranks - 1
+    """Fail unless the ranks and chunks of a step exist, no rank sends to itself, and only those add up that may."""
+    last_rank = schedule.num_ranks - 1
     for ranks in (step.src, step.dst):
-        wrong = (ranks < 0) | (ranks > top)
-        if wrong.any():
-            _fail(f"ranks are from 0 to {top}", number, int(ranks[wrong][0]))
+        is_wrong = (ranks < 0) | (ranks > last_rank)
+        if is_wrong.any():
+            _fail(f"ranks are from 0 to {last_rank}", number, int(ranks[is_wrong][0]))
     _fail_at(step.src == step.dst, "sends to itself", number, step.src, step.chunk)
-    wrong = (step.chunk < 0) | (step.num_chunks < 1) | (step.chunk + step.num_chunks > schedule.num_chunks)
-    if wrong.any():
-        chunk = int(step.chunk[wrong][0])
-        count = int(step.num_chunks[wrong][0])
+    is_wrong = (step.chunk < 0) | (step.num_chunks < 1) | (step.chunk + step.num_chunks > schedule.num_chunks)
+    if is_wrong.any():
+        chunk = int(step.chunk[is_wrong][0])
+        count = int(step.num_chunks[is_wrong][0])
         text = f"{count_of(count, 'chunk')} starting at chunk {chunk}, but the schedule has only {schedule.num_chunks}"
-        _fail(text, number, int(step.src[wrong][0]), chunk)
+        _fail(text, number, int(step.src[is_wrong][0]), chunk)
     if schedule.collective in MOVES:
         _fail_at(step.reduce, f"{schedule.collective} adds nothing up", number, step.dst, step.chunk)
 
 
-def _most(schedule: Schedule, number: int, verb: str, ranks: Ints) -> int:
-    """The most messages that one rank sends, or receives, in the step: a rank of `ranks` has one each."""
+def _most_messages(schedule: Schedule, number: int, verb: str, ranks: Ints) -> int:
+    """Return the most messages that one rank sends, or receives, in a step, and fail if it has fewer ports.
+
+    `ranks` has an entry for each message: the rank that sends, or receives, it.
+    """
     counts = np.bincount(ranks, minlength=1)
     if counts.max() > schedule.ports:
         text = f"{verb} {counts.max()} messages in one step, but ports={schedule.ports} allows only {schedule.ports}"
@@ -188,39 +196,37 @@ def _most(schedule: Schedule, number: int, verb: str, ranks: Ints) -> int:
 
 
 def _check_lag(schedule: Schedule, number: int, rows: Step, received: Ints) -> None:
-    """Fail if a step uses a sum too early; `received`, ranks by chunks, is brought up to date."""
+    """Fail if a step uses a sum too early, and bring `received` up to date, of shape (ranks, chunks)."""
     for ranks in (rows.src, rows.dst):
-        early = received[ranks, rows.chunk] > number - schedule.lag
-        if early.any():
-            rank = int(ranks[early][0])
-            chunk = int(rows.chunk[early][0])
+        is_early = received[ranks, rows.chunk] > number - schedule.lag
+        if is_early.any():
+            rank = int(ranks[is_early][0])
+            chunk = int(rows.chunk[is_early][0])
             text = f"uses a sum received in step {received[rank, chunk]}, less than {schedule.lag} steps before"
             _fail(text, number, rank, chunk)
     received[rows.dst[rows.reduce], rows.chunk[rows.reduce]] = number
 
 
 def _apply(schedule: Schedule, number: int, rows: Step, shares: Shares) -> None:
-    """Let the transfers of one step, a row for each chunk, take place.
+    """Let the transfers of one step, a row for each chunk, take place in `shares`, and fail for the first wrong one.
 
-    Rows that add to the same chunk of the same rank take place in turns, so that a share that comes twice is found.
+    Several rows may add to the same chunk of the same rank. The first of each such chunk take place together, then the
+    second, and so on, so that a share that comes twice is found.
     """
-    sent = shares[rows.src, rows.chunk]  # shape (rows, words)
+    sent = shares[rows.src, rows.chunk]  # shape (rows, words); a copy, so all rows send what was there before the step
     _fail_at(~sent.any(axis=1), "sends what it does not have", number, rows.src, rows.chunk)
-    place = rows.dst * schedule.num_chunks + rows.chunk  # equal for rows that write to the same chunk of the same rank
-    turn = turns(place)
-    is_second_write = (turn > 0) & ~rows.reduce
-    if turn.any() and not is_second_write.any():  # a chunk may be added to, and then replaced
-        is_second_write = np.isin(place, np.intersect1d(place[rows.reduce], place[~rows.reduce]))
-    _fail_at(is_second_write, "is written twice in one step", number, rows.dst, rows.chunk)
-    for this_turn in range(int(turn.max(initial=0)) + 1):
-        in_turn = turn == this_turn
-        dst = rows.dst[in_turn]
-        chunk = rows.chunk[in_turn]
-        reduce = rows.reduce[in_turn]
-        new = sent[in_turn]
+    target = rows.dst * schedule.num_chunks + rows.chunk  # equal for rows that write to the same chunk of the same rank
+    write_number = number_among_equal(target)  # 0 for the first row that writes to a target
+    _check_second_writes(number, rows, target, write_number)
+    for current_number in range(int(write_number.max(initial=0)) + 1):
+        is_current = write_number == current_number
+        dst = rows.dst[is_current]
+        chunk = rows.chunk[is_current]
+        reduce = rows.reduce[is_current]
+        new = sent[is_current]
         old = shares[dst, chunk]
         is_repeated = (new & old).any(axis=1) & reduce
-        if schedule.collective == "barrier":
+        if schedule.collective == "barrier":  # it adds up nothing, so shares may repeat, but some of them must be new
             is_repeated = ((new | old) == old).all(axis=1)
         if is_repeated.any():
             row = int(is_repeated.argmax())
@@ -230,6 +236,15 @@ def _apply(schedule: Schedule, number: int, rows: Step, shares: Shares) -> None:
         shares[dst, chunk] = np.where(reduce[:, None], old | new, new)
 
 
+def _check_second_writes(number: int, rows: Step, target: Ints, write_number: Ints) -> None:
+    """Fail if several rows write to one target and one of them copies: then the result depends on their order."""
+    is_second_write = (write_number > 0) & ~rows.reduce
+    if write_number.any() and not is_second_write.any():  # only the first row of a target may still be a copy
+        is_second_write = np.isin(target, np.intersect1d(target[rows.reduce], target[~rows.reduce]))
+    _fail_at(is_second_write, "is written twice in one step", number, rows.dst, rows.chunk)
+
+
 def _bits(words: Shares) -> Ints:
-    """The places of the bits that are set."""
-    return np.flatnonzero(np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little"))
+    """Return the numbers of the bits that are set, the lowest bit of the first word being 0."""
+    low_byte_first = words.astype("<u8").view(np.uint8)
+    return np.flatnonzero(np.unpackbits(low_byte_first, bitorder="little"))

@@ -85,10 +85,12 @@ class Setting(NamedTuple):
         """Return the value, or raise ValueError if the control does not offer it."""
         if isinstance(self.default, bool):
             return truth(self.name, value)
-        with suppress(ValueError):
+        try:
             plain = whole(self.name, value) if self.kind is int else of_type(self.name, value, str)
-            return self.values[self.values.index(plain)]
-        raise ValueError(f"{self.name} must be one of {self.allowed}, got {value!r}")
+            index = self.values.index(plain)
+        except ValueError:
+            raise ValueError(f"{self.name} must be one of {self.allowed}, got {value!r}") from None
+        return self.values[index]
 
     @property
     def kind(self) -> type:
@@ -210,6 +212,7 @@ class Explorer:
                 return None
             settings = {}
             for keyword in call.keywords:
+                # That of **other is None, which `at` rejects like any other unknown setting.
                 if keyword.arg not in self.inputs:
                     settings[str(keyword.arg)] = ast.literal_eval(keyword.value)
         except _NO_LITERAL:

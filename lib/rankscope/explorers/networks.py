@@ -51,18 +51,19 @@ class Networks:
         """Return a table of settings in which these networks, and their numbers of ranks, can be chosen."""
         choices = [(network.label, network.name) for network in self.by_name.values()]
         choices.append((f"{BY_HAND}, by hand", BY_HAND))
-        own_ranks = {network.num_ranks for network in self.by_name.values() if network.num_ranks is not None}
+        measured_ranks = {network.num_ranks for network in self.by_name.values() if network.num_ranks is not None}
         table = []
         for setting in settings:
             if setting.name == "network":
-                setting = setting._replace(default=self.default, choices=choices)
+                table.append(setting._replace(default=self.default, choices=choices))
             elif setting.name == "num_ranks":
-                num_ranks = setting.default
-                if self.default != BY_HAND:
-                    num_ranks = self.by_name[self.default].ranks(num_ranks)
-                steps = Steps(sorted(own_ranks.union(setting.values)))
-                setting = setting._replace(default=num_ranks, choices=steps)
-            table.append(setting)
+                default_ranks = setting.default
+                if self.default != BY_HAND:  # a network that was measured has its own number of ranks
+                    default_ranks = self.by_name[self.default].ranks(default_ranks)
+                steps = Steps(sorted(measured_ranks.union(setting.values)))
+                table.append(setting._replace(default=default_ranks, choices=steps))
+            else:
+                table.append(setting)
         return tuple(table)
 
     def offers(self, name: str | None) -> bool:
@@ -130,6 +131,7 @@ def networks_of(inputs: GalleryInputs) -> dict[str, Measured]:
 
 
 def _own_networks(profiles: Mapping[str, Measured]) -> dict[str, Network]:
+    """Return the network of each of these profiles, by name. Raises ValueError if one is wrong or has none."""
     if not isinstance(profiles, Mapping):
         raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
     own = {}

@@ -79,6 +79,7 @@ def shows(
         signature = inspect.signature(make)
 
         def make_named(*inputs: Any, **named_inputs: Any) -> Explorer:
+            """Return the Explorer, which now knows its name and inputs, for its line of settings."""
             explorer = make(*inputs, **named_inputs)
             explorer.name = make.__name__
             explorer.inputs = tuple(signature.bind(*inputs, **named_inputs).arguments)
@@ -98,9 +99,10 @@ def shows(
         ]
         text = "Controls start at these settings. Raises ValueError if a control does not offer its setting:"
         show.__doc__ = "\n".join([inspect.getdoc(make) or "", "", text, "", *ranges])
+        # In the place of the __dict__ that `wraps` made, whose __wrapped__ would have Sphinx look for the defaults of
+        # the settings in the source of `make`.
         show.__dict__ = {
             "__signature__": inspect.Signature(parameters, return_annotation="Panel"),
-            # Not as __wrapped__: Sphinx would look for the defaults of the settings in its source.
             "explorer": make_named,
         }
         if title:
@@ -124,11 +126,11 @@ def _add_entry(entry: Entry) -> None:
     function(f"inputs of explorer {entry.name!r}", entry.inputs, "of what the gallery was given")
     mapping(f"on_the_site of explorer {entry.name!r}", entry.on_the_site)
     check_not_in_package("explorer", entry.name, entry.show.__module__, __package__)
-    known = ENTRIES.get(entry.name)
-    known_show = None
-    if known is not None:
-        known_show = known.show
-    check_unclaimed("explorer", entry.name, entry.show, known_show)
+    earlier_entry = ENTRIES.get(entry.name)
+    earlier_show = None
+    if earlier_entry is not None:
+        earlier_show = earlier_entry.show
+    check_unclaimed("explorer", entry.name, entry.show, earlier_show)
     ENTRIES[entry.name] = entry
 
 

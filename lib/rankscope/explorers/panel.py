@@ -64,8 +64,8 @@ class Panel(PicturedWidget):
 
     def __init__(self, explorer: Explorer, start: Now) -> None:
         self.explorer = explorer
-        self._painted: Now = None
-        self._is_held = False
+        self._painted: Now = None  # the settings that the pictures show
+        self._is_held = False  # see `_hold`
         self.controls = {
             setting.name: make_control(setting, getattr(start, setting.name)) for setting in explorer.settings
         }
@@ -104,13 +104,13 @@ class Panel(PicturedWidget):
             for setting, value in zip(self.explorer.settings, now, strict=True):
                 control = self.controls[setting.name]
                 if isinstance(setting.choices, range):
-                    control.max = setting.choices[-1]
+                    control.max = setting.choices[-1]  # `_paint` may have set a lower one, which would cut the value
                 control.value = value
         self._paint()
 
     @contextmanager
     def _hold(self) -> Iterator[None]:
-        """Controls that are moved here do not paint."""
+        """Let controls and the line be set without painting or reading them, which would set them again."""
         self._is_held = True
         try:
             yield
@@ -118,6 +118,7 @@ class Panel(PicturedWidget):
             self._is_held = False
 
     def _paint(self) -> None:
+        """Show the present settings: the ends of sliders, what follows from other settings, pictures, and the line."""
         if self._is_held:
             return
         with self._hold():
@@ -126,7 +127,7 @@ class Panel(PicturedWidget):
             now = self.now
             for name in self.explorer.derived(now):
                 self.controls[name].value = getattr(now, name)
-            if now != self._painted:
+            if now != self._painted:  # a new end of a slider may have left all as it was
                 self._painted = now
                 self.pictures.value, self.report.value = self.explorer.html(now)
                 reasons = self.explorer.without_effect(now)
@@ -138,6 +139,7 @@ class Panel(PicturedWidget):
             self.refusal.value = ""
 
     def _read(self) -> None:
+        """Set the controls to the settings in the line, or say what is wrong with it."""
         if self._is_held:
             return
         try:
@@ -154,9 +156,13 @@ class Panel(PicturedWidget):
         return widgets.Box(children, layout=widgets.Layout(flex_flow="row wrap"))
 
     def _grid(self) -> widgets.Box:
-        """Controls in as many columns as fit; labels in line, unless that would cut the values of a list."""
+        """Return the controls in as many columns as fit.
+
+        All labels are as wide as the longest one, so that the controls stand in line. Only the label of a list is
+        narrower, if its longest value needs the room.
+        """
         labels_px = max(_label_px(setting) for setting in self.explorer.settings if setting.kind is not bool)
-        list_px = {}  # of each list, for its longest value
+        list_px = {}  # the width that each list needs for its longest value
         for setting in self.explorer.settings:
             if setting.kind is str and not isinstance(setting.choices, Steps):
                 longest = max(len(label) for label, _ in setting.options)
@@ -165,8 +171,8 @@ class Panel(PicturedWidget):
         column_px = min(labels_px + control_px, _MOST_COLUMN_PX)
         for setting in self.explorer.settings:
             if setting.kind is not bool:
-                own_px = min(labels_px, column_px - list_px.get(setting.name, 0))
-                width_px = max(own_px, _label_px(setting))
+                room_px = column_px - list_px.get(setting.name, 0)
+                width_px = max(min(labels_px, room_px), _label_px(setting))
                 self.controls[setting.name].style.description_width = f"{width_px}px"
         return widgets.Box(
             list(self.controls.values()),

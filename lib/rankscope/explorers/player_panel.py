@@ -10,7 +10,7 @@ from .core.player import MOST_STEPS, instants
 from .explorer import Explorer, Now
 from .panel import Panel
 
-_ABOVE = 6  # controls over the picture; the links are below it
+_ABOVE = 6  # controls above the picture; those of the network's links are below it
 
 
 class Player(Panel):
@@ -29,11 +29,13 @@ class Player(Panel):
         ]
         self.buttons = {button.description: button for button in buttons}
         row = self._row([self.play, *buttons])
-        place = self.children.index(self.line)
-        grid = self.children[place - 1]
-        links = widgets.Box(grid.children[_ABOVE:], layout=grid.layout)  # below, so that the picture is near its player
+        # The grid of controls is in front of the line. Its last controls go below the picture, so that the picture is
+        # near its player.
+        line_index = self.children.index(self.line)
+        grid = self.children[line_index - 1]
+        links = widgets.Box(grid.children[_ABOVE:], layout=grid.layout)
         grid.children = grid.children[:_ABOVE]
-        self.children = (*self.children[:place], row, *self.children[place:], links)
+        self.children = (*self.children[:line_index], row, *self.children[line_index:], links)
 
     def step(self, by: int) -> None:
         """Move on for 1, or back for -1, to where the next message is done."""
@@ -43,8 +45,10 @@ class Player(Panel):
         now = self.now
         moments = instants(now)
         if by > 0:
-            ahead = [moment for moment in moments if moment > now.moment]
+            later = [moment for moment in moments if moment > now.moment]
+            if later:
+                control.value = later[0]
         else:
-            ahead = [moment for moment in reversed(moments) if moment < now.moment]
-        if ahead:
-            control.value = ahead[0]
+            earlier = [moment for moment in moments if moment < now.moment]
+            if earlier:
+                control.value = earlier[-1]

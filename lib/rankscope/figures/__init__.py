@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _modules() -> dict[str, str]:
-    """The module of each figure, by the figure's name.
+    """Return the name of each figure's module, by the figure's name.
 
     Raises ValueError if two parts of the library have a figure of one name, or if this package has a module of it.
     """
@@ -37,6 +37,7 @@ def _modules() -> dict[str, str]:
 
 @cache
 def _figure(name: str) -> Callable[..., Axes]:
+    """Return a figure by its name: the function of that name in its module, or made from `draw_` and the name."""
     with naming_extras("rankscope.figures"):
         module = import_module(_modules()[name])
     draw = getattr(module, f"draw_{name}", None)
@@ -49,21 +50,22 @@ def _figure(name: str) -> Callable[..., Axes]:
 def _painted(draw: Callable[..., Drawing]) -> Callable[..., Axes]:
     """Return the figure of a drawing: a function with the parameters of `draw`, and `ax` before the title."""
     parameters = list(signature(draw).parameters.values())
-    place = [parameter.name for parameter in parameters].index("title")
-    parameters.insert(place, Parameter("ax", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation="Axes | None"))
-    shown = signature(draw).replace(parameters=parameters, return_annotation="Axes")
+    index_of_title = [parameter.name for parameter in parameters].index("title")
+    ax_parameter = Parameter("ax", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation="Axes | None")
+    parameters.insert(index_of_title, ax_parameter)
+    figure_signature = signature(draw).replace(parameters=parameters, return_annotation="Axes")
 
     def figure(*args: Any, **options: Any) -> Axes:
         with naming_extras("rankscope.figures"):
             from .axes import to_axes
 
-        arguments = shown.bind(*args, **options).arguments
+        arguments = figure_signature.bind(*args, **options).arguments
         ax = arguments.pop("ax", None)
         return to_axes(draw(**arguments), ax)
 
     figure.__name__ = figure.__qualname__ = draw.__name__.removeprefix("draw_")
     figure.__doc__ = draw.__doc__
-    figure.__signature__ = shown  # type: ignore[attr-defined]
+    figure.__signature__ = figure_signature  # type: ignore[attr-defined]
     return figure
 
 

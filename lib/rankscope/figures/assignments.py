@@ -23,6 +23,8 @@ _MOST_CELLS = 65_536
 _MOST_STEPS = 40
 _ROW_PX = 22.0  # of an epoch, or of a rank's labels
 _MOST_RANGES = 20  # of lengths, a row each
+_TICK_PX = 30  # between two read numbers below the cells, at least
+_DIGIT_PX = 6.4  # the width of a digit in a cell
 _COMPUTE = WORK["compute"].hue
 
 
@@ -47,10 +49,11 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
 
     cells = _cells(assignment, unread_samples, color_by)
     texts: list[Texts] = []
-    if cell_px >= 6.4 * len(str(max(size - 1, 0))) + 3:
+    longest_number = str(max(size - 1, 0))
+    if cell_px >= _DIGIT_PX * len(longest_number) + 3:
         for rects, samples, ink in cells:
             texts += numbers_on(rects, samples, ink, letter_px)
-    idle_ranks = np.array([place for place, indices in enumerate(assignment.ranks) if size and not indices.size])
+    idle_ranks = np.array([rank for rank, indices in enumerate(assignment.ranks) if size and not indices.size])
     texts.append(Texts(0.1, idle_ranks + 0.5, "reads nothing", ALARM, anchor="start", size_px=letter_px))
 
     legend = _reading_legend(assignment, epoch, color_by, unread_samples.size)
@@ -77,7 +80,7 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
         texts=texts,
         rules=rules,
         rules_to=num_ranks,
-        x_ticks=whole_ticks(assignment.num_steps, most=max(1, int(cell_px * num_columns / 30))),
+        x_ticks=whole_ticks(assignment.num_steps, most=max(1, int(cell_px * num_columns / _TICK_PX))),
         y_ticks=y_ticks,
         legend=legend,
     )
@@ -89,8 +92,8 @@ def _batch_rules(assignment: Assignment, cell_px: float) -> list[float]:
         stops = assignment.batch_stops[0]
         if not all(np.array_equal(stops, stops_of_rank) for stops_of_rank in assignment.batch_stops):
             return []
-        shortest = int(np.diff(stops, prepend=0).max(initial=0))
-        if shortest < 2 or shortest * cell_px < _LEAST_BATCH_PX:
+        longest = int(np.diff(stops, prepend=0).max(initial=0))  # the size of a full batch
+        if longest < 2 or longest * cell_px < _LEAST_BATCH_PX:
             return []
         return [float(stop) for stop in stops[:-1]]
     batch_size = assignment.loader.batch_size if assignment.loader else 1
@@ -108,7 +111,7 @@ class _Cells(NamedTuple):
 
 
 def _cells(assignment: Assignment, unread: NDArray[np.int64], color_by: str) -> list[_Cells]:
-    """The reads, the reads of what is not in the dataset, and the samples that nobody reads."""
+    """Return the reads, the reads of what is not in the dataset, and below the ranks the samples that nobody reads."""
     rank, step = assignment.coordinates()
     sample = np.concatenate(assignment.ranks)
     repeated = np.concatenate(assignment.repeats())
@@ -138,13 +141,13 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
     """
     if not isinstance(epochs, Sequence):
         raise ValueError(f"epochs must be a sequence of Assignments, got {epochs!r}")
-    report = audit(of_type(f"epochs[{place}]", epoch, Assignment) for place, epoch in enumerate(epochs))
+    report = audit(of_type(f"epochs[{index}]", epoch, Assignment) for index, epoch in enumerate(epochs))
     num_columns = max(report.size, 1)
     num_ranks = report.num_ranks
     _check_cells(num_columns * (len(epochs) + 1))
     cell_px = _cell_px(num_columns)
     colors = rank_colors(num_ranks)
-    is_legible = cell_px >= 6.4 * len(str(num_ranks - 1)) + 3
+    is_legible = cell_px >= _DIGIT_PX * len(str(num_ranks - 1)) + 3
     rects: list[Rects] = []
     texts: list[Texts] = []
     for row, assignment in enumerate(epochs):
@@ -156,7 +159,7 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
         if is_legible:
             texts += numbers_on(cells, reader[read])
         rects.append(Rects(np.flatnonzero(num_reads == 0), row, PAPER, height=0.92, edge=ALARM))
-    last_row = len(epochs) + 0.25
+    last_row = len(epochs) + 0.25  # that of all epochs together, a little below theirs
     never_read = report.never_seen
     rects.append(Rects(np.setdiff1d(np.arange(report.size), never_read), last_row, "#777777", height=0.92))
     rects.append(Rects(never_read, last_row, PAPER, height=0.92, edge=ALARM))
@@ -208,7 +211,7 @@ def draw_label_counts(
         raise ValueError(f"limits must be two whole numbers, got {limits!r}")
     low, high = (whole("limits", limit) for limit in limits or (table.min(), table.max()))
     mean = float(table.mean())
-    largest_difference = max(high - mean, mean - low) or 1.0
+    largest_difference = max(high - mean, mean - low) or 1.0  # 1, if all counts are equal
     row, column = np.indices(table.shape)
     rects = Rects(column, row, diverging((table - mean) / largest_difference))
     cell_px = max(34.0, 420.0 / num_labels)
@@ -237,18 +240,19 @@ def draw_lengths(lengths: ArrayLike, title: str | None = None) -> Drawing:
     """
     tokens = checked_lengths(lengths)
     longest = int(tokens.max(initial=0))
-    width = max(int(_round_step(max((longest + 1) / _MOST_RANGES, 1))), 1)
-    num_ranges = longest // width + 1
-    num_samples = np.bincount(tokens // width, minlength=num_ranges)
-    in_range = np.bincount(tokens // width, weights=tokens, minlength=num_ranges)
-    shares = in_range / max(float(in_range.sum()), 1.0)
+    range_width = int(_round_step(max((longest + 1) / _MOST_RANGES, 1)))
+    num_ranges = longest // range_width + 1
+    range_of_sample = tokens // range_width
+    num_samples = np.bincount(range_of_sample, minlength=num_ranges)
+    tokens_in_range = np.bincount(range_of_sample, weights=tokens, minlength=num_ranges)
+    shares = tokens_in_range / max(float(tokens_in_range.sum()), 1.0)
     is_filled = num_samples > 0
     most = int(num_samples.max(initial=0)) or 1
     rows = np.arange(num_ranges)
     labels = [str(first) for first in range(num_ranges)]
-    if width > 1:
-        labels = [f"{first} to {first + width - 1}" for first in (rows * width).tolist()]
-    step = max(int(_round_step(most / 5)), 1)
+    if range_width > 1:
+        labels = [f"{first} to {first + range_width - 1}" for first in (rows * range_width).tolist()]
+    tick_step = max(int(_round_step(most / 5)), 1)
     return Drawing(
         title=title or _lengths_title(tokens),
         x_label="samples",
@@ -266,7 +270,7 @@ def draw_lengths(lengths: ArrayLike, title: str | None = None) -> Drawing:
                 size_px=10.0,
             )
         ],
-        x_ticks=[(float(tick), f"{tick:,}") for tick in range(0, most + 1, step)],
+        x_ticks=[(float(tick), f"{tick:,}") for tick in range(0, most + 1, tick_step)],
         y_ticks=[(row + 0.5, label) for row, label in enumerate(labels)],
         legend=[Key("number of samples", _COMPUTE), Key("numbers: share of all tokens", PAPER, line="none")],
     )
@@ -305,18 +309,18 @@ def draw_step_costs(
     width = float(highest.max(initial=0.0)) or 1.0
     rows = np.arange(num_steps)
     words = [f"{share:.0%}" for share in work.step_padding_shares[:num_steps].tolist()]
-    waiting = 1 - 1 / work.imbalance
+    waiting = 1 - 1 / work.imbalance  # the mean rank works for 1 / imbalance of the time of the costliest one
     padding = percent_words(work.padding_share)
     finding = f"Ranks wait for {percent_words(waiting)} of the time, and {padding} of the tokens are padding"
     unit = "cost"
     if isinstance(cost, str):
         unit = {"linear": "tokens", "quadratic": "tokens²"}[cost]
-    steps = "step" if num_steps == work.step_costs.shape[0] else f"step, the first {num_steps}"
+    y_label = "step" if num_steps == work.step_costs.shape[0] else f"step, the first {num_steps}"
     ticks = np.arange(0, width * 1.01, _round_step(width / 5))
     return Drawing(
         title=title or finding,
         x_label=f"cost of the step [{unit}]",
-        y_label=steps,
+        y_label=y_label,
         width=1.08 * width,
         height=max(num_steps, 1),
         size_px=(620.0, max(14.0 * num_steps, 40.0)),
@@ -349,6 +353,7 @@ def _round_step(least: float) -> float:
 
 
 def _cell_px(columns: int) -> float:
+    """Return the width of a cell: wide for few columns, but no drawing is wider than `WIDE_PX`."""
     return min(WIDE_PX / columns, max(34.0, 420.0 / columns))
 
 

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch
 from matplotlib.text import Text
 
-from .marks import Drawing, Key, Lines, Rects, Texts, plain
+from .marks import NARROW_PX, Drawing, Key, Lines, Rects, Texts, plain
 from .palette import FAINT, INK, PAPER, hatch_on
 
 
@@ -34,8 +34,9 @@ def sharpen() -> None:
 sharpen()
 _PX_PER_INCH = 96.0
 _POINTS_PER_PX = 72.0 / _PX_PER_INCH
-_NARROW_PX = 4  # rectangles narrower than this have no outline, which would hide them
 _DIGIT_WIDTH = 0.64  # of its size
+_LETTER_WIDTH = 0.8  # of its size, of the widest letters
+_LINE_PX = 24  # between two texts above each other, at least, if Axes are small
 _SMALL = 0.6  # of the drawing's width: on smaller Axes, texts are left out that would cover others
 
 
@@ -45,6 +46,7 @@ def to_axes(drawing: Drawing, ax: Axes | None = None) -> Axes:
         width_px, height_px = drawing.size_px
         labels = [key.label for key in drawing.legend]
         legend_rows = math.ceil(len(labels) / _columns(labels, width_px))
+        # with room for the labels and ticks of the axes, the title, and the rows of the legend
         inches = (width_px / _PX_PER_INCH + 1.0, height_px / _PX_PER_INCH + 1.1 + 0.18 * legend_rows)
         _, ax = plt.subplots(figsize=inches, layout="constrained")
     _paint(drawing, ax)
@@ -53,7 +55,7 @@ def to_axes(drawing: Drawing, ax: Axes | None = None) -> Axes:
 
 
 def _paint(drawing: Drawing, ax: Axes) -> None:
-    """The marks, without title, axes and legend."""
+    """Paint the marks, without title, axes and legend."""
     for rects in drawing.rects:
         _paint_rects(rects, drawing, ax)
     bottom = drawing.height if drawing.rules_to is None else drawing.rules_to
@@ -86,14 +88,14 @@ def _paint_rects(rects: Rects, drawing: Drawing, ax: Axes) -> None:
     bottom = top + rects.height
     # rectangles by corners by x and y
     corners = list(np.stack([left, top, right, top, right, bottom, left, bottom], axis=-1).reshape(-1, 4, 2))
-    is_narrow = rects.width / drawing.width * drawing.size_px[0] < _NARROW_PX
+    is_narrow = rects.width / drawing.width * drawing.size_px[0] < NARROW_PX
     outlines = np.where(is_narrow, 0.0, 0.6)
     # a collection has one hatch, so that hatched rectangles are painted plain, and then see-through with their hatches
     filled = PolyCollection(corners, facecolors=rects.fill, edgecolors=rects.edge, linewidths=outlines, gid="rects")
     ax.add_collection(filled).set_clip_on(False)
     hatched = np.flatnonzero(rects.hatched).tolist()
     for ink in (INK, PAPER):
-        in_this_ink = [corners[place] for place in hatched if hatch_on(rects.fill[place]) == ink]
+        in_this_ink = [corners[index] for index in hatched if hatch_on(rects.fill[index]) == ink]
         if in_this_ink:
             style: dict[str, Any] = {"facecolors": "none", "edgecolors": ink, "hatch": "///", "linewidths": 0.6}
             ax.add_collection(PolyCollection(in_this_ink, **style, gid="hatched")).set_clip_on(False)
@@ -108,13 +110,17 @@ def _paint_lines(lines: Lines, ax: Axes) -> None:
             LineCollection(list(ends), colors=lines.color, linewidths=width, linestyles=dashes, gid="lines")
         )
         return
+    # The lines of a collection have no heads, so each arrow is an artist.
     style: dict[str, Any] = {"arrowstyle": "-|>,head_length=4,head_width=2", "shrinkA": 0, "shrinkB": 0, "gid": "lines"}
     for ((x0, y0), (x1, y1)), color, dash in zip(ends.tolist(), lines.color, dashes, strict=True):
         ax.add_patch(FancyArrowPatch((x0, y0), (x1, y1), color=color, linestyle=dash, linewidth=width, **style))
 
 
 def _texts_with_room(texts: Texts, drawing: Drawing, ax: Axes) -> list[int]:
-    """The places of the texts to paint: all, except for those with a halo that would cover others on small Axes."""
+    """Return which texts to paint: all, except for those with a halo that would cover others on small Axes.
+
+    The result has the indices of the texts.
+    """
     everything = list(range(len(texts.text)))
     width_px = ax.bbox.width / ax.figure.dpi * _PX_PER_INCH
     height_px = ax.bbox.height / ax.figure.dpi * _PX_PER_INCH
@@ -123,16 +129,22 @@ def _texts_with_room(texts: Texts, drawing: Drawing, ax: Axes) -> list[int]:
     x = (texts.x / drawing.width * width_px).tolist()
     y = (texts.y / drawing.height * height_px).tolist()
     chosen: list[int] = []
-    for place in everything:
-        needed_px = texts.size_px * (0.8 * len(texts.text[place]) + 1.5)
-        is_clear = all(abs(x[place] - x[other]) > needed_px or abs(y[place] - y[other]) > 24 for other in chosen)
+    for index in everything:
+        needed_px = texts.size_px * (_LETTER_WIDTH * len(texts.text[index]) + 1.5)
+        is_clear = True
+        for other in chosen:
+            if abs(x[index] - x[other]) <= needed_px and abs(y[index] - y[other]) <= _LINE_PX:
+                is_clear = False
         if is_clear:
-            chosen.append(place)
+            chosen.append(index)
     return chosen
 
 
 def _hide_crowded(texts: Sequence[Text], ax: Axes, drawing: Drawing) -> None:
-    """Hide the texts that would lie on others where the axes show more than the drawing, so that its marks shrink."""
+    """Hide the texts that would lie on others where the axes show more than the drawing, so that its marks shrink.
+
+    Only texts in the middle of their cells are hidden, or shown again.
+    """
     left, right = ax.get_xlim()
     px_per_unit = drawing.size_px[0] / abs(right - left)
     end_px: dict[float, float] = {}  # of the last text that is shown, by its height
@@ -146,28 +158,32 @@ def _hide_crowded(texts: Sequence[Text], ax: Axes, drawing: Drawing) -> None:
             end_px[y] = start_px + width_px
 
 
-def _paint_texts(texts: Texts, ax: Axes, places: list[int]) -> list[Text]:
+def _paint_texts(texts: Texts, ax: Axes, chosen: list[int]) -> list[Text]:
+    """Paint the texts with these indices, and return the artists."""
     align = {"middle": "center", "start": "left", "end": "right"}[texts.anchor]
     style: dict[str, Any] = {"ha": align, "va": "center_baseline", "parse_math": False}
     style["size"] = texts.size_px * _POINTS_PER_PX
     x = texts.x.tolist()
     y = texts.y.tolist()
     painted = []
-    for place in places:
-        box = ground(texts.halo[place]) if texts.halo else None
-        painted.append(ax.text(x[place], y[place], texts.text[place], bbox=box, color=texts.color[place], **style))
+    for index in chosen:
+        box = ground(texts.halo[index]) if texts.halo else None
+        painted.append(ax.text(x[index], y[index], texts.text[index], bbox=box, color=texts.color[index], **style))
     return painted
 
 
 def _label(drawing: Drawing, ax: Axes) -> None:
-    # matplotlib reads what stands between two $ as a formula when it wraps a text, and only then
-    ax.set(xlim=(0, drawing.width), ylim=(drawing.height, 0))
+    """Add limits, ticks, labels, title and legend."""
+    ax.set(xlim=(0, drawing.width), ylim=(drawing.height, 0))  # y goes down
     style: dict[str, Any] = {"fontsize": 8, "parse_math": False}
     ax.set_xticks([x for x, _ in drawing.x_ticks], [label for _, label in drawing.x_ticks], **style)
     ax.set_yticks([y for y, _ in drawing.y_ticks], [label for _, label in drawing.y_ticks], **style)
     as_text(ax.set_xlabel(drawing.x_label), ax.set_ylabel(drawing.y_label))
-    as_text(ax.set_title(drawing.title, loc="left", fontsize=11, fontweight="bold", wrap="$" not in drawing.title))
-    if len(ax.get_shared_x_axes().get_siblings(ax)) > 1:
+    # When matplotlib wraps a text, it reads the part between two $ as a formula, whatever `as_text` says.
+    may_wrap = "$" not in drawing.title
+    as_text(ax.set_title(drawing.title, loc="left", fontsize=11, fontweight="bold", wrap=may_wrap))
+    shares_x = len(ax.get_shared_x_axes().get_siblings(ax)) > 1
+    if shares_x:  # only the lowest of these Axes keeps its labels
         ax.label_outer(remove_inner_ticks=True)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
@@ -181,21 +197,23 @@ def keys_below(ax: Axes, keys: Mapping[str, Any], wide_px: float | None = None) 
     if wide_px is None:
         wide_px = figure_px
     handles: dict[str, Any] = {}
-    for old in [legend for legend in ax.figure.legends if legend.get_gid() == "keys"]:
-        handles |= {text.get_text(): handle for text, handle in zip(old.get_texts(), old.legend_handles, strict=True)}
+    old_legends = [legend for legend in ax.figure.legends if legend.get_gid() == "keys"]
+    for old_legend in old_legends:
+        for text, handle in zip(old_legend.get_texts(), old_legend.legend_handles, strict=True):
+            handles[text.get_text()] = handle
         wide_px = figure_px
-        old.remove()
+        old_legend.remove()
     handles |= keys
     columns = _columns(list(handles), wide_px)
-    place: dict[str, Any] = {"loc": "outside lower left", "ncols": columns, "fontsize": 8, "frameon": False}
-    legend = ax.figure.legend(list(handles.values()), list(handles), **place)
+    style: dict[str, Any] = {"loc": "outside lower left", "ncols": columns, "fontsize": 8, "frameon": False}
+    legend = ax.figure.legend(list(handles.values()), list(handles), **style)
     legend.set_gid("keys")
     as_text(*legend.get_texts())
 
 
 def _columns(labels: Sequence[str], wide_px: float) -> int:
-    """The most columns that a legend of that width has room for; its entries run down the columns."""
-    needed_px = np.array([40 + 6.0 * len(label) for label in labels])
+    """Return the most columns that a legend of that width has room for; its entries run down the columns."""
+    needed_px = np.array([40 + 6.0 * len(label) for label in labels])  # the mark, and 6 px for each letter
     for num_columns in range(needed_px.size, 1, -1):
         widest_px = [float(column.max()) for column in np.array_split(needed_px, num_columns)]
         if sum(widest_px) <= wide_px:
@@ -208,6 +226,6 @@ def _handle(key: Key) -> Patch | Line2D:
         dash: Any = {"solid": "-", "dashed": "--", "none": "none"}[key.line]
         return Line2D([], [], color=key.fill, linestyle=dash, label=key.label)
     edge = key.edge
-    if edge == PAPER:
+    if edge == PAPER:  # it would not show; a patch's hatches have the colour of its edge
         edge = hatch_on(key.fill) if key.hatched else FAINT
     return Patch(facecolor=key.fill, edgecolor=edge, hatch="///" if key.hatched else None, label=key.label)

@@ -59,19 +59,19 @@ def draw_bars(rows: Mapping[str, Mapping[str, float]], x_label: str = "time [ms]
         rects=bars,
         texts=texts,
         x_ticks=round_ticks(width),
-        y_ticks=[(place + 0.5, name) for place, name in enumerate(names)],
+        y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
         legend=keys,
     )
 
 
 def _lengths(rows: Mapping[str, Mapping[str, float]]) -> dict[str, FloatArray]:
-    """The checked lengths of each kind of work, one per row, 0 if a row does not have it."""
+    """Return the checked lengths of each kind of work, one per row, 0 if a row does not have it."""
     lengths: dict[str, FloatArray] = {}
-    for place, (name, parts) in enumerate(rows.items()):
+    for row, (name, parts) in enumerate(rows.items()):
         if not isinstance(parts, Mapping):
             raise ValueError(f"{name}: must have lengths by kind of work, got {parts!r}")
         for kind, length in parts.items():
             one_of("each kind of work", kind, tuple(WORK))
             column = lengths.setdefault(kind, np.zeros(len(rows)))
-            column[place] = number(f"{name}, {kind}", length, 0)
+            column[row] = number(f"{name}, {kind}", length, 0)
     return lengths

@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 
 LABEL_PT = 8.5  # 11 px
 GREY = "#8a8a8a"
+_SAME = 1e-9  # logarithms that differ by less are those of one number
 _TICK_STEPS = (1, 2, 5, 10, 20, 50)  # a tick at each power of two, at each second one, …
 
 # as parts of the axes' width, from their left edge: the hair from a line's end, a piece of the line, and its name
@@ -105,12 +106,16 @@ def _plain_number(value: float) -> str:
     """
     if 0 < value < 1:
         return np.format_float_positional(value, precision=6, fractional=False, trim="-")
-    return f"{value:,.6g}" if value < 1e6 else f"{value:,.0f}"
+    if value < 1e6:
+        return f"{value:,.6g}"
+    return f"{value:,.0f}"  # .6g would write an exponent
 
 
 def _power_ticks(ax: Axes, x: Sequence[float] | Floats, words: Callable[[float], str], most: int) -> None:
     """Put ticks at powers of two between the first and the last x: at each, at each second, …, at most so many."""
-    powers = np.arange(np.ceil(np.log2(x[0]) - 1e-9), np.floor(np.log2(x[-1]) + 1e-9) + 1)
+    first_power = np.ceil(np.log2(x[0]) - _SAME)
+    last_power = np.floor(np.log2(x[-1]) + _SAME)
+    powers = np.arange(first_power, last_power + 1)
     every = next(step for step in _TICK_STEPS if powers.size <= most * step)
     shown = 2.0 ** powers[powers % every == 0]
     ax.set_xticks(shown, [words(size) for size in shown.tolist()])
@@ -152,7 +157,10 @@ def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, floa
 
 
 class _Placer(Artist):
-    """Draws nothing. It is drawn and measured first, and then places what depends on the limits of the axes."""
+    """Draws nothing, but calls `place`, which places other artists by the current limits of the axes.
+
+    It is drawn before all others, and also calls it when the layout asks for its size.
+    """
 
     def __init__(self, place: Callable[[], None]) -> None:
         super().__init__()
@@ -182,11 +190,12 @@ def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
         as_text(words[name])
 
     def place() -> None:
-        to_axes = ax.transData + ax.transAxes.inverted()
+        to_axes = ax.transData + ax.transAxes.inverted()  # from data to shares of the axes' width and height
         _, right = ax.get_xlim()
         end_of = {name: float(to_axes.transform((right, y))[1]) for name, (y, _) in ends.items()}  # 0 bottom … 1 top
         upwards = sorted(end_of, key=lambda name: end_of[name])
-        name_height = 1.3 * LABEL_PT / (ax.bbox.height / ax.figure.dpi * 72)
+        axes_height_pt = ax.bbox.height / ax.figure.dpi * 72
+        name_height = 1.3 * LABEL_PT / axes_height_pt
         name_places = spread_out([end_of[name] for name in upwards], name_height)
         for name, y in zip(upwards, name_places, strict=True):
             hairs[name].set_data(_HAIR, (end_of[name], y))

@@ -1,4 +1,4 @@
-"""Figures of lines: over any quantity, queues over time, and costs over the size of a message."""
+"""Figures of lines: over any quantity, and costs over the size of a message."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from ..common.checks import count_of, number, whole
+from ..common.checks import number, whole
 from ..common.frozen import optional
 from ..common.units import bytes_words, percent_words
 from ..sampling.randperm_bias import randperm_bias as exact_bias
 from ..sampling.randperm_bias import worst_randperm_bound
-from .axes import as_text
-from .line_axes import GREY, LABEL_PT, Floats, dash, explain, line_axes, markers, name_ends, note, size_axes
+from .line_axes import GREY, Floats, dash, explain, line_axes, markers, name_ends, note, size_axes
 from .marks import WIDE_INCHES
 from .palette import CATEGORIES, INK, PAPER, Look, looks
 
 _MARKERS = ("o", "s", "^", "D")
-_STRIP = 1.4  # the height of a queue's strip, in capacities
 
 
 # ---- over any quantity
@@ -44,14 +42,13 @@ def curves(
     Raises ValueError if there are more curves than hues, if a curve has neither, or if a length differs from that of
     `x`.
     """
-    _check_pairs("curves", curves)
     x_values = np.asarray(x)
-    for name, pair in curves.items():
-        _check_curve(name, pair, x_values)
+    _check_curves(curves, x_values)
     ax = line_axes(ax, (WIDE_INCHES, 3.6), title, x_label, y_label)
     ends: dict[str, tuple[float, Look]] = {}
-    for place, (name, (predicted, executed)) in enumerate(curves.items()):
-        look = Look(CATEGORIES[place], place % 2 == 1, _MARKERS[place % len(_MARKERS)])
+    for index, (name, (predicted, executed)) in enumerate(curves.items()):
+        is_dashed = index % 2 == 1  # every second one, so that neighbours differ in grey, too
+        look = Look(CATEGORIES[index], is_dashed, _MARKERS[index % len(_MARKERS)])
         if predicted is not None:
             style: dict[str, Any] = {"linestyle": dash(look), "linewidth": 1.6}
             if discrete:
@@ -77,9 +74,9 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
     The line is the exact excess of a favoured sample's probability over another's. It ends where torch changes to
     64-bit words, or at `most_items`. Raises ValueError if `most_items` is outside 1,000 to that number.
     """
-    worst = worst_randperm_bound()
-    last = worst if most_items is None else whole("most_items", most_items, 1000, worst)
-    num_items = np.unique(np.geomspace(100, last, 2000).astype(np.int64))
+    largest = worst_randperm_bound()
+    last = largest if most_items is None else whole("most_items", most_items, 1000, largest)
+    num_items = np.unique(np.geomspace(100, last, 2000).astype(np.int64))  # enough points for a smooth line
     bias = exact_bias(num_items)
     highest = float(bias.excess[-1])
     finding = f"torch.randperm draws some of {last:,} samples first {percent_words(highest, 2)} more often"
@@ -94,21 +91,30 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
         most_ticks=8,
         log_y=True,
     )
-    ax.plot(num_items, 100 * np.where(bias.excess > 0, bias.excess, np.nan), color=CATEGORIES[0], linewidth=1.6)
-    middle = int(num_items[num_items.size // 2])
-    excess = float(exact_bias([middle]).excess[0])
-    ax.plot([middle], [100 * excess], "o", color=CATEGORIES[0], markersize=5)
-    note(ax, f"{middle:,} samples: {100 * excess:.2g} %", (middle, 100 * excess), (8, -14))
+    visible_excess = np.where(bias.excess > 0, bias.excess, np.nan)  # a logarithmic axis has no place for 0
+    ax.plot(num_items, 100 * visible_excess, color=CATEGORIES[0], linewidth=1.6)
+    middle = num_items.size // 2
+    middle_items = int(num_items[middle])
+    middle_percent = 100 * float(bias.excess[middle])
+    ax.plot([middle_items], [middle_percent], "o", color=CATEGORIES[0], markersize=5)
+    note(ax, f"{middle_items:,} samples: {middle_percent:.2g} %", (middle_items, middle_percent), (8, -14))
     return ax
 
 
-def _check_curve(name: str, pair: tuple[ArrayLike | None, ArrayLike | None], x: Floats) -> None:
-    predicted, executed = pair
-    if predicted is None and executed is None:
-        raise ValueError(f"curves must have a prediction or an execution each, got neither for {name!r}")
-    for kind, values in (("predicted", predicted), ("executed", executed)):
-        if values is not None and np.shape(values) != x.shape:
-            raise ValueError(f"{name}, {kind}: {np.shape(values)} values over x of shape {x.shape}")
+def _check_curves(curves: Mapping[str, tuple[ArrayLike | None, ArrayLike | None]], x: Floats) -> None:
+    """Raise ValueError unless each curve has a prediction or an execution, and each of these a value for each x."""
+    if not isinstance(curves, Mapping) or not 0 < len(curves) <= len(CATEGORIES):
+        got = len(curves) if isinstance(curves, Mapping) else repr(curves)
+        raise ValueError(f"curves must number from 1 to {len(CATEGORIES)}, by name, got {got}")
+    for name, pair in curves.items():
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ValueError(f"curves[{name!r}] must be a pair of columns, got {pair!r}")
+        predicted, executed = pair
+        if predicted is None and executed is None:
+            raise ValueError(f"curves must have a prediction or an execution each, got neither for {name!r}")
+        for kind, values in (("predicted", predicted), ("executed", executed)):
+            if values is not None and np.shape(values) != x.shape:
+                raise ValueError(f"{name}, {kind}: {np.shape(values)} values over x of shape {x.shape}")
 
 
 def _last_finite(values: ArrayLike | None) -> float:
@@ -118,61 +124,10 @@ def _last_finite(values: ArrayLike | None) -> float:
     return float(finite[-1]) if finite.size else 0.0
 
 
-def queue_fill(
-    fills: Mapping[str, tuple[ArrayLike, ArrayLike]],
-    capacity: int | None = None,
-    ax: Axes | None = None,
-    title: str | None = None,
-) -> Axes:
-    """Draw the number of waiting items over time, ``fills[name] = (times_s, number)`` from `pipeline.queue_fill`.
-
-    Each queue has its own strip, the first one on top. All are as high as the `capacity` or, if it is None, as the
-    largest number. Raises ValueError if there are more than eight queues, lengths differ, or the capacity is below 0.
-    """
-    _check_pairs("fills", fills)
-    for name, (times_s, waiting) in fills.items():
-        if np.shape(times_s) != np.shape(waiting):
-            raise ValueError(f"{name}: {np.shape(waiting)} numbers over times of shape {np.shape(times_s)}")
-    optional("capacity", capacity, whole, 0)
-    most = max(int(np.max(waiting, initial=0)) for _, waiting in fills.values())
-    finding = f"At most {count_of(most, 'item')} in the queue"
-    if capacity is not None:
-        finding += f", which holds {capacity}"
-    height = max(most, capacity or 0, 1)  # of a full queue
-    strip = _STRIP * height
-    inches = (WIDE_INCHES, 0.6 + 1.1 * len(fills))
-    y_limits = (-0.05 * height, strip * len(fills))
-    ax = line_axes(ax, inches, title or finding, "time [s]", "items in the queue", y_limits=y_limits, grid="")
-    ticks: dict[float, str] = {}
-    for row, (name, (times_s, waiting)) in enumerate(fills.items()):
-        ground = strip * (len(fills) - 1 - row)
-        x = np.asarray(times_s, dtype=float)
-        top = ground + np.asarray(waiting, dtype=float)
-        ax.fill_between(x, ground, top, step="post", color=CATEGORIES[row], linewidth=0, alpha=0.8, label=name)
-        ax.axhline(ground, color=GREY, linewidth=0.8, zorder=0)
-        if capacity is not None:
-            ax.axhline(ground + capacity, color=GREY, linewidth=0.8, zorder=0)
-        coordinates = ("axes fraction", "data")
-        as_text(ax.annotate(name, (0, ground + height), (0, 3), coordinates, "offset points", fontsize=LABEL_PT))
-        ticks[ground] = "0"
-        ticks[ground + height] = f"{height}"
-    ax.set_yticks(list(ticks), list(ticks.values()))
-    return ax
-
-
-def _check_pairs(name: str, pairs: Mapping[str, Any]) -> None:
-    if not isinstance(pairs, Mapping) or not 0 < len(pairs) <= len(CATEGORIES):
-        got = len(pairs) if isinstance(pairs, Mapping) else repr(pairs)
-        raise ValueError(f"{name} must number from 1 to {len(CATEGORIES)}, by name, got {got}")
-    for key, pair in pairs.items():
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise ValueError(f"{name}[{key!r}] must be a pair of columns, got {pair!r}")
-
-
 # ---- over sizes
 
 _GROUND = "#ededed"
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))  # the seconds of each unit
 _SAME = 1e-9  # lines as close as this, in logarithms, coincide
 _LABEL_SHARE = 0.07  # of the width of the axes: the room for the size at a change
 
@@ -205,7 +160,7 @@ def costs(
     optional("half_bytes", half_bytes, number, above=0)
 
     all_s = np.concatenate([*lines_s.values(), *(times_s.ravel() for _, times_s in points.values())])
-    scale, unit = next((pair for pair in _UNITS if all_s.min() >= pair[0]), _UNITS[-1])
+    scale, unit = _unit_of(float(all_s.min()))
     lowest_y = all_s.min() / scale
     highest_y = all_s.max() / scale
     first, changes = lowest(sizes, np.stack(list(lines_s.values())) / scale)
@@ -217,8 +172,8 @@ def costs(
     ends: dict[str, tuple[float, Look]] = {}
     for (name, times_s), look in zip(lines_s.items(), looks(lines_s).values(), strict=True):
         y = times_s / scale
-        order = 2 + look.dashed / 2  # a dashed line shows on the one that it coincides with
-        ax.plot(sizes, y, color=look.color, linestyle=dash(look), linewidth=1.8, label=name, zorder=order)
+        layer = 2.5 if look.dashed else 2.0  # a dashed line shows on the one that it coincides with
+        ax.plot(sizes, y, color=look.color, linestyle=dash(look), linewidth=1.8, label=name, zorder=layer)
         ends[name] = float(y[-1]), look
     if lower_bound_s is not None:
         ends["lower bound"] = float(lower_bound_s[-1]) / scale, Look(GREY, False, "")
@@ -235,6 +190,14 @@ def costs(
         ax.axvline(half_bytes, color=INK, linewidth=0.8, linestyle=":", label="n½")
         note(ax, f"n½ = {bytes_words(half_bytes)}", (half_bytes, highest_y * 1.45), (4, 0), va="top")
     return ax
+
+
+def _unit_of(shortest_s: float) -> tuple[float, str]:
+    """Return the largest unit in which no time is below 1, and its seconds; the smallest unit if there is none."""
+    for seconds, unit in _UNITS:
+        if shortest_s >= seconds:
+            return seconds, unit
+    return _UNITS[-1]
 
 
 def _sizes(num_bytes: ArrayLike) -> Floats:
@@ -259,13 +222,14 @@ def _points(measured: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> dict[str, tu
 
 
 def _fastest(names: Sequence[str], leaders: Sequence[int]) -> str:
+    """Name the fastest algorithms, from small to large; `leaders` are their places in `names`."""
     if len(leaders) == 1:
         return f"{names[leaders[0]]} is the fastest at every size"
-    return f"Fastest, from small to large: {', '.join(names[place] for place in leaders)}"
+    return f"Fastest, from small to large: {', '.join(names[leader] for leader in leaders)}"
 
 
 def _draw_bound(ax: Axes, sizes: Floats, bound: Floats, lowest_y: float) -> None:
-    bottom = np.full(sizes.size, lowest_y / 1e3)
+    bottom = np.full(sizes.size, lowest_y / 1e3)  # far below the axis, which cannot begin at 0 as it is logarithmic
     ax.fill_between(sizes, bottom, bound, color=_GROUND, zorder=0)
     ax.plot(sizes, bound, color=GREY, linewidth=1.2, label="lower bound", zorder=1)
 
@@ -275,9 +239,10 @@ def _draw_changes(ax: Axes, changes: list[Change]) -> None:
     x = [change.x for change in changes]
     y = [change.y for change in changes]
     ax.plot(x, y, "o", color=INK, markersize=5, markerfacecolor=PAPER, label="crossover", zorder=4)
-    last_share = -np.inf
+    to_axes = ax.transData + ax.transAxes.inverted()  # from data to shares of the axes' width and height
+    last_share = -np.inf  # where the last label stands
     for change in changes:
-        share = float(ax.transAxes.inverted().transform(ax.transData.transform((change.x, change.y)))[0])
+        share = float(to_axes.transform((change.x, change.y))[0])
         if share - last_share > _LABEL_SHARE:
             note(ax, bytes_words(change.x), (change.x, change.y), (0, -7), va="top", ha="center")
             last_share = share
@@ -325,26 +290,32 @@ def lowest(x: Floats, y: Floats) -> tuple[int, list[Change]]:
     first = int((log_y[:, 0] <= log_y[:, 0].min() + _SAME).argmax())
     leader = first
     changes: list[Change] = []
-    for place in range(x.size - 1):
-        left = log_y[:, place]
-        rise = log_y[:, place + 1] - left
-        for part in _meetings(left, rise):
-            height = left + part * rise
+    for interval in range(x.size - 1):  # from one x to the next
+        start = log_y[:, interval]  # the height of each line at the left of the interval
+        rise = log_y[:, interval + 1] - start  # of each line from there to the right
+        for fraction in _possible_changes(start, rise):
+            height = start + fraction * rise  # of each line at this fraction of the interval
             lowest_lines = np.flatnonzero(height <= height.min() + _SAME)
-            next_leader = int(lowest_lines[rise[lowest_lines].argmin()])  # the one that rises least
-            if rise[next_leader] < rise[leader] - _SAME:
+            # After this point, that one of them is the lowest that rises least.
+            next_leader = int(lowest_lines[rise[lowest_lines].argmin()])
+            coincides = rise[next_leader] >= rise[leader] - _SAME
+            if not coincides:
                 leader = next_leader
-                change_x = log_x[place] + part * (log_x[place + 1] - log_x[place])
+                change_x = log_x[interval] + fraction * (log_x[interval + 1] - log_x[interval])
                 changes.append(Change(float(np.exp(change_x)), float(np.exp(height[leader])), leader))
     return first, changes
 
 
-def _meetings(left: Floats, rise: Floats) -> list[float]:
-    """Where two lines meet in an interval, as parts of it, in order, after its beginning.
+def _possible_changes(start: Floats, rise: Floats) -> list[float]:
+    """Return where the lowest line may change in an interval, as rising fractions of it from 0 to below 1.
 
-    Lines start at `left` and reach ``left + rise``.
+    Lines start at heights `start` and reach ``start + rise``. The lowest may change where two lines cross, and also at
+    0, where the slopes change.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):  # parallel lines meet nowhere: the part is infinite or nan
-        parts = np.subtract.outer(left, left) / -np.subtract.outer(rise, rise)
-    inside = parts[(parts > 0) & (parts < 1 - _SAME)]
+    gap = np.subtract.outer(start, start)  # lines by lines, as the arrays below
+    closing = -np.subtract.outer(rise, rise)  # how much of the gap two lines close over the whole interval
+    # Parallel lines cross nowhere: their fraction is infinite or nan.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        crossings = gap / closing
+    inside = crossings[(crossings > 0) & (crossings < 1 - _SAME)]
     return np.unique([0.0, *inside]).tolist()  # type: ignore[no-any-return]

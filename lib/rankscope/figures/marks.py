@@ -16,6 +16,7 @@ from .palette import EMPTY, INK, ink_on, ramp
 FloatArray = NDArray[np.floating[Any]]
 WIDE_PX = 660.0  # of the marks of a wide drawing: with its axes, a picture is as wide as a page's text
 WIDE_INCHES = 8.0  # of a wide figure of matplotlib, axes included
+NARROW_PX = 4  # rectangles narrower than this have no outline, which would hide them
 _SCALE_SHARES = (0.25, 0.5, 0.75, 1.0)  # of the highest number, in the scale of shaded cells
 _MOST_CHARACTERS = 400  # of a text: matplotlib takes 0.2 ms for each
 
@@ -53,10 +54,13 @@ def _strings(values: Sequence[str] | str) -> Any:
 
 
 def _align(marks: Any, kind: str, columns: Sequence[str], strings: Sequence[str]) -> None:
-    """Give all columns of new marks the same length: a value that all share is repeated."""
+    """Give all columns of new marks the same length: a value that all share is repeated.
+
+    `columns` and `strings` name the fields that have a number, or a string, for each mark.
+    """
     aligned = np.broadcast_arrays(*(getattr(marks, name) for name in columns))
     for name, column in zip(columns, aligned, strict=True):
-        object.__setattr__(marks, name, column)
+        object.__setattr__(marks, name, column)  # since the class is frozen, also below
     size = aligned[0].size
     for name in strings:
         values = getattr(marks, name)
@@ -216,12 +220,12 @@ def numbers_on(
         wanted = np.ones(numbers.size, dtype=bool)
     texts = []
     for hatched in (False, True):
-        places = np.flatnonzero(wanted & (rects.hatched == hatched))
-        fills = [rects.fill[place] for place in places.tolist()]
+        chosen = np.flatnonzero(wanted & (rects.hatched == hatched))
+        fills = [rects.fill[index] for index in chosen.tolist()]
         ink = [color or ink_on(fill) for fill in fills]
-        x = rects.x[places] + rects.width[places] / 2
-        y = rects.y[places] + rects.height[places] / 2
-        words = [str(number) for number in numbers[places].tolist()]
+        x = rects.x[chosen] + rects.width[chosen] / 2
+        y = rects.y[chosen] + rects.height[chosen] / 2
+        words = [str(number) for number in numbers[chosen].tolist()]
         texts.append(Texts(x, y, words, ink, size_px=size_px, halo=fills if hatched else ()))
     return tuple(texts)
 
@@ -274,13 +278,13 @@ def whole_ticks(count: int, most: int = 12) -> tuple[tuple[float, str], ...]:
     """
     steps = (factor * 10**power for power in range(20) for factor in (1, 2, 5))
     step = next(step for step in steps if count <= step * most)
-    return tuple((place + 0.5, str(place)) for place in range(0, count, step))
+    return tuple((cell + 0.5, str(cell)) for cell in range(0, count, step))
 
 
 def spread_out(places: Sequence[float], least: float) -> list[float]:
     """Return rising places, moved as little as possible so that they are at least this far apart, and at most 1.
 
-    Places that are too close form a group, which keeps its middle.
+    Places that are too close form a group, which keeps its middle. Those that would be above 1 are moved down.
 
     >>> [round(place, 3) for place in spread_out([0.0, 0.0, 1.0], 0.1)]
     [-0.05, 0.05, 1.0]
@@ -289,16 +293,19 @@ def spread_out(places: Sequence[float], least: float) -> list[float]:
     def middle(group: list[float]) -> float:
         return sum(group) / len(group)
 
-    def overlap(before: list[float], after: list[float]) -> bool:
-        return middle(after) - middle(before) < least / 2 * (len(before) + len(after))
+    def overlap(lower: list[float], upper: list[float]) -> bool:
+        return middle(upper) - middle(lower) < least / 2 * (len(lower) + len(upper))
 
     groups: list[list[float]] = []
     for place in places:
         groups.append([place])
         while len(groups) > 1 and overlap(groups[-2], groups[-1]):
-            groups[-2:] = [groups[-2] + groups[-1]]
+            last_group = groups.pop()
+            groups[-1] = groups[-1] + last_group
     moved = []
     for group in groups:
-        moved += [middle(group) + (number - (len(group) - 1) / 2) * least for number in range(len(group))]
-    highest = [1 - least * number for number in reversed(range(len(moved)))]
+        for number in range(len(group)):
+            from_middle = number - (len(group) - 1) / 2  # in steps of `least`
+            moved.append(middle(group) + from_middle * least)
+    highest = [1 - least * num_above for num_above in reversed(range(len(moved)))]
     return [min(place, high) for place, high in zip(moved, highest, strict=True)]

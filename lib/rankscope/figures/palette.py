@@ -67,12 +67,16 @@ TABLE = (
     Meaning("work", "the optimizer", _PLUM, "optimizer zero_grad", memory="optimizer_states master_copy"),
     Meaning("work", "computing", _GREEN, "step compute train kernel"),
     Meaning(
-        *("work", "summing over ranks", _BLUE),
+        "work",
+        "summing over ranks",
+        _BLUE,
         communication="allreduce reduce_scatter reduce collective shadow",
         buffers="reduce_buffers",
     ),
     Meaning(
-        *("work", "collecting from ranks", _SKY),
+        "work",
+        "collecting from ranks",
+        _SKY,
         communication="allgather gather recv receive",
         memory="gathered_parameters",
         buffers="gather_buffers largest_layer",
@@ -114,7 +118,7 @@ def hues(family: str) -> dict[str, str]:
 
 
 def _looks_of_work(plain: str, hatched: str) -> dict[str, WorkLook]:
-    """The look of each word in two fields of the table."""
+    """Return the look of each word in two fields of the table: `plain` and `hatched` are their names."""
     look_of_word: dict[str, WorkLook] = {}
     for meaning in TABLE:
         for word in getattr(meaning, plain).split():
@@ -146,7 +150,10 @@ def work_look(kind: str) -> WorkLook | None:
     if first_word not in WORK:
         return None
     hue, hatched = WORK[first_word]
-    share = _SHARE_OF_HUE ** int(rest) if rest.isdecimal() and len(rest) < 3 else 1.0
+    share = 1.0
+    is_number = rest.isdecimal() and len(rest) < 3
+    if is_number:
+        share = _SHARE_OF_HUE ** int(rest)
     paler = [round(255 - (255 - channel) * share) for channel in _channels(hue)]
     return WorkLook("#" + "".join(f"{channel:02x}" for channel in paler), hatched)
 
@@ -204,7 +211,16 @@ _LOOKS = {
 }
 
 
-_MARKERS = ("o", *dict.fromkeys(look.marker for look in _LOOKS.values() if look.marker != "o"))
+def _different_markers() -> list[str]:
+    """Return the markers of the table, the round one first."""
+    markers = ["o"]
+    for look in _LOOKS.values():
+        if look.marker not in markers:
+            markers.append(look.marker)
+    return markers
+
+
+_MARKERS = _different_markers()
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
@@ -216,7 +232,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     >>> looks(["ring", "mine"])["ring"] == looks(["other", "ring"])["ring"]
     True
     """
-    different_names = list(dict.fromkeys(names))
+    different_names = list(dict.fromkeys(names))  # in their order
     known: dict[str, Look] = {}
     for name in different_names:
         if name in _LOOKS and _LOOKS[name] not in known.values():
@@ -225,11 +241,15 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     hues = [hue for hue in reversed(CATEGORIES) if hue != _YELLOW]
     hues.append(_YELLOW)  # last, because a thin line of it is faint on white
     pairs = [(color, dashed) for dashed in (False, True) for color in hues]
-    free = [Look(color, dashed, _MARKERS[0]) for color, dashed in pairs if (color, dashed) not in used]
-    for marker in _MARKERS[1:]:
+    round_marker, *other_markers = _MARKERS
+    free = [Look(color, dashed, round_marker) for color, dashed in pairs if (color, dashed) not in used]
+    for marker in other_markers:
         free += [Look(color, dashed, marker) for color, dashed in pairs]
-    others = cycle([look for look in free if look not in known.values()])
-    return {name: known[name] if name in known else next(others) for name in different_names}
+    looks_of_others = cycle([look for look in free if look not in known.values()])
+    look_of: dict[str, Look] = {}
+    for name in different_names:
+        look_of[name] = known[name] if name in known else next(looks_of_others)
+    return look_of
 
 
 def ramp(fractions: ArrayLike, anchors: tuple[str, ...] = _RAMP) -> tuple[str, ...]:
@@ -238,9 +258,9 @@ def ramp(fractions: ArrayLike, anchors: tuple[str, ...] = _RAMP) -> tuple[str, .
     >>> ramp([0, 1])
     ('#440154', '#fde725')
     """
-    steps = np.clip(np.asarray(fractions, dtype=float), 0, 1) * 255
+    steps = np.rint(np.clip(np.asarray(fractions, dtype=float), 0, 1) * 255)
     table = _ramp_table(anchors)
-    return tuple(table[step] for step in np.rint(steps).astype(int).ravel().tolist())
+    return tuple(table[step] for step in steps.astype(int).ravel().tolist())
 
 
 def diverging(differences: ArrayLike) -> tuple[str, ...]:
@@ -252,9 +272,10 @@ def diverging(differences: ArrayLike) -> tuple[str, ...]:
     return ramp((np.asarray(differences, dtype=float) + 1) / 2, _DIVERGING)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=2)  # for the two ramps
 def _ramp_table(colors: tuple[str, ...]) -> tuple[str, ...]:
-    anchors = np.array([_channels(color) for color in colors])
+    """Return 256 colours from the first of these to the last, mixed from the two that are nearest."""
+    anchors = np.array([_channels(color) for color in colors])  # colours by red, green and blue
     places = np.linspace(0, len(colors) - 1, 256)
     mixed = [np.rint(np.interp(places, range(len(colors)), channel)).astype(int).tolist() for channel in anchors.T]
     return tuple(f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in zip(*mixed, strict=True))
@@ -302,11 +323,13 @@ def contrast(color: str, other: str) -> float:
 
 
 def _luminance(color: str) -> float:
+    """Return the relative luminance of WCAG 2, from 0 for black to 1 for white."""
     red, green, blue = (_linear(channel / 255) for channel in _channels(color))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def _linear(share: float) -> float:
+    """Return the light that a channel of sRGB stands for, both from 0 to 1."""
     if share <= 0.04045:
         return share / 12.92
     return float(((share + 0.055) / 1.055) ** 2.4)

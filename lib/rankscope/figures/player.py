@@ -38,6 +38,9 @@ _ROW_PX = (9.0, 38.0)  # the height of a row, at least and at most
 _NUMBERED_ROW_PX = 12  # rows of at least this height each have the number of their rank
 _NUMBERED_BAR_PX = 10  # and bars of at least this height
 
+_LETTER_PX = 8.0  # the width of a letter of a caption
+_DIGIT_PX = 7.0  # of a digit on a chunk
+_LEGIBLE_ROW_PX = 13  # the height of a row whose chunks have numbers, at least
 _COVERING_ROWS = 0.55  # a message whose middle is less than this from a row's middle passes over its chunk there
 _PALE = "#d4d4d4"  # lines and bars of what is still to come
 _QUIET = "#5f5f5f"  # text that says how to read the picture
@@ -142,8 +145,8 @@ class Strip:
             shades = shades_of(self.ranks)
             fill = [shades[count] for count in shares.tolist()]
             words = [str(count) if count else "" for count in shares.tolist()]
-        is_legible = self.cell_px >= 7.0 * len(str(self.ranks)) + 4 and self.row_px >= 13
-        if not is_legible:
+        is_wide_enough = self.cell_px >= _DIGIT_PX * len(str(self.ranks)) + 4
+        if not is_wide_enough or self.row_px < _LEGIBLE_ROW_PX:
             words = [""] * len(words)
         return fill, words
 
@@ -182,12 +185,12 @@ class Strip:
         moving = np.flatnonzero(np.isin(play.message, play.on_the_way(at_s)))  # chunks in messages that are on the way
         moving_y = self.height(at_s)[play.message[moving]]
         moving_row = (moving_y - self.y(np.array(0))) / self.row_px  # 2.5 is between the rows of ranks 2 and 3
-        # a message between two rows may cover its chunk in the upper one, in the lower one, or in both
+        # A message between two rows may cover its chunk in the upper one, in the lower one, or in both.
         for row in (np.floor(moving_row), np.ceil(moving_row)):
             is_covered = abs(moving_row - row) < _COVERING_ROWS
-            places = row * play.schedule.num_chunks + play.chunk[moving]
-            for place in places[is_covered].astype(int).tolist():
-                words[place] = ""
+            indices = row * play.schedule.num_chunks + play.chunk[moving]  # of the chunks, as in `places`
+            for index in indices[is_covered].astype(int).tolist():
+                words[index] = ""
         return _texts_on(left + width / 2, top + height / 2, words, fill, self.number_px)
 
     @property
@@ -206,8 +209,8 @@ class Strip:
     def packet_left(self) -> FloatArray:
         """How far from the left of its cell each chunk of a message travels, in pixels.
 
-        It is in the middle. Where two ranks exchange a chunk, it is to the left on the way up, and to the right on the
-        way down.
+        It travels in the middle. If two ranks exchange a chunk, so that it moves both ways, it travels to the left on
+        the way up, and to the right on the way down.
         """
         play = self.play
         width, _ = self.packet_px
@@ -216,21 +219,26 @@ class Strip:
         exchange = np.stack([play.step[play.message], np.minimum(src, dst), np.maximum(src, dst), play.chunk])
         _, group, num_in_group = np.unique(exchange, axis=1, return_inverse=True, return_counts=True)
         side = np.where(dst > src, 0.96, 0.04)
-        share = np.where(num_in_group[group.ravel()] > 1, side, 0.5)
+        is_exchanged = num_in_group[group.ravel()] > 1
+        share = np.where(is_exchanged, side, 0.5)  # of the room to the left and to the right of the chunk
         return np.asarray(share * (self.cell_px - width))
 
     def progress(self, at_s: float) -> FloatArray:
         """The share of its way that each message has behind it."""
-        takes_s = np.maximum(self.play.end_s - self.play.start_s, 1e-300)
+        takes_s = np.maximum(self.play.end_s - self.play.start_s, 1e-300)  # not 0, by which one cannot divide
         return np.asarray(np.clip((at_s - self.play.start_s) / takes_s, 0.0, 1.0))
 
     def height(self, at_s: float) -> FloatArray:
         """How far down each message is."""
-        y0, y1 = self.y(self.play.src), self.y(self.play.dst)
+        y0 = self.y(self.play.src)
+        y1 = self.y(self.play.dst)
         return np.asarray(y0 + self.progress(at_s) * (y1 - y0))
 
     def packets(self, rows: Ints, y: FloatArray) -> tuple[list[Rects], Texts]:
-        """Chunks on their way between the rows of the grid, at these heights, and the texts on them."""
+        """Return chunks on their way between the rows of the grid, and the texts on them.
+
+        `rows` are rows of the playback's columns from `message` on, and `y` the height of each.
+        """
         play = self.play
         width, height = self.packet_px
         left = play.chunk[rows] * self.cell_px + self.packet_left[rows]
@@ -265,16 +273,24 @@ class Strip:
         x = x0 + share * (x1 - x0)
         y = y0 + share * (y1 - y0)
         dashed = ~play.reduce
-        ahead = share < 1
-        to_come = Lines(x0[ahead], y0[ahead], x1[ahead], y1[ahead], _PALE, dashed=dashed[ahead], joined=True)
-        begun = share > 0
+        is_to_come = share < 1
+        to_come = Lines(
+            x0[is_to_come],
+            y0[is_to_come],
+            x1[is_to_come],
+            y1[is_to_come],
+            _PALE,
+            dashed=dashed[is_to_come],
+            joined=True,
+        )
+        has_begun = share > 0
         past = Lines(
-            x0[begun],
-            y0[begun],
-            x[begun],
-            y[begun],
-            self.colors[begun].tolist(),
-            dashed=dashed[begun],
+            x0[has_begun],
+            y0[has_begun],
+            x[has_begun],
+            y[has_begun],
+            self.colors[has_begun].tolist(),
+            dashed=dashed[has_begun],
             width_px=1.8,
             joined=True,
         )
@@ -290,14 +306,16 @@ class Strip:
         start_s = np.r_[play.start_s, play.start_s]
         stop_s = np.r_[play.end_s, play.done_s]
         fill = np.r_[self.colors, self.colors]
-        y = self.busy + np.r_[play.src, play.dst] * self.bar_px
-        y = y + np.repeat([0.04 * self.bar_px, 0.5 * self.bar_px], play.src.size)
+        top_of_half = np.repeat([0.04 * self.bar_px, 0.5 * self.bar_px], play.src.size)
+        y = self.busy + np.r_[play.src, play.dst] * self.bar_px + top_of_half
         now_s = np.clip(at_s, start_s, stop_s)
-        x0, x, x1 = self.x(start_s), self.x(now_s), self.x(stop_s)
-        ahead = stop_s > now_s
-        to_come = Rects(x0[ahead], y[ahead], _PALE, (x1 - x0)[ahead], height, joined=True)
-        begun = now_s > start_s
-        past = Rects(x0[begun], y[begun], fill[begun].tolist(), (x - x0)[begun], height, joined=True)
+        x0 = self.x(start_s)
+        x = self.x(now_s)
+        x1 = self.x(stop_s)
+        is_to_come = stop_s > now_s
+        to_come = Rects(x0[is_to_come], y[is_to_come], _PALE, (x1 - x0)[is_to_come], height, joined=True)
+        has_begun = now_s > start_s
+        past = Rects(x0[has_begun], y[has_begun], fill[has_begun].tolist(), (x - x0)[has_begun], height, joined=True)
         return to_come, past
 
     # ---- what stands still
@@ -336,6 +354,7 @@ class Strip:
         return _line(0.0, self.top + _NAME_PX, name, 13.0)
 
     def _explanations(self) -> Texts:
+        """Return the texts above the chunks, the messages and the bars that say how to read them."""
         number = "rank it comes from" if self.play.schedule.collective in MOVES else "ranks summed in"
         words = (
             f"each rank's chunks; number: {number}",
@@ -375,7 +394,7 @@ class Strip:
         finish, _ = times_in_one_unit(play.finish_s, self.horizon_s)  # in the unit of the title
         finished = f"finished after {finish}"
         happening = f"Finished after {finish}: {_result(play)}"
-        has_room = self._finish_x + 8.0 * len(finished) <= self.left + TIME_PX
+        has_room = self._finish_x + _LETTER_PX * len(finished) <= self.left + TIME_PX
         if not play.src.size or not has_room:
             finished = ""
         return Captions(happening, count, finished)
@@ -407,10 +426,10 @@ class Strip:
         first = int(play.step[flying].min()) + 1
         last = int(play.step[flying].max()) + 1
         steps = f"Step {first}" if first == last else f"Steps {first}–{last}"
-        chunks = np.bincount(play.message, minlength=play.src.size)[flying]
-        most = int(chunks.max())
+        num_chunks = np.bincount(play.message, minlength=play.src.size)[flying]  # of each message
+        most = int(num_chunks.max())
         sent = count_of(most, "chunk")
-        if most > chunks.min():
+        if most > num_chunks.min():
             sent = f"up to {sent}"
         sentence = f"{steps} of {play.schedule.num_steps}: {self._senders(flying)} {sent}"
         if play.reduce[flying].all():
@@ -449,11 +468,11 @@ def _line(x: float, y: float, text: str, size_px: float = 11.0, halo: tuple[str,
 
 
 def _texts_on(x: FloatArray, y: FloatArray, words: Sequence[str], fill: Sequence[str], size_px: float) -> Texts:
-    """The words that are not empty, each legible on its fill."""
-    places = [place for place, word in enumerate(words) if word]
-    shown = [words[place] for place in places]
-    ink = [ink_on(fill[place]) for place in places]
-    return Texts(x[places], y[places], shown, ink, size_px)
+    """Return the words that are not empty, each legible on its fill."""
+    shown = [index for index, word in enumerate(words) if word]
+    words_shown = [words[index] for index in shown]
+    ink = [ink_on(fill[index]) for index in shown]
+    return Texts(x[shown], y[shown], words_shown, ink, size_px)
 
 
 # ---- one moment
@@ -461,8 +480,9 @@ def _texts_on(x: FloatArray, y: FloatArray, words: Sequence[str], fill: Sequence
 
 def strips(plays: Sequence[Playback]) -> list[Strip]:
     """Lay one collective out, or two, one below the other on one axis of time."""
-    horizon_s = max(play.finish_s for play in plays) or 1.0
-    grid_px = float(np.clip(_CELL_PX * max(play.schedule.num_chunks for play in plays), *_GRID_PX))
+    horizon_s = max(play.finish_s for play in plays) or 1.0  # an axis without any time has some width, too
+    most_chunks = max(play.schedule.num_chunks for play in plays)
+    grid_px = float(np.clip(_CELL_PX * most_chunks, *_GRID_PX))
     laid: list[Strip] = []
     top = 0.0
     for play in plays:
@@ -503,7 +523,7 @@ def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None) 
 
 
 def still_parts(laid: Sequence[Strip], title: str | None, at_s: float) -> Drawing:
-    """Title, axes, legend, and what is grey at this time."""
+    """Return the title, axes and legend, and what is still to come at this time, which is grey."""
     last = laid[-1]
     plays = [strip.play for strip in laid]
     scale, unit = time_unit(last.horizon_s)
@@ -519,7 +539,7 @@ def still_parts(laid: Sequence[Strip], title: str | None, at_s: float) -> Drawin
         rects=[strip.bars(at_s)[0] for strip in laid],
         lines=[lines for strip in laid for lines in (strip.rails, strip.lines(at_s)[0])],
         texts=[texts for strip in laid for texts in strip.fixed],
-        x_ticks=[(float(last.x(place * scale)), label) for place, label in round_ticks(last.horizon_s / scale)],
+        x_ticks=[(float(last.x(time * scale)), label) for time, label in round_ticks(last.horizon_s / scale)],
         y_ticks=[tick for strip in laid for tick in strip.ticks],
         legend=_legend(plays),
     )
@@ -547,8 +567,8 @@ def moment_parts(laid: Sequence[Strip], at_s: float) -> MomentParts:
         parts.rects.extend([*strip.cells(at_s), strip.done(at_s), past_bars, *packets, strip.marks(flying, at_s)])
         parts.lines.extend([past_lines, playhead(strip, now_s)])
         parts.texts.extend([strip.numbers(at_s), words_on_packets])
-        for place, words in zip(strip.caption_places(), strip.captions(at_s), strict=True):
-            parts.texts.append(attrs.evolve(place, text=(words,)))
+        for empty_text, words in zip(strip.caption_places(), strip.captions(at_s), strict=True):
+            parts.texts.append(attrs.evolve(empty_text, text=(words,)))
     parts.texts.append(_clock(laid[0], now_s))
     return parts
 

@@ -22,6 +22,7 @@ _SIZE_PX = 60  # of a size below the map
 _CELL_PX = 44.0  # of a cell of a map or a table, where there is room
 _MARGIN_PX = 32  # a cell that is wide enough for the margin of the fastest
 _MOST_CELLS = 16_384
+_SAME = 1e-9  # a smaller relative difference comes from rounding
 _CUT = 4.0  # times the fastest, beyond which a bar has a break
 
 
@@ -68,7 +69,7 @@ def draw_winners(results: Mapping[int, Mapping[float, Best]], title: str | None 
         has_margin[run.row, run.column : run.column + run.length] = False
 
     num_won = Counter(winners)
-    ((most, num_most),) = num_won.most_common(1)  # of several the one that comes first
+    most, num_most = num_won.most_common(1)[0]  # of several the one that comes first
     keys = [Key(name, style[name].color, hatched=style[name].dashed) for name in num_won]
     if has_margin.any():
         keys.append(Key("5%: the next best takes 5 % longer; =: as long", PAPER, line="none"))
@@ -86,7 +87,7 @@ def draw_winners(results: Mapping[int, Mapping[float, Best]], title: str | None 
             *numbers_on(areas, np.array(names, dtype=str)),
         ),
         x_ticks=_size_ticks([float(size) for size in next(iter(results.values()))], cell_px),
-        y_ticks=[(num_rows - place - 0.5, str(num_ranks)) for place, num_ranks in enumerate(results)],
+        y_ticks=[(num_rows - row - 0.5, str(num_ranks)) for row, num_ranks in enumerate(results)],
         legend=keys,
     )
 
@@ -109,33 +110,36 @@ class _Winning(NamedTuple):
 
 
 def _longest_runs(table: Sequence[Sequence[str]]) -> list[_Winning]:
-    """The longest run of each name, the first of several."""
+    """Return the longest run of each name, the first one if several are equally long."""
     longest: dict[str, _Winning] = {}
     for row, names in enumerate(table):
-        first = 0
+        start = 0  # of the current run
         for column, name in enumerate(names):
-            if name != names[first]:
-                first = column
-            length = column + 1 - first
+            if name != names[start]:
+                start = column
+            length = column + 1 - start
             if name not in longest or length > longest[name].length:
-                longest[name] = _Winning(name, row, first, length)
+                longest[name] = _Winning(name, row, start, length)
     return list(longest.values())
 
 
 def _size_ticks(sizes: Sequence[float], cell_px: float) -> list[tuple[float, str]]:
-    """As many sizes as there is room for, of the powers of two if there are several, and else of all."""
-    places = [place for place, size in enumerate(sizes) if size > 0 and math.log2(size) % 1 == 0]
-    if len(places) < 2:
-        places = list(range(len(sizes)))
-    every = max(1, math.ceil(len(places) * _SIZE_PX / (cell_px * len(sizes))))
-    return [(place + 0.5, bytes_words(sizes[place])) for place in places[::every]]
+    """Return as many sizes as there is room for, of the powers of two if there are several, and else of all."""
+    columns = [column for column, size in enumerate(sizes) if size > 0 and math.log2(size).is_integer()]
+    if len(columns) < 2:
+        columns = list(range(len(sizes)))
+    every = max(1, math.ceil(len(columns) * _SIZE_PX / (cell_px * len(sizes))))
+    return [(column + 0.5, bytes_words(sizes[column])) for column in columns[::every]]
 
 
 def _margin_words(margin: float) -> str:
-    """The share as text of at most four characters, = for none; nothing if there is no next best."""
+    """Return the share as text of at most four characters, = for none; nothing if there is no next best.
+
+    Each limit is where the text of the case before would be rounded to one that is longer, or to 0%.
+    """
     if not np.isfinite(margin):
         return ""
-    if margin <= 1e-9:
+    if margin <= _SAME:
         return "="
     if margin < 0.005:
         return "<1%"
@@ -151,7 +155,6 @@ def _margin_words(margin: float) -> str:
 _DARKEST = 8.0  # times the fastest, at and beyond which a cell is darkest
 _TABLE_PX = 620.0  # the width of a table of few sizes
 _PAD = 0.07  # around a cell, as a part of it
-_SAME = 1e-9  # a smaller relative difference comes from rounding
 
 
 def draw_slowdowns(seconds: Mapping[str, Mapping[float, float]], title: str | None = None) -> Drawing:
@@ -166,8 +169,8 @@ def draw_slowdowns(seconds: Mapping[str, Mapping[float, float]], title: str | No
     times_s = _times_by_size(seconds)
     sizes = [float(size) for size in next(iter(seconds.values()))]
     unordered = times_s / times_s.min(axis=0)
-    order = np.argsort(np.log(unordered).mean(axis=1), kind="stable")
-    names = [list(seconds)[place] for place in order]
+    order = np.argsort(np.log(unordered).mean(axis=1), kind="stable")  # by the geometric mean over the sizes
+    names = [list(seconds)[row] for row in order]
     slowdowns = unordered[order]
     num_rows, num_columns = slowdowns.shape
     cell_px = min(WIDE_PX / num_columns, max(_CELL_PX, _TABLE_PX / num_columns))
@@ -191,13 +194,13 @@ def draw_slowdowns(seconds: Mapping[str, Mapping[float, float]], title: str | No
         rects=(frames, cells),
         texts=numbers_on(cells, words, wanted=has_room),
         x_ticks=_size_ticks(sizes, cell_px),
-        y_ticks=[(place + 0.5, name) for place, name in enumerate(names)],
+        y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
         legend=_slowdown_legend(float(slowdowns.max())),
     )
 
 
 def _times_by_size(seconds: Mapping[str, Mapping[float, float]]) -> FloatArray:
-    """The times as a matrix, algorithms by sizes."""
+    """Return the checked times as a matrix, algorithms by sizes."""
     num_rows = len(seconds)
     num_columns = len(next(iter(seconds.values()))) if seconds else 0
     if not 0 < num_rows * num_columns <= _MOST_CELLS:
@@ -262,10 +265,11 @@ def draw_ranking(
     measured = measured or {}
     names = sorted(seconds, key=lambda name: seconds[name])
     longest_s = _longest_s(seconds[names[0]], seconds[names[-1]], bound_s or 0.0)
+    # where the tick of each measured time stands
     ticks_s = {name: min(measured_s, longest_s) for name, measured_s in measured.items() if name in seconds}
     scale, unit = time_unit(longest_s)
-    times_longest = _WIDTH_WITH_MEASURED if ticks_s else _WIDTH
-    width = times_longest * longest_s / scale
+    relative_width = _WIDTH_WITH_MEASURED if ticks_s else _WIDTH
+    width = relative_width * longest_s / scale
     if width == 0:  # no bar has any length, and a drawing must have some width
         width = 1.0
 
@@ -291,7 +295,9 @@ def draw_ranking(
         lines += _breaks(cut_rows, longest_s / scale, width)
     words = [_time_words(seconds[name], measured.get(name), scale) for name in names]
     # the words stand behind the bar and the tick
-    ends = np.array([max(end, ticks_s.get(name, 0.0) / scale) for name, end in zip(names, length, strict=True)])
+    ends = []
+    for name, bar_end in zip(names, length.tolist(), strict=True):
+        ends.append(max(bar_end, ticks_s.get(name, 0.0) / scale))
 
     finding = f"{names[0]} is the fastest" if longest_s else "none takes any time"
     return Drawing(
@@ -303,7 +309,7 @@ def draw_ranking(
         size_px=(560.0, 19.0 * len(names)),
         rects=(frame(chosen_rows, length[chosen_rows], width), bars),
         lines=lines,
-        texts=(Texts(ends + 0.01 * width, rows + 0.5, words, anchor="start"),),
+        texts=(Texts(np.array(ends) + 0.01 * width, rows + 0.5, words, anchor="start"),),
         rules=(bound_s / scale,) if bound_s else (),
         x_ticks=round_ticks(longest_s / scale) if longest_s else (),
         y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
@@ -344,15 +350,18 @@ def _three_digits(value: float) -> str:
 
 
 def _longest_s(fastest_s: float, slowest_s: float, bound_s: float) -> float:
-    """The time that the longest bar stands for."""
+    """Return the time that the longest bar stands for: the slowest, up to `_CUT` times the fastest, or the bound."""
     if fastest_s == 0:
         return max(slowest_s, bound_s)
     return max(min(slowest_s, _CUT * fastest_s), bound_s)
 
 
 def _breaks(rows: Sequence[int], longest: float, width: float) -> list[Lines]:
-    """Two light strokes across the end of each of these bars."""
+    """Return two light strokes across the bars in these rows, near their ends."""
     y = np.array(rows, dtype=float)
     slant = 0.006 * width
-    places = [longest - part * width for part in (0.04, 0.026)]
-    return [Lines(x - slant, y + 0.95, x + slant, y + 0.05, PAPER, width_px=3.5) for x in places]
+    strokes = []
+    for share_before_end in (0.04, 0.026):  # of the drawing's width
+        x = longest - share_before_end * width
+        strokes.append(Lines(x - slant, y + 0.95, x + slant, y + 0.05, PAPER, width_px=3.5))
+    return strokes

@@ -1,4 +1,4 @@
-"""Drawings of a schedule: what each rank has at a step, the messages over time, the bytes over each link."""
+"""Drawings of a schedule: what each rank has at a step, and the messages over time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from ..collectives.schedule import MOVES, Ints, Schedule, Step
 from ..collectives.verify import holdings
 from ..common.checks import count_of, of_type, whole
 from ..common.frozen import optional
-from ..common.units import bytes_unit, bytes_words, round_ticks, time_unit, time_words
+from ..common.units import round_ticks, time_unit, time_words
 from ..common.words import run_words
 from ..timeline.timeline import Timeline
-from .marks import WIDE_PX, Drawing, FloatArray, Key, Lines, Rects, Texts, grid_drawing, numbers_on, shaded, whole_ticks
+from .marks import WIDE_PX, Drawing, FloatArray, Key, Lines, Rects, Texts, numbers_on, whole_ticks
 from .palette import ADDED, COPIED, EMPTY, FAINT, INK, PAPER, ramp, rank_colors
 
 Bools = NDArray[np.bool_]
@@ -25,19 +25,17 @@ Floats = NDArray[np.float64]
 _MOST_CELLS = 4096
 _MOST_MESSAGES = 5000
 _MOST_LABELLED = 150  # messages over time that are labelled with their chunks
-_MOST_RANKS = 256  # of a matrix of links
 _MOST_STRIPED = 8  # ranks up to which each has a stripe of its own in a cell
 _MOST_LISTED = 2  # ranks of which the legend names each: beyond, numbers or places in the cells say which rank it is
-_MOST_WRITTEN = 16  # ranks up to which the bytes stand in a link's cell
 
 # one step
 _GRID_PX = 250.0  # the width of a grid of chunks, at most
 _STRIP_PX = 160.0  # of the arrows between two grids
 _ROW_PX = 27.0
 _HEAD = 0.8  # rows above the first rank
+_HEAD_TEXT = 0.45 * _HEAD  # rows down to the text there
+_TICK_PX = 18  # between the numbers of two chunks, at least
 _TALL = 0.8  # a cell's part of its row
-
-_MATRIX_PX = 620.0  # a matrix of links, at most
 
 # labels of messages over time
 _LABEL_SIZE_PX = 10.0
@@ -46,6 +44,13 @@ _LABEL_PAD_PX = 4.0  # around a label's words, and between a label and the neare
 _LINE_HEIGHT_PX = 12.0  # between the middles of two labels above each other
 _LINE_BEYOND_LABEL_PX = 10.0  # a line must be longer than its label by this much
 _LEAST_ACROSS = 0.6  # of a label's width: a line that takes less of the time axis is too steep for its label
+
+# arrows between two grids, and their labels
+_ARROW_START_PX = 6.0  # from the first grid to the arrows
+_ARROW_END_PX = 22.0  # from the arrows to the second grid, with the numbers of the ranks
+_ARROW_LETTER_PX = 6.2  # the width of a character
+_MOST_ARROWS_PER_ROW = 2  # with more in a row, no arrow is labelled
+_ARROW_ROWS = 0.44  # between two arrows of a rank, in rows
 
 # where a message's label may stand, as a part of its line; the first one without other lines around it is taken
 _PLACES = np.array([0.35, 0.25, 0.45, 0.55, 0.65, 0.75, 0.3, 0.4, 0.2, 0.8, 0.6])
@@ -130,6 +135,7 @@ _CELLS = {  # the ways to show a chunk in a cell, each with its explanation
 
 
 def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: str | None) -> Drawing:
+    """Draw the chunks before a step, its messages, and the chunks after it; at the end only the chunks."""
     num_ranks = schedule.num_ranks
     num_chunks = schedule.num_chunks
     if num_ranks * num_chunks > _MOST_CELLS:
@@ -137,22 +143,22 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
             f"a drawing has at most {_MOST_CELLS} cells, ranks × chunks, got {num_ranks * num_chunks}: take fewer"
         )
     whole("step", step, 0, schedule.num_steps)
-    transfers = next(islice(schedule.steps(), step, None), None)
+    transfers = next(islice(schedule.steps(), step, None), None)  # None at the end
     sent = messages(transfers) if transfers else []
     cells = _kind_of_cells(schedule)
     widest_cell_px = 40.0
     if cells == "stripes":
-        widest_cell_px = 12.0 + 9.0 * num_ranks
+        widest_cell_px = 12.0 + 9.0 * num_ranks  # 9 px for each stripe
     cell_px = min(_GRID_PX / num_chunks, widest_cell_px)
     grid_px = cell_px * num_chunks
 
     shares_before = holdings(schedule, step)
     before = _grid(shares_before, cells, cell_px, 0.0, [(message.src, message.chunks) for message in sent])
-    is_origin = shares_before.any(axis=(0, 1))  # whether anything of a rank's can be seen
+    is_origin = shares_before.any(axis=(0, 1))  # for each rank whether any chunk has its share, or comes from it
     rects = [*before.rects]
     texts = [*before.texts]
     lines: list[Lines] = []
-    head_at = {0.0: "in the end"}  # the heads of the grids, by their left edges
+    head_at = {0.0: "in the end"}  # the text above each grid, by its left edge
     if transfers:
         right = grid_px + _STRIP_PX
         head_at = {0.0: "before the step", right: "after it"}
@@ -160,19 +166,19 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         shares_after = holdings(schedule, step + 1)
         after = _grid(shares_after, cells, cell_px, right, [(message.dst, message.chunks) for message in sent])
         is_origin |= shares_after.any(axis=(0, 1))
-        rank_names = [str(rank) for rank in range(num_ranks)]  # once more, where the arrows end
+        rank_names = [str(rank) for rank in range(num_ranks)]  # next to the second grid, where the arrows end
         rects += after.rects
         lines += arrows.lines
         texts += [*arrows.labels, *after.texts]
         texts.append(Texts(right - 4.0, _middle(np.arange(num_ranks)), rank_names, anchor="end"))
-    texts += [Texts(left, _HEAD * 0.45, [head], anchor="start") for left, head in head_at.items()]
+    texts += [Texts(left, _HEAD_TEXT, [head], anchor="start") for left, head in head_at.items()]
 
     width = max(head_at) + grid_px
     height = num_ranks + _HEAD
     if gpus_per_node and gpus_per_node < num_ranks:
         edges = np.arange(gpus_per_node, num_ranks, gpus_per_node) + _HEAD
         lines.append(Lines(0.0, edges, width, edges, "#8a8a8a", width_px=1.0))
-    chunk_ticks = whole_ticks(num_chunks, most=max(1, int(grid_px / 18)))
+    chunk_ticks = whole_ticks(num_chunks, most=max(1, int(grid_px / _TICK_PX)))
     return Drawing(
         title=title or f"{_name(schedule)}, {_happening(schedule, step, sent)}",
         x_label="chunk [index]",
@@ -183,8 +189,8 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         rects=rects,
         lines=lines,
         texts=texts,
-        x_ticks=[(left + place * cell_px, label) for left in head_at for place, label in chunk_ticks],
-        y_ticks=[(place + _HEAD, label) for place, label in whole_ticks(num_ranks, most=64)],
+        x_ticks=[(left + chunks * cell_px, label) for left in head_at for chunks, label in chunk_ticks],
+        y_ticks=[(rows + _HEAD, label) for rows, label in whole_ticks(num_ranks, most=64)],
         legend=_step_legend(num_ranks, cells, sent, np.flatnonzero(is_origin).tolist()),
     )
 
@@ -200,7 +206,7 @@ def _kind_of_cells(schedule: Schedule) -> str:
 
 
 def _middle(rank: Ints) -> Floats:
-    """The middle of a rank's row."""
+    """How far down the middle of a rank's row is, in rows."""
     return np.asarray(rank + _HEAD + 0.5, dtype=float)
 
 
@@ -210,14 +216,16 @@ class _Grid(NamedTuple):
 
 
 def _grid(shares: Bools, cells: str, cell_px: float, left: float, framed: list[tuple[int, tuple[int, ...]]]) -> _Grid:
-    """The cells of all ranks, with frames around these chunks of these ranks.
+    """Return the cells of all ranks, from `left` on, with frames around the chunks in `framed`, ranks with chunks.
 
-    `shares` says which ranks' shares are in a chunk: ranks by chunks by ranks.
+    ``shares[rank, chunk, origin]`` says whether a rank's chunk has the share of an origin; `cells` is one of `_CELLS`.
     """
     num_ranks = len(shares)
-    pad = min(3.0, 0.18 * cell_px)
+    pad = min(3.0, 0.18 * cell_px)  # to the left and to the right of a cell
     width = cell_px - 2 * pad
-    rank, chunk = (np.asarray(places) for places in np.indices(shares.shape[:2]))
+    indices = np.indices(shares.shape[:2])
+    rank: Ints = indices[0]
+    chunk: Ints = indices[1]
     x = left + chunk * cell_px + pad
     y = rank + _HEAD + (1 - _TALL) / 2
 
@@ -231,21 +239,21 @@ def _grid(shares: Bools, cells: str, cell_px: float, left: float, framed: list[t
     if cells == "stripes":
         ground = Rects(x, y, EMPTY, width=width, height=_TALL, edge=EMPTY)
         rows, columns, origin = np.nonzero(shares)
-        stripe = width / num_ranks
-        stripe_x = x[rows, columns] + origin * stripe
-        stripes = Rects(stripe_x, y[rows, columns], colors[origin].tolist(), width=stripe, height=_TALL)
+        stripe_width = width / num_ranks
+        stripe_x = x[rows, columns] + origin * stripe_width
+        stripes = Rects(stripe_x, y[rows, columns], colors[origin].tolist(), width=stripe_width, height=_TALL)
         return _Grid([frames, ground, stripes], [])
 
     if cells == "shares":
         numbers = shares.sum(axis=2)
-        shades = ramp(np.sqrt(numbers / num_ranks))  # the first shares make the most difference
+        shades = ramp(np.sqrt(numbers / num_ranks))  # the root, so that the first shares make the most difference
     else:
-        numbers = shares.argmax(axis=2)
+        numbers = shares.argmax(axis=2)  # the origin of each chunk
         shades = tuple(colors[numbers.ravel()].tolist())
     has_shares = shares.any(axis=2).ravel()
-    fill = [shade if full else EMPTY for shade, full in zip(shades, has_shares.tolist(), strict=True)]
+    fill = [shade if is_there else EMPTY for shade, is_there in zip(shades, has_shares.tolist(), strict=True)]
     rects = Rects(x, y, fill, width=width, height=_TALL)
-    is_legible = width >= 6.4 * len(str(num_ranks)) + 2
+    is_legible = width >= _CHARACTER_PX * len(str(num_ranks)) + 2
     return _Grid([frames, rects], numbers_on(rects, numbers.ravel(), wanted=has_shares & is_legible))
 
 
@@ -264,17 +272,18 @@ def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
     src = np.array([message.src for message in sent])
     dst = np.array([message.dst for message in sent])
     dashed = [not message.reduce for message in sent]
-    x0 = left + 6.0
-    x1 = left + _STRIP_PX - 22.0
+    x0 = left + _ARROW_START_PX
+    x1 = left + _STRIP_PX - _ARROW_END_PX
     y0 = _middle(src)
     y1 = _middle(dst)
     most_sent = int(np.bincount(src).max())
     most_received = int(np.bincount(dst).max())
-    if num_chunks == 1 or min(most_sent, most_received) > 2:
+    # A single chunk needs no label, and many arrows in a row have no room for theirs.
+    if num_chunks == 1 or min(most_sent, most_received) > _MOST_ARROWS_PER_ROW:
         return _Arrows([Lines(x0, y0, x1, y1, INK, dashed=dashed, arrows=True)], [])
 
     words = [message.words() for message in sent]
-    label_px = 6.2 * max(map(len, words)) + 6
+    label_px = _ARROW_LETTER_PX * max(map(len, words)) + 6
     if most_sent <= most_received:
         y0 = y0 + _spread(src, dst)
         label_x = x0
@@ -285,22 +294,25 @@ def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
         label_x = x1 - label_px + 6
         label_y = y1
         x1 -= label_px
-    labels = Texts(label_x, np.r_[_HEAD * 0.45, label_y], ["chunk", *words], anchor="start")
+    labels = Texts(label_x, np.r_[_HEAD_TEXT, label_y], ["chunk", *words], anchor="start")
     return _Arrows([Lines(x0, y0, x1, y1, INK, dashed=dashed, arrows=True)], [labels])
 
 
 def _spread(rank: Ints, peer: Ints) -> Floats:
-    """How far from the middle of its rank's row each arrow stands: several in a row are in the order of their peers."""
+    """Return how far below the middle of its rank's row each arrow stands, in rows.
+
+    Several arrows of a rank stand around the middle, in the order of their peers.
+    """
     offset = np.zeros(rank.size)
     for row in np.unique(rank):
         arrows = np.flatnonzero(rank == row)
         arrows = arrows[np.argsort(peer[arrows], kind="stable")]
-        offset[arrows] = (np.arange(arrows.size) - (arrows.size - 1) / 2) * 0.44
+        offset[arrows] = (np.arange(arrows.size) - (arrows.size - 1) / 2) * _ARROW_ROWS
     return offset
 
 
 def _step_legend(num_ranks: int, cells: str, sent: list[Message], origins: list[int]) -> list[Key]:
-    """The entries of what there is; `origins` are the ranks whose chunks or shares can be seen."""
+    """Return the legend's entries for what there is; `origins` are the ranks whose chunks or shares can be seen."""
     explanation = _CELLS[cells]
     if cells == "shares":
         counts = (1, num_ranks // 2)
@@ -323,6 +335,7 @@ def _step_legend(num_ranks: int, cells: str, sent: list[Message], origins: list[
 
 
 def _happening(schedule: Schedule, step: int, sent: list[Message]) -> str:
+    """Say for the title which step it is, how many messages are sent, and whether they are added or copied."""
     if step == schedule.num_steps:
         return f"after {count_of(step, 'step')}"
     last = schedule.num_steps - 1
@@ -342,6 +355,7 @@ def _happening(schedule: Schedule, step: int, sent: list[Message]) -> str:
 
 
 def _over_time(schedule: Schedule, timeline: Timeline, title: str | None) -> Drawing:
+    """Draw all messages over time; the timeline has a span at the sender and one at the receiver for each of them."""
     sent = [message for step in schedule.steps() for message in messages(step)]
     if len(sent) > _MOST_MESSAGES:
         raise ValueError(f"a drawing has at most {_MOST_MESSAGES} messages, got {len(sent)}: take fewer ranks")
@@ -417,39 +431,43 @@ class _Label(NamedTuple):
     text: str
 
 
-def _distances(points: FloatArray, start: FloatArray, way: FloatArray) -> FloatArray:
-    """Return the distances of points from lines, points by lines; the last axis of all arguments is x and y."""
+def _distances(points: FloatArray, start: FloatArray, direction: FloatArray) -> FloatArray:
+    """Return the distances of points from lines, points by lines; a line leads from `start` to start + direction.
+
+    The last axis of all arguments is x and y.
+    """
     from_start = points[:, None] - start  # points by lines by x and y
-    squared_length = np.maximum((way**2).sum(axis=1), 1e-9)
-    along = np.clip((from_start * way).sum(axis=2) / squared_length, 0, 1)  # of the nearest place on each line, 0 to 1
-    return np.asarray(np.linalg.norm(from_start - along[:, :, None] * way, axis=2))
+    squared_length = np.maximum((direction**2).sum(axis=1), 1e-9)
+    # the part of each line at which it is nearest to each point, from 0 to 1
+    nearest = np.clip((from_start * direction).sum(axis=2) / squared_length, 0, 1)
+    return np.asarray(np.linalg.norm(from_start - nearest[:, :, None] * direction, axis=2))
 
 
-def _labels(lines: Lines, words: Sequence[str], across: float, down: float) -> tuple[Texts, ...]:
+def _labels(lines: Lines, words: Sequence[str], x_px: float, y_px: float) -> tuple[Texts, ...]:
     """Return the words on their lines, each as far from other lines as possible; without room a word is left out.
 
-    `across` and `down` are pixels per unit.
+    `x_px` and `y_px` are the pixels of a unit of the drawing.
     """
-    start = np.stack([lines.x0 * across, lines.y0 * down], axis=1)  # lines by x and y, as `way`
-    way = np.stack([lines.x1 * across, lines.y1 * down], axis=1) - start
-    length = np.sqrt(np.maximum((way**2).sum(axis=1), 1e-9))
+    start = np.stack([lines.x0 * x_px, lines.y0 * y_px], axis=1)  # lines by x and y, as `direction`
+    direction = np.stack([lines.x1 * x_px, lines.y1 * y_px], axis=1) - start
+    length = np.sqrt(np.maximum((direction**2).sum(axis=1), 1e-9))
     labels: list[_Label] = []
     for line, text in enumerate(words):
         width = _CHARACTER_PX * len(text) + _LABEL_PAD_PX
         is_too_short = length[line] < width + _LINE_BEYOND_LABEL_PX
-        is_too_steep = way[line, 0] < _LEAST_ACROSS * width
+        is_too_steep = direction[line, 0] < _LEAST_ACROSS * width
         if is_too_short or is_too_steep:
             continue
-        points = start[line] + _PLACES[:, None] * way[line]  # where the word may stand, points by x and y
-        distance = _distances(points, start, way)
-        distance[:, line] = np.inf
+        points = start[line] + _PLACES[:, None] * direction[line]  # where the word may stand, points by x and y
+        distance = _distances(points, start, direction)
+        distance[:, line] = np.inf  # its own line does not count
         label = _free_place(text, width, points, distance.min(axis=1), labels)
         if label is not None:
             labels.append(label)
     if not labels:
         return ()
-    x = np.array([label.x for label in labels]) / across
-    y = np.array([label.y for label in labels]) / down
+    x = np.array([label.x for label in labels]) / x_px
+    y = np.array([label.y for label in labels]) / y_px
     return (Texts(x, y, [label.text for label in labels], size_px=_LABEL_SIZE_PX, halo=PAPER),)
 
 
@@ -462,10 +480,10 @@ def _free_place(
     than another, so among such points the first is taken. The result is None if the label fits nowhere.
     """
     farthest_first = np.argsort(-np.minimum(nearest, width), kind="stable")
-    for place in farthest_first.tolist():
-        x, y = points[place].tolist()
+    for point in farthest_first.tolist():
+        x, y = points[point].tolist()
         label = _Label(x, y, width, text)
-        covers_a_line = nearest[place] <= width / 2 + _LABEL_PAD_PX
+        covers_a_line = nearest[point] <= width / 2 + _LABEL_PAD_PX
         if not covers_a_line and not any(_overlap(label, other) for other in labels):
             return label
     return None
@@ -476,66 +494,3 @@ def _overlap(label: _Label, other: _Label) -> bool:
     is_near_in_x = abs(label.x - other.x) <= (label.width + other.width) / 2
     is_near_in_y = abs(label.y - other.y) <= _LINE_HEIGHT_PX
     return is_near_in_x and is_near_in_y
-
-
-# ---- bytes over links
-
-
-def draw_link_load(link_bytes: ArrayLike, title: str | None = None) -> Drawing:
-    """Draw the number of bytes that each rank sends to each other rank; paler is more.
-
-    `link_bytes` are those of ``schedule.traffic(num_bytes)``. With up to 16 ranks, cells contain the numbers; links
-    that carry nothing are grey. Raises ValueError if `link_bytes` is not a square matrix of finite numbers of at least
-    0, or if there are more than 256 ranks.
-    """
-    table = np.asarray(link_bytes, dtype=float)
-    if table.ndim != 2 or table.shape[0] != table.shape[1] or not table.size:
-        raise ValueError(f"link_bytes must be a square matrix, senders by receivers, got shape {table.shape}")
-    if not (np.isfinite(table).all() and (table >= 0).all()):
-        raise ValueError("link_bytes must be finite numbers of at least 0")
-    num_ranks = table.shape[0]
-    if num_ranks > _MOST_RANKS:
-        raise ValueError(f"a drawing has at most {_MOST_RANKS} ranks, got {num_ranks}")
-    is_used = table > 0
-    most = float(table.max())
-    scale, unit = bytes_unit(most)
-    cells, numbers = shaded(table, scale)
-    is_written = num_ranks <= _MOST_WRITTEN
-    cell_px = max(2.0, min(46.0, _MATRIX_PX / num_ranks))
-    row_px = 26.0 if is_written else cell_px
-    ticks = whole_ticks(num_ranks, most=max(1, int(cell_px * num_ranks / 22)))
-    keys = []
-    if is_used.any():
-        values = sorted({float(table[is_used].min()), most})
-        keys = [Key(bytes_words(value), ramp(value / most)[0]) for value in values]
-    if not is_used.all():
-        keys.append(Key("nothing", EMPTY))
-    if is_written:
-        keys.append(Key(f"numbers: {unit}", PAPER, line="none"))
-    return grid_drawing(
-        title=title or _link_load_title(table),
-        x_label="receiver [rank]",
-        y_label="sender [rank]",
-        columns=num_ranks,
-        rows=num_ranks,
-        column_px=cell_px,
-        row_px=row_px,
-        rects=(cells,),
-        texts=numbers if is_written else (),
-        x_ticks=ticks,
-        y_ticks=ticks,
-        legend=keys,
-    )
-
-
-def _link_load_title(table: Floats) -> str:
-    used_bytes = table[table > 0]
-    if not used_bytes.size:
-        return "no link carries anything"
-    most = float(used_bytes.max())
-    num_links = table.size - len(table)  # without the diagonal
-    if np.allclose(used_bytes, most, rtol=1e-9):
-        load = f"{bytes_words(most)} over each"
-    else:
-        load = f"at most {bytes_words(most)} over one"
-    return f"{used_bytes.size} of {count_of(num_links, 'link')} in use, {load}"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..common.storage import PathLike, write_atomically
-from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts
+from .marks import NARROW_PX, Drawing, FloatArray, Key, Lines, Rects, Texts
 from .palette import FAINT, INK, PAPER, hatch_on
 
 LEAST_TEXT_PX = 8.0  # text that is smaller can hardly be read
@@ -30,7 +30,6 @@ _LETTER_PX = 6.6  # the width of a letter, about
 _TITLE_LETTER_PX = 8.6
 _SMALLEST_PX = 11.0  # the size of ticks and keys, unless a drawing has smaller texts
 _ARROW_PX = 9.0  # the length of an arrow's head
-_NARROW_PX = 4  # rectangles narrower than this have no outline, which would hide them
 _FONT = 'font-family="DejaVu Sans, Verdana, sans-serif" font-size="11"'
 _HATCHES = {INK: "rankscope-hatch-dark", PAPER: "rankscope-hatch-white"}
 _DEFS = "".join(
@@ -89,13 +88,13 @@ def _title(drawing: Drawing, left: float) -> _Title:
         return _Title(_title_line(words, left, 0), 0.0, 0)
     room_px = max(marks_width + left - _EDGE_PX, _LEAST_TITLE_PX)
     lines = wrap(words, int(room_px / _TITLE_LETTER_PX))
-    parts = [_title_line(line, _EDGE_PX, place) for place, line in enumerate(lines)]
+    parts = [_title_line(line, _EDGE_PX, number) for number, line in enumerate(lines)]
     longest = max(map(len, lines))
     return _Title("".join(parts), _EDGE_PX + _TITLE_LETTER_PX * longest, (len(lines) - 1) * _TITLE_LINE_PX)
 
 
-def _title_line(words: str, x: float, place: int) -> str:
-    y = 20 + place * _TITLE_LINE_PX
+def _title_line(words: str, x: float, number: int) -> str:
+    y = 20 + number * _TITLE_LINE_PX
     return f'<text x="{x:g}" y="{y}" font-size="14" font-weight="bold">{escape(words)}</text>'
 
 
@@ -142,39 +141,42 @@ def _each(template: str, *columns: Iterable[Any]) -> str:
 
 
 def _joined(attributes: Iterable[str], template: str, *columns: FloatArray) -> str:
-    """Return a path for all shapes with the same attributes."""
+    """Return one path for all shapes with the same attributes; a shape is the template with a row of the columns."""
     shapes_of = defaultdict[str, list[str]](list)
     for attributes_of_row, *row in zip(attributes, *(column.tolist() for column in columns), strict=True):
         shapes_of[attributes_of_row].append(template.format(*row))
     return "".join(f'<path d="{"".join(shapes)}" {attributes}/>' for attributes, shapes in shapes_of.items())
 
 
-_RECT = '<rect x="{:.6g}" y="{:.6g}" width="{:.6g}" height="{:.6g}"{}'  # the last one: whether it has an outline
+_RECT = '<rect x="{:.6g}" y="{:.6g}" width="{:.6g}" height="{:.6g}"{}'  # the last one: an attribute for the outline
 
 
 def _rects(rects: Rects, across: float, down: float) -> str:
+    """Return a group of all rectangles; hatched ones are there twice, first plain and then filled with the pattern."""
     x = rects.x * across
     y = rects.y * down
     width = rects.width * across
     height = rects.height * down
-    is_narrow = width < _NARROW_PX
-    outline = 0 if is_narrow.all() else 1
-    without_outline = ' stroke-width="0"' if outline else ""
-    narrow = np.where(is_narrow, without_outline, "")
+    is_narrow = width < NARROW_PX
+    # The group states the outline of its rectangles. Narrow ones have none, and say so unless all are narrow.
+    group_outline = 0 if is_narrow.all() else 1
+    without_outline = ' stroke-width="0"' if group_outline else ""
+    narrow = np.where(is_narrow, without_outline, "")  # an attribute, or nothing, for each rectangle
     if rects.joined:
         attributes = map('fill="{}"{}'.format, rects.fill, narrow.tolist())
         body = _joined(attributes, "M{:.5g} {:.5g}h{:.5g}v{:.5g}h-{:.5g}z", x, y, width, height, width)
     else:
         body = _each(f'{_RECT} fill="{{}}"/>', x, y, width, height, narrow, rects.fill)
         hatched = np.flatnonzero(rects.hatched)
-        inks = [hatch_on(rects.fill[place]) for place in hatched.tolist()]
+        inks = [hatch_on(rects.fill[index]) for index in hatched.tolist()]
         patterns = [_HATCHES[ink] for ink in inks]
         columns = [column[hatched] for column in (x, y, width, height, narrow)]
         body += _each(f'{_RECT} fill="url(#{{}})" stroke="{{}}"/>', *columns, patterns, inks)
-    return f'<g stroke="{rects.edge}" stroke-width="{outline}">{body}</g>'
+    return f'<g stroke="{rects.edge}" stroke-width="{group_outline}">{body}</g>'
 
 
 def _lines(lines: Lines, across: float, down: float) -> str:
+    """Return a group of all lines, with the heads of arrows."""
     x0 = lines.x0 * across
     y0 = lines.y0 * down
     x1 = lines.x1 * across
@@ -205,6 +207,7 @@ def _lines(lines: Lines, across: float, down: float) -> str:
 
 
 def _texts(texts: Texts, across: float, down: float) -> str:
+    """Return a group of all texts, with halos below the letters."""
     halos: Iterable[str] = repeat("")
     halo_style = ""
     if texts.halo:
@@ -217,6 +220,7 @@ def _texts(texts: Texts, across: float, down: float) -> str:
 
 
 def _axes(drawing: Drawing, left: float, top: int) -> str:
+    """Return the labels and ticks of both axes, around the area of the marks whose corner is at `left` and `top`."""
     across, down = _px_per_unit(drawing)
     width, height = drawing.size_px
     x_ticks = "".join(
@@ -227,7 +231,8 @@ def _axes(drawing: Drawing, left: float, top: int) -> str:
         f'<text x="-6" y="{y * down:.6g}" text-anchor="end" dominant-baseline="central">{escape(label)}</text>'
         for y, label in drawing.y_ticks
     )
-    middle = max(width / 2, 3.6 * len(drawing.x_label) - left)  # under a narrow picture the label begins at the edge
+    half_label_px = 3.6 * len(drawing.x_label)
+    middle = max(width / 2, half_label_px - left)  # under a narrow picture the label begins at the edge
     x_label = (
         f'<text x="{middle:g}" y="{height + 31:g}" text-anchor="middle" font-size="12">{escape(drawing.x_label)}</text>'
     )
@@ -253,7 +258,8 @@ def _legend(keys: tuple[Key, ...], width: float) -> _Legend:
     for key in keys:
         mark_px = 0 if key.line == "none" else 20
         key_px = _key_width(key)
-        if x and x + key_px > width:
+        is_first_in_row = x == 0
+        if not is_first_in_row and x + key_px > width:
             x = 0.0
             row += 1
         y = row * _KEY_PX

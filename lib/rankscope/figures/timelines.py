@@ -18,7 +18,9 @@ from .palette import HUES, OTHER, WORK, WorkLook, work_look
 COMMUNICATION = frozenset(kind for kind, (_, hatched) in WORK.items() if hatched)
 _ROW_PX = 22.0
 _GAP = 0.5  # rows between ranks
+_LANE_MARGIN = 0.06  # rows above and below the spans of a lane
 _HEAD = 0.85  # rows above the lanes of a rank, if its name stands there
+_HEAD_MIDDLE = 0.4  # rows from the middle of the name down to the first lane
 _DIGIT_PX = 6.4  # of a number
 _LETTER_PX = 8.0  # of words, with room for Axes that are narrower than the drawing
 _MOST_SPANS = 20_000
@@ -54,10 +56,10 @@ def draw_timeline(
     look_of_spans = [looks[timeline.kinds[kind]] for kind in timeline.kind.tolist()]
     rects = Rects(
         start,
-        y + 0.06,
+        y + _LANE_MARGIN,
         [look.hue for look in look_of_spans],
         width=length,
-        height=0.88,
+        height=1 - 2 * _LANE_MARGIN,
         hatched=[look.hatched for look in look_of_spans],
     )
     words = _words(timeline, rects.width * WIDE_PX / width)
@@ -79,8 +81,8 @@ def draw_timeline(
 
 
 def _without_short_waits(timeline: Timeline) -> Timeline:
-    """The spans without waits that are shorter than a pixel."""
-    wait_kinds = [place for place, kind in enumerate(timeline.kinds) if kind in WAITS]
+    """Return the spans without waits that are shorter than a pixel."""
+    wait_kinds = [number for number, kind in enumerate(timeline.kinds) if kind in WAITS]
     is_wait = np.isin(timeline.kind, wait_kinds)
     is_visible = (timeline.stop_s - timeline.start_s) * WIDE_PX >= timeline.makespan_s
     return timeline.take(np.flatnonzero(~is_wait | is_visible))
@@ -100,36 +102,38 @@ class _Layout(NamedTuple):
 
 
 def _layout(lanes: Sequence[tuple[int, str]], rank_names: Mapping[int, str]) -> _Layout:
-    """Lay lanes out, which are sorted by rank, with a gap between ranks.
+    """Lay lanes out, which are sorted by rank, with a gap between ranks; each is a rank and the name of its lane.
 
     If ranks have several lanes each, the rank's name stands in the gap.
     """
     ranks = {rank for rank, _ in lanes}
     name_of = {rank: rank_names.get(rank, f"rank {rank}") for rank in ranks}
-    names = {name for _, name in lanes}
-    has_heads = 1 < len(ranks) < len(lanes)
+    lane_names = {lane for _, lane in lanes}
+    has_heads = 1 < len(ranks) < len(lanes)  # several ranks, of which some have several lanes
     top_of: dict[tuple[int, str], float] = {}
     heads: list[tuple[float, str]] = []
     top = 0.0
     last_rank: int | None = None
-    for rank, name in lanes:
+    for rank, lane in lanes:
         if rank != last_rank:
             if has_heads:
                 top += _HEAD
-                heads.append((top - 0.4, name_of[rank]))
+                heads.append((top - _HEAD_MIDDLE, name_of[rank]))
             elif last_rank is not None:
                 top += _GAP
-        top_of[rank, name] = top
+        top_of[rank, lane] = top
         top += 1
         last_rank = rank
 
-    has_one_lane_each = len(names) == 1 < len(ranks)
+    has_one_lane_each = len(lane_names) == 1 < len(ranks)
     label = ""
     if len(ranks) == 1:
-        label = name_of[min(ranks)]
+        (label,) = name_of.values()
     elif has_one_lane_each:
-        label = min(names)
-    ticks = [(y + 0.5, name_of[rank] if has_one_lane_each else name) for (rank, name), y in top_of.items()]
+        (label,) = lane_names
+    ticks = []
+    for (rank, lane), y in top_of.items():
+        ticks.append((y + 0.5, name_of[rank] if has_one_lane_each else lane))
     height = max(top_of.values(), default=0.0) + 1
     return _Layout(top_of, heads, height, label, ticks)
 
@@ -138,41 +142,54 @@ def _layout(lanes: Sequence[tuple[int, str]], rank_names: Mapping[int, str]) -> 
 
 
 def _looks(timeline: Timeline, hatched: Collection[str]) -> dict[str, WorkLook]:
-    """The look of each kind of work in the timeline: its own if the palette has one, else a hue that is left."""
-    present = [timeline.kinds[place] for place in np.unique(timeline.kind).tolist()]
-    known = {kind: look for kind in present if (look := work_look(kind)) is not None}
+    """Return the look of each kind of work in the timeline, waits last.
+
+    It is the kind's own if the palette has one. The longest of the other kinds get the hues that are left, in the order
+    of the timeline's kinds.
+    """
+    present = [timeline.kinds[number] for number in np.unique(timeline.kind).tolist()]
+    known: dict[str, WorkLook] = {}
+    used_hues = set()
+    for kind in present:
+        own_look = work_look(kind)
+        if own_look is None:
+            continue
+        known[kind] = own_look
+        kind_in_palette = kind if kind in WORK else kind.partition(" ")[0]
+        used_hues.add(WORK[kind_in_palette].hue)  # not the paler hue that a numbered kind has
     unknown = [kind for kind in present if kind not in known]
-    used = {WORK[kind if kind in WORK else kind.partition(" ")[0]].hue for kind in known}
-    free = [hue for hue in HUES if hue not in used]
+    free_hues = [hue for hue in HUES if hue not in used_hues]
     seconds = np.bincount(timeline.kind, weights=timeline.stop_s - timeline.start_s, minlength=len(timeline.kinds))
     longest_first = sorted(unknown, key=lambda kind: -seconds[timeline.kinds.index(kind)])
-    with_hue = sorted(longest_first[: len(free)], key=unknown.index)
-    hue_of = dict(zip(with_hue, free, strict=False))
+    with_hue = sorted(longest_first[: len(free_hues)], key=unknown.index)
+    hue_of = dict(zip(with_hue, free_hues, strict=False))
     looks = {}
-    for kind in sorted(present, key=WAITS.__contains__):  # waits last
+    for kind in sorted(present, key=lambda kind: kind in WAITS):
         look = known.get(kind, WorkLook(hue_of.get(kind, OTHER), False))
         looks[kind] = WorkLook(look.hue, look.hatched or kind in hatched)
     return looks
 
 
 def _keys(looks: Mapping[str, WorkLook]) -> list[Key]:
-    """An entry for each look; kinds with the same look share the entry."""
-    kinds_of = defaultdict[WorkLook, list[str]](list)
+    """Return an entry for each look; kinds with the same look share the entry."""
+    names_of = defaultdict[WorkLook, list[str]](list)
     for kind, look in looks.items():
         is_other = look.hue == OTHER and kind not in WORK
-        kinds_of[look].append("other" if is_other else kind)
-    return [Key(", ".join(dict.fromkeys(kinds)), look.hue, hatched=look.hatched) for look, kinds in kinds_of.items()]
+        name = "other" if is_other else kind
+        if name not in names_of[look]:
+            names_of[look].append(name)
+    return [Key(", ".join(names), look.hue, hatched=look.hatched) for look, names in names_of.items()]
 
 
 def _words(timeline: Timeline, width_px: NDArray[np.floating[Any]]) -> NDArray[np.str_]:
-    """The text on each span: its kind, if its lane has several, and its item, as much of it as fits."""
+    """Return the text on each span: its kind, if its lane has several, and its item, as much of it as fits."""
     lanes = list(zip(timeline.rank.tolist(), timeline.lane.tolist(), strict=True))
     kinds_of = defaultdict[tuple[int, int], set[int]](set)
     for lane, kind in zip(lanes, timeline.kind.tolist(), strict=True):
         kinds_of[lane].add(kind)
     words = []
     for lane, kind, item, px in zip(lanes, timeline.kind.tolist(), timeline.item.tolist(), width_px, strict=True):
-        number = "" if item == -1 else str(item)
+        number = "" if item == -1 else str(item)  # -1 is no item
         text = number
         if len(kinds_of[lane]) > 1:
             text = f"{timeline.kinds[kind]} {number}".rstrip()
@@ -181,6 +198,7 @@ def _words(timeline: Timeline, width_px: NDArray[np.floating[Any]]) -> NDArray[n
 
 
 def _fitting(text: str, number: str, px: float) -> str:
+    """Return the text if a span of this width has room for it, else the number, else nothing."""
     if px >= _LETTER_PX * len(text) + 3:
         return text
     if px >= _DIGIT_PX * len(number) + 3:

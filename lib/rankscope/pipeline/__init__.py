@@ -11,7 +11,6 @@ from ..common.lazy import lazy
 from .advice import advise
 from .closest import closest
 from .dataloader_model import Cores, Handover, simulate_dataloader
-from .queue_fill import queue_fill
 from .run import StageError, run
 from .service import Lognormal
 from .simulate import simulate
@@ -31,7 +30,6 @@ __all__ = [
     "StoredImages",
     "advise",
     "closest",
-    "queue_fill",
     "record_dataloader",
     "run",
     "simulate",

@@ -141,6 +141,7 @@ class Copies:
         return [link, copied, *self._loop_words(now)]
 
     def _loop_words(self, now: Now) -> list[str]:
+        """Return the time per batch of a long loop, its bottleneck, and how much copies and steps overlap."""
         copy_s = self.seconds(now, "h2d", now.method)
         loop = self.loop(now, _COUNTED_BATCHES)
         if loop is None or copy_s is None:
@@ -148,6 +149,7 @@ class Copies:
         step_s = now.step_ms / 1e3
         steps = loop.select(kind="compute")
         batch_s = float(steps.start_s.max() - steps.start_s.min()) / (_COUNTED_BATCHES - 1)
+        # What a batch would take if one resource alone limited the loop; the slowest is the bottleneck.
         bounds_s = {"loading": now.load_ms / 1e3 / now.num_workers, "pinning": self.pinning_s(now)}
         if now.prefetched:
             bounds_s["copies"] = copy_s

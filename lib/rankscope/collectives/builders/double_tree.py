@@ -24,26 +24,28 @@ def double_binary_tree(num_ranks: int, num_segments: int = 8) -> Schedule:
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     segments = whole("num_segments", num_segments, 1, MOST_SEGMENTS)
     trees = np.array([parents(n, 0), parents(n, 1)])
-    tree, child = np.nonzero(trees >= 0)  # the edges
+    tree, child = np.nonzero(trees >= 0)  # of each edge, as `parent` and `first_step`
     parent = trees[tree, child]
-    first = _first_steps(tree.tolist(), child.tolist(), parent.tolist())
-    last = -1  # step of the way up
+    first_step = _first_steps(tree.tolist(), child.tolist(), parent.tolist())
+    steps_up = 0
     if n > 1:
-        last = int(first.max()) + 2 * (segments - 1)
+        steps_up = int(first_step.max()) + 2 * (segments - 1) + 1
 
     def carried(step: int) -> tuple[Ints, Ints]:
-        """Which edges carry something in this step of the way up, and which segment."""
-        segment = (step - first) // 2
-        used = np.flatnonzero(((step - first) % 2 == 0) & (segment >= 0) & (segment < segments))
-        return used, segment[used]
+        """Which edges carry something in this step of the way up, and which segment: one in every second step."""
+        segment = (step - first_step) // 2
+        is_its_turn = (step - first_step) % 2 == 0
+        edges = np.flatnonzero(is_its_turn & (segment >= 0) & (segment < segments))
+        return edges, segment[edges]
 
     def phases() -> Iterator[Phase]:
-        for step in range(last + 1):
+        for step in range(steps_up):
             edge, segment = carried(step)
             yield Phase(child[edge], parent[edge], tree[edge] * segments + segment, 1, True)
-        for step in reversed(range(last + 1)):
+        for step in reversed(range(steps_up)):
             edge, segment = carried(step)
-            yield Phase(parent[edge], child[edge], (tree[edge] + 1) * segments - 1 - segment, 1, False)
+            segment_down = segments - 1 - segment  # the way up in reverse begins with segment 0 again
+            yield Phase(parent[edge], child[edge], tree[edge] * segments + segment_down, 1, False)
 
     return Schedule("allreduce", "double_binary_tree", n, 2 * segments, phases)
 
@@ -57,21 +59,19 @@ def parents(num_ranks: int, tree: int) -> Ints:
     >>> parents(6, 0).tolist()
     [1, 3, 1, -1, 5, 3]
     """
-    up = np.full(num_ranks + 1, -1)
-    top = 1 << (num_ranks.bit_length() - 1)
-    for place in range(1, num_ranks + 1):
-        if place == top:
-            continue
-        above = _parent_of_place(place)
-        while above > num_ranks:  # that place has no rank, so its parent is taken instead
-            above = _parent_of_place(above)
-        up[place] = above
-    places = np.arange(num_ranks + 1)
+    places = np.arange(num_ranks + 1)  # place 0 is in no tree
     rank_at = places % num_ranks
     if tree == 0:
         rank_at = (places - 1) % num_ranks
+    root_place = 1 << (num_ranks.bit_length() - 1)  # the highest one
     parent = np.full(num_ranks, -1)
-    parent[rank_at[1:]] = np.where(up[1:] < 0, -1, rank_at[up[1:]])
+    for place in range(1, num_ranks + 1):
+        if place == root_place:
+            continue
+        parent_place = _parent_of_place(place)
+        while parent_place > num_ranks:  # that place has no rank, so its parent is taken instead
+            parent_place = _parent_of_place(parent_place)
+        parent[rank_at[place]] = rank_at[parent_place]
     return parent
 
 
@@ -86,8 +86,11 @@ def _parent_of_place(place: int) -> int:
 
 
 def _first_steps(tree: list[int], child: list[int], parent: list[int]) -> Ints:
-    """Return the step in which each edge carries its first segment: after all edges below it, in its colour's turn."""
-    color = _two_colors(child, parent)
+    """Return the step in which each edge carries its first segment: after all edges below it, in its turn.
+
+    The turns are those of `_turns_of_edges`: an edge with turn 0 uses even steps, one with turn 1 odd steps.
+    """
+    turn = _turns_of_edges(child, parent)
     edges_to: dict[tuple[int, int], list[int]] = defaultdict(list)  # by tree and parent
     for edge, tree_and_parent in enumerate(zip(tree, parent, strict=True)):
         edges_to[tree_and_parent].append(edge)
@@ -96,31 +99,32 @@ def _first_steps(tree: list[int], child: list[int], parent: list[int]) -> Ints:
     def first_step(edge: int) -> int:
         below = edges_to[tree[edge], child[edge]]
         soonest = max((first_step(other) + 1 for other in below), default=0)
-        is_its_turn = soonest % 2 == color[edge]
+        is_its_turn = soonest % 2 == turn[edge]
         return soonest if is_its_turn else soonest + 1
 
     return np.array([first_step(edge) for edge in range(len(tree))], dtype=np.int64)
 
 
-def _two_colors(child: list[int], parent: list[int]) -> list[int]:
+def _turns_of_edges(child: list[int], parent: list[int]) -> list[int]:
     """Return a turn, 0 or 1, for each edge, so that no rank sends twice, nor receives twice, in one turn.
 
-    Each rank sends on at most two edges and receives on at most two: alternate along the paths and rings they form.
+    Each rank sends on at most two edges and receives on at most two. Two such edges must have different turns. They
+    form paths and rings of even length, along which the turns alternate.
     """
     sent_by: dict[int, list[int]] = defaultdict(list)  # edges by rank, as in `received_by`
     received_by: dict[int, list[int]] = defaultdict(list)
     for edge in range(len(child)):
         sent_by[child[edge]].append(edge)
         received_by[parent[edge]].append(edge)
-    color = [-1] * len(child)  # -1: not known yet
+    turn_of: dict[int, int] = {}
     for start in range(len(child)):
-        to_color = [(start, 0)]
-        while to_color:
-            edge, turn = to_color.pop()
-            if color[edge] >= 0:
+        to_visit = [(start, 0)]
+        while to_visit:
+            edge, turn = to_visit.pop()
+            if edge in turn_of:
                 continue
-            color[edge] = turn
+            turn_of[edge] = turn
             for other in sent_by[child[edge]] + received_by[parent[edge]]:
-                if color[other] < 0:
-                    to_color.append((other, 1 - turn))
-    return color
+                if other not in turn_of:
+                    to_visit.append((other, 1 - turn))
+    return [turn_of[edge] for edge in range(len(child))]

@@ -38,6 +38,7 @@ def allgather_recursive_doubling(num_ranks: int) -> Schedule:
     n, ranks = _power_of_two(num_ranks, "recursive_doubling")
 
     def phases() -> Iterator[Phase]:
+        # Recursive halving backwards: a place sends the chunks that it would keep there, and so ends up with all.
         for half in reversed(list(halves(n, nearest_first=False))):
             yield Phase(ranks, half.peer, half.keeps, half.size)
 
@@ -66,12 +67,14 @@ def allgather_pat(num_ranks: int) -> Schedule:
     n, ranks = _ranks(num_ranks)
 
     def phases() -> Iterator[Phase]:
-        senders = np.zeros(1, dtype=np.int64)  # who has a chunk, counted from the rank that it comes from
+        # the ranks that have a chunk so far, counted from the rank that it comes from
+        offsets = np.zeros(1, dtype=np.int64)
         for distance in reversed(_distances(n)):
-            at = senders[senders + distance < n]
-            src = np.tile(ranks, at.size)
-            yield Phase(src, (src + distance) % n, (src - np.repeat(at, n)) % n)
-            senders = np.r_[senders, senders + distance]
+            sending = offsets[offsets + distance < n]  # others have none to send to
+            src = np.tile(ranks, sending.size)  # each rank is at each offset, in the tree of another chunk
+            chunk = (src - np.repeat(sending, n)) % n
+            yield Phase(src, (src + distance) % n, chunk)
+            offsets = np.r_[offsets, offsets + distance]
 
     return Schedule("allgather", "pat", n, n, phases)
 
@@ -148,10 +151,11 @@ def all_to_all_bruck(num_ranks: int) -> Schedule:
 
     def phases() -> Iterator[Phase]:
         for bit in _distances(n):
-            distance = np.flatnonzero(ranks & bit)  # that these chunks travel in all
-            origin = np.repeat(ranks, distance.size)
-            travelled = np.tile(distance % bit, n)
-            chunk = origin * n + (origin + np.tile(distance, n)) % n
+            distances = np.flatnonzero(ranks & bit)  # of all distances that chunks travel, those with this bit
+            distance = np.tile(distances, n)  # that each sent chunk travels in all; each rank sends all of these
+            origin = np.repeat(ranks, distances.size)
+            travelled = distance % bit  # by the lower bits, in the steps before
+            chunk = origin * n + (origin + distance) % n
             src = (origin + travelled) % n
             yield Phase(src, (src + bit) % n, chunk)
 

@@ -22,10 +22,10 @@ def recursive_doubling(num_ranks: int) -> Schedule:
     If N is not a power of two, the first 2(N - p) ranks fold onto half of them before and unfold after, p = 2^⌊log₂N⌋.
     """
 
-    def core(p: int, real: Ints) -> Iterator[Phase]:
+    def core(p: int, rank_at: Ints) -> Iterator[Phase]:
         places = np.arange(p)
         for k in range(p.bit_length() - 1):
-            yield Phase(real, real[places ^ (1 << k)], 0, 1, True)
+            yield Phase(rank_at, rank_at[places ^ (1 << k)], 0, 1, True)
 
     return _folded("allreduce", "recursive_doubling", num_ranks, core, num_chunks=1)
 
@@ -36,8 +36,8 @@ def halving_doubling(num_ranks: int) -> Schedule:
     The largest messages go to the nearest ranks. Other N fold and unfold as in `recursive_doubling`.
     """
 
-    def core(p: int, real: Ints) -> Iterator[Phase]:
-        halving = [Phase(real, real[half.peer], half.sends, half.size, True) for half in halves(p)]
+    def core(p: int, rank_at: Ints) -> Iterator[Phase]:
+        halving = [Phase(rank_at, rank_at[half.peer], half.sends, half.size, True) for half in halves(p)]
         yield from halving
         yield from backwards(halving)
 
@@ -50,14 +50,16 @@ def reduce_scatter_gather(num_ranks: int, *, root: int = 0) -> Schedule:
     If N is not a power of two, N - p ranks fold onto others before, and none of them is the root.
     """
 
-    def core(p: int, real: Ints) -> Iterator[Phase]:
+    def core(p: int, rank_at: Ints) -> Iterator[Phase]:
         rounds = list(halves(p))
         for half in rounds:
-            yield Phase(real, real[half.peer], half.sends, half.size, True)
+            yield Phase(rank_at, rank_at[half.peer], half.sends, half.size, True)
         for k, half in reversed(list(enumerate(rounds))):
-            near = np.arange(1 << k)  # the places whose peer still has chunks to hand over
+            # Round k of the halving, backwards: of each pair of places that differ in bit k, the upper one hands its
+            # chunks to the lower one. Places from 2^(k+1) on have already done so.
+            near = np.arange(1 << k)
             far = near + near.size
-            yield Phase(real[far], real[near], half.keeps[far], half.size)
+            yield Phase(rank_at[far], rank_at[near], half.keeps[far], half.size)
 
     return _folded("reduce", "reduce_scatter_gather", num_ranks, core, root)
 
@@ -68,20 +70,20 @@ def swing(num_ranks: int) -> Schedule:
     On a network with equal links between all pairs it costs as much as `halving_doubling`. Other N fold and unfold.
     """
 
-    def core(p: int, real: Ints) -> Iterator[Phase]:
+    def core(p: int, rank_at: Ints) -> Iterator[Phase]:
         rounds = p.bit_length() - 1
         peers = [swing_peers(p, k) for k in range(rounds)]
         # blocks[k] has a row for each rank: the chunks that it still adds up after k rounds, p / 2^k of them. After the
         # last round this is its own chunk. Before a round it is what the rank and its peer add up after it.
         blocks = [np.arange(p)[:, None]]
         for peer in reversed(peers):
-            after = blocks[0]
-            blocks.insert(0, np.concatenate([after, after[peer]], axis=1))
+            blocks_after = blocks[0]
+            blocks.insert(0, np.concatenate([blocks_after, blocks_after[peer]], axis=1))
         reduce_scatter = []
         for peer, block in zip(peers, blocks[1:], strict=True):
             num_sent = block.shape[1]
-            src = np.repeat(real, num_sent)
-            dst = np.repeat(real[peer], num_sent)
+            src = np.repeat(rank_at, num_sent)
+            dst = np.repeat(rank_at[peer], num_sent)
             sent = block[peer].ravel()  # each rank sends what its peer goes on with
             reduce_scatter.append(Phase(src, dst, sent, num_chunks=1, reduce=True))
         yield from reduce_scatter
@@ -146,29 +148,30 @@ def _folded(
     root: int = 0,
     num_chunks: int | None = None,
 ) -> Schedule:
-    """Run `core(p, ranks)` among p ranks, a power of two, after the others have sent their share to one of them.
+    """Run `core(p, rank_at)` among p ranks, a power of two, after the others have sent their share to one of them.
 
-    In a reduce the root is the first of these p ranks; in an allreduce the others get the sum in the end. There are p
-    chunks if `num_chunks` is None.
+    ``rank_at[place]`` is the rank at each of the p places of the core. In a reduce the root is at place 0; in an
+    allreduce the others get the sum in the end. There are p chunks if `num_chunks` is None.
     """
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     root = whole("root", root, 0, n - 1)
     p = 1 << (n.bit_length() - 1)
     if num_chunks is None:
         num_chunks = p
+    # Of the first 2(n - p) ranks, each even one folds onto the odd one after it. The core has these and the rest.
     folded = np.arange(0, 2 * (n - p), 2)
     onto = folded + 1
-    real = np.r_[onto, np.arange(2 * (n - p), n)]
-    if collective == "reduce":
-        shift = root - real[0]
+    rank_at = np.r_[onto, np.arange(2 * (n - p), n)]
+    if collective == "reduce":  # number the ranks from another one, so that place 0 is the root
+        shift = root - rank_at[0]
         folded = (folded + shift) % n
         onto = (onto + shift) % n
-        real = (real + shift) % n
+        rank_at = (rank_at + shift) % n
 
     def phases() -> Iterator[Phase]:
         if folded.size:
             yield Phase(folded, onto, 0, num_chunks, True)
-        yield from core(p, real)
+        yield from core(p, rank_at)
         if folded.size and collective == "allreduce":
             yield Phase(onto, folded, 0, num_chunks)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -31,13 +32,16 @@ def segmented_ring(num_ranks: int, num_segments: int = 4) -> Schedule:
     segments = whole("num_segments", num_segments, 1, MOST_SEGMENTS)
     ranks = np.arange(n)
 
+    def sent_chunks(step: int, start: int) -> Ints:
+        """Return the chunk that each rank sends. A step of the ring takes a step for each of its chunk's segments."""
+        step_of_ring, segment = divmod(step, segments)
+        chunk_of_ring = (ranks + start - step_of_ring) % n
+        return chunk_of_ring * segments + segment
+
     def phases() -> Iterator[Phase]:
-        for start, reduce in ((0, True), (1, False)):
-
-            def chunk(step: int, start: int = start) -> Ints:
-                return (ranks + start - step // segments) % n * segments + step % segments
-
-            yield Phase(ranks, (ranks + 1) % n, chunk, 1, reduce, (n - 1) * segments)
+        next_rank = (ranks + 1) % n
+        yield Phase(ranks, next_rank, partial(sent_chunks, start=0), 1, True, (n - 1) * segments)
+        yield Phase(ranks, next_rank, partial(sent_chunks, start=1), 1, False, (n - 1) * segments)
 
     return Schedule("allreduce", "segmented_ring", n, n * segments, phases, lag=segments)
 
@@ -49,20 +53,26 @@ def bidirectional_ring(num_ranks: int) -> Schedule:
     """
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     ranks = np.arange(n)
-    far = n // 2  # hops to the right
-    near = (n - 1) // 2  # hops to the left
+    hops_right = n // 2  # of the sum that goes to a chunk's owner from the left; rank r owns chunk r
+    hops_left = (n - 1) // 2  # of the sum that comes from the right
     right = (ranks + 1) % n
     left = (ranks - 1) % n
-    src = np.r_[ranks, ranks]
+    src = np.r_[ranks, ranks]  # first the messages to the right, then those to the left
     dst = np.r_[right, left]
 
+    def added_chunks(step: int) -> Ints:
+        return np.concatenate([ranks + hops_left - step, ranks - hops_left + step]) % n
+
+    def copied_chunks(step: int) -> Ints:
+        return np.concatenate([ranks - step, ranks + step]) % n
+
     def phases() -> Iterator[Phase]:
-        if far > near:  # an even number of ranks: one sum comes a hop further, from the left
-            yield Phase(ranks, right, (ranks + far) % n, 1, True)
-        yield Phase(src, dst, lambda s: np.r_[ranks + near - s, ranks - near + s] % n, 1, True, near)
-        yield Phase(src, dst, lambda s: np.r_[ranks - s, ranks + s] % n, 1, False, near)
-        if far > near:
-            yield Phase(ranks, right, (ranks - near) % n)
+        if hops_right > hops_left:  # an even number of ranks: the sum to the right has one hop more
+            yield Phase(ranks, right, (ranks + hops_right) % n, 1, True)
+        yield Phase(src, dst, added_chunks, 1, True, hops_left)
+        yield Phase(src, dst, copied_chunks, 1, False, hops_left)
+        if hops_right > hops_left:
+            yield Phase(ranks, right, (ranks - hops_left) % n)
 
     return Schedule("allreduce", "bidirectional_ring", n, n, phases, ports=2)
 
@@ -77,10 +87,11 @@ def hierarchical_ring(num_ranks: int, gpus_per_node: int | None = None) -> Sched
     leaders = np.arange(0, n, g)
 
     def phases() -> Iterator[Phase]:
-        k = leaders.size
+        k = leaders.size  # also the number of chunks
+        next_leader = np.roll(leaders, -1)
         yield from to_leaders(n, g, k)
-        for start, reduce in ((0, True), (1, False)):
-            yield once_round(leaders, np.roll(leaders, -1), np.arange(k), k, start=start, reduce=reduce)
+        yield once_round(leaders, next_leader, np.arange(k), k, start=0, reduce=True)
+        yield once_round(leaders, next_leader, np.arange(k), k, start=1, reduce=False)
         yield from backwards(to_leaders(n, g, k))
 
     return Schedule("allreduce", "hierarchical_ring", n, leaders.size, phases)
@@ -113,8 +124,9 @@ def mesh_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
         for axis in (1, 0):
             size = shape[axis]
             place, neighbour = _along(n, shape, axis)
-            yield once_round(ranks, neighbour, place, size, block=n // size, start=0, reduce=True)
-            yield once_round(ranks, neighbour, place, size, block=n // size, start=1, reduce=False)
+            block = n // size  # the chunks of one of `size` parts of the whole buffer
+            yield once_round(ranks, neighbour, place, size, block, start=0, reduce=True)
+            yield once_round(ranks, neighbour, place, size, block, start=1, reduce=False)
 
     return Schedule("allreduce", "mesh_2d", n, n, phases)
 
@@ -186,8 +198,10 @@ def nodes_of(n: int, gpus_per_node: int | None) -> tuple[int, int]:
 
 
 def _shapes(n: int, axes: int) -> list[tuple[int, ...]]:
+    """Return all shapes of so many axes whose product is n."""
     if axes == 1:
         return [(n,)]
+    # Each divisor up to √n has a partner from there on.
     small = [divisor for divisor in range(1, math.isqrt(n) + 1) if n % divisor == 0]
     divisors = sorted({*small, *(n // divisor for divisor in small)})
     return [(divisor, *others) for divisor in divisors for others in _shapes(n // divisor, axes - 1)]

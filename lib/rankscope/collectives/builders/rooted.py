@@ -59,17 +59,19 @@ def broadcast_scatter_allgather(num_ranks: int, *, root: int = 0) -> Schedule:
     """
     n, root = _ranks(num_ranks, root)
     place = np.arange(n)
-    subtree: Ints = np.where(place == 0, n, np.minimum(place & -place, n - place))  # chunks that the scatter brings
-    stop = n - subtree
+    lowest_bit = place & -place  # of a place: its subtree has that many places, unless they are cut off by the last one
+    subtree_size: Ints = np.where(place == 0, n, np.minimum(lowest_bit, n - place))
+    num_missing = n - subtree_size  # chunks that the scatter does not bring
 
     def phases() -> Iterator[Phase]:
         yield from backwards(_subtrees(n, root))
         # Round the ring: in step s a rank is sent the chunk of the rank s + 1 before it. The chunks of its own subtree
-        # would come last, so it leaves the round that many steps earlier.
+        # would come last, so it leaves the round that many steps earlier. A phase ends whenever ranks leave.
         start = 0
-        for end in np.unique(stop[stop > 0]).tolist():
-            dst = (place[stop >= end] + root) % n
+        for end in np.unique(num_missing[num_missing > 0]).tolist():
+            dst = (place[num_missing >= end] + root) % n
 
+            # With defaults, because the phase calls this when `dst` and `start` have changed already.
             def chunk(step: int, dst: Ints = dst, start: int = start) -> Ints:
                 return (dst - 1 - start - step) % n
 
@@ -146,10 +148,12 @@ def _flat(collective: str, num_ranks: int, root: int, counts: Sequence[int] | No
     """One step with all messages between the root and the others."""
     n, root = _ranks(num_ranks, root)
     others = np.delete(np.arange(n), root)
-    src: ArrayLike = others
-    dst: ArrayLike = root
     if collective in ("broadcast", "scatter"):
-        src, dst = root, others
+        src: ArrayLike = root
+        dst: ArrayLike = others
+    else:
+        src = others
+        dst = root
     num_chunks = 1
     chunk: ArrayLike = 0
     if collective in ("scatter", "gather"):  # each rank has a chunk of its own
@@ -195,12 +199,14 @@ def weights_of(num_ranks: int, counts: Sequence[int] | None) -> tuple[int, ...] 
 def levels(num_ranks: int, group: int) -> list[tuple[Ints, int]]:
     """Return the children in each step up the binomial trees, and how far before them their parents stand.
 
+    Each `group` of ranks has a tree. In a step with distance d the places that are odd multiples of d send.
+
     >>> [(child.tolist(), distance) for child, distance in levels(6, 6)]
     [([1, 3, 5], 1), ([2], 2), ([4], 4)]
     """
     place = np.arange(num_ranks) % group
-    masks = [1 << k for k in range((group - 1).bit_length())]
-    return [(np.flatnonzero(place % (2 * mask) == mask), mask) for mask in masks]
+    distances = [1 << k for k in range((group - 1).bit_length())]
+    return [(np.flatnonzero(place % (2 * distance) == distance), distance) for distance in distances]
 
 
 def to_leaders(num_ranks: int, group: int, num_chunks: int, root: int = 0) -> Iterator[Phase]:
@@ -216,8 +222,10 @@ def to_leaders(num_ranks: int, group: int, num_chunks: int, root: int = 0) -> It
 def _subtrees(n: int, root: int) -> Iterator[Phase]:
     """Up a binomial tree: in each step a child passes its parent the chunks of it and of all places below it."""
     for child, distance in levels(n, n):
-        leaf = (child + root) % n
-        yield wrapping(leaf, (child - distance + root) % n, leaf, np.minimum(distance, n - child), n)
+        src = (child + root) % n
+        dst = (child - distance + root) % n
+        subtree_size = np.minimum(distance, n - child)  # the last one may be cut off
+        yield wrapping(src, dst, first=src, count=subtree_size, num_chunks=n)
 
 
 def backwards(phases: Iterable[Phase], reduce: bool = False) -> Iterator[Phase]:

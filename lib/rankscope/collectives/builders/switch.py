@@ -31,17 +31,21 @@ def nvls(num_ranks: int, num_segments: int = 4) -> Schedule:
 
     def phases() -> Iterator[Phase]:
         src, dst = _pairs(1, n)
-        both_src = np.r_[src, src]  # to add a segment, and to send out the one before it
+        # Each pair has two messages: one adds a segment, and one sends out the sums of the segment before it.
+        both_src = np.r_[src, src]
         both_dst = np.r_[dst, dst]
         adds = np.repeat([True, False], src.size)
 
-        def chunk(step: int) -> Ints:
-            return np.concatenate((dst + (step + 1) * n, src + step * n))
+        def chunk_of(segment: int, owner: Ints) -> Ints:
+            return segment * n + owner
+
+        def both_chunks(step: int) -> Ints:
+            return np.concatenate([chunk_of(step + 1, owner=dst), chunk_of(step, owner=src)])
 
         if n > 1:
-            yield Phase(src, dst, dst, 1, True)
-            yield Phase(both_src, both_dst, chunk, 1, adds, segments - 1)
-            yield Phase(src, dst, src + (segments - 1) * n)
+            yield Phase(src, dst, chunk_of(0, owner=dst), 1, True)
+            yield Phase(both_src, both_dst, both_chunks, 1, adds, segments - 1)
+            yield Phase(src, dst, chunk_of(segments - 1, owner=src))
 
     return Schedule("allreduce", "nvls", n, n * segments, phases, ports=max(1, n - 1))
 

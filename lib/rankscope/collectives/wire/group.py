@@ -24,7 +24,7 @@ OP_NAMES = tuple(OPS)
 
 
 class Posted(NamedTuple):
-    """A transfer to start, from or into a view of memory with this number."""
+    """A transfer to start; `view` is the number of the view of memory that it sends from or receives into."""
 
     transfer: int
     view: int
@@ -106,9 +106,10 @@ def fingerprint(schedule: Schedule) -> int:
     if "fingerprint" not in schedule.cache:
         digest = hashlib.sha256(repr(sorted(schedule.header().items())).encode())
         for step in schedule.steps():
-            digest.update(f"{step.src.size} transfers".encode())
+            digest.update(f"{step.src.size} transfers".encode())  # so that steps cannot be divided differently
             for column in step:
                 digest.update(column.tobytes())
+        # 63 bits, because a tensor of int64 carries it to the other ranks.
         schedule.cache["fingerprint"] = int.from_bytes(digest.digest()[:8], "little") >> 1
     return int(schedule.cache["fingerprint"])
 
@@ -133,7 +134,7 @@ _REJECTS = [0] * (1 + len(CommonTerms._fields))  # the message of a rank that do
 def agree(group: Any, tensor: Any, terms: CommonTerms | None) -> None:
     """Wait for the terms of every rank, where None stands for a rank that rejects its input.
 
-    It comes before a plan's first message, which on NCCL must have been preceded by something that joins all ranks.
+    It comes before a plan's first message, which on NCCL must come after a collective that all ranks take part in.
     Raises ValueError if another rank rejects its input or has other terms, and RuntimeError if one does not come.
     """
     if group.size() == 1:
@@ -147,14 +148,16 @@ def agree(group: Any, tensor: Any, terms: CommonTerms | None) -> None:
         backend.allgather([rows], [row]).wait()
     except RuntimeError as error:
         raise RuntimeError(f"not all ranks began this collective with a new schedule, size or op: {error}") from error
-    if terms is None:
+    if terms is None:  # the caller raises the error that it has
         return
-    terms_of = []
-    for rank, (accepts, *others) in enumerate(row.tolist() for row in rows):
+    terms_by_rank = []
+    for rank, row_of_rank in enumerate(rows):
+        accepts, *fields = row_of_rank.tolist()
         if not accepts:
             raise ValueError(f"rank {rank} rejected its input, so nothing was sent")
-        terms_of.append(CommonTerms(*others))
-    for rank, others_terms in enumerate(terms_of):
-        if others_terms != terms_of[0]:
-            both = f"rank {rank} has {others_terms}, and rank 0 has {terms_of[0]}"
+        terms_by_rank.append(CommonTerms(*fields))
+    terms_of_rank_0 = terms_by_rank[0]
+    for rank, terms_of_rank in enumerate(terms_by_rank):
+        if terms_of_rank != terms_of_rank_0:
+            both = f"rank {rank} has {terms_of_rank}, and rank 0 has {terms_of_rank_0}"
             raise ValueError(f"ranks must agree on schedule, elements, dtype and op: {both}")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..schedule import MOST_KEPT, Schedule
+from ..schedule import MOST_KEPT, Schedule, number_among_equal
 
 LEAST_RANKS = 16  # with fewer ranks, `alike` does not look for those that do the same
 LANE = "executor"  # of a rank, for the time that it spends on its program
@@ -133,18 +133,19 @@ def _plan(
     ahead: bool,
 ) -> Plan:
     """Return the plan of a rank from its transfers in each step; the arrays have an entry per chunk."""
+    # The buffer has only chunks that the rank ever has, one behind the other in the order of their numbers.
     in_buffer = is_initial | is_wanted
     for transfers in steps:
         for transfer in transfers:
             if transfer.dst == rank:
                 in_buffer[transfer.chunk] = True
-    buffer_sizes = sizes * in_buffer  # 0 for chunks that the rank never has
-    stops = np.cumsum(buffer_sizes)
-    starts = stops - buffer_sizes
-    run_of = [Run(start, stop) for start, stop in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
+    buffer_sizes = sizes * in_buffer
+    starts = np.cumsum(buffer_sizes) - buffer_sizes
+    stops = starts + sizes  # those of chunks that the rank never has are not used
+    run_of = [Run(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
     initial_runs = _runs(np.flatnonzero(is_initial).tolist(), run_of)
     initial_run = Run(0, 0)
-    if initial_runs:
+    if initial_runs:  # the chunks that a rank passes follow one another in every collective
         initial_run = Run(initial_runs[0].start, initial_runs[-1].stop)
     planner = _Planner([_rank_step(transfers, rank, run_of) for transfers in steps], ahead)
     return Plan(
@@ -165,7 +166,7 @@ def _transfers_of_ranks(schedule: Schedule, ranks: Sequence[int] | None) -> list
     steps: list[list[list[ChunkTransfer]]] | None = schedule.cache.get("transfers")
     if steps is not None:
         return steps
-    is_wanted_rank = None
+    is_wanted_rank = None  # None: all are listed
     if ranks is not None and schedule.num_ranks >= LEAST_RANKS:
         is_wanted_rank = np.zeros(schedule.num_ranks, dtype=bool)
         is_wanted_rank[list(ranks)] = True
@@ -202,27 +203,29 @@ class EquivalentRanks(NamedTuple):
 
 
 def alike(schedule: Schedule, ends: list[int], nodes: NDArray[np.int64]) -> EquivalentRanks:
-    """Return which ranks carry out programs that differ in names of peers and chunks only, now and ever after.
+    """Return which ranks do the same: their programs, and their peers', differ in numbers of chunks and ranks only.
 
-    Ranks are distinguished by their rows (what is sent and received in which step, in which order, how long, on which
-    side of a node's border, which chunk again), then by those of their peers, until nothing changes. If some ranks
-    leave chunks out, or if there are few ranks, each is alike to itself only.
+    Ranks are distinguished by their transfers (in which step, in which direction and order, how long, within a node or
+    not, and which of them are of one chunk), then by those of their peers, until nothing changes. If some ranks do not
+    have all chunks, or if there are few ranks, each rank is only equivalent to itself.
     """
     sizes = np.diff(ends)
-    _, kind_of_size = np.unique(sizes, return_inverse=True)
+    _, kind_of_size = np.unique(sizes, return_inverse=True)  # for each chunk a number, equal for chunks of equal size
     key = ("alike", kind_of_size.tobytes(), nodes.tobytes())
     if key in schedule.cache:
         return schedule.cache[key]  # type: ignore[no-any-return]
     num_ranks = schedule.num_ranks
     each_alone = EquivalentRanks(list(range(num_ranks)), list(range(num_ranks)), {})
-    if num_ranks < LEAST_RANKS or not sizes.all() or not (schedule.initial_chunks() | schedule.wanted()).all():
+    # Where chunks are empty, or not in every rank's buffer, the same transfers may be other runs of the buffers.
+    all_have_all_chunks = sizes.all() and (schedule.initial_chunks() | schedule.wanted()).all()
+    if num_ranks < LEAST_RANKS or not all_have_all_chunks:
         return each_alone
     ends_of_transfers = _ends_of_transfers(schedule, kind_of_size, nodes)
     if ends_of_transfers is None:
         return each_alone
     color = _colors(num_ranks, ends_of_transfers)
-    ranks = _first_of_equal(color)  # for each rank the lowest one that does the same
-    representatives, of = np.unique(ranks, return_inverse=True)
+    lowest_equivalent = _first_of_equal(color)  # for each rank the lowest one that does the same
+    representatives, of = np.unique(lowest_equivalent, return_inverse=True)
     places = _message_places(ends_of_transfers, representatives, num_ranks)
     result = EquivalentRanks(representatives.tolist(), of.tolist(), places)
     schedule.cache[key] = result
@@ -235,6 +238,7 @@ def _message_places(
     """Return the `places` of `EquivalentRanks`: of all messages that one of these ranks sends or receives."""
     is_listed_rank = np.zeros(num_ranks, dtype=bool)
     is_listed_rank[ranks] = True
+    # The ends at senders, one for each chunk of a message; all chunks of a message have the message's place.
     is_listed = ends.sends & (is_listed_rank[ends.rank] | is_listed_rank[ends.peer])
     senders = ends.rank[is_listed].tolist()
     receivers = ends.peer[is_listed].tolist()
@@ -287,11 +291,6 @@ def _first_of_equal(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     return first[group]
 
 
-def _number_among_equal(sorted_keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many entries before each entry of a sorted array have its value: [5, 5, 7] gives [0, 1, 0]."""
-    return np.arange(sorted_keys.size) - np.searchsorted(sorted_keys, sorted_keys)
-
-
 def _ends_of_transfers(
     schedule: Schedule, kind_of_size: NDArray[np.int64], nodes: NDArray[np.int64]
 ) -> _EndsOfTransfers | None:
@@ -321,7 +320,7 @@ def _ends_of_transfers(
     peer = peer[order]
     step = sent.step[transfer]
     chunk = sent.chunk[transfer]
-    place = _number_among_equal(rank)
+    place = number_among_equal(rank)
 
     # A message is what a rank sends to, or receives from, one peer in one step: equal numbers are one message.
     message = ((rank * num_steps + step) * 2 + sends) * schedule.num_ranks + peer
@@ -329,14 +328,14 @@ def _ends_of_transfers(
     # Two ranks may do the same with different chunks. So a chunk is known by where its rank first uses it.
     chunk_of_rank = rank * schedule.num_chunks + chunk
     first_use = place[_first_of_equal(chunk_of_rank)]
-    turn, is_adjacent = _turns_in_messages(message, chunk)
+    number_in_message, is_adjacent = _chunk_order(message, chunk)
 
     features = [
         step,
         sends,
         message_place,
         first_use,
-        turn,
+        number_in_message,
         is_adjacent,
         kind_of_size[chunk],
         sent.reduce[transfer],
@@ -346,18 +345,19 @@ def _ends_of_transfers(
     return _EndsOfTransfers(rank, peer, step, sends, place, message_place, features)
 
 
-def _turns_in_messages(message: NDArray[np.int64], chunk: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _chunk_order(message: NDArray[np.int64], chunk: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return each chunk's number in its message, and 1 where it directly follows the chunk before it there, else 0.
 
-    Within a message chunks are sent in ascending order: chunks [4, 9, 3] of one message have the turns [1, 2, 0], and
+    Within a message chunks are sent in ascending order: chunks [4, 9, 3] of one message have the numbers [1, 2, 0], and
     only chunk 4 follows another one directly.
     """
     by_chunk = np.lexsort((chunk, message))  # message by message, and in each by chunk
-    turn = np.empty_like(chunk)
-    turn[by_chunk] = _number_among_equal(message[by_chunk])
+    number_in_message = np.empty_like(chunk)
+    number_in_message[by_chunk] = number_among_equal(message[by_chunk])
     is_adjacent = np.zeros_like(chunk)
-    is_adjacent[by_chunk[1:]] = (np.diff(chunk[by_chunk]) == 1) & (turn[by_chunk[1:]] > 0)
-    return turn, is_adjacent
+    follows_another = number_in_message[by_chunk[1:]] > 0
+    is_adjacent[by_chunk[1:]] = (np.diff(chunk[by_chunk]) == 1) & follows_another
+    return number_in_message, is_adjacent
 
 
 def _colors(num_ranks: int, ends: _EndsOfTransfers) -> NDArray[np.int64]:
@@ -366,19 +366,11 @@ def _colors(num_ranks: int, ends: _EndsOfTransfers) -> NDArray[np.int64]:
     Starts with a colour for each list of features, and distinguishes ranks by their peers' colours until that adds no
     more colours.
     """
-    # Features are packed into as few columns of 62 bits as possible.
-    packed = [np.zeros(ends.rank.size, dtype=np.int64)]
-    num_values = 1  # of the last column so far
-    for feature in ends.features:
-        num_values_of_feature = int(feature.max()) + 1
-        if num_values * num_values_of_feature > 2**62:
-            packed.append(np.zeros(ends.rank.size, dtype=np.int64))
-            num_values = 1
-        packed[-1] = packed[-1] * num_values_of_feature + feature
-        num_values *= num_values_of_feature
+    packed = _packed(ends.features)
     most_ends = int(ends.place.max()) + 1
-    ends_of_ranks = np.full((num_ranks, most_ends, len(packed)), -1)
-    ends_of_ranks[ends.rank, ends.place] = np.stack(packed, axis=1)
+    # A row for each rank says all about its ends; -1 fills the rows of ranks that have fewer.
+    ends_of_ranks = np.full((num_ranks, most_ends, packed.shape[1]), -1)
+    ends_of_ranks[ends.rank, ends.place] = packed
     color = _numbered(ends_of_ranks.reshape(num_ranks, -1))
 
     num_colors = 0
@@ -386,9 +378,26 @@ def _colors(num_ranks: int, ends: _EndsOfTransfers) -> NDArray[np.int64]:
         num_colors = int(color.max()) + 1
         peer_colors = np.full((num_ranks, most_ends + 1), -1)
         peer_colors[ends.rank, ends.place] = color[ends.peer]
-        peer_colors[:, -1] = color
+        peer_colors[:, -1] = color  # so that ranks of different colours stay different
         color = _numbered(peer_colors)
     return color
+
+
+def _packed(features: list[NDArray[Any]]) -> NDArray[np.int64]:
+    """Return the features in as few columns as possible: equal rows have equal features, and are faster to compare.
+
+    As with the digits of a number, a column times the number of a feature's values leaves room to add the feature.
+    """
+    columns = [np.zeros(features[0].size, dtype=np.int64)]
+    num_values = 1  # of the last column so far
+    for feature in features:
+        num_values_of_feature = int(feature.max()) + 1
+        if num_values * num_values_of_feature > 2**62:  # more than an int64 can have
+            columns.append(np.zeros(feature.size, dtype=np.int64))
+            num_values = 1
+        columns[-1] = columns[-1] * num_values_of_feature + feature
+        num_values *= num_values_of_feature
+    return np.stack(columns, axis=1)
 
 
 def _numbered(rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -398,7 +407,7 @@ def _numbered(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _runs(chunks: Iterable[int], run_of: list[Run]) -> tuple[Run, ...]:
-    """Return the elements of these chunks, with adjacent ones merged."""
+    """Return the elements of these chunks, with adjacent ones merged and without empty ones."""
     runs: list[Run] = []
     for chunk in chunks:
         run = run_of[chunk]
@@ -417,28 +426,29 @@ class _StepMessage(NamedTuple):
 
 
 class _Arrival(NamedTuple):
-    """Elements of a received message from `at` on; they are added to the elements of `run`, or replace them."""
+    """Elements of a received message from `offset` on; they are added to the elements of `run`, or replace them.
+
+    `message` is the message's number among those that the rank receives in the step.
+    """
 
     message: int
-    at: int
+    offset: int
     run: Run
     reduce: bool
 
     def is_followed_by(self, other: _Arrival) -> bool:
         """Whether another one continues it in the message and in the buffer."""
-        return (
-            self.run.stop == other.run.start
-            and self.message == other.message
-            and self.at + other.run.start - self.run.start == other.at
-            and self.reduce == other.reduce
-        )
+        num_elements = self.run.stop - self.run.start
+        continues_in_message = self.message == other.message and self.offset + num_elements == other.offset
+        continues_in_buffer = self.run.stop == other.run.start
+        return continues_in_message and continues_in_buffer and self.reduce == other.reduce
 
 
 class _ReceivedChunk(NamedTuple):
-    """A chunk of a received message, and the place of its transfer among those of the step."""
+    """A chunk of a received message, and the number of its transfer among those of the step."""
 
     chunk: int
-    place: int
+    transfer: int
     reduce: bool
 
 
@@ -457,14 +467,14 @@ def _rank_step(transfers: list[ChunkTransfer], rank: int, run_of: list[Run]) -> 
     """
     sent: dict[int, list[int]] = {}  # chunks by receiver
     received: dict[int, list[_ReceivedChunk]] = {}  # by sender
-    for place, (src, dst, chunk, reduce) in enumerate(transfers):
+    for number, (src, dst, chunk, reduce) in enumerate(transfers):
         run = run_of[chunk]
         if run.start == run.stop:
             continue  # an empty chunk needs no message
         if src == rank:
             sent.setdefault(dst, []).append(chunk)
         else:
-            received.setdefault(src, []).append(_ReceivedChunk(chunk, place, reduce))
+            received.setdefault(src, []).append(_ReceivedChunk(chunk, number, reduce))
     sends = []
     for peer, chunks in sent.items():
         sends.append(_StepMessage(peer, _runs(sorted(chunks), run_of)))
@@ -477,19 +487,26 @@ def _rank_step(transfers: list[ChunkTransfer], rank: int, run_of: list[Run]) -> 
 
 
 def _arrivals(messages: Iterable[list[_ReceivedChunk]], run_of: list[Run]) -> list[_Arrival]:
-    """Return what to do with the chunks of each message, with those merged that continue each other."""
-    with_places: list[tuple[int, _Arrival]] = []
+    """Return what to do with the chunks of each message, with those merged that continue each other.
+
+    They are in the order of messages and of chunks, in which most can be merged. If several write to the same run, they
+    are in the order of the step's transfers, in which sums must be made.
+    """
+    arrivals: list[_Arrival] = []
+    transfer_of: list[int] = []  # the number of each arrival's transfer
     for message, chunks in enumerate(messages):
-        at = 0
-        for chunk, place, reduce in chunks:
+        offset = 0
+        for chunk, transfer, reduce in chunks:
             run = run_of[chunk]
-            with_places.append((place, _Arrival(message, at, run, reduce)))
-            at += run.stop - run.start
-    starts = {arrival.run.start for _, arrival in with_places}
-    if len(starts) < len(with_places):
-        with_places.sort()  # the order of transfers matters, because one run receives several
+            arrivals.append(_Arrival(message, offset, run, reduce))
+            transfer_of.append(transfer)
+            offset += run.stop - run.start
+    starts = {arrival.run.start for arrival in arrivals}
+    if len(starts) < len(arrivals):
+        by_transfer = sorted(range(len(arrivals)), key=lambda index: transfer_of[index])
+        arrivals = [arrivals[index] for index in by_transfer]
     merged: list[_Arrival] = []
-    for _, arrival in with_places:
+    for arrival in arrivals:
         if merged and merged[-1].is_followed_by(arrival):
             longer = Run(merged[-1].run.start, arrival.run.stop)
             merged[-1] = merged[-1]._replace(run=longer)
@@ -499,7 +516,7 @@ def _arrivals(messages: Iterable[list[_ReceivedChunk]], run_of: list[Run]) -> li
 
 
 class _Planner:
-    """Plans step by step.
+    """Plans step by step, all on creation: `transfers`, `program` and `num_scratch` are those of the `Plan`.
 
     In each step: wait for what the last one received; add it up, if this step sends any of it; post, long messages
     last, since the signal that a receive is ready travels behind them; add it up now, if that was not yet done, while
@@ -512,55 +529,57 @@ class _Planner:
         self.transfers: list[Transfer] = []
         self.program: list[Post | Wait | Write] = []
         self.num_scratch = 0
-        self.taken: list[Run] = []  # of the scratch
-        self.sending: list[int] = []  # sends that have not been waited for
-        self.arriving: list[list[int]] = [[] for _ in steps]  # the receives of each step
+        self.used_scratch: list[Run] = []  # the runs of the scratch that are in use
+        self.pending_sends: list[int] = []  # the numbers of transfers that have not been waited for
+        self.receives: list[list[int]] = [[] for _ in steps]  # the transfers that each step receives, once planned
         if ahead and steps:
-            self._post(self._receives(0))
+            self._post(self._plan_receives(0))
         for number in range(len(steps)):
             self._step(number)
         self._finish_all()
 
     def _step(self, number: int) -> None:
+        """Plan the step with this number, and the end of the one before it."""
         postponed: list[_Arrival] = []
         if number > 0:
-            arrivals = self._in_scratch(number - 1)
+            arrivals = self._arrivals_in_scratch(number - 1)
             if _sends_any(self.steps[number].sends, arrivals):
                 self._finish(number - 1, arrivals)
             else:
-                self.program += map(Wait, self.arriving[number - 1])
+                self.program += map(Wait, self.receives[number - 1])
                 postponed = arrivals
-        for send in [send for send in self.sending if self.transfers[send].step < number - 1]:
+        # The sends of the step before this one may go on. Those of earlier ones end here, which frees their scratch.
+        for send in [send for send in self.pending_sends if self.transfers[send].step < number - 1]:
             self._wait_send(send)
-        sends = self._sends(number)
+        sends = self._plan_sends(number)
         receives: list[int] = []
         if not self.ahead:
-            receives = self._receives(number)
+            receives = self._plan_receives(number)
         elif number + 1 < len(self.steps):
-            receives = self._receives(number + 1)
+            receives = self._plan_receives(number + 1)
         short = [send for send in sends if self.transfers[send].span.num_elements <= LONG]
         long = [send for send in sends if self.transfers[send].span.num_elements > LONG]
         self._post([*short, *receives, *long])
         if postponed:
             for arrival in postponed:
                 self._write(number - 1, arrival)
-            self._give_back(self.arriving[number - 1])
+            self._release_scratch(self.receives[number - 1])
 
     def _finish_all(self) -> None:
         """Wait for what is left after the last step, and add it up."""
         if self.steps:
             last = len(self.steps) - 1
-            self._finish(last, self._in_scratch(last))
-        for send in list(self.sending):
+            self._finish(last, self._arrivals_in_scratch(last))
+        for send in list(self.pending_sends):
             self._wait_send(send)
 
     def _post(self, transfers: list[int]) -> None:
         if transfers:
             self.program.append(Post(tuple(transfers)))
 
-    def _in_scratch(self, number: int) -> list[_Arrival]:
+    def _arrivals_in_scratch(self, number: int) -> list[_Arrival]:
         """Return those arrivals of a step that come into the scratch; the others are received where they belong."""
-        receives = self.arriving[number]
+        receives = self.receives[number]
         arrivals = []
         for arrival in self.steps[number].arrivals:
             if self.transfers[receives[arrival.message]].span.scratch:
@@ -569,36 +588,40 @@ class _Planner:
 
     def _finish(self, number: int, arrivals: list[_Arrival]) -> None:
         """Wait for all receives of a step, add up each of these arrivals once it is there, and release the scratch."""
-        receives = self.arriving[number]
-        waiting = list(receives)
+        receives = self.receives[number]
+        not_waited_for = list(receives)
         for arrival in arrivals:
             receive = receives[arrival.message]
-            if receive in waiting:
-                waiting.remove(receive)
+            if receive in not_waited_for:
+                not_waited_for.remove(receive)
                 self.program.append(Wait(receive))
             self._write(number, arrival)
-        self.program += map(Wait, waiting)
-        self._give_back(receives)
+        self.program += map(Wait, not_waited_for)
+        self._release_scratch(receives)
 
     def _wait_send(self, send: int) -> None:
-        self.sending.remove(send)
-        self._give_back([send])
+        """Wait for a send, and release its scratch."""
+        self.pending_sends.remove(send)
+        self._release_scratch([send])
         self.program.append(Wait(send))
 
     def _wait_readers(self, runs: Sequence[Run]) -> None:
         """Wait for the sends that may still be reading these elements of the buffer."""
-        for send in list(self.sending):
+        for send in list(self.pending_sends):
             span = self.transfers[send].span
             if not span.scratch and _overlap(runs, [Run(span.start, span.stop)]):
                 self._wait_send(send)
 
     def _write(self, number: int, arrival: _Arrival) -> None:
+        """Add an arrival of the step with this number to the buffer, or copy it there, from the scratch."""
         self._wait_readers([arrival.run])
-        start = self.transfers[self.arriving[number][arrival.message]].span.start + arrival.at
+        message = self.transfers[self.receives[number][arrival.message]].span
+        start = message.start + arrival.offset
         source = Elements(True, start, start + arrival.run.stop - arrival.run.start)
         self.program.append(Write(Elements(False, *arrival.run), source, arrival.reduce))
 
-    def _sends(self, number: int) -> list[int]:
+    def _plan_sends(self, number: int) -> list[int]:
+        """Add the sends of a step to the transfers, from the buffer if they are one run there; return their numbers."""
         first = len(self.transfers)
         for message in self.steps[number].sends:
             span = Elements(False, *message.runs[0])
@@ -606,63 +629,71 @@ class _Planner:
                 span = self._gather(message.runs)
             self.transfers.append(Transfer(number, message.peer, True, span))
         sends = list(range(first, len(self.transfers)))
-        self.sending += sends
+        self.pending_sends += sends
         return sends
 
     def _gather(self, runs: Sequence[Run]) -> Elements:
-        """Copy runs of the buffer next to each other into the scratch."""
-        span = self._take(runs)
-        at = span.start
-        for start, stop in runs:
-            end = at + stop - start
-            self.program.append(Write(Elements(True, at, end), Elements(False, start, stop), False))
-            at = end
+        """Copy runs of the buffer next to each other into the scratch, and return where."""
+        span = self._reserve_scratch(runs)
+        start = span.start
+        for run in runs:
+            stop = start + run.stop - run.start
+            self.program.append(Write(Elements(True, start, stop), Elements(False, *run), False))
+            start = stop
         return span
 
-    def _receives(self, number: int) -> list[int]:
+    def _plan_receives(self, number: int) -> list[int]:
+        """Add the receives of a step to the transfers, straight into the buffer if that is safe; return their numbers.
+
+        Sends that read those elements of the buffer are waited for.
+        """
         first = len(self.transfers)
-        for place, message in enumerate(self.steps[number].receives):
-            if self._is_direct(number, place):
+        for message_number, message in enumerate(self.steps[number].receives):
+            if self._is_direct(number, message_number):
                 self._wait_readers(message.runs)
                 span = Elements(False, *message.runs[0])
             else:
-                span = self._take(message.runs)
+                span = self._reserve_scratch(message.runs)
             self.transfers.append(Transfer(number, message.peer, False, span))
-        self.arriving[number] = list(range(first, len(self.transfers)))
-        return self.arriving[number]
+        self.receives[number] = list(range(first, len(self.transfers)))
+        return self.receives[number]
 
-    def _is_direct(self, number: int, place: int) -> bool:
+    def _is_direct(self, number: int, message_number: int) -> bool:
         """Whether a message may come straight into the buffer: nothing reads or writes there while it is under way."""
         step = self.steps[number]
-        runs = step.receives[place].runs
-        if len(runs) > 1 or any(arrival.reduce for arrival in step.arrivals if arrival.message == place):
+        runs = step.receives[message_number].runs
+        is_added = any(arrival.reduce for arrival in step.arrivals if arrival.message == message_number)
+        if len(runs) > 1 or is_added:  # one message comes into one run of elements, and replaces what is there
             return False
         used: list[Run] = []
-        for near in self.steps[max(0, number - 1) : number + 1]:
-            for message in near.sends:
-                used += message.runs
-        for before in self.steps[max(0, number - 2) : number]:
-            used += [arrival.run for arrival in before.arrivals]
+        # It is under way from the step before, in which its receive is posted, until the end of its own.
+        for step_under_way in self.steps[max(0, number - 1) : number + 1]:
+            for sent in step_under_way.sends:
+                used += sent.runs
+        # When it is posted, the arrivals of the step before are still under way, and those of the step before that may
+        # be written only after the post.
+        for earlier_step in self.steps[max(0, number - 2) : number]:
+            used += [arrival.run for arrival in earlier_step.arrivals]
         return not _overlap(runs, used)
 
-    def _take(self, runs: Iterable[Run]) -> Elements:
-        """Take the first gap of the scratch that is wide enough for these elements, for as long as it is needed."""
+    def _reserve_scratch(self, runs: Iterable[Run]) -> Elements:
+        """Reserve the first gap of the scratch that is wide enough for these elements, until it is released."""
         num_elements = sum(run.stop - run.start for run in runs)
         start = 0
-        for taken in sorted(self.taken):
-            if taken.start - start >= num_elements:
+        for used in sorted(self.used_scratch):
+            if used.start - start >= num_elements:
                 break
-            start = math.ceil(taken.stop / ALIGNED) * ALIGNED
+            start = math.ceil(used.stop / ALIGNED) * ALIGNED
         stop = start + num_elements
-        self.taken.append(Run(start, stop))
+        self.used_scratch.append(Run(start, stop))
         self.num_scratch = max(self.num_scratch, stop)
         return Elements(True, start, stop)
 
-    def _give_back(self, transfers: Iterable[int]) -> None:
+    def _release_scratch(self, transfers: Iterable[int]) -> None:
         for number in transfers:
             span = self.transfers[number].span
             if span.scratch:
-                self.taken.remove(Run(span.start, span.stop))
+                self.used_scratch.remove(Run(span.start, span.stop))
 
 
 def _sends_any(messages: list[_StepMessage], arrivals: list[_Arrival]) -> bool:
@@ -671,9 +702,10 @@ def _sends_any(messages: list[_StepMessage], arrivals: list[_Arrival]) -> bool:
     return _overlap((arrival.run for arrival in arrivals), sent)
 
 
-def _overlap(some: Iterable[Run], others: Sequence[Run]) -> bool:
-    for start, stop in some:  # faster than any(…), and called for each message
-        for begin, end in others:
-            if start < end and begin < stop:
+def _overlap(runs: Iterable[Run], other_runs: Sequence[Run]) -> bool:
+    """Whether any of these runs has an element in common with any of the others."""
+    for start, stop in runs:  # faster than any(…), and called for each message
+        for other_start, other_stop in other_runs:
+            if start < other_stop and other_start < stop:
                 return True
     return False

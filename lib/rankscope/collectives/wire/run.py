@@ -79,8 +79,9 @@ def execute(
     """
     of_type("schedule", schedule, Schedule)
     group = group_of(group)
-    prepared_plans = _prepared_by_group.setdefault(group, {})
+    prepared_plans = _prepared_by_group.setdefault(group, {})  # the one that was used last is at the end
     last = next(reversed(prepared_plans.values()), None)
+    # The tensor is checked only once a plan is prepared, so here it may be anything.
     kind = (getattr(tensor, "shape", None), getattr(tensor, "dtype", None), getattr(tensor, "device", None))
     key = (fingerprint(schedule), kind, str(op))
     prepared = prepared_plans.pop(key, None)
@@ -89,7 +90,7 @@ def execute(
     prepared_plans[key] = prepared
     if len(prepared_plans) > MOST_KEPT:  # the one that was used longest ago goes, on every rank the same one
         del prepared_plans[next(iter(prepared_plans))]
-    if last is not None and last is not prepared:
+    if last is not None and last is not prepared:  # only the plan that was used last keeps a large scratch
         last.release()
     return prepared.run(tensor, starter(group, tensor), recorder)
 
@@ -110,10 +111,10 @@ def executor(schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "s
 
 
 class _Operation(NamedTuple):
-    """An operation of a plan for the loop, with its spans by number.
+    """An operation of a plan as `_carry_out` needs it, with numbers of views for runs of elements.
 
-    POST has the transfers to start in `posted`, WAIT the number of its transfer in `target`, ADD and COPY the views to
-    write into and to read from.
+    POST has the transfers to start in `posted`, WAIT the number of its transfer in `target`, ADD and COPY the numbers
+    of the views to write into, `target`, and to read from, `source`.
     """
 
     kind: int
@@ -134,7 +135,7 @@ class _Prepared:
         except ValueError:
             agree(group, tensor, None)  # so that the other ranks do not wait for this one
             raise
-        agree(group, tensor, terms)
+        agree(group, tensor, terms)  # raises ValueError unless all ranks have the same
         rank = group.rank()
         self._schedule = schedule
         self._kind = (tensor.shape, tensor.dtype, tensor.device)
@@ -143,25 +144,29 @@ class _Prepared:
         self._is_barrier = schedule.collective == "barrier"
         self._ends = ends
         sends_batches = takes_batches(backend_of(group, tensor))
+        # A receive that is posted ahead would not be in one batch with the sends of its own step.
         (plan,) = plans(schedule, ends, [rank], ahead=not sends_batches)
         self._plan = plan
         self._has_result = bool(schedule.wanted()[rank].any()) and not self._is_barrier
-        self._in_place = schedule.collective == "allreduce"
+        self._in_place = schedule.collective == "allreduce"  # the caller's tensor becomes the result
         self._only_reads = all(transfer.sends for transfer in plan.transfers) and not self._is_barrier
-        self._is_result = self._has_result and plan.wanted == ((0, plan.num_elements),)  # the whole buffer is
+        whole_buffer = (0, plan.num_elements)
+        self._buffer_is_result = self._has_result and plan.wanted == (whole_buffer,)
+        # A barrier sends bytes of its own, and leaves the tensor alone.
         self._dtype = torch.uint8 if self._is_barrier else tensor.dtype
+        # Only NCCL, which sends batches, can send from a GPU.
         self._device = tensor.device if sends_batches else torch.device("cpu")
         view_of: dict[Elements, int] = {}
         self._program = [_with_numbers(operation, plan.transfers, view_of) for operation in plan.program]
-        self._spans = list(view_of)
-        self._scratch: Tensor | None = None
-        self._in_scratch: list[Tensor | None] = []  # the views of the scratch, by span
+        self._spans = list(view_of)  # the elements of each view
+        self._scratch: Tensor | None = None  # made by the first run
+        self._scratch_views: list[Tensor | None] = []  # a view for each span in the scratch, None for one in the buffer
 
     def release(self) -> None:
         """Free the scratch if it is large; the next run takes a new one."""
         if self._scratch is not None and self._scratch.nbytes > LARGE_BYTES:
             self._scratch = None
-            self._in_scratch = []
+            self._scratch_views = []
 
     def run(self, tensor: Tensor, start: Starter, recorder: Recorder | None = None) -> Tensor | None:
         """Carry out the collective on a tensor of the kind that this was prepared for."""
@@ -174,7 +179,7 @@ class _Prepared:
             scratch = self._new_scratch()
         buffer = self._filled_buffer(tensor.detach().view(-1).to(self._device), scratch)
         views = []
-        for span, view in zip(self._spans, self._in_scratch, strict=True):
+        for span, view in zip(self._spans, self._scratch_views, strict=True):
             views.append(buffer[span.start : span.stop] if view is None else view)
         self._carry_out(views, start, recorder)
         return self._result(tensor, buffer)
@@ -183,7 +188,7 @@ class _Prepared:
         """Return the plan's buffer with what the rank passes: its own tensor, a part of the scratch, or a new one."""
         if self._uses_tensor:
             return flat
-        if self._is_result:  # the caller keeps it
+        if self._buffer_is_result:  # the caller keeps it
             buffer = torch.empty(self._plan.num_elements, dtype=self._dtype, device=self._device)
         else:
             buffer = scratch[self._plan.num_scratch :]
@@ -198,12 +203,12 @@ class _Prepared:
         return self._in_place or self._only_reads
 
     def _new_scratch(self) -> Tensor:
-        """Make the scratch, and behind it a buffer if neither the rank's tensor nor its result is one."""
+        """Make the scratch and its views, and behind it a buffer if neither the rank's tensor nor its result is one."""
         num_elements = self._plan.num_scratch
-        if not self._uses_tensor and not self._is_result:
+        if not self._uses_tensor and not self._buffer_is_result:
             num_elements += self._plan.num_elements
         scratch = torch.empty(num_elements, dtype=self._dtype, device=self._device)
-        self._in_scratch = [scratch[span.start : span.stop] if span.scratch else None for span in self._spans]
+        self._scratch_views = [scratch[span.start : span.stop] if span.scratch else None for span in self._spans]
         self._scratch = scratch
         return scratch
 
@@ -211,7 +216,7 @@ class _Prepared:
         """Carry out the program in order. Raises RuntimeError, naming the step and the peer, if a message fails."""
         works: list[Any] = [None] * len(self._plan.transfers)
         add = self._add
-        number = 0  # of the last transfer, which an error is about
+        number = 0  # of the transfer that was started or waited for last, which an error is about
         record = None
         if recorder is not None:
             record = self._recording(recorder)
@@ -238,9 +243,9 @@ class _Prepared:
     def _recording(self, recorder: Recorder) -> Callable[[int, Transfer], None]:
         """Return a function that records an operation as a span from the end of the one before until now.
 
-        Sums and copies, and what is posted, belong to the step that was received last.
+        Sums, copies and posts are recorded for the step that was received last.
         """
-        step = 0
+        step = 0  # of the last receive
         began_ns = time.perf_counter_ns()
 
         def record(kind: int, transfer: Transfer) -> None:
@@ -258,6 +263,7 @@ class _Prepared:
         return record
 
     def _result(self, tensor: Tensor, buffer: Tensor) -> Tensor | None:
+        """Return what `execute` returns, from the buffer after the last operation."""
         if not self._has_result:
             return None
         if self._in_place:
@@ -266,12 +272,13 @@ class _Prepared:
             if buffer.device != tensor.device:
                 tensor.detach().view(-1).copy_(buffer)
             return tensor
-        whole = buffer
-        if self._only_reads or not self._is_result:
-            whole = torch.cat([buffer[:0], *(buffer[start:stop] for start, stop in self._plan.wanted)])
+        result = buffer
+        if self._only_reads or not self._buffer_is_result:  # the buffer is the caller's tensor, or lies in the scratch
+            runs = [buffer[start:stop] for start, stop in self._plan.wanted]
+            result = torch.cat([buffer[:0], *runs])  # [:0], because cat needs a tensor even if there are no runs
         if self._divides:
-            whole.div_(self._schedule.num_ranks)
-        return whole.to(tensor.device).reshape(shape_of(self._schedule, tensor, self._ends, whole.numel()))
+            result.div_(self._schedule.num_ranks)
+        return result.to(tensor.device).reshape(shape_of(self._schedule, tensor, self._ends, result.numel()))
 
 
 def _with_numbers(

@@ -24,8 +24,12 @@ ELEMENT_BYTES = 4
 LinkAt = Callable[[int, int, float], Link]
 
 
-class _Name(NamedTuple):
-    """A message: sender, receiver, step, and its place among those of ranks that do the same."""
+class _MessageName(NamedTuple):
+    """What identifies a message: an index of its sender and of its receiver, its step, and its place.
+
+    An index stands for all ranks that do the same; `place` is that of `EquivalentRanks`, and distinguishes the messages
+    between these.
+    """
 
     src: int
     dst: int
@@ -85,7 +89,7 @@ def simulate_executor(
         planned_ranks = same.ranks
     with no_collection():  # plans are up to a million tuples
         rank_plans = plans(schedule, ends, planned_ranks)
-        return _PlanSimulation(rank_plans, cluster, link_at, same, detail == "messages").timeline()
+        return _PlanSimulation(rank_plans, cluster, link_at, same, detail == "messages").run()
 
 
 @dataclass(slots=True)
@@ -95,14 +99,26 @@ class _MessageTimes:
     posted_s: float = math.inf  # by the sender
     ready_s: float = math.inf  # when the receiver's ready signal is at the sender
     num_bytes: float = 0.0
-    turn: int = 0  # among those that may leave at the same time
+    post_number: int = 0  # among all that was posted
 
 
 class _Waiting(NamedTuple):
     """What a rank waits for: that it has sent, or received, a message."""
 
     sends: bool
-    name: _Name
+    name: _MessageName
+
+
+class _ExecutorEvent(NamedTuple):
+    """An action that takes place at a time. Of those at the same time, the ones that come last have the flag.
+
+    `number` is different for each event, and decides between all others.
+    """
+
+    time_s: float
+    comes_last: bool
+    number: int
+    action: Callable[[float], None]
 
 
 class _PlanSimulation:
@@ -118,50 +134,62 @@ class _PlanSimulation:
         self._cluster = cluster
         self._same = same
         self._with_spans = with_spans
-        self._link_at = link_at or (lambda src, dst, num_bytes: cluster.link(src, dst))
+        self._link_at = link_at
         self._cards = Cards()
         self._spans: list[Span] = []
         self._ends_s = [0.0] * len(rank_plans)
-        self._messages: dict[_Name, _MessageTimes] = defaultdict(_MessageTimes)
-        self._ends: dict[_Name, tuple[int, int]] = {}  # two ranks that are joined as the message's are
-        self._done_s: dict[tuple[int, bool, _Name], float] = {}  # (index that waits, whether it sends, message)
-        self._events: list[tuple[float, bool, int, Callable[[float], None]]] = []
-        self._count = 0
+        self._messages: dict[_MessageName, _MessageTimes] = defaultdict(_MessageTimes)
+        # sender and receiver of one of the messages of each name
+        self._ranks_of: dict[_MessageName, tuple[int, int]] = {}
+        # when a message was sent, or received: by the index of the rank, whether it sends, and the message
+        self._done_s: dict[tuple[int, bool, _MessageName], float] = {}
+        self._events: list[_ExecutorEvent] = []  # a heap
+        self._count = 0  # of events and of posted messages, which it numbers from 1
         self._programs = [self._carry_out(index) for index in range(len(rank_plans))]
-        self._waits = [next(program, None) for program in self._programs]  # None at the program's end
+        # what each rank waits for, None at the end of its program; starts the programs
+        self._waits = [next(program, None) for program in self._programs]
 
-    def timeline(self) -> Timeline:
+    def run(self) -> Timeline:
         while self._events:
-            now_s, _, _, happen = heapq.heappop(self._events)
-            happen(now_s)
+            event = heapq.heappop(self._events)
+            event.action(event.time_s)
         assert self._waits == [None] * len(self._plans), "a verified schedule does not get stuck"
         if not self._with_spans:
             self._spans = [Span(index, LANE, "collective", -1, 0.0, end_s) for index, end_s in enumerate(self._ends_s)]
+        # Spans have the index as their rank. Each rank gets a copy of the spans of its index.
         simulated = Timeline.of(sorted(self._spans, key=lambda span: (span.rank, span.start_s)))
         rows_of_index = [np.flatnonzero(simulated.rank == index) for index in range(len(self._plans))]
         rows_of_rank = [rows_of_index[index] for index in self._same.of]
         rank = np.repeat(np.arange(len(rows_of_rank)), [rows.size for rows in rows_of_rank])
         return evolve(simulated.take(np.concatenate(rows_of_rank)), rank=rank)
 
-    def _name(self, index: int, transfer: Transfer) -> _Name:
-        src = self._same.ranks[index]
-        dst = transfer.peer
-        if not transfer.sends:
-            src, dst = dst, src
-        of = self._same.of
+    def _link(self, src: int, dst: int, num_bytes: float) -> Link:
+        if self._link_at is None:
+            return self._cluster.link(src, dst)
+        return self._link_at(src, dst, num_bytes)
+
+    def _message_name(self, index: int, transfer: Transfer) -> _MessageName:
+        """Return the name of the message of a transfer, and remember two ranks that it goes between."""
+        if transfer.sends:
+            src = self._same.ranks[index]
+            dst = transfer.peer
+        else:
+            src = transfer.peer
+            dst = self._same.ranks[index]
         place = self._same.places.get((src, dst, transfer.step), 0)
-        name = _Name(of[src], of[dst], transfer.step, place)
-        self._ends.setdefault(name, (src, dst))
+        index_of_rank = self._same.of
+        name = _MessageName(index_of_rank[src], index_of_rank[dst], transfer.step, place)
+        self._ranks_of.setdefault(name, (src, dst))
         return name
 
     def _carry_out(self, index: int) -> Iterator[_Waiting]:
-        """Carry on with a rank's program until it waits for a message, which is yielded."""
+        """Carry on with a rank's program, and yield whenever it waits for a message, until that is done."""
         now_s = 0.0
         step = 0  # of the last message that was received
         for op in self._plans[index].program:
             if isinstance(op, Wait):
                 transfer = self._plans[index].transfers[op.transfer]
-                name = self._name(index, transfer)
+                name = self._message_name(index, transfer)
                 if (index, transfer.sends, name) not in self._done_s:
                     yield _Waiting(transfer.sends, name)
                 done_s = self._done_s[index, transfer.sends, name]
@@ -179,72 +207,84 @@ class _PlanSimulation:
                 now_s = end_s
         self._ends_s[index] = now_s
 
-    def _later(self, when_s: float, happen: Callable[[float], None], turn: int = 0) -> None:
-        """Schedule an event; of those at the same time, events with a turn come last, in the order of turns."""
+    def _later(self, when_s: float, action: Callable[[float], None], post_number: int | None = None) -> None:
+        """Schedule an action. Those with a `post_number` come after all others at the same time, in their order."""
         self._count += 1
-        heapq.heappush(self._events, (when_s, turn > 0, turn or self._count, happen))
+        if post_number is None:
+            event = _ExecutorEvent(when_s, False, self._count, action)
+        else:
+            event = _ExecutorEvent(when_s, True, post_number, action)
+        heapq.heappush(self._events, event)
 
     def _add_span(self, index: int, kind: str, step: int, start_s: float, stop_s: float) -> None:
         if self._with_spans and stop_s > start_s:
             self._spans.append(Span(index, LANE, kind, step, start_s, stop_s))
 
     def _post(self, index: int, op: Post, now_s: float) -> None:
-        for place in op.transfers:
-            transfer = self._plans[index].transfers[place]
-            name = self._name(index, transfer)
+        """Post the sends and receives of an operation, in order."""
+        for transfer_number in op.transfers:
+            transfer = self._plans[index].transfers[transfer_number]
+            name = self._message_name(index, transfer)
             self._count += 1
             if transfer.sends:
                 message = self._messages[name]
                 message.posted_s = now_s
-                message.turn = self._count
+                message.post_number = self._count
                 message.num_bytes = transfer.span.num_elements * ELEMENT_BYTES
-                self._may_begin(name)
+                self._begin_if_ready(name)
             else:
                 self._later(now_s, partial(self._signal_ready, name), self._count)
 
-    def _signal_ready(self, name: _Name, now_s: float) -> None:
+    def _signal_ready(self, name: _MessageName, now_s: float) -> None:
         """Send the receiver's ready signal, which leaves its card behind the messages there."""
-        src, dst = self._ends[name]
-        card, _ = _cards(self._cluster, name._replace(src=name.dst, dst=name.src))
-        self._messages[name].ready_s = self._cards.free_s(card, now_s) + self._link_at(dst, src, 0.0).alpha_s
-        self._may_begin(name)
+        src, dst = self._ranks_of[name]
+        signal = name._replace(src=name.dst, dst=name.src)  # it goes the other way
+        card, _ = _cards(self._cluster, signal)
+        latency_s = self._link(dst, src, 0.0).alpha_s
+        self._messages[name].ready_s = self._cards.free_s(card, now_s) + latency_s
+        self._begin_if_ready(name)
 
-    def _may_begin(self, name: _Name) -> None:
+    def _begin_if_ready(self, name: _MessageName) -> None:
+        """Begin a message once it is posted and its ready signal has arrived; called when either has happened."""
         message = self._messages[name]
         start_s = max(message.posted_s, message.ready_s)
         if start_s < math.inf:
-            self._later(start_s, partial(self._begin, name), message.turn)
+            self._later(start_s, partial(self._begin, name), message.post_number)
 
-    def _begin(self, name: _Name, now_s: float) -> None:
-        src, dst = self._ends[name]
+    def _begin(self, name: _MessageName, now_s: float) -> None:
+        src, dst = self._ranks_of[name]
         num_bytes = self._messages[name].num_bytes
-        alone_s = num_bytes * self._link_at(src, dst, num_bytes).beta_s_per_byte
+        alone_s = num_bytes * self._link(src, dst, num_bytes).beta_s_per_byte
         out, into = _cards(self._cluster, name)
-        self._leaves(out, self._cards.add(name, out, into, alone_s, now_s))
+        self._schedule_leave(out, self._cards.add(name, out, into, alone_s, now_s))
 
-    def _leaves(self, out: Hashable, when_s: float | None) -> None:
+    def _schedule_leave(self, out: Hashable, when_s: float | None) -> None:
+        """Schedule that a message leaves a card, unless there is none, or another one is leaving it."""
         if when_s is not None:
             self._later(when_s, partial(self._leave, out))
 
     def _leave(self, out: Hashable, now_s: float) -> None:
+        """A message has left its card: its sender is done now, and its receiver once it has passed the other card."""
         departure = self._cards.leave(out, now_s)
         name = departure.name
-        src, dst = self._ends[name]
-        latency_s = self._link_at(src, dst, self._messages[name].num_bytes).alpha_s
-        self._leaves(out, departure.next_s)
+        src, dst = self._ranks_of[name]
+        latency_s = self._link(src, dst, self._messages[name].num_bytes).alpha_s
+        self._schedule_leave(out, departure.next_s)
         self._later(now_s + departure.queued_s + latency_s, partial(self._finish, name.dst, False, name))
         self._finish(name.src, True, name, now_s)
 
-    def _finish(self, index: int, sends: bool, name: _Name, now_s: float) -> None:
+    def _finish(self, index: int, sends: bool, name: _MessageName, now_s: float) -> None:
+        """A rank has sent, or received, a message, and goes on with its program if it waits for that."""
         self._done_s[index, sends, name] = now_s
         if self._waits[index] == (sends, name):
             self._waits[index] = next(self._programs[index], None)
 
 
-def _cards(cluster: Cluster, name: _Name) -> tuple[Hashable, Hashable]:
+def _cards(cluster: Cluster, name: _MessageName) -> tuple[Hashable, Hashable]:
     """Return the cards that a message goes out of and into: those of its ranks, of its nodes, or of its own."""
-    if cluster.ports is None:
+    if cluster.ports is None:  # no message waits for another one
         return name, name
+    # If cards are shared, each rank is simulated, so that the name has ranks.
     source_node = name.src // cluster.gpus_per_node
     target_node = name.dst // cluster.gpus_per_node
     if cluster.shared_nic and source_node != target_node:
@@ -253,15 +293,19 @@ def _cards(cluster: Cluster, name: _Name) -> tuple[Hashable, Hashable]:
 
 
 class _CardQueue:
-    """Bytes that wait to get into a card, in seconds of its time; each of `num_senders` messages fills the card."""
+    """The bytes that wait to get into a card, measured by the time that the card needs for them.
+
+    Each of `num_senders` messages brings bytes as fast as the card takes them, so the backlog of n senders grows by
+    n - 1 seconds per second; without senders it shrinks.
+    """
 
     def __init__(self) -> None:
-        self.left_s = 0.0  # how long the bytes in the queue will take
-        self.at_s = 0.0  # when that was so
+        self.backlog_s = 0.0
+        self.at_s = 0.0  # when the backlog was that
         self.num_senders = 0
 
     def advance(self, to_s: float) -> None:
-        self.left_s = max(0.0, self.left_s + (self.num_senders - 1) * (to_s - self.at_s))
+        self.backlog_s = max(0.0, self.backlog_s + (self.num_senders - 1) * (to_s - self.at_s))
         self.at_s = to_s
 
 
@@ -293,12 +337,15 @@ class Cards:
     """
 
     def __init__(self) -> None:
-        self._leaving: dict[Hashable, deque[_Outgoing]] = {}
+        self._leaving: dict[Hashable, deque[_Outgoing]] = {}  # by card, the first one is leaving now
         self._free_s: dict[Hashable, float] = {}  # when all messages that have been added will have left
         self._queues: dict[Hashable, _CardQueue] = {}
 
     def add(self, name: Hashable, out: Hashable, into: Hashable, alone_s: float, now_s: float) -> float | None:
-        """Add a message that takes `alone_s`; return when it will have left if it begins at once, otherwise None."""
+        """Add a message that takes `alone_s` from one card into another.
+
+        Return when it will have left if it begins at once, and None if it comes behind others.
+        """
         line = self._leaving.setdefault(out, deque())
         line.append(_Outgoing(name, into, alone_s))
         self._free_s[out] = self.free_s(out, now_s) + alone_s
@@ -317,13 +364,14 @@ class Cards:
         queue = self._queues[message.into]
         queue.advance(now_s)
         queue.num_senders -= 1
-        queued_s = queue.left_s
+        queued_s = queue.backlog_s
         next_s = None
         if line:
             next_s = self._begin(line[0], now_s)
         return Departure(message.name, queued_s, next_s)
 
     def _begin(self, message: _Outgoing, now_s: float) -> float:
+        """Let a message begin to leave its card, and return when it will have left."""
         queue = self._queues.setdefault(message.into, _CardQueue())
         queue.advance(now_s)
         queue.num_senders += 1

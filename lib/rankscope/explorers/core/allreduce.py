@@ -156,7 +156,7 @@ def ranking(now: Now) -> Drawing:
     return draw_ranking(seconds, ranked_now.bound_s, now.algorithm, f"{now.message} on {nodes}")
 
 
-def _seen(now: Now) -> tuple[list[str], str]:
+def _report_and_ranking(now: Now) -> tuple[list[str], str]:
     return report(now), to_svg(ranking(now))
 
 
@@ -191,7 +191,7 @@ def _fastest_line(ranked_now: Best, fastest: str) -> str:
 
 
 def most(now: Now) -> dict[str, int]:
-    """The step goes as far as the schedule does."""
+    """Return the last step of the schedule, where the slider of the step ends."""
     with suppress(ValueError):  # the picture says why
         return {"step": schedule(recipe(now)).num_steps}
     return {}
@@ -201,9 +201,11 @@ def without_links(now: Now) -> dict[str, str]:
     """Return the settings of links that the cluster does not have, each with the reason."""
     reasons: dict[str, str] = {}
     if now.num_nodes == 1:
-        reasons |= dict.fromkeys(("inter_us", "inter_gb_per_s", "shared_nic"), "there is one node")
+        for name in ("inter_us", "inter_gb_per_s", "shared_nic"):
+            reasons[name] = "there is one node"
     if now.gpus_per_node == 1:
-        reasons |= dict.fromkeys(("intra_us", "intra_gb_per_s"), "there is one GPU per node")
+        for name in ("intra_us", "intra_gb_per_s"):
+            reasons[name] = "there is one GPU per node"
     return reasons
 
 
@@ -211,8 +213,10 @@ def without_effect(now: Now) -> dict[str, str]:
     """Return for each control that changes nothing at these settings why it does not."""
     reasons = without_links(now)
     one_gpu_per_node = now.gpus_per_node == 1 and now.num_nodes > 1
-    if one_gpu_per_node and _seen(now) == _seen(now._replace(shared_nic=not now.shared_nic)):
-        reasons["shared_nic"] = "no GPU here sends two messages at once"
+    if one_gpu_per_node:
+        other_way = now._replace(shared_nic=not now.shared_nic)
+        if _report_and_ranking(now) == _report_and_ranking(other_way):
+            reasons["shared_nic"] = "no GPU here sends two messages at once"
     if now.num_nodes == now.gpus_per_node == 1:
         reasons["gamma_ps"] = "one rank has nothing to add up"
     if "num_segments" not in _best_options(now):

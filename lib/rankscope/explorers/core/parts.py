@@ -57,10 +57,10 @@ def report(now: Now) -> list[str]:
     if loading_ms > stepping_ms:
         least = percent_words(1 - stepping_ms / loading_ms)
         bound = f"loading is the bottleneck: in the long run trainers are idle at least {least} of the time"
-    every = f"with loading ahead, a part arrives every {loading_ms:.3g} ms"
+    arrivals = f"with loading ahead, a part arrives every {loading_ms:.3g} ms"
     lines = [
         f"{trainers}, {_LONG} parts each: idle {percent_words(_idle_share(now))} of the time",
-        f"{every} and lasts {stepping_ms} ms: {bound}",
+        f"{arrivals} and lasts {stepping_ms} ms: {bound}",
     ]
     for size in (0, 1, 2, 4, 8):
         name = "synchronous"
@@ -90,7 +90,11 @@ def _idle_share(now: Now) -> float:
 
 
 def _inputs(now: Now, num_parts: int) -> dict[str, Any]:
-    """Unless parts end together, the first part of each trainer is shorter than that of the rank before it."""
+    """Return the arguments of the simulation.
+
+    Unless parts end together, the first part of each trainer is a step shorter than that of the rank before it, down to
+    one step, and then begins again with a whole part.
+    """
     steps_of_trainers = []
     for rank in range(now.num_trainers):
         steps = [now.steps_per_part] * num_parts
@@ -101,7 +105,7 @@ def _inputs(now: Now, num_parts: int) -> dict[str, Any]:
         "load_s": Lognormal(now.load_ms / 1e3, now.jitter / 100),
         "steps_per_part": steps_of_trainers,
         "step_s": now.step_ms / 1e3,
-        "queue_size": now.queue_size or None,
+        "queue_size": now.queue_size if now.queue_size > 0 else None,  # None: parts are loaded when they are needed
         "num_loaders": now.num_loaders,
         "seed": now.seed,
     }

@@ -65,20 +65,21 @@ def report(now: Now) -> list[str]:
     """The bottleneck, the next one, what is delivered, and how busy each stage is."""
     pipeline = pipeline_of(now)
     bounds = pipeline.bounds_per_s()
-    first, second, *_ = sorted(bounds, key=bounds.__getitem__)
+    bottleneck, next_bottleneck, *_ = sorted(bounds, key=lambda stage: bounds[stage])
     timeline = _long(now)
     if not timeline.makespan_s:
         return ["no stage takes any time: there is no bottleneck"]
     rate = _LONG / timeline.makespan_s
     next_rate = "any rate"
-    if math.isfinite(bounds[second]):
-        next_rate = f"{bounds[second]:.1f}"
+    if math.isfinite(bounds[next_bottleneck]):
+        next_rate = f"{bounds[next_bottleneck]:.1f}"
     unit = "batches/s"
     if now.num_ranks > 1:
         unit = "batches/s per rank"
-    reached = percent_words(rate / bounds[first])
+    reached = percent_words(rate / bounds[bottleneck])
+    most = f"{bounds[bottleneck]:.1f} batches/s"
     return [
-        f"bottleneck: {first}, at most {bounds[first]:.1f} batches/s; next is {second}, at {next_rate}",
+        f"bottleneck: {bottleneck}, at most {most}; next is {next_bottleneck}, at {next_rate}",
         f"delivered over {_LONG} batches: {rate:.1f} {unit}, {reached} of the bottleneck's rate",
         *(_shares(timeline, stage) for stage in pipeline.stages),
     ]
@@ -90,7 +91,7 @@ def _long(now: Now) -> Timeline:
 
 
 @lru_cache(maxsize=8)
-def _seen(now: Now) -> tuple[list[str], list[float]]:
+def _report_and_times(now: Now) -> tuple[list[str], list[float]]:
     """The report and the times in the picture at these settings."""
     shown = simulate(pipeline_of(now), _SHOWN, now.seed, now.num_ranks)
     return report(now), [*shown.start_s.tolist(), *shown.stop_s.tolist()]
@@ -105,17 +106,17 @@ def without_effect(now: Now) -> dict[str, str]:
         all_fixed = "all times are fixed: nothing is random, and no batch overtakes another"
         reasons["seed"] = all_fixed
         reasons["ordered"] = all_fixed
-    elif now.num_workers == 1 or _seen(now) == _seen(now._replace(ordered=not now.ordered)):
+    elif now.num_workers == 1 or _report_and_times(now) == _report_and_times(now._replace(ordered=not now.ordered)):
         reasons["ordered"] = "no batch overtakes another"
-    if _seen(now._replace(capacity=1)) == _seen(now._replace(capacity=16)):
+    if _report_and_times(now._replace(capacity=1)) == _report_and_times(now._replace(capacity=16)):
         reasons["capacity"] = "a queue of one batch is long enough"
     return reasons
 
 
 def _shares(timeline: Timeline, stage: Stage) -> str:
-    """How the workers of a stage of rank 0 spend their time."""
+    """Return a line on how the workers of a stage of rank 0 spend their time, each of which has a lane."""
     lanes = [timeline.select(rank=0, lane=lane) for lane in stage.lanes()]
-    whole_s = timeline.makespan_s * len(lanes)
+    whole_s = timeline.makespan_s * len(lanes)  # the time of all workers
     work = sum(lane.work().busy_s for lane in lanes) / whole_s
     blocked = sum(lane.select(kind="blocked").busy_s for lane in lanes) / whole_s
     barrier = sum(lane.select(kind="barrier").busy_s for lane in lanes) / whole_s

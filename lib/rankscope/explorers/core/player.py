@@ -17,7 +17,7 @@ from ...figures.marks import Drawing
 from ...figures.player import draw_play
 from ..explorer import ByIdentity, Explorer, Now, Setting
 from ..opening import shows
-from .allreduce import H100_LINKS, cluster, num_bytes, without_links
+from .allreduce import EQUAL_TIMES, H100_LINKS, cluster, num_bytes, without_links
 from .allreduce import SETTINGS as OF_CLUSTERS
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "all_to_all")
@@ -143,7 +143,7 @@ def report(now: Now) -> list[str]:
 def _comparison(some: Playback, other: Playback) -> str:
     """Return which of two is faster, and by what factor."""
     fast, slow = sorted((some, other), key=lambda play: play.finish_s)
-    ratio = 1.0
+    ratio = 1.0  # if neither takes any time
     if fast.finish_s:
         ratio = slow.finish_s / fast.finish_s
     if ratio < _NOTICEABLE_RATIO:
@@ -159,13 +159,17 @@ def without_effect(now: Now) -> dict[str, str]:
     """Return for each control that changes nothing at these settings why it does not."""
     reasons = without_links(now)
     if now.num_nodes == now.gpus_per_node == 1:
-        return reasons | dict.fromkeys(("moment", "gamma_ps"), "one rank has nobody to send to")
+        for name in ("moment", "gamma_ps"):
+            reasons[name] = "one rank has nobody to send to"
+        return reasons
     try:
         shown = plays(now)
         if "shared_nic" not in reasons and _have_equal_times(shown, plays(now._replace(shared_nic=not now.shared_nic))):
             reasons["shared_nic"] = "no two messages meet at a card"
     except ValueError as error:
-        return reasons | dict.fromkeys(_without_effect_on_a_refusal(now), str(error))
+        for name in _without_effect_on_a_refusal(now):
+            reasons[name] = str(error)
+        return reasons
     if not any(play.reduce.any() for play in shown):
         reasons["gamma_ps"] = "nothing is added up"
     return reasons
@@ -200,8 +204,10 @@ def _has_segments(chosen: _Chosen) -> bool:
 def _have_equal_times(some: list[Playback], others: list[Playback]) -> bool:
     """Whether all messages start and end at the same times."""
     for play, other in zip(some, others, strict=True):
-        for times, other_times in ((play.start_s, other.start_s), (play.done_s, other.done_s)):
-            if times.shape != other_times.shape or not np.allclose(times, other_times, 1e-9, 0):
+        for times_s, other_times_s in ((play.start_s, other.start_s), (play.done_s, other.done_s)):
+            if times_s.shape != other_times_s.shape:
+                return False
+            if not np.allclose(times_s, other_times_s, rtol=EQUAL_TIMES, atol=0):
                 return False
     return True
 

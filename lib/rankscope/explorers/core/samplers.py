@@ -26,14 +26,15 @@ def _samplers() -> list[tuple[str, str]]:
 
 
 def _lognormal(size: int) -> IntArray:
-    """Lengths as those of texts: many short ones and a few that are ten times as long."""
-    quantiles = np.random.RandomState(0).standard_normal(size)
-    lengths: IntArray = np.maximum(np.rint(100 * np.exp(quantiles - 0.5)), 1).astype(np.int64)
+    """Return lengths as those of texts: many short ones and a few that are ten times as long."""
+    normal = np.random.RandomState(0).standard_normal(size)
+    lognormal = np.exp(normal - 0.5)  # of mean 1, since the exponential of a standard normal has the mean exp(0.5)
+    lengths: IntArray = np.maximum(np.rint(100 * lognormal), 1).astype(np.int64)
     return lengths
 
 
 def _two_kinds(size: int) -> IntArray:
-    """One sample in four is long, in blocks, as if two datasets were joined."""
+    """Return lengths of which the first quarter is long, as if two datasets were joined."""
     return np.where(np.arange(size) < size // 4, 250, 50)
 
 
@@ -173,9 +174,9 @@ def _batches_line(num_samples: int, batch_size: int) -> str:
     if num_batches == 1:
         line = "1 batch per rank"
     line += f" of {count_of(min(batch_size, num_samples), 'sample')}"
-    in_last = num_samples - (num_batches - 1) * batch_size
-    if num_batches > 1 and in_last < batch_size:
-        line += f", the last of {in_last}"
+    size_of_last = num_samples - (num_batches - 1) * batch_size
+    if num_batches > 1 and size_of_last < batch_size:
+        line += f", the last of {size_of_last}"
     return line
 
 
@@ -209,13 +210,15 @@ def without_effect(now: Now) -> dict[str, str]:
     if now.epoch == 0:
         reasons["forget_set_epoch"] = "epoch 0 is the same with and without set_epoch"
     if last.batch_stops is not None:
+        # The sampler groups the samples itself. It drops batches, and how many samples there are says nothing on that.
         reasons.pop("drop_last", None)
         if _reads(now._replace(drop_last=not now.drop_last)) == _reads(now):
             reasons["drop_last"] = "the batches divide evenly among the ranks"
     elif last.num_steps < 2:
         reasons["batch_size"] = "no rank reads more than one sample"
     if last.num_steps == 0:
-        reasons |= dict.fromkeys(("seed", "lengths", "batch_size"), "no rank reads any sample")
+        for name in ("seed", "lengths", "batch_size"):
+            reasons[name] = "no rank reads any sample"
     return reasons
 
 

@@ -21,6 +21,7 @@ _SAMPLERS = (
 )
 _LENGTHS = (("texts: many short, few long", "lognormal"), ("two kinds", "two kinds"), ("equal", "equal"))
 _COSTS = (("tokens", "linear"), ("tokens²", "quadratic"))
+_WINDOWS = (1, 2, 5, 10, 20, 50, 100)
 
 SETTINGS = (
     Setting("sampler", "torch", _SAMPLERS, "sampler"),
@@ -28,9 +29,7 @@ SETTINGS = (
     Setting("num_ranks", 8, Steps((1, 2, 4, 8, 16, 32, 64)), "ranks"),
     Setting("batch_size", 8, Steps((1, 2, 4, 8, 16, 32)), "batch size per rank", "a pack has 100 times as many tokens"),
     Setting("size", 1024, Steps((64, 128, 256, 500, 512, 1000, 1024, 2000, 2048, 4096)), "samples"),
-    Setting(
-        "window", 100, Steps((1, 2, 5, 10, 20, 50, 100)), "window", "steps, or for packs ten times as many samples"
-    ),
+    Setting("window", 100, Steps(_WINDOWS), "window", "steps, or for packs ten times as many samples"),
     Setting("cost", "linear", _COSTS, "cost of a sample", "its tokens, or their square as in attention"),
     Setting("replacement", True, (False, True), "replacement", "whether a draw by weight can repeat a sample"),
     Setting("drop_last", False, (False, True), "drop_last"),
@@ -125,7 +124,8 @@ def without_effect(now: Now) -> dict[str, str]:
 
 
 def _is_one_window(now: Now) -> bool:
-    return all(_reads(now._replace(window=window)) == _reads(now) for window in (1, 2, 5, 10, 20, 50, 100))
+    """Whether the samples are read in the same way at every window, as they are if the shortest contains all."""
+    return all(_reads(now._replace(window=window)) == _reads(now) for window in _WINDOWS)
 
 
 def _reads(now: Now) -> list[list[int]]:
