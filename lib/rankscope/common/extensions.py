@@ -146,7 +146,7 @@ def import_or_leave_out(module: str) -> ModuleType | None:
 
 def _is_installed(package: str) -> bool:
     """Return whether a package can be imported, so that what is missing is only a module in it."""
-    if sys.modules.get(package) is not None:
+    if sys.modules.get(package) is not None:  # `find_spec` would raise ValueError if it was loaded without a spec
         return True
     try:
         return find_spec(package) is not None

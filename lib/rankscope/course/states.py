@@ -57,7 +57,7 @@ class JoinedTraining:
 
     @property
     def rank_difference(self) -> float:
-        """The difference between ranks in the second epoch, relative to the largest parameter."""
+        """The difference of any rank from the last rank in the second epoch, relative to the largest parameter."""
         return max(relative_difference(parameters, self.started[-1]) for parameters in self.started)
 
     def difference(self, epoch: int) -> float:

@@ -32,6 +32,7 @@ _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*$")  # of the text before an event: the end of the event before it
 _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
+# How a file of `Timeline.to_chrome_trace` begins.
 _OURS = b'{"displayTimeUnit": "ms", "otherData": {"format": "rankscope.timeline"'
 
 
