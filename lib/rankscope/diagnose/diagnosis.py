@@ -109,6 +109,7 @@ class JobDiagnosis:
         """A sentence if all ranks with a trace wait for long, as a rank without one may be the late one."""
         if not self.missing or not self.steps:
             return []
+        # of the ranks with a trace, the one that arrives last in a step waits the shortest time
         last_rank_waits_s = float(self.waiting_s.min(axis=1).mean())
         if last_rank_waits_s <= SHARE_OF_STEP * self.step_s:
             return []
@@ -267,7 +268,8 @@ def _calls_of_buckets(
     for trace, times in zip(traces, times_of_ranks, strict=True):
         calls = trace.calls
         num_alike = Counter[tuple[int, _BucketKey]]()  # calls of a step so far that differ from each other in nothing
-        for index in np.flatnonzero(times.call_row >= 0).tolist():
+        is_in_window = times.call_row >= 0  # -1 for calls outside of the steps that `own_times` could measure
+        for index in np.flatnonzero(is_in_window).tolist():
             step = int(times.steps[times.call_row[index]])
             if step not in common_steps:
                 continue
@@ -314,7 +316,8 @@ def _call_cost(name: str, key: _BucketKey, calls: list[_BucketCall], num_ranks: 
     late_s = []
     for step in sorted(calls_of_step):
         in_step = calls_of_step[step]
-        if num_ranks > 1 and len(in_step) == num_ranks:
+        are_all_there = len(in_step) == num_ranks  # else the last rank may be one without this call
+        if num_ranks > 1 and are_all_there:
             # the call ends everywhere at once, so it takes the shortest time on the rank that came last
             last = min(in_step, key=lambda call: call.seconds)
             num_last[last.rank] += 1

@@ -15,7 +15,7 @@ from .kineto_events import EventColumns, KinetoEvents, Places, Role
 from .trace import Calls, Ints, Trace
 
 _STEP_PARTS = ("step", "loader", "forward", "zero_grad", "optimizer")
-_GLOO_THREADS_PER_GROUP = 2
+_GLOO_THREADS_PER_GROUP = 2  # the default of `ProcessGroupGloo::Options::threads`
 _PAUSE_S = 1e-4  # between copies out of buckets: in a longer one the rank waits for the next bucket
 
 
@@ -73,7 +73,8 @@ def _timeline(events: KinetoEvents, rank: int, calls: _EventCalls, gradients: Ev
     lanes = _lanes(events, drawn, main)
 
     # An event has the kind of its role. An event that is a call has the kind of the call instead, which several events
-    # state together: such kinds have the codes behind those of the roles.
+    # state together: such kinds have the codes behind those of the roles. A launch is called so, because its collective
+    # is the kind of its call.
     words = ["launch" if role.role == "launch" else role.kind for role in roles] + list(calls.calls.kinds)
     is_call = np.array([role.role in ("nccl", "gloo") for role in roles])[drawn.code]
     call = calls.call_of[drawn.event[is_call]]
@@ -212,7 +213,7 @@ def _gpu_phases(events: KinetoEvents, rank: int, parts: EventColumns, backward: 
     is_step = np.array([kind == "step" for kind in part_kinds], bool)
     steps = parts.take(is_step)
     phases = _joined(parts.take(~is_step), backward)
-    # FSDP's forward has the kind of its first range
+    # FSDP's forward is a hull around ranges, and so it has the kind of the first of them, "range: FSDP::..."
     phase_kinds = ["forward" if kind.startswith("range") else kind for kind in part_kinds if kind != "step"]
     phase_kinds += ["backward"] * backward.size
     by_start = np.argsort(phases.start_s, kind="stable")
@@ -383,6 +384,8 @@ def _calls_without_work(events: KinetoEvents, launches: EventColumns, groups: tu
     calls = []
     for launch, launch_s in zip(launches.event.tolist(), launches.start_s.tolist(), strict=True):
         call = _call(events, launch, [], launch_s)
+        # A launch states the shapes of all its inputs, and some operators, such as `_allgather_base_`, have their
+        # output first. So its size need not be what the rank puts in, and counts as unknown.
         calls.append(call._replace(group=group, num_bytes=-1, start_s=math.nan, stop_s=math.nan))
     return calls
 

@@ -206,7 +206,7 @@ def _other_calls(evidence: Evidence) -> Iterator[HangFinding]:
 
 def _odd_call(group: GroupRecords) -> HangFinding | None:
     """Return the ranks whose first call that did not end is another one than on most ranks, or has another size."""
-    number = min(group.first_waits().values(), default=0)
+    number = min(group.first_waits().values(), default=0)  # without any waits, no call is compared below
     calls = _calls_with_number(group, number)
     cause = "collective"
     parties = _parties(calls, lambda call: call.collective)
@@ -326,6 +326,7 @@ def _joining(evidence: Evidence) -> Iterator[HangFinding]:
             continue
         who = f"and the log has lines of all of them, {listed('rank', joined)}"
         words = f"{listed('Rank', missing)} did not join: {len(joined)} of {num_ranks} ranks did, {who}."
+        # the key of a barrier does not state its group; without a key, ranks waited to connect, as the default group
         group = "" if lines[0].barrier else DEFAULT_GROUP
         yield HangFinding("missing", tuple(sorted(missing)), group, 0, tuple(sorted(joined)), words)
 

@@ -489,6 +489,7 @@ def _group_in(match: re.Match[str]) -> GroupName | None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
+    """Return the ranks of a list; a word of nine digits or more is no rank, but two that have run into one."""
     return tuple(int(word) for word in text.split(",") if word.strip().isdecimal() and len(word) < 9)
 
 
@@ -519,9 +520,8 @@ def _optional(number: str | None) -> int | None:
 def _status(line: LogLine) -> Iterator[QueueStatus]:
     """Read how far a rank got in a group's queue, by the numbers that its watchdog prints."""
     for match in _STATUS.finditer(line.text):
-        failed = _optional(
-            match["new"] or match["old"] or match["older"]
-        )  # by the version of torch, one or none of them
+        # by the version of torch, one or none of these is stated
+        failed = _optional(match["new"] or match["old"] or match["older"])
         enqueued = int(match["enqueued"])
         completed = int(match["completed"])
         # A call is enqueued before it fails or completes: in another order, a digit was lost. The number of the last
@@ -530,7 +530,8 @@ def _status(line: LogLine) -> Iterator[QueueStatus]:
         group = _group_in(match)
         if group is not None and is_in_order:
             origin = line.record_origin(match.start())
-            yield QueueStatus(origin, int(match["in_group"]), group, failed, max(enqueued, 0))
+            num_enqueued = max(enqueued, 0)  # torch prints -1 before the first call
+            yield QueueStatus(origin, int(match["in_group"]), group, failed, num_enqueued)
 
 
 def _barrier(line: LogLine) -> Iterator[BarrierMissed | BarrierReached]:
@@ -590,7 +591,7 @@ def _address(line: LogLine) -> Iterator[AddressWait | CommunicationError]:
     """Read a wait for a key of the store, and, if the key is the address of a rank, a wait for that rank."""
     yield CommunicationError(line.origin(len(line.text)), "store", "waited in vain for the others to connect")
     match = _ADDRESS.search(line.text.rstrip())
-    if match and not line.is_cut:
+    if match and not line.is_cut:  # a line that is cut may lack the last digits of the rank
         yield AddressWait(line.origin(match.start()), int(match[1]))
 
 
@@ -705,7 +706,7 @@ def first_failure(report: bytes) -> FirstFailure:
     unknown = FirstFailure(LogOrigin(None, None, ""), None, "", "")
     if len(lines) < len(_FAILURE_LINES):
         return unknown
-    for line, pattern in zip(lines, _FAILURE_LINES, strict=False):
+    for line, pattern in zip(lines, _FAILURE_LINES, strict=False):  # more lines may follow the report
         match = pattern.match(line[:_MOST_FAILURE_LETTERS].decode("utf-8", "replace"))
         if match is None:
             return unknown

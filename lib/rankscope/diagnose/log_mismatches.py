@@ -11,7 +11,7 @@ from .log_evidence import Evidence
 from .log_findings import MOST_LISTED, HangFinding, odd_ranks, sentence
 from .log_lines import CallMismatch, CallPrint
 
-_MOST_RANKS_LISTED = 64  # of a sentence that lists what each did
+_MOST_AGREEING = 64  # ranks that one report shows to agree with the reporter: a damaged number may be in the millions
 
 
 def mismatch_findings(evidence: Evidence) -> Iterator[HangFinding]:
@@ -82,7 +82,7 @@ def _parties_of(mismatches: Sequence[CallMismatch], calls: Mapping[int, CallPrin
         parties.add(report.other_in_group)
     for report in mismatches:
         # torch reports the first rank that differs from the reporter, so all ranks before that one agree with it
-        for rank in range(min(report.other_in_group, _MOST_RANKS_LISTED)):
+        for rank in range(min(report.other_in_group, _MOST_AGREEING)):
             if rank != report.rank_in_group:
                 parties.add(rank)
                 parties.join(rank, report.rank_in_group)

@@ -126,7 +126,7 @@ def what_if(
         changes += _without_culprits(diagnosis, step_s)
     answers = []
     for change in changes:
-        seconds = max(change.step_s, 0.0)
+        seconds = max(change.step_s, 0.0)  # negative if the model of the recorded step is far too long
         answers.append(Answer(change.what, seconds, 1 - seconds / step_s))
     return SavingsForecast(step_s, modelled_s, local, cost, contention, caps, tuple(answers), recorded.skipped_steps)
 
@@ -285,7 +285,7 @@ def _recorded_steps(traces: Sequence[Trace]) -> _StepsOfShape:
         begin_s=np.array([[of_rank.begin_s for of_rank in step] for step in steps]),
         ready_s=np.array([[of_rank.ready_s for of_rank in step] for step in steps]),
         calls_start_s=calls_start_s,
-        calls_stop_s=np.maximum(calls_start_s, calls_stop_s),
+        calls_stop_s=np.maximum(calls_start_s, calls_stop_s),  # by errors of stamps, a call may seem to end before
         alone_s=np.array([_median_alone(rank.alone_s, len(shape.sizes)) for rank in ranks]),
         skipped_steps=skipped_steps,
     )
@@ -409,7 +409,7 @@ class _StepSpans:
             num_passes = max(len(forwards), 1)
             gradients = _gradients_of_last_pass(self.gradients, begin_s, end_s, num_passes)
             launched_in_backward = _indices_between(self.launch_s[self.allreduces], begin_s, end_s)
-            calls = np.sort(self.allreduces[launched_in_backward])
+            calls = self.allreduces[launched_in_backward]
             yield step.item, _Backward(begin_s, gradients, calls)
 
     def step(self, backward: _Backward, previous_end_s: float) -> _StepOfRank | None:
@@ -452,7 +452,7 @@ def _gradients_of_last_pass(gradients: Timeline, begin_s: float, end_s: float, n
     `gradients` are in the order in which they get ready. Each micro-batch has equally many.
     """
     ready = gradients.take(_indices_between(gradients.stop_s, begin_s, end_s))
-    ready = ready.take(np.flatnonzero(ready.start_s >= begin_s))
+    ready = ready.take(np.flatnonzero(ready.start_s >= begin_s))  # the line above has chosen them by their stops
     num_per_pass = len(ready) // num_passes
     if num_per_pass == 0:
         return ready

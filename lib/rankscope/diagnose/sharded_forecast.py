@@ -144,7 +144,7 @@ def sharded_forecast(traces: Sequence[Trace], diagnosis: JobDiagnosis | None = N
         )
     bare = ShardedForecast(step_s, model_s, settings, steps, ())
     answers = []
-    if settings.reshard_after_forward is not False:
+    if settings.reshard_after_forward is not False:  # True, or None, which is True for all groups but the root
         answers.append(bare.with_changes(reshard_after_forward=False))
     else:
         answers.append(bare.with_changes(reshard_after_forward=True))

@@ -248,7 +248,7 @@ def headline(lateness: Lateness, steps: Sequence[int]) -> str:
     """Return who is late and why, and what that costs, in one line."""
     if not lateness.groups:
         return _headline_of_nobody(lateness, steps)
-    group = lateness.groups[0]
+    group = lateness.groups[0]  # the others are late only once these ranks are mended
     step = _whole_ms(lateness.step_s)
     if len(group) == 1:
         culprit = group[0].culprits[0]
