@@ -201,7 +201,10 @@ def _num_ranks(traces: Sequence[Trace]) -> int:
 
 
 def _rows_of_steps(times: OwnTimes, steps: Sequence[int]) -> list[int]:
-    """Return the rows of these steps in a rank's own times; of rows with the same number the first counts."""
+    """Return the rows of these steps in a rank's own times.
+
+    Of rows with the same number the first counts: a trace may have several steps without a number, which are all -1.
+    """
     row_of: dict[int, int] = {}
     for row, number in enumerate(times.steps.tolist()):
         row_of.setdefault(number, row)
@@ -268,7 +271,7 @@ def _calls_of_buckets(
     for trace, times in zip(traces, times_of_ranks, strict=True):
         calls = trace.calls
         num_alike = Counter[tuple[int, _BucketKey]]()  # calls of a step so far that differ from each other in nothing
-        is_in_window = times.call_row >= 0  # -1 for calls outside of the steps that `own_times` could measure
+        is_in_window = times.call_row >= 0  # -1 for calls that did not end, and for those of steps without a window
         for index in np.flatnonzero(is_in_window).tolist():
             step = int(times.steps[times.call_row[index]])
             if step not in common_steps:
@@ -326,7 +329,7 @@ def _call_cost(name: str, key: _BucketKey, calls: list[_BucketCall], num_ranks: 
         name=name,
         kind=key.kind,
         group=key.group,
-        num_bytes=_most_common(Counter(call.num_bytes for call in calls)),
+        num_bytes=_most_common(Counter(call.num_bytes for call in calls)),  # which may differ between steps
         exposed_s=float(np.sum([call.exposed_s for call in calls])) / (num_steps * num_ranks),
         hidden_s=float(np.sum([call.hidden_s for call in calls])) / (num_steps * num_ranks),
         last_rank=_most_common(num_last) if num_last else None,

@@ -202,6 +202,7 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
         try:
             dump = _read(path, num_ranks)
         except _DAMAGE as error:
+            # the readers raise ValueErrors that say what is wrong; the other errors are Python's own
             reason = str(error) if isinstance(error, ValueError) else "damaged or cut short"
             raise StorageError(path, f"not a readable flight-recorder dump: {reason}") from error
         other = dumps.setdefault(dump.rank, dump)
@@ -249,13 +250,14 @@ def _read(path: Path, num_ranks: int | None) -> Dump:
         if name:
             groups[name] = maker.text(group.desc), ranks
         is_default_group = group.desc == "default_pg" or not name  # Gloo's default group has no name here
-        if is_default_group and not size_of_default_group:
+        if is_default_group and not size_of_default_group:  # the first entry that states its ranks counts
             size_of_default_group = len(ranks)
     size = num_ranks or size_of_default_group
     most = size or MOST_RANKS
     rank = whole("the rank, the number at the end of its name,", int(rank_in_name[1]), 0, most - 1)
-    calls = tuple(call for _, call in numbered_calls)
-    is_whole = not numbered_calls or numbered_calls[0][0] <= 0  # the record with the number 0 is the first one
+    calls = tuple(call for _record_id, call in numbered_calls)
+    oldest_record_id = numbered_calls[0][0] if numbered_calls else 0
+    is_whole = oldest_record_id <= 0  # the first record of a rank has the number 0
     return Dump(rank, calls, groups, size, is_whole, path.name)
 
 
@@ -322,7 +324,7 @@ class _RecordedOperation(NamedTuple):
 
 def _operation(profiling_name: str) -> _RecordedOperation:
     """Return the parts of a name such as "nccl:all_reduce" or "nccl:send 0->1"."""
-    backend, _, name = profiling_name.partition(":")
+    backend, _colon, name = profiling_name.partition(":")
     collective = name or backend  # a name without a colon has no backend
     is_peer = name.split(" ")[0] in ("send", "recv")
     return _RecordedOperation(backend, one_line(collective), is_peer)

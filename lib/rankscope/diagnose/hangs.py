@@ -119,6 +119,7 @@ class Hang:
         for group in self.groups:
             if group.name in findings_of or not findings_of:
                 rows += _rows(group, findings_of.get(group.name, []))
+        # pandas would choose another type for a column without any number
         return pd.DataFrame(rows, columns=_HangRow._fields).astype({"after_s": float})
 
 
@@ -546,7 +547,8 @@ def _unusual_ranks(group: Group, number: int, came: list[int], histories: dict[i
     are_equally_many = len(set(weights.values())) == 1
     if are_equally_many:
         for call, ranks in ranks_by_call.items():
-            weights[call] = histories[ranks[0]].habit(group.calls[ranks[0]][number][0])
+            first_rank = ranks[0]  # which stands for all that made this call
+            weights[call] = histories[first_rank].habit(group.calls[first_rank][number][0])
     most = max(weights.values())
     usual_calls = [call for call, weight in weights.items() if weight == most]
     if len(usual_calls) > 1:

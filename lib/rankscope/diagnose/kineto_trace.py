@@ -157,7 +157,7 @@ def _hull_spans(events: KinetoEvents, rank: int, main: int) -> list[Span]:
     spans = [Span(rank, "backward", "backward", -1, *times) for times in _times(backward)]
     spans += [Span(rank, "main", "forward", -1, *times) for times in _times(forward)]
     for thread, times in zip(unpack.thread.tolist(), _times(unpack), strict=True):
-        _, tid = events.threads[thread]
+        _pid, tid = events.threads[thread]
         spans.append(Span(rank, _lane_name(_CPU, tid, thread == main), "unpack", -1, *times))
     return spans + _gpu_phases(events, rank, _joined(parts, forward), backward)
 
@@ -337,6 +337,7 @@ def _nccl_calls(events: KinetoEvents, kernels: EventColumns, launched: EventColu
 
     `launched` are the same kernels with start and thread of their launch; see `_starts_on_cpu`.
     """
+    # in the order in which `_call` believes them: record_param_comms, of role "comms", states most
     ranges = [events.of("comms"), events.of("label"), events.of("launch")]
     rows_around = [_around(spans, launched).tolist() for spans in ranges]
     calls = []
@@ -514,7 +515,7 @@ def _hulls(events: EventColumns, cuts_s: Times) -> EventColumns:
     `events` are in the order of their starts, and so are `cuts_s`. Other columns are those of the first event.
     """
     num_cuts_before = np.searchsorted(cuts_s, events.start_s, "right")
-    firsts = np.flatnonzero(np.diff(num_cuts_before, prepend=-1))
+    firsts = np.flatnonzero(np.diff(num_cuts_before, prepend=-1))  # with -1 before it, the first event counts, too
     if not firsts.size:
         return events
     return events.take(firsts)._replace(stop_s=np.maximum.reduceat(events.stop_s, firsts))

@@ -154,6 +154,7 @@ def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds, starved_
                 starved_longer_s = float((starved_s[:, column] - usual_starved_s)[in_steps].mean())
                 culprits = _mend(remaining_s, int(ranks[column]), column, in_steps, usual_s, starved_longer_s)
                 group.append(LateRank(column, in_steps, usual_s, starved_longer_s, culprits))
+            # `_mend` has only changed the phases that are causes
             remaining_s[:, column] = np.minimum(remaining_s[:, column], usual_s)
         named.update(division.late_steps)
         groups.append(tuple(group))

@@ -391,7 +391,8 @@ class Watched:
 
     @_stamping
     def _end_last_step(self) -> None:
-        self._change_step(self._now(), False)
+        goes_on = False
+        self._change_step(self._now(), goes_on)
         if self._is_cuda:
             torch.cuda.synchronize()  # `_take_ended` leaves out steps whose stamps the GPU has not reached
 

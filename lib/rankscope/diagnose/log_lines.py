@@ -566,7 +566,7 @@ def _mismatch(line: LogLine) -> Iterator[CallMismatch]:
             continue  # another process printed into the first call, so its end may be that of another one
         rest = _before_other_record(line.text[match.end() : match.end() + _MOST_PRINT_LETTERS])
         # torch prints the other rank's call, and then a list of what differs, if it knows
-        other_text, _, differences = rest.partition("Collectives differ in the following aspects:")
+        other_text, _title, differences = rest.partition("Collectives differ in the following aspects:")
         other = _call_print(other_text if match["begin_of_other"] else "")
         aspects = frozenset(aspect for words, aspect in _ASPECTS.items() if words in differences)
         yield CallMismatch(
@@ -702,7 +702,8 @@ def first_failure(report: bytes) -> FirstFailure:
     their order, the rank is not known.
     """
     stated: dict[str, str | None] = {}
-    lines = [line for line in report.split(b"\n")[1:] if line.strip()]
+    lines_after_title = report.split(b"\n")[1:]
+    lines = [line for line in lines_after_title if line.strip()]
     unknown = FirstFailure(LogOrigin(None, None, ""), None, "", "")
     if len(lines) < len(_FAILURE_LINES):
         return unknown

@@ -27,7 +27,8 @@ def mismatch_findings(evidence: Evidence) -> Iterator[HangFinding]:
     parties = _parties_of(evidence.mismatches, calls)
     has_job_ranks = bool(job_rank_of)
     ranks_of_group = {rank for party in parties for rank in party}
-    if not parties or (has_job_ranks and not ranks_of_group <= {*job_rank_of}):
+    are_some_unknown = has_job_ranks and not ranks_of_group <= {*job_rank_of}  # their numbers in the job
+    if not parties or are_some_unknown:
         return
     if not has_job_ranks:
         job_rank_of = {rank: rank for rank in ranks_of_group}

@@ -380,7 +380,7 @@ class _StepSpans:
         self.trace = trace
         spans = trace.timeline
         collectives = spans.select(kind=Timeline.COMMUNICATION)
-        self.on_gpu = any(lane.startswith("stream") for _, lane in collectives.rank_lanes())
+        self.on_gpu = any(lane.startswith("stream") for _rank, lane in collectives.rank_lanes())
         gradients = spans.select(kind="gradient")
         self.gradients = gradients.take(np.argsort(gradients.stop_s, kind="stable"))
         self.backward = spans.select(kind="backward")
@@ -406,7 +406,7 @@ class _StepSpans:
             begin_s = float(self.backward.start_s[in_step].min())
             end_s = float(self.backward.stop_s[in_step].max())
             forwards = self.forward.select(between_s=(step.start_s, step.stop_s))
-            num_passes = max(len(forwards), 1)
+            num_passes = max(len(forwards), 1)  # there was one even if the trace does not show its forward
             gradients = _gradients_of_last_pass(self.gradients, begin_s, end_s, num_passes)
             launched_in_backward = _indices_between(self.launch_s[self.allreduces], begin_s, end_s)
             calls = self.allreduces[launched_in_backward]
@@ -433,7 +433,7 @@ class _StepSpans:
             ready_s = np.array([bucket_ready_s, bucket_ready_s])
         if (sizes < 0).any() or (num_bytes < 0).any():
             return None
-        loader = self.loader.select(between_s=(previous_end_s, backward.begin_s))
+        loader = self.loader.select(between_s=(previous_end_s, backward.begin_s))  # spans are cut to this window
         return _StepOfRank(
             sizes=tuple(sizes.tolist()),
             num_bytes=tuple(num_bytes.tolist()),

@@ -100,7 +100,7 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
         most = f"{most} or more"
     keys = [Key(f"early by {most}", diverging([-1.0])[0]), Key(f"late by {most}", diverging([1.0])[0])]
     ticks = []
-    for position, _ in whole_ticks(len(columns), 6):
+    for position, _column_label in whole_ticks(len(columns), most=6):  # more labels would overlap on a narrow drawing
         first_step = steps_of_column[int(position)][0]
         ticks.append((position, str(diagnosis.steps[first_step])))
     return attrs.evolve(_drawing("step", float(len(columns)), names, [cells], keys), x_ticks=ticks)
@@ -153,7 +153,7 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     launches = list(timelines[latest].select(kind="launch", between_s=(backward.begin_s, backward.end_s)))
     if not launches or len(traces) == 1:
         return drawing
-    scale, _ = time_unit(spans.makespan_s)
+    scale, _unit = time_unit(spans.makespan_s)
     rule = (launches[-1].start_s - spans.begin_s) / scale
     key = Key(f"rank {diagnosis.ranks[columns[latest]]} starts its last collective", INK, line="solid")
     return attrs.evolve(drawing, rules=(rule,), legend=(*drawing.legend, key))
