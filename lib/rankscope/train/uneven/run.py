@@ -160,7 +160,10 @@ class Handled:
 
 def _distance(vector: Vector, reference: Vector) -> float:
     """The distance of two vectors, relative to the norm of the second one."""
-    return float(np.linalg.norm(vector - reference) / (np.linalg.norm(reference) or 1.0))
+    norm = np.linalg.norm(reference)
+    if norm == 0:  # the distance itself
+        norm = 1.0
+    return float(np.linalg.norm(vector - reference) / norm)
 
 
 @frozen(eq=False)
@@ -344,7 +347,7 @@ def split_waits(timeline: Timeline) -> Timeline:
     for span in sorted(timeline, key=lambda span: (span.rank, span.start_s)):
         if span.kind in _COLLECTIVE:
             arrival_s = last_arrival_s[span.item]
-            if span.start_s < arrival_s <= span.stop_s:
+            if span.start_s < arrival_s:
                 add(span._replace(kind="wait", stop_s=arrival_s))
                 span = span._replace(start_s=arrival_s)
         add(span)
@@ -381,8 +384,8 @@ def _train(task: TrainingTask, handling: str, divide: bool, recorder: Recorder) 
         throw_on_early_termination=handling == "throw",
         divide_by_initial_world_size=divide,
     )
-    batches = own_batches(task, handling)
-    dist.barrier()
+    batches = own_batches(task, handling)  # before the recorder counts allreduces: for this, ranks make one, too
+    dist.barrier()  # so that all ranks begin the first step together
     try:
         with join_recorder, join:
             for indices, inputs, targets in batches:
