@@ -64,7 +64,7 @@ def _marked_peak(memory: PredictedMemory, scale: float, above: Drawing, top: flo
     `top` is the row at which the memory's area begins, where the bar has its middle. `above` is the drawing of the
     timeline over it. A unit of x has `scale` seconds.
     """
-    peak_x = min(max(float(memory.at_s[memory.peak_place]) / scale, 0.0), above.width)
+    peak_x = min(float(memory.at_s[memory.peak_place]) / scale, above.width)  # rounding may exceed the width
     bar_width = 0.003 * above.width
     marker = Rects(peak_x - bar_width / 2, top - 0.15, INK, width=bar_width, height=0.3)
     terms = [name.replace("_", " ") for name, num_bytes in memory.peak_terms.items() if num_bytes]
@@ -98,11 +98,11 @@ def _finding(step: PredictedStep) -> str:
 def _areas(memory: PredictedMemory, step: PredictedStep, scale: float, width: float, bottom: float) -> list[Rects]:
     """Return rectangles for each term: one between every two changes, as high as its bytes, stacked from the bottom.
 
-    A unit of x has `scale` seconds and begins with the timeline. `bottom` is the row at which the memory's area ends.
+    A unit of x has `scale` seconds from the begin of the step. `bottom` is the row at which the memory's area ends.
     """
     end_s = max(step.step_s, float(memory.at_s[-1]))
-    changes = np.append(memory.at_s, end_s) - step.timeline.begin_s
-    edges = np.clip(changes / scale, 0.0, width)
+    changes_s = np.append(memory.at_s, end_s)
+    edges = np.minimum(changes_s / scale, width)  # rounding may exceed the width
     lefts = edges[:-1]
     lengths = np.diff(edges)
     rows_per_byte = _MEMORY_ROWS / max(memory.peak_bytes, 1)

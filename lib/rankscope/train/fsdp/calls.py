@@ -259,6 +259,8 @@ class _CallReader(fx.Tracer):
     def _walk(self, module: nn.Module, name: str, inputs: tuple[int, ...]) -> tuple[int, ...]:
         """Add the calls of a module and of all inside it, as if each was called with the results of the one before.
 
+        What a module computes with its own parameters is taken to follow the modules inside it.
+
         `inputs` are the indices in `_forward` of the computing whose results the module is called with, as in
         `_compute`. Return those of the computing whose results it returns.
         """
