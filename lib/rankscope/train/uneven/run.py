@@ -346,7 +346,7 @@ def split_waits(timeline: Timeline) -> Timeline:
 
     for span in sorted(timeline, key=lambda span: (span.rank, span.start_s)):
         if span.kind in _COLLECTIVE:
-            arrival_s = last_arrival_s[span.item]
+            arrival_s = last_arrival_s[span.item]  # not after the span: no allreduce ends before all ranks have come
             if span.start_s < arrival_s:
                 add(span._replace(kind="wait", stop_s=arrival_s))
                 span = span._replace(start_s=arrival_s)
@@ -448,15 +448,16 @@ class JoinRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
         self.kind = ""  # of the current span, empty if there is none
-        self.item = 0  # of the current or last span: its step
+        self.item = -1  # of the current or last span: its step; -1 before the first, which is step 0
         self.start_ns = 0  # of the current span
         self.finished = False  # whether the rank has no batch left
         self.counts = Counts(0, 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, which torch passes to this mode; record it first if it is an allreduce."""
-        if func.namespace == "c10d" and func._schema.name == "c10d::allreduce_":
-            self._allreduce(sum(tensor.numel() for tensor in args[0]))
+        if func._schema.name == "c10d::allreduce_":
+            tensors = args[0]
+            self._allreduce(sum(tensor.numel() for tensor in tensors))
         return func(*args, **(kwargs or {}))
 
     def _allreduce(self, num_elements: int) -> None:
