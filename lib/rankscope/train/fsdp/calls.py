@@ -506,14 +506,14 @@ def _computing_between(mark: Mark, next_mark: Mark, kind: str, name: str) -> Ste
     """Return the computing of a module between two marks, with its time and its bytes.
 
     What is alive afterwards and was not before is kept by forward, and what is alive no longer is freed by backward.
-    `StepEvent` allocates what forward keeps when it begins, and frees in backward when it ends. The working bytes are
-    what is missing to the peak then.
+    `predict` changes the live bytes by what forward keeps when forward begins, and by what backward frees when backward
+    ends. The working bytes are what is missing to the peak in between.
     """
     seconds = next_mark.at_s - mark.at_s
     added_bytes = next_mark.live_bytes - mark.live_bytes
     peak_bytes = max(next_mark.peak_bytes, next_mark.live_bytes, mark.live_bytes)
     if kind == "forward":
-        working_bytes = peak_bytes - max(mark.live_bytes, next_mark.live_bytes)
+        working_bytes = peak_bytes - next_mark.live_bytes
         return StepEvent(kind, name, seconds, added_bytes, working_bytes)
     working_bytes = peak_bytes - mark.live_bytes
     return StepEvent(kind, name, seconds, -added_bytes, working_bytes)
