@@ -142,9 +142,10 @@ def traffic(sizes: StepSizes, num_devices: int, how: str = "data_parallel") -> S
     if one_of("how", how, HOW) == "ddp":
         of_type("sizes", sizes, StepSizes)
         return _ddp_traffic(sizes, num_devices)
+    messages = messages_of(sizes, num_devices)  # checks both
     link_bytes = np.zeros((num_devices, num_devices))
     bytes_of: dict[str, float] = {}
-    for message in messages_of(sizes, num_devices):
+    for message in messages:
         link_bytes[message.src, message.dst] += message.num_bytes
         bytes_of[message.what] = bytes_of.get(message.what, 0.0) + message.num_bytes
     return StepTraffic(link_bytes, bytes_of)
