@@ -323,4 +323,4 @@ def test_calls_that_alternate_are_compared_in_bounded_time(monkeypatch: pytest.M
     blocks = matching._compared([small, large] * 1000, [large, small, small] * 666)
     assert 0 < len(searches) < 20
     assert [block for block in blocks if block.is_equal]  # the longest pieces are found
-    assert (blocks[-1].usual_end, blocks[-1].own_end) == (2000, 1998)
+    assert (blocks[-1].usual_end, blocks[-1].actual_end) == (2000, 1998)

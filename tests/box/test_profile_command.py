@@ -179,7 +179,7 @@ def on_host(name: str, *args: Any) -> Any:
     from rankscope.box.measuring import rank as measure_rank
 
     assert "cuda" in args
-    measure_rank._own = lambda device: "cpu"
+    measure_rank._select_device = lambda device: "cpu"
     measure_rank._free_bytes = lambda *_: 2**30
     return getattr(measure_rank, name)(*args)
 
@@ -233,9 +233,9 @@ def test_ranks_share_gpus_in_turn_where_the_backend_lets_them(
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     if local_rank is not None:
         monkeypatch.setenv("LOCAL_RANK", local_rank)
-    assert measure_rank._own("cuda") == f"cuda:{gpu}"
+    assert measure_rank._select_device("cuda") == f"cuda:{gpu}"
     assert measure_rank._free_bytes("cuda", 4) == free_gib * 2**30
-    assert (measure_rank._own("cpu"), measure_rank._free_bytes("cpu", 4)) == ("cpu", 4 * 2**30)
+    assert (measure_rank._select_device("cpu"), measure_rank._free_bytes("cpu", 4)) == ("cpu", 4 * 2**30)
 
 
 @pytest.mark.gpu

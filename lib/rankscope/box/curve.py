@@ -73,10 +73,10 @@ class Curve:
         before, last = np.exp2(octaves[-2:])
         before_s, last_s = np.exp(log_s[-2:])
         if num_bytes <= last:
-            octave = max(math.log2(max(num_bytes, 1)), octaves[0])
+            octave = max(math.log2(max(num_bytes, 1)), octaves[0])  # below the smallest size the time is constant
             return math.exp(self._interpolate(octave))
         s_per_byte = (last_s - before_s) / (last - before)
-        if s_per_byte <= 0:
+        if s_per_byte <= 0:  # The largest size took no longer than the one before it: assume time proportional to size.
             s_per_byte = last_s / last
         return float(last_s + (num_bytes - last) * s_per_byte)
 
@@ -109,8 +109,8 @@ class Curve:
         """
         octaves, log_s = self._knots
         odd = {}
-        while len(octaves) > 3:
-            off = [_off(octaves, log_s, place) for place in range(len(octaves) - 1)]
+        while len(octaves) > 3:  # fewer have no two neighbours on either side
+            off = [_off(octaves, log_s, index) for index in range(len(octaves) - 1)]  # the largest is never odd
             worst = int(np.argmax(np.abs(off)))
             if off[worst] == 0:
                 break
@@ -127,7 +127,7 @@ class Curve:
 
     @cached_property
     def _is_even(self) -> NDArray[np.bool_]:
-        """Which sizes above 0 are not odd, or only too fast."""
+        """Which sizes above 0 the curve goes through: all but those that are odd because they are slow."""
         return np.array([self.odd.get(size, 0) <= 1 for size in self.measured_s if size])
 
     @cached_property
@@ -140,18 +140,19 @@ class Curve:
 
     @cached_property
     def _residuals(self) -> _Residuals:
-        """How far each inner size is off the curve through the others."""
+        """How far each inner size is off the curve through the others, slow odd sizes excepted."""
         octaves, log_s = self._knots
-        places = np.arange(len(octaves))
+        indices = np.arange(len(octaves))
         inner = []
         per_octave = []
-        for place in places:
-            others = self._is_even & (places != place)
+        for left_out in indices:
+            octave = octaves[left_out]
+            others = self._is_even & (indices != left_out)
             knots = octaves[others]
-            if knots[0] < octaves[place] < knots[-1]:
-                off = log_s[place] - _pchip(knots, log_s[others])(octaves[place])
-                inner.append(octaves[place])
-                per_octave.append(abs(off) / _distance(knots, octaves[place]))
+            if knots[0] < octave < knots[-1]:
+                off = log_s[left_out] - _pchip(knots, log_s[others])(octave)
+                inner.append(octave)
+                per_octave.append(abs(off) / _distance(knots, octave))
         return _Residuals(np.array(inner), np.array(per_octave))
 
 
@@ -162,23 +163,29 @@ class _Residuals(NamedTuple):
     per_octave: Times
 
 
-def _off(octaves: Times, log_s: Times, place: int) -> float:
-    """Return the log of a time over the one that its neighbours suggest; 0 if it is not odd."""
-    own_log_s = log_s[place]
-    if place == 0:
+def _off(octaves: Times, log_s: Times, index: int) -> float:
+    """Return the log of the ratio of a size's time to the time that its neighbours suggest; 0 if it is not odd.
+
+    `index` is that of any size but the largest.
+    """
+    own_log_s = log_s[index]
+    if index == 0:  # Small sizes take about equally long, so the next size suggests the time of the smallest.
         off = float(own_log_s - log_s[1])
         return off if off > _PEAK else 0.0
     # Three lines: between the neighbours, through the two sizes below, and through the two above.
-    pairs = [(place - 1, place + 1), (place - 2, place - 1), (place + 1, place + 2)]
+    pairs = [(index - 1, index + 1), (index - 2, index - 1), (index + 1, index + 2)]
     suggested_log_s = []
-    for before, after in pairs:
-        if after < len(octaves):
-            first = max(before, 0)  # below the smallest size the time is constant
-            slope = (log_s[after] - log_s[first]) / max(octaves[after] - octaves[first], 1e-9)
-            suggested_log_s.append(log_s[first] + slope * (octaves[place] - octaves[first]))
+    for first, second in pairs:
+        if second >= len(octaves):
+            continue  # no second size above
+        if first < 0:  # No second size below, and there the time is constant.
+            suggested_log_s.append(log_s[second])
+            continue
+        slope = (log_s[second] - log_s[first]) / max(octaves[second] - octaves[first], 1e-9)
+        suggested_log_s.append(log_s[first] + slope * (octaves[index] - octaves[first]))
     off_lines = own_log_s - np.array(suggested_log_s)
     is_off_all_lines = off_lines.min() > _ODD or off_lines.max() < -_ODD
-    is_peak = own_log_s - max(log_s[place - 1], log_s[place + 1]) > _PEAK
+    is_peak = own_log_s - max(log_s[index - 1], log_s[index + 1]) > _PEAK
     if is_off_all_lines or is_peak:
         return float(off_lines[0])
     return 0.0
@@ -186,13 +193,13 @@ def _off(octaves: Times, log_s: Times, place: int) -> float:
 
 def _distance(knots: Times, octave: float) -> float:
     """Return the distance from the knots in octaves: a b / (a + b) between two, else that from the nearest."""
-    place = int(np.searchsorted(knots, octave))
-    if place == 0:
+    next_index = int(np.searchsorted(knots, octave))  # of the first knot that is not below `octave`
+    if next_index == 0:
         return float(knots[0] - octave)
-    below = octave - knots[place - 1]
-    if place == len(knots):
+    below = octave - knots[next_index - 1]
+    if next_index == len(knots):
         return float(below)
-    above = knots[place] - octave
+    above = knots[next_index] - octave
     return float(below * above / (below + above))
 
 

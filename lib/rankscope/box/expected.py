@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 
 from ..common.units import bytes_words, percent_words, rate_words
+from ..common.words import and_joined
 from .curve import Curve
 from .fit import LEAST_SIZES
 from .machines import PREFIX, is_sick, provenances
@@ -32,8 +33,8 @@ _HALF = 0.5  # of similar machines' rate: GPUs that copy through the host's memo
 _SLOW_GPUS = 0.5  # of the median pair of GPUs
 _SLOW_NODES = 0.9  # of the median pair of nodes
 _MOST_OF = 0.6  # share of the slow pairs that include one node
-_FALLS = 0.92  # at a dip, of the bandwidth at the size before
-_EVEN = 0.9  # around a dip, of the peers' best
+_FALLS = 0.92  # of the bandwidth at the size before: at most this is a drop
+_EVEN = 0.9  # of the fastest similar machine's bandwidth: before and after a drop, at least this
 _SLOW_START = 0.6  # of similar machines' speed at small sizes: 1.7 times their time
 
 NVLINK = {  # bytes/s from one GPU to the others, one way; source: NVIDIA's data sheets
@@ -84,12 +85,14 @@ def stated(about: Mapping[str, Any]) -> Stated:
     has_sockets = bool(_SOCKETS_STATED.search(network))
     has_other = bool(_NETWORK_STATED.search(network))
     uses_sockets: bool | None = None
-    if has_sockets != has_other:
+    if has_sockets != has_other:  # A log that names both does not say which of them carries the data.
         uses_sockets = has_sockets
+    # GPUs with NVLink communicate through shared memory only if peer-to-peer access is off.
+    has_shared_memory_instead = _SHM_STATED.search(network) and gpu_of(about) in NVLINK
     is_p2p_off: bool | None = None
     if _P2P_STATED.search(network):
         is_p2p_off = False
-    elif _P2P_FORBIDDEN.search(environment) or (_SHM_STATED.search(network) and gpu_of(about) in NVLINK):
+    elif _P2P_FORBIDDEN.search(environment) or has_shared_memory_instead:
         is_p2p_off = True
     is_gpudirect_off: bool | None = None
     if _GPUDIRECT_ON.search(network):  # NCCL states it for each pair of GPU and card, and distant pairs are "Disabled"
@@ -170,7 +173,10 @@ def gpu_of(about: Mapping[str, Any]) -> str:
 
 @attrs.frozen(slots=False)
 class PeerComparison:
-    """A profile and similar machines. `is_series`: none has as many nodes, so these have fewer and more."""
+    """A profile and similar machines, its peers, by name.
+
+    If `is_series` is true, no similar machine has as many nodes, and the peers have fewer and more.
+    """
 
     profile: Profile
     peers: Mapping[str, Profile]
@@ -182,7 +188,7 @@ class PeerComparison:
 
     @property
     def names(self) -> str:
-        return " and ".join(f"{PREFIX}{name}" if name in provenances() else name for name in self.peers)
+        return and_joined([f"{PREFIX}{name}" if name in provenances() else name for name in self.peers])
 
     @property
     def wire_bytes_per_s(self) -> float | None:
@@ -256,7 +262,7 @@ class PeerComparison:
                 rates.append((rate, collective, num_bytes))
         if not rates:
             return ""
-        rate, collective, num_bytes = max(rates)
+        rate, collective, num_bytes = max(rates)  # by rate
         return f"{collective} reaches {rate_words(rate)} at most, at {bytes_words(num_bytes)}."
 
     @cached_property
@@ -265,7 +271,7 @@ class PeerComparison:
         share = self.worst.share
         findings = []
         if share >= LOW:
-            findings.append(RuleFinding("reaches", self.figures, False))
+            findings.append(RuleFinding("reaches", self.figures, is_fault=False))
         causes = [finding for rule in CAUSES for finding in rule(self)]
         if share < LOW and not causes:
             words = f"{self.figures} No known cause fits; compare the NCCL versions and the output of topo -m."
@@ -287,24 +293,31 @@ def compare_with_peers(profile: Profile, peers: Mapping[str, Profile] | None = N
     for name, about in provenances().items():
         if _is_peer(profile, name, about):
             by_nodes.setdefault(int(about.get("num_nodes", 0)), {})[name] = _loaded(name)
-    smaller = [number for number in by_nodes if 1 < number < num_nodes]
+    smaller = [number for number in by_nodes if 1 < number < num_nodes]  # a single node has no network
     larger = [number for number in by_nodes if number > num_nodes]
     if num_nodes > 1 and num_nodes not in by_nodes and smaller and larger:
-        return PeerComparison(profile, by_nodes[max(smaller)] | by_nodes[min(larger)], True)
+        return PeerComparison(profile, by_nodes[max(smaller)] | by_nodes[min(larger)], is_series=True)
     return PeerComparison(profile, by_nodes.get(num_nodes, {}))
 
 
 def _is_peer(profile: Profile, name: str, about: Mapping[str, Any]) -> bool:
-    """Return whether a bank machine is healthy and has the same GPUs, ranks per node and kind of network."""
+    """Return whether a bank machine is another, healthy one with the same GPUs, ranks per node and kind of network.
+
+    A machine that was measured at too few sizes for a curve is no peer.
+    """
     num_nodes = profile.num_nodes or 0
     has_same_gpus = gpu_of(about) == gpu_of(profile.provenance)
+    # Ranks per node are compared without a division, because a number of nodes that is not stated is 0.
     has_same_nodes = about["num_ranks"] * num_nodes == profile.num_ranks * int(about.get("num_nodes", 0))
     if not has_same_gpus or not has_same_nodes or is_sick(about):
         return False
     fabrics = {_fabric(profile.provenance), _fabric(about)} - {""}
     if num_nodes > 1 and len(fabrics) > 1:
         return False
-    return not _has(name, profile)
+    machine = _loaded(name)
+    is_profile_itself = set(profile.points) <= set(machine.points)
+    has_enough_sizes = any(len(points) >= LEAST_SIZES for points in machine.native.values())
+    return has_enough_sizes and not is_profile_itself
 
 
 def _fabric(about: Mapping[str, Any]) -> str:
@@ -318,14 +331,6 @@ def _loaded(name: str) -> Profile:
     return Profile.load(PREFIX + name)
 
 
-def _has(name: str, profile: Profile) -> bool:
-    """Whether a bank machine is the profile itself, or has too few sizes to compare with."""
-    machine = _loaded(name)
-    if set(profile.points) <= set(machine.points):
-        return True
-    return all(len(points) < LEAST_SIZES for points in machine.native.values())
-
-
 def is_like(profile: Profile, other: Profile) -> bool:
     """Return whether both profiles use NCCL with the same GPU model, ranks and nodes; unstated facts count as equal."""
     if profile.backend != "nccl":
@@ -336,7 +341,11 @@ def is_like(profile: Profile, other: Profile) -> bool:
         (profile.num_nodes, other.num_nodes),
         (gpu_of(profile.provenance), gpu_of(other.provenance)),
     )
-    return all(here == there or not here or not there for here, there in pairs)
+    for own, others in pairs:
+        are_stated = own and others
+        if are_stated and own != others:
+            return False
+    return True
 
 
 # ---- why: each rule yields a finding only if it applies
@@ -360,8 +369,12 @@ def p2p_off(box: PeerComparison) -> Iterator[RuleFinding]:
     if _is_high(worst.share) or not _decided(box.stated.is_p2p_off, is_seen):
         return
     is_forbidden = _P2P_FORBIDDEN.search(str(box.profile.provenance.get("environment", "")))
-    how = "Unset NCCL_P2P_DISABLE" if is_forbidden else "Check whether `nvidia-smi topo -m` shows PHB or SYS there"
+    how = "Unset NCCL_P2P_DISABLE"
+    if not is_forbidden:
+        how = "Check whether `nvidia-smi topo -m` shows PHB or SYS between these GPUs"
     words = "The GPUs of a node communicate through host memory, because peer-to-peer access is off"
+    if not box.stated.is_p2p_off:
+        words = "The GPUs of a node seem to communicate through host memory, as if peer-to-peer access were off"
     yield RuleFinding("p2p_off", f"{box.figures} {words}. {how}.")
 
 
@@ -389,7 +402,8 @@ def no_gpudirect(box: PeerComparison) -> Iterator[RuleFinding]:
     worst = box.worst
     is_seen = box.has_network and not box.is_series and _SOCKETS <= worst.share < LOW and worst.small_share < _AS_QUICK
     is_off = _decided(box.stated.is_gpudirect_off, is_seen) and not _is_high(worst.share)
-    if is_off and not any((*plug_in_missing(box), *p2p_off(box))):
+    stronger_causes = [*plug_in_missing(box), *p2p_off(box)]  # which would lower the bandwidth, too
+    if is_off and not stronger_causes:
         how = "The log states that" if box.stated.is_gpudirect_off else "It looks as if"
         words = "GPUDirect RDMA is off, so bytes pass through the host's memory. Load nvidia-peermem"
         yield RuleFinding("no_gpudirect", f"{box.figures} {how} {words}.")
@@ -400,6 +414,7 @@ def one_nic(box: PeerComparison) -> Iterator[RuleFinding]:
     if box.stated.uses_sockets:  # which are a cause of their own
         return
     share = box.worst.share
+    # With one card of 2, 4 or 8, the share would be 1/2, 1/4 or 1/8: find the nearest of these, by ratio.
     cards = min((2, 4, 8), key=lambda number: abs(np.log(share * number)))
     is_part = share < LOW and abs(share * cards - 1) < _NEAR
     if box.has_network and not box.is_series and is_part and box.worst.small_share >= _AS_QUICK:
@@ -416,7 +431,7 @@ def degraded_node(box: PeerComparison) -> Iterator[RuleFinding]:
         yield RuleFinding("degraded_node", f"{box.figures} {words}.")
 
 
-_Pair = tuple[str, str]
+_Pair = tuple[str, str]  # of nodes or GPUs: the sender and the receiver
 
 
 def degraded_pair(box: PeerComparison) -> Iterator[RuleFinding]:
@@ -435,10 +450,11 @@ def degraded_pair(box: PeerComparison) -> Iterator[RuleFinding]:
         if not slow or len(rates) < 3:
             continue
         worst = min(slow, key=slow.__getitem__)
-        [(node, number)] = Counter(end for pair in slow for end in pair).most_common(1)
+        num_slow_pairs = Counter(end for pair in slow for end in pair)  # that a node or GPU is an end of
+        [(end, number)] = num_slow_pairs.most_common(1)
         who = "none is in most of them"
-        if 1 < len(slow) * _MOST_OF <= number:
-            who = f"{node} is in {number} of them"
+        if 1 < len(slow) * _MOST_OF <= number:  # in one slow pair alone, both ends are in all of them
+            who = f"{end} is in {number} of them"
         typical = f"{percent_words(share)} of the median {rate_words(median)}"
         where = f"{len(slow)} of {len(rates)} pairs reach less than {typical}"
         least = f"the slowest {rate_words(slow[worst])} ({worst[0]} and {worst[1]})"
@@ -447,17 +463,21 @@ def degraded_pair(box: PeerComparison) -> Iterator[RuleFinding]:
 
 
 def _pair_rates(profile: Profile) -> Iterator[tuple[str, dict[int, dict[_Pair, float]]]]:
-    """Yield, for each way in which pairs were measured, its operation and its bytes/s by size and pair."""
-    by_way: dict[tuple[Any, ...], dict[int, dict[_Pair, float]]] = {}
+    """Yield, for each kind of measurement of pairs, its operation and its bytes/s by size and pair.
+
+    Measurements are of the same kind if the operation and the options that are not of the pair agree. Copies between
+    GPUs through the host's memory are left out, because they do not measure the link of the pair.
+    """
+    by_kind: dict[tuple[Any, ...], dict[int, dict[_Pair, float]]] = {}
     for point in profile.points:
         options = point.options
         if "src" not in options or "dst" not in options or options.get("direction") == "through_host":
             continue
-        way = (point.what, *(options.get(name) for name in ("direction", "method", "both", "in_place")))
-        by_size = by_way.setdefault(way, {})
+        kind = (point.what, *(options.get(name) for name in ("direction", "method", "both", "in_place")))
+        by_size = by_kind.setdefault(kind, {})
         pair = str(options["src"]), str(options["dst"])
         by_size.setdefault(point.num_bytes, {})[pair] = point.algbw_bytes_per_s
-    for (operation, *_), by_size in by_way.items():
+    for (operation, *_), by_size in by_kind.items():
         yield operation, by_size
 
 
@@ -476,27 +496,32 @@ def slow_start(box: PeerComparison) -> Iterator[RuleFinding]:
     if slow:
         words = f"In the median of sizes up to {bytes_words(SMALL_BYTES)}, {', '.join(slow)} as on {box.names}"
         why = "Latency decides there, not bandwidth; compare NCCL's version, the CPU and what else runs on it"
-        yield RuleFinding("slow_start", f"{words}. {why}.", False)
+        yield RuleFinding("slow_start", f"{words}. {why}.", is_fault=False)
 
 
 def switch_costs(box: PeerComparison) -> Iterator[RuleFinding]:
     """Bandwidth drops at a size and recovers later; a fault if similar machines show no such drop."""
     for collective, rates in box.rates.items():
         rows = {row.num_bytes: row for row in box.rows if row.collective == collective}
+        # Sizes at which the machine keeps up with the fastest similar one.
         even = [size for size, row in rows.items() if row.rate >= _EVEN * row.high]
         odd = box.profile.curve(collective).odd if len(rates) >= LEAST_SIZES else {}
         for before, size in pairwise(size for size in rates if size > SMALL_BYTES):
-            if rates[size] > _FALLS * rates[before] or before in odd or size in odd:
+            if rates[size] > _FALLS * rates[before]:
+                continue
+            if before in odd or size in odd:  # one disturbed measurement, not a switch
                 continue
             row = rows.get(size)
             if row is None:
+                # No similar machine was measured at this size, so only the machine's own rates show a drop.
                 recovered = [other for other in rates if rates[other] > rates[before]]
                 comparison = ""
-            elif before in even and row.rate <= LOW * row.high:
+            else:
+                is_drop_of_this_machine = before in even and row.rate <= LOW * row.high
+                if not is_drop_of_this_machine:
+                    continue
                 recovered = even
                 comparison = f", where others reach {rate_words(row.high)}"
-            else:
-                continue
             later = [other for other in recovered if other > size]
             if not later:
                 continue
@@ -518,7 +543,7 @@ def switch_adds(box: PeerComparison) -> Iterator[RuleFinding]:
     if rates[size] > wire:
         words = f"busbw is {rate_words(rates[size])}, more than the {rate_words(wire)} of a GPU's links"
         why = "This is expected: the switch reduces (NVLS), so each GPU sends its bytes only once"
-        yield RuleFinding("switch_adds", f"allreduce at {bytes_words(size)}: {words}. {why}.", False)
+        yield RuleFinding("switch_adds", f"allreduce at {bytes_words(size)}: {words}. {why}.", is_fault=False)
 
 
 CAUSES: Sequence[Callable[[PeerComparison], Iterator[RuleFinding]]] = (

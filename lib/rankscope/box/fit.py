@@ -19,11 +19,16 @@ LEAST_SIZES = 5  # of a fit
 MOST_PIECES = 3
 LEAST_SIZES_PER_PIECE = 3
 _LEAST_NOISE = 0.005  # share of a time: smaller differences are not resolved and need no piece
-_HUBER = 1.345  # multiple of the noise: residuals above it are outliers and weigh less
+_HUBER = 1.345  # multiple of the noise: residuals above it are outliers and weigh less (Huber's usual tuning constant)
 _ROUNDS = 50  # of reweighting
+_LEAST_FITTED = 1e-3  # share of a measured time: fitted times below it would make relative errors without bound
 _DRAWS = 400  # of the bootstrap
 _SEED = 0
 _MOSTLY = 0.5  # share of a time
+_PARAMETERS_PER_PIECE = 4  # that BIC counts: α, β, the start, and one because the noise is itself an estimate
+_NOISE_PERCENTILE = 30  # of the distances from neighbours
+_PERCENTILE_OF_NORMAL = 0.385  # that percentile of the absolute values of a standard normal distribution
+_DEVIATION_PER_MEDIAN = 1.4826  # a normal distribution's standard deviation, by the median of its absolute values
 
 Times = NDArray[np.float64]
 
@@ -117,8 +122,8 @@ def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
     `seconds` contains, for each size in `num_bytes`, one time or a sequence of samples. Sizes may come in any order;
     samples of equal sizes are merged. The fit uses the median per size and relative errors, so microseconds weigh as
     much as seconds. Every second size is held out. BIC chooses between 1, 2 and 3 pieces; the noise is estimated from
-    the distance of each size from the line through its neighbours. Intervals come from the residuals or, if there are
-    samples and theirs is wider, from a bootstrap.
+    the distances of sizes from the line through their neighbours and from one line over all sizes, whichever is
+    smaller. Intervals come from the residuals or, if there are samples and theirs is wider, from a bootstrap.
 
     Raises ValueError if there are fewer than 5 sizes or if a time is outside 1e-12 to 1e9 s.
 
@@ -132,13 +137,14 @@ def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
     fitted = sizes[::2]
     fitted_s = medians_s[::2]
     noise = _noise(fitted, fitted_s)
-    line = _lines(fitted, fitted_s[None], noise)[0]
+    line = _lines(fitted, fitted_s[None], noise)[0]  # α and β, as are low and high
     low, high = _interval(fitted, fitted_s, line, noise)
     if any(times_s.size > 1 for times_s in measured.samples_s):
-        drawn = _lines(fitted, _drawn(measured.samples_s[::2]), noise)
+        drawn = _lines(fitted, _drawn(measured.samples_s[::2]), noise)  # a row per draw
         low = np.minimum(low, np.percentile(drawn, 2.5, axis=0))
         high = np.maximum(high, np.percentile(drawn, 97.5, axis=0))
-    # At each size, the share of the time that its bytes take, by the slope to the next size.
+    # At each size but the last, the share of its time that its bytes take, by the slope to the next size. The largest
+    # size has no next one, so the share of the size before it stands for it.
     shares = np.diff(medians_s) / medians_s[:-1] * sizes[:-1] / np.diff(sizes)
     fit = LinkFit(
         link=_link(line),
@@ -176,6 +182,7 @@ class _MeasuredSizes(NamedTuple):
 
 
 def _by_size(num_bytes: Any, seconds: Any, least: int = LEAST_SIZES) -> _MeasuredSizes:
+    """Check the arguments of `fit_link`, and return the samples of equal sizes together."""
     sizes = several("num_bytes", num_bytes)
     times = several("seconds", seconds)
     if len(sizes) != len(times):
@@ -184,7 +191,7 @@ def _by_size(num_bytes: Any, seconds: Any, least: int = LEAST_SIZES) -> _Measure
     for size, samples in zip(sizes, times, strict=True):
         of_size = by_size.setdefault(whole("num_bytes", size, 0), [])
         if is_scalar(samples) or not hasattr(samples, "__len__"):
-            samples = [samples]
+            samples = [samples]  # one time instead of several
         of_size += each("seconds", samples, number, 1e-12, 1e9)
         if not of_size:
             raise ValueError(f"seconds must have a time of each size, got none of {size!r} bytes")
@@ -195,21 +202,35 @@ def _by_size(num_bytes: Any, seconds: Any, least: int = LEAST_SIZES) -> _Measure
 
 
 def _noise(sizes: Times, seconds: Times) -> float:
-    """Return the relative noise of times, not counting outliers and protocol switches.
+    """Return the relative noise of times: its standard deviation, as a share of the time.
 
-    The smaller of two estimates: how far sizes are off the line through their neighbours, and off one line over all.
+    Two estimates exist, and each is too large in another case, so the smaller one counts. The distances from one line
+    over all sizes also contain a protocol switch, which no single line follows. The distances from the line through the
+    two neighbours do not, but with few sizes an outlier enters most of them.
     """
-    # Each size but the first and the last is compared with the line through the size before and the size after it.
+    return max(min(_noise_by_neighbours(sizes, seconds), _noise_by_line(sizes, seconds)), _LEAST_NOISE)
+
+
+def _noise_by_neighbours(sizes: Times, seconds: Times) -> float:
+    """Return the noise by how far each inner size is off the line through the size before and the size after it."""
+    inner_s = seconds[1:-1]
     weight_before = (sizes[2:] - sizes[1:-1]) / (sizes[2:] - sizes[:-2])
     before_s = weight_before * seconds[:-2]
     after_s = (1 - weight_before) * seconds[2:]
-    off_s = np.abs(before_s + after_s - seconds[1:-1])
-    off = off_s / np.sqrt(seconds[1:-1] ** 2 + before_s**2 + after_s**2)  # all three sizes have noise
-    by_neighbours = float(np.percentile(off, 30)) / 0.385  # the percentile of a normal distribution of width 1
+    off_s = np.abs(before_s + after_s - inner_s)
+    # Each of the three times has independent noise in proportion to itself, so this times the noise is the standard
+    # deviation of the distance.
+    scale_s = np.sqrt(inner_s**2 + before_s**2 + after_s**2)
+    # An outlier spoils three distances, its own and those of both neighbours. So a low percentile replaces the median.
+    return float(np.percentile(off_s / scale_s, _NOISE_PERCENTILE)) / _PERCENTILE_OF_NORMAL
+
+
+def _noise_by_line(sizes: Times, seconds: Times) -> float:
+    """Return the noise by how far the sizes are off one line over all of them."""
     line = _lines(sizes, seconds[None], _LEAST_NOISE)[0]
-    off_line = np.sort(np.abs(_seconds_on(line, sizes) / seconds - 1))[2:]  # without two sizes, which lie on the line
-    by_line = 1.4826 * float(np.median(off_line))  # the width of a normal distribution with this median
-    return max(min(by_neighbours, by_line), _LEAST_NOISE)
+    off = np.sort(np.abs(_seconds_on(line, sizes) / seconds - 1))
+    # A robust line has two parameters and passes through about two of the sizes, which say nothing about the noise.
+    return _DEVIATION_PER_MEDIAN * float(np.median(off[2:]))
 
 
 def _seconds_on(line: Times, sizes: Times) -> Times:
@@ -219,19 +240,23 @@ def _seconds_on(line: Times, sizes: Times) -> Times:
 
 
 def _lines(sizes: Times, seconds: Times, noise: float, chosen: NDArray[np.bool_] | None = None) -> Times:
-    """Return α and β per row of `seconds`: least squares of the relative errors, with outliers downweighted.
+    """Return α and β, both at least 0, per row of `seconds`: least squares of relative errors, outliers downweighted.
 
-    Rows of `seconds` are fitted independently; its columns are the `sizes`. A row of `chosen` selects the sizes that
-    count. The result has a row for each, with α and β.
+    `seconds` has a column for each of the `sizes`; its rows are fitted independently. A row of `chosen` selects the
+    sizes that count. The result has the columns α and β.
+
+    Each round divides the errors by the times that the round before fitted, and gives an outlier a lower weight
+    (iteratively reweighted least squares with Huber's weights).
     """
     fitted_s = seconds
     weight = np.ones_like(seconds)
     for _ in range(_ROUNDS):
         if chosen is not None:
             weight = weight * chosen
+        # Find α and β so that α x + β y is close to z, by the normal equations.
         x = 1 / fitted_s
         y = sizes / fitted_s
-        z = seconds / fitted_s  # to be α x + β y
+        z = seconds / fitted_s
         xx = (weight * (x * x)).sum(-1)
         xy = (weight * (x * y)).sum(-1)
         yy = (weight * (y * y)).sum(-1)
@@ -242,21 +267,27 @@ def _lines(sizes: Times, seconds: Times, noise: float, chosen: NDArray[np.bool_]
         divisor = np.where(is_singular, 1.0, determinant)
         alpha_s = (yy * xz - xy * yz) / divisor
         beta = (xx * yz - xy * xz) / divisor
-        is_flat = is_singular | (beta <= 0)  # only α is fitted, and β is 0
-        is_free = ~is_singular & (alpha_s <= 0)  # only β is fitted, and α is 0
-        alpha_s = np.where(is_free, 0.0, np.where(is_flat, xz / xx, alpha_s))
-        beta = np.where(is_flat, 0.0, np.where(is_free, yz / yy, beta))
-        fitted_s = np.maximum(alpha_s[:, None] + sizes * beta[:, None], seconds * 1e-3)
-        weight = np.minimum(1.0, _HUBER * noise / np.maximum(np.abs(seconds / fitted_s - 1), 1e-12))
+        # Neither can be negative. If one would be, it is 0, and only the other is fitted.
+        has_only_alpha = is_singular | (beta <= 0)
+        has_only_beta = ~is_singular & (alpha_s <= 0)
+        alpha_s = np.where(has_only_beta, 0.0, np.where(has_only_alpha, xz / xx, alpha_s))
+        beta = np.where(has_only_alpha, 0.0, np.where(has_only_beta, yz / yy, beta))
+        fitted_s = np.maximum(alpha_s[:, None] + sizes * beta[:, None], seconds * _LEAST_FITTED)
+        off = np.maximum(np.abs(seconds / fitted_s - 1), 1e-12)  # not 0, so that it can be a divisor
+        weight = np.minimum(1.0, _HUBER * noise / off)
     return np.stack([alpha_s, beta], axis=-1)
 
 
 def _interval(sizes: Times, seconds: Times, line: Times, noise: float) -> tuple[Times, Times]:
-    """Return the lower and upper ends of the 95 % intervals of α and β: Student's t, Huber's variance (1981, ch. 7)."""
-    fitted_s = np.maximum(_seconds_on(line, sizes), seconds * 1e-3)
+    """Return the lower ends of the 95 % intervals of α and β, and the upper ends.
+
+    They are those of Student's t with the variance of Huber's estimator (Huber 1981, chapter 7): outliers count as if
+    they were off by no more than the limit, and the variance grows with their share.
+    """
+    fitted_s = np.maximum(_seconds_on(line, sizes), seconds * _LEAST_FITTED)
     off = np.minimum(np.abs(seconds / fitted_s - 1), _HUBER * noise)
     inside = max(float((off < _HUBER * noise).mean()), 1 / sizes.size)  # the share of sizes that are no outliers
-    freedom = sizes.size - 2
+    freedom = sizes.size - 2  # two parameters are fitted
     factor = (1 + 2 / sizes.size * (1 - inside) / inside) / inside  # Huber's correction
     x = 1 / fitted_s
     y = sizes / fitted_s
@@ -283,38 +314,40 @@ def _drawn(samples: list[Times]) -> Times:
     return np.stack(columns, axis=1)
 
 
-_Run = tuple[int, int]  # a range of sizes: the place of the first, and of the first after it
+_Run = tuple[int, int]  # a range of adjacent sizes: the index of its first size, and the index after its last
 
 
 def _pieces(sizes: Times, seconds: Times, noise: float) -> tuple[FitPiece, ...]:
-    """Return the lines of one, two or three runs of sizes, chosen by BIC.
+    """Return the lines of one, two or three runs of adjacent sizes.
 
-    The parameters of a further piece are α, β, its start, and half the noise.
+    Every way to split the sizes into runs is compared by its BIC: the misfit of all runs, plus a penalty per piece.
     """
     num_sizes = sizes.size
     runs = []
     for first in range(num_sizes):
         for end in range(first + LEAST_SIZES_PER_PIECE, num_sizes + 1):
             runs.append((first, end))
-    places = np.arange(num_sizes)
-    chosen = np.array([(first <= places) & (places < end) for first, end in runs])  # a row per run
+    # Fit all runs at once. The arrays have a row per run and a column per size.
+    indices = np.arange(num_sizes)
+    chosen = np.array([(first <= indices) & (indices < end) for first, end in runs])
     lines = _lines(sizes, np.repeat(seconds[None], len(runs), axis=0), noise, chosen)
-    predicted_s = lines[:, :1] + sizes * lines[:, 1:]  # a row per run, a column per size
+    predicted_s = lines[:, :1] + sizes * lines[:, 1:]
     off = np.abs(predicted_s / seconds - 1) / noise
-    huber = np.where(off < _HUBER, off**2, _HUBER * (2 * off - _HUBER))
-    misfit = dict(zip(runs, (huber * chosen).sum(axis=1), strict=True))
+    huber_loss = np.where(off < _HUBER, off**2, _HUBER * (2 * off - _HUBER))  # quadratic, but linear for outliers
+    misfit = dict(zip(runs, (huber_loss * chosen).sum(axis=1), strict=True))
     line_of = dict(zip(runs, lines, strict=True))
 
-    def cost(split: list[_Run]) -> float:
-        return float(sum(misfit[run] for run in split) + 4 * np.log(num_sizes) * (len(split) - 1))
+    def bic(split: list[_Run]) -> float:
+        penalty = _PARAMETERS_PER_PIECE * np.log(num_sizes) * (len(split) - 1)
+        return float(sum(misfit[run] for run in split) + penalty)
 
     splits = []
     for num_cuts in range(MOST_PIECES):
         for cuts in combinations(range(num_sizes), num_cuts):
             split = list(pairwise((0, *cuts, num_sizes)))
-            if all(run in misfit for run in split):
+            if all(run in misfit for run in split):  # otherwise a run is too short
                 splits.append(split)
-    best = min(splits, key=cost)
+    best = min(splits, key=bic)
     pieces = [FitPiece(0.0, _link(line_of[best[0]]))]
     for before, after in pairwise(best):
         start = _start(sizes, line_of[before], line_of[after], after[0])

@@ -67,7 +67,7 @@ class LinkFacts:
         opposite = "d2h" if direction == "h2d" else "h2d"
         one_of("method", method, METHODS)
         if method in ON_THE_FLY:
-            copied_s = host_s if direction == "h2d" else 0.0
+            copied_s = host_s if direction == "h2d" else 0.0  # memory that receives is pinned without its contents
             return started_s + link_s + copied_s
         if method.startswith("pinned"):
             if both:
@@ -124,6 +124,7 @@ def peer_rates(profile: Profile) -> tuple[int, dict[tuple[int, int], float]]:
     """
     copies = []
     for point in profile.select("transfer", direction="p2p", both=False):
+        # Copies between GPUs of unknown numbers have no ends.
         if isinstance(point.options.get("src"), int) and isinstance(point.options.get("dst"), int):
             copies.append(point)
     if not copies:
@@ -152,6 +153,7 @@ def recorded(
     ...     print(recorded(folder), recorded(folder, "allreduce", "bank:h100_8").num_ranks)
     None 8
     """
+    # Most files are of another kind. These bytes of a profile show that without decoding it.
     head = f'{{"format": "{FORMAT}"'.encode()
     mark = f'{{"what":"{one_of("what", what, WHAT)}"'.encode()
     profiles = []
@@ -167,7 +169,7 @@ def recorded(
 
 def _is_profile_with(path: Path, head: bytes, mark: bytes) -> bool:
     """Return whether a file begins with `head` and contains `mark`; False for a folder, and for too large a file."""
-    if not path.is_file():  # but a folder or a broken link
+    if not path.is_file():  # a folder or a broken link
         return False
     with suppress(ValueError):  # empty, or larger than any profile
         raw = read_bytes(path)

@@ -34,7 +34,8 @@ def box_of(text: str) -> GpuBox:
     match = _BOX.fullmatch(text.strip().lower())
     if match is None or match[1] not in GPUS:
         raise ValueError(
-            f"BOX must be a GPU and the number of GPUs per node, as in h100x8; known GPUs: {', '.join(GPUS)}"
+            f"BOX must be a GPU and the number of GPUs per node, as in h100x8, got {text!r}; "
+            f"known GPUs: {', '.join(GPUS)}"
         )
     return GpuBox(match[1], int(match[2]))
 
@@ -54,13 +55,13 @@ def of_topology(path: Path, gpu: str, num_gpus: int, picture: Path | None) -> tu
         save_svg(draw_topology(box), picture)
     links: Counter[tuple[str, float]] = Counter()
     for src in range(num_gpus):
-        for dst in range(src):
+        for dst in range(src):  # each pair once
             links[box.ways[src][dst], box.gb_per_s[src, dst]] += 1
     link_words = []
-    for (way, rate), times in links.most_common():
-        link_words.append(f"{count_of(times, 'pair')} {way}, {rate:.4g} GB/s")
-    each = "of unstated rate" if box.nic_gb_per_s is None else f"of {box.nic_gb_per_s:.4g} GB/s"
-    words = [f"{'; '.join(link_words)}; {count_of(box.nics, 'network card')} {each}", *box.notes]
+    for (way, rate), num_pairs in links.most_common():
+        link_words.append(f"{count_of(num_pairs, 'pair')} {way}, {rate:.4g} GB/s")
+    nic_rate = "of unstated rate" if box.nic_gb_per_s is None else f"of {box.nic_gb_per_s:.4g} GB/s"
+    words = [f"{'; '.join(link_words)}; {count_of(box.nics, 'network card')} {nic_rate}", *box.notes]
     fields: dict[str, Any] = {}
     if box.nics:
         fields["nics"] = box.nics
@@ -79,7 +80,7 @@ def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iter
     gpus = f"{model.gpus_per_node}"
     if model.num_nodes > 1:
         gpus = f"{model.num_nodes} × {model.gpus_per_node}"
-    version = ".".join(map(str, model.version)).removesuffix(".99")
+    version = ".".join(map(str, model.version)).removesuffix(".99")  # `Model` has 99 for a third number not stated
     title = f"{collective} on {gpus} {model.gpu.upper().replace('_', ' ')}, NCCL {version}"
     table = table_of(title, "size", "algorithm", "ch", "NCCL", "model", "mostly", "public")
     for size in sizes:

@@ -54,12 +54,14 @@ def pcie_bytes_per_s(generation: int, num_lanes: int = 16, direction: str | None
     >>> round(pcie_bytes_per_s(4) / 1e9, 2), round(pcie_bytes_per_s(5, 16, "d2h") / 1e9, 2)
     (31.51, 57.61)
     """
-    about = PCIE[whole("generation", generation, 1, max(PCIE))]
-    packets_per_s = about.transfers_per_s * about.packet_share * whole("num_lanes", num_lanes, 1, 32) / 8
+    facts = PCIE[whole("generation", generation, 1, max(PCIE))]
+    num_lanes = whole("num_lanes", num_lanes, 1, 32)
+    packet_bytes_per_s = facts.transfers_per_s * facts.packet_share * num_lanes / 8  # a transfer is a bit
     if direction is None:
-        return packets_per_s
-    overhead = HEADER_BYTES[one_of("direction", direction, tuple(HEADER_BYTES))] + about.frame_bytes
-    return packets_per_s * PAYLOAD_BYTES / (PAYLOAD_BYTES + overhead)
+        return packet_bytes_per_s
+    one_of("direction", direction, tuple(HEADER_BYTES))
+    overhead_bytes = HEADER_BYTES[direction] + facts.frame_bytes
+    return packet_bytes_per_s * PAYLOAD_BYTES / (PAYLOAD_BYTES + overhead_bytes)
 
 
 def nccl_lane_gb_per_s(link_speed: str) -> float:

@@ -72,6 +72,7 @@ _PREDICTED_BYTES = tuple(4**power for power in range(5, 16))  # 1 KiB to 1 GiB
 
 
 def _seconds(name: str, value: Any) -> tuple[float, ...]:
+    """Return the seconds of iterations, rounded to six digits."""
     if not isinstance(value, list | tuple) or not value:
         raise ValueError(f"{name} must be of at least one iteration, got {value!r}")
     return tuple(float(f"{number(name, seconds, LEAST_S, MOST_S):.6g}") for seconds in value)
@@ -237,14 +238,15 @@ def busbw_factor(what: str, num_ranks: int) -> float:
 
 
 def _points(name: str, value: Any) -> tuple[Point, ...]:
+    """Return the points of a profile. Raises ValueError if two have the same key."""
     points = items(name, value, partial(of_type, kind=Point))
-    seen: set[PointKey] = set()
-    for place, point in enumerate(points):
-        if point.key in seen:
+    keys: set[PointKey] = set()
+    for index, point in enumerate(points):
+        if point.key in keys:
             options = ", ".join(f"{key}={option}" for key, option in point.options.items())
-            what = f"{point.what} of {point.num_bytes} bytes ({options})"
-            raise ValueError(f"{name}[{place}] must differ from those before, got {what} again")
-        seen.add(point.key)
+            words = f"{point.what} of {point.num_bytes} bytes ({options})"
+            raise ValueError(f"{name}[{index}] must differ from those before, got {words} again")
+        keys.add(point.key)
     return points
 
 
@@ -292,7 +294,11 @@ class Profile:
         """Return the points that match all arguments, in their order."""
         selected = []
         for point in self.points:
-            if what in (None, point.what) and num_bytes in (None, point.num_bytes) and _has(point, options):
+            if what is not None and point.what != what:
+                continue
+            if num_bytes is not None and point.num_bytes != num_bytes:
+                continue
+            if _has(point, options):
                 selected.append(point)
         return tuple(selected)
 
@@ -313,9 +319,11 @@ class Profile:
         Pairs of a fleet and points of 0 bytes are left out.
         """
         by_collective: dict[str, dict[int, Point]] = {}
+        # Of two points of a size, the later one replaces the other.
         in_place_last = sorted(self.select(algorithm=NATIVE), key=lambda point: bool(point.options.get("in_place")))
         for point in in_place_last:
-            if "src" not in point.options and point.num_bytes:
+            is_of_a_pair = "src" in point.options
+            if point.num_bytes and not is_of_a_pair:
                 by_collective.setdefault(point.what, {})[point.num_bytes] = point
         return {collective: dict(sorted(by_size.items())) for collective, by_size in by_collective.items()}
 
@@ -421,18 +429,21 @@ class Profile:
         Raises ValueError if no link was measured at enough sizes.
         """
         one_of("where", where, LINKS)
-        places = (where, *(place for place in LINKS if place != where))
-        measured = []
-        for place in places:
+        other = "intra" if where == "inter" else "inter"
+        measured = []  # in the order of preference
+        for link in (where, other):
             for how in PATTERNS:
-                if self.select(how, link=place):
-                    measured.append((place, how))
+                if self.select(how, link=link):
+                    measured.append((link, how))
         if not measured:
-            raise ValueError("this profile has no link: neither together nor ping_pong points were measured")
-        for place, how in measured:
+            raise ValueError(
+                "this profile has no link: it contains neither together nor ping_pong points, which `rankscope "
+                "profile` measures"
+            )
+        for link, how in measured:
             with suppress(ValueError):  # at too few sizes
-                return self.link(place, how)
-        return self.link(*measured[0])
+                return self.link(link, how)
+        return self.link(*measured[0])  # raises the error of the preferred link
 
     @cached_property
     def gamma_s_per_byte(self) -> float:
@@ -452,13 +463,14 @@ class Profile:
         ranks = list(self.ranks_per_node)
         if len(set(ranks)) != 1:
             raise ValueError(f"ranks_per_node must be the same on all nodes of a cluster, got {ranks}")
-        number = whole("num_ranks", self.num_ranks if num_ranks is None else num_ranks, 1, MOST_RANKS)
-        each = number if len(ranks) == 1 else min(number, ranks[0])
-        if number % each:
-            raise ValueError(f"num_ranks must be a multiple of the {ranks[0]} ranks on a node, got {number}")
+        num_ranks = whole("num_ranks", self.num_ranks if num_ranks is None else num_ranks, 1, MOST_RANKS)
+        is_one_node = len(ranks) == 1
+        ranks_per_node = num_ranks if is_one_node else min(num_ranks, ranks[0])
+        if num_ranks % ranks_per_node:
+            raise ValueError(f"num_ranks must be a multiple of the {ranks[0]} ranks on a node, got {num_ranks}")
         intra = self.best_link("intra").link
         inter = self.best_link("inter").link
-        return Cluster(number // each, each, intra, inter, self.gamma_s_per_byte)
+        return Cluster(num_ranks // ranks_per_node, ranks_per_node, intra, inter, self.gamma_s_per_byte)
 
     def predict(
         self,
@@ -501,7 +513,7 @@ class Profile:
             return inter_at(message_bytes)
 
         if cluster.num_ranks >= EVEN_RANKS and collective != "all_to_all" and schedule.weights is None:
-            num_bytes += -num_bytes % (ELEMENT_BYTES * schedule.num_chunks)
+            num_bytes += -num_bytes % (ELEMENT_BYTES * schedule.num_chunks)  # up to whole elements in each chunk
         return simulate_executor(schedule, num_bytes, cluster, link_at, by_node=True, detail=detail)
 
     def curve(self, collective: str, in_place: bool | None = None, **options: Any) -> Curve:
@@ -552,10 +564,10 @@ class Profile:
             points = in_place or points
         if not points:
             raise ValueError(f"this profile has no points of {what} ({named})")
-        first = set(points[0].options.items())
+        first_options = set(points[0].options.items())
         differing = set()
         for point in points:
-            only_one_has = first ^ set(point.options.items())  # a name and value each
+            only_one_has = first_options ^ set(point.options.items())  # names with values
             differing |= {name for name, _ in only_one_has}
         if differing:
             names = " and ".join(sorted(differing))
@@ -681,7 +693,8 @@ def compare(before: Profile, after: Profile) -> pd.DataFrame:
 
     old = {point.key: point for point in of_type("before", before, Profile).points}
     new = {point.key: point for point in of_type("after", after, Profile).points}
-    rows = [_ComparedPoint(old.get(key), new.get(key)) for key in dict.fromkeys([*old, *new])]
+    keys = dict.fromkeys([*old, *new])  # each once
+    rows = [_ComparedPoint(old.get(key), new.get(key)) for key in keys]
     frame = pd.DataFrame(_operations([row.either for row in rows]))
     frame["before_s"] = [row.before.median_s if row.before else math.nan for row in rows]
     frame["after_s"] = [row.after.median_s if row.after else math.nan for row in rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import attrs
@@ -75,7 +75,7 @@ def groups(profile: Profile) -> list[MeasuredCollective]:
     """Return the collectives that were measured, in the order of their first points."""
     collectives = []
     named = [point for point in profile.points if "algorithm" in point.options]
-    for collective in dict.fromkeys(point.what for point in named):
+    for collective in dict.fromkeys(point.what for point in named):  # each once
         points = [point for point in named if point.what == collective]
         in_place = [point for point in points if point.options.get("in_place")]
         if in_place:
@@ -106,7 +106,9 @@ def bounds(profile: Profile, collective: str, num_bytes: int, num_ranks: int | N
     `num_ranks` is the profile's by default. Raises ValueError if no link was measured, or if its messages are not small
     enough to tell α or not large enough to tell B: a bound must hold.
     """
-    fits = list(joining(profile).values()) or [profile.best_link("intra")]
+    fits = list(joining(profile).values())
+    if not fits:  # A single rank is not joined to others. This raises if no link was measured.
+        fits = [profile.best_link("intra")]
     for fit in fits:
         gap = fit.gap(num_bytes)
         if gap:
@@ -139,17 +141,17 @@ def fastest(profile: Profile) -> Iterator[str]:
     for group in groups(profile):
         if group.is_native:
             continue
-        sizes_by_run: list[tuple[str, list[int]]] = []  # an algorithm, and the sizes for which it stays
+        recommended: dict[int, str] = {}  # the algorithm to use at each size
+        previous = ""
         for size, points in group.by_size.items():
-            name = str(group.fastest(size).options["algorithm"])
-            if sizes_by_run and _stays(points.get(sizes_by_run[-1][0]), group.fastest(size)):
-                name = sizes_by_run[-1][0]
-            if sizes_by_run and sizes_by_run[-1][0] == name:
-                sizes_by_run[-1][1].append(size)
-            else:
-                sizes_by_run.append((name, [size]))
-        words = ", ".join(f"{name} {_range(sizes)}" for name, sizes in sizes_by_run)
-        yield f"{group.collective}: use {words}; no other algorithm is faster by more than 5 % plus noise."
+            best = group.fastest(size)
+            if not _stays(points.get(previous), best):
+                previous = str(best.options["algorithm"])
+            recommended[size] = previous
+        ranges = []
+        for name, sizes in groupby(recommended, recommended.__getitem__):  # sizes in a row with the same algorithm
+            ranges.append(f"{name} {_range(list(sizes))}")
+        yield f"{group.collective}: use {', '.join(ranges)}; no other algorithm is faster by more than 5 % plus noise."
 
 
 def _stays(previous: Point | None, best: Point) -> bool:
@@ -160,43 +162,53 @@ def _stays(previous: Point | None, best: Point) -> bool:
 
 
 def _range(sizes: list[int]) -> str:
-    low, high = bytes_words(sizes[0]), bytes_words(sizes[-1])
+    low = bytes_words(sizes[0])
+    high = bytes_words(sizes[-1])
     return f"at {low}" if low == high else f"from {low} to {high}"
 
 
 def against_native(profile: Profile) -> Iterator[str]:
     """Our fastest algorithm compared with the native one, at its best and at its worst size."""
     for group in groups(profile):
-        shares: dict[int, _NativeShare] = {}
+        comparisons = []
         for size, points in group.by_size.items():
             ours = [(point.median_s, name) for name, point in points.items() if name != NATIVE]
             if ours and NATIVE in points:
                 seconds, name = min(ours)
-                shares[size] = _NativeShare(seconds / points[NATIVE].median_s, name)
-        if shares:
-            ends = dict.fromkeys([min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)])
-            words = []
-            for size in ends:
-                share, name = shares[size]
-                if share < 1:
-                    words.append(f"{name} is {three_digits(1 / share)} times as fast as native at {bytes_words(size)}")
-                else:
-                    words.append(f"{name} takes {share:.2f} times as long as native at {bytes_words(size)}")
+                comparisons.append(_NativeComparison(seconds / points[NATIVE].median_s, name, size))
+        if comparisons:
+            best = min(comparisons, key=_share_and_algorithm)
+            worst = max(comparisons, key=_share_and_algorithm)
+            words = [best.words]
+            if worst is not best:
+                words.append(worst.words)
             yield f"{group.collective}: {', '.join(words)}."
 
 
-class _NativeShare(NamedTuple):
-    """The time of an algorithm, as a share of native's."""
+class _NativeComparison(NamedTuple):
+    """The time of an algorithm at a size, as a share of native's."""
 
     share: float
     algorithm: str
+    num_bytes: int
+
+    @property
+    def words(self) -> str:
+        size = bytes_words(self.num_bytes)
+        if self.share < 1:
+            return f"{self.algorithm} is {three_digits(1 / self.share)} times as fast as native at {size}"
+        return f"{self.algorithm} takes {self.share:.2f} times as long as native at {size}"
+
+
+def _share_and_algorithm(comparison: _NativeComparison) -> tuple[float, str]:
+    return comparison.share, comparison.algorithm
 
 
 def above_the_bound(profile: Profile) -> Iterator[str]:
     """How far the fastest algorithm is above the lower bound, at the smallest and the largest size."""
     for group in groups(profile):
         words = []
-        for size in dict.fromkeys([min(group.by_size), max(group.by_size)]):
+        for size in sorted({min(group.by_size), max(group.by_size)}):
             bound = bound_s(profile, group.collective, size)
             if bound:
                 multiple = group.fastest(size).median_s / bound
@@ -228,7 +240,8 @@ FINDINGS = (expected_got_why, fastest, against_native, above_the_bound, copies)
 def no_prediction(profile: Profile) -> Iterator[str]:
     """No link was measured, or not at the sizes that matter, or the nodes are uneven."""
     if not any(profile.select(how) for how in PATTERNS):
-        if not profile.points or not all(group.is_native for group in groups(profile)):  # its curves predict native
+        # If only native was measured, its curves predict it, and nothing is missing.
+        if not profile.points or not all(group.is_native for group in groups(profile)):
             yield "No link was measured, so no algorithm can be predicted or compared with a bound."
         return
     try:
@@ -276,7 +289,7 @@ def native_falls_off(profile: Profile) -> Iterator[str]:
 def odd_points(profile: Profile) -> Iterator[str]:
     """Some sizes take a time that disagrees with those of their neighbours; see `Curve.odd`."""
     native_points = profile.select(algorithm=NATIVE)
-    curves = dict.fromkeys((point.what, point.options.get("in_place")) for point in native_points)
+    curves = dict.fromkeys((point.what, point.options.get("in_place")) for point in native_points)  # each once
     for collective, in_place in curves:
         try:
             ratios = profile.curve(collective, in_place).odd  # by size: its time, as a multiple of the interpolated one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -63,9 +63,11 @@ def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]
         if not at_size:
             interpolated = _between_sizes(profile, size)
             if not interpolated.row_count:
-                every = dict.fromkeys(bytes_words(each) for group in measured for each in group.by_size)
-                known = ", ".join(every) or "none was"
-                raise ValueError(f"--num-bytes must be a size that was measured ({known}), got {size}")
+                known: list[str] = []
+                for group in measured:
+                    known += [words for words in map(bytes_words, group.by_size) if words not in known]
+                known_words = ", ".join(known) or "none was"
+                raise ValueError(f"--num-bytes must be a size that was measured ({known_words}), got {size}")
             yield interpolated
         for group in at_size:
             yield _at_size(profile, group, size)
@@ -75,12 +77,14 @@ def _at_size(profile: Profile, group: MeasuredCollective, size: int) -> Table:
     """Return every algorithm at a size, the fastest first; with quartiles if there are several iterations."""
     points = sorted(group.by_size[size].values(), key=lambda point: point.median_s)
     has_several = any(len(point.seconds) > 1 for point in points)
-    columns = ["algorithm", middle_of(profile), "busbw", "model", "off"]
+    columns = ["algorithm", middle_of(profile)]
     if has_several:
-        columns[2:2] = ["IQR", "p99"]
+        columns += ["IQR", "p99"]
+    columns += ["busbw", "model", "off"]
+    if has_several:
         columns.append("clean")
     table = table_of(f"{group.collective}, {bytes_words(size)}", *columns)
-    for place, point in enumerate(points):
+    for position, point in enumerate(points):
         cells = [_named(point), cell_words(point.median_s)]
         if has_several:
             cells += [cell_words(point.iqr_s), cell_words(point.p99_s)]
@@ -92,7 +96,7 @@ def _at_size(profile: Profile, group: MeasuredCollective, size: int) -> Table:
             cells += [cell_words(predicted_s), f"{predicted_s / point.median_s - 1:+.0%}"]
         if has_several:
             cells.append(f"{point.num_clean}/{len(point.seconds)}")
-        table.add_row(*cells, style=_FASTEST if place == 0 else None)
+        table.add_row(*cells, style=_FASTEST if position == 0 else None)
     return table
 
 
@@ -104,15 +108,24 @@ def middle_of(profile: Profile) -> str:
 
 
 def _between_sizes(profile: Profile, size: int) -> Table:
+    """Return the native time of each collective at a size that was not measured, interpolated, with its interval."""
     table = table_of(f"{bytes_words(size)}, by curves", "", "native", "from", "to", "busbw")
     table.caption = "through the measured sizes; from, to: the 90 % interval"
     for group in groups(profile):
-        with contextlib.suppress(ValueError):  # not native, or at too few sizes
+        try:
             curve = profile.curve(group.collective)
-            seconds = curve.seconds(size)
-            busbw = size / seconds * busbw_factor(group.collective, profile.num_ranks)
-            times = map(cell_words, (seconds, *curve.interval_s(size)))
-            table.add_row(group.collective, *times, "" if math.isnan(busbw) else rate_words(busbw))
+        except ValueError:  # not native, or at too few sizes
+            continue
+        seconds = curve.seconds(size)
+        low_s, high_s = curve.interval_s(size)
+        busbw = size / seconds * busbw_factor(group.collective, profile.num_ranks)
+        table.add_row(
+            group.collective,
+            cell_words(seconds),
+            cell_words(low_s),
+            cell_words(high_s),
+            "" if math.isnan(busbw) else rate_words(busbw),
+        )
     return table
 
 
@@ -131,10 +144,10 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
         source = profile.provenance["source"]
         sizes = [point.num_bytes for point in profile.points]
         printed = count_of(sum(len(point.seconds) for point in profile.points), "measurement")
-        plain, has_warning, warning = source.get("notes", "").partition(WARNING)
+        notes, has_warning, warning = source.get("notes", "").partition(WARNING)
         words = f"{first}, {source['program']}: {printed}, {bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
-        if plain:
-            words += f" ({plain.removesuffix('; ')})"
+        if notes:
+            words += f" ({notes.removesuffix('; ')})"
         yield Text(words)
         if has_warning:
             yield Text(f"{WARNING}{warning}", "yellow")
@@ -162,21 +175,21 @@ def predictions(
             curve = profile.curve(collective)
     names = tuple(algorithms or ALGORITHMS[collective])
     try:
-        profile.cluster()  # raises what is missing, if anything
-    except ValueError:
+        profile.cluster()
+    except ValueError:  # No algorithm can be predicted, for the reason that the error states.
         if curve is None:
             raise
         names = ()
     for size in sizes:
-        rounded = num_elements(collective, size, profile.num_ranks) * ITEM_BYTES
-        points = measured.get(rounded, {})
-        predicted_s = _predicted_s(profile, collective, names, rounded, points, are_asked_for=bool(algorithms))
+        rounded_bytes = num_elements(collective, size, profile.num_ranks) * ITEM_BYTES
+        points = measured.get(rounded_bytes, {})
+        predicted_s = _predicted_s(profile, collective, names, rounded_bytes, points, are_asked_for=bool(algorithms))
         if curve is not None:
-            predicted_s[NATIVE] = curve.seconds(rounded)
-        bound = bound_s(profile, collective, rounded) if names else 0.0
-        table = _predictions(f"{collective}, {bytes_words(rounded)}", predicted_s, points, bound)
+            predicted_s[NATIVE] = curve.seconds(rounded_bytes)
+        bound = bound_s(profile, collective, rounded_bytes) if names else 0.0
+        table = _predictions(f"{collective}, {bytes_words(rounded_bytes)}", predicted_s, points, bound)
         if curve is not None:
-            low, high = map(cell_words, curve.interval_s(rounded))
+            low, high = map(cell_words, curve.interval_s(rounded_bytes))
             table.caption = f"native: from the curve through the measured sizes; 90 % interval {low} to {high}"
         yield table
 
@@ -216,13 +229,13 @@ def _predictions(title: str, predicted_s: Mapping[str, float], measured: Mapping
         columns += ["measured", "off"]
     table = table_of(title, *columns)
     ranked = sorted((seconds, name) for name, seconds in predicted_s.items())
-    for place, (seconds, name) in enumerate(ranked):
+    for position, (seconds, name) in enumerate(ranked):
         cells = [name, cell_words(seconds), f"{seconds / bound:.2f}" if bound else ""]
         point = measured.get(name)
         if point is not None:
             cells.append(cell_words(point.median_s))
             cells.append("" if name == NATIVE else f"{seconds / point.median_s - 1:+.0%}")
-        table.add_row(*cells, style=_FASTEST if place == 0 else None)
+        table.add_row(*cells, style=_FASTEST if position == 0 else None)
     return table
 
 
@@ -248,11 +261,18 @@ def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[Re
     yield from map(Text, _compared(both))
     for side, name in (("before", "A"), ("after", "B")):
         rows = frame[frame.only_in == side]
-        kinds = ", ".join(dict.fromkeys(map(_what, rows.itertuples())))
+        operations: list[str] = []  # each once, in the order of the points
+        for row in rows.itertuples():
+            operation = _operation(row)
+            if operation not in operations:
+                operations.append(operation)
         if len(rows):
-            yield Text(f"Only in {name}: {count_of(len(rows), 'point')}, of {kinds}.")
-    is_different = (both.ratio - 1).abs() >= _CLEAR
-    chosen = both if everything else both[both.beyond_noise | (~both.has_spread & is_different)]
+            yield Text(f"Only in {name}: {count_of(len(rows), 'point')}, of {', '.join(operations)}.")
+    chosen = both
+    if not everything:
+        is_different = (both.ratio - 1).abs() >= _CLEAR
+        may_differ = ~both.has_spread & is_different
+        chosen = both[both.beyond_noise | may_differ]
     if len(chosen):
         yield _both_times(chosen, middle_of(before), middle_of(after))
     yield from _explained("A", before, after)
@@ -262,17 +282,19 @@ def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[Re
 def _explained(letter: str, profile: Profile, other: Profile) -> Iterator[RenderableType]:
     """Yield what explains the performance of one side: always for A, for B only if something is faulty.
 
-    The other side is what it is compared with, if both are alike; else similar machines of the bank.
+    If both sides are alike, they are compared with each other, otherwise with similar machines of the bank.
     """
-    is_first = letter == "A"
     are_alike = is_like(profile, other)
-    box = compare_with_peers(profile)
     if are_alike:
-        box = compare_with_peers(profile, {"B" if is_first else "A": other})
-    if not any(finding.is_fault or is_first for finding in box.findings):
+        other_letter = "B" if letter == "A" else "A"
+        box = compare_with_peers(profile, {other_letter: other})
+    else:
+        box = compare_with_peers(profile)
+    has_fault = any(finding.is_fault for finding in box.findings)
+    if not box.findings or (letter == "B" and not has_fault):
         return
-    yield heading(f"{letter}: expected, got, why")
-    if are_alike and is_first:
+    yield heading(f"{letter}: expected and measured performance, and likely causes")
+    if are_alike and letter == "A":
         for group in groups(profile):
             if group.is_native:
                 yield _peer_table(box, group)
@@ -307,8 +329,11 @@ def _compared(both: DataFrame) -> Iterator[str]:
         yield "The profiles have no points in common."
 
 
-def _both_times(chosen: DataFrame, middle: str, other: str) -> Table:
-    title = f"{middle.capitalize()} times" if middle == other else f"Times: the {middle} in A, the {other} in B"
+def _both_times(chosen: DataFrame, middle_in_a: str, middle_in_b: str) -> Table:
+    """Return the times of points in A and in B; a middle is "mean" or "median"."""
+    title = f"Times: the {middle_in_a} in A, the {middle_in_b} in B"
+    if middle_in_a == middle_in_b:
+        title = f"{middle_in_a.capitalize()} times"
     table = table_of(title, "what", "size", "A", "B", "B/A", "")
     for row in chosen.itertuples():
         mark = ""
@@ -321,14 +346,18 @@ def _both_times(chosen: DataFrame, middle: str, other: str) -> Table:
         elif row.beyond_noise:
             mark = "faster"
             style = "green"
-        times = cell_words(row.before_s, row.after_s), cell_words(row.after_s, row.before_s)
-        table.add_row(_what(row), bytes_words(row.num_bytes), *times, f"{row.ratio:.2f}", mark, style=style)
+        longer_s = max(row.before_s, row.after_s)  # decides the unit of both
+        before = cell_words(row.before_s, longer_s)
+        after = cell_words(row.after_s, longer_s)
+        ratio = f"{row.ratio:.2f}"
+        table.add_row(_operation(row), bytes_words(row.num_bytes), before, after, ratio, mark, style=style)
     if not chosen.has_spread.all():
         table.caption = "?: too few iterations to tell a difference from noise"
     return table
 
 
 def _links(profile: Profile) -> Iterator[RenderableType]:
+    """Yield the fit of each link that was measured, or why it could not be fitted, and the rate of sums in memory."""
     lines = []
     for where in LINKS:
         for how in PATTERNS:
@@ -345,6 +374,7 @@ def _links(profile: Profile) -> Iterator[RenderableType]:
 
 
 def _by_size(profile: Profile, group: MeasuredCollective) -> Table:
+    """Return the fastest algorithm at each size, next to native and the lower bound."""
     columns = ("size", "fastest", middle_of(profile), "busbw", "native", "gain", "×bound", "clean")
     table = table_of(group.collective, *columns)
     table.caption = "gain: native's time / our time; ×bound: time / lower bound"
@@ -388,7 +418,7 @@ def _peer_table(box: PeerComparison, group: MeasuredCollective) -> Table:
     notes = ["got: busbw"]
     if rows:
         columns += ["expected", "share"]
-        notes.append(f"expected: busbw of {box.names}; share: of the slowest of them")
+        notes.append(f"expected: busbw of {box.names}; share: percentage of the slowest of these")
     elif box.gpu:
         notes.append("the bank has no similar machine")
     else:
@@ -434,7 +464,7 @@ def _busbw(profile: Profile, point: Point) -> str:
     return "" if math.isnan(rate) else rate_words(rate)
 
 
-def _what(row: Any) -> str:
+def _operation(row: Any) -> str:
     """Return the operation of a row of `compare`, in words."""
     words = [row.what]
     for name in (row.algorithm, row.link):
@@ -451,11 +481,11 @@ def _what(row: Any) -> str:
 
 
 class _CopyColumn(NamedTuple):
-    """A column of a table of copies: which points it shows, and their time or rate."""
+    """A column of a table of copies: the operation and options of its points, and whether it shows rates or times."""
 
-    in_words: Callable[[float], str]
     what: str
     options: Mapping[str, Any]
+    shows_rates: bool = False
 
 
 Columns = Mapping[str, _CopyColumn]
@@ -469,12 +499,12 @@ _METHODS = {
 }
 _PINNED = {"direction": "h2d", "method": "pinned_non_blocking", **_PLAIN}
 _OTHERS: Columns = {
-    "to GPU": _CopyColumn(cell_words, "transfer", _PINNED),
-    "both ways": _CopyColumn(cell_words, "transfer", _PINNED | {"both": True}),
-    "in pieces": _CopyColumn(cell_words, "transfer", _PINNED | {"pieces": NUM_PIECES}),
-    "on GPU": _CopyColumn(cell_words, "transfer", {"direction": "d2d"}),
-    "pin": _CopyColumn(cell_words, "pin", {"cached": False}),
-    "cached": _CopyColumn(cell_words, "pin", {"cached": True}),
+    "to GPU": _CopyColumn("transfer", _PINNED),
+    "both ways": _CopyColumn("transfer", _PINNED | {"both": True}),
+    "in pieces": _CopyColumn("transfer", _PINNED | {"pieces": NUM_PIECES}),
+    "on GPU": _CopyColumn("transfer", {"direction": "d2d"}),
+    "pin": _CopyColumn("pin", {"cached": False}),
+    "cached": _CopyColumn("pin", {"cached": True}),
 }
 
 
@@ -490,11 +520,12 @@ def copies_tables(profile: Profile) -> Iterator[Table]:
 
 
 def _methods(direction: str) -> Columns:
+    """Return a column of rates for each method, and one for the time of the call that starts a copy."""
     pinned = _PINNED | {"direction": direction}
     columns = {}
     for name, method in _METHODS.items():
-        columns[name] = _CopyColumn(rate_words, "transfer", pinned | {"method": method})
-    columns["call"] = _CopyColumn(cell_words, "transfer_host", pinned)
+        columns[name] = _CopyColumn("transfer", pinned | {"method": method}, shows_rates=True)
+    columns["call"] = _CopyColumn("transfer_host", pinned)
     return columns
 
 
@@ -529,6 +560,4 @@ def _median(profile: Profile, num_bytes: int, column: _CopyColumn) -> str:
     if not points:
         return ""
     seconds = points[0].median_s
-    if column.in_words is rate_words:
-        return rate_words(num_bytes / seconds)
-    return column.in_words(seconds)
+    return rate_words(num_bytes / seconds) if column.shows_rates else cell_words(seconds)

@@ -119,6 +119,7 @@ class JobDiagnosis:
         return [f"{recorded} {wait} {in_ms(self.exposed_s)} per step, perhaps for {missing}, whose {is_missing}."]
 
     def _communication(self) -> list[str]:
+        """Return a sentence on the mean step and its communication; none without steps."""
         if not self.steps:
             return []
         step = f"The mean step takes {in_ms(self.step_s)}."
@@ -141,8 +142,8 @@ class JobDiagnosis:
             "window_s": self.window_s.ravel(),
             "own_s": self.phase_s.sum(axis=2).ravel(),
         }
-        for place, phase in enumerate(PHASES):
-            columns[f"{phase}_s"] = self.phase_s[:, :, place].ravel()
+        for index, phase in enumerate(PHASES):
+            columns[f"{phase}_s"] = self.phase_s[:, :, index].ravel()
         columns["exposed_s"] = self.waiting_s.ravel()
         columns["hidden_s"] = self.covered_s.ravel()
         columns["idle_s"] = self.idle_s.ravel()
@@ -157,21 +158,21 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
     because a step counts from the last gradient collective of the previous step. Raises ValueError if there are no
     traces or two for one rank, or if a trace has no steps.
     """
-    traces = sorted(
-        (of_type("a trace", trace, Trace) for trace in several("traces", traces)), key=lambda trace: trace.rank
-    )
+    traces = [of_type("a trace", trace, Trace) for trace in several("traces", traces)]
+    traces.sort(key=lambda trace: trace.rank)
     ranks = tuple(trace.rank for trace in traces)
     if not ranks or len(set(ranks)) < len(ranks):
         raise ValueError(f"traces must be of different ranks, at least one, got those of ranks {list(ranks)}")
     joined = join(traces)
     num_ranks = _num_ranks(traces)
     missing = tuple(sorted(set(range(num_ranks)) - set(ranks)))
-    owns = [own_times(trace) for trace in traces]
-    steps = sorted(set.intersection(*(set(own.steps.tolist()) for own in owns)))
-    rows_of_ranks = [_rows_of_steps(own, steps) for own in owns]
+    times_of_ranks = [own_times(trace) for trace in traces]
+    steps = sorted(set.intersection(*(set(times.steps.tolist()) for times in times_of_ranks)))
+    rows_of_ranks = [_rows_of_steps(times, steps) for times in times_of_ranks]
 
     def stacked(name: str) -> Seconds:
-        columns = [getattr(own, name)[rows] for own, rows in zip(owns, rows_of_ranks, strict=True)]
+        """Return a field of `OwnTimes` with a row per common step and a column per rank."""
+        columns = [getattr(times, name)[rows] for times, rows in zip(times_of_ranks, rows_of_ranks, strict=True)]
         return np.stack(columns, axis=1)
 
     window_s = stacked("window_s")
@@ -186,8 +187,8 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
         covered_s=stacked("hidden_s"),
         idle_s=stacked("idle_s"),
         lateness=lateness(ranks, window_s, phase_s, stacked("starved_s")),
-        buckets=_buckets(traces, owns, steps),
-        problems=tuple(_problems(joined, num_ranks, missing, owns, steps)),
+        buckets=_buckets(traces, times_of_ranks, steps),
+        problems=tuple(_problems(joined, num_ranks, missing, times_of_ranks, steps)),
         missing=missing,
         joined=joined,
     )
@@ -198,23 +199,24 @@ def _num_ranks(traces: Sequence[Trace]) -> int:
     return max((len(members) for trace in traces for members in trace.group_ranks.values()), default=0)
 
 
-def _rows_of_steps(own: OwnTimes, steps: Sequence[int]) -> list[int]:
+def _rows_of_steps(times: OwnTimes, steps: Sequence[int]) -> list[int]:
     """Return the rows of these steps in a rank's own times; of rows with the same number the first counts."""
     row_of: dict[int, int] = {}
-    for row, number in enumerate(own.steps.tolist()):
+    for row, number in enumerate(times.steps.tolist()):
         row_of.setdefault(number, row)
     return [row_of[number] for number in steps]
 
 
 def _problems(
-    joined: Joined, num_ranks: int, missing: Sequence[int], owns: Sequence[OwnTimes], steps: Sequence[int]
+    joined: Joined, num_ranks: int, missing: Sequence[int], times_of_ranks: Sequence[OwnTimes], steps: Sequence[int]
 ) -> list[str]:
+    """Return sentences on traces that do not fit together, and on steps and ranks that are missing."""
     problems = [f"{words[0].upper()}{words[1:]}." for words in joined.problems]
     if missing:
         problems.append(f"The job has {num_ranks} ranks; there is no trace of {listed('rank', missing)}.")
     if not steps:
         problems.append("The ranks recorded no step in common that ends with a collective.")
-    elif any(len(own.steps) > len(steps) for own in owns):
+    elif any(len(times.steps) > len(steps) for times in times_of_ranks):
         problems.append(f"Only {count_of(len(steps), 'step')} were recorded by all ranks; others are left out.")
     return problems
 
@@ -243,11 +245,11 @@ class _BucketCall(NamedTuple):
     num_bytes: int
 
 
-def _buckets(traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[int]) -> tuple[CallCost, ...]:
+def _buckets(traces: Sequence[Trace], times_of_ranks: Sequence[OwnTimes], steps: Sequence[int]) -> tuple[CallCost, ...]:
     """Return the collectives of these steps, by where they are launched, kind, group and number there in the step."""
-    calls_of = _calls_of_buckets(traces, owns, steps)
+    calls_of = _calls_of_buckets(traces, times_of_ranks, steps)
     is_sharded = any("reduce_scatter" in trace.calls.kinds for trace in traces)
-    is_watched = all(trace.source == "watch" for trace in traces)
+    is_watched = all(trace.source == "watch" for trace in traces)  # `watch` records all buckets of DDP as one call
     buckets = []
     for key, calls in calls_of.items():
         is_only_one = key.order == 0 and key._replace(order=1) not in calls_of
@@ -257,32 +259,36 @@ def _buckets(traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[
 
 
 def _calls_of_buckets(
-    traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[int]
+    traces: Sequence[Trace], times_of_ranks: Sequence[OwnTimes], steps: Sequence[int]
 ) -> dict[_BucketKey, list[_BucketCall]]:
+    """Return the calls of these steps on all ranks, by what makes them the same collective in each step."""
     calls_of = defaultdict[_BucketKey, list[_BucketCall]](list)
     common_steps = {*steps}
-    for trace, own in zip(traces, owns, strict=True):
+    for trace, times in zip(traces, times_of_ranks, strict=True):
         calls = trace.calls
-        num_alike = Counter[Any]()  # so far in the step
-        for place in np.flatnonzero(own.call_row >= 0).tolist():
-            step = int(own.steps[own.call_row[place]])
+        num_alike = Counter[tuple[int, _BucketKey]]()  # calls of a step so far that differ from each other in nothing
+        for index in np.flatnonzero(times.call_row >= 0).tolist():
+            step = int(times.steps[times.call_row[index]])
             if step not in common_steps:
                 continue
-            phase = PHASES[own.call_phase[place]]
-            kind = calls.kinds[calls.kind[place]]
-            group = calls.groups[calls.group[place]]
-            of_gradients = bool(own.call_of_gradients[place])
-            alike = (step, phase, kind, group, of_gradients)
+            first_key = _BucketKey(
+                phase=PHASES[times.call_phase[index]],
+                kind=calls.kinds[calls.kind[index]],
+                group=calls.groups[calls.group[index]],
+                of_gradients=bool(times.call_of_gradients[index]),
+                order=0,
+            )
+            key = first_key._replace(order=num_alike[step, first_key])
+            num_alike[step, first_key] += 1
             call = _BucketCall(
                 rank=trace.rank,
                 step=step,
-                seconds=float(own.call_s[place]),
-                exposed_s=float(own.call_exposed_s[place]),
-                hidden_s=float(own.call_hidden_s[place]),
-                num_bytes=int(calls.num_bytes[place]),
+                seconds=float(times.call_s[index]),
+                exposed_s=float(times.call_exposed_s[index]),
+                hidden_s=float(times.call_hidden_s[index]),
+                num_bytes=int(calls.num_bytes[index]),
             )
-            calls_of[_BucketKey(phase, kind, group, of_gradients, order=num_alike[alike])].append(call)
-            num_alike[alike] += 1
+            calls_of[key].append(call)
     return calls_of
 
 
@@ -300,23 +306,26 @@ def _plain_name(key: _BucketKey) -> str:
 
 
 def _call_cost(name: str, key: _BucketKey, calls: list[_BucketCall], num_ranks: int, num_steps: int) -> CallCost:
-    ranks, steps, seconds, exposed_s, hidden_s, num_bytes = map(np.array, zip(*calls, strict=True))
+    """Return what a bucket costs, from its calls on all ranks in all steps."""
+    calls_of_step = defaultdict[int, list[_BucketCall]](list)
+    for call in calls:
+        calls_of_step[call.step].append(call)
     num_last = Counter[int]()  # by rank, the steps in which it came last
     late_s = []
-    by_step = np.argsort(steps, kind="stable")
-    edges = np.flatnonzero(np.diff(steps[by_step])) + 1
-    for in_step in np.split(by_step, edges):
-        if num_ranks > 1 and in_step.size == num_ranks:
-            shortest_s = seconds[in_step].min()  # the call ends everywhere at once, so it is shortest on the last rank
-            num_last[int(ranks[in_step][seconds[in_step].argmin()])] += 1
-            late_s.append(float(np.median(seconds[in_step]) - shortest_s))
+    for step in sorted(calls_of_step):
+        in_step = calls_of_step[step]
+        if num_ranks > 1 and len(in_step) == num_ranks:
+            # the call ends everywhere at once, so it takes the shortest time on the rank that came last
+            last = min(in_step, key=lambda call: call.seconds)
+            num_last[last.rank] += 1
+            late_s.append(float(np.median([call.seconds for call in in_step]) - last.seconds))
     return CallCost(
         name=name,
         kind=key.kind,
         group=key.group,
-        num_bytes=_most_common(Counter(num_bytes.tolist())),
-        exposed_s=float(exposed_s.sum()) / (num_steps * num_ranks),
-        hidden_s=float(hidden_s.sum()) / (num_steps * num_ranks),
+        num_bytes=_most_common(Counter(call.num_bytes for call in calls)),
+        exposed_s=float(np.sum([call.exposed_s for call in calls])) / (num_steps * num_ranks),
+        hidden_s=float(np.sum([call.hidden_s for call in calls])) / (num_steps * num_ranks),
         last_rank=_most_common(num_last) if num_last else None,
         late_s=float(np.median(late_s)) if late_s else 0.0,
     )

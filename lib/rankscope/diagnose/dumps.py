@@ -99,10 +99,10 @@ class Call(NamedTuple):
         """Return the collective with the sizes of its first tensors, and with their types if those are asked for."""
         tensors = self.inputs if self.inputs.sizes else self.outputs
         shown = []
-        for place, size in enumerate(tensors.sizes[:_MOST_LABELLED]):
+        for index, size in enumerate(tensors.sizes[:_MOST_LABELLED]):
             words = str(list(size))
-            if types and place < len(tensors.types):
-                words = f"{words} {tensors.types[place]}"
+            if types and index < len(tensors.types):
+                words = f"{words} {tensors.types[index]}"
             shown.append(words)
         num_others = len(tensors.sizes) - _MOST_LABELLED
         if num_others > 0:
@@ -158,7 +158,7 @@ class _DumpGroup(msgspec.Struct):
     ranks: str | tuple[_Rank, ...] = "[]"
 
 
-_Undecoded = TypeVar("_Undecoded")
+_Undecoded = TypeVar("_Undecoded")  # a call as bytes of JSON, or as what a pickle contains
 
 
 class _File(msgspec.Struct, Generic[_Undecoded]):
@@ -221,37 +221,43 @@ def _files(folder_or_files: PathLike | Iterable[PathLike]) -> list[Path]:
 
 
 def _read(path: Path, num_ranks: int | None) -> Dump:
+    """Read a dump; `num_ranks` is the size of the job if it is known. Raises what is in `_DAMAGE` for damaged bytes."""
     raw = read_bytes(path)
-    numbered = _RANK.search(path.name)
-    if not numbered:
+    rank_in_name = _RANK.search(path.name)
+    if not rank_in_name:
         raise ValueError("its name must end in the number of its rank")
     if b'"traceEvents"' in raw:
         raise ValueError("it is a trace: rankscope.diagnose.read_traces reads it")
-    file, entries = _of_pickle(raw) if raw[0] == 0x80 else _of_json(raw)
+    is_pickle = raw[0] == pickle.PROTO[0]
+    file, entries = _of_pickle(raw) if is_pickle else _of_json(raw)
     if not file.version.startswith("2."):
         raise ValueError(f"version must be 2.x, of torch 2.4 or later, got {file.version!r}")
     maker = _CallMaker()
-    groups: dict[str, tuple[str, tuple[int, ...]]] = {}
-    calls: list[tuple[int, Call]] = []
+    groups: dict[str, tuple[str, tuple[int, ...]]] = {}  # the description and the ranks of each group, by its name
+    numbered_calls: list[tuple[int, Call]] = []
     for entry in entries:
         name, desc = entry.process_group
         groups[name] = maker.text(desc), ()
-        calls.append((entry.record_id, maker.call(entry)))
-    calls.sort(key=lambda numbered_call: numbered_call[0])
-    size = num_ranks or 0
+        numbered_calls.append((entry.record_id, maker.call(entry)))
+    numbered_calls.sort(key=lambda numbered_call: numbered_call[0])
+    size_of_default_group = 0
     for name, group in file.pg_config.items():
         ranks = maker.ranks(group.ranks)
         if name:
             groups[name] = maker.text(group.desc), ranks
-        if ranks and (group.desc == "default_pg" or not name):  # Gloo's default group has no name here
-            size = size or len(ranks)
+        is_default_group = group.desc == "default_pg" or not name  # Gloo's default group has no name here
+        if is_default_group and not size_of_default_group:
+            size_of_default_group = len(ranks)
+    size = num_ranks or size_of_default_group
     most = size or MOST_RANKS
-    rank = whole("the rank, the number at the end of its name,", int(numbered[1]), 0, most - 1)
-    is_whole = not calls or calls[0][0] <= 0
-    return Dump(rank, tuple(call for _, call in calls), groups, size, is_whole, path.name)
+    rank = whole("the rank, the number at the end of its name,", int(rank_in_name[1]), 0, most - 1)
+    calls = tuple(call for _, call in numbered_calls)
+    is_whole = not numbered_calls or numbered_calls[0][0] <= 0  # the record with the number 0 is the first one
+    return Dump(rank, calls, groups, size, is_whole, path.name)
 
 
 def _of_json(raw: bytes) -> tuple[_File[Any], Iterable[_DumpEntry]]:
+    """Return a dump, and its entries, each of which is decoded when it is asked for."""
     check_num_values(raw, _MOST_JSON_VALUES)
     file = msgspec.json.decode(raw, type=_File[msgspec.Raw])
     decoder = msgspec.json.Decoder(_DumpEntry)
@@ -259,6 +265,7 @@ def _of_json(raw: bytes) -> tuple[_File[Any], Iterable[_DumpEntry]]:
 
 
 def _of_pickle(raw: bytes) -> tuple[_File[Any], Iterable[_DumpEntry]]:
+    """The same as `_of_json`."""
     file = msgspec.convert(read_pickle(raw), _File[Any])
     if len({id(entry) for entry in file.entries}) < len(file.entries):
         raise ValueError("one of its calls stands there more than once")
@@ -281,6 +288,7 @@ class _CallMaker:
 
     def call(self, entry: _DumpEntry) -> Call:
         operation = self._operation(entry.profiling_name)
+        # Gloo's recorder retires a call that has ended, and leaves its state as it was
         has_ended = entry.retired and entry.state == "scheduled" and operation.backend == "gloo"
         return Call(
             group=entry.process_group[0],
@@ -309,6 +317,7 @@ class _RecordedOperation(NamedTuple):
 
 
 def _operation(profiling_name: str) -> _RecordedOperation:
+    """Return the parts of a name such as "nccl:all_reduce" or "nccl:send 0->1"."""
     backend, _, name = profiling_name.partition(":")
     return _RecordedOperation(backend, one_line(name or backend), is_peer=name.split(" ")[0] in ("send", "recv"))
 
@@ -321,6 +330,7 @@ def _tensors(sizes: tuple[tuple[int, ...], ...], types: tuple[str, ...]) -> Tens
 
 
 def _ranks(ranks: str | tuple[int, ...]) -> tuple[int, ...]:
+    """Return the ranks of a group in order; a dump may state them as a text of JSON."""
     if isinstance(ranks, str):
         if ranks.count(",") >= MOST_RANKS:
             raise ValueError(f"a group must have at most {MOST_RANKS} ranks")

@@ -58,15 +58,16 @@ def _hold_all() -> None:
     waiting = [thread for thread in _started if thread.is_alive()]
     if not waiting or sys.version_info >= (3, 14) or sys.platform != "linux":
         return
-    number = signal.SIGRTMAX - 1
-    libc = ctypes.PyDLL(None)  # which keeps the GIL: no thread returns meanwhile
-    if signal.getsignal(number) != signal.SIG_DFL or not hasattr(libc, "tgkill"):
+    number = signal.SIGRTMAX - 1  # a signal that has no meaning of its own
+    libc = ctypes.PyDLL(None)  # a PyDLL keeps the GIL while it calls: no thread returns to Python meanwhile
+    is_signal_free = signal.getsignal(number) == signal.SIG_DFL
+    if not is_signal_free or not hasattr(libc, "tgkill"):
         return
     libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
     libc.signal.restype = ctypes.c_void_p
-    libc.signal(number, ctypes.cast(libc.pause, ctypes.c_void_p))
+    libc.signal(number, ctypes.cast(libc.pause, ctypes.c_void_p))  # libc's `pause` is the handler; it never returns
     for thread in waiting:
-        libc.tgkill(os.getpid(), thread.native_id, number)
+        libc.tgkill(os.getpid(), thread.native_id, number)  # to this thread alone
 
 
 atexit.register(_hold_all)  # before any exchange starts, so that it is called after all of them have been left
@@ -82,20 +83,21 @@ class BoundedStore:
 
     def __init__(self, store: Any) -> None:
         self._original = store
-        self._store: Any = None
-        self._unanswered: threading.Thread | None = None
+        self._store: Any = None  # the clone of `store`, from the first operation on; `store` itself if it has none
+        self._unanswered: threading.Thread | None = None  # the thread of an operation that took too long
 
     def call(self, operation: str, *args: Any) -> Any:
         """Return what the operation returns. Raises what it raises, and TimeoutError after `ANSWER_S`."""
         if self._unanswered is not None and self._unanswered.is_alive():
             raise TimeoutError(f"the store of the process group has not answered for {ANSWER_S:g} s")
+        # the thread fills one of these, unless it is not answered
         answers = list[Any]()
         errors = list[BaseException]()
 
         def run() -> None:
             try:
                 if self._store is None:
-                    self._store = self._cloned()
+                    self._store = self._cloned()  # here, because it waits for the server, too
                 answers.append(getattr(self._store, operation)(*args))
             except BaseException as error:
                 errors.append(error)
@@ -120,15 +122,15 @@ class BoundedStore:
             return self._original
 
 
-class _Window(NamedTuple):
+class _PostedWindow(NamedTuple):
     """The steps of a window, and its number."""
 
     number: int
     steps: list[Any]
 
 
-class _Awaited(NamedTuple):
-    """A window that this rank has sent and the others may not have."""
+class _AwaitedWindow(NamedTuple):
+    """A window that the first rank has sent and the others may not have."""
 
     number: int
     steps: NDArray[np.float64]  # their numbers
@@ -157,18 +159,19 @@ class StoreExchange:
         self._line_of = line_of
         self._report = report
         self._is_first = rank == ranks[0]
-        self._messages = queue.SimpleQueue[_Window | bytes | None]()  # None: the watch is closed
+        self._messages = queue.SimpleQueue[_PostedWindow | bytes | None]()  # None: the watch is closed
         self._num_posted = 0
-        self._awaited = deque[_Awaited]()  # the oldest first
-        self._has_lines = True
-        self._last_lines = True  # whether those of the last windows are wanted
-        self._leaving = threading.Event()  # the process ends
-        self._ended = threading.Event()
+        self._awaited = deque[_AwaitedWindow]()  # the oldest first
+        self._has_lines = True  # False once an error has ended the lines
+        self._last_lines = True  # whether lines on the windows that are awaited at the close are wanted
+        self._leaving = threading.Event()  # set when the process ends
+        self._ended = threading.Event()  # set when the thread ends
         self._thread = threading.Thread(target=self._run, name="rankscope.watch", daemon=True)
 
     # ---- called by the training loop
 
     def start(self) -> None:
+        """Start the thread, which ends by `close`, or with the process."""
         atexit.register(self._leave)
         self._thread.start()
 
@@ -177,7 +180,7 @@ class StoreExchange:
         number = self._num_posted
         self._num_posted += 1
         if self._has_lines and self._messages.qsize() < _MOST_POSTED:
-            self._messages.put(_Window(number, steps))
+            self._messages.put(_PostedWindow(number, steps))
 
     def send_trace(self, trace: bytes) -> None:
         self._messages.put(trace)
@@ -189,7 +192,7 @@ class StoreExchange:
         self._ended.wait(CLOSE_S)
 
     def _leave(self) -> None:
-        """End the thread with the process, which a thread that returns from the store while Python ends would abort."""
+        """End the thread before Python ends: a thread that returns from the store after that aborts the process."""
         self._leaving.set()
         self._messages.put(None)
         self._thread.join(CLOSE_S)
@@ -208,10 +211,16 @@ class StoreExchange:
             atexit.unregister(self._leave)
 
     def _serve(self) -> None:
+        """Serve the training loop until the watch is closed, and then report the windows that are still awaited."""
         self._serve_messages()
+        if not self._last_lines:
+            return
         deadline = time.monotonic() + _LAST_S
         pause_s = _FIRST_PAUSE_S
-        while self._awaited and self._last_lines and time.monotonic() < deadline and not self._leaving.wait(pause_s):
+        while self._awaited and time.monotonic() < deadline:
+            is_leaving = self._leaving.wait(pause_s)
+            if is_leaving:
+                return
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             self._look()
 
@@ -220,6 +229,7 @@ class StoreExchange:
         pause_s = _FIRST_PAUSE_S
         while not self._leaving.is_set():
             try:
+                # if nothing is awaited, there is nothing to look for until the next message
                 message = self._messages.get(timeout=pause_s if self._awaited else None)
             except queue.Empty:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -235,7 +245,11 @@ class StoreExchange:
                 self._look()
                 pause_s = _FIRST_PAUSE_S
 
-    def _send(self, window: _Window) -> None:
+    def _send(self, window: _PostedWindow) -> None:
+        """Put this rank's table of a window into the store, count it as sent, and await the others' on the first rank.
+
+        A message is the number of columns, followed by the table. A window's slot is used again by a later window.
+        """
         table = self._numbers_of(window.steps)
         message = np.append(table.shape[1], table).tobytes()
         try:
@@ -245,18 +259,22 @@ class StoreExchange:
             self._lose_store(error)
             return
         if self._is_first:
-            self._awaited.append(_Awaited(window.number, table[:, 0]))
+            self._awaited.append(_AwaitedWindow(window.number, table[:, 0]))
 
     def _look(self) -> None:
-        """Report the windows, oldest first, that all ranks have sent."""
+        """Report the windows, oldest first, that all ranks have sent.
+
+        Once so many windows are awaited that the slots of the oldest one are used again, that one is given up.
+        """
         while self._awaited:
             window = self._awaited[0]
             try:
-                num_sent = self._store.call("add", f"sent/{window.number}", 0)
-                if num_sent < len(self._ranks) and len(self._awaited) < _SLOTS:
+                num_sent = self._store.call("add", f"sent/{window.number}", 0)  # adding 0 reads a counter
+                are_all_sent = num_sent == len(self._ranks)
+                if not are_all_sent and len(self._awaited) < _SLOTS:
                     return
                 messages = []
-                if num_sent == len(self._ranks):
+                if are_all_sent:
                     keys = [f"window/{window.number % _SLOTS}/{rank}" for rank in self._ranks]
                     messages = self._store.call("multi_get", keys)
                 with suppress(RuntimeError, NotImplementedError):  # not all stores can delete
@@ -267,11 +285,20 @@ class StoreExchange:
             self._awaited.popleft()
             self._judge(window, [np.frombuffer(message) for message in messages])
 
-    def _judge(self, window: _Awaited, messages: list[NDArray[np.float64]]) -> None:
-        """Report a line about a window, unless the ranks sent numbers of different steps."""
-        tables = [message[1:].reshape(-1, int(message[0])) for message in messages]
-        if not tables or any(not np.array_equal(table[:, 0], window.steps) for table in tables):
+    def _judge(self, window: _AwaitedWindow, messages: list[NDArray[np.float64]]) -> None:
+        """Report a line about a window; none without messages, or if they are of other steps.
+
+        They are if a rank has left out a window, or has used its slot again.
+        """
+        if not messages:
             return
+        tables = []
+        for message in messages:
+            num_columns = int(message[0])
+            table = message[1:].reshape(-1, num_columns)
+            if not np.array_equal(table[:, 0], window.steps):
+                return
+            tables.append(table)
         line = self._line_of(np.stack(tables, axis=1))
         try:
             self._report(line)

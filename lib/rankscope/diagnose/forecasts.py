@@ -70,14 +70,16 @@ def times_of_answers(recorded_s: Sequence[float], answers: Sequence[Answer | Ran
         seconds.append(answer.step_s)
         if isinstance(answer, RangedAnswer):
             seconds += [answer.low_s, answer.high_s]
-    words = iter(times_in_one_unit(*seconds))
+    words = iter(times_in_one_unit(*seconds))  # in the order of `seconds`
     times = [next(words) for _ in recorded_s]
     for answer in answers:
         step = next(words)
         if isinstance(answer, RangedAnswer):
-            number, _, unit = next(words).rpartition(" ")
+            low = next(words)
             high = next(words)
-            low = number if high.endswith(f" {unit}") else f"{number} {unit}"
+            number, _, unit = low.rpartition(" ")
+            if high.endswith(f" {unit}"):
+                low = number  # the unit behind the second time is enough
             step = f"{step}, {low} to {high}"
         times.append(step)
     return times

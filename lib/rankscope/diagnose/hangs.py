@@ -31,7 +31,8 @@ _MOST_RANKS = 1 << 21  # of all groups together
 _MOST_LINES = 30  # that one finding lists of groups that wait for each other
 _MOST_ALIKE = 3  # calls before a call that are compared with those before an earlier call like it
 _MOST_LAST_CALLS = 4  # missing ranks whose last call a finding names
-_PROGRESS = {"scheduled": 0, "started": 1, "ended": 2, "completed": 2}
+_PROGRESS = {"scheduled": 0, "started": 1, "ended": 2, "completed": 2}  # of a call, by its state
+_CLOCK_S = 2e-6  # times of a dump that are closer than this may be of the same moment
 _ADVICE = {
     "missing": "See its log and its stack (py-spy dump): a slow batch, an evaluation, an error, the end of its loop.",
     "left out": "It made the one that comes next on the others: look for a condition that differs, or a caught error.",
@@ -64,10 +65,11 @@ class Group:
     calls: dict[int, dict[int, list[Call]]]
 
     def last_calls(self, until: int | None = None, most: int = 6) -> list[int]:
-        """Return the numbers of at most so many calls: those up to the one after `until`, or the last ones."""
+        """Return the numbers of the last calls, at most so many; with `until`, of those up to the call after it."""
         numbers = sorted(set().union(*self.calls.values()))
-        end = len(numbers) if until is None else sum(number <= until + 1 for number in numbers)
-        return numbers[max(0, end - most) : end]
+        if until is not None:
+            numbers = [number for number in numbers if number <= until + 1]
+        return numbers[-most:]
 
     def first(self, number: int) -> Call:
         """Return the call of the rank that came first."""
@@ -113,29 +115,43 @@ class Hang:
         findings_of: dict[str, list[HangFinding]] = defaultdict(list)
         for finding in self.findings:
             findings_of[finding.group].append(finding)
-        rows: list[tuple[Any, ...]] = []
+        rows: list[_HangRow] = []
         for group in self.groups:
             if group.name in findings_of or not findings_of:
-                rows += self._rows(group, findings_of.get(group.name, []))
-        columns = ["group", "call", "rank", "what", "state", "where", "after_s", "cause"]
-        return pd.DataFrame(rows, columns=columns).astype({"after_s": float})
+                rows += _rows(group, findings_of.get(group.name, []))
+        return pd.DataFrame(rows, columns=_HangRow._fields).astype({"after_s": float})
 
-    def _rows(self, group: Group, findings: Sequence[HangFinding]) -> Iterator[tuple[Any, ...]]:
-        causes: dict[tuple[int, int], str] = {}
-        for finding in findings:
-            for rank in finding.ranks:
-                causes.setdefault((finding.call, rank), finding.cause)
-        for number in group.last_calls(findings[0].call if findings else None):
-            for rank in group.ranks:
-                cause = causes.get((number, rank), "")
-                calls = group.calls.get(rank, {}).get(number)
-                if calls is None:
-                    yield group.name, number, rank, "", "", "", None, cause
-                    continue
-                first_s = group.first(number).created_s
-                for call in calls:
-                    after_s = call.created_s - first_s
-                    yield group.name, number, rank, call.label(), call.state, call.where, after_s, cause
+
+class _HangRow(NamedTuple):
+    """A row of `Hang.to_frame`: a call of a group on one rank."""
+
+    group: str
+    call: int
+    rank: int
+    what: str
+    state: str
+    where: str
+    after_s: float | None
+    cause: str
+
+
+def _rows(group: Group, findings: Sequence[HangFinding]) -> Iterator[_HangRow]:
+    """Yield the rows of a group that has these findings: its calls around the first finding, or its last calls."""
+    cause_of: dict[tuple[int, int], str] = {}  # by call and rank; the first finding counts
+    for finding in findings:
+        for rank in finding.ranks:
+            cause_of.setdefault((finding.call, rank), finding.cause)
+    for number in group.last_calls(findings[0].call if findings else None):
+        first_s = group.first(number).created_s
+        for rank in group.ranks:
+            cause = cause_of.get((number, rank), "")
+            calls = group.calls.get(rank, {}).get(number)
+            if calls is None:
+                yield _HangRow(group.name, number, rank, "", "", "", None, cause)
+                continue
+            for call in calls:
+                after_s = call.created_s - first_s
+                yield _HangRow(group.name, number, rank, call.label(), call.state, call.where, after_s, cause)
 
 
 @attrs.frozen(eq=False)
@@ -206,12 +222,16 @@ def _with_logs(hang: Hang, dumps: Sequence[Dump], logs: HangLogs) -> Hang:
     if not logs.facts:
         return hang
     with_dump = {dump.rank for dump in dumps}
-    named = [finding for finding in from_logs if finding.cause != UNKNOWN]
-    named = [finding for finding in named if finding.cause in ("error", "dead") or {*finding.ranks} - with_dump]
-    explained = {rank for finding in named for rank in finding.ranks}
-    findings = list(named)
-    for finding in hang.findings:  # that a rank left no dump says less than what its log says
-        if finding.cause != "dead" or {*finding.ranks} - explained:
+    findings = []
+    for finding in from_logs:
+        is_about_calls = finding.cause not in ("error", "dead")
+        if finding.cause == UNKNOWN or (is_about_calls and with_dump.issuperset(finding.ranks)):
+            continue
+        findings.append(finding)
+    explained = {rank for finding in findings for rank in finding.ranks}
+    for finding in hang.findings:
+        # that a rank left no dump says less than what its log says
+        if finding.cause != "dead" or not explained.issuperset(finding.ranks):
             findings.append(finding)
     notes = [*hang.notes]
     if not findings:
@@ -220,21 +240,21 @@ def _with_logs(hang: Hang, dumps: Sequence[Dump], logs: HangLogs) -> Hang:
 
 
 def _queues(dumps: Sequence[Dump]) -> list[StuckQueue]:
-    """How far each rank got in each group, so that it can be compared with ranks that only have a log."""
+    """Return how far each rank got in each group, so that it can be compared with ranks that only have a log."""
     queues = []
     for dump in dumps:
-        numbers: dict[str, list[int]] = defaultdict(list)
-        waiting: dict[str, list[int]] = defaultdict(list)
+        enqueued: dict[str, list[int]] = defaultdict(list)  # the numbers of calls, by group
+        not_ended: dict[str, list[int]] = defaultdict(list)
         for call in dump.calls:
             if call.is_peer:
                 continue
-            numbers[call.group].append(call.number)
+            enqueued[call.group].append(call.number)
             if _PROGRESS.get(call.state, 0) < _PROGRESS["ended"]:
-                waiting[call.group].append(call.number)
-        for name, calls in numbers.items():
+                not_ended[call.group].append(call.number)
+        for name, numbers in enqueued.items():
             group = group_key(name, dump.groups[name][0])
-            failed = min(waiting[name]) if waiting[name] else None
-            queues.append(StuckQueue(dump.rank, group, failed, max(calls)))
+            failed = min(not_ended[name], default=None)
+            queues.append(StuckQueue(dump.rank, group, failed, max(numbers)))
     return queues
 
 
@@ -242,14 +262,14 @@ def _explain_dumps(dumps: Sequence[Dump]) -> Hang:
     """Find where each group stops, and name the causes: groups that wait in a circle first, then the other stops."""
     of_rank = {dump.rank: dump for dump in dumps}
     groups = _groups(of_rank)
-    past = {rank: _CallHistory(dump) for rank, dump in of_rank.items()}
-    stops = _stops(groups, of_rank, past)
-    _add_waits(stops)
+    histories = {rank: _CallHistory(dump) for rank, dump in of_rank.items()}
+    stops = _stops(groups, of_rank, histories)
+    _set_waits(stops)
     with_own_cause = [stop for stop in stops if _has_own_cause(stop)]
     traced = _traced_to_a_cause(stops, with_own_cause)
     # A stop that no cause explains is one of several whose groups wait for each other.
-    untraced = {*stops} - {*traced}
-    findings = _circle([stop for stop in stops if stop in untraced], past)
+    traced_set = {*traced}
+    findings = _circle([stop for stop in stops if stop not in traced_set], histories)
     # A further stop with the same cause is a finding of its own only if it names another rank, or none.
     blamed: dict[str, set[int]] = defaultdict(set)  # ranks, by cause
     for finding in findings:
@@ -281,44 +301,55 @@ def _notes(findings: list[HangFinding], stops: list[_Stop], of_rank: dict[int, D
 
 
 def _has_own_cause(stop: _Stop) -> bool:
-    """Whether it stops not only because ranks wait elsewhere."""
-    without_reason = {*stop.absent, *stop.dead} - {*stop.waits}
-    return bool(stop.odd or without_reason or not stop.absent)
+    """Return whether a group stops not only because ranks wait elsewhere.
+
+    It does if ranks made another call, if a rank is missing that waits nowhere, or if no rank is missing at all.
+    """
+    missing_without_reason = {*stop.absent, *stop.dead} - {*stop.waits}
+    return bool(stop.odd or missing_without_reason or not stop.absent)
 
 
-def _add_waits(stops: list[_Stop]) -> None:
-    """Set where the ranks wait that did not reach a stop; `stops` are in order of time."""
-    first_of: dict[int, _Stop] = {}  # by rank, the first stop to which it came
+def _set_waits(stops: list[_Stop]) -> None:
+    """Set `waits` of each stop: where the ranks wait that did not reach it; `stops` are in order of time."""
+    first_stop_of: dict[int, _Stop] = {}  # by rank, the first stop to which it came
     for stop in stops:
         for rank in stop.came:
-            first_of.setdefault(rank, stop)
+            first_stop_of.setdefault(rank, stop)
     for stop in stops:
         for rank in stop.absent:
-            if rank in first_of:
-                stop.waits[rank] = first_of[rank]
-    order = {stop: place for place, stop in enumerate(stops)}
-    waits_for = {stop: dict.fromkeys(stop.waits.values()) for stop in stops}
+            if rank in first_stop_of:
+                stop.waits[rank] = first_stop_of[rank]
+
+    # A stop waits for another one if a rank is absent because it waits there. A further rank that is missing at both is
+    # missing at that other one first, so it is no cause of this stop. If two stops wait for each other, the later one
+    # is the consequence.
+    index_of = {stop: index for index, stop in enumerate(stops)}
+    waits_for = {stop: dict.fromkeys(stop.waits.values()) for stop in stops}  # each other stop once, in order
     for stop in stops:
-        for other in waits_for[stop]:  # a rank that is missing there as well is missing there first
-            if stop not in waits_for[other] or order[other] < order[stop]:
+        for other in waits_for[stop]:
+            wait_for_each_other = stop in waits_for[other]
+            if not wait_for_each_other or index_of[other] < index_of[stop]:
                 for rank in {*stop.absent, *stop.dead} & {*other.absent, *other.dead}:
                     stop.waits.setdefault(rank, other)
 
 
 def _traced_to_a_cause(stops: list[_Stop], with_own_cause: list[_Stop]) -> list[_Stop]:
-    """The stops with a cause of their own, then those that wait for them, then those that wait for these, and so on."""
-    order = {stop: place for place, stop in enumerate(stops)}
-    waiting: dict[_Stop, list[_Stop]] = defaultdict(list)  # for a stop
+    """Return the stops with a cause of their own, then those that wait for them, then those that wait for these."""
+    index_of = {stop: index for index, stop in enumerate(stops)}
+    waiting_for: dict[_Stop, set[_Stop]] = defaultdict(set)  # by stop, those that wait for it
     for stop in stops:
-        for other in dict.fromkeys(stop.waits.values()):
-            waiting[other].append(stop)
+        for other in stop.waits.values():
+            waiting_for[other].add(stop)
     traced = [*with_own_cause]
     known = {*with_own_cause}
-    last = with_own_cause
-    while last:
-        following = {stop for other in last for stop in waiting[other]} - known
-        last = sorted(following, key=lambda stop: order[stop])
-        traced += last
+    latest = with_own_cause  # those that were traced in the last round
+    while latest:
+        following: set[_Stop] = set()
+        for stop in latest:
+            following |= waiting_for[stop]
+        following -= known
+        latest = sorted(following, key=lambda stop: index_of[stop])
+        traced += latest
         known |= following
     return traced
 
@@ -352,40 +383,46 @@ class _GroupKey(NamedTuple):
 
 
 def _groups(of_rank: dict[int, Dump]) -> tuple[Group, ...]:
+    """Return the groups of all dumps, under names that are different from each other."""
     num_ranks = max((max(dump.num_ranks, rank + 1) for rank, dump in of_rank.items()), default=0)
     calls_of = _calls_by_group(of_rank)
-    words = {key: _word(key.name, key.desc) for key in calls_of}
-    num_of_word = Counter(words.values())
-    num_of_name = Counter((words[key], key.name) for key in calls_of)
     if sum(len(key.ranks) or num_ranks for key in calls_of) > _MOST_RANKS:
         raise ValueError(f"the groups of these dumps have more than {_MOST_RANKS} ranks together")
+    words = {key: _word(key.name, key.desc) for key in calls_of}
+    num_with_word = Counter(words.values())
+    num_with_word_and_name = Counter((words[key], key.name) for key in calls_of)
     without_dump = {*range(num_ranks)} - {*of_rank}
     groups = []
     for key, calls in calls_of.items():
         word = words[key]
         ranks = key.ranks
-        if not ranks:  # ranks without a dump may belong to it
+        if not ranks:
+            # the default group has all ranks of the job; of another group, ranks without a dump may be members
             unknown = range(num_ranks) if word == "default_pg" else without_dump
             ranks = tuple(sorted({*calls, *unknown}))
-        label = word
-        if num_of_word[word] > 1:
-            label = f"{word} ({key.name})" if num_of_name[word, key.name] == 1 else f"{word} of {listed('rank', ranks)}"
-        groups.append(Group(label, ranks, {rank: calls.get(rank, {}) for rank in ranks if rank in of_rank}))
+        if num_with_word[word] == 1:
+            label = word
+        elif num_with_word_and_name[word, key.name] == 1:
+            label = f"{word} ({key.name})"
+        else:
+            label = f"{word} of {listed('rank', ranks)}"
+        calls_of_dumps = {rank: calls.get(rank, {}) for rank in ranks if rank in of_rank}
+        groups.append(Group(label, ranks, calls_of_dumps))
     return tuple(groups)
 
 
 def _calls_by_group(of_rank: dict[int, Dump]) -> dict[_GroupKey, dict[int, dict[int, list[Call]]]]:
-    """The collectives of each group, by rank and number."""
+    """Return the collectives of each group, by rank and number; coalesced ones share a number."""
     calls_of: dict[_GroupKey, dict[int, dict[int, list[Call]]]] = {}
     for rank, dump in of_rank.items():
-        of_name: dict[str, dict[int, list[Call]]] = {}
+        calls_of_name: dict[str, dict[int, list[Call]]] = {}  # the same dictionaries, by the name in this dump
         for call in dump.calls:
             if call.is_peer:
                 continue
-            if call.group not in of_name:
+            if call.group not in calls_of_name:
                 key = _GroupKey(call.group, *dump.groups[call.group])
-                of_name[call.group] = calls_of.setdefault(key, {}).setdefault(rank, {})
-            of_name[call.group].setdefault(call.number, []).append(call)
+                calls_of_name[call.group] = calls_of.setdefault(key, {}).setdefault(rank, {})
+            calls_of_name[call.group].setdefault(call.number, []).append(call)
     return calls_of
 
 
@@ -397,51 +434,55 @@ def _word(name: str, desc: str) -> str:
 
 
 class _CallHistory:
-    """The calls of a rank, with an index of calls that are alike."""
+    """The calls of a rank, with an index of calls that are alike: of the same group, kind and sizes."""
 
     def __init__(self, dump: Dump) -> None:
-        self._place = {id(call): place for place, call in enumerate(dump.calls)}
-        numbers: dict[Any, int] = {}  # of signatures, because they take long to compare
-        self._kinds: list[int] = []  # equal for calls that are alike
+        self._index_of = {id(call): index for index, call in enumerate(dump.calls)}  # calls are the dump's own objects
+        kind_of: dict[Any, int] = {}  # a number for each signature, because signatures take long to compare
+        self._kinds: list[int] = []  # of each call; equal for calls that are alike
         for call in dump.calls:
-            self._kinds.append(numbers.setdefault((call.group, call.signature), len(numbers)))
-        self._places_of_kind: dict[int, list[int]] = defaultdict(list)
-        for place, kind in enumerate(self._kinds):
-            self._places_of_kind[kind].append(place)
+            self._kinds.append(kind_of.setdefault((call.group, call.signature), len(kind_of)))
+        self._indices_of_kind: dict[int, list[int]] = defaultdict(list)
+        for index, kind in enumerate(self._kinds):
+            self._indices_of_kind[kind].append(index)
 
     def habit(self, call: Call) -> int:
-        """Return how many calls before it, at most 3, also came before an earlier call like it; -1 if there is none."""
-        own_place = self._place[id(call)]
+        """Return how well a call continues the rank's earlier steps.
+
+        It is the number of calls before it, at most 3, that also came before an earlier call like it; -1 if there is no
+        earlier call like it.
+        """
+        index = self._index_of[id(call)]
         most = -1
-        for place in self._places_of_kind[self._kinds[own_place]]:
-            if place >= own_place or most == _MOST_ALIKE:
+        for earlier in self._indices_of_kind[self._kinds[index]]:
+            if earlier >= index or most == _MOST_ALIKE:
                 break
-            most = max(most, self._num_alike_before(place, own_place))
+            most = max(most, self._num_alike_before(earlier, index))
         return most
 
     def _num_alike_before(self, earlier: int, later: int) -> int:
-        """Return how many calls just before two places, at most 3, are alike."""
+        """Return how many calls just before these two, at most 3, are alike."""
         for distance in range(1, min(_MOST_ALIKE, earlier) + 1):
             if self._kinds[earlier - distance] != self._kinds[later - distance]:
                 return distance - 1
         return min(_MOST_ALIKE, earlier)
 
 
-def _stops(groups: Sequence[Group], of_rank: dict[int, Dump], past: dict[int, _CallHistory]) -> list[_Stop]:
-    """Where groups stop, in order of time."""
+def _stops(groups: Sequence[Group], of_rank: dict[int, Dump], histories: dict[int, _CallHistory]) -> list[_Stop]:
+    """Return where groups stop, in order of time."""
     stops = []
     for group in groups:
-        stop = _stop(group, of_rank, past)
+        stop = _stop(group, of_rank, histories)
         if stop is not None:
             stops.append(stop)
     return sorted(stops, key=lambda stop: stop.first.created_s)
 
 
-def _stop(group: Group, of_rank: dict[int, Dump], past: dict[int, _CallHistory]) -> _Stop | None:
+def _stop(group: Group, of_rank: dict[int, Dump], histories: dict[int, _CallHistory]) -> _Stop | None:
     """Return the first call that not all ranks finished alike; the last call if a rank left no dump; else None."""
     dead = [rank for rank in group.ranks if rank not in of_rank]
     first_numbers = {rank: min(calls, default=None) for rank, calls in group.calls.items()}
-    stop = None
+    stop = None  # the last call, once the loop has ended
     for number in sorted(set().union(*group.calls.values())):
         first = group.first(number)
         came = []
@@ -451,22 +492,25 @@ def _stop(group: Group, of_rank: dict[int, Dump], past: dict[int, _CallHistory])
                 came.append(rank)
             elif not _is_forgotten(of_rank[rank], first_numbers[rank], number, first.created_s):
                 absent.append(rank)
+        # of calls that share a number, the one with the least progress counts
         progress = {rank: min(_PROGRESS.get(call.state, 0) for call in group.calls[rank][number]) for rank in came}
         least = min(progress.values())
-        most = max(progress.values())
+        behind = []
+        if least < max(progress.values()):
+            behind = [rank for rank in came if progress[rank] == least]
         stop = _Stop(
             group,
             number,
             came=came,
             absent=absent,
-            odd=_unusual_ranks(group, number, came, past),
+            odd=_unusual_ranks(group, number, came, histories),
             late=[rank for rank in came if _is_late(group.calls[rank][number][0], first)],
-            behind=[rank for rank in came if progress[rank] == least < most],
+            behind=behind,
             dead=dead,
         )
         if stop.absent or stop.odd or stop.late or least < _PROGRESS["ended"]:
             return stop
-    return stop if dead else None
+    return stop if dead else None  # a rank without a dump may have stopped there
 
 
 def _is_late(call: Call, first: Call) -> bool:
@@ -480,10 +524,12 @@ def _is_forgotten(dump: Dump, first_number: int | None, number: int, created_s: 
     """Whether the ring buffer of the rank, whose first call of the group is known, may have lost that call."""
     if dump.is_whole:
         return False
-    return created_s < dump.calls[0].created_s if first_number is None else number < first_number
+    if first_number is None:  # the dump has no call of the group, so only the time can tell
+        return created_s < dump.calls[0].created_s
+    return number < first_number
 
 
-def _unusual_ranks(group: Group, number: int, came: list[int], past: dict[int, _CallHistory]) -> list[int]:
+def _unusual_ranks(group: Group, number: int, came: list[int], histories: dict[int, _CallHistory]) -> list[int]:
     """Return the ranks whose call differs from that of most ranks.
 
     If each call was made by equally many ranks, the usual call is the one that best continues a rank's earlier steps.
@@ -495,9 +541,10 @@ def _unusual_ranks(group: Group, number: int, came: list[int], past: dict[int, _
     if len(ranks_by_call) == 1:
         return []
     weights = {call: len(ranks) for call, ranks in ranks_by_call.items()}
-    if len(set(weights.values())) == 1:
+    are_equally_many = len(set(weights.values())) == 1
+    if are_equally_many:
         for call, ranks in ranks_by_call.items():
-            weights[call] = past[ranks[0]].habit(group.calls[ranks[0]][number][0])
+            weights[call] = histories[ranks[0]].habit(group.calls[ranks[0]][number][0])
     most = max(weights.values())
     usual_calls = [call for call, weight in weights.items() if weight == most]
     if len(usual_calls) > 1:
@@ -505,25 +552,37 @@ def _unusual_ranks(group: Group, number: int, came: list[int], past: dict[int, _
     return [rank for rank in came if rank not in ranks_by_call[usual_calls[0]]]
 
 
-def _circle(stops: list[_Stop], past: dict[int, _CallHistory]) -> list[HangFinding]:
+class _CircleWeight(NamedTuple):
+    """How likely a stop of a circle is the wrong one; of two, the larger weight counts, the first field first.
+
+    `break_with_habit` is larger if an absent rank waits in a call that it has not made like that before. Then the stop
+    counts to which the largest share of its ranks came, because it blocks most of them.
+    """
+
+    break_with_habit: int
+    share_that_came: float
+
+
+def _circle(stops: list[_Stop], histories: dict[int, _CallHistory]) -> list[HangFinding]:
     """Explain groups that wait for each other, by the ranks that break with their habits, or else block most others."""
     if not stops:
         return []
     weights = []
     for stop in stops:
-        habits = [past[rank].habit(other.call(rank)) for rank, other in stop.waits.items() if other.has(rank)]
-        weights.append((-min(habits, default=0), len(stop.came) / len(stop.group.ranks)))
-    most = max(weights)
-    odd = [stop for stop, weight in zip(stops, weights, strict=True) if weight == most]
-    ranks = sorted({rank for stop in odd for rank in stop.absent})
-    words = [f"{listed('Rank', ranks)} called another group than that of {odd[0]}.", "The groups wait for each other:"]
-    words += [
-        f"{listed('Rank', stop.came)} made {stop}, {stop.first}, without {listed('rank', stop.absent)}."
-        for stop in stops[:_MOST_LINES]
+        habits = [histories[rank].habit(other.call(rank)) for rank, other in stop.waits.items() if other.has(rank)]
+        weights.append(_CircleWeight(-min(habits, default=0), len(stop.came) / len(stop.group.ranks)))
+    largest = max(weights)
+    odd_stops = [stop for stop, weight in zip(stops, weights, strict=True) if weight == largest]
+    ranks = sorted({rank for stop in odd_stops for rank in stop.absent})
+    words = [
+        f"{listed('Rank', ranks)} called another group than that of {odd_stops[0]}.",
+        "The groups wait for each other:",
     ]
+    for stop in stops[:_MOST_LINES]:
+        words.append(f"{listed('Rank', stop.came)} made {stop}, {stop.first}, without {listed('rank', stop.absent)}.")
     if len(stops) > _MOST_LINES:
         words.append(f"So do {len(stops) - _MOST_LINES} more groups.")
-    return [_finding(_Cause("group", ranks, words), odd[0])]
+    return [_finding(_Cause("group", ranks, words), odd_stops[0])]
 
 
 # ---- why a group stops
@@ -588,8 +647,8 @@ def _missing_cause(stop: _Stop, missing: list[int], of_rank: dict[int, Dump]) ->
             continue
         last = calls[-1]
         after_s = last.created_s - stop.first.created_s
-        apart = "1 µs" if abs(after_s) < 2e-6 else time_words(abs(after_s))  # the clock is no finer than this
-        when = f"{apart} {'after' if after_s > 0 else 'before'} the first of them"
+        distance = "1 µs" if abs(after_s) < _CLOCK_S else time_words(abs(after_s))
+        when = f"{distance} {'after' if after_s > 0 else 'before'} the first of them"
         words.append(f"The last call of rank {rank}, {when}: {last}, {last.state}.")
     return _Cause("missing", missing, words)
 
@@ -606,7 +665,10 @@ def _late_cause(stop: _Stop) -> _Cause:
 
 
 def _is_next(group: Group, number: int, rank: int, signature: tuple[Any, ...]) -> bool:
-    """Whether a call comes after the `number`-th one on that rank, or came after one like it before."""
-    alike = group.signature(rank, number)
-    earlier = [place for place in group.calls[rank] if place <= number and group.signature(rank, place) == alike]
-    return any(group.signature(rank, place + 1) == signature for place in earlier)
+    """Return whether a call like this comes after the `number`-th one on that rank, or after an earlier one like it."""
+    usual = group.signature(rank, number)
+    for earlier in group.calls[rank]:
+        is_like_it = earlier <= number and group.signature(rank, earlier) == usual
+        if is_like_it and group.signature(rank, earlier + 1) == signature:
+            return True
+    return False

@@ -57,8 +57,8 @@ def read_traces(
         paths = [*paths, *logs]  # these files were given as traces
     if not paths:
         reason = (
-            "no trace, a file whose name ends in .json or .json.gz, no log, one whose name ends in .log, .out, .err or "
-            ".txt, nor a dump, one whose name ends in the rank"
+            "no trace (a name that ends in .json or .json.gz), no log (.log, .out, .err or .txt) and no dump (a name "
+            "that ends in the rank)"
         )
         if dumps:
             reason = "no trace, but flight-recorder dumps; pass them to read_dumps"
@@ -112,6 +112,7 @@ def files_in(folder_or_files: Any) -> TraceFiles:
 
 
 def _by_kind(files: list[Path]) -> TraceFiles:
+    """Sort files that were given one by one; what is neither a dump nor a trace is a log."""
     dumps = [file for file in files if is_dump(file)]
     others = [file for file in files if file not in dumps]
     logs = [file for file in others if not _may_be_trace(file)]
@@ -119,6 +120,7 @@ def _by_kind(files: list[Path]) -> TraceFiles:
 
 
 def _may_be_trace(path: Path) -> bool:
+    """Return whether a file is a trace by its name, or, if that does not tell, by how its text begins."""
     if is_log_name(path):
         return False
     if path.name.endswith((".json", ".gz")):
@@ -128,24 +130,28 @@ def _may_be_trace(path: Path) -> bool:
 
 
 def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[_TraceOfFile]:
+    """Read these files, in a process per core if they are large; `report` is called with a line for each."""
     num_workers = min(len(paths), num_cores())
     if num_workers == 1 or sum(path.stat().st_size for path in paths) < _IN_PARALLEL_BYTES:
         return [_reported(report, path, _read(path, len(paths))) for path in paths]
     with WorkerPool(in_memory=False) as pool, ThreadPoolExecutor(num_workers) as threads:
         labels = [f"trace reader {number}" for number in range(num_workers)]
-        workers = pool.start(pool.pack(partial(answer, partial(_read_safely, len(paths)))), labels)
-        free = queue.SimpleQueue[Worker]()
+        # each process answers paths by what `_read_safely` returns for them
+        job = pool.pack(partial(answer, partial(_read_safely, len(paths))))
+        workers = pool.start(job, labels)
+        free_workers = queue.SimpleQueue[Worker]()
         for worker in workers:
             worker.ready()
-            free.put(worker)
+            free_workers.put(worker)
 
         def ask(path: Path) -> _TraceOfFile:
-            worker = free.get()
+            """Read a file in the next process that is free; called in a thread for each process."""
+            worker = free_workers.get()
             try:
-                result, *_ = worker.ask(path)
+                result, *_ = worker.ask(path)  # the others are when it began and ended
             finally:
-                free.put(worker)
-            if isinstance(result, str):
+                free_workers.put(worker)
+            if isinstance(result, str):  # the reason why it cannot be read
                 raise StorageError(path, result)
             return _reported(report, path, result)
 
@@ -166,6 +172,7 @@ def _read_safely(num_files: int, path: Path) -> _TraceOfFile | str:
 
 
 def _read(path: Path, num_files: int) -> _TraceOfFile:
+    """Read a trace; `num_files` are all files of the job, which decides whether it needs a rank of its own."""
     file = TraceFile[Any](path, KinetoEvent | list[Any] | str | int | float | bool | None, MOST_TRACE_BYTES)
     with readable(path):
         reader = EventReader()
@@ -183,6 +190,7 @@ def _info(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rank(path: Path, fields: Mapping[str, Any], num_files: int) -> int:
+    """Return the rank that a trace or its name states; 0 for a single file that states none."""
     rank = _info(fields).get("rank")
     if rank is not None:
         return whole("distributedInfo's rank", rank, 0, 2**31 - 1)
@@ -195,7 +203,7 @@ def _rank(path: Path, fields: Mapping[str, Any], num_files: int) -> int:
 
 
 def _rank_of(path: Path, num_files: int) -> int:
-    """The rank of a file, which is not read further than necessary."""
+    """Return the rank of a file, which is not read further than necessary."""
     file = TraceFile[Any](path, Any, MOST_TRACE_BYTES)
     with readable(path):
         for _ in file.pieces():

@@ -18,13 +18,18 @@ from numpy.typing import NDArray
 from ..timeline.timeline import Times, collective
 from .trace import Ints
 
+# Limits on what a file may contain, so that no file takes all memory.
 MOST_EVENTS = 1 << 22  # that are kept of a file; each takes up to 250 bytes
-_MOST_NAMES = 1 << 16  # whose roles are remembered
-_MOST_KINDS = 1 << 14  # steps and categories, of a file
-_MOST_RANGES = 1 << 13  # names of ranges that are kept separate
-_MOST_THREADS = 1 << 16  # threads and streams, of a file
+_MOST_NAMES = 1 << 16  # whose roles are remembered; if there are more, all are forgotten, and found again
+_MOST_KINDS = 1 << 14  # different roles: steps, collectives, categories and so on
+_MOST_RANGES = 1 << 13  # roles after which further names of ranges share one
+_MOST_THREADS = 1 << 16  # threads and streams
 _MOST_OPEN = 1 << 16  # B events without their E, at one time
 _LATEST_US = 2.0**63  # no clock counts further than 64 bits
+_MOST_STEP_DIGITS = 18  # of the number of a step: it fits into 64 bits
+# Larger values are cut to these, so that they and their products fit into 64 bits.
+_MOST_BYTES = 2**50
+_MOST_ELEMENTS = 2**40
 
 
 # ---- events as they stand in the file
@@ -86,7 +91,7 @@ class Role(NamedTuple):
 class _NamedRange(NamedTuple):
     """The role and the kind of ranges on the CPU whose names begin like this.
 
-    Without a kind, it is the collective in the rest of the name.
+    If `kind` is empty, the kind is the collective that the rest of the name states.
     """
 
     begin: str
@@ -114,81 +119,103 @@ _RANGES = (  # the first one that fits counts
 _OTHER_RANGES = Role("span", "range: others")  # of ranges, once there are too many names
 _ROLES_WITH_CORRELATION = ("kernel", "nccl", "runtime")
 _ROLES_WITH_SIZES = ("nccl", "launch", "gloo", "comms", "label", "sizes")
-_COPIES = {"htod": "h2d", "dtoh": "d2h", "dtod": "d2d", "ptop": "p2p"}
-_COLLECTIVES = ("reducescatter", "allreduce", "allgather", "alltoall", "broadcast", "barrier", "gather", "scatter")
+_COPIES = {"htod": "h2d", "dtoh": "d2h", "dtod": "d2d", "ptop": "p2p"}  # by the first letters of "HtoD (Pageable ..."
+# What the names of collectives contain, without all but their letters, and our words for them. The first one that fits
+# counts, because longer words contain shorter ones.
+_COLLECTIVES = {
+    "reducescatter": "reduce_scatter",
+    "alltoa": "alltoall",  # "all_to_all", "all_to_allv", "alltoall_base"
+    "allreduce": "allreduce",
+    "allgather": "allgather",
+    "broadcast": "broadcast",
+    "barrier": "barrier",
+    "gather": "gather",
+    "scatter": "scatter",
+    "reduce": "reduce",
+    "send": "send_recv",
+    "recv": "send_recv",
+}
 
 
 def _role(phase: Any, category: Any, name: Any) -> Role:
+    """Return the role of an event by its phase ("X" is a complete event), its category, and its name."""
     category = str(category or phase)
     name = str(name)
     if phase != "X":
         return Role("other", "metadata" if phase == "M" else category)
-    where = category.lower()
-    if where == "kernel":
+    lower_category = category.lower()  # versions of torch differ in the case and in the names of categories
+    if lower_category == "kernel":
         kind = collective(name)
         return Role("kernel" if kind == "kernel" else "nccl", kind)
-    if where in ("gpu_memcpy", "memcpy"):
+    if lower_category in ("gpu_memcpy", "memcpy"):
         direction = name.lower().removeprefix("memcpy").strip()[:4]
         return Role("kernel", f"memcpy {_COPIES[direction]}" if direction in _COPIES else "memcpy")
-    if where in ("gpu_memset", "memset"):
+    if lower_category in ("gpu_memset", "memset"):
         return Role("kernel", "memset")
-    if where in ("cuda_runtime", "cuda_driver", "runtime"):
+    if lower_category in ("cuda_runtime", "cuda_driver", "runtime"):
         return Role("runtime", "cuda_sync" if "Synchronize" in name else "cuda_runtime")
-    if where in ("user_annotation", "cpu_op", "operator"):
+    if lower_category in ("user_annotation", "cpu_op", "operator"):
         return _role_of_range(category, name)
     return Role("other", category)
 
 
 def _role_of_range(category: str, name: str) -> Role:
+    """Return the role of a range on the CPU: that of `_RANGES`, a "span" if the user named the range, or "other"."""
     for named in _RANGES:
         if name.startswith(named.begin):
             ending = name.removeprefix(named.begin)
-            is_number = ending.isdecimal() and len(ending) < 19
-            number = int(ending) if named.kind == "step" and is_number else -1
-            return Role(named.role, named.kind or _collective_of(ending), number)
+            step_number = -1
+            if named.kind == "step" and ending.isdecimal() and len(ending) <= _MOST_STEP_DIGITS:
+                step_number = int(ending)
+            return Role(named.role, named.kind or _collective_of(ending), step_number)
     if category == "user_annotation":
         return Role("span", f"range: {name}")
     return Role("other", category)
 
 
 def _collective_of(name: str) -> str:
-    """The collective in a name, "allgather" of "_allgather_base_"; "nccl" if there is none."""
-    plain = re.sub("[^a-z]", "", name.lower())
-    word = next((word for word in _COLLECTIVES if word in plain), "")
-    if word == "reducescatter":
-        return "reduce_scatter"
-    if "alltoa" in plain:
-        return "alltoall"
-    if word:
-        return word
-    if "reduce" in plain:
-        return "reduce"
-    return "send_recv" if re.search("send|recv", plain) else "nccl"
+    """Return the collective in a name, "allgather" of "_allgather_base_"; "nccl" if there is none."""
+    letters = re.sub("[^a-z]", "", name.lower())
+    for part, kind in _COLLECTIVES.items():
+        if part in letters:
+            return kind
+    return "nccl"
 
 
 class Places(dict[Any, int]):
-    """A place for each different value, in the order in which they come."""
+    """Numbers different values from 0 on, in the order in which they are first looked up: ``places[value]``."""
 
     def __missing__(self, value: Any) -> int:
         self[value] = len(self)
         return self[value]
 
 
-class _Roles(dict[Any, int]):
-    """The place of the role of each (phase, category, name), for so many of them as memory allows."""
+class _RoleCodes(dict[Any, int]):
+    """The code of the role of each (phase, category, name): ``codes[key]``. A code is an index of `roles`.
+
+    Names are remembered, up to `_MOST_NAMES` of them, because an event's role is looked up in a dictionary much faster
+    than it is found by its name.
+    """
 
     def __init__(self) -> None:
-        self.places = Places()
+        self._code_of_role = Places()
+
+    @property
+    def roles(self) -> list[Role]:
+        """The different roles, by code."""
+        return list(self._code_of_role)
 
     def __missing__(self, key: tuple[Any, Any, Any]) -> int:
         if len(self) > _MOST_NAMES:
             self.clear()
         role = _role(*key)
-        if len(self.places) >= _MOST_RANGES and role.kind.startswith("range: ") and role not in self.places:
+        is_new = role not in self._code_of_role
+        if is_new and role.kind.startswith("range: ") and len(self._code_of_role) >= _MOST_RANGES:
             role = _OTHER_RANGES
-        if len(self.places) >= _MOST_KINDS and role not in self.places:
+            is_new = role not in self._code_of_role
+        if is_new and len(self._code_of_role) >= _MOST_KINDS:
             raise ValueError(f"its events have more than {_MOST_KINDS} different steps and categories")
-        self[key] = self.places[role]
+        self[key] = self._code_of_role[role]
         return self[key]
 
 
@@ -196,10 +223,10 @@ class _Roles(dict[Any, int]):
 
 
 class EventDetails(NamedTuple):
-    """What the arguments of an event that communicates or copies say; -1 for sizes that they do not say."""
+    """What the arguments of an event that communicates or copies state; -1 for sizes that they do not state."""
 
-    num_elements: int
-    item_bytes: int  # 0 for a list of tensors, whose types it does not say
+    num_elements: int  # that the rank puts in
+    item_bytes: int  # of one element; 0 for a list of tensors, whose types are not stated
     group: str
     kind: str
 
@@ -229,6 +256,7 @@ _ITEM_BYTES = {
 
 
 def _details(args: _KinetoArgs, kind: str) -> EventDetails:
+    """Return the details of an event whose role has this kind; a collective that the arguments name counts instead."""
     if args.name is not None:
         kind = _collective_of(str(args.name))
     num_elements, item_bytes = _size(args)
@@ -236,26 +264,31 @@ def _details(args: _KinetoArgs, kind: str) -> EventDetails:
 
 
 def _size(args: _KinetoArgs) -> tuple[int, int]:
-    """The elements that a rank puts in, and the bytes of one, as in `EventDetails`."""
+    """Return the elements that a rank puts in, and the bytes of one, as in `EventDetails`.
+
+    Copies state bytes, NCCL's events state elements, and operators state the shapes of all their inputs. Of these, the
+    first one that is a tensor or a list of tensors is what the rank puts in.
+    """
     if isinstance(args.bytes, int):
-        return min(args.bytes, 2**50), 1
+        return min(args.bytes, _MOST_BYTES), 1
     if isinstance(args.num_in, int):
-        return min(args.num_in, 2**40), _item_bytes(args.dtype)
+        return min(args.num_in, _MOST_ELEMENTS), _item_bytes(args.dtype)
     if isinstance(args.dims, list) and isinstance(args.types, list):
-        for dims, kind in zip(args.dims, args.types, strict=False):
-            if kind == "TensorList" and isinstance(dims, list):
+        for dims, input_type in zip(args.dims, args.types, strict=False):
+            if input_type == "TensorList" and isinstance(dims, list):
                 return sum(map(_num_elements, dims)), 0
-            if kind not in ("", "Scalar", "ScalarList"):
-                return _num_elements(dims), _item_bytes(kind)
+            if input_type not in ("", "Scalar", "ScalarList"):
+                return _num_elements(dims), _item_bytes(input_type)
     return -1, -1
 
 
 def _num_elements(dims: Any) -> int:
     is_shape = isinstance(dims, list) and all(isinstance(length, int) and length >= 0 for length in dims)
-    return min(math.prod(dims), 2**40) if is_shape else -1
+    return min(math.prod(dims), _MOST_ELEMENTS) if is_shape else -1
 
 
 def _item_bytes(dtype: Any) -> int:
+    """Return the bytes of a number of this type, such as "c10::BFloat16", "long int" or "float"; -1 if unknown."""
     plain = re.sub("[^a-z0-9]", "", str(dtype).lower().removeprefix("c10::"))
     return _ITEM_BYTES.get(plain.removesuffix("int") or plain, -1)
 
@@ -269,23 +302,35 @@ def _correlation(args: Any) -> int:
 
 
 class EventColumns(NamedTuple):
-    """Columns of events: places of role and thread, times, correlation, and the place among all kept."""
+    """Columns of events: an entry per event in each.
+
+    `code` is an index of `KinetoEvents.roles`, and `thread` one of `KinetoEvents.threads`. `correlation` is the number
+    that a kernel shares with the call of CUDA that launched it, -1 without one. `event` numbers all events that are
+    kept of the file, so an event can be found again after columns are taken.
+    """
 
     code: Ints
     thread: Ints
     start_s: Times
     stop_s: Times
     correlation: Ints
-    place: Ints
+    event: Ints
+
+    @property
+    def size(self) -> int:
+        """The number of events."""
+        return self.event.size
 
     def take(self, chosen: NDArray[Any]) -> EventColumns:
+        """Return the events at these indices, or those for which this is True."""
         return EventColumns(*(column[chosen] for column in self))
 
 
 class KinetoEvents(NamedTuple):
     """The events that are kept, and what their codes and threads stand for.
 
-    `details` are those of an event by its place; `num_others` counts by category the events that are not kept.
+    `details` has those of an event by its number in the column `event`; `num_others` counts by category the events that
+    are not kept.
     """
 
     columns: EventColumns
@@ -295,10 +340,11 @@ class KinetoEvents(NamedTuple):
     num_others: dict[str, int]
 
     def of(self, role: str, *kinds: str) -> EventColumns:
-        """The events of a role, only those of `kinds` if any are named, in the order of their starts."""
-        is_chosen = [known.role == role and (not kinds or known.kind in kinds) for known in self.roles]
-        places = np.flatnonzero(np.array(is_chosen, bool)[self.columns.code])
-        return self.columns.take(places[np.argsort(self.columns.start_s[places], kind="stable")])
+        """Return the events of a role, only those of `kinds` if any are named, in the order of their starts."""
+        is_code_chosen = [known.role == role and (not kinds or known.kind in kinds) for known in self.roles]
+        is_chosen = np.array(is_code_chosen, bool)[self.columns.code]
+        events = self.columns.take(np.flatnonzero(is_chosen))
+        return events.take(np.argsort(events.start_s, kind="stable"))
 
     def kind(self, code: int) -> str:
         return self.roles[code].kind
@@ -314,11 +360,20 @@ class _Piece(NamedTuple):
     correlation: Ints
 
 
+class _TimedEvents(NamedTuple):
+    """Events of a piece of the file, each with the code of its role and its times as the file states them."""
+
+    events: list[KinetoEvent]
+    codes: Ints
+    start_us: Times
+    length_us: Times
+
+
 class EventReader:
     """Turns the events of a trace into columns, a piece after the other."""
 
     def __init__(self) -> None:
-        self._roles = _Roles()
+        self._codes = _RoleCodes()
         self._threads = Places()
         self._open = defaultdict[Any, list[KinetoEvent]](list)  # the B events of each thread that have no E yet
         self._num_open = 0
@@ -330,27 +385,9 @@ class EventReader:
     def take(self, entries: list[Any]) -> None:
         """Add the entries of a piece. Raises ValueError if the file has more of anything than the limits allow.
 
-        Events without a role, and those without readable times, are counted and left out. Each array has an entry for
-        each event that is left.
+        Events without a role, and those without readable times, are counted and left out.
         """
-        events = [entry for entry in entries if type(entry) is KinetoEvent and entry.ph != "B" and entry.ph != "E"]
-        if len(events) < len(entries):
-            events += self._paired(entries)
-        codes = np.array([self._roles[event.ph, event.cat, event.name] for event in events], np.int64)
-        roles = list(self._roles.places)  # by code
-        is_other = np.array([role.role == "other" for role in roles], bool)[codes]
-        for code, count in Counter(codes[is_other].tolist()).items():
-            self._num_others[roles[code].kind] += count
-        events, codes = _chosen(events, codes, ~is_other)
-
-        start_us = _floats([event.ts for event in events])
-        length_us = _floats([event.dur for event in events])
-        has_times = (np.abs(start_us) <= _LATEST_US) & (length_us >= 0) & (length_us <= _LATEST_US)
-        if not has_times.all():
-            self._num_others["unreadable"] += int((~has_times).sum())
-            events, codes = _chosen(events, codes, has_times)
-            start_us = start_us[has_times]
-            length_us = length_us[has_times]
+        events, codes, start_us, length_us = self._chosen(self._complete(entries))
         if self._num_kept + len(events) > MOST_EVENTS:
             raise ValueError(
                 f"it has more than {MOST_EVENTS} events of steps, GPUs and collectives: profile fewer steps"
@@ -358,26 +395,57 @@ class EventReader:
         threads = np.array([self._threads[event.pid, event.tid] for event in events], np.int64)
         if len(self._threads) > _MOST_THREADS:
             raise ValueError(f"it has more than {_MOST_THREADS} threads and streams")
-
+        roles = self._codes.roles
         correlations = np.full(len(events), -1)
         has_correlation = np.array([role.role in _ROLES_WITH_CORRELATION for role in roles], bool)[codes]
-        for place in np.flatnonzero(has_correlation).tolist():
-            correlations[place] = _correlation(events[place].args)
+        for index in np.flatnonzero(has_correlation).tolist():
+            correlations[index] = _correlation(events[index].args)
         self._keep_details(events, codes, roles)
         self._num_kept += len(events)
         piece = _Piece(codes.astype(np.int32), threads.astype(np.int32), start_us, length_us, correlations)
         self._pieces.append(piece)
 
+    def _complete(self, entries: list[Any]) -> list[KinetoEvent]:
+        """Return the events that have a length, and those made of a B and an E; what is no event is counted."""
+        # an expression, because most files have millions of complete events and nothing else
+        events = [entry for entry in entries if type(entry) is KinetoEvent and entry.ph != "B" and entry.ph != "E"]
+        if len(events) < len(entries):
+            events += self._paired(entries)
+        return events
+
+    def _chosen(self, events: list[KinetoEvent]) -> _TimedEvents:
+        """Return the events that have a role and readable times; the others are counted."""
+        codes = np.array([self._codes[event.ph, event.cat, event.name] for event in events], np.int64)
+        roles = self._codes.roles
+        is_other = np.array([role.role == "other" for role in roles], bool)[codes]
+        for code, count in Counter(codes[is_other].tolist()).items():
+            self._num_others[roles[code].kind] += count
+        events, codes = _where(~is_other, events, codes)
+        start_us = _floats([event.ts for event in events])
+        length_us = _floats([event.dur for event in events])
+        # False if one is nan
+        has_times = (np.abs(start_us) <= _LATEST_US) & (length_us >= 0) & (length_us <= _LATEST_US)
+        if not has_times.all():
+            self._num_others["unreadable"] += int((~has_times).sum())
+            events, codes = _where(has_times, events, codes)
+            start_us = start_us[has_times]
+            length_us = length_us[has_times]
+        return _TimedEvents(events, codes, start_us, length_us)
+
     def _keep_details(self, events: list[KinetoEvent], codes: Ints, roles: list[Role]) -> None:
-        """Keep the details of the events that have some, by their places among all events of the file."""
+        """Keep the details of the events that have some, by their numbers among all events of the file."""
         has_details = np.array([_has_details(role) for role in roles], bool)[codes]
-        for place in np.flatnonzero(has_details).tolist():
-            args = events[place].args
+        for index in np.flatnonzero(has_details).tolist():
+            args = events[index].args
             if isinstance(args, _KinetoArgs):
-                self._details[self._num_kept + place] = _details(args, roles[codes[place]].kind)
+                self._details[self._num_kept + index] = _details(args, roles[codes[index]].kind)
 
     def _paired(self, entries: list[Any]) -> list[KinetoEvent]:
-        """Events made of pairs of B and E."""
+        """Return a complete event for each E event, which ends the last B event of its thread that is still open.
+
+        B events without an E stay open for the next piece. What is no event, or an E without a B, is counted. Events of
+        other phases are left out.
+        """
         complete = []
         for event in entries:
             if type(event) is not KinetoEvent:
@@ -413,15 +481,16 @@ class EventReader:
             code, thread, start_us / 1e6, (start_us + length_us) / 1e6, correlation, np.arange(code.size)
         )
         num_others = {category: count for category, count in sorted(self._num_others.items()) if count}
-        return KinetoEvents(columns, list(self._roles.places), list(self._threads), self._details, num_others)
+        return KinetoEvents(columns, self._codes.roles, list(self._threads), self._details, num_others)
 
 
 def _has_details(role: Role) -> bool:
     return role.role in _ROLES_WITH_SIZES or role.kind.startswith("memcpy")
 
 
-def _chosen(events: list[KinetoEvent], codes: Ints, is_chosen: NDArray[np.bool_]) -> tuple[list[KinetoEvent], Ints]:
-    return [events[place] for place in np.flatnonzero(is_chosen).tolist()], codes[is_chosen]
+def _where(is_chosen: NDArray[np.bool_], events: list[KinetoEvent], codes: Ints) -> tuple[list[KinetoEvent], Ints]:
+    """Return the chosen ones of some events, and of their codes."""
+    return [events[index] for index in np.flatnonzero(is_chosen).tolist()], codes[is_chosen]
 
 
 def _floats(values: list[Any]) -> Times:

@@ -15,6 +15,7 @@ from .kineto_events import EventColumns, KinetoEvents, Places, Role
 from .trace import Calls, Ints, Trace
 
 _STEP_PARTS = ("step", "loader", "forward", "zero_grad", "optimizer")
+_GLOO_THREADS_PER_GROUP = 2
 _PAUSE_S = 1e-4  # between copies out of buckets: in a longer one the rank waits for the next bucket
 
 
@@ -34,18 +35,18 @@ def to_trace(events: KinetoEvents, rank: int, source: str, group_ranks: Mapping[
 
 
 def _gradient_bytes(events: KinetoEvents, gradients: EventColumns) -> Ints:
-    """The bytes of each gradient, -1 if the trace does not say it."""
-    num_bytes = np.full(gradients.place.size, -1)
+    """Return the bytes of each gradient, -1 if the trace does not state it: those of the operator within its span."""
+    num_bytes = np.full(gradients.size, -1)
     operators = events.of("sizes")
-    for place, gradient in zip(operators.place.tolist(), _around(gradients, operators).tolist(), strict=True):
-        if gradient >= 0 and place in events.details:
-            num_bytes[gradient] = events.details[place].num_bytes
+    for operator, gradient in zip(operators.event.tolist(), _around(gradients, operators).tolist(), strict=True):
+        if gradient >= 0 and operator in events.details:
+            num_bytes[gradient] = events.details[operator].num_bytes
     return num_bytes
 
 
 # ---- the timeline
 
-# the sides of a rank, in the order of its lanes
+# the sides of a rank, in the order of its lanes; the last two have a single lane for all their threads
 _CPU = 0
 _GPU = 1
 _GLOO = 2
@@ -55,69 +56,76 @@ _NOT_DRAWN = ("comms", "label", "sizes", "evaluate", "unpack")  # roles
 
 
 class _Lanes(NamedTuple):
-    """For each event the place of its lane in `names`."""
+    """For each event the index of its lane in `names`."""
 
     lane: Ints
     names: tuple[str, ...]
 
 
 def _timeline(events: KinetoEvents, rank: int, calls: _EventCalls, gradients: EventColumns) -> Timeline:
+    """Return the spans of a rank: one for each event that is drawn, and those that several events make up."""
     roles = events.roles
-    is_drawn = np.array([role.role not in _NOT_DRAWN for role in roles])[events.columns.code]
-    is_drawn[gradients.place] = True
-    rows = events.columns.take(np.flatnonzero(is_drawn))
+    is_role_drawn = np.array([role.role not in _NOT_DRAWN for role in roles])
+    is_drawn = is_role_drawn[events.columns.code]
+    is_drawn[gradients.event] = True  # of all that autograd evaluates, only the gradients
+    drawn = events.columns.take(is_drawn)
     main = _main_thread(events)
-    lanes = _lanes(events, rows, main)
+    lanes = _lanes(events, drawn, main)
 
-    # a call has the kind that all of its events state together, the others that of their roles
-    is_call = np.array([role.role in ("nccl", "gloo") for role in roles])[rows.code]
-    kind_code = rows.code.copy()
-    kind_code[is_call] = len(roles) + calls.calls.kind[calls.call_of[rows.place[is_call]]]
+    # An event has the kind of its role. An event that is a call has the kind of the call instead, which several events
+    # state together: such kinds have the codes behind those of the roles.
     words = ["launch" if role.role == "launch" else role.kind for role in roles] + list(calls.calls.kinds)
-    used_codes, kind = np.unique(kind_code, return_inverse=True)
+    is_call = np.array([role.role in ("nccl", "gloo") for role in roles])[drawn.code]
+    call = calls.call_of[drawn.event[is_call]]
+    code = drawn.code.copy()
+    code[is_call] = len(roles) + calls.calls.kind[call]
+    used_codes, kind = np.unique(code, return_inverse=True)
     kinds = tuple(words[code] for code in used_codes)
 
-    items = _items(events, calls.call_of, gradients)[rows.place]
-    ranks = np.full(rows.place.size, rank)
-    spans = Timeline(ranks, lanes.lane, kind, items, rows.start_s, rows.stop_s, lanes.names, kinds)
+    items = _items(events, calls.call_of, gradients)[drawn.event]
+    ranks = np.full(drawn.size, rank)
+    spans = Timeline(ranks, lanes.lane, kind, items, drawn.start_s, drawn.stop_s, lanes.names, kinds)
     timeline = Timeline.concat([spans, Timeline.of(_hull_spans(events, rank, main))])
     return timeline.take(np.argsort(timeline.start_s, kind="stable"))
 
 
 def _main_thread(events: KinetoEvents) -> int:
-    """The thread that has the steps, or without steps their parts; -1 if there are none."""
-    steps = events.of("span", *_STEP_PARTS)
-    if any(role.kind == "step" for role in events.roles):
-        steps = events.of("span", "step")
-    return int(np.bincount(steps.thread).argmax()) if steps.place.size else -1
+    """Return the thread that has most of the steps, or without steps, of their parts; -1 if there are none."""
+    spans = events.of("span", "step")
+    if not spans.size:
+        spans = events.of("span", *_STEP_PARTS)
+    if not spans.size:
+        return -1
+    return int(np.bincount(spans.thread).argmax())
 
 
 def _items(events: KinetoEvents, call_of: Ints, gradients: EventColumns) -> Ints:
-    """The item of each event: a step's number, the place of a call or of a gradient, the bytes of a copy, or -1."""
+    """Return the item of each event: a step's number, the index of a call or gradient, the bytes of a copy, or -1."""
     codes = events.columns.code
     items = np.array([role.item for role in events.roles])[codes]
     items = np.where(call_of >= 0, call_of, items)
-    items[gradients.place] = np.arange(gradients.place.size)
-    for place, details in events.details.items():
-        if events.roles[codes[place]].role == "kernel":  # with details, it is a copy
-            items[place] = details.num_elements * details.item_bytes if details.num_elements >= 0 else -1
+    items[gradients.event] = np.arange(gradients.size)
+    for event, details in events.details.items():
+        if events.roles[codes[event]].role == "kernel":  # with details, it is a copy
+            items[event] = details.num_elements * details.item_bytes if details.num_elements >= 0 else -1
     return items
 
 
-def _lanes(events: KinetoEvents, rows: EventColumns, main: int) -> _Lanes:
+def _lanes(events: KinetoEvents, drawn: EventColumns, main: int) -> _Lanes:
     """Return the lane of each event: one per thread and stream, one for Gloo and one for autograd, on all threads."""
     num_threads = len(events.threads)
-    side = np.array([_SIDES.get(role.role, _CPU) for role in events.roles])[rows.code]
-    thread = np.where(side >= _GLOO, 0, rows.thread)
-    side_and_thread = side * num_threads + thread  # a number for each pair
-    lane_numbers, lane = np.unique(side_and_thread, return_inverse=True)
+    side = np.array([_SIDES.get(role.role, _CPU) for role in events.roles])[drawn.code]
+    has_single_lane = side >= _GLOO
+    thread = np.where(has_single_lane, 0, drawn.thread)
+    # a number for each pair of side and thread, which sorts lanes by side; `divmod` gives the pair back
+    pair_numbers, lane = np.unique(side * num_threads + thread, return_inverse=True)
     names: list[str] = []
     known: set[str] = set()
-    for lane_number in lane_numbers.tolist():
-        lane_side, lane_thread = divmod(lane_number, num_threads)
+    for pair_number in pair_numbers.tolist():
+        lane_side, lane_thread = divmod(pair_number, num_threads)
         pid, tid = events.threads[lane_thread]
         name = _lane_name(lane_side, tid, lane_thread == main)
-        if name in known:
+        if name in known:  # another process, or another device, has a thread or stream of this number
             name = f"{name} of {pid}"
         names.append(name)
         known.add(name)
@@ -138,122 +146,149 @@ def _lane_name(side: int, tid: Any, is_main: bool) -> str:
 
 
 def _hull_spans(events: KinetoEvents, rank: int, main: int) -> list[Span]:
-    """The phases that no single event shows: backward, FSDP's forward, unpacking, and the phases of the GPU."""
-    steps = events.of("span", *_STEP_PARTS)
-    steps = steps.take(steps.thread == main)
-    backward = _hulls(events.of("evaluate"), steps.start_s)
-    forward = _fsdp_forward(events, steps, backward, main)
-    unpack = _unpack(events, steps)
-    phases = EventColumns(*(np.concatenate(pair) for pair in zip(steps, forward, strict=True)))
+    """Return the phases that no single event shows: backward, FSDP's forward, unpacking, and those of the GPU."""
+    parts = events.of("span", *_STEP_PARTS)
+    parts = parts.take(parts.thread == main)  # steps and phases that are events
+    backward = _hulls(events.of("evaluate"), parts.start_s)
+    forward = _fsdp_forward(events, parts, backward, main)
+    unpack = _unpack(events, parts)
 
     spans = [Span(rank, "backward", "backward", -1, *times) for times in _times(backward)]
     spans += [Span(rank, "main", "forward", -1, *times) for times in _times(forward)]
     for thread, times in zip(unpack.thread.tolist(), _times(unpack), strict=True):
         _, tid = events.threads[thread]
         spans.append(Span(rank, _lane_name(_CPU, tid, thread == main), "unpack", -1, *times))
-    return spans + _gpu_phases(events, rank, phases, backward)
+    return spans + _gpu_phases(events, rank, _joined(parts, forward), backward)
+
+
+def _joined(first: EventColumns, second: EventColumns) -> EventColumns:
+    """Return the events of both, the first ones first."""
+    return EventColumns(*(np.concatenate(pair) for pair in zip(first, second, strict=True)))
 
 
 def _times(events: EventColumns) -> list[tuple[float, float]]:
     return list(zip(events.start_s.tolist(), events.stop_s.tolist(), strict=True))
 
 
-def _unpack(events: KinetoEvents, steps: EventColumns) -> EventColumns:
-    """When gradients leave buckets: copies in a row as one, as far as the rank does not wait between them."""
+def _unpack(events: KinetoEvents, parts: EventColumns) -> EventColumns:
+    """Return when gradients leave buckets: copies in a row as one, as far as the rank does not wait between them.
+
+    A rank may wait before a phase of the step, and for the end of a collective of Gloo. It also waited if there is a
+    pause between two copies, because a copy may be recorded before the end of its collective.
+    """
     copies = events.of("unpack")
     follows_pause = copies.start_s[1:] - copies.stop_s[:-1] > _PAUSE_S
-    starts_after_pause_s = copies.start_s[1:][follows_pause]  # a copy may be recorded before the end of its collective
-    cuts_s = np.sort(np.concatenate([steps.start_s, events.of("gloo").stop_s, starts_after_pause_s]))
+    starts_after_pause_s = copies.start_s[1:][follows_pause]
+    cuts_s = np.sort(np.concatenate([parts.start_s, events.of("gloo").stop_s, starts_after_pause_s]))
     return _hulls(copies, cuts_s)
 
 
-def _fsdp_forward(events: KinetoEvents, steps: EventColumns, backward: EventColumns, main: int) -> EventColumns:
-    """FSDP's forward of each step, from its first range to its last, without layers that backward computes again."""
-    kinds = [role.kind for role in events.roles if role.kind.startswith("range: FSDP::")]
-    ranges = events.of("span", *kinds)
+def _fsdp_forward(events: KinetoEvents, parts: EventColumns, backward: EventColumns, main: int) -> EventColumns:
+    """Return FSDP's forward of each step, from its first range to its last.
+
+    Layers that the backward computes again, in activation checkpointing, are left out.
+    """
+    ranges = events.of("span")
     is_forward = np.array([_is_fsdp_forward(role) for role in events.roles], bool)[ranges.code]
     in_backward = _within(ranges.start_s, backward).is_inside
     ranges = ranges.take(is_forward & ~in_backward & (ranges.thread == main))
-    # no forward extends over the start of a step or the end of a backward
-    cuts_s = np.sort(np.concatenate([steps.start_s, backward.stop_s]))
+    # no forward extends over the start of a step or of a phase, or over the end of a backward
+    cuts_s = np.sort(np.concatenate([parts.start_s, backward.stop_s]))
     return _hulls(ranges, cuts_s)
 
 
 def _is_fsdp_forward(role: Role) -> bool:
-    return role.kind.partition(" (")[0].endswith("_forward")
+    """Return whether this is the range "FSDP::pre_forward (layer)" or "FSDP::post_forward (layer)"."""
+    label = role.kind.partition(" (")[0]
+    return label.startswith("range: FSDP::") and label.endswith("_forward")
 
 
-def _gpu_phases(events: KinetoEvents, rank: int, ranges: EventColumns, backward: EventColumns) -> list[Span]:
-    """The time in which the GPU works on what was launched in each phase on the CPU, and in each gap between phases.
+def _gpu_phases(events: KinetoEvents, rank: int, parts: EventColumns, backward: EventColumns) -> list[Span]:
+    """Return when the GPU works on what was launched in each phase on the CPU, and in each gap between phases ("host").
 
-    Collectives wait for others, and are left out.
+    `parts` are the steps and all phases but `backward`. Collectives wait for others, and are left out.
     """
-    kinds = [events.kind(code) for code in ranges.code.tolist()]
-    is_step = np.array([kind == "step" for kind in kinds], bool)
-    steps = ranges.take(is_step)
-    phases = ranges.take(~is_step)
-    words = ["forward" if kind.startswith("range") else kind for kind in kinds if kind != "step"]
-    words += ["backward"] * backward.place.size
-    phases = EventColumns(*(np.concatenate(pair) for pair in zip(phases, backward, strict=True)))
-    order = np.argsort(phases.start_s, kind="stable")
+    part_kinds = [events.kind(code) for code in parts.code.tolist()]
+    is_step = np.array([kind == "step" for kind in part_kinds], bool)
+    steps = parts.take(is_step)
+    phases = _joined(parts.take(~is_step), backward)
+    # FSDP's forward has the kind of its first range
+    phase_kinds = ["forward" if kind.startswith("range") else kind for kind in part_kinds if kind != "step"]
+    phase_kinds += ["backward"] * backward.size
+    by_start = np.argsort(phases.start_s, kind="stable")
+    phases = phases.take(by_start)
+    phase_kinds = [phase_kinds[index] for index in by_start.tolist()]
 
-    started = _starts_on_cpu(events.of("kernel"), events.of("runtime"))
-    started = started.take(np.flatnonzero(np.isfinite(started.start_s)))
-    step = _within(started.start_s, steps)
-    phase = _within(started.start_s, phases.take(order))
-    # a number for each step, phase in it, and whether the launch is in the phase or in the gap behind it
-    phase_number = step.row * (len(words) + 1) + phase.row + 1
-    group = np.where(step.is_inside, phase_number * 2 + phase.is_inside, -1)
-    by_group = np.argsort(group, kind="stable")
-    edges = np.flatnonzero(np.diff(group[by_group])) + 1
+    kernels = _starts_on_cpu(events.of("kernel"), events.of("runtime"))
+    launched = kernels.take(np.isfinite(kernels.start_s))
+    step = _within(launched.start_s, steps)
+    phase = _within(launched.start_s, phases)
+    # A number for each interval of launches: for each step and phase, and for the gap behind each phase. Before the
+    # first phase, `phase.row` is -1. Launches outside of steps share -1.
+    phase_number = step.row * (phases.size + 1) + phase.row + 1
+    interval = np.where(step.is_inside, phase_number * 2 + phase.is_inside, -1)
     spans = []
-    for rows in np.split(by_group, edges):
-        if not rows.size or not step.is_inside[rows[0]]:
-            continue
+    for rows in _rows_by_value(interval):
         first = rows[0]
-        kind = words[order[phase.row[first]]] if phase.is_inside[first] else "host"
-        number = events.roles[steps.code[step.row[first]]].item
-        work = events.columns.take(started.place[rows])
-        spans.append(Span(rank, "gpu", kind, number, float(work.start_s.min()), float(work.stop_s.max())))
+        if not step.is_inside[first]:
+            continue
+        kind = phase_kinds[phase.row[first]] if phase.is_inside[first] else "host"
+        step_number = events.roles[steps.code[step.row[first]]].item
+        work = events.columns.take(launched.event[rows])  # with the times on the GPU
+        spans.append(Span(rank, "gpu", kind, step_number, float(work.start_s.min()), float(work.stop_s.max())))
     return spans
+
+
+def _rows_by_value(values: Ints) -> list[Ints]:
+    """Return the indices of each different value, by rising value."""
+    by_value = np.argsort(values, kind="stable")
+    edges = np.flatnonzero(np.diff(values[by_value])) + 1
+    return [rows for rows in np.split(by_value, edges) if rows.size]
 
 
 # ---- collectives
 
 
 class _CallParts(NamedTuple):
+    """A call, as in `Calls`, and the numbers of the events that belong to it."""
+
     group: str
     kind: str
     num_bytes: int
     launch_s: float
     start_s: float
     stop_s: float
-    places: list[int]  # of its events
+    events: list[int]
 
 
 class _EventCalls(NamedTuple):
-    """The collectives, and for each event the place of its call, or -1."""
+    """The collectives, and for each event the index of its call, or -1."""
 
     calls: Calls
     call_of: Ints
 
 
 def _calls(events: KinetoEvents, groups: tuple[str, ...]) -> _EventCalls:
+    """Return the collectives in the order of their launches, of NCCL's kernels and of Gloo's work.
+
+    In a trace without kernels of NCCL, launches without work are calls that did not end. In one with kernels, they may
+    be launches whose kernel the trace lacks, and are left out.
+    """
     kernels = events.of("nccl")
-    started = _starts_on_cpu(kernels, events.of("runtime"))
-    launches = _launches_without_kernels(events, started)
+    launched_kernels = _starts_on_cpu(kernels, events.of("runtime"))
+    launches = _launches_without_kernels(events, launched_kernels)
     gloo = events.of("gloo")
-    launch_of = _launches_of(events, gloo, launches)
-    parts = _nccl_calls(events, kernels, started)
-    parts += _gloo_calls(events, gloo, launches, launch_of, groups)
-    if not kernels.place.size:
-        without_work = sorted({*range(launches.place.size)} - {*launch_of.tolist()})
-        parts += _calls_without_work(events, launches.take(np.array(without_work, np.int64)), groups)
+    launch_of_work = _launches_of_work(events, gloo, launches)
+    parts = _nccl_calls(events, kernels, launched_kernels)
+    parts += _gloo_calls(events, gloo, launches, launch_of_work, groups)
+    if not kernels.size:
+        is_without_work = ~np.isin(np.arange(launches.size), launch_of_work)
+        parts += _calls_without_work(events, launches.take(is_without_work), groups)
 
     parts.sort(key=lambda call: call.start_s if math.isnan(call.launch_s) else call.launch_s)
-    call_of = np.full(events.columns.place.size, -1)
-    for number, call in enumerate(parts):
-        call_of[call.places] = number
+    call_of = np.full(events.columns.size, -1)
+    for index, call in enumerate(parts):
+        call_of[call.events] = index
     group_places = Places()
     kind_places = Places()
     calls = Calls(
@@ -269,77 +304,91 @@ def _calls(events: KinetoEvents, groups: tuple[str, ...]) -> _EventCalls:
     return _EventCalls(calls, call_of)
 
 
-def _call(events: KinetoEvents, place: int, around: list[int], launch_s: float) -> _CallParts:
-    """Return the call that an event works on.
+def _call(events: KinetoEvents, event: int, around: list[int], launch_s: float) -> _CallParts:
+    """Return the call that an event works on; its start and stop are the event's.
 
-    Its facts are stated by that event and by those `around` its launch; the first that states a fact counts.
+    Its group, kind and bytes are stated by that event and by those `around` its launch; the first that states one
+    counts. The names "nccl" and "send_recv" state no kind: an all-to-all, too, runs in a kernel of that name.
     """
-    places = [place, *around]
-    details = [events.details[place] for place in places if place in events.details]
-    kinds = [detail.kind for detail in details] + [events.kind(events.columns.code[place]) for place in places]
-    general_kind = kinds[-1] if details else kinds[0]  # if none is more specific
+    all_events = [event, *around]
+    details = [events.details[number] for number in all_events if number in events.details]
+    kinds = [detail.kind for detail in details]
+    kinds += [events.kind(events.columns.code[number]) for number in all_events]
+    # without a specific kind: that of the last event, the launch, if any event has details, else that of the first one
+    kind = kinds[-1] if details else kinds[0]
+    for stated_kind in kinds:
+        if stated_kind not in ("nccl", "send_recv"):
+            kind = stated_kind
+            break
     return _CallParts(
         group=next((detail.group for detail in details if detail.group), ""),
-        kind=next((kind for kind in kinds if kind not in ("nccl", "send_recv")), general_kind),
+        kind=kind,
         num_bytes=next((detail.num_bytes for detail in details if detail.num_bytes >= 0), -1),
         launch_s=launch_s,
-        start_s=float(events.columns.start_s[place]),
-        stop_s=float(events.columns.stop_s[place]),
-        places=places,
+        start_s=float(events.columns.start_s[event]),
+        stop_s=float(events.columns.stop_s[event]),
+        events=all_events,
     )
 
 
-def _nccl_calls(events: KinetoEvents, kernels: EventColumns, started: EventColumns) -> list[_CallParts]:
-    """A call for each kernel, with what the ranges around its launch say of it."""
+def _nccl_calls(events: KinetoEvents, kernels: EventColumns, launched: EventColumns) -> list[_CallParts]:
+    """Return a call for each kernel, with what the ranges around its launch state of it.
+
+    `launched` are the same kernels with start and thread of their launch; see `_starts_on_cpu`.
+    """
     ranges = [events.of("comms"), events.of("label"), events.of("launch")]
-    rows_around = [_around(spans, started).tolist() for spans in ranges]
+    rows_around = [_around(spans, launched).tolist() for spans in ranges]
     calls = []
-    for row, kernel in enumerate(kernels.place.tolist()):
-        around = [spans.place[rows[row]] for spans, rows in zip(ranges, rows_around, strict=True) if rows[row] >= 0]
-        calls.append(_call(events, kernel, around, float(started.start_s[row])))
+    for row, kernel in enumerate(kernels.event.tolist()):
+        around = []
+        for spans, rows in zip(ranges, rows_around, strict=True):
+            if rows[row] >= 0:
+                around.append(int(spans.event[rows[row]]))
+        calls.append(_call(events, kernel, around, float(launched.start_s[row])))
     return calls
 
 
-def _launches_without_kernels(events: KinetoEvents, started: EventColumns) -> EventColumns:
-    """The launches in which NCCL had no part: Gloo's, and those whose work the trace does not have."""
+def _launches_without_kernels(events: KinetoEvents, launched_kernels: EventColumns) -> EventColumns:
+    """Return the launches in which NCCL had no part: Gloo's, and those whose work the trace does not have."""
     launches = events.of("launch")
-    is_nccl = np.zeros(launches.place.size, bool)
-    for inner in (started, events.of("comms"), events.of("label")):
+    is_nccl = np.zeros(launches.size, bool)
+    for inner in (launched_kernels, events.of("comms"), events.of("label")):
         row = _around(launches, inner)
         is_nccl[row[row >= 0]] = True
-    return launches.take(np.flatnonzero(~is_nccl))
+    return launches.take(~is_nccl)
 
 
 def _gloo_calls(
-    events: KinetoEvents, gloo: EventColumns, launches: EventColumns, launch_of: Ints, groups: tuple[str, ...]
+    events: KinetoEvents, gloo: EventColumns, launches: EventColumns, launch_of_work: Ints, groups: tuple[str, ...]
 ) -> list[_CallParts]:
-    group_of = _gloo_groups(events, gloo, launches, groups)
+    """Return a call for each piece of Gloo's work; its kind is that of its launch, if it has one."""
+    group_of_work = _gloo_groups(events, gloo, launches, groups)
     calls = []
-    for row, work in enumerate(gloo.place.tolist()):
-        call = _call(events, work, [], math.nan)._replace(group=group_of[row])
-        launch = int(launch_of[row])
+    for row, work in enumerate(gloo.event.tolist()):
+        call = _call(events, work, [], math.nan)._replace(group=group_of_work[row])
+        launch = int(launch_of_work[row])
         if launch >= 0:
             call = call._replace(
                 kind=events.kind(launches.code[launch]),
                 launch_s=float(launches.start_s[launch]),
-                places=[work, int(launches.place[launch])],
+                events=[work, int(launches.event[launch])],
             )
         calls.append(call)
     return calls
 
 
 def _calls_without_work(events: KinetoEvents, launches: EventColumns, groups: tuple[str, ...]) -> list[_CallParts]:
-    """Calls that were launched and did not end within the trace."""
+    """Return the calls of these launches, which did not end within the trace."""
     group = groups[0] if len(groups) == 1 else ""
     calls = []
-    for place, launch_s in zip(launches.place.tolist(), launches.start_s.tolist(), strict=True):
-        call = _call(events, place, [], launch_s)
+    for launch, launch_s in zip(launches.event.tolist(), launches.start_s.tolist(), strict=True):
+        call = _call(events, launch, [], launch_s)
         calls.append(call._replace(group=group, num_bytes=-1, start_s=math.nan, stop_s=math.nan))
     return calls
 
 
-def _launches_of(events: KinetoEvents, gloo: EventColumns, launches: EventColumns) -> Ints:
-    """For each piece of Gloo's work its launch, or -1. Launches that are alike are worked on in their order.
+def _launches_of_work(events: KinetoEvents, gloo: EventColumns, launches: EventColumns) -> Ints:
+    """Return for each piece of Gloo's work its launch, or -1. Launches that are alike are worked on in their order.
 
     First those count as alike that have the same kind and size, then those of the same kind; at last, a reduce_scatter
     is worked on as an allreduce, because Gloo has no other.
@@ -349,30 +398,33 @@ def _launches_of(events: KinetoEvents, gloo: EventColumns, launches: EventColumn
         return events.kind(columns.code[row])
 
     def kind_and_size(columns: EventColumns, row: int) -> Any:
-        details = events.details.get(int(columns.place[row]))
+        details = events.details.get(int(columns.event[row]))
         return kind(columns, row), -1 if details is None else details.num_elements
 
     def kind_on_gloo(columns: EventColumns, row: int) -> Any:
         word = kind(columns, row)
         return "allreduce" if word == "reduce_scatter" else word
 
-    launch_of = np.full(gloo.place.size, -1)
+    launch_of_work = np.full(gloo.size, -1)
     for key in (kind_and_size, kind, kind_on_gloo):
-        _assign_launches(launch_of, gloo, launches, key)
-    return launch_of
+        _assign_launches(launch_of_work, gloo, launches, key)
+    return launch_of_work
 
 
 def _assign_launches(
-    launch_of: Ints, gloo: EventColumns, launches: EventColumns, key: Callable[[EventColumns, int], Any]
+    launch_of_work: Ints, gloo: EventColumns, launches: EventColumns, key: Callable[[EventColumns, int], Any]
 ) -> None:
-    """Give work that has no launch yet the first one with the same key that has no work and does not start later."""
-    waiting = defaultdict[Any, deque[int]](deque)
-    for launch in np.setdiff1d(np.arange(launches.place.size), launch_of).tolist():
-        waiting[key(launches, launch)].append(launch)
-    for work in np.flatnonzero(launch_of < 0).tolist():
-        candidates = waiting[key(gloo, work)]
+    """Set the launch of each piece of work in `launch_of_work` that has none yet.
+
+    It is the first launch with the same key that has no work, unless that starts later than the work.
+    """
+    free_launches = defaultdict[Any, deque[int]](deque)  # by key, in the order of time
+    for launch in np.setdiff1d(np.arange(launches.size), launch_of_work).tolist():
+        free_launches[key(launches, launch)].append(launch)
+    for work in np.flatnonzero(launch_of_work < 0).tolist():
+        candidates = free_launches[key(gloo, work)]
         if candidates and launches.start_s[candidates[0]] <= gloo.start_s[work]:
-            launch_of[work] = candidates.popleft()
+            launch_of_work[work] = candidates.popleft()
 
 
 def _gloo_groups(
@@ -380,30 +432,34 @@ def _gloo_groups(
 ) -> Sequence[str]:
     """Return the group of each piece of Gloo's work, "" if it is unclear.
 
-    A group has two threads, which start when it is created, so their numbers are in the order of the groups.
+    Threads of Gloo start when their group is created, so their numbers are in the order of the groups.
     """
     if len(groups) == 1:
-        return [groups[0]] * gloo.place.size
+        return [groups[0]] * gloo.size
+    # a thread that launches collectives itself does not belong to Gloo
     threads_of_gloo = np.setdiff1d(gloo.thread, launches.thread).tolist()
     tids = {events.threads[thread][1] for thread in threads_of_gloo}
-    if len(tids) != 2 * len(groups) or not all(isinstance(tid, int) for tid in tids):
-        return [""] * gloo.place.size
-    group_of = {tid: groups[place // 2] for place, tid in enumerate(sorted(tids))}
-    return [group_of.get(events.threads[thread][1], "") for thread in gloo.thread.tolist()]
+    if len(tids) != _GLOO_THREADS_PER_GROUP * len(groups) or not all(isinstance(tid, int) for tid in tids):
+        return [""] * gloo.size
+    group_of_tid = {tid: groups[index // _GLOO_THREADS_PER_GROUP] for index, tid in enumerate(sorted(tids))}
+    return [group_of_tid.get(events.threads[thread][1], "") for thread in gloo.thread.tolist()]
 
 
 # ---- which events belong together
 
 
 def _starts_on_cpu(kernels: EventColumns, runtime: EventColumns) -> EventColumns:
-    """The kernels, with start and thread of the call of CUDA that launched each: nan and -1 if there is none."""
+    """Return the kernels with start and thread of the call of CUDA that launched each; nan and -1 if there is none.
+
+    The two share a correlation number.
+    """
     runtime = runtime.take(np.argsort(runtime.correlation, kind="stable"))
-    runtime = runtime.take(np.flatnonzero(runtime.correlation >= 0))
-    place = np.searchsorted(runtime.correlation, kernels.correlation)
-    # one entry more, for kernels behind the last call
-    is_known = np.append(runtime.correlation, -2)[place] == kernels.correlation
-    start_s = np.append(runtime.start_s, np.nan)[place]
-    thread = np.append(runtime.thread, -1)[place]
+    runtime = runtime.take(runtime.correlation >= 0)
+    row = np.searchsorted(runtime.correlation, kernels.correlation)
+    # one entry more, which no kernel has, for kernels behind the last call
+    is_known = np.append(runtime.correlation, -2)[row] == kernels.correlation
+    start_s = np.append(runtime.start_s, np.nan)[row]
+    thread = np.append(runtime.thread, -1)[row]
     return kernels._replace(start_s=np.where(is_known, start_s, np.nan), thread=np.where(is_known, thread, -1))
 
 
@@ -415,35 +471,47 @@ class _EnclosingSpans(NamedTuple):
 
 
 def _within(at_s: Times, spans: EventColumns) -> _EnclosingSpans:
-    """`spans` are in the order of their starts."""
+    """Return for each time the last span that starts at or before it; `spans` are in the order of their starts."""
     row = np.searchsorted(spans.start_s, at_s, "right") - 1
-    return _EnclosingSpans(row, (row >= 0) & (at_s <= np.append(spans.stop_s, -np.inf)[row]))
+    stop_s = np.append(spans.stop_s, -np.inf)[row]  # row -1 is the appended one
+    return _EnclosingSpans(row, (row >= 0) & (at_s <= stop_s))
 
 
 def _around(spans: EventColumns, inner: EventColumns) -> Ints:
-    """For each inner event the span of its thread in which it starts, as a row of `spans`, or -1."""
-    num_spans = spans.place.size
-    enclosing = np.full(inner.place.size, -1)
-    if not num_spans:
+    """Return for each inner event the span of its thread in which it starts, as a row of `spans`, or -1.
+
+    Only the last span that starts before it counts, because the spans of a thread follow each other.
+    """
+    num_spans = spans.size
+    enclosing = np.full(inner.size, -1)
+    if num_spans == 0:
         return enclosing
-    # spans and inner events in one order, by threads and starts: the last span before an inner event may enclose it
+    # Spans and inner events in one list, sorted by threads and starts. The sort is stable, so of events that start at
+    # the same time a span comes first.
     thread = np.concatenate([spans.thread, inner.thread])
     start_s = np.concatenate([spans.start_s, inner.start_s])
-    order = np.lexsort((start_s, thread))  # stable: of events that start at the same time, a span comes first
+    order = np.lexsort((start_s, thread))
     is_span = order < num_spans
-    last_span = np.maximum.accumulate(np.where(is_span, np.arange(order.size), -1))
-    event = order[~is_span]
-    place_of_span = last_span[~is_span]
-    span = np.where(place_of_span >= 0, order[place_of_span], 0)
-    same_thread = (place_of_span >= 0) & (thread[event] == thread[span])
-    is_inside = same_thread & (start_s[event] <= spans.stop_s[np.where(same_thread, span, 0)])
-    enclosing[event[is_inside] - num_spans] = span[is_inside]
+    # the position in this order of the last span up to each entry, -1 if there is none
+    last_span_position = np.maximum.accumulate(np.where(is_span, np.arange(order.size), -1))
+    # of each inner event: its row, and the row of that span
+    inner_row = order[~is_span] - num_spans
+    position = last_span_position[~is_span]
+    has_span = position >= 0
+    span_row = np.where(has_span, order[position], 0)
+    is_same_thread = has_span & (inner.thread[inner_row] == spans.thread[span_row])
+    is_inside = is_same_thread & (inner.start_s[inner_row] <= spans.stop_s[span_row])
+    enclosing[inner_row[is_inside]] = span_row[is_inside]
     return enclosing
 
 
 def _hulls(events: EventColumns, cuts_s: Times) -> EventColumns:
-    """One event for those between two neighbouring cuts, from the start of the first to the end of the last."""
-    group = np.searchsorted(cuts_s, events.start_s, "right")
-    firsts = np.flatnonzero(np.diff(group, prepend=-1))
-    stops_s = np.maximum.reduceat(events.stop_s, firsts) if firsts.size else events.stop_s
-    return events.take(firsts)._replace(stop_s=stops_s)
+    """Return one event for those that start between two neighbouring cuts, from the first start to the last stop.
+
+    `events` are in the order of their starts, and so are `cuts_s`. Other columns are those of the first event.
+    """
+    num_cuts_before = np.searchsorted(cuts_s, events.start_s, "right")
+    firsts = np.flatnonzero(np.diff(num_cuts_before, prepend=-1))
+    if not firsts.size:
+        return events
+    return events.take(firsts)._replace(stop_s=np.maximum.reduceat(events.stop_s, firsts))

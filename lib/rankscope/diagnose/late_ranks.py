@@ -21,14 +21,16 @@ SHARE_OF_STEP = 0.1  # what a rank loses must be at least this share of a step �
 LEAST_S = 0.004  # … and these seconds
 _NOISES = 5.0  # a rank is late in a step if it is later than so many standard deviations of the calm ranks
 _SIGMAS_PER_MAD = 1.4826  # standard deviations per median absolute deviation, of a normal distribution
-_AS_LATE = 0.5  # of the median of a rank's late steps: what counts as equally late, on it and on calm ranks
+_AS_LATE = 0.5  # a step is as late as others if the rank is late by this share of the median of its late steps
 _CHANCE = 0.05  # a rank is late by chance if calm ranks would be late as often with this probability …
-_CHANCE_OF_SIGN = 0.005  # … and if one rank out of two would be later than the other so often
-_SAME_CAUSE = 0.7  # of a rank's late steps, where these are fewer than half of all
-_SECOND_CAUSE = 0.4  # of the first cause's time: then a second one is named
-_ALIKE = 0.6  # a phase takes longer in proportion if it takes this share of what is proportional …
-_ALMOST_ALL = 0.8  # … and such phases make up this share of a step
-_UNBALANCED = 0.15  # of a step: no job in which a rank waits longer for other ranks is balanced
+_CHANCE_OF_SIGN = 0.005  # … and if one rank out of two would be later than the other so often with this one
+_SAME_CAUSE = 0.7  # if a rank is late in few steps, this share of them must have the same cause
+_OFTEN = 0.5  # of all steps: a rank that is late in more of them is not late in few steps
+_SECOND_CAUSE = 0.4  # a phase is a further cause if it loses this share of the time that the first cause loses
+_ALIKE = 0.6  # a phase takes longer like all phases if it has this share of what is proportional to its usual time …
+_LEAST_ALIKE = 3  # … all phases take longer alike if at least so many do …
+_ALMOST_ALL = 0.8  # … which make up this share of a step
+_UNBALANCED = 0.15  # of a step: a job in which a rank waits longer for other ranks is not balanced
 
 
 class Culprit(NamedTuple):
@@ -50,7 +52,7 @@ class LateRank(NamedTuple):
     a core, the mean over the steps in which it is late.
     """
 
-    place: int
+    column: int
     in_steps: Steps
     usual_s: Seconds
     starved_s: float
@@ -87,13 +89,13 @@ class Lateness(NamedTuple):
         if num_ranks < 2:
             return np.zeros(own_s.shape)
         first_group = self.groups[0] if self.groups else ()
-        late = [rank.place for rank in first_group]
+        late = [rank.column for rank in first_group]
         calm = np.setdiff1d(np.arange(num_ranks), late)
-        if calm.size < 2:  # a calm rank has no other one to be compared with
-            late_s = np.asarray(own_s - median_of_others(own_s))
-        else:
-            late_s = np.zeros(own_s.shape)
+        late_s = np.zeros(own_s.shape)
+        if calm.size >= 2:
             late_s[:, calm] = own_s[:, calm] - median_of_others(own_s[:, calm])
+        else:  # a single calm rank has no other one, so it is compared with the late ranks
+            late_s[:, calm] = (own_s - median_of_others(own_s))[:, calm]
         late_s[:, late] = own_s[:, late] - np.median(own_s[:, calm], axis=1)[:, None]
         return late_s
 
@@ -135,51 +137,56 @@ def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds, starved_
     add up, and of ranks that are late together the last one has nearly all of it.
     """
     step_s = float(np.median(window_s)) if window_s.size else 0.0
-    left_s = phase_s.astype(float)
-    starved_s = np.zeros(window_s.shape) if starved_s is None else starved_s
+    if starved_s is None:
+        starved_s = np.zeros(window_s.shape)
+    remaining_s = phase_s.astype(float)  # the ranks' own times, once those that are named are as fast as usual
     groups = list[tuple[LateRank, ...]]()
     named = set[int]()
-    while len(ranks) > 1 and len(left_s):
-        late, calm = _divided(left_s, step_s)
-        if named.issuperset(late):
+    while len(ranks) > 1 and len(remaining_s):
+        division = _divided(remaining_s, step_s)
+        if named.issuperset(division.late_steps):  # nobody is late, or nobody else
             break
-        usual_s = np.median(left_s[:, calm], axis=1)
-        usual_starved_s = np.median(starved_s[:, calm], axis=1)
+        usual_s = np.median(remaining_s[:, division.calm], axis=1)  # steps by phases
+        usual_starved_s = np.median(starved_s[:, division.calm], axis=1)  # by step
         group = []
-        for place, in_steps in late.items():
-            if place not in named:
-                starved_longer_s = float((starved_s[:, place] - usual_starved_s)[in_steps].mean())
-                culprits = _mended(left_s, int(ranks[place]), place, in_steps, usual_s, starved_longer_s)
-                group.append(LateRank(place, in_steps, usual_s, starved_longer_s, culprits))
-            left_s[:, place] = np.minimum(left_s[:, place], usual_s)
-        named.update(late)
+        for column, in_steps in division.late_steps.items():
+            if column not in named:
+                starved_longer_s = float((starved_s[:, column] - usual_starved_s)[in_steps].mean())
+                culprits = _mend(remaining_s, int(ranks[column]), column, in_steps, usual_s, starved_longer_s)
+                group.append(LateRank(column, in_steps, usual_s, starved_longer_s, culprits))
+            remaining_s[:, column] = np.minimum(remaining_s[:, column], usual_s)
+        named.update(division.late_steps)
         groups.append(tuple(group))
     return Lateness(tuple(ranks), window_s, phase_s, tuple(groups))
 
 
-def _mended(
-    left_s: Seconds, rank: int, place: int, in_steps: Steps, usual_s: Seconds, starved_longer_s: float
+def _mend(
+    remaining_s: Seconds, rank: int, column: int, in_steps: Steps, usual_s: Seconds, starved_longer_s: float
 ) -> tuple[Culprit, ...]:
-    """Return the culprits of a late rank; one after the other is mended in `left_s`, and costs what that saves."""
-    longer_s = np.maximum(_mean_without_worst((left_s[:, place] - usual_s)[in_steps]), 0.0)
+    """Make a late rank as fast as usual in `remaining_s`, one cause after the other, and return its culprits.
+
+    A cause costs what the last rank of each step arrives earlier once it is mended, in the mean over steps.
+    """
+    longer_s = np.maximum(_mean_without_worst((remaining_s[:, column] - usual_s)[in_steps]), 0.0)  # by phase
     culprits = []
-    for cause, columns in _causes(longer_s, usual_s[in_steps].mean(axis=0), starved_longer_s):
-        before_s = left_s.sum(axis=2).max(axis=1)
-        left_s[:, place, columns] = np.minimum(left_s[:, place, columns], usual_s[:, columns])
-        after_s = left_s.sum(axis=2).max(axis=1)
-        culprits.append(Culprit(rank, cause, float((before_s - after_s).mean())))
+    for cause, phases in _causes(longer_s, usual_s[in_steps].mean(axis=0), starved_longer_s):
+        last_before_s = remaining_s.sum(axis=2).max(axis=1)  # the own time of the last rank, by step
+        remaining_s[:, column, phases] = np.minimum(remaining_s[:, column, phases], usual_s[:, phases])
+        last_after_s = remaining_s.sum(axis=2).max(axis=1)
+        culprits.append(Culprit(rank, cause, float((last_before_s - last_after_s).mean())))
     return tuple(culprits)
 
 
 class _RankDivision(NamedTuple):
-    """Late ranks with their late steps, and the seconds per step that these explain."""
+    """Late ranks with their late steps, the latest first; the calm ranks; and what the late ones cost per step."""
 
-    cost_s: float
     late_steps: dict[int, Steps]
+    calm: Ints
+    cost_s: float
 
 
-def _divided(phase_s: Seconds, step_s: float) -> tuple[dict[int, Steps], Ints]:
-    """Return the late ranks, the latest first, each with its late steps; and the calm ones.
+def _divided(phase_s: Seconds, step_s: float) -> _RankDivision:
+    """Return the division into late and calm ranks that counts; without late ranks if none holds.
 
     `phase_s` has the shape (steps, ranks, phases). With each number of late ranks, the latest so many are divided from
     the others, if `_division` allows it. Of these divisions, the one with the fewest late ranks is returned that
@@ -194,11 +201,11 @@ def _divided(phase_s: Seconds, step_s: float) -> tuple[dict[int, Steps], Ints]:
         division = _division(phase_s, own_s, latest_first[:num_late], latest_first[num_late:], least_s)
         if division is not None:
             divisions.append(division)
-    if not divisions:
-        return {}, latest_first
-    most_s = max(division.cost_s for division in divisions)
-    chosen = next(division for division in divisions if division.cost_s >= most_s - least_s)
-    return chosen.late_steps, latest_first[len(chosen.late_steps) :]
+    most_s = max((division.cost_s for division in divisions), default=0.0)
+    for division in divisions:  # by rising number of late ranks
+        if division.cost_s >= most_s - least_s:
+            return division
+    return _RankDivision({}, latest_first, 0.0)
 
 
 def _division(
@@ -209,10 +216,11 @@ def _division(
     It holds if the late ranks cost more than `least_s` per step and more than the noise of the calm ranks does, and if
     each of them has steps in which it is late by `_late_steps`.
     """
-    # how much earlier the last rank of each step would be if there were only the calm ranks; the mean per step
+    # how much earlier the last rank of each step would be if there were only the calm ranks; the mean without the worst
     earlier_s = own_s.max(axis=1) - own_s[:, calm_ranks].max(axis=1)
     cost_s = float(_sum_without_worst(earlier_s)) / max(len(own_s) - 1, 1)
-    # The late rank that is the least late must be late in two steps. Most divisions fail here, and this is fast.
+    # The late rank that is the least late must be late in two steps. Most divisions fail here, and this takes little
+    # time.
     least_late_s = own_s[:, late_ranks[-1]] - np.median(own_s[:, calm_ranks], axis=1)
     if cost_s <= least_s or (least_late_s > least_s).sum() < 2:
         return None
@@ -220,33 +228,32 @@ def _division(
     if cost_s <= calm.cost_s:
         return None
     late_steps = dict[int, Steps]()
-    for place in late_ranks[::-1].tolist():  # the least late first, as it is the most likely to be calm
-        in_steps = _late_steps(phase_s[:, place], calm, least_s)
+    for column in late_ranks[::-1].tolist():  # the least late first, as it is the most likely to be calm
+        in_steps = _late_steps(phase_s[:, column], calm, least_s)
         if not in_steps.any():
             return None
-        late_steps[place] = in_steps
-    return _RankDivision(cost_s, dict(reversed(late_steps.items())))
+        late_steps[column] = in_steps
+    latest_first = dict(reversed(late_steps.items()))
+    return _RankDivision(latest_first, calm_ranks, cost_s)
 
 
 class _CalmStatistics(NamedTuple):
-    """What is usual on calm ranks, and how noisy they are.
+    """What is usual on calm ranks, and how noisy they are."""
 
-    `usual_s`, steps by phases, and `usual_own_s`, by steps, are medians of these ranks. `noise_s`, steps by ranks, is
-    how far each is from the others; of a single one, how far it is from its own median. What is later than `least_s` is
-    not noise. `cost_s` is what the noise costs per step.
-    """
-
-    usual_s: Seconds
-    usual_own_s: Seconds
+    usual_s: Seconds  # steps by phases: the median of these ranks
+    usual_own_s: Seconds  # the same of all phases together, by step
+    # steps by ranks: how far each rank is from the others; of a single one, how far it is from its own median
     noise_s: Seconds
-    least_s: float
-    cost_s: float
+    least_s: float  # what is later than this is not noise
+    cost_s: float  # what the noise costs per step: how far the last calm rank is behind the usual one
 
 
 def _calm(phase_s: Seconds, least_s: float) -> _CalmStatistics:
+    """Return the statistics of calm ranks from their own times, steps by ranks by phases."""
     own_s = phase_s.sum(axis=2)
     usual_own_s = np.median(own_s, axis=1)
-    if own_s.shape[1] == 1:
+    num_ranks = own_s.shape[1]
+    if num_ranks == 1:
         noise_s = own_s - np.median(own_s, axis=0)
         cost_s = float(np.maximum(noise_s, 0.0).mean())
     else:
@@ -266,17 +273,19 @@ def _late_steps(phase_s: Seconds, calm: _CalmStatistics, least_s: float) -> Step
     same cause. Or the rank must be later than the calm ranks in so many steps that a fair coin would not fall like
     that, which needs no measure of noise.
     """
-    late_s = phase_s.sum(axis=1) - calm.usual_own_s
+    late_s = phase_s.sum(axis=1) - calm.usual_own_s  # by step
     num_steps = len(late_s)
     in_steps = _equally_late(late_s, calm.least_s)
     num_late = int(in_steps.sum())
     if num_late > 1:
+        # how often a calm rank is as late as this one in its late steps, by Laplace's rule
         as_late_s = float(late_s[in_steps].min())
-        num_calm = int((calm.noise_s >= as_late_s).sum())
-        chance = _binomial_tail(num_late, num_steps, (num_calm + 1) / (calm.noise_s.size + 2))
-        largest_phase = (phase_s - calm.usual_s)[in_steps].argmax(axis=1)
+        num_calm_as_late = int((calm.noise_s >= as_late_s).sum())
+        share_of_calm = (num_calm_as_late + 1) / (calm.noise_s.size + 2)
+        chance = _binomial_tail(num_late, num_steps, share_of_calm)
+        is_often = num_late > _OFTEN * num_steps
+        largest_phase = (phase_s - calm.usual_s)[in_steps].argmax(axis=1)  # the cause of each late step
         share_of_commonest = np.bincount(largest_phase).max() / num_late
-        is_often = num_late > num_steps / 2
         if chance < _CHANCE and (is_often or share_of_commonest > _SAME_CAUSE):
             return in_steps
     num_later = int((late_s > least_s).sum())
@@ -301,18 +310,28 @@ def median_of_others(values: Seconds) -> Seconds:
     """
     num_others = values.shape[1] - 1
     order = np.argsort(values, axis=1, kind="stable")
-    ordered = np.take_along_axis(values, order, axis=1)
-    place_of = np.argsort(order, axis=1, kind="stable")  # of each rank in that order
+    sorted_values = np.take_along_axis(values, order, axis=1)
+    position = np.argsort(order, axis=1, kind="stable")  # of each rank in that order
 
-    def other(place: int) -> Seconds:
-        """The value at a place in the order of the others: those behind the rank itself move up by one."""
-        return np.where(place_of > place, ordered[:, [place]], ordered[:, [place + 1]])
+    def other(index: int) -> Seconds:
+        """Return for each rank the value at an index of the sorted others.
 
-    return np.asarray((other((num_others - 1) // 2) + other(num_others // 2)) / 2)
+        Without the rank itself, the values behind it move up by one.
+        """
+        is_before_rank = index < position
+        return np.where(is_before_rank, sorted_values[:, [index]], sorted_values[:, [index + 1]])
+
+    # the two in the middle, which are the same one if the number of others is odd
+    lower = other((num_others - 1) // 2)
+    upper = other(num_others // 2)
+    return np.asarray((lower + upper) / 2)
 
 
 def _binomial_tail(least: int, trials: int, chance: float) -> float:
-    """Return the probability that at least so many of the trials succeed, with a chance above 0 and below 1."""
+    """Return the probability that at least so many of the trials succeed, with a chance above 0 and below 1.
+
+    It is calculated with logarithms, because the factorials of many trials are too large for a float.
+    """
     log_factorial = np.append(0.0, np.cumsum(np.log(np.arange(1, trials + 1))))
     number = np.arange(least, trials + 1)
     log_ways = log_factorial[trials] - log_factorial[number] - log_factorial[trials - number]
@@ -332,15 +351,26 @@ def _mean_without_worst(longer_s: Seconds) -> Seconds:
     return np.asarray(longer_s.mean(axis=0))
 
 
-def _causes(longer_s: Seconds, usual_s: Seconds, starved_longer_s: float) -> list[tuple[str, list[int]]]:
-    """Return why a rank takes longer than usual, and which phases each cause makes longer; arrays are by phase."""
+class _LateCause(NamedTuple):
+    """Why a rank takes longer than usual, and the phases that it makes longer, as columns."""
+
+    name: str
+    phases: list[int]
+
+
+def _causes(longer_s: Seconds, usual_s: Seconds, starved_longer_s: float) -> list[_LateCause]:
+    """Return why a rank takes longer than usual, the most important cause first; arrays are by phase."""
     every_phase = list(range(len(PHASES)))
     if starved_longer_s > longer_s.sum() / 2:
-        return [("starved", every_phase)]
-    # A phase is alike if it is longer by about the same factor as all phases together. Multiplied out, because a phase
-    # may usually take no time.
+        return [_LateCause("starved", every_phase)]
+    # A phase is alike if it is longer by about the same factor as all phases together:
+    # longer_s / usual_s > _ALIKE * (longer_s.sum() / usual_s.sum()). Multiplied out, because a phase may take no time.
     is_alike = longer_s * usual_s.sum() > _ALIKE * longer_s.sum() * usual_s
-    if is_alike.sum() > 2 and usual_s[is_alike].sum() > _ALMOST_ALL * usual_s.sum():
-        return [("slower", every_phase)]
+    if is_alike.sum() >= _LEAST_ALIKE and usual_s[is_alike].sum() > _ALMOST_ALL * usual_s.sum():
+        return [_LateCause("slower", every_phase)]
     longest_first = np.argsort(-longer_s, kind="stable").tolist()
-    return [(PHASES[place], [place]) for place in longest_first if longer_s[place] > _SECOND_CAUSE * longer_s.max()]
+    return [
+        _LateCause(PHASES[phase], [phase])
+        for phase in longest_first
+        if longer_s[phase] > _SECOND_CAUSE * longer_s.max()
+    ]

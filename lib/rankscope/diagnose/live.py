@@ -45,8 +45,9 @@ _SHARDED = ("FSDPModule", "FullyShardedDataParallel")  # classes of FSDP2 and FS
 _WAIT_S = 60.0  # for the traces of other ranks
 _LOOK_S = 0.05  # between two looks for them
 _FEWEST_STEPS = 2  # of the last, shorter window: a line about one step would say nothing of the job
+_SCHEDSTAT_BYTES = 64  # of /proc/thread-self/schedstat, which has three numbers
 _ENGINE: Any = torch.autograd.Variable._execution_engine
-_numbers = count()
+_watch_numbers = count()  # so that each watch of a process has its own keys in the store
 
 
 def _stamping(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,21 +69,31 @@ def _stamping(method: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compiler.disable(guarded)  # type: ignore[no-untyped-call,no-any-return]
 
 
+class WatchedCall(msgspec.Struct, array_like=True):
+    """A collective; `launch` and `stop` are stamps, as in `WatchedStep`. `stop` is None until it has ended."""
+
+    group: str
+    kind: str
+    num_bytes: int
+    launch: Any
+    stop: Any = None
+
+
 class WatchedStep(msgspec.Struct, array_like=True):
     """What a rank did from one `next` of the loader to the first one after its gradients were reduced.
 
-    Stamps are nanoseconds of `time.perf_counter_ns`; on CUDA events of a stream, until they have come to pass. What the
-    kernel says of the thread at the begin and at the end is text: how long it ran, and how long it could have but had
-    no core, in ns.
+    Stamps are nanoseconds of `time.perf_counter_ns`; on CUDA they are events of a stream, until `_in_ns` replaces them.
     """
 
     number: int
     begin: Any
+    # What the kernel states of the thread at the begin, and at the end: how long it ran, and how long it waited for a
+    # core, in ns, as a text of /proc/thread-self/schedstat.
     ran: str
     end: Any = None
     ran_at_end: str = ""
     stamps: list[Any] = msgspec.field(default_factory=list)  # (phase, whether it begins, stamp)
-    calls: list[Any] = msgspec.field(default_factory=list)  # [group, kind, bytes, launch, stop or None]
+    calls: list[WatchedCall] = msgspec.field(default_factory=list)
 
 
 def watch(
@@ -147,23 +158,24 @@ class Watched:
         self._rank = dist.get_rank()
         self._ranks = dist.get_process_group_ranks(self._model.process_group)
         store = dist.distributed_c10d._get_default_store()
-        prefix = f"rankscope.watch/{self._group}/{next(_numbers)}"
+        prefix = f"rankscope.watch/{self._group}/{next(_watch_numbers)}"
         self._store = BoundedStore(dist.distributed_c10d.PrefixStore(prefix, store))
         self._exchange = StoreExchange(self._store, self._rank, self._ranks, self._numbers_of, self._line_of, report)
         self._is_cuda = next(model.parameters()).is_cuda
-        self._undo = ExitStack()
+        self._undo = ExitStack()  # undoes all changes of `__enter__`
         self._was_entered = False
-        self._is_open = False  # that stamps are taken
+        self._is_open = False  # whether stamps are taken
         self._is_closed = False
-        self._step: WatchedStep | None = None  # the one under way
-        self._stamps: Any = deque(maxlen=0)  # of the step, if there is one
+        self._step: WatchedStep | None = None  # the step under way
+        self._stamps: Any = deque(maxlen=0)  # those of the step under way; without one, a deque that keeps nothing
         self._now: Callable[[], Any] = _event if self._is_cuda else time.perf_counter_ns
         self._num_steps = 0
-        self._syncs = False  # the forward under way will have its gradients reduced
-        self._reduces = False  # so will any forward of the step
+        self._forward_syncs = False  # whether the gradients of the last forward will be reduced, and not under no_sync
+        self._step_syncs = False  # whether those of any forward of the step will be, so that the step ends after it
         self._in_backward = False
+        self._broadcast: WatchedCall | None = None  # DDP's broadcast of buffers, while it runs
         self._gradient_bytes = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
-        self._ended = deque[WatchedStep]()  # whose stamps may lie ahead, on the GPU
+        self._ended = deque[WatchedStep]()  # steps whose stamps the GPU may not have reached yet
         self._last_steps = deque[WatchedStep](maxlen=keep)
         self._window = list[WatchedStep]()  # the steps that the next line is about, and the one before them
 
@@ -173,28 +185,27 @@ class Watched:
                 "this watch has already been entered; make a new one with rankscope.watch(model, loader)"
             )
         self._was_entered = True
-        with ExitStack() as undo:
+        with ExitStack() as undo:  # if anything below fails, what was changed before is undone
             patches.start(self)
             undo.callback(patches.stop, self)
-            for handle in (
-                register_optimizer_step_pre_hook(self._before_optimizer),
-                register_optimizer_step_post_hook(self._after_optimizer),
-            ):
-                undo.callback(handle.remove)
-            self._schedule = -1
-            with suppress(OSError):  # Linux has it
-                self._schedule = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-                undo.callback(os.close, self._schedule)
-            self._origin = self._now(), time.perf_counter_ns()
+            undo.callback(register_optimizer_step_pre_hook(self._before_optimizer).remove)
+            undo.callback(register_optimizer_step_post_hook(self._after_optimizer).remove)
+            self._schedstat = -1  # a file descriptor
+            with suppress(OSError):  # only Linux has this file
+                self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+                undo.callback(os.close, self._schedstat)
+            # a stamp, and its time in nanoseconds; on CUDA, the times of later events count from there
+            origin = self._now()
             if self._is_cuda:
-                self._origin[0].synchronize()
-                self._origin = self._origin[0], time.perf_counter_ns()
+                origin.synchronize()
+            self._origin = origin, time.perf_counter_ns()
             self._exchange.start()
             self._undo = undo.pop_all()
             self._is_open = True
         return self
 
     def __exit__(self, kind: object, *error: object) -> None:
+        """Undo all changes, and send what the other ranks need; after an error, the last step has no end."""
         if kind is None:
             self._end_last_step()
         self._end_last_window()
@@ -204,7 +215,8 @@ class Watched:
         self._step = None
         self._stamps = deque(maxlen=0)
         self._model = None
-        self._exchange.send_trace(zlib.compress(msgspec.json.encode(list(self._last_steps)), 1))
+        trace = msgspec.json.encode(list(self._last_steps))
+        self._exchange.send_trace(zlib.compress(trace, level=1))  # the fastest level, as the training loop waits for it
         self._exchange.close(last_lines=kind is None)
 
     def _fail(self, error: Exception) -> None:
@@ -235,8 +247,7 @@ class Watched:
             raise RuntimeError(
                 "`traces` is available only after the `with` block ends; `trace` is this rank's trace so far"
             )
-        own = list(self._last_steps)
-        by_rank = {self._rank: own}
+        by_rank = {self._rank: list(self._last_steps)}
         others = [rank for rank in self._ranks if rank != self._rank]
         deadline = time.monotonic() + _WAIT_S
         try:
@@ -265,10 +276,13 @@ class Watched:
 
     @_stamping
     def after_next(self, begin: Any, goes_on: bool) -> None:
-        """Take over a batch, or the loader's end, that was asked for at `begin`; None if that was not watched."""
+        """Stamp a batch that was asked for at `begin`, or the loader's end if it does not go on.
+
+        `begin` is None if the watch was opened in between.
+        """
         if begin is None:
             begin = self._now()
-        self._turn(begin, goes_on)
+        self._change_step(begin, goes_on)
         self._stamps += ("loader", True, begin), ("loader", False, self._now())
 
     def watches(self, model: object) -> bool:
@@ -286,25 +300,28 @@ class Watched:
 
     @_stamping
     def before_forward(self) -> None:
-        self._syncs = torch.is_grad_enabled() and self._model.require_backward_grad_sync
-        self._reduces = self._reduces or self._syncs
+        self._forward_syncs = torch.is_grad_enabled() and self._model.require_backward_grad_sync
+        self._step_syncs = self._step_syncs or self._forward_syncs
         self._stamps.append(("forward", True, self._now()))
 
     @_stamping
     def before_broadcast(self) -> None:
         num_bytes = sum(buffer.nbytes for buffer in self._model.modules_buffers)
-        self._broadcast = [self._group, "broadcast", num_bytes, self._now()]
+        self._broadcast = WatchedCall(self._group, "broadcast", num_bytes, self._now())
 
     @_stamping
     def after_broadcast(self) -> None:
-        if self._step is not None:
-            self._step.calls.append([*self._broadcast, self._now()])
+        if self._step is not None and self._broadcast is not None:
+            self._broadcast.stop = self._now()
+            self._step.calls.append(self._broadcast)
 
     @_stamping
     def after_forward(self, outputs: Any) -> None:
+        """Stamp the end of the forward, and have the backward stamped where it begins: at the outputs' own nodes."""
         self._stamps.append(("forward", False, self._now()))
-        leaves = [outputs] if isinstance(outputs, Tensor) else tree_leaves(outputs)  # which takes its time
-        for node in {leaf.grad_fn for leaf in leaves if isinstance(leaf, Tensor) and leaf.grad_fn}:
+        leaves = [outputs] if isinstance(outputs, Tensor) else tree_leaves(outputs)  # the latter is slower
+        nodes = {leaf.grad_fn for leaf in leaves if isinstance(leaf, Tensor) and leaf.grad_fn}
+        for node in nodes:
             node.register_prehook(self._before_backward)
 
     @_stamping
@@ -317,44 +334,52 @@ class Watched:
 
     @_stamping
     def _after_backward(self) -> None:
+        """Stamp the end of the backward, which is where DDP begins to wait for its allreduces."""
         now = self._now()
         self._in_backward = False
         self._stamps.append(("backward", False, now))
-        if self._syncs and self._step is not None and not self._model._comm_hooks:  # theirs ask from Python
-            call = [self._group, "allreduce", self._gradient_bytes, now, None]
+        # with a communication hook, the allreduces are requested from Python, and so are calls of their own
+        if self._forward_syncs and self._step is not None and not self._model._comm_hooks:
+            call = WatchedCall(self._group, "allreduce", self._gradient_bytes, now)
             self._step.calls.append(call)
-            _ENGINE.queue_callback(partial(self._done, call))  # called after DDP's
+            _ENGINE.queue_callback(partial(self._end_call, call))  # called after DDP's own, which waits
 
     @_stamping
-    def before_collective(self, group: Any, kind: str, args: tuple[Any, ...]) -> list[Any] | None:
+    def before_collective(self, group: Any, kind: str, args: tuple[Any, ...]) -> WatchedCall | None:
         if self._step is None:
             return None
-        call = [group.group_name, kind, _num_bytes(args), self._now(), None]
+        call = WatchedCall(group.group_name, kind, _num_bytes(args), self._now())
         self._step.calls.append(call)
         return call
 
-    def answered(self, call: list[Any], future: Any) -> None:
+    def answered(self, call: WatchedCall, future: Any) -> None:
         with suppress(Exception):
-            future.value()  # raises where the collective failed: that has no end
-            self._done(call)
+            future.value()  # raises an error if the collective failed: then it has no end
+            self._end_call(call)
 
-    def _done(self, call: list[Any]) -> None:
-        call[-1] = self._now()
+    def _end_call(self, call: WatchedCall) -> None:
+        call.stop = self._now()
 
     @_stamping
-    def _turn(self, stamp: Any, goes_on: bool) -> None:
-        """End the step under way if its gradients were reduced, and begin the next."""
+    def _change_step(self, stamp: Any, goes_on: bool) -> None:
+        """End the step under way, and begin the next one if the loader goes on.
+
+        If its gradients were not reduced, the step goes on with another micro-batch, or is dropped at the loader's end.
+        """
         step = self._step
-        if step is not None and goes_on and not self._reduces:
-            return  # another micro-batch of this step
-        ran = os.pread(self._schedule, 64, 0).decode() if self._schedule >= 0 else "0 0"
-        if step is not None and self._reduces:
-            step.end, step.ran_at_end = stamp, ran
+        if step is not None and goes_on and not self._step_syncs:
+            return
+        ran = "0 0"
+        if self._schedstat >= 0:
+            ran = os.pread(self._schedstat, _SCHEDSTAT_BYTES, 0).decode()
+        if step is not None and self._step_syncs:
+            step.end = stamp
+            step.ran_at_end = ran
             self._ended.append(step)
             self._num_steps += 1
             if len(self._ended) + len(self._window) > self._every:
                 self._end_windows()
-        self._reduces = False
+        self._step_syncs = False
         self._in_backward = False
         self._step = None
         self._stamps = deque(maxlen=0)
@@ -366,12 +391,12 @@ class Watched:
 
     @_stamping
     def _end_last_step(self) -> None:
-        self._turn(self._now(), False)
+        self._change_step(self._now(), False)
         if self._is_cuda:
             torch.cuda.synchronize()
 
     def _take_ended(self) -> None:
-        """Move the steps whose stamps have come to pass to the last steps, and to the window."""
+        """Move the steps whose stamps the GPU has reached to the last steps, and to the window."""
         while self._ended and (not self._is_cuda or self._ended[0].end.query()):
             step = self._ended.popleft()
             if self._is_cuda:
@@ -380,7 +405,11 @@ class Watched:
             self._window.append(step)
 
     def _end_windows(self) -> None:
-        """Have the numbers of every so many steps sent to the first rank, which reports them."""
+        """Have the numbers of every so many steps sent to the first rank, which reports them.
+
+        A window has one step more, because a step is judged from the end of the gradients' collectives of the step
+        before it. So the last step of a window is in the next one, too.
+        """
         self._take_ended()
         while len(self._window) > self._every:
             self._exchange.post(self._window[: self._every + 1])
@@ -396,6 +425,7 @@ class Watched:
     # ---- called in the thread of the exchange
 
     def _numbers_of(self, steps: list[WatchedStep]) -> NDArray[np.float64]:
+        """Return the number of each step, its window, the wait for a core, and the own time by phase, as columns."""
         own = own_times(_trace(self._rank, steps))
         return np.column_stack([own.steps, own.window_s, own.starved_s, own.phase_s])
 
@@ -419,12 +449,12 @@ class _Batches:
     def __iter__(self) -> Iterator[Any]:
         watched = self._watched
         batches = iter(self._loader)
-        last = object()
+        end = object()  # no batch is this object
         while True:
             begin = watched.moment()
-            batch = next(batches, last)
-            watched.after_next(begin, batch is not last)
-            if batch is last:
+            batch = next(batches, end)
+            watched.after_next(begin, batch is not end)
+            if batch is end:
                 return
             yield batch
 
@@ -442,23 +472,40 @@ def _event() -> Any:
 
 
 def _num_bytes(args: tuple[Any, ...]) -> int:
-    """The bytes that a rank puts into a collective, whose arguments are its inputs, or its outputs and its inputs."""
-    arguments = [tree_leaves(arg) for arg in args[:2] if isinstance(arg, Tensor | list | tuple)]
-    if not arguments:
+    """Return the bytes that a rank puts into a collective, whose arguments are its inputs, or outputs and inputs."""
+    tensors_of_arguments = [tree_leaves(arg) for arg in args[:2] if isinstance(arg, Tensor | list | tuple)]
+    if not tensors_of_arguments:
         return 0
-    return sum(tensor.numel() * tensor.element_size() for tensor in arguments[-1] if isinstance(tensor, Tensor))
+    inputs = tensors_of_arguments[-1]
+    return sum(tensor.numel() * tensor.element_size() for tensor in inputs if isinstance(tensor, Tensor))
 
 
 def _in_ns(step: WatchedStep, event: Any, ns: int) -> tuple[WatchedStep, tuple[Any, int]]:
-    """The step with nanoseconds in the place of events, and its begin in both; `event` came to pass at `ns`."""
+    """Return a step with nanoseconds in the place of events, and its begin as an event and in nanoseconds.
+
+    The GPU reached `event` at `ns`, and times count from there. The begin serves for the next step in the same way,
+    because `elapsed_time` has 24 bits, which are too few for the time of a whole job.
+    """
 
     def at(stamp: Any) -> int | None:
-        return ns + round(event.elapsed_time(stamp) * 1e6) if stamp is not None and stamp.query() else None
+        """Return the nanoseconds of an event; None if there is none, or if the GPU has not reached it."""
+        if stamp is None or not stamp.query():
+            return None
+        elapsed_ms: float = event.elapsed_time(stamp)
+        return ns + round(elapsed_ms * 1e6)
 
-    stamps = [(phase, begins, at(stamp)) for phase, begins, stamp in step.stamps]
-    calls = [[*call, at(launch), at(stop)] for *call, launch, stop in step.calls]
-    begin: Any = at(step.begin)  # the clock is read from step to step, because elapsed_time has 24 bits
-    in_ns = WatchedStep(step.number, begin, step.ran, at(step.end), step.ran_at_end, stamps, calls)
+    begin: Any = at(step.begin)
+    in_ns = WatchedStep(
+        number=step.number,
+        begin=begin,
+        ran=step.ran,
+        end=at(step.end),
+        ran_at_end=step.ran_at_end,
+        stamps=[(phase, begins, at(stamp)) for phase, begins, stamp in step.stamps],
+        calls=[
+            WatchedCall(call.group, call.kind, call.num_bytes, at(call.launch), at(call.stop)) for call in step.calls
+        ],
+    )
     return in_ns, (step.begin, begin)
 
 
@@ -470,11 +517,12 @@ def _trace(rank: int, steps: Sequence[WatchedStep]) -> Trace:
         spans.append(_StampedSpan("main", "step", step.number, step.begin, step.end))
         spans += _phases(step)
         spans += _cpu_spans(step)
-    for place, (_, kind, _, launch, stop) in enumerate(calls):
-        spans.append(_StampedSpan("main", "launch", place, launch, launch))
-        if stop is not None:
-            spans.append(_StampedSpan("gloo", kind, place, launch, stop))
+    for index, call in enumerate(calls):
+        spans.append(_StampedSpan("main", "launch", index, call.launch, call.launch))
+        if call.stop is not None:
+            spans.append(_StampedSpan("gloo", call.kind, index, call.launch, call.stop))
     first = steps[0].begin if steps else 0
+    # whole nanoseconds are subtracted before scaling, because floats have no bits to spare for absolute times
     start_s = (np.array([span.start for span in spans], np.int64) - first) * 1e-9
     stop_s = (np.array([span.stop for span in spans], np.int64) - first) * 1e-9
     times = zip(start_s.tolist(), stop_s.tolist(), strict=True)
@@ -485,16 +533,16 @@ def _trace(rank: int, steps: Sequence[WatchedStep]) -> Trace:
     return Trace(rank, timeline, _calls(calls, first), source="watch")
 
 
-def _calls(calls: Sequence[Sequence[Any]], first: int) -> Calls:
-    """Return the calls of steps, [group, kind, bytes, launch, stop or None], in seconds from `first`."""
-    groups = tuple(dict.fromkeys(group for group, *_ in calls))
-    kinds = tuple(dict.fromkeys(kind for _, kind, *_ in calls))
-    launch_s = (np.array([launch for *_, launch, _ in calls], float) - first) * 1e-9
-    stop_s = (np.array([stop for *_, stop in calls], float) - first) * 1e-9  # None becomes nan
+def _calls(calls: Sequence[WatchedCall], first: int) -> Calls:
+    """Return calls whose stamps are nanoseconds, in seconds from `first`."""
+    groups = tuple(dict.fromkeys(call.group for call in calls))  # each once
+    kinds = tuple(dict.fromkeys(call.kind for call in calls))
+    launch_s = (np.array([call.launch for call in calls], float) - first) * 1e-9
+    stop_s = (np.array([call.stop for call in calls], float) - first) * 1e-9  # None becomes nan
     return Calls(
-        group=np.array([groups.index(group) for group, *_ in calls], np.int64),
-        kind=np.array([kinds.index(kind) for _, kind, *_ in calls], np.int64),
-        num_bytes=np.array([num_bytes for _, _, num_bytes, *_ in calls], np.int64),
+        group=np.array([groups.index(call.group) for call in calls], np.int64),
+        kind=np.array([kinds.index(call.kind) for call in calls], np.int64),
+        num_bytes=np.array([call.num_bytes for call in calls], np.int64),
         launch_s=launch_s,
         start_s=launch_s,
         stop_s=stop_s,
@@ -514,29 +562,33 @@ class _StampedSpan(NamedTuple):
 
 
 def _cpu_spans(step: WatchedStep) -> list[_StampedSpan]:
-    """How long the thread ran, and how long it waited for a core, one after the other from the begin of the step."""
+    """Return how long the thread ran, and how long it waited for a core.
+
+    The kernel only states the two sums, so the spans are one after the other from the begin of the step.
+    """
     ran_before, waited_before = (int(word) for word in step.ran.split()[:2])
     ran_after, waited_after = (int(word) for word in step.ran_at_end.split()[:2])
     ran = ran_after - ran_before
     waited = waited_after - waited_before
-    if not ran:  # the kernel does not say it
+    if not ran:  # the kernel does not state it
         return []
-    end = step.begin + ran
+    end_of_running = step.begin + ran
     return [
-        _StampedSpan("cpu", "ran", step.number, step.begin, end),
-        _StampedSpan("cpu", "starved", step.number, end, end + waited),
+        _StampedSpan("cpu", "ran", step.number, step.begin, end_of_running),
+        _StampedSpan("cpu", "starved", step.number, end_of_running, end_of_running + waited),
     ]
 
 
 def _phases(step: WatchedStep) -> Iterator[_StampedSpan]:
-    """The outermost of nested phases, without one that had begun before the step."""
-    begun = dict[str, list[int]]()
+    """Yield the outermost of nested phases, without one that had begun before the step."""
+    open_starts: dict[str, list[int]] = {}  # by phase, the starts of those that have not ended, the outermost first
     for phase, begins, stamp in step.stamps:
-        stack = begun.setdefault(phase, [])
+        starts = open_starts.setdefault(phase, [])
         if begins:
-            stack.append(stamp)
-        elif stack:
-            start = stack.pop()
-            if not stack:
+            starts.append(stamp)
+        elif starts:
+            start = starts.pop()
+            is_outermost = not starts
+            if is_outermost:
                 lane = "backward" if phase == "backward" else "main"
                 yield _StampedSpan(lane, phase, step.number, start, stamp)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import singledispatchmethod
 from typing import Any, NamedTuple
 
@@ -33,12 +33,15 @@ from .log_lines import (
 )
 from .logs import HangLogs
 
+_QueueFact = QueueStatus | WatchdogTimeout  # facts of the queue of a rank in a group of NCCL
 DEFAULT_GROUP = "default_pg"
 _MOST_MISMATCHES = 2048  # reports of two ranks that differ
 # Ranks that time out in one hang print within seconds of each other, and those that the first one alarms do, too. A
 # job that starts again needs time to start, and the whole timeout until it prints that it hangs.
 _EVENT_S = 60
-NOT_NUMBERED = ("SEND", "RECV", "RECVANYSOURCE", "COALESCED")  # which old versions count with the collectives
+# Calls that only some ranks of a group make, and that old versions of torch number together with the collectives. After
+# one of these, ranks have different numbers for the same collective.
+NOT_NUMBERED = ("SEND", "RECV", "RECVANYSOURCE", "COALESCED")
 
 
 class StuckQueue(NamedTuple):
@@ -85,9 +88,12 @@ class GroupRecords(NamedTuple):
         return numbers
 
     def first_waits(self) -> dict[int, int]:
-        """Return, by rank, the call that did not end; without ranks whose lines state several numbers."""
-        numbers = self.failed_numbers()
-        return {rank: min(failed) for rank, failed in numbers.items() if len(failed) == 1}
+        """Return, by rank, the number of the call that did not end; without ranks whose lines state several numbers."""
+        waits = {}
+        for rank, numbers in self.failed_numbers().items():
+            if len(numbers) == 1:
+                (waits[rank],) = numbers
+        return waits
 
 
 class Event(NamedTuple):
@@ -122,30 +128,47 @@ class Event(NamedTuple):
         return groups
 
 
+class _FailedCall(NamedTuple):
+    """A call that a rank waited for; the number in its group is None if there was none, or if no line states it."""
+
+    rank: int
+    number: int | None
+
+
+class _GroupMember(NamedTuple):
+    """A group, and the number that a rank has in it, if it is stated."""
+
+    group: str
+    rank_in_group: int | None
+
+
 class Evidence:
-    """The facts by rank, for those facts whose rank is certain."""
+    """The facts of the logs by rank, for those facts whose rank is certain, and by event; see `events`.
+
+    Ranks are those of the job, unless a comment says otherwise.
+    """
 
     def __init__(self, logs: HangLogs, queues: Sequence[StuckQueue]) -> None:
         self.logs = logs
-        self._trusted = _trusted_labels(logs.facts)
-        self.own_errors: dict[int, list[str]] = defaultdict(list)
-        self.communication: dict[int, set[str]] = defaultdict(set)  # kinds of errors
-        self.nameless: set[str] = set()  # kinds of errors of no rank that is known
-        self.functions: dict[int, set[str]] = defaultdict(set)
-        self.first_failures: list[FirstFailure] = []
-        self.missed: list[BarrierMissed] = []
-        self.reached: set[int] = set()
-        self.part_barrier: set[str] = set()  # what is said of a barrier whose ranks have other numbers than the job's
+        self._trusted_labels = _trusted_labels(logs.facts)
+        self.own_errors: dict[int, list[str]] = defaultdict(list)  # the errors that ended each rank
+        self.communication_errors: dict[int, set[str]] = defaultdict(set)  # kinds of lost connections and waits
+        self.errors_without_rank: set[str] = set()  # such kinds, of processes whose rank is unknown
+        self.functions: dict[int, set[str]] = defaultdict(set)  # that stand in the stack of each rank
+        self.first_failures: list[FirstFailure] = []  # one for each node
+        self.barrier_reports: list[BarrierMissed] = []  # of monitored_barrier, with the numbers of the job's ranks
+        self.reached_barrier: set[int] = set()  # ranks that came to it
+        self.subgroup_barriers: set[str] = set()  # sentences on such barriers of groups that number ranks differently
         self.mismatches: list[CallMismatch] = []
-        self.failed_elsewhere: set[int] = set()  # ranks whose own call is known to differ from another one's
+        self.mismatched_ranks: set[int] = set()  # ranks that report a call that differs from their own
         self.lags: list[DesyncLag] = []
         self.awaited: dict[int, set[int | None]] = defaultdict(set)  # by rank: those that waited for its address
         self.has_agent = False  # torchrun keeps the store, so that no rank serves it
         self.joins: dict[str, list[JoinCount]] = defaultdict(list)  # by barrier
         self.connected: set[int] = set()  # ranks that waited for others, and so were there
-        self.id_waits: set[int | None] = set()
+        self.id_waits: set[int | None] = set()  # ranks that waited for NCCL's first collective
         self.restarts: list[Restart] = []
-        self.shared_names: set[str] = set()  # of groups
+        self.shared_names: set[str] = set()  # names that several groups may have
         self._statuses: list[QueueStatus] = []
         self._watchdogs: list[WatchdogTimeout] = []
         for fact in logs.facts:
@@ -156,7 +179,7 @@ class Evidence:
         """Return the rank of a process: as torch states it, else by a label that can be trusted in this text."""
         if origin.rank is not None:
             return origin.rank
-        return origin.label if origin.label_kind in self._trusted else None
+        return origin.label if origin.label_kind in self._trusted_labels else None
 
     def timeouts(self) -> Iterator[Timeout]:
         for event in self.events:
@@ -175,7 +198,7 @@ class Evidence:
                 return True
         return any(queue.group != DEFAULT_GROUP for event in self.events for queue in event.queues)
 
-    # ---- one method per kind of fact
+    # ---- one method per kind of fact; `_take` calls the one for the fact's class
 
     @singledispatchmethod
     def _take(self, fact: Any) -> None:
@@ -192,16 +215,18 @@ class Evidence:
     @_take.register
     def _take_missed(self, fact: BarrierMissed) -> None:
         if self.rank_of(fact.origin) in (None, fact.reporter):
-            self.missed.append(fact)
+            self.barrier_reports.append(fact)
         else:
-            self.part_barrier.add("Ranks of a group did not reach its monitored_barrier, as its rank 0 reports")
+            self.subgroup_barriers.add("Ranks of a group did not reach its monitored_barrier, as its rank 0 reports")
 
     @_take.register
     def _take_reached(self, fact: BarrierReached) -> None:
         if self.rank_of(fact.origin) in (None, fact.rank_in_group):
-            self.reached.add(fact.rank_in_group)
+            self.reached_barrier.add(fact.rank_in_group)
         else:
-            self.part_barrier.add("A rank reached the monitored_barrier of its group and heard nothing from rank 0")
+            self.subgroup_barriers.add(
+                "A rank reached the monitored_barrier of its group and heard nothing from rank 0"
+            )
 
     @_take.register
     def _take_mismatch(self, fact: CallMismatch) -> None:
@@ -209,7 +234,7 @@ class Evidence:
             self.mismatches.append(fact)
         rank = self.rank_of(fact.origin)
         if rank is not None:
-            self.failed_elsewhere.add(rank)
+            self.mismatched_ranks.add(rank)
 
     @_take.register
     def _take_lag(self, fact: DesyncLag) -> None:
@@ -234,9 +259,9 @@ class Evidence:
     def _take_communication(self, fact: CommunicationError) -> None:
         rank = self.rank_of(fact.origin)
         if rank is None:
-            self.nameless.add(fact.kind)
+            self.errors_without_rank.add(fact.kind)
         else:
-            self.communication[rank].add(fact.kind)
+            self.communication_errors[rank].add(fact.kind)
 
     @_take.register
     def _take_own_error(self, fact: OwnError) -> None:
@@ -266,77 +291,84 @@ class Evidence:
     # ---- events
 
     def _events(self, queues: Sequence[StuckQueue]) -> list[Event]:
-        """Return what is of one hang each, by time; what has no time is of the only one, or else of an own one."""
-        facts: list[QueueStatus | WatchdogTimeout] = [*self._statuses, *self._watchdogs]
+        """Return the events in the order of time; `queues` are those of dumps, which have no time.
+
+        If the log has a single event, whatever has no time is of that one. Otherwise it becomes an event of its own,
+        which comes last.
+        """
+        facts: list[_QueueFact] = [*self._statuses, *self._watchdogs]
+        for fact in facts:
+            if fact.group is not None and fact.group.is_shared:
+                self.shared_names.add(fact.group.key)
         dated = sorted((fact for fact in facts if fact.origin.stamp), key=_seconds)
         undated = [fact for fact in facts if not fact.origin.stamp]
         restarts = sorted(restart.origin.stamp.seconds for restart in self.restarts if restart.origin.stamp)
-        pieces: list[list[QueueStatus | WatchdogTimeout]] = []
+        facts_of_events: list[list[_QueueFact]] = []
         for fact in dated:
-            if not pieces or _are_apart(_seconds(pieces[-1][-1]), _seconds(fact), restarts):
-                pieces.append([])
-            pieces[-1].append(fact)
-        if len(pieces) <= 1 and not self.restarts:
-            merged = [*undated, *(fact for piece in pieces for fact in piece)]
-            stamp = pieces[0][0].origin.stamp if pieces else None
-            return [self._event(merged, queues, stamp)]
-        events = [self._event(piece, (), piece[0].origin.stamp) for piece in pieces]
+            if not facts_of_events or _are_apart(_seconds(facts_of_events[-1][-1]), _seconds(fact), restarts):
+                facts_of_events.append([])
+            facts_of_events[-1].append(fact)
+        if len(facts_of_events) <= 1 and not self.restarts:
+            stamp = dated[0].origin.stamp if dated else None
+            return [self._event([*undated, *dated], queues, stamp)]
+        events = [self._event(dated_facts, (), dated_facts[0].origin.stamp) for dated_facts in facts_of_events]
         if undated or queues:
-            rest = self._event(undated, queues, None)
-            events.append(rest._replace(is_mixed=bool(undated)))
+            # lines without a time may be of any attempt; dumps are all of the last one
+            undated_event = self._event(undated, queues, None)
+            events.append(undated_event._replace(is_mixed=bool(undated)))
         return events
 
-    def _event(
-        self, facts: Iterable[QueueStatus | WatchdogTimeout], queues: Sequence[StuckQueue], stamp: Stamp | None
-    ) -> Event:
-        statuses = [fact for fact in facts if isinstance(fact, QueueStatus)]
-        watchdogs = [fact for fact in facts if isinstance(fact, WatchdogTimeout)]
+    def _event(self, facts: Sequence[_QueueFact], queues: Sequence[StuckQueue], stamp: Stamp | None) -> Event:
+        """Return these facts of one event, and these queues of dumps, with the job's ranks as far as they are known."""
         all_queues = [*queues]
-        for status in statuses:
-            if status.group.is_shared:
-                self.shared_names.add(status.group.key)
-            rank = self._rank_in(status.origin, status.rank_in_group, status.group.key)
-            if rank is not None:
-                all_queues.append(
-                    StuckQueue(rank, status.group.key, status.failed, status.enqueued, status.rank_in_group)
-                )
-        groups_of: dict[tuple[int, int | None], set[tuple[str, int | None]]] = defaultdict(set)
+        for fact in facts:
+            if isinstance(fact, QueueStatus):
+                group = fact.group.key
+                rank = self._job_rank(fact.origin, fact.rank_in_group, group)
+                if rank is not None:
+                    all_queues.append(StuckQueue(rank, group, fact.failed, fact.enqueued, fact.rank_in_group))
+        queues_of_failed: dict[_FailedCall, set[_GroupMember]] = defaultdict(set)
         for queue in all_queues:
-            groups_of[queue.rank, queue.failed].add((queue.group, queue.rank_in_group))
+            queues_of_failed[_FailedCall(queue.rank, queue.failed)].add(_GroupMember(queue.group, queue.rank_in_group))
         timeouts = []
-        for fact in watchdogs:
-            group = fact.group.key if fact.group else None
-            rank = self._rank_in(fact.origin, fact.rank_in_group, group)
-            if group is None and rank is not None:
-                group = self._group_of(fact, groups_of.get((rank, fact.sequence), set()))
-            if fact.group is not None and fact.group.is_shared:
-                self.shared_names.add(fact.group.key)
-            timeouts.append(
-                Timeout(rank, fact.rank_in_group, group, fact.sequence, fact.collective, fact.num_in, fact.num_out)
-            )
+        for fact in facts:
+            if isinstance(fact, WatchdogTimeout):
+                timeouts.append(self._timeout(fact, queues_of_failed))
         return Event(all_queues, timeouts, stamp)
 
-    def _group_of(self, fact: WatchdogTimeout, groups: set[tuple[str, int | None]]) -> str | None:
-        """Return the only group in which the same rank reports that this number failed."""
-        if len(groups) != 1:
-            return None
-        ((group, rank_in_group),) = groups
-        return group if rank_in_group in (None, fact.rank_in_group) else None
+    def _timeout(self, fact: WatchdogTimeout, queues_of_failed: Mapping[_FailedCall, set[_GroupMember]]) -> Timeout:
+        """Return a timeout with its rank and its group.
 
-    def _rank_in(self, origin: LogOrigin, rank_in_group: int, group: str | None) -> int | None:
+        If its line does not state the group, it is the only one in which the same rank reports that the call with this
+        number failed.
+        """
+        group = fact.group.key if fact.group else None
+        rank = self._job_rank(fact.origin, fact.rank_in_group, group)
+        if group is None and rank is not None:
+            candidates = queues_of_failed.get(_FailedCall(rank, fact.sequence), set())
+            if len(candidates) == 1:
+                (candidate,) = candidates
+                if candidate.rank_in_group is None or candidate.rank_in_group == fact.rank_in_group:
+                    group = candidate.group
+        return Timeout(rank, fact.rank_in_group, group, fact.sequence, fact.collective, fact.num_in, fact.num_out)
+
+    def _job_rank(self, origin: LogOrigin, rank_in_group: int, group: str | None) -> int | None:
         """Return the job's rank of a process that states its rank in a group; None if that is not certain."""
         rank = self.rank_of(origin)
         if group != DEFAULT_GROUP:
             return rank
-        if rank in (None, rank_in_group):
-            return rank_in_group
-        return rank_in_group if origin.rank is None else None
+        # in the default group, ranks have the job's numbers
+        if origin.rank is not None and origin.rank != rank_in_group:
+            return None  # torch states two different numbers: the line is damaged
+        return rank_in_group  # which is more reliable than a launcher's label
 
 
 def _trusted_labels(facts: Iterable[LogFact]) -> set[str]:
     """Return the kinds of labels that are ranks of the job.
 
-    torchrun's prefix counts the processes of a node, so some line must show that this node's are the first ones.
+    A label is a number that a launcher or the name of a file adds to a line. A kind of label is not trusted if it
+    contradicts a rank that torch states. torchrun's prefix counts the processes of a node, so some line must show that
+    this node's are the first ones.
     """
     wrong = set()
     confirmed = set()
@@ -348,17 +380,23 @@ def _trusted_labels(facts: Iterable[LogFact]) -> set[str]:
             confirmed.add(origin.label_kind)
         else:
             wrong.add(origin.label_kind)
-    trusted = {"srun", "mpirun", "file"} | (confirmed & {"torchrun"})
+    trusted = {"srun", "mpirun", "file"}
+    if "torchrun" in confirmed:
+        trusted.add("torchrun")
     return trusted - wrong
 
 
-def _seconds(fact: QueueStatus | WatchdogTimeout) -> int:
+def _seconds(fact: _QueueFact) -> int:
     return fact.origin.stamp.seconds if fact.origin.stamp else 0
 
 
-def _are_apart(before: int, after: int, restarts: Sequence[int]) -> bool:
-    """Whether two times, of which none lies in between, are of two events; `restarts` are sorted."""
-    if after - before > _EVENT_S:
+def _are_apart(before_s: int, after_s: int, restarts_s: Sequence[int]) -> bool:
+    """Return whether two neighbouring lines are of two events: long after each other, or with a restart in between.
+
+    Times are in seconds, and `restarts_s` are sorted.
+    """
+    if after_s - before_s > _EVENT_S:
         return True
-    place = bisect_left(restarts, before)
-    return before < after and place < len(restarts) and restarts[place] <= after
+    next_restart = bisect_left(restarts_s, before_s)
+    is_restart_between = next_restart < len(restarts_s) and restarts_s[next_restart] <= after_s
+    return before_s < after_s and is_restart_between

@@ -20,8 +20,8 @@ from .log_unknown import call_words, unknown_finding
 from .logs import HangLogs
 
 _MOST_ERRORS = 16  # ranks that are named for an error of their own
-_MOST_JOB_RANKS = 1 << 16
-_MOST_BARRIERS = 64  # store-based ones, of which it is tried who did not come
+_MOST_JOB_RANKS = 1 << 16  # a larger number of ranks is a damaged digit
+_MOST_BARRIERS = 64  # store-based barriers whose missing ranks are looked for
 _IN_GROUP = "These are the numbers of the ranks in the group. In the default group, they are the job's."
 # Collectives whose sizes can be compared: a lost digit shows, because one size follows from the other.
 _SAME_SIZES = ("ALLREDUCE", "BROADCAST", "REDUCE")
@@ -36,7 +36,7 @@ def explain_logs(logs: HangLogs, queues: Sequence[StuckQueue] = ()) -> list[Hang
     named: set[int] = set()
     for rule in _RULES:
         for finding in rule(evidence):
-            if {*finding.ranks} - named:
+            if not named.issuperset(finding.ranks):  # else a rule before says the same more directly
                 findings.append(finding)
                 named.update(finding.ranks)
     return findings or [unknown_finding(evidence)]
@@ -47,27 +47,29 @@ def explain_logs(logs: HangLogs, queues: Sequence[StuckQueue] = ()) -> list[Hang
 
 def _killed(evidence: Evidence) -> Iterator[HangFinding]:
     """The process that was killed, if no other node's torchrun reports an earlier failure."""
-    failures = evidence.first_failures
-    if any(failure.rank is None for failure in failures):
-        return  # a damaged report may be of an earlier one
-    first = min((failure.time for failure in failures), default="")
-    killed = {failure.rank: failure.signal for failure in failures if failure.signal and failure.time == first}
-    for rank, signal in sorted(killed.items(), key=lambda item: item[0] or 0):
+    first_time = min((failure.time for failure in evidence.first_failures), default="")
+    signals: dict[int, str] = {}  # of the ranks that a signal killed first of all
+    for failure in evidence.first_failures:
+        if failure.rank is None:
+            return  # its report is damaged, and it may have been the first one
+        if failure.signal and failure.time == first_time:
+            signals[failure.rank] = failure.signal
+    for rank, signal in sorted(signals.items()):
         words = (
             f"Rank {rank} was killed by {signal}, the first failure that torchrun reports.\n"
             "  See dmesg, and the limits of memory: the kernel kills a process that needs too much."
         )
-        yield HangFinding("dead", (rank or 0,), "", 0, (), words)
+        yield HangFinding("dead", (rank,), "", 0, (), words)
 
 
 def _own_errors(evidence: Evidence) -> Iterator[HangFinding]:
     """Ranks that an error of their own ended, while others report that they lost a rank or waited."""
-    victims = {rank for rank, kinds in evidence.communication.items() if kinds} | evidence.waiting_ranks
-    if not victims and not evidence.nameless and not any(evidence.timeouts()):
-        return
+    victims = {*evidence.communication_errors} | evidence.waiting_ranks
+    if not victims and not evidence.errors_without_rank and not any(evidence.timeouts()):
+        return  # no line shows that a rank was held up by these errors
     others = tuple(sorted(victims))
-    consequence = f", and {listed('rank', others)} lost the connection to a rank, or waited in vain" if others else ""
-    ranks = sorted({*evidence.own_errors} - victims)
+    consequence = f", and {listed('rank', others)} lost the connection to a rank, or timed out" if others else ""
+    ranks = sorted({*evidence.own_errors} - victims)  # an error of a victim may be a consequence
     for rank in ranks[:_MOST_ERRORS]:
         words = f"Rank {rank} ended with {one_line(evidence.own_errors[rank][0]).rstrip('.')}{consequence}."
         words = f"{words}\n  See the traceback of rank {rank}."
@@ -77,13 +79,19 @@ def _own_errors(evidence: Evidence) -> Iterator[HangFinding]:
 
 
 def _barrier(evidence: Evidence) -> Iterator[HangFinding]:
+    """The ranks that did not come to a ``monitored_barrier``, as its rank 0 reports."""
+    if evidence.subgroup_barriers:
+        return  # the reports may be of several groups, in which a number stands for different ranks
     missed: set[int] = set()
-    for fact in evidence.missed:
-        missed.update(fact.ranks)
-    missed -= evidence.reached | evidence.failed_elsewhere
-    if not missed or evidence.part_barrier:
+    for report in evidence.barrier_reports:
+        missed.update(report.ranks)
+    # a rank that prints that it came is not missing: rank 0's report is of another barrier
+    missed -= evidence.reached_barrier
+    # a rank whose call differed from the others' stopped there, before the barrier: `mismatch_findings` explains it
+    missed -= evidence.mismatched_ranks
+    if not missed:
         return
-    came = tuple(sorted({0, *evidence.reached}))
+    came = tuple(sorted({0, *evidence.reached_barrier}))  # rank 0 came, or it could not report
     words = f"{listed('Rank', missed)} did not reach monitored_barrier in time, as its rank 0 reports.\n  {_IN_GROUP}"
     yield HangFinding("missing", tuple(sorted(missed)), "", 0, came, words)
 
@@ -91,18 +99,21 @@ def _barrier(evidence: Evidence) -> Iterator[HangFinding]:
 def _lags(evidence: Evidence) -> Iterator[HangFinding]:
     """The desync report of TORCH_NCCL_DESYNC_DEBUG; its numbers are those of the ranks in a group."""
     if evidence.has_subgroups:
-        return
-    for fact in evidence.lags:
-        if fact.ranks and evidence.rank_of(fact.origin) not in fact.ranks:
-            words = f"{listed('Rank', fact.ranks)} did not join collective {fact.call}, as torch's desync report says."
-            yield HangFinding("missing", fact.ranks, "", fact.call, (), f"{words}\n  {_IN_GROUP}")
+        return  # then the numbers may stand for other ranks of the job
+    for report in evidence.lags:
+        reporter = evidence.rank_of(report.origin)
+        # a rank prints this report while it waits itself: a report that names its own rank is not reliable
+        if report.ranks and reporter not in report.ranks:
+            missing = listed("Rank", report.ranks)
+            words = f"{missing} did not join collective {report.call}, as torch's desync report says."
+            yield HangFinding("missing", report.ranks, "", report.call, (), f"{words}\n  {_IN_GROUP}")
 
 
 # ---- numbers of calls in the queues of one event
 
 
 def _queues(evidence: Evidence) -> Iterator[HangFinding]:
-    """By the numbers of calls in each group: who did not put the one into the queue that another rank waits for."""
+    """The ranks that did not put the call into their queue in which another rank waits, by the numbers of the calls."""
     for event in evidence.events:
         waiting_in = event.waiting_in()
         for group in _comparable_groups(event, evidence):
@@ -112,33 +123,42 @@ def _queues(evidence: Evidence) -> Iterator[HangFinding]:
 
 
 def _comparable_groups(event: Event, evidence: Evidence) -> Iterator[GroupRecords]:
-    """Yield the groups of which ranks can be compared: the numbers are those of one group in one attempt."""
-    groups = event.groups()
-    nameless = groups.pop(None, None)
-    if event.is_mixed or (nameless is not None and not _is_numbered(nameless)):
+    """Yield the groups whose ranks can be compared: the numbers of calls are those of one group in one attempt."""
+    if event.is_mixed:
         return
+    groups = event.groups()
+    group_without_name = groups.pop(None, None)
+    if group_without_name is not None and not _counts_collectives_only(group_without_name):
+        return  # it may be any of the groups
     for group in groups.values():
-        if group.name not in evidence.shared_names and _is_numbered(group) and _is_of_one(group.queues):
+        is_one_group = group.name not in evidence.shared_names and _are_of_one_group(group.queues)
+        if is_one_group and _counts_collectives_only(group):
             yield group
 
 
-def _is_numbered(group: GroupRecords) -> bool:
+def _counts_collectives_only(group: GroupRecords) -> bool:
+    """Return False if a rank timed out in a message: then the numbers may count messages, which two ranks alone make.
+
+    See `NOT_NUMBERED`.
+    """
     return all(timeout.collective not in NOT_NUMBERED for timeout in group.timeouts)
 
 
-def _is_of_one(queues: Sequence[StuckQueue]) -> bool:
-    """Whether these can be the queues of one group in one attempt.
+def _are_of_one_group(queues: Sequence[StuckQueue]) -> bool:
+    """Return whether these can be the queues of one group in one attempt.
 
     No two ranks have the same number in the group, and no rank has put fewer calls into its queue than it waited for.
     """
-    rank_of: dict[int, int] = {}
-    failed: dict[int, int] = {}
+    rank_of_number: dict[int, int] = {}
+    last_failed: dict[int, int] = {}  # the last call that a rank waited for
     for queue in queues:
-        if queue.rank_in_group is not None and rank_of.setdefault(queue.rank_in_group, queue.rank) != queue.rank:
-            return False
+        if queue.rank_in_group is not None:
+            rank = rank_of_number.setdefault(queue.rank_in_group, queue.rank)
+            if rank != queue.rank:
+                return False
         if queue.failed is not None:
-            failed[queue.rank] = max(queue.failed, failed.get(queue.rank, queue.failed))
-    return all(queue.enqueued >= failed.get(queue.rank, queue.enqueued) for queue in queues)
+            last_failed[queue.rank] = max(queue.failed, last_failed.get(queue.rank, 0))
+    return all(queue.enqueued >= last_failed.get(queue.rank, 0) for queue in queues)
 
 
 def _behind(group: GroupRecords, waiting_in: Mapping[int, set[str | None]]) -> HangFinding | None:
@@ -151,17 +171,17 @@ def _behind(group: GroupRecords, waiting_in: Mapping[int, set[str | None]]) -> H
     if not waits:
         return None
     number = min(waits.values())
-    last: dict[int, int] = {}
+    last_call: dict[int, int] = {}  # that each rank put into its queue
     for queue in group.queues:
-        last[queue.rank] = max(queue.enqueued, last.get(queue.rank, queue.enqueued))
-    behind = [rank for rank, enqueued in last.items() if enqueued == number - 1]
+        last_call[queue.rank] = max(queue.enqueued, last_call.get(queue.rank, 0))
+    behind = [rank for rank, last in last_call.items() if last == number - 1]
     ranks = tuple(sorted(rank for rank in behind if not waiting_in.get(rank)))
     if not ranks:
         return None
     came = tuple(sorted(waits))
     words = [f"{listed('Rank', ranks)} did not reach collective {number} of {group_words(group.name)}."]
     for rank in ranks[:MOST_LISTED]:
-        words.append(f"  {last_call_words(rank, last[rank])}")
+        words.append(f"  {last_call_words(rank, last_call[rank])}")
     calls = {call_words(timeout) for timeout in group.timeouts if timeout.sequence == number}
     call = f", {calls.pop()}" if len(calls) == 1 else ""
     verb = "was" if len(came) == 1 else "were"
@@ -185,19 +205,9 @@ def _other_calls(evidence: Evidence) -> Iterator[HangFinding]:
 
 
 def _odd_call(group: GroupRecords) -> HangFinding | None:
-    waits = group.first_waits()
-    number = min(waits.values(), default=0)
-    timeouts_of: dict[int, list[Timeout]] = defaultdict(list)
-    for timeout in group.timeouts:
-        if timeout.sequence == number and timeout.rank is not None and timeout.rank in waits:
-            timeouts_of[timeout.rank].append(timeout)
-    if len(timeouts_of) < 2:
-        return None
-    calls = {}
-    for rank, timeouts in sorted(timeouts_of.items()):
-        if len({(timeout.collective, timeout.num_in, timeout.num_out) for timeout in timeouts}) > 1:
-            return None  # two lines of one rank contradict each other
-        calls[rank] = timeouts[0]
+    """Return the ranks whose first call that did not end is another one than on most ranks, or has another size."""
+    number = min(group.first_waits().values(), default=0)
+    calls = _calls_with_number(group, number)
     cause = "collective"
     parties = _parties(calls, lambda call: call.collective)
     if len(parties) == 1:
@@ -216,12 +226,29 @@ def _odd_call(group: GroupRecords) -> HangFinding | None:
     return HangFinding(cause, tuple(odd), group.name or "", number, came, f"{words}\n  {sentence(and_joined(shown))}")
 
 
+def _calls_with_number(group: GroupRecords, number: int) -> dict[int, Timeout]:
+    """Return, by rank, the call with this number in which a rank waits; none if two lines of a rank contradict."""
+    waits = group.first_waits()
+    calls: dict[int, Timeout] = {}
+    for timeout in group.timeouts:
+        if timeout.sequence == number and timeout.rank is not None and timeout.rank in waits:
+            call = calls.setdefault(timeout.rank, timeout)
+            is_same_call = (call.collective, call.num_in, call.num_out) == (
+                timeout.collective,
+                timeout.num_in,
+                timeout.num_out,
+            )
+            if not is_same_call:
+                return {}
+    return dict(sorted(calls.items()))
+
+
 def _torch_words(call: Timeout) -> str:
     return call_words(call, name=call.collective)
 
 
 def _parties(calls: dict[int, Timeout], key: Callable[[Timeout], object]) -> list[list[int]]:
-    """Return the ranks by what they called."""
+    """Return the ranks in one list for each different key of their calls."""
     parties: dict[object, list[int]] = defaultdict(list)
     for rank, call in calls.items():
         parties[key(call)].append(rank)
@@ -240,11 +267,18 @@ def _with_sizes(calls: dict[int, Timeout]) -> dict[int, Timeout]:
 
 
 def _ratio(call: Timeout) -> int | None:
-    """Return how many times larger one size is than the other, as the collective demands; None if it is not."""
-    small, large = call.num_in, call.num_out
+    """Return how many times as large the larger one of a call's two sizes is, or None if they do not fit together.
+
+    The output of an all-gather is a multiple of the input, by the number of ranks; the input of a reduce-scatter is
+    one of the output; and for the other collectives both are the same. A number that lost a digit rarely fits.
+    """
     if call.collective in _SCATTERED:
-        small, large = large, small
-    if call.collective not in (*_SAME_SIZES, *_GATHERED, *_SCATTERED) or not small or not large or large % small:
+        small, large = call.num_out, call.num_in
+    elif call.collective in (*_GATHERED, *_SAME_SIZES):
+        small, large = call.num_in, call.num_out
+    else:
+        return None
+    if not small or not large or large % small != 0:
         return None
     if call.collective in _SAME_SIZES and small != large:
         return None
@@ -264,51 +298,55 @@ def _dated(finding: HangFinding, event: Event, evidence: Evidence) -> HangFindin
 
 
 def _connecting(evidence: Evidence) -> Iterator[HangFinding]:
-    """Who had not connected when the default group was made."""
-    awaited = {*evidence.awaited} - evidence.connected - {*evidence.communication}
+    """The ranks that had not connected when the default group was made: others waited for their addresses."""
+    missing = {*evidence.awaited} - evidence.connected - {*evidence.communication_errors}  # these ranks were there
     if not evidence.has_agent:
-        awaited.discard(0)  # it may serve the store, and wait there for the others to join
-    if not awaited:
+        missing.discard(0)  # it may serve the store, and wait there for the others to join
+    if not missing:
         return
     waited = sorted(evidence.connected)
-    words = f"{listed('Rank', awaited)} did not connect when the default group was made."
+    words = f"{listed('Rank', missing)} did not connect when the default group was made."
     if waited:
-        pronoun = "it" if len(awaited) == 1 else "them"
+        pronoun = "it" if len(missing) == 1 else "them"
         words = f"{words}\n  {listed('Rank', waited)} waited for {pronoun}."
-    yield HangFinding("missing", tuple(sorted(awaited)), DEFAULT_GROUP, 0, tuple(waited), words)
+    yield HangFinding("missing", tuple(sorted(missing)), DEFAULT_GROUP, 0, tuple(waited), words)
 
 
 def _joining(evidence: Evidence) -> Iterator[HangFinding]:
-    """Who did not come to a store-based barrier of all ranks, if those that came are known."""
+    """The ranks that did not come to a store-based barrier of all ranks, if those that came are known."""
     if evidence.restarts:
         return  # the lines may be of several attempts
-    for joins in [*evidence.joins.values()][:_MOST_BARRIERS]:
-        missing, joined = _not_joined(joins, evidence)
+    for lines in [*evidence.joins.values()][:_MOST_BARRIERS]:
+        joined = _joined(lines, evidence)
+        if joined is None:
+            continue
+        num_ranks = lines[0].num_ranks
+        missing = {*range(num_ranks)} - joined
         if not missing:
             continue
-        num_ranks = len(missing) + len(joined)
-        words = f"{listed('Rank', missing)} did not join: {len(joined)} of {num_ranks} ranks did, {_who(joined)}."
-        group = "" if joins[0].barrier else DEFAULT_GROUP
+        others = f"the other {len(joined)} of {num_ranks} ranks did ({listed('rank', joined)})"
+        words = f"{listed('Rank', missing)} did not join the group; {others}."
+        group = "" if lines[0].barrier else DEFAULT_GROUP
         yield HangFinding("missing", tuple(sorted(missing)), group, 0, tuple(sorted(joined)), words)
 
 
-def _who(joined: set[int]) -> str:
-    return f"and the log has lines of all of them, {listed('rank', joined)}"
+def _joined(lines: Sequence[JoinCount], evidence: Evidence) -> set[int] | None:
+    """Return the ranks that joined a barrier, from the lines that they printed while they waited for the others.
 
-
-def _not_joined(joins: Sequence[JoinCount], evidence: Evidence) -> tuple[set[int], set[int]]:
-    """Return the ranks that did not join and those that did; none if the counts and the lines do not fit together."""
-    counts = {(fact.joined, fact.num_ranks) for fact in joins}
-    ranks = {evidence.rank_of(fact.origin) for fact in joins}
-    if not joins[0].barrier and None not in ranks:  # ranks that waited for the others' addresses are clients, too
-        ranks |= evidence.connected
-    joined = {rank for rank in ranks if rank is not None}
-    if len(counts) != 1 or len(joined) != len(ranks) or not joins[0].is_of_all_ranks:
-        return set(), set()
-    ((num_joined, num_ranks),) = counts
-    if num_joined != len(joined) or num_ranks > _MOST_JOB_RANKS or max(joined) >= num_ranks:
-        return set(), set()
-    return {*range(num_ranks)} - joined, joined
+    None if these are not certainly all that joined. Then a rank without a line may have joined, too.
+    """
+    joined: set[int] = set()
+    for line in lines:
+        rank = evidence.rank_of(line.origin)
+        if rank is None or (line.joined, line.num_ranks) != (lines[0].joined, lines[0].num_ranks):
+            return None
+        joined.add(rank)
+    if not lines[0].barrier:  # the store counts its clients, and ranks that waited for others' addresses are clients
+        joined |= evidence.connected
+    num_ranks = lines[0].num_ranks
+    are_all = len(joined) == lines[0].joined and lines[0].is_of_all_ranks
+    is_legible = num_ranks <= _MOST_JOB_RANKS and max(joined) < num_ranks
+    return joined if are_all and is_legible else None
 
 
 _RULES = (

@@ -39,6 +39,8 @@ from typing import Any, NamedTuple
 
 _NUMBER = r"(\d{1,18})"
 _RANK = r"(\d{1,7})"
+_A_RANK = r"\d{1,7}"  # without a group, for patterns that name theirs
+_A_NUMBER = r"\d{1,18}"
 
 
 class LogOrigin(NamedTuple):
@@ -112,7 +114,8 @@ class LogLine(NamedTuple):
         stamp = _stamp(head)
         if head["rank"] is not None:
             return LogOrigin(int(head["rank"]), self.label, self.label_kind, stamp)
-        if _STATED_RANK.search(self.text, 0, begin):  # of another record, and so may be the label
+        if _STATED_RANK.search(self.text, 0, begin):
+            # another record stands before this one in the line, and the label at its begin may be of that one
             return LogOrigin(None, None, "", stamp)
         return LogOrigin(None, self.label, self.label_kind, stamp)
 
@@ -289,7 +292,7 @@ LogFact = (
 )
 
 _STATED_RANK = re.compile(rf"\[rank{_RANK}\]:", re.ASCII)
-_MOST_HEAD = 160
+_MOST_HEAD = 160  # letters of c10's prefix, the longest that `_HEAD` can match and some more
 _STAMP = r"(?P<month>\d{1,2})(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
 _HEAD = re.compile(
     rf"(?:\[rank(?P<rank>\d{{1,7}})\]:)?\[?[IWEF](?:{_STAMP}(?:\.\d{{1,9}})?)?(?: {{1,8}}\d{{1,9}})?"
@@ -307,7 +310,8 @@ _WORK = (
     r"Timeout\(ms\)=\d{1,18}\)"
 )
 _WATCHDOG = re.compile(
-    rf"(?:{_GROUP}(?:Process group|NCCL) watchdog thread terminated with exception: )?\[Rank {_RANK}\]\s{{0,2}}"
+    rf"(?:{_GROUP}(?:Process group|NCCL) watchdog thread terminated with exception: )?"
+    rf"\[Rank (?P<rank>{_A_RANK})\]\s{{0,2}}"
     rf"(?:Watchdog caught collective operation timeout: |Work ){_WORK} (?:ran for|timed out in blocking wait)",
     re.ASCII,
 )
@@ -354,19 +358,22 @@ _UNIQUE_ID = re.compile(
 )
 _RESTARTS = re.compile(r"restart(?:ing)? worker group")
 _MISSED = re.compile(
-    rf"\[Rank {_RANK}\]: Ranks? (\d{{1,7}}(?:, ?\d{{1,7}}){{0,4095}}) failed to pass monitoredBarrier in \d", re.ASCII
+    rf"\[Rank (?P<reporter>{_A_RANK})\]: Ranks? (?P<missed>{_A_RANK}(?:, ?{_A_RANK}){{0,4095}}) failed to pass "
+    r"monitoredBarrier in \d",
+    re.ASCII,
 )
 _REACHED = re.compile(rf"Rank {_RANK} successfully reached monitoredBarrier", re.ASCII)
 _MISMATCH = re.compile(
-    rf"Detected mismatch between collectives on ranks\. Rank {_RANK} is running collective: "
-    rf"CollectiveFingerPrint\((.{{0,2000}}?), but Rank {_RANK} is running collective(: CollectiveFingerPrint\()?",
+    rf"Detected mismatch between collectives on ranks\. Rank (?P<rank>{_A_RANK}) is running collective: "
+    rf"CollectiveFingerPrint\((?P<own>.{{0,2000}}?), but Rank (?P<other_rank>{_A_RANK}) is running "
+    r"collective(?P<begin_of_other>: CollectiveFingerPrint\()?",
     re.ASCII,
 )
 _PRINT_SEQUENCE = re.compile(rf"SequenceNumber={_NUMBER}", re.ASCII)
 _PRINT_COLLECTIVE = re.compile(r"OpType=(\w{1,40})[,)]", re.ASCII)
 _PRINT_SHAPE = re.compile(r"TensorShape=\[([\d, ]{0,400})\]", re.ASCII)
 _PRINT_DTYPE = re.compile(r"TensorDtypes=([\w ]{1,400}), TensorDeviceTypes", re.ASCII)
-_MOST_PRINT_LETTERS = 2000
+_MOST_PRINT_LETTERS = 2000  # of the other rank's call and of the differences, which follow the pattern's match
 _ASPECTS = {"Op type:": "collective", "Tensor shapes:": "size", "Tensor dtypes:": "dtype"}
 # The beginning of what another process printed into a line.
 _OTHER_RECORD = re.compile(
@@ -374,16 +381,19 @@ _OTHER_RECORD = re.compile(
 )
 _NEVER_JOINED = re.compile(r"ranks \[([\d, ]{1,4000})\] are the lagging ranks that caused this timeout", re.ASCII)
 _NOT_JOINED = re.compile(
-    rf"\[([\d, ]{{1,4000}})\] finished collective #{_NUMBER}, but didn't join collective #{_NUMBER} \(count from 1\)",
+    rf"\[(?P<ranks>[\d, ]{{1,4000}})\] finished collective #(?P<last>{_A_NUMBER}), but didn't join collective "
+    rf"#(?P<next>{_A_NUMBER}) \(count from 1\)",
     re.ASCII,
 )
 _ADDRESS = re.compile(rf"[Ww]ait timeout after \d{{1,12}}ms, keys: \S{{0,400}}/default_pg/0//cpu//0/{_RANK}$", re.ASCII)
 _CLIENTS = re.compile(
-    rf"Timed out after \d{{1,12}} seconds waiting for clients\. {_RANK}/{_RANK} clients joined", re.ASCII
+    rf"Timed out after \d{{1,12}} seconds waiting for clients\. (?P<joined>{_A_RANK})/(?P<num_ranks>{_A_RANK}) clients "
+    r"joined",
+    re.ASCII,
 )
 _STORE_BARRIER = re.compile(
-    rf"store based barrier on rank:? {_RANK}, for key: store_based_barrier_key:(\w{{1,200}}) "
-    rf"\(world_size={_RANK}, (?:num_workers_joined|worker_count)={_RANK},",
+    rf"store based barrier on rank:? (?P<rank>{_A_RANK}), for key: store_based_barrier_key:(?P<key>\w{{1,200}}) "
+    rf"\(world_size=(?P<num_ranks>{_A_RANK}), (?:num_workers_joined|worker_count)=(?P<joined>{_A_RANK}),",
     re.ASCII,
 )
 _WAITED = re.compile(r"Timed out waiting (\d{1,12})ms for (send|recv) operation to complete", re.ASCII)
@@ -421,7 +431,8 @@ _BEGINNINGS = (
     "wait timeout",
     "Broken pipe",
 )
-_SIGNALS = {"-9": "SIGKILL", "-7": "SIGBUS"}  # which neither torch nor the end of another rank sends
+_SIGNALS = {"-9": "SIGKILL", "-7": "SIGBUS"}  # by exit code: those that neither torch nor another rank's end sends
+_MOST_FAILURE_LETTERS = 400  # of a line of torchrun's report; what is behind them is not read
 FIRST_FAILURE = b"Root Cause (first observed failure):"
 _FAILURE_LINES = (  # that follow; `_FAILURE_FORMAT_TEMPLATE` in torch/distributed/elastic/multiprocessing/errors
     re.compile(r"\[\d{1,7}\]:", re.ASCII),
@@ -430,7 +441,9 @@ _FAILURE_LINES = (  # that follow; `_FAILURE_FORMAT_TEMPLATE` in torch/distribut
     re.compile(r"\s{1,8}rank {1,8}: (?P<rank>\d{1,7}) \(local_rank: \d{1,7}\)", re.ASCII),
     re.compile(r"\s{1,8}exitcode {1,8}: (?P<exit>-?\d{1,4}) \(pid: (?P<pid>\d{1,10})\)", re.ASCII),
     re.compile(r"\s{1,8}error_file: ", re.ASCII),
-    re.compile(r"\s{1,8}traceback :(?: Signal \d{1,3} \(\w{1,20}\) received by PID (?P<end>\d{1,10})\b)?", re.ASCII),
+    re.compile(
+        r"\s{1,8}traceback :(?: Signal \d{1,3} \(\w{1,20}\) received by PID (?P<signalled_pid>\d{1,10})\b)?", re.ASCII
+    ),
 )
 
 
@@ -442,6 +455,7 @@ class LineReader(NamedTuple):
 
 
 def _stamp(match: re.Match[str] | None) -> Stamp | None:
+    """Return the time that `_STAMP` matched; None if the line has none, or no such month exists."""
     if match is None or match["month"] is None or not 1 <= int(match["month"]) <= 12:
         return None
     second = int(match["hour"]) * 3600 + int(match["minute"]) * 60 + int(match["second"])
@@ -458,7 +472,10 @@ def group_key(name: str, desc: str) -> str:
 
 
 def group_name(name: str, desc: str, *, has_guid: bool) -> GroupName:
-    """Return the name of a group in a log, and whether it may be that of several groups."""
+    """Return the name of a group in a log, and whether it may be that of several groups; see `GroupName`.
+
+    `has_guid` is whether the line has the form of 2.4 and later.
+    """
     key = group_key(name, desc)
     is_described = desc not in ("", "undefined")
     is_shared = key != "default_pg" and name.isdecimal() and (is_described or not has_guid)
@@ -476,13 +493,15 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _watchdog(line: LogLine) -> Iterator[WatchdogTimeout | CommunicationError]:
+    """Read timeouts and errors of collectives that the watchdog of NCCL reports."""
     for match in _WATCHDOG.finditer(line.text):
-        rank = match[5]
-        if match["collective"] not in _OP_TYPES or match["in_group"] not in (None, rank):
+        # torch prints the rank twice if it prints the group: two different ones, or an unknown collective, are damage
+        is_damaged = match["collective"] not in _OP_TYPES or match["in_group"] not in (None, match["rank"])
+        if is_damaged:
             continue
         yield WatchdogTimeout(
             origin=line.record_origin(match.start()),
-            rank_in_group=int(rank),
+            rank_in_group=int(match["rank"]),
             group=_group_in(match),
             sequence=_optional(match["sequence"]),
             collective=match["collective"],
@@ -498,31 +517,40 @@ def _optional(number: str | None) -> int | None:
 
 
 def _status(line: LogLine) -> Iterator[QueueStatus]:
+    """Read how far a rank got in a group's queue, by the numbers that its watchdog prints."""
     for match in _STATUS.finditer(line.text):
-        failed = _optional(match["new"] or match["old"] or match["older"])
+        failed = _optional(
+            match["new"] or match["old"] or match["older"]
+        )  # by the version of torch, one or none of them
         enqueued = int(match["enqueued"])
-        # In another order, a digit was lost. The number of the last completed one is not set before the first is.
-        least = int(match["completed"]) if failed is None else failed
+        completed = int(match["completed"])
+        # A call is enqueued before it fails or completes: in another order, a digit was lost. The number of the last
+        # completed call is not set before the first one completes, so that of a failed call counts, if there is one.
+        is_in_order = completed <= enqueued if failed is None else failed <= enqueued
         group = _group_in(match)
-        if group is not None and least <= enqueued:
+        if group is not None and is_in_order:
             origin = line.record_origin(match.start())
             yield QueueStatus(origin, int(match["in_group"]), group, failed, max(enqueued, 0))
 
 
 def _barrier(line: LogLine) -> Iterator[BarrierMissed | BarrierReached]:
     for match in _MISSED.finditer(line.text):
-        yield BarrierMissed(line.origin(match.start()), int(match[1]), _numbers(match[2]))
+        yield BarrierMissed(line.origin(match.start()), int(match["reporter"]), _numbers(match["missed"]))
     for match in _REACHED.finditer(line.text):
         yield BarrierReached(line.origin(match.start()), int(match[1]))
 
 
 def _call_print(text: str) -> CallPrint:
-    fields = []
-    for pattern in (_PRINT_COLLECTIVE, _PRINT_SHAPE, _PRINT_DTYPE, _PRINT_SEQUENCE):
+    """Return the first call that a text describes; a field is empty if the text does not state it."""
+
+    def first(pattern: re.Pattern[str]) -> str:
         match = pattern.search(text)
-        fields.append(match[1] if match else "")
-    collective, shape, dtype, sequence = fields
-    return CallPrint(collective, f"[{shape}]" if _PRINT_SHAPE.search(text) else "", dtype, sequence)
+        return match[1] if match else ""
+
+    shape = ""
+    if _PRINT_SHAPE.search(text):
+        shape = f"[{first(_PRINT_SHAPE)}]"  # "[]" is the shape of a scalar
+    return CallPrint(first(_PRINT_COLLECTIVE), shape, first(_PRINT_DTYPE), first(_PRINT_SEQUENCE))
 
 
 def _before_other_record(text: str) -> str:
@@ -530,47 +558,55 @@ def _before_other_record(text: str) -> str:
 
 
 def _mismatch(line: LogLine) -> Iterator[CallMismatch]:
+    """Read two calls that differ, by the report of TORCH_DISTRIBUTED_DEBUG=DETAIL."""
     for begin in re.finditer("Detected mismatch between", line.text):
         match = _MISMATCH.match(line.text, begin.start())
-        if match is None or _OTHER_RECORD.search(match[2]):
-            continue
+        if match is None or _OTHER_RECORD.search(match["own"]):
+            continue  # another process printed into the first call, so its end may be that of another one
         rest = _before_other_record(line.text[match.end() : match.end() + _MOST_PRINT_LETTERS])
-        other, _, differences = rest.partition("Collectives differ in the following aspects:")
-        if not match[4]:
-            other = ""
+        # torch prints the other rank's call, and then a list of what differs, if it knows
+        other_text, _, differences = rest.partition("Collectives differ in the following aspects:")
+        other = _call_print(other_text if match["begin_of_other"] else "")
         aspects = frozenset(aspect for words, aspect in _ASPECTS.items() if words in differences)
-        origin = line.origin(match.start())
-        own = _call_print(match[2])
-        yield CallMismatch(origin, int(match[1]), own, int(match[3]), _call_print(other), aspects)
+        yield CallMismatch(
+            origin=line.origin(match.start()),
+            rank_in_group=int(match["rank"]),
+            own=_call_print(match["own"]),
+            other_in_group=int(match["other_rank"]),
+            other=other,
+            aspects=aspects,
+        )
 
 
 def _desync(line: LogLine) -> Iterator[DesyncLag]:
     for match in _NEVER_JOINED.finditer(line.text):
         yield DesyncLag(line.origin(match.start()), _numbers(match[1]), 1)
     for match in _NOT_JOINED.finditer(line.text):
-        if int(match[2]) + 1 == int(match[3]):
-            yield DesyncLag(line.origin(match.start()), _numbers(match[1]), int(match[3]))
+        if int(match["last"]) + 1 == int(match["next"]):  # else a digit was lost
+            yield DesyncLag(line.origin(match.start()), _numbers(match["ranks"]), int(match["next"]))
 
 
 def _address(line: LogLine) -> Iterator[AddressWait | CommunicationError]:
-    yield CommunicationError(line.origin(len(line.text)), "store", "waited in vain for the others to connect")
+    """Read a wait for a key of the store, and, if the key is the address of a rank, a wait for that rank."""
+    yield CommunicationError(line.origin(len(line.text)), "store", "timed out waiting for the others to connect")
     match = _ADDRESS.search(line.text.rstrip())
     if match and not line.is_cut:
         yield AddressWait(line.origin(match.start()), int(match[1]))
 
 
 def _join_count(line: LogLine) -> Iterator[JoinCount | CommunicationError]:
+    """Read how many ranks had connected to the store, or joined a store-based barrier, in time."""
     for match in _CLIENTS.finditer(line.text):
         origin = line.origin(match.start())
-        yield JoinCount(origin, "", int(match[1]), int(match[2]))
-        yield CommunicationError(origin, "store", "waited in vain for the others to connect")
+        yield JoinCount(origin, "", int(match["joined"]), int(match["num_ranks"]))
+        yield CommunicationError(origin, "store", "timed out waiting for the others to connect")
     for match in _STORE_BARRIER.finditer(line.text):
         origin = line.origin(match.start())
-        rank = int(match[1])
-        if origin.rank in (None, rank):
+        rank = int(match["rank"])
+        if origin.rank is None or origin.rank == rank:  # else two lines have run into one
             origin = origin._replace(rank=rank)
-            yield JoinCount(origin, match[2], int(match[4]), int(match[3]))
-            yield CommunicationError(origin, "store", "waited in vain for the others to connect")
+            yield JoinCount(origin, match["key"], int(match["joined"]), int(match["num_ranks"]))
+            yield CommunicationError(origin, "store", "timed out waiting for the others to connect")
 
 
 def _unique_id(line: LogLine) -> Iterator[UniqueIdWait]:
@@ -585,6 +621,8 @@ def _restart(line: LogLine) -> Iterator[Restart]:
 
 
 def _communication(kind: str, words: str) -> Callable[[LogLine], Iterator[CommunicationError]]:
+    """Return a reader for lines whose mark alone shows a failed message or connection of this kind."""
+
     def read(line: LogLine) -> Iterator[CommunicationError]:
         yield CommunicationError(line.origin(len(line.text)), kind, words)
 
@@ -604,6 +642,7 @@ def _frame(line: LogLine) -> Iterator[CallFrame]:
 
 
 def _uncaught(line: LogLine) -> Iterator[OwnError | CommunicationError]:
+    """Read the exception that ended a rank: an error of its own, unless another rank may have caused it."""
     for match in _UNCAUGHT.finditer(line.text):
         rank, name, message = match.groups()
         message = _before_other_record(message or "")
@@ -616,14 +655,15 @@ def _uncaught(line: LogLine) -> Iterator[OwnError | CommunicationError]:
 
 
 def _may_be_cut(name: str, message: str) -> bool:
-    """Whether the message may be the beginning of one of torch, which raises its own as RuntimeError.
+    """Return whether this may be what is left of a message about other ranks; see `_BEGINNINGS`.
 
-    What follows a bracket may be the label of another process.
+    torch raises such errors as RuntimeError, so one without a message may be of them. What follows a bracket may be the
+    label of another process that printed into the line, so the message may end before it.
     """
     if not message or message.startswith("["):
         return name == "RuntimeError"
-    words = message.partition("[")[0]
-    return any(message.startswith(begin) or begin.startswith(words) for begin in _BEGINNINGS)
+    certain_part = message.partition("[")[0]
+    return any(message.startswith(begin) or begin.startswith(certain_part) for begin in _BEGINNINGS)
 
 
 _CLOSED = "lost the connection to another rank"
@@ -666,12 +706,12 @@ def first_failure(report: bytes) -> FirstFailure:
     if len(lines) < len(_FAILURE_LINES):
         return unknown
     for line, pattern in zip(lines, _FAILURE_LINES, strict=False):
-        match = pattern.match(line[:400].decode("utf-8", "replace"))
+        match = pattern.match(line[:_MOST_FAILURE_LETTERS].decode("utf-8", "replace"))
         if match is None:
             return unknown
         stated |= match.groupdict()
     signal = ""
-    if stated["pid"] == stated["end"]:
+    if stated["pid"] == stated["signalled_pid"]:  # else the two lines are of different reports
         signal = _SIGNALS.get(stated["exit"] or "", "")
     return FirstFailure(LogOrigin(None, None, ""), int(stated["rank"] or 0), signal, stated["time"] or "")
 

@@ -15,25 +15,29 @@ _MOST_RANKS_LISTED = 64  # of a sentence that lists what each did
 
 
 def mismatch_findings(evidence: Evidence) -> Iterator[HangFinding]:
-    """Yield the ranks whose call differs from that of most ranks, if each rank reports a single call."""
+    """Yield the ranks whose call differs from that of most ranks, if each rank reports a single call.
+
+    The reports number the ranks of a group. These numbers are replaced by those of the job as far as the log shows
+    them; if it does not, they are kept, and the finding says so.
+    """
     calls = _call_by_rank(evidence.mismatches)
-    rank_of = _ranks_of_group(evidence)
-    if calls is None or rank_of is None:
+    job_rank_of = _job_ranks_of_group(evidence)
+    if calls is None or job_rank_of is None:
         return
     parties = _parties_of(evidence.mismatches, calls)
-    if not parties:
+    has_job_ranks = bool(job_rank_of)
+    ranks_of_group = {rank for party in parties for rank in party}
+    if not parties or (has_job_ranks and not ranks_of_group <= {*job_rank_of}):
         return
-    differing = {frozenset((fact.rank_in_group, fact.other_in_group)) for fact in evidence.mismatches}
-    in_job: list[list[int]] = []
-    call_of: dict[int, CallPrint] = {}
-    for party in parties:
-        if any(rank not in rank_of for rank in party) and rank_of:
-            return
-        in_job.append([rank_of.get(rank, rank) for rank in party])
-        call_of |= {rank_of.get(rank, rank): calls[rank] for rank in party if rank in calls}
-    differing_in_job = {frozenset(rank_of.get(rank, rank) for rank in pair) for pair in differing}
+    if not has_job_ranks:
+        job_rank_of = {rank: rank for rank in ranks_of_group}
+    call_of = {job_rank_of[rank]: calls[rank] for party in parties for rank in party if rank in calls}
+    differing_pairs = set()
+    for report in evidence.mismatches:
+        differing_pairs.add(frozenset((job_rank_of[report.rank_in_group], job_rank_of[report.other_in_group])))
     cause = _confirmed(_difference(list(call_of.values())), evidence.mismatches)
-    finding = _mismatch_finding(cause, in_job, call_of, differing_in_job, is_default=not rank_of)
+    job_parties = [[job_rank_of[rank] for rank in party] for party in parties]
+    finding = _mismatch_finding(cause, job_parties, call_of, differing_pairs, are_numbers_of_group=not has_job_ranks)
     if finding is not None:
         yield finding
 
@@ -56,37 +60,40 @@ def _call_by_rank(mismatches: Iterable[CallMismatch]) -> dict[int, CallPrint] | 
     return own_calls | other_calls
 
 
-def _ranks_of_group(evidence: Evidence) -> dict[int, int] | None:
+def _job_ranks_of_group(evidence: Evidence) -> dict[int, int] | None:
     """Return the job's ranks by their numbers in the group that reports a mismatch.
 
     Empty if nothing contradicts that they are the same; None if there seem to be several groups.
     """
-    ranks: dict[int, int] = {}
-    for fact in evidence.mismatches:
-        rank = evidence.rank_of(fact.origin)
-        if rank is not None and ranks.setdefault(fact.rank_in_group, rank) != rank:
+    job_rank_of: dict[int, int] = {}
+    for report in evidence.mismatches:
+        rank = evidence.rank_of(report.origin)
+        if rank is not None and job_rank_of.setdefault(report.rank_in_group, rank) != rank:
             return None
-    return {} if all(number == rank for number, rank in ranks.items()) else ranks
+    are_the_same = all(number == rank for number, rank in job_rank_of.items())
+    return {} if are_the_same else job_rank_of
 
 
 def _parties_of(mismatches: Sequence[CallMismatch], calls: Mapping[int, CallPrint]) -> list[list[int]]:
     """Return ranks by what they call, by their numbers in the group; none if reports are of several collectives."""
-    equal = _Parties()
-    for fact in mismatches:
-        equal.add(fact.rank_in_group)
-        equal.add(fact.other_in_group)
-    for fact in mismatches:  # the first rank that differs is reported, so those before it do not
-        for rank in range(min(fact.other_in_group, _MOST_RANKS_LISTED)):
-            if rank != fact.rank_in_group:
-                equal.add(rank)
-                equal.join(rank, fact.rank_in_group)
-    by_call: dict[CallPrint, int] = {}
+    parties = _Parties()
+    for report in mismatches:
+        parties.add(report.rank_in_group)
+        parties.add(report.other_in_group)
+    for report in mismatches:
+        # torch reports the first rank that differs from the reporter, so all ranks before that one agree with it
+        for rank in range(min(report.other_in_group, _MOST_RANKS_LISTED)):
+            if rank != report.rank_in_group:
+                parties.add(rank)
+                parties.join(rank, report.rank_in_group)
+    first_with_call: dict[CallPrint, int] = {}
     for rank, call in calls.items():
         if call.is_known:
-            equal.join(rank, by_call.setdefault(call, rank))
-    if any(equal.same(fact.rank_in_group, fact.other_in_group) for fact in mismatches):
-        return []
-    return equal.parties()
+            parties.join(rank, first_with_call.setdefault(call, rank))
+    for report in mismatches:
+        if parties.same(report.rank_in_group, report.other_in_group):
+            return []  # one report says that two ranks differ, and others that they agree
+    return parties.parties()
 
 
 def _confirmed(cause: str, mismatches: Iterable[CallMismatch]) -> str:
@@ -99,19 +106,24 @@ def _mismatch_finding(
     cause: str,
     parties: Sequence[list[int]],
     call_of: Mapping[int, CallPrint],
-    differing: set[frozenset[int]],
+    differing_pairs: set[frozenset[int]],
     *,
-    is_default: bool,
+    are_numbers_of_group: bool,
 ) -> HangFinding | None:
+    """Return the ranks outside of the largest party, or all ranks if there is no largest one.
+
+    `parties` are ranks that make the same call; `differing_pairs` are the pairs of ranks that a report compares.
+    """
     odd, usual = odd_ranks(parties)
-    what = _DIFFERENCES[cause]
-    if usual:  # a rank that no report compares with the usual ones may just have a line with a letter missing
-        odd = [rank for rank in odd if any(frozenset((rank, other)) in differing for other in usual)]
+    difference = _DIFFERENCES[cause]
+    if usual:
+        # a rank that no report compares with the usual ones may just have a line with a letter missing
+        odd = [rank for rank in odd if any(frozenset((rank, other)) in differing_pairs for other in usual)]
         if not odd:
             return None
-        lines = [f"{listed('Rank', odd)} {what} than {listed('rank', usual)}."]
+        lines = [f"{listed('Rank', odd)} {difference} from {listed('rank', usual)}."]
     else:
-        lines = [f"{listed('Rank', odd)} disagree: each {what}. The log cannot tell which of them is wrong."]
+        lines = [f"{listed('Rank', odd)} disagree: each {difference}. The log cannot tell which of them is wrong."]
     shown = []
     for party in parties[:MOST_LISTED]:
         calls = [call_of[rank] for rank in party if rank in call_of and call_of[rank].is_known]
@@ -119,20 +131,28 @@ def _mismatch_finding(
             shown.append(f"{listed('rank', party)} called {_print_words(calls[0])}")
     if shown:
         lines.append(f"  {sentence(and_joined(shown))}")
-    if is_default:
+    if are_numbers_of_group:
         lines.append(
-            "  These are the numbers of the ranks in the group that calls. In the default group, they are the job's."
+            "  These are the numbers of the ranks in the group of the call. In the default group, they are the job's."
         )
-    sequences = {call.sequence for call in call_of.values()}
-    number = int(sequences.pop()) if len(sequences) == 1 and "" not in sequences else 0
-    return HangFinding(cause, tuple(odd), "", number, tuple(sorted({*odd, *usual})), "\n".join(lines))
+    came = tuple(sorted({*odd, *usual}))
+    return HangFinding(cause, tuple(odd), "", _number_of_call(call_of.values()), came, "\n".join(lines))
+
+
+def _number_of_call(calls: Iterable[CallPrint]) -> int:
+    """Return the number that all these calls have in their group; 0 if they differ or the text does not have it."""
+    sequences = {call.sequence for call in calls}
+    if len(sequences) != 1:
+        return 0
+    (sequence,) = sequences
+    return int(sequence) if sequence else 0
 
 
 _DIFFERENCES = {
-    "collective": "called another collective",
-    "size": "passed another size",
-    "dtype": "passed another type",
-    "call": "made another call",
+    "collective": "called a different collective",
+    "size": "passed a different size",
+    "dtype": "passed a different type",
+    "call": "made a different call",
 }
 
 
@@ -142,6 +162,7 @@ def _print_words(call: CallPrint) -> str:
 
 
 def _difference(calls: Sequence[CallPrint]) -> str:
+    """Return in what these calls differ: a key of `_DIFFERENCES`."""
     known = [call for call in calls if call.is_known]
     if len({call.collective for call in known}) > 1:
         return "collective"

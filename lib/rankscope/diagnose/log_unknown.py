@@ -41,7 +41,7 @@ _CALLS = frozenset(
         "send",
     }
 )
-_OUTER_CALLS = {  # what a call makes itself, and so stands in the stack as well
+_INNER_CALLS = {  # the calls that a call makes itself, which so stand in the stack as well
     "all_gather_into_tensor": ("all_gather_single",),
     "reduce_scatter_tensor": ("reduce_scatter_single",),
     "all_gather_object": ("all_gather",),
@@ -50,12 +50,12 @@ _OUTER_CALLS = {  # what a call makes itself, and so stands in the stack as well
     "scatter_object_list": ("broadcast", "scatter"),
 }
 _KIND_WORDS = {
-    "timeout": "waited in vain for a message",
+    "timeout": "timed out waiting for a message",
     "closed": "lost the connection to another rank",
-    "size": "received a message of another length than expected",
+    "size": "received a message of an unexpected length",
     "connect": "could not connect to another rank",
-    "store": "waited in vain for the others to connect",
-    "nccl": "met an error of NCCL, which the end of another rank can cause",
+    "store": "timed out waiting for the others to connect",
+    "nccl": "reports an NCCL error, which can occur because another rank ended",
 }
 _OP_NAMES = {
     "ALLREDUCE": "an allreduce",
@@ -93,13 +93,13 @@ def unknown_finding(evidence: Evidence) -> HangFinding:
     if not lines:
         words = (
             "The log does not show which rank failed to reach the collective or called a different one.\n"
-            "  rankscope cannot tell: it knows no line of this log, such as one about a timeout, a lost connection or "
-            "a collective that differs."
+            "  rankscope cannot tell: it recognises no line of this log. It looks for lines about timeouts, lost "
+            "connections and calls that differ."
         )
         return HangFinding(UNKNOWN, (), "", 0, (), words)
     verdict = (
         "The log does not show which rank failed to reach the collective or called a different one.\n"
-        "  rankscope cannot tell from what it does show:"
+        "  rankscope cannot tell; the log shows only this:"
     )
     return HangFinding(UNKNOWN, (), "", 0, (), "\n  ".join([verdict, *lines, _advice(evidence)]))
 
@@ -136,24 +136,23 @@ def _timeouts(evidence: Evidence) -> Iterator[str]:
         yield f"{listed('Rank', ranks)}, as numbered in a group, {words}."
     if len(evidence.events) > 1:
         times = [str(event.stamp) for event in evidence.events if event.stamp][:MOST_LISTED]
-        yield (
-            f"The lines are of several attempts or jobs, at {and_joined(times)}."
-            if times
-            else ("The lines may be of several attempts, because torchrun started the ranks again.")
-        )
+        if times:
+            yield f"The lines are of several attempts or jobs, at {and_joined(times)}."
+        else:
+            yield "The lines may be of several attempts, because torchrun started the ranks again."
 
 
 def _queues(evidence: Evidence) -> Iterator[str]:
-    """How far the ranks got that did not wait."""
+    """The last call in each queue of the ranks that did not wait."""
     waiting = evidence.waiting_ranks
-    last: dict[tuple[int, str], StuckQueue] = {}
+    queue_of: dict[tuple[int, str], StuckQueue] = {}  # by rank and group; that of the last event counts
     for event in evidence.events:
         for queue in event.queues:
             if queue.rank not in waiting:
-                last[queue.rank, queue.group] = queue
-    for (rank, group), queue in sorted(last.items())[:MOST_LISTED]:
-        waited = "" if queue.failed is None else f", and number {queue.failed} failed"
-        yield f"Rank {rank}'s last call in {group_words(group)} was number {queue.enqueued}{waited}."
+                queue_of[queue.rank, queue.group] = queue
+    for (rank, group), queue in sorted(queue_of.items())[:MOST_LISTED]:
+        failed = "" if queue.failed is None else f", and number {queue.failed} failed"
+        yield f"Rank {rank}'s last call in {group_words(group)} was number {queue.enqueued}{failed}."
     if evidence.shared_names:
         names = and_joined([one_line(name) for name in sorted(evidence.shared_names)[:MOST_LISTED]])
         yield f"Several groups of a job can be called {names}, so their ranks cannot be compared."
@@ -161,39 +160,44 @@ def _queues(evidence: Evidence) -> Iterator[str]:
 
 def _messages(evidence: Evidence) -> Iterator[str]:
     """Whose messages and connections failed, and in which call."""
-    ranks_of: dict[str, list[int]] = defaultdict(list)
-    calls = set()
-    for rank, kinds in sorted(evidence.communication.items()):
-        called = _outer_calls(evidence.functions.get(rank, set()) & _CALLS)
+    ranks_of: dict[str, list[int]] = defaultdict(list)  # by the words for what happened to them
+    timed_out_calls: set[str] = set()
+    for rank, kinds in sorted(evidence.communication_errors.items()):
+        calls = _outer_calls(evidence.functions.get(rank, set()) & _CALLS)
         if "timeout" in kinds:
-            calls.update(called)
-        where = f" in {and_joined(called)}" if called else ""
-        for kind in sorted(kinds & {*_KIND_WORDS}):
-            ranks_of[f"{_KIND_WORDS[kind]}{where}"].append(rank)
-    for what, ranks in [*ranks_of.items()][:MOST_LISTED]:
-        yield f"{listed('Rank', ranks)} {what}."
-    if len(calls) > 1:
+            timed_out_calls.update(calls)
+        where = f" in {and_joined(calls)}" if calls else ""
+        for kind in sorted(kinds):
+            if kind in _KIND_WORDS:
+                ranks_of[f"{_KIND_WORDS[kind]}{where}"].append(rank)
+    for words, ranks in [*ranks_of.items()][:MOST_LISTED]:
+        yield f"{listed('Rank', ranks)} {words}."
+    if len(timed_out_calls) > 1:
         yield (
             "Either the ranks made different calls, or one stopped between them: ranks leave a collective one by one."
         )
-    nameless = sorted(_KIND_WORDS[kind] for kind in evidence.nameless if kind in _KIND_WORDS)
-    for what in nameless:
-        yield f"A rank that the log does not name {what}."
-    if "size" in evidence.nameless or any("size" in kinds for kinds in evidence.communication.values()):
+    words_without_rank = [_KIND_WORDS[kind] for kind in evidence.errors_without_rank if kind in _KIND_WORDS]
+    for words in sorted(words_without_rank):
+        yield f"A rank that the log does not name {words}."
+    all_kinds = evidence.errors_without_rank.union(*evidence.communication_errors.values())
+    if "size" in all_kinds:
         yield "So two ranks called collectives of different sizes, or different collectives."
 
 
-def _outer_calls(called: set[str]) -> list[str]:
-    inner = {call for outer in called for call in _OUTER_CALLS.get(outer, ())}
-    return sorted(called - inner)
+def _outer_calls(calls: set[str]) -> list[str]:
+    """Return the calls of a stack without those that another one of them makes itself; see `_INNER_CALLS`."""
+    inner: set[str] = set()
+    for call in calls:
+        inner.update(_INNER_CALLS.get(call, ()))
+    return sorted(calls - inner)
 
 
 def _start(evidence: Evidence) -> Iterator[str]:
     """Who waited for others to join a group."""
-    for joins in [*evidence.joins.values()][:MOST_LISTED]:
-        most = max(joins, key=lambda fact: fact.joined)
-        where = "the store" if not most.barrier else f"the group with the key {one_line(most.barrier)}"
-        yield f"{most.joined} of {most.num_ranks} ranks joined {where} in time."
+    for lines in [*evidence.joins.values()][:MOST_LISTED]:
+        last_line = max(lines, key=lambda line: line.joined)  # the count only grows
+        where = "the store" if not last_line.barrier else f"the group with the key {one_line(last_line.barrier)}"
+        yield f"{last_line.joined} of {last_line.num_ranks} ranks joined {where} in time."
     awaited = [rank for rank in sorted(evidence.awaited) if rank not in evidence.connected]
     if awaited:
         yield f"The address of {listed('rank', awaited)} was not there when the default group was made."
@@ -205,14 +209,14 @@ def _start(evidence: Evidence) -> Iterator[str]:
 
 def _reports(evidence: Evidence) -> Iterator[str]:
     """What torch's own reports say of ranks by their numbers in a group, and torchrun's of ranks that failed."""
-    for words in sorted(evidence.part_barrier):
+    for words in sorted(evidence.subgroup_barriers):
         yield f"{words}."
-    if evidence.reached:
-        reached = listed("Rank", evidence.reached)
+    if evidence.reached_barrier:
+        reached = listed("Rank", evidence.reached_barrier)
         yield f"{reached} reached monitored_barrier. Its rank 0 names those that did not: see the log of rank 0."
-    if evidence.missed:
-        missed = {rank for fact in evidence.missed for rank in fact.ranks}
-        yield f"Rank 0 of a monitored_barrier reports that {listed('rank', missed)} did not come."
+    if evidence.barrier_reports:
+        missed = {rank for fact in evidence.barrier_reports for rank in fact.ranks}
+        yield f"Rank 0 of a monitored_barrier reports that {listed('rank', missed)} did not reach it."
     for lag in evidence.lags[:MOST_LISTED]:
         yield (
             f"torch's desync report says that {listed('rank', lag.ranks)}, as numbered in a group, did not join "
@@ -232,9 +236,10 @@ def _reports(evidence: Evidence) -> Iterator[str]:
 
 
 def _silent(evidence: Evidence) -> Iterator[str]:
-    """The ranks whose logs say nothing, if others do."""
+    """The ranks whose log files have no line that was understood, if other files do."""
     files = {*evidence.logs.file_ranks}
-    silent = files - {*evidence.communication} - evidence.waiting_ranks - {*evidence.own_errors}
+    speaking = {*evidence.communication_errors} | evidence.waiting_ranks | {*evidence.own_errors}
+    silent = files - speaking
     if silent and len(silent) < len(files):
         logs, have = ("log", "has") if len(silent) == 1 else ("logs", "have")
-        yield f"The {logs} of {listed('rank', silent)} {have} no such line, which alone does not show why."
+        yield f"The {logs} of {listed('rank', silent)} {have} no such line, but that alone does not show the cause."

@@ -49,6 +49,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _FILE_RANK = re.compile(r"rank[-_ ]?(\d{1,7})(?!\d)", re.ASCII)
 _LOG_NAME = re.compile(r"(?:\.(?:log|out|err|txt|stdout|stderr)(?:\.\d{1,9})?|^std(?:out|err))(?:\.gz)?$", re.ASCII)
+_MOST_RANK_DIGITS = 7
 _ATTEMPT = re.compile(r"attempt_(\d{1,9})", re.ASCII)  # a folder of torchrun's --log-dir
 
 
@@ -75,14 +76,16 @@ def logs_in(folder: Path) -> list[Path]:
     logs = [file for file in sorted(folder.iterdir()) if is_log_name(file) and file.is_file()]
     if logs:
         return logs
-    attempts: dict[int, list[Path]] = {}
+    logs_of_attempt: dict[int, list[Path]] = {}
     for pattern in ("attempt_*", "*/attempt_*"):
         for attempt in sorted(folder.glob(pattern)):
             number = _ATTEMPT.fullmatch(attempt.name)
             if number and attempt.is_dir():
                 files = sorted(file for file in attempt.glob("*/*") if is_log_name(file) and file.is_file())
-                attempts.setdefault(int(number[1]), []).extend(files)
-    return attempts[max(attempts)] if attempts else []
+                logs_of_attempt.setdefault(int(number[1]), []).extend(files)
+    if not logs_of_attempt:
+        return []
+    return logs_of_attempt[max(logs_of_attempt)]
 
 
 def read_logs(folder_or_files: PathLike | Iterable[PathLike]) -> HangLogs:
@@ -142,23 +145,23 @@ Read = Callable[[int], bytes]  # at most so many bytes of a file, none at its en
 
 
 def _plain(file: BinaryIO) -> Read:
-    """Return what reads a file as UTF-8, unpacked."""
+    """Return a function that reads a file unpacked and as UTF-8, even if it is gzipped or in UTF-16."""
     read: Read = file.read
-    if file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC:
-        file.seek(0)
+    is_gzipped = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+    file.seek(0)
+    if is_gzipped:
         most_bytes = most_unpacked_bytes(os.fstat(file.fileno()).st_size, MOST_LOG_BYTES)
         read = _at_most(gzip.GzipFile(fileobj=file).read, most_bytes)
-    else:
-        file.seek(0)
     begin = read(2)
     if begin in _UTF16_MARKS:
         decoder = codecs.getincrementaldecoder("utf-16")("replace")
-        decoder.decode(begin)
+        decoder.decode(begin)  # so it knows the order of the bytes
         return lambda num_bytes: _recoded(read, num_bytes, decoder)
     return _with_begin(begin, read)
 
 
 def _at_most(read: Read, most_bytes: int) -> Read:
+    """Return a function that reads the same, and raises ValueError once it has read too much."""
     num_read = 0
 
     def bounded(num_bytes: int) -> bytes:
@@ -173,13 +176,13 @@ def _at_most(read: Read, most_bytes: int) -> Read:
 
 
 def _with_begin(begin: bytes, read: Read) -> Read:
-    """Put bytes that are read already before the others."""
-    left = begin
+    """Return a function that first returns bytes that are read already, and then reads the others."""
+    pending = begin
 
     def whole(num_bytes: int) -> bytes:
-        nonlocal left
-        raw = left + read(num_bytes)
-        left = b""
+        nonlocal pending
+        raw = pending + read(num_bytes)
+        pending = b""
         return raw
 
     return whole
@@ -192,47 +195,57 @@ def _recoded(read: Read, num_bytes: int, decoder: codecs.IncrementalDecoder) -> 
 
 
 class _Block(NamedTuple):
-    """Lines of a file. `text` begins with a line end, and its part after `end` comes again in the next block."""
+    """Lines of a file, up to `end`; `text` begins with a line end that is not in the file.
+
+    What is behind `end` comes again at the begin of the next block. It is there because a report of torchrun that
+    begins in this block may extend beyond it.
+    """
 
     text: bytes
     end: int
-    is_begin: bool  # of a line, rather than the rest of a long one
+    is_begin: bool  # whether the block begins with a new line, rather than with the rest of a long one
     is_last: bool
 
 
 def _blocks(read: Read) -> Iterator[_Block]:
-    """The lines of a file; a progress bar's carriage returns separate lines, too."""
-    left = b""
+    """Yield a file in blocks of whole lines; a progress bar's carriage returns separate lines, too."""
+    rest = b""  # what the last block left for the next one
     is_begin = True
     while True:
         raw = read(_BLOCK_BYTES)
-        text = b"\n" + left + raw.replace(b"\r", b"\n")
+        text = b"\n" + rest + raw.replace(b"\r", b"\n")
         if b"\x1b" in text:
             text = _COLOURS.sub(b"", text)
         if not raw:
             yield _Block(text, len(text), is_begin, is_last=True)
             return
-        end = text.rfind(b"\n", 1, max(1, len(text) - _REPORT_BYTES)) + 1
-        has_line = end > 0
-        if not has_line:  # a long line: in pieces, the last of which waits for its rest
-            end = 1 + (len(text) - 1) // _MOST_LINE_BYTES * _MOST_LINE_BYTES
+        latest_end = max(1, len(text) - _REPORT_BYTES)
+        end = text.rfind(b"\n", 1, latest_end) + 1  # 0 if no line ends before that
+        has_line_end = end > 0
+        if not has_line_end:
+            # A long line is cut into pieces. The last piece, which may be short, waits for its rest.
+            num_pieces = (len(text) - 1) // _MOST_LINE_BYTES
+            end = 1 + num_pieces * _MOST_LINE_BYTES
         if end <= 1:
-            left = text[1:]
+            rest = text[1:]
             continue
         yield _Block(text, end, is_begin, is_last=False)
-        left = text[end:]
-        is_begin = has_line
+        rest = text[end:]
+        is_begin = has_line_end
 
 
-class _Hit(NamedTuple):
-    """A line with a mark."""
+class _LineLabel(NamedTuple):
+    """The number that a launcher's prefix or a file's name gives to a line, and which of them; see `LogOrigin`."""
 
-    end: int
-    readers: list[LineReader]
+    number: int | None
+    kind: str
+
+
+_NO_LABEL = _LineLabel(None, "")
 
 
 class _HangLogReader:
-    """Collects the facts of logs, each of them once."""
+    """Collects the facts of logs, each of them once. Dictionaries of facts are sets that keep their order."""
 
     def __init__(self) -> None:
         self._facts: dict[LogFact, None] = {}
@@ -243,46 +256,36 @@ class _HangLogReader:
         self._file_ranks: list[int] = []
 
     def read(self, read: Read, path: Path) -> None:
-        in_name = _FILE_RANK.search(path.name)
-        file_label: tuple[int | None, str] = (None, "")
-        if in_name:
-            file_label = (int(in_name[1]), "file")
-            self._file_ranks.append(int(in_name[1]))
-        elif _ATTEMPT.fullmatch(path.parent.parent.name) and path.parent.name.isdecimal():
-            file_label = (int(path.parent.name[:7]), "torchrun")
+        """Add the facts of a log."""
+        file_label = _label_of_file(path)
+        if file_label.kind == "file" and file_label.number is not None:
+            self._file_ranks.append(file_label.number)
         facts: dict[LogFact, None] = {}
         num_lines = 0
-        num_srun = 0
+        num_srun_lines = 0
         for block in _blocks(read):
             lines = block.text[: block.end]
             num_lines += len(_LINE_BEGIN.findall(lines))
-            num_srun += len(_SRUN_BEGIN.findall(lines))
+            num_srun_lines += len(_SRUN_BEGIN.findall(lines))
             self._read_block(block, facts, file_label)
-        if num_srun < _LEAST_LABELLED * num_lines:
+        if num_srun_lines < _LEAST_LABELLED * num_lines:  # numbers at the begin of some lines are no labels of srun
             facts = {_without_label(fact, "srun"): None for fact in facts}
         self._facts |= facts
         self._num_lines += num_lines
         self._sources.append(path.name)
 
-    def _read_block(self, block: _Block, facts: dict[LogFact, None], file_label: tuple[int | None, str]) -> None:
-        place = block.text.find(FIRST_FAILURE, 0, block.end)
-        while place >= 0:
-            facts[first_failure(block.text[place : place + _REPORT_BYTES])] = None
-            place = block.text.find(FIRST_FAILURE, place + 1, block.end)
+    def _read_block(self, block: _Block, facts: dict[LogFact, None], file_label: _LineLabel) -> None:
+        """Add the facts of a block to those of its file; a line without a label of its own has the file's."""
+        report_begin = block.text.find(FIRST_FAILURE, 0, block.end)
+        while report_begin >= 0:
+            facts[first_failure(block.text[report_begin : report_begin + _REPORT_BYTES])] = None
+            report_begin = block.text.find(FIRST_FAILURE, report_begin + 1, block.end)
         marks = _MARKS
         if self._num_errors > _MOST_ERRORS:
             marks = [(mark, reader) for mark, reader in _MARKS if reader is not _ERROR_READER]
-        for begin, hit in _hits(block, marks):
-            raw = block.text[begin : hit.end]
-            label, kind = None, ""
-            is_line_begin = block.text[begin - 1 : begin] == b"\n"
-            if is_line_begin and (begin > 1 or block.is_begin):
-                label, kind = _label(raw)
-            if label is None:
-                label, kind = file_label
-            has_end = block.text[hit.end : hit.end + 1] == b"\n"
-            line = LogLine(raw.decode("utf-8", "replace"), label, kind, is_cut=not has_end)
-            for reader in hit.readers:
+        for marked in _marked_lines(block, marks):
+            line = _log_line(block, marked, file_label)
+            for reader in marked.readers:
                 if reader is _ERROR_READER:
                     self._num_errors += 1
                     if self._num_errors > _MOST_ERRORS:
@@ -291,6 +294,7 @@ class _HangLogReader:
                     self._add(fact, facts)
 
     def _add(self, fact: LogFact, facts: dict[LogFact, None]) -> None:
+        """Add a fact to those of its file, unless there are enough facts, or enough that are like this one."""
         if len(facts) + len(self._facts) >= _MOST_FACTS or fact in facts:
             return
         if isinstance(fact, OwnError | CommunicationError | CallFrame):
@@ -307,27 +311,59 @@ class _HangLogReader:
         return HangLogs(facts, self._num_lines, tuple(self._sources), tuple(sorted({*self._file_ranks})))
 
 
-def _hits(block: _Block, marks: Sequence[_Mark]) -> list[tuple[int, _Hit]]:
-    """Return the lines that have a mark, with their begin; it takes less time to search a block than each line."""
+def _label_of_file(path: Path) -> _LineLabel:
+    """Return the rank in the name of a file, or the number in the name of torchrun's folder for a process."""
+    rank = _FILE_RANK.search(path.name)
+    if rank:
+        return _LineLabel(int(rank[1]), "file")
+    process_folder = path.parent
+    if _ATTEMPT.fullmatch(process_folder.parent.name) and process_folder.name.isdecimal():
+        return _LineLabel(int(process_folder.name[:_MOST_RANK_DIGITS]), "torchrun")
+    return _NO_LABEL
+
+
+class _MarkedLine(NamedTuple):
+    """A line with marks, or the piece of a long line that has them: where it is in a block, and who reads it."""
+
+    begin: int
+    end: int
+    readers: list[LineReader]
+
+
+def _marked_lines(block: _Block, marks: Sequence[_Mark]) -> list[_MarkedLine]:
+    """Return the lines that have a mark, in their order; it takes less time to search a block than each line."""
     text = block.text
-    hit_of: dict[int, _Hit] = {}  # by the line's begin
+    line_at: dict[int, _MarkedLine] = {}  # by its begin
     for mark, reader in marks:
-        place = _find(mark, text, 0, block.end)
-        while place >= 0:
-            begin = text.rfind(b"\n", 0, place) + 1
-            end = text.find(b"\n", place)
+        position = _find(mark, text, 0, block.end)
+        while position >= 0:
+            begin = text.rfind(b"\n", 0, position) + 1
+            end = text.find(b"\n", position)
             if end < 0:
                 end = len(text)
-            if end - begin > _MOST_LINE_BYTES:
-                begin += (place - begin) // _MOST_LINE_BYTES * _MOST_LINE_BYTES
+            if end - begin > _MOST_LINE_BYTES:  # only the piece that the mark begins in
+                begin += (position - begin) // _MOST_LINE_BYTES * _MOST_LINE_BYTES
                 end = min(end, begin + _MOST_LINE_BYTES)
-            hit = hit_of.get(begin)
-            if hit is None:
-                hit_of[begin] = _Hit(end, [reader])
-            elif hit.readers[-1] is not reader:
-                hit.readers.append(reader)
-            place = _find(mark, text, end, block.end)
-    return sorted(hit_of.items())
+            line = line_at.setdefault(begin, _MarkedLine(begin, end, []))
+            # marks of one reader follow each other in `marks`, so it is the last one if it reads the line already
+            if not line.readers or line.readers[-1] is not reader:
+                line.readers.append(reader)
+            position = _find(mark, text, end, block.end)
+    return [line_at[begin] for begin in sorted(line_at)]
+
+
+def _log_line(block: _Block, marked: _MarkedLine, file_label: _LineLabel) -> LogLine:
+    """Return a line of a block with the label of its launcher's prefix, or else with that of its file."""
+    raw = block.text[marked.begin : marked.end]
+    label = _NO_LABEL
+    follows_line_end = block.text[marked.begin - 1 : marked.begin] == b"\n"
+    is_rest_of_line = marked.begin == 1 and not block.is_begin  # then the line end before it is not in the file
+    if follows_line_end and not is_rest_of_line:
+        label = _launcher_label(raw)
+    if label.number is None:
+        label = file_label
+    has_end = block.text[marked.end : marked.end + 1] == b"\n"
+    return LogLine(raw.decode("utf-8", "replace"), label.number, label.kind, is_cut=not has_end)
 
 
 def _find(mark: bytes | re.Pattern[bytes], text: bytes, begin: int, end: int) -> int:
@@ -337,15 +373,15 @@ def _find(mark: bytes | re.Pattern[bytes], text: bytes, begin: int, end: int) ->
     return match.start() if match else -1
 
 
-def _label(raw: bytes) -> tuple[int | None, str]:
-    """Return the number in a launcher's prefix, and the launcher."""
-    if raw[:1] not in _LABEL_BEGINS or raw.startswith(b"[rank"):
-        return None, ""
+def _launcher_label(raw: bytes) -> _LineLabel:
+    """Return the number in a launcher's prefix at the begin of a line, and the launcher."""
+    if raw[:1] not in _LABEL_BEGINS or raw.startswith(b"[rank"):  # that is torch's own
+        return _NO_LABEL
     for launcher in LAUNCHERS:
         match = launcher.pattern.match(raw)
         if match:
-            return int(match[1]), launcher.kind
-    return None, ""
+            return _LineLabel(int(match[1]), launcher.kind)
+    return _NO_LABEL
 
 
 def _without_label(fact: Any, kind: str) -> Any:

@@ -28,30 +28,26 @@ _FSDP_END = "range: FSDP::root_post_backward_callback"  # which reduces the last
 
 
 class OwnTimes(NamedTuple):
-    """What one rank did in each of its windows, a row per step, in seconds.
+    """What one rank did in each of its windows, in seconds, and what each of its calls cost.
 
-    `phase_s` has a column for each of `PHASES`: own time, in which the rank waited for nobody. `exposed_s` is
-    communication that no work of the rank covers, `hidden_s` communication that work covers, `idle_s` own time in which
-    its GPU did nothing (0 without one), `starved_s` the time that the host waited for a core, if it was recorded.
-    `host_s` is the column "host" of `phase_s` by the phase that began last before.
-
-    The `call_` columns have an entry for each of the trace's calls: the row of its step, or -1; the place in `PHASES`
-    where it was launched; whether it reduces gradients; the seconds from its arrival to its end; and, of those in which
-    it is the next to end and queues behind no other call, how many are exposed and how many hidden.
+    Arrays have a row per step; `phase_s` and `host_s` also have a column for each of `PHASES`. The `call_` columns have
+    an entry for each of the trace's calls.
     """
 
-    steps: Ints
+    steps: Ints  # the numbers of the steps
     window_s: Seconds
-    phase_s: Seconds
-    host_s: Seconds
-    exposed_s: Seconds
-    hidden_s: Seconds
-    idle_s: Seconds
-    starved_s: Seconds
-    call_row: Ints
-    call_phase: Ints
+    phase_s: Seconds  # own time, in which the rank waited for nobody
+    host_s: Seconds  # the column "host" of `phase_s`, by the phase that began last before
+    exposed_s: Seconds  # communication that no work of the rank covers
+    hidden_s: Seconds  # communication that work covers
+    idle_s: Seconds  # own time in which its GPU did nothing; 0 without one
+    starved_s: Seconds  # the time that the host waited for a core, if it was recorded
+    call_row: Ints  # the row of the call's step, or -1
+    call_phase: Ints  # the index in `PHASES` of the phase in which it was launched
     call_of_gradients: Bools
-    call_s: Seconds
+    call_s: Seconds  # from its arrival to its end
+    # The time in which the call is the next one to end, and queues behind no other call: how much of it is exposed, and
+    # how much is hidden.
     call_exposed_s: Seconds
     call_hidden_s: Seconds
 
@@ -85,7 +81,7 @@ def own_times(trace: Trace) -> OwnTimes:
         steps=step_numbers,
         window_s=windows.end_s - windows.begin_s,
         phase_s=slices.seconds_by_phase(is_own, slices.phase),
-        host_s=slices.seconds_by_phase(is_host, slices.last_begun),
+        host_s=slices.seconds_by_phase(is_host, slices.last_started),
         exposed_s=slices.seconds(slices.waits),
         hidden_s=slices.seconds(slices.in_call & is_own),
         idle_s=slices.seconds(is_idle),
@@ -116,6 +112,7 @@ class _WorkTimes(NamedTuple):
 
 
 def _work(spans: Timeline, collectives: Sequence[str]) -> _WorkTimes:
+    """Return when a rank works; `collectives` are the kinds of spans that are not its own work."""
     main = spans.select(lane="main")
     host = {phase: _merged(main, phase) for phase in PHASES}
     host["backward"] = _merged(spans, "backward", "unpack", _FSDP_END)  # autograd has threads of its own
@@ -157,6 +154,10 @@ class _CallTimes(NamedTuple):
 
 
 def _call_times(trace: Trace, steps: Timeline, is_on_gpu: bool) -> _CallTimes:
+    """Return the times of each call, and whether it reduces gradients: whether it is launched as one gets ready.
+
+    If no call is, all calls that are launched in the backward do.
+    """
     calls = trace.calls
     launch_s = np.where(np.isfinite(calls.launch_s), calls.launch_s, calls.start_s)
     arrive_s = calls.start_s if is_on_gpu else launch_s  # Gloo starts a call only when one of its threads is free
@@ -178,12 +179,17 @@ class _Windows(NamedTuple):
 
 
 def _windows(steps: Timeline, calls: _CallTimes) -> _Windows:
+    """Return the windows of a rank: each ends with the last collective of gradients of its step.
+
+    Without collectives of gradients, the last collective of any kind ends it; without any, the steps are the windows.
+    """
     ends_windows = calls.of_gradients if calls.of_gradients.any() else calls.has_ended
     ends_windows = ends_windows & (calls.step >= 0)
     if not ends_windows.any():
         return _Windows(np.arange(len(steps)), steps.start_s, steps.stop_s, _NO_INTERVALS)
 
-    # NaN is a step without such a call; fmax ignores it. DDP waits for all calls of gradients at once, at the end.
+    # By step, when the rank arrives at the last such call, and when that ends; NaN in a step without one, which fmax
+    # ignores. DDP waits for all calls of gradients at once, at the end.
     arrive_s = np.full(len(steps), np.nan)
     end_s = np.full(len(steps), np.nan)
     np.fmax.at(arrive_s, calls.step[ends_windows], calls.arrive_s[ends_windows])
@@ -205,8 +211,8 @@ class _Slices(NamedTuple):
     length_s: Seconds
     window: Ints  # `num_windows` for a slice outside of all
     num_windows: int
-    phase: Ints  # place in PHASES
-    last_begun: Ints  # the phase that began last before the slice
+    phase: Ints  # index in PHASES
+    last_started: Ints  # the phase that started last before the slice
     gpu_works: Bools
     in_call: Bools
     waits: Bools
@@ -214,83 +220,110 @@ class _Slices(NamedTuple):
     def seconds(self, chosen: Bools) -> Seconds:
         """Return the seconds of the chosen slices by window."""
         totals = np.bincount(self.window[chosen], self.length_s[chosen], self.num_windows + 1)
-        return totals[:-1].astype(float)  # bincount returns whole numbers if no slice is chosen
+        in_windows = totals[:-1]  # the last total is that of slices outside of all windows
+        return in_windows.astype(float)  # bincount returns whole numbers if no slice is chosen
 
     def seconds_by_phase(self, chosen: Bools, phase: Ints) -> Seconds:
         """Return the seconds of the chosen slices, windows by phases."""
-        cell = self.window * len(PHASES) + phase
-        totals = np.bincount(cell[chosen], self.length_s[chosen], (self.num_windows + 1) * len(PHASES))
-        return totals.astype(float).reshape(-1, len(PHASES))[:-1]
+        num_rows = self.num_windows + 1  # the last row is that of slices outside of all windows
+        cell = self.window * len(PHASES) + phase  # a number for each pair of window and phase
+        totals = np.bincount(cell[chosen], self.length_s[chosen], num_rows * len(PHASES))
+        return totals.astype(float).reshape(num_rows, len(PHASES))[:-1]
 
 
 def _slices(work: _WorkTimes, calls: _CallTimes, windows: _Windows) -> _Slices:
+    """Cut the time at each edge of anything that the rank does, and return what it does in each slice."""
     start_s, started_phase = _starts_of_phases(work.host)
-
-    # A collective that is not waited for at the end blocks the host, until that goes on with another phase.
-    next_start_s = np.append(start_s, np.inf)[np.searchsorted(start_s, calls.arrive_s, side="right")]
-    is_of_fsdp = calls.has_ended & _inside(calls.launch_s, work.fsdp)
-    blocks = calls.has_ended & ~calls.of_gradients & ~is_of_fsdp
-    blocked = merge(calls.arrive_s[blocks], np.minimum(calls.stop_s, next_start_s)[blocks])
-    any_call = merge(calls.arrive_s[calls.has_ended], calls.stop_s[calls.has_ended])
-
-    intervals = [*work.host.values(), *work.gpu.values(), work.streams, work.kernels, work.copies]
-    fsdp_calls = merge(calls.arrive_s[is_of_fsdp], _fsdp_back_s(calls, work.fsdp_calls)[is_of_fsdp])
-    intervals += [work.fsdp, fsdp_calls, blocked, any_call, windows.at_end, (windows.begin_s, windows.end_s)]
+    waits = _call_intervals(calls, work, start_s)
+    intervals = [*work.host.values(), *work.gpu.values(), work.streams, work.kernels, work.copies, work.fsdp]
+    intervals += [*waits, windows.at_end, (windows.begin_s, windows.end_s)]
     edge_s = np.unique(np.concatenate([times_s for pair in intervals for times_s in pair]))
-    middle_s = (edge_s[:-1] + edge_s[1:]) / 2
+    middle_s = (edge_s[:-1] + edge_s[1:]) / 2  # a slice is inside of what its middle is inside of
+
     gpu_works = _inside(middle_s, work.streams)
-    in_call = _inside(middle_s, any_call)
+    in_call = _inside(middle_s, waits.any_call)
     if work.is_on_gpu:
-        waits = in_call & ~gpu_works
+        is_waiting = in_call & ~gpu_works
     else:
         waits_at_end = _inside(middle_s, windows.at_end) & ~_inside(middle_s, work.host["backward"])
-        waits_in_fsdp = _inside(middle_s, fsdp_calls) & _inside(middle_s, work.fsdp)
-        waits = waits_at_end | _inside(middle_s, blocked) | waits_in_fsdp
+        waits_in_fsdp = _inside(middle_s, waits.fsdp) & _inside(middle_s, work.fsdp)
+        is_waiting = waits_at_end | waits_in_fsdp | _inside(middle_s, waits.blocked)
 
     num_windows = windows.rows.size
-    window = np.searchsorted(windows.begin_s, middle_s, side="right") - 1
+    window = np.searchsorted(windows.begin_s, middle_s, side="right") - 1  # -1 before the first one
     is_in_window = (window >= 0) & (middle_s < np.append(windows.end_s, -np.inf)[window])
+    last_start = np.searchsorted(start_s, middle_s, side="right") - 1  # -1 before the first one, which takes "host"
     return _Slices(
         edge_s=edge_s,
         length_s=np.diff(edge_s),
         window=np.where(is_in_window, window, num_windows),
         num_windows=num_windows,
         phase=_phases(middle_s, work, gpu_works),
-        # before the first start the index is -1, which is the appended host
-        last_begun=np.append(started_phase, _HOST)[np.searchsorted(start_s, middle_s, side="right") - 1],
+        last_started=np.append(started_phase, _HOST)[last_start],
         gpu_works=gpu_works,
         in_call=in_call,
-        waits=waits,
+        waits=is_waiting,
+    )
+
+
+class _CallIntervals(NamedTuple):
+    """When calls run, and in which of them the host of a rank without a GPU is blocked."""
+
+    any_call: Intervals
+    blocked: Intervals  # in calls that block the host, outside of FSDP
+    fsdp: Intervals  # in FSDP's calls, until the host is back; only a rank within a range of FSDP waits for them
+
+
+def _call_intervals(calls: _CallTimes, work: _WorkTimes, phase_start_s: Seconds) -> _CallIntervals:
+    """Return these intervals; `phase_start_s` has when phases start on the host, in order."""
+    is_of_fsdp = calls.has_ended & _inside(calls.launch_s, work.fsdp)
+    # A collective that is not waited for at the end blocks the host, until that goes on with another phase.
+    blocks = calls.has_ended & ~calls.of_gradients & ~is_of_fsdp
+    next_phase = np.searchsorted(phase_start_s, calls.arrive_s, side="right")
+    next_start_s = np.append(phase_start_s, np.inf)[next_phase]
+    blocked_until_s = np.minimum(calls.stop_s, next_start_s)
+    back_s = _fsdp_back_s(calls, work.fsdp_calls)
+    return _CallIntervals(
+        any_call=merge(calls.arrive_s[calls.has_ended], calls.stop_s[calls.has_ended]),
+        blocked=merge(calls.arrive_s[blocks], blocked_until_s[blocks]),
+        fsdp=merge(calls.arrive_s[is_of_fsdp], back_s[is_of_fsdp]),
     )
 
 
 def _fsdp_back_s(calls: _CallTimes, ranges: Intervals) -> Seconds:
-    """Return when the host is back from each call, for FSDP's: at the end of the range that the call ends in.
+    """Return when the host is back from each call of FSDP: at the end of the range in which the call ends.
 
     A thread that has waited gets its core late on a busy machine. That is no work, and there are so many collectives in
-    a step that it would hide a late rank.
+    a step that it would hide a late rank. A call that ends in no range has its own end.
     """
     starts_s, stops_s = ranges
-    range_stop_s = np.append(stops_s, -np.inf)[np.searchsorted(starts_s, calls.launch_s, side="right") - 1]
+    last_range = np.searchsorted(starts_s, calls.launch_s, side="right") - 1  # -1 before the first one
+    range_stop_s = np.append(stops_s, -np.inf)[last_range]
     return np.where(calls.stop_s <= range_stop_s, range_stop_s, calls.stop_s)
 
 
 def _starts_of_phases(host: dict[str, Intervals]) -> tuple[Seconds, Ints]:
-    """Return when phases start on the host, in order of time, and for each start the place of its phase."""
-    starts = [host[phase][0] for phase in PHASES]
-    start_s = np.concatenate(starts)
-    place = np.repeat(np.arange(len(PHASES)), [times_s.size for times_s in starts])
-    order = np.argsort(start_s, kind="stable")
-    return start_s[order], place[order]
+    """Return when phases start on the host, in order of time, and for each start the index of its phase."""
+    starts_of_phases = []
+    for phase in PHASES:
+        start_s, _ = host[phase]
+        starts_of_phases.append(start_s)
+    all_start_s = np.concatenate(starts_of_phases)
+    phase_of_start = np.repeat(np.arange(len(PHASES)), [start_s.size for start_s in starts_of_phases])
+    order = np.argsort(all_start_s, kind="stable")
+    return all_start_s[order], phase_of_start[order]
 
 
 def _phases(middle_s: Seconds, work: _WorkTimes, gpu_works: Bools) -> Ints:
-    """Return the phase of each slice. The last assignment decides: what the GPU works on counts before the host's."""
+    """Return the phase of each slice, as an index of `PHASES`; "host" if it is in none.
+
+    The last assignment decides: what the GPU works on counts before the host's, and later phases before earlier ones.
+    """
     phase = np.full(middle_s.size, _HOST)
-    for place, name in enumerate(PHASES):
-        phase[_inside(middle_s, work.host[name])] = place
-    for place, name in enumerate(PHASES):
-        phase[gpu_works & _inside(middle_s, work.gpu[name])] = place
+    for index, name in enumerate(PHASES):
+        phase[_inside(middle_s, work.host[name])] = index
+    for index, name in enumerate(PHASES):
+        phase[gpu_works & _inside(middle_s, work.gpu[name])] = index
     phase[_inside(middle_s, work.copies) & ~_inside(middle_s, work.kernels)] = PHASES.index("h2d")
     return phase
 
@@ -306,9 +339,9 @@ def _row_of_each_call(calls: _CallTimes, windows: _Windows, num_steps: int) -> I
 
 
 def _phase_of_each_call(calls: _CallTimes, work: _WorkTimes, slices: _Slices) -> Ints:
-    """Return the phase in which each call was launched."""
-    place = np.searchsorted(slices.edge_s, calls.launch_s, side="right") - 1
-    phase = np.append(slices.phase, _HOST)[place]
+    """Return the phase in which each call was launched; the backward counts before others that run at once."""
+    slice_of_launch = np.searchsorted(slices.edge_s, calls.launch_s, side="right") - 1
+    phase = np.append(slices.phase, _HOST)[slice_of_launch]
     phase[_inside(calls.launch_s, work.host["backward"])] = PHASES.index("backward")
     return phase
 
@@ -318,13 +351,16 @@ def _exposed_and_hidden(calls: _CallTimes, slices: _Slices) -> tuple[Seconds, Se
 
     Of calls that overlap, only the next one to end counts: a call counts from the end of the call that ended before it.
     """
-    order = np.argsort(np.where(calls.has_ended, calls.stop_s, np.inf), kind="stable")
-    previous_end_s = np.empty(order.size)
-    previous_end_s[order] = np.append(-np.inf, calls.stop_s[order][:-1])
+    by_end = np.argsort(np.where(calls.has_ended, calls.stop_s, np.inf), kind="stable")
+    previous_end_s = np.empty(by_end.size)
+    previous_end_s[by_end] = np.append(-np.inf, calls.stop_s[by_end][:-1])
     since_s = np.fmax(calls.arrive_s, previous_end_s)
-    waited_s = np.append(0.0, np.cumsum(slices.length_s * slices.waits))  # up to each edge
-    exposed_s = np.interp(calls.stop_s, slices.edge_s, waited_s) - np.interp(since_s, slices.edge_s, waited_s)
-    return exposed_s, calls.stop_s - since_s - exposed_s
+    # how long the rank has waited up to each edge; between two edges this grows evenly, or not at all
+    waited_s = np.append(0.0, np.cumsum(slices.length_s * slices.waits))
+    waited_until_stop_s = np.interp(calls.stop_s, slices.edge_s, waited_s)
+    exposed_s = waited_until_stop_s - np.interp(since_s, slices.edge_s, waited_s)
+    hidden_s = calls.stop_s - since_s - exposed_s
+    return exposed_s, hidden_s
 
 
 # ---- intervals
@@ -338,5 +374,5 @@ def _merged(spans: Timeline, *kinds: str) -> Intervals:
 def _inside(times_s: Seconds, intervals: Intervals) -> Bools:
     """Return which of the times are within one of the intervals, which are sorted and do not overlap."""
     starts, stops = intervals
-    last_begun = np.searchsorted(starts, times_s, side="right") - 1  # -1, before the first, takes the appended stop
-    return np.asarray(times_s <= np.append(stops, -np.inf)[last_begun])
+    last_started = np.searchsorted(starts, times_s, side="right") - 1  # -1, before the first, takes the appended stop
+    return np.asarray(times_s <= np.append(stops, -np.inf)[last_started])

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch._dynamo.eval_frame import OptimizedModule
 from torch.nn.parallel import DistributedDataParallel
 
-KINDS = {  # of what a process group is asked for, by the name of its method
+KINDS = {  # the kinds of collectives, by the method of a process group that starts them
     "allreduce": "allreduce",
     "allreduce_coalesced": "allreduce",
     "broadcast": "broadcast",
@@ -50,9 +50,9 @@ class Watcher(Protocol):
 
     def after_broadcast(self) -> None: ...
 
-    def before_collective(self, group: Any, kind: str, args: tuple[Any, ...]) -> list[Any] | None: ...
+    def before_collective(self, group: Any, kind: str, args: tuple[Any, ...]) -> Any: ...  # None: not recorded
 
-    def answered(self, call: list[Any], future: Any) -> None: ...
+    def answered(self, call: Any, future: Any) -> None: ...  # `call` is what `before_collective` returned
 
     def stamp(self, phase: str, begins: bool) -> None: ...
 
@@ -111,6 +111,7 @@ def _replace_all(watcher_list: _WatcherList) -> None:
 
 
 def _replace(owner: Any, name: str, replacement_of: Callable[[Any], Callable[..., Any]]) -> None:
+    """Replace a method of a class by what `replacement_of` returns for it, and note that in `_patches`."""
     method = getattr(owner, name, None)
     if method is None:  # this version of torch does not have it
         return
@@ -120,10 +121,12 @@ def _replace(owner: Any, name: str, replacement_of: Callable[[Any], Callable[...
 
 
 def _restore_all() -> None:
+    """Put all methods back, unless other code has replaced them in the meantime."""
     while _patches:
         patch = _patches.pop()
         if vars(patch.owner).get(patch.name) is not patch.replacement:
-            continue  # other code has replaced it, and calls it: it goes on to the original
+            # other code has replaced it in turn, and may call it: without watchers, it only calls the original
+            continue
         if patch.original is None:
             delattr(patch.owner, patch.name)
         else:
@@ -134,6 +137,8 @@ def _restore_all() -> None:
 
 
 def _forward(watcher_list: _WatcherList, method: Any) -> Callable[..., Any]:
+    """Return a replacement for a model's call, compiled or not, which stamps the forward."""
+
     def call(module: Any, *args: Any, **options: Any) -> Any:
         model = module._orig_mod if isinstance(module, OptimizedModule) else module
         watchers = [watcher for watcher in watcher_list.watchers if watcher.watches(model)]
@@ -148,6 +153,8 @@ def _forward(watcher_list: _WatcherList, method: Any) -> Callable[..., Any]:
 
 
 def _broadcast(watcher_list: _WatcherList, method: Any) -> Callable[..., Any]:
+    """Return a replacement for the method in which DDP broadcasts its buffers."""
+
     def sync_buffers(model: Any, *args: Any, **options: Any) -> Any:
         watchers = [watcher for watcher in watcher_list.watchers if watcher.watches(model)]
         for watcher in watchers:
@@ -161,6 +168,8 @@ def _broadcast(watcher_list: _WatcherList, method: Any) -> Callable[..., Any]:
 
 
 def _collective(watcher_list: _WatcherList, kind: str, method: Any) -> Callable[..., Any]:
+    """Return a replacement for a collective, whose end its future reports."""
+
     def ask(group: Any, *args: Any, **options: Any) -> Any:
         watchers = watcher_list.watchers
         calls = [watcher.before_collective(group, kind, args) for watcher in watchers]
@@ -175,6 +184,8 @@ def _collective(watcher_list: _WatcherList, kind: str, method: Any) -> Callable[
 
 
 def _zero_grad(watcher_list: _WatcherList, method: Any) -> Callable[..., Any]:
+    """Return a replacement for an optimizer's `zero_grad`."""
+
     def clear(optimizer: Any, *args: Any, **options: Any) -> Any:
         watchers = watcher_list.watchers
         for watcher in watchers:

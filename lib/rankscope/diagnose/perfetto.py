@@ -33,7 +33,7 @@ def to_perfetto(path: PathLike, traces: Sequence[Trace], joined: Joined, diagnos
     aligned = [trace.timeline.shifted(offset_s) for trace, offset_s in zip(traces, offsets_s, strict=True)]
     spans = Timeline.concat(aligned)
     marks = _Marks(spans)
-    _mark_late_arrivals(marks, [_slices(timeline) for timeline in aligned], traces, joined, diagnosis)
+    _mark_late_arrivals(marks, [_call_spans(timeline) for timeline in aligned], traces, joined, diagnosis)
     _mark_culprits(marks, spans, diagnosis)
     return spans.to_chrome_trace(path, marks.events)
 
@@ -53,14 +53,18 @@ class _Marks:
 
 
 def _mark_late_arrivals(
-    marks: _Marks, slices: Sequence[_CallSpans], traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis
+    marks: _Marks,
+    spans_of_ranks: Sequence[_CallSpans],
+    traces: Sequence[Trace],
+    joined: Joined,
+    diagnosis: JobDiagnosis,
 ) -> None:
     """Mark the first late collective of each rank in each step, with arrows to the ranks that wait there."""
-    seen = set[tuple[int, int]]()
-    for step, places in zip(joined.step.tolist(), joined.calls.tolist(), strict=True):
-        arrivals: dict[int, Span] = {}
-        for row, place in enumerate(places):
-            arrival = slices[row].arrivals.get(place)
+    marked = set[tuple[int, int]]()  # a step and a rank, by its row in `traces`
+    for step, calls in zip(joined.step.tolist(), joined.calls.tolist(), strict=True):
+        arrivals: dict[int, Span] = {}  # by the rank's row
+        for row, call in enumerate(calls):
+            arrival = spans_of_ranks[row].arrivals.get(call)
             if arrival is not None:
                 arrivals[row] = arrival
         if len(arrivals) < 2:
@@ -69,21 +73,21 @@ def _mark_late_arrivals(
         late_arrival = arrivals[late]
         others_s = [arrival.start_s for row, arrival in arrivals.items() if row != late]
         waited_s = late_arrival.start_s - float(np.median(others_s))
-        if waited_s <= _LATE * diagnosis.step_s or (step, late) in seen:
+        if waited_s <= _LATE * diagnosis.step_s or (step, late) in marked:
             continue
-        seen.add((step, late))
-        at_s = _inside(late_arrival, late_arrival.start_s)
+        marked.add((step, late))
+        at_s = _within(late_arrival, late_arrival.start_s)
         words = f"rank {traces[late].rank} is {in_ms(waited_s)} late"
-        marks.add("i", words, late_arrival, at_s, s="p")
-        for row, place in enumerate(places):
-            waiting = slices[row].work.get(place)
+        marks.add("i", words, late_arrival, at_s, s="p")  # "p": a mark over all lanes of the rank
+        for row, call in enumerate(calls):
+            waiting = spans_of_ranks[row].work.get(call)
             if row == late or waiting is None or waiting.start_s >= late_arrival.start_s:
                 continue
-            end_s = _inside(waiting, at_s)
+            end_s = _within(waiting, at_s)
             start_s = min(at_s, end_s)  # by the error of the clocks it may have ended before the late rank came
-            number = len(marks.events)
-            marks.add("s", words, late_arrival, start_s, id=number)
-            marks.add("f", words, waiting, end_s, id=number, bp="e")
+            flow = len(marks.events)  # a number that no other arrow has
+            marks.add("s", words, late_arrival, start_s, id=flow)
+            marks.add("f", words, waiting, end_s, id=flow, bp="e")  # "e": it binds to the slice around its time
 
 
 def _mark_culprits(marks: _Marks, spans: Timeline, diagnosis: JobDiagnosis) -> None:
@@ -96,29 +100,32 @@ def _mark_culprits(marks: _Marks, spans: Timeline, diagnosis: JobDiagnosis) -> N
             words = f"rank {culprit.rank}: {culprit.cause} costs {in_ms(culprit.cost_s)} per step"
             if len(group) > 1:
                 words = f"rank {culprit.rank}: {culprit.cause}; {ranks} cost {in_ms(together_s)} per step"
-            for step in spans.select(rank=culprit.rank, kind="step")[:1]:
+            first_step = spans.select(rank=culprit.rank, kind="step")[:1]  # empty without steps
+            for step in first_step:
                 marks.add("i", words, step, step.start_s, s="g")
 
 
 class _CallSpans(NamedTuple):
-    """The spans of a rank's collectives, by their places in its calls."""
+    """The spans of a rank's collectives, by their indices in its calls."""
 
-    arrivals: dict[int, Span]  # the span that asks for the call, on the GPU and without such a span that of its work
+    arrivals: dict[int, Span]  # the span that asks for the call; on the GPU, and without such a span, that of its work
     work: dict[int, Span]
 
 
-def _slices(timeline: Timeline) -> _CallSpans:
+def _call_spans(timeline: Timeline) -> _CallSpans:
+    """Return the spans of a rank's calls, from its timeline."""
     launches = {span.item: span for span in timeline.select(kind="launch") if span.item >= 0}
     work = {span.item: span for span in timeline.select(kind=Timeline.COMMUNICATION) if span.item >= 0}
     arrivals = dict(work)
-    for place, launch in launches.items():
-        is_on_gpu = place in work and work[place].lane.startswith("stream")
+    for call, launch in launches.items():
+        # on the GPU, a rank arrives when the stream reaches the call, and not when the CPU launches it
+        is_on_gpu = call in work and work[call].lane.startswith("stream")
         if not is_on_gpu:
-            arrivals[place] = launch
+            arrivals[call] = launch
     return _CallSpans(arrivals, work)
 
 
-def _inside(span: Span, at_s: float) -> float:
-    """The time nearest to this one that is not at an edge of the span."""
+def _within(span: Span, at_s: float) -> float:
+    """Return the time nearest to this one that is in the span, and not at an edge of it."""
     margin_s = min((span.stop_s - span.start_s) / 10, _EDGE_S)
     return min(max(at_s, span.start_s + margin_s), span.stop_s - margin_s)

@@ -37,14 +37,17 @@ def read_pickle(raw: bytes) -> Any:
 
 
 def _num_values(value: Any, known: dict[int, int], depth: int) -> int:
-    """How many values a value stands for, itself included; `known` has those of the containers counted so far."""
+    """Return how many values a value stands for, itself included.
+
+    `known` has the results for the containers counted so far, by their id, so that each is counted once.
+    """
     if not isinstance(value, list | dict):
         return 1
-    if depth > DEEPEST:  # or a container that contains itself
+    if depth > DEEPEST:  # a container that contains itself gets here, too
         raise ValueError(f"it is nested more than {DEEPEST} deep")
     if id(value) not in known:
-        inner = value.values() if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_num_values(item, known, depth + 1) for item in inner)
+        items = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_num_values(item, known, depth + 1) for item in items)
     return known[id(value)]
 
 
@@ -63,7 +66,8 @@ class _Counted(dict[int, Any]):
 class _Unpickler(pickle._Unpickler):
     """Reads containers, texts and numbers, and calls nothing: whatever class or function a pickle asks for is refused.
 
-    It is the unpickler in Python, as the one in C takes as much memory as a damaged file asks for. Tuples become lists,
+    `dispatch` has the function for each opcode. Those below count what they make, and then do what Python's own do. It
+    is the unpickler in Python, as the one in C takes as much memory as a damaged file asks for. Tuples become lists,
     which cannot be keys: Python crashes where it hashes deeply nested tuples.
     """
 

@@ -7,7 +7,7 @@ and the recorded step is added to each answer.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,19 +30,21 @@ from .sharded_steps import is_sharded
 
 if TYPE_CHECKING:
     from .diagnosis import JobDiagnosis
+    from .late_ranks import Culprit
     from .trace import Calls, Trace
 
-_LEAST_STEPS = 2
-_MOST_PAIRS = 1 << 21  # of gradients and allreduces, or of two allreduces, in a step
-_MOST_PAIRS_OF_STEPS = 1 << 26  # of all steps; where there are more, the last steps are taken
-_SPREAD = 4.0  # the largest size by the smallest: sizes that are closer do not show the latency
-_FREE = 0.1  # of a gradient's time: with a smaller share of allreduces it counts as undisturbed …
-_BUSY = 0.9  # … and with a larger one as disturbed
-_SAMPLES = 3  # of each kind, at least, to compare them
-_LEAST_SHARE = 0.1  # of its usual progress that an allreduce makes during the backward, at least
-_MOST_SLOWED = 8.0  # times as long as without allreduces, at most
-_WORTH = 0.01  # of a step: the model cannot resolve smaller savings
-_FASTER = 2  # times as fast as the recorded link
+_LEAST_STEPS = 2  # of the same shape, so that there is a median
+_MOST_PAIRS = 1 << 21  # of gradients and allreduces, or of two allreduces, in a step: arrays have an entry for each
+_MOST_PAIRS_OF_STEPS = 1 << 26  # the same for all steps together; if there are more, only the last steps are used
+_LEAST_SPREAD = 4.0  # the largest allreduce divided by the smallest: closer sizes do not show the latency
+_UNDISTURBED_SHARE = 0.1  # a gradient is undisturbed if allreduces run in less than this share of its time …
+_DISTURBED_SHARE = 0.9  # … and disturbed if they run in more than this share of it
+_LEAST_SAMPLES = 3  # of undisturbed and of disturbed gradients of one kind; with fewer, their medians mean little
+_LEAST_PROGRESS = 0.1  # of an allreduce during the backward, by its usual progress; a fit with less is not plausible
+_MOST_SLOWED = 8.0  # allreduces slow computing down by at most this factor; larger ones come from noise
+_LEAST_SAVING = 0.01  # of a step: the model cannot resolve smaller savings
+_FASTER = 2  # the link of the forecast is so many times as fast as the recorded one
+_LEAST_SECONDS = 1e-9  # instead of 0 in a denominator
 
 
 @frozen(eq=False)
@@ -111,7 +113,7 @@ def what_if(
 
     step_s = float(np.median(recorded.step_s))
     modelled_s = model_s()
-    missed_s = step_s - modelled_s  # assumed to be the same with other settings
+    missed_s = step_s - modelled_s  # what the model omits; assumed to be the same with other settings
     caps = _caps(local, cost, contention, caps_mb, missed_s)
     changes = [_best_cap(caps, recorded, step_s)]
     changes.append(_Effect(f"a link {_FASTER} times as fast", model_s(_FASTER) + missed_s))
@@ -121,7 +123,7 @@ def what_if(
         without_waiting_s = step_s - _waited_for_loaders_s(recorded)
         changes.append(_Effect("a loader that never keeps a rank waiting", without_waiting_s))
     if diagnosis:
-        changes += _mended(diagnosis, step_s)
+        changes += _without_culprits(diagnosis, step_s)
     answers = []
     for change in changes:
         seconds = max(change.step_s, 0.0)
@@ -133,12 +135,14 @@ def _recorded_launches(local: LocalStep, num_bytes: NDArray[np.int64]) -> Launch
     """Return when the recorded buckets, of so many bytes each, are launched: as soon as their last gradient is ready.
 
     Buckets are filled with gradients in the order in which they get ready, which is the reverse of the parameters'. So
-    the last gradient of a bucket is the first at which the sum of gradients reaches the sum of buckets.
+    the last gradient of a bucket is the first one at which the gradients so far have as many bytes as the buckets so
+    far.
     """
     ready_s = local.ready_s[::-1]
     bytes_of_gradients = np.cumsum(local.sizes[::-1])
     bytes_of_buckets = np.cumsum(num_bytes)
     last_gradient = np.searchsorted(bytes_of_gradients, bytes_of_buckets)
+    # if a parameter got no gradient, buckets have more bytes than gradients: the last ones wait for the last gradient
     last_gradient = np.minimum(last_gradient, ready_s.size - 1)
     return Launches(ready_s[last_gradient], num_bytes)
 
@@ -160,71 +164,87 @@ class _Effect(NamedTuple):
 def _caps(
     local: LocalStep, cost: CostTable, contention: Contention, caps_mb: Iterable[float], missed_s: float
 ) -> tuple[CapCandidate, ...]:
-    """DDP's default cap and each of these, with the seconds that the model misses added to their steps."""
+    """Return the step with DDP's default cap and with each of these, with the seconds added that the model misses."""
     recommendation = recommend(local, cost, caps_mb=caps_mb, contention=contention)
     candidates = (recommendation.default, *recommendation.candidates)
     return tuple(cap._replace(step_s=max(cap.step_s + missed_s, 0.0)) for cap in candidates)
 
 
 def _best_cap(caps: Sequence[CapCandidate], recorded: _StepsOfShape, step_s: float) -> _Effect:
+    """Return the effect of the cap with the shortest step, or of no change if that saves too little."""
     best = min(caps, key=lambda cap: cap.step_s)
-    if best.step_s >= (1 - _WORTH) * step_s:
+    if best.step_s >= (1 - _LEAST_SAVING) * step_s:
         return _Effect("the recorded bucket_cap_mb, because no other saves 1 %", step_s)
     cap = "DDP's default cap" if best.bucket_cap_mb is None else f"bucket_cap_mb={best.bucket_cap_mb:g}"
     buckets = f"{count_of(best.num_buckets, 'bucket')} instead of {recorded.num_bytes.size}"
     return _Effect(f"{cap}, {buckets}", best.step_s)
 
 
-def _mended(diagnosis: JobDiagnosis, step_s: float) -> list[_Effect]:
-    """A step without each culprit; ranks that are late together are taken out together."""
-    changes = []
+def _without_culprits(diagnosis: JobDiagnosis, step_s: float) -> list[_Effect]:
+    """Return a step without each culprit of the diagnosis.
+
+    The causes of one late rank are removed one by one. Ranks that are late together are made faster together, because
+    the others wait for the last of them: to mend one alone saves little.
+    """
+    effects = []
     for group in diagnosis.lateness.groups:
         culprits = [culprit for late in group for culprit in late.culprits]
         if len(group) == 1:
-            parts = [([culprit], f"rank {culprit.rank}") for culprit in culprits]
+            for culprit in culprits:
+                effects.append(_without([culprit], f"rank {culprit.rank}", diagnosis, step_s))
         else:
-            parts = [(culprits, listed("rank", [culprit.rank for culprit in culprits]))]
-        for together, ranks in parts:
-            cost_s = sum(culprit.cost_s for culprit in together)
-            causes = ", ".join(dict.fromkeys(culprit.cause for culprit in together))
-            change = f"{ranks} as fast as the others ({causes})"
-            changes.append(_Effect(change, step_s * (1 - cost_s / diagnosis.step_s)))
-    return changes
+            ranks = listed("rank", [culprit.rank for culprit in culprits])
+            effects.append(_without(culprits, ranks, diagnosis, step_s))
+    return effects
+
+
+def _without(culprits: Sequence[Culprit], ranks: str, diagnosis: JobDiagnosis, step_s: float) -> _Effect:
+    """Return a step of `step_s` without what these culprits cost; `ranks` are their ranks in words."""
+    cost_s = sum(culprit.cost_s for culprit in culprits)
+    causes: list[str] = []
+    for culprit in culprits:
+        if culprit.cause not in causes:
+            causes.append(culprit.cause)
+    # the diagnosis has its own mean step, so the cost counts as a share of that
+    cost_share = cost_s / diagnosis.step_s
+    return _Effect(f"{ranks} as fast as the others ({', '.join(causes)})", step_s * (1 - cost_share))
 
 
 # ---- the recorded steps
 
 
 class _StepsOfShape(NamedTuple):
-    """Steps of one shape, in seconds from the end of the gradients' allreduces before each, which ranks share.
+    """Steps of one shape on all ranks.
 
-    Columns are gradients in the order in which they get ready, or calls; where there are three axes, steps by ranks by
-    gradients. A call starts when its last rank comes; `calls_s` has its start and stop. `alone_s`, ranks by gradients,
-    is how long each takes to compute in steps under ``no_sync``, nan without such steps. `skipped_steps` are the
-    numbers of steps that have a late stamp on some rank.
+    Times are in seconds from the end of the allreduces of the step before, a moment that all ranks share. Gradients are
+    in the order in which they get ready, calls (the allreduces of gradients) in the order of their launches.
     """
 
-    sizes: NDArray[np.int64]
-    num_bytes: NDArray[np.int64]
-    step_s: Seconds
-    loader_s: Seconds
-    begin_s: Seconds
+    sizes: NDArray[np.int64]  # the bytes of each gradient
+    num_bytes: NDArray[np.int64]  # the bytes of each call
+    step_s: Seconds  # the length of each step, up to the end of its last call; the mean over ranks
+    loader_s: Seconds  # steps by ranks: the time that the rank waits for its loader before the backward
+    begin_s: Seconds  # steps by ranks: the begin of the backward
+    # steps by ranks by two by gradients: when autograd starts to accumulate the gradient, and when it is ready
     ready_s: Seconds
-    calls_s: tuple[Seconds, Seconds]
+    calls_start_s: Seconds  # steps by calls: the arrival of the last rank
+    calls_stop_s: Seconds  # steps by calls: the end on the last rank
+    # ranks by gradients: the time to compute each gradient in steps under ``no_sync``; nan without such steps
     alone_s: Seconds
-    skipped_steps: tuple[int, ...]
+    skipped_steps: tuple[int, ...]  # the numbers of the steps that have a late stamp on some rank
 
 
 class _StepOfRank(NamedTuple):
-    """A step of one rank; see `_StepsOfShape`."""
+    """A step of one rank; the fields have the meanings that they have in `_StepsOfShape`."""
 
     sizes: tuple[int, ...]
     num_bytes: tuple[int, ...]
     step_s: float
     loader_s: float
     begin_s: float
-    ready_s: Seconds
-    calls_s: Seconds
+    ready_s: Seconds  # two by gradients
+    calls_start_s: Seconds
+    calls_stop_s: Seconds
 
 
 class _StepsOfRank(NamedTuple):
@@ -245,33 +265,28 @@ def _recorded_steps(traces: Sequence[Trace]) -> _StepsOfShape:
     ranks = [_steps_of_rank(trace) for trace in traces]
     skipped_steps = tuple(sorted({number for rank in ranks for number in rank.skipped}))
     shapes = _shapes(ranks)
-    num_alike = Counter(shapes.values())
-    if not num_alike or num_alike.most_common(1)[0][1] < _LEAST_STEPS:
-        wanted = f"at least {_LEAST_STEPS + 1} steps with the same allreduces of gradients on every rank"
-        late = f", and {count_of(len(skipped_steps), 'step')} with late stamps" if skipped_steps else ""
-        number = count_of(sum(num_alike.values()), "such step")
-        raise ValueError(f"traces must have {wanted}, and have {number}{late}")
-    shape = num_alike.most_common(1)[0][0]
-    num_gradients = len(shape.sizes)
-    num_calls = len(shape.num_bytes)
-    num_pairs = max(num_gradients, num_calls) * num_calls  # each gradient and each call is compared with all calls
+    shape = _commonest_shape(shapes, len(skipped_steps))
+    num_pairs = _num_pairs(shape)
     if num_pairs > _MOST_PAIRS:
         wanted = f"at most {_MOST_PAIRS} pairs of gradients and allreduces"
         raise ValueError(f"a step must have {wanted}, and has {num_pairs}")
     most_steps = max(_MOST_PAIRS_OF_STEPS // num_pairs, _LEAST_STEPS)
-    numbers = [number for number, known in shapes.items() if known == shape][-most_steps:]
-    steps = [[rank.steps[number] for rank in ranks] for number in numbers]
-    # a call starts, and ends, when it does so on the last rank; the last axis but one has start and stop
-    calls_s = np.array([np.max([row.calls_s for row in step], axis=0) for step in steps])
+    numbers = [number for number, shape_of_step in shapes.items() if shape_of_step == shape]
+    # steps[i][r] is the i-th step of rank r
+    steps = [[rank.steps[number] for rank in ranks] for number in numbers[-most_steps:]]
+    # a call starts when the last rank arrives, and it counts as ended when it has ended on the last rank
+    calls_start_s = np.array([[of_rank.calls_start_s for of_rank in step] for step in steps]).max(axis=1)
+    calls_stop_s = np.array([[of_rank.calls_stop_s for of_rank in step] for step in steps]).max(axis=1)
     return _StepsOfShape(
         sizes=np.array(shape.sizes, dtype=np.int64),
         num_bytes=np.array(shape.num_bytes, dtype=np.int64),
-        step_s=np.array([np.mean([row.step_s for row in step]) for step in steps]),
-        loader_s=np.array([[row.loader_s for row in step] for step in steps]),
-        begin_s=np.array([[row.begin_s for row in step] for step in steps]),
-        ready_s=np.array([[row.ready_s for row in step] for step in steps]),
-        calls_s=(calls_s[:, 0], np.maximum(calls_s[:, 0], calls_s[:, 1])),
-        alone_s=np.array([_median_alone(rank.alone_s, num_gradients) for rank in ranks]),
+        step_s=np.array([np.mean([of_rank.step_s for of_rank in step]) for step in steps]),
+        loader_s=np.array([[of_rank.loader_s for of_rank in step] for step in steps]),
+        begin_s=np.array([[of_rank.begin_s for of_rank in step] for step in steps]),
+        ready_s=np.array([[of_rank.ready_s for of_rank in step] for step in steps]),
+        calls_start_s=calls_start_s,
+        calls_stop_s=np.maximum(calls_start_s, calls_stop_s),
+        alone_s=np.array([_median_alone(rank.alone_s, len(shape.sizes)) for rank in ranks]),
         skipped_steps=skipped_steps,
     )
 
@@ -290,53 +305,63 @@ def _shapes(ranks: Sequence[_StepsOfRank]) -> dict[int, _Shape]:
     numbers_on_all = set.intersection(*(set(rank.steps) for rank in ranks))
     shapes = {}
     for number in sorted(numbers_on_all):
-        different = {_Shape(rank.steps[number].sizes, rank.steps[number].num_bytes) for rank in ranks}
-        if len(different) == 1:
-            shapes[number] = different.pop()
+        shapes_on_ranks = {_Shape(rank.steps[number].sizes, rank.steps[number].num_bytes) for rank in ranks}
+        if len(shapes_on_ranks) == 1:
+            shapes[number] = shapes_on_ranks.pop()
     return shapes
 
 
+def _commonest_shape(shapes: dict[int, _Shape], num_late: int) -> _Shape:
+    """Return the shape of most steps. Raises ValueError if too few steps have it; `num_late` steps had late stamps."""
+    num_steps_of = Counter(shapes.values())
+    if num_steps_of:
+        shape, num_steps = num_steps_of.most_common(1)[0]
+        if num_steps >= _LEAST_STEPS:
+            return shape
+    # one more than `_LEAST_STEPS`, because the first step has no end of earlier allreduces to count from
+    wanted = f"at least {_LEAST_STEPS + 1} steps with the same allreduces of gradients on every rank"
+    late = f", and {count_of(num_late, 'step')} with late stamps" if num_late else ""
+    raise ValueError(f"traces must have {wanted}, and have {count_of(len(shapes), 'such step')}{late}")
+
+
+def _num_pairs(shape: _Shape) -> int:
+    """Return the entries of the largest array of a step: each gradient, and each call, is compared with all calls."""
+    num_calls = len(shape.num_bytes)
+    return max(len(shape.sizes), num_calls) * num_calls
+
+
 def _median_alone(alone_s: list[Seconds], num_gradients: int) -> Seconds:
-    """The median over the steps with so many gradients, nan without any."""
+    """Return the median time of each gradient, over the steps with so many gradients; nan if there are none."""
     alike = [seconds for seconds in alone_s if seconds.size == num_gradients]
     if not alike:
         return np.full(num_gradients, np.nan)
     return np.asarray(np.median(alike, axis=0))
 
 
-def _gradients_of_last_pass(gradients: Timeline, begin_s: float, end_s: float, num_passes: int) -> Timeline:
-    """Return those of the last of so many equal micro-batches, out of the gradients that a backward makes ready."""
-    ready = gradients.take(_between(gradients.stop_s, begin_s, end_s))
-    ready = ready.take(np.flatnonzero(ready.start_s >= begin_s))
-    per_pass = len(ready) // num_passes
-    if per_pass == 0:
-        return ready
-    return ready.take(np.arange(len(ready) - per_pass, len(ready)))
-
-
 def _steps_of_rank(trace: Trace) -> _StepsOfRank:
-    """Return the steps of a rank that follow one with allreduces of gradients."""
+    """Return the steps of a rank that follow one with allreduces of gradients, from whose end their times count."""
     spans = _StepSpans(trace)
     rank = _StepsOfRank({}, [], set())
-    previous_end_s: float | None = None  # of the allreduces of the step before, if it had any
+    previous_end_s: float | None = None  # of the allreduces of the step before; None if it had none
     for number, backward in spans.backwards():
-        if not backward.calls.size:
-            if not spans.on_gpu:
+        if not backward.calls.size:  # a step under ``no_sync``
+            if not spans.on_gpu:  # a trace of a GPU does not show when gradients are ready
                 rank.alone_s.append(backward.computing_s())
             previous_end_s = None
             continue
-        if previous_end_s is not None and backward.begin_s < previous_end_s:
-            rank.skipped.add(number)
-        elif previous_end_s is not None:
-            step = spans.step(backward, previous_end_s)
-            if step is not None:
-                rank.steps[number] = step
+        if previous_end_s is not None:
+            if backward.begin_s < previous_end_s:
+                rank.skipped.add(number)
+            else:
+                step = spans.step(backward, previous_end_s)
+                if step is not None:
+                    rank.steps[number] = step
         previous_end_s = float(trace.calls.stop_s[backward.calls].max())
     return rank
 
 
 class _Backward(NamedTuple):
-    """The backward of a step: the gradients of its last pass, and the places of its allreduces of gradients."""
+    """The backward of a step: the gradients of its last pass, and its allreduces of gradients by their index."""
 
     begin_s: float
     gradients: Timeline
@@ -349,7 +374,7 @@ class _Backward(NamedTuple):
 
 
 class _StepSpans:
-    """The spans of a trace of which steps are made."""
+    """The spans of a trace that make up steps; `step` turns those of a backward into a `_StepOfRank`."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -362,8 +387,9 @@ class _StepSpans:
         self.forward = spans.select(kind="forward")
         self.loader = spans.select(kind="loader")
         calls = trace.calls
+        # of each call; its start if the trace does not show the launch
         self.launch_s = np.where(np.isnan(calls.launch_s), calls.start_s, calls.launch_s)
-        self.allreduces = _allreduces(calls, self.launch_s)  # places in `calls`, in the order of their launches
+        self.allreduces = _finished_allreduces(calls, self.launch_s)  # indices of `calls`, in the order of launches
 
     def backwards(self) -> Iterator[tuple[int, _Backward]]:
         """Yield the number and the backward of each step that has one, in the order of time.
@@ -372,8 +398,8 @@ class _StepSpans:
         its gradients count.
         """
         steps = self.trace.timeline.select(kind="step")
-        for place in np.argsort(steps.start_s).tolist():
-            step = steps[place]
+        for index in np.argsort(steps.start_s).tolist():
+            step = steps[index]
             in_step = (self.backward.start_s >= step.start_s) & (self.backward.start_s < step.stop_s)
             if not in_step.any():
                 continue
@@ -382,44 +408,67 @@ class _StepSpans:
             forwards = self.forward.select(between_s=(step.start_s, step.stop_s))
             num_passes = max(len(forwards), 1)
             gradients = _gradients_of_last_pass(self.gradients, begin_s, end_s, num_passes)
-            launched_in_backward = _between(self.launch_s[self.allreduces], begin_s, end_s)
-            calls = np.sort(self.allreduces[launched_in_backward])  # places in the trace's calls, in their order
+            launched_in_backward = _indices_between(self.launch_s[self.allreduces], begin_s, end_s)
+            calls = np.sort(self.allreduces[launched_in_backward])
             yield step.item, _Backward(begin_s, gradients, calls)
 
     def step(self, backward: _Backward, previous_end_s: float) -> _StepOfRank | None:
-        """Return a step, with times from the end of the allreduces before it; None if some bytes are not known."""
+        """Return a step, with times from the end of the allreduces before it; None if some bytes are unknown."""
         calls = self.trace.calls
-        own = backward.calls
-        sizes = self.trace.gradient_bytes[backward.gradients.item]
-        ready_s = np.array([backward.gradients.start_s, backward.gradients.stop_s])
-        if self.on_gpu or not sizes.size or sizes.min() < 0:  # each bucket counts as one gradient
-            sizes = calls.num_bytes[own]
-            reach_s = calls.start_s if self.on_gpu else self.launch_s  # when the rank reaches a call
-            arrive_s = np.maximum.accumulate(reach_s[own])
-            ready_s = np.array([arrive_s, arrive_s])
-        if (sizes < 0).any() or (calls.num_bytes[own] < 0).any():
+        num_bytes = calls.num_bytes[backward.calls]
+        start_s = calls.start_s[backward.calls]
+        stop_s = calls.stop_s[backward.calls]
+        gradients = backward.gradients
+        sizes = self.trace.gradient_bytes[gradients.item]
+        if not self.on_gpu and sizes.size and sizes.min() >= 0:
+            ready_s = np.array([gradients.start_s, gradients.stop_s])
+        else:
+            # A GPU computes gradients after autograd has recorded them on the CPU, so their spans do not show when they
+            # are ready; and without `record_shapes` their sizes are unknown. What is known are the bytes of a bucket,
+            # and when the rank reaches its allreduce, because then its last gradient is ready. So each bucket counts
+            # as one gradient.
+            sizes = num_bytes
+            reached_s = start_s if self.on_gpu else self.launch_s[backward.calls]
+            bucket_ready_s = np.maximum.accumulate(reached_s)  # buckets are launched in order
+            ready_s = np.array([bucket_ready_s, bucket_ready_s])
+        if (sizes < 0).any() or (num_bytes < 0).any():
             return None
-        loaded = self.loader.select(between_s=(previous_end_s, backward.begin_s))
+        loader = self.loader.select(between_s=(previous_end_s, backward.begin_s))
         return _StepOfRank(
             sizes=tuple(sizes.tolist()),
-            num_bytes=tuple(calls.num_bytes[own].tolist()),
-            step_s=float(calls.stop_s[own].max()) - previous_end_s,
-            loader_s=float((loaded.stop_s - loaded.start_s).sum()),
+            num_bytes=tuple(num_bytes.tolist()),
+            step_s=float(stop_s.max()) - previous_end_s,
+            loader_s=float((loader.stop_s - loader.start_s).sum()),
             begin_s=backward.begin_s - previous_end_s,
             ready_s=ready_s - previous_end_s,
-            calls_s=np.array([calls.start_s[own], calls.stop_s[own]]) - previous_end_s,
+            calls_start_s=start_s - previous_end_s,
+            calls_stop_s=stop_s - previous_end_s,
         )
 
 
-def _allreduces(calls: Calls, launch_s: Seconds) -> NDArray[np.int64]:
-    """The places of the allreduces that ended within the trace, in the order of their launches."""
-    kinds = [place for place, kind in enumerate(calls.kinds) if kind == "allreduce"]
-    places = np.flatnonzero(np.isfinite(calls.start_s + calls.stop_s) & np.isin(calls.kind, kinds))
-    return np.asarray(places[np.argsort(launch_s[places], kind="stable")])
+def _gradients_of_last_pass(gradients: Timeline, begin_s: float, end_s: float, num_passes: int) -> Timeline:
+    """Return the gradients of the last of so many micro-batches, out of those between the begin and the end.
+
+    `gradients` are in the order in which they get ready. Each micro-batch has equally many.
+    """
+    ready = gradients.take(_indices_between(gradients.stop_s, begin_s, end_s))
+    ready = ready.take(np.flatnonzero(ready.start_s >= begin_s))
+    num_per_pass = len(ready) // num_passes
+    if num_per_pass == 0:
+        return ready
+    return ready.take(np.arange(len(ready) - num_per_pass, len(ready)))
 
 
-def _between(times_s: Seconds, low_s: float, high_s: float) -> NDArray[np.int64]:
-    """The places of the times that are within these bounds, of increasing times."""
+def _finished_allreduces(calls: Calls, launch_s: Seconds) -> NDArray[np.int64]:
+    """Return the indices of the allreduces that ended within the trace, in the order of their launches."""
+    is_allreduce = np.array([kind == "allreduce" for kind in calls.kinds], bool)[calls.kind]
+    is_finished = np.isfinite(calls.start_s) & np.isfinite(calls.stop_s)
+    indices = np.flatnonzero(is_allreduce & is_finished)
+    return np.asarray(indices[np.argsort(launch_s[indices], kind="stable")])
+
+
+def _indices_between(times_s: Seconds, low_s: float, high_s: float) -> NDArray[np.int64]:
+    """Return the indices of the times within these bounds; `times_s` increase."""
     return np.arange(np.searchsorted(times_s, low_s, "left"), np.searchsorted(times_s, high_s, "right"))
 
 
@@ -429,7 +478,7 @@ def _between(times_s: Seconds, low_s: float, high_s: float) -> NDArray[np.int64]
 def _slowed_by_allreduces(recorded: _StepsOfShape) -> float:
     """Return how many times as long computing takes during allreduces.
 
-    Steps under ``no_sync`` say so. Without them, layers that repeat do. It is 1 if neither is recorded.
+    Steps under ``no_sync`` show it. Without them, layers that repeat do. It is 1 if neither is recorded.
     """
     if np.isfinite(recorded.alone_s).all():
         return _slowed_against_no_sync(recorded)
@@ -437,36 +486,44 @@ def _slowed_by_allreduces(recorded: _StepsOfShape) -> float:
 
 
 def _slowed_against_no_sync(recorded: _StepsOfShape) -> float:
-    """Compare the backward with that of steps without allreduces."""
-    # DDP's copies into buckets are in the gradients' own spans, so the time between those spans is compared.
-    low_s = np.concatenate([recorded.begin_s[:, :, None], recorded.ready_s[:, :, 1, :-1]], axis=2)
-    computing = _intervals(recorded, low_s, recorded.ready_s[:, :, 0])
-    busy_s = float(np.median(computing.during_s.sum(axis=2)))
-    free_s = float(np.median((computing.length_s - computing.during_s).sum(axis=2)))
-    busy_alone_s = float(recorded.alone_s.sum(axis=1).mean()) - free_s
-    return max(busy_s / max(busy_alone_s, busy_s / _MOST_SLOWED, 1e-9), 1.0)
+    """Compare the backward with that of steps without allreduces: how many times as long its disturbed part takes."""
+    # DDP copies gradients into buckets within the gradients' own spans, and does not under ``no_sync``. So only the
+    # time between those spans is compared: from when one gradient is ready to the start of the next span.
+    previous_ready_s = np.concatenate([recorded.begin_s[:, :, None], recorded.ready_s[:, :, 1, :-1]], axis=2)
+    computing = _intervals(recorded, previous_ready_s, recorded.ready_s[:, :, 0])
+    disturbed_s = float(np.median(computing.during_s.sum(axis=2)))  # sums over gradients, medians over steps and ranks
+    undisturbed_s = float(np.median((computing.length_s - computing.during_s).sum(axis=2)))
+    # the disturbed part, too, has a time without allreduces: all of the backward alone, less the undisturbed part
+    disturbed_alone_s = float(recorded.alone_s.sum(axis=1).mean()) - undisturbed_s
+    disturbed_alone_s = max(disturbed_alone_s, disturbed_s / _MOST_SLOWED, _LEAST_SECONDS)
+    return max(disturbed_s / disturbed_alone_s, 1.0)
 
 
 def _slowed_in_repeated_layers(recorded: _StepsOfShape) -> float:
-    """Compare layers before the first allreduce with equal ones during allreduces.
+    """Compare layers before the first allreduce with equal ones during allreduces; 1 if there are none to compare.
 
-    Gradients of one size after gradients of one size take equally long to compute.
+    A gradient takes as long to compute as another one if both have the same size, and so have the ones before them.
     """
     gaps = _gaps(recorded)
-    share = gaps.during_s / np.maximum(gaps.length_s, 1e-9)
-    pairs = list(zip(recorded.sizes[:-1].tolist(), recorded.sizes[1:].tolist(), strict=True))
-    free_s = 0.0
-    busy_s = 0.0
-    for pair in dict.fromkeys(pairs):
-        gradients = [place + 1 for place, other in enumerate(pairs) if other == pair]
-        lengths_s = gaps.length_s[:, :, gradients]
-        shares = share[:, :, gradients]
-        without_s = lengths_s[shares < _FREE]
-        with_s = lengths_s[shares > _BUSY]
-        if min(without_s.size, with_s.size) >= _SAMPLES:
-            free_s += float(np.median(without_s))
-            busy_s += float(np.median(with_s))
-    return max(busy_s / free_s, 1.0) if free_s else 1.0
+    shares = gaps.during_s / np.maximum(gaps.length_s, _LEAST_SECONDS)
+    # the gradients by their size and the size before; the first gradient has none before it
+    gradients_of: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for gradient in range(1, recorded.sizes.size):
+        sizes = (int(recorded.sizes[gradient - 1]), int(recorded.sizes[gradient]))
+        gradients_of[sizes].append(gradient)
+    undisturbed_s = 0.0
+    disturbed_s = 0.0
+    for gradients in gradients_of.values():
+        alike_s = gaps.length_s[:, :, gradients]  # over all steps and ranks
+        alike_shares = shares[:, :, gradients]
+        alike_undisturbed_s = alike_s[alike_shares < _UNDISTURBED_SHARE]
+        alike_disturbed_s = alike_s[alike_shares > _DISTURBED_SHARE]
+        if min(alike_undisturbed_s.size, alike_disturbed_s.size) >= _LEAST_SAMPLES:
+            undisturbed_s += float(np.median(alike_undisturbed_s))
+            disturbed_s += float(np.median(alike_disturbed_s))
+    if not undisturbed_s:
+        return 1.0
+    return max(disturbed_s / undisturbed_s, 1.0)
 
 
 class _BackwardIntervals(NamedTuple):
@@ -483,89 +540,128 @@ def _gaps(recorded: _StepsOfShape) -> _BackwardIntervals:
 
 
 def _intervals(recorded: _StepsOfShape, low_s: Seconds, high_s: Seconds) -> _BackwardIntervals:
-    """Return these intervals, whose ends have the shape steps by ranks by gradients."""
+    """Return the intervals from `low_s` to `high_s`, which both have the shape steps by ranks by gradients."""
     during_s = np.empty(low_s.shape)
-    for place, (start_s, stop_s) in enumerate(zip(*recorded.calls_s, strict=True)):
-        starts, stops = merge(start_s, stop_s)
-        # by rank, gradient and allreduce
-        common_s = np.minimum(high_s[place, :, :, None], stops) - np.maximum(low_s[place, :, :, None], starts)
-        during_s[place] = np.maximum(common_s, 0.0).sum(axis=-1)
+    for step in range(len(low_s)):
+        # calls may overlap each other: time with several of them counts once
+        busy_start_s, busy_stop_s = merge(recorded.calls_start_s[step], recorded.calls_stop_s[step])
+        # ranks by gradients by busy times: what an interval and a busy time have in common, negative if that is nothing
+        common_start_s = np.maximum(low_s[step, :, :, None], busy_start_s)
+        common_stop_s = np.minimum(high_s[step, :, :, None], busy_stop_s)
+        during_s[step] = np.maximum(common_stop_s - common_start_s, 0.0).sum(axis=-1)
     return _BackwardIntervals(np.maximum(high_s - low_s, 0.0), during_s)
 
 
 def _local(recorded: _StepsOfShape, slowed: float) -> LocalStep:
-    """Return the step of the last rank if no allreduce slowed it; parameters are in reverse order of gradients."""
+    """Return the usual step of the last rank, as it would be if no allreduce slowed it down.
+
+    Everything before the backward counts as its forward. The parameters are in reverse order of the gradients.
+    """
     gaps = _gaps(recorded)
     lost_s = gaps.during_s * (1 - 1 / slowed)
-    own_ready_s = recorded.begin_s[:, :, None] + np.cumsum(gaps.length_s - lost_s, axis=2)
+    ready_without_s = recorded.begin_s[:, :, None] + np.cumsum(gaps.length_s - lost_s, axis=2)
     begin_s = float(np.median(recorded.begin_s.max(axis=1)))
-    last_ready_s = np.median(own_ready_s.max(axis=1), axis=0)  # of each gradient, on the last rank, in a usual step
+    # of each gradient, the time on the last rank, in the median step
+    last_ready_s = np.median(ready_without_s.max(axis=1), axis=0)
+    # each gradient has a maximum and a median of its own, so one may come before the one that it follows
     ready_s = np.maximum.accumulate(np.maximum(last_ready_s - begin_s, 0.0))
     specs = []
-    for place in reversed(range(recorded.sizes.size)):
-        specs.append(ParameterSpec(f"gradient {place}", int(recorded.sizes[place])))
+    for gradient in reversed(range(recorded.sizes.size)):
+        specs.append(ParameterSpec(f"gradient {gradient}", int(recorded.sizes[gradient])))
     return LocalStep(tuple(specs), ready_s[::-1], forward_s=begin_s, backward_s=float(ready_s[-1]))
 
 
-class _Fit(NamedTuple):
-    """The times of an allreduce: α, seconds per byte, and its share of progress during the backward."""
+class _AllreduceFit(NamedTuple):
+    """The time of an allreduce, ``alpha_s + bytes * per_byte_s``, and its progress during the backward.
+
+    `progress` is how much of its usual work an allreduce does per second while the backward runs; 1 is undisturbed.
+    """
 
     alpha_s: float
     per_byte_s: float
-    share: float
+    progress: float
 
     @property
     def is_plausible(self) -> bool:
-        return self.per_byte_s > 0 and self.alpha_s >= 0 and _LEAST_SHARE < self.share < 1 + 1e-6
+        is_progress_plausible = _LEAST_PROGRESS < self.progress < 1 + 1e-6  # 1 with an error of rounding
+        return self.per_byte_s > 0 and self.alpha_s >= 0 and is_progress_plausible
 
 
 def _cost(recorded: _StepsOfShape) -> tuple[CostTable, float]:
-    """The time of an allreduce by its size while nothing else runs, and how many times as long it takes in backward.
+    """Return the time of an allreduce by its size while nothing else runs, and its slowdown during the backward.
 
-    Calls that run at once share the wire. The seconds of a call after the backward, and a share of those during it, are
-    α + bytes / bandwidth: least squares over the medians of each call, relative to its time. Of the fits, which have
-    fewer and fewer parameters, the first plausible one counts.
+    The slowdown is how many times as long an allreduce takes while the backward runs.
     """
-    steps_s = [
-        _shares(*calls_s, float(recorded.ready_s[step, :, 1].max()))
-        for step, calls_s in enumerate(zip(*recorded.calls_s, strict=True))
-    ]
-    during_s, after_s = np.median(steps_s, axis=0)
-    num_bytes = recorded.num_bytes.astype(float)
-    has_spread = num_bytes.max() > _SPREAD * max(num_bytes.min(), 1.0)
-    for with_share, with_latency in ((True, True), (True, False), (False, True), (False, False)):
-        num_parameters = 1 + with_share + with_latency
+    parts = []
+    for step in range(len(recorded.step_s)):
+        backward_end_s = float(recorded.ready_s[step, :, 1].max())  # the last gradient of the last rank
+        parts.append(_split_at(backward_end_s, recorded.calls_start_s[step], recorded.calls_stop_s[step]))
+    usual = _CallSeconds(
+        during_s=np.median([part.during_s for part in parts], axis=0),
+        after_s=np.median([part.after_s for part in parts], axis=0),
+    )
+    fit = _first_plausible_fit(recorded.num_bytes.astype(float), usual)
+    # a straight line needs two points: 0 bytes and 1 MB
+    cost = CostTable((0.0, 1e6), (fit.alpha_s, fit.alpha_s + 1e6 * fit.per_byte_s))
+    return cost, max(float(1 / fit.progress), 1.0)
+
+
+class _CallSeconds(NamedTuple):
+    """The seconds that each call of a step takes during the backward and after it."""
+
+    during_s: Seconds
+    after_s: Seconds
+
+
+def _split_at(backward_end_s: float, start_s: Seconds, stop_s: Seconds) -> _CallSeconds:
+    """Return the seconds of the calls before and after the end of the backward.
+
+    Calls that run at once share the wire, so each of n such calls gets 1/n of the time.
+    """
+    # the calls by the intervals between neighbouring starts, stops, and the end of the backward
+    edges_s = np.unique([*start_s, *stop_s, backward_end_s])
+    is_running = (start_s[:, None] <= edges_s[:-1]) & (stop_s[:, None] >= edges_s[1:])
+    num_running = np.maximum(is_running.sum(axis=0), 1)  # no division by 0 where no call runs
+    shared_s = is_running * np.diff(edges_s) / num_running
+    is_during = edges_s[1:] <= backward_end_s
+    return _CallSeconds(shared_s[:, is_during].sum(axis=1), shared_s[:, ~is_during].sum(axis=1))
+
+
+def _first_plausible_fit(num_bytes: Seconds, usual: _CallSeconds) -> _AllreduceFit:
+    """Fit models with fewer and fewer parameters, and return the first plausible fit, or the one of the last model.
+
+    Few calls, or calls of similar sizes, do not determine all parameters, and the fits show it: a bandwidth or a
+    latency below 0, or an allreduce that is faster during the backward than after it.
+    """
+    has_spread = num_bytes.max() > _LEAST_SPREAD * max(num_bytes.min(), 1.0)
+    for with_progress, with_latency in ((True, True), (True, False), (False, True)):
+        num_parameters = 1 + with_progress + with_latency
         if num_parameters > num_bytes.size or (with_latency and not has_spread):
             continue
-        fit = _fit(num_bytes, during_s, after_s, with_share, with_latency)
+        fit = _fit(num_bytes, usual, with_progress, with_latency)
         if fit.is_plausible:
-            break
-    cost = CostTable((0.0, 1e6), (fit.alpha_s, fit.alpha_s + 1e6 * fit.per_byte_s))
-    return cost, max(float(1 / fit.share), 1.0)
+            return fit
+    return _fit(num_bytes, usual, with_progress=False, with_latency=False)
 
 
-def _fit(num_bytes: Seconds, during_s: Seconds, after_s: Seconds, with_share: bool, with_latency: bool) -> _Fit:
-    """The least squares of ``after + share · during = α + bytes / bandwidth``; without a parameter share = 1, α = 0."""
-    columns = [num_bytes]
-    times_s = after_s + during_s
-    if with_share:
-        columns.append(-during_s)
-        times_s = after_s
+def _fit(num_bytes: Seconds, usual: _CallSeconds, with_progress: bool, with_latency: bool) -> _AllreduceFit:
+    """Return the least squares of ``after_s + progress * during_s = alpha_s + num_bytes * per_byte_s``.
+
+    A progress that is not fitted is 1, and a latency that is not fitted is 0.
+    """
+    unknowns = ["per_byte_s"]
+    columns = [num_bytes]  # the factor of each unknown
+    times_s = usual.after_s + usual.during_s
+    if with_progress:  # then the time during the backward has an unknown factor, and moves to the right-hand side
+        unknowns.append("progress")
+        columns.append(-usual.during_s)
+        times_s = usual.after_s
     if with_latency:
+        unknowns.append("alpha_s")
         columns.append(np.ones_like(num_bytes))
-    weight = 1 / np.maximum(during_s + after_s, 1e-9)
-    parameters = np.linalg.lstsq(np.stack(columns, axis=1) * weight[:, None], times_s * weight, rcond=None)[0]
-    return _Fit(
-        alpha_s=parameters[-1] if with_latency else 0.0,
-        per_byte_s=parameters[0],
-        share=parameters[1] if with_share else 1.0,
-    )
-
-
-def _shares(start_s: Seconds, stop_s: Seconds, backward_s: float) -> tuple[Seconds, Seconds]:
-    """The seconds of each call during the backward and after it; calls that run at once share them equally."""
-    edges = np.unique([*start_s, *stop_s, backward_s])
-    runs = (start_s[:, None] <= edges[:-1]) & (stop_s[:, None] >= edges[1:])
-    own_s = runs * np.diff(edges) / np.maximum(runs.sum(axis=0), 1)
-    during = edges[1:] <= backward_s
-    return own_s[:, during].sum(axis=1), own_s[:, ~during].sum(axis=1)
+    # errors count relative to the time of a call, or the largest call would decide alone
+    weight = 1 / np.maximum(usual.during_s + usual.after_s, _LEAST_SECONDS)
+    factors = np.stack(columns, axis=1)  # calls by unknowns
+    solution = np.linalg.lstsq(factors * weight[:, None], times_s * weight, rcond=None)[0]
+    values = dict(zip(unknowns, solution, strict=True))
+    return _AllreduceFit(values.get("alpha_s", 0.0), values["per_byte_s"], values.get("progress", 1.0))

@@ -29,15 +29,16 @@ if TYPE_CHECKING:
     from .trace import Trace
 
 
-_MOST_RECORDED_PREFETCH = 4  # groups ahead: deeper ones are not looked for in a trace
-_MOST_MISSED = 0.1  # of a step: a replay of the recorded settings that misses it by more cannot say anything
-_SPREAD = 4.0  # the largest size by the smallest: sizes that are closer do not show the latency
-_RANGE = (0.1, 0.9)  # quantiles over steps: between them are the savings that a range has
-_SIGMAS = 1.64  # within so many standard deviations is a normal variable in 90 % of all cases
-_SIGMAS_PER_MAD = 1.4826  # of a normal distribution
+_MOST_RECORDED_PREFETCH = 4  # groups ahead: deeper prefetching is not looked for in a trace
+_MOST_MISSED = 0.1  # of a step: a replay of the recorded settings that misses it by more predicts nothing
+_LEAST_SPREAD = 4.0  # the largest collective divided by the smallest: closer sizes do not show the latency
+_RANGE = (0.1, 0.9)  # quantiles of the savings of the recorded steps: a range reaches from one to the other
+_SIGMAS_OF_90_PERCENT = 1.64  # a normal variable is within so many standard deviations in 90 % of all cases
+_SIGMAS_PER_MAD = 1.4826  # standard deviations per median absolute deviation, of a normal distribution
 _SIGMAS_OF_MEDIAN = 1.2533  # the standard deviation of a median of n normal values, times the root of n
-_FASTER = 2.0  # times as fast as the recorded link
-_MOST_FACTOR = 1e6
+_FASTER = 2.0  # the link of the forecast is so many times as fast as the recorded one
+_MOST_FACTOR = 1e6  # of a link's bandwidth or latency
+_LEAST_SECONDS = 1e-12  # instead of 0 in a denominator
 
 
 @frozen(eq=False)
@@ -84,36 +85,42 @@ class ShardedForecast(Forecast):
         """
         bandwidth = number("times_bandwidth", times_bandwidth, above=0, high=_MOST_FACTOR)
         latency = number("times_latency", times_latency, above=0, high=_MOST_FACTOR)
-        settings = self.settings
+        reshard = self.settings.reshard_after_forward
+        depth = self.settings.prefetch
         words = []
         if reshard_after_forward is not None:
             reshard = truth("reshard_after_forward", reshard_after_forward)
             words.append(f"reshard_after_forward={reshard}")
-            settings = ShardSettings(self.steps.num_ranks, reshard_after_forward=reshard, prefetch=settings.prefetch)
         if prefetch is not None:
             depth = whole("prefetch", prefetch, 0, MOST_PREFETCH)
             words.append(f"prefetch={depth}")
-            settings = ShardSettings(
-                self.steps.num_ranks, reshard_after_forward=settings.reshard_after_forward, prefetch=depth
-            )
         if (bandwidth, latency) != (1.0, 1.0):
             words.append(f"{bandwidth:g} times the bandwidth and {latency:g} times the latency")
         what = ", ".join(words) or "the recorded settings"
+        settings = ShardSettings(self.steps.num_ranks, reshard_after_forward=reshard, prefetch=depth)
         return self._answer(what, settings, _LinkFactors(bandwidth, latency))
 
     def _answer(
-        self, what: str, settings: ShardSettings, link: _LinkFactors, mended: Sequence[int] = ()
+        self, what: str, settings: ShardSettings, link: _LinkFactors, late_columns: Sequence[int] = ()
     ) -> RangedAnswer:
+        """Return the step with these settings, on this link, and with these late ranks as fast as the others.
+
+        Each recorded step is replayed with and without the changes, and the difference is what it saves. If the share
+        of latency in the recorded collectives is unknown, it is replayed with both extremes. The median saving is
+        subtracted from the recorded step. How far the savings of other steps are from the median, and how much a
+        recording differs by chance, are independent errors of the answer, so their squares add up to that of its range.
+        """
         recorded_s = _replayed_s(self.steps, self.settings)
         program = _program(self.steps, settings)
-        steps = _mended(self.steps, mended)
-        extremes_s = [recorded_s - _clocked_s(steps, program, scale) for scale in _scales(self.steps, link)]
-        saved_s = np.mean(extremes_s, axis=0)
-        least_s, most_s = np.quantile(np.stack(extremes_s), _RANGE)
-        step_s = max(self.step_s - float(np.median(saved_s)), 0.0)
+        steps = _without_lateness(self.steps, late_columns)
+        savings = [recorded_s - _clocked_s(steps, program, factors) for factors in _time_factors(self.steps, link)]
+        savings_s = np.stack(savings)  # extremes by steps; a single row if the share of latency is known
+        saved_s = float(np.median(savings_s.mean(axis=0)))
+        least_saved_s, most_saved_s = np.quantile(savings_s, _RANGE).tolist()
+        step_s = max(self.step_s - saved_s, 0.0)
         chance_s = _chance_s(self.steps)
-        low_s = step_s - math.hypot(float(most_s) - float(np.median(saved_s)), chance_s)
-        high_s = step_s + math.hypot(float(np.median(saved_s)) - float(least_s), chance_s)
+        low_s = step_s - math.hypot(most_saved_s - saved_s, chance_s)
+        high_s = step_s + math.hypot(saved_s - least_saved_s, chance_s)
         return RangedAnswer(what, step_s, 1 - step_s / self.step_s, max(low_s, 0.0), high_s)
 
 
@@ -153,37 +160,49 @@ def sharded_forecast(traces: Sequence[Trace], diagnosis: JobDiagnosis | None = N
 
 
 def _chance_s(steps: ShardedSteps) -> float:
-    """By how much the medians of two recordings of so many steps differ by chance at most, in 90 % of all cases."""
+    """Return by how much the medians of two recordings of so many steps differ at most, in 90 % of all cases."""
     window_s = steps.window_s.mean(axis=1)
     deviation_s = _SIGMAS_PER_MAD * float(np.median(np.abs(window_s - np.median(window_s))))
-    return _SIGMAS * math.sqrt(2 / window_s.size) * _SIGMAS_OF_MEDIAN * deviation_s
+    deviation_of_median_s = _SIGMAS_OF_MEDIAN * deviation_s / math.sqrt(window_s.size)
+    deviation_of_difference_s = math.sqrt(2) * deviation_of_median_s  # of two independent medians
+    return _SIGMAS_OF_90_PERCENT * deviation_of_difference_s
 
 
 def _without_late_ranks(forecast: ShardedForecast, diagnosis: JobDiagnosis) -> list[RangedAnswer]:
-    """A step in which late ranks do everything as fast as the others; those that are late together are so together."""
+    """Return a step for each group of late ranks, in which these ranks do all their work as fast as the others.
+
+    Ranks that are late together are made faster together, because the others wait for the last of them.
+    """
     answers = []
     for group in diagnosis.lateness.groups:
-        places = [late.place for late in group]
-        ranks = [diagnosis.ranks[place] for place in places]
-        causes = ", ".join(dict.fromkeys(culprit.cause for late in group for culprit in late.culprits))
+        columns = [late.column for late in group]
+        ranks = [diagnosis.ranks[column] for column in columns]
+        causes: list[str] = []
+        for late in group:
+            for culprit in late.culprits:
+                if culprit.cause not in causes:
+                    causes.append(culprit.cause)
         words = f"rank {ranks[0]}" if len(ranks) == 1 else listed("rank", ranks)
-        what = f"{words} as fast as the others ({causes})"
-        answers.append(forecast._answer(what, forecast.settings, _LinkFactors(), places))
+        what = f"{words} as fast as the others ({', '.join(causes)})"
+        answers.append(forecast._answer(what, forecast.settings, _LinkFactors(), columns))
     return answers
 
 
-def _mended(steps: ShardedSteps, places: Sequence[int]) -> ShardedSteps:
-    """The steps in which these ranks take no longer for each piece of their own work than the median of the others."""
+def _without_lateness(steps: ShardedSteps, late_columns: Sequence[int]) -> ShardedSteps:
+    """Return steps in which the ranks in these columns take at most as long for each piece of work as the others do.
+
+    The others' time is their median.
+    """
     num_ranks = steps.window_s.shape[1]
-    others = [place for place in range(num_ranks) if place not in places]
-    if not places or not others:
+    other_columns = [column for column in range(num_ranks) if column not in late_columns]
+    if not late_columns or not other_columns:
         return steps
     piece_s = []
-    for seconds in steps.piece_s:
-        mended_s = seconds.copy()
-        usual_s = np.median(seconds[:, others], axis=1, keepdims=True)
-        mended_s[:, places] = np.minimum(seconds[:, places], usual_s)
-        piece_s.append(mended_s)
+    for recorded_s in steps.piece_s:  # steps by ranks
+        usual_s = np.median(recorded_s[:, other_columns], axis=1, keepdims=True)
+        changed_s = recorded_s.copy()
+        changed_s[:, late_columns] = np.minimum(recorded_s[:, late_columns], usual_s)
+        piece_s.append(changed_s)
     return steps._replace(piece_s=piece_s)
 
 
@@ -195,20 +214,24 @@ def _words_of(settings: ShardSettings) -> str:
 
 
 class _Instruction(NamedTuple):
-    """The next thing that every rank does: a piece of own work, by its place, or a part of FSDP's."""
+    """The next thing that every rank does: a piece of own work, or, if there is a `part`, this part of FSDP's.
+
+    `piece` is the index of that piece of work; for a part it is the index of the next one, which is also the number of
+    pieces before the part.
+    """
 
     piece: int
     part: PartKey | None = None
 
 
 def _program(steps: ShardedSteps, settings: ShardSettings) -> list[_Instruction]:
-    """What ranks do with these settings, in order."""
+    """Return what every rank does in a step with these settings, in order, as `train.fsdp` predicts it."""
     shape = steps.shape
-    modules = ("", *(group for group in shape.groups if group))
-    wrapped = modules[1:]
+    wrapped = tuple(group for group in shape.groups if group)  # the root, "", is always wrapped
+    modules = ("", *wrapped)
     step = ModuleStep(parameters_of(shape, steps.num_ranks), modules, shape.events)
     replay = Replay(step, wrapped, settings).run()
-    order: Counter[tuple[str, str]] = Counter()
+    num_parts_of: Counter[tuple[str, str]] = Counter()  # parts of a kind and group, so far
     program = []
     piece = 0
     for action in replay.actions:
@@ -217,13 +240,13 @@ def _program(steps: ShardedSteps, settings: ShardSettings) -> list[_Instruction]
             piece += 1
         elif action.kind in ("gather", "copy_out", "reduce"):
             group = replay.groups[action.group].name
-            program.append(_Instruction(piece, PartKey(action.kind, group, order[action.kind, group])))
-            order[action.kind, group] += 1
+            program.append(_Instruction(piece, PartKey(action.kind, group, num_parts_of[action.kind, group])))
+            num_parts_of[action.kind, group] += 1
     return program
 
 
 def _placed(program: Sequence[_Instruction]) -> tuple[PlacedPart, ...]:
-    """The collectives of a program, and how many pieces of own work precede each."""
+    """Return the parts of a program that have a collective, and how many pieces of own work precede each."""
     placed = []
     for instruction in program:
         part = instruction.part
@@ -258,70 +281,96 @@ class _LinkFactors(NamedTuple):
 
 
 def _replayed_s(steps: ShardedSteps, settings: ShardSettings) -> Seconds:
-    return _clocked_s(steps, _program(steps, settings), dict.fromkeys(steps.call_bytes, 1.0))
+    """Return how long each recorded step takes by its replay with these settings, on the recorded link."""
+    unchanged = dict.fromkeys(steps.call_bytes, 1.0)
+    return _clocked_s(steps, _program(steps, settings), unchanged)
 
 
-def _clocked_s(steps: ShardedSteps, program: Sequence[_Instruction], scale: dict[PartKey, float]) -> Seconds:
-    """Return how long each step takes, up to the end of its last collective: the mean over ranks.
+def _clocked_s(steps: ShardedSteps, program: Sequence[_Instruction], time_factors: dict[PartKey, float]) -> Seconds:
+    """Return how long each step takes if the ranks follow this program: one time per step, the mean over ranks.
 
-    A collective begins when the last rank arrives. `scale` are factors of its time on the rank on which it ends first.
-    How much later it ends on other ranks, whose threads wait for a core, does not depend on the link. With a factor of
-    0 there is no collective at all.
+    A step counts from the mean of the times at which its ranks begin to the mean of those at which its last collective
+    ends on them. In a collective, each rank waits for the last one. `time_factors` multiply the time of each
+    collective from then on; see `_scaled`.
     """
-    now_s = steps.begin_s
-    end_s = now_s
+    now_s = steps.begin_s  # steps by ranks: how far each rank is
+    end_s = steps.begin_s  # steps by ranks: the end of the last collective so far
     for instruction in program:
         if instruction.part is None:
             now_s = now_s + steps.piece_s[instruction.piece]
             continue
-        key = _recorded_key(steps, instruction.part)
-        for place, seconds in enumerate(steps.part_s[key]):
-            if place % 2 == 0:
-                now_s = now_s + seconds
-                continue
-            now_s = np.broadcast_to(now_s.max(axis=1, keepdims=True), now_s.shape)
-            if scale[key]:
-                now_s = now_s + seconds + (scale[key] - 1) * seconds.min(axis=1, keepdims=True)
-            end_s = now_s
+        key = _recorded_part(steps, instruction.part)
+        now_s = now_s + steps.before_s[key]
+        collective_s = steps.collective_s.get(key)
+        if collective_s is not None:
+            last_arrival_s = now_s.max(axis=1, keepdims=True)
+            end_s = last_arrival_s + _scaled(collective_s, time_factors[key])
+            now_s = end_s + steps.after_s[key]
     return np.asarray(end_s.mean(axis=1))
 
 
-def _recorded_key(steps: ShardedSteps, key: PartKey) -> PartKey:
-    """The part itself, or where it was recorded less often, the last one of its kind and group."""
+def _scaled(collective_s: Seconds, factor: float) -> Seconds:
+    """Return the times of a collective, steps by ranks, on a link on which it takes `factor` times as long.
+
+    The factor applies to the rank on which the collective ends first. How much later it ends on other ranks, whose
+    threads wait for a core, does not depend on the link. A collective that takes no time has no such thread, either.
+    """
+    if factor == 0:
+        return np.zeros_like(collective_s)
+    first_end_s = collective_s.min(axis=1, keepdims=True)
+    return np.asarray(collective_s + (factor - 1) * first_end_s)
+
+
+def _recorded_part(steps: ShardedSteps, key: PartKey) -> PartKey:
+    """Return the recorded part whose times stand for a part of a program.
+
+    It is the part itself. With other settings, a group may have more parts of a kind than were recorded; the last
+    recorded one stands for those.
+    """
     order = key.order
-    while order > 0 and key._replace(order=order) not in steps.part_s:
+    while order > 0 and key._replace(order=order) not in steps.before_s:
         order -= 1
     return key._replace(order=order)
 
 
-def _scales(steps: ShardedSteps, link: _LinkFactors) -> list[dict[PartKey, float]]:
-    """By how much the time of each collective changes: once if that is known, else for both extremes.
+def _time_factors(steps: ShardedSteps, link: _LinkFactors) -> list[dict[PartKey, float]]:
+    """Return by which factor the time of each collective changes on another link.
 
-    The share of latency follows from a straight line through the median times by size. It is unknown where sizes are
-    unknown, or so close to each other that no line is certain.
+    If bandwidth and latency do not change alike, the factor depends on the share of latency in the recorded time. Where
+    that share is unknown, the first result assumes no latency, and the second one nothing but latency.
     """
-    by_bytes = 1 / link.times_bandwidth
-    if by_bytes == link.times_latency:
-        return [dict.fromkeys(steps.call_bytes, by_bytes)]
-    scales: list[dict[PartKey, float]] = [{}, {}]
+    bytes_factor = 1 / link.times_bandwidth
+    if bytes_factor == link.times_latency:
+        return [dict.fromkeys(steps.call_bytes, bytes_factor)]
+    without_latency: dict[PartKey, float] = {}
+    only_latency: dict[PartKey, float] = {}
     for kind in ("gather", "reduce"):
         keys = [key for key in steps.call_bytes if key.kind == kind]
         shares = _latency_shares(steps, keys)
         for key in keys:
-            for scale, extreme in zip(scales, (0.0, 1.0), strict=True):
-                share = extreme if shares is None else shares[key]
-                scale[key] = share * link.times_latency + (1 - share) * by_bytes
-    return scales
+            if shares is None:
+                without_latency[key] = bytes_factor
+                only_latency[key] = link.times_latency
+            else:
+                factor = shares[key] * link.times_latency + (1 - shares[key]) * bytes_factor
+                without_latency[key] = factor
+                only_latency[key] = factor
+    return [without_latency, only_latency]
 
 
 def _latency_shares(steps: ShardedSteps, keys: Sequence[PartKey]) -> dict[PartKey, float] | None:
-    """The share of latency in the time of each collective, or None if it is unknown."""
+    """Return the share of latency in the time of each of these collectives, or None if it is unknown.
+
+    It follows from a straight line through the median times by size. It is unknown if sizes are unknown, or so close to
+    each other that no line is certain.
+    """
     num_bytes = np.array([steps.call_bytes[key] for key in keys], float)
-    if not num_bytes.size or num_bytes.min() <= 0 or num_bytes.max() < _SPREAD * num_bytes.min():
+    if not num_bytes.size or num_bytes.min() <= 0 or num_bytes.max() < _LEAST_SPREAD * num_bytes.min():
         return None
-    typical_s = np.array([float(np.median(steps.part_s[key][1].min(axis=1))) for key in keys])
-    per_byte_s, alpha_s = np.polyfit(num_bytes, typical_s, 1)
+    # a collective's own time is the one on the rank on which it ends first
+    median_s = np.array([float(np.median(steps.collective_s[key].min(axis=1))) for key in keys])
+    per_byte_s, alpha_s = np.polyfit(num_bytes, median_s, 1)
     if per_byte_s < 0 or alpha_s < 0:
         return None
-    shares = alpha_s / np.maximum(alpha_s + per_byte_s * num_bytes, 1e-12)
+    shares = alpha_s / np.maximum(alpha_s + per_byte_s * num_bytes, _LEAST_SECONDS)
     return dict(zip(keys, shares.tolist(), strict=True))

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,13 +21,20 @@ from ..train.fsdp.step import ShardedParameter, StepEvent
 from .late_ranks import Seconds
 from .trace import Ints, Trace
 
-_RANGE = re.compile(r"range: FSDP::(\w+)(?: \((.*)\))?$")
-_PARTS = {"all_gather": "gather", "all_gather_copy_out": "copy_out", "post_backward_reduce": "reduce"}
+_RANGE = re.compile(r"range: FSDP::(\w+)(?: \((.*)\))?$")  # the label of the range, and its group
+# the ranges of FSDP's parts, the collectives that each part has, and the ranges that begin with an event of the module
+_PART_KINDS = {"all_gather": "gather", "all_gather_copy_out": "copy_out", "post_backward_reduce": "reduce"}
 _CALLS_OF_PARTS = {"gather": ["allgather"], "copy_out": [], "reduce": ["reduce_scatter"]}
-_POINTS = {"pre_forward": "enter", "pre_backward": "pre_backward", "post_backward_accumulate": "post_backward"}
+_EVENT_KINDS = {
+    "pre_forward": "enter",
+    "post_forward": "leave",
+    "pre_backward": "pre_backward",
+    "post_backward_accumulate": "post_backward",
+}
 _MOST_GROUPS = 1000  # of parameters: each is compared with all others
-_MOST_VALUES = 1 << 25  # seconds of pieces, over all ranks and steps; where there are more, the last steps are taken
-_LEAST_STEPS = 2
+_MOST_VALUES = 1 << 25  # seconds of pieces, over all ranks and steps; if there are more, only the last steps are used
+_MOST_VALUES_PER_PART = 4  # of a step: three times, and its own work between this part and the next
+_LEAST_STEPS = 2  # of the same shape, so that there is a median
 
 
 class PartKey(NamedTuple):
@@ -47,35 +54,35 @@ class PlacedPart(NamedTuple):
 
 
 class StepShape(NamedTuple):
-    """What steps must have in common to be compared: their events, and the parts between them.
+    """What steps must have in common to be compared: their events, and the parts between them."""
 
-    `events` are those of a `ModuleStep`, without times. `num_calls` has the number of collectives in each part.
-    """
-
-    events: tuple[StepEvent, ...]
+    events: tuple[StepEvent, ...]  # those of a `ModuleStep`, without times
     groups: tuple[str, ...]  # in the order in which forward reaches them, without a root that has no parameters
     trained: tuple[str, ...]  # groups whose gradients are reduced
     placed: tuple[PlacedPart, ...]
-    num_calls: tuple[tuple[PartKey, int], ...]
+    parts: tuple[PartKey, ...]
     num_others: int  # collectives that are not FSDP's
 
 
 class ShardedSteps(NamedTuple):
-    """Recorded steps of one shape. Times are in seconds, steps by ranks.
+    """Recorded steps of one shape. Times are in seconds, and each array of them has the shape steps by ranks.
 
-    `begin_s` is when each rank begins a step, from the mean of the ranks on; that is the end of its last collective of
-    the step before. `piece_s` has the own work of each piece. `part_s` has for each part alternately own work, and a
-    collective from the arrival of the last rank to its end on each rank. Threads of Gloo that wait for a core make
-    these ends differ. `call_bytes` are the bytes that a part communicates, -1 if that is unknown.
+    A rank begins a step when its last collective of the step before ends. It does its pieces of own work one after the
+    other, and FSDP's parts in between. In a part, a rank works, then takes part in a collective, and works again. A
+    part without a collective, "copy_out", is only work.
     """
 
     shape: StepShape
     num_ranks: int
-    window_s: Seconds
-    begin_s: Seconds
-    piece_s: list[Seconds]
-    part_s: dict[PartKey, list[Seconds]]
-    call_bytes: dict[PartKey, int]
+    window_s: Seconds  # the length of each step
+    begin_s: Seconds  # when a rank begins a step, as the difference from the mean of all ranks
+    piece_s: list[Seconds]  # the own work of each piece
+    before_s: dict[PartKey, Seconds]  # the work of each part before its collective, or all its work if it has none
+    # From the arrival of the last rank to the end of the collective on each rank. The ends differ, because threads of
+    # Gloo wait for a core.
+    collective_s: dict[PartKey, Seconds]
+    after_s: dict[PartKey, Seconds]  # the work of a part after its collective
+    call_bytes: dict[PartKey, int]  # what the collective of a part communicates, -1 if that is unknown
     skipped_steps: tuple[int, ...]
 
 
@@ -90,28 +97,37 @@ def sharded_steps(traces: Sequence[Trace]) -> ShardedSteps:
     Raises ValueError if there are too few of them, for traces of GPUs, for traces that lack a rank of the job, and for
     a job that what_if cannot replay: HSDP, several groups per module, or a group of several modules.
     """
-    _check(traces)
+    _check_supported(traces)
     ranks = [_steps_of_rank(trace) for trace in traces]
-    common = set.intersection(*(set(rank) for rank in ranks))
+    numbers_on_all = set.intersection(*(set(rank) for rank in ranks))
+    numbers_on_any = set.union(*(set(rank) for rank in ranks))
     shape_of: dict[int, StepShape] = {}
-    for number in sorted(common):
+    for number in sorted(numbers_on_all):
         shapes = {rank[number].shape for rank in ranks}
         if len(shapes) == 1:
-            (shape_of[number],) = shapes
-    num_alike = Counter(shape_of.values())
-    if not num_alike or num_alike.most_common(1)[0][1] < _LEAST_STEPS:
-        wanted = f"at least {_LEAST_STEPS + 1} steps of FSDP with the same collectives on every rank"
-        raise ValueError(f"traces must have {wanted}, and have {count_of(len(shape_of), 'such step')}")
-    shape = num_alike.most_common(1)[0][0]
-    num_values = len(ranks) * (len(shape.events) + 4 * len(shape.num_calls))
-    most_steps = max(_MOST_VALUES // num_values, _LEAST_STEPS)
-    numbers = [number for number, known in shape_of.items() if known == shape][-most_steps:]
-    recorded = set.union(*(set(rank) for rank in ranks))
+            shape_of[number] = shapes.pop()
+    shape = _commonest_shape(shape_of)
+    num_values_per_step = len(ranks) * (len(shape.events) + _MOST_VALUES_PER_PART * len(shape.parts))
+    most_steps = max(_MOST_VALUES // num_values_per_step, _LEAST_STEPS)
+    numbers = [number for number, shape_of_step in shape_of.items() if shape_of_step == shape][-most_steps:]
     steps = [[rank[number] for rank in ranks] for number in numbers]
-    return _stacked(shape, steps, tuple(sorted(recorded - set(numbers))))
+    return _stacked(shape, steps, tuple(sorted(numbers_on_any - set(numbers))))
 
 
-def _check(traces: Sequence[Trace]) -> None:
+def _commonest_shape(shape_of: dict[int, StepShape]) -> StepShape:
+    """Return the shape of most steps. Raises ValueError if too few steps have it."""
+    num_steps_of = Counter(shape_of.values())
+    if num_steps_of:
+        shape, num_steps = num_steps_of.most_common(1)[0]
+        if num_steps >= _LEAST_STEPS:
+            return shape
+    # one more than `_LEAST_STEPS`, because a step begins at the end of the collectives of the step before
+    wanted = f"at least {_LEAST_STEPS + 1} steps of FSDP with the same collectives on every rank"
+    raise ValueError(f"traces must have {wanted}, and have {count_of(len(shape_of), 'such step')}")
+
+
+def _check_supported(traces: Sequence[Trace]) -> None:
+    """Raise ValueError for traces of GPUs, for missing ranks, and for groups of parameters that cannot be replayed."""
     kinds = {kind for trace in traces for kind in trace.timeline.kinds}
     if any(lane.startswith("stream ") for trace in traces for lane in trace.timeline.lanes):
         raise ValueError(
@@ -144,137 +160,160 @@ class _RangeOfRank(NamedTuple):
     stop_s: float
 
 
-class _ShardedStepOfRank(NamedTuple):
-    """A step of one rank, on its own clock; see `ShardedSteps`.
+class _OtherCall(NamedTuple):
+    """A collective that is not FSDP's: the piece of own work in which it was launched, and how long it takes."""
 
-    The collectives in `part_s` take from the arrival of this rank, at `launch_s`, to their end. `others_s` are other
-    collectives, with the place of their piece.
+    piece: int
+    seconds: float
+
+
+class _ShardedStepOfRank(NamedTuple):
+    """A step of one rank, on its own clock; the fields have the meanings that they have in `ShardedSteps`.
+
+    There is one difference: `collective_s` counts from the arrival of this rank, which is at `launch_s`.
     """
 
     shape: StepShape
     begin_s: float
     window_s: float
-    launch_s: dict[PartKey, list[float]]
     piece_s: list[float]
-    part_s: dict[PartKey, list[float]]
+    before_s: dict[PartKey, float]
+    launch_s: dict[PartKey, float]
+    collective_s: dict[PartKey, float]
+    after_s: dict[PartKey, float]
     call_bytes: dict[PartKey, int]
-    others_s: list[tuple[int, float]]
+    others: list[_OtherCall]
 
 
 class _ShardedColumns(NamedTuple):
-    """The columns of a trace that steps are read from, in the order of time."""
+    """What steps are read from: the ranges of FSDP by their starts, and the calls that ended by their launches."""
 
     ranges: list[_RangeOfRank]
     range_start_s: list[float]
     launch_s: list[float]
-    stop_s: Seconds
+    stop_s: list[float]
     num_bytes: Ints
     kinds: list[str]
 
 
 def _steps_of_rank(trace: Trace) -> dict[int, _ShardedStepOfRank]:
-    """Return the steps of a rank that follow one with reductions, by their numbers."""
+    """Return the steps of a rank that follow one with reductions, by their numbers.
+
+    Such a step begins where the last reduction of the step before ends, and ends where its own last reduction does.
+    """
     columns = _columns(trace)
-    steps = trace.timeline.select(lane="main", kind="step")
-    read: dict[int, _ShardedStepOfRank] = {}
-    previous_end_s: float | None = None
-    for place in np.argsort(steps.start_s, kind="stable").tolist():
-        step = steps[place]
-        first = bisect_left(columns.range_start_s, step.start_s)
-        last = bisect_left(columns.range_start_s, step.stop_s)
-        ranges = columns.ranges[first:last]
+    step_spans = trace.timeline.select(lane="main", kind="step")
+    steps: dict[int, _ShardedStepOfRank] = {}
+    previous_end_s: float | None = None  # of the reductions of the step before; None if it had none
+    for index in np.argsort(step_spans.start_s, kind="stable").tolist():
+        span = step_spans[index]
+        first_range = bisect_left(columns.range_start_s, span.start_s)
+        end_of_ranges = bisect_left(columns.range_start_s, span.stop_s)
+        ranges = columns.ranges[first_range:end_of_ranges]
         end_s = _end_of_reductions(columns, ranges)
+        # a late stamp of the step before may lie behind the end of this one
         if previous_end_s is not None and end_s is not None and previous_end_s < end_s:
-            parsed = _step_of_rank(columns, ranges, previous_end_s, end_s)
-            if parsed is not None:
-                read.setdefault(step.item, parsed)
+            step = _step_of_rank(columns, ranges, previous_end_s, end_s)
+            if step is not None and span.item not in steps:
+                steps[span.item] = step
         previous_end_s = end_s
-    return read
+    return steps
 
 
 def _columns(trace: Trace) -> _ShardedColumns:
+    """Return the ranges of FSDP and the finished calls of a trace, each in the order of time."""
     spans = trace.timeline
     matches = [_RANGE.match(kind) for kind in spans.kinds]
     ranges = []
-    for place in np.argsort(spans.start_s, kind="stable").tolist():
-        match = matches[spans.kind[place]]
+    for index in np.argsort(spans.start_s, kind="stable").tolist():
+        match = matches[spans.kind[index]]
         if match is not None:
             ranges.append(
-                _RangeOfRank(match[1], match[2] or "", float(spans.start_s[place]), float(spans.stop_s[place]))
+                _RangeOfRank(match[1], match[2] or "", float(spans.start_s[index]), float(spans.stop_s[index]))
             )
     calls = trace.calls
     launch_s = np.where(np.isfinite(calls.launch_s), calls.launch_s, calls.start_s)
-    ended = np.flatnonzero(np.isfinite(launch_s) & np.isfinite(calls.stop_s))
-    order = ended[np.argsort(launch_s[ended], kind="stable")]
+    finished = np.flatnonzero(np.isfinite(launch_s) & np.isfinite(calls.stop_s))
+    by_launch = finished[np.argsort(launch_s[finished], kind="stable")]
     return _ShardedColumns(
         ranges,
         [span.start_s for span in ranges],
-        launch_s[order].tolist(),
-        calls.stop_s[order],
-        calls.num_bytes[order],
-        [calls.kinds[kind] for kind in calls.kind[order].tolist()],
+        launch_s[by_launch].tolist(),
+        calls.stop_s[by_launch].tolist(),
+        calls.num_bytes[by_launch],
+        [calls.kinds[kind] for kind in calls.kind[by_launch].tolist()],
     )
 
 
 def _calls_in(columns: _ShardedColumns, span: _RangeOfRank) -> range:
-    """The places of the calls that were launched in a range."""
+    """Return the indices of the calls that were launched in a range."""
     return range(bisect_left(columns.launch_s, span.start_s), bisect_left(columns.launch_s, span.stop_s))
 
 
 def _end_of_reductions(columns: _ShardedColumns, ranges: Sequence[_RangeOfRank]) -> float | None:
-    """When the last reduction of a step ends; None if the step has none."""
+    """Return when the last reduction of a step ends; None if the step has none."""
     ends_s = []
     for span in ranges:
         if span.label == "post_backward_reduce":
-            ends_s += [float(columns.stop_s[place]) for place in _calls_in(columns, span)]
+            ends_s += [columns.stop_s[call] for call in _calls_in(columns, span)]
     return max(ends_s, default=None)
 
 
 class _StepPoint(NamedTuple):
-    """A moment at which the module's step goes on to its next event, which begins a piece of own work."""
+    """A moment with events of the module, at which a piece of own work begins; the piece ends at the next point."""
 
     at_s: float
     events: tuple[StepEvent, ...]
-    kind: str  # of the computing that follows: "forward" or "backward"
-    group: str
+    kind: str  # of the own work that follows: "forward" or "backward"
+    group: str  # the module that does this work, "" for the root
 
 
 def _points(ranges: Sequence[_RangeOfRank], begin_s: float, trained: Sequence[str]) -> list[_StepPoint]:
-    """The points of a step, the first at the begin of its window."""
+    """Return the points of a step in the order of time, the first at `begin_s`.
+
+    FSDP records no ranges for a root without parameters. Such a root is entered at the begin of the step, and left when
+    the backward begins.
+    """
     has_root = any(span.label == "pre_forward" and not span.group for span in ranges)
     callback_s = _callback_s(ranges)
     first_events = () if has_root else (StepEvent("enter", ""),)
     points = [_StepPoint(begin_s, first_events, "forward", "")]
     is_forward = True
+    groups_with_gradient = set()  # groups of which autograd had finished the gradients before the callback
     for span in ranges:
-        if span.label == "post_forward":
+        event_kind = _EVENT_KINDS.get(span.label)
+        if event_kind is None:
+            continue
+        if event_kind == "leave":
             points.append(_StepPoint(span.start_s, (StepEvent("leave", span.group),), "forward", ""))
             continue
-        in_callback = span.label == "post_backward_accumulate" and span.start_s > callback_s
-        if span.label not in _POINTS or in_callback:  # groups in the callback have their gradients at its begin, below
+        if event_kind == "post_backward" and span.start_s > callback_s:
+            # The callback does this for groups of which autograd did not. It is one point, which is added below: their
+            # gradients are there when it begins.
             continue
-        events = [StepEvent(_POINTS[span.label], span.group)]
-        if is_forward and span.label != "pre_forward":
+        events = []
+        if event_kind == "post_backward":
+            groups_with_gradient.add(span.group)
+            if span.group in trained:
+                events.append(StepEvent("gradient", parameter_name(span.group)))
+        if is_forward and event_kind != "enter":
             is_forward = False
             if not has_root:
-                events.insert(0, StepEvent("leave", ""))
-        if span.label == "post_backward_accumulate" and span.group in trained:
-            events.insert(0, StepEvent("gradient", parameter_name(span.group)))
+                events.append(StepEvent("leave", ""))
+        events.append(StepEvent(event_kind, span.group))
         points.append(_StepPoint(span.start_s, tuple(events), "forward" if is_forward else "backward", span.group))
-    late = [group for group in trained if not _has_ended(group, points)]
     if np.isfinite(callback_s):
-        events = [StepEvent("gradient", parameter_name(group)) for group in late]
-        points.append(_StepPoint(callback_s, tuple(events), "backward", ""))
+        late_events = []
+        for group in trained:
+            if group not in groups_with_gradient:
+                late_events.append(StepEvent("gradient", parameter_name(group)))
+        points.append(_StepPoint(callback_s, tuple(late_events), "backward", ""))
     return points
 
 
 def _callback_s(ranges: Sequence[_RangeOfRank]) -> float:
-    """When autograd is done, and FSDP reduces the remaining gradients; infinity without such a range."""
+    """Return when autograd is done, and FSDP reduces the remaining gradients; infinity without such a range."""
     return min([span.start_s for span in ranges if span.label == "root_post_backward_callback"], default=np.inf)
-
-
-def _has_ended(group: str, points: Sequence[_StepPoint]) -> bool:
-    return any(event.kind == "post_backward" and event.name == group for point in points for event in point.events)
 
 
 def parameter_name(group: str) -> str:
@@ -283,7 +322,7 @@ def parameter_name(group: str) -> str:
 
 
 def parameters_of(shape: StepShape, num_ranks: int) -> tuple[ShardedParameter, ...]:
-    """Return a parameter for each group, of one element per rank: what is communicated when is all that counts."""
+    """Return a parameter for each group, of one element per rank: the replay needs no sizes, as times are recorded."""
     parameters = []
     for group in shape.groups:
         parameters.append(ShardedParameter((parameter_name(group),), (num_ranks,), trainable=group in shape.trained))
@@ -294,78 +333,132 @@ def _step_of_rank(
     columns: _ShardedColumns, ranges: Sequence[_RangeOfRank], begin_s: float, end_s: float
 ) -> _ShardedStepOfRank | None:
     """Return the step between the ends of two reductions; None if a part of it has no collective where it must."""
-    parts = [span for span in ranges if span.label in _PARTS]
-    trained = tuple(dict.fromkeys(span.group for span in parts if span.label == "post_backward_reduce"))
+    parts = _recorded_parts(columns, ranges)
+    if parts is None:
+        return None
+    groups = _each_once(span.group for span in ranges if span.label == "pre_forward")
+    trained = _each_once(part.key.group for part in parts if part.key.kind == "reduce")
     points = _points(ranges, begin_s, trained)
     point_s = [point.at_s for point in points]
-    callback_s = _callback_s(ranges)
-    order: Counter[tuple[str, str]] = Counter()
-    part_s: dict[PartKey, list[float]] = {}
-    call_bytes: dict[PartKey, int] = {}
-    launch_s: dict[PartKey, list[float]] = {}
-    placed = []
-    in_parts: set[int] = set()
-    for span in parts:
-        kind = _PARTS[span.label]
-        key = PartKey(kind, span.group, order[kind, span.group])
-        order[kind, span.group] += 1
-        calls = _calls_in(columns, span)
-        in_parts.update(calls)
-        kinds = [columns.kinds[place] for place in calls]
-        if kinds == ["reduce_scatter", "allreduce"]:
-            raise ValueError("what_if supports FSDP only on one mesh dimension, and these traces are of HSDP")
-        if kinds != _CALLS_OF_PARTS[kind]:
-            return None
-        part_s[key] = _pieces_of_part(columns, span, calls)
-        launch_s[key] = [columns.launch_s[place] for place in calls]
-        if calls:
-            call_bytes[key] = int(columns.num_bytes[calls[0]])
-            num_before = len(points)  # in the callback at the end of backward, after all points
-            if span.start_s < callback_s:
-                # it comes from the event of the last point, so it is in front of the piece that begins there
-                num_before = bisect_left(point_s, span.start_s) - 1
-            placed.append(PlacedPart(kind, span.group, num_before))
-    piece_s = _own_pieces(point_s, parts, end_s)
-    others_s = []  # collectives of the step that are in none of FSDP's parts
-    for place in range(bisect_left(columns.launch_s, begin_s), bisect_left(columns.launch_s, end_s)):
-        if place not in in_parts:
-            piece = max(bisect_left(point_s, columns.launch_s[place]) - 1, 0)  # in which it was launched
-            others_s.append((piece, float(columns.stop_s[place]) - columns.launch_s[place]))
-    events = []
+    piece_s = _own_pieces(point_s, [part.span for part in parts], end_s)
+    others = _other_calls(columns, parts, point_s, begin_s, end_s)
+    events: list[StepEvent] = []
     for point in points:
         events += [*point.events, StepEvent(point.kind, point.group)]
-    groups = tuple(dict.fromkeys(span.group for span in ranges if span.label == "pre_forward"))
-    num_calls = tuple((key, len(launched_s)) for key, launched_s in launch_s.items())
-    shape = StepShape(tuple(events), groups, trained, tuple(placed), num_calls, len(others_s))
-    return _ShardedStepOfRank(shape, begin_s, end_s - begin_s, launch_s, piece_s, part_s, call_bytes, others_s)
+    shape = StepShape(
+        events=tuple(events),
+        groups=groups,
+        trained=trained,
+        placed=_placed_parts(parts, point_s, _callback_s(ranges)),
+        parts=tuple(part.key for part in parts),
+        num_others=len(others),
+    )
+    step = _ShardedStepOfRank(shape, begin_s, end_s - begin_s, piece_s, {}, {}, {}, {}, {}, others)
+    for part in parts:
+        _add_times(step, part, columns)
+    return step
 
 
-def _pieces_of_part(columns: _ShardedColumns, span: _RangeOfRank, calls: Sequence[int]) -> list[float]:
-    """The seconds of a part: own work, then by turns a collective and own work."""
-    seconds = []
-    at_s = span.start_s
-    for place in calls:
-        seconds.append(max(columns.launch_s[place] - at_s, 0.0))
-        seconds.append(max(float(columns.stop_s[place]) - columns.launch_s[place], 0.0))
-        at_s = float(columns.stop_s[place])
-    return [*seconds, max(span.stop_s - at_s, 0.0)]
+class _RecordedPart(NamedTuple):
+    """A part of a step, the range that it was recorded as, and the index of its collective, None if it has none."""
+
+    key: PartKey
+    span: _RangeOfRank
+    call: int | None
+
+
+def _recorded_parts(columns: _ShardedColumns, ranges: Sequence[_RangeOfRank]) -> list[_RecordedPart] | None:
+    """Return the parts of a step in the order of time; None if one has other collectives than its kind must have."""
+    parts = []
+    num_recorded: Counter[tuple[str, str]] = Counter()  # parts of a kind and group, so far
+    for span in ranges:
+        kind = _PART_KINDS.get(span.label)
+        if kind is None:
+            continue
+        key = PartKey(kind, span.group, num_recorded[kind, span.group])
+        num_recorded[kind, span.group] += 1
+        calls = _calls_in(columns, span)
+        call_kinds = [columns.kinds[call] for call in calls]
+        if call_kinds == ["reduce_scatter", "allreduce"]:
+            raise ValueError("what_if supports FSDP only on one mesh dimension, and these traces are of HSDP")
+        if call_kinds != _CALLS_OF_PARTS[kind]:
+            return None
+        parts.append(_RecordedPart(key, span, calls[0] if calls else None))
+    return parts
+
+
+def _each_once(groups: Iterable[str]) -> tuple[str, ...]:
+    """Return each group once, in the order in which they first appear."""
+    return tuple(dict.fromkeys(groups))
+
+
+def _placed_parts(
+    parts: Sequence[_RecordedPart], point_s: Sequence[float], callback_s: float
+) -> tuple[PlacedPart, ...]:
+    """Return the parts with a collective, each with the number of pieces of own work that begin before it."""
+    placed = []
+    for part in parts:
+        if part.call is None:
+            continue
+        if part.span.start_s < callback_s:
+            # An event of the last point before it causes the part, which FSDP does before the work that begins at that
+            # point. So the piece of this point comes after the part.
+            num_points_before = bisect_left(point_s, part.span.start_s)
+            num_pieces_before = num_points_before - 1
+        else:
+            num_pieces_before = len(point_s)  # the callback runs after all work of the step
+        placed.append(PlacedPart(part.key.kind, part.key.group, num_pieces_before))
+    return tuple(placed)
+
+
+def _other_calls(
+    columns: _ShardedColumns, parts: Sequence[_RecordedPart], point_s: Sequence[float], begin_s: float, end_s: float
+) -> list[_OtherCall]:
+    """Return the calls launched between the begin and the end of a step that are in none of FSDP's parts."""
+    calls_of_parts = {part.call for part in parts}
+    others = []
+    for call in range(bisect_left(columns.launch_s, begin_s), bisect_left(columns.launch_s, end_s)):
+        if call not in calls_of_parts:
+            launch_s = columns.launch_s[call]
+            piece = max(bisect_left(point_s, launch_s) - 1, 0)  # it begins at the last point before the launch
+            others.append(_OtherCall(piece, columns.stop_s[call] - launch_s))
+    return others
+
+
+def _add_times(step: _ShardedStepOfRank, part: _RecordedPart, columns: _ShardedColumns) -> None:
+    """Add the times of a part to its step. Stamps of different threads may overlap, so no time is taken below 0."""
+    key = part.key
+    if part.call is None:
+        step.before_s[key] = max(part.span.stop_s - part.span.start_s, 0.0)
+        return
+    launch_s = columns.launch_s[part.call]
+    stop_s = columns.stop_s[part.call]
+    step.before_s[key] = max(launch_s - part.span.start_s, 0.0)
+    step.launch_s[key] = launch_s
+    step.collective_s[key] = max(stop_s - launch_s, 0.0)
+    step.after_s[key] = max(part.span.stop_s - stop_s, 0.0)
+    step.call_bytes[key] = int(columns.num_bytes[part.call])
 
 
 def _own_pieces(point_s: Sequence[float], parts: Sequence[_RangeOfRank], end_s: float) -> list[float]:
-    """The seconds from each point to the next, without the parts in between."""
-    # The seconds spent in parts since the begin grow only within a part. They are known at the parts' edges, and in
-    # between by interpolation; a step has a part, or it would have no reduction to end it.
+    """Return the seconds from each point to the next, and from the last to the end, without FSDP's parts in between.
+
+    `parts` are in the order of time, one after the other. There is at least one, the reduction that ends the step.
+    """
+    # How many seconds of the step were spent in parts, up to a moment: this grows only within a part. So it is known at
+    # the edges of the parts, and linear in between.
     edge_s: list[float] = []
     in_parts_at_edge_s: list[float] = []
     in_parts_so_far_s = 0.0
-    for span in parts:  # in the order of time, one after the other
+    for span in parts:
+        edge_s.append(span.start_s)
         in_parts_at_edge_s.append(in_parts_so_far_s)
         in_parts_so_far_s = in_parts_so_far_s + span.stop_s - span.start_s
+        edge_s.append(span.stop_s)
         in_parts_at_edge_s.append(in_parts_so_far_s)
-        edge_s += [span.start_s, span.stop_s]
     border_s = np.array([*point_s, end_s])
-    in_parts_s = np.interp(border_s, edge_s, in_parts_at_edge_s)
-    own_s: list[float] = np.maximum(np.diff(border_s) - np.diff(in_parts_s), 0.0).tolist()
+    in_parts_at_border_s = np.interp(border_s, edge_s, in_parts_at_edge_s)
+    own_s: list[float] = np.maximum(np.diff(border_s) - np.diff(in_parts_at_border_s), 0.0).tolist()
     return own_s
 
 
@@ -379,51 +472,65 @@ def _stacked(
 
     ``steps[i][r]`` is step i of rank r.
     """
-    piece_s = np.array([[rank.piece_s for rank in step] for step in steps])  # steps by ranks by pieces
-    # of a collective that is not FSDP's, only the time since the arrival of the last rank is work
-    for row, step in enumerate(steps):
-        for number in range(shape.num_others):
-            shortest_s = min(rank.others_s[number][1] for rank in step)
-            for column, rank in enumerate(step):
-                piece, seconds = rank.others_s[number]
-                piece_s[row, column, piece] -= seconds - shortest_s
+
+    def by_step_and_rank(value: Callable[[_ShardedStepOfRank], float]) -> Seconds:
+        return np.array([[value(of_rank) for of_rank in step] for step in steps])
+
+    def of_part(times: Callable[[_ShardedStepOfRank], dict[PartKey, float]], key: PartKey) -> Seconds:
+        return by_step_and_rank(lambda of_rank: times(of_rank)[key])
+
     clock_s = _clocks(steps)
-    part_s: dict[PartKey, list[Seconds]] = defaultdict(list)
-    call_bytes = {}
-    for key, num_calls in shape.num_calls:
-        for place in range(2 * num_calls + 1):
-            length_s = np.array([[rank.part_s[key][place] for rank in step] for step in steps])
-            is_collective = place % 2 == 1  # a part is own work, collective, own work and so on
-            if is_collective:
-                # count it from the arrival of the last rank, not from that of this one
-                launch_s = np.array([[rank.launch_s[key][place // 2] for rank in step] for step in steps]) - clock_s
-                stop_s = launch_s + length_s
-                length_s = np.maximum(stop_s - launch_s.max(axis=1, keepdims=True), 0.0)
-            part_s[key].append(length_s)
-        if num_calls:
-            call_bytes[key] = steps[-1][0].call_bytes[key]
-    begin_s = np.array([[rank.begin_s for rank in step] for step in steps]) - clock_s
+    before_s: dict[PartKey, Seconds] = {}
+    collective_s: dict[PartKey, Seconds] = {}
+    after_s: dict[PartKey, Seconds] = {}
+    for key in shape.parts:
+        before_s[key] = of_part(lambda of_rank: of_rank.before_s, key)
+        if _CALLS_OF_PARTS[key.kind]:
+            after_s[key] = of_part(lambda of_rank: of_rank.after_s, key)
+            # each rank's time counts from its own arrival: count it from the arrival of the last rank
+            launch_s = of_part(lambda of_rank: of_rank.launch_s, key) - clock_s
+            stop_s = launch_s + of_part(lambda of_rank: of_rank.collective_s, key)
+            collective_s[key] = np.maximum(stop_s - launch_s.max(axis=1, keepdims=True), 0.0)
+    begin_s = by_step_and_rank(lambda of_rank: of_rank.begin_s) - clock_s
     return ShardedSteps(
-        shape,
-        len(steps[0]),
-        np.array([[rank.window_s for rank in step] for step in steps]),
-        begin_s - begin_s.mean(axis=1, keepdims=True),
-        list(np.moveaxis(np.maximum(piece_s, 0.0), 2, 0)),
-        dict(part_s),
-        call_bytes,
-        skipped_steps,
+        shape=shape,
+        num_ranks=len(steps[0]),
+        window_s=by_step_and_rank(lambda of_rank: of_rank.window_s),
+        begin_s=begin_s - begin_s.mean(axis=1, keepdims=True),
+        piece_s=_pieces_without_waiting(steps, shape.num_others),
+        before_s=before_s,
+        collective_s=collective_s,
+        after_s=after_s,
+        call_bytes=steps[-1][0].call_bytes,
+        skipped_steps=skipped_steps,
     )
 
 
+def _pieces_without_waiting(steps: Sequence[Sequence[_ShardedStepOfRank]], num_others: int) -> list[Seconds]:
+    """Return the own work of each piece, steps by ranks, without the time that ranks wait for others in it.
+
+    A collective that is not FSDP's counts as own work, but only from the arrival of the last rank. The last rank is the
+    one on which the collective takes the shortest time.
+    """
+    piece_s = np.array([[of_rank.piece_s for of_rank in step] for step in steps])  # steps by ranks by pieces
+    for row, step in enumerate(steps):
+        for index in range(num_others):
+            shortest_s = min(of_rank.others[index].seconds for of_rank in step)
+            for column, of_rank in enumerate(step):
+                call = of_rank.others[index]
+                piece_s[row, column, call.piece] -= call.seconds - shortest_s
+    pieces_first = np.moveaxis(np.maximum(piece_s, 0.0), 2, 0)
+    return list(pieces_first)
+
+
 def _clocks(steps: Sequence[Sequence[_ShardedStepOfRank]]) -> Seconds:
-    """By how much the clock of each rank is ahead of the first one's.
+    """Return by how much the clock of each rank is ahead of the first one's.
 
     It is a median over collectives, which end everywhere at once, except where a thread has to wait for a core.
     """
-    ends_s = []
+    ends_s = []  # collectives by ranks
     for step in steps:
-        for key, launch_s in step[0].launch_s.items():
-            for place in range(len(launch_s)):
-                ends_s.append([rank.launch_s[key][place] + rank.part_s[key][2 * place + 1] for rank in step])
-    stop_s = np.array(ends_s)  # collectives by ranks
+        for key in step[0].launch_s:
+            ends_s.append([of_rank.launch_s[key] + of_rank.collective_s[key] for of_rank in step])
+    stop_s = np.array(ends_s)
     return np.asarray(np.median(stop_s - stop_s[:, :1], axis=0))

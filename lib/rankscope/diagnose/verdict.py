@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,13 @@ from .trace import PHASES
 _SELDOM_SHARE = 0.2  # of a step: a rank that is later than this is mentioned, though it is late too seldom …
 _SELDOM_NOISE = 2.0  # … and later than so many times the noise
 _QUANTILE = 0.9  # of how far ranks are from each other: the noise that a verdict states
-_AT_ONCE = 0.5  # of the late steps of one rank: another one is late in the same steps
+_AT_ONCE = 0.5  # two ranks are late together if more than this share of their late steps is common
 _MOST_OF_IT = 0.5  # of all waiting
 _FEW = 0.25  # of the steps: if most of the waiting is in so few of them, they are listed one by one
 _MOST_LISTED = 4  # ranks, steps or phases in a sentence
-_LEAST_SAVED = 0.01  # of a step: less is nothing
+_LEAST_SAVED = 0.01  # of a step: a verdict calls a smaller saving nothing
 _LEAST_LISTED = 0.1  # of the extra time: a phase with less is not mentioned
+_LEAST_SECONDS = 1e-9  # instead of 0 in a denominator
 _HINTS = {
     "loader": "Look at {its} storage, and give {its} DataLoader more workers.",
     "h2d": "Look at {its} PCIe link, and at whether {its} batches lie in pinned memory.",
@@ -57,7 +59,16 @@ def sentences(lateness: Lateness, steps: Sequence[int], host_s: Seconds, is_comp
     return lines
 
 
+class _MeanTimes(NamedTuple):
+    """How long phases take on a late rank and on the calm ranks, in the mean of its late steps."""
+
+    takes_s: float
+    usual_s: float
+
+
 class _VerdictWords:
+    """Sentences on one job. `its` is always "its" or "their", for one rank or several."""
+
     def __init__(self, lateness: Lateness, steps: Sequence[int], host_s: Seconds) -> None:
         self._lateness = lateness
         self._steps = steps
@@ -68,10 +79,10 @@ class _VerdictWords:
 
     def of_late_rank(self, late: LateRank) -> list[str]:
         """Return a line for each cause of a rank that is late alone."""
-        rank = self._lateness.ranks[late.place]
+        rank = self._lateness.ranks[late.column]
         mean_s = self._mean_late_s(late)
         arrives = f"arrives {in_ms(mean_s)} late {self._when(late)}"
-        if mean_s <= 0:  # because a rank that is named before it is even later
+        if mean_s <= 0:  # a rank that is named before this one is even later, so this one is not behind the others yet
             arrives = "would be the next that is late"
         lines = []
         for culprit in late.culprits:
@@ -81,7 +92,7 @@ class _VerdictWords:
         return lines
 
     def of_late_ranks(self, group: Sequence[LateRank]) -> list[str]:
-        """What ranks that share the lateness cost together, and a line for each cause."""
+        """Return a line on what ranks that are late next to each other cost together, and a line for each cause."""
         cost_s = sum(culprit.cost_s for late in group for culprit in late.culprits)
         lines = [
             f"{self._ranks('Rank', group)} are late {_pattern(group)}. They cost {self._of_step(cost_s)}; fixing only "
@@ -106,19 +117,20 @@ class _VerdictWords:
 
     def _saved_by_one(self, group: Sequence[LateRank]) -> str:
         """Return how much time per step is saved at most if only one of these ranks becomes as fast as usual."""
-        own_s = self._lateness.phase_s.sum(axis=2)
-        saved_s = []
+        own_s = self._lateness.phase_s.sum(axis=2)  # steps by ranks; the last rank of a step decides how long it takes
+        most_saved_s = 0.0
         for late in group:
-            mended_s = own_s.copy()
-            mended_s[:, late.place] = np.minimum(mended_s[:, late.place], late.usual_s.sum(axis=1))
-            saved_s.append(float((own_s.max(axis=1) - mended_s.max(axis=1)).mean()))
-        if max(saved_s) < _LEAST_SAVED * self._lateness.step_s:
+            changed_s = own_s.copy()
+            changed_s[:, late.column] = np.minimum(own_s[:, late.column], late.usual_s.sum(axis=1))
+            saved_s = float((own_s.max(axis=1) - changed_s.max(axis=1)).mean())
+            most_saved_s = max(most_saved_s, saved_s)
+        if most_saved_s < _LEAST_SAVED * self._lateness.step_s:
             return "nothing"
-        return f"at most {in_ms(max(saved_s))}"
+        return f"at most {in_ms(most_saved_s)}"
 
     def _mean_late_s(self, late: LateRank) -> float:
         """Return how late the rank arrives in its late steps on average."""
-        return float(self._late_s[late.in_steps, late.place].mean())
+        return float(self._late_s[late.in_steps, late.column].mean())
 
     def _when(self, late: LateRank) -> str:
         if late.in_steps.all():
@@ -128,46 +140,53 @@ class _VerdictWords:
     def _why(self, ranks: Sequence[LateRank], cause: str, its: str) -> str:
         """Return what takes longer on these ranks, and how long it takes on the others."""
         in_all_steps = all(late.in_steps.all() for late in ranks)
-        columns = list(range(len(PHASES)))
-        if cause not in ("starved", "slower"):
-            columns = [PHASES.index(cause)]
-        takes_s = []
-        usual_s = []
-        for late in ranks:
-            rows = late.in_steps
-            takes_s.append(float(self._lateness.phase_s[rows, late.place][:, columns].sum(axis=1).mean()))
-            usual_s.append(float(late.usual_s[rows][:, columns].sum(axis=1).mean()))
         if cause == "starved":
             longer = _range([late.starved_s for late in ranks])
             when = "per step" if in_all_steps else "in each of these steps"
             it_was = "it was" if its == "its" else "they were"
             return f"{it_was} ready to run but waited {longer} longer {when} for a core than the others"
         if cause == "slower":
-            ratios = [takes / max(usual, 1e-9) for takes, usual in zip(takes_s, usual_s, strict=True)]
+            ratios = []
+            for late in ranks:
+                takes_s, usual_s = self._mean_times(late, list(PHASES))
+                ratios.append(takes_s / max(usual_s, _LEAST_SECONDS))
             times = _from_to(f"{min(ratios):.1f}", f"{max(ratios):.1f}")
             return (
                 f"all {its} phases take {times} times as long as on the others, as with a slower clock of {its} GPU or "
                 "CPU, or with a shared core; the traces do not show which"
             )
+        means = [self._mean_times(late, [cause]) for late in ranks]
         when = "" if in_all_steps else " in these"
         before_host = ""
         if cause == "host":
             before_host = self._phase_before_host(ranks)
         phase_takes = _takes(cause, its, before_host)
-        usual = in_ms(float(np.mean(usual_s)))
-        return f"{phase_takes} {_range(takes_s)}{when}, compared with {usual} on the other ranks"
+        usual = in_ms(float(np.mean([mean.usual_s for mean in means])))
+        takes = _range([mean.takes_s for mean in means])
+        return f"{phase_takes} {takes}{when}, compared with {usual} on the other ranks"
+
+    def _mean_times(self, late: LateRank, phases: Sequence[str]) -> _MeanTimes:
+        """Return how long these phases take together in the late steps of a rank, on it and on the calm ranks."""
+        columns = [PHASES.index(phase) for phase in phases]
+        on_rank_s = self._lateness.phase_s[late.in_steps, late.column]  # steps by phases
+        on_others_s = late.usual_s[late.in_steps]
+        return _MeanTimes(
+            takes_s=float(on_rank_s[:, columns].sum(axis=1).mean()),
+            usual_s=float(on_others_s[:, columns].sum(axis=1).mean()),
+        )
 
     def _phase_before_host(self, ranks: Sequence[LateRank]) -> str:
         """Return the phase after which these ranks lose most of their time on the host."""
         longer_s = np.zeros(len(PHASES))
         for late in ranks:
-            usual_s = median_of_others(self._host_s)[:, late.place]
-            longer_s += (self._host_s[:, late.place] - usual_s)[late.in_steps].sum(axis=0)
+            usual_s = median_of_others(self._host_s)[:, late.column]
+            longer_s += (self._host_s[:, late.column] - usual_s)[late.in_steps].sum(axis=0)
         return PHASES[int(longer_s.argmax())]
 
     # ---- nobody is late, or nobody can be named
 
     def of_nobody(self, is_complete: bool) -> list[str]:
+        """Return the verdict on a job without late ranks: who waits, who is late sometimes, or that it is balanced."""
         lines = []
         if not self._lateness.is_balanced:
             lines.append(self._unattributed())
@@ -195,29 +214,31 @@ class _VerdictWords:
 
     def _seldom(self) -> str:
         """Ranks that are late in some steps, which does not suffice to name them."""
-        seldom = _seldom_late(self._lateness)
-        if not seldom:
+        seldom_late = _seldom_late(self._lateness)
+        if not seldom_late:
             return ""
+        # steps by ranks by phases
         phase_longer_s = self._lateness.phase_s - median_of_others(self._lateness.phase_s)
         host_longer_s = self._host_s - median_of_others(self._host_s)
         sentences = []
-        for place, rows in seldom:
-            cause = PHASES[int(phase_longer_s[rows, place].mean(axis=0).argmax())]
+        for rank in seldom_late:
+            cause = PHASES[int(phase_longer_s[rank.in_steps, rank.column].mean(axis=0).argmax())]
             before_host = ""
             if cause == "host":
-                before_host = PHASES[int(host_longer_s[rows, place].sum(axis=0).argmax())]
+                before_host = PHASES[int(host_longer_s[rank.in_steps, rank.column].sum(axis=0).argmax())]
             phase = _noun(cause, "its", before_host)
-            sentence = f"{_late_in(self._lateness, place, rows)} ({phase}), which is not consistent enough to be named."
+            sentence = f"{_late_in(self._lateness, rank)} ({phase}), which is not consistent enough to be named."
             sentences.append(sentence[0].upper() + sentence[1:])
         return " ".join(sentences)
 
     # ---- parts of sentences
 
     def _ranks(self, noun: str, late: Sequence[LateRank]) -> str:
-        return listed(noun, [self._lateness.ranks[rank.place] for rank in late])
+        return listed(noun, [self._lateness.ranks[rank.column] for rank in late])
 
     def _of_step(self, seconds: float) -> str:
-        return f"{in_ms(seconds)} per step, {percent_words(seconds / max(self._lateness.step_s, 1e-9))} of the step"
+        share = seconds / max(self._lateness.step_s, _LEAST_SECONDS)
+        return f"{in_ms(seconds)} per step, {percent_words(share)} of the step"
 
 
 # ---- while a job runs
@@ -235,10 +256,10 @@ def headline(lateness: Lateness, steps: Sequence[int]) -> str:
         return f"rank {culprit.rank} is late, {_because(culprit.cause, 'its')}: {cost}"
     cost_s = sum(culprit.cost_s for late in group for culprit in late.culprits)
     cost = f"{_whole_ms(cost_s)} of each step of {step}"
-    ranks = listed("rank", [lateness.ranks[late.place] for late in group])
+    ranks = listed("rank", [lateness.ranks[late.column] for late in group])
     ranks_by_cause = defaultdict[str, list[int]](list)  # by the first cause
     for late in group:
-        ranks_by_cause[late.culprits[0].cause].append(lateness.ranks[late.place])
+        ranks_by_cause[late.culprits[0].cause].append(lateness.ranks[late.column])
     mostly = "mostly " if any(len(late.culprits) > 1 for late in group) else ""  # the cost is that of all causes
     if len(ranks_by_cause) == 1:
         (cause,) = ranks_by_cause
@@ -251,12 +272,13 @@ def headline(lateness: Lateness, steps: Sequence[int]) -> str:
 
 
 def _headline_of_nobody(lateness: Lateness, steps: Sequence[int]) -> str:
+    """Return a line on steps without late ranks; see `of_nobody`."""
     step = _whole_ms(lateness.step_s)
     if not lateness.is_balanced:
         distribution = _few_steps(lateness, steps) or _last_ranks(lateness)
         wait = f"ranks wait for each other, for up to {_whole_ms(lateness.longest_wait_s)} of each step of {step}"
         return f"{wait}, but no rank is late consistently enough to be named. {distribution}"
-    seldom = [_late_in(lateness, place, rows) for place, rows in _seldom_late(lateness)]
+    seldom = [_late_in(lateness, rank) for rank in _seldom_late(lateness)]
     if seldom:
         return f"no rank is late in most steps of {step}; {and_joined(seldom)}"
     return f"balanced, {step} per step"
@@ -276,11 +298,12 @@ def _because(cause: str, its: str) -> str:
 
 
 def _pattern(group: Sequence[LateRank]) -> str:
-    """Whether these ranks are late in the same steps."""
+    """Return whether these ranks are late in the same steps, by each pair of them."""
     shares = []
     for late, other in combinations(group, 2):
         num_common = (late.in_steps & other.in_steps).sum()
-        shares.append(num_common / max(min(late.in_steps.sum(), other.in_steps.sum()), 1))
+        fewer = min(late.in_steps.sum(), other.in_steps.sum())
+        shares.append(num_common / max(fewer, 1))
     if min(shares) > _AT_ONCE:
         return "together"
     if max(shares) < _AT_ONCE:
@@ -288,36 +311,46 @@ def _pattern(group: Sequence[LateRank]) -> str:
     return "partly together and partly in turn"
 
 
-def _seldom_late(lateness: Lateness) -> list[tuple[int, NDArray[np.bool_]]]:
-    """The columns of ranks that are very late in at least two steps, and these steps."""
+class _SeldomLate(NamedTuple):
+    """A rank, by its column, that is very late in some steps, but in too few to be named as late."""
+
+    column: int
+    in_steps: NDArray[np.bool_]
+
+
+def _seldom_late(lateness: Lateness) -> list[_SeldomLate]:
+    """Return the ranks that are the last ones, and very late, in at least two steps."""
     if len(lateness.ranks) < 2:
         return []
-    late_s = lateness.late_s
-    last = lateness.phase_s.sum(axis=2).argmax(axis=1)
+    late_s = lateness.late_s  # steps by ranks
+    last = lateness.phase_s.sum(axis=2).argmax(axis=1)  # the column of the last rank of each step
     seldom = []
-    for place in range(len(lateness.ranks)):
-        noise_s = float(np.quantile(np.abs(np.delete(late_s, place, axis=1)), _QUANTILE))
+    for column in range(len(lateness.ranks)):
+        noise_s = float(np.quantile(np.abs(np.delete(late_s, column, axis=1)), _QUANTILE))  # of the other ranks
         least_s = max(LEAST_S, _SELDOM_SHARE * float(np.median(lateness.window_s)), _SELDOM_NOISE * noise_s)
-        rows = (late_s[:, place] > least_s) & (last == place)
-        if rows.sum() > 1:
-            seldom.append((place, rows))
+        in_steps = (late_s[:, column] > least_s) & (last == column)
+        if in_steps.sum() > 1:
+            seldom.append(_SeldomLate(column, in_steps))
     return seldom
 
 
-def _late_in(lateness: Lateness, place: int, rows: NDArray[np.bool_]) -> str:
-    mean = in_ms(float(lateness.late_s[rows, place].mean()))
-    return f"rank {lateness.ranks[place]} is late in {rows.sum()} of {len(rows)} steps, by {mean}"
+def _late_in(lateness: Lateness, rank: _SeldomLate) -> str:
+    mean = in_ms(float(lateness.late_s[rank.in_steps, rank.column].mean()))
+    number = lateness.ranks[rank.column]
+    return f"rank {number} is late in {rank.in_steps.sum()} of {len(rank.in_steps)} steps, by {mean}"
 
 
 def _few_steps(lateness: Lateness, steps: Sequence[int]) -> str:
-    """The few steps that most of the waiting is in, with their last ranks; nothing if it is not in few steps."""
-    waits_s = lateness.waits_s.mean(axis=1)
+    """Return the few steps that most of the waiting is in, with their last ranks; "" if it is not in few steps."""
+    waits_s = lateness.waits_s.mean(axis=1)  # by step
     longest_first = np.argsort(-waits_s, kind="stable")
-    num_steps = int(np.searchsorted(np.cumsum(waits_s[longest_first]), _MOST_OF_IT * waits_s.sum())) + 1
+    waits_so_far_s = np.cumsum(waits_s[longest_first])
+    # the smallest number of steps that have most of the waiting
+    num_steps = int(np.searchsorted(waits_so_far_s, _MOST_OF_IT * waits_s.sum())) + 1
     if num_steps > max(_FEW * len(waits_s), 1) or num_steps > _MOST_LISTED:
         return ""
     own_s = lateness.phase_s.sum(axis=2)
-    usual_s = median_of_others(lateness.phase_s)
+    usual_s = median_of_others(lateness.phase_s)  # steps by ranks by phases
     parts = []
     for row in sorted(longest_first[:num_steps].tolist()):
         last = int(own_s[row].argmax())
@@ -337,8 +370,8 @@ def _few_steps(lateness: Lateness, steps: Sequence[int]) -> str:
 def _last_ranks(lateness: Lateness) -> str:
     """How often each rank has the most own time."""
     num_last = Counter(lateness.phase_s.sum(axis=2).argmax(axis=1).tolist())
-    parts = [f"rank {lateness.ranks[place]} in {number}" for place, number in num_last.most_common(_MOST_LISTED)]
-    num_others = len(num_last) - _MOST_LISTED
+    parts = [f"rank {lateness.ranks[column]} in {number}" for column, number in num_last.most_common(_MOST_LISTED)]
+    num_others = len(num_last) - _MOST_LISTED  # ranks that are last somewhere and not listed
     if num_others == 1:
         parts.append("1 other in the rest")
     elif num_others > 1:
@@ -352,10 +385,13 @@ def _phases_of_the_last(lateness: Lateness) -> str:
     last = own_s.argmax(axis=1)  # the column of the last rank of each step
     longer_s = np.maximum(lateness.phase_s - median_of_others(lateness.phase_s), 0.0)
     last_longer_s = longer_s[np.arange(len(own_s)), last].sum(axis=0)  # by phase
-    shares = last_longer_s / max(float(last_longer_s.sum()), 1e-12)
-    largest_first = np.argsort(-shares, kind="stable").tolist()
-    listed_places = [place for place in largest_first if shares[place] >= _LEAST_LISTED][:_MOST_LISTED]
-    parts = [f"{_phase(PHASES[place], 'its')} ({percent_words(shares[place])})" for place in listed_places]
+    if not last_longer_s.any():
+        return ""
+    shares = last_longer_s / last_longer_s.sum()
+    parts = []
+    for phase in np.argsort(-shares, kind="stable").tolist()[:_MOST_LISTED]:  # the largest first
+        if shares[phase] >= _LEAST_LISTED:
+            parts.append(f"{_phase(PHASES[phase], 'its')} ({percent_words(shares[phase])})")
     return f"Its extra time is spent in {and_joined(parts)}." if parts else ""
 
 
@@ -399,13 +435,13 @@ def _from_to(least: str, most: str) -> str:
 def in_ms(seconds: float) -> str:
     """Milliseconds with three digits, in whole microseconds and without an exponent."""
     milliseconds = round(seconds * 1e3, 3)
-    if abs(milliseconds) >= 999.5:  # which three digits would write with an exponent
+    if abs(milliseconds) >= 999.5:  # rounded to three digits, it would have an exponent
         return f"{milliseconds:.0f} ms"
     return f"{milliseconds:.3g} ms"
 
 
 def _whole_ms(seconds: float) -> str:
-    """Whole milliseconds if that is at least two digits."""
-    if seconds < 0.00995:
+    """Return whole milliseconds, unless that would be fewer than two digits."""
+    if seconds < 0.00995:  # below 10 ms, rounded to three digits
         return in_ms(seconds)
     return f"{seconds * 1e3:.0f} ms"

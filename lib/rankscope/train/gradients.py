@@ -338,7 +338,7 @@ class StepAudit(Findings):
     @property
     def ratio(self) -> float:
         """The first rank's gradient as a multiple of the one process's, by least squares."""
-        square = self.single @ self.single
+        square = float(self.single @ self.single)
         if square == 0:  # the gradient is 0, and no multiple of it is another
             square = 1.0
         return float(self.ranks[0] @ self.single / square)

@@ -144,7 +144,7 @@ CHOICES: dict[str, tuple[nccl.Model, list[Line]]] = {
             1,
             2,
             version="2.29.7",
-            graphs={"ring": nccl.Graph(2, 1.2, 1.2, same_channels=False), "tree": nccl.Graph(2, 2.4, 2.4)},
+            graphs={"ring": nccl.Graph(2, 1.2, 1.2), "tree": nccl.Graph(2, 2.4, 2.4)},
         ),
         [
             *[ring(size, "ll", 1) for size in (8, 64, 512, 4096)],

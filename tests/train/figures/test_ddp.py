@@ -157,6 +157,13 @@ def test_default_and_recommended_are_marked_and_named() -> None:
     assert free.get_title(loc="left") == "No cap is predicted to save enough to replace the default"
 
 
+def test_the_axis_reaches_the_default_and_every_measured_cap() -> None:
+    local = LocalStep.modelled([1 << 20] * 64, backward_s=0.064)
+    few = ddp.recommend(local, ddp.cost(Link(50e-6, 2e9), num_ranks=8), caps_mb=[1, 2])
+    assert figures.bucket_caps(few).get_xlim()[1] > 25
+    assert figures.bucket_caps(few, {2000.0: [0.1], 0.5: [0.2]}).get_xlim() == pytest.approx((0.5 / 1.3, 2000 * 1.3))
+
+
 def test_measured_steps_stand_at_their_cap_with_their_quartiles() -> None:
     measured = {8.0: [0.10, 0.12, 0.14, 0.16, 0.5], 64: [0.2, 0.2], None: [0.3, 0.4]}
     ax = figures.bucket_caps(recommendation(), measured)

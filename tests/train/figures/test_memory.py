@@ -74,3 +74,18 @@ def test_lines_are_the_totals() -> None:
     assert ax.get_title("left") == "With 128 ranks, stage 3 needs 0.938 GB per rank"
     low, high = ax.get_ylim()
     assert low < 0.9375 < 120 < high
+
+
+def test_lines_are_compared_at_the_most_ranks_in_whatever_order_they_are_given() -> None:
+    rising = {"a": [zero.memory(7.5e9, n, 3) for n in (2, 8)], "b": [zero.memory(7.5e9, n, 1) for n in (2, 64)]}
+    falling = {name: line[::-1] for name, line in rising.items()}
+    for lines in (rising, falling):
+        ax = figures.zero_memory(lines)
+        assert ax.get_title("left") == "With 64 ranks, b needs 31.4 GB per rank"  # a ends before, at 8
+        assert points(ax, "b")[-1].tolist() == pytest.approx([64, 31.40625])
+
+
+def test_a_limit_has_another_name_than_a_line() -> None:
+    line = [zero.memory(7.5e9, n, 3) for n in (2, 8)]
+    with pytest.raises(ValueError, match="limits_bytes must have other names than memories"):
+        figures.zero_memory({"24 GB": line}, {"24 GB": 24e9})

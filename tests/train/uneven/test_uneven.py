@@ -263,9 +263,17 @@ def emptied(epoch: Assignment, rank: int) -> Assignment:
     return evolve(epoch, ranks=tuple(none if other == rank else indices for other, indices in enumerate(epoch.ranks)))
 
 
+def swapped(epoch: Assignment, rank: int) -> Assignment:
+    """The epoch in which the rank reads its first two samples in the other order."""
+    shards = list(epoch.ranks)
+    shards[rank] = shards[rank][[1, 0, *range(2, shards[rank].size)]]
+    return evolve(epoch, ranks=tuple(shards))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (lambda run: {"trained": swapped(run.trained, 1)}, r"rank 1 trained on sample \d+ as its number 0, not on"),
         (lambda run: {"trained": emptied(run.trained, 2)}, "rank 2 trained on 0 samples, not on the 20 predicted"),
         (lambda run: {"gradients": run.gradients[:-1]}, "there were 5 steps, not 6"),
         (lambda run: {"counts": (*run.counts[:2], Counts(5, 14))}, "rank 2 helped to reduce 5 steps' gradients, not 6"),

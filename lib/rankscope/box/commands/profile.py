@@ -66,15 +66,16 @@ def profile(
     if backend is None:
         backend = default_backend(num_ranks, device)
     writes_output = writes(backend)
-    joined = is_joined(backend)  # inside a collective only a signal's default action ends the process
-    seen: list[Progress] = []
+    # Under torchrun a rank may wait inside a collective, which only the default action of a signal ends.
+    joined = is_joined(backend)
+    reports: list[Progress] = []  # the latest one, as soon as there is one
     with (
-        interruptible(not joined, lambda: _how_to_continue(seen, output, fresh)),
+        interruptible(not joined, lambda: _how_to_continue(reports, output, fresh)),
         _progress_display(writes_output, may_redraw=not joined) as show,
     ):
 
         def report(progress: Progress) -> None:
-            seen[:] = [progress]
+            reports[:] = [progress]
             show(progress)
 
         measured = measure(
@@ -89,7 +90,7 @@ def profile(
             report=report,
         )
     if writes_output:
-        _print_result(measured, seen[-1].left_out, output)
+        _print_result(measured, reports[-1].left_out, output)
 
 
 def _protocol(
@@ -125,7 +126,7 @@ def _print_result(measured: Profile, left_out: Sequence[int], output: Path) -> N
     if left_out:
         print(f"left out for lack of memory: {', '.join(map(bytes_words, left_out))}")
     print_parts([*tables.overview(measured), ""])
-    print(printable(f"{output} holds everything; `rankscope show {output}` shows it again"))
+    print(printable(f"{output} contains all measurements; `rankscope show {output}` shows it again"))
 
 
 # ---- words of the command line
@@ -164,6 +165,7 @@ def _command(context: typer.Context) -> str:
         if source is None or source.name != "COMMANDLINE":
             continue
         value = context.params[str(parameter.name)]
+        # A false flag is written as --no-…, its secondary option.
         options = parameter.secondary_opts if value is False else parameter.opts
         words.append(options[-1])
         if not isinstance(value, bool):
@@ -234,8 +236,9 @@ def _state(progress: Progress) -> str:
     return f"{_count(progress)}, about {left} left"
 
 
-def _how_to_continue(seen: list[Progress], output: Path, fresh: bool) -> str:
-    if not seen or not seen[-1].num_points:
+def _how_to_continue(reports: list[Progress], output: Path, fresh: bool) -> str:
+    """Return what an interrupted run has stored, and which command continues it."""
+    if not reports or not reports[-1].num_points:
         return "nothing was measured"
     how = "the same command without --fresh" if fresh else "the same command"
-    return f"{_count(seen[-1])} are in {printable(str(output))}, and {how} continues from there"
+    return f"{_count(reports[-1])} are in {printable(str(output))}, and {how} continues from there"

@@ -59,7 +59,7 @@ class Boxes:
         return {name: self.profiles[name] for name in (now.first, now.second, now.third) if name in self.profiles}
 
     def picture(self, now: Now) -> Drawing | None:
-        """The lines of those that were measured with this collective; the title is of the size that is set."""
+        """Draw the machines that were measured with this collective; the title is of the size that is set."""
         measured = {name: profile for name, profile in self.chosen(now).items() if profile.native_s(now.collective)}
         if not measured:
             return None
@@ -78,11 +78,15 @@ class Boxes:
                 seconds[name] = time_s
         if not seconds:
             return f"{what}: measured on none of these machines"
-        fastest_first = sorted(seconds, key=lambda name: seconds[name])
-        if now.view != "time":
-            rates = {name: self._busbw(now, name, time_s) for name, time_s in seconds.items()}
+        # Machines with different numbers of ranks may rank differently by time and by busbw.
+        rates = {name: self._busbw(now, name, time_s) for name, time_s in seconds.items()}
+        if now.view == "time":
+            fastest_first = sorted(seconds, key=lambda name: seconds[name])
+        else:
             fastest_first = sorted(rates, key=lambda name: rates[name], reverse=True)
-        names = list(dict.fromkeys([fastest_first[0], fastest_first[-1]]))
+        names = [fastest_first[0]]
+        if len(fastest_first) > 1:
+            names.append(fastest_first[-1])  # the slowest
         if now.view == "time":
             words = times_in_one_unit(*[seconds[name] for name in names])
         else:
@@ -113,11 +117,14 @@ class Boxes:
         """The time of each machine at this size, interpolated where it was not measured, and its source."""
         lines = []
         num_bytes = parse_bytes("message", now.message)
-        seconds = {name: self._seconds(now, profile) for name, profile in self.chosen(now).items()}
-        known = {name: time_s for name, time_s in seconds.items() if time_s is not None}
+        known: dict[str, float] = {}  # seconds by machine
+        for name, profile in self.chosen(now).items():
+            time_s = self._seconds(now, profile)
+            if time_s is not None:
+                known[name] = time_s
         times = dict(zip(known, times_in_one_unit(*known.values()), strict=True))
-        rates_of = [self._busbw(now, name, time_s) for name, time_s in known.items()]
-        rates = dict(zip(known, rates_in_one_unit(*rates_of), strict=True))
+        bytes_per_s = [self._busbw(now, name, time_s) for name, time_s in known.items()]
+        rates = dict(zip(known, rates_in_one_unit(*bytes_per_s), strict=True))
         for name, profile in self.chosen(now).items():
             words = f"{now.collective} was not measured"
             if name in known:

@@ -26,7 +26,7 @@ SETTINGS = (
     Setting("algorithm", "ring", ALGORITHMS["allreduce"], "algorithm"),
     Setting("num_ranks", 4, range(2, 9), "ranks"),
     Setting("message", "256 KiB", sizes(10, 30), "message"),
-    Setting("num_segments", 1, range(1, 9), "segments", "of a chunk, sent one behind the other"),
+    Setting("num_segments", 1, range(1, 9), "segments", "parts into which each chunk is cut, sent one after another"),
 )
 OF_THE_BANK = ("h100_fleet_8", "h100_fleet_4")
 PRESETS: dict[str, dict[str, Any]] = {
@@ -43,6 +43,8 @@ class Machines:
         self.profiles = by_name(profiles)
         if not self.profiles:
             raise ValueError("profiles must be at least one, by name, got none")
+        # Caches of `Profile.cluster` and `Profile.predict`, whose first argument is the name of a profile. Each
+        # explorer has its own, because in another explorer a name may stand for another profile.
         self._cluster = lru_cache(maxsize=32)(lambda name, num_ranks: self.profiles[name].cluster(num_ranks))
         self._timeline = lru_cache(maxsize=512)(
             lambda name, *arguments, **options: self.profiles[name].predict("allreduce", *arguments, **options)
@@ -94,8 +96,8 @@ class Machines:
             off = predicted_s / point.median_s - 1
             difference = percent_words(off, 1, signed=True)
             lines = [f"predicted: {prediction}, {times}", f"measured:  {measurement}; prediction error {difference}"]
-        place = "intra" if profile.num_nodes == 1 else "inter"
-        return [*lines, *self.native(now), f"link: {profile.best_link(place)}"]
+        link = "intra" if profile.num_nodes == 1 else "inter"
+        return [*lines, *self.native(now), f"link: {profile.best_link(link)}"]
 
     def native(self, now: Now) -> list[str]:
         """The time of the backend's own allreduce, interpolated at a size that was not measured.
@@ -105,14 +107,14 @@ class Machines:
         profile = self.profiles[now.profile]
         point = self.measured(now).get(NATIVE)
         if point is not None:
-            return [f"{profile.backend}'s own: {cell_words(point.median_s)}"]
+            return [f"{profile.backend}'s own allreduce: {cell_words(point.median_s)}"]
         if now.num_ranks != profile.num_ranks:
             return []
         estimate = interpolated(profile, "allreduce", self.num_bytes(now))
         if estimate is None:
             return []
         time, low, high = times_in_one_unit(*estimate)
-        return [f"{profile.backend}'s own, interpolated: {time} ({low} to {high})"]
+        return [f"{profile.backend}'s own allreduce, interpolated: {time} ({low} to {high})"]
 
     def predicted(self, now: Now, algorithm: str) -> Timeline:
         """Return the prediction of an algorithm, with the builder options of its measured point if there is one."""
@@ -136,7 +138,7 @@ class Machines:
         points = profile.select("allreduce", self.num_bytes(now), in_place=True)
         by_algorithm = {}
         for point in points:
-            num_segments = point.options.get("num_segments", now.num_segments)
+            num_segments = point.options.get("num_segments", now.num_segments)  # without segments, any number is right
             if "algorithm" in point.options and num_segments == now.num_segments:
                 by_algorithm[str(point.options["algorithm"])] = point
         return by_algorithm
@@ -201,15 +203,16 @@ def machine(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     `profiles` are the machines, by the names that they have in the list; without any, those of the bank whose links
     were measured. Raises ValueError if one of them is not a profile.
     """
+    presets: Mapping[str, Mapping[str, Any]]
+    defaults: dict[str, Any]
     if profiles is None:
         shown = Machines({name: Profile.load(f"bank:{name}") for name in OF_THE_BANK})
+        names = tuple(shown.profiles)
+        presets = {}  # PRESETS have smaller messages, but the links of these machines are known at 32 MiB and above
+        defaults = {"profile": names[0], "num_ranks": 8, "message": "256 MiB"}
     else:
         shown = Machines(profiles)
-    names = tuple(shown.profiles)
-    if profiles is None:  # the links of these machines are known from 32 MiB on
-        presets: Mapping[str, Mapping[str, Any]] = {}
-        defaults: dict[str, Any] = {"profile": names[0], "num_ranks": 8, "message": "256 MiB"}
-    else:
+        names = tuple(shown.profiles)
         presets = PRESETS | {name: {"profile": name} for name in names[1:]}
         defaults = {"profile": names[0]}
     settings = [setting._replace(default=defaults.get(setting.name, setting.default)) for setting in SETTINGS]

@@ -26,7 +26,7 @@ SETTINGS = (
     Setting("gpu", "h100", tuple((name.upper().replace("_", " "), name) for name in GPUS), "GPU"),
     Setting("gpus_per_node", 8, Steps((2, 4, 8)), "GPUs per node"),
     Setting("num_nodes", 1, Steps((1, 2, 4, 8, 16, 32, 64)), "nodes"),
-    Setting("nics", 8, Steps((1, 2, 4, 8)), "network cards of a node"),
+    Setting("nics", 8, Steps((1, 2, 4, 8)), "network cards per node"),
     Setting("collective", "allreduce", ("allreduce", "allgather", "reduce_scatter", "broadcast"), "collective"),
     Setting("version", "2.30", VERSIONS, "NCCL"),
     Setting("nvls", True, (False, True), "NVLS"),
@@ -40,13 +40,16 @@ PRESETS: dict[str, dict[str, Any]] = {
     "over PCIe": {"gpu": "l40s"},
 }
 _BAND_OPACITY = "26"  # of what NCCL chooses, behind the lines: 15 % in hexadecimal
-_HEIGHT = 20.0  # of the lines, in rows
+_COLUMN_FILL = "#22222218"  # of the size that is set
+# The drawing has a column for each size. Its vertical unit is a row, of which the lines have this many.
+_HEIGHT = 20.0
 _HEAD_ROWS = 2.4  # above the lines, for the names of the bands
 _LOWEST = -3  # of the ratios that are shown, as powers of two
 _LEAST_HIGH = 2  # of the highest ratio that is shown: estimates above it are cut off, …
 _MOST_HIGH = 6  # … measurements only above this one
+_SIZE_PX = (560.0, 370.0)
 _MARK_PX = 5.0  # the side of a measurement's mark
-_CHANNEL_ROWS = 2.0  # below them
+_CHANNEL_ROWS = 2.0  # below the lines, for the numbers of channels
 _SIZES = tuple(1 << power for power in POWERS)
 _AT_SIZES = np.arange(len(_SIZES)) + 0.5  # the middles of the columns
 
@@ -77,11 +80,15 @@ Pair = tuple[str, str]  # an algorithm and a protocol
 
 @cache
 def _rows(model: Model, collective: str, nvls: bool) -> dict[Pair, list[ProtocolRow]]:
+    """Return a row for each size, by what NCCL may choose; without NVLS, if `nvls` is false."""
     rows = {}
-    for (algorithm, protocol), columns in model.compared(collective, _SIZES).items():
-        if nvls or not algorithm.startswith("nvls"):
-            by_size = zip(*columns, strict=True)
-            rows[algorithm, protocol] = [ProtocolRow(algorithm, protocol, *figures) for figures in by_size]
+    for (algorithm, protocol), figures in model.compared(collective, _SIZES).items():
+        if algorithm.startswith("nvls") and not nvls:
+            continue
+        of_pair = []
+        for channels, nccl_s, time_s in zip(figures.channels, figures.nccl_s, figures.time_s, strict=True):
+            of_pair.append(ProtocolRow(algorithm, protocol, channels, nccl_s, time_s))
+        rows[algorithm, protocol] = of_pair
     return rows
 
 
@@ -96,12 +103,13 @@ class _NcclChoices(NamedTuple):
 def _choices(now: Now) -> _NcclChoices:
     model = _model(now.gpu, now.gpus_per_node, now.num_nodes, now.nics, now.version)
     eligible = _rows(model, now.collective, now.nvls)
-    chosen = [min(rows, key=lambda row: row.nccl_s) for rows in zip(*eligible.values(), strict=True)]
+    rows_of_sizes = zip(*eligible.values(), strict=True)  # for each size, the row of every pair
+    chosen = [min(rows, key=lambda row: row.nccl_s) for rows in rows_of_sizes]
     return _NcclChoices(model, eligible, chosen)
 
 
 class _RatioCurve(NamedTuple):
-    """A line of the picture, x in sizes from the left, y the power of two by which NCCL's lowest estimate is exceeded.
+    """A line of the picture, x in columns from the left, y the logarithm to base 2 of a time ÷ NCCL's lowest estimate.
 
     A curve that `was_measured` is drawn as marks.
     """
@@ -125,23 +133,20 @@ def _estimates(choices: _NcclChoices) -> list[_RatioCurve]:
 
 
 def _times(now: Now, choices: _NcclChoices) -> list[_RatioCurve]:
-    """Return the times of the choice as multiples of what NCCL expects: by the model, and on each public machine.
-
-    y is the logarithm to base 2 of the multiple, and x a size in columns.
-    """
+    """Return the times of the choice as multiples of what NCCL expects: by the model, and on each public machine."""
     expected = np.log2([row.nccl_s for row in choices.chosen])
     model = np.log2([row.time_s for row in choices.chosen]) - expected
     curves = [_RatioCurve(_AT_SIZES, model, INK, False, 2.4)]
     for seconds in _public_s(now.gpu, now.gpus_per_node, now.num_nodes, now.collective).values():
         inside = {size: time_s for size, time_s in seconds.items() if _SIZES[0] <= size <= _SIZES[-1]}
         x = np.array([np.log2(size) - POWERS[0] for size in inside]) + 0.5  # the middle of a column
-        y = np.log2(list(inside.values())) - np.interp(x, _AT_SIZES, expected)
+        y = np.log2(list(inside.values())) - np.interp(x, _AT_SIZES, expected)  # a size may lie between two columns
         curves.append(_RatioCurve(x, y, MEASURED_COLOR, False, 1.6, was_measured=True))
     return curves
 
 
 class _ChoiceBands(NamedTuple):
-    """What NCCL chooses, as ranges of sizes: where they begin, how wide they are, and what they stand for."""
+    """What NCCL chooses, as ranges of sizes: the first column of each, its number of columns, and the choice."""
 
     left: FloatArray
     width: FloatArray
@@ -155,7 +160,8 @@ def _bands(chosen: list[ProtocolRow]) -> _ChoiceBands:
         pairs.append(pair)
         widths.append(len(list(rows)))
     width = np.array(widths)
-    return _ChoiceBands(np.cumsum(width) - width, width, pairs)
+    left = np.cumsum(width) - width  # the columns before a band
+    return _ChoiceBands(left, width, pairs)
 
 
 def picture(now: Now) -> Drawing:
@@ -172,33 +178,33 @@ def picture(now: Now) -> Drawing:
     if now.num_nodes > 1:
         gpus = f"{now.num_nodes} × {now.gpus_per_node}"
     machine = f"{gpus} {now.gpu.upper().replace('_', ' ')}"
-    row = choices.chosen[_place(now)]
+    column = _column(now)
+    row = choices.chosen[column]
     height = _HEAD_ROWS + _HEIGHT + _CHANNEL_ROWS
-    size_px = (560.0, 370.0)
-    marks = [_marks(curve, low, high, size_px[1] / height) for curve in times if curve.was_measured]
+    marks = [_marks(curve, low, high, _SIZE_PX[1] / height) for curve in times if curve.was_measured]
     lines = [_line(curve, low, high) for curve in [*estimates, *times] if not curve.was_measured]
     return Drawing(
-        f"{now.collective} on {machine}, NCCL {now.version}: {row.algorithm} {row.protocol} at {now.message}",
-        "buffer size; the number of channels is above the axis",
-        "time ÷ NCCL's lowest estimate",
-        len(_SIZES),
-        height,
-        size_px,
+        title=f"{now.collective} on {machine}, NCCL {now.version}: {row.algorithm} {row.protocol} at {now.message}",
+        x_label="buffer size; the number of channels is above the axis",
+        y_label="time ÷ NCCL's lowest estimate",
+        width=len(_SIZES),
+        height=height,
+        size_px=_SIZE_PX,
         rects=(
             Rects(bands.left, 0, fills, bands.width, _HEAD_ROWS + _HEIGHT),
-            Rects([_place(now)], [0], ["#22222218"], 1, height, edge="none"),
+            Rects([column], [0], [_COLUMN_FILL], 1, height, edge="none"),
             *marks,
         ),
         lines=lines,
         texts=_texts(choices.chosen, bands),
-        x_ticks=[(k + 0.5, bytes_words(_SIZES[k])) for k in range(0, len(_SIZES), 5)],
+        x_ticks=[(tick + 0.5, bytes_words(_SIZES[tick])) for tick in range(0, len(_SIZES), 5)],
         y_ticks=[(_y(power, low, high), _ratio_words(power)) for power in np.arange(low, high + 1)],
         legend=_legend(now, choices),
     )
 
 
 def _y(power: Any, low: float, high: float) -> Any:
-    """The place of a ratio, given as a power of two, from the top in rows."""
+    """Return the height of a ratio, given as its logarithm to base 2, in rows from the top."""
     return _HEAD_ROWS + (high - power) * _HEIGHT / (high - low)
 
 
@@ -209,13 +215,14 @@ def _ratio_words(power: float) -> str:
 
 
 def _line(curve: _RatioCurve, low: float, high: float) -> Lines:
-    """A line, without what lies below `low` or above `high`."""
+    """Return the pieces of a line from each point to the next, cut off below `low` and above `high`."""
     y0 = curve.y[:-1]
     rise = np.diff(curve.y)
     rise = np.where(rise == 0, 1e-12, rise)  # a level piece is inside or outside as a whole
+    # Where each piece crosses the two limits, as a share of its length: from 0, its beginning, to 1, its end.
     at_low = (low - y0) / rise
     at_high = (high - y0) / rise
-    enters = np.clip(np.minimum(at_low, at_high), 0, 1)  # as parts of each piece
+    enters = np.clip(np.minimum(at_low, at_high), 0, 1)
     leaves = np.clip(np.maximum(at_low, at_high), 0, 1)
     shown = leaves > enters
     x0 = curve.x[:-1]
@@ -233,9 +240,10 @@ def _line(curve: _RatioCurve, low: float, high: float) -> Lines:
 
 
 def _marks(curve: _RatioCurve, low: float, high: float, row_px: float) -> Rects:
-    """A small square for each measurement between `low` and `high`."""
+    """Return a small square for each measurement between `low` and `high`."""
     shown = (curve.y >= low) & (curve.y <= high)
-    width = _MARK_PX / (560.0 / len(_SIZES))
+    column_px = _SIZE_PX[0] / len(_SIZES)
+    width = _MARK_PX / column_px
     height = _MARK_PX / row_px
     x = curve.x[shown] - width / 2
     y = _y(curve.y[shown], low, high) - height / 2
@@ -247,14 +255,15 @@ def _texts(chosen: list[ProtocolRow], bands: _ChoiceBands) -> tuple[Texts, ...]:
     numbers = [f"{row.channels:.0f}" for row in chosen]
     channels = Texts(_AT_SIZES, _HEAD_ROWS + _HEIGHT + 1.1, numbers, INK, 10.0)
     is_named = bands.width > 1
-    named = [pair for pair, width in zip(bands.pairs, bands.width, strict=True) if width > 1]
     middles = (bands.left + bands.width / 2)[is_named]
+    named = [pair for pair, has_name in zip(bands.pairs, is_named, strict=True) if has_name]
     algorithms = Texts(middles, 0.7, [algorithm for algorithm, _ in named], INK, 11.0)
     protocols = Texts(middles, 1.6, [PROTOCOL_NAMES[protocol] for _, protocol in named], INK, 11.0)
     return channels, algorithms, protocols
 
 
 def _legend(now: Now, choices: _NcclChoices) -> list[Key]:
+    """Return the keys: a colour per protocol, where LL also explains whose estimates the colours are."""
     algorithms = {algorithm for algorithm, _ in choices.eligible}
     keys = []
     for protocol, color in PROTOCOL_COLORS.items():
@@ -271,7 +280,8 @@ def _legend(now: Now, choices: _NcclChoices) -> list[Key]:
     return keys
 
 
-def _place(now: Now) -> int:
+def _column(now: Now) -> int:
+    """Return the column of the size that is set."""
     return _SIZES.index(parse_bytes("message", now.message))
 
 
@@ -291,23 +301,27 @@ def without_effect(now: Now) -> dict[str, str]:
 def report(now: Now) -> list[str]:
     """What NCCL takes at this size, what it expects, what the model and public machines say, and what is not known."""
     choices = _choices(now)
-    place = _place(now)
-    size = _SIZES[place]
-    row = choices.chosen[place]
-    ranked = sorted((rows[place] for rows in choices.eligible.values()), key=lambda row: row.nccl_s)
-    runners_up = ranked[1:2]
+    column = _column(now)
+    size = _SIZES[column]
+    row = choices.chosen[column]
+    ranked = sorted((rows[column] for rows in choices.eligible.values()), key=lambda row: row.nccl_s)
+    runners_up = ranked[1:2]  # none if there is only one choice
     machines = _public_s(now.gpu, now.gpus_per_node, now.num_nodes, now.collective)
     measured = {name: seconds[size] for name, seconds in machines.items() if size in seconds}
-    all_s = [row.nccl_s, row.time_s, *[runner_up.nccl_s for runner_up in runners_up], *measured.values()]
-    expected, taken, *others = times_in_one_unit(*all_s)
+    runners_up_s = [runner_up.nccl_s for runner_up in runners_up]
+    words = times_in_one_unit(row.nccl_s, row.time_s, *runners_up_s, *measured.values())
+    expected, modelled, *other_words = words
+    runners_up_words = other_words[: len(runners_up)]
+    measured_words = other_words[len(runners_up) :]
     num_channels = choices.model.num_channels
     lines = [
         f"{now.message}: {row.algorithm} {row.protocol} on {row.channels:.0f} of {num_channels} channels",
-        f"NCCL expects {expected}; including launch, hops and tails, a machine needs {taken}",
+        f"NCCL expects {expected}; our estimate, which includes launch, hops and tails, is {modelled}",
     ]
-    for runner_up in runners_up:
-        lines.append(f"next: {runner_up.algorithm} {runner_up.protocol}, {others.pop(0)}")
-    lines += [f"{name}: {time}" for name, time in zip(measured, others, strict=True)]
+    for runner_up, time in zip(runners_up, runners_up_words, strict=True):
+        lines.append(f"next: {runner_up.algorithm} {runner_up.protocol}, {time}")
+    for name, time in zip(measured, measured_words, strict=True):
+        lines.append(f"{name}: {time}")
     return [*lines, *choices.model.notes]
 
 
@@ -325,5 +339,5 @@ ON_THE_SITE = {
     SETTINGS, title="What NCCL chooses, and how long it takes", notebook="06_what_nccl_chooses", on_the_site=ON_THE_SITE
 )
 def nccl() -> Explorer:
-    """Return controls over NCCL's choice by size, what it expects, and what machines take."""
+    """Return controls over NCCL's choice by size, the time that it expects, our estimate, and measured times."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -26,7 +26,7 @@ UNITS = {
 }
 MOST_LINES = 12
 LEAST_BYTES = 1 << 10  # smaller messages take as long, and say nothing of bandwidth
-_HUES = [CATEGORIES[place] for place in (0, 5, 2, 1, 3, 4)] * 2  # no yellow: a line has to show on white
+_HUES = [CATEGORIES[index] for index in (0, 5, 2, 1, 3, 4)] * 2  # no yellow: a line has to show on white
 _WIDTH_PX = 560.0  # of the lines, without the names next to them
 _HEIGHT_PX = 330.0
 _DOT_PX = 5.0
@@ -65,7 +65,10 @@ class _BoxLine:
 
 
 class _BoxAxes(NamedTuple):
-    """The axes: log2 of the smallest size, the value at the top, and the extent of both axes."""
+    """The axes: log2 of the smallest size, the value at the top, and the extent of both axes.
+
+    Values are those of `_BoxLine.values`. A unit of the width is a power of two.
+    """
 
     left: float
     top: float
@@ -158,11 +161,15 @@ def draw_with_peers(profile: Profile, name: str = "yours", title: str | None = N
     shown = {name: profile}
     for peer_name, peer in islice(box.peers.items(), MOST_LINES - 1):
         if peer.native_s(collective):
-            shown.setdefault(peer_name, peer)
+            shown.setdefault(peer_name, peer)  # never in the place of the profile
     return draw_boxes(shown, collective, "log", name, title=title)
 
 
 def _lines(profiles: Mapping[str, Profile], collectives: Sequence[str], yours: str) -> list[_BoxLine]:
+    """Return a line for each collective of each profile, with a label that no other line has.
+
+    Raises ValueError if a profile has none of the collectives, or if there are no lines or too many.
+    """
     lines = []
     for name, profile in profiles.items():
         of_type(f"profiles[{name!r}]", profile, Profile)
@@ -178,7 +185,7 @@ def _lines(profiles: Mapping[str, Profile], collectives: Sequence[str], yours: s
                 label = collective
             else:
                 label = f"{name}, {collective}"
-            least_bytes = min(LEAST_BYTES, max(seconds))
+            least_bytes = min(LEAST_BYTES, max(seconds))  # without larger sizes, the largest one is drawn
             shown = {num_bytes: time_s for num_bytes, time_s in seconds.items() if num_bytes >= least_bytes}
             factor = busbw_factor(collective, profile.num_ranks)
             lines.append(_BoxLine(label, shown, factor, is_sick(profile.provenance), name == yours))
@@ -188,6 +195,7 @@ def _lines(profiles: Mapping[str, Profile], collectives: Sequence[str], yours: s
 
 
 def _frame(lines: Sequence[_BoxLine], view: str) -> _BoxAxes:
+    """Return axes that all lines fit on; the view "busbw" begins at 0, and the others are logarithmic."""
     smallest = min(min(line.seconds) for line in lines)
     largest = max(max(line.seconds) for line in lines)
     values = np.concatenate([line.values(view) for line in lines])
@@ -232,8 +240,8 @@ def _curves(lines: Sequence[_BoxLine], view: str, frame: _BoxAxes) -> list[_BoxC
         sizes = list(line.seconds)  # the keys: bytes in ascending order
         xs.append(np.log2(sizes) - frame.left)
         ys.append(frame.top - line.values(view))
-    heights_at_largest_size = [y[-1] for y in ys]
-    name_ys = _name_ys(heights_at_largest_size, frame.height)
+    end_ys = [y[-1] for y in ys]
+    name_ys = _name_ys(end_ys, frame.height)
     hues = iter(_HUES)  # of the lines that are not yours, in their order
     curves = []
     for line, x, y, name_y in zip(lines, xs, ys, name_ys, strict=True):
@@ -242,17 +250,19 @@ def _curves(lines: Sequence[_BoxLine], view: str, frame: _BoxAxes) -> list[_BoxC
     return curves
 
 
-def _name_ys(ends: Sequence[float], height: float) -> list[float]:
-    """Return where the name of each line stands: at the height of its end, but apart from the other names."""
-    from_bottom = sorted(range(len(ends)), key=lambda place: -ends[place])
-    shares = spread_out([1 - ends[place] / height for place in from_bottom], _LINE_PX / _HEIGHT_PX)
-    name_ys = [0.0] * len(ends)
-    for place, share in zip(from_bottom, shares, strict=True):
-        name_ys[place] = (1 - share) * height
+def _name_ys(end_ys: Sequence[float], height: float) -> list[float]:
+    """Return where the name of each line stands, from the top: next to its end, but so that no two names touch."""
+    indices = sorted(range(len(end_ys)), key=lambda index: -end_ys[index])  # of the lines, the lowest end first
+    ends_from_bottom = [1 - end_ys[index] / height for index in indices]  # as shares of the height
+    names_from_bottom = spread_out(ends_from_bottom, _LINE_PX / _HEIGHT_PX)
+    name_ys = [0.0] * len(end_ys)
+    for index, share in zip(indices, names_from_bottom, strict=True):
+        name_ys[index] = (1 - share) * height
     return name_ys
 
 
 def _dots(curve: _BoxCurve, frame: _BoxAxes) -> Rects:
+    """Return a small square at each size; its pixels are converted into the units of the axes."""
     width = _DOT_PX * frame.width / _WIDTH_PX
     height = _DOT_PX * frame.height / _HEIGHT_PX
     return Rects(curve.x - width / 2, curve.y - height / 2, curve.hue, width=width, height=height)
@@ -284,7 +294,9 @@ def _finding(lines: Sequence[_BoxLine], view: str, collective: str) -> str:
         ranked = sorted(lines, key=lambda line: line.seconds[num_bytes])
     else:
         ranked = sorted(lines, key=lambda line: -line.rate(num_bytes))
-    ends = list(dict.fromkeys([ranked[0], ranked[-1]]))
+    ends = [ranked[0]]  # the fastest line and the slowest
+    if len(ranked) > 1:
+        ends.append(ranked[-1])
     if view == "time":
         values = times_in_one_unit(*[line.seconds[num_bytes] for line in ends])
     else:

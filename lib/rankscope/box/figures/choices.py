@@ -24,6 +24,7 @@ _TICK_EVERY = 5  # sizes
 _COLUMN_PX = 31.0
 _ROW_PX = 30.0
 _LETTER_PX = 6.9
+_NAME_MARGIN_PX = 8  # of a name in its band, on both sides together
 _MOST_BOXES = 64
 
 
@@ -83,7 +84,7 @@ def draw_nccl_choices(models: Mapping[str, Model], collective: str = "allreduce"
         row_px=_ROW_PX,
         rects=(cells,),
         texts=_names(bands, fills),
-        x_ticks=[(place + 0.5, bytes_words(_SIZES[place])) for place in range(0, len(_SIZES), _TICK_EVERY)],
+        x_ticks=[(column + 0.5, bytes_words(_SIZES[column])) for column in range(0, len(_SIZES), _TICK_EVERY)],
         y_ticks=[(row + 0.5, name) for row, name in enumerate(models)],
         legend=_legend(bands),
     )
@@ -92,22 +93,24 @@ def draw_nccl_choices(models: Mapping[str, Model], collective: str = "allreduce"
 def _bands(row: int, model: Model, collective: str) -> list[_Band]:
     """Return a band for each run of sizes at which NCCL chooses the same algorithm and protocol."""
     compared = model.compared(collective, _SIZES)
-    pairs = list(compared)
-    choices = np.argmin([columns.nccl_s for columns in compared.values()], axis=0).tolist()  # of each size: a pair
+    pairs = list(compared)  # of an algorithm and a protocol
+    expected_s = [figures.nccl_s for figures in compared.values()]  # a row per pair, a column per size
+    choices = np.argmin(expected_s, axis=0).tolist()  # of each size: the index of the fastest pair
     bands = []
     column = 0
     for choice, run in groupby(choices):
         length = len(list(run))
-        bands.append(_Band(row, column, length, *pairs[choice]))
+        algorithm, protocol = pairs[choice]
+        bands.append(_Band(row, column, length, algorithm, protocol))
         column += length
     return bands
 
 
 def _names(bands: list[_Band], fills: list[str]) -> tuple[Texts, ...]:
-    """The names of the bands that are wide enough, with a halo on hatching."""
+    """Return the names of the bands that are wide enough, with a halo on hatching."""
     texts = []
     for band, fill in zip(bands, fills, strict=True):
-        if band.length * _COLUMN_PX < _LETTER_PX * len(band.words) + 8:
+        if band.length * _COLUMN_PX < _LETTER_PX * len(band.words) + _NAME_MARGIN_PX:
             continue
         halo = (fill,) if band.algorithm == "tree" else ()
         texts.append(Texts(band.column + band.length / 2, band.row + 0.5, [band.words], ink_on(fill), halo=halo))
@@ -115,7 +118,7 @@ def _names(bands: list[_Band], fills: list[str]) -> tuple[Texts, ...]:
 
 
 def _legend(bands: list[_Band]) -> list[Key]:
-    """A key for each colour that occurs, and one for the hatching of trees."""
+    """Return a key for each colour that occurs, and one for the hatching of trees."""
     colors = {color_of(band.algorithm, band.protocol) for band in bands}
     named_colors = {PROTOCOL_NAMES[protocol]: color for protocol, color in PROTOCOL_COLORS.items()}
     named_colors["NVLS"] = NVLS_COLOR

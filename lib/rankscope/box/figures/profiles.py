@@ -28,6 +28,7 @@ from .boxes import draw_boxes
 
 _DASHES = (0, (5, 4))  # of what the link itself would give
 _GREY = "#b5b5b5"  # of algorithms that are not named
+_OTHER_DOTS: dict[str, Any] = {"color": _GREY, "marker": ".", "markersize": 3, "linestyle": "none"}  # their points
 _MOST_NAMED = 5  # of the worst predicted
 _LEAST_REACH = 5.0  # percent that the axis of residuals shows at least
 
@@ -53,7 +54,10 @@ class MeasuredAlgorithm(NamedTuple):
 
     @property
     def is_clean(self) -> NDArray[np.bool_]:
-        """Which points have enough iterations in which the host took no time."""
+        """Which points have enough iterations in which the host took no time.
+
+        Without enough of them a point uses all its iterations; then `used_s` and `seconds` are the same.
+        """
         return np.array([point.used_s != point.seconds or all(point.clean) for point in self.points])
 
 
@@ -93,75 +97,128 @@ def _busbw(
     profile: Profile, collective: str, algorithms: Sequence[str] | None, ax: Axes | None, title: str | None
 ) -> Axes:
     """Draw the measured busbw of the shown algorithms, with what is predicted, over the others as grey dots."""
-    measured = _measured(profile, collective)
-    shown = _shown(measured, algorithms)
-    factor = busbw_factor(collective, profile.num_ranks)
-    rates: dict[str, list[float]] = {}  # busbw in bytes/s by algorithm
-    for name, algorithm in measured.items():
-        rates[name] = [factor * point.num_bytes / point.median_s for point in algorithm.points]
-    peak = max(max(values) for values in rates.values())
-    best_rate, best = max((max(rates[name]), name) for name in shown)
-    link_rate = 0.0  # not measured
-    with suppress(ValueError):
-        link_rate = profile.best_link("intra" if profile.num_nodes == 1 else "inter").link.bytes_per_s
-    scale, unit = rate_unit(max(peak, link_rate))
-    # room for the line of the link, unless this is so far above the points that it would press them together
-    top = 1.12 * max(peak, min(link_rate, 2 * peak)) / scale
-    all_sizes = {size for algorithm in measured.values() for size in algorithm.sizes if size}
-    sizes = np.array(sorted(all_sizes), dtype=float)
-    if not title:
-        reached = f"reaches {rate_words(best_rate)}"
-        if link_rate:
-            reached = f"reaches {percent_words(best_rate / link_rate)} of a link's bandwidth"
-        title = f"{best} {reached}"
-    y_label = f"bus bandwidth (busbw) [{unit}]"
-    ax = size_axes(ax, (WIDE_INCHES, 4.6), title, y_label, sizes, x_margin=1.2, y_limits=(0, top))
-
-    kinds: dict[str, dict[str, Any]] = {"measured: median and quartiles": {"marker": "D", "linestyle": "none"}}
-    if shown != [NATIVE]:
-        kinds["predicted"] = {"linewidth": 1.5}
-    if len(measured) > len(shown):
-        dots: dict[str, Any] = {"color": _GREY, "marker": ".", "markersize": 3, "linestyle": "none"}
-        kinds["other algorithms, measured"] = dots
-        for name, algorithm in measured.items():
-            if name not in shown:
-                ax.plot(algorithm.sizes, np.array(rates[name]) / scale, zorder=1, **dots)
-    for name in shown:
-        look = looks([name])[name]
-        algorithm = measured[name]
-        scaled_sizes = factor / scale * np.array(algorithm.sizes)  # divided by seconds, a busbw in the axis' unit
-        # the slower quarter of the times is the lower quartile of busbw
-        quartiles = [scaled_sizes / _percentiles_s(algorithm.points, percent) for percent in (75, 50, 25)]
-        markers(ax, name, look, algorithm.sizes, *quartiles)
+    plot = _BusbwPlot(profile, collective, algorithms)
+    plot.make_axes(ax, title)
+    plot.draw_others()
+    for name in plot.shown:
+        plot.draw_points(name)
         if name == NATIVE:
-            _native(ax, profile, collective, look, factor / scale)
-            kinds["native: the curve through it, and where 90 % lie"] = {"linewidth": 1.0, "alpha": 0.6}
+            plot.draw_curve()
         else:
-            style: dict[str, Any] = {"color": look.color, "linestyle": dash(look), "linewidth": 1.5}
-            predicted = scaled_sizes / np.array(algorithm.predicted_s)
-            ax.plot(algorithm.sizes, predicted, label=f"{name}, predicted", **style)
-    if 0 < link_rate / scale < top:
-        ax.axhline(link_rate / scale, color=INK, linewidth=1, linestyle=_DASHES, label="link")
-        note(ax, f"one link: {rate_words(link_rate)}", (sizes[0], link_rate / scale), (4, 4), va="bottom")
-    explain(ax, kinds)
-    name_ends(ax, {name: (rates[name][-1] / scale, looks([name])[name]) for name in shown})
-    return ax
+            plot.draw_prediction(name)
+    plot.draw_link()
+    plot.explain()
+    return plot.ax
 
 
-def _native(ax: Axes, profile: Profile, collective: str, look: Look, factor: float) -> None:
-    """Draw the curve through what the backend itself took, if it was measured at enough sizes."""
+class _BusbwPlot:
+    """The view "busbw", drawn in steps. Heights are in the unit of the axis, which has `scale` bytes/s."""
+
+    ax: Axes
+
+    def __init__(self, profile: Profile, collective: str, algorithms: Sequence[str] | None) -> None:
+        self.profile = profile
+        self.collective = collective
+        self.measured = _measured(profile, collective)
+        self.shown = _shown(self.measured, algorithms)
+        self.others = [name for name in self.measured if name not in self.shown]
+        self.factor = busbw_factor(collective, profile.num_ranks)
+        self.rates: dict[str, list[float]] = {}  # busbw in bytes/s of each algorithm, in the order of its points
+        for name, algorithm in self.measured.items():
+            self.rates[name] = [self.factor * point.num_bytes / point.median_s for point in algorithm.points]
+        self.peak = max(max(rates) for rates in self.rates.values())
+        self.link_rate = _link_rate(profile)
+        self.scale, self.unit = rate_unit(max(self.peak, self.link_rate))
+        # The line of the link fits on the axis, unless it is so far above the points that it would press them together.
+        highest = max(self.peak, min(self.link_rate, 2 * self.peak))
+        self.top = 1.12 * highest / self.scale
+        all_sizes = {size for algorithm in self.measured.values() for size in algorithm.sizes if size}
+        self.sizes = np.array(sorted(all_sizes), dtype=float)
+
+    def make_axes(self, ax: Axes | None, title: str | None) -> None:
+        y_label = f"bus bandwidth (busbw) [{self.unit}]"
+        y_limits = (0, self.top)
+        self.ax = size_axes(
+            ax, (WIDE_INCHES, 4.6), title or self._finding(), y_label, self.sizes, x_margin=1.2, y_limits=y_limits
+        )
+
+    def _finding(self) -> str:
+        """Return the title: the highest busbw of the shown algorithms, as a share of a link if one was measured."""
+        best_rate, best = max((max(self.rates[name]), name) for name in self.shown)
+        if self.link_rate:
+            return f"{best} reaches {percent_words(best_rate / self.link_rate)} of a link's bandwidth"
+        return f"{best} reaches {rate_words(best_rate)}"
+
+    def draw_others(self) -> None:
+        for name in self.others:
+            self.ax.plot(self.measured[name].sizes, np.array(self.rates[name]) / self.scale, zorder=1, **_OTHER_DOTS)
+
+    def draw_points(self, name: str) -> None:
+        """Draw an algorithm's medians and quartiles."""
+        points = self.measured[name].points
+        sizes = self.measured[name].sizes
+        # The slower a measurement, the lower its busbw: the third quartile of the times is the lower end of the bar.
+        low = self._heights(sizes, _percentiles_s(points, 75))
+        middle = self._heights(sizes, _percentiles_s(points, 50))
+        high = self._heights(sizes, _percentiles_s(points, 25))
+        markers(self.ax, name, looks([name])[name], sizes, low, middle, high)
+
+    def draw_prediction(self, name: str) -> None:
+        algorithm = self.measured[name]
+        look = looks([name])[name]
+        predicted = self._heights(algorithm.sizes, np.array(algorithm.predicted_s))
+        style: dict[str, Any] = {"color": look.color, "linestyle": dash(look), "linewidth": 1.5}
+        self.ax.plot(algorithm.sizes, predicted, label=f"{name}, predicted", **style)
+
+    def draw_curve(self) -> None:
+        """Draw the curve through the backend's own times and its 90 % band, if there are enough sizes for a curve."""
+        with suppress(ValueError):
+            curve = self.profile.curve(self.collective)
+            first = max(1, min(curve.measured_s))
+            sizes = np.geomspace(first, max(curve.measured_s), 16 * len(curve.measured_s))
+            seconds = np.array([curve.seconds(size) for size in sizes.tolist()])
+            intervals_s = np.array([curve.interval_s(size) for size in sizes.tolist()])  # a row per size: low, high
+            color = looks([NATIVE])[NATIVE].color
+            self.ax.plot(sizes, self._heights(sizes, seconds), color=color, linewidth=1.0, label="native, curve")
+            low = self._heights(sizes, intervals_s[:, 1])
+            high = self._heights(sizes, intervals_s[:, 0])
+            self.ax.fill_between(sizes, low, high, color=color, alpha=0.2, linewidth=0)
+
+    def draw_link(self) -> None:
+        height = self.link_rate / self.scale
+        if 0 < height < self.top:
+            self.ax.axhline(height, color=INK, linewidth=1, linestyle=_DASHES, label="link")
+            words = f"one link: {rate_words(self.link_rate)}"
+            note(self.ax, words, (self.sizes[0], height), (4, 4), va="bottom")
+
+    def explain(self) -> None:
+        """Say what markers and lines are, and name each algorithm at the end of its line."""
+        kinds: dict[str, dict[str, Any]] = {"measured: median and quartiles": {"marker": "D", "linestyle": "none"}}
+        if self.shown != [NATIVE]:
+            kinds["predicted"] = {"linewidth": 1.5}
+        if self.others:
+            kinds["other algorithms, measured"] = _OTHER_DOTS
+        if NATIVE in self.shown:
+            kinds["native: the curve through it, and where 90 % lie"] = {"linewidth": 1.0, "alpha": 0.6}
+        explain(self.ax, kinds)
+        name_ends(self.ax, {name: (self.rates[name][-1] / self.scale, looks([name])[name]) for name in self.shown})
+
+    def _heights(self, sizes: Any, seconds: Floats) -> Floats:
+        """Return the busbw at sizes, in the unit of the axis."""
+        return np.asarray(self.factor * np.array(sizes) / seconds / self.scale)
+
+
+def _link_rate(profile: Profile) -> float:
+    """Return the bandwidth in bytes/s of the link that limits a collective; 0 if it was not measured."""
     with suppress(ValueError):
-        curve = profile.curve(collective)
-        sizes = np.geomspace(max(1, min(curve.measured_s)), max(curve.measured_s), 16 * len(curve.measured_s))
-        seconds = np.array([(curve.seconds(size), *curve.interval_s(size)) for size in sizes.tolist()])
-        middle, high, low = (factor * sizes / seconds.T).tolist()  # a row each, of all sizes
-        ax.plot(sizes, middle, color=look.color, linewidth=1.0, label="native, curve")
-        ax.fill_between(sizes, low, high, color=look.color, alpha=0.2, linewidth=0)
+        return profile.best_link("intra" if profile.num_nodes == 1 else "inter").link.bytes_per_s
+    return 0.0
 
 
 def _residuals(
     profile: Profile, collective: str, algorithms: Sequence[str] | None, ax: Axes | None, title: str | None
 ) -> Axes:
+    """Draw the errors of predictions in percent: those of the shown algorithms with names, the others in grey."""
     predicted = _predicted(profile, collective)
     errors = {name: algorithm.errors_percent for name, algorithm in predicted.items()}
     if algorithms is None:
@@ -217,7 +274,7 @@ def _residual_axes(algorithms: Mapping[str, MeasuredAlgorithm], ax: Axes | None,
         median, p90 = np.percentile(off, [50, 90])
         title = f"Predictions against measurements: half within {median:.1f}%, nine in ten within {p90:.1f}%"
     reach = max(_LEAST_REACH, 1.15 * float(off.max()))
-    y_limits = (-min(reach, 100), reach)
+    y_limits = (-min(reach, 100), reach)  # no prediction is more than 100 % too short
     y_label = "predicted − measured [% of measured]"
     sizes = sorted({size for algorithm in algorithms.values() for size in algorithm.sizes})
     ax = size_axes(ax, (WIDE_INCHES, 4.6), title, y_label, sizes, x_margin=1.2, y_limits=y_limits)
@@ -265,13 +322,13 @@ def _measured(profile: Profile, collective: str) -> dict[str, MeasuredAlgorithm]
 def _shown(measured: Mapping[str, MeasuredAlgorithm], algorithms: Sequence[str] | None) -> list[str]:
     """Return the algorithms to name: those asked for, or the native one and those that are the fastest at some size."""
     if algorithms is None:
-        fastest: dict[int, tuple[float, str]] = {}
+        fastest: dict[int, tuple[float, str]] = {}  # by size: the shortest median, and whose it is
         for name, algorithm in measured.items():
             for point in algorithm.points:
                 candidate = (point.median_s, name)
                 fastest[point.num_bytes] = min(fastest.get(point.num_bytes, candidate), candidate)
-        names = {name for _, name in fastest.values()}
-        return [name for name in measured if name == NATIVE or name in names]
+        fastest_names = {name for _, name in fastest.values()}
+        return [name for name in measured if name == NATIVE or name in fastest_names]
     if not algorithms or not set(algorithms) <= set(measured):
         raise ValueError(f"algorithms must be some of {', '.join(measured)}, got {', '.join(algorithms) or 'none'}")
     return list(algorithms)
@@ -287,7 +344,7 @@ _WORDS = {"h2d": "to the GPU", "d2h": "to the host"}
 
 
 class CopyStyle(NamedTuple):
-    """A way to copy: how it looks, and the options of its points."""
+    """The look of a way to copy, and the options of its points."""
 
     look: Look
     options: dict[str, Any]
@@ -345,19 +402,22 @@ class _CopiesPlot:
         self.direction = direction
         self.has_rates = view != "pieces"
         self.ways = _ways(view, _plain_method(profile))
-        least_bytes = _SIZES[0] if self.has_rates else NUM_PIECES * LEAST_PIECE_BYTES
-        self.points: dict[str, list[Point]] = {}  # by way to copy; none without any
+        least_bytes = _SIZES[0]
+        if view == "pieces":  # smaller copies are not cut
+            least_bytes = NUM_PIECES * LEAST_PIECE_BYTES
+        self.points: dict[str, list[Point]] = {}  # by way to copy, of those that were measured
         if profile is not None:
             for name, way in self.ways.items():
                 points = transfers_of(profile, direction, **way.options)
                 points = [point for point in points if point.num_bytes >= least_bytes]
                 if points:
                     self.points[name] = points
-        measured = {point.num_bytes for points in self.points.values() for point in points}
-        sizes = [size for size in sorted(measured) or _SIZES if size >= least_bytes]
-        self.sizes = np.array(sizes, dtype=float)
-        self.predictions: dict[str, Floats] = {}
-        self.link_heights: Floats = np.empty(0)  # of the link alone
+        sizes = {point.num_bytes for points in self.points.values() for point in points}
+        if not sizes:
+            sizes = {size for size in _SIZES if size >= least_bytes}
+        self.sizes = np.array(sorted(sizes), dtype=float)
+        self.predictions: dict[str, Floats] = {}  # heights by way to copy, at each of the sizes
+        self.link_heights: Floats = np.empty(0)  # of the link alone; empty without facts
         if facts is not None:
             for name, way in self.ways.items():
                 seconds = [facts.seconds(size, direction, **way.options) for size in self.sizes.tolist()]
@@ -366,6 +426,7 @@ class _CopiesPlot:
         self.medians = {name: self._percentile_heights(points, 50) for name, points in self.points.items()}
 
     def _heights(self, num_bytes: Floats, seconds: Floats) -> Floats:
+        """Return GB/s or µs, as the view has them."""
         return num_bytes / seconds / 1e9 if self.has_rates else seconds * 1e6
 
     def _percentile_heights(self, points: Sequence[Point], percent: float) -> Floats:
@@ -418,9 +479,9 @@ class _CopiesPlot:
         """Mark the size at which a copy reaches half of the link's bandwidth."""
         if self.facts is None or not self.has_rates:
             return
-        half = self.facts.start_s * self.facts.bytes_per_s(self.direction)
-        self.ax.axvline(half, color=INK, linewidth=0.8, linestyle=":", label="n½")
-        note(self.ax, f"n½ = {bytes_words(half)}", (half, self._top), (4, -2), va="top")
+        half_bytes = self.facts.start_s * self.facts.bytes_per_s(self.direction)  # that take as long as the start
+        self.ax.axvline(half_bytes, color=INK, linewidth=0.8, linestyle=":", label="n½")
+        note(self.ax, f"n½ = {bytes_words(half_bytes)}", (half_bytes, self._top), (4, -2), va="top")
 
     def explain(self) -> None:
         """Say what lines and markers are, and name each line at its end."""
@@ -430,7 +491,7 @@ class _CopiesPlot:
             explain(self.ax, {"measured: median and quartiles": {"marker": "o", "linestyle": "none"}})
         ends: dict[str, tuple[float, Look]] = {}
         for name, way in self.ways.items():
-            heights = self.predictions.get(name, self.medians.get(name))
+            heights = self.predictions.get(name, self.medians.get(name))  # a line ends, and markers without a line
             if heights is not None:
                 ends[name] = (float(heights[-1]), way.look)
         if self.link_heights.size:
@@ -480,7 +541,10 @@ def _finding(view: str, direction: str, facts: LinkFacts | None, points: Mapping
         return f"A link has lanes in both directions: copies {_WORDS[direction]}, alone and with equal traffic back"
     if view == "pieces":
         return f"{NUM_PIECES} small copies incur {NUM_PIECES} start-up costs"
-    rates = {name: some[-1].num_bytes / some[-1].median_s for name, some in points.items()}
+    rates = {}  # bytes/s by method, at the largest size
+    for name, points_by_size in points.items():
+        largest = points_by_size[-1]
+        rates[name] = largest.num_bytes / largest.median_s
     if facts is not None and not rates:
         num_bytes = _SIZES[-1]
         rates = {method: num_bytes / facts.seconds(num_bytes, direction, method) for method in _METHODS}
@@ -506,7 +570,7 @@ def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
     gpus = sorted(set(chain.from_iterable(rates)))
     rows = [[rates.get((src, dst), 0.0) for dst in gpus] for src in gpus]
     cells, numbers = shaded(np.array(rows), 1e9)
-    ticks = tuple((place + 0.5, str(gpu)) for place, gpu in enumerate(gpus))
+    ticks = tuple((index + 0.5, str(gpu)) for index, gpu in enumerate(gpus))  # in the middle of its row or column
     slow = rate_words(min(rates.values()))
     fast = rate_words(max(rates.values()))
     return Drawing(

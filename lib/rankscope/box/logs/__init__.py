@@ -69,9 +69,9 @@ def read_by(
     log = Log(path, num_ranks)
     reader = readers[kind or _recognised(readers, log)]
     try:
-        with no_collection():
+        with no_collection():  # a log may have a million times
             profiles = reader.read(log)
-    except StorageError:
+    except StorageError:  # a ValueError that already names the line
         raise
     except (ValueError, ArithmeticError) as error:  # the profile as a whole is invalid, or a number is out of range
         log.fail(1, error)
@@ -83,9 +83,9 @@ def _recognised(readers: Readers, log: Log) -> str:
     """Return which reader's program printed a log. Raises StorageError if it was none of them, or several."""
     first_lines = {}  # by the name of a reader: the first line with one of its marks
     for name, reader in readers.items():
-        places = [log.text.find(mark) for mark in reader.marks if mark in log.text]
-        if places:
-            first_lines[name] = log.text.count("\n", 0, min(places)) + 1
+        positions = [log.text.find(mark) for mark in reader.marks if mark in log.text]
+        if positions:
+            first_lines[name] = log.text.count("\n", 0, min(positions)) + 1
     if not first_lines and log.topology:
         log.fail(1, "a GPU topology without measurements: append it to a log of that machine")
     log.check(first_lines, 1, f"not a log of {', '.join(readers)}")
@@ -124,7 +124,7 @@ _ONE_MACHINE = ("backend", "num_ranks", "num_nodes", "ranks_per_node", "gpus", "
 
 
 def merged(profiles: Sequence[Profile], name: str) -> Profile:
-    """Return one profile from several logs of a machine.
+    """Return one profile from several logs of a machine. Times of the same operation become iterations of one point.
 
     Raises ValueError if they are of different machines or numbers of ranks.
     """
@@ -155,9 +155,12 @@ def merged(profiles: Sequence[Profile], name: str) -> Profile:
 
 
 def _common(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the entries in which all agree."""
-    first = mappings[0]
-    return {key: value for key, value in first.items() if all(each.get(key) == value for each in mappings)}
+    """Return the entries in which all mappings agree."""
+    common = {}
+    for key, value in mappings[0].items():
+        if all(other.get(key) == value for other in mappings):
+            common[key] = value
+    return common
 
 
 def _merged_source(sources: Sequence[Mapping[str, Any]]) -> dict[str, str]:

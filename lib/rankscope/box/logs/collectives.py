@@ -46,6 +46,7 @@ _GAP = re.compile(r"\s{2,}")
 _BENCH_RANKS = re.compile(r"over (\d+) ranks \((\d+) warmups / (\d+) trials")
 _BENCH_MARK = re.compile(r"GBps \|")
 _BENCH_SIZE = re.compile(r"^([\d._]+)\s*([KMGT]?)i?B?$")
+_BENCH_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _BENCH_RATE = re.compile(r"^([\d.]+) ?GBps$")
 _TRIAL_LABEL = re.compile(r"^\s*(\d{1,7}):\s*$")
 _TRIAL_FIGURES = ("data size", "duration", "throughput", "busbw")
@@ -55,6 +56,7 @@ _TRIAL_FIGURE = re.compile(rf"({'|'.join(_TRIAL_FIGURES)}): ([\d.]+)")
 def osu(log: Log) -> list[Profile]:
     """OSU micro-benchmarks: latencies in µs, bandwidths in MB/s (10⁶), between two ranks, pairs or all ranks."""
     starts = [line for line, text in enumerate(log.lines, 1) if "# OSU " in text]
+    log.check(starts, 1, "not a log of osu: no line contains '# OSU '")
     ends = [*starts[1:], len(log.lines) + 1]
     return [_osu_table(log, start, end) for start, end in zip(starts, ends, strict=True)]
 
@@ -169,6 +171,7 @@ def _add_osu_row(times: Times, run: _OsuRun, line: int, columns: list[str], cell
     printed = cells[1]
     values = {name: log.number(line, cell, 0) for name, cell in zip(columns, cells, strict=True) if cell != "Pass"}
     value = values[columns[1]]
+    # Benchmarks of collectives may also print the least and the most latency of any rank.
     least = next((values[name] for name in values if "Min" in name), value)
     most = next((values[name] for name in values if "Max" in name), value)
     text = log.lines[line - 1]
@@ -181,11 +184,11 @@ def _add_osu_row(times: Times, run: _OsuRun, line: int, columns: list[str], cell
         times.agree(line, deviation, rounding, SLACK * messages_per_s, problem)
     operation = run.benchmark.operation
     if operation == "transfer":
-        rate = value * 1e6 / run.pairs
+        rate = value * 1e6 / run.pairs  # the program prints the sum of all pairs, and of both directions
         if run.is_bidirectional:
             rate /= 2
-        way = "p2p" if run.is_on_gpu else "h2h"
-        times.copy(line, way, "mpi", rate, size, both=run.is_bidirectional, **run.message_options)
+        direction = "p2p" if run.is_on_gpu else "h2h"
+        times.copy(line, direction, "mpi", rate, size, both=run.is_bidirectional, **run.message_options)
         return
     if run.benchmark.is_share:
         size *= run.num_ranks
@@ -217,13 +220,13 @@ def all_reduce_bench(log: Log) -> list[Profile]:
 
 
 def _bench_table(log: Log, times: Times, num_ranks: int) -> None:
+    """Check the rows of a table, whose rates are in GB/s, and add their times."""
     for line, text in enumerate(log.lines, 1):
         if not _BENCH_MARK.search(text):
             continue
         row = _bench_row(log, line, text)
         log.check(num_ranks, line, "the number of ranks is not stated")
-        unit = 1024 ** " KMGT".index(row.unit or " ")
-        size = log.number(line, row.size.replace("_", "")) * unit
+        size = log.number(line, row.size.replace("_", "")) * _BENCH_UNITS[row.unit]
         busbw = log.number(line, row.busbw)
         algbw = log.number(line, row.algbw, 1e-9)
         factor = busbw_factor("allreduce", num_ranks)
@@ -270,11 +273,12 @@ def _bench_trials(log: Log, times: Times) -> int:
     printed = _trial_figures(log)
     sizes = {figure.value for figure in printed["data size"]}
     log.check(len(sizes) == 1, end, f"the trials must be of one size, got {sorted(sizes)} GB")
-    num_bits = 2 * 8 * sizes.pop() * GB  # sent and received
+    num_bytes = sizes.pop() * GB
+    num_bits = 2 * 8 * num_bytes  # that the program counts: sent and received
     throughputs = printed["throughput"]
     log.check(len(throughputs) % num_ranks == 0, end, "a trial of a rank is cut")
-    rates = sorted(figure.value for figure in throughputs)
-    # Lines of ranks are interleaved, so figures are compared in rising order.
+    rates = sorted(figure.value for figure in throughputs)  # bits/s
+    # Lines of ranks are interleaved, so nobody can tell which figures belong together: compare them in rising order.
     durations_s = [num_bits / rate for rate in reversed(rates)]
     busbws = [rate * (num_ranks - 1) / num_ranks / 1e9 for rate in rates]
     for kind, expected in (("duration", durations_s), ("busbw", busbws)):
@@ -283,7 +287,7 @@ def _bench_trials(log: Log, times: Times) -> int:
             problem = f"no throughput fits a {kind} of {figure.value:g}"
             times.agree(figure.line, abs(figure.value - value), figure.off, SLACK * value, problem)
     for figure in throughputs:
-        times.add(figure.line, "allreduce", round(num_bits / 16), num_bits / figure.value, _IN_PLACE)
+        times.add(figure.line, "allreduce", round(num_bytes), num_bits / figure.value, _IN_PLACE)
     return num_ranks
 
 

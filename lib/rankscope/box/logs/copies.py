@@ -14,13 +14,15 @@ from .log import COLLECTIVE, GB, SLACK, TYPE_BYTES, Log, Times, Where, half_unit
 
 SUM_NOTE = "for copies in both directions at once the log states the sum; half of it is used for each direction"
 _MEMCPY = re.compile(
-    r"^(host_to_device|device_to_host|device_to_device)(_bidirectional)?_memcpy(_read|_write)?_(ce|sm)$"
+    r"^(?:host_to_device|device_to_host|device_to_device)(?P<both>_bidirectional)?_memcpy"
+    r"(?:_(?P<end>read|write))?_(?P<engine>ce|sm)$"
 )
 _NV_VERSION = re.compile(r"dth Version: (\S+)")
 _NV_DRIVER = re.compile(r"Driver Version: ([\d.]+)")
 _NV_DEVICE = re.compile(r"^\s*(?:Device|GPU) \d+: (.+?) \(")
 _NV_TEST = re.compile(r"^\s*Running (\w+)\.")
 _NV_MATRIX = re.compile(r"[CG]PU\((?:row|column)\)")
+_MOST_SUM_DIGITS = 9  # with the point
 _P2P_TITLE = re.compile(r"(Uni|Bi)directional P2P=(En|Dis)abled Bandwidth")
 _P2P_MARK = re.compile(r"directional P2P=")
 
@@ -64,23 +66,25 @@ def route(src: int | None, dst: int | None) -> CopyRoute:
 def matrix(log: Log, line: int, square: bool) -> PrintedMatrix:
     """Return the matrix whose title is on this line; it has a row for each column if it is `square`, else one row."""
     lines_below = _filled_lines(log, line)
-    header_line = next(lines_below, 0)  # 0: there is none
+    header_line = next(lines_below, None)
     columns = []
-    if header_line:
+    if header_line is not None:
         columns = [word for word in log.lines[header_line - 1].split() if word.isdigit()]
     log.check(columns, line, "a matrix without columns below its title")
     rows = columns if square else ["0"]
     cells: dict[tuple[int, int], MatrixCell] = {}
-    row_line = line
+    last_line = line
     for row in rows:
-        row_line = next(lines_below, 0)
-        log.check(row_line, line, "the matrix is cut")
+        row_line = next(lines_below, None)
+        if row_line is None:
+            log.fail(line, "the matrix is cut")
+        last_line = row_line
         words = log.lines[row_line - 1].split()
         fits = words[0] == row and len(words) == len(columns) + 1
         log.check(fits, row_line, f"must be row {row} of {len(columns)} columns, got {' '.join(words)[:80]!r}")
         for column, word in zip(columns, words[1:], strict=True):
             cells[int(row), int(column)] = MatrixCell(row_line, word)
-    return PrintedMatrix(cells, row_line)
+    return PrintedMatrix(cells, last_line)
 
 
 def _filled_lines(log: Log, line: int) -> Iterator[int]:
@@ -111,9 +115,9 @@ def nvbandwidth(log: Log) -> list[Profile]:
     times = Times(log)
     omitted = []
     for name, test in printed.tests.items():
-        before = len(times.printed)
+        num_operations = len(times.printed)
         _add_test(times, name, test)
-        if len(times.printed) == before:
+        if len(times.printed) == num_operations:  # the test has added nothing
             omitted.append(name)
     if omitted:
         times.notes.append(f"left out, because they are not copies: {', '.join(omitted)}")
@@ -127,14 +131,16 @@ def nvbandwidth(log: Log) -> list[Profile]:
 
 
 def _nvbandwidth_json(log: Log) -> _NvbandwidthLog:
+    """Parse the JSON of nvbandwidth -j. A cell's place is the name of its test."""
     tests = {}
     try:
         content = log.json()["nvbandwidth"]
         version = str(content.get("git_version", ""))
         driver = printable(str(content.get("Driver Version", "")))
         names = []
-        for gpu in content.get("GPU Device list", ()):
-            names.append(printable(gpu.split(": ", 1)[1].rsplit(" (", 2)[0]))
+        for gpu in content.get("GPU Device list", ()):  # as in "0: NVIDIA H100 80GB HBM3 (00000000:0c:00): (host)"
+            without_number = gpu.split(": ", 1)[1]
+            names.append(printable(without_number.rsplit(" (", 2)[0]))
         for case in content["testcases"]:
             cells: dict[tuple[int, int], MatrixCell] = {}
             for row, texts in enumerate(case.get("bandwidth_matrix", ())):
@@ -148,6 +154,7 @@ def _nvbandwidth_json(log: Log) -> _NvbandwidthLog:
 
 
 def _nvbandwidth_text(log: Log) -> _NvbandwidthLog:
+    """Parse the text of nvbandwidth: for each test a line with its name, a matrix with a title, and maybe a sum."""
     tests = {}
     name = ""  # of the test whose matrix comes next
     for line, text in enumerate(log.lines, 1):
@@ -186,15 +193,27 @@ def _add_test(times: Times, name: str, test: _NvbandwidthTest) -> None:
             continue
         copied = _route_of(name, test.title, row, column)
         method = copied.method
-        if memcpy is None:
-            if copied.direction != "d2d":
-                method = name
-        else:
-            words = [(memcpy[3] or "").removeprefix("_"), "sm" if memcpy[4] == "sm" else ""]
-            method = " ".join(filter(None, words)) or method
-        is_both_ways = memcpy is not None and memcpy[2] is not None
+        is_both_ways = False
+        if memcpy is not None:
+            method = _memcpy_words(memcpy) or method
+            is_both_ways = memcpy["both"] is not None
+        elif copied.direction != "d2d":
+            method = name
         rate = times.log.number(where, text) * GB
         times.copy(where, copied.direction, method, rate, both=is_both_ways, **copied.ends)
+
+
+def _memcpy_words(memcpy: re.Match[str]) -> str:
+    """Return what is special about a copy between two ends: which of them reads or writes, and copies by SMs.
+
+    Copies by the copy engine ("ce") are the usual ones; "" for those that the host starts.
+    """
+    words = []
+    if memcpy["end"] is not None:
+        words.append(memcpy["end"])
+    if memcpy["engine"] == "sm":
+        words.append("sm")
+    return " ".join(words)
 
 
 def _check_sum(times: Times, name: str, test: _NvbandwidthTest) -> None:
@@ -202,14 +221,19 @@ def _check_sum(times: Times, name: str, test: _NvbandwidthTest) -> None:
     printed = [cell for cell in test.cells.values() if cell.text != "N/A"]
     stated = times.log.number(name, test.total)
     deviation = abs(sum(times.log.number(*cell) for cell in printed) - stated)
-    rounding = sum(half_unit(cell.text) for cell in printed) + half_unit(f"{test.total}"[:9])
+    # JSON may state the sum with all digits of a float, of which no more than these are meant.
+    stated_digits = str(test.total)[:_MOST_SUM_DIGITS]
+    rounding = sum(half_unit(cell.text) for cell in printed) + half_unit(stated_digits)
     where = printed[0].where if printed else name
     problem = f"the cells of {name} do not have the sum {test.total}"
     times.agree(where, deviation, rounding, SLACK * stated, problem)
 
 
 def _route_of(name: str, title: str, row: int, column: int) -> CopyRoute:
-    """Return the route of the copy that a cell is about; unless both are GPUs, its column is the GPU."""
+    """Return the route of the copy that a cell is about.
+
+    If the row is the host's CPU, the column is the GPU. Between GPUs, the title's arrow says which one is the source.
+    """
     if name == "device_local_copy":
         return route(column, column)
     if "GPU(row)" not in title:
@@ -246,7 +270,7 @@ def p2p_test(log: Log) -> list[Profile]:
 
 # ---- traces of torch.profiler
 
-_MEMORY = re.compile(r"^Memcpy ([HDP])to([HDP])(?: \((\w+) -> (\w+))?")
+_MEMORY = re.compile(r"^Memcpy (?P<from>[HDP])to(?P<to>[HDP])(?: \((?P<source>\w+) -> (?P<target>\w+))?")
 _RATE = "memory bandwidth (GB/s)"
 
 
@@ -281,13 +305,14 @@ def trace(log: Log) -> list[Profile]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         log.fail("the trace", f"damaged, cut short or none: {error}")
     times = Times(log)
-    for place, event in enumerate(content.traceEvents):
+    for index, event in enumerate(content.traceEvents):
+        where = f"traceEvents[{index}]"
         args = event.args if isinstance(event.args, dict) else {}
         name = str(event.name)
         if event.cat == "gpu_memcpy":
-            _add_copy(times, f"traceEvents[{place}]", name, event.dur, args)
+            _add_copy(times, where, name, event.dur, args)
         elif event.cat == "kernel" and name.startswith("nccl") and args.get("Group size") == num_ranks:
-            _add_kernel(times, f"traceEvents[{place}]", event.dur, args)
+            _add_kernel(times, where, event.dur, args)
     log.check(times.printed, "the trace", "the trace has no GPU copies, and no NCCL kernels that state their size")
     return [times.profile("torch.profiler", str(info.get("backend", "cuda")), num_ranks, gpus=gpus)]
 
@@ -299,28 +324,35 @@ def _count(args: dict[str, Any], name: str) -> int:
 
 
 def _add_copy(times: Times, where: str, name: str, duration: Any, args: dict[str, Any]) -> None:
+    """Add the copy of an event such as "Memcpy HtoD (Pageable -> Device)", if it states its size.
+
+    Its time is that of the bandwidth, which has more digits, if the event states one.
+    """
     memory = _MEMORY.search(name)
     size = _count(args, "bytes")
     if memory is None or not size:
         return
-    taken_us = times.log.number(where, duration, 0)
-    seconds = taken_us / 1e6
+    duration_us = times.log.number(where, duration, 0)
+    seconds = duration_us / 1e6
     if _RATE in args:
         seconds = size / GB / times.log.number(where, args[_RATE], 1e-9)
-    # Older versions cut the time to whole µs, so the bandwidth's time is up to 1 µs longer.
-    deviation_us = abs(seconds * 1e6 - taken_us - 0.5)
-    problem = f"{size} bytes do not take {taken_us:g} µs at that bandwidth"
-    times.agree(where, deviation_us, 0.501, SLACK * taken_us, problem)
+    # Older versions cut the duration to whole µs, so the bandwidth's time is up to 1 µs longer: 0.5 µs on average, and
+    # up to 0.5 µs more or less. The rest is for the digits of the bandwidth.
+    deviation_us = abs(seconds * 1e6 - (duration_us + 0.5))
+    problem = f"{size} bytes do not take {duration_us:g} µs at that bandwidth"
+    times.agree(where, deviation_us, 0.501, SLACK * duration_us, problem)
     method = "device"
-    if memory[3] in ("Pinned", "Pageable"):
-        method = memory[3].lower()
-    elif memory[4] in ("Pinned", "Pageable"):
-        method = memory[4].lower()
-    direction = f"{memory[1]}2{memory[2]}".lower()
-    times.copy(where, direction, method, size / seconds if seconds else 0, size)
+    for kind in (memory["source"], memory["target"]):
+        if kind in ("Pinned", "Pageable"):  # the end in the host's memory
+            method = kind.lower()
+            break
+    direction = f"{memory['from']}2{memory['to']}".lower()
+    rate = size / seconds if seconds else 0  # 0 raises
+    times.copy(where, direction, method, rate, size)
 
 
 def _add_kernel(times: Times, where: str, duration: Any, args: dict[str, Any]) -> None:
+    """Add the collective of an NCCL kernel, if its event states the collective, the type and the elements."""
     collective = COLLECTIVE.get(str(args.get("Collective name")))
     item_bytes = TYPE_BYTES.get(str(args.get("dtype")).lower())
     elements = max(_count(args, "In msg nelems"), _count(args, "Out msg nelems"))

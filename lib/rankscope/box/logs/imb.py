@@ -162,7 +162,7 @@ def _is_like_a_row(cells: list[str]) -> bool:
 
 
 def _read_comment(log: Log, table: _ImbTable, line: int, text: str) -> None:
-    """Take the number of processes from a comment between a benchmark's name and its header."""
+    """Set the number of processes by a comment above the header of a table; refuse groups of processes."""
     processes = _PROCESSES.search(text)
     if processes and not table.columns:
         is_number = len(processes[1]) < 9 and 1 <= int(processes[1]) <= _MOST_PROCESSES
@@ -173,6 +173,7 @@ def _read_comment(log: Log, table: _ImbTable, line: int, text: str) -> None:
 
 
 def _read_header(log: Log, table: _ImbTable, line: int, columns: list[str]) -> None:
+    """Set the columns of a table, after checking that they are those of its benchmark."""
     log.check(table.num_processes, line, f"the number of processes of {table.name} is not stated")
     is_ping_pong = _BENCHMARKS[table.name].operation == "ping_pong"
     if is_ping_pong:
@@ -186,6 +187,7 @@ def _read_header(log: Log, table: _ImbTable, line: int, columns: list[str]) -> N
 
 
 def _read_row(log: Log, table: _ImbTable, line: int, cells: list[str]) -> None:
+    """Add a row to a table, or count its size as skipped if it was not measured."""
     size = log.number(line, cells[0], 0)
     log.check(size > table.last_size, line, f"must be a larger size than {table.last_size:.0f}, got {cells[0][:40]}")
     table.last_size = size

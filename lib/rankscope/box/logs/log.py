@@ -54,7 +54,8 @@ ROUNDING = 1 + 1e-9  # tolerance when comparing floats
 TRUNCATED = 2
 SLACK = 0.01  # of a figure, for other ways of printing and averaging: the smallest wrong unit, KiB for kB, is 0.024
 WARNING = "warning: "  # how the note about figures that hardly agree begins
-_MPI_TAG = re.compile(r"\[\d+,\d+\]<std\w+>:")
+_GZIP_MAGIC = b"\x1f\x8b"  # the first bytes of a gzipped file
+_MPI_TAG = re.compile(r"\[\d+,\d+\]<std\w+>:")  # which mpirun --tag-output puts before each line
 _TOPOLOGY_HEADER = re.compile(r"^\S*[ \t]*GPU0[ \t]")  # of the table that nvidia-smi topo -m prints
 _TOPOLOGY_ROW = re.compile(r"^\s*(?:GPU|NIC|mlx)\S*\s")
 _SIZE_NOTE = "the size of a copy is not stated: times are those of 1 GB at the rate that is printed"
@@ -72,7 +73,7 @@ class Log:
         self.name = printable(Path(path).name.split(".")[0])
         try:
             raw = read_bytes(path)
-            self.raw = unpacked(raw, MOST_BYTES) if raw[:2] == b"\x1f\x8b" else raw
+            self.raw = unpacked(raw, MOST_BYTES) if raw.startswith(_GZIP_MAGIC) else raw
             if self.raw.count(b"\n") > _MOST_LINES:
                 raise ValueError(f"it has more than {_MOST_LINES} lines")
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -90,6 +91,7 @@ class Log:
         raise StorageError(self.path, f"{place_words(line)}: {problem}")
 
     def check(self, fits: object, line: Where, problem: str) -> None:
+        """Raise a StorageError that names the line, or the place in JSON, if `fits` is false."""
         if not fits:
             self.fail(line, problem)
 
@@ -192,11 +194,11 @@ class Times:
         else:
             self.printed[operation] = _PrintedTimes(line, [seconds])
 
-    def copy(self, line: Where, way: str, method: str, rate: float, size: int = 0, **options: Any) -> None:
-        """Add a copy from its printed bytes/s; its size may be unknown. `options` are further ones of its point."""
+    def copy(self, line: Where, direction: str, method: str, rate: float, size: int = 0, **options: Any) -> None:
+        """Add a copy from its printed rate in bytes/s; a size of 0 is unknown. `options` are more of its point's."""
         self.log.check(rate > 0, line, f"a bandwidth must be above 0, got {rate:g}")
         self.gpus |= {gpu for name, gpu in options.items() if name in ("gpu", "src", "dst")}
-        all_options = {"direction": way, "method": method, "pieces": 1, "both": False, **options}
+        all_options = {"direction": direction, "method": method, "pieces": 1, "both": False, **options}
         if not size:
             size = GB
             all_options["size"] = "not stated"
@@ -220,8 +222,9 @@ class Times:
     ) -> float:
         """Return a time in seconds that fits both a printed time and a printed rate in bytes/s; see `between`.
 
-        If only `agree`'s tolerance reconciles them, return the printed time and record the problem as a warning.
-        Raises StorageError if they contradict each other.
+        `off_s` and `rate_off` are the rounding errors of the two, half a unit of the last digit. If only `agree`'s
+        tolerance reconciles them, return the printed time and record the problem as a warning. Raises StorageError if
+        they contradict each other.
         """
         fitting = between(seconds, off_s, num_bytes, rate, rate_off)
         if fitting is not None:
@@ -257,14 +260,14 @@ class Times:
     def _points(self) -> tuple[Point, ...]:
         """Return a point per operation. Options are checked once: a log may have millions of times."""
         points = []
-        like: dict[Any, Point] = {}
+        first_points: dict[Any, Point] = {}  # by operation and options: the point whose options were checked
         for (what, num_bytes, options), times in self.printed.items():
             seconds = tuple(times.seconds)
-            first = like.get((what, options))
+            first = first_points.get((what, options))
             try:
                 if first is None:
                     point = Point(what, num_bytes, seconds, (True,) * len(seconds), dict(options))
-                    like[what, options] = point
+                    first_points[what, options] = point
                 else:
                     point = first.like(num_bytes, seconds)
             except ValueError as error:
@@ -280,23 +283,23 @@ def place_words(where: Where) -> str:
 
 def _topology_lines(lines: Sequence[str]) -> Sequence[str]:
     """Return the lines of the first table of `nvidia-smi topo -m`, from its header to its last row, if it has rows."""
-    for place, text in enumerate(lines):
+    for index, text in enumerate(lines):
         if _TOPOLOGY_HEADER.search(text):
-            last_row = _last_topology_row(lines, place)
-            if last_row > place:
-                return lines[place : last_row + 1]
+            last_row = _last_topology_row(lines, index)
+            if last_row > index:
+                return lines[index : last_row + 1]
     return []
 
 
 def _last_topology_row(lines: Sequence[str], header: int) -> int:
-    """Return the place of the last row under a header, or the header's if it has none; empty lines may be between."""
-    last = header
-    for place in range(header + 1, len(lines)):
-        if _TOPOLOGY_ROW.search(lines[place]):
-            last = place
-        elif lines[place].strip():
+    """Return the index of the last row under a header, or the header's if it has none; empty lines may be between."""
+    last_row = header
+    for index in range(header + 1, len(lines)):
+        if _TOPOLOGY_ROW.search(lines[index]):
+            last_row = index
+        elif lines[index].strip():
             break  # the table ends
-    return last
+    return last_row
 
 
 def half_unit(text: str) -> float:
@@ -313,12 +316,15 @@ def half_unit(text: str) -> float:
 
 
 def between(seconds: float, off: float, num_bytes: float, rate: float, rate_off: float) -> float | None:
-    """Return a time that fits both a printed time and a printed rate; None if there is none."""
+    """Return a time that fits both a printed time and a printed rate; None if there is none.
+
+    The time is `seconds`, up to `off` more or less, and the rate is `rate`, up to `rate_off` more or less.
+    """
     low = max(num_bytes / (rate + rate_off) / ROUNDING, seconds - off)
     high = seconds + off
-    if rate > rate_off:
+    if rate > rate_off:  # otherwise the rate may be 0, which does not limit the time
         high = min(num_bytes / (rate - rate_off) * ROUNDING, high)
     if low > high:
         return None
-    middle = num_bytes / rate if rate else seconds
-    return min(max(middle, low), high)
+    time_of_rate = num_bytes / rate if rate else seconds
+    return min(max(time_of_rate, low), high)

@@ -18,8 +18,12 @@ from .log import COLLECTIVE, GB, MOST_CARDS, ROUNDING, SLACK, TRUNCATED, TYPE_BY
 _MOST_RANKS = 1 << 20
 _INFO_FIRST = re.compile(r"^\s*\S+:\d+:\d+ \[\d+\] ")  # a line of NCCL's own log: host:process:thread [device]
 _INFO_LATER = re.compile(r"(?<![\w.-])[\d_.-]*([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")  # the same, behind part of a row
-_ROW = re.compile(rf"(?<![\w.])(\d+)[ \t]+(\d+)[ \t]+({'|'.join(TYPE_BYTES)})(?!\w)(.*)")
-_RANK = re.compile(r"Rank +(\d+) (?:Group +\d+ )?Pid +\d+ on +(\S+) +device +\d+ \[[^\[\]]*\] *(.*)")
+_ROW = re.compile(
+    rf"(?<![\w.])(?P<size>\d+)[ \t]+(?P<count>\d+)[ \t]+(?P<type>{'|'.join(TYPE_BYTES)})(?!\w)(?P<cells>.*)"
+)
+_RANK = re.compile(
+    r"Rank +(?P<number>\d+) (?:Group +\d+ )?Pid +\d+ on +(?P<host>\S+) +device +\d+ \[[^\[\]]*\] *(?P<card>.*)"
+)
 _NAME = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
 _FOOT = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
 _CELL = re.compile(r"^(?:[+-]?[\d.]+(?:[eE][+-]?\d+)?|N/A)$")
@@ -85,7 +89,7 @@ class RunFacts:
 
 
 class Table:
-    """A table while it is being read, with facts from the lines around it."""
+    """A table while it is being read, with facts from the lines around it. Its `columns` are those after the type."""
 
     def __init__(self, header: Where, columns: Sequence[str], ranks: Sequence[PrintedRank], name: str) -> None:
         self.header = header
@@ -94,9 +98,10 @@ class Table:
         self.has_timestamps = columns[-1:] == ["timestamp"]
         self.columns = columns[:-1] if self.has_timestamps else columns
         self.rows: list[PrintedRow] = []
-        self.halves = [place for place, name in enumerate(columns) if name in ("time", "cputime")]  # out of place first
+        # The index of the time in each half, the out-of-place one first; algbw, busbw and often #wrong follow a time.
+        self.halves = [index for index, name in enumerate(columns) if name in ("time", "cputime")]
         self.average: PrintedAverage | None = None
-        self.is_elided = False
+        self.is_elided = False  # whether somebody has replaced rows by "..."
         self.facts: RunFacts | None = None  # until they are read
 
     @property
@@ -111,13 +116,15 @@ class Table:
         The cells of an empty out-of-place half are "N/A".
         """
         cells = self._split(text)
-        if "redop" in self.columns and not (cells and cells[0].isalpha()):
+        has_operation = bool(cells) and cells[0].isalpha()
+        if "redop" in self.columns and not has_operation:  # some versions leave this column blank
             cells.insert(0, "")
-        if len(cells) == len(self.columns) - 1 and self.columns[-1] in ("#wrong", "error"):
+        if len(cells) == len(self.columns) - 1 and self.columns[-1] in ("#wrong", "error"):  # the last one, too
             cells.append("N/A")
         return cells
 
     def _split(self, text: str) -> list[str]:
+        """Return the words of a row, with "N/A" for each cell of an out-of-place half that is blank."""
         gap = _EMPTY_HALF.search(text)
         if gap and len(self.halves) == 2:
             width = self.halves[1] - self.halves[0]
@@ -147,7 +154,11 @@ class _PendingRow(NamedTuple):
 
 
 class _TextReader:
-    """Reads a log line by line; what stands above a table belongs to it."""
+    """Reads a log line by line; what stands above a table belongs to it.
+
+    A table begins with its header and ends with its average. NCCL's own log may stand between its lines, and may cut a
+    row in two. So a row with too few cells is pending until a line brings the other ones.
+    """
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -159,6 +170,7 @@ class _TextReader:
         self._first_line = 0  # of the lines that state facts about the next table
 
     def tables(self) -> list[Table]:
+        """Read all lines, and return the tables with the facts about their runs."""
         for line, text in enumerate(self.log.lines, 1):
             text = _without_info(text)
             if self._table is not None and self._table.has_timestamps:
@@ -167,7 +179,7 @@ class _TextReader:
                 self._read_line(line, text)
         if self._pending is not None:
             self._fail_cut(self._pending)
-        unfinished = [table for table in self._tables if table.facts is None]
+        unfinished = [table for table in self._tables if table.facts is None]  # those without an average
         if unfinished:
             facts = _facts(self.log.lines[self._first_line :])
             for table in unfinished:
@@ -178,17 +190,18 @@ class _TextReader:
         self.log.fail(row.line, f"the row is cut: {row.match[0].strip()[:80]!r}")
 
     def _read_line(self, line: int, text: str) -> None:
+        """Read a line that is not blank. Searching for a word first is faster than its pattern, and logs are long."""
         is_header = "busbw" in text and "algbw" in text
         average = _FOOT.search(text) if "Avg bus" in text else None
         row = _ROW.search(text) if "#" not in text else None
         if self._pending is not None:
             if row or is_header or average:
                 self._fail_cut(self._pending)
-            if all(map(_CELL.search, text.split())):
+            if all(map(_CELL.search, text.split())):  # the row's other cells
                 self._add_row(self._pending.line, self._pending.match, f"{self._pending.text} {text}")
                 return
         if row:
-            self._add_row(line, row, row[4])
+            self._add_row(line, row, row["cells"])
             return
         rank = _RANK.search(text) if "Rank" in text else None
         name = _NAME.search(text) if "_perf" in text else None
@@ -204,7 +217,7 @@ class _TextReader:
             self._name = name[1]
 
     def _add_row(self, line: int, match: re.Match[str], text: str) -> None:
-        """Add a row, or keep it until its other cells come."""
+        """Add a row with these cells, or keep it until its other cells come."""
         table = self._table
         if table is None:
             self.log.fail(line, "a row of nccl-tests without a header above it, or after the end of its table")
@@ -213,24 +226,28 @@ class _TextReader:
             self._pending = _PendingRow(line, match, text)
             return
         self._pending = None
-        if len(cells) > len(table.columns) or not all(map(_KIND.search, cells[: table.halves[0]])):
+        cells_before_times = cells[: table.halves[0]]
+        if len(cells) > len(table.columns) or not all(map(_KIND.search, cells_before_times)):
             self.log.fail(line, f"its cells are not those of the columns: {match[0].strip()[:80]!r}")
-        table.rows.append(PrintedRow(line, match[1], match[2], match[3], cells))
+        table.rows.append(PrintedRow(line, match["size"], match["count"], match["type"], cells))
 
     def _add_rank(self, rank: re.Match[str]) -> None:
-        if rank[1] == "0" and self._ranks and self._ranks[0].number == 0:
+        if rank["number"] == "0" and self._ranks and self._ranks[0].number == 0:
             self._ranks = []  # those so far are of a previous run, which printed no table
-        self._ranks.append(PrintedRank(int(rank[1]), rank[2], printable(rank[3].strip())))
+        self._ranks.append(PrintedRank(int(rank["number"]), rank["host"], printable(rank["card"].strip())))
 
     def _add_table(self, line: int, text: str) -> None:
+        """Begin a table with the columns of a header."""
         words = text[text.find("size") :].split()
-        fits = words[:3] == ["size", "count", "type"] and not {"time", "cputime"}.isdisjoint(words)
+        has_times = "time" in words or "cputime" in words
+        fits = words[:3] == ["size", "count", "type"] and has_times
         self.log.check(fits, line, f"the header must begin with size, count, type; got {text.strip()[:80]!r}")
         self.log.check(len(words) <= _MOST_COLUMNS, line, f"the header must have at most {_MOST_COLUMNS} columns")
         self._table = Table(line, words[3:], self._ranks, self._name)
         self._tables.append(self._table)
 
     def _end_table(self, line: int, average: str) -> None:
+        """End a table with its average. What follows belongs to the next one."""
         table = self._table
         if table is None or not table.rows:
             self.log.fail(line, "an average without rows above it")
@@ -243,15 +260,15 @@ class _TextReader:
 
 
 def _without_info(text: str) -> str:
-    """Return a line without what NCCL itself logged into it."""
-    last = text.rfind("NCCL ")
-    if last < 0:
+    """Return a line without what NCCL itself logged into it: from the name of the host to the end of the line."""
+    last_nccl = text.rfind("NCCL ")
+    if last_nccl < 0:
         return text
     info = _INFO_FIRST.search(text)
-    if info and info.end() <= last:
+    if info and info.end() <= last_nccl:
         return ""
     for info in _INFO_LATER.finditer(text):
-        if info.end() <= last:
+        if info.end() <= last_nccl:
             return text[: info.start(1)]
     return text
 
@@ -260,6 +277,7 @@ def _without_info(text: str) -> str:
 
 
 def _json(log: Log) -> Table:
+    """Parse the JSON of nccl-tests, with its figures written as the text has them."""
     content = log.json()
     half_columns = ("time", "algbw", "busbw", "#wrong")
     table = Table(1, ("redop", "root", *half_columns, *half_columns), [], "")
@@ -282,6 +300,7 @@ def _json(log: Log) -> Table:
 
 
 def _json_row(log: Log, place: str, result: Any) -> PrintedRow:
+    """Return a result, whose place in the JSON is stated, as a row."""
     cells = [str(result["redop"]), str(result["root"]).strip()]
     cells += _json_half(result["out_of_place"])
     cells += _json_half(result["in_place"])
@@ -336,7 +355,8 @@ def _facts(lines: Sequence[str]) -> RunFacts:
     if iterations:
         repetitions = {"warm_up": int(iterations[1]), "iterations": int(iterations[2])}
     tests_version = _TESTS_VERSION.search(text)
-    ways = dict.fromkeys(_way(*way) for way in _WAY.findall(text))
+    # Each of these once, in the order of the log.
+    ways = dict.fromkeys(_way(network, gpu_direct, path) for network, gpu_direct, path in _WAY.findall(text))
     variables = dict.fromkeys(f"{name}={value}" for name, value in _SET.findall(text))
     return RunFacts(
         gpu_software=_software_versions(text),
@@ -351,8 +371,10 @@ def _software_versions(text: str) -> dict[str, str]:
     """Return the versions of NCCL and CUDA, as far as they are stated."""
     version = _NCCL_VERSION.search(text)
     if version:
-        stated = {"nccl": version[1], "cuda": version[2]}
-        return {name: number for name, number in stated.items() if number}
+        versions = {"nccl": version[1]}
+        if version[2]:
+            versions["cuda"] = version[2]
+        return versions
     library = _LIBRARY.search(text)
     if library and int(library[1]):
         code = int(library[1])  # 2.7.8 is 2708, and 2.29.2 is 22902
@@ -362,7 +384,10 @@ def _software_versions(text: str) -> dict[str, str]:
 
 
 def _way(network: str, gpu_direct: str, path: str) -> str:
-    """Return how ranks communicate, as one of the lines of `_WAY` says; a network is written as NET/ and its name."""
+    """Return how ranks communicate, from the groups of `_WAY`, of which one matched and the others are "".
+
+    A network of NCCL's own is written as NET/ and its name.
+    """
     name = printable(network).strip()
     if name in _BUILT_IN_NETWORKS:
         return f"NET/{name}"
@@ -377,8 +402,8 @@ def _halves(times: Times, table: Table) -> list[HalfRow]:
     log = times.log
     halves: list[HalfRow] = []
     for row in table.rows:
-        for place in table.halves:
-            time, algbw_words, busbw_words = row.cells[place : place + 3]
+        for index in table.halves:
+            time, algbw_words, busbw_words = row.cells[index : index + 3]
             if time == "N/A":
                 continue
             seconds = log.number(row.line, time, 1e-9) * 1e-6
@@ -390,7 +415,7 @@ def _halves(times: Times, table: Table) -> list[HalfRow]:
             if "e" in time and algbw > 0:  # printed with two digits, as in 1.8e+07: narrowed by algbw
                 seconds = fitting_s
             busbw = log.number(row.line, busbw_words, 0) * GB
-            in_place = place > table.halves[0]
+            in_place = index > table.halves[0]
             halves.append(HalfRow(row, in_place, seconds, algbw, algbw_off, busbw, half_unit(busbw_words) * GB))
     log.check(halves, table.header, "the table has no times")
     return halves
@@ -405,11 +430,12 @@ def _bytes_per_count(log: Log, table: Table) -> float:
         if counted_bytes:
             ratios.append((row, num_bytes / counted_bytes))
         elif num_bytes:
-            ratios.append((row, math.inf))
+            ratios.append((row, math.inf))  # which is wrong in every row
     ordered = sorted(ratio for _, ratio in ratios)
-    usual = ordered[len(ordered) // 2] if ordered else 1.0
+    usual = ordered[len(ordered) // 2] if ordered else 1.0  # the median, so that an error names the row that is off
     for row, ratio in ratios:
-        log.check(ratio == usual < math.inf, row.line, f"{row.num_bytes} bytes are not {row.elements} elements")
+        is_right = math.isfinite(ratio) and ratio == usual
+        log.check(is_right, row.line, f"{row.num_bytes} bytes are not {row.elements} elements")
     return usual
 
 
@@ -431,7 +457,7 @@ def _num_ranks(
     log = times.log
     stated = table.num_listed_ranks or log.num_ranks or 0  # 0: neither in the log nor by the caller
     fits_counts = bytes_per_count in (1, stated)
-    if stated and fits_counts and _misfit(halves, collective, stated) is None:
+    if stated and fits_counts and _fit_ranks(halves, collective, stated):
         return _NumRanks(stated)
     derived = _derived_ranks(table, halves, collective, bytes_per_count)
     if derived is not None:
@@ -460,7 +486,7 @@ def _derived_ranks(
         source = "counts"
     elif collective == "allreduce":
         number = _exact_ranks(halves)
-    if not number or _misfit(halves, collective, number) is not None:
+    if not number or not _fit_ranks(halves, collective, number):
         return None
     note = f"the number of ranks follows from {source}"
     if table.ranks:
@@ -481,13 +507,13 @@ def _busbw_deviation(half: HalfRow, collective: str, num_ranks: int) -> _Deviati
     return _Deviation(abs(half.busbw - factor * half.algbw), half.busbw_off + factor * half.algbw_off)
 
 
-def _misfit(halves: Sequence[HalfRow], collective: str, num_ranks: int) -> HalfRow | None:
-    """Return the first half of a row whose busbw does not belong to so many ranks; None if all do."""
+def _fit_ranks(halves: Sequence[HalfRow], collective: str, num_ranks: int) -> bool:
+    """Return whether the busbw of every row belongs to so many ranks, except for rounding."""
     for half in halves:
         deviation = _busbw_deviation(half, collective, num_ranks)
         if deviation.distance > deviation.rounding * ROUNDING:
-            return half
-    return None
+            return False
+    return True
 
 
 def _exact_ranks(halves: Sequence[HalfRow]) -> int:
@@ -495,7 +521,7 @@ def _exact_ranks(halves: Sequence[HalfRow]) -> int:
 
     Each row bounds busbw / algbw, which is 2 (n - 1) / n, and so n = 2 / (2 - ratio).
     """
-    low = 0.0
+    low = 0.0  # bounds of the ratio
     high = 2.0
     for half in halves:
         if half.algbw > half.algbw_off:
@@ -505,6 +531,7 @@ def _exact_ranks(halves: Sequence[HalfRow]) -> int:
     high *= ROUNDING
     if not low <= high < 2:
         return 0
+    # A bound that is a whole number counts, also if the division has missed it by a rounding error.
     fewest = max(1, math.ceil(2 / (2 - low) - 1e-9))
     most = math.floor(2 / (2 - high) + 1e-9)
     return fewest if fewest == most else 0
@@ -519,7 +546,7 @@ def _profile(log: Log, table: Table) -> Profile:
     collective = _collective(log, table, bytes_per_count)
     ranks = _num_ranks(times, table, halves, collective, bytes_per_count)
     if not table.name:
-        times.notes.append("the collective follows from the columns of the table")
+        times.notes.append("the collective was inferred from the columns of the table")
     if ranks.note:
         times.notes.append(ranks.note)
     note = _average_note(times, table, halves)
@@ -538,7 +565,7 @@ def _profile(log: Log, table: Table) -> Profile:
         times.add(half.row.line, collective, int(half.row.num_bytes), half.seconds, options)
 
     gpus = [_gpu(rank, facts) for rank in listed]
-    if not gpus:
+    if not gpus:  # only their software may be known
         gpus = [facts.gpu_software] * min(ranks.number, MOST_CARDS)
     how: dict[str, Any] = {"statistic": "mean", **facts.repetitions}
     num_wrong = _numbers_of_wrong(table)
@@ -577,6 +604,7 @@ def _options(collective: str, num_ranks: int, num_nodes: int) -> dict[str, Any]:
 
 
 def _gpu(rank: PrintedRank, facts: RunFacts) -> dict[str, str]:
+    """Return what is known of a rank's GPU: its name, if the log has it, and its software."""
     if not rank.card:
         return facts.gpu_software
     return {"name": rank.card, **facts.gpu_software}
@@ -584,11 +612,9 @@ def _gpu(rank: PrintedRank, facts: RunFacts) -> dict[str, str]:
 
 def _varying_columns(table: Table) -> dict[str, dict[Where, str]]:
     """Return the columns before the times, such as dtype and root, that differ between rows: their cells by line."""
-    names = ("dtype", *table.columns[: table.halves[0]])
-    columns: dict[str, dict[Where, str]] = {name: {} for name in names}
-    for row in table.rows:
-        for name, cell in zip(names, (row.dtype, *row.cells), strict=False):
-            columns[name][row.line] = cell
+    columns: dict[str, dict[Where, str]] = {"dtype": {row.line: row.dtype for row in table.rows}}
+    for index, name in enumerate(table.columns[: table.halves[0]]):
+        columns[name] = {row.line: row.cells[index] for row in table.rows}
     return {name: cells for name, cells in columns.items() if len(set(cells.values())) > 1}
 
 
@@ -596,7 +622,8 @@ def _numbers_of_wrong(table: Table) -> set[str]:
     """Return the different numbers of wrong elements that the rows state."""
     if "#wrong" not in table.columns:
         return set()
-    return {row.cells[place + 3] for row in table.rows for place in table.halves} - {"N/A"}
+    numbers = {row.cells[index + 3] for row in table.rows for index in table.halves}  # behind time, algbw and busbw
+    return numbers - {"N/A"}
 
 
 def _average_note(times: Times, table: Table, halves: Sequence[HalfRow]) -> str:
@@ -605,7 +632,8 @@ def _average_note(times: Times, table: Table, halves: Sequence[HalfRow]) -> str:
         return "no average below the table: it may be cut"
     line, printed = table.average
     mean = sum(half.busbw for half in halves) / len(halves) / GB
-    rounding = sum(half.busbw_off for half in halves) / len(halves) / GB + half_unit(printed) + 1e-9
+    rounding_of_mean = sum(half.busbw_off for half in halves) / len(halves) / GB
+    rounding = rounding_of_mean + half_unit(printed) + 1e-9  # the last for the sum of floats
     stated = times.log.number(line, printed)
     deviation = abs(mean - stated)
     if table.is_elided and deviation > TRUNCATED * rounding:
@@ -615,7 +643,11 @@ def _average_note(times: Times, table: Table, halves: Sequence[HalfRow]) -> str:
 
 
 def _collective(log: Log, table: Table, bytes_per_count: float) -> str:
-    """Return the collective: from its name, else from columns that only its program prints."""
+    """Return the collective: from its name, else from columns that only its program prints.
+
+    Reductions have an operation. A reduce and a broadcast have a root. A count is of one rank's part, so that the bytes
+    are a multiple of it, if each rank contributes or receives a part of the buffer.
+    """
     if table.name:
         log.check(table.name in COLLECTIVE, table.header, f"unknown collective: {table.name!r}")
         return COLLECTIVE[table.name]

@@ -25,6 +25,7 @@ MOST_SEGMENTS = 256  # more gain nothing and take long to plan
 MOST_BYTES = 2**40
 MOST_LINK_BYTES = 2**24  # of a message between two ranks
 MOST_MEMORY_BYTES = 2**26  # of a sum or copy in memory
+COMMON_BUFFERS = 4  # that the methods of a collective share: the pattern, the input, the output, the expected result
 TRANSFER_METHODS = ("pageable", "pinned", "pageable_non_blocking", "pinned_non_blocking")
 ON_THE_FLY = ("pin_on_the_fly", "pin_on_the_fly_cached")
 NUM_PIECES = 256  # equal parts of a copy
@@ -79,27 +80,35 @@ class Protocol:
     transfers: bool = checked(truth, default=True)
 
     def __attrs_post_init__(self) -> None:
-        known = dict.fromkeys(name for collective in self.collectives for name in ALGORITHMS[collective])
+        known = [NATIVE]
+        for collective in self.collectives:
+            known += [name for name in ALGORITHMS[collective] if name not in known]
         for name in self.algorithms or ():
-            one_of("algorithms", name, (NATIVE, *known))
+            one_of("algorithms", name, tuple(known))
 
     def check_algorithms(self, num_ranks: int) -> None:
         """Raise ValueError if none of the collectives supports one of the algorithms on this number of ranks."""
+        large_bytes = ITEM_BYTES * 2**20 * num_ranks  # so that no chunk lacks an element
         for name in self.algorithms or ():
-            having = [collective for collective in self.collectives if name in ALGORITHMS[collective]]
-            large = ITEM_BYTES * 2**20 * num_ranks  # so that no chunk lacks an element
-            fitting = [each for each in having if _fitting_options(each, name, large, [num_ranks]) is not None]
-            if having and not fitting:
-                build(having[0], name, num_ranks)  # raises the builder's own error
+            collectives = [collective for collective in self.collectives if name in ALGORITHMS[collective]]
+            is_supported = False
+            for collective in collectives:
+                if _fitting_options(collective, name, large_bytes, [num_ranks]) is not None:
+                    is_supported = True
+            if collectives and not is_supported:
+                build(collectives[0], name, num_ranks)  # raises the builder's own error
 
     def turns(self, seconds: float) -> int:
-        """Return the number of turns of a method whose iterations take `seconds` each, including the wait to start."""
-        most = math.ceil(self.iterations / IN_A_ROW)
+        """Return the number of turns of a method whose iterations take `seconds` each, including the wait to start.
+
+        They are as many as the budget allows, but at least two, and no more than the iterations need.
+        """
+        needed = math.ceil(self.iterations / IN_A_ROW)
         in_budget = int(self.budget_s / (seconds * (self.warm_up + IN_A_ROW)))
-        return min(most, max(2, in_budget))
+        return min(needed, max(2, in_budget))
 
     def in_turns(self, expected_s: Mapping[Name, float], once: Callable[[Name], Sample]) -> dict[Name, list[Sample]]:
-        """Call `once` for each name in turns, and return its results per name, without the warm-up.
+        """Call `once` for each name alternately, and return its results per name, without the warm-up.
 
         Each turn begins with a different name. `expected_s` maps each name to its expected seconds per iteration.
         """
@@ -171,20 +180,23 @@ def keys_of(
     With `through_host` (Gloo on a GPU) there are only native or named collectives, and no messages between two ranks. A
     single rank has only native collectives. Raises ValueError if no size fits.
     """
-    planned = link_keys([1] if through_host else ranks_per_node, max(sizes))
+    ranks_of_links = [1] if through_host else ranks_per_node  # a single rank has only sums and copies in memory
+    planned = link_keys(ranks_of_links, max(sizes))
     left_out: set[int] = set()
     only_native = protocol.algorithms is None and (through_host or sum(ranks_per_node) == 1)
     algorithms = (NATIVE,) if only_native else protocol.algorithms
     for collective in protocol.collectives:
         for size in sizes:
             keys = collective_keys(collective, size, ranks_per_node, algorithms, protocol.in_place)
-            if size * (4 + len(keys)) > free_bytes / 2:  # each method has its own scratch memory
+            num_buffers = COMMON_BUFFERS + len(keys)  # each method has its own scratch memory
+            if size * num_buffers > free_bytes / 2:
                 left_out.add(size)
             else:
                 planned += keys
     if left_out == set(sizes):
         raise ValueError(f"sizes must fit into half of the {bytes_words(free_bytes)} a rank has, got {tuple(sizes)}")
-    return list(dict.fromkeys(planned)), tuple(sorted(left_out))
+    distinct = list(dict.fromkeys(planned))  # two sizes may be the same after rounding down to equal parts
+    return distinct, tuple(sorted(left_out))
 
 
 def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[PointKey]:
@@ -221,16 +233,18 @@ def collective_keys(
     [996]
     """
     elements = num_elements(collective, num_bytes, sum(ranks_per_node))
-    places: Iterable[bool] = (False,)
+    variants: tuple[bool, ...] = (False,)
     if collective == "allreduce":
-        places = tuple(in_place)
+        variants = tuple(in_place)
+    if algorithms is None:
+        algorithms = [NATIVE, *ALGORITHMS[collective]]
     keys = []
-    for name in [NATIVE, *ALGORITHMS[collective]] if algorithms is None else algorithms:
+    for name in algorithms:
         options = _fitting_options(collective, name, num_bytes, ranks_per_node)
         if options is None:
             continue
-        for place in places:
-            keys.append(key_of(collective, elements * ITEM_BYTES, algorithm=name, in_place=place, **options))
+        for is_in_place in variants:
+            keys.append(key_of(collective, elements * ITEM_BYTES, algorithm=name, in_place=is_in_place, **options))
     return keys
 
 
@@ -257,7 +271,8 @@ def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: 
     if len(set(ranks_per_node)) == 1:
         num_nodes = len(ranks_per_node)
         gpus_per_node = ranks_per_node[0]
-        options = algorithm.arranged(Cluster(num_nodes, gpus_per_node, _ANY_LINK, _ANY_LINK))
+        cluster = Cluster(num_nodes, gpus_per_node, _ANY_LINK, _ANY_LINK)
+        options = algorithm.arranged(cluster)
         if num_nodes > 1 and "gpus_per_node" in algorithm.options:
             options = {"gpus_per_node": gpus_per_node}  # also 1, since the builder's own default would be another
     if "num_segments" in algorithm.options:
@@ -279,7 +294,7 @@ def _fitting_options(
         elements //= num_ranks
     try:
         options = builder_options(collective, name, num_bytes, ranks_per_node)
-        build(collective, name, num_ranks, **options).chunk_ends(elements)
+        build(collective, name, num_ranks, **options).chunk_ends(elements)  # raises if a chunk has no element
     except ValueError:
         return None
     return options
@@ -322,6 +337,9 @@ def _copy_key(
 
 LAUNCH_S = 8.0  # estimated limit per launch: what an interrupted run loses
 OVERHEAD_S = 0.005  # per iteration, mostly to agree on its start
+ESTIMATING_ITERATIONS = 2  # before the turns, to estimate how many turns the budget allows
+# Of a message, as long as none has been measured: a slow network's.
+UNKNOWN_LATENCY_S = 1e-3
 UNKNOWN_BYTES_PER_S = 20e6
 MEMORY_BYTES_PER_S = 1e9
 TRANSFER_BYTES_PER_S = 4e9
@@ -341,21 +359,29 @@ def next_launch(missing: Sequence[PointKey], profile: Profile, protocol: Protoco
 
 
 def guess_s(keys: Sequence[PointKey], profile: Profile, protocol: Protocol) -> float:
-    """Return an estimate, in seconds, of measuring these keys: two iterations each for an estimate, then the turns."""
-    each_s = [OVERHEAD_S + _iteration_s(key, profile) for key in keys]
-    return sum(once_s * (2 + protocol.turns(once_s) * (protocol.warm_up + IN_A_ROW)) for once_s in each_s)
+    """Return an estimate, in seconds, of measuring these keys."""
+    total_s = 0.0
+    for key in keys:
+        iteration_s = OVERHEAD_S + _iteration_s(key, profile)
+        iterations_in_turns = protocol.turns(iteration_s) * (protocol.warm_up + IN_A_ROW)
+        total_s += iteration_s * (ESTIMATING_ITERATIONS + iterations_in_turns)
+    return total_s
 
 
 def _iteration_s(key: PointKey, profile: Profile) -> float:
-    """Return the seconds of one iteration, estimated from the largest measured message up to this size."""
+    """Return the seconds of one iteration, estimated from the largest measured message up to this size.
+
+    This is for deadlines, so it is simple: the bytes of that message scale, a ping-pong or an exchange is two messages,
+    and a collective is one message, and one more for each doubling of the ranks.
+    """
     if key.what in TRANSFERS:
         return key.num_bytes / TRANSFER_BYTES_PER_S
     if key.what in ("add", "copy") or profile.num_ranks == 1:
         return key.num_bytes / MEMORY_BYTES_PER_S
-    message_s = 1e-3 + key.num_bytes / UNKNOWN_BYTES_PER_S
+    message_s = UNKNOWN_LATENCY_S + key.num_bytes / UNKNOWN_BYTES_PER_S
     measured = [point for point in profile.select("together") if point.num_bytes <= key.num_bytes]
     if measured:
-        nearest = max(measured, key=lambda point: (point.num_bytes, point.median_s))
+        nearest = max(measured, key=lambda point: (point.num_bytes, point.median_s))  # the slower of two links
         message_s = nearest.median_s * key.num_bytes / nearest.num_bytes
     if key.what in ("ping_pong", "together"):
         return 2 * message_s

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...cluster import node_sizes
 from ...collectives import build
-from ...collectives.timing import Ranks, TimedTask, go_first, network_id
+from ...collectives.timing import Ranks, TimedTask, go_first, network_id, nothing
 from ...collectives.wire.group import TAGS, Posted, backend_of, starter, takes_batches
 from ...collectives.wire.run import executor
 from ...common.units import bytes_words
@@ -37,16 +37,18 @@ def survey(device: str) -> dict[str, Any]:
 
     Rank 0 also returns the largest copy to and from its GPU in bytes, 0 if it has none.
     """
-    ranks = Ranks(device=_own(device))
-    nodes = ranks.numbered(network_id())
-    free = _free_bytes(device, node_sizes(nodes)[nodes[ranks.rank]])
+    ranks = Ranks(device=_select_device(device))
+    nodes = ranks.numbered(network_id())  # the number of each rank's node
+    num_ranks_here = node_sizes(nodes)[nodes[ranks.rank]]
+    free = _free_bytes(device, num_ranks_here)
+    least_free = -ranks.slowest([-float(free)])[0]  # `slowest` is the maximum over all ranks
     transfer_bytes = 0
     if ranks.rank == 0 and torch.cuda.is_available():
         transfer_bytes = most_bytes(MeasuredGpu(_gpu()))
     return {
         **of_machine(),
         "nodes": nodes,
-        "free_bytes": -int(ranks.slowest([-float(free)])[0]),  # the minimum over all ranks
+        "free_bytes": int(least_free),
         "transfer_bytes": transfer_bytes,
         "clock_offset_s": ranks.slowest([ranks.clock_offset_s])[0],
     }
@@ -58,8 +60,8 @@ def measure_keys(keys: Sequence[PointKey], nodes: Sequence[int], device: str, pr
     Only rank 0 copies to and from a GPU.
     """
     if protocol.real_time:
-        go_first()
-    ranks = Ranks(device=_own(device))
+        go_first()  # at real-time priority
+    ranks = Ranks(device=_select_device(device))
     points = []
     for (operation, _), group in itertools.groupby(keys, operation_and_size):
         if operation not in TRANSFERS:
@@ -88,18 +90,21 @@ def points_of(keys: Sequence[PointKey], nodes: Sequence[int], ranks: Ranks, prot
     return points
 
 
-def _own(device: str) -> str:
-    """Return this rank's device. NCCL ranks already have their GPU; with other backends ranks take the GPUs in turn."""
+def _select_device(device: str) -> str:
+    """Select the device for this rank's buffers, "cpu" or a GPU of its own for "cuda", and return its name.
+
+    An NCCL rank has selected its GPU before. With other backends, the ranks of a node share its GPUs evenly.
+    """
     if device != "cuda":
         return device
     if dist.get_backend() != "nccl":
-        place = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
-        torch.cuda.set_device(place % torch.cuda.device_count())
+        local_rank = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())
     return _gpu()
 
 
 def _free_bytes(device: str, num_ranks: int) -> int:
-    """Return the bytes a rank may use on its device, shared with the ranks of its node.
+    """Return the bytes a rank may use on its device, shared with the `num_ranks` ranks of its node.
 
     Gloo copies the buffers of a GPU to the host, so it is limited by the memory of both.
     """
@@ -149,95 +154,116 @@ def neighbours(nodes: Sequence[int], inside: bool, rank: int) -> tuple[int, int]
     if inside:
         ring = [other for other, node in enumerate(nodes) if node == nodes[rank]]
     else:
-        places = [list(nodes[:other]).count(node) for other, node in enumerate(nodes)]  # of each rank on its node
-        ring = [other for other, place in enumerate(places) if place == places[rank]]
+        # The position of a rank on its node is the number of ranks before it that share its node.
+        positions = [list(nodes[:other]).count(node) for other, node in enumerate(nodes)]
+        ring = [other for other, position in enumerate(positions) if position == positions[rank]]
     if len(ring) == 1:
         return None
-    place = ring.index(rank)
-    return ring[place - 1], ring[(place + 1) % len(ring)]
+    index = ring.index(rank)
+    return ring[index - 1], ring[(index + 1) % len(ring)]
 
 
 def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> TimedTask:
-    """The first of two ranks sends a message, and the other one sends it back.
+    """Return the task of a message that the first of the two `ends` sends, and the second one sends back.
 
-    Gloo lets a rank post its receive before the clock starts, so that no send waits for a receiver. NCCL does not,
-    because it starts sends and receives together.
+    Other ranks do nothing. Gloo lets a rank post its receive before the clock starts, so that no send waits for a
+    receiver. NCCL does not, because it starts sends and receives together.
     """
     if ranks.rank not in ends:
-        return TimedTask(lambda: None, times=2)
-    is_first = ranks.rank == ends[0]
-    peer = ends[1] if is_first else ends[0]
-    views = [torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(2)]
-    start = starter(ranks.group, views[0])
-    works: list[Any] = [None, None]  # of the send, which is transfer 0, and of the receive, which is transfer 1
-    sends = [Posted(transfer=0, view=0, sends=True, peer=peer, tag=TAGS)]
-    receives = [Posted(transfer=1, view=1, sends=False, peer=peer, tag=TAGS)]
-    posts_early = not takes_batches(backend_of(ranks.group, views[0]))
+        return TimedTask(nothing, times=2)
+    first, second = ends
+    is_first = ranks.rank == first
+    peer = second if is_first else first
+    buffers = [torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(2)]
+    send = Posted(transfer=0, view=0, sends=True, peer=peer, tag=TAGS)
+    receive = Posted(transfer=1, view=1, sends=False, peer=peer, tag=TAGS)
+    works: list[Any] = [None, None]  # `start` puts here, at the number of each transfer, what to wait for
+    start = starter(ranks.group, buffers[0])
+    posts_early = not takes_batches(backend_of(ranks.group, buffers[0]))
 
     def prepare() -> None:
         if posts_early:
-            start(receives, views, works)
+            start([receive], buffers, works)
 
     def run() -> None:
         if is_first:
-            start(sends, views, works)
+            start([send], buffers, works)
         if not posts_early:
-            start(receives, views, works)
-        works[1].wait()
+            start([receive], buffers, works)
+        works[receive.transfer].wait()
         if not is_first:
-            start(sends, views, works)
+            start([send], buffers, works)
 
-    return TimedTask(run, prepare, lambda: works[0].wait(), times=2)
+    def finish() -> None:
+        # Not timed: the first rank's message has arrived if there is an answer, and it times the answer's arrival.
+        works[send.transfer].wait()
+
+    return TimedTask(run, prepare, finish, times=2)
 
 
 def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> TimedTask:
-    """Exchanges in sequence, each receive posted one step ahead, as `execute` does."""
-    number = min(MOST_EXCHANGES, max(2, MOST_EXCHANGED_BYTES // num_bytes))
+    """Return the task of several exchanges in sequence: in each step, every rank sends to the next rank of a ring.
+
+    `ring` is the rank that this one receives from, and the rank that it sends to; None if it has nobody to exchange
+    with. As in `execute`, each receive is posted one step ahead if the backend allows that.
+    """
+    num_steps = min(MOST_EXCHANGES, max(2, MOST_EXCHANGED_BYTES // num_bytes))
     if ring is None:
-        return TimedTask(lambda: None, times=number)
+        return TimedTask(nothing, times=num_steps)
     before, after = ring
-    views = [torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(3)]
-    start = starter(ranks.group, views[0])
-    is_early = not takes_batches(backend_of(ranks.group, views[0]))
-    works: list[Any] = [None] * (2 * number)  # the receives, then the sends
-    receives = [Posted(step, 1 + step % 2, False, before, TAGS + step) for step in range(number)]
-    sends = [Posted(number + step, 0, True, after, TAGS + step) for step in range(number)]
-    steps = []
-    for step in range(number):
-        receive = step + 1 if is_early else step
-        steps.append([sends[step], *receives[receive : receive + 1]])  # the last step has no receive ahead
+    # Buffer 0 is sent. Buffers 1 and 2 receive in turn, because two receives may be posted at the same time.
+    buffers = [torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(3)]
+    receives = []
+    sends = []
+    for step in range(num_steps):
+        tag = TAGS + step
+        receives.append(Posted(transfer=step, view=1 + step % 2, sends=False, peer=before, tag=tag))
+        sends.append(Posted(transfer=num_steps + step, view=0, sends=True, peer=after, tag=tag))
+    works: list[Any] = [None] * (2 * num_steps)  # `start` puts here, at the number of each transfer, what to wait for
+    start = starter(ranks.group, buffers[0])
+    posts_early = not takes_batches(backend_of(ranks.group, buffers[0]))
+    transfers_of_steps = []
+    for step in range(num_steps):
+        transfers = [sends[step]]
+        receive_step = step + 1 if posts_early else step
+        if receive_step < num_steps:
+            transfers.append(receives[receive_step])
+        transfers_of_steps.append(transfers)
 
     def prepare() -> None:
-        if is_early:
-            start(receives[:1], views, works)
+        if posts_early:
+            start([receives[0]], buffers, works)
 
     def run() -> None:
-        for step, posted in enumerate(steps):
-            start(posted, views, works)
-            works[step].wait()
-            if step:
-                works[number + step - 1].wait()
-        works[-1].wait()
+        for step, transfers in enumerate(transfers_of_steps):
+            start(transfers, buffers, works)
+            works[receives[step].transfer].wait()
+            if step > 0:  # A send may last until the next step has received.
+                works[sends[step - 1].transfer].wait()
+        works[sends[-1].transfer].wait()
 
-    return TimedTask(run, prepare, times=number)
+    return TimedTask(run, prepare, times=num_steps)
 
 
 def _in_memory(what: str, num_bytes: int, ranks: Ranks) -> TimedTask:
-    number = min(MOST_CALLS, max(1, MOST_CALLED_BYTES // num_bytes))
+    """Return the task of several sums ("add") or copies ("copy") of a buffer in this rank's memory."""
+    num_calls = min(MOST_CALLS, max(1, MOST_CALLED_BYTES // num_bytes))
     target = torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device)
     source = torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device)
     call = target.add_ if what == "add" else target.copy_
 
     def run() -> None:
-        for _ in range(number):
+        for _ in range(num_calls):
             call(source)
 
-    return TimedTask(run, times=number)
+    return TimedTask(run, times=num_calls)
 
 
 # ---- collectives
 
-PATTERN = 61  # random, from 1: misplaced elements show; sums stay exact in float32 for 700 ranks
+# The elements of a collective's input are random whole numbers up to this, times the rank's number from 1. So misplaced
+# elements show, and sums over up to 700 ranks stay below 2**24, up to which float32 holds every whole number.
+PATTERN = 61
 CollectiveFunction = Callable[[Tensor], Tensor]
 
 
@@ -251,24 +277,30 @@ def collective_tasks(keys: Sequence[PointKey], ranks: Ranks) -> dict[PointKey, T
     for key in keys:
         run = method(key, buffers, ranks)
         check(key, run, buffers)
+        # `run=run` binds the function of this key, not that of the last one.
         tasks[key] = TimedTask(lambda run=run: run(buffers.input), buffers.fill)  # type: ignore[misc]
     return tasks
 
 
 class CollectiveBuffers:
-    """A rank's input to a collective (integers that identify their rank and position) and its expected result."""
+    """A rank's input to a collective and its expected result.
+
+    All ranks know the same pattern of the whole buffer. A rank contributes the pattern times its number from 1.
+    """
 
     def __init__(self, collective: str, num_bytes: int, ranks: Ranks) -> None:
         self.collective = collective
         self._rank = ranks.rank
         self._size = ranks.size
         elements = num_bytes // ITEM_BYTES
-        self._share = elements // ranks.size  # of a rank
+        self._share = elements // ranks.size  # elements of a rank if each has a part of the buffer
         random = torch.Generator().manual_seed(0)
         pattern = torch.randint(1, PATTERN + 1, (elements,), generator=random, dtype=torch.float32)
         self._pattern: Tensor = pattern.to(ranks.device)
-        own = self._run(ranks.rank) if collective == "allgather" else slice(None)
-        self.input = self._of(ranks.rank, own)
+        part = slice(None)
+        if collective == "allgather":  # each rank contributes only its own part
+            part = self._part(ranks.rank)
+        self.input = self._contribution(ranks.rank, part)
         out_elements = self._share if collective == "reduce_scatter" else elements
         self.out = torch.full((out_elements,), torch.nan, device=ranks.device)
 
@@ -279,30 +311,34 @@ class CollectiveBuffers:
 
     def right(self) -> Tensor:
         """Return the expected result."""
-        total = self._size * (self._size + 1) // 2
+        total = self._size * (self._size + 1) // 2  # the sum of the ranks' numbers from 1
         if self.collective == "allreduce":
             return torch.mul(self._pattern, total)
         if self.collective == "reduce_scatter":
-            return torch.mul(self._pattern[self._run(self._rank)], total)
+            return torch.mul(self._pattern[self._part(self._rank)], total)
         if self.collective == "broadcast":
-            return self._of(0, slice(None))
-        parts = []
-        for rank in range(self._size):
-            owner = self._rank if self.collective == "all_to_all" else rank
-            parts.append(self._of(rank, self._run(owner)))
-        return torch.cat(parts)
+            return self._contribution(0, slice(None))
+        received = []
+        for sender in range(self._size):
+            # In an all-to-all, a rank receives its own part from each; in an allgather, it receives the sender's part.
+            owner = self._rank if self.collective == "all_to_all" else sender
+            received.append(self._contribution(sender, self._part(owner)))
+        return torch.cat(received)
 
-    def _run(self, rank: int) -> slice:
+    def _part(self, rank: int) -> slice:
         """Return the elements of the whole buffer that belong to a rank."""
         return slice(rank * self._share, (rank + 1) * self._share)
 
-    def _of(self, rank: int, where: slice) -> Tensor:
-        """Return a part of the buffer that a rank contributes."""
-        return torch.mul(self._pattern[where], rank + 1)
+    def _contribution(self, rank: int, part: slice) -> Tensor:
+        """Return what a rank contributes to a part of the buffer."""
+        return torch.mul(self._pattern[part], rank + 1)
 
 
 def method(key: PointKey, buffers: CollectiveBuffers, ranks: Ranks) -> CollectiveFunction:
-    """Return the function that runs a key; all ranks must call this at the same point."""
+    """Return the function that runs a key's collective and returns the result.
+
+    All ranks must call this at the same point, because it lets them agree on a schedule.
+    """
     collective = key.what
     builder_options: dict[str, Any] = dict(key.options)
     name = builder_options.pop("algorithm")
@@ -311,11 +347,11 @@ def method(key: PointKey, buffers: CollectiveBuffers, ranks: Ranks) -> Collectiv
         run = _native(collective, buffers, ranks)
     else:
         schedule = build(collective, name, ranks.size, **builder_options)
-        # an executor may return None, for a barrier or a rank without output, but no such collective is measured
+        # An executor may return None, for a barrier or a rank without output, but no such collective is measured.
         run = executor(schedule, buffers.input, ranks.group)  # type: ignore[assignment]
     if in_place or collective != "allreduce":
         return run
-    # an allreduce works in place, so out of place means that the input is copied first
+    # An allreduce works in place, so out of place means that the input is copied first.
     return lambda tensor: run(buffers.out.copy_(tensor))
 
 
@@ -330,8 +366,8 @@ def check(key: PointKey, run: CollectiveFunction, buffers: CollectiveBuffers) ->
     if wrong.numel():
         first = int(wrong[0])
         problem = f"element {first} is {result[first].item():g}, not {right[first].item():g}"
-        number = f"{wrong.shape[0]} of {right.numel()} are wrong"
-        raise RuntimeError(f"{_named(key)} gave a wrong result: {problem}, {number}")
+        extent = f"{wrong.shape[0]} of {right.numel()} are wrong"
+        raise RuntimeError(f"{_named(key)} gave a wrong result: {problem}, {extent}")
 
 
 def _named(key: PointKey) -> str:
@@ -342,10 +378,16 @@ def _native(collective: str, buffers: CollectiveBuffers, ranks: Ranks) -> Collec
     """Return the backend's own collective. It fills the input of an allreduce, and `buffers.out` of all others."""
     group = ranks.group
     out = buffers.out
-    options = dist.AllreduceOptions()
+    options = dist.AllreduceOptions()  # by default a sum
+
+    def broadcast(tensor: Tensor) -> Any:
+        if ranks.rank == 0:  # A broadcast sends and receives in place, so the root's input is copied first.
+            out.copy_(tensor)
+        return group.broadcast(out, 0)
+
     starts: dict[str, Callable[[Tensor], Any]] = {
         "allreduce": lambda tensor: group.allreduce([tensor], options),
-        "broadcast": lambda tensor: group.broadcast(out.copy_(tensor) if ranks.rank == 0 else out, 0),
+        "broadcast": broadcast,
         "allgather": lambda tensor: group._allgather_base(out, tensor),
         "reduce_scatter": lambda tensor: group._reduce_scatter_base(out, tensor),
         "all_to_all": lambda tensor: group.alltoall_base(out, tensor, [], []),

@@ -30,8 +30,9 @@ CPU_SIZES = powers_of_two(2**10, 2**26)
 NCCL_SIZES = powers_of_two(2**10, 2**30)
 LEAST_TRANSFER_BYTES = 2**12
 MOST_TRANSFER_BYTES = 2**30
-PATIENCE_S = 60.0  # time limit of a launch, and on top of it
-LENIENCE = 10.0  # this many times the expected time
+# The time limit of a launch is PATIENCE_S plus LENIENCE times the expected time.
+PATIENCE_S = 60.0
+LENIENCE = 10.0
 MOST_S = 1e6  # the longest that `launch` can wait
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _NUM_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -93,10 +94,10 @@ def measure(
     function("report", report, "of a Progress")
     backend = default_backend(num_ranks, device, network) if backend is None else one_of("backend", backend, BACKENDS)
     device = device_of(device, backend)
-    number = num_ranks_of(num_ranks, backend)
-    chosen.check_algorithms(number)
-    start = _starter(number, backend, device, network)
-    if not is_joined(backend):  # else rank 0 says so below, to all ranks
+    num_ranks = num_ranks_of(num_ranks, backend)
+    chosen.check_algorithms(num_ranks)
+    start = _starter(num_ranks, backend, device, network)
+    if not is_joined(backend):  # under torchrun, `run.open` checks it on rank 0, and all ranks raise the error
         output_path(path)
     run = _Measurement(Path(path), chosen, backend, device, report, start)
     report(Progress(0, 0, "starting the ranks"))
@@ -125,7 +126,7 @@ def default_backend(num_ranks: int | None = None, device: str | None = None, net
     import torch.distributed as dist
 
     num_gpus = torch.cuda.device_count() if dist.is_available() and dist.is_nccl_available() else 0
-    if is_joined("gloo"):
+    if is_joined("gloo"):  # torchrun states the ranks of this machine
         num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
     return "nccl" if num_gpus >= 2 and (num_ranks or 1) <= num_gpus else "gloo"
 
@@ -135,11 +136,13 @@ def num_ranks_of(num_ranks: int | None, backend: str) -> int:
     if num_ranks is None and is_joined(backend):
         num_ranks = _from_launcher(_NUM_RANKS)
     if num_ranks is not None:
-        return whole("num_ranks", num_ranks, 1 if backend == "nccl" else 2, 10**6 if is_joined(backend) else MOST_RANKS)
+        least = 1 if backend == "nccl" else 2
+        most = 10**6 if is_joined(backend) else MOST_RANKS  # a launcher has started them already, or this process must
+        return whole("num_ranks", num_ranks, least, most)
     if backend == "nccl":
         import torch
 
-        return whole("num_ranks, the number of GPUs,", torch.cuda.device_count(), 1)
+        return whole("num_ranks, which with nccl is the number of GPUs that torch finds,", torch.cuda.device_count(), 1)
     return 4
 
 
@@ -174,11 +177,15 @@ def _from_launcher(names: Sequence[str]) -> int:
     return 0
 
 
+# Runs a function with arguments in all ranks, within a limit in seconds, and returns the result of each rank.
 Start = Callable[[Callable[..., Any], Sequence[Any], float], list[Any]]
 
 
 def _starter(num_ranks: int, backend: str, device: str, network: Any) -> Start:
-    """Return the function that launches the ranks: on this machine, or on the hosts of a network."""
+    """Return the function that launches the ranks: on this machine, or on the hosts of a network.
+
+    Raises ValueError if the network cannot run these ranks.
+    """
     if network is None:
         return lambda fn, args, limit_s: launch(fn, num_ranks, args, backend, limit_s)
     num_hosts = getattr(network, "num_hosts", None)
@@ -207,10 +214,13 @@ class _Measurement:
         self.profile: Profile
         self._stamp: tuple[int, int] | None = None  # the stamp of the file as this run left it
         self._writes = writes(backend)
-        self.lock = contextlib.ExitStack()
+        self.lock = contextlib.ExitStack()  # `open` puts the file's lock into it, and the caller's `with` ends it
 
     def open(self, survey: Mapping[str, Any], about: Mapping[str, Any], fresh: bool) -> None:
-        """Create the profile, or load the existing one; under torchrun rank 0 loads it and broadcasts it."""
+        """Lock the file, and set `profile` to the stored profile or to a new one.
+
+        Under torchrun only rank 0 reads the file. All ranks get its profile, or raise its error.
+        """
         opened: Profile | Exception | None = None
         if self._writes:
             try:
@@ -218,7 +228,7 @@ class _Measurement:
                 opened = self._opened(self._new(survey, about), fresh)
             except (ValueError, OSError) as error:
                 opened = error
-        if is_joined(self.backend):
+        if is_joined(self.backend):  # All ranks get what rank 0 passes.
             opened = self.start(_in_rank, ("same", opened), PATIENCE_S)[0]
         if isinstance(opened, Exception):
             raise opened
@@ -226,11 +236,12 @@ class _Measurement:
         self.profile = opened
 
     def _new(self, survey: Mapping[str, Any], about: Mapping[str, Any]) -> Profile:
-        """The profile without points: only its provenance and protocol."""
+        """Return the profile without points: only its provenance and protocol."""
         sizes = node_sizes(survey["nodes"])
+        facts = {name: value for name, value in survey.items() if name in FIELDS}  # the rest is for this run only
         provenance = {
             **about,
-            **{name: value for name, value in survey.items() if name in FIELDS},
+            **facts,
             "num_ranks": sum(sizes),
             "num_nodes": len(sizes),
             "ranks_per_node": sizes,
@@ -251,13 +262,17 @@ class _Measurement:
         return Profile(provenance, how)
 
     def _opened(self, new: Profile, fresh: bool) -> Profile:
+        """Return the stored profile, or store and return the new one if there is no file or `fresh` is true.
+
+        Raises ValueError if the stored profile is of another machine or protocol.
+        """
         if fresh or not self.path.exists():
-            with Interrupts():
+            with Interrupts():  # an interrupt waits until the file is written
                 self._save(new)
             return new
         self._stamp = _stamp(self.path)
         stored = Profile.load(self.path)
-        names = [name for name in new.protocol if name != "clock_offset_s"]
+        names = [name for name in new.protocol if name != "clock_offset_s"]  # which is measured anew by each run
         problem = difference(stored.provenance, new.provenance) or difference(stored.protocol, new.protocol, names)
         if problem:
             raise ValueError(f"{self.path} cannot be continued: {problem}; use another file, or fresh")
@@ -273,37 +288,44 @@ class _Measurement:
         ratio = 1.0  # actual / expected time of the last launch
         done = {point.key for point in self.profile.points}
         while missing := [key for key in keys if key not in done]:
-            known = missing[0][0] not in ("ping_pong", "together")
-            left_s = ratio * guess_s(missing, self.profile, self.protocol) if known else None
+            left_s = None
+            if missing[0].what not in ("ping_pong", "together"):  # Links come first, and other guesses rest on them.
+                left_s = ratio * guess_s(missing, self.profile, self.protocol)
             self.report(Progress(len(keys) - len(missing), len(keys), words_of(missing[0]), left_s, left_out))
-            some = next_launch(missing, self.profile, self.protocol)
-            expected = guess_s(some, self.profile, self.protocol)
+            next_keys = next_launch(missing, self.profile, self.protocol)
+            expected_s = guess_s(next_keys, self.profile, self.protocol)
+            limit_s = min(PATIENCE_S + LENIENCE * expected_s, MOST_S)
             begin = time.monotonic()
-            args = ("measure_keys", some, survey["nodes"], self.device, self.protocol)
-            points = self.start(_in_rank, args, min(PATIENCE_S + LENIENCE * expected, MOST_S))[0]
-            ratio = (time.monotonic() - begin) / expected
-            self._keep(points)
+            args = ("measure_keys", next_keys, survey["nodes"], self.device, self.protocol)
+            points = self.start(_in_rank, args, limit_s)[0]
+            ratio = (time.monotonic() - begin) / expected_s
+            self._store(points)
             done |= {point.key for point in points}
         self.report(Progress(len(keys), len(keys), "", 0.0, left_out))
 
     def _copies(self, survey: Mapping[str, Any]) -> list[PointKey]:
-        """The copies that rank 0's GPU supports, up to the largest size asked for."""
+        """Return the copies that rank 0's GPU supports, up to the largest size asked for."""
         asked = max(self.protocol.sizes or [MOST_TRANSFER_BYTES])
-        most = min(max(asked, LEAST_TRANSFER_BYTES), MOST_TRANSFER_BYTES, survey["transfer_bytes"])
-        sizes = powers_of_two(LEAST_TRANSFER_BYTES, most, 4)
+        asked = max(asked, LEAST_TRANSFER_BYTES)
+        largest = min(asked, MOST_TRANSFER_BYTES, survey["transfer_bytes"])
+        sizes = powers_of_two(LEAST_TRANSFER_BYTES, largest, 4)
         return [key for size in sizes for key in transfer_keys(size, len(survey["gpus"]))]
 
-    def _keep(self, points: Sequence[Point]) -> None:
-        """Store points in the file; they count only once stored."""
+    def _store(self, points: Sequence[Point]) -> None:
+        """Add points to the profile, and store it in the file before it counts as this run's.
+
+        Raises ValueError if another run has written the file since this run did.
+        """
         profile = self.profile.add(*points)
-        with Interrupts():
+        with Interrupts():  # an interrupt waits, so that the file and `self.profile` agree
             if self._writes:
-                if _stamp(self.path) not in (self._stamp, None):
+                if _stamp(self.path) not in (self._stamp, None):  # None: somebody has deleted the file
                     raise ValueError(f"another run has written {self.path} in the meantime, so it is left unchanged")
                 self._save(profile)
             self.profile = profile
 
     def _save(self, profile: Profile) -> None:
+        """Write the file, and remember its stamp."""
         profile.save(self.path)
         self._stamp = _stamp(self.path)
 
@@ -327,7 +349,7 @@ def _alone(path: Path) -> contextlib.AbstractContextManager[object]:
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """What distinguishes a file from one that replaces it; None if there is no file."""
+    """Return a value that changes if the file is replaced or written again; None if there is no file."""
     try:
         status = path.stat()
     except FileNotFoundError:

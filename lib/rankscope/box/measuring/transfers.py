@@ -21,7 +21,7 @@ DEVICE_COPIES = 4  # the same, in the memory of a GPU
 BLOCKING = ("pageable", "pinned")
 MOST_BYTES = 2**32  # elements are numbered with 32 bits
 DTYPE = torch.int32  # elements of ITEM_BYTES
-Pairs = Sequence[tuple[Tensor, Tensor]]  # where to, where from
+Pairs = Sequence[tuple[Tensor, Tensor]]  # the target and the source of each copy
 
 
 class MeasuredGpu:
@@ -71,16 +71,18 @@ class MeasuredGpu:
     def forget_pinned(self) -> None:
         """Give pinned memory that was released back to the system."""
         self.synchronize()
-        own: Any = getattr(torch.accelerator, "empty_host_cache", None) or getattr(torch._C, "_host_emptyCache", None)
-        if own is None:
+        release: Any = getattr(torch.accelerator, "empty_host_cache", None)
+        if release is None:  # older versions of torch
+            release = getattr(torch._C, "_host_emptyCache", None)
+        if release is None:
             raise RuntimeError(f"torch {torch.__version__} cannot release pinned memory, so pinning cannot be timed")
-        own()
+        release()
 
     def copy(self, pairs: Pairs, non_blocking: bool, lane: int) -> None:
         """Start copies on a lane, one after the other."""
         with torch.cuda.stream(self._lanes[lane]):
-            for to, source in pairs:
-                to.copy_(source, non_blocking=non_blocking)
+            for target, source in pairs:
+                target.copy_(source, non_blocking=non_blocking)
 
     def mark(self, lane: int) -> Any:
         """Return a mark (event) that is passed when all earlier work on the lane is done."""
@@ -144,7 +146,10 @@ class CopyBuffers:
 
 
 class Move(NamedTuple):
-    """A timed move: `run` starts copies on this many lanes and returns their targets; `before` is not timed."""
+    """A timed move: `run` starts copies on this many lanes and returns their targets; `before` is not timed.
+
+    The targets of a lane contain, in order, all elements of the source.
+    """
 
     run: Callable[[], Sequence[Tensor]]
     num_lanes: int = 1
@@ -182,12 +187,12 @@ def transfer_points(keys: Sequence[PointKey], protocol: Protocol, device: Measur
         return key.num_bytes, dict(key.options).get("src", device.index)
 
     for (num_bytes, gpu), group in itertools.groupby(keys, size_and_gpu):
-        own = device.at(int(gpu))
-        buffers = CopyBuffers(num_bytes, own)
+        gpu_device = device.at(int(gpu))
+        buffers = CopyBuffers(num_bytes, gpu_device)
         moves = {key: move_of(key, buffers) for key in group}
         for key, move in moves.items():
             check(key, move, buffers)
-        for key, samples in sampled(moves, own, protocol).items():
+        for key, samples in sampled(moves, gpu_device, protocol).items():
             options = dict(key.options)
             clean = tuple(sample.clean for sample in samples)
             host_s = tuple(sample.host_s for sample in samples)
@@ -197,94 +202,107 @@ def transfer_points(keys: Sequence[PointKey], protocol: Protocol, device: Measur
                 device_s = tuple(sample.device_s for sample in samples)
                 points.append(Point("transfer", num_bytes, device_s, clean, options))
                 points.append(Point("transfer_host", num_bytes, host_s, clean, options))
-        del buffers, moves, move
-        own.forget_pinned()
+        del buffers, moves, move  # so that their memory is free before that of the next size is allocated
+        gpu_device.forget_pinned()
     return points
 
 
 def move_of(key: PointKey, buffers: CopyBuffers) -> Move:
-    """Return the move that a key describes."""
+    """Return the move that a key describes, with all buffers allocated that are not part of what is timed."""
     options: dict[str, Any] = dict(key.options)
-    device = buffers.device
-    gpu = device.index
-    method = options.get("method")
-    direction = options.get("direction")
-
-    def prepare() -> None:
-        """Make sure that pinned memory of this size is cached, or that none is."""
-        if options.get("cached") or method == "pin_on_the_fly_cached":
-            device.pinned(key.num_bytes)
-        else:
-            device.forget_pinned()
-
-    def pin_and_copy() -> list[Tensor]:
-        if direction == "h2d":
-            target = buffers.target(gpu)
-            source = device.pin(buffers.source("pageable"))
-        else:
-            target = device.pinned(key.num_bytes)
-            source = buffers.source(gpu)
-        device.copy([(target, source)], True, 0)
-        return [target]
-
-    def pin() -> list[Tensor]:
-        return [device.pin(buffers.source("pageable"))]
-
-    def copy() -> list[Tensor]:
-        for lane, pairs in enumerate(ways):
-            device.copy(pairs, method not in BLOCKING, lane)
-        return [target for pairs in ways for target, _ in pairs]
-
-    if key.what == "pin" or method in ON_THE_FLY:
-        # Allocate these before anything is timed.
-        buffers.target(gpu)
-        buffers.source("pageable")
-        buffers.source(gpu)
-        return Move(pin if key.what == "pin" else pin_and_copy, before=prepare)
-    host = str(method).removesuffix("_non_blocking")
+    if key.what == "pin" or options["method"] in ON_THE_FLY:
+        return _pinning_move(key, buffers)
+    gpu = buffers.device.index
+    method = str(options["method"])
+    host = method.removesuffix("_non_blocking")  # the kind of the host's memory, or "device" without the host
     ends_of_directions = {
         "h2d": (host, gpu),
         "d2h": (gpu, host),
         "d2d": (gpu, gpu),
         "p2p": (options.get("src"), options.get("dst")),
     }
-    src, dst = ends_of_directions[str(direction)]
-    ways = [_pairs(buffers, src, dst, options["pieces"])]
-    if options["both"]:
-        ways.append(_pairs(buffers, dst, src, 1))
-    return Move(copy, len(ways))
+    src, dst = ends_of_directions[str(options["direction"])]
+    pairs_of_lanes = [_pairs(buffers, src, dst, options["pieces"])]
+    if options["both"]:  # on the other lane, the same bytes in one copy in the other direction
+        pairs_of_lanes.append(_pairs(buffers, dst, src, 1))
+
+    def copy() -> list[Tensor]:
+        for lane, pairs in enumerate(pairs_of_lanes):
+            buffers.device.copy(pairs, non_blocking=method not in BLOCKING, lane=lane)
+        return [target for pairs in pairs_of_lanes for target, _ in pairs]
+
+    return Move(copy, num_lanes=len(pairs_of_lanes))
+
+
+def _pinning_move(key: PointKey, buffers: CopyBuffers) -> Move:
+    """Return a move that pins host memory while it is timed: `Tensor.pin_memory` alone, or with a copy that uses it."""
+    options: dict[str, Any] = dict(key.options)
+    device = buffers.device
+    host_source = buffers.source("pageable")
+    gpu_source = buffers.source(device.index)
+    gpu_target = buffers.target(device.index)
+    reuses_pinned = options.get("cached") or options.get("method") == "pin_on_the_fly_cached"
+
+    def prepare() -> None:
+        """Make sure that PyTorch has released pinned memory of this size to reuse, or that it has none."""
+        if reuses_pinned:
+            device.pinned(key.num_bytes)  # released at once, to PyTorch's cache
+        else:
+            device.forget_pinned()
+
+    def pin() -> list[Tensor]:
+        return [device.pin(host_source)]
+
+    def pin_and_copy_to_gpu() -> list[Tensor]:
+        pinned_source = device.pin(host_source)
+        device.copy([(gpu_target, pinned_source)], non_blocking=True, lane=0)
+        return [gpu_target]
+
+    def pin_and_copy_to_host() -> list[Tensor]:
+        pinned_target = device.pinned(key.num_bytes)
+        device.copy([(pinned_target, gpu_source)], non_blocking=True, lane=0)
+        return [pinned_target]
+
+    if key.what == "pin":
+        return Move(pin, before=prepare)
+    if options["direction"] == "h2d":
+        return Move(pin_and_copy_to_gpu, before=prepare)
+    return Move(pin_and_copy_to_host, before=prepare)
 
 
 def _pairs(buffers: CopyBuffers, src: Any, dst: Any, pieces: int) -> Pairs:
-    """Return the equal parts of a copy, each as its target and source."""
+    """Return the equal parts of a copy between two kinds of memory, each as its target and source."""
     target = buffers.target(dst)
     source = buffers.source(src)
-    each = source.numel() // pieces
-    return list(zip(torch.split(target, each), torch.split(source, each), strict=True))
+    piece_elements = source.numel() // pieces
+    return list(zip(torch.split(target, piece_elements), torch.split(source, piece_elements), strict=True))
 
 
 def check(key: PointKey, move: Move, buffers: CopyBuffers) -> None:
-    """Run one iteration; raises RuntimeError unless every element has arrived."""
+    """Run one iteration of a move; raises RuntimeError unless every element has arrived."""
     buffers.renew()
     move.before()
     buffers.device.synchronize()
     targets = move.run()
     buffers.device.synchronize()
     num_elements = key.num_bytes // ITEM_BYTES
-    place = 0  # of a target's first element, which counts up from `buffers.first`
+    position = 0  # in the source, of the first element of a target; the source counts up from `buffers.first`
     for target in targets:
-        first = buffers.first + place
+        first = buffers.first + position
         right = torch.arange(first, first + target.numel(), dtype=target.dtype, device=target.device)
         if not torch.equal(target, right):
             wrong = int((target != right).sum())
             options = ", ".join(f"{name}={value}" for name, value in key.options)
             copy = f"{key.what} of {bytes_words(key.num_bytes)} ({options})"
             raise RuntimeError(f"{copy} delivered wrong data: {wrong} of {target.numel()} elements differ")
-        place = (place + target.numel()) % num_elements
+        position = (position + target.numel()) % num_elements  # 0 again for the targets of the other direction
 
 
 def sampled(moves: dict[PointKey, Move], device: MeasuredGpu, protocol: Protocol) -> dict[PointKey, list[Sample]]:
-    """Return the samples of each move; moves take turns, so that drift affects all of them equally."""
+    """Return the samples of each move; moves take turns, so that drift affects all of them equally.
+
+    The number of turns depends on the time of a second iteration; the first one warms up.
+    """
     expected_s = {}
     for key, move in moves.items():
         timed(move, device)
@@ -298,15 +316,15 @@ def timed(move: Move, device: MeasuredGpu) -> Sample:
     """Run and time one iteration on an idle device."""
     move.before()
     device.synchronize()
-    stolen = stolen_ticks()
+    stolen_before = stolen_ticks()
     begin = device.mark(0)
-    for lane in range(1, move.num_lanes):
+    for lane in range(1, move.num_lanes):  # No lane may start its copies before the mark.
         device.follow(lane, begin)
-    start = device.clock()
+    host_begin_s = device.clock()
     targets = move.run()
-    host_s = device.clock() - start
+    host_s = device.clock() - host_begin_s
     ends = [device.mark(lane) for lane in range(move.num_lanes)]
     device.synchronize()
-    clean = stolen_ticks() == stolen
-    del targets
+    clean = stolen_ticks() == stolen_before
+    del targets  # only now, so that no memory is released while copies still use it
     return Sample(max(device.seconds(begin, end) for end in ends), host_s, clean)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Timings(NamedTuple):
-    """The seconds of each iteration, and which iterations are clean."""
+    """The seconds of each iteration, and which iterations are clean, which means undisturbed."""
 
     seconds: tuple[float, ...]
     clean: tuple[bool, ...]
@@ -27,7 +27,7 @@ def measure_all(tasks: Mapping[Name, TimedTask], ranks: Ranks, protocol: Protoco
     estimates = ranks.slowest([_estimate(task, ranks) for task in tasks.values()])
     expected_s = dict(zip(tasks, estimates, strict=True))
     iterations = protocol.in_turns(expected_s, lambda name: ranks.once(tasks[name]))
-    return {name: _of_all(own, ranks) for name, own in iterations.items()}
+    return {name: _over_all_ranks(own_iterations, ranks) for name, own_iterations in iterations.items()}
 
 
 def _estimate(task: TimedTask, ranks: Ranks) -> float:
@@ -38,9 +38,14 @@ def _estimate(task: TimedTask, ranks: Ranks) -> float:
     return time.monotonic() - begin
 
 
-def _of_all(own: list[tuple[float, bool]], ranks: Ranks) -> Timings:
-    """Return the timings of all ranks: of the slowest, and clean only if every rank was undisturbed."""
-    seconds = [iteration_s for iteration_s, _ in own]
-    disturbed = [float(not clean) for _, clean in own]
-    of_all = ranks.slowest(seconds + disturbed)
-    return Timings(tuple(of_all[: len(own)]), tuple(not dirty for dirty in of_all[len(own) :]))
+def _over_all_ranks(own_iterations: list[tuple[float, bool]], ranks: Ranks) -> Timings:
+    """Return the seconds of the slowest rank per iteration, and which iterations no rank was disturbed in.
+
+    An own iteration has this rank's seconds, and whether it was undisturbed.
+    """
+    seconds = [own_s for own_s, _ in own_iterations]
+    disturbed = [float(not is_clean) for _, is_clean in own_iterations]
+    maxima = ranks.slowest(seconds + disturbed)  # one exchange for both; the maximum of 0 and 1 is "any rank"
+    num_iterations = len(own_iterations)
+    clean = [was_disturbed == 0 for was_disturbed in maxima[num_iterations:]]
+    return Timings(tuple(maxima[:num_iterations]), tuple(clean))

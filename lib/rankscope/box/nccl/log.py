@@ -37,7 +37,10 @@ _SPLIT_TREES = ("1", "2")  # patterns of trees that are balanced or split betwee
 
 
 def _printed(text: str) -> dict[tuple[str, str, str], tuple[float, float]]:
-    """Return the first table of latencies [µs] and bandwidths [GB/s], by collective, algorithm and protocol."""
+    """Return the first table of latencies [µs] and bandwidths [GB/s], by collective, algorithm and protocol.
+
+    Its header names the algorithms. Each row is a collective, with a cell for each algorithm and protocol.
+    """
     printed: dict[tuple[str, str, str], tuple[float, float]] = {}
     algorithms: list[str] = []
     for line in text.splitlines():
@@ -86,7 +89,11 @@ def _printed_graphs(text: str) -> dict[str, Graph]:
 
 
 def read_log(path: str | os.PathLike[str], gpu: str | None) -> dict[str, Any]:
-    """Parse the fields of `Model` from a log. Raises ValueError if it has no tuning table or no GPU."""
+    """Parse a log and return the arguments of `Model` that it states, always with a `gpu`.
+
+    `gpu` is the user's, which overrides the log. Raises ValueError if the log has no tuning table, or if `gpu` is None
+    and the log does not name exactly one GPU of GPUS.
+    """
     try:
         text = read_bytes(path, _MOST_LOG_BYTES).decode("utf-8", "replace")
     except ValueError as error:

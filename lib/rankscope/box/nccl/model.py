@@ -55,12 +55,13 @@ _LEAST_TREE_INTRA = 48  # GB/s of a tree's channel within a node, also where the
 
 
 def _version(name: str, value: Any) -> tuple[int, int, int]:
+    """Return a version of NCCL, a text or numbers, as three numbers."""
     parts = value.split(".") if isinstance(value, str) else value
     is_version = (
         isinstance(parts, tuple | list) and len(parts) in (2, 3) and all(str(part).isdecimal() for part in parts)
     )
     if not is_version:
-        raise ValueError(f"{name} must be of NCCL, as in (2, 29) or '2.29.2', got {value!r}")
+        raise ValueError(f"{name} must be a version of NCCL, as in (2, 29) or '2.29.2', got {value!r}")
     numbers = [int(part) for part in parts]
     if len(numbers) == 2:
         numbers.append(_UNSTATED_PATCH)
@@ -72,10 +73,10 @@ def _version(name: str, value: Any) -> tuple[int, int, int]:
 
 @attrs.frozen
 class Choice:
-    """What NCCL runs of a collective at a size: the algorithm, the protocol, and how many channels.
+    """NCCL's choice for a collective at a size: the algorithm, the protocol, and the number of channels.
 
-    `nccl_s` is what NCCL expects, `time_s` what a machine takes by the model with the named terms, `terms_s` their sum
-    by name.
+    `nccl_s` is the time that NCCL expects. `time_s` is the time that a machine needs by this package's model, which is
+    the sum of its named terms, `terms_s`.
     """
 
     collective: str
@@ -89,7 +90,7 @@ class Choice:
 
 
 class Compared(NamedTuple):
-    """What NCCL compares of an algorithm and a protocol, by size: channels, the seconds it expects, and a machine's."""
+    """An algorithm and a protocol by size: the channels, the seconds that NCCL expects, and those of the model."""
 
     channels: Floats
     nccl_s: Floats
@@ -97,6 +98,7 @@ class Compared(NamedTuple):
 
 
 def _graphs(name: str, value: Any) -> ReadOnly:
+    """Return graphs by algorithm, after checking both."""
     graphs = mapping(name, value)
     for algorithm, graph in graphs.items():
         one_of(f"{name}: algorithm", algorithm, ALGORITHMS)
@@ -155,7 +157,7 @@ class Model:
             notes.append(
                 "Inter-node times assume InfiniBand with GPUDirect. For other networks, calibrate with `with_readings`."
             )
-        if self.version > (2, 30, _UNSTATED_PATCH):
+        if self.version > (2, 30, _UNSTATED_PATCH):  # 2.31 or later
             notes.append("The constants are those of NCCL 2.30.7, the latest known version.")
         return tuple(notes)
 
@@ -212,6 +214,7 @@ class Model:
         return ""
 
     def _why_not_nvls(self, collective: str, algorithm: str) -> str:
+        """Return the reason why NCCL cannot choose "nvls" or "nvls_tree", or "" if it can."""
         gpu = GPUS[self.gpu]
         if gpu.generation not in ("hopper", "blackwell") or gpu.link != "nvlink" or self.gpus_per_node < 2:
             return "NVLS needs NVSwitch and Hopper or later"
@@ -222,54 +225,72 @@ class Model:
         return ""
 
     def latency_us(self, collective: str, algorithm: str, protocol: str) -> float:
-        """Return the latency in µs that NCCL prints in its log."""
+        """Return the latency in µs that NCCL prints in its log.
+
+        The formulas are those of NCCL's src/graph/tuning.cc: a base latency, and one per step ("hop") of a message on
+        its way within a node ("intra") and between nodes ("inter").
+        """
         if (collective, algorithm, protocol) in self.printed:
             return self.printed[collective, algorithm, protocol][0]
-        place = PROTOCOLS.index(protocol)
-        base = self._constants["BASE"].get(algorithm, (0, 0, 0))[place]
-        intra_hop = self._hop_us(GPUS[self.gpu].link, algorithm, place)
-        overhead = self._net_overhead_us(protocol)
         if algorithm == "ring":
-            return self._ring_latency_us(collective, protocol, base, max(intra_hop, overhead))
-        inter_hop = max(self._hop_us("net", algorithm, place), overhead)
-        depth = math.floor(math.log2(self.num_nodes))
-        if algorithm == "tree":
-            return float(base + 2 * ((self.gpus_per_node - 1) * intra_hop + depth * inter_hop))
+            return self._ring_latency_us(collective, protocol)
+        base = self._base_us(algorithm, protocol)
+        intra_hop = self._hop_us(GPUS[self.gpu].link, algorithm, protocol)
+        inter_hop = max(self._hop_us("net", algorithm, protocol), self._net_overhead_us(protocol))
+        depth = math.floor(math.log2(self.num_nodes))  # of a tree of nodes
+        if algorithm == "tree":  # up to the root and down again, through the chain of GPUs of each node
+            return base + 2 * ((self.gpus_per_node - 1) * intra_hop + depth * inter_hop)
         if algorithm == "nvls_tree":
-            return float(base + intra_hop + 2 * depth * inter_hop)
+            return base + intra_hop + 2 * depth * inter_hop
         if algorithm == "pat":
-            return float(base + depth * inter_hop / 3.5 + 2.8 * self.num_ranks)
-        return float(base + intra_hop)
+            return base + depth * inter_hop / 3.5 + 2.8 * self.num_ranks  # both factors are NCCL's
+        return base + intra_hop
 
-    def _hop_us(self, link: str, algorithm: str, place: int) -> float:
-        """Return the latency of a step over a link; `place` is that of the protocol."""
-        hop_us: float = self._constants["HOP"][link].get(algorithm, (0, 0, 0))[place]
-        return hop_us
+    def _base_us(self, algorithm: str, protocol: str) -> float:
+        """Return NCCL's latency before the first step; 0 if it states none for an algorithm."""
+        by_protocol = self._constants["BASE"].get(algorithm, (0, 0, 0))
+        return float(by_protocol[PROTOCOLS.index(protocol)])
+
+    def _hop_us(self, link: str, algorithm: str, protocol: str) -> float:
+        """Return NCCL's latency of a step over a link, "nvlink", "pcie" or "net"; 0 if it states none."""
+        by_protocol = self._constants["HOP"][link].get(algorithm, (0, 0, 0))
+        return float(by_protocol[PROTOCOLS.index(protocol)])
 
     def _net_overhead_us(self, protocol: str) -> float:
         """Return the least that a step between nodes takes; 0 on one node."""
         if self.num_nodes == 1:
             return 0
-        return NET_OVERHEAD[self.cpu] * (3 if protocol == "simple" else 1)
+        factor = 3 if protocol == "simple" else 1  # both are those of NCCL
+        return NET_OVERHEAD[self.cpu] * factor
 
-    def _ring_latency_us(self, collective: str, protocol: str, base: float, intra_hop: float) -> float:
-        place = PROTOCOLS.index(protocol)
+    def _ring_latency_us(self, collective: str, protocol: str) -> float:
+        """Return the latency of a ring as NCCL calculates it, in µs."""
+        base = self._base_us("ring", protocol)
+        link = GPUS[self.gpu].link
         num_steps = _num_steps(collective, self.num_ranks)
         if collective in ("broadcast", "reduce"):
+            # NCCL charges the same for every step here: with several nodes the network's latency, without its overhead.
+            slowest_link = link if self.num_nodes == 1 else "net"
             if self.graph("ring").same_channels:
-                return float(base + intra_hop)
-            if protocol == "simple":
-                intra_hop = self._hop_us(GPUS[self.gpu].link, "tree", place)
-            return float(base + num_steps * intra_hop)
+                return base + self._hop_us(slowest_link, "ring", protocol)
+            # For Simple, NCCL has the tree's latency here, to account for chunks.
+            algorithm = "tree" if protocol == "simple" else "ring"
+            return base + num_steps * self._hop_us(slowest_link, algorithm, protocol)
+        net_overhead = self._net_overhead_us(protocol)
+        # With several nodes, NCCL charges the network's overhead for each step, also for those within a node.
+        intra_hop = max(self._hop_us(link, "ring", protocol), net_overhead)
         if self.num_nodes == 1:
-            between_nodes = 0
+            num_inter_steps = 0
         elif collective == "allreduce":
-            between_nodes = 2 * (self.num_nodes - 1 + self._era.is_hop_more)
+            num_inter_steps = 2 * (self.num_nodes - 1)
+            if self._era.is_hop_more:
+                num_inter_steps += 2
         else:
-            between_nodes = self.num_nodes - 1
-        kind = "tree" if self.gpus_per_node == 1 else "ring"
-        inter_hop = max(self._hop_us("net", kind, place), self._net_overhead_us(protocol))
-        return float(base + (num_steps - between_nodes) * intra_hop + between_nodes * inter_hop)
+            num_inter_steps = self.num_nodes - 1
+        # With one GPU per node, NCCL has the tree's latency of the network.
+        inter_algorithm = "tree" if self.gpus_per_node == 1 else "ring"
+        inter_hop = max(self._hop_us("net", inter_algorithm, protocol), net_overhead)
+        return base + (num_steps - num_inter_steps) * intra_hop + num_inter_steps * inter_hop
 
     def bandwidth(self, collective: str, algorithm: str, protocol: str) -> float:
         """Return the bandwidth of the whole buffer in GB/s that NCCL prints in its log."""
@@ -281,18 +302,22 @@ class Model:
         if algorithm == "tree":
             return self._tree_bandwidth(protocol, graph)
         if algorithm == "pat":
-            return 0.75 * self._bus(graph)
+            return 0.75 * self._bus(graph)  # the share is NCCL's
         return self._nvls_bandwidth(collective, graph)
 
     def _bus(self, graph: Graph) -> float:
-        """Return the GB/s of all channels, on the link that limits them."""
+        """Return the GB/s of all channels together; NCCL has the rate between nodes only for three nodes and more."""
         return graph.num_channels * (graph.intra if self.num_nodes <= 2 else graph.inter)
 
     def _by_nodes(self, name: str, row: str | None = None) -> float:
-        """Return a constant that NCCL has for one node, two and more; its row is the GPU's generation by default."""
+        """Return a constant that NCCL states for one node, for two, and for more.
+
+        `row` is the generation of GPUs whose constant it is, by default that of the model.
+        """
+        if row is None:
+            row = GPUS[self.gpu].generation
         column = min(self.num_nodes - 1, 2)
-        value: float = self._constants[name][row or GPUS[self.gpu].generation][column]
-        return value
+        return float(self._constants[name][row][column])
 
     @property
     def _ll_max(self) -> float:
@@ -324,31 +349,47 @@ class Model:
         return float(bus * buffers_per_bus_traffic)
 
     def _tree_bandwidth(self, protocol: str, graph: Graph) -> float:
+        """Return the bandwidth of the whole buffer on a tree, in GB/s: a share of the bus, up to NCCL's limits.
+
+        The shares are those of NCCL's src/graph/tuning.cc. An allreduce sends the buffer up and down, hence the half.
+        """
         bus = min(0.92 * self._bus(graph), graph.num_channels * self._by_nodes("CHANNEL_TREE"))
         if protocol == "ll":
             bus = min(bus / 3.8, self._ll_max)
         elif protocol == "ll128":
             share = 7 / 9 if self.num_nodes == 1 else 120 / 128
             bus = min(bus * share, graph.num_channels * self._by_nodes("CHANNEL_TREE_LL128"))
-        return float(bus * (0.85 if graph.is_plain_tree else 1) / 2)
+        if graph.is_plain_tree:
+            bus *= 0.85
+        return float(bus / 2)
 
     def _nvls_bandwidth(self, collective: str, graph: Graph) -> float:
+        """Return the bandwidth of the whole buffer by NVLS or NVLSTree, in GB/s, as NCCL of this version calculates it.
+
+        Only for an allreduce does NCCL convert the rate of the bus into that of the buffer.
+        """
         num_nodes = self.num_nodes
-        channels = graph.num_channels
-        is_reduced = collective == "allreduce"  # only then NCCL turns a bus's rate into that of the buffer
+        num_channels = graph.num_channels
         if not self._era.is_nvls_by_steps:
-            rate = graph.intra
-            if num_nodes > 1:
-                rate = min(graph.intra, graph.inter if num_nodes == 2 else graph.inter / 2)
-            return channels * rate * (5 / 6 if is_reduced else 1)
-        generation = GPUS[self.gpu].generation
-        share = 2 if is_reduced else (self.gpus_per_node - 1) / self.gpus_per_node
-        rate = graph.intra * NVLS_EFFICIENCY[generation] * (channels - 1) / channels * share
-        rate = min(rate, graph.inter * (2 if num_nodes == 2 else 1))
+            channel_rate = graph.intra
+            if num_nodes == 2:
+                channel_rate = min(graph.intra, graph.inter)
+            elif num_nodes > 2:
+                channel_rate = min(graph.intra, graph.inter / 2)
+            bus = num_channels * channel_rate
+            return bus * (5 / 6) if collective == "allreduce" else bus
+        share = (self.gpus_per_node - 1) / self.gpus_per_node
+        if collective == "allreduce":
+            share = 2.0  # the switch reduces, so a GPU's links carry the buffer once instead of twice
+        efficiency = NVLS_EFFICIENCY[GPUS[self.gpu].generation]
+        channel_rate = graph.intra * efficiency * (num_channels - 1) / num_channels * share
+        channel_rate = min(channel_rate, 2 * graph.inter if num_nodes == 2 else graph.inter)
         if num_nodes > 1:
-            rate = min(rate, self._by_nodes("CHANNEL_NVLS_TREE"))
-        ratio = self.num_ranks / _num_steps(collective, self.num_ranks)
-        return channels * rate * (ratio if is_reduced else 1)
+            channel_rate = min(channel_rate, self._by_nodes("CHANNEL_NVLS_TREE"))
+        bus = num_channels * channel_rate
+        if collective == "allreduce":
+            bus *= self.num_ranks / _num_steps(collective, self.num_ranks)
+        return bus
 
     def graph(self, algorithm: str) -> Graph:
         """Return the paths of an algorithm: those in `graphs`, or else those that NCCL is expected to find."""
@@ -357,37 +398,42 @@ class Model:
 
     @cached_property
     def _expected_graphs(self) -> dict[str, Graph]:
+        """The paths that NCCL is expected to find, by kind."""
         gpu = GPUS[self.gpu]
+        # An NVLS path has a GPU as its head. Each GPU is the head of one path and a member of all of them, so this is a
+        # path's share of its links. NCCL's search tries a list of rates, the fastest first.
+        most_per_head = gpu.wire / (self.gpus_per_node + 1)
         head_rates = NVLS_SPEEDS.get(gpu.generation, (gpu.wire,))
-        most_per_head = gpu.wire / (self.gpus_per_node + 1)  # each GPU is the head of one path, and a member of all
         head_rate = next((rate for rate in head_rates if rate <= most_per_head), most_per_head)
         if self.num_nodes > 1:
             return self._graphs_between_nodes(head_rate)
-        channels, rate = gpu.ring
-        tree_rate = 2 * rate if self.gpus_per_node == 2 else rate
+        num_channels, rate = gpu.ring
+        tree_rate = 2 * rate if self.gpus_per_node == 2 else rate  # as NCCL's log prints it for a pair
+        num_heads = min(self.gpus_per_node, MOST_CHANNELS // 2)
         return {
-            "ring": Graph(channels, rate, rate),
-            "tree": Graph(channels, tree_rate, rate, is_plain_tree=False),
-            "nvls": Graph(min(self.gpus_per_node, MOST_CHANNELS // 2), head_rate, head_rates[0]),
+            "ring": Graph(num_channels, intra=rate, inter=rate),
+            "tree": Graph(num_channels, intra=tree_rate, inter=rate, is_plain_tree=False),
+            "nvls": Graph(num_heads, intra=head_rate, inter=head_rates[0]),
         }
 
     def _graphs_between_nodes(self, head_rate: float) -> dict[str, Graph]:
+        """Return the expected paths of several nodes; `head_rate` is that of an NVLS path within a node, in GB/s."""
         gpu = GPUS[self.gpu]
         nic = gpu.nic
         if self.nic_bytes_per_s is not None:
             nic = self.nic_bytes_per_s / 1e9
         nic = min(nic, gpu.wire)
         rate = next((speed for speed in SPEEDS if speed <= nic), nic)  # GB/s of a channel, as NCCL's search rounds it
-        channels = self.nics or self.gpus_per_node
+        num_channels = self.nics or self.gpus_per_node  # one for each network card
         inter = rate
-        if self._splits_channels(rate, channels):
-            channels *= 2
+        if self._splits_channels(rate, num_channels):
+            num_channels *= 2
             inter = rate / 2
-        channels = min(channels, MOST_CHANNELS)
+        num_channels = min(num_channels, MOST_CHANNELS)
         return {
-            "ring": Graph(channels, intra=inter, inter=inter, same_channels=False),
-            "tree": Graph(channels, intra=max(rate, _LEAST_TREE_INTRA), inter=inter),
-            "nvls": Graph(channels, intra=min(head_rate, rate), inter=inter),
+            "ring": Graph(num_channels, intra=inter, inter=inter, same_channels=False),
+            "tree": Graph(num_channels, intra=max(rate, _LEAST_TREE_INTRA), inter=inter),
+            "nvls": Graph(num_channels, intra=min(head_rate, rate), inter=inter),
         }
 
     def _splits_channels(self, rate: float, channels: int) -> bool:
@@ -401,13 +447,17 @@ class Model:
 
     @property
     def num_channels(self) -> int:
-        """Return the number of channels of collectives on this cluster: twice the number of paths that NCCL found."""
+        """The number of channels of collectives on this cluster: two for each path that NCCL found.
+
+        NCCL uses four between nodes, on Hopper and Blackwell, if its paths are few and fast (src/graph/connect.cc).
+        """
         ring = self.graph("ring")
-        channels = min(2 * min(ring.num_channels, self.graph("tree").num_channels), MOST_CHANNELS)
-        is_few = self.num_nodes > 1 and channels < 16 and ring.intra > 45
-        if is_few and GPUS[self.gpu].generation in ("hopper", "blackwell"):
-            return 2 * channels
-        return channels
+        num_paths = min(ring.num_channels, self.graph("tree").num_channels)
+        num_channels = min(2 * num_paths, MOST_CHANNELS)
+        is_new = GPUS[self.gpu].generation in ("hopper", "blackwell")
+        if is_new and self.num_nodes > 1 and num_channels < 16 and ring.intra > 45:
+            return 2 * num_channels
+        return num_channels
 
     @cached_property
     def _era(self) -> Era:
@@ -423,49 +473,59 @@ class Model:
     def _nccl_us(self, collective: str, algorithm: str, protocol: str, sizes: Floats) -> Floats:
         """Return the µs that NCCL expects, by size."""
         latency_us = np.full(sizes.shape, self.latency_us(collective, algorithm, protocol))
-        rates = np.full(sizes.shape, self.bandwidth(collective, algorithm, protocol))
+        gb_per_s = np.full(sizes.shape, self.bandwidth(collective, algorithm, protocol))
         if algorithm == "tree":
-            octave = np.log2(np.maximum(sizes / 64, 1)).astype(int)  # the column of CORRECTION
-            is_inside = (octave < CORRECTION.shape[1]) & (sizes >= 64)
-            factors = CORRECTION[PROTOCOLS.index(protocol)][np.minimum(octave, CORRECTION.shape[1] - 1)]
-            rates = rates * np.where(is_inside, factors, 1)
+            # NCCL lowers a tree's bandwidth by a factor of the size; outside the table's sizes it does not.
+            num_columns = CORRECTION.shape[1]
+            column = np.log2(np.maximum(sizes / 64, 1)).astype(int)  # one per power of two, from 64 B
+            is_inside = (column < num_columns) & (sizes >= 64)
+            factors = CORRECTION[PROTOCOLS.index(protocol)][np.minimum(column, num_columns - 1)]
+            gb_per_s = gb_per_s * np.where(is_inside, factors, 1)
         if algorithm == "ring" and protocol == "simple" and collective == "allreduce" and self.num_nodes > 1:
-            is_full = sizes / (self.num_channels * self.num_ranks) >= 64
-            latency_us = latency_us * np.where(is_full, PLATEAU[GPUS[self.gpu].generation], 1)
-        return np.asarray(latency_us + sizes / (1000 * rates))
+            # NCCL expects a higher latency if each rank's share of a channel is at least 64 bytes.
+            is_plateau = sizes / (self.num_channels * self.num_ranks) >= 64
+            latency_us = latency_us * np.where(is_plateau, PLATEAU[GPUS[self.gpu].generation], 1)
+        return np.asarray(latency_us + sizes / (1000 * gb_per_s))  # 1 GB/s is 1000 bytes per µs
 
     # ---- what machines take
 
     def times_s(self, collective: str, algorithm: str, protocol: str, sizes: Floats) -> Floats:
         """Return the time in seconds of each size, including the terms that NCCL omits.
 
-        NCCL need not choose this algorithm and protocol."""
-        named = self._terms_us(collective, algorithm, protocol, sizes)
-        return np.asarray(sum(named.values())) * 1e-6
+        NCCL need not choose this algorithm and protocol.
+        """
+        terms_us = self._terms_us(collective, algorithm, protocol, sizes)
+        return np.asarray(sum(terms_us.values())) * 1e-6
 
     def _channels(self, collective: str, algorithm: str, protocol: str, sizes: Floats) -> Floats:
-        """Return how many channels NCCL uses: so few that each thread has enough bytes, and each channel traffic."""
+        """Return the number of channels by size: so few that each thread has enough bytes, and each channel traffic.
+
+        The rules are those of NCCL's src/enqueue.cc. The first gives the most channels. By the second, which newer
+        versions have, NCCL divides a rank's bytes into cells, and gives each channel so many cells that its traffic
+        reaches a minimum.
+        """
         if algorithm.startswith("nvls"):
-            most = np.full(sizes.shape, NVLS_CHANNELS.get(GPUS[self.gpu].generation, self.num_channels))
+            most_channels = np.full(sizes.shape, NVLS_CHANNELS.get(GPUS[self.gpu].generation, self.num_channels))
         else:
             bytes_per_channel = THREADS[protocol] * THRESHOLD[protocol]
             if algorithm == "ring" and protocol == "ll":
                 bytes_per_channel *= self.num_ranks
-            most = np.clip(sizes // bytes_per_channel, 1, self.num_channels)
+            most_channels = np.clip(sizes // bytes_per_channel, 1, self.num_channels)
         least_traffic = self._era.least_traffic
         if not least_traffic:
-            return most
+            return most_channels
         own_bytes = sizes  # what a rank contributes, or keeps
         if collective in ("allgather", "reduce_scatter"):
             own_bytes = np.ceil(sizes / self.num_ranks)
         traffic_per_byte = {"allreduce": 2, "broadcast": 1, "reduce": 1}.get(collective, self.num_ranks)
         if protocol == "ll":
-            traffic_per_byte *= 4
-        cell_bytes = 16 * math.ceil(math.ceil(least_traffic / traffic_per_byte) / 16)  # the unit of channels' shares
+            traffic_per_byte *= 4  # NCCL's factor
+        # A cell is the smallest multiple of 16 bytes whose traffic reaches the minimum.
+        cell_bytes = 16 * math.ceil(math.ceil(least_traffic / traffic_per_byte) / 16)
         num_cells = np.ceil(own_bytes / cell_bytes)
-        traffic_per_channel = np.maximum(own_bytes * traffic_per_byte // most, least_traffic)
+        traffic_per_channel = np.maximum(own_bytes * traffic_per_byte // most_channels, least_traffic)
         cells_per_channel = np.ceil(traffic_per_channel / (cell_bytes * traffic_per_byte))
-        return np.asarray(np.minimum(np.ceil(num_cells / cells_per_channel), most))
+        return np.asarray(np.minimum(np.ceil(num_cells / cells_per_channel), most_channels))
 
     def _terms_us(self, collective: str, algorithm: str, protocol: str, sizes: Floats) -> dict[str, Floats]:
         """Return the named terms of the time, in µs; their sum is the time that a machine takes."""
@@ -477,11 +537,9 @@ class Model:
             by_name |= self._nvls_us(terms, collective, sizes)
         elif is_ring_on_nvlink and collective not in ("broadcast", "reduce"):
             by_name |= self._ring_us(terms, collective, protocol, sizes)
-        else:  # NCCL's own terms, because no other helps; our launch replaces its base latency
+        else:  # No measurement shows better terms than NCCL's own. Our launch replaces its base latency.
             latency_us = self.latency_us(collective, algorithm, protocol)
-            base_us = 0.0
-            if algorithm in self._constants["BASE"]:
-                base_us = self._constants["BASE"][algorithm][PROTOCOLS.index(protocol)]
+            base_us = self._base_us(algorithm, protocol)
             by_name["hops"] = np.full(sizes.shape, max(latency_us - base_us, 0.0))
             by_name["bytes"] = self._nccl_us(collective, algorithm, protocol, sizes) - latency_us
         if self.minimum_s:
@@ -490,12 +548,16 @@ class Model:
         return by_name
 
     def _ring_us(self, terms: GenerationTerms, collective: str, protocol: str, sizes: Floats) -> dict[str, Floats]:
-        """Return the terms of a ring within a node of GPUs that NVLink connects."""
+        """Return the terms of a ring within a node of GPUs that NVLink connects, in µs, by name.
+
+        Channels work in parallel; in each step of a ring, a rank sends a piece of the buffer on each.
+        """
         graph = self.graph("ring")
         num_steps = _num_steps(collective, self.num_ranks)
-        wire = GPUS[self.gpu].wire
+        wire = GPUS[self.gpu].wire  # GB/s of a GPU's links
         if protocol == "simple":  # large buffers reach what NCCL itself expects of the paths
             wire = graph.num_channels * graph.intra
+        # LL sends 4 bytes of data with 4 bytes of flag.
         data_share = {"ll": 0.5, "ll128": terms.ll128_share, "simple": 1.0}[protocol]
         channel_bytes_per_us = data_share * 1000 * wire / self.num_channels
         num_channels = self._channels(collective, "ring", protocol, sizes)
@@ -507,8 +569,8 @@ class Model:
         elif protocol == "ll128":
             by_name["hops"] = np.full(sizes.shape, terms.ll128_launch_us + num_steps * terms.ll128_hop_us)
         else:
-            # A loop takes as long as two slices at the bandwidth, or as one slice and a hop, whichever is longer. The
-            # 4-norm is their maximum with a soft corner.
+            # Simple sends a piece in loops of two slices. A loop takes as long as two slices at the bandwidth, or as
+            # one slice and a hop, whichever is longer. The 4-norm is their maximum with a soft corner.
             num_loops = np.maximum(np.ceil(piece_bytes / SLICE_BYTES), 1)
             loop_us = step_us / num_loops
             longer_us = (loop_us**4 + (loop_us / 2 + terms.simple_hop_us) ** 4) ** 0.25
@@ -519,18 +581,21 @@ class Model:
         return by_name
 
     def _nvls_us(self, terms: GenerationTerms, collective: str, sizes: Floats) -> dict[str, Floats]:
-        """Return the terms of NVLS, whose chunks shrink if the buffer is too small for the full ones."""
+        """Return the terms of NVLS in µs, by name.
+
+        In each round, every GPU sends a chunk on each channel. Chunks shrink if the buffer is too small for full ones.
+        """
         gpu = GPUS[self.gpu]
         num_streams = self._channels(collective, "nvls", "simple", sizes) * self.gpus_per_node
-        chunk = np.full(sizes.shape, float(MULTICAST_CHUNK))
-        for rounds, most_bytes in MULTICAST_CHUNKS:
-            is_short = sizes < rounds * num_streams * chunk
-            chunk = np.where(is_short, np.minimum(chunk, most_bytes), chunk)
-        num_rounds = sizes / (num_streams * chunk) + 2
-        rate = 1000 * gpu.wire * NVLS_EFFICIENCY[gpu.generation]
+        chunk_bytes = np.full(sizes.shape, float(MULTICAST_CHUNK))
+        for least_rounds, most_bytes in MULTICAST_CHUNKS:
+            is_short = sizes < least_rounds * num_streams * chunk_bytes
+            chunk_bytes = np.where(is_short, np.minimum(chunk_bytes, most_bytes), chunk_bytes)
+        num_rounds = sizes / (num_streams * chunk_bytes) + 2  # two to fill and drain the pipeline
+        bytes_per_us = 1000 * gpu.wire * NVLS_EFFICIENCY[gpu.generation]
         return {
             "hops": num_rounds * terms.nvls_hop * terms.hop_us,
-            "bytes": num_rounds * num_streams * chunk / rate,
+            "bytes": num_rounds * num_streams * chunk_bytes / bytes_per_us,
         }
 
     # ---- from a machine of one's own
@@ -553,13 +618,15 @@ class Model:
             missing_s = reading.seconds - modelled.time_s
             if missing_s >= 0:
                 return evolve(self, minimum_s=reading.seconds)
+            # The machine is faster than the model, which no minimum can express: shorten the launch.
             launch = max(terms.launch_us + missing_s * 1e6, 0.0)
             return evolve(self, minimum_s=0.0, terms=attrs.evolve(terms, launch_us=launch))
+        # The time of a small allgather is a launch and a hop per further rank, so two numbers of ranks determine both.
         if self.num_nodes > 1 or not 2 <= fewer.num_ranks < profile.num_ranks:
             raise ValueError(f"fewer must be of 2 to {self.num_ranks - 1} ranks of one node, got {fewer.num_ranks}")
         many_s = _smallest(profile, ("allgather",)).seconds
         few_s = _smallest(fewer, ("allgather",)).seconds
-        hop = max((many_s - few_s) * 1e6 / (profile.num_ranks - fewer.num_ranks), 0.01)
+        hop = max((many_s - few_s) * 1e6 / (profile.num_ranks - fewer.num_ranks), 0.01)  # µs; it must be above 0
         launch = max(few_s * 1e6 - (fewer.num_ranks - 1) * hop, 0.0)
         return evolve(self, minimum_s=0.0, terms=attrs.evolve(terms, launch_us=launch, hop_us=hop))
 
@@ -601,13 +668,13 @@ class Model:
         blocks = []
         for collective in COLLECTIVES:
             compared = self.compared(collective, num_bytes.tolist())
-            # Rows are algorithms and protocols, columns sizes.
+            # A row for each pair of algorithm and protocol, infinite if NCCL cannot choose it; a column for each size.
             expected_s = np.full((len(_PAIRS), len(num_bytes)), np.inf)
-            for place, pair in enumerate(_PAIRS):
+            for row, pair in enumerate(_PAIRS):
                 if pair in compared:
-                    expected_s[place] = compared[pair].nccl_s
-            fastest = expected_s.argmin(axis=0)
-            for place, pair in enumerate(_PAIRS):
+                    expected_s[row] = compared[pair].nccl_s
+            fastest_row = expected_s.argmin(axis=0)
+            for row, pair in enumerate(_PAIRS):
                 algorithm, protocol = pair
                 why_not = self.why_not(collective, algorithm, protocol)
                 figures = compared.get(pair, Compared(unknown, unknown, unknown))
@@ -620,7 +687,7 @@ class Model:
                     "channels": figures.channels,
                     "nccl_s": figures.nccl_s,
                     "time_s": figures.time_s,
-                    "is_chosen": (fastest == place) & (why_not == ""),
+                    "is_chosen": (fastest_row == row) & (why_not == ""),
                 }
                 blocks.append(block)
         return pd.DataFrame({name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]})
@@ -635,7 +702,7 @@ class _SmallestReading(NamedTuple):
 
 
 def _smallest(profile: Profile, collectives: tuple[str, ...]) -> _SmallestReading:
-    """Return the smallest native measurement of 1 KiB and more."""
+    """Return the smallest native measurement of 1 KiB and more of these collectives."""
     smallest: _SmallestReading | None = None
     for collective in collectives:
         for num_bytes, points in profile.native_points(collective).items():
@@ -660,7 +727,7 @@ _GRAPH_KINDS = {  # whose paths an algorithm takes
 
 
 def _num_steps(collective: str, num_ranks: int) -> int:
-    """Return the steps of a ring."""
+    """Return the number of steps of a ring."""
     if collective == "allreduce":
         return 2 * (num_ranks - 1)
     if collective in ("allgather", "reduce_scatter"):

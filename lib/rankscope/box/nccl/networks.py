@@ -40,12 +40,15 @@ def _network(gpu: str) -> Network:
 
 @lru_cache(maxsize=32)
 def _cost(gpu: str, num_ranks: int) -> CostTable:
-    """Return the time by the model of the algorithm and protocol that NCCL chooses at each size."""
+    """Return the time by the model of the algorithm and protocol that NCCL chooses at each size.
+
+    The ranks are spread evenly over nodes as large as possible.
+    """
     gpus_per_node = max(number for number in range(1, _GPUS_PER_NODE + 1) if num_ranks % number == 0)
     model = Model(gpu, gpus_per_node, num_ranks // gpus_per_node)
     compared = model.compared("allreduce", _SIZES).values()
     expected_s = np.array([figures.nccl_s for figures in compared])  # rows: algorithms and protocols; columns: sizes
     times_s = np.array([figures.time_s for figures in compared])
-    chosen = expected_s.argmin(axis=0)
-    seconds = times_s[chosen, np.arange(len(_SIZES))]
+    chosen_row = expected_s.argmin(axis=0)  # at each size
+    seconds = times_s[chosen_row, np.arange(len(_SIZES))]
     return CostTable(_SIZES, tuple(seconds.tolist()))

@@ -46,7 +46,8 @@ _NVLINK = re.compile(r"^NV(\d{1,2})$")
 class Topology:
     """A box: between each pair of GPUs a word, as in topo -m, and GB/s one way; its network cards; notes.
 
-    `nic_gb_per_s` is None if the file does not state what a card carries.
+    The word ``ways[src][dst]`` says how GPU `src` reaches GPU `dst`, and ``gb_per_s[src, dst]`` how fast; the diagonals
+    are "X" and infinite. `nic_gb_per_s` is None if the file does not state what a card carries.
     """
 
     gpu: str
@@ -71,7 +72,7 @@ class Topology:
         for src, dst in _pairs(self.num_gpus):
             kind = "nvlink" if self.ways[src][dst].startswith("NV") else "pcie"
             links[src, dst] = Link(HOP[kind]["ring"][0] * 1e-6, self.gb_per_s[src, dst] * 1e9)
-        [(usual, _)] = Counter(links.values()).most_common(1)
+        [(usual, _)] = Counter(links.values()).most_common(1)  # a cluster has one link for most pairs, and exceptions
         overrides = {}
         for (src, dst), link in links.items():
             for node in range(num_nodes):
@@ -107,10 +108,14 @@ def read_topology(path: str | os.PathLike[str], gpu: str) -> Topology:
 
 
 def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
+    """Parse the table of ``nvidia-smi topo -m``: a row and a column per GPU, and more columns, as of network cards."""
     from ...provenance import topology
 
     lines = topology(text).splitlines()
-    header = next((place for place, line in enumerate(lines) if _is_header(line)), None)
+    header = None
+    for index, line in enumerate(lines):
+        if header is None and _is_header(line):
+            header = index
     if header is None:
         raise StorageError(path, "it is neither NCCL's topology XML nor the table of nvidia-smi topo -m")
     names = _COLUMN.findall(lines[header])
@@ -121,15 +126,15 @@ def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
     ways = []
     rates = np.zeros((num_gpus, num_gpus))
     for row in range(num_gpus):
-        line = header + 1 + row
-        cells = lines[line].split() if line < len(lines) else []
+        index = header + 1 + row
+        cells = lines[index].split() if index < len(lines) else []
         if cells[:1] != [f"GPU{row}"] or len(cells) <= num_gpus:
-            raise StorageError(path, f"line {line + 1}: the row of GPU{row} with {num_gpus} cells is missing")
+            raise StorageError(path, f"line {index + 1}: the row of GPU{row} with {num_gpus} cells is missing")
         words = tuple(cells[1 : num_gpus + 1])
         for column, word in enumerate(words):
             rate = _rate_of_word(word, generation)
             if rate is None:
-                raise StorageError(path, f"line {line + 1}: {word!r} is not a link of nvidia-smi topo -m")
+                raise StorageError(path, f"line {index + 1}: {word!r} is not a link of nvidia-smi topo -m")
             rates[row, column] = rate
         ways.append(words)
     nics = len(names) - num_gpus
@@ -160,7 +165,7 @@ _WHOLE = re.compile(r"-?\d{1,9}", re.ASCII)
 
 @attrs.frozen(eq=False)
 class _Tag:
-    """A tag of the XML with its attributes, those around it from the outermost inwards, and its line."""
+    """A tag of the XML, as expat reads it: its file, attributes, the tags around it (outermost first), and its line."""
 
     path: Any
     name: str
@@ -196,6 +201,10 @@ class _Tag:
 
 
 def _tags(path: Any, text: str) -> list[_Tag]:
+    """Parse all tags of an XML text, in their order.
+
+    Entities could expand a small file without bound, so they are refused, as is a document type, which declares them.
+    """
     tags: list[_Tag] = []
     open_tags: list[_Tag] = []
     parser = expat.ParserCreate("utf-8")
@@ -226,67 +235,70 @@ def _tags(path: Any, text: str) -> list[_Tag]:
 
 
 def _of_xml(path: Any, text: str, gpu: str) -> Topology:
+    """Parse NCCL's topology XML: nested tags of the system, its CPUs, PCIe bridges and devices, and their NVLinks."""
     tags = _tags(path, text)
     if tags[0].name != "system":
         raise StorageError(path, f"line {tags[0].line}: <system> must come first, got <{tags[0].name}>"[:120])
     gpus = [tag for tag in tags if tag.name == "pci" and tag.text("class").startswith(_GPU_CLASS)]
     if not 2 <= len(gpus) <= _MOST_GPUS:
         raise StorageError(path, f"2 to {_MOST_GPUS} GPUs are needed, got {len(gpus)}")
-    about = GPUS[gpu]
-    nvlink = NVLINKS[CAPABILITIES[about.generation]]
+    data_sheet = GPUS[gpu]
+    gb_per_s_of_nvlink = NVLINKS[CAPABILITIES[data_sheet.generation]]
     num_assumed = None
     notes: tuple[str, ...] = ()
-    if about.link == "nvlink" and not any(tag.name == "gpu" for tag in tags):
-        num_assumed = round(about.wire / nvlink)
+    if data_sheet.link == "nvlink" and not any(tag.name == "gpu" for tag in tags):
+        num_assumed = round(data_sheet.wire / gb_per_s_of_nvlink)
         notes = (
             "The file states no NVLink, because NCCL detects it at run time. Its figures are those of the GPU's data "
             "sheet.",
         )
-    links = _nvlinks(path, tags, gpus, num_assumed)
+    num_nvlinks = _num_nvlinks(path, tags, gpus, num_assumed)
     ways = [["X"] * len(gpus) for _ in gpus]
     rates = np.full((len(gpus), len(gpus)), np.inf)
     for src, dst in _pairs(len(gpus)):
-        if links[src, dst]:
-            ways[src][dst] = f"NV{links[src, dst]:.0f}"
-            rates[src, dst] = links[src, dst] * nvlink
+        if num_nvlinks[src, dst]:
+            ways[src][dst] = f"NV{num_nvlinks[src, dst]:.0f}"
+            rates[src, dst] = num_nvlinks[src, dst] * gb_per_s_of_nvlink
         else:
-            path_over_pcie = _over_pcie(gpus[src], gpus[dst], _pcie_gb_per_s(about.generation))
+            path_over_pcie = _over_pcie(gpus[src], gpus[dst], _pcie_gb_per_s(data_sheet.generation))
             ways[src][dst] = path_over_pcie.word
             rates[src, dst] = path_over_pcie.gb_per_s
     rows_of_ways = tuple(tuple(row) for row in ways)
-    speeds = [tag.whole("speed") or 0 for tag in tags if tag.name == "net"]  # in Mbit/s; a card's ports count each
-    nic_rates = [speed / 8000 for speed in speeds if speed >= _LEAST_NIC_MBIT]
-    if nic_rates:
-        return Topology(gpu, rows_of_ways, rates, len(nic_rates), min(nic_rates), notes)
+    speeds_mbit = [tag.whole("speed") or 0 for tag in tags if tag.name == "net"]  # each port of a card counts
+    nic_gb_per_s = [speed / 8000 for speed in speeds_mbit if speed >= _LEAST_NIC_MBIT]
+    if nic_gb_per_s:
+        return Topology(gpu, rows_of_ways, rates, len(nic_gb_per_s), min(nic_gb_per_s), notes)
+    # Without speeds, the PCI class shows which devices are network cards.
     nics = [tag for tag in tags if tag.name == "pci" and tag.text("class").startswith(_NIC_CLASS)]
     return Topology(gpu, rows_of_ways, rates, len(nics), None, notes)
 
 
-def _nvlinks(path: Any, tags: Sequence[_Tag], gpus: Sequence[_Tag], num_assumed: int | None) -> NDArray[np.float64]:
-    """Return the number of NVLinks between each pair of GPUs: direct ones, or what both have to the switch.
+def _num_nvlinks(path: Any, tags: Sequence[_Tag], gpus: Sequence[_Tag], num_assumed: int | None) -> NDArray[np.float64]:
+    """Return the number of NVLinks between each pair of GPUs: direct ones, or those that both have to the switch.
 
-    `num_assumed` is the number of links to the switch of a file that states none.
+    `num_assumed` is each GPU's number of links to the switch if the file states none; None if it states them.
     """
-    place = {gpu.bus_id: number for number, gpu in enumerate(gpus)}
+    index_of = {gpu.bus_id: index for index, gpu in enumerate(gpus)}
     direct = np.zeros((len(gpus), len(gpus)))
     to_switch = np.zeros(len(gpus))
     for tag in tags:
         if tag.name != "nvlink":
             continue
-        owner = next((place[parent.bus_id] for parent in tag.parents if parent in gpus), None)
+        owner = next((index_of[parent.bus_id] for parent in tag.parents if parent in gpus), None)
         count = tag.whole("count") or 0
         target = tag.text("target").lower()
         if owner is None or not 0 < count <= _MOST_LINKS:
             raise StorageError(
                 path, f"line {tag.line}: an nvlink must belong to a GPU and have a count of 1 to {_MOST_LINKS}"
             )
-        if tag.text("tclass").startswith(_NVSWITCH):
+        if tag.text("tclass").startswith(_NVSWITCH):  # the PCI class of the target
             to_switch[owner] += count
-        elif target in place:
-            direct[owner, place[target]] += count
+        elif target in index_of:
+            direct[owner, index_of[target]] += count
     if num_assumed is not None:
         to_switch[:] = num_assumed
-    return np.maximum(direct, np.minimum.outer(to_switch, to_switch))
+    through_switch = np.minimum.outer(to_switch, to_switch)  # of each pair, as many as the GPU with fewer links has
+    return np.maximum(direct, through_switch)
 
 
 def _pcie_gb_per_s(architecture: str) -> float:
@@ -302,13 +314,18 @@ class _PciePath(NamedTuple):
 
 
 def _over_pcie(src: _Tag, dst: _Tag, most_gb_per_s: float) -> _PciePath:
-    """Return the path over PCIe: through one bridge, several, the CPU's, or another socket."""
+    """Return the path over PCIe between two GPUs: through one bridge, several, the CPU's, or another socket.
+
+    Its rate is that of the slowest link on it, and at most `most_gb_per_s`.
+    """
+    # Both paths lead up to the lowest tag that is around both GPUs. Parents of both come first, from the outermost.
     num_shared = sum(own is other for own, other in zip(src.parents, dst.parents, strict=False))
-    meeting = src.parents[num_shared - 1]  # the lowest tag that is around both
+    meeting = src.parents[num_shared - 1]
     between = (*src.parents[num_shared:], src, *dst.parents[num_shared:], dst)
     rate = min(*(tag.rate for tag in between if tag.name == "pci"), most_gb_per_s)
     if meeting.name == "pci":
-        return _PciePath("PIX" if src.parents[-1] is dst.parents[-1] else "PXB", rate)
+        has_one_bridge = src.parents[-1] is dst.parents[-1]
+        return _PciePath("PIX" if has_one_bridge else "PXB", rate)
     if meeting.name == "cpu":
         return _PciePath("PHB", rate)
     return _PciePath("SYS", min(rate, _socket_gb_per_s(src)))

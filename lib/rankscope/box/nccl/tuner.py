@@ -62,7 +62,7 @@ def _lines(model: Model, profile: Profile, collective: str) -> list[str]:
     sizes = [size for size in points if size]
     if not sizes:
         return []
-    known = ["ring"]
+    known = ["ring"]  # algorithms whose times the model knows, not only NCCL's choices
     if model.gpus_per_node == NVLS_GPUS:
         known.append("nvls")
     table = model.table(sizes)
@@ -71,10 +71,10 @@ def _lines(model: Model, profile: Profile, collective: str) -> list[str]:
     for size in sizes:
         measured_s = float(np.median([point.median_s for point in points[size]]))
         rows = table[table.num_bytes == size]
-        own_s = float(rows[rows.is_chosen].time_s.iloc[0])
+        modelled_s = float(rows[rows.is_chosen].time_s.iloc[0])  # of NCCL's own choice, which was measured
         candidates = rows[rows.algorithm.isin(known)]
         best = candidates.loc[candidates.time_s.idxmin()]
-        is_model_right = abs(own_s / measured_s - 1) < 1 - LEAST_GAIN
+        is_model_right = abs(modelled_s / measured_s - 1) < 1 - LEAST_GAIN
         if is_model_right and best.time_s < LEAST_GAIN * measured_s:
             better[size] = _TunerChoice(best.algorithm, best.protocol, int(best.channels))
     lines = []
@@ -111,15 +111,16 @@ def _ranges(sizes: Sequence[int], better: Mapping[int, _TunerChoice]) -> Iterato
     measured ones is left out.
     """
 
-    def kind(size: int) -> tuple[str, str] | None:
-        return better[size][:2] if size in better else None
+    def algorithm_and_protocol(size: int) -> tuple[str, str] | None:
+        choice = better.get(size)
+        return None if choice is None else (choice.algorithm, choice.protocol)
 
-    for pair, run in groupby(sizes, kind):
-        if pair is None:
+    for pair, run in groupby(sizes, algorithm_and_protocol):
+        if pair is None:  # NCCL's own choices are good enough at these sizes
             continue
-        by_channels = [list(group) for _, group in groupby(run, better.__getitem__)]
-        for group, following in zip_longest(by_channels, by_channels[1:]):
-            last = following[0] - 1 if following else group[-1]
+        groups = [list(group) for _, group in groupby(run, better.__getitem__)]  # of sizes with equal channels, too
+        for group, next_group in zip_longest(groups, groups[1:]):
+            last = next_group[0] - 1 if next_group else group[-1]
             yield _TunerRange(group[0], last, better[group[0]])
 
 

@@ -150,6 +150,7 @@ def _diagnose_traces(
     begin_s = time.monotonic()
 
     def report(line: str) -> None:
+        """Print a line about a file that was read, in a terminal and if reading takes long."""
         if time.monotonic() - begin_s > _SILENT_S and sys.stderr.isatty():
             print(line, file=sys.stderr)
 
@@ -180,6 +181,7 @@ def _diagnose_traces(
 
 
 def _fields(diagnosis: JobDiagnosis, forecast: Forecast | None, why_not: str) -> dict[str, Any]:
+    """Return what --json prints for traces."""
     return {
         "culprits": [culprit._asdict() for culprit in diagnosis.culprits],
         "findings": str(diagnosis).splitlines(),
@@ -197,7 +199,7 @@ def _fields(diagnosis: JobDiagnosis, forecast: Forecast | None, why_not: str) ->
 
 
 def _phases_by_rank(diagnosis: JobDiagnosis) -> list[dict[str, Any]]:
-    """The mean own time of each rank by phase, 0 without steps."""
+    """Return for each rank its number and its mean own time in each phase, which is 0 without steps."""
     import numpy as np
 
     from ..trace import PHASES
@@ -237,41 +239,47 @@ def _tables(diagnosis: JobDiagnosis, forecast: Forecast | None, why_not: str) ->
 
 
 def _ranks_table(diagnosis: JobDiagnosis) -> Table:
-    """A row per rank, of many ranks for the latest; all times in one unit."""
+    """Return a row per rank, of many ranks for the latest; all times are in one unit."""
     from ...cli.output import table_of
     from ...common.units import times_in_one_unit
     from ..figures.jobs import EXPOSED
     from ..trace import PHASES
 
-    mean_s = diagnosis.phase_s.mean(axis=0)
+    mean_s = diagnosis.phase_s.mean(axis=0)  # ranks by phases
     late_s = diagnosis.late_s.mean(axis=0)
     waited_s = diagnosis.waiting_s.mean(axis=0)
-    shown = [place for place in range(len(PHASES)) if mean_s[:, place].sum() > _LEAST_SHARE * mean_s.sum()]
-    latest_first = sorted(range(len(diagnosis.ranks)), key=lambda place: -late_s[place])
+    shown_phases = [phase for phase in range(len(PHASES)) if mean_s[:, phase].sum() > _LEAST_SHARE * mean_s.sum()]
+    latest_first = sorted(range(len(diagnosis.ranks)), key=lambda row: -late_s[row])
     rows = sorted(latest_first[:_MOST_ROWS])
     is_late = late_s > _LEAST_LATE * diagnosis.step_s
-    columns = [*(mean_s[:, place] for place in shown), waited_s, late_s * is_late]
-    words = times_in_one_unit(*(float(column[row]) for row in rows for column in columns))
-    table = table_of("Time of each rank per step", "rank", *(PHASES[place] for place in shown), "exposed", "late")
-    table.caption = f"exposed: {EXPOSED}; late: own time, without that, above the median of the others"
-    for number, row in enumerate(rows):
-        first = number * len(columns)
-        *times, late = words[first : first + len(columns)]
+    columns = [*(mean_s[:, phase] for phase in shown_phases), waited_s, late_s * is_late]
+    # the cells, row by row
+    words = iter(times_in_one_unit(*(float(column[row]) for row in rows for column in columns)))
+    table = table_of(
+        "Time of each rank per step", "rank", *(PHASES[phase] for phase in shown_phases), "exposed", "late"
+    )
+    table.caption = f"exposed: {EXPOSED}; late: time without that, minus the median of the others"
+    for row in rows:
+        *times, late = [next(words) for _ in columns]
         table.add_row(str(diagnosis.ranks[row]), *times, late if is_late[row] else "")
     return table
 
 
 def _buckets_table(diagnosis: JobDiagnosis) -> Table:
-    """A row per collective, of many for those that are waited for longest; all times in one unit."""
+    """Return a row per collective, of many for those that are waited for longest; all times are in one unit."""
     from ...cli.output import table_of
     from ...common.units import bytes_words, times_in_one_unit
 
     table = table_of("Communication per step", "what", "size", "exposed", "hidden", "last")
     table.caption = "means over ranks; hidden: while the rank works; last: the rank that most often arrives last"
     buckets = sorted(diagnosis.buckets, key=lambda bucket: -bucket.exposed_s)[:_MOST_ROWS]
-    seconds = [max(time_s, 0.0) for bucket in buckets for time_s in (bucket.exposed_s, bucket.hidden_s)]
-    words = times_in_one_unit(*seconds)
-    for bucket, exposed, hidden in zip(buckets, words[::2], words[1::2], strict=True):
+    seconds = []
+    for bucket in buckets:
+        seconds += [max(bucket.exposed_s, 0.0), max(bucket.hidden_s, 0.0)]
+    words = iter(times_in_one_unit(*seconds))
+    for bucket in buckets:
+        exposed = next(words)
+        hidden = next(words)
         size = bytes_words(bucket.num_bytes) if bucket.num_bytes >= 0 else ""
         last = ""
         if bucket.last_rank is not None and bucket.late_s > _LEAST_LATE * diagnosis.step_s:

@@ -45,8 +45,8 @@ def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing
     cells = [_cell(group, shown, rank, number) for rank in ranks for number in numbers]
 
     labels = [cell.label for cell in cells]
-    row, column = np.divmod(np.arange(len(cells)), len(numbers))
-    rects = Rects(column, row, [cell.fill for cell in cells], hatched=[cell.hatched for cell in cells])
+    cell_rows, cell_columns = np.divmod(np.arange(len(cells)), len(numbers))
+    rects = Rects(cell_columns, cell_rows, [cell.fill for cell in cells], hatched=[cell.hatched for cell in cells])
     frame = Rects([numbers.index(shown.call)], [0], "none", width=1, height=len(ranks), edge=ALARM)
     column_px = max(60.0, 16 + _LETTER_PX * max(map(len, labels)))
     y_label = "rank"
@@ -61,8 +61,8 @@ def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing
         size_px=(len(numbers) * column_px, _ROW_PX * len(ranks)),
         rects=(rects, frame),
         texts=numbers_on(rects, np.array(labels)),
-        x_ticks=[(place + 0.5, str(number)) for place, number in enumerate(numbers)],
-        y_ticks=[(place + 0.5, str(rank)) for place, rank in enumerate(ranks)],
+        x_ticks=[(column + 0.5, str(number)) for column, number in enumerate(numbers)],  # in the middle of each column
+        y_ticks=[(row + 0.5, str(rank)) for row, rank in enumerate(ranks)],
         legend=_legend(cells, shown.cause),
     )
 
@@ -76,13 +76,17 @@ def is_drawable(hang: Hang, finding: HangFinding) -> bool:
 
 
 def _ranks_to_show(group: Group, finding: HangFinding) -> list[int]:
-    """At most 16 ranks in their order: first those to look at, then those without a dump, then the lowest."""
-    to_look_at = {*finding.ranks}
-    by_interest = sorted(group.ranks, key=lambda rank: (rank not in to_look_at, rank in group.calls, rank))
+    """Return at most 16 ranks in their order: those to look at, then those without a dump, then the lowest ones."""
+    to_look_at = {*group.ranks} & {*finding.ranks}
+    others = {*group.ranks} - to_look_at
+    without_dump = others - {*group.calls}
+    with_dump = others - without_dump
+    by_interest = [*sorted(to_look_at), *sorted(without_dump), *sorted(with_dump)]
     return sorted(by_interest[:_MOST_RANKS])
 
 
 def _cell(group: Group, finding: HangFinding, rank: int, number: int) -> _HangCell:
+    """Return the cell of a rank at the call with this number."""
     is_stop = number == finding.call
     calls = group.calls.get(rank, {}).get(number)
     if not calls:

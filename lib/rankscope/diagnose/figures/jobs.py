@@ -32,16 +32,17 @@ from ..trace import PHASES, Trace
 from .hangs import draw_hang, is_drawable
 
 _WIDE_PX = 270.0
+_WIDTH_PER_LONGEST = 1.02  # the width of a drawing by its longest bar, which so does not touch the edge
 _ROW_PX = 20.0
-_TALL_PX = 480.0  # at most
+_MOST_TALL_PX = 480.0  # the height of a drawing with many rows
 _MOST_COLUMNS = 60  # of steps
 _MOST_ROWS = 32  # of ranks or buckets
 _MOST_TIMELINES = 8  # ranks on one clock
 _ALWAYS_DRAWN = ("main", "backward")  # lanes of a rank
 _MOST_LANES = 16  # others of a rank
 _MOST_HANGS = 20  # findings of a hang that are drawn
-_MOSTLY = 0.95  # of the cells are within the scale of lateness …
-_LEAST_LATE = 0.02  # … which is at least this share of a step
+_SCALED_SHARE = 0.95  # of the cells of lateness lie within the scale of colours …
+_LEAST_SCALE = 0.02  # … which reaches to at least this share of a step
 EXPOSED = "the rank only waits or communicates"
 _PIXELS = 660  # of a timeline's width: spans that are closer to each other are drawn as one
 
@@ -55,7 +56,7 @@ def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
     own_s = mean_s.sum(axis=1)
     rows = _largest(own_s, _MOST_ROWS)
     scale, unit = time_unit(float(own_s.max()))
-    width = 1.02 * float(own_s.max()) / scale
+    width = _WIDTH_PER_LONGEST * float(own_s.max()) / scale
     if width == 0:  # nobody did anything
         width = 1.0
     lengths = {}  # the lengths of a phase's bars, one for each row
@@ -63,8 +64,9 @@ def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
         lengths[Key(phase, WORK[phase].hue)] = mean_s[rows, column] / scale
     bars = []
     keys = []
+    pixel = width / _WIDE_PX
     for bar, (key, length) in zip(stacked(lengths), lengths.items(), strict=True):
-        if (length * _WIDE_PX > width).any():  # it is wider than a pixel somewhere
+        if (length > pixel).any():  # a phase that no row shows has no key, either
             bars.append(bar)
             keys.append(key)
     lines = []
@@ -87,8 +89,9 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
     columns = [diagnosis.late_s[steps].mean(axis=0) for steps in steps_of_column]
     late_s = np.stack(columns, axis=1)  # ranks by columns
     rows = _largest(late_s.mean(axis=1), _MOST_ROWS)
-    usual_s = float(np.median(np.abs(late_s), axis=1).max())  # of the rank that is furthest off
-    most_s = max(usual_s, float(np.quantile(np.abs(late_s), _MOSTLY)), _LEAST_LATE * diagnosis.step_s)
+    # the scale of colours: the usual lateness of the rank that is furthest off, and most of the cells, are within it
+    usual_s = float(np.median(np.abs(late_s), axis=1).max())
+    most_s = max(usual_s, float(np.quantile(np.abs(late_s), _SCALED_SHARE)), _LEAST_SCALE * diagnosis.step_s)
     top, left = np.indices((len(rows), len(columns)))
     cells = Rects(left, top, diverging(late_s[rows] / most_s), edge=FAINT)
     names = [f"rank {diagnosis.ranks[row]}" for row in rows]
@@ -97,9 +100,9 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
         most = f"{most} or more"
     keys = [Key(f"early by {most}", diverging([-1.0])[0]), Key(f"late by {most}", diverging([1.0])[0])]
     ticks = []
-    for place, _ in whole_ticks(len(columns), 6):
-        first = steps_of_column[int(place)][0]
-        ticks.append((place, str(diagnosis.steps[first])))
+    for position, _ in whole_ticks(len(columns), 6):
+        first_step = steps_of_column[int(position)][0]
+        ticks.append((position, str(diagnosis.steps[first_step])))
     return attrs.evolve(_drawing("step", float(len(columns)), names, [cells], keys), x_ticks=ticks)
 
 
@@ -116,8 +119,11 @@ def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
         Key("exposed", hue): exposed_s[rows] / scale,
         Key("hidden under work", hue, hatched=True): hidden_s[rows] / scale,
     }
+    width = longest_s / scale
+    if width == 0:  # nobody communicated
+        width = 1.0
     names = [buckets[row].name for row in rows]
-    return _drawing(f"per step [{unit}]", longest_s / scale or 1.0, names, stacked(lengths), list(lengths))
+    return _drawing(f"per step [{unit}]", width, names, stacked(lengths), list(lengths))
 
 
 def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) -> Drawing:
@@ -126,8 +132,8 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     Of many ranks, the latest are shown. If some ranks have no trace, no rank is called the latest.
     """
     by_length = np.argsort(diagnosis.window_s.mean(axis=1), kind="stable")
-    row = int(by_length[(by_length.size - 1) // 2])
-    columns = _largest(diagnosis.late_s.mean(axis=0), _MOST_TIMELINES)
+    row = int(by_length[(by_length.size - 1) // 2])  # of the step of median length
+    columns = _largest(diagnosis.late_s.mean(axis=0), _MOST_TIMELINES)  # the ranks that are drawn
     timelines = []
     for column in columns:
         offset_s = float(np.nan_to_num(joined.offset_s[column]))
@@ -135,13 +141,13 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     steps = [timeline.select(kind="step", item=diagnosis.steps[row]) for timeline in timelines]
     window_s = min(step.begin_s for step in steps), max(step.end_s for step in steps)
     parts = [_coarse(_of_step(timeline, window_s)) for timeline in timelines]
-    spans = Timeline.concat(parts).named(("main", "backward"), ())
+    spans = Timeline.concat(parts).named(("main", "backward"), ())  # these lanes come first
     drawing = draw_timeline(spans, " ")
     if diagnosis.missing:
         key = Key(f"no trace of {listed('rank', diagnosis.missing)}", PAPER, line="none")
         return attrs.evolve(drawing, legend=(*drawing.legend, key))
 
-    latest = int(diagnosis.late_s[row, columns].argmax())
+    latest = int(diagnosis.late_s[row, columns].argmax())  # in this step, as an index of `columns`
     backward = timelines[latest].select(kind="backward", between_s=window_s)
     launches = list(timelines[latest].select(kind="launch", between_s=(backward.begin_s, backward.end_s)))
     if not launches or len(traces) == 1:
@@ -161,32 +167,34 @@ def _of_step(timeline: Timeline, window_s: tuple[float, float]) -> Timeline:
 
 
 def _coarse(timeline: Timeline) -> Timeline:
-    """The same, with spans of a kind that are less than a pixel from each other as one."""
+    """Return the same, with spans of a kind that are less than a pixel from each other as one."""
     if not len(timeline):
         return Timeline.of([])
     pixel_s = timeline.makespan_s / _PIXELS
+    # the spans sorted by rank, lane and kind, and cut where one of these changes
     order = np.lexsort((timeline.kind, timeline.lane, timeline.rank))
     columns = np.stack([timeline.rank, timeline.lane, timeline.kind])[:, order]
     edges = np.flatnonzero((np.diff(columns) != 0).any(axis=0)) + 1
     spans: list[Span] = []
-    for places in np.split(order, edges):
-        first = timeline[int(places[0])]
-        starts_s, stops_s = merge(timeline.start_s[places], timeline.stop_s[places] + pixel_s)
+    for alike in np.split(order, edges):
+        first = timeline[int(alike[0])]
+        # longer by a pixel, spans that are less than that from each other touch, and become one
+        starts_s, stops_s = merge(timeline.start_s[alike], timeline.stop_s[alike] + pixel_s)
         for start_s, stop_s in zip(starts_s.tolist(), (stops_s - pixel_s).tolist(), strict=True):
             spans.append(Span(first.rank, first.lane, first.kind, -1, start_s, max(stop_s, start_s)))
     return Timeline.of(spans)
 
 
 def _busiest(timeline: Timeline) -> Timeline:
-    """The lanes of one rank that are drawn: "main", "backward", and of the others those with the longest spans."""
-    length_s = np.bincount(timeline.lane, timeline.stop_s - timeline.start_s, len(timeline.lanes))
-    longest_first = [timeline.lanes[place] for place in np.argsort(-length_s, kind="stable")]
+    """Return the lanes of one rank that are drawn: "main", "backward", and of the others those that are busiest."""
+    length_s = np.bincount(timeline.lane, timeline.stop_s - timeline.start_s, len(timeline.lanes))  # of all spans
+    longest_first = [timeline.lanes[lane] for lane in np.argsort(-length_s, kind="stable")]
     others = [lane for lane in longest_first if lane not in _ALWAYS_DRAWN]
     return timeline.select(lane=[*_ALWAYS_DRAWN, *others[:_MOST_LANES]])
 
 
 def _largest(weights: FloatArray, most: int) -> list[int]:
-    """The places of at most so many of the largest, in their order."""
+    """Return the indices of the largest weights, at most so many, in their order."""
     return sorted(np.argsort(-weights, kind="stable")[:most].tolist())
 
 
@@ -198,17 +206,18 @@ def _drawing(
     keys: Sequence[Key],
     lines: Sequence[Lines] = (),
 ) -> Drawing:
+    """Return a drawing with a row for each of these names, and no title."""
     return Drawing(
         title="",
         x_label=x_label,
         y_label="",
         width=width,
         height=len(names),
-        size_px=(_WIDE_PX, min(max(_ROW_PX * len(names), 2 * _ROW_PX), _TALL_PX)),
+        size_px=(_WIDE_PX, min(max(_ROW_PX * len(names), 2 * _ROW_PX), _MOST_TALL_PX)),
         rects=rects,
         lines=lines,
-        x_ticks=round_ticks(width)[::2],
-        y_ticks=[(place + 0.5, name) for place, name in enumerate(names)],
+        x_ticks=round_ticks(width)[::2],  # every other one, as the drawing is narrow
+        y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],  # in the middle of each row
         legend=keys,
     )
 
@@ -264,6 +273,7 @@ def job_page(
 
 
 def _what_if_section(answers: Forecast, diagnosis: JobDiagnosis) -> _Section:
+    """Return the table of what changes would give, and the notes below it."""
     caption, rows = what_if_table(answers, diagnosis)
     head = "<tr><th>with</th><th>a step takes</th><th></th></tr>"
     cells = "".join(
@@ -285,9 +295,9 @@ def what_if_table(answers: Forecast, diagnosis: JobDiagnosis) -> tuple[str, list
 
 def hang_page(name: str, hang: Hang) -> str:
     """Return the HTML of a page on a job that hangs: the findings in words, and each of them drawn."""
-    places = [place for place, finding in enumerate(hang.findings) if is_drawable(hang, finding)]
-    sections = [_Section("wide", "", _svg(draw_hang(hang, place))) for place in places[:_MOST_HANGS]]
-    num_others = len(places) - len(sections)
+    drawable = [index for index, finding in enumerate(hang.findings) if is_drawable(hang, finding)]
+    sections = [_Section("wide", "", _svg(draw_hang(hang, index))) for index in drawable[:_MOST_HANGS]]
+    num_others = len(drawable) - len(sections)
     if num_others > 0:
         sections.append(_Section("", f"{num_others} more are named above and not drawn", ""))
     return _page(name, str(hang), sections)
@@ -298,6 +308,7 @@ def _svg(drawing: Drawing) -> str:
 
 
 def _page(name: str, verdict: str, sections: Sequence[_Section]) -> str:
+    """Return the HTML of a page: a title, the verdict line by line, and sections next to each other."""
     lines = "".join(f"<p>{escape(printable(line))}</p>" for line in verdict.splitlines())
     body = ""
     for section in sections:

@@ -42,7 +42,8 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
     bottom = above.height + _GAP_ROWS + _MEMORY_ROWS
     peak_bytes = max(memory.peak_bytes, 1)
     rects = _areas(memory, step, scale, above.width, bottom)
-    marker, peak = _marked_peak(memory, scale, above, bottom - _MEMORY_ROWS)
+    peak_s = float(memory.at_s[memory.peak_place]) - step.timeline.begin_s
+    marker, peak = _marked_peak(memory, peak_s / scale, above, bottom - _MEMORY_ROWS)
     keys = []
     for term in TERMS:
         if memory.terms[term].any():
@@ -58,13 +59,13 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
     )
 
 
-def _marked_peak(memory: PredictedMemory, scale: float, above: Drawing, top: float) -> tuple[Rects, Texts]:
-    """Return a short upright bar at the time of the largest sum, and the words over it.
+def _marked_peak(memory: PredictedMemory, peak_x: float, above: Drawing, top: float) -> tuple[Rects, Texts]:
+    """Return a short upright bar at `peak_x`, the time of the largest sum, and the words over it.
 
     `top` is the row at which the memory's area begins, where the bar has its middle. `above` is the drawing of the
-    timeline over it. A unit of x has `scale` seconds.
+    timeline over it.
     """
-    peak_x = min(float(memory.at_s[memory.peak_place]) / scale, above.width)  # rounding may exceed the width
+    peak_x = min(max(peak_x, 0.0), above.width)
     bar_width = 0.003 * above.width
     marker = Rects(peak_x - bar_width / 2, top - 0.15, INK, width=bar_width, height=0.3)
     terms = [name.replace("_", " ") for name, num_bytes in memory.peak_terms.items() if num_bytes]
@@ -98,11 +99,11 @@ def _finding(step: PredictedStep) -> str:
 def _areas(memory: PredictedMemory, step: PredictedStep, scale: float, width: float, bottom: float) -> list[Rects]:
     """Return rectangles for each term: one between every two changes, as high as its bytes, stacked from the bottom.
 
-    A unit of x has `scale` seconds from the begin of the step. `bottom` is the row at which the memory's area ends.
+    A unit of x has `scale` seconds and begins with the timeline. `bottom` is the row at which the memory's area ends.
     """
     end_s = max(step.step_s, float(memory.at_s[-1]))
-    changes_s = np.append(memory.at_s, end_s)
-    edges = np.minimum(changes_s / scale, width)  # rounding may exceed the width
+    changes = np.append(memory.at_s, end_s) - step.timeline.begin_s
+    edges = np.clip(changes / scale, 0.0, width)
     lefts = edges[:-1]
     lengths = np.diff(edges)
     rows_per_byte = _MEMORY_ROWS / max(memory.peak_bytes, 1)

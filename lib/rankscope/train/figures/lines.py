@@ -35,9 +35,9 @@ def bucket_caps(
 ) -> Axes:
     """Draw the predicted step by cap, divided into computing, slowdown by allreduces, and waiting for allreduces.
 
-    The sweep ends where larger caps change nothing. A ring marks the recommended cap; a diamond at 25 MiB marks DDP's
-    default, whose first bucket is smaller. `measured` maps caps (None is the default) to the times of steps in seconds,
-    which are drawn as markers at the median with the quartiles.
+    The sweep ends where larger caps change nothing, but not before the largest measured cap. A ring marks the
+    recommended cap; a diamond at 25 MiB marks DDP's default, whose first bucket is smaller. `measured` maps caps (None
+    is the default) to the times of steps in seconds, which are drawn as markers at the median with the quartiles.
 
     Raises ValueError if there are fewer than two caps, a cap is 0 or less, or a cap in `measured` has no step.
     """
@@ -58,7 +58,7 @@ def bucket_caps(
         title or _caps_finding(recommendation),
         "bucket_cap_mb [MiB]",
         f"step [{unit}]",
-        x=_caps_mb(candidates),
+        x=np.union1d(_caps_mb(candidates), sorted(_marked_mb(quartiles_s))),
         x_margin=1.3,
         x_words="{:g}".format,
         y_limits=(0, 1.12 * top_s / scale),
@@ -89,6 +89,12 @@ def _quartiles_s(measured: Mapping[float | None, Sequence[float]]) -> dict[float
             raise ValueError(f"measured must have at least one step for each cap, got none for {checked_cap}")
         quartiles_s[checked_cap] = np.percentile(steps_s, (25, 50, 75))
     return quartiles_s
+
+
+def _marked_mb(quartiles_s: Mapping[float | None, Floats]) -> set[float]:
+    """The caps at which there is a marker: the default's, and those that were measured."""
+    measured_mb = {cap for cap in quartiles_s if cap is not None}
+    return {_DEFAULT_CAP_MB, *measured_mb}
 
 
 def _swept(recommendation: Recommendation, quartiles_s: Mapping[float | None, Floats]) -> tuple[CapCandidate, ...]:
@@ -161,8 +167,8 @@ def zero_memory(
     differ in their number of ranks, it shows the totals as lines on logarithmic axes, with names at their ends. Lines
     mark `limits_bytes`.
 
-    Raises ValueError if there are no memories, if a line has fewer than two numbers of ranks, or if a limit is below 0
-    (or is 0, on logarithmic axes).
+    Raises ValueError if there are no memories, if a line has fewer than two numbers of ranks, if a limit is below 0
+    (or is 0, on logarithmic axes), or if a limit has the name of a line.
     """
     if isinstance(memories, Mapping) and any(isinstance(memory, Sequence) for memory in memories.values()):
         return _memory_lines(memories, limits_bytes or {}, ax, title)
@@ -179,14 +185,20 @@ def _memory_lines(
     if any(len({memory.num_ranks for memory in line}) < 2 for line in memories.values()):
         raise ValueError(f"memories must be lines of at least two numbers of ranks, by name, got {list(memories)}")
     limits_gb = {name: number("limits_bytes", value, above=0) / 1e9 for name, value in limits_bytes.items()}
-    numbers_of_ranks = sorted({memory.num_ranks for line in memories.values() for memory in line})
-    totals_gb = {name: [memory.total_bytes / 1e9 for memory in line] for name, line in memories.items()}
+    names_of_both = sorted(memories.keys() & limits_gb.keys())
+    if names_of_both:
+        raise ValueError(f"limits_bytes must have other names than memories, got {names_of_both} in both")
+    lines = {name: sorted(line, key=lambda memory: memory.num_ranks) for name, line in memories.items()}
+    numbers_of_ranks = sorted({memory.num_ranks for line in lines.values() for memory in line})
+    most_ranks = numbers_of_ranks[-1]
+    totals_gb = {name: [memory.total_bytes / 1e9 for memory in line] for name, line in lines.items()}
     all_gb = [*chain.from_iterable(totals_gb.values()), *limits_gb.values()]
-    smallest = min(totals_gb, key=lambda name: totals_gb[name][-1])
+    ends_gb = {name: totals_gb[name][-1] for name, line in lines.items() if line[-1].num_ranks == most_ranks}
+    smallest = min(ends_gb, key=lambda name: ends_gb[name])
     ax = line_axes(
         ax,
         (WIDE_INCHES, 4),
-        title or f"With {numbers_of_ranks[-1]} ranks, {smallest} needs {totals_gb[smallest][-1]:.3g} GB per rank",
+        title or f"With {most_ranks} ranks, {smallest} needs {ends_gb[smallest]:.3g} GB per rank",
         "ranks",
         "memory of one rank [GB]",
         x=numbers_of_ranks,
@@ -195,7 +207,7 @@ def _memory_lines(
         log_y=True,
     )
     ends = {}  # of each line, for its name: the y, and the look
-    for index, (name, line) in enumerate(memories.items()):
+    for index, (name, line) in enumerate(lines.items()):
         needs_dashes = index >= len(CATEGORIES)  # its colour is the second time in use
         look = Look(CATEGORIES[index % len(CATEGORIES)], needs_dashes, "")
         ranks = [memory.num_ranks for memory in line]

@@ -163,7 +163,7 @@ class ModuleStep:
         for event in self.events:
             if event.kind == "gradient" and event.name not in parameters:
                 raise ValueError(f"events must be of the step's parameters, got a gradient of {event.name!r}")
-            if event.kind in ("enter", "leave", "pre_backward", "post_backward") and event.name not in modules:
+            if event.kind != "gradient" and event.name not in modules:
                 raise ValueError(f"events must be of the step's modules, got {event.kind} of {event.name!r}")
 
     def __repr__(self) -> str:
@@ -204,7 +204,7 @@ class ModuleStep:
         for layer in listed:
             sequence.add(layer)
         sequence.finish()
-        modules = tuple(dict.fromkeys(sequence.modules))  # each once, although a module may be called several times
+        modules = _depth_first(dict.fromkeys(sequence.modules))
         return cls(tuple(sequence.parameters), modules, events_of(sequence.calls), optimizer_s)
 
     def scaled(self, forward_s: float, backward_s: float, optimizer_s: float = 0.0) -> ModuleStep:
@@ -317,6 +317,24 @@ def _parents(name: str) -> list[str]:
     """
     parts = name.split(".")
     return [".".join(parts[:length]) for length in range(1, len(parts))]
+
+
+def _depth_first(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of modules in the order of ``named_modules()``: each is followed by all modules inside it.
+
+    Modules inside the same one keep the order of `names`, which has every module before those inside it.
+
+    >>> _depth_first(["", "a", "a.x", "b", "a.y"])
+    ('', 'a', 'a.x', 'a.y', 'b')
+    """
+    positions = {name: position for position, name in enumerate(names)}
+
+    def positions_from_root(name: str) -> list[int]:
+        if not name:
+            return []
+        return [positions[module] for module in [*_parents(name), name]]
+
+    return tuple(sorted(positions, key=positions_from_root))
 
 
 def _num_common(path: Sequence[str], other: Sequence[str]) -> int:

@@ -92,11 +92,18 @@ class UnevenRun:
         expected = self.expected
         for rank, samples in enumerate(self.trained.ranks):
             expected_samples = expected.trained.ranks[rank]
-            if not np.array_equal(samples, expected_samples):
+            if samples.size != expected_samples.size:
                 difference = f"{samples.size} samples, not on the {expected_samples.size} predicted"
                 raise UnevenError(f"rank {rank} trained on {difference}")
-        if len(self.gradients) != len(expected.scale):
-            raise UnevenError(f"there were {len(self.gradients)} steps, not {len(expected.scale)}")
+            if not np.array_equal(samples, expected_samples):
+                index = int(np.flatnonzero(samples != expected_samples)[0])
+                difference = (
+                    f"sample {samples[index]} as its number {index}, not on the predicted {expected_samples[index]}"
+                )
+                raise UnevenError(f"rank {rank} trained on {difference}")
+        num_steps = len(expected.scale)  # it has an entry for each step
+        if len(self.gradients) != num_steps:
+            raise UnevenError(f"there were {len(self.gradients)} steps, not {num_steps}")
         for rank, counts in enumerate(self.counts):
             expected_counts = expected.counts[rank]
             if counts.gradients != expected_counts.gradients:
@@ -160,7 +167,7 @@ class Handled:
 
 def _distance(vector: Vector, reference: Vector) -> float:
     """The distance of two vectors, relative to the norm of the second one."""
-    norm = np.linalg.norm(reference)
+    norm = float(np.linalg.norm(reference))
     if norm == 0:  # the distance itself
         norm = 1.0
     return float(np.linalg.norm(vector - reference) / norm)
