@@ -149,7 +149,9 @@ def relative_difference(vector: Vector, reference: Vector) -> float:
 
 def check_divides(work: Work, num_ranks: int, num_parts: int = 1) -> None:
     """Raise ValueError unless the batch divides into `num_parts` equal parts for each rank."""
-    of_type("work", work, Work).part(0, num_parts * whole("num_ranks", num_ranks, 2, _MOST_RANKS))
+    of_type("work", work, Work)
+    num_ranks = whole("num_ranks", num_ranks, 2, _MOST_RANKS)
+    work.part(0, num_parts * num_ranks)  # any part, for its error
 
 
 def on_ranks(fn: Callable[..., Any], num_ranks: int, *args: Any) -> list[Any]:
@@ -172,8 +174,9 @@ def on_bucket(ddp: DistributedDataParallel, note: Callable[[Tensor], object]) ->
         """DDP's communication hook: return a future of the averaged buffer."""
         note(buffer)
         work = dist.all_reduce(buffer.div_(dist.get_world_size()), async_op=True)
-        return work.get_future().then(lambda future: future.value()[0])
+        return work.get_future().then(lambda future: future.value()[0])  # of a list with the one tensor
 
+    # A lambda, because DDP refuses annotations that are strings. The hook has no state, hence None and `_`.
     ddp.register_comm_hook(None, lambda _, bucket: average(bucket.buffer()))
 
 
@@ -292,7 +295,8 @@ def _digests(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, bytes]:
     """Return a digest of the bytes of each named tensor."""
     digests = {}
     for name, tensor in tensors:
-        raw = tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy()
+        vector = tensor.detach().cpu().reshape(-1).contiguous()  # torch refuses to view a scalar as bytes
+        raw = vector.view(torch.uint8).numpy()  # numpy lacks some dtypes of torch, such as bfloat16
         digests[name] = hashlib.blake2b(raw.tobytes(), digest_size=16).digest()
     return digests
 
@@ -334,7 +338,10 @@ class StepAudit(Findings):
     @property
     def ratio(self) -> float:
         """The first rank's gradient as a multiple of the one process's, by least squares."""
-        return float(self.ranks[0] @ self.single / ((self.single @ self.single) or 1.0))
+        square = float(self.single @ self.single)
+        if square == 0:  # the gradient is 0, and no multiple of it is another
+            square = 1.0
+        return float(self.ranks[0] @ self.single / square)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

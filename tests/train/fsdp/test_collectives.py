@@ -164,6 +164,14 @@ def test_a_module_that_is_called_twice_is_gathered_for_each_call() -> None:
     assert reduces(calls) == [80, 80]
 
 
+def test_a_caller_without_gradients_gets_the_same_collectives() -> None:
+    module = rows(2, 4)
+    calls = fsdp.collectives(module, num_ranks=2, wrap=["0"])
+    assert reduces(calls)
+    with torch.no_grad():
+        assert fsdp.collectives(module, num_ranks=2, wrap=["0"]) == calls
+
+
 def test_a_module_with_two_names_is_one_module() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     module.append(module[0])

@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from rankscope.cluster import Link
 from rankscope.timeline import Span
 from rankscope.train import ddp, fsdp
+from rankscope.train.fsdp.calls import CallObserver
 from rankscope.train.fsdp.replay import ShardSettings
 from rankscope.train.fsdp.running import FSDPJob, run_jobs, wrapped_names
 
@@ -264,6 +265,36 @@ def test_the_peak_is_that_of_live_tensors(
     wrong = {name: f"{error:+.1%}" for name, error in found.items() if abs(error) > 0.02}
     assert not wrong
     assert len(found) == (6 if everything else 1) * len(settings)
+
+
+class Releasing(nn.Module):
+    """After its first layer it frees a copy of the batch, and before that it makes a larger one of the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, 64)
+        self.second = nn.Linear(64, 64)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        copies_of_batch = batch.repeat(50, 1)
+        hidden = self.first(batch)
+        copies_of_hidden = hidden.detach().repeat(100, 1)
+        hidden = hidden + copies_of_hidden.mean(0)
+        del copies_of_batch, copies_of_hidden
+        output: Tensor = self.second(hidden)
+        return output
+
+
+def test_a_forward_that_frees_what_was_alive_has_the_peak_that_was_counted() -> None:
+    def loss(model: nn.Module, rank: int, number: int) -> Tensor:
+        output: Tensor = model(torch.ones(64, 64))
+        return output.sum()
+
+    observer = CallObserver(Releasing())
+    observer.run_with_live_bytes(loss, 0, 0)
+    counted_bytes = observer.input_bytes + max(mark.peak_bytes for mark in observer.marks)
+    step = fsdp.observed_step(Releasing(), loss)
+    assert predicted(step, wrap=[]).memory.terms["activations"].max() == counted_bytes
 
 
 def attending(model: nn.Module, rank: int, number: int) -> Tensor:

@@ -20,6 +20,7 @@ from ...timeline import Span, Timeline
 
 HOW = ("data_parallel", "ddp")
 MOST_DEVICES = 1024
+_NO_DEVICE = -1  # the item of a span without another device
 
 
 @frozen
@@ -141,9 +142,10 @@ def traffic(sizes: StepSizes, num_devices: int, how: str = "data_parallel") -> S
     if one_of("how", how, HOW) == "ddp":
         of_type("sizes", sizes, StepSizes)
         return _ddp_traffic(sizes, num_devices)
+    messages = messages_of(sizes, num_devices)  # checks both
     link_bytes = np.zeros((num_devices, num_devices))
     bytes_of: dict[str, float] = {}
-    for message in messages_of(sizes, num_devices):
+    for message in messages:
         link_bytes[message.src, message.dst] += message.num_bytes
         bytes_of[message.what] = bytes_of.get(message.what, 0.0) + message.num_bytes
     return StepTraffic(link_bytes, bytes_of)
@@ -179,7 +181,7 @@ def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "d
     messages = messages_of(sizes, num_devices)
     chunks = chunk_sizes(sizes.batch_size, num_devices)
     if one_of("how", how, HOW) == "ddp":
-        return _simulate_ddp(sizes, num_devices, costs, chunks[0])
+        return _simulate_ddp(sizes, num_devices, costs, samples_per_rank=chunks[0])
     computing_s = {
         "forward": [chunk * costs.forward_s for chunk in chunks],
         "loss": [sizes.batch_size * costs.loss_s],  # device 0 alone
@@ -190,7 +192,7 @@ def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "d
         start_s = max((span.stop_s for span in spans), default=0.0)
         if stage in computing_s:
             for device, seconds in enumerate(computing_s[stage]):
-                spans.append(Span(device, "compute", stage, -1, start_s, start_s + seconds))
+                spans.append(Span(device, "compute", stage, _NO_DEVICE, start_s, start_s + seconds))
         for message in messages:  # one after the other, because all are at the port of device 0
             if message.what == stage:
                 stop_s = start_s + costs.link.seconds(message.num_bytes)
@@ -213,6 +215,6 @@ def _simulate_ddp(sizes: StepSizes, num_devices: int, costs: StepCosts, samples_
     start_s = 0.0
     for lane, kind, seconds in phases:
         stop_s = start_s + seconds
-        spans += [Span(rank, lane, kind, -1, start_s, stop_s) for rank in range(num_devices)]
+        spans += [Span(rank, lane, kind, _NO_DEVICE, start_s, stop_s) for rank in range(num_devices)]
         start_s = stop_s
     return Timeline.of(spans)

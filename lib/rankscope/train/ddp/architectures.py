@@ -31,7 +31,7 @@ def small_cnn() -> Iterator[Layer]:
     """Yield two convolutions and two linear layers for 28 × 28 images: PyTorch's MNIST example."""
     yield _conv("conv1", 1, 32, 3, 26, bias=True)
     yield _conv("conv2", 32, 64, 3, 24, bias=True)
-    yield _linear("fc1", 64 * 12 * 12, 128)
+    yield _linear("fc1", 64 * 12 * 12, 128)  # after pooling by 2 of the 24 × 24 pixels
     yield _linear("fc2", 128, 10)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MIB = 2**20
 CAP_MB = 25.0  # DDP's cap if the user sets none
 _FIRST_MB = 1.0  # DDP's cap of the first bucket if the user sets none
-_NEVER_MB = 2.0**40  # larger than any bucket: a cap that is never reached
+_NEVER_MB = 2.0**40  # larger than any bucket: a cap that is never reached, whose bytes are still a finite float
 _MOST_BYTES = 2**50  # of a gradient: sums of thousands still fit into 64 bits
 
 

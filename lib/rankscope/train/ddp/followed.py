@@ -120,7 +120,7 @@ def follow(
     assignment = evolve(assignment, loader=loader)
     _check_dataset(dataset, assignment)
     full_batches = min(indices.size for indices in assignment.ranks) // loader.batch_size
-    if whole("num_steps", num_steps, _FIRST_TYPICAL + 1) > full_batches:
+    if whole("num_steps", num_steps, _FIRST_TYPICAL + 1) > full_batches:  # the least is so many that one is typical
         raise ValueError(
             f"num_steps must be at most {full_batches}, the full batches that every rank has, got {num_steps}"
         )

@@ -18,7 +18,7 @@ from ...timeline import Timeline
 from .buckets import Buckets, ParameterSpec, buckets_of
 from .contention import OverlappedStep
 from .cost import Seconds
-from .step import MOST_ACCUMULATION, LocalStep, numbers
+from .step import MOST_ACCUMULATION, NO_ITEM, LocalStep, numbers
 
 FORMAT = "rankscope ddp run"
 VERSION = 1
@@ -122,7 +122,7 @@ class DDPRun(Iterations):
                 raise ValueError(
                     f"ready_s must have a time or nan for {shape} ranks and parameters, got {step.ready_s}"
                 )
-            buckets_of("buckets", step.buckets, len(self.parameters))
+            buckets_of("buckets", step.buckets, len(self.parameters))  # for its error
 
     def __repr__(self) -> str:
         size = f"{len(self.parameters)} parameters, {self.num_ranks} ranks, {len(self.step_s)} iterations"
@@ -189,7 +189,7 @@ class DDPRun(Iterations):
         seconds = []
         for index in self.used:
             spans = self.steps[index].timeline.select(kind=kind)
-            last_item = int(spans.item.max(initial=-1))
+            last_item = int(spans.item.max(initial=NO_ITEM))
             last_spans = spans.select(item=last_item)  # one of each rank
             seconds.append(float(last_spans.stop_s.max(initial=0.0)) - float(last_spans.start_s.max(initial=0.0)))
         return float(np.median(seconds))

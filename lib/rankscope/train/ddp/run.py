@@ -28,7 +28,7 @@ from .buckets import Buckets, ParameterSpec, parameter_specs
 from .contention import fit_contention
 from .cost import Cost, Seconds, costs_s
 from .observed import DDPRun, DDPSettings, ObservedStep
-from .step import Contention, LocalStep
+from .step import NO_ITEM, Contention, LocalStep
 
 Loss = Callable[[nn.Module, int, Any], Tensor]
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -141,7 +141,7 @@ def _provenance(records: list[Record], where: Where) -> dict[str, Any]:
         network = f"between {len(ranks_per_node)} nodes"
     return {
         **of_machine(),
-        **of_run("", "ddp.measure", network),
+        **of_run(name="", command="ddp.measure", network=network),
         "num_ranks": len(records),
         "num_nodes": len(ranks_per_node),
         "ranks_per_node": ranks_per_node,
@@ -324,7 +324,7 @@ class DDPStepper:
         last_ready_s = float(np.nanmax(ready_s, initial=0.0))
         last_reduced_s = max([end_s for _, end_s in allreduces], default=0.0)
         ending = self._parts_of_last_backward(last_backward, last_ready_s, last_reduced_s)
-        ending.append(self._compute_span("optimizer", -1, last_backward.stop_s, since_start(self._end)))
+        ending.append(self._compute_span("optimizer", NO_ITEM, last_backward.stop_s, since_start(self._end)))
         spans += [span for span in ending if span.stop_s > span.start_s]
         spans += self._allreduce_spans(allreduces)
         return RecordedStep(
@@ -345,8 +345,8 @@ class DDPStepper:
         reduced_s = min(max(computed_s, last_reduced_s), backward.stop_s)
         return [
             backward._replace(stop_s=computed_s),
-            self._compute_span("wait", -1, computed_s, reduced_s),
-            self._compute_span("unpack", -1, reduced_s, backward.stop_s),
+            self._compute_span("wait", NO_ITEM, computed_s, reduced_s),
+            self._compute_span("unpack", NO_ITEM, reduced_s, backward.stop_s),
         ]
 
     def _pass_spans(self, since_start: Callable[[Any], float]) -> list[Span]:
@@ -465,11 +465,12 @@ class StepInstants:
 
             def done(future: Any) -> Any:
                 self.done[number] = self.now()
-                return future.value()[0]
+                return future.value()[0]  # of a list with the one tensor that was reduced
 
             return work.get_future().then(done)
 
-        ddp.register_comm_hook(None, lambda _, bucket: reduce(bucket))  # DDP refuses annotations that are strings
+        # A lambda, because DDP refuses annotations that are strings. The hook has no state, hence None and `_`.
+        ddp.register_comm_hook(None, lambda _, bucket: reduce(bucket))
 
 
 # ---- the records of all ranks

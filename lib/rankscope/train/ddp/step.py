@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .buckets import DDPBuckets, Parameters
 
 MOST_ACCUMULATION = 10_000  # micro-batches of a step
+NO_ITEM = -1  # the item of a span that belongs to no micro-batch and no bucket, such as a wait
 
 
 # ---- the input of a prediction
@@ -107,7 +108,7 @@ class LocalStep:
         ready_bytes = np.cumsum(sizes_in_backward)[::-1]
         ready_s = np.zeros(len(specs))
         if specs and ready_bytes[0]:
-            ready_s = np.minimum(ready_bytes / ready_bytes[0], 1.0) * backward_s
+            ready_s = ready_bytes / ready_bytes[0] * backward_s
         return cls(tuple(specs), ready_s, forward_s, backward_s, optimizer_s, unpack_s)
 
     @cached_property
@@ -237,7 +238,7 @@ def simulate(
         spans.append(Span(0, "allreduce", "allreduce", item, begin_s + start_s, begin_s + stop_s))
     if local.optimizer_s:
         end_s = begin_s + last.end_s
-        spans.append(Span(0, "compute", "optimizer", -1, end_s, end_s + local.optimizer_s))
+        spans.append(Span(0, "compute", "optimizer", NO_ITEM, end_s, end_s + local.optimizer_s))
     return Timeline.of(spans)
 
 
@@ -263,7 +264,7 @@ def _passes(local: LocalStep, accumulation: int, last: LastBackward) -> list[Spa
     for micro in range(accumulation):
         is_last = micro == accumulation - 1
         backward_s = last.backward_s if is_last else local.backward_s
-        start_s = backward_begin_s(local, micro + 1)
+        start_s = backward_begin_s(local, micro + 1)  # of this backward, as if it were the last of so many
         spans.append(Span(0, "compute", "forward", micro, start_s - local.forward_s, start_s))
         spans.append(Span(0, "compute", "backward", micro, start_s, start_s + backward_s))
     return spans
@@ -276,12 +277,12 @@ def _waits_and_unpacking(last: LastBackward, begin_s: float) -> list[Span]:
     for item, (start_s, stop_s) in enumerate(last.unpacked):
         if stop_s > start_s:  # unpacking takes no time with ``gradient_as_bucket_view``
             if begin_s + start_s > free_s:
-                spans.append(Span(0, "compute", "wait", -1, free_s, begin_s + start_s))
+                spans.append(Span(0, "compute", "wait", NO_ITEM, free_s, begin_s + start_s))
             free_s = begin_s + stop_s
             spans.append(Span(0, "compute", "unpack", item, begin_s + start_s, free_s))
     end_s = begin_s + last.end_s
     if end_s > free_s:
-        spans.append(Span(0, "compute", "wait", -1, free_s, end_s))
+        spans.append(Span(0, "compute", "wait", NO_ITEM, free_s, end_s))
     return spans
 
 
@@ -318,7 +319,7 @@ def last_backward(
     launch_s = [local.backward_s] * len(allreduce_s)
     if truth("overlap", overlap):
         launch_s = launched.launch_s.tolist()
-    # Each bucket takes a share of the time for unpacking in proportion to its bytes.
+    # Each bucket takes a share of the time for unpacking in proportion to its bytes, 0 if no gradient has any.
     unpack_s = launched.num_bytes * (local.unpack_s / max(local.num_bytes, 1))
     work_s = [local.backward_s, *unpack_s.tolist()]
     return _overlapped(work_s, allreduce_s, launch_s, contention)
@@ -357,7 +358,8 @@ def _overlapped(
             until_s = launch_s[bucket]
         to_work_s = math.inf
         if is_working:
-            to_work_s = max(until_s - work_done_s, 0.0) * (contention.compute if is_launched else 1.0)
+            left_s = max(until_s - work_done_s, 0.0)  # rounding may make the difference negative
+            to_work_s = left_s * (contention.compute if is_launched else 1.0)
         to_reduce_s = math.inf
         if is_launched:
             to_reduce_s = allreduce_left_s * (contention.communication if is_working else 1.0)
@@ -365,6 +367,7 @@ def _overlapped(
         if to_work_s <= to_reduce_s:  # the work gets there before the allreduce ends
             now_s += to_work_s
             work_done_s = until_s
+            # Not below 0: rounding may take away too much, and of no allreduce nothing is left.
             allreduce_left_s = max(allreduce_left_s - to_work_s / contention.communication, 0.0)
             if until_s == work_s[work]:
                 work_stops_s.append(now_s)

@@ -48,6 +48,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 # The two ways in the order in which the picture shows them.
 _NAMES = {"data_parallel": "DataParallel", "ddp": "DDP"}
+_NO_ITEM = -1  # of a span without another GPU
 
 
 class _OneSample(NamedTuple):
@@ -103,7 +104,7 @@ def _in_block(timeline: Timeline, block: int, num_gpus: int) -> list[Span]:
     used_gpus = {span.rank for span in timeline}
     for gpu in range(num_gpus):
         if gpu not in used_gpus:
-            spans.append(Span(block, f"GPU {gpu}", "wait", -1, 0.0, timeline.makespan_s))
+            spans.append(Span(block, f"GPU {gpu}", "wait", _NO_ITEM, 0.0, timeline.makespan_s))
     return spans
 
 

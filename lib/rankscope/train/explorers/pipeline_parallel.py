@@ -97,7 +97,7 @@ def report(now: Now) -> list[str]:
     sent_bytes = max(traffic(schedule, now.activation_mb * 1e6))
     free = percent_words(float(formula), 1)
     lines = [
-        schedule.to_text().splitlines()[0],
+        schedule.to_text().splitlines()[0],  # its name and sizes
         f"bubble: {percent_words(bubble, 1)} of the step; {formula} = {free} if messages take no time",
         f"activations kept per rank, in micro-batches: {', '.join(activations)}",
         f"each rank sends at most {decimal_words(sent_bytes)} per step",

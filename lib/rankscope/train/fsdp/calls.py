@@ -48,7 +48,8 @@ def sharded_parameters(module: nn.Module) -> tuple[ShardedParameter, ...]:
     of_type("module", module, nn.Module)
     names: dict[int, list[str]] = {}
     tensors: dict[int, nn.Parameter] = {}
-    for module_name, submodule in module.named_modules():  # a module that is registered twice comes once
+    # A module that is registered twice comes once, because `fully_shard` puts it into one group under all its names.
+    for module_name, submodule in module.named_modules():
         for attribute, parameter in submodule.named_parameters(recurse=False, remove_duplicate=False):
             name = f"{module_name}.{attribute}" if module_name else attribute
             names.setdefault(id(parameter), []).append(name)
@@ -101,12 +102,13 @@ def module_step(module: nn.Module, wrap: Iterable[str] = ()) -> ModuleStep:
     """
     of_type("module", module, nn.Module)
     parts = several("wrap", wrap, "names of submodules")
-    sharded_parameters(module)  # raises its errors first
-    depth = max([_depth(str(part)) for part in parts], default=0)
-    try:
-        forward = _CallReader(depth).read(module)
-    except Exception:  # fx raises whatever the traced code raises
-        forward = _CallReader(depth).in_order_of_definition(module)
+    sharded_parameters(module)  # for its errors, before fx runs the module's code
+    depth = max([_depth(str(part)) for part in parts], default=0)  # `matching` refuses parts that are no str
+    with torch.enable_grad():  # the caller may have disabled it; forward may still disable it in parts
+        try:
+            forward = _CallReader(depth).read(module)
+        except Exception:  # fx raises whatever the traced code raises
+            forward = _CallReader(depth).in_order_of_definition(module)
     return evolve(step_without_events(module), events=events_of(forward))
 
 
@@ -150,8 +152,7 @@ class _CallReader(fx.Tracer):
         for name, parameter in inspect.signature(module.forward).parameters.items():
             if parameter.default is not inspect.Parameter.empty:
                 defaults[name] = parameter.default
-        with torch.enable_grad():  # the code of forward may disable it in parts
-            graph = self.trace(module, concrete_args=defaults or None)
+        graph = self.trace(module, concrete_args=defaults)
         returned = [node.args[0] for node in graph.nodes if node.op == "output"]
         self._leave("", _nodes(returned))
         return self._forward
@@ -258,6 +259,8 @@ class _CallReader(fx.Tracer):
     def _walk(self, module: nn.Module, name: str, inputs: tuple[int, ...]) -> tuple[int, ...]:
         """Add the calls of a module and of all inside it, as if each was called with the results of the one before.
 
+        What a module computes with its own parameters is taken to follow the modules inside it.
+
         `inputs` are the indices in `_forward` of the computing whose results the module is called with, as in
         `_compute`. Return those of the computing whose results it returns.
         """
@@ -347,7 +350,7 @@ class _Boundary(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         ctx.done()
-        return (None, *gradients)
+        return (None, *gradients)  # `done`, the first argument of forward, has no gradient
 
 
 class CallObserver:
@@ -503,14 +506,14 @@ def _computing_between(mark: Mark, next_mark: Mark, kind: str, name: str) -> Ste
     """Return the computing of a module between two marks, with its time and its bytes.
 
     What is alive afterwards and was not before is kept by forward, and what is alive no longer is freed by backward.
-    `StepEvent` allocates what forward keeps when it begins, and frees in backward when it ends. The working bytes are
-    what is missing to the peak then.
+    `predict` changes the live bytes by what forward keeps when forward begins, and by what backward frees when backward
+    ends. The working bytes are what is missing to the peak in between.
     """
-    seconds = max(next_mark.at_s - mark.at_s, 0.0)
+    seconds = next_mark.at_s - mark.at_s
     added_bytes = next_mark.live_bytes - mark.live_bytes
     peak_bytes = max(next_mark.peak_bytes, next_mark.live_bytes, mark.live_bytes)
     if kind == "forward":
-        working_bytes = peak_bytes - max(mark.live_bytes, next_mark.live_bytes)
+        working_bytes = peak_bytes - next_mark.live_bytes
         return StepEvent(kind, name, seconds, added_bytes, working_bytes)
     working_bytes = peak_bytes - mark.live_bytes
     return StepEvent(kind, name, seconds, -added_bytes, working_bytes)

@@ -35,7 +35,7 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, sizes: dict[int, int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._total = sum(sizes.values())
-        self._peak = self._total
+        self._peak = self._total  # since the last call of `take_peak`
         self._initial = set(sizes)  # addresses of storages that are in the total from the begin
         self._sizes: dict[int, int] = {}  # by ``_cdata``, of storages that operators have made or read since
         self._resized: set[int] = set()  # ``_cdata`` of storages that were resized, whose changes are in the total
@@ -110,7 +110,7 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         weakref.finalize(storage, self._remove, key)
 
     def _remove(self, key: int) -> None:
-        self._change(-self._sizes.pop(key, 0))
+        self._change(-self._sizes.pop(key))
 
     @property
     def total(self) -> int:
@@ -119,7 +119,7 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def take_peak(self) -> int:
         """Return the most bytes that were alive since the last call."""
-        peak = max(self._peak, self._total)
+        peak = self._peak
         self._peak = self._total
         return peak
 

@@ -140,7 +140,7 @@ def _be_computing_rank(job: _ComputingJob) -> _ComputingRecord:
         ranks.once(TimedTask(run_step))
         update_s = 0.0
         if optimizer is not None:
-            update_s, _ = ranks.once(TimedTask(optimizer.step))
+            update_s, _is_clean = ranks.once(TimedTask(optimizer.step))
         if number >= _WARM_UP:
             marks.append(observer.marks)
             optimizer_s.append(update_s)
@@ -174,14 +174,15 @@ def measure_costs(
     iterations = whole("iterations", iterations, 1, MOST_ITERATIONS)
     wrapped = tuple([str(index) for index in range(_DEPTH)])  # the names of the layers in a Sequential
     jobs = [FSDPJob(_stack(width), _sum_of(width), wrapped, settings, iterations) for width in distinct_widths]
-    runs = run_jobs(jobs, where)
+    runs = run_jobs(jobs, where)  # in the order of the widths, so that the first has the smallest stack
     costs: dict[str, Any] = {**_tables(distinct_widths, runs)}
     smallest = distinct_widths[0]
     alone = measure_step(_stack(smallest), _sum_of(smallest), num_ranks=num_ranks, iterations=iterations, where=where)
     num_groups = _DEPTH + 1  # the root has hooks, too
     for kind, alone_s in (("forward", alone.forward_s), ("backward", alone.backward_s)):
         sharded_s = _computing_s(runs[0], kind)
-        costs[f"{kind}_hooks_s"] = max(0.0, sharded_s - alone_s) / num_groups
+        hooks_s = max(0.0, sharded_s - alone_s)  # two measurements: noise may make their difference negative
+        costs[f"{kind}_hooks_s"] = hooks_s / num_groups
     return FSDPCosts(**costs, cores_per_rank=min(1.0, num_cores() / num_ranks))
 
 

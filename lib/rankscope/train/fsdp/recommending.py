@@ -144,7 +144,7 @@ def recommend(
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"optimizer must be one of {', '.join(map(repr, OPTIMIZERS))}, got {optimizer!r}")
     param_dtype = optional("param_dtype", param_dtype, dtype_name)
-    costs = costs_from(cost, 1)
+    costs = costs_from(cost, num_replicas=1)
     names_by_wrap = _checked_wraps(module, wraps)
     if step is None:
         step = _step(module, names_by_wrap.values(), loss, backward_s, param_dtype)

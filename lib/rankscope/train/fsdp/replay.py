@@ -20,7 +20,8 @@ MOST_SHARDS = 1_000_000
 MOST_PREFETCH = 1000
 _MOST_EXAMPLES = 8  # names of submodules in an error message
 ITEMSIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-assert MOST_SHARDS >= MOST_RANKS
+assert MOST_SHARDS >= MOST_RANKS  # so that whatever runs on real ranks can be predicted
+NO_GROUP = -1  # the item of a span of the compute lane that belongs to no group: a wait, or the optimizer
 
 
 # ---- settings
@@ -313,7 +314,8 @@ class _GroupState:
         self.module_training = "idle"  # of the FSDPState
         self.is_unsharded = False
         self.is_pending = False  # an all-gather was issued, and not waited for
-        self.post_forward_indices: list[int] = []  # in the order in which groups ended their forward, one per call
+        # The positions of this group in the order in which groups ended their forward, one for each of its calls.
+        self.post_forward_indices: list[int] = []
         self.ready: list[str] = []  # parameters whose unsharded gradients are there
         self.forward_prefetch: list[int] = []  # the groups that it gathers ahead, by index
         self.backward_prefetch: list[int] = []
@@ -351,7 +353,10 @@ class Replay:
         self._set_prefetch(wrapped)
 
     def _set_prefetch(self, wrapped: Sequence[str]) -> None:
-        """Have each group gather the `prefetch` groups ahead that follow it in forward, or precede it for backward."""
+        """Have each group gather the `prefetch` groups ahead that follow it in forward, or precede it for backward.
+
+        The nearest group comes first.
+        """
         depth = self._settings.prefetch
         groups = [self._group_of_module[name] for name in wrapped]
         for position, index in enumerate(groups):

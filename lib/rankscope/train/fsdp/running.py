@@ -27,7 +27,7 @@ from .calls import checked_loss, step_without_events
 from .live import LiveCounter
 from .memory import LiveBytes
 from .observed import FSDPIteration, FSDPRun
-from .replay import CollectiveCall, ShardSettings, groups_of, matching
+from .replay import NO_GROUP, CollectiveCall, ShardSettings, groups_of, matching
 
 WARM_UP = 2  # steps: the first one allocates what later ones use again
 MOST_ITERATIONS = 10_000
@@ -109,7 +109,7 @@ def wrapped_names(module: nn.Module, wrap: Iterable[str], settings: ShardSetting
         if tensor.device.type != "cpu":
             raise ValueError(f"module must be on the CPU, where its ranks are, got {name!r} on {tensor.device}")
     wrapped = matching(step, wrap)
-    groups_of(step, wrapped, settings)
+    groups_of(step, wrapped, settings)  # for its errors
     return wrapped
 
 
@@ -224,6 +224,7 @@ class _FSDPStepper:
         module = copy.deepcopy(job.module)
         self._group_of_parameter = _groups_of_parameters(module, job.wrapped)
         self._module = shard(module, job.wrapped, job.settings)
+        # After `shard`, so that in forward these hooks run after those of FSDP: a module computes once it is gathered.
         for group, name in enumerate(["", *job.wrapped]):
             self._watch(self._module.get_submodule(name), group)
         self._loss = job.loss
@@ -296,11 +297,7 @@ class _FSDPStepper:
 
         FSDP sets their names at the first forward (``FSDPState._init_fqns``), and a shared one has only its first name.
         """
-        for parameter in parameters:
-            name = getattr(parameter, "_param_fqn", None)
-            if name in self._group_of_parameter:
-                return self._group_of_parameter[name]
-        return 0
+        return self._group_of_parameter[parameters[0]._param_fqn]
 
     def record(self, seconds: float, clean: bool) -> _FSDPRankStep:
         """Return the record of the step that has just run."""
@@ -318,11 +315,11 @@ class _FSDPStepper:
             lane, kind = _LANES_AND_KINDS.get(piece.kind, (piece.kind, piece.kind))
             spans.append(self._span(lane, kind, piece.group, piece.start_s, piece.stop_s))
             if lane != "compute":
-                spans.append(self._span("compute", "wait", -1, piece.start_s, piece.stop_s))
+                spans.append(self._span("compute", "wait", NO_GROUP, piece.start_s, piece.stop_s))
         for start_s, stop_s in self._gaps(pieces):
             spans += self._compute_spans(start_s, stop_s)
-        if self._end_s > self._backward_end_s and self._optimizer is not None:
-            spans.append(self._span("compute", "optimizer", -1, self._backward_end_s, self._end_s))
+        if self._optimizer is not None:
+            spans.append(self._span("compute", "optimizer", NO_GROUP, self._backward_end_s, self._end_s))
         return spans
 
     def _span(self, lane: str, kind: str, item: int, start_s: float, stop_s: float) -> Span:
@@ -331,14 +328,14 @@ class _FSDPStepper:
     def _gaps(self, pieces: Sequence[_FSDPPiece]) -> list[tuple[float, float]]:
         """Return the starts and stops of the intervals between the pieces, in which the module computes.
 
-        `pieces` are in the order of their starts.
+        `pieces` are in the order of their starts, and do not overlap, because FSDP blocks the only thread.
         """
         gaps = []
         gap_start_s = self._begin_s
         for piece in pieces:
             if piece.start_s > gap_start_s:
                 gaps.append((gap_start_s, piece.start_s))
-            gap_start_s = max(gap_start_s, piece.stop_s)
+            gap_start_s = piece.stop_s
         if self._backward_end_s > gap_start_s:
             gaps.append((gap_start_s, self._backward_end_s))
         return gaps
@@ -387,7 +384,7 @@ def _named_stages(pieces: Sequence[_FSDPPiece]) -> Iterator[_FSDPPiece]:
             collectives.append(piece)
         elif piece.kind == "foreach_all_gather_copy_out":
             yield piece._replace(kind="copy_out")
-        elif collectives:
+        else:
             is_reduce = piece.kind == "foreach_reduce"
             copy_in = "reduce_copy_in" if is_reduce else "copy_in"
             yield piece._replace(kind=copy_in, stop_s=collectives[0].start_s)
@@ -449,10 +446,9 @@ def _watched(
         position = 1 if name == "foreach_all_gather_copy_out" else 0
         parameters = kwargs["fsdp_params"] if "fsdp_params" in kwargs else args[position]
         group = group_of(parameters)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            add(_FSDPPiece(name, group, begin_s, time.perf_counter()))
+        result = original(*args, **kwargs)
+        add(_FSDPPiece(name, group, begin_s, time.perf_counter()))
+        return result
 
     replaced: list[tuple[ModuleType, str, Any]] = [(communication, "dist", communication.dist)]
     communication.dist = _WatchedDistributed(add, counter)

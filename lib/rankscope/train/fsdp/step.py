@@ -96,6 +96,7 @@ def _event(name: str, value: Any) -> StepEvent:
     of_type(name, value, StepEvent)
     one_of(f"the kind of an event in {name}", value.kind, EVENTS)
     number(f"the seconds of an event in {name}", value.seconds, 0)
+    # An observed forward may free more than it keeps, and a backward keep more than it frees: the number is negative.
     whole(f"the activation_bytes of an event in {name}", value.activation_bytes)
     whole(f"the working_bytes of an event in {name}", value.working_bytes, 0)
     return value  # type: ignore[no-any-return]
@@ -110,7 +111,7 @@ class ShardedLayer:
     """
 
     name: str = checked(str)
-    parameters: tuple[Any, ...] = checked(each, lambda name, value: value)
+    parameters: tuple[Any, ...] = checked(each, lambda name, value: value)  # `specs` checks the values
     forward_s: float = checked(number, 0, default=0.0)
     backward_s: float = checked(number, 0, default=0.0)
     activation_bytes: int = checked(whole, 0, _MOST_ELEMENTS, default=0)
@@ -302,7 +303,8 @@ class _LayerSequence:
         times = ComputeTimes(layer.forward_s, layer.backward_s, layer.activation_bytes)
         requires_grad = bool(self._inputs or trained)
         index = len(self.calls)
-        self.calls.append(ForwardCall("compute", layer.name, requires_grad, self._inputs, (), trained, times))
+        call = ForwardCall("compute", layer.name, requires_grad, inputs=self._inputs, trained=trained, times=times)
+        self.calls.append(call)
         if requires_grad:
             self._inputs = (index,)
 

@@ -15,6 +15,7 @@ from ..zero.model import OPTIMIZERS
 from .costs import FSDPCosts, costs_from, seconds_of
 from .memory import TERMS, PredictedMemory
 from .replay import (
+    NO_GROUP,
     CollectiveCall,
     FSDPAction,
     Replay,
@@ -265,7 +266,7 @@ class _Streams:
         """Have the rank wait."""
         start_s = self._now_s
         if until_s > start_s:
-            self._add_span("compute", "wait", -1, start_s, until_s)
+            self._add_span("compute", "wait", NO_GROUP, start_s, until_s)
             self._lane_free_s["compute"] = until_s
 
     def _add_span(self, lane: str, kind: str, item: int, start_s: float, stop_s: float) -> None:
@@ -451,7 +452,7 @@ class _Streams:
         """Run the reduce-scatter, the all-reduce of HSDP and the copy-out one after the other, from `copied_s` on."""
         stop_s = self._communicate("reduce_scatter", action.group, action.num_bytes, copied_s)
         self._reduced_s = stop_s
-        if self._costs.allreduce is not None and self._settings.num_replicas > 1:
+        if self._settings.num_replicas > 1:
             shard_bytes = action.num_bytes // self._settings.num_shards
             stop_s = self._communicate("allreduce", action.group, shard_bytes, stop_s)
         seconds = self._cost_s("copy_out_reduced", action.num_bytes)
@@ -472,7 +473,7 @@ class _Streams:
         self._free_reduce_input("end of the backward")
 
     def optimize(self, seconds: float) -> None:
-        self.run("compute", "optimizer", -1, seconds)
+        self.run("compute", "optimizer", NO_GROUP, seconds)
 
 
 class _BlockingStreams(_Streams):
@@ -498,7 +499,7 @@ class _BlockingStreams(_Streams):
         if seconds:
             self._add_span(lane, kind, item, start_s, stop_s)
             if lane != "compute":
-                self._add_span("compute", "wait", -1, start_s, stop_s)
+                self._add_span("compute", "wait", NO_GROUP, start_s, stop_s)
         for name in LANES:
             self._lane_free_s[name] = stop_s
         caught_up_s = seconds * (1 - self._costs.cores_per_rank)
@@ -516,5 +517,6 @@ class _BlockingStreams(_Streams):
         self._last_rank_behind_s = 0.0
 
     def optimize(self, seconds: float) -> None:
+        """Run the optimizer, and wait for the last rank, because a step is as long as it is on the slowest rank."""
         super().optimize(seconds)
         self._wait_for_last_rank()

@@ -161,7 +161,7 @@ def _fastest(planned: PipelineSchedule, width: int, ranks: Sequence[_RankSteps])
 
     def duration_ns(step: tuple[_StepRecord, ...]) -> int:
         last_stop_ns = max(recorded.stop_ns for record in step for recorded in record.passes)
-        return last_stop_ns - step[0].start_ns
+        return last_stop_ns - step[0].start_ns  # all ranks have the same start, on which they have agreed
 
     steps = zip(*(rank.steps for rank in ranks), strict=True)  # each with the records of all ranks
     step = min(steps, key=duration_ns)
@@ -280,7 +280,7 @@ def _torch_schedule(planned: PipelineSchedule, stages: Sequence[_RecordedStage])
 
 
 def _agreed_start_ns() -> int:
-    """Wait for the instant that all ranks agree on, and return it."""
+    """Wait for the instant that all ranks agree on, and return it. They are on one machine, and so share its clock."""
     start = torch.tensor([time.perf_counter_ns() + _MARGIN_NS])
     dist.all_reduce(start, op=dist.ReduceOp.MAX)
     time.sleep(max(0.0, (int(start) - time.perf_counter_ns()) / 1e9))

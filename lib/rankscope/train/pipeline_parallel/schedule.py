@@ -243,7 +243,7 @@ def _deadlock(schedule: PipelineSchedule, positions: list[int], done: set[StageP
     rank = next(rank for rank, row in enumerate(schedule.actions) if positions[rank] < len(row))
     action = schedule.actions[rank][positions[rank]]
     word = schedule.word(rank, action)
-    stage, kind, microbatch = min(_needed(schedule, rank, action) - done)
+    stage, kind, microbatch = min(_needed(schedule, rank, action) - done)  # of two, that of the earlier stage
     return PipelineError(f"rank {rank}, {word}: waits for {stage}{kind}{microbatch}, which never runs", rank, word)
 
 

@@ -16,6 +16,7 @@ from ...timeline import Span, Timeline
 
 HANDLINGS = ("hang", "drop", "pad", "throw", "join")
 LANE = "training"
+_NO_SAMPLES = np.empty(0, dtype=np.int64)  # joined with a rank's batches or files, of which there may be none
 _MOST_RANKS = 1024
 _MOST_BATCHES = 1_000_000
 _MOST_SAMPLES = 10**9
@@ -157,7 +158,7 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
         trained = [batches[step % len(batches)] for step in range(rank_steps)]  # from the first on again if padded
         for batch, step_divisor in zip(trained, divisor[:rank_steps].tolist(), strict=True):
             np.add.at(weights, batch, 1 / (step_divisor * batch.size))
-        ranks.append(np.concatenate([np.empty(0, dtype=np.int64), *trained]))
+        ranks.append(np.concatenate([_NO_SAMPLES, *trained]))
     stuck = _stuck_ranks(own_batches, handling)
     failed = stuck
     if handling == "throw" and max(own_batches) > min(own_batches):
@@ -183,7 +184,7 @@ def _num_words(handling: str, num_steps: int) -> int:
     if handling == "join":
         return 2 * num_steps + 2
     if handling == "throw":
-        return 3 * num_steps + 2
+        return 3 * num_steps + 2  # of the step that it stops, Join still makes two
     return 0
 
 
@@ -211,7 +212,7 @@ def files_epoch(file_sizes: Sequence[int], num_ranks: int, batch_size: int, seed
     for rank in range(whole("num_ranks", num_ranks, 1, _MOST_RANKS)):
         files_of_rank = [int(name) for name in shard_files(names, num_ranks, rank, seed)]
         samples = [np.arange(starts[file], starts[file + 1]) for file in files_of_rank]
-        ranks.append(np.concatenate([np.empty(0, dtype=np.int64), *samples]))
+        ranks.append(np.concatenate([_NO_SAMPLES, *samples]))
     return Assignment(int(starts[-1]), tuple(ranks), sampler="files", seed=seed).with_loader(batch_size)
 
 

@@ -167,7 +167,10 @@ class Handled:
 
 def _distance(vector: Vector, reference: Vector) -> float:
     """The distance of two vectors, relative to the norm of the second one."""
-    return float(np.linalg.norm(vector - reference) / (np.linalg.norm(reference) or 1.0))
+    norm = float(np.linalg.norm(reference))
+    if norm == 0:  # the distance itself
+        norm = 1.0
+    return float(np.linalg.norm(vector - reference) / norm)
 
 
 @frozen(eq=False)
@@ -350,8 +353,8 @@ def split_waits(timeline: Timeline) -> Timeline:
 
     for span in sorted(timeline, key=lambda span: (span.rank, span.start_s)):
         if span.kind in _COLLECTIVE:
-            arrival_s = last_arrival_s[span.item]
-            if span.start_s < arrival_s <= span.stop_s:
+            arrival_s = last_arrival_s[span.item]  # not after the span: no allreduce ends before all ranks have come
+            if span.start_s < arrival_s:
                 add(span._replace(kind="wait", stop_s=arrival_s))
                 span = span._replace(start_s=arrival_s)
         add(span)
@@ -388,8 +391,8 @@ def _train(task: TrainingTask, handling: str, divide: bool, recorder: Recorder) 
         throw_on_early_termination=handling == "throw",
         divide_by_initial_world_size=divide,
     )
-    batches = own_batches(task, handling)
-    dist.barrier()
+    batches = own_batches(task, handling)  # before the recorder counts allreduces: for this, ranks make one, too
+    dist.barrier()  # so that all ranks begin the first step together
     try:
         with join_recorder, join:
             for indices, inputs, targets in batches:
@@ -452,15 +455,16 @@ class JoinRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
         self.kind = ""  # of the current span, empty if there is none
-        self.item = 0  # of the current or last span: its step
+        self.item = -1  # of the current or last span: its step; -1 before the first, which is step 0
         self.start_ns = 0  # of the current span
         self.finished = False  # whether the rank has no batch left
         self.counts = Counts(0, 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, which torch passes to this mode; record it first if it is an allreduce."""
-        if func.namespace == "c10d" and func._schema.name == "c10d::allreduce_":
-            self._allreduce(sum(tensor.numel() for tensor in args[0]))
+        if func._schema.name == "c10d::allreduce_":
+            tensors = args[0]
+            self._allreduce(sum(tensor.numel() for tensor in tensors))
         return func(*args, **(kwargs or {}))
 
     def _allreduce(self, num_elements: int) -> None:

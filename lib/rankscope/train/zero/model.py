@@ -268,7 +268,7 @@ def _rank_bytes(
         if way.partition != "even":
             raise ValueError(f"stage {stage!r} needs a module: a number has no tensors")
         sizes = _sizes_of_number(num_parameters_or_module, largest_layer, buffer_bytes)
-        rule = rule._replace(counter_bytes=0)  # there is one counter for each tensor
+        rule = rule._replace(counter_bytes=0)  # each tensor has a counter, and how many tensors there are is unknown
     elif largest_layer or buffer_bytes:
         raise ValueError(f"a module has its own largest_layer and buffer_bytes, got {largest_layer}, {buffer_bytes}")
     else:
@@ -280,7 +280,10 @@ def _sizes_of_number(num_parameters: Any, largest_layer: float, buffer_bytes: fl
     """The sizes of a module of so many parameters, of which only the largest layer is known."""
     total = _count("num_parameters_or_module", num_parameters, 1)
     layer_size = _count("largest_layer", largest_layer, 0, total)
-    parameters = (Parameter("largest layer", (layer_size,), 4), Parameter("the rest", (total - layer_size,), 4))
+    # The recipe decides the bytes per element of parameters that are floating point, so the itemsize has no effect.
+    largest_layer_parameter = Parameter("largest layer", (layer_size,), itemsize=4)
+    other_parameters = Parameter("the rest", (total - layer_size,), itemsize=4)
+    parameters = (largest_layer_parameter, other_parameters)
     return ModuleSizes(parameters, _count("buffer_bytes", buffer_bytes, 0), layers=((0,),))
 
 
@@ -471,7 +474,8 @@ class _RankBytes:
     def _terms_of_rows(self) -> dict[str, int]:
         """Return the terms divided as in `fully_shard`, which keeps its shard and gathers parameters temporarily.
 
-        Gradients have the dtype of the computation, and are stored in that of the shard.
+        Gradients have the dtype of the computation, and are stored in that of the shard. The storages of parameters and
+        gradients contain the padding; an optimizer makes its states without.
         """
 
         def bound(p: Parameter) -> int:
@@ -687,6 +691,7 @@ def _exchanges(rank_bytes: _RankBytes) -> list[CollectiveTraffic]:
 def _fully_shard_exchanges(rank_bytes: _RankBytes) -> list[CollectiveTraffic]:
     """The exchanges of `fully_shard`, a call for each layer. Stage 2 keeps what forward gathered until backward."""
     parameters = rank_bytes.total("parameter", rank_bytes.sizes.parameters, rank_bytes.gathered)
+    # Gradients are reduced in the dtype of the computation, which is that of the gathered parameters.
     gradients = rank_bytes.total("parameter", rank_bytes.trained, rank_bytes.gathered)
     num_calls = len(rank_bytes.sizes.layers)
     exchanges = [CollectiveTraffic("allgather", "parameters, for the forward pass", parameters, num_calls)]

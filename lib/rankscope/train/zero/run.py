@@ -105,7 +105,7 @@ class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, which torch passes to this mode, and count it first if it is a collective."""
-        if func.namespace == "c10d" and func._schema.name in _CALLS:
+        if func._schema.name in _CALLS:
             name, position = _CALLS[func._schema.name]
             arrays = args[position]
             if not isinstance(arrays, list | tuple):
