@@ -60,6 +60,8 @@ NOT_MODELS = (
 # Tests with these marks are not run on mutants.
 LEFT_OUT = "not (slow or oracle or browser or gpu)"
 
+KILLED_PROCESS = "the process ended"  # instead of the name of a test that failed
+
 # The tests of one mutant, fast ones first, take at most this long without a mutant. The slower ones are not run.
 BUDGET_CPU_S = 8.0
 
@@ -396,6 +398,7 @@ class Mutations:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         if session.testsfailed:
             raise SystemExit("not all tests can be collected")
+        gc.unfreeze()  # conftest.py hides from the garbage collector what was collected; here it must be found
         measured = self.measure(session.items)
         judged = {verdict["name"] for verdict in read_verdicts(self.verdicts)}
         for mutant in self.mutants:
@@ -472,13 +475,18 @@ class Mutations:
 
         def run_on_mutant() -> None:
             replace_code(path, mutated(source, mutant), function.first_line)
+            killer_file.write_text(KILLED_PROCESS)  # unless the tests come to an end
             clear_caches()
             self.run(chosen, lambda item: None)
             killer_file.write_text(self.killer)
 
         began_s = time.monotonic()
         ended = in_child(run_on_mutant, self.log)
-        killer = killer_file.read_text() if killer_file.exists() else f"the process ended: {ended}"
+        if not killer_file.exists():
+            raise SystemExit(f"{mutant.name}: the mutant was not made\n{self.log.read_text()}")
+        killer = killer_file.read_text()
+        if killer == KILLED_PROCESS:
+            killer = f"{KILLED_PROCESS}: {ended}"
         verdict = {"name": mutant.name, **mutant._asdict(), "killed": bool(killer), "killer": killer}
         verdict |= {"tests": len(chosen), "took_s": round(time.monotonic() - began_s, 1)}
         with self.verdicts.open("a") as file:
