@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -62,7 +63,7 @@ def line_axes(
         _power_ticks(ax, x, x_words, most_ticks)
     if log_y:
         ax.set_yscale("log")
-        _plain_ticks(ax, y_limits)
+        plain_ticks(ax.yaxis, y_limits)
     if y_limits is not None:
         ax.set_ylim(y_limits)
     ax.spines[["top", "right"]].set_visible(False)
@@ -88,14 +89,17 @@ def size_axes(
     return line_axes(ax, inches, title, x_label, y_label, x=sizes, most_ticks=8, grid="both", **options)
 
 
-def _plain_ticks(ax: Axes, limits: tuple[float, float] | None) -> None:
-    """Name powers of ten as numbers, because exponents are too small to be read; of few powers also 2 and 5 times."""
+def plain_ticks(axis: Axis, limits: tuple[float, float] | None) -> None:
+    """Label the powers of ten of a logarithmic axis with numbers, because exponents are too small to be read.
+
+    If `limits` are less than a factor of 100 apart, 2 and 5 times these powers have ticks, too.
+    """
     digits: tuple[float, ...] = (1.0,)
     if limits is not None and limits[1] < 100 * limits[0]:
         digits = (1.0, 2.0, 5.0)
-    ax.yaxis.set_major_locator(LogLocator(subs=digits))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _plain_number(value)))
-    ax.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_major_locator(LogLocator(subs=digits))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _plain_number(value)))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _plain_number(value: float) -> str:
