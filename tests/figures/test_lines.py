@@ -59,8 +59,8 @@ def test_ticks_of_logarithmic_axes_are_numbers_without_exponents() -> None:
         low_y, high_y = ax.get_ylim()
         on_x = [t.label1.get_text() for t in ax.xaxis.get_major_ticks() if low_x <= t.get_loc() <= high_x]
         on_y = [t.label1.get_text() for t in ax.yaxis.get_major_ticks() if low_y <= t.get_loc() <= high_y]
-        minor = [t.label1.get_text() for axis in (ax.xaxis, ax.yaxis) for t in axis.get_minor_ticks()]
-        assert not any(minor)
+        assert not any(t.label1.get_text() for t in ax.yaxis.get_minor_ticks())
+        assert ax.get_xticks(minor=True).size == 0
         return on_x, on_y
 
     powers_x = ["1,000", "10,000", "100,000", "1,000,000", "10,000,000"]

@@ -63,6 +63,7 @@ def curves(
     if "x" in log:
         ax.set_xscale("log")
         plain_ticks(ax.xaxis, ax.get_xlim())
+        ax.set_xticks([], minor=True)  # which would confuse where a caller sets ticks at powers of two
     if "y" in log:
         ax.set_yscale("log")
         plain_ticks(ax.yaxis, ax.get_ylim())
