@@ -57,7 +57,8 @@ def line_axes(
     if ax is None:
         _, ax = plt.subplots(figsize=inches, layout="constrained")
     as_text(ax.set_xlabel(x_label), ax.set_ylabel(y_label))
-    as_text(ax.set_title(title, loc="left", fontsize=11, fontweight="bold", wrap="$" not in title))
+    may_wrap = "$" not in title  # when matplotlib wraps a text, it reads the part between two $ as a formula
+    as_text(ax.set_title(title, loc="left", fontsize=11, fontweight="bold", wrap=may_wrap))
     if x is not None:
         ax.set(xscale="log", xlim=(x[0] / x_margin, x[-1] * x_margin))
         _power_ticks(ax, x, x_words, most_ticks)
@@ -72,7 +73,7 @@ def line_axes(
     else:
         ax.grid(visible=False)
     if grid == "both":
-        ax.set_axisbelow(True)
+        ax.set_axisbelow(True)  # else the grid would lie on lines with a low zorder, as those of lower bounds have
     return ax
 
 
@@ -143,7 +144,7 @@ def markers(ax: Axes, name: str, look: Look, x: Any, low: Floats, middle: Floats
         label=f"{name}, measured",
         markersize=6,
         elinewidth=1,
-        clip_on=False,
+        clip_on=False,  # a marker at the edge of the axes is drawn whole
     )
 
 

@@ -190,7 +190,7 @@ def costs(
     for name, (x, times_s) in points.items():
         middle = np.median(times_s, axis=1) / scale
         markers(ax, name, styles[name], x, times_s.min(axis=1) / scale, middle, times_s.max(axis=1) / scale)
-        ends.setdefault(name, (float(middle[-1]), styles[name]))
+        ends.setdefault(name, (float(middle[-1]), styles[name]))  # the name of a line stands at the line's own end
     if points:
         explain(ax, {"measured: median, from least to most": {"marker": "o", "linestyle": "none"}})
     _draw_changes(ax, changes)
@@ -249,7 +249,7 @@ def _draw_changes(ax: Axes, changes: list[Change]) -> None:
     y = [change.y for change in changes]
     ax.plot(x, y, "o", color=INK, markersize=5, markerfacecolor=PAPER, label="crossover", zorder=4)
     to_axes = ax.transData + ax.transAxes.inverted()  # from data to shares of the axes' width and height
-    last_share = -np.inf  # where the last label stands
+    last_share = -np.inf  # where the last label stands; none stands anywhere yet
     for change in changes:
         share = float(to_axes.transform((change.x, change.y))[0])
         if share - last_share > _LABEL_SHARE:
