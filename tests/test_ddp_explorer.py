@@ -32,9 +32,9 @@ def test_ddps_report_is_of_the_step_that_is_drawn() -> None:
     held = report(DDP, slower=50)[1]
     assert held.startswith(f"{shown.timeline(DDP.at(slower=50)).makespan_s * 1e3:.3g} ms per step: computing alone ")
     lines = report(DDP)
-    assert lines[0] == "ResNet-50: 161 gradients of 97.5 MiB, 13.1 ms of backward per micro-batch; 32 ranks"
+    assert lines[0] == "ResNet-50: 161 gradients, 97.5 MiB in total; 13.1 ms of backward per micro-batch; 32 ranks"
     waiting_ms = shown.timeline(DDP.at()).select(kind="wait").busy_s * 1e3
-    assert f"held up 0 ms, waiting {waiting_ms:.3g} ms (exposed communication)" in lines[1]
+    assert f"held up by allreduces 0 ms, waiting {waiting_ms:.3g} ms (exposed communication)" in lines[1]
 
 
 def test_ddp_starts_on_a_real_machine_that_ran_such_a_job() -> None:

@@ -175,10 +175,10 @@ def test_the_command_prints_what_is_here_and_what_is_not(
 ) -> None:
     code, out, err = command(PLAIN, monkeypatch, capsys)
     assert (code, err) == (0, "")
-    here, gone = out.split("Not here")
+    here, gone = out.split("Missing")
     assert re.search(r"abacus +10 rows of beads +sums of all kinds", here)
     assert re.search(r"slide rule +none in the drawer *\n +for products *\n +to do: buy one", gone)
-    assert re.match(r"This machine *\nwhat *\nsystem +an abacus *\n+Here: 1 of 2 things", here)
+    assert re.match(r"This machine *\nproperty +value *\nsystem +an abacus *\n+Found: 1 of 2 parts", here)
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -191,7 +191,7 @@ def test_a_compilers_message_has_most_of_the_width(
         raise Missing(said)
 
     _, out, _ = command((Check("C++ compiler", "tests", fail, "apt-get install g++"),), monkeypatch, capsys)
-    lines = [line.split("C++ compiler")[-1].strip() for line in out.partition("Not here")[2].splitlines()[2:]]
+    lines = [line.split("C++ compiler")[-1].strip() for line in out.partition("Missing")[2].splitlines()[2:]]
     message = lines[: lines.index("for tests")]
     assert " ".join(message) == said.strip()
     assert len(message) == 3

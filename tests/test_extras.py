@@ -77,6 +77,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_every_package_imports_and_each_public_name_is_there_or_names_its_extra() -> None:
     done = python(NAMES)
     assert done.returncode == 0, done.stderr
@@ -138,6 +139,7 @@ for name in explorers.__all__:
 """
 
 
+@pytest.mark.slow
 def test_settings_pictures_and_reports_of_explorers_need_no_extra() -> None:
     done = python(STILLS)
     assert done.returncode == 0, done.stderr

@@ -71,14 +71,15 @@ def problems(source: str) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_names_say_what_a_thing_is(path: Path) -> None:
-    lines = problems(path.read_text(encoding="utf-8"))
+def test_names_say_what_a_thing_is() -> None:
+    lines = [
+        f"{path.relative_to(ROOT)}, {problem}" for path in MODULES for problem in problems(path.read_text("utf-8"))
+    ]
     hint = (
         "A name is a noun for the thing (`module_info`, `peer_rates`), or it can be true or false (`is_given`). "
         "A vague word is allowed as a part of a longer name, as in `one_of`."
     )
-    assert not lines, "\n".join([str(path.relative_to(ROOT)), *lines, hint])
+    assert not lines, "\n".join([*lines, hint])
 
 
 @pytest.mark.parametrize("name", sorted(VAGUE))

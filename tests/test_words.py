@@ -47,8 +47,9 @@ BANNED = {
 def banned(text: str) -> Iterator[tuple[str, str]]:
     """Yield each banned phrase of a text, and what to write instead."""
     text = re.sub(r"`[^`\n]*`|<[^>]*>|\]\([^)]*\)", " ", text)  # code, tags, addresses
+    text = re.sub(r"\s+", " ", text)
     for instead, pattern in BANNED.items():
-        for match in re.finditer(pattern, re.sub(r"\s+", " ", text)):
+        for match in re.finditer(pattern, text):
             yield match[0], instead
 
 
@@ -79,13 +80,14 @@ def strings_of(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-@pytest.mark.parametrize("path", [*PAGES, *NOTEBOOKS, *SOURCES], ids=lambda path: str(path.relative_to(ROOT)))
-def test_plain_english(path: Path) -> None:
-    place = "cell " if path.suffix == ".ipynb" else "line "
+@pytest.mark.parametrize("paths", [PAGES, NOTEBOOKS, SOURCES], ids=["pages", "notebooks", "sources"])
+def test_plain_english(paths: list[Path]) -> None:
     problems = []
-    for number, text in prose(path):
-        for words, instead in banned(text):
-            problems.append(f"{path.relative_to(ROOT)}, {place}{number}: “{words}”. Write instead: {instead}.")
+    for path in paths:
+        place = "cell " if path.suffix == ".ipynb" else "line "
+        for number, text in prose(path):
+            for words, instead in banned(text):
+                problems.append(f"{path.relative_to(ROOT)}, {place}{number}: “{words}”. Write instead: {instead}.")
     hint = "CONTRIBUTING.md has examples under “English”. Code in `backticks` may have any words."
     assert not problems, "\n".join([*problems, hint])
 

@@ -100,7 +100,7 @@ class Cluster:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all pairs of ranks have the same link and no switch adds."""
+        """Whether all pairs of ranks have the same link and no switch performs sums."""
         if self.overrides:
             return False
         several_per_node = self.gpus_per_node > 1

@@ -16,7 +16,7 @@ from rankscope.common.extensions import subpackages
 _INDEX = """API reference
 =============
 
-Every public name, by package. Every line behind ``>>>`` is tested.
+Every public name, by package. Every example (a line after ``>>>``) is tested.
 
 """
 

@@ -9,7 +9,7 @@ from rankscope.common.units import bytes_words, rate_words
 from rankscope.figures.svg import to_svg
 
 SHOWN = "runpod_a100_2_no_p2p"  # what stands for your box in the picture
-TITLE = "Two A100 whose peer-to-peer access is off, next to two machines like them"
+TITLE = "Two A100s whose peer-to-peer access is off, next to two machines like them"
 GUIDE = "gpu_box.md"  # in docs/
 NAMES = "| Machines | `bank:` names"  # where its short table of the bank begins
 

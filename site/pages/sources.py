@@ -24,7 +24,7 @@ _HOME = """# rankscope
 
 {lead}
 
-Move a control and see what changes. rankscope drew every state when this site was built, so nothing is sent anywhere.
+Move a control and see what changes. This page needs no server, because every state was drawn when the site was built.
 
 [Install and start]({start}) · [All notebooks](notebooks/README.md) · [Reference](api/index.rst)"""
 _EXPLORER = """## {title}

@@ -120,7 +120,7 @@ class Grid(NamedTuple):
             for setting in self.explorer.settings
             if setting.name not in self.axes
         )
-        other_settings = f" It can also set: {escape(others)}." if others else ""
+        other_settings = f" In a notebook you can also set {escape(others)}." if others else ""
         return (
             f'<div class="explorer" data-states="{self.key}" data-start="{self.at(self.start)}">\n'
             f'<div class="explorer-pictures">{pictures}</div>\n'

@@ -268,6 +268,6 @@ def test_show_and_compare_print_got_expected_share_and_why(capsys: pytest.Captur
     assert "(rule p2p_off)" in printed
     assert main(["compare", "bank:alps_gh200_2x4_no_plugin", "bank:alps_gh200_2x4"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "A: expected, got, why" in printed
+    assert "A: expected and measured performance" in printed
     assert "4 % of the 123 GB/s of B. Nodes seem to communicate through sockets" in printed
-    assert "B: expected, got, why" not in printed
+    assert "B: expected and measured performance" not in printed

@@ -105,7 +105,7 @@ def test_machine_says_what_the_profile_predicts_and_what_was_measured() -> None:
     lines = report(MACHINE, algorithm="ring", message="256 KiB")
     assert lines[0].startswith(f"predicted: {time_words(expected_s)}, ")
     assert lines[1] == f"measured:  {time_words(0.8 * expected_s)}; prediction error +25.0 %"
-    assert lines[2] == f"gloo's own: {time_words(NATIVE_S)}"
+    assert lines[2] == f"gloo's own allreduce: {time_words(NATIVE_S)}"
     assert lines[3] == f"link: {one.best_link('intra')}"
     ranking = svg(MACHINE, "ranking", message="256 KiB")
     assert ranking.count(", measured ") == 3
@@ -116,10 +116,10 @@ def test_machine_shows_native_by_its_curve_at_sizes_that_were_not_measured() -> 
     native = [point("allreduce", 2**power, 1e-9 * 2**power, algorithm="native") for power in range(9, 24, 2)]
     box = machine({"made": profile([*links(), *native])})
     low, high = map(time_words, profile(native).curve("allreduce").interval_s(2**18))
-    assert f"gloo&#x27;s own, interpolated: 262 µs ({low} to {high})" in shown(box)[1]
+    assert f"gloo&#x27;s own allreduce, interpolated: 262 µs ({low} to {high})" in shown(box)[1]
     controls(box)["num_ranks"].value = 8
-    assert "own, interpolated" not in shown(box)[1]
-    assert "own, interpolated" not in shown(machine({"made": profile([*links(), *native[:4]])}))[1]
+    assert "own allreduce, interpolated" not in shown(box)[1]
+    assert "own allreduce, interpolated" not in shown(machine({"made": profile([*links(), *native[:4]])}))[1]
 
 
 def test_machine_says_where_no_lower_bound_is_known() -> None:
@@ -171,7 +171,7 @@ def test_an_algorithm_that_refuses_says_so_on_a_machine(monkeypatch: pytest.Monk
     monkeypatch.setitem(ALGORITHMS["allreduce"], "picky", picky)
     one = CASES["machine"].made()
     assert one.html(one.at(algorithm="picky"))[0].endswith("</svg><p>num_ranks must not be &lt; 8, got 4</p>")
-    assert report(one, algorithm="picky") == ["picky: num_ranks must not be < 8, got 4", "gloo's own: 5 ms"]
+    assert report(one, algorithm="picky") == ["picky: num_ranks must not be < 8, got 4", "gloo's own allreduce: 5 ms"]
     assert ">picky<" not in svg(one, "ranking", algorithm="picky")
 
 
@@ -189,7 +189,7 @@ def test_a_copy_takes_what_the_facts_say(method: str, direction: str) -> None:
     line = report(TRANSFERS, link="PCIe 4 x16", method=method, direction=direction, size="16 MiB")[1]
     seconds = PCIE["PCIe 4 x16"].seconds(2**24, direction, method)
     share = 2**24 / seconds / PCIE["PCIe 4 x16"].bytes_per_s(direction)
-    assert line.startswith(f"copy: 16 MiB by {method} in {time_words(seconds)}, ")
+    assert line.startswith(f"copy: 16 MiB by the method {method} in {time_words(seconds)}, ")
     assert line.endswith(f", {percent_words(share)} of the link")
 
 
@@ -219,13 +219,13 @@ def test_with_a_profile_times_are_the_measured_ones() -> None:
     assert controls(box)["link"].value == "measured: made up"
     assert "64 MiB to the GPU, measured" in shown(box)[0]
     assert "without measurements" not in shown(box)[1]
-    assert report(MEASURED)[1].startswith(f"copy: 64 MiB by pageable in {time_words(2**26 / 8e9)}, 8 GB/s, ")
+    assert report(MEASURED)[1].startswith(f"copy: 64 MiB by the method pageable in {time_words(2**26 / 8e9)}, 8 GB/s, ")
     controls(box)["link"].value = "PCIe 5 x16"
     assert "published figures" in shown(box)[0]
 
 
 def test_what_a_profile_does_not_have_is_said() -> None:
-    assert report(MEASURED, direction="d2h") == ["the profile has no d2h copies by pageable"]
+    assert report(MEASURED, direction="d2h") == ["the profile has no d2h copies by the method pageable"]
     assert svg(MEASURED, "ranking", direction="d2h") == ""
     assert svg(MEASURED, "ranking").count("pin_on_the_fly") == 0
     measured = gpu()

@@ -499,6 +499,8 @@ def test_what_is_no_log_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has logs of nccl-tests and hipBusBandwidth: name one of these kinds"):
         read(tmp_path, [*made.table(), *made.HIP.splitlines()])
     assert len(read(tmp_path, [*made.table(), *made.HIP.splitlines()], kind="nccl-tests")) == 1
+    with pytest.raises(ValueError, match="a.log: line 1: not a log of osu: no line contains '# OSU '"):
+        read(tmp_path, made.table(), kind="osu")
     with pytest.raises(ValueError, match="kind must be one of"):
         read(tmp_path, "hello", kind="nccl")
     with pytest.raises(FileNotFoundError):

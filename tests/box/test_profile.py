@@ -296,7 +296,7 @@ def test_sums_give_the_rate_of_adding_however_few_there_are() -> None:
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        (lambda: profile().cluster(), "this profile has no link: neither together nor ping_pong"),
+        (lambda: profile().cluster(), "this profile has no link: it contains neither together nor ping_pong points"),
         (lambda: profile(links(sizes=SIZES[:3])).cluster(), "together points of link 'intra': .*at least 5 different"),
         (lambda: profile(links(), ranks_per_node=[3, 1], num_nodes=2).cluster(), r"same on all nodes .*got \[3, 1\]"),
         (lambda: profile(links()).link(), "has no together points of link 'inter'"),

@@ -194,7 +194,7 @@ def test_nvls_tree_gets_a_number_of_segments_that_no_other_beats_by_one_per_cent
     [
         Cluster(1, 6, Link(0.0, 200e9), LINK, 1e-12),
         Cluster(3, 4, Link(0.0, 200e9), Link(0.0, 25e9), shared_nic=True),
-        Cluster(4, 8, Link(0.0, 450e9), Link(0.0, 50e9), switch_adds=True),
+        Cluster(2, 4, Link(0.0, 450e9), Link(0.0, 50e9), switch_adds=True),
     ],
 )
 def test_without_latency_only_short_schedules_are_simulated(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def compare(schedule: Schedule, num_bytes: float, cluster: Cluster) -> None:
 
 @SAMPLE_OR_EVERYTHING
 def test_any_steps_on_any_cluster(everything: bool) -> None:
-    @settings(max_examples=300 if everything else 200, deadline=None)
+    @settings(max_examples=300 if everything else 100, deadline=None)
     @given(st.data())
     def compare_drawn(data: st.DataObject) -> None:
         cluster = data.draw(clusters())

@@ -18,6 +18,7 @@ from rankscope.collectives.wire.twin import Cards
 from rankscope.ranks import in_threads
 from rankscope.timeline import Recorder, Timeline
 
+from ..extents import SAMPLE_OR_EVERYTHING
 from .cases import schedules
 from .packets import ticks
 
@@ -190,15 +191,17 @@ def test_a_real_run_has_the_spans_that_were_predicted(algorithm: str) -> None:
 # ---- ranks that do the same are simulated once
 
 
+@SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize("collective", ALGORITHMS)
 def test_ranks_that_do_the_same_take_what_they_take_one_by_one(
-    collective: str, monkeypatch: pytest.MonkeyPatch
+    collective: str, everything: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even and uneven chunks, one node and several, sums that cost: the timeline is that of all ranks."""
     links = Link(1e-6, 4e9), Link(2e-5, 1e9)
-    for name, (num_ranks, gpus, extra_elements) in itertools.product(
-        ALGORITHMS[collective], [(16, 16, 0), (18, 18, 3), (16, 4, 0)]
-    ):
+    sizes = [(16, 16, 0), (18, 18, 3), (16, 4, 0)]
+    if not everything:
+        sizes = [(8, 8, 0), (10, 10, 3), (8, 4, 0)]
+    for name, (num_ranks, gpus, extra_elements) in itertools.product(ALGORITHMS[collective], sizes):
         cluster = Cluster(num_ranks // gpus, gpus, *links, gamma_s_per_byte=1e-10)
         timelines: list[Timeline] = []
         for least in (2, 1000):

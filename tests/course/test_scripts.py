@@ -20,6 +20,7 @@ def test_a_command_that_fails_raises_with_its_message() -> None:
         run_python("-c", "import sys; sys.stderr.write('out of memory'); sys.exit(3)")
 
 
+@pytest.mark.slow
 def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
     script = tmp_path / "ranks.py"
     script.write_text("import os, sys; sys.stdout.write(f'rank {os.environ[\"RANK\"]}\\n')")

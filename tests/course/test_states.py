@@ -24,6 +24,7 @@ def test_adams_state_is_old_after_join_unless_it_is_shared(states: StatesAfterJo
     assert states.ways["Adam, state shared"].difference(1) < 1e-11 < 1e-4 < states.ways["Adam"].difference(1)
 
 
+@pytest.mark.slow
 def test_states_that_are_not_as_known_are_caught(states: StatesAfterJoin) -> None:
     good = states.ways["SGD"]
     with pytest.raises(DemoError, match="ranks agree, second epoch right should be"):

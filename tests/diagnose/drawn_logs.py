@@ -18,7 +18,6 @@ from typing import NamedTuple
 from .made_logs import aspects, fingerprint
 
 VERSIONS = ("2.0", "2.3", "2.4", "2.6", "2.8")
-_MINUTE = 60
 
 
 class Truth(NamedTuple):

@@ -232,7 +232,7 @@ def test_a_folder_with_more_than_traces(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "words", "says"),
     [
-        ({}, [], "nor a dump, one whose name ends in the rank"),
+        ({}, [], r"no dump (a name that ends in the rank)"),
         ({"rank0.json": "{"}, [], "rank0.json"),
         ({"rank0.json": '{"traceEvents": []}'}, ["-o", "."], "--output must be a file, got '.'"),
         ({"rank0.json": '{"traceEvents": []}'}, ["-o", "a.json"], "--output must end in .html, got 'a.json'"),

@@ -419,7 +419,7 @@ def test_events_come_in_any_order(tmp_path: Path, events: list[dict[str, Any]]) 
             [],
             [],
             [],
-            r" has no trace, a file .* in \.json or \.json\.gz, no log, .*, nor a dump, one whose name ends .*rank$",
+            r" has no trace \(.* in \.json or \.json\.gz\), no log \(.*\) and no dump \(a name that ends .*rank\)$",
         ),
         (["a.json", "b.json"], [0, -1], [2, 2], r"b\.json: .*distributedInfo's rank must be a whole number from 0"),
     ],

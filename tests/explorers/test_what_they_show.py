@@ -157,7 +157,7 @@ def test_unequal_lengths_shows_that_balancing_equalizes_steps_and_packing_remove
 @pytest.mark.parametrize(
     ("settings", "line", "words"),
     [
-        ({"jitter": 0}, 0, "bottleneck: decode, at most 66.7 batches/s; next is train, at 83.3"),
+        ({"jitter": 0}, 0, "bottleneck: decode, at most 66.7 batches/s; next is train, at 83.3 batches/s"),
         ({"jitter": 0}, 1, "delivered over 500 batches: 66.4 batches/s, 100 % of the bottleneck's rate"),
         ({"read_ms": 0, "decode_ms": 0, "copy_ms": 0}, 0, "next is read, at any rate"),
         (dict.fromkeys(["read_ms", "decode_ms", "copy_ms", "train_ms"], 0), 0,
@@ -224,7 +224,8 @@ def test_allreduce_draws_what_it_verifies_and_simulates(name: str) -> None:
     lines = report(ALLREDUCE, **settings)
     seconds = simulate(drawn, 2**20, cluster(now)).makespan_s
     assert lines[0] == f"verified: {verify(drawn)}"
-    assert lines[1].startswith(f"predicted: {time_words(seconds)}; lower bound on the fastest link: ")
+    assert lines[1].startswith(f"predicted: {time_words(seconds)}, ")
+    assert " times the lower bound; lower bound on the fastest link: " in lines[1]
     assert f"allreduce {name}, 12 ranks, step 0 of" in svg(ALLREDUCE, **settings)
 
 

@@ -57,13 +57,15 @@ def test_a_figure_is_drawn_on_the_axes_it_is_given_and_never_shown(name: str, mo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
-def test_a_figure_says_what_it_shows_and_can_be_read(name: str) -> None:
+def test_a_figure_says_what_it_shows_can_be_read_and_has_few_entries_in_its_legend(name: str) -> None:
     ax = FIGURES[name]()
     assert ax.get_title(loc="left")
     ticks = " ".join(label.get_text() for label in ax.get_xticklabels())
     labels = {ax.get_xlabel(), ax.get_ylabel()}
     assert "[" in "".join(labels) or " MiB" in ticks or labels == {"read number", "rank"}  # a unit; ordinals have none
     assert ax.figure.legends or ax.get_legend() or ax.texts
+    entries = [text.get_text() for legend in ax.figure.legends for text in legend.get_texts()]
+    assert list(entries_problem(entries)) == []
     problems = figure_problems(ax.figure)  # type: ignore[arg-type]
     assert not problems, "\n".join(problems)
 
@@ -150,13 +152,6 @@ def test_both_painters_paint_the_same(drawing: Drawing) -> None:
 def test_a_hue_has_one_meaning_and_a_legend_few_entries(drawing: Drawing) -> None:
     assert list(drawing_problems(drawing)) == []
     assert list(entries_problem([key.label for key in drawing.legend])) == []
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_the_legend_of_a_figure_has_few_entries(name: str) -> None:
-    figure = FIGURES[name]().figure
-    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-    assert list(entries_problem(labels)) == []
 
 
 # ---- what cannot be drawn

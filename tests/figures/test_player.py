@@ -171,8 +171,10 @@ def test_results_are_framed_where_not_all_chunks_are_wanted() -> None:
     )
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 5, 8, 16, 32])
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(
+    ("num_ranks", "share"),
+    [(1, 1.0), (2, 0.3), (5, 0.0), (5, 0.3), (8, 1.0), (16, 0.3), (32, 0.0), (32, 0.3), (32, 1.0)],
+)
 def test_every_word_can_be_read(num_ranks: int, share: float) -> None:
     where = Cluster(1, num_ranks, Link(3e-6, 2e11), Link(1e-5, 2.5e10), 1e-12)
     some = [play(name=name, cluster=where) for name in ("ring", "flat")]
@@ -224,8 +226,10 @@ def visible(node: ET.Element, share: float, fill: str = "", shift: tuple[float, 
             yield from visible(child, share, fill, shift)
 
 
-@pytest.mark.parametrize("name", SOME)
-@pytest.mark.parametrize("share", [0.07, 0.33, 0.61, 0.93])
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [(name, share) for place, name in enumerate(SOME) for share in ((0.07, 0.61), (0.33, 0.93))[place % 2]],
+)
 def test_the_animation_shows_what_its_moments_show(name: str, share: float) -> None:
     some = plays(name)
     horizon_s = max(play.finish_s for play in some)

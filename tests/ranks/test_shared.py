@@ -16,10 +16,10 @@ from rankscope.ranks.shared import SharedMemoryEnd
 
 @pytest.fixture
 def ends(tmp_path: Path) -> Iterator[tuple[SharedMemoryEnd, SharedMemoryEnd]]:
+    gc.collect()
     gc.freeze()  # what is here already, after other tests, is not looked through below
     yield SharedMemoryEnd(tmp_path / "e", 0), SharedMemoryEnd(tmp_path / "e", 1)
     gc.collect()
-    gc.unfreeze()
     assert not list(tmp_path.iterdir()), "mapped files must have no name"
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 import torch
-from scipy import stats
 
 from rankscope.sampling.keyed import KeyedPermutation
 
@@ -74,7 +74,7 @@ def quality(sets, uniform_sets):
         mean = np.mean(reference)
         variance = np.var(reference, ddof=1)
         all_together = _chi_squared(sets, name)
-        together = stats.chi2.sf(all_together * 2 * mean / variance, 2 * mean**2 / variance)
+        together = scipy.stats.chi2.sf(all_together * 2 * mean / variance, 2 * mean**2 / variance)
         tests[name] = QualityTest(_spread(values, reference), float(together))
     for name in sets[0].numbers:
         values = [orders.numbers[name].mean() for orders in sets]
@@ -88,13 +88,13 @@ def lowest_p_value(tests):
 
 
 def _spread(values, reference):
-    return float(stats.ks_2samp(values, reference).pvalue)
+    return float(scipy.stats.ks_2samp(values, reference).pvalue)
 
 
 def _same_mean(values, reference):
     if len({*values, *reference}) == 1:  # as fixed points in a trillion items: none in any order
         return 1.0
-    return float(stats.ttest_ind(values, reference, equal_var=False).pvalue)
+    return float(scipy.stats.ttest_ind(values, reference, equal_var=False).pvalue)
 
 
 def _chi_squared(sets, name):

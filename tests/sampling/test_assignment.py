@@ -94,7 +94,7 @@ def test_collect_takes_any_sampler_ragged_too():
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("num_workers", [0, 3])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on a machine of two cores
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns of it in any process with threads
 def test_the_loader_on_top_is_torchs_data_loader(drop_last, num_workers):

@@ -298,14 +298,24 @@ class Numbers(torch.utils.data.Dataset):
         return index
 
 
+def kinds_and_workers():
+    """Return each kind in one process, and with workers: `make test` runs one kind of samples and one of batches."""
+    cases = [(kind, 0) for kind in KINDS]
+    samples = [kind for kind in KINDS if kind not in BATCHED]
+    batches = [kind for kind in KINDS if kind in BATCHED]
+    for kind in KINDS:
+        marks = [pytest.mark.slow] if kind in (samples[0], batches[0]) else [pytest.mark.oracle]
+        cases.append(pytest.param(kind, 2, marks=marks))
+    return cases
+
+
 def loader_of(kind, sampler, batch_size, num_workers=0, loader=StatefulDataLoader):
     if kind in BATCHED:
         return loader(Numbers(60), batch_sampler=sampler, collate_fn=list, num_workers=num_workers)
     return loader(Numbers(60), batch_size=batch_size, sampler=sampler, collate_fn=list, num_workers=num_workers)
 
 
-@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "num_workers"), kinds_and_workers())
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -339,8 +349,7 @@ def test_stateful_data_loader_resumes_on_other_ranks_with_another_batch_size(kin
 
 
 @pytest.mark.parametrize("is_exhausted", [True, False], ids=["exhausted", "last batch taken"])
-@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "num_workers"), kinds_and_workers())
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")

@@ -7,8 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import scipy
 import torch
-from scipy import stats
 
 from rankscope.sampling import WeightedSampler
 from rankscope.sampling.weighted import expected_counts
@@ -99,8 +99,8 @@ def test_the_order_of_the_draws_is_random():
     sampler = WeightedSampler([1.0, 1.0], num_samples=2000)
     heads = np.array(list(sampler))
     changes = int((heads[1:] != heads[:-1]).sum())
-    assert stats.binom.cdf(changes, 1999, 0.5) > 1e-5
-    assert stats.binom.sf(changes, 1999, 0.5) > 1e-5
+    assert scipy.stats.binom.cdf(changes, 1999, 0.5) > 1e-5
+    assert scipy.stats.binom.sf(changes, 1999, 0.5) > 1e-5
 
 
 def test_equal_weights_read_every_sample_once():

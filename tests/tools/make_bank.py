@@ -67,7 +67,7 @@ def collected(words: str, file: str, counts: Sequence[int] = (2, 4, 8), sick: di
 def fleet(letter: str, cluster: str, gpus: Sequence[int], sick: dict[int, str]) -> dict[str, Machine]:
     return {
         f"h100_fleet_{letter}_pairs_2x{each}": Machine(
-            f"H100 fleet {letter}: every two of its nodes, {each} of 8 H100 each, InfiniBand",
+            f"H100 fleet {letter}: every pair of its nodes, {each} of 8 H100 each, InfiniBand",
             ["FIGURES-h100-pairwise-fleet.csv"],
             gpu="NVIDIA H100 80GB HBM3",
             network="InfiniBand",
@@ -214,7 +214,7 @@ def with_source(profile: Profile, rows: Sequence[dict[str, Any]], machine: Machi
     if machine.network and not about.get("network"):
         about["network"] = machine.network
         added.append("network")
-    notes += [f"{', '.join(added)}: as its publisher states, not the log"] if added else []
+    notes += [f"{', '.join(added)}: stated by its publisher, not by the log"] if added else []
     paths = dict.fromkeys(row["source_path"] for row in rows)
     first = rows[0]
     assert all(row["source_repo"] == first["source_repo"] for row in rows)

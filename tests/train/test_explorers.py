@@ -90,8 +90,8 @@ def test_uneven_says_what_becomes_of_the_samples(settings: dict[str, Any], lines
 def test_pipeline_parallel_says_what_the_schedule_does() -> None:
     assert report(SCHEDULES, schedule="gpipe", num_ranks=3, num_microbatches=5, activation_mb=2) == [
         "gpipe ranks=3 microbatches=5 chunks=1",
-        "bubble: 28.6 % of the step; with free links 2/7 = 28.6 %",
-        "activations kept per rank, in microbatches: 5, 5, 5",
+        "bubble: 28.6 % of the step; 2/7 = 28.6 % if messages take no time",
+        "activations kept per rank, in micro-batches: 5, 5, 5",
         "each rank sends at most 20 MB per step",
     ]
     assert bubble_share("gpipe", 3, 5) == Fraction(2, 7)
@@ -106,13 +106,15 @@ def test_a_link_that_is_not_free_makes_the_step_longer() -> None:
         == simulate_schedule(build_pipeline("gpipe", 2, 1), 0.010, 0.020, LINKS["1 GB/s, 50 µs"], 4e6).makespan_s
     )
     assert spans.makespan_s == pytest.approx(0.060 + 2 * (50e-6 + 4e-3))
-    assert report(SCHEDULES, **settings)[1].startswith("bubble: 55.9 % of the step; with free links 1/2 = 50.0 %")
+    assert report(SCHEDULES, **settings)[1].startswith(
+        "bubble: 55.9 % of the step; 1/2 = 50.0 % if messages take no time"
+    )
 
 
 def test_microbatches_that_rounds_do_not_fit_become_the_next_number_that_does() -> None:
     now = {"schedule": "interleaved_1f1b", "num_ranks": 4, "num_microbatches": 9}
     assert plan(SCHEDULES.at(**now)).num_microbatches == 10
-    assert report(SCHEDULES, **now)[-1] == "(9 micro-batches do not fill its rounds)"
+    assert report(SCHEDULES, **now)[-1] == "(9 micro-batches do not fill the rounds of this schedule)"
     for num_ranks in range(1, 9):
         for number in (1, 2, 7, 13, 31, 32):
             now = {"num_ranks": num_ranks, "num_microbatches": number, "schedule": "interleaved_1f1b"}

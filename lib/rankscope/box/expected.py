@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 
 from ..common.units import bytes_words, percent_words, rate_words
+from ..common.words import and_joined
 from .curve import Curve
 from .fit import LEAST_SIZES
 from .machines import PREFIX, is_sick, provenances
@@ -187,7 +188,7 @@ class PeerComparison:
 
     @property
     def names(self) -> str:
-        return " and ".join(f"{PREFIX}{name}" if name in provenances() else name for name in self.peers)
+        return and_joined([f"{PREFIX}{name}" if name in provenances() else name for name in self.peers])
 
     @property
     def wire_bytes_per_s(self) -> float | None:
@@ -368,8 +369,12 @@ def p2p_off(box: PeerComparison) -> Iterator[RuleFinding]:
     if _is_high(worst.share) or not _decided(box.stated.is_p2p_off, is_seen):
         return
     is_forbidden = _P2P_FORBIDDEN.search(str(box.profile.provenance.get("environment", "")))
-    how = "Unset NCCL_P2P_DISABLE" if is_forbidden else "Check whether `nvidia-smi topo -m` shows PHB or SYS there"
+    how = "Unset NCCL_P2P_DISABLE"
+    if not is_forbidden:
+        how = "Check whether `nvidia-smi topo -m` shows PHB or SYS between these GPUs"
     words = "The GPUs of a node communicate through host memory, because peer-to-peer access is off"
+    if not box.stated.is_p2p_off:
+        words = "The GPUs of a node seem to communicate through host memory, as if peer-to-peer access were off"
     yield RuleFinding("p2p_off", f"{box.figures} {words}. {how}.")
 
 

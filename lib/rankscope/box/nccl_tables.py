@@ -34,7 +34,8 @@ def box_of(text: str) -> GpuBox:
     match = _BOX.fullmatch(text.strip().lower())
     if match is None or match[1] not in GPUS:
         raise ValueError(
-            f"BOX must be a GPU and the number of GPUs per node, as in h100x8; known GPUs: {', '.join(GPUS)}"
+            f"BOX must be a GPU and the number of GPUs per node, as in h100x8, got {text!r}; "
+            f"known GPUs: {', '.join(GPUS)}"
         )
     return GpuBox(match[1], int(match[2]))
 

@@ -436,7 +436,10 @@ class Profile:
                 if self.select(how, link=link):
                     measured.append((link, how))
         if not measured:
-            raise ValueError("this profile has no link: neither together nor ping_pong points were measured")
+            raise ValueError(
+                "this profile has no link: it contains neither together nor ping_pong points, which `rankscope "
+                "profile` measures"
+            )
         for link, how in measured:
             with suppress(ValueError):  # at too few sizes
                 return self.link(link, how)

@@ -293,7 +293,7 @@ def _explained(letter: str, profile: Profile, other: Profile) -> Iterator[Render
     has_fault = any(finding.is_fault for finding in box.findings)
     if not box.findings or (letter == "B" and not has_fault):
         return
-    yield heading(f"{letter}: expected, got, why")
+    yield heading(f"{letter}: expected and measured performance, and likely causes")
     if are_alike and letter == "A":
         for group in groups(profile):
             if group.is_native:
@@ -418,7 +418,7 @@ def _peer_table(box: PeerComparison, group: MeasuredCollective) -> Table:
     notes = ["got: busbw"]
     if rows:
         columns += ["expected", "share"]
-        notes.append(f"expected: busbw of {box.names}; share: of the slowest of them")
+        notes.append(f"expected: busbw of {box.names}; share: percentage of the slowest of these")
     elif box.gpu:
         notes.append("the bank has no similar machine")
     else:

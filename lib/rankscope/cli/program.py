@@ -17,12 +17,12 @@ from .registry import commands, reasons_of_left_out_commands
 # In the order in which they are used. The help shows those whose command is installed.
 _EXAMPLES = (
     ("rankscope profile -o box.json", "measure this machine"),
-    ("rankscope import all_reduce.log -o box.json", "or read logs of other programs"),
-    ("rankscope show box.json", "its performance, and likely causes"),
-    ("rankscope compare box.json bank:h100_8", "against a published machine"),
-    ("rankscope predict box.json --num-bytes 1MiB", "the time of each algorithm"),
-    ("rankscope nccl h100x8 --nodes 4", "the choices of NCCL"),
-    ("rankscope diagnose traces/", "the rank that the others wait for"),
+    ("rankscope import all_reduce.log -o box.json", "or read other programs' logs"),
+    ("rankscope show box.json", "show its rates, explain slow ones"),
+    ("rankscope compare box.json bank:h100_8", "compare it with a public one"),
+    ("rankscope predict box.json --num-bytes 1MiB", "predict each algorithm's time"),
+    ("rankscope nccl h100x8 --nodes 4", "show what NCCL chooses"),
+    ("rankscope diagnose traces/", "find the rank that is late"),
 )
 
 

@@ -1,4 +1,4 @@
-"""How gradients meet: every collective as a schedule that is verified, drawn, costed and simulated.
+"""Collectives as schedules of messages, which are verified, drawn, simulated and executed.
 
 `run_local` and `execute` load torch when first asked for; everything else is numpy.
 """

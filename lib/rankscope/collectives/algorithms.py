@@ -122,8 +122,8 @@ _PAT = "Jeaugey (2025), PAT: a new algorithm for all-gather and reduce-scatter o
 _BARRIER = "Hensgen, Finkel and Manber (1988), Two algorithms for barrier synchronization"
 _MULTIMEM = "NVIDIA's PTX ISA: multimem.ld_reduce and multimem.st"
 
-# What you add here is verified, drawn, simulated and chosen from like the rest: a record, or a plain builder, which has
-# no closed form and is built without options.
+# The algorithms of each collective, by name. An algorithm that you add is verified, drawn, simulated and ranked like
+# the others. It is an `Algorithm`, or a plain builder, which has no closed form and is built without options.
 ALGORITHMS: dict[str, dict[str, Builder]] = {
     "allreduce": {
         "flat": Algorithm(rooted.flat, forms.flat),

@@ -1,4 +1,4 @@
-"""What only the notebooks use: optimizer states after Join, a transformer's step, texts of unequal length, scripts."""
+"""Helpers of the notebooks: optimizer states after Join, a transformer's step, texts of unequal length, scripts."""
 
 from __future__ import annotations
 

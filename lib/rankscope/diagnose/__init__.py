@@ -1,4 +1,4 @@
-"""Traces, flight-recorder dumps or logs of a real job in; the rank that holds it up and the cause out."""
+"""Find the rank that holds up a job, and why, from its traces, flight-recorder dumps or logs."""
 
 from __future__ import annotations
 

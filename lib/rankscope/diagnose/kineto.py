@@ -57,8 +57,8 @@ def read_traces(
         paths = [*paths, *logs]  # these files were given as traces
     if not paths:
         reason = (
-            "no trace, a file whose name ends in .json or .json.gz, no log, one whose name ends in .log, .out, .err or "
-            ".txt, nor a dump, one whose name ends in the rank"
+            "no trace (a name that ends in .json or .json.gz), no log (.log, .out, .err or .txt) and no dump (a name "
+            "that ends in the rank)"
         )
         if dumps:
             reason = "no trace, but flight-recorder dumps; pass them to read_dumps"

@@ -68,7 +68,7 @@ def _own_errors(evidence: Evidence) -> Iterator[HangFinding]:
     if not victims and not evidence.errors_without_rank and not any(evidence.timeouts()):
         return  # no line shows that a rank was held up by these errors
     others = tuple(sorted(victims))
-    consequence = f", and {listed('rank', others)} lost the connection to a rank, or waited in vain" if others else ""
+    consequence = f", and {listed('rank', others)} lost the connection to a rank, or timed out" if others else ""
     ranks = sorted({*evidence.own_errors} - victims)  # an error of a victim may be a consequence
     for rank in ranks[:_MOST_ERRORS]:
         words = f"Rank {rank} ended with {one_line(evidence.own_errors[rank][0]).rstrip('.')}{consequence}."
@@ -324,8 +324,8 @@ def _joining(evidence: Evidence) -> Iterator[HangFinding]:
         missing = {*range(num_ranks)} - joined
         if not missing:
             continue
-        who = f"and the log has lines of all of them, {listed('rank', joined)}"
-        words = f"{listed('Rank', missing)} did not join: {len(joined)} of {num_ranks} ranks did, {who}."
+        others = f"the other {len(joined)} of {num_ranks} ranks did ({listed('rank', joined)})"
+        words = f"{listed('Rank', missing)} did not join the group; {others}."
         group = "" if lines[0].barrier else DEFAULT_GROUP
         yield HangFinding("missing", tuple(sorted(missing)), group, 0, tuple(sorted(joined)), words)
 

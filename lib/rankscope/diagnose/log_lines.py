@@ -588,7 +588,7 @@ def _desync(line: LogLine) -> Iterator[DesyncLag]:
 
 def _address(line: LogLine) -> Iterator[AddressWait | CommunicationError]:
     """Read a wait for a key of the store, and, if the key is the address of a rank, a wait for that rank."""
-    yield CommunicationError(line.origin(len(line.text)), "store", "waited in vain for the others to connect")
+    yield CommunicationError(line.origin(len(line.text)), "store", "timed out waiting for the others to connect")
     match = _ADDRESS.search(line.text.rstrip())
     if match and not line.is_cut:
         yield AddressWait(line.origin(match.start()), int(match[1]))
@@ -599,14 +599,14 @@ def _join_count(line: LogLine) -> Iterator[JoinCount | CommunicationError]:
     for match in _CLIENTS.finditer(line.text):
         origin = line.origin(match.start())
         yield JoinCount(origin, "", int(match["joined"]), int(match["num_ranks"]))
-        yield CommunicationError(origin, "store", "waited in vain for the others to connect")
+        yield CommunicationError(origin, "store", "timed out waiting for the others to connect")
     for match in _STORE_BARRIER.finditer(line.text):
         origin = line.origin(match.start())
         rank = int(match["rank"])
         if origin.rank is None or origin.rank == rank:  # else two lines have run into one
             origin = origin._replace(rank=rank)
             yield JoinCount(origin, match["key"], int(match["joined"]), int(match["num_ranks"]))
-            yield CommunicationError(origin, "store", "waited in vain for the others to connect")
+            yield CommunicationError(origin, "store", "timed out waiting for the others to connect")
 
 
 def _unique_id(line: LogLine) -> Iterator[UniqueIdWait]:

@@ -121,7 +121,7 @@ def _mismatch_finding(
         odd = [rank for rank in odd if any(frozenset((rank, other)) in differing_pairs for other in usual)]
         if not odd:
             return None
-        lines = [f"{listed('Rank', odd)} {difference} than {listed('rank', usual)}."]
+        lines = [f"{listed('Rank', odd)} {difference} from {listed('rank', usual)}."]
     else:
         lines = [f"{listed('Rank', odd)} disagree: each {difference}. The log cannot tell which of them is wrong."]
     shown = []
@@ -133,7 +133,7 @@ def _mismatch_finding(
         lines.append(f"  {sentence(and_joined(shown))}")
     if are_numbers_of_group:
         lines.append(
-            "  These are the numbers of the ranks in the group that calls. In the default group, they are the job's."
+            "  These are the numbers of the ranks in the group of the call. In the default group, they are the job's."
         )
     came = tuple(sorted({*odd, *usual}))
     return HangFinding(cause, tuple(odd), "", _number_of_call(call_of.values()), came, "\n".join(lines))
@@ -149,10 +149,10 @@ def _number_of_call(calls: Iterable[CallPrint]) -> int:
 
 
 _DIFFERENCES = {
-    "collective": "called another collective",
-    "size": "passed another size",
-    "dtype": "passed another type",
-    "call": "made another call",
+    "collective": "called a different collective",
+    "size": "passed a different size",
+    "dtype": "passed a different type",
+    "call": "made a different call",
 }
 
 

@@ -50,12 +50,12 @@ _INNER_CALLS = {  # the calls that a call makes itself, which so stand in the st
     "scatter_object_list": ("broadcast", "scatter"),
 }
 _KIND_WORDS = {
-    "timeout": "waited in vain for a message",
+    "timeout": "timed out waiting for a message",
     "closed": "lost the connection to another rank",
-    "size": "received a message of another length than expected",
+    "size": "received a message of an unexpected length",
     "connect": "could not connect to another rank",
-    "store": "waited in vain for the others to connect",
-    "nccl": "met an error of NCCL, which the end of another rank can cause",
+    "store": "timed out waiting for the others to connect",
+    "nccl": "reports an NCCL error, which can occur because another rank ended",
 }
 _OP_NAMES = {
     "ALLREDUCE": "an allreduce",
@@ -93,13 +93,13 @@ def unknown_finding(evidence: Evidence) -> HangFinding:
     if not lines:
         words = (
             "The log does not show which rank failed to reach the collective or called a different one.\n"
-            "  rankscope cannot tell: it knows no line of this log, such as one about a timeout, a lost connection or "
-            "a collective that differs."
+            "  rankscope cannot tell: it recognises no line of this log. It looks for lines about timeouts, lost "
+            "connections and calls that differ."
         )
         return HangFinding(UNKNOWN, (), "", 0, (), words)
     verdict = (
         "The log does not show which rank failed to reach the collective or called a different one.\n"
-        "  rankscope cannot tell from what it does show:"
+        "  rankscope cannot tell; the log shows only this:"
     )
     return HangFinding(UNKNOWN, (), "", 0, (), "\n  ".join([verdict, *lines, _advice(evidence)]))
 
@@ -216,7 +216,7 @@ def _reports(evidence: Evidence) -> Iterator[str]:
         yield f"{reached} reached monitored_barrier. Its rank 0 names those that did not: see the log of rank 0."
     if evidence.barrier_reports:
         missed = {rank for fact in evidence.barrier_reports for rank in fact.ranks}
-        yield f"Rank 0 of a monitored_barrier reports that {listed('rank', missed)} did not come."
+        yield f"Rank 0 of a monitored_barrier reports that {listed('rank', missed)} did not reach it."
     for lag in evidence.lags[:MOST_LISTED]:
         yield (
             f"torch's desync report says that {listed('rank', lag.ranks)}, as numbered in a group, did not join "
@@ -242,4 +242,4 @@ def _silent(evidence: Evidence) -> Iterator[str]:
     silent = files - speaking
     if silent and len(silent) < len(files):
         logs, have = ("log", "has") if len(silent) == 1 else ("logs", "have")
-        yield f"The {logs} of {listed('rank', silent)} {have} no such line, which alone does not show why."
+        yield f"The {logs} of {listed('rank', silent)} {have} no such line, but that alone does not show the cause."

@@ -1,4 +1,4 @@
-"""Explorers: move a slider, see the prediction change; widgets over pure functions.
+"""Explorers: panels with sliders, pictures and a report, which are pure functions of the settings.
 
 Each explorer of the catalogue is an attribute, like `explorers.samplers`; it is imported when it is first used.
 """

@@ -24,8 +24,8 @@ class Player(Panel):
         self.play = widgets.Play(min=0, max=MOST_STEPS, step=1, interval=150, show_repeat=True, value=moment.value)
         self.linked = widgets.jslink((self.play, "value"), (moment, "value"))
         buttons = [
-            self._button("step back", "to where the message before was done", lambda: self.step(-1)),
-            self._button("step", "to where the next message is done", lambda: self.step(1)),
+            self._button("step back", "go to the end of the previous message", lambda: self.step(-1)),
+            self._button("step", "go to the end of the next message", lambda: self.step(1)),
         ]
         self.buttons = {button.description: button for button in buttons}
         row = self._row([self.play, *buttons])

@@ -1,4 +1,4 @@
-"""Figures: a value becomes a drawing, a drawing is painted on matplotlib Axes (here) or as SVG (`svg.to_svg`).
+"""Figures: functions that draw a value on matplotlib Axes. `svg.to_svg` writes the same drawings as SVG.
 
 Every function takes the value and an optional `ax`, returns the Axes, and never shows. The core and the subpackages
 name their figures in their `Extension`; each is loaded, and matplotlib with it, when it is first used.

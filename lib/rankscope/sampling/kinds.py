@@ -212,6 +212,7 @@ _LIBTORCH = ReadOnly(
     shuffle="libtorch has one sampler that shuffles and one that does not",
 )
 
+# The kinds of samplers that `assign` and `EpochRecipe` accept, by name.
 SAMPLERS: dict[str, Sampler] = {
     "torch": Sampler("torch DistributedSampler", _torch),
     "libtorch_random": Sampler("libtorch DistributedRandomSampler", _libtorch_random, True, _LIBTORCH),

@@ -1,4 +1,4 @@
-"""What ran when, on which lane of which rank: what models and measurements both give."""
+"""Timelines: the spans of each lane of each rank, as models predict them and as measurements record them."""
 
 from __future__ import annotations
 

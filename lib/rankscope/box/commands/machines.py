@@ -23,7 +23,7 @@ def show(
 ) -> None:
     """Show what a profile contains: its links, the fastest algorithm at each size, and a verdict.
 
-    With --num-bytes: every algorithm at that size, measured and predicted.
+    With --num-bytes, show every algorithm at that size, measured and predicted.
     """
     from .. import Profile, tables
 
@@ -72,7 +72,9 @@ def import_(
     print_parts(tables.imported(profiles))
     if output is not None:
         merged(profiles, printable(output.stem)).save(output)
-        print_parts([f"{printable(str(output))} holds everything; `rankscope show {printable(str(output))}` shows it"])
+        print_parts(
+            [f"{printable(str(output))} contains all measurements; `rankscope show {printable(str(output))}` shows it"]
+        )
 
 
 @command("predict")

@@ -126,7 +126,7 @@ def _print_result(measured: Profile, left_out: Sequence[int], output: Path) -> N
     if left_out:
         print(f"left out for lack of memory: {', '.join(map(bytes_words, left_out))}")
     print_parts([*tables.overview(measured), ""])
-    print(printable(f"{output} holds everything; `rankscope show {output}` shows it again"))
+    print(printable(f"{output} contains all measurements; `rankscope show {output}` shows it again"))
 
 
 # ---- words of the command line

@@ -26,7 +26,7 @@ SETTINGS = (
     Setting("algorithm", "ring", ALGORITHMS["allreduce"], "algorithm"),
     Setting("num_ranks", 4, range(2, 9), "ranks"),
     Setting("message", "256 KiB", sizes(10, 30), "message"),
-    Setting("num_segments", 1, range(1, 9), "segments", "of a chunk, sent one behind the other"),
+    Setting("num_segments", 1, range(1, 9), "segments", "parts into which each chunk is cut, sent one after another"),
 )
 OF_THE_BANK = ("h100_fleet_8", "h100_fleet_4")
 PRESETS: dict[str, dict[str, Any]] = {
@@ -107,14 +107,14 @@ class Machines:
         profile = self.profiles[now.profile]
         point = self.measured(now).get(NATIVE)
         if point is not None:
-            return [f"{profile.backend}'s own: {cell_words(point.median_s)}"]
+            return [f"{profile.backend}'s own allreduce: {cell_words(point.median_s)}"]
         if now.num_ranks != profile.num_ranks:
             return []
         estimate = interpolated(profile, "allreduce", self.num_bytes(now))
         if estimate is None:
             return []
         time, low, high = times_in_one_unit(*estimate)
-        return [f"{profile.backend}'s own, interpolated: {time} ({low} to {high})"]
+        return [f"{profile.backend}'s own allreduce, interpolated: {time} ({low} to {high})"]
 
     def predicted(self, now: Now, algorithm: str) -> Timeline:
         """Return the prediction of an algorithm, with the builder options of its measured point if there is one."""

@@ -26,7 +26,7 @@ SETTINGS = (
     Setting("gpu", "h100", tuple((name.upper().replace("_", " "), name) for name in GPUS), "GPU"),
     Setting("gpus_per_node", 8, Steps((2, 4, 8)), "GPUs per node"),
     Setting("num_nodes", 1, Steps((1, 2, 4, 8, 16, 32, 64)), "nodes"),
-    Setting("nics", 8, Steps((1, 2, 4, 8)), "network cards of a node"),
+    Setting("nics", 8, Steps((1, 2, 4, 8)), "network cards per node"),
     Setting("collective", "allreduce", ("allreduce", "allgather", "reduce_scatter", "broadcast"), "collective"),
     Setting("version", "2.30", VERSIONS, "NCCL"),
     Setting("nvls", True, (False, True), "NVLS"),
@@ -316,7 +316,7 @@ def report(now: Now) -> list[str]:
     num_channels = choices.model.num_channels
     lines = [
         f"{now.message}: {row.algorithm} {row.protocol} on {row.channels:.0f} of {num_channels} channels",
-        f"NCCL expects {expected}; including launch, hops and tails, a machine needs {modelled}",
+        f"NCCL expects {expected}; our estimate, which includes launch, hops and tails, is {modelled}",
     ]
     for runner_up, time in zip(runners_up, runners_up_words, strict=True):
         lines.append(f"next: {runner_up.algorithm} {runner_up.protocol}, {time}")
@@ -339,5 +339,5 @@ ON_THE_SITE = {
     SETTINGS, title="What NCCL chooses, and how long it takes", notebook="06_what_nccl_chooses", on_the_site=ON_THE_SITE
 )
 def nccl() -> Explorer:
-    """Return controls over NCCL's choice by size, what it expects, and what machines take."""
+    """Return controls over NCCL's choice by size, the time that it expects, our estimate, and measured times."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

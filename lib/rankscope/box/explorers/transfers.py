@@ -121,16 +121,16 @@ class Copies:
         names = ["load_ms", "num_workers", "step_ms", "prefetched"]
         if self.ranking(now) is None:
             names.append("size")
-        return dict.fromkeys(names, "the profile has no such copies")
+        return dict.fromkeys(names, "the profile has no copies by this method in this direction")
 
     def report(self, now: Now) -> list[str]:
         """Where times come from, the copy's share of the link, the time per batch and its bottleneck."""
         copy_s = self.seconds(now, now.direction, now.method)
         if copy_s is None:
-            return [f"the profile has no {now.direction} copies by {now.method}"]
+            return [f"the profile has no {now.direction} copies by the method {now.method}"]
         bytes_per_s = size_of(now) / copy_s
         link = f"link: {now.link}; the profile does not state how its GPU is connected"
-        copied = f"copy: {now.size} by {now.method} in {time_words(copy_s)}, {rate_words(bytes_per_s)}"
+        copied = f"copy: {now.size} by the method {now.method} in {time_words(copy_s)}, {rate_words(bytes_per_s)}"
         facts = self.links[now.link]
         if facts is not None:
             link_bytes_per_s = facts.bytes_per_s(now.direction)

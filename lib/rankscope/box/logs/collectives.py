@@ -56,6 +56,7 @@ _TRIAL_FIGURE = re.compile(rf"({'|'.join(_TRIAL_FIGURES)}): ([\d.]+)")
 def osu(log: Log) -> list[Profile]:
     """OSU micro-benchmarks: latencies in µs, bandwidths in MB/s (10⁶), between two ranks, pairs or all ranks."""
     starts = [line for line, text in enumerate(log.lines, 1) if "# OSU " in text]
+    log.check(starts, 1, "not a log of osu: no line contains '# OSU '")
     ends = [*starts[1:], len(log.lines) + 1]
     return [_osu_table(log, start, end) for start, end in zip(starts, ends, strict=True)]
 

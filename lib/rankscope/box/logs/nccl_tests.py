@@ -546,7 +546,7 @@ def _profile(log: Log, table: Table) -> Profile:
     collective = _collective(log, table, bytes_per_count)
     ranks = _num_ranks(times, table, halves, collective, bytes_per_count)
     if not table.name:
-        times.notes.append("the collective follows from the columns of the table")
+        times.notes.append("the collective was inferred from the columns of the table")
     if ranks.note:
         times.notes.append(ranks.note)
     note = _average_note(times, table, halves)

@@ -108,7 +108,7 @@ class Protocol:
         return min(needed, max(2, in_budget))
 
     def in_turns(self, expected_s: Mapping[Name, float], once: Callable[[Name], Sample]) -> dict[Name, list[Sample]]:
-        """Call `once` for each name in turns, and return its results per name, without the warm-up.
+        """Call `once` for each name alternately, and return its results per name, without the warm-up.
 
         Each turn begins with a different name. `expected_s` maps each name to its expected seconds per iteration.
         """

@@ -142,7 +142,7 @@ def num_ranks_of(num_ranks: int | None, backend: str) -> int:
     if backend == "nccl":
         import torch
 
-        return whole("num_ranks, the number of GPUs,", torch.cuda.device_count(), 1)
+        return whole("num_ranks, which with nccl is the number of GPUs that torch finds,", torch.cuda.device_count(), 1)
     return 4
 
 

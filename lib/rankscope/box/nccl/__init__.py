@@ -1,4 +1,4 @@
-"""NCCL's own model of what it runs: which algorithm and protocol it chooses, what it expects, what machines take."""
+"""NCCL's cost model: the algorithm and protocol that it chooses, the time that it expects, and our estimate."""
 
 from __future__ import annotations
 

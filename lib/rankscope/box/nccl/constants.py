@@ -133,6 +133,7 @@ class Gpu(NamedTuple):
     link: str = "nvlink"
 
 
+# The GPUs that `Model` knows, by name, with the facts of the machines that they are in.
 GPUS = {
     "v100": Gpu("volta", 120, (6, 20), 12.5),
     "a100": Gpu("ampere", 240, (12, 20), 25),

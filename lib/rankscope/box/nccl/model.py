@@ -61,7 +61,7 @@ def _version(name: str, value: Any) -> tuple[int, int, int]:
         isinstance(parts, tuple | list) and len(parts) in (2, 3) and all(str(part).isdecimal() for part in parts)
     )
     if not is_version:
-        raise ValueError(f"{name} must be of NCCL, as in (2, 29) or '2.29.2', got {value!r}")
+        raise ValueError(f"{name} must be a version of NCCL, as in (2, 29) or '2.29.2', got {value!r}")
     numbers = [int(part) for part in parts]
     if len(numbers) == 2:
         numbers.append(_UNSTATED_PATCH)

@@ -38,20 +38,20 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 
 def tables(diagnoses: Sequence[Diagnosis], about: Mapping[str, str]) -> Iterator[RenderableType]:
     """Yield tables of the machine, of the parts that were found, and of those to install."""
-    table = _table("This machine", "what", "")
+    table = _table("This machine", "property", "value")
     for name, words in about.items():
         table.add_row(name, words)
     yield table
     available = [diagnosis for diagnosis in diagnoses if diagnosis.is_installed]
     missing = [diagnosis for diagnosis in diagnoses if not diagnosis.is_installed]
     if available:
-        title = f"Here: {len(available)} of {count_of(len(diagnoses), 'thing')}"
-        table = _table(title, "what", "found", "what it is for")
+        title = f"Found: {len(available)} of {count_of(len(diagnoses), 'part')}"
+        table = _table(title, "part", "found", "use")
         for diagnosis in available:
             table.add_row(Text(diagnosis.name, "green"), diagnosis.detail, Text(diagnosis.used_by, "dim"))
         yield table
     if missing:
-        table = _table("Not here", "what", "why, what it is for, and what to do")
+        table = _table("Missing", "part", "reason, use, and remedy")
         for diagnosis in missing:
             table.add_row(Text(diagnosis.name, "yellow"), diagnosis.detail)
             table.add_row("", Text(f"for {diagnosis.used_by}", "dim"))

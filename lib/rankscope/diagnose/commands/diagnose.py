@@ -258,7 +258,7 @@ def _ranks_table(diagnosis: JobDiagnosis) -> Table:
     table = table_of(
         "Time of each rank per step", "rank", *(PHASES[phase] for phase in shown_phases), "exposed", "late"
     )
-    table.caption = f"exposed: {EXPOSED}; late: own time, without that, above the median of the others"
+    table.caption = f"exposed: {EXPOSED}; late: time without that, minus the median of the others"
     for row in rows:
         *times, late = [next(words) for _ in columns]
         table.add_row(str(diagnosis.ranks[row]), *times, late if is_late[row] else "")

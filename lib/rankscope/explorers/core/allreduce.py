@@ -28,13 +28,19 @@ SETTINGS = (
     Setting("num_nodes", 2, range(1, 9), "nodes"),
     Setting("gpus_per_node", 4, range(1, 9), "GPUs per node"),
     Setting("message", "1 MiB", sizes(10, 30), "message"),
-    Setting("step", 0, range(2001), "step", "the one that the picture shows"),
+    Setting("step", 0, range(2001), "step", "the step that the picture shows"),
     Setting("intra_us", 3, _LATENCIES_US, "latency within a node [µs]"),
     Setting("inter_us", 10, _LATENCIES_US, "latency between nodes [µs]", "called α"),
     Setting("intra_gb_per_s", 200, _RATES_GB_PER_S, "bandwidth within a node [GB/s]"),
     Setting("inter_gb_per_s", 25, _RATES_GB_PER_S, "bandwidth between nodes [GB/s]", "called B"),
-    Setting("gamma_ps", 1, Steps((0, 1, 2, 5, 10, 20, 50, 100)), "adding up [ps/byte]", "called γ"),
-    Setting("num_segments", 2, range(1, 9), "segments", "of a chunk, sent one behind the other"),
+    Setting(
+        "gamma_ps",
+        1,
+        Steps((0, 1, 2, 5, 10, 20, 50, 100)),
+        "adding up [ps/byte]",
+        "the time to add one byte to another, called γ",
+    ),
+    Setting("num_segments", 2, range(1, 9), "segments", "parts into which each chunk is cut, sent one after another"),
     Setting("shared_nic", False, (False, True), "one network card per node"),
 )
 # Links of real machines, at the nearest values of the sliders: what NCCL's model of a ring with protocol Simple has for
@@ -169,13 +175,16 @@ def report(now: Now) -> list[str]:
     except ValueError as error:
         return [f"{now.algorithm}: {error}", _fastest_line(ranked_now, time_words(ranked_now.seconds))]
     prediction, least, fastest = times_in_one_unit(seconds, ranked_now.bound_s, ranked_now.seconds)
-    bound = f"lower bound on the fastest link: {least}"
+    multiple = ""
     if ranked_now.bound_s:
-        bound += f", {seconds / ranked_now.bound_s:.3g} times that"
-    lines = [f"verified: {correct}", f"predicted: {prediction}; {bound}"]
+        multiple = f", {seconds / ranked_now.bound_s:.3g} times the lower bound"
+    lines = [
+        f"verified: {correct}",
+        f"predicted: {prediction}{multiple}; lower bound on the fastest link: {least}",
+    ]
     num_segments = _best_options(now).get("num_segments")
     if num_segments:
-        lines.append(f"segments: {now.num_segments} as set, {num_segments} would be best")
+        lines.append(f"segments: {now.num_segments} selected; the fastest number is {num_segments}")
     return [*lines, _fastest_line(ranked_now, fastest)]
 
 
@@ -186,7 +195,10 @@ def _fastest_line(ranked_now: Best, fastest: str) -> str:
         return line
     difference = "just as fast"
     if ranked_now.margin > EQUAL_TIMES:
-        difference = f"{percent_words(ranked_now.margin)} longer"
+        margin = percent_words(ranked_now.margin)
+        if margin == percent_words(0):
+            margin = f"less than {percent_words(0.01)}"
+        difference = f"{margin} longer"
     return f"{line}; next: {ranked_now.candidates[1].algorithm}, {difference}"
 
 
@@ -243,7 +255,7 @@ ON_THE_SITE = {
 
 @shows(SETTINGS, title="An allreduce, step by step", notebook="04_collectives", on_the_site=ON_THE_SITE)
 def allreduce() -> Explorer:
-    """Return controls over a step of an allreduce, a ranking of all algorithms, and what is verified and predicted.
+    """Return controls over a step of an allreduce, a ranking of all algorithms, and its verified properties and time.
 
     Shapes follow the nodes. The algorithm has the segments that are set; the others are ranked with their best options.
     """

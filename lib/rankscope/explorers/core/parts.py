@@ -21,7 +21,13 @@ SETTINGS = (
     Setting("steps_per_part", 4, range(1, 13), "steps per part"),
     jitter(100, "loading"),
     Setting("num_trainers", 4, range(1, 17), "trainers"),
-    Setting("queue_size", 0, range(9), "queue length", "0 loads a part when it is needed"),
+    Setting(
+        "queue_size",
+        0,
+        range(9),
+        "queue length",
+        "parts that are loaded ahead; with 0, a part is loaded when it is needed",
+    ),
     Setting("num_loaders", 1, range(1, 5), "loaders"),
     Setting("seed", 0, range(21), "seed"),
     Setting("aligned", False, (False, True), "parts end together"),
@@ -56,7 +62,7 @@ def report(now: Now) -> list[str]:
     bound = "training is the bottleneck, if the queue is long enough"
     if loading_ms > stepping_ms:
         least = percent_words(1 - stepping_ms / loading_ms)
-        bound = f"loading is the bottleneck: in the long run trainers are idle at least {least} of the time"
+        bound = f"loading is the bottleneck, so in the long run trainers are idle at least {least} of the time"
     arrivals = f"with loading ahead, a part arrives every {loading_ms:.3g} ms"
     lines = [
         f"{trainers}, {_LONG} parts each: idle {percent_words(_idle_share(now))} of the time",

@@ -72,7 +72,7 @@ def report(now: Now) -> list[str]:
     rate = _LONG / timeline.makespan_s
     next_rate = "any rate"
     if math.isfinite(bounds[next_bottleneck]):
-        next_rate = f"{bounds[next_bottleneck]:.1f}"
+        next_rate = f"{bounds[next_bottleneck]:.1f} batches/s"
     unit = "batches/s"
     if now.num_ranks > 1:
         unit = "batches/s per rank"

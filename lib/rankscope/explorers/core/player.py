@@ -44,11 +44,11 @@ def _algorithms_or_none() -> list[str]:
 _SHARED = {setting.name: setting for setting in OF_CLUSTERS}
 SETTINGS = (
     Setting("algorithm", "ring", _algorithms, "algorithm"),
-    Setting("against", "halving_doubling", _algorithms_or_none, "against", "a second one on the same cluster"),
+    Setting("against", "halving_doubling", _algorithms_or_none, "against", "a second collective on the same cluster"),
     Setting("num_nodes", 1, range(1, 5), "nodes"),
     Setting("gpus_per_node", 4, range(1, 9), "GPUs per node"),
     _SHARED["message"],
-    Setting("moment", 40, range(MOST_STEPS + 1), "moment [%]", "of the time that the slower one takes"),
+    Setting("moment", 40, range(MOST_STEPS + 1), "moment [%]", "in % of the time of the slower collective"),
     _SHARED["intra_us"]._replace(label="latency, node [µs]", hint="within a node"),
     _SHARED["inter_us"]._replace(label="latency, network [µs]", hint="between nodes"),
     _SHARED["intra_gb_per_s"]._replace(label="bandwidth, node [GB/s]", hint="within a node"),
@@ -160,12 +160,12 @@ def without_effect(now: Now) -> dict[str, str]:
     reasons = without_links(now)
     if now.num_nodes == now.gpus_per_node == 1:
         for name in ("moment", "gamma_ps"):
-            reasons[name] = "one rank has nobody to send to"
+            reasons[name] = "a single rank sends no messages"
         return reasons
     try:
         shown = plays(now)
         if "shared_nic" not in reasons and _have_equal_times(shown, plays(now._replace(shared_nic=not now.shared_nic))):
-            reasons["shared_nic"] = "no two messages meet at a card"
+            reasons["shared_nic"] = "no two messages use the same network card at once"
     except ValueError as error:
         for name in _without_effect_on_a_refusal(now):
             reasons[name] = str(error)

@@ -54,7 +54,9 @@ SETTINGS = (
     Setting("num_ranks", 4, range(1, 65), "ranks"),
     Setting("size", 50, Steps((*range(65), 100, 128, 200, 256, 500, 512, 1000, 1024, 1797, 2000, 2048)), "samples"),
     Setting("batch_size", 4, range(1, 65), "batch size per rank"),
-    Setting("lengths", "lognormal", _length_kinds, "lengths", "how many tokens each sample has, about 100 on average"),
+    Setting(
+        "lengths", "lognormal", _length_kinds, "lengths", "the number of tokens of each sample, about 100 on average"
+    ),
     Setting("epoch", 0, range(10), "epoch"),
     Setting("seed", 0, range(21), "seed"),
     Setting("color_by", "rank", (("rank", "rank"), ("position in the dataset", "position")), "colour by"),
@@ -155,17 +157,17 @@ def _work_line(now: Now) -> str:
     """What unequal lengths cost in the last epoch."""
     last = epochs(now)[-1]
     if any((indices >= now.size).any() for indices in last.ranks):
-        return "indices that the dataset does not have have no length, so a step has no cost"
+        return "some indices lie outside the dataset and have no length, so a step has no cost"
     work = epoch_work(last, LENGTHS[now.lengths](now.size))
     costs = f"a step takes {work.imbalance:.2f} times as long as with equal work"
-    return f"{costs}, {percent_words(work.padding_share)} of the tokens are padding"
+    return f"{costs}, and {percent_words(work.padding_share)} of the tokens are padding"
 
 
 def _batches_line(num_samples: int, batch_size: int) -> str:
     """How many batches there are per rank with so many samples, and of what size.
 
     >>> _batches_line(10, 4)
-    '3 batches per rank of 4 samples, the last of 2'
+    '3 batches per rank of 4 samples, the last with 2'
     """
     if num_samples == 0:
         return "0 batches per rank"
@@ -176,7 +178,7 @@ def _batches_line(num_samples: int, batch_size: int) -> str:
     line += f" of {count_of(min(batch_size, num_samples), 'sample')}"
     size_of_last = num_samples - (num_batches - 1) * batch_size
     if num_batches > 1 and size_of_last < batch_size:
-        line += f", the last of {size_of_last}"
+        line += f", the last with {size_of_last}"
     return line
 
 

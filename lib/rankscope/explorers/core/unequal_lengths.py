@@ -25,12 +25,24 @@ _WINDOWS = (1, 2, 5, 10, 20, 50, 100)
 
 SETTINGS = (
     Setting("sampler", "torch", _SAMPLERS, "sampler"),
-    Setting("lengths", "lognormal", _LENGTHS, "lengths", "how many tokens each sample has, about 100 on average"),
+    Setting("lengths", "lognormal", _LENGTHS, "lengths", "the number of tokens of each sample, about 100 on average"),
     Setting("num_ranks", 8, Steps((1, 2, 4, 8, 16, 32, 64)), "ranks"),
-    Setting("batch_size", 8, Steps((1, 2, 4, 8, 16, 32)), "batch size per rank", "a pack has 100 times as many tokens"),
+    Setting(
+        "batch_size",
+        8,
+        Steps((1, 2, 4, 8, 16, 32)),
+        "batch size per rank",
+        "in samples; a pack holds up to 100 times as many tokens",
+    ),
     Setting("size", 1024, Steps((64, 128, 256, 500, 512, 1000, 1024, 2000, 2048, 4096)), "samples"),
-    Setting("window", 100, Steps(_WINDOWS), "window", "steps, or for packs ten times as many samples"),
-    Setting("cost", "linear", _COSTS, "cost of a sample", "its tokens, or their square as in attention"),
+    Setting("window", 100, Steps(_WINDOWS), "window", "in steps; for packs, in units of ten samples"),
+    Setting(
+        "cost",
+        "linear",
+        _COSTS,
+        "cost of a sample",
+        "the number of its tokens, or the square of that number, as in attention",
+    ),
     Setting("replacement", True, (False, True), "replacement", "whether a draw by weight can repeat a sample"),
     Setting("drop_last", False, (False, True), "drop_last"),
     Setting("epoch", 0, range(10), "epoch"),
@@ -98,7 +110,7 @@ def report(now: Now) -> list[str]:
     batches = own_batches_line(epoch) or f"{work.step_costs.shape[0]} steps of up to {now.batch_size} samples per rank"
     worst = work.ratios.max(initial=1.0)
     return [
-        f"a step takes {work.imbalance:.2f} times as long as with equal work, the worst step {worst:.2f} times",
+        f"a step takes {work.imbalance:.2f} times as long as with equal work, and the worst step {worst:.2f} times",
         f"{work.padding_share:.0%} of the tokens that are processed are padding",
         batches,
         *str(audit(epoch, weights=weights)).splitlines(),
@@ -145,5 +157,5 @@ ON_THE_SITE = {
 
 @shows(SETTINGS, title="What samples of unequal length cost", notebook="01_who_reads_what", on_the_site=ON_THE_SITE)
 def unequal_lengths() -> Explorer:
-    """Return controls over how long samples are and which sampler groups them, and what the steps then cost."""
+    """Return controls over the lengths of samples and the sampler that groups them, and the resulting cost of steps."""
     return Explorer(SETTINGS, {"cost": cost_picture, "lengths": lengths_picture}, report, PRESETS, without_effect)

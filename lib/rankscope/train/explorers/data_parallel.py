@@ -35,7 +35,7 @@ LINKS = {
 SETTINGS = (
     Setting("model", "ResNet-50", ARCHITECTURES, "model"),
     Setting("num_gpus", 4, range(2, 9), "GPUs"),
-    Setting("batch", "64 samples", Steps(BATCHES), "batch of all GPUs"),
+    Setting("batch", "64 samples", Steps(BATCHES), "batch for all GPUs"),
     Setting("rate", "40 TFLOP/s", Steps(RATES), "speed of a GPU"),
     Setting("link", "12 GB/s, 10 µs (PCIe 3)", LINKS, "link"),
 )

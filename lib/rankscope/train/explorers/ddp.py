@@ -129,11 +129,12 @@ class Training:
         backward, whole, alone, held_up, wait, single_allreduce = times_in_one_unit(
             step.backward_s, chosen.step_s, recommendation.alone_s, held_up_s, chosen.wait_s, single_allreduce_s
         )
-        gradients = f"{count_of(len(step.parameters), 'gradient')} of {bytes_words(step.num_bytes)}"
+        gradients = f"{count_of(len(step.parameters), 'gradient')}, {bytes_words(step.num_bytes)} in total"
         ranks = count_of(self.networks.num_ranks(now), "rank")
         return [
-            f"{now.model}: {gradients}, {backward} of backward per micro-batch; {ranks}",
-            f"{whole} per step: computing alone {alone}, held up {held_up}, waiting {wait} (exposed communication)",
+            f"{now.model}: {gradients}; {backward} of backward per micro-batch; {ranks}",
+            f"{whole} per step: computing alone {alone}, held up by allreduces {held_up}, "
+            f"waiting {wait} (exposed communication)",
             f"one allreduce of all gradients would take {single_allreduce} by itself",
             *str(recommendation).splitlines(),
             *self.networks.about(now, step.num_bytes),

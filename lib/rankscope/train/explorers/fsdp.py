@@ -30,7 +30,13 @@ SETTINGS = (
     _NUM_RANKS,
     Setting("wrap", "each layer", _WRAPS, "groups"),
     Setting("reshard", "all but the root (default)", _RESHARD, "reshard after forward"),
-    Setting("prefetch", 0, range(5), "groups prefetched", "0 is torch's default: one in backward, none explicitly"),
+    Setting(
+        "prefetch",
+        0,
+        range(5),
+        "groups prefetched",
+        "0 is torch's default: one group ahead in backward, and no explicit prefetching",
+    ),
     Setting("layer_ms", 10, Steps((0, 1, 2, 5, 10, 20, 50, 100)), "forward per layer [ms]"),
     Setting("activations_mb", 200, Steps((0, 10, 50, 100, 200, 500, 1000, 2000)), "activations per layer [MB]"),
     Setting("precision", "bfloat16, reduced in float32", ("float32", "bfloat16, reduced in float32"), "precision"),
@@ -106,10 +112,10 @@ class Sharding:
         calls = f"{count_of(kinds.count('allgather'), 'all-gather')} and "
         calls += count_of(kinds.count("reduce_scatter"), "reduce-scatter")
         return [
-            f"{ranks}: {whole} per step, of which {wait} wait for communication (exposed)",
+            f"{ranks}: {whole} per step, of which the rank waits {wait} for communication (exposed)",
             f"{calls} of {decimal_words(sum(sizes))} in total, the largest of {decimal_words(max(sizes))}",
             *str(predicted.memory).splitlines(),
-            "all-gathers and reduce-scatters take half of an all-reduce each, as in a ring",
+            "an all-gather or a reduce-scatter takes half the time of an all-reduce, as in a ring",
             *self.networks.about(now, max(sizes)),
         ]
 

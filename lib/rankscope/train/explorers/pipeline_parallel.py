@@ -31,7 +31,13 @@ SETTINGS = (
     Setting("forward_ms", 10, range(1, 51), "forward [ms]"),
     Setting("backward_percent", 200, Steps(range(0, 401, 25)), "backward [% of forward]"),
     Setting("link", "free", LINKS, "link"),
-    Setting("activation_mb", 4, Steps((0, 1, 2, 4, 8, 16, 32, 64)), "activations per cut [MB]"),
+    Setting(
+        "activation_mb",
+        4,
+        Steps((0, 1, 2, 4, 8, 16, 32, 64)),
+        "activations per cut [MB]",
+        "the message between two neighbouring stages",
+    ),
 )
 PRESETS: dict[str, dict[str, Any]] = {
     "GPipe": {"schedule": "gpipe"},
@@ -92,12 +98,12 @@ def report(now: Now) -> list[str]:
     free = percent_words(float(formula), 1)
     lines = [
         schedule.to_text().splitlines()[0],
-        f"bubble: {percent_words(bubble, 1)} of the step; with free links {formula} = {free}",
-        f"activations kept per rank, in microbatches: {', '.join(activations)}",
+        f"bubble: {percent_words(bubble, 1)} of the step; {formula} = {free} if messages take no time",
+        f"activations kept per rank, in micro-batches: {', '.join(activations)}",
         f"each rank sends at most {decimal_words(sent_bytes)} per step",
     ]
     if schedule.num_microbatches != now.num_microbatches:
-        lines.append(f"({now.num_microbatches} micro-batches do not fill its rounds)")
+        lines.append(f"({now.num_microbatches} micro-batches do not fill the rounds of this schedule)")
     return lines
 
 

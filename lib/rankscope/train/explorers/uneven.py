@@ -62,7 +62,7 @@ def report(now: Now) -> list[str]:
     scale = ", ".join(f"{weight:.3g}" for weight in predicted.scale)
     return [
         f"{count_of(epoch.size, 'sample')}: {reads.dropped} lost, {reads.duplicates} repeated",
-        f"sum of the ranks' weights, step by step: {scale}",
+        f"sum of the ranks' weights in the mean gradient, step by step: {scale}",
         f"each sample counts {relative.min():.2f} to {relative.max():.2f} times its fair share",
     ]
 

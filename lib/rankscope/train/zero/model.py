@@ -120,7 +120,7 @@ class Estimator(NamedTuple):
         return sum(self[1:6])
 
 
-# Rules of thumb, by rising bytes per parameter: some totals are equal, and count different things.
+# Rules of thumb, in ascending order of bytes per parameter. Some have equal totals but count different terms.
 ESTIMATORS = (
     Estimator("Adam's states alone", 0, 0, 0, 0, 8, "Hugging Face, Model training anatomy: optimizer states"),
     Estimator("all in bfloat16", 2, 2, 0, 0, 4, "torch.optim.Adam: states have the parameters' dtype"),
@@ -593,9 +593,9 @@ class ZeroTraffic:
 
     >>> print(traffic(7.5e9, 64, stage=3))
     stage 3, 64 ranks: each rank sends 44.3 GB per step
-      allgather       15 GB  parameters, for the forward pass
-      allgather       15 GB  parameters, for the backward pass
-      reduce_scatter  15 GB  gradients
+      allgather        15 GB  parameters, for the forward pass
+      allgather        15 GB  parameters, for the backward pass
+      reduce_scatter   15 GB  gradients
     """
 
     num_ranks: int
@@ -637,7 +637,7 @@ class ZeroTraffic:
         lines = [f"stage {self.stage}, {ranks}: each rank sends {decimal_words(self.sent_bytes)} per step"]
         for exchange in self.exchanges:
             size = decimal_words(exchange.num_bytes)
-            lines.append(f"  {exchange.collective:<14}{size:>7}  {exchange.what}")
+            lines.append(f"  {exchange.collective:<14} {size:>7}  {exchange.what}")
         return "\n".join(lines)
 
 
