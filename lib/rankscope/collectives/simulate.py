@@ -641,7 +641,7 @@ class Routes:
         is_own = transfers.is_merged & transfers.is_first
         np.add.at(crossing, (outwards[is_own], hub[is_own]), row_bytes[is_own])
         is_added = step.reduce & ~transfers.is_merged  # the switch has added up the others
-        added = np.bincount(self.message, row_bytes * is_added, self.num_messages)
+        added = np.bincount(self.message, row_bytes * is_added, self.num_messages).astype(float)  # as in `bytes_of`
         most = np.maximum(crossing[0, self.src], crossing[1, self.dst])
         is_merged = transfers.is_merged
         return SwitchSums(most, added, self.message[is_merged], transfers.group[is_merged])
