@@ -38,7 +38,7 @@ def machine() -> dict[str, str]:
         about = get_env_info()  # type: ignore[no-untyped-call]
         cuda = about.cuda_compiled_version
         facts |= {
-            "system": about.os,
+            "system": about.os,  # names the distribution, too
             "torch": about.torch_version,
             "built for": "the CPU only" if cuda in (None, "None", "N/A") else f"CUDA {cuda}",
             "GPUs": about.nvidia_gpu_models or "none",

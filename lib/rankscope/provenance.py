@@ -186,6 +186,7 @@ def _without_folder(word: str) -> str:
     """Return a word of a command with a path, also one after an option such as --output=, cut to its file name."""
     option, equals, value = word.rpartition("=")  # the first two are empty if there is no "="
     path = Path(value).expanduser()
+    # Other words may have a slash, too, such as a label A/B.
     is_path = os.sep in value and (path.is_absolute() or path.parent.is_dir() or value.startswith("."))
     if is_path:
         value = path.name
@@ -282,7 +283,7 @@ def pcie(rows: str, devices: Path = Path("/sys/bus/pci/devices")) -> str:
         node = ""
         if len(words) > 3:
             node = _numa_node(words[3], devices)
-        if node.isdigit():
+        if node.isdigit():  # the kernel writes -1 for a device without a node
             line += f", NUMA node {node}"
         lines.append(line)
     return "\n".join(lines)

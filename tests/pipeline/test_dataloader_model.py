@@ -98,6 +98,14 @@ def test_without_workers_everything_comes_in_turn():
     ]
 
 
+def test_a_fetch_that_ends_as_its_workers_batch_arrives_does_not_hold_it_up():
+    """Batch 0 arrives at 2 s, when the fetch of batch 1 ends: the worker answers before the long fetch of batch 2."""
+    handover = Handover(handover_s=1.0, receive_s=0.5, held_s=5.0)
+    timeline = simulate_dataloader([1.0, 1.0, 9.0], 0.0, 3, num_workers=1, prefetch_factor=3, handover=handover)
+    (wait,) = [span for span in timeline if span.kind == "wait" and span.item == 0]
+    assert wait.stop_s == 2.5
+
+
 @pytest.mark.parametrize("in_order", [True, False])
 def test_throughput_follows_the_mean_and_not_the_median(in_order):
     reads = Lognormal(0.010, cv=1.0)

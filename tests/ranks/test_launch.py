@@ -184,6 +184,7 @@ def test_a_killed_rank_is_named_at_once_each_time(tmp_path, monkeypatch):
     """No wait that only a deadline ends: each would take longer than this test may."""
     monkeypatch.setattr(launching, "_GONE_S", 1000.0)
     monkeypatch.setattr(pool, "_STOP_S", 1000.0)
+    monkeypatch.setattr(pool, "_CHECK_S", 1000.0)
     launch(functions.rank, 3)
     for turn in range(6):  # the campaign kills many more
         start = time.monotonic()
@@ -414,11 +415,11 @@ def test_where_the_server_is_killed_the_ranks_end_and_another_starts(tmp_path):
 @pytest.mark.oracle
 def test_a_server_that_is_stopped_is_an_error_and_another_starts(monkeypatch):
     launch(functions.rank, 2)
-    monkeypatch.setattr(pool, "_STOP_S", 0.2)
+    monkeypatch.setattr(pool, "_CHECK_S", 0.2)
     os.kill(server_pid(), signal.SIGSTOP)
     with pytest.raises(RuntimeError, match=r"the server that forks the workers is stopped \(SIGSTOP\)"):
         launch(functions.rank, 2)
-    monkeypatch.setattr(pool, "_STOP_S", 5.0)
+    monkeypatch.setattr(pool, "_CHECK_S", 5.0)
     assert launch(functions.total, 2) == [1, 1]
 
 

@@ -110,7 +110,8 @@ class Curve:
         octaves, log_s = self._knots
         odd = {}
         while len(octaves) > 3:  # fewer have no two neighbours on either side
-            off = [_off(octaves, log_s, index) for index in range(len(octaves) - 1)]  # the largest is never odd
+            # The largest is never odd: no size above it can show whether a protocol switch begins there.
+            off = [_off(octaves, log_s, index) for index in range(len(octaves) - 1)]
             worst = int(np.argmax(np.abs(off)))
             if off[worst] == 0:
                 break
@@ -181,7 +182,8 @@ def _off(octaves: Times, log_s: Times, index: int) -> float:
         if first < 0:  # No second size below, and there the time is constant.
             suggested_log_s.append(log_s[second])
             continue
-        slope = (log_s[second] - log_s[first]) / max(octaves[second] - octaves[first], 1e-9)
+        width = max(octaves[second] - octaves[first], 1e-9)  # 0 for huge sizes that differ by a byte
+        slope = (log_s[second] - log_s[first]) / width
         suggested_log_s.append(log_s[first] + slope * (octaves[index] - octaves[first]))
     off_lines = own_log_s - np.array(suggested_log_s)
     is_off_all_lines = off_lines.min() > _ODD or off_lines.max() < -_ODD

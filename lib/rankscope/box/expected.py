@@ -217,7 +217,7 @@ class PeerComparison:
             curves = self._peer_curves(collective)
             for num_bytes, rate in rates.items():
                 peer_rates = [curve.rate(num_bytes) for curve in curves if curve.times.covers(num_bytes)]
-                if peer_rates and rate > 0:
+                if peer_rates and rate > 0:  # busbw may be 0 on one rank; it is nan where it has no meaning
                     rows.append(ComparedSize(collective, num_bytes, rate, min(peer_rates), max(peer_rates)))
         return tuple(rows)
 
@@ -268,7 +268,7 @@ class PeerComparison:
     @cached_property
     def findings(self) -> tuple[RuleFinding, ...]:
         """What each rule found. Below `LOW` there is at least one cause, or a sentence that none is known."""
-        share = self.worst.share
+        share = self.worst.share  # nan if there is nothing to compare: then it is neither at least LOW nor below it
         findings = []
         if share >= LOW:
             findings.append(RuleFinding("reaches", self.figures, is_fault=False))
@@ -447,7 +447,7 @@ def degraded_pair(box: PeerComparison) -> Iterator[RuleFinding]:
             name = "sends" if operation == "together" else operation
         median = float(np.median(list(rates.values())))
         slow = {pair: rate for pair, rate in rates.items() if rate < share * median}
-        if not slow or len(rates) < 3:
+        if not slow or len(rates) < 3:  # the median of two pairs is typical of neither
             continue
         worst = min(slow, key=slow.__getitem__)
         num_slow_pairs = Counter(end for pair in slow for end in pair)  # that a node or GPU is an end of

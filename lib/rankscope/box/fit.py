@@ -78,10 +78,11 @@ class LinkFit:
     def at(self, num_bytes: float) -> Link:
         """Return the line of the piece that `num_bytes` lies in."""
         number("num_bytes", num_bytes, 0)
-        for piece in reversed(self.pieces):
+        link = self.pieces[0].link
+        for piece in self.pieces:
             if num_bytes >= piece.first_byte:
-                return piece.link
-        return self.pieces[0].link
+                link = piece.link
+        return link
 
     def seconds(self, num_bytes: float) -> float:
         """Return the time of a message of `num_bytes` in seconds."""
@@ -166,8 +167,9 @@ def slope_s_per_byte(num_bytes: Sequence[int], seconds: Sequence[Any]) -> float:
     sizes = measured.sizes
     medians_s = measured.medians_s
     if sizes.size < LEAST_SIZES_PER_PIECE:
-        return float(np.median(medians_s / np.maximum(sizes, 1)))
-    return float(_lines(sizes, medians_s[None], _noise(sizes, medians_s))[0, 1])
+        return float(np.median(medians_s / np.maximum(sizes, 1)))  # a size may be 0
+    _, s_per_byte = _lines(sizes, medians_s[None], _noise(sizes, medians_s))[0]
+    return float(s_per_byte)
 
 
 class _MeasuredSizes(NamedTuple):
@@ -191,7 +193,7 @@ def _by_size(num_bytes: Any, seconds: Any, least: int = LEAST_SIZES) -> _Measure
     for size, samples in zip(sizes, times, strict=True):
         of_size = by_size.setdefault(whole("num_bytes", size, 0), [])
         if is_scalar(samples) or not hasattr(samples, "__len__"):
-            samples = [samples]  # one time instead of several
+            samples = [samples]  # one time instead of several; the check below refuses anything that is no number
         of_size += each("seconds", samples, number, 1e-12, 1e9)
         if not of_size:
             raise ValueError(f"seconds must have a time of each size, got none of {size!r} bytes")
@@ -227,9 +229,11 @@ def _noise_by_neighbours(sizes: Times, seconds: Times) -> float:
 
 def _noise_by_line(sizes: Times, seconds: Times) -> float:
     """Return the noise by how far the sizes are off one line over all of them."""
+    # The noise is not known yet. With the least one, every size that is off by more counts as an outlier, so this comes
+    # close to the line of least absolute errors.
     line = _lines(sizes, seconds[None], _LEAST_NOISE)[0]
     off = np.sort(np.abs(_seconds_on(line, sizes) / seconds - 1))
-    # A robust line has two parameters and passes through about two of the sizes, which say nothing about the noise.
+    # Such a line has two parameters and passes through about two of the sizes, which say nothing about the noise.
     return _DEVIATION_PER_MEDIAN * float(np.median(off[2:]))
 
 
@@ -286,7 +290,8 @@ def _interval(sizes: Times, seconds: Times, line: Times, noise: float) -> tuple[
     """
     fitted_s = np.maximum(_seconds_on(line, sizes), seconds * _LEAST_FITTED)
     off = np.minimum(np.abs(seconds / fitted_s - 1), _HUBER * noise)
-    inside = max(float((off < _HUBER * noise).mean()), 1 / sizes.size)  # the share of sizes that are no outliers
+    # The share of sizes that are no outliers; of one at least, because it is a divisor.
+    inside = max(float((off < _HUBER * noise).mean()), 1 / sizes.size)
     freedom = sizes.size - 2  # two parameters are fitted
     factor = (1 + 2 / sizes.size * (1 - inside) / inside) / inside  # Huber's correction
     x = 1 / fitted_s
@@ -294,8 +299,8 @@ def _interval(sizes: Times, seconds: Times, line: Times, noise: float) -> tuple[
     xx = x @ x
     xy = x @ y
     yy = y @ y
-    determinant = max(xx * yy - xy * xy, 1e-12 * xx * yy)
-    # of α and β: the diagonal of the normal equations' inverse, times the variance of the residuals
+    determinant = max(xx * yy - xy * xy, 1e-12 * xx * yy)  # not 0, as for sizes too close to separate α from β
+    # Of α and β: the diagonal of the normal equations' inverse, times the variance of the residuals.
     variance = factor**2 * (off @ off) / freedom * np.array([yy, xx]) / determinant
     half_width = _student(freedom) * np.sqrt(variance)
     return np.maximum(line - half_width, 0.0), line + half_width
@@ -375,6 +380,7 @@ def _link(line: Times) -> Link:
 
 
 def _inverse(s_per_byte: float) -> float:
+    """Return the bytes/s of a slope: without bound if bytes cost no time."""
     return float(1 / s_per_byte) if s_per_byte else np.inf
 
 

@@ -153,13 +153,15 @@ def recorded(
     ...     print(recorded(folder), recorded(folder, "allreduce", "bank:h100_8").num_ranks)
     None 8
     """
+    one_of("what", what, WHAT)
     # Most files are of another kind. These bytes of a profile show that without decoding it.
     head = f'{{"format": "{FORMAT}"'.encode()
-    mark = f'{{"what":"{one_of("what", what, WHAT)}"'.encode()
+    mark = f'{{"what":"{what}"'.encode()
     profiles = []
     for path in sorted(Path(folder, name) for name in os.listdir(folder) if name.endswith(".json")):
         if _is_profile_with(path, head, mark):
             profile = Profile.load(path)
+            # Copies are of a GPU, but a collective may have been measured on CPUs.
             if what == "transfer" or profile.provenance.get("gpus"):
                 profiles.append(profile)
     if profiles:

@@ -60,7 +60,10 @@ def notes_of(source: Mapping[str, Any]) -> str:
 def origin_of(source: Mapping[str, Any]) -> list[str]:
     """Return a profile's source as it is shown: repository, licence and notes, as far as they are stated."""
     stated = [str(source[key]) for key in ("repository", "licence") if key in source]
-    return [*stated, *filter(None, [notes_of(source)])]
+    notes = notes_of(source)
+    if notes:
+        stated.append(notes)
+    return stated
 
 
 def file_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
@@ -69,7 +72,7 @@ def file_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     Raises ValueError if the bank has no such name.
     """
     text = os.fspath(path)
-    if not isinstance(text, str) or not text.startswith(PREFIX):
+    if not isinstance(text, str) or not text.startswith(PREFIX):  # a path may be bytes
         return path
     name = text.removeprefix(PREFIX)
     if name not in bank():

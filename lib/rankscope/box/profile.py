@@ -279,7 +279,7 @@ class Profile:
                 "num_bytes": point.num_bytes,
                 "options": point.options,
                 "seconds": point.seconds,
-                "clean": list(map(int, point.clean)),
+                "clean": list(map(int, point.clean)),  # as 0 and 1
             }
             for point in self.points
         ]
@@ -421,6 +421,7 @@ class Profile:
 
     @cached_property
     def _fits(self) -> dict[tuple[str, str], LinkFit]:
+        """What `link` has fitted so far, by its arguments."""
         return {}
 
     def best_link(self, where: str) -> LinkFit:
@@ -512,6 +513,7 @@ class Profile:
                 return intra_at(message_bytes)
             return inter_at(message_bytes)
 
+        # The chunks of an all-to-all are equally long anyway, and those of a schedule with weights must not be.
         if cluster.num_ranks >= EVEN_RANKS and collective != "all_to_all" and schedule.weights is None:
             num_bytes += -num_bytes % (ELEMENT_BYTES * schedule.num_chunks)  # up to whole elements in each chunk
         return simulate_executor(schedule, num_bytes, cluster, link_at, by_node=True, detail=detail)
@@ -576,6 +578,7 @@ class Profile:
 
     @cached_property
     def _curves(self) -> dict[tuple[Any, ...], Curve]:
+        """What `curve` has made so far, by the collective and the wanted options."""
         return {}
 
     def predicted_s(self, collective: str, num_bytes: float, in_place: bool | None = None, **options: Any) -> float:
@@ -658,6 +661,7 @@ class Profile:
 
     @cached_property
     def _makespans_s(self) -> dict[tuple[Any, ...], float]:
+        """What `point_s` has predicted so far; points in place and out of place share an entry."""
         return {}
 
     def to_frame(self, predicted: bool = False) -> pd.DataFrame:

@@ -142,7 +142,7 @@ def fastest(profile: Profile) -> Iterator[str]:
         if group.is_native:
             continue
         recommended: dict[int, str] = {}  # the algorithm to use at each size
-        previous = ""
+        previous = ""  # the algorithm to use at the size before; none at first
         for size, points in group.by_size.items():
             best = group.fastest(size)
             if not _stays(points.get(previous), best):
@@ -250,14 +250,14 @@ def no_prediction(profile: Profile) -> Iterator[str]:
         yield f"Nothing can be predicted: {error}."
         return
     for where, fit in joining(profile).items():
-        gap = fit.gap(0)
+        gap = fit.gap(0)  # of α alone, because B's gap depends on the predicted size
         if gap:
             yield f"Link {where}: {gap}. Do not rely on predictions by algorithm; there is no lower bound."
 
 
 def far_under_the_link(profile: Profile) -> Iterator[str]:
     """The busbw at the largest size is far under what the slowest of the links carries."""
-    if profile.num_ranks == 1:
+    if profile.num_ranks == 1:  # which uses no link
         return
     for group in groups(profile):
         size = max(group.by_size)
@@ -274,7 +274,7 @@ def far_under_the_link(profile: Profile) -> Iterator[str]:
 
 def native_falls_off(profile: Profile) -> Iterator[str]:
     """Native has much less bandwidth at a size than at the size before."""
-    if profile.num_ranks == 1:
+    if profile.num_ranks == 1:  # which uses no link
         return
     for group in groups(profile):
         points = [points[NATIVE] for points in group.by_size.values() if NATIVE in points]
@@ -344,6 +344,7 @@ def fit_is_off(profile: Profile) -> Iterator[str]:
         for how in PATTERNS:
             with suppress(ValueError):  # not measured, or at too few sizes
                 fits.append(profile.link(where, how))
+        # The first one is the one that predictions use; see `Profile.best_link`.
         if fits and fits[0].held_out_error > _FIT_OFF:
             off = f"{percent_words(fits[0].held_out_error)} off on the held-out sizes"
             advice = "Messages do not follow α + bytes/B, so do not rely on the predictions"

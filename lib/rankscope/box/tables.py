@@ -144,7 +144,7 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
         source = profile.provenance["source"]
         sizes = [point.num_bytes for point in profile.points]
         printed = count_of(sum(len(point.seconds) for point in profile.points), "measurement")
-        notes, has_warning, warning = source.get("notes", "").partition(WARNING)
+        notes, has_warning, warning = source.get("notes", "").partition(WARNING)  # a warning is the last note
         words = f"{first}, {source['program']}: {printed}, {bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
         if notes:
             words += f" ({notes.removesuffix('; ')})"
@@ -186,7 +186,7 @@ def predictions(
         predicted_s = _predicted_s(profile, collective, names, rounded_bytes, points, are_asked_for=bool(algorithms))
         if curve is not None:
             predicted_s[NATIVE] = curve.seconds(rounded_bytes)
-        bound = bound_s(profile, collective, rounded_bytes) if names else 0.0
+        bound = bound_s(profile, collective, rounded_bytes) if names else 0.0  # native alone is not compared with it
         table = _predictions(f"{collective}, {bytes_words(rounded_bytes)}", predicted_s, points, bound)
         if curve is not None:
             low, high = map(cell_words, curve.interval_s(rounded_bytes))
@@ -468,7 +468,7 @@ def _operation(row: Any) -> str:
     """Return the operation of a row of `compare`, in words."""
     words = [row.what]
     for name in (row.algorithm, row.link):
-        if isinstance(name, str):
+        if isinstance(name, str):  # None or NaN for a point without this option
             words.append(name)
     if row.options:
         words.append(row.options)

@@ -16,7 +16,7 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasa
 
 
 @contextlib.contextmanager
-def interruptible(signals: bool = True, words: Callable[[], str] = str) -> Iterator[None]:
+def interruptible(signals: bool = True, words: Callable[[], str] = lambda: "") -> Iterator[None]:
     """Let SIGTERM and SIGHUP end the body as Ctrl-C does, so that a hidden cursor is shown again.
 
     The exit code is 128 plus the signal's number: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, which a process gets

@@ -31,7 +31,7 @@ def _examples(names: Collection[str]) -> str:
     lines = [f"  {example:<43}  {purpose}" for example, purpose in _EXAMPLES if example.split()[1] in names]
     if not lines:
         return ""
-    return "\n".join(["\b", "Examples:", *lines, ""])
+    return "\n".join(["\b", "Examples:", *lines, ""])  # \b keeps typer from joining the lines
 
 
 EXAMPLES = _examples(commands())
@@ -85,8 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MachineError as error:
         message = str(error).partition("\n")[0]  # the rank's traceback follows
     except ModuleNotFoundError as error:
-        is_own_module = (error.name or "rankscope").startswith("rankscope")
-        if is_own_module:  # a bug
+        if error.name is None or error.name.startswith("rankscope"):  # a bug, not a package that the user lacks
             raise
         message = _install_hint(error)
     except Exception as error:

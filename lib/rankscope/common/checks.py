@@ -89,8 +89,8 @@ def _as_float(value: Any) -> float | None:
     """Return a number as a float, and None for anything else."""
     if isinstance(value, bool | str | bytes):
         return None
-    dtype = str(getattr(value, "dtype", "float"))  # only numpy's and torch's values have one
-    if "int" not in dtype and "float" not in dtype:
+    dtype = getattr(value, "dtype", None)  # only numpy's and torch's values have one
+    if dtype is not None and "int" not in str(dtype) and "float" not in str(dtype):
         return None
     if getattr(value, "ndim", None) not in (None, 0):
         return None

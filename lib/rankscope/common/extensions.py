@@ -135,8 +135,8 @@ def import_or_leave_out(module: str) -> ModuleType | None:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        package = (error.name or _ROOT).partition(".")[0]
-        if package == _ROOT or _is_installed(package):
+        package = (error.name or "").partition(".")[0]  # "" if the module itself raised an error without a name
+        if package in ("", _ROOT) or _is_installed(package):
             raise _fault(module, error) from error
         _left_out[module] = package
         return None
@@ -146,7 +146,7 @@ def import_or_leave_out(module: str) -> ModuleType | None:
 
 def _is_installed(package: str) -> bool:
     """Return whether a package can be imported, so that what is missing is only a module in it."""
-    if sys.modules.get(package) is not None:
+    if sys.modules.get(package) is not None:  # `find_spec` would raise ValueError if it was loaded without a spec
         return True
     try:
         return find_spec(package) is not None

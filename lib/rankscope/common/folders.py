@@ -107,6 +107,8 @@ def _sweep(place: Path) -> None:
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             folder = os.open(place / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             stack.callback(os.close, folder)
+            # An exclusive lock on NFS needs a file that is open for writing. A FIFO or a device that another program
+            # gave this name must not block the sweep.
             marker = os.open(_MARKER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
             stack.callback(os.close, marker)
             if _is_ours(folder, marker):

@@ -87,7 +87,8 @@ def each(name: str, values: Any, check: Callable[..., Any] | type, *limits: Any,
     ValueError: step_s must be a finite number of at least 0, got -1
     """
     if isinstance(check, type):
-        check, limits = of_type, (check,)
+        limits = (check,)
+        check = of_type
     return tuple([check(name, value, *limits, **options) for value in several(name, values)])
 
 
@@ -101,20 +102,23 @@ def checked(
 ) -> Any:
     """Declare a field of a frozen value. Its value is the result of ``check(name, argument, *limits, **options)``.
 
-    A class instead of a check means that the value must be of it. `default` and `factory` are those of `attrs.field`;
-    ``hash=False`` excludes a field that cannot be hashed from the value's hash.
+    A class instead of a check means that the value must be of it. `default` and `factory` are those of `attrs.field`,
+    which refuses both together; ``hash=False`` excludes a field that cannot be hashed from the value's hash.
+
+    >>> checked(of_type, list, default=[], factory=list)
+    Traceback (most recent call last):
+    ValueError: The `default` and `factory` arguments are mutually exclusive.
     """
     if isinstance(check, type):
-        check, limits = of_type, (check,)
+        limits = (check,)
+        check = of_type
 
     def convert(value: Any, field: Any) -> Any:
         """Check an argument; attrs passes the field, which has the name for the message."""
         return check(field.name, value, *limits, **options)
 
     converter = attrs.Converter(convert, takes_field=True)
-    if factory is not None:
-        return attrs.field(converter=converter, hash=hash, factory=factory)
-    return attrs.field(converter=converter, hash=hash, default=default)
+    return attrs.field(converter=converter, hash=hash, default=default, factory=factory)
 
 
 @overload

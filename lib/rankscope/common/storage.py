@@ -201,7 +201,8 @@ def naming(path: PathLike) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno and error.filename is None:
+        is_of_system = error.errno is not None  # unlike those of Python's modules, such as gzip.BadGzipFile
+        if is_of_system and error.filename is None:
             raise OSError(error.errno, error.strerror, os.fspath(path)) from error
         raise
 
@@ -213,7 +214,8 @@ def read_bytes(path: PathLike, most_bytes: int = MOST_BYTES) -> bytes:
     it cannot be read.
     """
     with open_file(path, most_bytes) as file, naming(path):
-        raw = file.read(os.fstat(file.fileno()).st_size + 1)  # a read without a size may reserve more memory
+        # A read without a size may reserve more memory. One byte more than the file had shows if it grows too long.
+        raw = file.read(os.fstat(file.fileno()).st_size + 1)
     if len(raw) > most_bytes:
         raise ValueError(f"it has more than {most_bytes} bytes")
     if not raw.strip():
@@ -363,8 +365,10 @@ def write_atomically(path: PathLike, write: Callable[[BinaryIO], object]) -> Pat
     try:
         _replace(target, temporary, write)
     except OSError as error:
-        # The user knows `path`, but not the temporary file; errors of writing name no file at all.
-        if error.errno and str(error.filename) in ("None", str(temporary)):
+        # The user knows `path`, but not the temporary file; errors of writing name no file at all. An error without
+        # the system's number, which `write` may raise, stays as it is.
+        names_no_file_of_user = error.filename is None or str(error.filename) == str(temporary)
+        if error.errno is not None and names_no_file_of_user:
             raise OSError(error.errno, error.strerror, os.fspath(path)) from error
         raise
     return target

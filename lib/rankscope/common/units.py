@@ -287,7 +287,9 @@ def three_digits(value: float) -> str:
     >>> three_digits(1.23456), three_digits(1234.5)
     ('1.23', '1234')
     """
-    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
+    if value < 999.5:
+        return f"{value:.3g}"
+    return f"{value:.0f}"  # ".3g" would write 1e+03
 
 
 def round_ticks(width: float) -> tuple[tuple[float, str], ...]:

@@ -57,7 +57,7 @@ class JoinedTraining:
 
     @property
     def rank_difference(self) -> float:
-        """The difference between ranks in the second epoch, relative to the largest parameter."""
+        """The difference of any rank from the last rank in the second epoch, relative to the largest parameter."""
         return max(relative_difference(parameters, self.started[-1]) for parameters in self.started)
 
     def difference(self, epoch: int) -> float:
@@ -101,7 +101,9 @@ def share_state(optimizer: torch.optim.Optimizer, num_steps: int) -> None:
     source = steps.index(max(steps))
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            for _, value in sorted(optimizer.state[parameter].items()):
+            by_name = optimizer.state[parameter]
+            for name in sorted(by_name):  # all ranks must broadcast in the same order
+                value = by_name[name]
                 if isinstance(value, Tensor):
                     dist.broadcast(value, src=source)
 
@@ -124,7 +126,8 @@ def states_after_join(
     if not min(num_batches):
         raise ValueError(f"epoch must have a batch for each rank, got {num_batches}")
     kinds_of_ranks = launch(_train_all, len(num_batches), (task,), timeout_s=TIMEOUT_S)
-    rounding = _NUM_EPOCHS * max(num_batches) * rounding_of(module.parameters())
+    num_steps = _NUM_EPOCHS * max(num_batches)
+    rounding = num_steps * rounding_of(module.parameters())  # each step may add as much
     ways = {}
     for index, (name, kind) in enumerate(KINDS.items()):
         ranks = [kinds[index] for kinds in kinds_of_ranks]
@@ -183,7 +186,8 @@ def _train(task: TrainingTask, optimizer_name: str, shared: bool) -> _RankTraini
             joinables.append(optimizer)
         num_steps = 0
         with Join(joinables):
-            for _, inputs, targets in own_batches(task, "join"):
+            # "join": all of this rank's batches. For "drop" and "pad", ranks would agree on a common number of them.
+            for _indices, inputs, targets in own_batches(task, "join"):
                 optimizer.zero_grad()
                 task.losses_fn(ddp(inputs), targets).mean().backward()  # type: ignore[no-untyped-call]
                 optimizer.step()

@@ -201,7 +201,8 @@ def step_times(
             raise ValueError(f"all orders must be for {num_ranks} ranks, and {name!r} is for {order.num_ranks}")
     lengths = np.array([numbers.size for numbers in word_numbers])
     most_words = max(int(lengths[batch].sum()) for steps in batches.values() for step in steps for batch in step)
-    sizes = np.unique(np.linspace(1, max(most_words, 2), _NUM_SIZES).astype(np.int64))
+    largest_size = max(most_words, 2)  # a curve needs at least two sizes
+    sizes = np.unique(np.linspace(1, largest_size, _NUM_SIZES).astype(np.int64))
     plan = _TrainingPlan(word_numbers, list(batches.values()), sizes, num_rounds)
     ranks = launch(_train, num_ranks, (plan,), timeout_s=timeout_s)
     if len({rank.checksum for rank in ranks}) > 1:
@@ -315,7 +316,7 @@ def _train(plan: _TrainingPlan) -> _TrainedRank:
     for round_number in range(plan.num_rounds):
         loss_of_round = 0.0
         for index in draw.permutation(len(steps)).tolist():
-            dist.barrier()
+            dist.barrier()  # a step must not begin with a wait for ranks that are still in the step before
             start_s = time.perf_counter()
             loss_of_round += train(steps[index])
             seconds[round_number, index] = time.perf_counter() - start_s

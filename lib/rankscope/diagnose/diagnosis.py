@@ -109,6 +109,7 @@ class JobDiagnosis:
         """A sentence if all ranks with a trace wait for long, as a rank without one may be the late one."""
         if not self.missing or not self.steps:
             return []
+        # of the ranks with a trace, the one that arrives last in a step waits the shortest time
         last_rank_waits_s = float(self.waiting_s.min(axis=1).mean())
         if last_rank_waits_s <= SHARE_OF_STEP * self.step_s:
             return []
@@ -200,7 +201,10 @@ def _num_ranks(traces: Sequence[Trace]) -> int:
 
 
 def _rows_of_steps(times: OwnTimes, steps: Sequence[int]) -> list[int]:
-    """Return the rows of these steps in a rank's own times; of rows with the same number the first counts."""
+    """Return the rows of these steps in a rank's own times.
+
+    Of rows with the same number the first counts: a trace may have several steps without a number, which are all -1.
+    """
     row_of: dict[int, int] = {}
     for row, number in enumerate(times.steps.tolist()):
         row_of.setdefault(number, row)
@@ -267,7 +271,8 @@ def _calls_of_buckets(
     for trace, times in zip(traces, times_of_ranks, strict=True):
         calls = trace.calls
         num_alike = Counter[tuple[int, _BucketKey]]()  # calls of a step so far that differ from each other in nothing
-        for index in np.flatnonzero(times.call_row >= 0).tolist():
+        is_in_window = times.call_row >= 0  # -1 for calls that did not end, and for those of steps without a window
+        for index in np.flatnonzero(is_in_window).tolist():
             step = int(times.steps[times.call_row[index]])
             if step not in common_steps:
                 continue
@@ -314,7 +319,8 @@ def _call_cost(name: str, key: _BucketKey, calls: list[_BucketCall], num_ranks: 
     late_s = []
     for step in sorted(calls_of_step):
         in_step = calls_of_step[step]
-        if num_ranks > 1 and len(in_step) == num_ranks:
+        are_all_there = len(in_step) == num_ranks  # else the last rank may be one without this call
+        if num_ranks > 1 and are_all_there:
             # the call ends everywhere at once, so it takes the shortest time on the rank that came last
             last = min(in_step, key=lambda call: call.seconds)
             num_last[last.rank] += 1
@@ -323,7 +329,7 @@ def _call_cost(name: str, key: _BucketKey, calls: list[_BucketCall], num_ranks: 
         name=name,
         kind=key.kind,
         group=key.group,
-        num_bytes=_most_common(Counter(call.num_bytes for call in calls)),
+        num_bytes=_most_common(Counter(call.num_bytes for call in calls)),  # which may differ between steps
         exposed_s=float(np.sum([call.exposed_s for call in calls])) / (num_steps * num_ranks),
         hidden_s=float(np.sum([call.hidden_s for call in calls])) / (num_steps * num_ranks),
         last_rank=_most_common(num_last) if num_last else None,

@@ -38,6 +38,7 @@ _MOST_ELEMENTS = 2**63 - 1
 _MOST_LABELLED = 2  # tensors in the label of a call
 
 _RANK = re.compile(r"(\d{1,9})(\.json|\.pkl|\.pickle)?$", re.ASCII)
+# how a dump begins: a pickle with its opcode PROTO, and JSON with a field of the dump
 _HEAD = re.compile(rb'\x80|\s*\{\s*"(version|entries|pg_config|pg_status|nccl_version|comm_lib_version)"')
 _LIBRARY = re.compile(r"site-packages|dist-packages|[/\\]torch[/\\]|[/\\]lib[/\\]python3|^<frozen|\.(cpp|so|hpp|h|cc)$")
 
@@ -107,7 +108,9 @@ class Call(NamedTuple):
         num_others = len(tensors.sizes) - _MOST_LABELLED
         if num_others > 0:
             shown.append(f"{num_others} more")
-        return f"{self.collective} {' and '.join(shown)}".rstrip()
+        if not shown:  # a barrier has no tensors
+            return self.collective
+        return f"{self.collective} {' and '.join(shown)}"
 
     def __str__(self) -> str:
         return f"{self.label()} at {self.where}" if self.where else self.label()
@@ -120,7 +123,7 @@ class Dump:
     rank: int
     calls: tuple[Call, ...]
     groups: Mapping[str, tuple[str, tuple[int, ...]]]
-    num_ranks: int
+    num_ranks: int  # of the job; 0 if neither the dump nor the caller of `read_dumps` states it
     is_whole: bool  # the ring buffer still has the first call
     source: str
 
@@ -199,14 +202,15 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
         try:
             dump = _read(path, num_ranks)
         except _DAMAGE as error:
+            # the readers raise ValueErrors that say what is wrong; the other errors are Python's own
             reason = str(error) if isinstance(error, ValueError) else "damaged or cut short"
             raise StorageError(path, f"not a readable flight-recorder dump: {reason}") from error
         other = dumps.setdefault(dump.rank, dump)
         if other is not dump:
             raise ValueError(f"{dump.source} and {other.source} are both of rank {dump.rank}; pass one dump per rank")
-    sizes = {dump.num_ranks: dump for dump in dumps.values() if dump.num_ranks}
-    if len(sizes) > 1:
-        jobs = [f"{dump.source} is of a job of {count_of(size, 'rank')}" for size, dump in sizes.items()]
+    dump_of_size = {dump.num_ranks: dump for dump in dumps.values() if dump.num_ranks}  # by the size of the job
+    if len(dump_of_size) > 1:
+        jobs = [f"{dump.source} is of a job of {count_of(size, 'rank')}" for size, dump in dump_of_size.items()]
         raise ValueError(f"{jobs[0]} and {jobs[1]}; pass the dumps of one job")
     return tuple(dumps[rank] for rank in sorted(dumps))
 
@@ -237,7 +241,7 @@ def _read(path: Path, num_ranks: int | None) -> Dump:
     numbered_calls: list[tuple[int, Call]] = []
     for entry in entries:
         name, desc = entry.process_group
-        groups[name] = maker.text(desc), ()
+        groups[name] = maker.text(desc), ()  # an entry does not state the ranks; `pg_config`, below, may
         numbered_calls.append((entry.record_id, maker.call(entry)))
     numbered_calls.sort(key=lambda numbered_call: numbered_call[0])
     size_of_default_group = 0
@@ -246,13 +250,14 @@ def _read(path: Path, num_ranks: int | None) -> Dump:
         if name:
             groups[name] = maker.text(group.desc), ranks
         is_default_group = group.desc == "default_pg" or not name  # Gloo's default group has no name here
-        if is_default_group and not size_of_default_group:
+        if is_default_group and not size_of_default_group:  # the first entry that states its ranks counts
             size_of_default_group = len(ranks)
     size = num_ranks or size_of_default_group
     most = size or MOST_RANKS
     rank = whole("the rank, the number at the end of its name,", int(rank_in_name[1]), 0, most - 1)
-    calls = tuple(call for _, call in numbered_calls)
-    is_whole = not numbered_calls or numbered_calls[0][0] <= 0  # the record with the number 0 is the first one
+    calls = tuple(call for _record_id, call in numbered_calls)
+    oldest_record_id = numbered_calls[0][0] if numbered_calls else 0
+    is_whole = oldest_record_id <= 0  # the first record of a rank has the number 0
     return Dump(rank, calls, groups, size, is_whole, path.name)
 
 
@@ -267,6 +272,7 @@ def _of_json(raw: bytes) -> tuple[_File[Any], Iterable[_DumpEntry]]:
 def _of_pickle(raw: bytes) -> tuple[_File[Any], Iterable[_DumpEntry]]:
     """The same as `_of_json`."""
     file = msgspec.convert(read_pickle(raw), _File[Any])
+    # each entry is decoded anew, so a short pickle that names one entry many times would take time without bound
     if len({id(entry) for entry in file.entries}) < len(file.entries):
         raise ValueError("one of its calls stands there more than once")
     return file, (msgspec.convert(entry, _DumpEntry) for entry in file.entries)
@@ -318,8 +324,10 @@ class _RecordedOperation(NamedTuple):
 
 def _operation(profiling_name: str) -> _RecordedOperation:
     """Return the parts of a name such as "nccl:all_reduce" or "nccl:send 0->1"."""
-    backend, _, name = profiling_name.partition(":")
-    return _RecordedOperation(backend, one_line(name or backend), is_peer=name.split(" ")[0] in ("send", "recv"))
+    backend, _colon, name = profiling_name.partition(":")
+    collective = name or backend  # a name without a colon has no backend
+    is_peer = name.split(" ")[0] in ("send", "recv")
+    return _RecordedOperation(backend, one_line(collective), is_peer)
 
 
 def _tensors(sizes: tuple[tuple[int, ...], ...], types: tuple[str, ...]) -> Tensors:
@@ -332,7 +340,7 @@ def _tensors(sizes: tuple[tuple[int, ...], ...], types: tuple[str, ...]) -> Tens
 def _ranks(ranks: str | tuple[int, ...]) -> tuple[int, ...]:
     """Return the ranks of a group in order; a dump may state them as a text of JSON."""
     if isinstance(ranks, str):
-        if ranks.count(",") >= MOST_RANKS:
+        if ranks.count(",") >= MOST_RANKS:  # before the text is decoded into numbers, which take more memory
             raise ValueError(f"a group must have at most {MOST_RANKS} ranks")
         ranks = msgspec.json.decode(ranks, type=tuple[_Rank, ...])
     return tuple(sorted(set(ranks)))

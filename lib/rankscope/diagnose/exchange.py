@@ -63,6 +63,7 @@ def _hold_all() -> None:
     is_signal_free = signal.getsignal(number) == signal.SIG_DFL
     if not is_signal_free or not hasattr(libc, "tgkill"):
         return
+    # signal(2)'s types in C; ctypes would take the address that it returns for an int
     libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
     libc.signal.restype = ctypes.c_void_p
     libc.signal(number, ctypes.cast(libc.pause, ctypes.c_void_p))  # libc's `pause` is the handler; it never returns
@@ -178,7 +179,7 @@ class StoreExchange:
     def post(self, steps: list[Any]) -> None:
         """Have the numbers of a window sent; if the thread cannot keep up, the window is left out."""
         number = self._num_posted
-        self._num_posted += 1
+        self._num_posted += 1  # for a window that is left out, too, as all ranks must give a window the same number
         if self._has_lines and self._messages.qsize() < _MOST_POSTED:
             self._messages.put(_PostedWindow(number, steps))
 
@@ -194,7 +195,7 @@ class StoreExchange:
     def _leave(self) -> None:
         """End the thread before Python ends: a thread that returns from the store after that aborts the process."""
         self._leaving.set()
-        self._messages.put(None)
+        self._messages.put(None)  # wakes the thread if it waits for a message
         self._thread.join(CLOSE_S)
         if self._thread.is_alive() and self._is_first and self._has_lines:
             tell(f"rank {self._rank}: the last lines are missing, as the thread that reports them does not end")
@@ -273,7 +274,7 @@ class StoreExchange:
                 are_all_sent = num_sent == len(self._ranks)
                 if not are_all_sent and len(self._awaited) < _SLOTS:
                     return
-                messages = []
+                messages = []  # stays empty for a window that is given up
                 if are_all_sent:
                     keys = [f"window/{window.number % _SLOTS}/{rank}" for rank in self._ranks]
                     messages = self._store.call("multi_get", keys)

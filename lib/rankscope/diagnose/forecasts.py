@@ -77,9 +77,9 @@ def times_of_answers(recorded_s: Sequence[float], answers: Sequence[Answer | Ran
         if isinstance(answer, RangedAnswer):
             low = next(words)
             high = next(words)
-            number, _, unit = low.rpartition(" ")
+            unit = low.rpartition(" ")[2]
             if high.endswith(f" {unit}"):
-                low = number  # the unit behind the second time is enough
+                low = low.removesuffix(f" {unit}")  # the unit behind the second time is enough
             step = f"{step}, {low} to {high}"
         times.append(step)
     return times

@@ -119,6 +119,7 @@ class Hang:
         for group in self.groups:
             if group.name in findings_of or not findings_of:
                 rows += _rows(group, findings_of.get(group.name, []))
+        # pandas would choose another type for a column without any number
         return pd.DataFrame(rows, columns=_HangRow._fields).astype({"after_s": float})
 
 
@@ -161,7 +162,7 @@ class _Stop:
     group: Group
     number: int
     came: list[int]
-    absent: list[int]
+    absent: list[int]  # left a dump without this call
     odd: list[int]  # made another call
     late: list[int]  # came after the timeout of the first one
     behind: list[int]  # whose call has made less progress than that of others
@@ -252,7 +253,8 @@ def _queues(dumps: Sequence[Dump]) -> list[StuckQueue]:
             if _PROGRESS.get(call.state, 0) < _PROGRESS["ended"]:
                 not_ended[call.group].append(call.number)
         for name, numbers in enqueued.items():
-            group = group_key(name, dump.groups[name][0])
+            description, _ranks = dump.groups[name]
+            group = group_key(name, description)
             failed = min(not_ended[name], default=None)
             queues.append(StuckQueue(dump.rank, group, failed, max(numbers)))
     return queues
@@ -400,6 +402,7 @@ def _groups(of_rank: dict[int, Dump]) -> tuple[Group, ...]:
             # the default group has all ranks of the job; of another group, ranks without a dump may be members
             unknown = range(num_ranks) if word == "default_pg" else without_dump
             ranks = tuple(sorted({*calls, *unknown}))
+        # names must differ, so a description that several groups share gets the name behind it, or else the ranks
         if num_with_word[word] == 1:
             label = word
         elif num_with_word_and_name[word, key.name] == 1:
@@ -524,7 +527,7 @@ def _is_forgotten(dump: Dump, first_number: int | None, number: int, created_s: 
     """Whether the ring buffer of the rank, whose first call of the group is known, may have lost that call."""
     if dump.is_whole:
         return False
-    if first_number is None:  # the dump has no call of the group, so only the time can tell
+    if first_number is None:  # the dump has no call of the group, so only the time of its oldest call can tell
         return created_s < dump.calls[0].created_s
     return number < first_number
 
@@ -544,7 +547,8 @@ def _unusual_ranks(group: Group, number: int, came: list[int], histories: dict[i
     are_equally_many = len(set(weights.values())) == 1
     if are_equally_many:
         for call, ranks in ranks_by_call.items():
-            weights[call] = histories[ranks[0]].habit(group.calls[ranks[0]][number][0])
+            first_rank = ranks[0]  # which stands for all that made this call
+            weights[call] = histories[first_rank].habit(group.calls[first_rank][number][0])
     most = max(weights.values())
     usual_calls = [call for call, weight in weights.items() if weight == most]
     if len(usual_calls) > 1:
@@ -569,8 +573,12 @@ def _circle(stops: list[_Stop], histories: dict[int, _CallHistory]) -> list[Hang
         return []
     weights = []
     for stop in stops:
-        habits = [histories[rank].habit(other.call(rank)) for rank, other in stop.waits.items() if other.has(rank)]
-        weights.append(_CircleWeight(-min(habits, default=0), len(stop.came) / len(stop.group.ranks)))
+        habits = []
+        for rank, other in stop.waits.items():
+            if other.has(rank):  # else the rank is missing there, too, and has no call to judge
+                habits.append(histories[rank].habit(other.call(rank)))
+        least_habit = min(habits, default=0)  # -1 if a call is like no earlier one of its rank
+        weights.append(_CircleWeight(-least_habit, len(stop.came) / len(stop.group.ranks)))
     largest = max(weights)
     odd_stops = [stop for stop, weight in zip(stops, weights, strict=True) if weight == largest]
     ranks = sorted({rank for stop in odd_stops for rank in stop.absent})
@@ -647,6 +655,7 @@ def _missing_cause(stop: _Stop, missing: list[int], of_rank: dict[int, Dump]) ->
             continue
         last = calls[-1]
         after_s = last.created_s - stop.first.created_s
+        # seconds since 1970 have an error of a quarter of a microsecond as floats, so nanoseconds would mean nothing
         distance = "1 µs" if abs(after_s) < _CLOCK_S else time_words(abs(after_s))
         when = f"{distance} {'after' if after_s > 0 else 'before'} the first of them"
         words.append(f"The last call of rank {rank}, {when}: {last}, {last.state}.")

@@ -42,10 +42,12 @@ class _TracedGroup(NamedTuple):
 
 
 def _ranks(name: str, ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return what a field of `Joined` stores; `checked` passes the field's name first."""
     return tuple(ranks)
 
 
 def _table(name: str, rows: Ints) -> Ints:
+    """The same as `_ranks`, for an array that nobody may change afterwards."""
     table = np.array(rows, np.int64)
     table.flags.writeable = False
     return table
@@ -93,11 +95,11 @@ def join(traces: Sequence[Trace]) -> Joined:
     matched = _match_all(traces, problems)
     calls = np.array([match.indices for match in matched], np.int64).reshape(-1, len(traces))
     step = np.array([match.step for match in matched], np.int64)
-    words = [_kind_word(traces, match) for match in matched]
-    kinds = tuple(dict.fromkeys(words))  # each kind once
-    kind = np.array([kinds.index(word) for word in words], np.int64)
+    kind_words = [_kind_word(traces, match) for match in matched]
+    kinds = tuple(dict.fromkeys(kind_words))  # each kind once
+    kind = np.array([kinds.index(word) for word in kind_words], np.int64)
     calls_for_clocks = calls
-    ends_together = np.isin(words, _END_TOGETHER)
+    ends_together = np.isin(kind_words, _END_TOGETHER)
     if ends_together.any():  # without such a call, the others have to do
         calls_for_clocks = calls[ends_together]
     offset_s, error_s = _offsets(traces, calls_for_clocks)
@@ -269,6 +271,7 @@ def _matched(
                 usual_calls = usual[block.usual_begin : block.usual_end]
                 actual_calls = actual[block.actual_begin : block.actual_end]
                 problems.compare(group, step, traces[row], usual_ranks, block.usual_begin, usual_calls, actual_calls)
+    # a call of a single rank matches no other one
     return [indices for indices in matched if sum(index >= 0 for index in indices) > 1]
 
 
@@ -319,7 +322,7 @@ class _Matcher(SequenceMatcher[_CallSignature]):
 
     def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Match:
         """Return the longest common piece of ``usual[alo:ahi]`` and ``actual[blo:bhi]``, of length 0 without one."""
-        end = -1 if ahi is None else ahi
+        end = -1 if ahi is None else ahi  # the last entry of `_looks_before` is that for all calls
         self._looks_left -= int(self._looks_before[end] - self._looks_before[alo])
         if self._looks_left < 0:
             return Match(alo, blo, 0)
@@ -412,6 +415,7 @@ class _Problems:
             self._steps.setdefault(words, []).append(step)
 
     def add(self, words: str) -> None:
+        """Note a finding that is about no step."""
         self._steps[words] = [_WITHOUT_STEPS]
 
     def sentences(self) -> tuple[str, ...]:

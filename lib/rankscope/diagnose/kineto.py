@@ -28,6 +28,7 @@ from .logs import is_log_name, logs_in
 from .trace import Trace
 
 _HEAD_BYTES = 256
+# how a trace begins: gzipped, or, perhaps after a byte order mark, with an object or a list of objects
 _TRACE_HEAD = re.compile(rb"\x1f\x8b|(?:\xef\xbb\xbf)?\s*(?:\{\s*[\"}]|\[\s*(?:\]|\{\s*[\"}]))")
 MOST_TRACE_BYTES = 4 << 30  # of text in a file, unpacked
 _IN_PARALLEL_BYTES = 8 << 20  # of files together; fewer are read before another process is there
@@ -134,6 +135,7 @@ def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[_Trace
     num_workers = min(len(paths), num_cores())
     if num_workers == 1 or sum(path.stat().st_size for path in paths) < _IN_PARALLEL_BYTES:
         return [_reported(report, path, _read(path, len(paths))) for path in paths]
+    # the pool's only files are small, so they need not be in memory: traces come back through sockets
     with WorkerPool(in_memory=False) as pool, ThreadPoolExecutor(num_workers) as threads:
         labels = [f"trace reader {number}" for number in range(num_workers)]
         # each process answers paths by what `_read_safely` returns for them
@@ -141,7 +143,7 @@ def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[_Trace
         workers = pool.start(job, labels)
         free_workers = queue.SimpleQueue[Worker]()
         for worker in workers:
-            worker.ready()
+            worker.ready()  # raises an error if the process could not start
             free_workers.put(worker)
 
         def ask(path: Path) -> _TraceOfFile:
@@ -168,12 +170,14 @@ def _read_safely(num_files: int, path: Path) -> _TraceOfFile | str:
     try:
         return _read(path, num_files)
     except StorageError as error:
-        return str(error).removeprefix(f"{path}: ")
+        return str(error).removeprefix(f"{path}: ")  # the caller's StorageError names the file again
 
 
 def _read(path: Path, num_files: int) -> _TraceOfFile:
     """Read a trace; `num_files` are all files of the job, which decides whether it needs a rank of its own."""
-    file = TraceFile[Any](path, KinetoEvent | list[Any] | str | int | float | bool | None, MOST_TRACE_BYTES)
+    # entries of the other types are no events: the reader counts them, and does not refuse the file
+    entry_types = KinetoEvent | list[Any] | str | int | float | bool | None
+    file = TraceFile[Any](path, entry_types, MOST_TRACE_BYTES)
     with readable(path):
         reader = EventReader()
         for entries in file.pieces():
@@ -219,6 +223,7 @@ def _group_ranks(fields: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         return {}
     ranks_of: dict[str, tuple[int, ...]] = {}
     for group in config:
+        # the file may be damaged, so groups without legible ranks are left out
         ranks = group.get("ranks") if isinstance(group, dict) else None
         if isinstance(ranks, list) and all(isinstance(rank, int) and 0 <= rank < 2**31 for rank in ranks):
             ranks_of[str(group.get("pg_name"))] = tuple(ranks)

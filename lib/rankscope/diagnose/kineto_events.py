@@ -35,6 +35,7 @@ _MOST_ELEMENTS = 2**40
 # ---- events as they stand in the file
 
 
+# There are millions of these objects. None refers to itself, so Python's garbage collector need not visit them (`gc`).
 class _KinetoArgs(
     msgspec.Struct,
     gc=False,
@@ -139,13 +140,13 @@ _COLLECTIVES = {
 
 def _role(phase: Any, category: Any, name: Any) -> Role:
     """Return the role of an event by its phase ("X" is a complete event), its category, and its name."""
-    category = str(category or phase)
+    category = str(category or phase)  # flow events and metadata may have no category
     name = str(name)
     if phase != "X":
         return Role("other", "metadata" if phase == "M" else category)
     lower_category = category.lower()  # versions of torch differ in the case and in the names of categories
     if lower_category == "kernel":
-        kind = collective(name)
+        kind = collective(name)  # "kernel" for a kernel that is none of NCCL's
         return Role("kernel" if kind == "kernel" else "nccl", kind)
     if lower_category in ("gpu_memcpy", "memcpy"):
         direction = name.lower().removeprefix("memcpy").strip()[:4]
@@ -274,7 +275,7 @@ def _size(args: _KinetoArgs) -> tuple[int, int]:
     if isinstance(args.num_in, int):
         return min(args.num_in, _MOST_ELEMENTS), _item_bytes(args.dtype)
     if isinstance(args.dims, list) and isinstance(args.types, list):
-        for dims, input_type in zip(args.dims, args.types, strict=False):
+        for dims, input_type in zip(args.dims, args.types, strict=False):  # a damaged file may lack some of either
             if input_type == "TensorList" and isinstance(dims, list):
                 return sum(map(_num_elements, dims)), 0
             if input_type not in ("", "Scalar", "ScalarList"):
@@ -290,7 +291,9 @@ def _num_elements(dims: Any) -> int:
 def _item_bytes(dtype: Any) -> int:
     """Return the bytes of a number of this type, such as "c10::BFloat16", "long int" or "float"; -1 if unknown."""
     plain = re.sub("[^a-z0-9]", "", str(dtype).lower().removeprefix("c10::"))
-    return _ITEM_BYTES.get(plain.removesuffix("int") or plain, -1)
+    without_int = plain.removesuffix("int")  # "longint" is "long", and "unsignedint" is none of the known types
+    is_int = not without_int  # the type is "int" itself
+    return _ITEM_BYTES.get("int" if is_int else without_int, -1)
 
 
 def _correlation(args: Any) -> int:
@@ -400,7 +403,7 @@ class EventReader:
         has_correlation = np.array([role.role in _ROLES_WITH_CORRELATION for role in roles], bool)[codes]
         for index in np.flatnonzero(has_correlation).tolist():
             correlations[index] = _correlation(events[index].args)
-        self._keep_details(events, codes, roles)
+        self._keep_details(events, codes, roles)  # before the next line, as it counts on from the pieces before
         self._num_kept += len(events)
         piece = _Piece(codes.astype(np.int32), threads.astype(np.int32), start_us, length_us, correlations)
         self._pieces.append(piece)
@@ -444,7 +447,7 @@ class EventReader:
         """Return a complete event for each E event, which ends the last B event of its thread that is still open.
 
         B events without an E stay open for the next piece. What is no event, or an E without a B, is counted. Events of
-        other phases are left out.
+        other phases are left out, because `_complete` has them already.
         """
         complete = []
         for event in entries:

@@ -15,7 +15,7 @@ from .kineto_events import EventColumns, KinetoEvents, Places, Role
 from .trace import Calls, Ints, Trace
 
 _STEP_PARTS = ("step", "loader", "forward", "zero_grad", "optimizer")
-_GLOO_THREADS_PER_GROUP = 2
+_GLOO_THREADS_PER_GROUP = 2  # the default of `ProcessGroupGloo::Options::threads`
 _PAUSE_S = 1e-4  # between copies out of buckets: in a longer one the rank waits for the next bucket
 
 
@@ -73,7 +73,8 @@ def _timeline(events: KinetoEvents, rank: int, calls: _EventCalls, gradients: Ev
     lanes = _lanes(events, drawn, main)
 
     # An event has the kind of its role. An event that is a call has the kind of the call instead, which several events
-    # state together: such kinds have the codes behind those of the roles.
+    # state together: such kinds have the codes behind those of the roles. A launch is called so, because its collective
+    # is the kind of its call.
     words = ["launch" if role.role == "launch" else role.kind for role in roles] + list(calls.calls.kinds)
     is_call = np.array([role.role in ("nccl", "gloo") for role in roles])[drawn.code]
     call = calls.call_of[drawn.event[is_call]]
@@ -156,7 +157,7 @@ def _hull_spans(events: KinetoEvents, rank: int, main: int) -> list[Span]:
     spans = [Span(rank, "backward", "backward", -1, *times) for times in _times(backward)]
     spans += [Span(rank, "main", "forward", -1, *times) for times in _times(forward)]
     for thread, times in zip(unpack.thread.tolist(), _times(unpack), strict=True):
-        _, tid = events.threads[thread]
+        _pid, tid = events.threads[thread]
         spans.append(Span(rank, _lane_name(_CPU, tid, thread == main), "unpack", -1, *times))
     return spans + _gpu_phases(events, rank, _joined(parts, forward), backward)
 
@@ -212,7 +213,7 @@ def _gpu_phases(events: KinetoEvents, rank: int, parts: EventColumns, backward: 
     is_step = np.array([kind == "step" for kind in part_kinds], bool)
     steps = parts.take(is_step)
     phases = _joined(parts.take(~is_step), backward)
-    # FSDP's forward has the kind of its first range
+    # FSDP's forward is a hull around ranges, and so it has the kind of the first of them, "range: FSDP::..."
     phase_kinds = ["forward" if kind.startswith("range") else kind for kind in part_kinds if kind != "step"]
     phase_kinds += ["backward"] * backward.size
     by_start = np.argsort(phases.start_s, kind="stable")
@@ -336,6 +337,7 @@ def _nccl_calls(events: KinetoEvents, kernels: EventColumns, launched: EventColu
 
     `launched` are the same kernels with start and thread of their launch; see `_starts_on_cpu`.
     """
+    # in the order in which `_call` believes them: record_param_comms, of role "comms", states most
     ranges = [events.of("comms"), events.of("label"), events.of("launch")]
     rows_around = [_around(spans, launched).tolist() for spans in ranges]
     calls = []
@@ -383,6 +385,8 @@ def _calls_without_work(events: KinetoEvents, launches: EventColumns, groups: tu
     calls = []
     for launch, launch_s in zip(launches.event.tolist(), launches.start_s.tolist(), strict=True):
         call = _call(events, launch, [], launch_s)
+        # A launch states the shapes of all its inputs, and some operators, such as `_allgather_base_`, have their
+        # output first. So its size need not be what the rank puts in, and counts as unknown.
         calls.append(call._replace(group=group, num_bytes=-1, start_s=math.nan, stop_s=math.nan))
     return calls
 
@@ -511,7 +515,7 @@ def _hulls(events: EventColumns, cuts_s: Times) -> EventColumns:
     `events` are in the order of their starts, and so are `cuts_s`. Other columns are those of the first event.
     """
     num_cuts_before = np.searchsorted(cuts_s, events.start_s, "right")
-    firsts = np.flatnonzero(np.diff(num_cuts_before, prepend=-1))
+    firsts = np.flatnonzero(np.diff(num_cuts_before, prepend=-1))  # with -1 before it, the first event counts, too
     if not firsts.size:
         return events
     return events.take(firsts)._replace(stop_s=np.maximum.reduceat(events.stop_s, firsts))

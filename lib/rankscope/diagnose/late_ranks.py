@@ -88,7 +88,7 @@ class Lateness(NamedTuple):
         num_ranks = own_s.shape[1]
         if num_ranks < 2:
             return np.zeros(own_s.shape)
-        first_group = self.groups[0] if self.groups else ()
+        first_group = self.groups[0] if self.groups else ()  # later groups are late only once this one is mended
         late = [rank.column for rank in first_group]
         calm = np.setdiff1d(np.arange(num_ranks), late)
         late_s = np.zeros(own_s.shape)
@@ -154,6 +154,7 @@ def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds, starved_
                 starved_longer_s = float((starved_s[:, column] - usual_starved_s)[in_steps].mean())
                 culprits = _mend(remaining_s, int(ranks[column]), column, in_steps, usual_s, starved_longer_s)
                 group.append(LateRank(column, in_steps, usual_s, starved_longer_s, culprits))
+            # `_mend` has only changed the phases that are causes
             remaining_s[:, column] = np.minimum(remaining_s[:, column], usual_s)
         named.update(division.late_steps)
         groups.append(tuple(group))
@@ -219,8 +220,8 @@ def _division(
     # how much earlier the last rank of each step would be if there were only the calm ranks; the mean without the worst
     earlier_s = own_s.max(axis=1) - own_s[:, calm_ranks].max(axis=1)
     cost_s = float(_sum_without_worst(earlier_s)) / max(len(own_s) - 1, 1)
-    # The late rank that is the least late must be late in two steps. Most divisions fail here, and this takes little
-    # time.
+    # The late rank that is the least late must be late in two steps, as `_late_steps` requires. Most divisions fail
+    # here, and this takes little time.
     least_late_s = own_s[:, late_ranks[-1]] - np.median(own_s[:, calm_ranks], axis=1)
     if cost_s <= least_s or (least_late_s > least_s).sum() < 2:
         return None
@@ -339,13 +340,16 @@ def _binomial_tail(least: int, trials: int, chance: float) -> float:
 
 
 def _sum_without_worst(values: Seconds) -> Seconds:
-    """The sum over the first axis without its largest value, unless that is the only one."""
+    """The sum over the first axis without its largest value, so that no single step decides; of one value, itself."""
     total = values.sum(axis=0)
     return np.asarray(total - values.max(axis=0) if len(values) > 1 else total)
 
 
 def _mean_without_worst(longer_s: Seconds) -> Seconds:
-    """The mean over steps, the first axis, without the step that is longest in all phases; of all if they are few."""
+    """The mean over steps, the first axis, without the step that is longest in all phases together.
+
+    A single step, with a disturbance of its own, must not decide the cause. Of at most two steps, both count.
+    """
     if len(longer_s) > 2:
         longer_s = np.delete(longer_s, longer_s.sum(axis=1).argmax(), axis=0)
     return np.asarray(longer_s.mean(axis=0))

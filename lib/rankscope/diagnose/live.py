@@ -190,7 +190,7 @@ class Watched:
             undo.callback(patches.stop, self)
             undo.callback(register_optimizer_step_pre_hook(self._before_optimizer).remove)
             undo.callback(register_optimizer_step_post_hook(self._after_optimizer).remove)
-            self._schedstat = -1  # a file descriptor
+            self._schedstat = -1  # a file descriptor; -1 if there is no such file
             with suppress(OSError):  # only Linux has this file
                 self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
                 undo.callback(os.close, self._schedstat)
@@ -209,12 +209,12 @@ class Watched:
         if kind is None:
             self._end_last_step()
         self._end_last_window()
-        self._is_open = False
+        self._is_open = False  # not before: the two calls above do nothing in a watch that is not open
         self._is_closed = True
         self._undo.close()
         self._step = None
         self._stamps = deque(maxlen=0)
-        self._model = None
+        self._model = None  # who keeps the watch for its traces does not keep the model
         trace = msgspec.json.encode(list(self._last_steps))
         self._exchange.send_trace(zlib.compress(trace, level=1))  # the fastest level, as the training loop waits for it
         self._exchange.close(last_lines=kind is None)
@@ -369,7 +369,7 @@ class Watched:
         step = self._step
         if step is not None and goes_on and not self._step_syncs:
             return
-        ran = "0 0"
+        ran = "0 0"  # the same at the begin and at the end of a step, which means that it is unknown
         if self._schedstat >= 0:
             ran = os.pread(self._schedstat, _SCHEDSTAT_BYTES, 0).decode()
         if step is not None and self._step_syncs:
@@ -377,10 +377,10 @@ class Watched:
             step.ran_at_end = ran
             self._ended.append(step)
             self._num_steps += 1
-            if len(self._ended) + len(self._window) > self._every:
+            if len(self._ended) + len(self._window) > self._every:  # a window has one step more than `every`
                 self._end_windows()
         self._step_syncs = False
-        self._in_backward = False
+        self._in_backward = False  # it is still True if the last backward raised an error, as that calls no callbacks
         self._step = None
         self._stamps = deque(maxlen=0)
         if goes_on:
@@ -391,9 +391,10 @@ class Watched:
 
     @_stamping
     def _end_last_step(self) -> None:
-        self._change_step(self._now(), False)
+        goes_on = False
+        self._change_step(self._now(), goes_on)
         if self._is_cuda:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize()  # `_take_ended` leaves out steps whose stamps the GPU has not reached
 
     def _take_ended(self) -> None:
         """Move the steps whose stamps the GPU has reached to the last steps, and to the window."""
@@ -544,7 +545,7 @@ def _calls(calls: Sequence[WatchedCall], first: int) -> Calls:
         kind=np.array([kinds.index(call.kind) for call in calls], np.int64),
         num_bytes=np.array([call.num_bytes for call in calls], np.int64),
         launch_s=launch_s,
-        start_s=launch_s,
+        start_s=launch_s,  # no stamp shows when the work begins
         stop_s=stop_s,
         groups=groups,
         kinds=kinds,

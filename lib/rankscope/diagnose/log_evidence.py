@@ -214,6 +214,7 @@ class Evidence:
 
     @_take.register
     def _take_missed(self, fact: BarrierMissed) -> None:
+        # if the process has another number in the job, the barrier is of a group with numbers of its own
         if self.rank_of(fact.origin) in (None, fact.reporter):
             self.barrier_reports.append(fact)
         else:
@@ -221,6 +222,7 @@ class Evidence:
 
     @_take.register
     def _take_reached(self, fact: BarrierReached) -> None:
+        # see `_take_missed`
         if self.rank_of(fact.origin) in (None, fact.rank_in_group):
             self.reached_barrier.add(fact.rank_in_group)
         else:
@@ -399,4 +401,6 @@ def _are_apart(before_s: int, after_s: int, restarts_s: Sequence[int]) -> bool:
         return True
     next_restart = bisect_left(restarts_s, before_s)
     is_restart_between = next_restart < len(restarts_s) and restarts_s[next_restart] <= after_s
-    return before_s < after_s and is_restart_between
+    # Stamps are in whole seconds: lines of the same second as the restart may both precede it, or both follow it.
+    are_of_different_seconds = before_s < after_s
+    return are_of_different_seconds and is_restart_between

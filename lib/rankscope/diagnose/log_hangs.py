@@ -47,6 +47,7 @@ def explain_logs(logs: HangLogs, queues: Sequence[StuckQueue] = ()) -> list[Hang
 
 def _killed(evidence: Evidence) -> Iterator[HangFinding]:
     """The process that was killed, if no other node's torchrun reports an earlier failure."""
+    # the texts of these times, such as "2026-01-31_23:59:59", are in the order of time
     first_time = min((failure.time for failure in evidence.first_failures), default="")
     signals: dict[int, str] = {}  # of the ranks that a signal killed first of all
     for failure in evidence.first_failures:
@@ -127,7 +128,7 @@ def _comparable_groups(event: Event, evidence: Evidence) -> Iterator[GroupRecord
     if event.is_mixed:
         return
     groups = event.groups()
-    group_without_name = groups.pop(None, None)
+    group_without_name = groups.pop(None, None)  # its key is None: no line states the group of these timeouts
     if group_without_name is not None and not _counts_collectives_only(group_without_name):
         return  # it may be any of the groups
     for group in groups.values():
@@ -206,7 +207,7 @@ def _other_calls(evidence: Evidence) -> Iterator[HangFinding]:
 
 def _odd_call(group: GroupRecords) -> HangFinding | None:
     """Return the ranks whose first call that did not end is another one than on most ranks, or has another size."""
-    number = min(group.first_waits().values(), default=0)
+    number = min(group.first_waits().values(), default=0)  # without any waits, no call is compared below
     calls = _calls_with_number(group, number)
     cause = "collective"
     parties = _parties(calls, lambda call: call.collective)
@@ -326,6 +327,7 @@ def _joining(evidence: Evidence) -> Iterator[HangFinding]:
             continue
         others = f"the other {len(joined)} of {num_ranks} ranks did ({listed('rank', joined)})"
         words = f"{listed('Rank', missing)} did not join the group; {others}."
+        # the key of a barrier does not state its group; without a key, ranks waited to connect, as the default group
         group = "" if lines[0].barrier else DEFAULT_GROUP
         yield HangFinding("missing", tuple(sorted(missing)), group, 0, tuple(sorted(joined)), words)
 

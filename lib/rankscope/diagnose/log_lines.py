@@ -489,6 +489,7 @@ def _group_in(match: re.Match[str]) -> GroupName | None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
+    """Return the ranks of a list; a word of nine digits or more is no rank, but two that have run into one."""
     return tuple(int(word) for word in text.split(",") if word.strip().isdecimal() and len(word) < 9)
 
 
@@ -519,9 +520,8 @@ def _optional(number: str | None) -> int | None:
 def _status(line: LogLine) -> Iterator[QueueStatus]:
     """Read how far a rank got in a group's queue, by the numbers that its watchdog prints."""
     for match in _STATUS.finditer(line.text):
-        failed = _optional(
-            match["new"] or match["old"] or match["older"]
-        )  # by the version of torch, one or none of them
+        # by the version of torch, one or none of these is stated
+        failed = _optional(match["new"] or match["old"] or match["older"])
         enqueued = int(match["enqueued"])
         completed = int(match["completed"])
         # A call is enqueued before it fails or completes: in another order, a digit was lost. The number of the last
@@ -530,7 +530,8 @@ def _status(line: LogLine) -> Iterator[QueueStatus]:
         group = _group_in(match)
         if group is not None and is_in_order:
             origin = line.record_origin(match.start())
-            yield QueueStatus(origin, int(match["in_group"]), group, failed, max(enqueued, 0))
+            num_enqueued = max(enqueued, 0)  # torch prints -1 before the first call
+            yield QueueStatus(origin, int(match["in_group"]), group, failed, num_enqueued)
 
 
 def _barrier(line: LogLine) -> Iterator[BarrierMissed | BarrierReached]:
@@ -565,7 +566,7 @@ def _mismatch(line: LogLine) -> Iterator[CallMismatch]:
             continue  # another process printed into the first call, so its end may be that of another one
         rest = _before_other_record(line.text[match.end() : match.end() + _MOST_PRINT_LETTERS])
         # torch prints the other rank's call, and then a list of what differs, if it knows
-        other_text, _, differences = rest.partition("Collectives differ in the following aspects:")
+        other_text, _title, differences = rest.partition("Collectives differ in the following aspects:")
         other = _call_print(other_text if match["begin_of_other"] else "")
         aspects = frozenset(aspect for words, aspect in _ASPECTS.items() if words in differences)
         yield CallMismatch(
@@ -590,7 +591,7 @@ def _address(line: LogLine) -> Iterator[AddressWait | CommunicationError]:
     """Read a wait for a key of the store, and, if the key is the address of a rank, a wait for that rank."""
     yield CommunicationError(line.origin(len(line.text)), "store", "timed out waiting for the others to connect")
     match = _ADDRESS.search(line.text.rstrip())
-    if match and not line.is_cut:
+    if match and not line.is_cut:  # a line that is cut may lack the last digits of the rank
         yield AddressWait(line.origin(match.start()), int(match[1]))
 
 
@@ -701,11 +702,12 @@ def first_failure(report: bytes) -> FirstFailure:
     their order, the rank is not known.
     """
     stated: dict[str, str | None] = {}
-    lines = [line for line in report.split(b"\n")[1:] if line.strip()]
+    lines_after_title = report.split(b"\n")[1:]
+    lines = [line for line in lines_after_title if line.strip()]
     unknown = FirstFailure(LogOrigin(None, None, ""), None, "", "")
     if len(lines) < len(_FAILURE_LINES):
         return unknown
-    for line, pattern in zip(lines, _FAILURE_LINES, strict=False):
+    for line, pattern in zip(lines, _FAILURE_LINES, strict=False):  # more lines may follow the report
         match = pattern.match(line[:_MOST_FAILURE_LETTERS].decode("utf-8", "replace"))
         if match is None:
             return unknown

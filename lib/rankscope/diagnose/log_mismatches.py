@@ -11,7 +11,7 @@ from .log_evidence import Evidence
 from .log_findings import MOST_LISTED, HangFinding, odd_ranks, sentence
 from .log_lines import CallMismatch, CallPrint
 
-_MOST_RANKS_LISTED = 64  # of a sentence that lists what each did
+_MOST_AGREEING = 64  # ranks that one report shows to agree with the reporter: a damaged number may be in the millions
 
 
 def mismatch_findings(evidence: Evidence) -> Iterator[HangFinding]:
@@ -27,7 +27,8 @@ def mismatch_findings(evidence: Evidence) -> Iterator[HangFinding]:
     parties = _parties_of(evidence.mismatches, calls)
     has_job_ranks = bool(job_rank_of)
     ranks_of_group = {rank for party in parties for rank in party}
-    if not parties or (has_job_ranks and not ranks_of_group <= {*job_rank_of}):
+    are_some_unknown = has_job_ranks and not ranks_of_group <= {*job_rank_of}  # their numbers in the job
+    if not parties or are_some_unknown:
         return
     if not has_job_ranks:
         job_rank_of = {rank: rank for rank in ranks_of_group}
@@ -82,7 +83,7 @@ def _parties_of(mismatches: Sequence[CallMismatch], calls: Mapping[int, CallPrin
         parties.add(report.other_in_group)
     for report in mismatches:
         # torch reports the first rank that differs from the reporter, so all ranks before that one agree with it
-        for rank in range(min(report.other_in_group, _MOST_RANKS_LISTED)):
+        for rank in range(min(report.other_in_group, _MOST_AGREEING)):
             if rank != report.rank_in_group:
                 parties.add(rank)
                 parties.join(rank, report.rank_in_group)

@@ -152,7 +152,7 @@ def _plain(file: BinaryIO) -> Read:
     if is_gzipped:
         most_bytes = most_unpacked_bytes(os.fstat(file.fileno()).st_size, MOST_LOG_BYTES)
         read = _at_most(gzip.GzipFile(fileobj=file).read, most_bytes)
-    begin = read(2)
+    begin = read(len(codecs.BOM_UTF16_LE))
     if begin in _UTF16_MARKS:
         decoder = codecs.getincrementaldecoder("utf-16")("replace")
         decoder.decode(begin)  # so it knows the order of the bytes
@@ -226,7 +226,7 @@ def _blocks(read: Read) -> Iterator[_Block]:
             # A long line is cut into pieces. The last piece, which may be short, waits for its rest.
             num_pieces = (len(text) - 1) // _MOST_LINE_BYTES
             end = 1 + num_pieces * _MOST_LINE_BYTES
-        if end <= 1:
+        if end <= 1:  # no whole line or piece yet: read on
             rest = text[1:]
             continue
         yield _Block(text, end, is_begin, is_last=False)
@@ -281,7 +281,7 @@ class _HangLogReader:
             facts[first_failure(block.text[report_begin : report_begin + _REPORT_BYTES])] = None
             report_begin = block.text.find(FIRST_FAILURE, report_begin + 1, block.end)
         marks = _MARKS
-        if self._num_errors > _MOST_ERRORS:
+        if self._num_errors > _MOST_ERRORS:  # then `logs` leaves errors out, so they need not be searched for
             marks = [(mark, reader) for mark, reader in _MARKS if reader is not _ERROR_READER]
         for marked in _marked_lines(block, marks):
             line = _log_line(block, marked, file_label)
@@ -306,6 +306,7 @@ class _HangLogReader:
 
     def logs(self) -> HangLogs:
         facts = tuple(self._facts)
+        # of too many errors only the first ones were read, and so the one that explains the hang may be missing
         if self._num_errors > _MOST_ERRORS:
             facts = tuple(fact for fact in facts if not isinstance(fact, OwnError))
         return HangLogs(facts, self._num_lines, tuple(self._sources), tuple(sorted({*self._file_ranks})))

@@ -194,7 +194,7 @@ def _windows(steps: Timeline, calls: _CallTimes) -> _Windows:
     end_s = np.full(len(steps), np.nan)
     np.fmax.at(arrive_s, calls.step[ends_windows], calls.arrive_s[ends_windows])
     np.fmax.at(end_s, calls.step[ends_windows], calls.stop_s[ends_windows])
-    begin_s = np.append(np.nan, end_s[:-1])
+    begin_s = np.append(np.nan, end_s[:-1])  # a window begins where that of the step before ends
     if np.isfinite(end_s).sum() == 1:  # no step before it has an end, so its window begins where the step does
         begin_s = steps.start_s
     rows = np.flatnonzero(np.isfinite(begin_s) & np.isfinite(end_s))
@@ -306,7 +306,7 @@ def _starts_of_phases(host: dict[str, Intervals]) -> tuple[Seconds, Ints]:
     """Return when phases start on the host, in order of time, and for each start the index of its phase."""
     starts_of_phases = []
     for phase in PHASES:
-        start_s, _ = host[phase]
+        start_s, _stop_s = host[phase]
         starts_of_phases.append(start_s)
     all_start_s = np.concatenate(starts_of_phases)
     phase_of_start = np.repeat(np.arange(len(PHASES)), [start_s.size for start_s in starts_of_phases])

@@ -95,9 +95,8 @@ def start(watcher: Watcher) -> None:
 def stop(watcher: Watcher) -> None:
     """Do not call it any more; with the last one, all methods are as they were before the first."""
     with _lock:
-        had_any = bool(_watcher_list.watchers)
         _watcher_list.watchers = tuple(other for other in _watcher_list.watchers if other is not watcher)
-        if had_any and not _watcher_list.watchers:
+        if not _watcher_list.watchers:
             _restore_all()
 
 

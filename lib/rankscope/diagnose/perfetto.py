@@ -29,6 +29,7 @@ def to_perfetto(path: PathLike, traces: Sequence[Trace], joined: Joined, diagnos
     Trace Event Format, which bind to the slice around their time
     (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU, "Flow Events").
     """
+    # a rank that shares no call with the others has an offset of nan, and stays on its own clock
     offsets_s = np.nan_to_num(joined.offset_s).tolist()
     aligned = [trace.timeline.shifted(offset_s) for trace, offset_s in zip(traces, offsets_s, strict=True)]
     spans = Timeline.concat(aligned)
@@ -102,7 +103,7 @@ def _mark_culprits(marks: _Marks, spans: Timeline, diagnosis: JobDiagnosis) -> N
                 words = f"rank {culprit.rank}: {culprit.cause}; {ranks} cost {in_ms(together_s)} per step"
             first_step = spans.select(rank=culprit.rank, kind="step")[:1]  # empty without steps
             for step in first_step:
-                marks.add("i", words, step, step.start_s, s="g")
+                marks.add("i", words, step, step.start_s, s="g")  # "g": a mark over all ranks
 
 
 class _CallSpans(NamedTuple):

@@ -126,7 +126,7 @@ def what_if(
         changes += _without_culprits(diagnosis, step_s)
     answers = []
     for change in changes:
-        seconds = max(change.step_s, 0.0)
+        seconds = max(change.step_s, 0.0)  # negative if the model of the recorded step is far too long
         answers.append(Answer(change.what, seconds, 1 - seconds / step_s))
     return SavingsForecast(step_s, modelled_s, local, cost, contention, caps, tuple(answers), recorded.skipped_steps)
 
@@ -285,7 +285,7 @@ def _recorded_steps(traces: Sequence[Trace]) -> _StepsOfShape:
         begin_s=np.array([[of_rank.begin_s for of_rank in step] for step in steps]),
         ready_s=np.array([[of_rank.ready_s for of_rank in step] for step in steps]),
         calls_start_s=calls_start_s,
-        calls_stop_s=np.maximum(calls_start_s, calls_stop_s),
+        calls_stop_s=np.maximum(calls_start_s, calls_stop_s),  # by errors of stamps, a call may seem to end before
         alone_s=np.array([_median_alone(rank.alone_s, len(shape.sizes)) for rank in ranks]),
         skipped_steps=skipped_steps,
     )
@@ -380,7 +380,7 @@ class _StepSpans:
         self.trace = trace
         spans = trace.timeline
         collectives = spans.select(kind=Timeline.COMMUNICATION)
-        self.on_gpu = any(lane.startswith("stream") for _, lane in collectives.rank_lanes())
+        self.on_gpu = any(lane.startswith("stream") for _rank, lane in collectives.rank_lanes())
         gradients = spans.select(kind="gradient")
         self.gradients = gradients.take(np.argsort(gradients.stop_s, kind="stable"))
         self.backward = spans.select(kind="backward")
@@ -406,10 +406,10 @@ class _StepSpans:
             begin_s = float(self.backward.start_s[in_step].min())
             end_s = float(self.backward.stop_s[in_step].max())
             forwards = self.forward.select(between_s=(step.start_s, step.stop_s))
-            num_passes = max(len(forwards), 1)
+            num_passes = max(len(forwards), 1)  # there was one even if the trace does not show its forward
             gradients = _gradients_of_last_pass(self.gradients, begin_s, end_s, num_passes)
             launched_in_backward = _indices_between(self.launch_s[self.allreduces], begin_s, end_s)
-            calls = np.sort(self.allreduces[launched_in_backward])
+            calls = self.allreduces[launched_in_backward]
             yield step.item, _Backward(begin_s, gradients, calls)
 
     def step(self, backward: _Backward, previous_end_s: float) -> _StepOfRank | None:
@@ -433,7 +433,7 @@ class _StepSpans:
             ready_s = np.array([bucket_ready_s, bucket_ready_s])
         if (sizes < 0).any() or (num_bytes < 0).any():
             return None
-        loader = self.loader.select(between_s=(previous_end_s, backward.begin_s))
+        loader = self.loader.select(between_s=(previous_end_s, backward.begin_s))  # spans are cut to this window
         return _StepOfRank(
             sizes=tuple(sizes.tolist()),
             num_bytes=tuple(num_bytes.tolist()),
@@ -452,7 +452,7 @@ def _gradients_of_last_pass(gradients: Timeline, begin_s: float, end_s: float, n
     `gradients` are in the order in which they get ready. Each micro-batch has equally many.
     """
     ready = gradients.take(_indices_between(gradients.stop_s, begin_s, end_s))
-    ready = ready.take(np.flatnonzero(ready.start_s >= begin_s))
+    ready = ready.take(np.flatnonzero(ready.start_s >= begin_s))  # the line above has chosen them by their stops
     num_per_pass = len(ready) // num_passes
     if num_per_pass == 0:
         return ready

@@ -144,7 +144,7 @@ def sharded_forecast(traces: Sequence[Trace], diagnosis: JobDiagnosis | None = N
         )
     bare = ShardedForecast(step_s, model_s, settings, steps, ())
     answers = []
-    if settings.reshard_after_forward is not False:
+    if settings.reshard_after_forward is not False:  # True, or None, which is True for all groups but the root
         answers.append(bare.with_changes(reshard_after_forward=False))
     else:
         answers.append(bare.with_changes(reshard_after_forward=True))
@@ -256,7 +256,10 @@ def _placed(program: Sequence[_Instruction]) -> tuple[PlacedPart, ...]:
 
 
 def _recorded_settings(steps: ShardedSteps) -> ShardSettings:
-    """Return the settings that give the recorded collectives, in their order and between the same pieces of work."""
+    """Return the settings that give the recorded collectives, in their order and between the same pieces of work.
+
+    Of several settings that give the same, the first one counts.
+    """
     deepest = min(len(steps.shape.groups), _MOST_RECORDED_PREFETCH)
     for reshard in (True, None, False):
         for prefetch in range(deepest + 1):

@@ -144,6 +144,7 @@ def _check_supported(traces: Sequence[Trace]) -> None:
     for group in sorted(groups):
         if ", " in group:
             raise ValueError(f"what_if supports FSDP only with one module per group, got a group of {group}")
+    # FSDP adds "[pg=SIZE]" to the label of a range only if its module has several groups of parameters
     if any(kind.startswith("range: FSDP::") and "[pg=" in kind for kind in kinds):
         raise ValueError("what_if supports FSDP only with one group of FSDP per module, and these traces have several")
 
@@ -214,7 +215,7 @@ def _steps_of_rank(trace: Trace) -> dict[int, _ShardedStepOfRank]:
         # a late stamp of the step before may lie behind the end of this one
         if previous_end_s is not None and end_s is not None and previous_end_s < end_s:
             step = _step_of_rank(columns, ranges, previous_end_s, end_s)
-            if step is not None and span.item not in steps:
+            if step is not None and span.item not in steps:  # of steps with the same number, the first counts
                 steps[span.item] = step
         previous_end_s = end_s
     return steps
@@ -285,6 +286,8 @@ def _points(ranges: Sequence[_RangeOfRank], begin_s: float, trained: Sequence[st
         if event_kind is None:
             continue
         if event_kind == "leave":
+            # The root goes on after it, until it enters the next module. FSDP records this in the forward only: what
+            # activation checkpointing computes again in the backward has no such range.
             points.append(_StepPoint(span.start_s, (StepEvent("leave", span.group),), "forward", ""))
             continue
         if event_kind == "post_backward" and span.start_s > callback_s:
@@ -501,7 +504,7 @@ def _stacked(
         before_s=before_s,
         collective_s=collective_s,
         after_s=after_s,
-        call_bytes=steps[-1][0].call_bytes,
+        call_bytes=steps[-1][0].call_bytes,  # of any step and rank: FSDP pads the shards of a parameter to one size
         skipped_steps=skipped_steps,
     )
 

@@ -248,7 +248,7 @@ def headline(lateness: Lateness, steps: Sequence[int]) -> str:
     """Return who is late and why, and what that costs, in one line."""
     if not lateness.groups:
         return _headline_of_nobody(lateness, steps)
-    group = lateness.groups[0]
+    group = lateness.groups[0]  # the others are late only once these ranks are mended
     step = _whole_ms(lateness.step_s)
     if len(group) == 1:
         culprit = group[0].culprits[0]
@@ -303,7 +303,7 @@ def _pattern(group: Sequence[LateRank]) -> str:
     for late, other in combinations(group, 2):
         num_common = (late.in_steps & other.in_steps).sum()
         fewer = min(late.in_steps.sum(), other.in_steps.sum())
-        shares.append(num_common / max(fewer, 1))
+        shares.append(num_common / fewer)
     if min(shares) > _AT_ONCE:
         return "together"
     if max(shares) < _AT_ONCE:
@@ -347,7 +347,8 @@ def _few_steps(lateness: Lateness, steps: Sequence[int]) -> str:
     waits_so_far_s = np.cumsum(waits_s[longest_first])
     # the smallest number of steps that have most of the waiting
     num_steps = int(np.searchsorted(waits_so_far_s, _MOST_OF_IT * waits_s.sum())) + 1
-    if num_steps > max(_FEW * len(waits_s), 1) or num_steps > _MOST_LISTED:
+    most_steps = min(max(_FEW * len(waits_s), 1), _MOST_LISTED)  # one step is always few
+    if num_steps > most_steps:
         return ""
     own_s = lateness.phase_s.sum(axis=2)
     usual_s = median_of_others(lateness.phase_s)  # steps by ranks by phases

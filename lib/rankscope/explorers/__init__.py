@@ -13,7 +13,7 @@ from .entries import gallery as gallery
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_") and name != "__all__":
+    if name.startswith("_") and name != "__all__":  # Python itself asks for some, also while the catalogue is imported
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     shown = {entry.name: entry.show for entry in catalogue()}
     if name == "__all__":

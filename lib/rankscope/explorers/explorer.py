@@ -90,7 +90,7 @@ class Setting(NamedTuple):
             index = self.values.index(plain)
         except ValueError:
             raise ValueError(f"{self.name} must be one of {self.allowed}, got {value!r}") from None
-        return self.values[index]
+        return self.values[index]  # the control's own, because `value` may be of a subclass of str
 
     @property
     def kind(self) -> type:

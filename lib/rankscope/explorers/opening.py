@@ -94,9 +94,10 @@ def shows(
             return panel
 
         parameters = [*signature.parameters.values(), *map(_keyword_of, settings)]
-        ranges = [
-            f"- `{setting.name}`: {setting.allowed} (“{setting.label}”)" for setting in settings if setting.choices
-        ]
+        ranges = []
+        for setting in settings:
+            if setting.choices:  # those of the networks are unknown until `make` is called
+                ranges.append(f"- `{setting.name}`: {setting.allowed} (“{setting.label}”)")
         text = "Controls start at these settings. Raises ValueError if a control does not offer its setting:"
         show.__doc__ = "\n".join([inspect.getdoc(make) or "", "", text, "", *ranges])
         # In the place of the __dict__ that `wraps` made, whose __wrapped__ would have Sphinx look for the defaults of

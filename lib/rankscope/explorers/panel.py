@@ -124,7 +124,7 @@ class Panel(PicturedWidget):
         with self._hold():
             for name, most in self.explorer.most(self.now).items():
                 self.controls[name].max = most
-            now = self.now
+            now = self.now  # read after that, because a lower end cuts a slider's value
             for name in self.explorer.derived(now):
                 self.controls[name].value = getattr(now, name)
             if now != self._painted:  # a new end of a slider may have left all as it was

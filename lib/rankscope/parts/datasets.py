@@ -189,7 +189,7 @@ class _ShardFiles(Sampler[tuple[int, str]]):
         return len(self.files)
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        return iter(list(enumerate(self.files)))
+        return iter(enumerate(self.files))
 
 
 class _PartFiles(Dataset[Any]):
@@ -225,7 +225,8 @@ def _next_part(parts: Iterator[Any], file: str) -> Part | PartError:
     try:
         part: Any = next(parts)
     except RuntimeError as error:  # of torch, for a worker that has died or is too late
-        part = _LoadFailure(f"part file {file} did not arrive: {error}", error.with_traceback(None))
+        cause = error.with_traceback(None)  # its traceback would keep the loader, and so the workers
+        part = _LoadFailure(f"part file {file} did not arrive: {error}", cause)
     if isinstance(part, _LoadFailure):
         problem = PartError(part.message)
         problem.__cause__ = part.cause
@@ -235,6 +236,7 @@ def _next_part(parts: Iterator[Any], file: str) -> Part | PartError:
 
 
 def _as_it_is(part: Any) -> Any:
+    """Be the collate_fn: torch's own would look into the part, or into a `_LoadFailure`, for arrays to convert."""
     return part
 
 
@@ -258,7 +260,7 @@ def in_step(
         num_ranks_left = torch.tensor([batch is not _NO_BATCH], dtype=torch.int64, device=device)
         with recorder.span(TRAINER, "barrier", step) if recorder else nullcontext():
             group.allreduce([num_ranks_left]).wait()
-            is_end = num_ranks_left.item() == 0
+            is_end = num_ranks_left.item() == 0  # inside the span, because with NCCL only this waits
         if is_end:
             return
         yield None if batch is _NO_BATCH else batch

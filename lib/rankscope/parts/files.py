@@ -44,7 +44,8 @@ _TYPES = {
 _RESERVED_NAMES = {"file", "allow_pickle"}  # arguments of numpy.savez
 _MOST_PART_NUMBER = 999_999  # of a part whose delay is drawn, because the delays of all parts before it are, too
 
-# numpy parses an array's header with `ast`, which sometimes fails in Python 3.11 if two threads use it at once.
+# numpy parses an array's header with `ast`, which sometimes fails in Python 3.11 if two threads use it at once. A fork
+# waits for the reader, because the lock of a thread that does not exist in the forked process is never released there.
 _ONE_READER = threading.Lock()
 os.register_at_fork(before=_ONE_READER.acquire, after_in_parent=_ONE_READER.release, after_in_child=_ONE_READER.release)
 
@@ -159,7 +160,8 @@ def check_part(part: Any, name: str) -> Part:
         if isinstance(array, np.ndarray):
             if array.dtype.name not in _TYPES or not array.dtype.isnative:
                 raise ValueError(f"{name}: {key!r} must be of one of {', '.join(sorted(_TYPES))}, got {array.dtype}")
-            array = np.require(np.asarray(array), requirements=["C", "W"])
+            plain_array = np.asarray(array)  # of no subclass, such as a matrix, whose rows are not plain
+            array = np.require(plain_array, requirements=["C", "W"])
         elif torch is None or not isinstance(array, torch.Tensor) or array.device.type != "cpu":
             raise ValueError(f"{name}: {key!r} must be a numpy array or a CPU tensor, got {array!r}")
         if not array.ndim:

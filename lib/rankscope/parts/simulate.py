@@ -15,6 +15,9 @@ from ..timeline import Span, Timeline
 
 TRAINER = "trainer"  # the lane of a trainer
 _SEEDS = (-(2**63), 2**64 - 1)
+# Different, so that drawn times of loading and of steps are independent.
+_LOAD_STREAM = 0
+_STEP_STREAM = 1
 
 
 def loader_lane(loader: int) -> str:
@@ -116,7 +119,8 @@ def _play(
     barrier_s = number("barrier_s", barrier_s, 0)
     step_times_s = []
     for rank, shard in enumerate(shards):
-        step_times_s.append(draw("step_s", step_s, sum(shard.num_steps), seed, rank, 1).tolist())
+        times_s = draw("step_s", step_s, sum(shard.num_steps), seed, rank, _STEP_STREAM)
+        step_times_s.append(times_s.tolist())
     spans: list[Span] = []
     batches_of_ranks = []
     for rank, shard in enumerate(shards):
@@ -227,7 +231,9 @@ def _shards(load_s: Any, steps_per_part: Any, seed: int) -> list[_Shard]:
         steps_of_each = whole("steps_per_part", steps_per_part, 0)
         steps = [[steps_of_each] * len(times_s) for times_s in loads]
     if loads is None:
-        loads = [draw("load_s", load_s, len(counts), seed, rank, 0).tolist() for rank, counts in enumerate(steps)]
+        loads = []
+        for rank, counts in enumerate(steps):
+            loads.append(draw("load_s", load_s, len(counts), seed, rank, _LOAD_STREAM).tolist())
     num_loads = [len(times_s) for times_s in loads]
     num_steps = [len(counts) for counts in steps]
     if num_loads != num_steps or not loads:

@@ -263,8 +263,9 @@ def _best(rows: tuple[SettingsForecast, ...], current: SettingsForecast) -> Sett
     `rows` are sorted, the fastest first.
     """
     # A loader that is not in order already may stay so; otherwise in_order=False must gain more than other settings.
+    # `current` is one of the rows, and is allowed in either case.
     allowed = [row for row in rows if row.settings.in_order or not current.settings.in_order]
-    if not allowed or allowed[0].predicted_s > rows[0].predicted_s * _GAIN_WORTH_THE_ORDER:
+    if allowed[0].predicted_s > rows[0].predicted_s * _GAIN_WORTH_THE_ORDER:
         allowed = list(rows)
     near_fastest = [row for row in allowed if row.predicted_s <= allowed[0].predicted_s * _CLEAR_GAIN]
     if current in near_fastest:
@@ -328,8 +329,8 @@ def simulate_profile(profile: LoaderProfile, settings: LoaderSettings, faster: s
     """Return the timeline of an epoch with other settings; `faster` is one of `PARTS`, which is made twice as fast.
 
     Batches have the times that were recorded last. If the epoch has more batches, these times are repeated. A loader
-    with persistent_workers is past its first epoch. Raises ValueError for pinning if neither the recording nor
-    `pinning` has its costs.
+    with persistent_workers is past its first epoch. Raises ValueError if `pin_memory` differs from that of the
+    recording, in either direction, and the profile has no costs of pinning.
     """
 
     def factor(part: str) -> int:
@@ -395,5 +396,6 @@ def _pinned(profile: LoaderProfile, settings: LoaderSettings) -> _Pinned:
         raise ValueError("pin_memory must be as recorded where no costs of pinning were measured, got another")
     gain_s = costs.pageable_copy_s - costs.pinned_copy_s  # of each copy in a step
     if was_pinned:
+        # A driver copies pageable memory by way of pinned memory, so a gain below 0 is noise.
         return _Pinned(None, profile.step_s + max(gain_s, 0.0))
     return _Pinned(np.full_like(profile.step_s, costs.pin_s), np.maximum(profile.step_s - gain_s, 0.0))

@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from numpy import random as _random  # noqa: F401  # numpy loads it late, and torch's workers must not be the first
+from numpy import random as _random  # noqa: F401  # torch's workers seed it, and otherwise each would import it
 from numpy.typing import NDArray
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, get_worker_info
@@ -40,6 +40,7 @@ _DEFAULT_PREFETCH_FACTOR = 2  # torch's, for a loader without workers, which has
 # This file of Linux has three numbers: the nanoseconds on a core, those of waiting for a core, and a count.
 _SCHEDSTAT = "/proc/thread-self/schedstat"
 _SCHEDSTAT_BYTES = 64  # enough for the three numbers
+_NO_ITEM = -1  # of a span that belongs to no batch
 _now = time.perf_counter_ns
 _tokens = itertools.count()  # which identify iterators, also in workers
 _pin_as_torch_does: Callable[[Any], Any] = pin_memory
@@ -224,7 +225,7 @@ def pinning_costs(num_bytes: int, repeats: int = 5) -> PinningCosts:
 def _recorded_iterator(clone: weakref.ref[DataLoader[Any]], recording: _Recording) -> _RecordedIterator:
     """Return a new iterator, in place of the loader's `_get_iterator`."""
     loader = clone()
-    assert loader is not None
+    assert loader is not None  # its `__iter__` has called this
     return _RecordedIterator(loader, recording)
 
 
@@ -269,12 +270,12 @@ class _RecordedIterator:
         """Begin to record an epoch, once torch has made or reset its iterator."""
         self._recording.running.add(self)
         self._epoch = next(self._recording.epochs)
-        self.free_ns = 0
+        self.free_ns = 0  # the receiver has waited since before the first fetch
         self._batch: _Batch | None = None  # whose step is running
         # It delays the first batch, so it becomes part of the wait for it, although it precedes the request.
         self._startup_ns = _now() - self.epoch_start_ns
         if self._has_workers:
-            self.add("start", -1, self.epoch_start_ns, self.epoch_start_ns + self._startup_ns)
+            self.add("start", _NO_ITEM, self.epoch_start_ns, self.epoch_start_ns + self._startup_ns)
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """Begin a later epoch with persistent workers; `DataLoader.__iter__` calls this."""
@@ -311,7 +312,7 @@ class _RecordedIterator:
             if self in self._recording.running:  # a user may ask again after the end
                 self._recording.running.discard(self)
                 if self._has_workers:
-                    self.add("stop", -1, request.wall, _now())
+                    self.add("stop", _NO_ITEM, request.wall, _now())
             raise
         if not isinstance(batch, _Batch):
             raise _unknown(f"how {type(self._inner).__name__} changes batches")
@@ -360,7 +361,7 @@ def _check_torch() -> None:
 
     Workers must look up `create_fetcher` when they begin, because `_Hook` replaces it.
     """
-    with contextlib.suppress(AttributeError):
+    with contextlib.suppress(AttributeError):  # a part that is missing, as is one that is not as expected
         names = _worker_loop.__code__.co_names
         parts = (DataLoader._get_iterator, torchs._DatasetKind.create_fetcher, torch.accelerator.is_available)
         if "create_fetcher" in names and all(map(callable, parts)):
@@ -548,8 +549,8 @@ class _TimedFetcher:
         collate_start = self._collate_start
         stop = self._clock.read()
         if is_first:
-            hook.recorder.add(self._lane, "start", -1, iterator_start_ns, start.wall)
-            self._last_stop = start
+            hook.recorder.add(self._lane, "start", _NO_ITEM, iterator_start_ns, start.wall)
+            self._last_stop = start  # the CPU time before belongs to the worker's start
         hook.recorder.add(self._lane, "read", numbered.number, start.wall, collate_start.wall)
         hook.recorder.add(self._lane, "collate", numbered.number, collate_start.wall, stop.wall)
         fetched = _Fetched(
@@ -572,7 +573,7 @@ class _Hook:
     """The loader's worker_init_fn: it calls the user's own, then arranges that the worker's fetchers are timed.
 
     `token` identifies the iterator, and `lane_suffix` is added to the names of lanes. `iterator_start_ns` is when
-    making the iterator began, or -1 after the worker's first read.
+    making the iterator began, or -1 after the worker's first read. Each new iterator sets these three.
     """
 
     def __init__(self, init_fn: Callable[[int], object] | None, recorder: Recorder) -> None:

@@ -143,7 +143,9 @@ def simulate_dataloader(
     cores = Cores() if cores is None else of_type("cores", cores, Cores)
 
     def times(name: str, service: Service, stream: int) -> Seconds:
-        return draw(name, service, num_batches, seed, 0, stream)
+        """Return a time per batch; `stream` is different for each kind of times, so that they are independent."""
+        rank = 0
+        return draw(name, service, num_batches, seed, rank, stream)
 
     work = _BatchTimes(
         fetch=times("fetch_s", fetch_s, 0),
@@ -170,7 +172,7 @@ class _BatchTimes(NamedTuple):
 
 
 # Kinds of events. An event is a plain tuple, because there are several per batch and a heap compares them. It has its
-# time, the number of a worker (if it is _READY) or of a batch, and its kind.
+# time, the number of a worker (if it is _READY) or of a batch, and its kind. At equal times the lower number is first.
 _READY = 0  # a worker can fetch its next batch
 _ARRIVED = 1  # a batch is in the process of the training loop
 _PINNED = 2  # a batch can be taken by the training loop
@@ -266,10 +268,14 @@ class _Epoch:
             self.fetch_clock += (next_s - self.now) * fetch_speed
             self.step_left_s -= (next_s - self.now) * step_speed
             self.now = next_s
+            # At equal times an event is first, so that the training loop can take a batch at the time of its arrival.
+            # Then the training loop continues, if it asked to, and then a fetch ends: if the loop begins to receive a
+            # batch of the worker that fetches, the end of the fetch frees the worker to answer. In the reverse order
+            # the worker would be in its next fetch already, and would answer late. The end of a step is last.
             if next_s >= event_s:
                 _, number, kind = heappop(self.events)
                 self.handle(number, kind)
-            elif fetch_s <= next_s < self.loop_s:  # the training loop precedes a fetch that ends at the same time
+            elif fetch_s <= next_s < self.loop_s:
                 _, batch = heappop(self.fetching)
                 self.fetched(batch)
             else:  # the step has ended, or the training loop continues
@@ -388,7 +394,7 @@ class _Epoch:
         lanes = [*map(worker_lane, range(self.num_workers)), PIN_THREAD, LOOP]
         batches = np.arange(self.num_batches)
         started_workers = np.arange(self.num_workers if self.startup_s else 0)
-        no_item = np.full_like(started_workers, -1)
+        no_item = np.full_like(started_workers, -1)  # which is no item in every timeline
         start_s = np.zeros(started_workers.size)
         parts = [
             _Spans(started_workers, "start", no_item, start_s, start_s + self.startup_s),

@@ -50,7 +50,7 @@ class Queue:
         except Empty:
             had_to_wait = True
             self._free_slots.get()
-            if self._stopped:
+            if self._stopped:  # the entry may be that of `stop`
                 raise Stopped from None
         self._items.put(item)
         return had_to_wait
@@ -103,6 +103,7 @@ class Source:
                 raise End from None
 
     def stop(self, num_waiting: int) -> None:
+        """Let no thread take another item. Those that wait for the lock need no waking, unlike those of a `Queue`."""
         self._stopped = True
 
     def close(self) -> None:

@@ -98,7 +98,7 @@ def _executed(execution: _PipelineExecution, interrupts: Interrupts) -> Timeline
     spans = spans.select(rank=[path.recorder.rank for path in execution.paths])
     lanes = [lane for stage in execution.stages for lane in stage.lanes()]
     kinds = [stage.name for stage in execution.stages]
-    return spans.shifted(-begin_s).named(lanes, kinds)
+    return spans.shifted(-begin_s).named(lanes, kinds)  # in the order of the stages, also those without a span
 
 
 class StageError(RuntimeError):
@@ -251,7 +251,7 @@ class _PipelineExecution:
             pass
         except End:
             self._end_worker(path, position, lane)
-        except BaseException as error:  # those of the stage's work are StageErrors already and raise Stopped
+        except BaseException as error:  # of `items`: those of the work and of the recorder arrive here as Stopped
             self._stop_with(_items_failed(error), error)
 
     def _end_worker(self, path: _Path, position: int, lane: _Lane) -> None:
@@ -284,10 +284,10 @@ class _PipelineExecution:
             turn = turns.take()
             try:
                 item, stop_ns = self._work_on(turn.item, lane)
-                is_its_turn = turn.previous_has_left.acquire(blocking=False)
+                is_its_turn = turn.previous_has_left.acquire(blocking=False)  # tried first, to know if this waits
                 if not is_its_turn:
                     turn.previous_has_left.acquire()
-                if self._stopped:
+                if self._stopped:  # then the item before has perhaps not left, because its worker failed
                     raise Stopped
                 waited_for_slot = target is not None and target.put(item)
                 if waited_for_slot or not is_its_turn:

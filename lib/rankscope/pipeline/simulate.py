@@ -65,7 +65,8 @@ def simulate(pipeline: Pipeline, items: int | Assignment, seed: int = 0, num_ran
     arrivals = [_arrivals_at_last_stage(passages) for passages in passages_of_ranks]
     waits = ["blocked"] * len(pipeline.stages)
     if len(passages_of_ranks) == 1:
-        for _ in _flow(passages_of_ranks[0][-1], arrivals[0], repeat(0.0)):
+        no_limit = repeat(0.0)  # results of the last stage leave at once
+        for _ in _flow(passages_of_ranks[0][-1], arrivals[0], no_limit):
             pass  # the passages record the times
     else:
         _keep_step([passages[-1] for passages in passages_of_ranks], arrivals)
@@ -79,7 +80,8 @@ def simulate(pipeline: Pipeline, items: int | Assignment, seed: int = 0, num_ran
 def _items_of_ranks(items: int | Assignment, num_ranks: int | None) -> list[Items]:
     if not isinstance(items, Assignment):
         items_of_each = counted(whole("items", items, 0, _MOST_PASSAGES))
-        return [items_of_each] * whole("num_ranks", 1 if num_ranks is None else num_ranks, 1, _MOST_RANKS)
+        num_ranks = whole("num_ranks", 1 if num_ranks is None else num_ranks, 1, _MOST_RANKS)
+        return [items_of_each] * num_ranks
     if num_ranks not in (None, items.num_ranks):
         raise ValueError(f"num_ranks must be left out or the assignment's own, {items.num_ranks}, got {num_ranks!r}")
     return of_ranks(items)

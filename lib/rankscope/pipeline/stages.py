@@ -85,7 +85,7 @@ class Stage:
             return draw(name, service_s, len(items.values), *stream)
         if callable(service_s):
             return check_times(name, [service_s(value) for value in items.values])
-        num_times = int(items.numbers.max(initial=-1)) + 1
+        num_times = int(items.numbers.max(initial=-1)) + 1  # a list has a time per number; 0 if there are no items
         return draw(name, service_s, num_times)[items.numbers]
 
     def lanes(self) -> list[str]:
@@ -142,7 +142,7 @@ class Pipeline:
 
     def bounds_per_s(self) -> dict[str, float]:
         """Return the rate of each stage in items per second if it never waited, which is workers / mean time."""
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore"):  # the rate of a stage that takes no time is infinite
             return {stage.name: float(stage.num_workers / np.float64(stage.mean_s)) for stage in self.stages}
 
     @property

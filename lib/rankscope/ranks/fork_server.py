@@ -120,9 +120,9 @@ def _open_standard_streams() -> None:
 
     Otherwise the next file or socket that is opened would get the number of the stream, 0 to 2.
     """
-    descriptor = os.open(os.devnull, os.O_RDWR)
+    descriptor = os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
     while descriptor <= 2:
-        os.set_inheritable(descriptor, True)
+        os.set_inheritable(descriptor, True)  # as standard streams are; what `os.open` returns is not
         descriptor = os.open(os.devnull, os.O_RDWR)
     os.close(descriptor)
 
@@ -130,7 +130,7 @@ def _open_standard_streams() -> None:
 def _search_path() -> list[str]:
     """Where the server finds modules: the working directory comes last, so that no file in it passes for another."""
     here = os.getcwd()
-    paths = [os.fspath(path) or here for path in sys.path]
+    paths = [os.fspath(path) or here for path in sys.path]  # an empty path stands for the working directory
     return sorted(paths, key=lambda path: os.path.realpath(path) == here)
 
 

@@ -29,13 +29,15 @@ def how_it_ended(code: int | None) -> str:
 
 def is_stopped(pid: int) -> bool:
     """Whether a process is stopped (SIGSTOP), where the system says so."""
-    return _stat(pid)[0] in "Tt"
+    return _stat(pid)[0] in "Tt"  # by a signal, or by a debugger
 
 
 def is_ending(pid: int) -> bool:
     """Whether a process has ended or is about to, where the system says so."""
+    if not os.path.exists("/proc/self/stat"):  # then "?" does not mean that the process is gone
+        return False
     state, *_, flags = _stat(pid)[:7]  # Z is a process that was not waited for yet, X one that is gone
-    return os.path.exists("/proc/self/stat") and (state in "?ZX" or bool(int(flags) & _PF_EXITING))
+    return state in "?ZX" or bool(int(flags) & _PF_EXITING)
 
 
 def _stat(pid: int) -> list[str]:

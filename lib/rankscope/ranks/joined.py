@@ -55,7 +55,7 @@ def run(
     store = _join(backend, timedelta(seconds=timeout_s))
     try:
         results = _gathered(fn, args)
-        if store is not None:  # nobody leaves while another still reads
+        if store is not None:  # nobody leaves while another still reads; MPI keeps its connections to the exit
             _wait_for_all(store, "done")
         return results
     finally:
@@ -77,7 +77,7 @@ def _join(backend: str, timeout: timedelta) -> Any:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     if not _rendezvous:
         rendezvous = dist.rendezvous("env://", timeout=timeout)  # type: ignore[attr-defined]
-        _rendezvous.append(next(iter(rendezvous)))
+        _rendezvous.append(next(iter(rendezvous)))  # a generator, which yields these three once
     store, rank, world = _rendezvous[0]
     own_store = dist.PrefixStore(f"launch/{next(_launches)}", store)  # type: ignore[attr-defined]
     own_store.set_timeout(timeout)
@@ -103,7 +103,7 @@ def _gathered(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
         result = pickling.to_bytes(fn(*args))
     except Exception as error:
         text = "".join(traceback.format_exception(error)).rstrip()
-        clear_frames(error)
+        clear_frames(error)  # otherwise they would keep this rank's end of the group open, see `run`
         raise RankError(f"rank {rank} failed: {type(error).__name__}: {error}\n\n{text}", rank) from error
     results: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(results, result)

@@ -41,7 +41,7 @@ _BACKENDS = ("gloo", "nccl", "mpi")
 _GRACE_S = 0.1  # for another rank that has failed at the same time
 _CAUSE_S = 1.0  # for the rank that failed first, if all failed ranks have lost the connection to a peer
 _GONE_S = 5.0  # for the server to report that a rank has ended, if one is ending
-_SHOW_S = 0.1  # between two looks at the ranks' output with `progress`
+_LOOK_S = 0.1  # between two looks at the ranks' output with `progress`, and at failed ranks
 _COUNT_S = 2.0  # between two messages of how many ranks have returned
 
 
@@ -124,7 +124,7 @@ def _forked(
     guards: Mapping[int, Callable[[], str]] | None = None,
 ) -> list[Any]:
     """Call the function in forked processes, and return the results by rank. All have ended when this returns."""
-    with WorkerPool(MODULES, in_memory=False) as pool:
+    with WorkerPool(MODULES, in_memory=False) as pool:  # on disk, because what ranks return and print may be large
         output = Output(pool.folder, num_ranks)
         try:
             work = pool.pack(Rank(fn, args, num_ranks, backend, timeout_s, pool.folder, before))
@@ -176,7 +176,7 @@ class _RunningRanks:
             elif now_s >= begin_s + timeout_s:
                 self._give_up(timeout_s)
             if live_output or self._failures:
-                self._listen(_SHOW_S)
+                self._listen(_LOOK_S)
             else:
                 self._listen(begin_s + timeout_s - now_s)
             now_s = time.monotonic()
@@ -211,7 +211,7 @@ class _RunningRanks:
             return
         if isinstance(message, StoredResult):
             self._running.discard(rank)
-        elif isinstance(message, LoadProblem):
+        elif isinstance(message, LoadProblem):  # any other rank first sends None, which needs no answer
             raise ValueError(f"fn and args cannot be loaded in the ranks: {message.reason}")
         elif isinstance(message, JoinProblem):
             raise ValueError(message.reason)

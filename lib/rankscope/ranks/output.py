@@ -33,7 +33,7 @@ class _Stream:
             data = data[:end_of_line]
         self._num_read += len(data)
         lines = data.decode("utf-8", "replace").split("\n")
-        if not lines[-1]:
+        if not lines[-1]:  # nothing follows the last end of a line
             lines.pop()
         return "".join(f"[rank {self._rank}] {line}\n" for line in lines)
 
@@ -51,6 +51,7 @@ class Output:
         with ExitStack() as stack:
             pairs = []
             for out, err in zip(self._out, self._err, strict=True):
+                # Append, so that a rank overwrites nothing of a program that it starts and that opens /dev/stdout anew.
                 out_file = stack.enter_context(open(out.path, "ab"))
                 err_file = stack.enter_context(open(err.path, "ab"))
                 pairs.append((out_file.fileno(), err_file.fileno()))

@@ -14,8 +14,6 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-import numpy as np
-
 from ..common.extras import install_command
 from ..common.storage import naming
 
@@ -58,9 +56,7 @@ class Pickler(_Base):  # type: ignore[misc]
         """
         torch = sys.modules.get("torch")  # a process with tensors has imported it
         if torch is not None and type(value) is torch.Tensor and _is_plain(value, torch):
-            content = np.empty(0, np.uint8)
-            if value.numel():
-                content = value.contiguous().view(-1).view(torch.uint8).numpy()
+            content = value.contiguous().view(-1).view(torch.uint8).numpy()
             return _tensor, (content, str(value.dtype).removeprefix("torch."), tuple(value.shape))
         if isinstance(value, ModuleType):
             self._add_module(value.__name__)

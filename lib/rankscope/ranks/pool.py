@@ -28,7 +28,9 @@ from .worker import ErrorAnswer, LoadProblem, Surroundings, WorkerLine
 
 _START_S = 300.0  # for the server to fork a worker, on a cold disk of a busy machine
 _STOP_S = 5.0  # how long workers may take to end
-_OWN_STREAMS = (1, 2)
+_CHECK_S = 5.0  # between two checks whether the server is stopped, while it forks a worker
+_REPORT_S = 1.0  # for the server to report the exit code of a worker whose connection is closed
+_OWN_STREAMS = (1, 2)  # the descriptors of this process's stdout and stderr
 
 
 class Worker:
@@ -98,7 +100,7 @@ class Worker:
 
     def exit_report(self) -> str:
         """Say how the worker ended."""
-        return f"{self} {how_it_ended(self.ended(1.0))}"
+        return f"{self} {how_it_ended(self.ended(_REPORT_S))}"
 
     def ready(self) -> None:
         """Wait until it has loaded its work. Raises ValueError if it cannot, and WorkerError."""
@@ -231,7 +233,7 @@ class WorkerPool:
     def _wait_for_fork(self, worker: Worker) -> None:
         """Wait for the worker's process id. Raises WorkerError if the server is stopped or takes too long."""
         deadline = time.monotonic() + _START_S
-        while not worker.listen(_STOP_S):
+        while not worker.listen(_CHECK_S):
             if is_stopped(self._server.pid):
                 problem = stacks.STOPPED
             elif time.monotonic() > deadline:
@@ -262,7 +264,7 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the workers, and delete the folder."""
-        with Interrupts():
+        with Interrupts():  # otherwise a worker or the folder could be left
             self.end()
             self._delete()
 

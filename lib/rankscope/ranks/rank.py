@@ -63,7 +63,7 @@ class Rank:
 
         A rank that failed keeps its connections open. If it closed them, its peers would fail on that, too.
         """
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the server, from which it was forked, ignores it
         if self.before is not None:
             self.before(rank)
         _talk_over_loopback()
@@ -76,12 +76,16 @@ class Rank:
                 signal.pause()
 
     def _run(self, rank: int) -> StoredResult | JoinProblem | Failure:
-        """Call the function and store its result in a file of the folder."""
+        """Join the group, call the function, and store its result in a file of the folder.
+
+        Return how that went: a rank that cannot be what was asked for is a JoinProblem, and a result that cannot be
+        pickled is a Failure. Other errors, such as those of the function, are raised.
+        """
         reason = self._join(rank)
         if reason:
             return JoinProblem(reason)
         result = self.fn(*self.args)
-        _synchronize()
+        _wait_for_gpu()
         try:
             pickling.write(self.folder / f"{rank}.result", result)
         except Exception as error:
@@ -120,7 +124,11 @@ def _talk_over_loopback() -> None:
             os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
-def _synchronize() -> None:
+def _wait_for_gpu() -> None:
+    """Wait for the work that the function has left to the GPU, and raise its error if it fails.
+
+    Without that, a rank would count as returned although its last kernels failed, or had not run when it was killed.
+    """
     import torch
 
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

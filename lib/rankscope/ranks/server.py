@@ -80,10 +80,10 @@ class _Server:
         self._workers: set[int] = set()  # the process ids of those that have not been waited for
         self._lines: dict[int, Connection] = {}  # to the owner, by the process id of the worker
         self._woken, self._wake = os.pipe()  # Python writes to it when a worker ends
-        os.set_blocking(self._wake, False)
-        os.set_inheritable(control.fileno(), False)
+        os.set_blocking(self._wake, False)  # which `set_wakeup_fd` requires
+        os.set_inheritable(control.fileno(), False)  # it is, because the owner passed it on to this program
         signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal would not be written to `_wake`
-        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)  # one byte in the pipe is enough to wake `run`
 
     def run(self) -> None:
         """Serve until the owner is gone.
@@ -119,7 +119,7 @@ class _Server:
             try:
                 request: Request = line.recv()
             except (EOFError, OSError):  # the owner is gone
-                return
+                return  # the line, like that of a fork that fails, is closed when nothing refers to it any more
             if len(descriptors) < _NUM_DESCRIPTORS:  # this process could not open all of them
                 _tell(line, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
                 return
@@ -143,7 +143,7 @@ class _Server:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        gc.collect()
+        gc.collect()  # garbage must not be frozen
         gc.freeze()  # the collector writes to each object that it visits, which would copy pages that workers share
 
     def _leave_orphaned(self, *_: object) -> None:
@@ -176,7 +176,7 @@ class _Server:
 
     def _become_worker(self, line: Connection, request: Request, connection: int, out: int, err: int) -> None:
         """In the forked process: close everything that belongs to the server, and work."""
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(-1)  # none
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.close(self._woken)
         os.close(self._wake)

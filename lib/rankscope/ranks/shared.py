@@ -107,8 +107,8 @@ class SharedMemoryEnd:
     def _take_segment(self, num_bytes: int) -> int:
         """Return the number of a segment of ours of at least that size, into which nobody looks.
 
-        It is the smallest free one that is large enough. If there is none, all free ones are closed, and a new one is
-        made.
+        It is the smallest free one that is large enough. If there is none, values have become larger, so all free ones
+        are closed, and a new one is made.
         """
         large_enough = [number for number in self._free if len(self._ours[number]) >= num_bytes]
         if large_enough:
@@ -144,7 +144,8 @@ class SharedMemoryEnd:
             path.unlink()  # the memory stays as long as it is mapped, and a kill leaves no file behind
         # All arrays of the value refer to `base`, so it is deleted with the last of them.
         base = np.frombuffer(self._theirs[segment], np.uint8, num_bytes)
-        weakref.finalize(base, self._returned.append, segment).atexit = False
+        finalizer = weakref.finalize(base, self._returned.append, segment)
+        finalizer.atexit = False  # when this process exits, no message will return the segment
         return memoryview(base.data)
 
     def _segment_path(self, side: int, number: int) -> Path:

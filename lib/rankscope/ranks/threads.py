@@ -52,12 +52,14 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
 
     threads = []
     for rank in range(num_ranks):
+        # daemon: if Ctrl-C ends the waiting below, Python's exit must not wait for ranks that wait for each other
         threads.append(threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True))
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for rank, cause in errors:
+    if errors:
+        rank, cause = errors[0]  # the others are often its consequences
         raise RankError(f"rank {rank} failed: {type(cause).__name__}: {cause}", rank) from cause
     return [results[rank] for rank in range(num_ranks)]
 

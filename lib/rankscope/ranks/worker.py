@@ -45,7 +45,7 @@ class Surroundings(NamedTuple):
             # An entry is (size, modification time, lines, name); without a time, the lines are from no file.
             if len(entry) == 4 and entry[1] is None:
                 sources[name] = entry
-        path = [os.fspath(entry) or folder for entry in sys.path]
+        path = [os.fspath(entry) or folder for entry in sys.path]  # an empty entry stands for the working directory
         argv = list(getattr(sys, "argv", []))
         return cls(dict(os.environ), folder, path, argv, sources)
 

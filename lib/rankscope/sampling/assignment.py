@@ -80,7 +80,7 @@ def _all_ranks(name: str, values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
     """
     views = []
     for rank, values_of_rank in enumerate(several(name, values, "a rank's indices each")):
-        indices = np.asarray(values_of_rank)
+        indices = np.asarray(values_of_rank)  # of floats if the list is empty
         if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
             kind = f"{indices.dtype} of shape {indices.shape}"
             raise ValueError(f"rank {rank} must read a 1-D array of integers, got {kind}")
@@ -259,7 +259,7 @@ class Assignment:
         """Return the batches of one rank, from its sampler or DataLoader, or one sample each if neither makes any."""
         indices = self.ranks[whole("rank", rank, 0, self.num_ranks - 1)]
         if self.batch_stops is not None:
-            return np.split(indices, self.batch_stops[rank])[:-1]
+            return np.split(indices, self.batch_stops[rank])[:-1]  # without the empty part after the last stop
         size = self.loader.batch_size if self.loader else 1
         return [indices[start : start + size] for start in range(0, indices.size, size)]
 
@@ -271,6 +271,7 @@ class Assignment:
         """
         ranks, steps = self.coordinates()
         indices = np.concatenate(self.ranks)
+        # `np.unique` returns the first position of each index in the order that it gets.
         reading_order = np.lexsort((ranks, steps))  # the reads, by step and then by rank
         _, first_reads = np.unique(indices[reading_order], return_index=True)  # of each index, as a position in there
         is_repeat = np.ones(indices.size, dtype=bool)
@@ -342,7 +343,8 @@ class Assignment:
     def load(cls, path: str | os.PathLike[str]) -> Assignment:
         """Read a file that `save` wrote.
 
-        Raises ValueError, which names the file, if it is damaged, has another format or has a newer version."""
+        Raises ValueError, which names the file, if it is damaged, has another format or has a newer version.
+        """
         problem = f"not a readable {_FORMAT} of version {_VERSION}"
         try:
             content = read_bytes(path, _MOST_FILE_BYTES)
@@ -428,6 +430,7 @@ def assign(
         epoch=whole("epoch", epoch),
         shuffle=truth("shuffle", shuffle),
         drop_last=truth("drop_last", drop_last),
+        # None stands for the sampler's default.
         settings=ReadOnly({name: value for name, value in settings.items() if value is not None}),
     )
     kind.check(sampler, recipe)
@@ -435,7 +438,7 @@ def assign(
         recipe = evolve(recipe, shuffle=kind.always_shuffles)
     _check_number_of_reads(recipe)
     reads = kind.indices(recipe)
-    if not isinstance(reads, RankReads):
+    if not isinstance(reads, RankReads):  # a sampler without batches may return the indices alone
         reads = RankReads(reads)
     ranks = several(f"the indices of sampler {sampler!r}", reads.indices, "arrays")
     if len(ranks) != recipe.num_replicas:
@@ -458,6 +461,7 @@ def assign(
 
 
 def _check_number_of_reads(recipe: EpochRecipe) -> None:
+    """Raise ValueError if all ranks together read too many samples: those of the dataset, or draws by weight."""
     whole(f"the samples that {recipe.num_replicas} ranks read together", recipe.reads, 0, MOST_SAMPLES)
     if "num_samples" in recipe.settings:
         whole("num_samples", recipe.settings["num_samples"], 0, MOST_SAMPLES)

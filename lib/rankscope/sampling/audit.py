@@ -169,7 +169,7 @@ class Audit(Findings):
         if self.weight_bias is None:
             self._add_losses(add)
         uneven = max(self.epochs, key=lambda epoch: epoch.longest - epoch.shortest)
-        if uneven.longest > uneven.shortest and not self.work:
+        if uneven.longest > uneven.shortest and not self.work:  # with `work`, `_add_work` compares batches instead
             counts = f"from {uneven.shortest} to {uneven.longest} {uneven.unit} in epoch {uneven.epoch}"
             add("unbalanced", f"ranks read {counts}")
         if self.repeated_orders:
@@ -201,7 +201,7 @@ class Audit(Findings):
 
     def _add_work(self, add: Callable[[str, str], None]) -> None:
         """Add what makes ranks wait or compute in vain."""
-        # A rank with fewer batches has none in the last step, and so a cost of 0 there.
+        # A rank with fewer batches has none in the last step, and so a cost of 0 there. An epoch may have no step.
         if any((work.step_costs[-1:] == 0).any() for work in self.work):
             add("unbalanced", "some ranks have fewer batches than others, or batches that cost nothing")
         costliest = max(self.work, key=lambda work: work.imbalance)
@@ -306,7 +306,8 @@ def audit(
             reads_of_epoch, expected_of_epoch = weighted_reads(assignment, weights, replacement)
             reads = reads + reads_of_epoch
             expected = expected + expected_of_epoch
-        if assignment.shuffle is not False and assignment.size > 1 and flat.size:
+        may_be_shuffled = assignment.shuffle is not False  # None if it is not known
+        if may_be_shuffled and assignment.size > 1 and flat.size:  # one sample has only one order
             first = first_with_order.setdefault(_fingerprint(assignment, flat), index)
             if first != index:
                 repeated.append((first, index))
@@ -358,6 +359,7 @@ def _audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.boo
         duplicated=np.concatenate(
             [repeated_strays[repeated_strays < 0], duplicated, repeated_strays[repeated_strays >= size]]
         ),
+        # Without repeats, no two ranks read the same sample.
         overlap=_read_by_many(assignment) if num_repeats else np.empty(0, dtype=np.int64),
         dropped=np.flatnonzero(counts == 0),
         out_of_range=strays,
@@ -414,7 +416,7 @@ def _why_repeated(first: EpochAudit, again: EpochAudit) -> str:
 
     torch shuffles with a generator that is seeded with seed + epoch, of which it uses 32 bits.
     """
-    if first.seed is None or again.seed is None:
+    if first.seed is None or again.seed is None:  # the indices were collected from samplers
         return "the sampler ignores the epoch, or few samples have few orders"
     first_sum = first.seed + first.epoch
     again_sum = again.seed + again.epoch

@@ -167,7 +167,7 @@ class BalancedSampler(ElasticSampler):
         self.size = self.lengths.size
         self._digest = digest_of(self.lengths)
         self._cost_digest = digest_of(self.costs)
-        self._permutation_key = ""
+        self._permutation: KeyedPermutation | None = None  # of the epoch that was read last
         self._planned_ends = _PlannedEnds((-1, ""), [])
         self._start_from(self._first_progress())
 
@@ -176,7 +176,8 @@ class BalancedSampler(ElasticSampler):
         """The number of samples at the end of the epoch that all ranks together read a second time."""
         reads = self.all_ranks()
         num_reads = sum(indices.size for indices in reads.indices)
-        return max(num_reads - self._num_left(self._remaining(self._start)), 0)
+        num_left = self._num_left(self._remaining(self._start))
+        return max(num_reads - num_left, 0)  # fewer reads than samples are left if `drop_last` drops some
 
     def all_ranks(self) -> RankReads:
         num_ranks = self.num_replicas
@@ -244,8 +245,8 @@ class BalancedSampler(ElasticSampler):
         if batch_size is not None:
             batch_size = whole("batch_size", batch_size, 1)
         if max_tokens is not None:
-            longest = int(self.lengths.max()) if self.size else 1
-            max_tokens = whole("max_tokens", max_tokens, max(longest, 1), MOST_TOKENS)
+            longest = int(self.lengths.max(initial=1))  # which must fit in a batch
+            max_tokens = whole("max_tokens", max_tokens, longest, MOST_TOKENS)
         grouping = _Grouping(
             num_replicas=whole("num_replicas", fields["num_replicas"], 1, MOST_RANKS),
             batch_size=batch_size,
@@ -300,8 +301,10 @@ class BalancedSampler(ElasticSampler):
                 num_steps = end.num_steps
             return num_steps
         origin = self._origin(start)
-        num_before = origin.num_samples // (self.num_replicas * self.batch_size) + origin.num_steps
-        return _num_equal_steps(self._num_left(origin.remaining), self._grouping()) - num_before
+        num_steps_of_all = _num_equal_steps(self._num_left(origin.remaining), self._grouping())
+        # The windows before the present one are full: their samples are those of full steps.
+        num_steps_of_windows = origin.num_samples // (self.num_replicas * self.batch_size)
+        return num_steps_of_all - num_steps_of_windows - origin.num_steps
 
     def _end_before(self, start: Progress, num_items: int) -> _WindowEnd:
         """Return the last end of a window within `num_items` steps from `start`, or where the present window began.
@@ -317,7 +320,8 @@ class BalancedSampler(ElasticSampler):
                     break
                 last_end = end
             return last_end
-        # Full windows have equally many samples and steps, so the end is computed without planning any window.
+        # Full windows have equally many samples and steps, so the end is computed without planning any window. The last
+        # window, which is longer or shorter, ends with the epoch.
         num_left = self._num_left(origin.remaining)
         if num_items == self._num_items(start):
             return _WindowEnd(num_left, num_items)
@@ -395,7 +399,8 @@ class BalancedSampler(ElasticSampler):
         """Return samples for padding: of the beginning of the epoch's order, those whose cost is nearest to `cost`."""
         candidates = self._order(np.arange(min(max(count, _PADDING_CHOICE), self.size)))
         nearest = ascending(np.abs(self.costs[candidates] - cost))[:count]
-        return np.resize(candidates[np.sort(nearest)], count)  # repeated if the dataset has fewer samples than `count`
+        nearest.sort()  # back into the epoch's order, which is random if it is shuffled
+        return np.resize(candidates[nearest], count)  # repeated if the dataset has fewer samples than `count`
 
     def _remaining(self, start: Progress) -> _Remaining:
         """Return what is left to read after the segments of a progress."""
@@ -418,9 +423,8 @@ class BalancedSampler(ElasticSampler):
         if not self.shuffle:
             return positions
         key = self._key("order")
-        if key != self._permutation_key:
+        if self._permutation is None or self._permutation.key != key:
             self._permutation = KeyedPermutation(self.size, key)
-            self._permutation_key = key
         return self._permutation(positions)
 
     def _window_samples(self, remaining: _Remaining, start: int, grouping: _Grouping) -> NDArray[np.int64]:
@@ -435,7 +439,8 @@ class BalancedSampler(ElasticSampler):
         max_tokens = int(num_batches * grouping.max_tokens * _TOKEN_FILL)  # of the window
         most_of_last = max_tokens + max_tokens // 2  # tokens of the last window, which may be half as long again
         mean_length = max(float(self.lengths.mean()), 1.0)
-        # Look at more samples until they have too many tokens for a last window, or until none are left.
+        # Look at more samples until they have too many tokens for a last window, or until none are left. Begin with as
+        # many as have that many tokens on average, and one more for each batch.
         num_looked_at = int(min(num_left, most_of_last / mean_length + num_batches))
         while True:
             samples = self._samples(remaining, start, num_looked_at)
@@ -484,7 +489,8 @@ class BalancedSampler(ElasticSampler):
         plan = self._token_batches(samples, all_positions, costs, grouping)
         if (plan.counts > 0).all():
             return _PlannedWindow(samples, plan, _NO_SAMPLES)
-        # The epoch has too few samples. Those that remain after equal numbers per rank get a step of their own.
+        # The epoch has too few samples: some batches would be empty. Those that remain after equal numbers per rank get
+        # a step of their own or, with `drop_last`, are dropped: the last ones of the random order.
         rest = samples.size % num_ranks
         division = _Division(all_positions[samples.size - rest :], all_positions[: samples.size - rest])
         if rest and not grouping.drop_last:
@@ -509,7 +515,7 @@ class BalancedSampler(ElasticSampler):
         """
         assert grouping.max_tokens is not None
         lengths = self.lengths[samples[positions]]
-        num_batches = -(-int(lengths.sum()) // grouping.max_tokens)
+        num_batches = -(-int(lengths.sum()) // grouping.max_tokens)  # rounded up, as the steps
         num_steps = max(-(-num_batches // grouping.num_replicas), 1)
         if num_steps >= _MANY_STEPS and num_batches > _EASY_FILL * num_steps * grouping.num_replicas:
             num_steps += 1
@@ -581,7 +587,8 @@ def _by_rank(samples: NDArray[np.int64], counts: NDArray[np.int64]) -> list[NDAr
     if counts.size and counts.min() == counts.max():  # without a sort, because all batches are of the same size
         batches = samples.reshape(num_steps, num_ranks, -1)
         return list(batches.transpose(1, 0, 2).reshape(num_ranks, -1))
-    rank_of_batch = np.tile(np.arange(num_ranks, dtype=np.uint32), num_steps)
+    # `MOST_RANKS` ranks have numbers of 16 bits, which numpy sorts in linear time.
+    rank_of_batch = np.tile(np.arange(num_ranks, dtype=np.uint16), num_steps)
     rank_of_sample = np.repeat(rank_of_batch, counts.ravel())
     by_rank = samples[np.argsort(rank_of_sample, kind="stable")]
     return np.split(by_rank, np.cumsum(counts.sum(axis=0))[:-1])

@@ -61,7 +61,7 @@ def plan_equal_batches(costs: Costs, num_ranks: int, batch_size: int) -> WindowP
         return WindowPlan(np.empty(0, dtype=np.int64), np.empty((0, num_ranks), dtype=np.int64))
     pool = ascending(costs)[::-1]  # the samples that are in no batch yet, costliest first
     built_steps: list[Indices] = []
-    while len(built_steps) < num_steps - 1:
+    while len(built_steps) < num_steps - 1:  # the last step gets all samples that are left
         pool_costs = costs[pool]
         mean_cost = pool_costs.sum() / ((num_steps - len(built_steps)) * num_ranks)
         # The least that a batch with the costliest sample can cost, if all others in it are as cheap as the cheapest.
@@ -81,7 +81,7 @@ def plan_equal_batches(costs: Costs, num_ranks: int, batch_size: int) -> WindowP
     steps = steps[np.argsort(steps[:, 0, 0])]
     rank_order = np.argsort(steps[:, :, 0], axis=1)
     steps = np.take_along_axis(steps, rank_order[:, :, None], axis=1)
-    steps.sort(axis=2)
+    steps.sort(axis=2)  # the samples of a batch in the window's own order, too
     return WindowPlan(steps.ravel(), np.full((num_steps, num_ranks), batch_size))
 
 
@@ -119,7 +119,8 @@ def _filled_step(pool_costs: Costs, num_ranks: int, batch_size: int) -> Indices:
     for number in range(1, batch_size):
         num_after_this = batch_size - 1 - number  # samples that the batch gets later, which cost `lowest` at least
         cost_left = target - totals - num_after_this * lowest
-        ranks = ascending(np.maximum(cost_left, 0.0))[::-1]  # the batch with the most cost left chooses first
+        # The batch with the most cost left chooses first. `ascending` needs values of at least 0.
+        ranks = ascending(np.maximum(cost_left, 0.0))[::-1]
         free = np.flatnonzero(is_free)
         # For each batch, the index in `free` of the costliest sample that is not too costly. These indices ascend.
         wanted = np.searchsorted(-pool_costs[free], -cost_left[ranks])
@@ -209,7 +210,7 @@ def _plan_of_batches(batch_of_sample: Indices, by_cost: Indices, totals: Costs, 
     costliest[batch_of_sample[by_cost]] = by_cost  # numpy writes in order, so a batch keeps its costliest sample
     steps = ascending(totals)[::-1].reshape(-1, num_ranks)  # batches, of shape (steps, ranks)
     steps = steps[np.argsort(costliest[steps[:, 0]])]
-    rank_order = np.argsort(costliest[steps], axis=1, kind="stable")
+    rank_order = np.argsort(costliest[steps], axis=1, kind="stable")  # empty batches are equal, and stay in order
     steps = np.take_along_axis(steps, rank_order, axis=1)
     position_of_batch = np.empty(num_batches, dtype=np.int64)  # step by step and, within a step, rank by rank
     position_of_batch[steps.ravel()] = np.arange(num_batches)

@@ -126,7 +126,10 @@ class ElasticSampler:
         return order
 
     def _reader(self) -> Self:
-        """Return a copy for one iteration, which shares the arrays."""
+        """Return a copy for one iteration, which shares the arrays.
+
+        `copy.copy` would call `__getstate__`, which computes where an earlier iteration is, for nothing.
+        """
         reader = object.__new__(type(self))
         reader.__dict__.update(self.__dict__)
         reader._reading = None
@@ -184,6 +187,7 @@ class ElasticSampler:
         missing = [name for name in _STATE_FIELDS if name not in state]
         if missing:
             raise ValueError(f"the sampler's state lacks {', '.join(missing)}")
+        _check_version(state["version"])
         self._check_same_sampler(state)
         progress = of_type("progress", state["progress"], dict)
         epoch = whole("epoch", state["epoch"], 0)
@@ -206,9 +210,9 @@ class ElasticSampler:
         self._start_from(start)
 
     def _check_same_sampler(self, state: Mapping[str, Any]) -> None:
-        """Raise ValueError unless a state is of this version and of a sampler with this data, settings and seed."""
-        own = {"version": _VERSION, "sampler": self._TITLE} | self._recipe()
-        other = {"version": state["version"], "sampler": state["sampler"]} | of_type("recipe", state["recipe"], dict)
+        """Raise ValueError unless a state is of a sampler of this kind, with this data, settings and seed."""
+        own = {"sampler": self._TITLE} | self._recipe_of_state()
+        other = {"sampler": state["sampler"]} | of_type("recipe", state["recipe"], dict)
         differences = _differences(other, own)
         if not differences:
             return
@@ -224,7 +228,7 @@ class ElasticSampler:
             "num_replicas": self.num_replicas,
             "drop_last": self.drop_last,
             "epoch": self.epoch,
-            **self._recipe(),
+            **self._recipe_of_state(),
         }
 
     def check_ranks(self, all_gather: Callable[[Any], list[Any]] | None = None) -> None:
@@ -251,10 +255,10 @@ class ElasticSampler:
             "epoch": epoch,
             "progress": progress,
             "finished": is_finished,
-            "recipe": self._recipe(),
+            "recipe": self._recipe_of_state(),
         }
 
-    def _recipe(self) -> dict[str, Any]:
+    def _recipe_of_state(self) -> dict[str, Any]:
         """Return the data and settings that a state must agree with: values that JSON can store."""
         return {name: getattr(self, attribute) for name, attribute in self._RECIPE.items()}
 
@@ -471,6 +475,12 @@ def _all_gather(value: Any) -> list[Any]:
     values: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(values, value)
     return values
+
+
+def _check_version(version: Any) -> None:
+    """Raise ValueError unless this is the version of states that this library reads; True and 1.0 are not."""
+    if type(version) is not int or version != _VERSION:
+        raise ValueError(f"the state must be of version {_VERSION}, which this library reads, got version {version!r}")
 
 
 def _differences(recipe: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, str]:

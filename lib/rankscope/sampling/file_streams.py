@@ -73,7 +73,7 @@ def stream_files(
         raise ValueError(f"num_nodes must divide the number of ranks, {num_replicas}, got {num_nodes}")
     if method == "buffer" and num_nodes > 1:
         raise ValueError(f"num_nodes must be 1 with method 'buffer', where only ranks count, got {num_nodes}")
-    seed = whole("seed", seed, 0, SEEDS[1])
+    seed = whole("seed", seed, 0, SEEDS[1])  # numpy's generators take no seed below 0
     epoch = whole("epoch", epoch, 0)
     stops = np.cumsum(rows, dtype=np.int64).tolist()
     spans = [_FileRows(stop - number, stop) for number, stop in zip(rows, stops, strict=True)]
@@ -259,7 +259,9 @@ def mixing(assignment: Assignment, file_rows: Iterable[int], batch_size: int = 3
     # In a true shuffle, the first sample is of a file with the probability `shares`, and the second one is any of the
     # other size - 1 samples.
     shares = rows / max(size, 1)
-    expected_same = float((shares * (rows - 1)).sum() / (size - 1)) if size > 1 else 1.0
+    expected_same = 1.0  # one sample is of one file
+    if size > 1:
+        expected_same = float((shares * (rows - 1)).sum() / (size - 1))
     return Mixing(
         same_file=num_same / max(num_neighbours, 1),
         same_file_if_shuffled=expected_same,

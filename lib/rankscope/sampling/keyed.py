@@ -98,6 +98,7 @@ class KeyedPermutation:
 
     def __init__(self, size: int, key: str) -> None:
         self.size = whole("size", size, 0, MOST_KEYED_SAMPLES)
+        self.key = key
         text = f"rankscope.keyed 1\n{self.size}\n{key}".encode()
         digest = hashlib.shake_128(text).digest(12 * NUM_ROUNDS)  # three words of 4 bytes for each round
         words = np.frombuffer(digest, dtype="<u4").astype(np.uint32).reshape(NUM_ROUNDS, 3)

@@ -50,7 +50,7 @@ class KeyedSampler(InterleavedSampler):
     ) -> None:
         self.size = whole("size", size, 0, MOST_KEYED_SAMPLES)
         super().__init__(num_replicas, rank, shuffle, seed, drop_last)
-        self._permutation_key = ""
+        self._permutation: KeyedPermutation | None = None  # of the epoch that was read last
         self._start_from(self._first_progress())
 
     def __getitem__(self, position: int) -> int:
@@ -66,9 +66,8 @@ class KeyedSampler(InterleavedSampler):
     def permutation(self) -> KeyedPermutation:
         """The order of this epoch, which also has the inverse: the position of a sample."""
         key = self._key("order")
-        if key != self._permutation_key:
+        if self._permutation is None or self._permutation.key != key:
             self._permutation = KeyedPermutation(self.size, key)
-            self._permutation_key = key
         return self._permutation
 
     def positions(self, samples: IntArray) -> NDArray[np.int64]:

@@ -181,7 +181,7 @@ def _packed(recipe: EpochRecipe, rank: int) -> PackedSampler:
     settings = dict(recipe.settings)
     lengths = settings.pop("lengths")
     if "max_tokens" not in settings:
-        settings["max_tokens"] = max(int(np.max(lengths, initial=1)), 1)
+        settings["max_tokens"] = int(np.max(lengths, initial=1))  # so that each document fits in a pack
     max_tokens = settings.pop("max_tokens")
     return PackedSampler(lengths, max_tokens, recipe.num_replicas, rank, **settings, **_order_settings(recipe))
 
@@ -200,7 +200,7 @@ def _elastic(title: str, make: Callable[[EpochRecipe, int], ElasticSampler], **f
     """Return the record of a sampler that the library has a class for."""
 
     def indices(recipe: EpochRecipe) -> RankReads:
-        sampler = make(recipe, 0)
+        sampler = make(recipe, 0)  # of any rank, because `all_ranks` is the same on all
         sampler.set_epoch(recipe.epoch)
         return sampler.all_ranks()
 

@@ -84,7 +84,7 @@ class _Slice:
         sample_index = whole("sample_index", state["sample_index"], self._begin, self._end)
         if truth("strict", strict):
             self._check_same_arguments(state)
-        if "epoch" in self._needed:
+        if "epoch" in self._needed:  # this sampler shuffles
             self.set_epoch(state["epoch"])
         self.reset()
         self._sample_index = sample_index
@@ -93,7 +93,8 @@ class _Slice:
         """Raise ValueError if the sampler of the state was made with other arguments."""
         differences = []
         for name, own_value in self.state_dict().items():
-            if name not in ("sample_index", "epoch") and state.get(name) != own_value:
+            is_argument = name not in ("sample_index", "epoch")  # which are where the sampler is
+            if is_argument and state.get(name) != own_value:
                 differences.append(f"{name} {state.get(name)!r}, not {own_value!r}")
         if differences:
             raise ValueError(f"the state was taken from another sampler, with {'; '.join(differences)}")
@@ -169,9 +170,7 @@ def libtorch_random_order(size: int, total: int, epoch: int, shuffle_first: bool
     if shuffle_first:
         order = np.arange(size)
         libstdcxx_shuffle(order, epoch)
-        if size:
-            order = np.resize(order, total)
-        return order
+        return np.resize(order, total)
     order = np.arange(total)
     order[size:] -= size  # padding: these positions repeat the first samples
     libstdcxx_shuffle(order, epoch)

@@ -110,7 +110,7 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about more workers than cores
         probe = _probe(loader)
-        num_epochs = _NUM_EPOCHS if loader.num_workers else 1
+        num_epochs = _NUM_EPOCHS if loader.num_workers else 1  # without workers, no numbers are drawn
         with unmoved(layers_of(loader)):
             epochs: list[list[_ProbedBatch]] = [list(probe) for _ in range(num_epochs)]
     draws: dict[tuple[int, int], _Numbers] = {}

@@ -32,9 +32,6 @@ class Pack(list[int]):
         super().__init__(indices)
         self.boundaries: tuple[int, ...] = tuple(boundaries)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Pack, (list(self), self.boundaries)
-
 
 class _EpochPacks(NamedTuple):
     """All packs of an epoch: pack p has the documents ``documents[starts[p]:starts[p + 1]]``."""
@@ -126,7 +123,7 @@ class PackedSampler(InterleavedSampler):
         position = self._start["position"]
         num_packs_read = self._num_items(self._start) * self.num_replicas
         packs = np.arange(position, position + num_packs_read)
-        if packs.size:
+        if packs.size:  # an epoch without packs has no length to divide by
             packs %= self._order_length()  # padding repeats the first packs
         indices = []
         stops = []

@@ -100,6 +100,7 @@ def _as_array(name: str, values: Any, expected: str) -> NDArray[Any]:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{must_be}: {error}") from error
+    # numpy makes a 0-d array of objects of an iterable that it cannot read, such as a dataset.
     if array.ndim == 0 and hasattr(values, "__iter__") and not isinstance(values, str | bytes):
         reason = "a framework that replaces samplers, as Lightning does, needs use_distributed_sampler=False"
         raise ValueError(f"{must_be}, got a {type(values).__name__}: {reason}")

@@ -54,7 +54,7 @@ class DistributedSampler(TorchDistributedSampler[int]):
         if num_replicas is not None:
             num_replicas = whole("num_replicas", num_replicas, 1)
         if rank is not None:
-            rank = whole("rank", rank)
+            rank = whole("rank", rank)  # torch checks whether it is below the number of ranks
         seed = whole("seed", seed, *SEEDS)
         is_single_number = getattr(dataset, "ndim", None) == 0  # 0-d arrays and tensors have a `__len__`, which fails
         has_length = isinstance(dataset, Sized) and not is_single_number
@@ -69,7 +69,7 @@ class DistributedSampler(TorchDistributedSampler[int]):
             raise ValueError(
                 f"the dataset had {self._size} samples when the sampler was made and has {size} now: make a new sampler"
             )
-        if self._resume_used:
+        if self._resume_used:  # the rest of the resumed epoch has been read
             self._start_at(0)
         if not self.shuffle:
             return ReadingOrder.of(self._in_order(self._consumed, self._stop))
@@ -113,10 +113,15 @@ class DistributedSampler(TorchDistributedSampler[int]):
         [[3, 5, 7, 9], [4, 6, 8, 0]]
         """
         of_type("state", state, dict)
-        expected = {"version": _VERSION} | self._recipe()
-        missing = (expected.keys() | {"epoch", "consumed"}) - state.keys()
+        expected = self._recipe()
+        missing = (expected.keys() | {"version", "epoch", "consumed"}) - state.keys()
         if missing:
             raise ValueError(f"the sampler's state lacks {', '.join(sorted(missing))}")
+        version = state["version"]
+        if version != _VERSION:
+            raise ValueError(
+                f"the state must be of version {_VERSION}, which this library reads, got version {version!r}"
+            )
         differences = []
         for name, own_value in expected.items():
             if state[name] != own_value:
@@ -140,7 +145,9 @@ class DistributedSampler(TorchDistributedSampler[int]):
 
     def _note_iteration(self, consumed: int) -> None:
         """Note that an iteration has begun with an index: if it is the resumed one, the next reads a whole epoch."""
-        if consumed > 0 and consumed == self._consumed:
+        is_resumed = consumed > 0
+        is_present = consumed == self._consumed  # `set_epoch` or `resume` may have moved the sampler since `iter`
+        if is_resumed and is_present:
             self._resume_used = True
 
     def _in_order(self, consumed: int, stop: int) -> Iterator[Iterable[int]]:

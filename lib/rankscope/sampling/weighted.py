@@ -72,7 +72,7 @@ class WeightedSampler(InterleavedSampler):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        super().__init__(num_replicas, rank, True, seed, drop_last)
+        super().__init__(num_replicas, rank, shuffle=True, seed=seed, drop_last=drop_last)
         self.weights = checked_weights(weights)
         self.size = self.weights.size
         if num_samples is None:
@@ -127,7 +127,7 @@ class WeightedSampler(InterleavedSampler):
         missing = self.num_samples * unit - int(shares.sum())  # below 0 if the sum is too large
         fractions = shares & (unit - 1)  # the lower bits
         adjustable = np.flatnonzero(fractions)
-        if not adjustable.size:
+        if not adjustable.size:  # all are whole numbers, so the largest one changes least
             adjustable = np.array([np.argmax(shares)])
         while missing:
             for_each, rest = divmod(missing, adjustable.size)
@@ -181,7 +181,7 @@ def expected_counts(weights: NDArray[np.float64], num_samples: int, replacement:
         expected[is_certain] = 1
         is_uncertain &= ~is_certain
         num_left -= int(is_certain.sum())
-    if not num_left:
+    if not num_left:  # the uncertain samples have a value of an earlier round, but no draw is left for them
         expected[is_uncertain] = 0
     return expected
 

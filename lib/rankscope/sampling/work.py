@@ -154,7 +154,7 @@ def weight_bias(reads: NDArray[np.int64], expected: NDArray[np.float64]) -> Weig
     (0, 4.4)
     """
     is_possible = expected > 0
-    ratio = np.ones(expected.size)
+    ratio = np.ones(expected.size)  # r / e; where r is 0, any ratio will do, because r log(r / e) is 0
     np.divide(reads, expected, out=ratio, where=is_possible & (reads > 0))
     deviance = np.where(is_possible, reads * np.log(ratio) - reads + expected, 0.0)
     deviations = np.sqrt(2 * np.maximum(deviance, 0.0))  # rounding can make a deviance slightly negative
@@ -177,7 +177,7 @@ def weighted_reads(
     num_reads = int(reads.sum())
     if not replacement:
         reads = np.minimum(reads, 1)  # further reads of a sample are padding
-        num_reads = min(int(reads.sum()), num_possible)
+        num_reads = min(int(reads.sum()), num_possible)  # samples of weight 0 may have been read, against their weight
     if not num_possible or not num_reads:
         return reads, np.zeros(weights.size)
     return reads, expected_counts(weights, num_reads, replacement)

@@ -132,10 +132,12 @@ def twice_sharded(shards: tuple[DividingLayer, ...]) -> str:
     wrapper = outer.name
     if outer.framework:
         wrapper = f"{outer.name} of {outer.framework}"
-    num_ranks = 1
-    for shard in shards[1:]:
-        num_ranks *= shard.num_ranks
-    problem = f"{wrapper} wraps {inner.name}, which is distributed already: about 1/{num_ranks} of the samples are read"
+    # All ranks together read everything that the outermost layer divides. But each inner layer passes on only this
+    # rank's part.
+    num_parts = 1
+    for inner_layer in shards[1:]:
+        num_parts *= inner_layer.num_ranks
+    problem = f"{wrapper} wraps {inner.name}, which is distributed already: about 1/{num_parts} of the samples are read"
     if inner.is_grouped and outer.switch:
         return f"{problem}; remove {outer.name}, which would undo what {inner.name} is for: {outer.switch}"
     if inner.is_grouped:

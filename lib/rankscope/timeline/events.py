@@ -32,6 +32,7 @@ _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*$")  # of the text before an event: the end of the event before it
 _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
+# How a file of `Timeline.to_chrome_trace` begins.
 _OURS = b'{"displayTimeUnit": "ms", "otherData": {"format": "rankscope.timeline"'
 
 
@@ -59,13 +60,13 @@ class TraceFile(Generic[Entry]):
     def pieces(self) -> Iterator[list[Entry]]:
         """Yield the events in order, some thousands at a time.
 
-        The text may be cut at a place if the text before it, once closed, is a list; the content of strings cannot
-        mislead this. Raises ValueError for a file that is not a trace or is cut short, for more than `most_bytes` of
-        text, before memory is taken for it, and for millions of events with hardly any text; OSError, EOFError and
-        RecursionError for a file that cannot be read.
+        Raises ValueError for a file that is not a trace or is cut short, for more than `most_bytes` of text, before
+        memory is taken for it, and for millions of events with hardly any text; OSError, EOFError and RecursionError
+        for a file that cannot be read.
         """
         with open_file(self._path, self._most_bytes) as raw, naming(self._path), _unpacked(raw) as file:
-            if file is not raw:
+            is_gzipped = file is not raw
+            if is_gzipped:
                 self._most_bytes = most_unpacked_bytes(os.fstat(raw.fileno()).st_size, self._most_bytes)
             num_events = 0
             for events in self._cut(file):
@@ -77,6 +78,9 @@ class TraceFile(Generic[Entry]):
 
     def _cut(self, file: BinaryIO) -> Iterator[list[Entry]]:
         """Read the text in pieces. Decode each up to the last end of an event in it; the rest precedes the next piece.
+
+        The text may be cut at a place if the text before it, once closed, is a list. The content of strings cannot
+        mislead this.
 
         While no end of an event is found, pieces become longer: each failed attempt decodes all of the text again, and
         with a constant length of pieces the total time would grow with the square of the text.
@@ -191,6 +195,7 @@ def readable(path: str | os.PathLike[str]) -> Iterator[None]:
     except Exception as error:  # a damaged file can fail in many ways
         if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
             raise
+        # Our own errors are plain ValueErrors, and sentences; those of other libraries are subclasses of it or others.
         problem = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
         raise StorageError(path, f"not a usable trace: {problem}") from error
 
@@ -226,7 +231,7 @@ def _ends_of_events(text: bytes) -> Iterator[int]:
     num_ends = 0
     for _ in range(_MOST_BRACES):
         brace = text.rfind(b"{", 0, brace)
-        if brace <= 0 or num_ends == _MOST_ENDS:
+        if brace <= 0 or num_ends == _MOST_ENDS:  # below 0, there is no more brace; at 0, no event precedes it
             return
         between_events = _BETWEEN.search(text, max(0, brace - _MOST_GAP_BYTES), brace)
         if between_events is not None:

@@ -35,7 +35,7 @@ _pack = struct.Struct("<" + "".join(_FIELDS.values())).pack_into
 _RECORD = np.dtype([(name, f"<{code}") for name, code in _FIELDS.items()])
 _SIZE = _RECORD.itemsize
 _now = time.perf_counter_ns
-_recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()  # all of this process
+_recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()  # all of this process, to begin new files after a fork
 
 
 class Recorder:
@@ -124,7 +124,7 @@ class Recorder:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.rank = state["rank"]
         self.folder = state["folder"]
-        self._temporary = None
+        self._temporary = None  # the process that made the folder deletes it
         self._begin()
 
     def _begin(self) -> None:

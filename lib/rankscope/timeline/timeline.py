@@ -120,7 +120,8 @@ class Timeline:
     or a span stops before it starts.
     """
 
-    # The kinds of NCCL's kernels in a trace of torch.profiler; "nccl" if the kernel's name contains none of the others.
+    # The kinds of NCCL's kernels in a trace of torch.profiler. The first one that a kernel's name contains is its kind,
+    # so "reduce" comes after the longer names with this word, and "nccl", which is for all other kernels, comes last.
     COMMUNICATION: ClassVar = (
         "allreduce",
         "reduce_scatter",
@@ -190,7 +191,7 @@ class Timeline:
             index_in_all = np.repeat(first_of_each, num_spans) + columns[name]  # one per span
             columns[name] = new_indices[index_in_all]
         for column in columns.values():
-            _read_only(column)
+            _read_only(column)  # so that the new timeline does not copy it
         return cls(**columns, **names)
 
     def __repr__(self) -> str:
@@ -325,7 +326,8 @@ class Timeline:
         """Return the spans of these kinds. Raises ValueError if the timeline has none of the kinds."""
         kinds = _listed("kind", kind)
         if not any(kind in self.kinds for kind in kinds):
-            one_of("kind", kinds[0] if len(kinds) == 1 else kinds, self.kinds)
+            unknown = kinds[0] if len(kinds) == 1 else kinds
+            one_of("kind", unknown, self.kinds)  # raises the error, in the words of all such errors
         return self.select(kind=kinds)
 
     def utilisation(self) -> dict[tuple[int, str], float]:
@@ -421,7 +423,7 @@ class Timeline:
         body = ",\n".join(map(json.dumps, events))
         content = f'{{"displayTimeUnit": "ms", "otherData": {head}, "traceEvents": [\n{body}\n]}}\n'.encode()
         if os.fspath(path).endswith(".gz"):
-            content = gzip.compress(content, mtime=0)
+            content = gzip.compress(content, mtime=0)  # without the time, equal timelines make equal files
         return write_atomically(path, lambda file: file.write(content))
 
     @classmethod
@@ -552,7 +554,7 @@ class _ForeignSpans:
     def _add(self, event: _ChromeEvent, thread: _Thread, start_us: float, length_us: float) -> None:
         """Add a span. `event` has its name and category."""
         if not (abs(start_us) <= _LATEST_US and 0 <= length_us <= _LATEST_US):  # NaN is refused, too
-            raise ValueError
+            raise ValueError  # so that `read` skips the entry
         self.events.append(event)
         self.threads.append(thread)
         self.start_us.append(start_us)
@@ -624,7 +626,8 @@ def collective(name: str) -> str:
     >>> collective("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), collective("sgemm")
     ('allreduce', 'kernel')
     """
-    plain = name.partition("(")[0].lower().replace("_", "")
+    function_name = name.partition("(")[0]  # the types of its arguments follow
+    plain = function_name.lower().replace("_", "")
     if plain.startswith("nccl"):
         for word in Timeline.COMMUNICATION:
             if word.replace("_", "") in plain:

@@ -49,7 +49,7 @@ def simulate(
     in_turn = simulate_pipeline(Pipeline([*stages, Stage(_TURN, copy_s + step_s)]), num_batches)
     spans = [span for span in in_turn if span.kind != _TURN]
     for turn in in_turn.select(kind=_TURN):  # each is a copy and then a step
-        copied_s = min(turn.start_s + copy_s, turn.stop_s)
+        copied_s = min(turn.start_s + copy_s, turn.stop_s)  # rounding must not put it after the end of the turn
         spans.append(turn._replace(lane="copy", kind="copy", stop_s=copied_s))
         spans.append(turn._replace(lane="compute", kind="compute", start_s=copied_s))
     return Timeline.of(spans)

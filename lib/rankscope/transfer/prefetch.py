@@ -67,7 +67,7 @@ def prefetched(
     try:
         where = torch.device(device)
     except (RuntimeError, TypeError):
-        where = torch.device("meta")
+        where = torch.device("meta")  # which is refused like any other type
     if where.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:' and its number, got {device!r}")
     num_ahead = whole("num_ahead", num_ahead, 1, _MOST_AHEAD)
@@ -130,7 +130,7 @@ class _Slot:
 
     buffers: list[torch.Tensor] = field(default_factory=list)
     sources: list[Any] = field(default_factory=list)  # the copy's sources, which must live until the copy has ended
-    item: int = -1
+    item: int = -1  # before the first copy
     copy_start: Any = None  # None without a recorder
     copy_end: Any = None  # None if there is no copy to wait for
 
@@ -176,7 +176,8 @@ class _PrefetchIteration:
         self._numbers = numbers
         self._arrivals: deque[_BatchInFlight] = deque()
         self._error: Exception | None = None  # of the loader or of a copy: raised after the batches before it
-        self._ring = deque(_Slot() for _ in range(num_ahead + 1))  # least recently used first
+        # Least recently used first: a slot for the batch that was asked for, and for each one ahead of it.
+        self._ring = deque(_Slot() for _ in range(num_ahead + 1))
         self._steps: deque[_EnqueuedStep] = deque()
         self._recorder = recorder
         self._is_timed = recorder is not None
@@ -190,6 +191,7 @@ class _PrefetchIteration:
                 self._clock = self._cuda.clock()
             has_next = True
             while True:
+                # Besides the batch that was asked for, `num_ahead` are in flight while the consumer enqueues its step.
                 while has_next and len(self._arrivals) <= self._num_ahead:
                     has_next = self._send_next()
                 if not self._arrivals:
@@ -254,6 +256,7 @@ class _PrefetchIteration:
                 return _StagedLeaf(leaf.to(self._cuda.device), uses_copy_stream=False)
             source = self._in_pinned(leaf, slot)
         else:
+            # Only tensors can be handed over to the consumer's stream, so an object must show some.
             has_pinnable_tensors = is_pinnable(leaf) and next(tensors(leaf), None) is not None
             if not has_pinnable_tensors:
                 return _StagedLeaf(leaf.to(self._cuda.device), uses_copy_stream=False)

@@ -57,9 +57,10 @@ def nccl(
         model = Model.from_log(log, gpu, **fields)
     else:
         model = Model(**{"gpu": gpu, "version": version, **fields})
-    lines = ""
+    lines = ""  # of the tuner file
     if profile is not None:
         measured = Profile.load(profile)
+        # The tuner file comes first: readings may set a minimum, and below it no other choice would be faster.
         lines = tuner_lines(model, measured)
         model = model.with_readings(measured)
     elif tuner_csv is not None:

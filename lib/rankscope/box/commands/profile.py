@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -66,7 +67,8 @@ def profile(
     if backend is None:
         backend = default_backend(num_ranks, device)
     writes_output = writes(backend)
-    # Under torchrun a rank may wait inside a collective, which only the default action of a signal ends.
+    # Under torchrun a rank may wait inside a collective, which only the default action of a signal ends. That action
+    # does not show the cursor again which a bar hides, so progress is printed in lines.
     joined = is_joined(backend)
     reports: list[Progress] = []  # the latest one, as soon as there is one
     with (
@@ -167,7 +169,7 @@ def _command(context: typer.Context) -> str:
         value = context.params[str(parameter.name)]
         # A false flag is written as --no-…, its secondary option.
         options = parameter.secondary_opts if value is False else parameter.opts
-        words.append(options[-1])
+        words.append(options[-1])  # the long one, as in -o, --output
         if not isinstance(value, bool):
             words.append(str(value))
     return printable(command_words(words))
@@ -190,7 +192,7 @@ def _progress_display(writes_output: bool, may_redraw: bool) -> Iterator[Show]:
 
 def _lines(writes_output: bool) -> Show:
     """Return a function that prints a line every few seconds."""
-    last_s = -_LINE_EVERY_S
+    last_s = -math.inf  # so that the first line is printed at once
 
     def show(progress: Progress) -> None:
         nonlocal last_s
@@ -216,7 +218,7 @@ def _bar() -> Iterator[Show]:
 
         def show(progress: Progress) -> None:
             words = _state(progress) if progress.num_points else ""
-            total = progress.num_points or None
+            total = progress.num_points or None  # None: the bar moves without a share, as the points are not known yet
             bar.update(task, description=progress.doing, total=total, completed=progress.num_done, words=words)
 
         yield show

@@ -49,7 +49,7 @@ class Boxes:
     """What the explorer shows of machines: the given ones, and those of the bank."""
 
     def __init__(self, profiles: Mapping[str, Profile]) -> None:
-        self.yours = next(iter(profiles), "")
+        self.yours = next(iter(profiles), "")  # drawn in black; "" if only machines of the bank are shown
         self.profiles = {name: profile for name, profile in by_name(profiles).items() if _measured(profile)}
         for name, profile in _of_the_bank().items():
             if name not in profiles:

@@ -213,9 +213,9 @@ def machine(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     else:
         shown = Machines(profiles)
         names = tuple(shown.profiles)
-        presets = PRESETS | {name: {"profile": name} for name in names[1:]}
+        presets = PRESETS | {name: {"profile": name} for name in names[1:]}  # the first one is the default
         defaults = {"profile": names[0]}
     settings = [setting._replace(default=defaults.get(setting.name, setting.default)) for setting in SETTINGS]
-    settings[0] = settings[0]._replace(choices=names)
+    settings[0] = settings[0]._replace(choices=names)  # that of "profile"
     pictures = {"ranking": shown.ranking, "timeline": shown.timeline}
     return Explorer(settings, pictures, shown.report, presets, shown.without_effect)

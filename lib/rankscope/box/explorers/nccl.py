@@ -128,7 +128,8 @@ def _estimates(choices: _NcclChoices) -> list[_RatioCurve]:
     curves = []
     for (algorithm, protocol), rows in choices.eligible.items():
         y = np.log2([row.nccl_s for row in rows]) - lowest
-        curves.append(_RatioCurve(_AT_SIZES, y, color_of(algorithm, protocol), algorithm == "tree", 1.4))
+        color = color_of(algorithm, protocol)
+        curves.append(_RatioCurve(_AT_SIZES, y, color, is_dashed=algorithm == "tree", width_px=1.4))
     return curves
 
 
@@ -136,12 +137,12 @@ def _times(now: Now, choices: _NcclChoices) -> list[_RatioCurve]:
     """Return the times of the choice as multiples of what NCCL expects: by the model, and on each public machine."""
     expected = np.log2([row.nccl_s for row in choices.chosen])
     model = np.log2([row.time_s for row in choices.chosen]) - expected
-    curves = [_RatioCurve(_AT_SIZES, model, INK, False, 2.4)]
+    curves = [_RatioCurve(_AT_SIZES, model, INK, is_dashed=False, width_px=2.4)]
     for seconds in _public_s(now.gpu, now.gpus_per_node, now.num_nodes, now.collective).values():
         inside = {size: time_s for size, time_s in seconds.items() if _SIZES[0] <= size <= _SIZES[-1]}
         x = np.array([np.log2(size) - POWERS[0] for size in inside]) + 0.5  # the middle of a column
         y = np.log2(list(inside.values())) - np.interp(x, _AT_SIZES, expected)  # a size may lie between two columns
-        curves.append(_RatioCurve(x, y, MEASURED_COLOR, False, 1.6, was_measured=True))
+        curves.append(_RatioCurve(x, y, MEASURED_COLOR, is_dashed=False, width_px=1.6, was_measured=True))
     return curves
 
 
@@ -170,7 +171,7 @@ def picture(now: Now) -> Drawing:
     estimates = _estimates(choices)
     times = _times(now, choices)
     all_y = np.concatenate([curve.y for curve in times])
-    low = max(min(np.floor(all_y.min()), -1), _LOWEST)
+    low = max(min(np.floor(all_y.min()), -1), _LOWEST)  # 0 is NCCL's lowest estimate, and -1 half of it
     high = min(max(np.ceil(all_y.max()), _LEAST_HIGH), _MOST_HIGH)
     bands = _bands(choices.chosen)
     fills = [f"{color_of(*pair)}{_BAND_OPACITY}" for pair in bands.pairs]

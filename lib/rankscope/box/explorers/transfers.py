@@ -109,7 +109,7 @@ class Copies:
     def timeline(self, now: Now) -> Drawing | None:
         """The first batches of the loop."""
         loop = self.loop(now, _SHOWN_BATCHES)
-        if loop is None or not loop.makespan_s:
+        if loop is None:
             return None
         how = "prefetched" if now.prefetched else "copied in turn"
         return draw_timeline(loop, f"The first {_SHOWN_BATCHES} batches of {now.size}, {how}")
@@ -158,12 +158,10 @@ class Copies:
             bounds_s["copy + step"] = copy_s + step_s
         worst = max(bounds_s, key=bounds_s.__getitem__)
         batch, bound, best = times_in_one_unit(batch_s, bounds_s[worst], max(copy_s, step_s))
-        words = [f"loop: {batch} per batch; {worst} alone would take {bound}"]
-        if steps.makespan_s:
-            words.append(
-                f"      max(copy, step) is {best}; {percent_words(overlap_share(loop))} of the overlap is achieved"
-            )
-        return words
+        return [
+            f"loop: {batch} per batch; {worst} alone would take {bound}",
+            f"      max(copy, step) is {best}; {percent_words(overlap_share(loop))} of the overlap is achieved",
+        ]
 
 
 def between(points: Sequence[Point], num_bytes: int) -> float | None:
@@ -209,6 +207,7 @@ def transfers(profile: Profile | None = None) -> Explorer:
     shown = Copies(profile)
     settings = SETTINGS
     if profile is not None:
-        settings = (Setting("link", next(iter(shown.links)), shown.links, "link"), *SETTINGS[1:])
+        first_link = next(iter(shown.links))  # the profile's
+        settings = (Setting("link", first_link, shown.links, "link"), *SETTINGS[1:])  # in place of the first setting
     pictures = {"ranking": shown.ranking, "timeline": shown.timeline}
     return Explorer(settings, pictures, shown.report, PRESETS, shown.without_effect)

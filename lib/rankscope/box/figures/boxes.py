@@ -273,8 +273,8 @@ def _drawn_lines(curve: _BoxCurve, frame: _BoxAxes) -> tuple[Lines, Lines]:
     x = curve.x
     y = curve.y
     width_px = _YOUR_CURVE_PX if curve.line.is_yours else _CURVE_PX
-    hues = [curve.hue] * (len(x) - 1)
-    through = Lines(x[:-1], y[:-1], x[1:], y[1:], hues, curve.line.is_sick, width_px=width_px)
+    hues = [curve.hue] * (len(x) - 1)  # of each piece; a single size has no piece, and no hue
+    through = Lines(x[:-1], y[:-1], x[1:], y[1:], hues, dashed=curve.line.is_sick, width_px=width_px)
     start_x = _LEADER_START * frame.width
     end_x = _NAMES_START * frame.width
     leader = Lines(

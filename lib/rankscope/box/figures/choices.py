@@ -71,7 +71,7 @@ def draw_nccl_choices(models: Mapping[str, Model], collective: str = "allreduce"
         [band.row + 0.08 for band in bands],
         fills,
         width=[band.length for band in bands],
-        height=0.84,
+        height=0.84,  # of a row, so that a gap separates the bands of two models
         hatched=hatched,
     )
     return grid_drawing(

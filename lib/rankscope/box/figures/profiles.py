@@ -131,7 +131,7 @@ class _BusbwPlot:
         self.scale, self.unit = rate_unit(max(self.peak, self.link_rate))
         # The line of the link fits on the axis, unless it is so far above the points that it would press them together.
         highest = max(self.peak, min(self.link_rate, 2 * self.peak))
-        self.top = 1.12 * highest / self.scale
+        self.top = 1.12 * highest / self.scale  # with a margin
         all_sizes = {size for algorithm in self.measured.values() for size in algorithm.sizes if size}
         self.sizes = np.array(sorted(all_sizes), dtype=float)
 
@@ -174,7 +174,7 @@ class _BusbwPlot:
         """Draw the curve through the backend's own times and its 90 % band, if there are enough sizes for a curve."""
         with suppress(ValueError):
             curve = self.profile.curve(self.collective)
-            first = max(1, min(curve.measured_s))
+            first = max(1, min(curve.measured_s))  # the sizes below increase by a factor, so they cannot begin at 0
             sizes = np.geomspace(first, max(curve.measured_s), 16 * len(curve.measured_s))
             seconds = np.array([curve.seconds(size) for size in sizes.tolist()])
             intervals_s = np.array([curve.interval_s(size) for size in sizes.tolist()])  # a row per size: low, high
@@ -495,7 +495,7 @@ class _CopiesPlot:
             if heights is not None:
                 ends[name] = (float(heights[-1]), way.look)
         if self.link_heights.size:
-            ends["the link alone"] = (float(self.link_heights[-1]), Look(INK, True, ""))
+            ends["the link alone"] = (float(self.link_heights[-1]), Look(INK, dashed=True, marker=""))
         name_ends(self.ax, ends)
 
 
@@ -515,7 +515,7 @@ def _ways(view: str, plain: str) -> dict[str, CopyStyle]:
     with an option.
     """
     if view == "rate":
-        methods = (plain, *_METHODS[1:])
+        methods = (plain, *_METHODS[1:])  # the first is one of pinned memory
         return {method: CopyStyle(look, {"method": method}) for method, look in looks(methods).items()}
     plain_suffix = ""
     option_suffix = ", both ways"
@@ -531,7 +531,8 @@ def _ways(view: str, plain: str) -> dict[str, CopyStyle]:
             method = plain
         look = looks([method])[method]
         ways[memory + plain_suffix] = CopyStyle(look, {"method": method})
-        ways[memory + option_suffix] = CopyStyle(Look(look.color, True, marker), {"method": method, **option})
+        optional_look = Look(look.color, dashed=True, marker=marker)
+        ways[memory + option_suffix] = CopyStyle(optional_look, {"method": method, **option})
     return ways
 
 
@@ -555,7 +556,8 @@ def _finding(view: str, direction: str, facts: LinkFacts | None, points: Mapping
     return title
 
 
-_CELL_PX = 46.0
+_CELL_WIDTH_PX = 46.0
+_CELL_HEIGHT_PX = 26.0
 _LEAST_PX = 400.0  # so that a title fits
 
 
@@ -579,7 +581,7 @@ def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
         y_label="source [GPU]",
         width=len(gpus),
         height=len(gpus),
-        size_px=(max(_CELL_PX * len(gpus), _LEAST_PX), 26.0 * len(gpus)),
+        size_px=(max(_CELL_WIDTH_PX * len(gpus), _LEAST_PX), _CELL_HEIGHT_PX * len(gpus)),
         rects=(cells,),
         texts=numbers,
         x_ticks=ticks,

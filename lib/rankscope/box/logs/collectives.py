@@ -57,7 +57,7 @@ def osu(log: Log) -> list[Profile]:
     """OSU micro-benchmarks: latencies in µs, bandwidths in MB/s (10⁶), between two ranks, pairs or all ranks."""
     starts = [line for line, text in enumerate(log.lines, 1) if "# OSU " in text]
     log.check(starts, 1, "not a log of osu: no line contains '# OSU '")
-    ends = [*starts[1:], len(log.lines) + 1]
+    ends = [*starts[1:], len(log.lines) + 1]  # a table ends where the next one starts
     return [_osu_table(log, start, end) for start, end in zip(starts, ends, strict=True)]
 
 
@@ -94,7 +94,7 @@ def _osu_table(log: Log, start: int, end: int) -> Profile:
     times = Times(log)
     run = _osu_run(times, start, end)
     columns: list[str] = []
-    last_size = -1
+    last_size = -1  # below any size, since sizes must rise from row to row
     for line, text in enumerate(log.lines[start : end - 1], start + 1):
         if _OSU_HEADER.search(text):
             columns = _GAP.split(text.strip("# "))
@@ -178,9 +178,10 @@ def _add_osu_row(times: Times, run: _OsuRun, line: int, columns: list[str], cell
     log.check(value and least <= value <= most, line, f"must be above 0, between least and most: {text.strip()!r}")
     if "Messages/s" in values:
         messages_per_s = values["Messages/s"]
-        rounding = half_unit(printed) * 1e6 / size + half_unit(cells[2])
+        printed_messages = cells[columns.index("Messages/s")]
+        rounding = half_unit(printed) * 1e6 / size + half_unit(printed_messages)
         deviation = abs(value * 1e6 / size - messages_per_s)
-        problem = f"{printed} MB/s are not {cells[2]} messages of {size} bytes"
+        problem = f"{printed} MB/s are not {printed_messages} messages of {size} bytes"
         times.agree(line, deviation, rounding, SLACK * messages_per_s, problem)
     operation = run.benchmark.operation
     if operation == "transfer":
@@ -211,7 +212,7 @@ def all_reduce_bench(log: Log) -> list[Profile]:
     if stated:
         num_ranks = int(stated[1])
         how |= {"warm_up": int(stated[2]), "iterations": int(stated[3])}
-    if "algo throughput" in log.text:
+    if "algo throughput" in log.text:  # an old version
         how["statistic"] = "each rank's time of each trial"
         num_ranks = _bench_trials(log, times)
     else:

@@ -197,7 +197,7 @@ def _add_test(times: Times, name: str, test: _NvbandwidthTest) -> None:
         if memcpy is not None:
             method = _memcpy_words(memcpy) or method
             is_both_ways = memcpy["both"] is not None
-        elif copied.direction != "d2d":
+        elif copied.direction != "d2d":  # tests of another name run several copies at once, except on one GPU
             method = name
         rate = times.log.number(where, text) * GB
         times.copy(where, copied.direction, method, rate, both=is_both_ways, **copied.ends)
@@ -356,6 +356,7 @@ def _add_kernel(times: Times, where: str, duration: Any, args: dict[str, Any]) -
     collective = COLLECTIVE.get(str(args.get("Collective name")))
     item_bytes = TYPE_BYTES.get(str(args.get("dtype")).lower())
     elements = max(_count(args, "In msg nelems"), _count(args, "Out msg nelems"))
+    # A point of "together" is a ring of messages, which the sends and receives of a kernel need not be.
     if collective and collective != "together" and item_bytes and elements:
         times.notes.append("a kernel's time includes its wait for other ranks")
         seconds = times.log.number(where, duration) / 1e6

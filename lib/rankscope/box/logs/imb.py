@@ -71,7 +71,7 @@ class _ImbTable:
     columns: list[str] = attrs.Factory(list)
     rows: list[_ImbRow] = attrs.Factory(list)
     skipped_sizes: int = 0
-    last_size: float = -1  # of the rows read so far, which must rise
+    last_size: float = -1  # of the rows read so far, which must rise; below any size before the first
 
     @property
     def timed_rows(self) -> list[_ImbRow]:
@@ -147,7 +147,7 @@ def _tables(log: Log) -> Iterator[_ImbTable]:
             if table is not None:
                 _read_comment(log, table, line, text)
             is_open = False
-        elif cells and cells[0].isdecimal() and cells[0].isascii():
+        elif cells and cells[0].isdecimal() and cells[0].isascii():  # digits of other scripts are decimal, too
             if table is not None and is_open:
                 _read_row(log, table, line, cells)
             elif _is_like_a_row(cells):
@@ -165,6 +165,7 @@ def _read_comment(log: Log, table: _ImbTable, line: int, text: str) -> None:
     """Set the number of processes by a comment above the header of a table; refuse groups of processes."""
     processes = _PROCESSES.search(text)
     if processes and not table.columns:
+        # `int` refuses a number of thousands of digits, so long ones do not reach it.
         is_number = len(processes[1]) < 9 and 1 <= int(processes[1]) <= _MOST_PROCESSES
         log.check(is_number, line, f"#processes must be a number from 1 to {_MOST_PROCESSES}")
         table.num_processes = int(processes[1])

@@ -81,7 +81,8 @@ class Log:
         except ValueError as error:
             raise StorageError(path, str(error)) from error
         text = self.raw.decode("utf-8", "replace")
-        self.text = _MPI_TAG.sub("", text) if "<std" in text else text
+        self.text = _MPI_TAG.sub("", text) if "<std" in text else text  # most logs have no tags, and some are long
+        # `splitlines` would also end lines at form feeds and the like, unlike the line numbers of an editor.
         self.lines = self.text.replace("\r\n", "\n").split("\n")
         has_topology = "GPU0" in self.text and "Affinity" in self.text
         self.topology = topology("\n".join(_topology_lines(self.lines))) if has_topology else ""
@@ -100,7 +101,7 @@ class Log:
         try:
             value = float(text)
         except (TypeError, ValueError):
-            value = math.nan
+            value = math.nan  # which is not finite
         if math.isfinite(value) and value >= least:
             return value
         bound = ""

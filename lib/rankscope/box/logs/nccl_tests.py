@@ -130,8 +130,8 @@ class Table:
             width = self.halves[1] - self.halves[0]
             before = text[: gap.start()].split()
             behind = text[gap.end() :].split()
-            has_no_numbers = len(before) <= self.halves[0]
-            if has_no_numbers and len(behind) == width:
+            is_out_of_place_half = len(before) <= self.halves[0] and len(behind) == width
+            if is_out_of_place_half:  # only cells before the times are left of it, and only the other half behind
                 return [*before, *(["N/A"] * width), *behind]
         return text.split()
 
@@ -165,9 +165,10 @@ class _TextReader:
         self._tables: list[Table] = []
         self._table: Table | None = None  # the one that has begun and not yet ended
         self._pending: _PendingRow | None = None
+        # About the next table, from the lines that have been read since the last one:
         self._ranks: list[PrintedRank] = []
-        self._name = ""
-        self._first_line = 0  # of the lines that state facts about the next table
+        self._name = ""  # of its collective, as in all_reduce_perf; "" until a line has it
+        self._first_line = 0  # of the lines that state facts
 
     def tables(self) -> list[Table]:
         """Read all lines, and return the tables with the facts about their runs."""
@@ -290,7 +291,8 @@ def _json(log: Log) -> Table:
             average = content["average_bus_bandwidth"]["bandwidth"]
             table.average = PrintedAverage("average_bus_bandwidth", f"{average:.6f}")
         table.name = _json_name(content.get("args", ()))
-        facts = _facts([*content.get("env", ()), f"nccl-library={content.get('nccl_version', '')}"])
+        version = f"nccl-library={content.get('nccl_version', '')}"  # as a log states it in text
+        facts = _facts([*content.get("env", ()), version])
         repetitions = {"warm_up": config.get("warmup_iters"), "iterations": config.get("iterations")}
         stated = {name: number for name, number in repetitions.items() if number is not None}
         table.facts = attrs.evolve(facts, repetitions=stated, date=content.get("start_time", ""))
@@ -652,7 +654,7 @@ def _collective(log: Log, table: Table, bytes_per_count: float) -> str:
         log.check(table.name in COLLECTIVE, table.header, f"unknown collective: {table.name!r}")
         return COLLECTIVE[table.name]
     first = dict(zip(table.columns, table.rows[0].cells, strict=False))
-    has_root = first.get("root", "-1") not in ("-1", "")
+    has_root = first.get("root", "-1") not in ("-1", "")  # which are printed for a collective without a root
     if first.get("redop") in _SUMS:
         if has_root:
             return "reduce"

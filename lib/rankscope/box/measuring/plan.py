@@ -90,12 +90,14 @@ class Protocol:
         """Raise ValueError if none of the collectives supports one of the algorithms on this number of ranks."""
         large_bytes = ITEM_BYTES * 2**20 * num_ranks  # so that no chunk lacks an element
         for name in self.algorithms or ():
+            if name == NATIVE:  # which works on any number of ranks
+                continue
             collectives = [collective for collective in self.collectives if name in ALGORITHMS[collective]]
             is_supported = False
             for collective in collectives:
                 if _fitting_options(collective, name, large_bytes, [num_ranks]) is not None:
                     is_supported = True
-            if collectives and not is_supported:
+            if not is_supported:
                 build(collectives[0], name, num_ranks)  # raises the builder's own error
 
     def turns(self, seconds: float) -> int:
@@ -121,6 +123,7 @@ class Protocol:
                 if turn < turns[name]:
                     samples = [once(name) for _ in range(self.warm_up + IN_A_ROW)]
                     counted[name] += samples[self.warm_up :]
+        # Whole turns have up to IN_A_ROW - 1 samples more than asked for.
         return {name: samples[: self.iterations] for name, samples in counted.items()}
 
 
@@ -210,7 +213,7 @@ def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[PointKey]:
     for size in powers_of_two(256, max(4096, min(most_bytes, MOST_LINK_BYTES))):  # enough sizes for a fit
         for what in ("ping_pong", "together"):
             keys += [key_of(what, size, link=link) for link in links]
-    for size in powers_of_two(4096, max(4096, min(most_bytes, MOST_MEMORY_BYTES)), 4):
+    for size in powers_of_two(4096, max(4096, min(most_bytes, MOST_MEMORY_BYTES)), 4):  # at least one size
         keys += [key_of("add", size), key_of("copy", size)]
     return keys
 
@@ -268,7 +271,7 @@ def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: 
         return {}
     algorithm = algorithm_of(collective, name)
     options: dict[str, Any] = {}
-    if len(set(ranks_per_node)) == 1:
+    if len(set(ranks_per_node)) == 1:  # a cluster has equally many ranks on each node
         num_nodes = len(ranks_per_node)
         gpus_per_node = ranks_per_node[0]
         cluster = Cluster(num_nodes, gpus_per_node, _ANY_LINK, _ANY_LINK)
@@ -352,7 +355,7 @@ def next_launch(missing: Sequence[PointKey], profile: Profile, protocol: Protoco
     for _, group in itertools.groupby(missing, operation_and_size):
         keys = list(group)
         seconds += guess_s(keys, profile, protocol)
-        if chosen and seconds > LAUNCH_S:
+        if chosen and seconds > LAUNCH_S:  # the first group is measured, however long it takes
             break
         chosen += keys
     return chosen

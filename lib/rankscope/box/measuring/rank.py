@@ -63,7 +63,7 @@ def measure_keys(keys: Sequence[PointKey], nodes: Sequence[int], device: str, pr
         go_first()  # at real-time priority
     ranks = Ranks(device=_select_device(device))
     points = []
-    for (operation, _), group in itertools.groupby(keys, operation_and_size):
+    for (operation, _), group in itertools.groupby(keys, operation_and_size):  # the size only separates groups
         if operation not in TRANSFERS:
             points += points_of(list(group), nodes, ranks, protocol)
         elif ranks.rank == 0:
@@ -72,7 +72,7 @@ def measure_keys(keys: Sequence[PointKey], nodes: Sequence[int], device: str, pr
 
 
 def same(value: Any) -> Any:
-    """Return the argument that rank 0 passed."""
+    """Return the argument. A launch gives each rank the results of all, and so the value that rank 0 passed."""
     return value
 
 
@@ -98,6 +98,7 @@ def _select_device(device: str) -> str:
     if device != "cuda":
         return device
     if dist.get_backend() != "nccl":
+        # Without a launcher that sets LOCAL_RANK, all ranks are on this machine.
         local_rank = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
     return _gpu()
@@ -170,7 +171,7 @@ def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> TimedTask
     receiver. NCCL does not, because it starts sends and receives together.
     """
     if ranks.rank not in ends:
-        return TimedTask(nothing, times=2)
+        return TimedTask(nothing, times=2)  # as on the two ends: each rank divides the slowest one's seconds by `times`
     first, second = ends
     is_first = ranks.rank == first
     peer = second if is_first else first
@@ -209,7 +210,7 @@ def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> Tim
     """
     num_steps = min(MOST_EXCHANGES, max(2, MOST_EXCHANGED_BYTES // num_bytes))
     if ring is None:
-        return TimedTask(nothing, times=num_steps)
+        return TimedTask(nothing, times=num_steps)  # as on the others: each rank divides the slowest one's seconds
     before, after = ring
     # Buffer 0 is sent. Buffers 1 and 2 receive in turn, because two receives may be posted at the same time.
     buffers = [torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(3)]
@@ -302,6 +303,7 @@ class CollectiveBuffers:
             part = self._part(ranks.rank)
         self.input = self._contribution(ranks.rank, part)
         out_elements = self._share if collective == "reduce_scatter" else elements
+        # Elements that a collective leaves out show, because nan is equal to nothing.
         self.out = torch.full((out_elements,), torch.nan, device=ranks.device)
 
     def fill(self) -> None:
@@ -390,7 +392,7 @@ def _native(collective: str, buffers: CollectiveBuffers, ranks: Ranks) -> Collec
         "broadcast": broadcast,
         "allgather": lambda tensor: group._allgather_base(out, tensor),
         "reduce_scatter": lambda tensor: group._reduce_scatter_base(out, tensor),
-        "all_to_all": lambda tensor: group.alltoall_base(out, tensor, [], []),
+        "all_to_all": lambda tensor: group.alltoall_base(out, tensor, [], []),  # []: in equal parts
     }
 
     def run(tensor: Tensor) -> Tensor:

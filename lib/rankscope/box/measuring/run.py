@@ -101,7 +101,7 @@ def measure(
         output_path(path)
     run = _Measurement(Path(path), chosen, backend, device, report, start)
     report(Progress(0, 0, "starting the ranks"))
-    survey: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]
+    survey: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]  # rank 0's result of `rank.survey`
     with run.lock:
         run.open(survey, of_run(name, command, "" if network is None else str(network)), truth("fresh", fresh))
         run.measure(survey)
@@ -228,7 +228,7 @@ class _Measurement:
                 opened = self._opened(self._new(survey, about), fresh)
             except (ValueError, OSError) as error:
                 opened = error
-        if is_joined(self.backend):  # All ranks get what rank 0 passes.
+        if is_joined(self.backend):  # All ranks get what rank 0 passes to `rank.same`.
             opened = self.start(_in_rank, ("same", opened), PATIENCE_S)[0]
         if isinstance(opened, Exception):
             raise opened
@@ -270,7 +270,7 @@ class _Measurement:
             with Interrupts():  # an interrupt waits until the file is written
                 self._save(new)
             return new
-        self._stamp = _stamp(self.path)
+        self._stamp = _stamp(self.path)  # first, so that `_store` notices a change during the load as well
         stored = Profile.load(self.path)
         names = [name for name in new.protocol if name != "clock_offset_s"]  # which is measured anew by each run
         problem = difference(stored.provenance, new.provenance) or difference(stored.protocol, new.protocol, names)
@@ -297,14 +297,14 @@ class _Measurement:
             limit_s = min(PATIENCE_S + LENIENCE * expected_s, MOST_S)
             begin = time.monotonic()
             args = ("measure_keys", next_keys, survey["nodes"], self.device, self.protocol)
-            points = self.start(_in_rank, args, limit_s)[0]
+            points = self.start(_in_rank, args, limit_s)[0]  # rank 0's, which alone has those of copies
             ratio = (time.monotonic() - begin) / expected_s
             self._store(points)
             done |= {point.key for point in points}
         self.report(Progress(len(keys), len(keys), "", 0.0, left_out))
 
     def _copies(self, survey: Mapping[str, Any]) -> list[PointKey]:
-        """Return the copies that rank 0's GPU supports, up to the largest size asked for."""
+        """Return the copies that rank 0's GPU supports, up to the largest size asked for; none if it has no GPU."""
         asked = max(self.protocol.sizes or [MOST_TRANSFER_BYTES])
         asked = max(asked, LEAST_TRANSFER_BYTES)
         largest = min(asked, MOST_TRANSFER_BYTES, survey["transfer_bytes"])
@@ -339,6 +339,7 @@ def _alone(path: Path) -> contextlib.AbstractContextManager[object]:
     if sys.platform != "linux":
         return contextlib.nullcontext()
     lock = socket.socket(socket.AF_UNIX)
+    # A path may be longer than the 107 bytes that the name of a socket may have.
     name = hashlib.sha256(os.fsencode(output_path(path))).hexdigest()
     try:
         lock.bind(f"\0rankscope-profile-{name}")

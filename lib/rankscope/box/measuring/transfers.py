@@ -32,12 +32,12 @@ class MeasuredGpu:
     """
 
     def __init__(self, device: str = "cuda:0") -> None:
-        stream: Any = torch.cuda.Stream
+        stream: Any = torch.cuda.Stream  # Any, because torch does not annotate it
         try:
             stated = torch.device(device)
-            self._device = torch.device(stated.type, stated.index or 0)
+            self._device = torch.device(stated.type, stated.index or 0)  # "cuda" has no index
             self._lanes = [stream(device=self._device) for _ in range(2)]
-        except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+        except (RuntimeError, TypeError, ValueError, AssertionError) as error:  # the last: torch without CUDA
             raise ValueError(f"device must be an existing GPU, such as 'cuda:0', got {device!r}") from error
         self.index = self._device.index
         self.num_gpus = torch.cuda.device_count()
@@ -70,7 +70,7 @@ class MeasuredGpu:
 
     def forget_pinned(self) -> None:
         """Give pinned memory that was released back to the system."""
-        self.synchronize()
+        self.synchronize()  # memory that a copy still uses would stay
         release: Any = getattr(torch.accelerator, "empty_host_cache", None)
         if release is None:  # older versions of torch
             release = getattr(torch._C, "_host_emptyCache", None)
@@ -86,7 +86,7 @@ class MeasuredGpu:
 
     def mark(self, lane: int) -> Any:
         """Return a mark (event) that is passed when all earlier work on the lane is done."""
-        event: Any = torch.cuda.Event
+        event: Any = torch.cuda.Event  # Any, because torch does not annotate it
         mark = event(enable_timing=True)
         mark.record(self._lanes[lane])
         return mark
@@ -282,7 +282,7 @@ def check(key: PointKey, move: Move, buffers: CopyBuffers) -> None:
     """Run one iteration of a move; raises RuntimeError unless every element has arrived."""
     buffers.renew()
     move.before()
-    buffers.device.synchronize()
+    buffers.device.synchronize()  # the lanes do not wait for `renew`, which does not run on one
     targets = move.run()
     buffers.device.synchronize()
     num_elements = key.num_bytes // ITEM_BYTES

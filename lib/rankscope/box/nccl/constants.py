@@ -81,14 +81,8 @@ class Era(NamedTuple):
 
 
 _HOP_14 = {**HOP, "net": {**HOP["net"], "nvls_tree": (0, 0, 14)}}
-_HOP_OLD = {
-    link: {
-        **rows,
-        "tree": (*rows["tree"][:2], 28),
-        **({"nvls": (0, 0, 23), "nvls_tree": (0, 0, 23)} if link == "nvlink" else {}),
-    }
-    for link, rows in _HOP_14.items()
-}
+_HOP_OLD = {link: {**rows, "tree": (*rows["tree"][:2], 28)} for link, rows in _HOP_14.items()}
+_HOP_OLD["nvlink"] |= {"nvls": (0, 0, 23), "nvls_tree": (0, 0, 23)}
 _B_28 = {"CHANNEL_NVLS_TREE": CHANNEL_NVLS_TREE | {"blackwell": (0, 96, 43.8)}}
 
 
@@ -113,9 +107,23 @@ ERAS = (
         is_hop_more=True,
         least_traffic=0,
     ),
-    Era((2, 21, 0), {"HOP": _HOP_14, **_RING_28}, False, True, 0.7, True, 0),
-    Era((2, 22, 0), {"HOP": _HOP_14, **_RING_28}, False, True, 0.7, True, 16384),
-    Era((2, 23, 0), {"HOP": _HOP_14, **_RING_28}, False, least_traffic=16384),
+    Era(
+        (2, 21, 0),
+        {"HOP": _HOP_14, **_RING_28},
+        is_nvls_by_steps=False,
+        ll128_alone=0.7,
+        is_hop_more=True,
+        least_traffic=0,
+    ),
+    Era(
+        (2, 22, 0),
+        {"HOP": _HOP_14, **_RING_28},
+        is_nvls_by_steps=False,
+        ll128_alone=0.7,
+        is_hop_more=True,
+        least_traffic=16384,
+    ),
+    Era((2, 23, 0), {"HOP": _HOP_14, **_RING_28}, is_nvls_by_steps=False, least_traffic=16384),
     Era((2, 28, 0), {**_B_28, **_RING_28}, least_traffic=16384),
     Era((2, 29, 2), {**_B_28, **_blackwell_ring(34.5, 34.6, 34.5)}),
     Era((2, 29, 7), _B_28),

@@ -46,7 +46,8 @@ def _printed(text: str) -> dict[tuple[str, str, str], tuple[float, float]]:
     for line in text.splitlines():
         if "|" not in line:
             continue
-        head, *cells = line.split("NCCL INFO")[-1].split("|")
+        row = line.split("NCCL INFO")[-1]  # without the host and process in front
+        head, *cells = row.split("|")
         if head.strip() == "Algorithm":
             algorithms = [_LOG_NAMES[cell.strip()] for cell in cells if cell.strip() in _LOG_NAMES]
         collective = _LOG_NAMES.get(head.strip())
@@ -66,7 +67,7 @@ def _printed_graphs(text: str) -> dict[str, Graph]:
     """
     graphs: dict[str, Graph] = {}
     for line in text.splitlines():
-        for stated in line.split("Pattern ")[1:]:
+        for stated in line.split("Pattern ")[1:]:  # what stands behind this word
             fields = _GRAPH.search(stated)
             if fields is None:
                 continue
@@ -108,7 +109,7 @@ def read_log(path: str | os.PathLike[str], gpu: str | None) -> dict[str, Any]:
         num_ranks = int(size[1])
         num_nodes = int(size[2])
         fields["num_nodes"] = num_nodes
-        fields["gpus_per_node"] = max(num_ranks // max(num_nodes, 1), 1)
+        fields["gpus_per_node"] = max(num_ranks // max(num_nodes, 1), 1)  # `Model` refuses a log with 0 nodes
     version = _VERSION.search(text)
     if version:
         fields["version"] = version[1]

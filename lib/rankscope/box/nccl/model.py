@@ -66,7 +66,7 @@ def _version(name: str, value: Any) -> tuple[int, int, int]:
     if len(numbers) == 2:
         numbers.append(_UNSTATED_PATCH)
     major, minor, patch = numbers
-    if not (2, 19) <= (major, minor) <= (2, 99):
+    if not (2, 19) <= (major, minor) <= (2, 99):  # the constants are those of NCCL 2
         raise ValueError(f"{name} must be NCCL 2.19 or later, got {value!r}")
     return major, minor, patch
 
@@ -244,7 +244,7 @@ class Model:
             return base + intra_hop + 2 * depth * inter_hop
         if algorithm == "pat":
             return base + depth * inter_hop / 3.5 + 2.8 * self.num_ranks  # both factors are NCCL's
-        return base + intra_hop
+        return base + intra_hop  # of NVLS; 0 of CollNet, which is off by default and has no constants here
 
     def _base_us(self, algorithm: str, protocol: str) -> float:
         """Return NCCL's latency before the first step; 0 if it states none for an algorithm."""
@@ -382,6 +382,7 @@ class Model:
         if collective == "allreduce":
             share = 2.0  # the switch reduces, so a GPU's links carry the buffer once instead of twice
         efficiency = NVLS_EFFICIENCY[GPUS[self.gpu].generation]
+        # All factors and limits from here on are those of NCCL's src/graph/tuning.cc.
         channel_rate = graph.intra * efficiency * (num_channels - 1) / num_channels * share
         channel_rate = min(channel_rate, 2 * graph.inter if num_nodes == 2 else graph.inter)
         if num_nodes > 1:
@@ -409,10 +410,11 @@ class Model:
             return self._graphs_between_nodes(head_rate)
         num_channels, rate = gpu.ring
         tree_rate = 2 * rate if self.gpus_per_node == 2 else rate  # as NCCL's log prints it for a pair
-        num_heads = min(self.gpus_per_node, MOST_CHANNELS // 2)
+        num_heads = min(self.gpus_per_node, MOST_CHANNELS // 2)  # NCCL makes two channels of each path
         return {
             "ring": Graph(num_channels, intra=rate, inter=rate),
             "tree": Graph(num_channels, intra=tree_rate, inter=rate, is_plain_tree=False),
+            # NCCL's formula for NVLS is bounded by `inter` also on one node, where it is the fastest rate of the list.
             "nvls": Graph(num_heads, intra=head_rate, inter=head_rates[0]),
         }
 
@@ -687,6 +689,7 @@ class Model:
                     "channels": figures.channels,
                     "nccl_s": figures.nccl_s,
                     "time_s": figures.time_s,
+                    # If NCCL can choose no row at all, `fastest_row` is row 0 nevertheless.
                     "is_chosen": (fastest_row == row) & (why_not == ""),
                 }
                 blocks.append(block)
@@ -727,9 +730,9 @@ _GRAPH_KINDS = {  # whose paths an algorithm takes
 
 
 def _num_steps(collective: str, num_ranks: int) -> int:
-    """Return the number of steps of a ring."""
+    """Return the number of steps of a ring, as NCCL counts them."""
     if collective == "allreduce":
         return 2 * (num_ranks - 1)
     if collective in ("allgather", "reduce_scatter"):
         return num_ranks - 1
-    return num_ranks
+    return num_ranks  # of a broadcast or reduce

@@ -38,6 +38,7 @@ def public(model: Model) -> dict[str, Profile]:
     model_name = model.gpu.upper().replace("_", " ")
     profiles = {}
     for name, about in provenances().items():
+        # The bank may add a word, as in "A100 SXM4". The blank ends a word, so that V100 does not match V100S.
         has_same_gpu = f"{gpu_of(about)} ".startswith(f"{model_name} ")
         has_same_size = about["num_ranks"] == model.num_ranks and about.get("num_nodes") == model.num_nodes
         if has_same_gpu and has_same_size and not is_sick(about):

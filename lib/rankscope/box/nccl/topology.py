@@ -79,7 +79,7 @@ class Topology:
                 if link != usual:
                     first = node * self.num_gpus
                     overrides[first + src, first + dst] = link
-        nics_per_gpu = self.nics / self.num_gpus if self.nics else 1.0
+        nics_per_gpu = self.nics / self.num_gpus if self.nics else 1.0  # one each if the file states no cards
         nic_gb_per_s = self.nic_gb_per_s or gpu.nic
         between_nodes = Link(HOP["net"]["ring"][0] * 1e-6, nic_gb_per_s * nics_per_gpu * 1e9)
         return Cluster(num_nodes, self.num_gpus, usual, between_nodes, overrides=overrides)
@@ -103,7 +103,7 @@ def read_topology(path: str | os.PathLike[str], gpu: str) -> Topology:
         raise StorageError(path, "it is not text in UTF-8") from error
     except ValueError as error:
         raise StorageError(path, str(error)) from error
-    is_xml = text.lstrip("\ufeff \n\r\t").startswith("<")
+    is_xml = text.lstrip("\ufeff \n\r\t").startswith("<")  # the first character is a byte order mark
     return _of_xml(path, text, gpu) if is_xml else _of_matrix(path, text, gpu)
 
 
@@ -111,7 +111,7 @@ def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
     """Parse the table of ``nvidia-smi topo -m``: a row and a column per GPU, and more columns, as of network cards."""
     from ...provenance import topology
 
-    lines = topology(text).splitlines()
+    lines = topology(text).splitlines()  # without the legend and the codes of a terminal
     header = None
     for index, line in enumerate(lines):
         if header is None and _is_header(line):
@@ -143,6 +143,7 @@ def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
 
 
 def _is_header(line: str) -> bool:
+    """Return whether a line names the columns; the row of GPU0 begins as they do, but names no other GPU."""
     return line.split()[:1] == ["GPU0"] and "GPU1" in line
 
 
@@ -246,7 +247,8 @@ def _of_xml(path: Any, text: str, gpu: str) -> Topology:
     gb_per_s_of_nvlink = NVLINKS[CAPABILITIES[data_sheet.generation]]
     num_assumed = None
     notes: tuple[str, ...] = ()
-    if data_sheet.link == "nvlink" and not any(tag.name == "gpu" for tag in tags):
+    states_nvlinks = any(tag.name == "gpu" for tag in tags)  # NCCL writes a GPU's nvlink tags into its gpu tag
+    if data_sheet.link == "nvlink" and not states_nvlinks:
         num_assumed = round(data_sheet.wire / gb_per_s_of_nvlink)
         notes = (
             "The file states no NVLink, because NCCL detects it at run time. Its figures are those of the GPU's data "
@@ -293,7 +295,7 @@ def _num_nvlinks(path: Any, tags: Sequence[_Tag], gpus: Sequence[_Tag], num_assu
             )
         if tag.text("tclass").startswith(_NVSWITCH):  # the PCI class of the target
             to_switch[owner] += count
-        elif target in index_of:
+        elif target in index_of:  # and not a CPU
             direct[owner, index_of[target]] += count
     if num_assumed is not None:
         to_switch[:] = num_assumed
@@ -333,7 +335,7 @@ def _over_pcie(src: _Tag, dst: _Tag, most_gb_per_s: float) -> _PciePath:
 
 def _socket_gb_per_s(gpu: _Tag) -> float:
     """Return the GB/s between the sockets of a box, by the CPU that the GPU is connected to."""
-    if len(gpu.parents) < 2:  # the tag of the CPU is missing
+    if len(gpu.parents) < 2:  # the outermost is the system, and the tag of the CPU is missing
         return SOCKETS[""]
     cpu = gpu.parents[1]
     vendor = cpu.text("vendor")

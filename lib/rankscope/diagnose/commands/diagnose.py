@@ -252,7 +252,8 @@ def _ranks_table(diagnosis: JobDiagnosis) -> Table:
     latest_first = sorted(range(len(diagnosis.ranks)), key=lambda row: -late_s[row])
     rows = sorted(latest_first[:_MOST_ROWS])
     is_late = late_s > _LEAST_LATE * diagnosis.step_s
-    columns = [*(mean_s[:, phase] for phase in shown_phases), waited_s, late_s * is_late]
+    shown_late_s = late_s * is_late  # 0 where nothing is shown, as all shown times choose their common unit
+    columns = [*(mean_s[:, phase] for phase in shown_phases), waited_s, shown_late_s]
     # the cells, row by row
     words = iter(times_in_one_unit(*(float(column[row]) for row in rows for column in columns)))
     table = table_of(
@@ -275,6 +276,7 @@ def _buckets_table(diagnosis: JobDiagnosis) -> Table:
     buckets = sorted(diagnosis.buckets, key=lambda bucket: -bucket.exposed_s)[:_MOST_ROWS]
     seconds = []
     for bucket in buckets:
+        # these are differences of floats, which may be a little below 0
         seconds += [max(bucket.exposed_s, 0.0), max(bucket.hidden_s, 0.0)]
     words = iter(times_in_one_unit(*seconds))
     for bucket in buckets:

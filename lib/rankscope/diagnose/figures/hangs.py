@@ -47,6 +47,7 @@ def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing
     labels = [cell.label for cell in cells]
     cell_rows, cell_columns = np.divmod(np.arange(len(cells)), len(numbers))
     rects = Rects(cell_columns, cell_rows, [cell.fill for cell in cells], hatched=[cell.hatched for cell in cells])
+    # around the column of the call at which the group stops
     frame = Rects([numbers.index(shown.call)], [0], "none", width=1, height=len(ranks), edge=ALARM)
     column_px = max(60.0, 16 + _LETTER_PX * max(map(len, labels)))
     y_label = "rank"

@@ -100,7 +100,7 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
         most = f"{most} or more"
     keys = [Key(f"early by {most}", diverging([-1.0])[0]), Key(f"late by {most}", diverging([1.0])[0])]
     ticks = []
-    for position, _ in whole_ticks(len(columns), 6):
+    for position, _column_label in whole_ticks(len(columns), most=6):  # more labels would overlap on a narrow drawing
         first_step = steps_of_column[int(position)][0]
         ticks.append((position, str(diagnosis.steps[first_step])))
     return attrs.evolve(_drawing("step", float(len(columns)), names, [cells], keys), x_ticks=ticks)
@@ -109,6 +109,7 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
 def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
     """Draw the exposed and the hidden communication of each bucket per step."""
     buckets = diagnosis.buckets
+    # these are differences of floats, which may be a little below 0
     exposed_s = np.maximum([bucket.exposed_s for bucket in buckets], 0.0)
     hidden_s = np.maximum([bucket.hidden_s for bucket in buckets], 0.0)
     rows = _largest(exposed_s + hidden_s, _MOST_ROWS)
@@ -136,13 +137,13 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     columns = _largest(diagnosis.late_s.mean(axis=0), _MOST_TIMELINES)  # the ranks that are drawn
     timelines = []
     for column in columns:
-        offset_s = float(np.nan_to_num(joined.offset_s[column]))
+        offset_s = float(np.nan_to_num(joined.offset_s[column]))  # nan for a rank that shares no call with the others
         timelines.append(traces[column].timeline.shifted(offset_s))
     steps = [timeline.select(kind="step", item=diagnosis.steps[row]) for timeline in timelines]
     window_s = min(step.begin_s for step in steps), max(step.end_s for step in steps)
     parts = [_coarse(_of_step(timeline, window_s)) for timeline in timelines]
     spans = Timeline.concat(parts).named(("main", "backward"), ())  # these lanes come first
-    drawing = draw_timeline(spans, " ")
+    drawing = draw_timeline(spans, " ")  # a blank title, as the page has one; without any, the drawing gets its own
     if diagnosis.missing:
         key = Key(f"no trace of {listed('rank', diagnosis.missing)}", PAPER, line="none")
         return attrs.evolve(drawing, legend=(*drawing.legend, key))
@@ -152,7 +153,7 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     launches = list(timelines[latest].select(kind="launch", between_s=(backward.begin_s, backward.end_s)))
     if not launches or len(traces) == 1:
         return drawing
-    scale, _ = time_unit(spans.makespan_s)
+    scale, _unit = time_unit(spans.makespan_s)
     rule = (launches[-1].start_s - spans.begin_s) / scale
     key = Key(f"rank {diagnosis.ranks[columns[latest]]} starts its last collective", INK, line="solid")
     return attrs.evolve(drawing, rules=(rule,), legend=(*drawing.legend, key))

@@ -72,7 +72,7 @@ def num_bytes(now: Now) -> int:
 def cluster(now: Now) -> Cluster:
     intra = Link(now.intra_us / 1e6, now.intra_gb_per_s * 1e9)
     inter = Link(now.inter_us / 1e6, now.inter_gb_per_s * 1e9)
-    shared = now.shared_nic and now.num_nodes > 1
+    shared = now.shared_nic and now.num_nodes > 1  # within a node no message passes the card
     return Cluster(now.num_nodes, now.gpus_per_node, intra, inter, now.gamma_ps / 1e12, shared_nic=shared)
 
 
@@ -225,7 +225,7 @@ def without_effect(now: Now) -> dict[str, str]:
     """Return for each control that changes nothing at these settings why it does not."""
     reasons = without_links(now)
     one_gpu_per_node = now.gpus_per_node == 1 and now.num_nodes > 1
-    if one_gpu_per_node:
+    if one_gpu_per_node:  # several on a node compete for its card in some algorithm of the ranking
         other_way = now._replace(shared_nic=not now.shared_nic)
         if _report_and_ranking(now) == _report_and_ranking(other_way):
             reasons["shared_nic"] = "no GPU here sends two messages at once"

@@ -81,7 +81,7 @@ def without_effect(now: Now) -> dict[str, str]:
     reasons = {}
     if now.load_ms == 0:
         reasons["jitter"] = "loading takes no time"
-        if now.queue_size == 0:
+        if now.queue_size == 0:  # otherwise the picture has a lane for each loader
             reasons["num_loaders"] = "loading takes no time"
     if now.load_ms == 0 or now.jitter == 0:
         reasons["seed"] = "all times are fixed: nothing is random"

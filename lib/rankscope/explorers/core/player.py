@@ -184,7 +184,7 @@ def _without_effect_on_a_refusal(now: Now) -> list[str]:
     refused = [chosen for chosen in _chosen(now) if not _can_be_played(chosen, now)]
     if not any(_has_segments(chosen) for chosen in refused):
         names += ["message", "intra_us", "inter_us", "intra_gb_per_s", "inter_gb_per_s"]
-    if not _can_be_played(_chosen(now)[0], now):
+    if not _can_be_played(_chosen(now)[0], now):  # its refusal is shown, whatever is set against it
         names.append("against")
     return names
 
