@@ -171,6 +171,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.curves([1], None, "", "", ""), "curves must number from 1 to 8, by name, got None"),
     (lambda: figures.curves([1], {str(n): ([1], None) for n in range(9)}, "", "", ""), "from 1 to 8, by name, got 9"),
     (lambda: figures.curves([1], {"a": (None, None)}, "", "", ""), "an execution each, got neither for 'a'"),
+    (lambda: curves(log="yx"), "log must be one of '', 'x', 'y', 'xy', got 'yx'"),
     (lambda: figures.curves([1], {"a": 3}, "", "", ""), r"curves\['a'\] must be a pair of columns, got 3"),
     (
         lambda: figures.curves([1], {"a": ([1, 2], None)}, "", "", ""),

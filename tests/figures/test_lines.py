@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rankscope import figures
@@ -44,6 +46,38 @@ def test_names_stand_at_the_ends_of_lines_whatever_becomes_of_the_axes() -> None
     assert close[1] - close[0] > 0.03  # 0.01 and 0.09 of the height are moved apart only where names would meet
     alone = figures.curves([1, 2], {"only": ([1, 2], [1, 2])}, "", "", "")
     assert named(alone) == []
+
+
+def test_ticks_of_logarithmic_axes_are_numbers_without_exponents() -> None:
+    x = [1e3, 1e5, 1e7]
+    curves = {"over decades": ([0.01, 2, 3e4], None)}
+
+    def tick_labels(**options: Any) -> tuple[list[str], list[str]]:
+        ax = figures.curves(x, curves, "", "", "", **options)
+        ax.figure.canvas.draw()
+        low_x, high_x = ax.get_xlim()
+        low_y, high_y = ax.get_ylim()
+        on_x = [t.label1.get_text() for t in ax.xaxis.get_major_ticks() if low_x <= t.get_loc() <= high_x]
+        on_y = [t.label1.get_text() for t in ax.yaxis.get_major_ticks() if low_y <= t.get_loc() <= high_y]
+        assert not any(t.label1.get_text() for t in ax.yaxis.get_minor_ticks())
+        assert ax.get_xticks(minor=True).size == 0
+        return on_x, on_y
+
+    powers_x = ["1,000", "10,000", "100,000", "1,000,000", "10,000,000"]
+    powers_y = ["0.01", "0.1", "1", "10", "100", "1,000", "10,000"]
+    assert tick_labels(log="xy") == (powers_x, powers_y)
+    on_x, on_y = tick_labels(log="x")
+    assert on_x == powers_x
+    assert on_y != powers_y
+    on_x, on_y = tick_labels(log="y")
+    assert on_x != powers_x
+    assert on_y == powers_y
+    on_x, on_y = tick_labels()
+    assert on_x != powers_x
+    assert on_y != powers_y
+    few = figures.curves([1, 2, 4, 8], {"few": ([10, 20, 30, 40], None)}, "", "", "", log="x")
+    few.figure.canvas.draw()
+    assert [text.get_text() for text in few.get_xticklabels() if 1 <= text.get_position()[0] <= 8] == ["1", "2", "5"]
 
 
 def test_what_exists_only_at_whole_numbers_is_drawn_as_dashes_and_not_joined() -> None:

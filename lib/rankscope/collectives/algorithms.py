@@ -71,7 +71,7 @@ class Algorithm:
     @property
     def options(self) -> tuple[str, ...]:
         """The names of the builder's options."""
-        return tuple(signature(self.builder).parameters)[1:]
+        return tuple(signature(self.builder).parameters)[1:]  # the first parameter is the number of ranks
 
     @property
     def is_record(self) -> bool:
@@ -261,7 +261,7 @@ def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Sc
 
 def check_options(collective: str, algorithm: str, options: Iterable[str], callee: Callable[..., Any]) -> None:
     """Raise ValueError for an option that a builder, or a closed form, does not take."""
-    known_options = list(signature(callee).parameters)[1:]
+    known_options = list(signature(callee).parameters)[1:]  # the first one is the number of ranks, or a form's terms
     for name in options:
         if name not in known_options:
             raise ValueError(f"{algorithm} of {collective} has no option {name!r}")

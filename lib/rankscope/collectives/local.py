@@ -101,6 +101,7 @@ def check_counts(schedule: Schedule, rank: int, num_elements: int) -> None:
         return
     chunks = schedule.initial_chunks()[rank]
     count = int(np.array(schedule.weights)[chunks].sum())
+    # A rank that passes no chunks may have any tensor: only the root's is read in a scatter.
     if chunks.any() and num_elements != count:
         raise ValueError(f"rank {rank} must pass the {count} elements that the counts add up to, got {num_elements}")
 
@@ -147,7 +148,7 @@ def shape_of(schedule: Schedule, tensor: Tensor, ends: list[int], num_elements: 
     if not passed or row_elements == 0:
         return (num_elements,)
     chunks_per_run = schedule.num_chunks // schedule.num_ranks
-    if schedule.collective == "all_to_all":
+    if schedule.collective == "all_to_all":  # builders make a chunk for each sender and receiver, which is a run
         chunks_per_run = 1
     run_ends = ends[::chunks_per_run]
     if any(end % row_elements for end in run_ends):

@@ -39,7 +39,8 @@ def number_among_equal(keys: Ints) -> Ints:
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     num_before = np.empty_like(keys)
-    num_before[order] = np.arange(keys.size) - np.searchsorted(ordered, ordered)
+    place_of_first_equal = np.searchsorted(ordered, ordered)
+    num_before[order] = np.arange(keys.size) - place_of_first_equal
     return num_before
 
 
@@ -423,6 +424,7 @@ def _read_header(line_number: int, words: list[str]) -> dict[str, Any]:
         numbers = [value]
         if name == "weights":
             numbers = value.split(",")
+        # No valid number is that long. `int` refuses thousands of digits with a message of its own.
         if name not in _HEADER or not all(re.fullmatch("[0-9]{1,24}", number) for number in numbers):
             raise ScheduleError(f"line {line_number}: expected {', '.join(_HEADER)} with whole numbers, got {word!r}")
         if _HEADER[name] in header:

@@ -137,7 +137,7 @@ class _ScheduleSimulation:
 
     def _phase(self, routes: Routes, first_step: int) -> None:
         """Let the steps of a phase take place; the number of its first one is `first_step`."""
-        if routes.num_steps == 0:
+        if routes.num_steps == 0:  # then it has no first step, whose costs are asked for below
             return
         alpha_s, beta = self.cluster.costs(routes.src, routes.dst)
 
@@ -145,7 +145,7 @@ class _ScheduleSimulation:
             return _Costs(alpha_s, alpha_s + message_bytes * beta, added_bytes * self.cluster.gamma_s_per_byte)
 
         may_merge = self._may_merge(routes)
-        costs = costs_of(*routes.bytes_of(self.bytes_before, self.first_chunk_bytes, 0))
+        costs = costs_of(*routes.bytes_of(self.bytes_before, self.first_chunk_bytes, 0))  # of the first step
         # The steps of a phase have the same senders and receivers, and differ in their chunks only. That changes their
         # costs if chunks differ in size, or if a switch may merge messages, because it merges those of the same chunks.
         costs_are_equal = self.bytes_before is None and not may_merge
@@ -194,7 +194,9 @@ class _ScheduleSimulation:
             moved_s = after_s - before_s
             if moved_s.max() - moved_s.min() <= _ROUNDING * after_s.max():
                 self.ready_s, *added_s = after_s + moved_s * (routes.num_steps - num_done)
-                self.added_s.extend(added_s)  # takes the place of all before, since it is as long as they are
+                # This takes the place of all entries before, since there are as many. With a lag of 1 there are none:
+                # the old entry stays, which decides nothing because a rank is ready no earlier.
+                self.added_s.extend(added_s)
                 return
 
     def _state(self) -> Seconds:
@@ -380,6 +382,8 @@ class _QueuedStep:
         self, routes: Routes, cluster: Cluster, cards: _CardTimes, enter_s: Seconds, added_s: Seconds, costs: _Costs
     ) -> None:
         num_ranks = enter_s.size
+        # If `num_ports` is 0, ranks have one port: with enough ports no message waits for another, and no step is
+        # queued, see `_ScheduleSimulation._step`.
         num_ports = routes.num_ports or 1
         self._senders = _Side(routes.src, num_ranks, num_ports)
         self._receivers = _Side(routes.dst, num_ranks, num_ports)
@@ -601,7 +605,7 @@ class Routes:
         row_bytes = self._row_bytes(bytes_before, chunk_bytes, number)
         sent = np.bincount(self.message, row_bytes, self.num_messages)
         added = np.bincount(self.message, row_bytes * self._phase.reduce, self.num_messages)
-        return sent.astype(float), added.astype(float)
+        return sent.astype(float), added.astype(float)  # of no transfers, bincount returns whole numbers
 
     def _row_bytes(self, bytes_before: Seconds | None, chunk_bytes: float, number: int) -> Seconds:
         """The bytes of each transfer of a step."""
@@ -637,16 +641,18 @@ class Routes:
         is_own = transfers.is_merged & transfers.is_first
         np.add.at(crossing, (outwards[is_own], hub[is_own]), row_bytes[is_own])
         is_added = step.reduce & ~transfers.is_merged  # the switch has added up the others
-        added = np.bincount(self.message, row_bytes * is_added, self.num_messages)
+        added = np.bincount(self.message, row_bytes * is_added, self.num_messages).astype(float)  # as in `bytes_of`
         most = np.maximum(crossing[0, self.src], crossing[1, self.dst])
         is_merged = transfers.is_merged
-        return SwitchSums(most, added.astype(float), self.message[is_merged], transfers.group[is_merged])
+        return SwitchSums(most, added, self.message[is_merged], transfers.group[is_merged])
 
     def _levels(self) -> list[Ints]:
         """Return the messages of each level; a message is a level above those that have its ports before it."""
         if not self.num_messages:
             return []
         level = np.zeros(self.num_messages, dtype=np.int64)
+        # Only the messages of ranks with one port have others before them. These have lower numbers, so that their
+        # levels are known.
         if (self.previous_send != NO_MESSAGE).any() or (self.previous_receive != NO_MESSAGE).any():
             pairs = zip(self.previous_send.tolist(), self.previous_receive.tolist(), strict=True)
             for message, (previous_send, previous_receive) in enumerate(pairs):
@@ -680,7 +686,8 @@ def _switch_transfers(step: Step) -> _SwitchTransfers:
     rim = np.where(step.reduce, step.src, step.dst)
     keys = np.array([hub, step.reduce, step.chunk, step.num_chunks])  # equal columns are one group
     order = np.lexsort(keys)
-    begins_group = (np.diff(keys[:, order], prepend=-1) != 0).any(axis=0)  # where a sorted column differs from the last
+    # where a sorted column differs from the one before it; the first one does, because no key is -1
+    begins_group = (np.diff(keys[:, order], prepend=-1) != 0).any(axis=0)
     group = np.empty_like(order)
     group[order] = np.cumsum(begins_group) - 1
     is_first = number_among_equal(group) == 0

@@ -21,7 +21,7 @@ REST_S = 0.001  # shortest pause after an iteration, so that no rank takes a cor
 MOST_REST_S = 0.005  # longest such pause
 AGREEMENTS = 12  # number of agreements, to estimate the time of one
 ROUND_TRIPS = 20  # number of answers, to estimate the offset of a clock
-PRIORITY = 10
+PRIORITY = 10  # of all threads after `go_first`, from 1 to 99: any puts them before those without real-time priority
 
 
 def nothing() -> None:
@@ -40,7 +40,9 @@ class TimedTask(NamedTuple):
 def stolen_ticks() -> int:
     """Return the CPU time that the host has stolen from this machine, in ticks of 10 ms; 0 if unknown."""
     try:
-        return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8])
+        first_line = Path("/proc/stat").read_text().splitlines()[0]
+        # of all cores: cpu user nice system idle iowait irq softirq steal …
+        return int(first_line.split()[8])
     except (OSError, IndexError, ValueError):
         return 0
 
@@ -186,13 +188,13 @@ class Ranks:
         Return it by this rank's clock, and whether this rank was on time.
         """
         if self.device.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.synchronize()  # work that the GPU still has would delay the timed run
         proposed = self.clock() + self.margin_s - self._ahead_s  # by rank 0's clock
         instant = self.slowest([proposed])[0] + self._ahead_s  # by this rank's clock
         is_on_time = self.clock() < instant
         time.sleep(max(0.0, instant - AWAKE_S - self.clock()))
         while self.clock() < instant:
-            os.sched_yield()
+            os.sched_yield()  # stays awake, and lets another rank on this core see the instant, too
         return instant, is_on_time
 
     def once(self, task: TimedTask) -> tuple[float, bool]:

@@ -104,7 +104,8 @@ def verify(schedule: Schedule) -> Verified:
     6 steps, 24 messages; each rank sends at most 1 per step, and receives at most 1
     """
     shares = _shares_at_start(of_type("schedule", schedule, Schedule))
-    complete = np.bitwise_or.reduce(shares[:, 0], axis=0)  # the shares of a chunk in which nothing is missing
+    # the shares of a chunk in which nothing is missing: those of all ranks in chunk 0, since they are the same in each
+    complete = np.bitwise_or.reduce(shares[:, 0], axis=0)
     # the step in which each rank last received a sum of each chunk; for none a step that is long enough before step 0
     received = np.full(shares.shape[:2], -schedule.lag)
     num_steps = 0
@@ -188,7 +189,7 @@ def _most_messages(schedule: Schedule, number: int, verb: str, ranks: Ints) -> i
 
     `ranks` has an entry for each message: the rank that sends, or receives, it.
     """
-    counts = np.bincount(ranks, minlength=1)
+    counts = np.bincount(ranks, minlength=1)  # one entry at least, since a step may have no messages
     if counts.max() > schedule.ports:
         text = f"{verb} {counts.max()} messages in one step, but ports={schedule.ports} allows only {schedule.ports}"
         _fail(text, number, int(counts.argmax()))

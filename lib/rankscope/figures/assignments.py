@@ -53,6 +53,7 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
     if cell_px >= _DIGIT_PX * len(longest_number) + 3:
         for rects, samples, ink in cells:
             texts += numbers_on(rects, samples, ink, letter_px)
+    # In an empty dataset there is nothing to read, which the title says.
     idle_ranks = np.array([rank for rank, indices in enumerate(assignment.ranks) if size and not indices.size])
     texts.append(Texts(0.1, idle_ranks + 0.5, "reads nothing", ALARM, anchor="start", size_px=letter_px))
 
@@ -66,8 +67,8 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
     height: float = num_ranks
     y_ticks = [*whole_ticks(num_ranks, most=32)]
     if unread_samples.size:
-        height += 1.5
-        y_ticks.append((num_ranks + 1.0, "nobody"))
+        height += 1.5  # the row of the unread samples, half a row below the ranks
+        y_ticks.append((num_ranks + 1.0, "nobody"))  # the middle of that row
     return grid_drawing(
         title=title or reading_title(assignment),
         x_label="read number",
@@ -95,7 +96,7 @@ def _batch_rules(assignment: Assignment, cell_px: float) -> list[float]:
         longest = int(np.diff(stops, prepend=0).max(initial=0))  # the size of a full batch
         if longest < 2 or longest * cell_px < _LEAST_BATCH_PX:
             return []
-        return [float(stop) for stop in stops[:-1]]
+        return [float(stop) for stop in stops[:-1]]  # the last one is the end of the drawing
     batch_size = assignment.loader.batch_size if assignment.loader else 1
     if batch_size < 2 or batch_size * cell_px < _LEAST_BATCH_PX:
         return []
@@ -257,7 +258,7 @@ def draw_lengths(lengths: ArrayLike, title: str | None = None) -> Drawing:
         title=title or _lengths_title(tokens),
         x_label="samples",
         y_label="length [tokens]",
-        width=1.08 * most,
+        width=1.08 * most,  # with room for the text behind the longest bar
         height=num_ranges,
         size_px=(620.0, max(14.0 * num_ranges, 40.0)),
         rects=[Rects(0.0, rows + 0.1, _COMPUTE, width=num_samples, height=0.8)],
@@ -316,12 +317,12 @@ def draw_step_costs(
     if isinstance(cost, str):
         unit = {"linear": "tokens", "quadratic": "tokens²"}[cost]
     y_label = "step" if num_steps == work.step_costs.shape[0] else f"step, the first {num_steps}"
-    ticks = np.arange(0, width * 1.01, _round_step(width / 5))
+    ticks = np.arange(0, width * 1.01, _round_step(width / 5))  # 1.01, so that rounding loses no tick at `width`
     return Drawing(
         title=title or finding,
         x_label=f"cost of the step [{unit}]",
         y_label=y_label,
-        width=1.08 * width,
+        width=1.08 * width,  # with room for the text behind the longest bar
         height=max(num_steps, 1),
         size_px=(620.0, max(14.0 * num_steps, 40.0)),
         rects=[

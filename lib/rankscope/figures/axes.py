@@ -24,10 +24,11 @@ def sharpen() -> None:
     """Have a notebook show figures at twice the resolution, unless its user chose a format."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
-    if not getattr(shell, "kernel", None):
+    if not getattr(shell, "kernel", None):  # only the shell of a notebook has one
         return
+    # `parent` is where the user's configuration comes from, if this is what makes the one instance.
     inline = import_module("matplotlib_inline.config").InlineBackend.instance(parent=shell)
-    if inline.figure_formats == {"png"}:
+    if inline.figure_formats == {"png"}:  # the default
         inline.figure_formats = {"retina"}
 
 
@@ -92,7 +93,7 @@ def _paint_rects(rects: Rects, drawing: Drawing, ax: Axes) -> None:
     outlines = np.where(is_narrow, 0.0, 0.6)
     # a collection has one hatch, so that hatched rectangles are painted plain, and then see-through with their hatches
     filled = PolyCollection(corners, facecolors=rects.fill, edgecolors=rects.edge, linewidths=outlines, gid="rects")
-    ax.add_collection(filled).set_clip_on(False)
+    ax.add_collection(filled).set_clip_on(False)  # a frame may begin left of the axes, see `marks.frame`
     hatched = np.flatnonzero(rects.hatched).tolist()
     for ink in (INK, PAPER):
         in_this_ink = [corners[index] for index in hatched if hatch_on(rects.fill[index]) == ink]
@@ -130,7 +131,7 @@ def _texts_with_room(texts: Texts, drawing: Drawing, ax: Axes) -> list[int]:
     y = (texts.y / drawing.height * height_px).tolist()
     chosen: list[int] = []
     for index in everything:
-        needed_px = texts.size_px * (_LETTER_WIDTH * len(texts.text[index]) + 1.5)
+        needed_px = texts.size_px * (_LETTER_WIDTH * len(texts.text[index]) + 1.5)  # with space to the next text
         is_clear = True
         for other in chosen:
             if abs(x[index] - x[other]) <= needed_px and abs(y[index] - y[other]) <= _LINE_PX:
@@ -198,7 +199,7 @@ def keys_below(ax: Axes, keys: Mapping[str, Any], wide_px: float | None = None) 
         wide_px = figure_px
     handles: dict[str, Any] = {}
     old_legends = [legend for legend in ax.figure.legends if legend.get_gid() == "keys"]
-    for old_legend in old_legends:
+    for old_legend in old_legends:  # of other Axes of this figure, so the legend may be as wide as all of them
         for text, handle in zip(old_legend.get_texts(), old_legend.legend_handles, strict=True):
             handles[text.get_text()] = handle
         wide_px = figure_px

@@ -37,15 +37,15 @@ def draw_bars(rows: Mapping[str, Mapping[str, float]], x_label: str = "time [ms]
     names = [of_type("the name of a row", name, str) for name in rows]
     lengths = _lengths(rows)
     total = sum(lengths.values(), np.zeros(len(rows)))
-    width = 1.02 * float(total.max()) or 1.0
-    keys: dict[Key, FloatArray] = {}
+    width = 1.02 * float(total.max()) or 1.0  # a drawing must have some width, even if all lengths are 0
+    length_of_key: dict[Key, FloatArray] = {}
     for kind, length in lengths.items():
         hue, hatched = WORK[kind]
         if (length * _WIDE_PX > width).any():  # it is wider than a pixel somewhere
-            keys[Key(kind, hue, hatched=hatched)] = length
-    bars = stacked(keys)
+            length_of_key[Key(kind, hue, hatched=hatched)] = length
+    bars = stacked(length_of_key)
     texts: list[Texts] = []
-    for bar, length in zip(bars, keys.values(), strict=True):
+    for bar, length in zip(bars, length_of_key.values(), strict=True):
         words = np.array([three_digits(value) for value in length.tolist()])
         fits = np.array([_DIGIT_PX * len(word) for word in words.tolist()]) < length * _WIDE_PX / width
         texts += numbers_on(bar, words, wanted=fits)
@@ -60,7 +60,7 @@ def draw_bars(rows: Mapping[str, Mapping[str, float]], x_label: str = "time [ms]
         texts=texts,
         x_ticks=round_ticks(width),
         y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
-        legend=keys,
+        legend=length_of_key.keys(),
     )
 
 

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -56,13 +57,14 @@ def line_axes(
     if ax is None:
         _, ax = plt.subplots(figsize=inches, layout="constrained")
     as_text(ax.set_xlabel(x_label), ax.set_ylabel(y_label))
-    as_text(ax.set_title(title, loc="left", fontsize=11, fontweight="bold", wrap="$" not in title))
+    may_wrap = "$" not in title  # when matplotlib wraps a text, it reads the part between two $ as a formula
+    as_text(ax.set_title(title, loc="left", fontsize=11, fontweight="bold", wrap=may_wrap))
     if x is not None:
         ax.set(xscale="log", xlim=(x[0] / x_margin, x[-1] * x_margin))
         _power_ticks(ax, x, x_words, most_ticks)
     if log_y:
         ax.set_yscale("log")
-        _plain_ticks(ax, y_limits)
+        plain_ticks(ax.yaxis, y_limits)
     if y_limits is not None:
         ax.set_ylim(y_limits)
     ax.spines[["top", "right"]].set_visible(False)
@@ -71,7 +73,7 @@ def line_axes(
     else:
         ax.grid(visible=False)
     if grid == "both":
-        ax.set_axisbelow(True)
+        ax.set_axisbelow(True)  # else the grid would lie on lines with a low zorder, as those of lower bounds have
     return ax
 
 
@@ -88,14 +90,17 @@ def size_axes(
     return line_axes(ax, inches, title, x_label, y_label, x=sizes, most_ticks=8, grid="both", **options)
 
 
-def _plain_ticks(ax: Axes, limits: tuple[float, float] | None) -> None:
-    """Name powers of ten as numbers, because exponents are too small to be read; of few powers also 2 and 5 times."""
+def plain_ticks(axis: Axis, limits: tuple[float, float] | None) -> None:
+    """Label the powers of ten of a logarithmic axis with numbers, because exponents are too small to be read.
+
+    If `limits` are less than a factor of 100 apart, 2 and 5 times these powers have ticks, too.
+    """
     digits: tuple[float, ...] = (1.0,)
     if limits is not None and limits[1] < 100 * limits[0]:
         digits = (1.0, 2.0, 5.0)
-    ax.yaxis.set_major_locator(LogLocator(subs=digits))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _plain_number(value)))
-    ax.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_major_locator(LogLocator(subs=digits))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _plain_number(value)))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _plain_number(value: float) -> str:
@@ -139,7 +144,7 @@ def markers(ax: Axes, name: str, look: Look, x: Any, low: Floats, middle: Floats
         label=f"{name}, measured",
         markersize=6,
         elinewidth=1,
-        clip_on=False,
+        clip_on=False,  # a marker at the edge of the axes is drawn whole
     )
 
 

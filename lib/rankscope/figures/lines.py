@@ -9,12 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from ..common.checks import number, whole
+from ..common.checks import number, one_of, whole
 from ..common.frozen import optional
 from ..common.units import bytes_words, percent_words
 from ..sampling.randperm_bias import randperm_bias as exact_bias
 from ..sampling.randperm_bias import worst_randperm_bound
-from .line_axes import GREY, Floats, dash, explain, line_axes, markers, name_ends, note, size_axes
+from .line_axes import GREY, Floats, dash, explain, line_axes, markers, name_ends, note, plain_ticks, size_axes
 from .marks import WIDE_INCHES
 from .palette import CATEGORIES, INK, PAPER, Look, looks
 
@@ -32,16 +32,18 @@ def curves(
     y_label: str,
     ax: Axes | None = None,
     discrete: bool = False,
+    log: str = "",
 ) -> Axes:
     """Draw ``curves[name] = (predicted, executed)`` over `x`; either of them may be None.
 
     Predictions are lines, and executions are markers of the same hue. If there are several curves, their names are at
     the right end. If `discrete` is true, a prediction is a short dash at each x, for quantities without values in
-    between.
+    between. The axes in `log` ("x", "y" or "xy") are logarithmic, with ticks that are written without exponents.
 
-    Raises ValueError if there are more curves than hues, if a curve has neither, or if a length differs from that of
-    `x`.
+    Raises ValueError if there are more curves than hues, if a curve has neither, if a length differs from that of `x`,
+    or if `log` names other axes.
     """
+    one_of("log", log, ("", "x", "y", "xy"))
     x_values = np.asarray(x)
     _check_curves(curves, x_values)
     ax = line_axes(ax, (WIDE_INCHES, 3.6), title, x_label, y_label)
@@ -58,6 +60,13 @@ def curves(
             style = {"linestyle": "none", "marker": look.marker, "markersize": 4, "zorder": 3}
             ax.plot(x_values, executed, color=look.color, label=f"{name}, executed", **style)
         ends[name] = _last_finite(executed if predicted is None else predicted), look
+    if "x" in log:
+        ax.set_xscale("log")
+        plain_ticks(ax.xaxis, ax.get_xlim())
+        ax.set_xticks([], minor=True)  # which would confuse where a caller sets ticks at powers of two
+    if "y" in log:
+        ax.set_yscale("log")
+        plain_ticks(ax.yaxis, ax.get_ylim())
     has_predicted = any(predicted is not None for predicted, _ in curves.values())
     has_executed = any(executed is not None for _, executed in curves.values())
     if has_predicted and has_executed:
@@ -181,7 +190,7 @@ def costs(
     for name, (x, times_s) in points.items():
         middle = np.median(times_s, axis=1) / scale
         markers(ax, name, styles[name], x, times_s.min(axis=1) / scale, middle, times_s.max(axis=1) / scale)
-        ends.setdefault(name, (float(middle[-1]), styles[name]))
+        ends.setdefault(name, (float(middle[-1]), styles[name]))  # the name of a line stands at the line's own end
     if points:
         explain(ax, {"measured: median, from least to most": {"marker": "o", "linestyle": "none"}})
     _draw_changes(ax, changes)
@@ -240,7 +249,7 @@ def _draw_changes(ax: Axes, changes: list[Change]) -> None:
     y = [change.y for change in changes]
     ax.plot(x, y, "o", color=INK, markersize=5, markerfacecolor=PAPER, label="crossover", zorder=4)
     to_axes = ax.transData + ax.transAxes.inverted()  # from data to shares of the axes' width and height
-    last_share = -np.inf  # where the last label stands
+    last_share = -np.inf  # where the last label stands; none stands anywhere yet
     for change in changes:
         share = float(to_axes.transform((change.x, change.y))[0])
         if share - last_share > _LABEL_SHARE:

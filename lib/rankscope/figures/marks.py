@@ -31,7 +31,7 @@ def _flags(values: ArrayLike) -> NDArray[np.bool_]:
 
 def plain(text: str) -> str:
     """Return a text for a picture: of printable characters and line breaks, and of bounded length."""
-    shown = printable(text[: _MOST_CHARACTERS + 1], keep="\n")
+    shown = printable(text[: _MOST_CHARACTERS + 1], keep="\n")  # one more, which says whether the text is too long
     if len(shown) > _MOST_CHARACTERS:
         return f"{shown[: _MOST_CHARACTERS - 1]}…"
     return shown
@@ -307,5 +307,5 @@ def spread_out(places: Sequence[float], least: float) -> list[float]:
         for number in range(len(group)):
             from_middle = number - (len(group) - 1) / 2  # in steps of `least`
             moved.append(middle(group) + from_middle * least)
-    highest = [1 - least * num_above for num_above in reversed(range(len(moved)))]
+    highest = [1 - least * num_above for num_above in reversed(range(len(moved)))]  # each needs room for those above it
     return [min(place, high) for place, high in zip(moved, highest, strict=True)]

@@ -151,7 +151,7 @@ def work_look(kind: str) -> WorkLook | None:
         return None
     hue, hatched = WORK[first_word]
     share = 1.0
-    is_number = rest.isdecimal() and len(rest) < 3
+    is_number = rest.isdecimal() and len(rest) < 3  # longer ones do not number parts, and may be too large for a power
     if is_number:
         share = _SHARE_OF_HUE ** int(rest)
     paler = [round(255 - (255 - channel) * share) for channel in _channels(hue)]

@@ -40,6 +40,7 @@ _NUMBERED_BAR_PX = 10  # and bars of at least this height
 
 _LETTER_PX = 8.0  # the width of a letter of a caption
 _DIGIT_PX = 7.0  # of a digit on a chunk
+_CHUNK_NUMBER_PX = 20.0  # between two numbers of chunks, at least
 _LEGIBLE_ROW_PX = 13  # the height of a row whose chunks have numbers, at least
 _COVERING_ROWS = 0.55  # a message whose middle is less than this from a row's middle passes over its chunk there
 _PALE = "#d4d4d4"  # lines and bars of what is still to come
@@ -366,7 +367,7 @@ class Strip:
         return Texts(x, y, words, _QUIET, 10.0, "start")
 
     def _numbers_of_chunks(self) -> Texts:
-        every = max(1, int(np.ceil(20.0 / self.cell_px)))
+        every = max(1, int(np.ceil(_CHUNK_NUMBER_PX / self.cell_px)))
         chunks = np.arange(0, self.play.schedule.num_chunks, every)
         words = [str(chunk) for chunk in chunks.tolist()]
         return Texts((chunks + 0.5) * self.cell_px, self.top + CHUNKS_PX, words, _QUIET, 10.0)

@@ -225,6 +225,7 @@ def _shade(slowdowns: ArrayLike) -> tuple[str, ...]:
 
 
 def _slowdown_words(slowdown: float) -> str:
+    """Return the slowdown as text of at most four characters; the limits are as in `_margin_words`."""
     if slowdown < 9.95:
         return f"{slowdown:.1f}"
     if slowdown < 999.5:

@@ -36,6 +36,7 @@ _HEAD = 0.8  # rows above the first rank
 _HEAD_TEXT = 0.45 * _HEAD  # rows down to the text there
 _TICK_PX = 18  # between the numbers of two chunks, at least
 _TALL = 0.8  # a cell's part of its row
+_MOST_PAD_PX = 3.0  # to the left and to the right of a cell, at most
 
 # labels of messages over time
 _LABEL_SIZE_PX = 10.0
@@ -49,6 +50,7 @@ _LEAST_ACROSS = 0.6  # of a label's width: a line that takes less of the time ax
 _ARROW_START_PX = 6.0  # from the first grid to the arrows
 _ARROW_END_PX = 22.0  # from the arrows to the second grid, with the numbers of the ranks
 _ARROW_LETTER_PX = 6.2  # the width of a character
+_ARROW_LABEL_GAP_PX = 6.0  # between an arrow and its label
 _MOST_ARROWS_PER_ROW = 2  # with more in a row, no arrow is labelled
 _ARROW_ROWS = 0.44  # between two arrows of a rank, in rows
 
@@ -144,7 +146,9 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         )
     whole("step", step, 0, schedule.num_steps)
     transfers = next(islice(schedule.steps(), step, None), None)  # None at the end
-    sent = messages(transfers) if transfers else []
+    sent: list[Message] = []
+    if transfers is not None:
+        sent = messages(transfers)
     cells = _kind_of_cells(schedule)
     widest_cell_px = 40.0
     if cells == "stripes":
@@ -159,7 +163,7 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
     texts = [*before.texts]
     lines: list[Lines] = []
     head_at = {0.0: "in the end"}  # the text above each grid, by its left edge
-    if transfers:
+    if transfers is not None:
         right = grid_px + _STRIP_PX
         head_at = {0.0: "before the step", right: "after it"}
         arrows = _arrows(sent, num_chunks, grid_px)
@@ -199,7 +203,7 @@ def _kind_of_cells(schedule: Schedule) -> str:
     """Return the key of `_CELLS` for a schedule."""
     if schedule.collective in MOVES:
         return "origin"
-    px_for_stripes = _GRID_PX / schedule.num_chunks - 6.0
+    px_for_stripes = _GRID_PX / schedule.num_chunks - 2 * _MOST_PAD_PX
     if schedule.num_ranks <= _MOST_STRIPED and px_for_stripes >= 2.0 * schedule.num_ranks:  # at least two pixels each
         return "stripes"
     return "shares"
@@ -221,7 +225,7 @@ def _grid(shares: Bools, cells: str, cell_px: float, left: float, framed: list[t
     ``shares[rank, chunk, origin]`` says whether a rank's chunk has the share of an origin; `cells` is one of `_CELLS`.
     """
     num_ranks = len(shares)
-    pad = min(3.0, 0.18 * cell_px)  # to the left and to the right of a cell
+    pad = min(_MOST_PAD_PX, 0.18 * cell_px)  # to the left and to the right of a cell
     width = cell_px - 2 * pad
     indices = np.indices(shares.shape[:2])
     rank: Ints = indices[0]
@@ -233,7 +237,7 @@ def _grid(shares: Bools, cells: str, cell_px: float, left: float, framed: list[t
     for framed_rank, chunks in framed:
         is_framed[framed_rank, list(chunks)] = True
     edge_x = min(2.0, pad)
-    edge_y = edge_x / _ROW_PX
+    edge_y = edge_x / _ROW_PX  # as thick as `edge_x`, but y counts rows
     frames = Rects(x[is_framed] - edge_x, y[is_framed] - edge_y, INK, width + 2 * edge_x, _TALL + 2 * edge_y, edge=INK)
     colors = np.array(rank_colors(num_ranks))
     if cells == "stripes":
@@ -283,7 +287,7 @@ def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
         return _Arrows([Lines(x0, y0, x1, y1, INK, dashed=dashed, arrows=True)], [])
 
     words = [message.words() for message in sent]
-    label_px = _ARROW_LETTER_PX * max(map(len, words)) + 6
+    label_px = _ARROW_LETTER_PX * max(map(len, words)) + _ARROW_LABEL_GAP_PX
     if most_sent <= most_received:
         y0 = y0 + _spread(src, dst)
         label_x = x0
@@ -291,9 +295,10 @@ def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
         x0 += label_px
     else:
         y1 = y1 + _spread(dst, src)
-        label_x = x1 - label_px + 6
+        label_x = x1 - label_px + _ARROW_LABEL_GAP_PX
         label_y = y1
         x1 -= label_px
+    # The word "chunk" heads the column of labels.
     labels = Texts(label_x, np.r_[_HEAD_TEXT, label_y], ["chunk", *words], anchor="start")
     return _Arrows([Lines(x0, y0, x1, y1, INK, dashed=dashed, arrows=True)], [labels])
 
@@ -382,6 +387,7 @@ def _over_time(schedule: Schedule, timeline: Timeline, title: str | None) -> Dra
         np.where(is_added, ADDED, COPIED).tolist(),
         dashed=~is_added,
     )
+    # A line for each rank: so flat, a rectangle shows little but its edge.
     rows = Rects(0, np.arange(schedule.num_ranks) + 0.5, FAINT, width=width, height=0.1 / row_px, edge=FAINT)
     adding = timeline.select(kind="reduce")
     bars = Rects(

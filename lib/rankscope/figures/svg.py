@@ -181,7 +181,7 @@ def _lines(lines: Lines, across: float, down: float) -> str:
     y0 = lines.y0 * down
     x1 = lines.x1 * across
     y1 = lines.y1 * down
-    length = np.maximum(np.hypot(x1 - x0, y1 - y0), 1e-9)
+    length = np.maximum(np.hypot(x1 - x0, y1 - y0), 1e-9)  # not 0, by which one cannot divide
     unit_x = (x1 - x0) / length
     unit_y = (y1 - y0) / length
     # The line ends at the neck of its arrow head: if it ended at the point, it would make that blunt.

@@ -61,9 +61,11 @@ def bidirectional_ring(num_ranks: int) -> Schedule:
     dst = np.r_[right, left]
 
     def added_chunks(step: int) -> Ints:
+        """In each direction, the chunk whose owner is `hops_left - step` hops away."""
         return np.concatenate([ranks + hops_left - step, ranks - hops_left + step]) % n
 
     def copied_chunks(step: int) -> Ints:
+        """In each direction, the chunk whose owner is `step` hops behind."""
         return np.concatenate([ranks - step, ranks + step]) % n
 
     def phases() -> Iterator[Phase]:

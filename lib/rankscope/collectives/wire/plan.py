@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..schedule import MOST_KEPT, Schedule, number_among_equal
 
-LEAST_RANKS = 16  # with fewer ranks, `alike` does not look for those that do the same
+LEAST_RANKS = 16  # with fewer ranks, `alike` does not look for those that do the same, and all transfers are listed
 LANE = "executor"  # of a rank, for the time that it spends on its program
 LONG = 4096  # elements: no ready signal waits behind a message that is longer
 ALIGNED = 64  # elements: every place in the scratch begins at a multiple of it
@@ -161,7 +161,8 @@ def _plan(
 def _transfers_of_ranks(schedule: Schedule, ranks: Sequence[int] | None) -> list[list[list[ChunkTransfer]]]:
     """Return for each step and each rank the transfers that the rank takes part in.
 
-    Of a large schedule, only the transfers of `ranks` are listed. All transfers of a small one are kept in its cache.
+    If there are many ranks, only the transfers of `ranks` are listed. A list of all transfers is kept in the schedule's
+    cache, for all ranks and sizes, unless it is too long.
     """
     steps: list[list[list[ChunkTransfer]]] | None = schedule.cache.get("transfers")
     if steps is not None:
@@ -296,7 +297,7 @@ def _ends_of_transfers(
 ) -> _EndsOfTransfers | None:
     """Return both ends of all transfers of a schedule, with their features, or None if nothing is sent."""
     num_steps = schedule.num_steps
-    if not num_steps:
+    if not num_steps:  # then `_chunk_transfers` would have no columns to join
         return None
     sent = _chunk_transfers(schedule)
     num_sent = sent.src.size

@@ -81,7 +81,7 @@ def execute(
     group = group_of(group)
     prepared_plans = _prepared_by_group.setdefault(group, {})  # the one that was used last is at the end
     last = next(reversed(prepared_plans.values()), None)
-    # The tensor is checked only once a plan is prepared, so here it may be anything.
+    # The tensor and `op` are checked only once a plan is prepared, so here they may be anything, even unhashable.
     kind = (getattr(tensor, "shape", None), getattr(tensor, "dtype", None), getattr(tensor, "device", None))
     key = (fingerprint(schedule), kind, str(op))
     prepared = prepared_plans.pop(key, None)
@@ -149,6 +149,7 @@ class _Prepared:
         self._plan = plan
         self._has_result = bool(schedule.wanted()[rank].any()) and not self._is_barrier
         self._in_place = schedule.collective == "allreduce"  # the caller's tensor becomes the result
+        # Not so for a barrier, even of one rank without any transfers: the tensor is never its buffer, see below.
         self._only_reads = all(transfer.sends for transfer in plan.transfers) and not self._is_barrier
         whole_buffer = (0, plan.num_elements)
         self._buffer_is_result = self._has_result and plan.wanted == (whole_buffer,)

@@ -112,7 +112,9 @@ class _Waiting(NamedTuple):
 class _ExecutorEvent(NamedTuple):
     """An action that takes place at a time. Of those at the same time, the ones that come last have the flag.
 
-    `number` is different for each event, and decides between all others.
+    Messages begin, and ready signals leave, last: all that is posted at that time is known then, so that they get to
+    their cards in the order in which they were posted. `number` is different for each event, and decides between all
+    others.
     """
 
     time_s: float
@@ -155,7 +157,9 @@ class _PlanSimulation:
             event.action(event.time_s)
         assert self._waits == [None] * len(self._plans), "a verified schedule does not get stuck"
         if not self._with_spans:
-            self._spans = [Span(index, LANE, "collective", -1, 0.0, end_s) for index, end_s in enumerate(self._ends_s)]
+            no_item = -1
+            for index, end_s in enumerate(self._ends_s):
+                self._spans.append(Span(index, LANE, "collective", no_item, 0.0, end_s))
         # Spans have the index as their rank. Each rank gets a copy of the spans of its index.
         simulated = Timeline.of(sorted(self._spans, key=lambda span: (span.rank, span.start_s)))
         rows_of_index = [np.flatnonzero(simulated.rank == index) for index in range(len(self._plans))]
@@ -176,6 +180,7 @@ class _PlanSimulation:
         else:
             src = transfer.peer
             dst = self._same.ranks[index]
+        # Where each rank is only equivalent to itself, there are no places: ranks and step name the message.
         place = self._same.places.get((src, dst, transfer.step), 0)
         index_of_rank = self._same.of
         name = _MessageName(index_of_rank[src], index_of_rank[dst], transfer.step, place)
