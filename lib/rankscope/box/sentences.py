@@ -203,6 +203,7 @@ class _NativeComparison(NamedTuple):
 
 
 def _share_and_algorithm(comparison: _NativeComparison) -> tuple[float, str]:
+    """Return what comparisons are ranked by: not the size, so that equal ones at several sizes are stated once."""
     return comparison.share, comparison.algorithm
 
 

@@ -233,6 +233,7 @@ def _residuals(
     if others:
         kinds["other algorithms"] = {"color": _GREY, "linewidth": 0.8}
     for name in others:
+        # No legend shows this label, because `explain` makes its own samples; it tells the lines of `ax` apart.
         ax.plot(predicted[name].sizes, errors[name], color=_GREY, linewidth=0.8, zorder=1, label=f"{name}, other")
     ends = {}
     for name in shown:

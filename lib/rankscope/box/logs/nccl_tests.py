@@ -270,7 +270,7 @@ def _without_info(text: str) -> str:
         return ""
     for info in _INFO_LATER.finditer(text):
         if info.end() <= last_nccl:
-            return text[: info.start(1)]
+            return text[: info.start(1)]  # digits right before the name are those of the row's last cell
     return text
 
 
