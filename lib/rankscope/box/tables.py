@@ -295,7 +295,7 @@ def _explained(letter: str, profile: Profile, other: Profile) -> Iterator[Render
     if not box.findings or (letter == "B" and not has_fault):
         return
     yield heading(f"{letter}: expected and measured performance, and likely causes")
-    if are_alike and letter == "A":
+    if are_alike and letter == "A":  # B's would repeat the rates, with got and expected exchanged
         for group in groups(profile):
             if group.is_native:
                 yield _peer_table(box, group)

@@ -343,4 +343,5 @@ def _socket_gb_per_s(gpu: _Tag) -> float:
     model = cpu.whole("modelid")
     if model is None:
         model = _SKYLAKE
+    # The last of INTEL begins at model 0, so the default is for a negative number, as a file may state.
     return next((rate for least, rate in INTEL if model >= least), _OTHER_SOCKETS)
