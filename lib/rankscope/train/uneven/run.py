@@ -257,7 +257,10 @@ def compare(
 
 @frozen(eq=False)
 class TrainingTask:
-    """A module and its training data; `hang_s` is how long an allreduce waits for a missing rank."""
+    """A module and its training data.
+
+    A step sleeps for `step_s` before its forward pass. `hang_s` is how long an allreduce waits for a missing rank.
+    """
 
     module: nn.Module = checked(nn.Module)
     inputs: Tensor = checked(Tensor)
