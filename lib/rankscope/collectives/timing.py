@@ -89,7 +89,8 @@ class Ranks:
         if takes_batches(backend_of(self.group, torch.empty(0, device=self.device))):
             everyone = [dist.get_global_rank(self.group, rank) for rank in range(self.size)]
             self._control = dist.new_group(everyone, backend="gloo")
-        self._ahead_s, self.clock_offset_s = self._offset(self.numbered(self.machine()))
+        machine_of_rank = self.numbered(self.machine())  # ranks on one machine share its clock
+        self._ahead_s, self.clock_offset_s = self._offset(machine_of_rank)
         self.margin_s = self._margin()
 
     def slowest(self, values: list[float]) -> list[float]:
