@@ -163,7 +163,7 @@ def _rects(rects: Rects, across: float, down: float) -> str:
     group_outline = 0 if is_narrow.all() else 1
     without_outline = ' stroke-width="0"' if group_outline else ""
     narrow = np.where(is_narrow, without_outline, "")  # an attribute, or nothing, for each rectangle
-    if rects.joined:
+    if rects.joined:  # only the player joins rectangles, and hatches none of them
         attributes = map('fill="{}"{}'.format, rects.fill, narrow.tolist())
         body = _joined(attributes, "M{:.5g} {:.5g}h{:.5g}v{:.5g}h-{:.5g}z", x, y, width, height, width)
     else:

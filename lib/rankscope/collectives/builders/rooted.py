@@ -165,7 +165,7 @@ def _flat(collective: str, num_ranks: int, root: int, counts: Sequence[int] | No
             yield Phase(src, dst, chunk, reduce=collective == "reduce")
 
     weights = weights_of(n, counts)
-    return Schedule(collective, "flat", n, num_chunks, phases, root, max(1, n - 1), weights=weights)
+    return Schedule(collective, "flat", n, num_chunks, phases, root, ports=max(1, n - 1), weights=weights)
 
 
 def _binomial(collective: str, num_ranks: int, root: int, counts: Sequence[int] | None) -> Schedule:

@@ -78,7 +78,8 @@ def epoch_of(now: Now) -> Assignment:
     if now.sampler == "balanced":
         settings |= {"lengths": lengths, "batch_size": now.batch_size, "cost": now.cost, "window": now.window}
     if now.sampler == "packed":
-        settings |= {"lengths": lengths, "max_tokens": _most_tokens(now), "window": 10 * now.window}
+        settings |= {"lengths": lengths, "max_tokens": _most_tokens(now)}
+        settings["window"] = 10 * now.window  # in samples, of which the control counts tens
     if now.sampler == "weighted":
         num_samples = now.size // 2  # so that a draw without replacement has a choice
         settings |= {"weights": lengths, "num_samples": num_samples, "replacement": now.replacement}
