@@ -226,7 +226,7 @@ class _ScheduleSimulation:
         np.maximum.at(added_s, routes.dst, sent.done_s)
         self.added_s.append(added_s)
         self.ready_s = ready_s
-        if self.schedule.lag == 1:
+        if self.schedule.lag == 1:  # the next step needs these sums, and `_state` and `_shifting` have `ready_s` only
             self.ready_s = np.maximum(ready_s, added_s)
         if self.records is not None:
             self.records.append(_SimulatedStep(step, routes, costs.adding_s, sent))

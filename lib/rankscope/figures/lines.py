@@ -87,8 +87,8 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
     last = largest if most_items is None else whole("most_items", most_items, 1000, largest)
     num_items = np.unique(np.geomspace(100, last, 2000).astype(np.int64))  # enough points for a smooth line
     bias = exact_bias(num_items)
-    highest = float(bias.excess[-1])
-    finding = f"torch.randperm draws some of {last:,} samples first {percent_words(highest, 2)} more often"
+    excess_at_last = float(bias.excess[-1])
+    finding = f"torch.randperm draws some of {last:,} samples first {percent_words(excess_at_last, 2)} more often"
     ax = line_axes(
         ax,
         (WIDE_INCHES, 3.6),

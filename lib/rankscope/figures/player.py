@@ -381,7 +381,7 @@ class Strip:
         if self.bar_px >= _NUMBERED_BAR_PX:
             columns.append(self.busy + (ranks + 0.5) * self.bar_px)
         words = [str(rank) for rank in ranks]
-        return [Texts(self.left - 8.0, y, words, INK, 10.0, "end") for y in columns]
+        return [Texts(self.left - 8.0, y, words, INK, size_px=10.0, anchor="end") for y in columns]
 
     # ---- captions
 

@@ -47,7 +47,7 @@ def to_svg(drawing: Drawing, *, shrinks: bool = True) -> str:
     """
     marks_width, marks_height = drawing.size_px
     longest_tick = max((len(label) for _, label in drawing.y_ticks), default=0)
-    left = max(_LEFT_PX, 30 + _LETTER_PX * longest_tick)  # 30 for the label of the axis beside the ticks
+    left = max(_LEFT_PX, 30 + _LETTER_PX * longest_tick)  # 30 for the label of the axis, left of the ticks
     title = _title(drawing, left)
     longest_key = max((_key_width(key) for key in drawing.legend), default=0.0)
     inner_width = max(marks_width, title.width - left, longest_key)
@@ -232,7 +232,7 @@ def _axes(drawing: Drawing, left: float, top: int) -> str:
         f'<text x="-6" y="{y * down:.6g}" text-anchor="end" dominant-baseline="central">{escape(label)}</text>'
         for y, label in drawing.y_ticks
     )
-    half_label_px = 3.6 * len(drawing.x_label)
+    half_label_px = 3.6 * len(drawing.x_label)  # a letter is `_LETTER_PX` wide at size 11, so 7.2 at the label's 12
     middle = max(width / 2, half_label_px - left)  # under a narrow picture the label begins at the edge
     x_label = (
         f'<text x="{middle:g}" y="{height + 31:g}" text-anchor="middle" font-size="12">{escape(drawing.x_label)}</text>'

@@ -27,7 +27,7 @@ def nvls(num_ranks: int, num_segments: int = 4) -> Schedule:
     """
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     segments = whole("num_segments", num_segments, 1, MOST_SEGMENTS)
-    whole("num_ranks of nvls", n, 1, MOST_IN_NODE)
+    whole("num_ranks of nvls", n, 1, MOST_IN_NODE)  # fewer than for other algorithms, which say "num_ranks"
 
     def phases() -> Iterator[Phase]:
         src, dst = _pairs(1, n)

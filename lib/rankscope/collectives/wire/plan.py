@@ -560,6 +560,7 @@ class _Planner:
             receives = self._plan_receives(number + 1)
         short = [send for send in sends if self.transfers[send].span.num_elements <= LONG]
         long = [send for send in sends if self.transfers[send].span.num_elements > LONG]
+        # The peer of a receive gets its ready signal after the messages that are posted before it.
         self._post([*short, *receives, *long])
         if postponed:
             for arrival in postponed:
