@@ -197,7 +197,8 @@ def costs(
     name_ends(ax, ends)
     if half_bytes is not None:
         ax.axvline(half_bytes, color=INK, linewidth=0.8, linestyle=":", label="n½")
-        note(ax, f"n½ = {bytes_words(half_bytes)}", (half_bytes, highest_y * 1.45), (4, 0), va="top")
+        above_the_lines = highest_y * 1.45  # and below the limit of the axis
+        note(ax, f"n½ = {bytes_words(half_bytes)}", (half_bytes, above_the_lines), (4, 0), va="top")
     return ax
 
 

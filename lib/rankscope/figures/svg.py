@@ -279,7 +279,7 @@ def _key_width(key: Key) -> float:
 
 def _key_mark(key: Key, x: float, y: int) -> str:
     """The piece of a line, or the box, in front of a key's label."""
-    edge = key.edge if key.edge != PAPER else FAINT
+    edge = key.edge if key.edge != PAPER else FAINT  # the legend's own ground is `PAPER`
     box = f'x="{x:.6g}" y="{y}" width="14" height="14"'
     mark = ""
     if key.line in ("solid", "dashed"):

@@ -109,7 +109,7 @@ def report(now: Now) -> list[str]:
     work = _work(now)
     weights = _token_counts(now) if now.sampler == "weighted" else None
     batches = own_batches_line(epoch) or f"{work.step_costs.shape[0]} steps of up to {now.batch_size} samples per rank"
-    worst = work.ratios.max(initial=1.0)
+    worst = work.ratios.max(initial=1.0)  # 1 if there are no steps; no ratio is below 1
     return [
         f"a step takes {work.imbalance:.2f} times as long as with equal work, and the worst step {worst:.2f} times",
         f"{work.padding_share:.0%} of the tokens that are processed are padding",
