@@ -507,6 +507,7 @@ def _stop(group: Group, of_rank: dict[int, Dump], histories: dict[int, _CallHist
             came=came,
             absent=absent,
             odd=_unusual_ranks(group, number, came, histories),
+            # the first of calls that share a number states when the rank came
             late=[rank for rank in came if _is_late(group.calls[rank][number][0], first)],
             behind=behind,
             dead=dead,

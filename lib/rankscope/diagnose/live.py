@@ -139,7 +139,7 @@ def watch(
     return Watched(
         of_type("model", model, DistributedDataParallel),
         of_type("loader", loader, Iterable),  # type: ignore[type-abstract]
-        whole("every", every, 2, 10**6),
+        whole("every", every, 2, 10**6),  # in a window of one step, no rank could be late in two, and none is named
         whole("keep", keep, 1, 10**4),
         report,
     )

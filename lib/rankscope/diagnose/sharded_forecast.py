@@ -142,7 +142,7 @@ def sharded_forecast(traces: Sequence[Trace], diagnosis: JobDiagnosis | None = N
             f"traces cannot be replayed accurately enough to predict other settings: with the recorded settings, the "
             f"replayed step differs by {error} from the recorded one (limit: {most})"
         )
-    bare = ShardedForecast(step_s, model_s, settings, steps, ())
+    bare = ShardedForecast(step_s, model_s, settings, steps, answers=())
     answers = []
     if settings.reshard_after_forward is not False:  # True, or None, which is True for all groups but the root
         answers.append(bare.with_changes(reshard_after_forward=False))

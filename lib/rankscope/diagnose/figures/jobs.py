@@ -182,7 +182,8 @@ def _coarse(timeline: Timeline) -> Timeline:
         # longer by a pixel, spans that are less than that from each other touch, and become one
         starts_s, stops_s = merge(timeline.start_s[alike], timeline.stop_s[alike] + pixel_s)
         for start_s, stop_s in zip(starts_s.tolist(), (stops_s - pixel_s).tolist(), strict=True):
-            spans.append(Span(first.rank, first.lane, first.kind, -1, start_s, max(stop_s, start_s)))
+            end_s = max(stop_s, start_s)  # adding a pixel and subtracting it again may lose a little by rounding
+            spans.append(Span(first.rank, first.lane, first.kind, -1, start_s, end_s))
     return Timeline.of(spans)
 
 
