@@ -256,7 +256,7 @@ def _queues(dumps: Sequence[Dump]) -> list[StuckQueue]:
             description, _ranks = dump.groups[name]
             group = group_key(name, description)
             failed = min(not_ended[name], default=None)
-            queues.append(StuckQueue(dump.rank, group, failed, max(numbers)))
+            queues.append(StuckQueue(dump.rank, group, failed=failed, enqueued=max(numbers)))
     return queues
 
 

@@ -599,7 +599,8 @@ def _join_count(line: LogLine) -> Iterator[JoinCount | CommunicationError]:
     """Read how many ranks had connected to the store, or joined a store-based barrier, in time."""
     for match in _CLIENTS.finditer(line.text):
         origin = line.origin(match.start())
-        yield JoinCount(origin, "", int(match["joined"]), int(match["num_ranks"]))
+        yield JoinCount(origin, barrier="", joined=int(match["joined"]), num_ranks=int(match["num_ranks"]))
+        # the rank itself is one that waited for others
         yield CommunicationError(origin, "store", "timed out waiting for the others to connect")
     for match in _STORE_BARRIER.finditer(line.text):
         origin = line.origin(match.start())

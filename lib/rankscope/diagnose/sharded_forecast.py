@@ -296,7 +296,8 @@ def _clocked_s(steps: ShardedSteps, program: Sequence[_Instruction], time_factor
     ends on them. In a collective, each rank waits for the last one. `time_factors` multiply the time of each
     collective from then on; see `_scaled`.
     """
-    now_s = steps.begin_s  # steps by ranks: how far each rank is
+    # steps by ranks: how far each rank is, counted from the mean of their begins, as `begin_s` is
+    now_s = steps.begin_s
     end_s = steps.begin_s  # steps by ranks: the end of the last collective so far
     for instruction in program:
         if instruction.part is None:

@@ -474,6 +474,7 @@ def _own_pieces(point_s: Sequence[float], parts: Sequence[_RangeOfRank], end_s: 
         in_parts_at_edge_s.append(in_parts_so_far_s)
     border_s = np.array([*point_s, end_s])
     in_parts_at_border_s = np.interp(border_s, edge_s, in_parts_at_edge_s)
+    # below 0 only by the stamps, which may overlap between threads; see `_add_times`
     own_s: list[float] = np.maximum(np.diff(border_s) - np.diff(in_parts_at_border_s), 0.0).tolist()
     return own_s
 
