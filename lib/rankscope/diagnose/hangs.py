@@ -148,7 +148,7 @@ def _rows(group: Group, findings: Sequence[HangFinding]) -> Iterator[_HangRow]:
             cause = cause_of.get((number, rank), "")
             calls = group.calls.get(rank, {}).get(number)
             if calls is None:
-                yield _HangRow(group.name, number, rank, "", "", "", None, cause)
+                yield _HangRow(group.name, number, rank, what="", state="", where="", after_s=None, cause=cause)
                 continue
             for call in calls:
                 after_s = call.created_s - first_s

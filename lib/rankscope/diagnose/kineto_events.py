@@ -477,7 +477,7 @@ class EventReader:
         if not self._num_kept:
             raise ValueError("it contains no step, GPU or collective events")
         code, thread, start_us, length_us, correlation = map(np.concatenate, zip(*self._pieces, strict=True))
-        self._pieces.clear()
+        self._pieces.clear()  # they have been copied, and take as much memory as the copies
         # the first start is subtracted before scaling, because absolute times have no bits to spare
         start_us -= start_us.min()
         columns = EventColumns(

@@ -293,14 +293,14 @@ def _calls(events: KinetoEvents, groups: tuple[str, ...]) -> _EventCalls:
     group_places = Places()
     kind_places = Places()
     calls = Calls(
-        np.array([group_places[call.group] for call in parts], np.int64),
-        np.array([kind_places[call.kind] for call in parts], np.int64),
-        np.array([call.num_bytes for call in parts], np.int64),
-        np.array([call.launch_s for call in parts], float),
-        np.array([call.start_s for call in parts], float),
-        np.array([call.stop_s for call in parts], float),
-        tuple(group_places),
-        tuple(kind_places),
+        group=np.array([group_places[call.group] for call in parts], np.int64),
+        kind=np.array([kind_places[call.kind] for call in parts], np.int64),
+        num_bytes=np.array([call.num_bytes for call in parts], np.int64),
+        launch_s=np.array([call.launch_s for call in parts], float),
+        start_s=np.array([call.start_s for call in parts], float),
+        stop_s=np.array([call.stop_s for call in parts], float),
+        groups=tuple(group_places),
+        kinds=tuple(kind_places),
     )
     return _EventCalls(calls, call_of)
 

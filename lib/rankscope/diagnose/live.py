@@ -520,7 +520,7 @@ def _trace(rank: int, steps: Sequence[WatchedStep]) -> Trace:
         spans += _cpu_spans(step)
     for index, call in enumerate(calls):
         spans.append(_StampedSpan("main", "launch", index, call.launch, call.launch))
-        if call.stop is not None:
+        if call.stop is not None:  # the lane of calls that are on no stream; a watch sees no streams, even with NCCL
             spans.append(_StampedSpan("gloo", call.kind, index, call.launch, call.stop))
     first = steps[0].begin if steps else 0
     # whole nanoseconds are subtracted before scaling, because floats have no bits to spare for absolute times
