@@ -247,6 +247,7 @@ def _slices(work: _WorkTimes, calls: _CallTimes, windows: _Windows) -> _Slices:
     if work.is_on_gpu:
         is_waiting = in_call & ~gpu_works
     else:
+        # the backward may go on after the launch of its last collective
         waits_at_end = _inside(middle_s, windows.at_end) & ~_inside(middle_s, work.host["backward"])
         waits_in_fsdp = _inside(middle_s, waits.fsdp) & _inside(middle_s, work.fsdp)
         is_waiting = waits_at_end | waits_in_fsdp | _inside(middle_s, waits.blocked)
