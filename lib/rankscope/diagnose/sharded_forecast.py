@@ -182,8 +182,7 @@ def _without_late_ranks(forecast: ShardedForecast, diagnosis: JobDiagnosis) -> l
             for culprit in late.culprits:
                 if culprit.cause not in causes:
                     causes.append(culprit.cause)
-        words = f"rank {ranks[0]}" if len(ranks) == 1 else listed("rank", ranks)
-        what = f"{words} as fast as the others ({', '.join(causes)})"
+        what = f"{listed('rank', ranks)} as fast as the others ({', '.join(causes)})"
         answers.append(forecast._answer(what, forecast.settings, _LinkFactors(), columns))
     return answers
 
