@@ -520,7 +520,7 @@ def _trace(rank: int, steps: Sequence[WatchedStep]) -> Trace:
         spans += _cpu_spans(step)
     for index, call in enumerate(calls):
         spans.append(_StampedSpan("main", "launch", index, call.launch, call.launch))
-        if call.stop is not None:  # the lane of calls that are on no stream; a watch sees no streams, even with NCCL
+        if call.stop is not None:  # on the lane of calls without a stream, for NCCL, too: a watch sees no streams
             spans.append(_StampedSpan("gloo", call.kind, index, call.launch, call.stop))
     first = steps[0].begin if steps else 0
     # whole nanoseconds are subtracted before scaling, because floats have no bits to spare for absolute times
@@ -591,5 +591,6 @@ def _phases(step: WatchedStep) -> Iterator[_StampedSpan]:
             start = starts.pop()
             is_outermost = not starts
             if is_outermost:
+                # These are the lanes of a `Trace`: that of backward also has the gradients.
                 lane = "backward" if phase == "backward" else "main"
                 yield _StampedSpan(lane, phase, step.number, start, stamp)

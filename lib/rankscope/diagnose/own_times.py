@@ -127,9 +127,8 @@ def _work(spans: Timeline, collectives: Sequence[str]) -> _WorkTimes:
         kernels=_merged(computing, "kernel"),
         copies=_merged(computing, "memcpy h2d"),
         fsdp=_merged(spans, *(kind for kind in spans.kinds if kind.startswith(_FSDP))),
-        fsdp_calls=_merged(
-            spans, *(kind for kind in spans.kinds if kind.partition(" (")[0] in _FSDP_CALLS)
-        ),  # the group follows
+        # the name of a range is followed by its group, as in "range: FSDP::all_gather (layer)"
+        fsdp_calls=_merged(spans, *(kind for kind in spans.kinds if kind.partition(" (")[0] in _FSDP_CALLS)),
         is_on_gpu=len(computing) > 0,
     )
 
