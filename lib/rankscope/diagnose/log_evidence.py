@@ -129,7 +129,7 @@ class Event(NamedTuple):
 
 
 class _FailedCall(NamedTuple):
-    """A call that a rank waited for; the number in its group is None if there was none, or if no line states it."""
+    """A call of a rank that failed; its number in its group is None if nothing failed, or if no line states it."""
 
     rank: int
     number: int | None
@@ -342,11 +342,11 @@ class Evidence:
         """Return a timeout with its rank and its group.
 
         If its line does not state the group, it is the only one in which the same rank reports that the call with this
-        number failed.
+        number failed. Without a number, nothing says which queue the call was in.
         """
         group = fact.group.key if fact.group else None
         rank = self._job_rank(fact.origin, fact.rank_in_group, group)
-        if group is None and rank is not None:
+        if group is None and rank is not None and fact.sequence is not None:
             candidates = queues_of_failed.get(_FailedCall(rank, fact.sequence), set())
             if len(candidates) == 1:
                 (candidate,) = candidates
