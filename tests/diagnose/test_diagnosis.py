@@ -250,7 +250,7 @@ def test_traces_without_steps_or_collectives():
         diagnose([traces[0], without])
     alone = diagnose([_silent(trace) for trace in traces])
     assert (alone.culprits, alone.exposed_s, len(alone.steps)) == ([], 0.0, STEPS)
-    assert "no collective" in str(alone)
+    assert "No collective ended in these steps." in str(alone)
     assert f"The mean step takes {_number(alone.window_s.mean())} ms." in str(alone)
     assert diagnose(job(phases(steps=1))).steps == (0,)
 

@@ -52,6 +52,11 @@ def test_ddp_trains_as_one_process_does(num_ranks: int, dtype: torch.dtype) -> N
     off[3] = np.nextafter(off[3], 9)
     with pytest.raises(DemoError, match="ranks have come to different parameters"):
         evolve(trained, ranks=(trained.ranks[0], off)).check()
+    diverged = np.full_like(off, np.nan)
+    with pytest.raises(DemoError, match="after 4 steps, parameters are infinite or not numbers"):
+        evolve(trained, ranks=(diverged, diverged)).check()
+    with pytest.raises(DemoError, match="after 4 steps, parameters are infinite or not numbers"):
+        evolve(trained, single=np.full_like(off, np.inf)).check()
     with pytest.raises(DemoError, match="4 steps of training changed the parameters by only 0 of"):
         evolve(trained, start=trained.single).check()
 

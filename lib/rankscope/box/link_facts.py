@@ -56,8 +56,9 @@ class LinkFacts:
         Pinned memory: the link carries all bytes, after one start per piece. Pageable memory: a host thread also copies
         the bytes into or out of pinned memory, at best while the link carries others, so the slower of the two counts.
         Pinned on the fly: the bytes are copied first and sent afterwards; the time of pinning new memory is not
-        included. With `both` directions at once, pinned memory takes no longer, because the link is full duplex;
-        pageable memory takes the sum, because one thread serves both.
+        included. With `both` directions at once, pinned memory takes as long as the slower direction alone, because the
+        link is full duplex; pageable memory takes the sum, because one thread serves both. For memory that is pinned on
+        the fly, `both` changes nothing.
         """
         number("num_bytes", num_bytes, 0)
         truth("both", both)
@@ -66,7 +67,7 @@ class LinkFacts:
         host_s = num_bytes / self.host_copy_bytes_per_s
         opposite = "d2h" if direction == "h2d" else "h2d"
         one_of("method", method, METHODS)
-        if method in ON_THE_FLY:
+        if method in ON_THE_FLY:  # `transfer_keys` has no such copies in both directions, so `both` is not used
             copied_s = host_s if direction == "h2d" else 0.0  # memory that receives is pinned without its contents
             return started_s + link_s + copied_s
         if method.startswith("pinned"):

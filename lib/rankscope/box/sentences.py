@@ -101,7 +101,7 @@ def joining(profile: Profile) -> dict[str, LinkFit]:
 
 
 def bounds(profile: Profile, collective: str, num_bytes: int, num_ranks: int | None = None) -> Bounds:
-    """Return the lower bounds, taking every link to be as good as the best one at this size.
+    """Return the lower bounds, taking every link to be as good as the best one: α of small messages, B at this size.
 
     `num_ranks` is the profile's by default. Raises ValueError if no link was measured, or if its messages are not small
     enough to tell α or not large enough to tell B: a bound must hold.
@@ -113,6 +113,8 @@ def bounds(profile: Profile, collective: str, num_bytes: int, num_ranks: int | N
         gap = fit.gap(num_bytes)
         if gap:
             raise ValueError(f"there is no lower bound: {gap}")
+    # A collective may send its bytes in small messages, so the α of small ones bounds the latency. The line of large
+    # messages may have a larger α, as after a switch of the protocol.
     alpha_s = min(fit.at(0).alpha_s for fit in fits)
     rate = max(fit.at(num_bytes).bytes_per_s for fit in fits)
     if num_ranks is None:
@@ -201,6 +203,7 @@ class _NativeComparison(NamedTuple):
 
 
 def _share_and_algorithm(comparison: _NativeComparison) -> tuple[float, str]:
+    """Return what comparisons are ranked by: not the size, so that equal ones at several sizes are stated once."""
     return comparison.share, comparison.algorithm
 
 

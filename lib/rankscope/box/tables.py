@@ -234,6 +234,7 @@ def _predictions(title: str, predicted_s: Mapping[str, float], measured: Mapping
         point = measured.get(name)
         if point is not None:
             cells.append(cell_words(point.median_s))
+            # The curve of native goes through its measured points, so its deviation from them says nothing.
             cells.append("" if name == NATIVE else f"{seconds / point.median_s - 1:+.0%}")
         table.add_row(*cells, style=_FASTEST if position == 0 else None)
     return table
@@ -294,7 +295,7 @@ def _explained(letter: str, profile: Profile, other: Profile) -> Iterator[Render
     if not box.findings or (letter == "B" and not has_fault):
         return
     yield heading(f"{letter}: expected and measured performance, and likely causes")
-    if are_alike and letter == "A":
+    if are_alike and letter == "A":  # B's would repeat the rates, with got and expected exchanged
         for group in groups(profile):
             if group.is_native:
                 yield _peer_table(box, group)

@@ -25,7 +25,7 @@ _ROUNDING_S = 1e-9  # times below this are what differences of floats leave
 
 
 class CallCost(NamedTuple):
-    """A collective that every step has, and its cost in seconds per step, the mean over ranks.
+    """A collective of the compared steps, and its cost in seconds per step, the mean over ranks.
 
     Time in which it queues behind another call is neither exposed nor hidden. `last_rank` is the rank that it waits for
     most often, by `late_s` in the median; None if there is only one rank.
@@ -125,7 +125,7 @@ class JobDiagnosis:
             return []
         step = f"The mean step takes {in_ms(self.step_s)}."
         if not self.buckets:
-            return [f"{step} The traces contain no collective."]
+            return [f"{step} No collective ended in these steps."]
         share = self.exposed_s / self.step_s
         exposed = f"Of this, {in_ms(self.exposed_s)} ({percent_words(share)}) is exposed communication"
         sentence = f"{step} {exposed}, which includes waiting for other ranks"

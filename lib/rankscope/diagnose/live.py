@@ -591,5 +591,6 @@ def _phases(step: WatchedStep) -> Iterator[_StampedSpan]:
             start = starts.pop()
             is_outermost = not starts
             if is_outermost:
+                # These are the lanes of a `Trace`: that of backward also has the gradients.
                 lane = "backward" if phase == "backward" else "main"
                 yield _StampedSpan(lane, phase, step.number, start, stamp)

@@ -522,8 +522,9 @@ def _pieces_without_waiting(steps: Sequence[Sequence[_ShardedStepOfRank]], num_o
             for column, of_rank in enumerate(step):
                 call = of_rank.others[index]
                 piece_s[row, column, call.piece] -= call.seconds - shortest_s
-    pieces_first = np.moveaxis(np.maximum(piece_s, 0.0), 2, 0)
-    return list(pieces_first)
+    # A collective may last beyond the piece that launched it, so the wait may be longer than the piece.
+    own_s = np.maximum(piece_s, 0.0)
+    return list(np.moveaxis(own_s, 2, 0))  # pieces by steps by ranks
 
 
 def _clocks(steps: Sequence[Sequence[_ShardedStepOfRank]]) -> Seconds:

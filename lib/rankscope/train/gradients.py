@@ -211,20 +211,23 @@ class EqualTraining:
         return float(ddp @ single / (single @ single))
 
     def check(self, share: float = 1.0) -> None:
-        """Raise DemoError if ranks differ in any bit, or if DDP's change is not `share` of the one process's change."""
+        """Raise DemoError if DDP's change of the parameters is not `share` of the one process's change.
+
+        Also if there is nothing to compare: parameters are not finite, differ between ranks, or have not moved.
+        """
+        if not all(np.isfinite(vector).all() for vector in (*self.ranks, self.single)):
+            raise DemoError(f"after {self.num_steps} steps, parameters are infinite or not numbers")
         if any((rank != self.ranks[0]).any() for rank in self.ranks):
             raise DemoError("ranks have come to different parameters")
         expected = self.start + share * (self.single - self.start)
         difference = relative_difference(self.ranks[0], expected)
         rounding = self.num_steps * self.rounding
-        has_moved = self.moved > rounding  # False if parameters are NaN
-        is_equal = difference <= rounding  # False if parameters are NaN
-        if not has_moved:
+        if self.moved <= rounding:
             raise DemoError(
                 f"{self.num_steps} steps of training changed the parameters by only {self.moved:.2g} of the largest, "
                 f"and rounding alone may change them by {rounding:.2g}: there is nothing to compare"
             )
-        if not is_equal:
+        if difference > rounding:
             raise DemoError(
                 f"after {self.num_steps} steps the ranks' change differs from {share:.3g} × one process's change by "
                 f"{difference:.2g} of the largest parameter; rounding allows {rounding:.2g}"

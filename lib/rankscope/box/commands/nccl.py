@@ -54,7 +54,7 @@ def nccl(
         print_parts(words)
         fields |= fields_of_topology
     if log is not None:
-        model = Model.from_log(log, gpu, **fields)
+        model = Model.from_log(log, gpu, **fields)  # the version is that of the log
     else:
         model = Model(**{"gpu": gpu, "version": version, **fields})
     lines = ""  # of the tuner file

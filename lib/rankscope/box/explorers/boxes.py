@@ -171,12 +171,12 @@ ON_THE_SITE = {
 def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over the time of collectives on up to three machines, from the bank or your own.
 
-    `profiles`, by name, come before those of the bank; the first is shown in black. Raises ValueError
-    if one of them is not a profile.
+    `profiles`, by name, come before those of the bank. Those without a collective are left out. The first of
+    `profiles` is drawn in black. Raises ValueError if one of them is not a profile.
     """
     shown = Boxes(profiles or {})
     names = tuple(shown.profiles)
-    own = [name for name in profiles or {} if name in names]
+    own = [name for name in profiles or {} if name in names]  # without those that have no collective
     collective, first, second, third, *others = SETTINGS
     first = first._replace(choices=names, default=own[0] if own else first.default)
     second = second._replace(choices=(NONE, *names))

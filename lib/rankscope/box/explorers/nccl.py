@@ -254,12 +254,12 @@ def _marks(curve: _RatioCurve, low: float, high: float, row_px: float) -> Rects:
 def _texts(chosen: list[ProtocolRow], bands: _ChoiceBands) -> tuple[Texts, ...]:
     """Return the channels at each size, and the names of the bands that are wide enough."""
     numbers = [f"{row.channels:.0f}" for row in chosen]
-    channels = Texts(_AT_SIZES, _HEAD_ROWS + _HEIGHT + 1.1, numbers, INK, 10.0)
+    channels = Texts(_AT_SIZES, _HEAD_ROWS + _HEIGHT + 1.1, numbers, INK, size_px=10.0)
     is_named = bands.width > 1
     middles = (bands.left + bands.width / 2)[is_named]
     named = [pair for pair, has_name in zip(bands.pairs, is_named, strict=True) if has_name]
-    algorithms = Texts(middles, 0.7, [algorithm for algorithm, _ in named], INK, 11.0)
-    protocols = Texts(middles, 1.6, [PROTOCOL_NAMES[protocol] for _, protocol in named], INK, 11.0)
+    algorithms = Texts(middles, 0.7, [algorithm for algorithm, _ in named], INK, size_px=11.0)
+    protocols = Texts(middles, 1.6, [PROTOCOL_NAMES[protocol] for _, protocol in named], INK, size_px=11.0)
     return channels, algorithms, protocols
 
 

@@ -144,7 +144,7 @@ class Copies:
         """Return the time per batch of a long loop, its bottleneck, and how much copies and steps overlap."""
         copy_s = self.seconds(now, "h2d", now.method)
         loop = self.loop(now, _COUNTED_BATCHES)
-        if loop is None or copy_s is None:
+        if loop is None or copy_s is None:  # both are None if the copy was not measured
             return ["loop: the profile has no copies to the GPU by this method"]
         step_s = now.step_ms / 1e3
         steps = loop.select(kind="compute")

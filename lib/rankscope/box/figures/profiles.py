@@ -233,6 +233,7 @@ def _residuals(
     if others:
         kinds["other algorithms"] = {"color": _GREY, "linewidth": 0.8}
     for name in others:
+        # No legend shows this label, because `explain` makes its own samples; it tells the lines of `ax` apart.
         ax.plot(predicted[name].sizes, errors[name], color=_GREY, linewidth=0.8, zorder=1, label=f"{name}, other")
     ends = {}
     for name in shown:
@@ -294,7 +295,7 @@ def _residual_markers(
         color=look.color,
         marker=look.marker,
         linestyle="none",
-        clip_on=False,
+        clip_on=False,  # a marker at the edge of the axes is drawn whole
         markerfacecolor=look.color if filled else "none",
         markersize=6,
         zorder=3,
@@ -491,7 +492,8 @@ class _CopiesPlot:
             explain(self.ax, {"measured: median and quartiles": {"marker": "o", "linestyle": "none"}})
         ends: dict[str, tuple[float, Look]] = {}
         for name, way in self.ways.items():
-            heights = self.predictions.get(name, self.medians.get(name))  # a line ends, and markers without a line
+            # The name stands at the end of the line or, without facts, at the last marker.
+            heights = self.predictions.get(name, self.medians.get(name))
             if heights is not None:
                 ends[name] = (float(heights[-1]), way.look)
         if self.link_heights.size:

@@ -33,9 +33,9 @@ def draw_topology(box: Topology, title: str | None = None) -> Drawing:
     inks = [ink_on(fill) for fill in fills]
     texts = []
     if num_gpus <= _MOST_GPUS_WITH_WORDS:
-        texts.append(Texts(dst + 0.5, src + 0.35, words, inks, 12.0))
+        texts.append(Texts(dst + 0.5, src + 0.35, words, inks, size_px=12.0))
     if num_gpus <= _MOST_GPUS_WITH_RATES:
-        texts.append(Texts(dst + 0.5, src + 0.72, rates, inks, 10.0))
+        texts.append(Texts(dst + 0.5, src + 0.72, rates, inks, size_px=10.0))
     tick_every = 1 if num_gpus <= _MOST_GPUS_WITH_WORDS else 8
     ticks = [(gpu + 0.5, f"{gpu}") for gpu in range(0, num_gpus, tick_every)]
     side_px = min(num_gpus * _CELL_PX, _MOST_SIDE_PX)

@@ -146,7 +146,7 @@ def merged(profiles: Sequence[Profile], name: str) -> Profile:
             seconds = point.seconds
             if point.key in points:
                 seconds = points[point.key].seconds + seconds
-            points[point.key] = point.like(point.num_bytes, seconds)
+            points[point.key] = point.like(point.num_bytes, seconds)  # all clean, as logs state no disturbance
     provenance = _common([profile.provenance for profile in profiles])
     protocol = _common([profile.protocol for profile in profiles])
     provenance["name"] = name

@@ -261,7 +261,7 @@ def p2p_test(log: Log) -> list[Profile]:
             if is_both_ways:
                 rate /= 2
             times.copy(where, direction, copied.method, rate, both=is_both_ways, **copied.ends)
-    times.notes.append(SUM_NOTE)
+    times.notes.append(SUM_NOTE)  # a whole log has matrices of both directions at once
     num_gpus = max(times.gpus, default=0) + 1
     names = [words.partition(", ")[2] for words in log.words_between("Device: ", ", pciBusID")]
     gpus = [{"name": name} for name in names] if len(names) == num_gpus else []
@@ -311,6 +311,7 @@ def trace(log: Log) -> list[Profile]:
         name = str(event.name)
         if event.cat == "gpu_memcpy":
             _add_copy(times, where, name, event.dur, args)
+        # Collectives of fewer ranks are left out, because a profile has one number of ranks.
         elif event.cat == "kernel" and name.startswith("nccl") and args.get("Group size") == num_ranks:
             _add_kernel(times, where, event.dur, args)
     log.check(times.printed, "the trace", "the trace has no GPU copies, and no NCCL kernels that state their size")

@@ -105,7 +105,7 @@ class Log:
         if math.isfinite(value) and value >= least:
             return value
         bound = ""
-        if least > 0:
+        if least > 0:  # 1e-9, or 1 for a whole number
             bound = " above 0"
         elif least == 0:
             bound = " of at least 0"

@@ -270,7 +270,7 @@ def _without_info(text: str) -> str:
         return ""
     for info in _INFO_LATER.finditer(text):
         if info.end() <= last_nccl:
-            return text[: info.start(1)]
+            return text[: info.start(1)]  # digits right before the name are those of the row's last cell
     return text
 
 
@@ -281,7 +281,8 @@ def _json(log: Log) -> Table:
     """Parse the JSON of nccl-tests, with its figures written as the text has them."""
     content = log.json()
     half_columns = ("time", "algbw", "busbw", "#wrong")
-    table = Table(1, ("redop", "root", *half_columns, *half_columns), [], "")
+    columns = ("redop", "root", *half_columns, *half_columns)
+    table = Table(header=1, columns=columns, ranks=[], name="")  # the ranks and the name follow below
     try:
         for result in content["results"]:
             table.rows.append(_json_row(log, f"results[{len(table.rows)}]", result))
@@ -486,7 +487,7 @@ def _derived_ranks(
     if bytes_per_count > 1:
         number = int(bytes_per_count)
         source = "counts"
-    elif collective == "allreduce":
+    elif collective == "allreduce":  # its count says nothing about the ranks, but its busbw does
         number = _exact_ranks(halves)
     if not number or not _fit_ranks(halves, collective, number):
         return None
@@ -663,4 +664,5 @@ def _collective(log: Log, table: Table, bytes_per_count: float) -> str:
         return "broadcast"
     is_clear = "root" not in table.columns and bytes_per_count > 1
     log.check(is_clear, table.header, "the collective of the table is not stated")
+    # Versions that print no root print the operation, a blank one, also for an all-to-all, but not for an allgather.
     return "all_to_all" if "redop" in table.columns else "allgather"

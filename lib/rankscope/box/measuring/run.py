@@ -126,7 +126,8 @@ def default_backend(num_ranks: int | None = None, device: str | None = None, net
     import torch.distributed as dist
 
     num_gpus = torch.cuda.device_count() if dist.is_available() and dist.is_nccl_available() else 0
-    if is_joined("gloo"):  # torchrun states the ranks of this machine
+    # torchrun starts the ranks of Gloo and of NCCL in the same way, and states how many are on this machine.
+    if is_joined("gloo"):
         num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
     return "nccl" if num_gpus >= 2 and (num_ranks or 1) <= num_gpus else "gloo"
 
@@ -210,7 +211,7 @@ class _Measurement:
         self.device = device
         self.report = report
         self.start = start
-        self.through_host = device == "cuda" and backend == "gloo"
+        self.through_host = device == "cuda" and backend == "gloo"  # Gloo copies the buffers of a GPU to the host
         self.profile: Profile
         self._stamp: tuple[int, int] | None = None  # the stamp of the file as this run left it
         self._writes = writes(backend)

@@ -167,7 +167,7 @@ class Graph:
     num_channels: int = checked(whole, 1, MOST_CHANNELS)
     intra: float = checked(number, above=0)
     inter: float = checked(number, above=0)
-    is_plain_tree: bool = checked(truth, default=True)
+    is_plain_tree: bool = checked(truth, default=True)  # neither balanced nor split between GPUs
     same_channels: bool = checked(truth, default=True)  # all channels go through the GPUs in the same order
 
 

@@ -283,7 +283,7 @@ class Model:
             num_inter_steps = 0
         elif collective == "allreduce":
             num_inter_steps = 2 * (self.num_nodes - 1)
-            if self._era.is_hop_more:
+            if self._era.is_hop_more:  # older versions count two more than there are
                 num_inter_steps += 2
         else:
             num_inter_steps = self.num_nodes - 1
@@ -366,7 +366,8 @@ class Model:
     def _nvls_bandwidth(self, collective: str, graph: Graph) -> float:
         """Return the bandwidth of the whole buffer by NVLS or NVLSTree, in GB/s, as NCCL of this version calculates it.
 
-        Only for an allreduce does NCCL convert the rate of the bus into that of the buffer.
+        All factors and limits are those of NCCL's src/graph/tuning.cc. Only for an allreduce does NCCL convert the rate
+        of the bus into that of the buffer.
         """
         num_nodes = self.num_nodes
         num_channels = graph.num_channels
@@ -382,7 +383,6 @@ class Model:
         if collective == "allreduce":
             share = 2.0  # the switch reduces, so a GPU's links carry the buffer once instead of twice
         efficiency = NVLS_EFFICIENCY[GPUS[self.gpu].generation]
-        # All factors and limits from here on are those of NCCL's src/graph/tuning.cc.
         channel_rate = graph.intra * efficiency * (num_channels - 1) / num_channels * share
         channel_rate = min(channel_rate, 2 * graph.inter if num_nodes == 2 else graph.inter)
         if num_nodes > 1:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ...cluster import Cluster, Link
 from ...common.checks import one_of
 from ...common.storage import StorageError, read_bytes
+from ...provenance import topology
 from ..pcie import ARCHITECTURE_GENERATIONS, PCIE, nccl_lane_gb_per_s
 from .constants import GPUS, HOP
 
@@ -109,8 +110,6 @@ def read_topology(path: str | os.PathLike[str], gpu: str) -> Topology:
 
 def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
     """Parse the table of ``nvidia-smi topo -m``: a row and a column per GPU, and more columns, as of network cards."""
-    from ...provenance import topology
-
     lines = topology(text).splitlines()  # without the legend and the codes of a terminal
     header = None
     for index, line in enumerate(lines):
@@ -344,4 +343,5 @@ def _socket_gb_per_s(gpu: _Tag) -> float:
     model = cpu.whole("modelid")
     if model is None:
         model = _SKYLAKE
+    # The last of INTEL begins at model 0, so the default is for a negative number, as a file may state.
     return next((rate for least, rate in INTEL if model >= least), _OTHER_SOCKETS)

@@ -216,7 +216,8 @@ def _storages_by_term(
 ) -> dict[str, dict[int, int]]:
     """The storages of each term, for `parameters` that the model had before the forward pass.
 
-    The term "shard" has the DTensors among them. The model itself may have whole parameters after the forward pass.
+    The term "shard" has the DTensors among them. The model itself may have whole parameters after the forward pass. A
+    storage of several terms counts in the first of them, so their order matters.
     """
     states: list[Tensor] = []
     own_optimizer = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer has another one for its own part
@@ -224,7 +225,7 @@ def _storages_by_term(
         states += [value for value in state.values() if isinstance(value, Tensor)]
     return {
         "parameters": storages(p for p in model.parameters() if not hasattr(p, "to_local")),
-        "master_copy": {},
+        "master_copy": {},  # the caller finds out whether the shard is one
         "shard": storages(p for p in parameters if hasattr(p, "to_local")),
         "gradients": storages(p.grad for p in parameters if p.grad is not None),
         "optimizer_states": storages(states),
