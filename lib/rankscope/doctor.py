@@ -113,7 +113,7 @@ def backend(name: str) -> str:
 
 def gloo() -> str:
     """Run an allreduce of two ranks, as threads."""
-    backend("gloo")
+    backend("gloo")  # raises Missing if torch was built without it
     import torch
 
     from .ranks.threads import in_threads

@@ -29,7 +29,7 @@ def interruptible(signals: bool = True, words: Callable[[], str] = lambda: "") -
         """Note the signal, and do what Ctrl-C does."""
         nonlocal received
         received = number
-        handler = signal.getsignal(signal.SIGINT)  # not that of Python while a part of the code delays interrupts
+        handler = signal.getsignal(signal.SIGINT)  # within `ranks.interrupts`, one that holds the interrupt back
         if not callable(handler):
             handler = signal.default_int_handler
         handler(signal.SIGINT, frame)

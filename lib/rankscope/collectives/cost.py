@@ -80,7 +80,7 @@ def _options_of_form(
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the options that the form takes; raise NoClosedForm if another one is not at the builder's default."""
-    if not options:
+    if not options:  # then no signature is needed, which is slow to read
         return {}
     of_form = signature(form).parameters
     known = {}

@@ -107,7 +107,7 @@ def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback
     done_s = timeline.select(kind="receive").stop_s.copy()
     adding = timeline.select(kind="reduce")  # a span for each message that has bytes to add, in the order of messages
     chunks = _sent_chunks(schedule)
-    if len(adding):
+    if len(adding):  # there are none if adding takes no time, and then a message is done when it arrives
         chunk_bytes = schedule.chunk_bytes(num_bytes)[chunks.chunk]
         added_bytes = np.bincount(chunks.message, chunk_bytes * chunks.reduce)
         done_s[added_bytes > 0] = adding.stop_s

@@ -226,7 +226,7 @@ class _ScheduleSimulation:
         np.maximum.at(added_s, routes.dst, sent.done_s)
         self.added_s.append(added_s)
         self.ready_s = ready_s
-        if self.schedule.lag == 1:
+        if self.schedule.lag == 1:  # the next step needs these sums, and `_state` and `_shifting` have `ready_s` only
             self.ready_s = np.maximum(ready_s, added_s)
         if self.records is not None:
             self.records.append(_SimulatedStep(step, routes, costs.adding_s, sent))
@@ -268,6 +268,7 @@ class _ScheduleSimulation:
         sent_s = start_s.copy()
         np.maximum.at(sent_s, merged.message, group_start_s[merged.group])
         end_s = sent_s + costs.message_s
+        # A copy, because `_add_up` writes to it, and the array in `added_s` remains that of the step before.
         done_s = _add_up(routes.dst, end_s, costs.adding_s, self.added_s[-1].copy())
         send_port = number_among_equal(routes.src)
         receive_port = number_among_equal(routes.dst)

@@ -89,7 +89,8 @@ class Ranks:
         if takes_batches(backend_of(self.group, torch.empty(0, device=self.device))):
             everyone = [dist.get_global_rank(self.group, rank) for rank in range(self.size)]
             self._control = dist.new_group(everyone, backend="gloo")
-        self._ahead_s, self.clock_offset_s = self._offset(self.numbered(self.machine()))
+        machine_of_rank = self.numbered(self.machine())  # ranks on one machine share its clock
+        self._ahead_s, self.clock_offset_s = self._offset(machine_of_rank)
         self.margin_s = self._margin()
 
     def slowest(self, values: list[float]) -> list[float]:
@@ -151,14 +152,13 @@ class Ranks:
         If a question and its answer travel equally long, the peer reads its clock halfway between `begin` and `end`. If
         they do not, this is wrong by at most half a round trip, so the shortest one counts.
         """
-        question = torch.zeros(2, dtype=torch.float64)
+        question = torch.zeros(1, dtype=torch.float64)
         answer = torch.zeros(1, dtype=torch.float64)
         wire = backend_of(self._control, question)
         trips = []
         for _ in range(ROUND_TRIPS):
             answered = wire.recv([answer], peer, TAGS)  # posted before the question, so that the answer need not wait
             begin = self.clock()
-            question[0] = begin
             wire.send([question], peer, TAGS).wait()
             answered.wait()
             end = self.clock()
@@ -170,11 +170,11 @@ class Ranks:
 
     def _answer(self) -> _ClockOffset:
         """Answer rank 0's questions with this rank's time, and return the offset that rank 0 finds out."""
-        question = torch.zeros(2, dtype=torch.float64)
+        question = torch.zeros(1, dtype=torch.float64)
         answer = torch.zeros(1, dtype=torch.float64)
         wire = backend_of(self._control, question)
         for _ in range(ROUND_TRIPS):
-            wire.recv([question], 0, TAGS).wait()  # what it says does not matter, only when it comes
+            wire.recv([question], 0, TAGS).wait()  # it says nothing: only when it comes matters
             answer[0] = self.clock()
             wire.send([answer], 0, TAGS).wait()
         result = torch.zeros(2, dtype=torch.float64)

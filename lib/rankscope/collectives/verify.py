@@ -136,7 +136,7 @@ def _check_result(schedule: Schedule, shares: Shares, complete: Shares) -> None:
     rank = int(ranks[0])
     chunk = int(chunks[0])
     lacks = "it"
-    if schedule.collective not in MOVES:
+    if schedule.collective not in MOVES:  # else the chunk comes from one rank: it is lacking as a whole
         lacks = _shares_of(_bits(complete & ~shares[rank, chunk]).tolist())
     raise ScheduleError(f"rank {rank}, chunk {chunk}: the result lacks {lacks}", None, rank, chunk)
 
@@ -198,7 +198,7 @@ def _most_messages(schedule: Schedule, number: int, verb: str, ranks: Ints) -> i
 
 def _check_lag(schedule: Schedule, number: int, rows: Step, received: Ints) -> None:
     """Fail if a step uses a sum too early, and bring `received` up to date, of shape (ranks, chunks)."""
-    for ranks in (rows.src, rows.dst):
+    for ranks in (rows.src, rows.dst):  # a receiver, too, must have its sum before it adds to it or replaces it
         is_early = received[ranks, rows.chunk] > number - schedule.lag
         if is_early.any():
             rank = int(ranks[is_early][0])

@@ -284,7 +284,7 @@ class StoreExchange:
                 self._lose_store(error)
                 return
             self._awaited.popleft()
-            self._judge(window, [np.frombuffer(message) for message in messages])
+            self._judge(window, [np.frombuffer(message, dtype=np.float64) for message in messages])
 
     def _judge(self, window: _AwaitedWindow, messages: list[NDArray[np.float64]]) -> None:
         """Report a line about a window; none without messages, or if they are of other steps.
@@ -295,7 +295,7 @@ class StoreExchange:
             return
         tables = []
         for message in messages:
-            num_columns = int(message[0])
+            num_columns = int(message[0])  # see `_send`
             table = message[1:].reshape(-1, num_columns)
             if not np.array_equal(table[:, 0], window.steps):
                 return

@@ -148,7 +148,7 @@ def _rows(group: Group, findings: Sequence[HangFinding]) -> Iterator[_HangRow]:
             cause = cause_of.get((number, rank), "")
             calls = group.calls.get(rank, {}).get(number)
             if calls is None:
-                yield _HangRow(group.name, number, rank, "", "", "", None, cause)
+                yield _HangRow(group.name, number, rank, what="", state="", where="", after_s=None, cause=cause)
                 continue
             for call in calls:
                 after_s = call.created_s - first_s
@@ -256,7 +256,7 @@ def _queues(dumps: Sequence[Dump]) -> list[StuckQueue]:
             description, _ranks = dump.groups[name]
             group = group_key(name, description)
             failed = min(not_ended[name], default=None)
-            queues.append(StuckQueue(dump.rank, group, failed, max(numbers)))
+            queues.append(StuckQueue(dump.rank, group, failed=failed, enqueued=max(numbers)))
     return queues
 
 
@@ -507,6 +507,7 @@ def _stop(group: Group, of_rank: dict[int, Dump], histories: dict[int, _CallHist
             came=came,
             absent=absent,
             odd=_unusual_ranks(group, number, came, histories),
+            # the first of calls that share a number states when the rank came
             late=[rank for rank in came if _is_late(group.calls[rank][number][0], first)],
             behind=behind,
             dead=dead,

@@ -208,7 +208,7 @@ class _RoleCodes(dict[Any, int]):
 
     def __missing__(self, key: tuple[Any, Any, Any]) -> int:
         if len(self) > _MOST_NAMES:
-            self.clear()
+            self.clear()  # of names alone: their roles keep their codes
         role = _role(*key)
         is_new = role not in self._code_of_role
         if is_new and role.kind.startswith("range: ") and len(self._code_of_role) >= _MOST_RANGES:
@@ -477,11 +477,11 @@ class EventReader:
         if not self._num_kept:
             raise ValueError("it contains no step, GPU or collective events")
         code, thread, start_us, length_us, correlation = map(np.concatenate, zip(*self._pieces, strict=True))
-        self._pieces.clear()
+        self._pieces.clear()  # they have been copied, and take as much memory as the copies
         # the first start is subtracted before scaling, because absolute times have no bits to spare
         start_us -= start_us.min()
         columns = EventColumns(
-            code, thread, start_us / 1e6, (start_us + length_us) / 1e6, correlation, np.arange(code.size)
+            code, thread, start_us / 1e6, (start_us + length_us) / 1e6, correlation, event=np.arange(code.size)
         )
         num_others = {category: count for category, count in sorted(self._num_others.items()) if count}
         return KinetoEvents(columns, self._codes.roles, list(self._threads), self._details, num_others)

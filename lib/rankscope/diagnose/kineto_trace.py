@@ -25,12 +25,12 @@ def to_trace(events: KinetoEvents, rank: int, source: str, group_ranks: Mapping[
     gradients = events.of("evaluate", "gradient")
     return Trace(
         rank,
-        _timeline(events, rank, calls, gradients),
-        calls.calls,
-        events.num_others,
-        source,
-        _gradient_bytes(events, gradients),
-        group_ranks,
+        timeline=_timeline(events, rank, calls, gradients),
+        calls=calls.calls,
+        num_others=events.num_others,
+        source=source,
+        gradient_bytes=_gradient_bytes(events, gradients),
+        group_ranks=group_ranks,
     )
 
 
@@ -293,14 +293,14 @@ def _calls(events: KinetoEvents, groups: tuple[str, ...]) -> _EventCalls:
     group_places = Places()
     kind_places = Places()
     calls = Calls(
-        np.array([group_places[call.group] for call in parts], np.int64),
-        np.array([kind_places[call.kind] for call in parts], np.int64),
-        np.array([call.num_bytes for call in parts], np.int64),
-        np.array([call.launch_s for call in parts], float),
-        np.array([call.start_s for call in parts], float),
-        np.array([call.stop_s for call in parts], float),
-        tuple(group_places),
-        tuple(kind_places),
+        group=np.array([group_places[call.group] for call in parts], np.int64),
+        kind=np.array([kind_places[call.kind] for call in parts], np.int64),
+        num_bytes=np.array([call.num_bytes for call in parts], np.int64),
+        launch_s=np.array([call.launch_s for call in parts], float),
+        start_s=np.array([call.start_s for call in parts], float),
+        stop_s=np.array([call.stop_s for call in parts], float),
+        groups=tuple(group_places),
+        kinds=tuple(kind_places),
     )
     return _EventCalls(calls, call_of)
 
@@ -367,7 +367,7 @@ def _gloo_calls(
     group_of_work = _gloo_groups(events, gloo, launches, groups)
     calls = []
     for row, work in enumerate(gloo.event.tolist()):
-        call = _call(events, work, [], math.nan)._replace(group=group_of_work[row])
+        call = _call(events, work, around=[], launch_s=math.nan)._replace(group=group_of_work[row])
         launch = int(launch_of_work[row])
         if launch >= 0:
             call = call._replace(
@@ -381,10 +381,10 @@ def _gloo_calls(
 
 def _calls_without_work(events: KinetoEvents, launches: EventColumns, groups: tuple[str, ...]) -> list[_CallParts]:
     """Return the calls of these launches, which did not end within the trace."""
-    group = groups[0] if len(groups) == 1 else ""
+    group = groups[0] if len(groups) == 1 else ""  # a launch does not state its group
     calls = []
     for launch, launch_s in zip(launches.event.tolist(), launches.start_s.tolist(), strict=True):
-        call = _call(events, launch, [], launch_s)
+        call = _call(events, launch, around=[], launch_s=launch_s)
         # A launch states the shapes of all its inputs, and some operators, such as `_allgather_base_`, have their
         # output first. So its size need not be what the rank puts in, and counts as unknown.
         calls.append(call._replace(group=group, num_bytes=-1, start_s=math.nan, stop_s=math.nan))

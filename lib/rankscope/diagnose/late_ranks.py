@@ -254,7 +254,7 @@ def _calm(phase_s: Seconds, least_s: float) -> _CalmStatistics:
     own_s = phase_s.sum(axis=2)
     usual_own_s = np.median(own_s, axis=1)
     num_ranks = own_s.shape[1]
-    if num_ranks == 1:
+    if num_ranks == 1:  # without other ranks to compare with, it is compared with its own median step
         noise_s = own_s - np.median(own_s, axis=0)
         cost_s = float(np.maximum(noise_s, 0.0).mean())
     else:

@@ -139,7 +139,7 @@ def watch(
     return Watched(
         of_type("model", model, DistributedDataParallel),
         of_type("loader", loader, Iterable),  # type: ignore[type-abstract]
-        whole("every", every, 2, 10**6),
+        whole("every", every, 2, 10**6),  # in a window of one step, no rank could be late in two, and none is named
         whole("keep", keep, 1, 10**4),
         report,
     )
@@ -520,7 +520,7 @@ def _trace(rank: int, steps: Sequence[WatchedStep]) -> Trace:
         spans += _cpu_spans(step)
     for index, call in enumerate(calls):
         spans.append(_StampedSpan("main", "launch", index, call.launch, call.launch))
-        if call.stop is not None:
+        if call.stop is not None:  # on the lane of calls without a stream, for NCCL, too: a watch sees no streams
             spans.append(_StampedSpan("gloo", call.kind, index, call.launch, call.stop))
     first = steps[0].begin if steps else 0
     # whole nanoseconds are subtracted before scaling, because floats have no bits to spare for absolute times

@@ -60,7 +60,7 @@ def _killed(evidence: Evidence) -> Iterator[HangFinding]:
             f"Rank {rank} was killed by {signal}, the first failure that torchrun reports.\n"
             "  See dmesg, and the limits of memory: the kernel kills a process that needs too much."
         )
-        yield HangFinding("dead", (rank,), "", 0, (), words)
+        yield HangFinding("dead", (rank,), group="", call=0, came=(), words=words)
 
 
 def _own_errors(evidence: Evidence) -> Iterator[HangFinding]:
@@ -76,7 +76,7 @@ def _own_errors(evidence: Evidence) -> Iterator[HangFinding]:
         words = f"{words}\n  See the traceback of rank {rank}."
         if evidence.restarts:
             words = f"{words} torchrun started the ranks again, so this may be of an earlier attempt."
-        yield HangFinding("error", (rank,), "", 0, others, words)
+        yield HangFinding("error", (rank,), group="", call=0, came=others, words=words)
 
 
 def _barrier(evidence: Evidence) -> Iterator[HangFinding]:
@@ -94,7 +94,7 @@ def _barrier(evidence: Evidence) -> Iterator[HangFinding]:
         return
     came = tuple(sorted({0, *evidence.reached_barrier}))  # rank 0 came, or it could not report
     words = f"{listed('Rank', missed)} did not reach monitored_barrier in time, as its rank 0 reports.\n  {_IN_GROUP}"
-    yield HangFinding("missing", tuple(sorted(missed)), "", 0, came, words)
+    yield HangFinding("missing", tuple(sorted(missed)), group="", call=0, came=came, words=words)
 
 
 def _lags(evidence: Evidence) -> Iterator[HangFinding]:
@@ -107,7 +107,8 @@ def _lags(evidence: Evidence) -> Iterator[HangFinding]:
         if report.ranks and reporter not in report.ranks:
             missing = listed("Rank", report.ranks)
             words = f"{missing} did not join collective {report.call}, as torch's desync report says."
-            yield HangFinding("missing", report.ranks, "", report.call, (), f"{words}\n  {_IN_GROUP}")
+            words = f"{words}\n  {_IN_GROUP}"
+            yield HangFinding("missing", report.ranks, group="", call=report.call, came=(), words=words)
 
 
 # ---- numbers of calls in the queues of one event
@@ -310,7 +311,7 @@ def _connecting(evidence: Evidence) -> Iterator[HangFinding]:
     if waited:
         pronoun = "it" if len(missing) == 1 else "them"
         words = f"{words}\n  {listed('Rank', waited)} waited for {pronoun}."
-    yield HangFinding("missing", tuple(sorted(missing)), DEFAULT_GROUP, 0, tuple(waited), words)
+    yield HangFinding("missing", tuple(sorted(missing)), DEFAULT_GROUP, call=0, came=tuple(waited), words=words)
 
 
 def _joining(evidence: Evidence) -> Iterator[HangFinding]:
@@ -329,7 +330,7 @@ def _joining(evidence: Evidence) -> Iterator[HangFinding]:
         words = f"{listed('Rank', missing)} did not join the group; {others}."
         # the key of a barrier does not state its group; without a key, ranks waited to connect, as the default group
         group = "" if lines[0].barrier else DEFAULT_GROUP
-        yield HangFinding("missing", tuple(sorted(missing)), group, 0, tuple(sorted(joined)), words)
+        yield HangFinding("missing", tuple(sorted(missing)), group, call=0, came=tuple(sorted(joined)), words=words)
 
 
 def _joined(lines: Sequence[JoinCount], evidence: Evidence) -> set[int] | None:

@@ -599,7 +599,8 @@ def _join_count(line: LogLine) -> Iterator[JoinCount | CommunicationError]:
     """Read how many ranks had connected to the store, or joined a store-based barrier, in time."""
     for match in _CLIENTS.finditer(line.text):
         origin = line.origin(match.start())
-        yield JoinCount(origin, "", int(match["joined"]), int(match["num_ranks"]))
+        yield JoinCount(origin, barrier="", joined=int(match["joined"]), num_ranks=int(match["num_ranks"]))
+        # the rank itself is one that waited for others
         yield CommunicationError(origin, "store", "timed out waiting for the others to connect")
     for match in _STORE_BARRIER.finditer(line.text):
         origin = line.origin(match.start())
@@ -701,7 +702,7 @@ def first_failure(report: bytes) -> FirstFailure:
     `report` begins with the line "Root Cause (first observed failure):". Unless the other lines follow each other in
     their order, the rank is not known.
     """
-    stated: dict[str, str | None] = {}
+    stated: dict[str, Any] = {}  # texts; None for a "signalled_pid" that is not stated
     lines_after_title = report.split(b"\n")[1:]
     lines = [line for line in lines_after_title if line.strip()]
     unknown = FirstFailure(LogOrigin(None, None, ""), None, "", "")
@@ -714,8 +715,8 @@ def first_failure(report: bytes) -> FirstFailure:
         stated |= match.groupdict()
     signal = ""
     if stated["pid"] == stated["signalled_pid"]:  # else the two lines are of different reports
-        signal = _SIGNALS.get(stated["exit"] or "", "")
-    return FirstFailure(LogOrigin(None, None, ""), int(stated["rank"] or 0), signal, stated["time"] or "")
+        signal = _SIGNALS.get(stated["exit"], "")
+    return FirstFailure(LogOrigin(None, None, ""), int(stated["rank"]), signal, stated["time"])
 
 
 class Launcher(NamedTuple):

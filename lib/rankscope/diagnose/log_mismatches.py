@@ -23,9 +23,9 @@ def mismatch_findings(evidence: Evidence) -> Iterator[HangFinding]:
     calls = _call_by_rank(evidence.mismatches)
     job_rank_of = _job_ranks_of_group(evidence)
     if calls is None or job_rank_of is None:
-        return
+        return  # the reports are of several calls, or of several groups
     parties = _parties_of(evidence.mismatches, calls)
-    has_job_ranks = bool(job_rank_of)
+    has_job_ranks = bool(job_rank_of)  # if it is empty, the log does not show other numbers than those of the group
     ranks_of_group = {rank for party in parties for rank in party}
     are_some_unknown = has_job_ranks and not ranks_of_group <= {*job_rank_of}  # their numbers in the job
     if not parties or are_some_unknown:
@@ -137,7 +137,8 @@ def _mismatch_finding(
             "  These are the numbers of the ranks in the group of the call. In the default group, they are the job's."
         )
     came = tuple(sorted({*odd, *usual}))
-    return HangFinding(cause, tuple(odd), "", _number_of_call(call_of.values()), came, "\n".join(lines))
+    number = _number_of_call(call_of.values())
+    return HangFinding(cause, tuple(odd), group="", call=number, came=came, words="\n".join(lines))
 
 
 def _number_of_call(calls: Iterable[CallPrint]) -> int:

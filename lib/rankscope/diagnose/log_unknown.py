@@ -96,12 +96,13 @@ def unknown_finding(evidence: Evidence) -> HangFinding:
             "  rankscope cannot tell: it recognises no line of this log. It looks for lines about timeouts, lost "
             "connections and calls that differ."
         )
-        return HangFinding(UNKNOWN, (), "", 0, (), words)
+        return HangFinding(UNKNOWN, ranks=(), group="", call=0, came=(), words=words)
     verdict = (
         "The log does not show which rank failed to reach the collective or called a different one.\n"
         "  rankscope cannot tell; the log shows only this:"
     )
-    return HangFinding(UNKNOWN, (), "", 0, (), "\n  ".join([verdict, *lines, _advice(evidence)]))
+    words = "\n  ".join([verdict, *lines, _advice(evidence)])
+    return HangFinding(UNKNOWN, ranks=(), group="", call=0, came=(), words=words)
 
 
 def _advice(evidence: Evidence) -> str:

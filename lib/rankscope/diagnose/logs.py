@@ -176,16 +176,19 @@ def _at_most(read: Read, most_bytes: int) -> Read:
 
 
 def _with_begin(begin: bytes, read: Read) -> Read:
-    """Return a function that first returns bytes that are read already, and then reads the others."""
+    """Return a function that puts bytes that are read already before the first ones that it reads.
+
+    The first time, it may return more bytes than it is asked for, which does not matter to `_blocks`.
+    """
     pending = begin
 
-    def whole(num_bytes: int) -> bytes:
+    def read_after_begin(num_bytes: int) -> bytes:
         nonlocal pending
         raw = pending + read(num_bytes)
         pending = b""
         return raw
 
-    return whole
+    return read_after_begin
 
 
 def _recoded(read: Read, num_bytes: int, decoder: codecs.IncrementalDecoder) -> bytes:

@@ -127,6 +127,7 @@ def _work(spans: Timeline, collectives: Sequence[str]) -> _WorkTimes:
         kernels=_merged(computing, "kernel"),
         copies=_merged(computing, "memcpy h2d"),
         fsdp=_merged(spans, *(kind for kind in spans.kinds if kind.startswith(_FSDP))),
+        # the name of a range is followed by its group, as in "range: FSDP::all_gather (layer)"
         fsdp_calls=_merged(spans, *(kind for kind in spans.kinds if kind.partition(" (")[0] in _FSDP_CALLS)),
         is_on_gpu=len(computing) > 0,
     )
@@ -186,7 +187,7 @@ def _windows(steps: Timeline, calls: _CallTimes) -> _Windows:
     ends_windows = calls.of_gradients if calls.of_gradients.any() else calls.has_ended
     ends_windows = ends_windows & (calls.step >= 0)
     if not ends_windows.any():
-        return _Windows(np.arange(len(steps)), steps.start_s, steps.stop_s, _NO_INTERVALS)
+        return _Windows(np.arange(len(steps)), steps.start_s, steps.stop_s, at_end=_NO_INTERVALS)
 
     # By step, when the rank arrives at the last such call, and when that ends; NaN in a step without one, which fmax
     # ignores. DDP waits for all calls of gradients at once, at the end.
@@ -198,7 +199,7 @@ def _windows(steps: Timeline, calls: _CallTimes) -> _Windows:
     if np.isfinite(end_s).sum() == 1:  # no step before it has an end, so its window begins where the step does
         begin_s = steps.start_s
     rows = np.flatnonzero(np.isfinite(begin_s) & np.isfinite(end_s))
-    return _Windows(rows, begin_s[rows], end_s[rows], merge(arrive_s[rows], end_s[rows]))
+    return _Windows(rows, begin_s[rows], end_s[rows], at_end=merge(arrive_s[rows], end_s[rows]))
 
 
 # ---- slices of time
@@ -245,6 +246,7 @@ def _slices(work: _WorkTimes, calls: _CallTimes, windows: _Windows) -> _Slices:
     if work.is_on_gpu:
         is_waiting = in_call & ~gpu_works
     else:
+        # the backward may go on after the launch of its last collective
         waits_at_end = _inside(middle_s, windows.at_end) & ~_inside(middle_s, work.host["backward"])
         waits_in_fsdp = _inside(middle_s, waits.fsdp) & _inside(middle_s, work.fsdp)
         is_waiting = waits_at_end | waits_in_fsdp | _inside(middle_s, waits.blocked)
@@ -347,14 +349,14 @@ def _phase_of_each_call(calls: _CallTimes, work: _WorkTimes, slices: _Slices) ->
 
 
 def _exposed_and_hidden(calls: _CallTimes, slices: _Slices) -> tuple[Seconds, Seconds]:
-    """Return for how many seconds each call is exposed, and for how many it is hidden.
+    """Return for how many seconds each call is exposed, and for how many it is hidden; nan if it did not end.
 
     Of calls that overlap, only the next one to end counts: a call counts from the end of the call that ended before it.
     """
     by_end = np.argsort(np.where(calls.has_ended, calls.stop_s, np.inf), kind="stable")
     previous_end_s = np.empty(by_end.size)
     previous_end_s[by_end] = np.append(-np.inf, calls.stop_s[by_end][:-1])
-    since_s = np.fmax(calls.arrive_s, previous_end_s)
+    since_s = np.maximum(calls.arrive_s, previous_end_s)
     # how long the rank has waited up to each edge; between two edges this grows evenly, or not at all
     waited_s = np.append(0.0, np.cumsum(slices.length_s * slices.waits))
     waited_until_stop_s = np.interp(calls.stop_s, slices.edge_s, waited_s)

@@ -188,10 +188,10 @@ def _zero_grad(watcher_list: _WatcherList, method: Any) -> Callable[..., Any]:
     def clear(optimizer: Any, *args: Any, **options: Any) -> Any:
         watchers = watcher_list.watchers
         for watcher in watchers:
-            watcher.stamp("zero_grad", True)
+            watcher.stamp("zero_grad", True)  # it begins
         result = method(optimizer, *args, **options)
         for watcher in watchers:
-            watcher.stamp("zero_grad", False)
+            watcher.stamp("zero_grad", False)  # it has ended
         return result
 
     return clear

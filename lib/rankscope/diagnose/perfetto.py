@@ -92,7 +92,7 @@ def _mark_late_arrivals(
 
 
 def _mark_culprits(marks: _Marks, spans: Timeline, diagnosis: JobDiagnosis) -> None:
-    """Mark the first step of each culprit with its cost."""
+    """Mark the first step of each culprit with its cost, or with that of all ranks that are late together with it."""
     for group in diagnosis.lateness.groups:
         culprits = [culprit for late in group for culprit in late.culprits]
         together_s = sum(culprit.cost_s for culprit in culprits)

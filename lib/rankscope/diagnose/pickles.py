@@ -46,6 +46,7 @@ def _num_values(value: Any, known: dict[int, int], depth: int) -> int:
     if depth > DEEPEST:  # a container that contains itself gets here, too
         raise ValueError(f"it is nested more than {DEEPEST} deep")
     if id(value) not in known:
+        # keys are never containers: `_Unpickler` makes a list of a tuple, and a list cannot be a key
         items = value.values() if isinstance(value, dict) else value
         known[id(value)] = 1 + sum(_num_values(item, known, depth + 1) for item in items)
     return known[id(value)]

@@ -142,7 +142,7 @@ def sharded_forecast(traces: Sequence[Trace], diagnosis: JobDiagnosis | None = N
             f"traces cannot be replayed accurately enough to predict other settings: with the recorded settings, the "
             f"replayed step differs by {error} from the recorded one (limit: {most})"
         )
-    bare = ShardedForecast(step_s, model_s, settings, steps, ())
+    bare = ShardedForecast(step_s, model_s, settings, steps, answers=())
     answers = []
     if settings.reshard_after_forward is not False:  # True, or None, which is True for all groups but the root
         answers.append(bare.with_changes(reshard_after_forward=False))
@@ -182,8 +182,7 @@ def _without_late_ranks(forecast: ShardedForecast, diagnosis: JobDiagnosis) -> l
             for culprit in late.culprits:
                 if culprit.cause not in causes:
                     causes.append(culprit.cause)
-        words = f"rank {ranks[0]}" if len(ranks) == 1 else listed("rank", ranks)
-        what = f"{words} as fast as the others ({', '.join(causes)})"
+        what = f"{listed('rank', ranks)} as fast as the others ({', '.join(causes)})"
         answers.append(forecast._answer(what, forecast.settings, _LinkFactors(), columns))
     return answers
 
@@ -296,7 +295,8 @@ def _clocked_s(steps: ShardedSteps, program: Sequence[_Instruction], time_factor
     ends on them. In a collective, each rank waits for the last one. `time_factors` multiply the time of each
     collective from then on; see `_scaled`.
     """
-    now_s = steps.begin_s  # steps by ranks: how far each rank is
+    # steps by ranks: how far each rank is, counted from the mean of their begins, as `begin_s` is
+    now_s = steps.begin_s
     end_s = steps.begin_s  # steps by ranks: the end of the last collective so far
     for instruction in program:
         if instruction.part is None:

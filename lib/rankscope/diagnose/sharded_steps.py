@@ -229,20 +229,20 @@ def _columns(trace: Trace) -> _ShardedColumns:
     for index in np.argsort(spans.start_s, kind="stable").tolist():
         match = matches[spans.kind[index]]
         if match is not None:
-            ranges.append(
-                _RangeOfRank(match[1], match[2] or "", float(spans.start_s[index]), float(spans.stop_s[index]))
-            )
+            start_s = float(spans.start_s[index])
+            stop_s = float(spans.stop_s[index])
+            ranges.append(_RangeOfRank(label=match[1], group=match[2] or "", start_s=start_s, stop_s=stop_s))
     calls = trace.calls
     launch_s = np.where(np.isfinite(calls.launch_s), calls.launch_s, calls.start_s)
     finished = np.flatnonzero(np.isfinite(launch_s) & np.isfinite(calls.stop_s))
     by_launch = finished[np.argsort(launch_s[finished], kind="stable")]
     return _ShardedColumns(
-        ranges,
-        [span.start_s for span in ranges],
-        launch_s[by_launch].tolist(),
-        calls.stop_s[by_launch].tolist(),
-        calls.num_bytes[by_launch],
-        [calls.kinds[kind] for kind in calls.kind[by_launch].tolist()],
+        ranges=ranges,
+        range_start_s=[span.start_s for span in ranges],
+        launch_s=launch_s[by_launch].tolist(),
+        stop_s=calls.stop_s[by_launch].tolist(),
+        num_bytes=calls.num_bytes[by_launch],
+        kinds=[calls.kinds[kind] for kind in calls.kind[by_launch].tolist()],
     )
 
 
@@ -356,9 +356,20 @@ def _step_of_rank(
         parts=tuple(part.key for part in parts),
         num_others=len(others),
     )
-    step = _ShardedStepOfRank(shape, begin_s, end_s - begin_s, piece_s, {}, {}, {}, {}, {}, others)
+    step = _ShardedStepOfRank(
+        shape=shape,
+        begin_s=begin_s,
+        window_s=end_s - begin_s,
+        piece_s=piece_s,
+        before_s={},
+        launch_s={},
+        collective_s={},
+        after_s={},
+        call_bytes={},
+        others=others,
+    )
     for part in parts:
-        _add_times(step, part, columns)
+        _add_times(step, part, columns)  # fills the dictionaries
     return step
 
 
@@ -423,7 +434,9 @@ def _other_calls(
     for call in range(bisect_left(columns.launch_s, begin_s), bisect_left(columns.launch_s, end_s)):
         if call not in calls_of_parts:
             launch_s = columns.launch_s[call]
-            piece = max(bisect_left(point_s, launch_s) - 1, 0)  # it begins at the last point before the launch
+            # The piece begins at the last point before the launch. No point is before a launch at the begin of the
+            # step, where the first point is, so that launch is in the first piece.
+            piece = max(bisect_left(point_s, launch_s) - 1, 0)
             others.append(_OtherCall(piece, columns.stop_s[call] - launch_s))
     return others
 
@@ -461,6 +474,7 @@ def _own_pieces(point_s: Sequence[float], parts: Sequence[_RangeOfRank], end_s: 
         in_parts_at_edge_s.append(in_parts_so_far_s)
     border_s = np.array([*point_s, end_s])
     in_parts_at_border_s = np.interp(border_s, edge_s, in_parts_at_edge_s)
+    # below 0 only by the stamps, which may overlap between threads; see `_add_times`
     own_s: list[float] = np.maximum(np.diff(border_s) - np.diff(in_parts_at_border_s), 0.0).tolist()
     return own_s
 

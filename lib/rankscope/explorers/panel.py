@@ -25,7 +25,8 @@ _STYLE = """<style>
 
 def make_control(setting: Setting, value: Any) -> Any:
     """Return a new widget for the setting that is set to the value."""
-    looks = {"description": setting.label, "tooltip": setting.hint or None, "value": value}
+    tooltip = setting.hint or None  # None, as ipywidgets has it by default, if there is no hint
+    looks = {"description": setting.label, "tooltip": tooltip, "value": value}
     if isinstance(setting.default, bool):
         return widgets.Checkbox(indent=False, layout=widgets.Layout(width="auto"), **looks)
     looks["layout"] = widgets.Layout(width="auto")

@@ -215,7 +215,7 @@ def draw_label_counts(
     largest_difference = max(high - mean, mean - low) or 1.0  # 1, if all counts are equal
     row, column = np.indices(table.shape)
     rects = Rects(column, row, diverging((table - mean) / largest_difference))
-    cell_px = max(34.0, 420.0 / num_labels)
+    cell_px = max(34.0, 420.0 / num_labels)  # unlike `_cell_px` wide enough for a number, however many labels there are
     labelled = [(low, count_of(low, "sample")), (mean, f"mean {mean:.3g}"), (high, count_of(high, "sample"))]
     return grid_drawing(
         title=title or f"Each rank reads {table.min()} to {count_of(int(table.max()), 'sample')} of each {label_name}",

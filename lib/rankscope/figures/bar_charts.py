@@ -37,7 +37,8 @@ def draw_bars(rows: Mapping[str, Mapping[str, float]], x_label: str = "time [ms]
     names = [of_type("the name of a row", name, str) for name in rows]
     lengths = _lengths(rows)
     total = sum(lengths.values(), np.zeros(len(rows)))
-    width = 1.02 * float(total.max()) or 1.0  # a drawing must have some width, even if all lengths are 0
+    # 2 % stay empty beyond the longest bar. A drawing must have some width, even if all lengths are 0.
+    width = 1.02 * float(total.max()) or 1.0
     length_of_key: dict[Key, FloatArray] = {}
     for kind, length in lengths.items():
         hue, hatched = WORK[kind]

@@ -87,8 +87,8 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
     last = largest if most_items is None else whole("most_items", most_items, 1000, largest)
     num_items = np.unique(np.geomspace(100, last, 2000).astype(np.int64))  # enough points for a smooth line
     bias = exact_bias(num_items)
-    highest = float(bias.excess[-1])
-    finding = f"torch.randperm draws some of {last:,} samples first {percent_words(highest, 2)} more often"
+    excess_at_last = float(bias.excess[-1])
+    finding = f"torch.randperm draws some of {last:,} samples first {percent_words(excess_at_last, 2)} more often"
     ax = line_axes(
         ax,
         (WIDE_INCHES, 3.6),
@@ -197,7 +197,8 @@ def costs(
     name_ends(ax, ends)
     if half_bytes is not None:
         ax.axvline(half_bytes, color=INK, linewidth=0.8, linestyle=":", label="n½")
-        note(ax, f"n½ = {bytes_words(half_bytes)}", (half_bytes, highest_y * 1.45), (4, 0), va="top")
+        above_the_lines = highest_y * 1.45  # and below the limit of the axis
+        note(ax, f"n½ = {bytes_words(half_bytes)}", (half_bytes, above_the_lines), (4, 0), va="top")
     return ax
 
 

@@ -364,7 +364,7 @@ class Strip:
         )
         x = (0.0, self.left, self.left)
         y = (self.top + _READ_PX, self.top + _READ_PX, self.busy - _LEGEND_OF_BARS_PX)
-        return Texts(x, y, words, _QUIET, 10.0, "start")
+        return Texts(x, y, words, _QUIET, size_px=10.0, anchor="start")
 
     def _numbers_of_chunks(self) -> Texts:
         every = max(1, int(np.ceil(_CHUNK_NUMBER_PX / self.cell_px)))
@@ -381,7 +381,7 @@ class Strip:
         if self.bar_px >= _NUMBERED_BAR_PX:
             columns.append(self.busy + (ranks + 0.5) * self.bar_px)
         words = [str(rank) for rank in ranks]
-        return [Texts(self.left - 8.0, y, words, INK, 10.0, "end") for y in columns]
+        return [Texts(self.left - 8.0, y, words, INK, size_px=10.0, anchor="end") for y in columns]
 
     # ---- captions
 
@@ -449,7 +449,7 @@ class Strip:
 
 
 def _result(play: Playback) -> str:
-    """What a collective leaves behind."""
+    """What a collective leaves behind. There is no playback of a barrier."""
     root = play.schedule.root
     ranks = play.schedule.num_ranks
     return {

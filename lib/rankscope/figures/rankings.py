@@ -47,6 +47,7 @@ def draw_winners(results: Mapping[int, Mapping[float, Best]], title: str | None 
     cell_results = [result for row in table for result in row]
     winners = [result.algorithm for result in cell_results]
     style = looks(candidate.algorithm for result in cell_results for candidate in result.candidates)
+    # Few columns fill 420 pixels together, and no drawing is wider than `WIDE_PX`.
     cell_px = min(WIDE_PX / num_columns, max(_CELL_PX, 420.0 / num_columns))
 
     row, column = np.indices((num_rows, num_columns))

@@ -321,6 +321,7 @@ def _step_legend(num_ranks: int, cells: str, sent: list[Message], origins: list[
     explanation = _CELLS[cells]
     if cells == "shares":
         counts = (1, num_ranks // 2)
+        # The shades are those of `_grid`, which takes the root, too.
         keys = [Key(count_of(count, "share"), ramp(np.sqrt(count / num_ranks))[0]) for count in counts]
         keys.append(Key("all shares", ramp(1)[0]))
     else:
@@ -456,7 +457,7 @@ def _labels(lines: Lines, words: Sequence[str], x_px: float, y_px: float) -> tup
     """
     start = np.stack([lines.x0 * x_px, lines.y0 * y_px], axis=1)  # lines by x and y, as `direction`
     direction = np.stack([lines.x1 * x_px, lines.y1 * y_px], axis=1) - start
-    length = np.sqrt(np.maximum((direction**2).sum(axis=1), 1e-9))
+    length = np.sqrt((direction**2).sum(axis=1))
     labels: list[_Label] = []
     for line, text in enumerate(words):
         width = _CHARACTER_PX * len(text) + _LABEL_PAD_PX

@@ -47,7 +47,7 @@ def to_svg(drawing: Drawing, *, shrinks: bool = True) -> str:
     """
     marks_width, marks_height = drawing.size_px
     longest_tick = max((len(label) for _, label in drawing.y_ticks), default=0)
-    left = max(_LEFT_PX, 30 + _LETTER_PX * longest_tick)
+    left = max(_LEFT_PX, 30 + _LETTER_PX * longest_tick)  # 30 for the label of the axis, left of the ticks
     title = _title(drawing, left)
     longest_key = max((_key_width(key) for key in drawing.legend), default=0.0)
     inner_width = max(marks_width, title.width - left, longest_key)
@@ -85,7 +85,8 @@ def _title(drawing: Drawing, left: float) -> _Title:
     marks_width, _ = drawing.size_px
     words = drawing.title
     if _TITLE_LETTER_PX * len(words) <= marks_width:
-        return _Title(_title_line(words, left, 0), 0.0, 0)
+        # Width 0, because a line that is no wider than the marks cannot widen the picture.
+        return _Title(_title_line(words, left, 0), width=0.0, height=0)
     room_px = max(marks_width + left - _EDGE_PX, _LEAST_TITLE_PX)
     lines = wrap(words, int(room_px / _TITLE_LETTER_PX))
     parts = [_title_line(line, _EDGE_PX, number) for number, line in enumerate(lines)]
@@ -162,7 +163,7 @@ def _rects(rects: Rects, across: float, down: float) -> str:
     group_outline = 0 if is_narrow.all() else 1
     without_outline = ' stroke-width="0"' if group_outline else ""
     narrow = np.where(is_narrow, without_outline, "")  # an attribute, or nothing, for each rectangle
-    if rects.joined:
+    if rects.joined:  # only the player joins rectangles, and hatches none of them
         attributes = map('fill="{}"{}'.format, rects.fill, narrow.tolist())
         body = _joined(attributes, "M{:.5g} {:.5g}h{:.5g}v{:.5g}h-{:.5g}z", x, y, width, height, width)
     else:
@@ -231,7 +232,7 @@ def _axes(drawing: Drawing, left: float, top: int) -> str:
         f'<text x="-6" y="{y * down:.6g}" text-anchor="end" dominant-baseline="central">{escape(label)}</text>'
         for y, label in drawing.y_ticks
     )
-    half_label_px = 3.6 * len(drawing.x_label)
+    half_label_px = 3.6 * len(drawing.x_label)  # a letter is `_LETTER_PX` wide at size 11, so 7.2 at the label's 12
     middle = max(width / 2, half_label_px - left)  # under a narrow picture the label begins at the edge
     x_label = (
         f'<text x="{middle:g}" y="{height + 31:g}" text-anchor="middle" font-size="12">{escape(drawing.x_label)}</text>'
@@ -256,7 +257,7 @@ def _legend(keys: tuple[Key, ...], width: float) -> _Legend:
     x = 0.0
     row = 0
     for key in keys:
-        mark_px = 0 if key.line == "none" else 20
+        mark_px = 0 if key.line == "none" else 20  # a box of 14, and 6 between it and the label
         key_px = _key_width(key)
         is_first_in_row = x == 0
         if not is_first_in_row and x + key_px > width:
@@ -264,6 +265,7 @@ def _legend(keys: tuple[Key, ...], width: float) -> _Legend:
             row += 1
         y = row * _KEY_PX
         parts.append(_key_mark(key, x, y))
+        # y + 7 is the middle of the box.
         parts.append(f'<text x="{x + mark_px:.6g}" y="{y + 7}" dominant-baseline="central">{escape(key.label)}</text>')
         x += key_px
     return _Legend("".join(parts), row + 1)
@@ -277,7 +279,7 @@ def _key_width(key: Key) -> float:
 
 def _key_mark(key: Key, x: float, y: int) -> str:
     """The piece of a line, or the box, in front of a key's label."""
-    edge = key.edge if key.edge != PAPER else FAINT
+    edge = key.edge if key.edge != PAPER else FAINT  # the legend's own ground is `PAPER`
     box = f'x="{x:.6g}" y="{y}" width="14" height="14"'
     mark = ""
     if key.line in ("solid", "dashed"):

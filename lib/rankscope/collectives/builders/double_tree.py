@@ -41,11 +41,11 @@ def double_binary_tree(num_ranks: int, num_segments: int = 8) -> Schedule:
     def phases() -> Iterator[Phase]:
         for step in range(steps_up):
             edge, segment = carried(step)
-            yield Phase(child[edge], parent[edge], tree[edge] * segments + segment, 1, True)
+            yield Phase(child[edge], parent[edge], tree[edge] * segments + segment, reduce=True)
         for step in reversed(range(steps_up)):
             edge, segment = carried(step)
             segment_down = segments - 1 - segment  # the way up in reverse begins with segment 0 again
-            yield Phase(parent[edge], child[edge], tree[edge] * segments + segment_down, 1, False)
+            yield Phase(parent[edge], child[edge], tree[edge] * segments + segment_down)
 
     return Schedule("allreduce", "double_binary_tree", n, 2 * segments, phases)
 

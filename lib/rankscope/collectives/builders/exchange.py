@@ -112,7 +112,7 @@ def reduce_scatter_pairwise(num_ranks: int) -> Schedule:
     def phases() -> Iterator[Phase]:
         for distance in range(1, n):
             peer = (ranks + distance) % n
-            yield Phase(ranks, peer, peer, 1, True)
+            yield Phase(ranks, peer, peer, reduce=True)
 
     return Schedule("reduce_scatter", "pairwise", n, n, phases)
 
@@ -168,7 +168,7 @@ def barrier_dissemination(num_ranks: int) -> Schedule:
 
     def phases() -> Iterator[Phase]:
         for distance in _distances(n):
-            yield Phase(ranks, (ranks + distance) % n, 0, 1, True)
+            yield Phase(ranks, (ranks + distance) % n, 0, reduce=True)
 
     return Schedule("barrier", "dissemination", n, 1, phases)
 

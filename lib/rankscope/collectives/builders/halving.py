@@ -25,7 +25,7 @@ def recursive_doubling(num_ranks: int) -> Schedule:
     def core(p: int, rank_at: Ints) -> Iterator[Phase]:
         places = np.arange(p)
         for k in range(p.bit_length() - 1):
-            yield Phase(rank_at, rank_at[places ^ (1 << k)], 0, 1, True)
+            yield Phase(rank_at, rank_at[places ^ (1 << k)], 0, reduce=True)
 
     return _folded("allreduce", "recursive_doubling", num_ranks, core, num_chunks=1)
 
@@ -37,7 +37,7 @@ def halving_doubling(num_ranks: int) -> Schedule:
     """
 
     def core(p: int, rank_at: Ints) -> Iterator[Phase]:
-        halving = [Phase(rank_at, rank_at[half.peer], half.sends, half.size, True) for half in halves(p)]
+        halving = [Phase(rank_at, rank_at[half.peer], half.sends, half.size, reduce=True) for half in halves(p)]
         yield from halving
         yield from backwards(halving)
 
@@ -53,7 +53,7 @@ def reduce_scatter_gather(num_ranks: int, *, root: int = 0) -> Schedule:
     def core(p: int, rank_at: Ints) -> Iterator[Phase]:
         rounds = list(halves(p))
         for half in rounds:
-            yield Phase(rank_at, rank_at[half.peer], half.sends, half.size, True)
+            yield Phase(rank_at, rank_at[half.peer], half.sends, half.size, reduce=True)
         for k, half in reversed(list(enumerate(rounds))):
             # Round k of the halving, backwards: of each pair of places that differ in bit k, the upper one hands its
             # chunks to the lower one. Places from 2^(k+1) on have already done so.
@@ -170,7 +170,7 @@ def _folded(
 
     def phases() -> Iterator[Phase]:
         if folded.size:
-            yield Phase(folded, onto, 0, num_chunks, True)
+            yield Phase(folded, onto, 0, num_chunks, reduce=True)
         yield from core(p, rank_at)
         if folded.size and collective == "allreduce":
             yield Phase(onto, folded, 0, num_chunks)

@@ -40,8 +40,8 @@ def segmented_ring(num_ranks: int, num_segments: int = 4) -> Schedule:
 
     def phases() -> Iterator[Phase]:
         next_rank = (ranks + 1) % n
-        yield Phase(ranks, next_rank, partial(sent_chunks, start=0), 1, True, (n - 1) * segments)
-        yield Phase(ranks, next_rank, partial(sent_chunks, start=1), 1, False, (n - 1) * segments)
+        yield Phase(ranks, next_rank, partial(sent_chunks, start=0), reduce=True, num_steps=(n - 1) * segments)
+        yield Phase(ranks, next_rank, partial(sent_chunks, start=1), num_steps=(n - 1) * segments)
 
     return Schedule("allreduce", "segmented_ring", n, n * segments, phases, lag=segments)
 
@@ -70,9 +70,9 @@ def bidirectional_ring(num_ranks: int) -> Schedule:
 
     def phases() -> Iterator[Phase]:
         if hops_right > hops_left:  # an even number of ranks: the sum to the right has one hop more
-            yield Phase(ranks, right, (ranks + hops_right) % n, 1, True)
-        yield Phase(src, dst, added_chunks, 1, True, hops_left)
-        yield Phase(src, dst, copied_chunks, 1, False, hops_left)
+            yield Phase(ranks, right, (ranks + hops_right) % n, reduce=True)
+        yield Phase(src, dst, added_chunks, reduce=True, num_steps=hops_left)
+        yield Phase(src, dst, copied_chunks, num_steps=hops_left)
         if hops_right > hops_left:
             yield Phase(ranks, right, (ranks - hops_left) % n)
 
@@ -234,4 +234,4 @@ def once_round(
     def chunk(step: int) -> Ints:
         return base + (place + start - step) % size * block
 
-    return Phase(src, dst, chunk, block, reduce, size - 1)
+    return Phase(src, dst, chunk, block, reduce, num_steps=size - 1)

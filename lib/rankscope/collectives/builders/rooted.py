@@ -75,7 +75,7 @@ def broadcast_scatter_allgather(num_ranks: int, *, root: int = 0) -> Schedule:
             def chunk(step: int, dst: Ints = dst, start: int = start) -> Ints:
                 return (dst - 1 - start - step) % n
 
-            yield Phase((dst - 1) % n, dst, chunk, 1, False, end - start)
+            yield Phase((dst - 1) % n, dst, chunk, num_steps=end - start)
             start = end
 
     return Schedule("broadcast", "scatter_allgather", n, n, phases, root)
@@ -162,10 +162,10 @@ def _flat(collective: str, num_ranks: int, root: int, counts: Sequence[int] | No
 
     def phases() -> Iterator[Phase]:
         if n > 1:
-            yield Phase(src, dst, chunk, 1, collective == "reduce")
+            yield Phase(src, dst, chunk, reduce=collective == "reduce")
 
     weights = weights_of(n, counts)
-    return Schedule(collective, "flat", n, num_chunks, phases, root, max(1, n - 1), weights=weights)
+    return Schedule(collective, "flat", n, num_chunks, phases, root, ports=max(1, n - 1), weights=weights)
 
 
 def _binomial(collective: str, num_ranks: int, root: int, counts: Sequence[int] | None) -> Schedule:
@@ -216,7 +216,7 @@ def to_leaders(num_ranks: int, group: int, num_chunks: int, root: int = 0) -> It
     group, it may count from another `root`.
     """
     for child, distance in levels(num_ranks, group):
-        yield Phase((child + root) % num_ranks, (child - distance + root) % num_ranks, 0, num_chunks, True)
+        yield Phase((child + root) % num_ranks, (child - distance + root) % num_ranks, 0, num_chunks, reduce=True)
 
 
 def _subtrees(n: int, root: int) -> Iterator[Phase]:

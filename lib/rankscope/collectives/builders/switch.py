@@ -27,7 +27,7 @@ def nvls(num_ranks: int, num_segments: int = 4) -> Schedule:
     """
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     segments = whole("num_segments", num_segments, 1, MOST_SEGMENTS)
-    whole("num_ranks of nvls", n, 1, MOST_IN_NODE)
+    whole("num_ranks of nvls", n, 1, MOST_IN_NODE)  # fewer than for other algorithms, which say "num_ranks"
 
     def phases() -> Iterator[Phase]:
         src, dst = _pairs(1, n)
@@ -43,8 +43,8 @@ def nvls(num_ranks: int, num_segments: int = 4) -> Schedule:
             return np.concatenate([chunk_of(step + 1, owner=dst), chunk_of(step, owner=src)])
 
         if n > 1:
-            yield Phase(src, dst, chunk_of(0, owner=dst), 1, True)
-            yield Phase(both_src, both_dst, both_chunks, 1, adds, segments - 1)
+            yield Phase(src, dst, chunk_of(0, owner=dst), reduce=True)
+            yield Phase(both_src, both_dst, both_chunks, reduce=adds, num_steps=segments - 1)
             yield Phase(src, dst, chunk_of(segments - 1, owner=src))
 
     return Schedule("allreduce", "nvls", n, n * segments, phases, ports=max(1, n - 1))
@@ -67,12 +67,12 @@ def nvls_tree(num_ranks: int, gpus_per_node: int | None = None, num_segments: in
     def phases() -> Iterator[Phase]:
         src, dst = _pairs(nodes, gpus)
         if gpus > 1:
-            yield Phase(src, dst, dst % gpus * share, share, True)
+            yield Phase(src, dst, dst % gpus * share, share, reduce=True)
         for step in trees.steps():  # a step among nodes becomes one for each owner of a share: rows owners by transfers
             owners_src = np.add.outer(local, step.src * gpus).ravel()
             owners_dst = np.add.outer(local, step.dst * gpus).ravel()
             chunk = np.add.outer(local * share, step.chunk).ravel()
-            yield Phase(owners_src, owners_dst, chunk, 1, np.tile(step.reduce, gpus))
+            yield Phase(owners_src, owners_dst, chunk, reduce=np.tile(step.reduce, gpus))
         if gpus > 1:
             yield Phase(src, dst, src % gpus * share, share)
 

@@ -159,5 +159,5 @@ def agree(group: Any, tensor: Any, terms: CommonTerms | None) -> None:
     terms_of_rank_0 = terms_by_rank[0]
     for rank, terms_of_rank in enumerate(terms_by_rank):
         if terms_of_rank != terms_of_rank_0:
-            both = f"rank {rank} has {terms_of_rank}, and rank 0 has {terms_of_rank_0}"
-            raise ValueError(f"ranks must agree on schedule, elements, dtype and op: {both}")
+            difference = f"rank {rank} has {terms_of_rank}, and rank 0 has {terms_of_rank_0}"
+            raise ValueError(f"ranks must agree on schedule, elements, dtype and op: {difference}")

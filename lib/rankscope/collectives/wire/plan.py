@@ -560,6 +560,7 @@ class _Planner:
             receives = self._plan_receives(number + 1)
         short = [send for send in sends if self.transfers[send].span.num_elements <= LONG]
         long = [send for send in sends if self.transfers[send].span.num_elements > LONG]
+        # The peer of a receive gets its ready signal after the messages that are posted before it.
         self._post([*short, *receives, *long])
         if postponed:
             for arrival in postponed:
@@ -625,10 +626,10 @@ class _Planner:
         """Add the sends of a step to the transfers, from the buffer if they are one run there; return their numbers."""
         first = len(self.transfers)
         for message in self.steps[number].sends:
-            span = Elements(False, *message.runs[0])
+            span = Elements(False, *message.runs[0])  # all of it, if it has only this run
             if len(message.runs) > 1:
                 span = self._gather(message.runs)
-            self.transfers.append(Transfer(number, message.peer, True, span))
+            self.transfers.append(Transfer(number, message.peer, sends=True, span=span))
         sends = list(range(first, len(self.transfers)))
         self.pending_sends += sends
         return sends
@@ -639,7 +640,7 @@ class _Planner:
         start = span.start
         for run in runs:
             stop = start + run.stop - run.start
-            self.program.append(Write(Elements(True, start, stop), Elements(False, *run), False))
+            self.program.append(Write(Elements(True, start, stop), Elements(False, *run), reduce=False))
             start = stop
         return span
 
@@ -652,10 +653,11 @@ class _Planner:
         for message_number, message in enumerate(self.steps[number].receives):
             if self._is_direct(number, message_number):
                 self._wait_readers(message.runs)
-                span = Elements(False, *message.runs[0])
+                (run,) = message.runs  # a message of several runs is not direct
+                span = Elements(scratch=False, start=run.start, stop=run.stop)
             else:
                 span = self._reserve_scratch(message.runs)
-            self.transfers.append(Transfer(number, message.peer, False, span))
+            self.transfers.append(Transfer(number, message.peer, sends=False, span=span))
         self.receives[number] = list(range(first, len(self.transfers)))
         return self.receives[number]
 

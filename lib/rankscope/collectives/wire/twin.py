@@ -80,7 +80,7 @@ def simulate_executor(
         raise ValueError(f"num_bytes must be a multiple of {ELEMENT_BYTES * parts}, got {num_bytes!r}")
     ends = schedule.chunk_ends(int(num_elements))
     ranks = np.arange(schedule.num_ranks)
-    same = EquivalentRanks(ranks.tolist(), ranks.tolist(), {})
+    same = EquivalentRanks(ranks=ranks.tolist(), of=ranks.tolist(), places={})  # each rank only to itself
     links_depend_on_nodes_only = link_at is None or truth("by_node", by_node)
     if links_depend_on_nodes_only and not cluster.overrides and not cluster.shared_nic:
         same = alike(schedule, ends, cluster.node(ranks))

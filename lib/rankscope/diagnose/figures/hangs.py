@@ -49,7 +49,7 @@ def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing
     rects = Rects(cell_columns, cell_rows, [cell.fill for cell in cells], hatched=[cell.hatched for cell in cells])
     # around the column of the call at which the group stops
     frame = Rects([numbers.index(shown.call)], [0], "none", width=1, height=len(ranks), edge=ALARM)
-    column_px = max(60.0, 16 + _LETTER_PX * max(map(len, labels)))
+    column_px = max(60.0, 16 + _LETTER_PX * max(map(len, labels)))  # as wide as the longest label, and a margin
     y_label = "rank"
     if len(ranks) < len(group.ranks):
         y_label = f"rank ({len(ranks)} of {len(group.ranks)} shown)"

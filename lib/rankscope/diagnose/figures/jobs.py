@@ -182,7 +182,8 @@ def _coarse(timeline: Timeline) -> Timeline:
         # longer by a pixel, spans that are less than that from each other touch, and become one
         starts_s, stops_s = merge(timeline.start_s[alike], timeline.stop_s[alike] + pixel_s)
         for start_s, stop_s in zip(starts_s.tolist(), (stops_s - pixel_s).tolist(), strict=True):
-            spans.append(Span(first.rank, first.lane, first.kind, -1, start_s, max(stop_s, start_s)))
+            end_s = max(stop_s, start_s)  # adding a pixel and subtracting it again may lose a little by rounding
+            spans.append(Span(first.rank, first.lane, first.kind, -1, start_s, end_s))
     return Timeline.of(spans)
 
 
@@ -259,15 +260,15 @@ def job_page(
     sections = []
     if diagnosis.steps:
         own_times = _svg(draw_phases(diagnosis))
-        sections.append(_Section("", "Own time of each rank, without waiting for others", own_times))
+        sections.append(_Section(width="", title="Own time of each rank, without waiting for others", html=own_times))
         if len(diagnosis.ranks) > 1:
             title = "Own time compared with the others' median, step by step"
-            sections.append(_Section("", title, _svg(draw_lateness(diagnosis))))
+            sections.append(_Section(width="", title=title, html=_svg(draw_lateness(diagnosis))))
         step = _svg(draw_step(traces, joined, diagnosis))
-        sections.append(_Section("wide", "The step of median length, on one clock", step))
+        sections.append(_Section(width="wide", title="The step of median length, on one clock", html=step))
     if diagnosis.buckets:
         title = f"Communication per step. Exposed: {EXPOSED}"
-        sections.append(_Section("", title, _svg(draw_communication(diagnosis))))
+        sections.append(_Section(width="", title=title, html=_svg(draw_communication(diagnosis))))
     if answers is not None:
         sections.append(_what_if_section(answers, diagnosis))
     return _page(name, str(diagnosis), sections)
@@ -282,7 +283,7 @@ def _what_if_section(answers: Forecast, diagnosis: JobDiagnosis) -> _Section:
         for change, takes, saved in rows
     )
     notes = "".join(f"<p>{escape(note)}</p>" for note in answers.notes)
-    return _Section("", caption, f"<table>{head}{cells}</table>{notes}")
+    return _Section(width="", title=caption, html=f"<table>{head}{cells}</table>{notes}")
 
 
 def what_if_table(answers: Forecast, diagnosis: JobDiagnosis) -> tuple[str, list[tuple[str, str, str]]]:
@@ -297,10 +298,10 @@ def what_if_table(answers: Forecast, diagnosis: JobDiagnosis) -> tuple[str, list
 def hang_page(name: str, hang: Hang) -> str:
     """Return the HTML of a page on a job that hangs: the findings in words, and each of them drawn."""
     drawable = [index for index, finding in enumerate(hang.findings) if is_drawable(hang, finding)]
-    sections = [_Section("wide", "", _svg(draw_hang(hang, index))) for index in drawable[:_MOST_HANGS]]
+    sections = [_Section(width="wide", title="", html=_svg(draw_hang(hang, index))) for index in drawable[:_MOST_HANGS]]
     num_others = len(drawable) - len(sections)
     if num_others > 0:
-        sections.append(_Section("", f"{num_others} more are named above and not drawn", ""))
+        sections.append(_Section(width="", title=f"{num_others} more are named above and not drawn", html=""))
     return _page(name, str(hang), sections)
 
 

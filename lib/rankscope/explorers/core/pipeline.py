@@ -108,6 +108,7 @@ def without_effect(now: Now) -> dict[str, str]:
         reasons["ordered"] = all_fixed
     elif now.num_workers == 1 or _report_and_times(now) == _report_and_times(now._replace(ordered=not now.ordered)):
         reasons["ordered"] = "no batch overtakes another"
+    # The shortest and the longest queue that the control offers.
     if _report_and_times(now._replace(capacity=1)) == _report_and_times(now._replace(capacity=16)):
         reasons["capacity"] = "a queue of one batch is long enough"
     return reasons

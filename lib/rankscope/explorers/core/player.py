@@ -95,7 +95,7 @@ def _chosen(now: Now) -> list[_Chosen]:
     algorithms = []
     for label in labels:
         collective, _, name = label.rpartition(" ")
-        collective = collective or "allreduce"
+        collective = collective or "allreduce"  # the labels of `_algorithms` name only other collectives
         algorithms.append(_Chosen(collective, name, ByIdentity(ALGORITHMS[collective][name])))
     return algorithms
 

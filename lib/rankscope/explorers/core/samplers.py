@@ -109,7 +109,7 @@ def _own_settings(now: Now) -> dict[str, Any]:
     if "batch_size" in sampler.settings:
         settings["batch_size"] = now.batch_size
     elif "max_tokens" in sampler.settings:
-        tokens_of_a_mean_batch = 100 * now.batch_size
+        tokens_of_a_mean_batch = 100 * now.batch_size  # all `LENGTHS` have about 100 tokens on average
         longest = int(lengths.max(initial=1))  # which a pack must be able to hold
         settings["max_tokens"] = max(tokens_of_a_mean_batch, longest)
     return settings

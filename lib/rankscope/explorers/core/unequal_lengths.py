@@ -78,7 +78,8 @@ def epoch_of(now: Now) -> Assignment:
     if now.sampler == "balanced":
         settings |= {"lengths": lengths, "batch_size": now.batch_size, "cost": now.cost, "window": now.window}
     if now.sampler == "packed":
-        settings |= {"lengths": lengths, "max_tokens": _most_tokens(now), "window": 10 * now.window}
+        settings |= {"lengths": lengths, "max_tokens": _most_tokens(now)}
+        settings["window"] = 10 * now.window  # in samples, of which the control counts tens
     if now.sampler == "weighted":
         num_samples = now.size // 2  # so that a draw without replacement has a choice
         settings |= {"weights": lengths, "num_samples": num_samples, "replacement": now.replacement}
@@ -108,7 +109,7 @@ def report(now: Now) -> list[str]:
     work = _work(now)
     weights = _token_counts(now) if now.sampler == "weighted" else None
     batches = own_batches_line(epoch) or f"{work.step_costs.shape[0]} steps of up to {now.batch_size} samples per rank"
-    worst = work.ratios.max(initial=1.0)
+    worst = work.ratios.max(initial=1.0)  # 1 if there are no steps; no ratio is below 1
     return [
         f"a step takes {work.imbalance:.2f} times as long as with equal work, and the worst step {worst:.2f} times",
         f"{work.padding_share:.0%} of the tokens that are processed are padding",

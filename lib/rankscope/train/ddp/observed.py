@@ -176,6 +176,7 @@ class DDPRun(Iterations):
             self.parameters,
             ready_s,
             forward_s=self._median_s("forward"),
+            # It computes until the last gradient is ready, after which DDP waits and unpacks.
             backward_s=float(np.nanmax(ready_s, initial=0.0)),
             optimizer_s=self._median_s("optimizer"),
             unpack_s=self._median_s("unpack"),

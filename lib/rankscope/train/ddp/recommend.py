@@ -70,7 +70,7 @@ class Recommendation:
         smaller = []
         larger = []
         for candidate in self.candidates:
-            if candidate.bucket_cap_mb is None:
+            if candidate.bucket_cap_mb is None:  # for the type: only `default`, which is not among them, has none
                 continue
             if candidate.bucket_cap_mb < cap_mb:
                 smaller.append(candidate)

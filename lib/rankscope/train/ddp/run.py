@@ -141,6 +141,7 @@ def _provenance(records: list[Record], where: Where) -> dict[str, Any]:
         network = f"between {len(ranks_per_node)} nodes"
     return {
         **of_machine(),
+        # A provenance must have a name, but a run is not given one.
         **of_run(name="", command="ddp.measure", network=network),
         "num_ranks": len(records),
         "num_nodes": len(ranks_per_node),
@@ -382,6 +383,7 @@ class DDPStepper:
         for item, (launched_s, end_s) in enumerate(allreduces):
             worker = free_s.index(min(free_s))
             lane = "allreduce" if worker == 0 else f"allreduce {worker + 1}"
+            # Another worker may have had it, so this one may become free only after the end.
             start_s = min(max(launched_s, free_s[worker]), end_s)
             spans.append(Span(self._rank, lane, "allreduce", item, start_s, end_s))
             free_s[worker] = end_s
@@ -452,7 +454,7 @@ class StepInstants:
         """Perform the allreduce of each bucket as DDP would, and record its times; or perform none at all."""
 
         def reduce(bucket: Any) -> Any:
-            """DDP's communication hook: return a future of the bucket's sum."""
+            """DDP's communication hook: return a future of the bucket's sum, of a loss that was divided already."""
             number = len(self.launched)
             self.buckets.append([self._index_of[id(parameter)] for parameter in bucket.parameters()])
             self.launched.append(self.now())

@@ -83,7 +83,8 @@ class Sharding:
     def _predicted(self, now: Now) -> PredictedStep:
         """Return the step of the chosen layers, wrapped in blocks, on the chosen network."""
         wrap = ["blocks.*"]
-        if _WRAPS[now.wrap] == 0:
+        layers_per_group = _WRAPS[now.wrap]
+        if layers_per_group == 0:
             wrap = []
         settings: dict[str, Any] = {}
         if now.precision != "float32":

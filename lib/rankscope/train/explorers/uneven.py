@@ -46,7 +46,7 @@ def picture(now: Now) -> Drawing:
     else:
         ending = f"ranks {' and '.join(stuck)} cannot go on"
     timeline = simulate(batches, now.handling, _STEP_S, now.allreduce_ms * 1e-3, _TIMEOUT_S)
-    return draw_timeline(timeline, f"{now.handling}: {ending}", COMMUNICATION | {"shadow"})
+    return draw_timeline(timeline, f"{now.handling}: {ending}", hatched=COMMUNICATION | {"shadow"})
 
 
 def report(now: Now) -> list[str]:

@@ -51,7 +51,7 @@ def memory(module: Any, now: Now, stage: int) -> ZeroMemory:
     """Return the memory per rank with a stage. No layer is larger than its model; stages 0 and 1 alone have buckets."""
     size = _size(module, now)
     layer = {}
-    if size is not module:  # a module's layers are known
+    if now.model != YOURS:  # the sizes of your module's layers are known
         layer["largest_layer"] = min(now.layer_millions * 10**6, size)
     return model.memory(
         size,

@@ -40,7 +40,7 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
     above = draw_timeline(step.timeline, title=title or _finding(step))
     scale, _ = time_unit(step.timeline.makespan_s)
     bottom = above.height + _GAP_ROWS + _MEMORY_ROWS
-    peak_bytes = max(memory.peak_bytes, 1)
+    peak_bytes = max(memory.peak_bytes, 1)  # the bytes that are as high as the area, as in `_areas`
     rects = _areas(memory, step, scale, above.width, bottom)
     peak_s = float(memory.at_s[memory.peak_place]) - step.timeline.begin_s
     marker, peak = _marked_peak(memory, peak_s / scale, above, bottom - _MEMORY_ROWS)

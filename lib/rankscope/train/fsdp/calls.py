@@ -188,7 +188,7 @@ class _CallReader(fx.Tracer):
             proxy: Any = self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
             self._results[proxy.node] = results
             return proxy
-        self._forward.append(ForwardCall("enter", name, bool(self._results_of(inputs))))
+        self._forward.append(ForwardCall("enter", name, requires_grad=bool(self._results_of(inputs))))
         result = super().call_module(m, forward, args, kwargs)
         self._leave(name, [value.node for value in tree_iter(result) if isinstance(value, fx.Proxy)])
         return result
@@ -507,15 +507,14 @@ def _computing_between(mark: Mark, next_mark: Mark, kind: str, name: str) -> Ste
 
     What is alive afterwards and was not before is kept by forward, and what is alive no longer is freed by backward.
     `predict` changes the live bytes by what forward keeps when forward begins, and by what backward frees when backward
-    ends. The working bytes are what is missing to the peak in between.
+    ends. The working bytes are what is missing to the peak in between, which is at least the live bytes of both marks.
     """
     seconds = next_mark.at_s - mark.at_s
     added_bytes = next_mark.live_bytes - mark.live_bytes
-    peak_bytes = max(next_mark.peak_bytes, next_mark.live_bytes, mark.live_bytes)
     if kind == "forward":
-        working_bytes = peak_bytes - next_mark.live_bytes
+        working_bytes = next_mark.peak_bytes - next_mark.live_bytes
         return StepEvent(kind, name, seconds, added_bytes, working_bytes)
-    working_bytes = peak_bytes - mark.live_bytes
+    working_bytes = next_mark.peak_bytes - mark.live_bytes
     return StepEvent(kind, name, seconds, -added_bytes, working_bytes)
 
 

@@ -89,6 +89,8 @@ class FSDPCosts:
         whole_buffer_copy = _Copy(copy_bytes_per_s)
         # An all-gather's copy-in copies the rank's own shard only, but its cost is asked for the whole buffer.
         shard_copy = _Copy(copy_bytes_per_s * num_shards)
+        # Without `copy_out_reduced`: the shard's gradients are views of the reduced buffer (``foreach_reduce``).
+        # Only dividing or casting them would take time.
         return cls(
             allgather=_Ring("allgather", num_shards, link),
             reduce_scatter=_Ring("reduce_scatter", num_shards, link),

@@ -41,8 +41,8 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._resized: set[int] = set()  # ``_cdata`` of storages that were resized, whose changes are in the total
         self._is_in_collective = False  # what a backend allocates for itself is not counted
         self.input_bytes = 0  # of what existed before and operators read, such as a batch
-        self.at_s: list[float] = []
-        self.totals: list[int] = []
+        self.at_s: list[float] = []  # when the total changed, by ``time.perf_counter``
+        self.totals: list[int] = []  # the total after each of these changes
 
     def __enter__(self) -> LiveCounter:
         """Begin to count: replace the method that resizes storages, and have torch pass operators to this mode."""

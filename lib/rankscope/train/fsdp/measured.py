@@ -58,7 +58,7 @@ def measure_step(
     >>> step.forward_s > 0, step.backward_s > 0
     (True, True)
     """
-    sharded_parameters(module)
+    sharded_parameters(module)  # for its errors, also that of anything but a module
     function("loss", loss, "of the module, a rank and a number")
     whole("num_ranks", num_ranks, 1)
     iterations = whole("iterations", iterations, 1, MOST_ITERATIONS)

@@ -276,11 +276,12 @@ class FSDPAction(NamedTuple):
     `kind` is "gather" (all-gather with its copy-in), "copy_out" (wait for it, and copy to the parameters), "reshard"
     (free gathered parameters), "reduce_wait" (wait for the previous reduce-scatter, and free its input), "reduce"
     (reduce-scatter with its copy-in, and the all-reduce of HSDP), "drop" (free a gathered buffer that nothing used),
-    "hooks" (FSDP's own code around a group's forward or backward), "flush" (the outermost forward has ended), "finish"
-    (backward has ended), or one of the events "forward", "backward" and "gradient". `group` is the index of the group,
-    or of the innermost group that computes. `num_bytes` are those of the gathered or reduced buffer. `event` is the
-    module's own, `parameters` are those of a reduce-scatter. `is_forward` says for "copy_out", "reshard" and "hooks"
-    whether they belong to forward; the forward that activation checkpointing repeats belongs to backward.
+    "hooks" (FSDP's own code around a group's forward or backward), "flush" (the outermost forward has ended: free the
+    buffer that its last copy-out kept), "finish" (backward has ended), or one of the events "forward", "backward" and
+    "gradient". `group` is the index of the group, or of the innermost group that computes. `num_bytes` are those of the
+    gathered or reduced buffer. `event` is the module's own, `parameters` are those of a reduce-scatter. `is_forward`
+    says for "copy_out", "reshard" and "hooks" whether they belong to forward; the forward that activation checkpointing
+    repeats belongs to backward.
     """
 
     kind: str

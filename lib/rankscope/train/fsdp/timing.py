@@ -438,7 +438,7 @@ class _Streams:
         start_s, copied_s = self.run("compute", "copy_in", action.group, copy_s)
         self.bytes.add(start_s, "reduce_buffers", action.num_bytes, doing)
         self._reduce_input_bytes = action.num_bytes
-        self.bytes.add(copied_s, "gradients", -self._unreduced_bytes.pop(action.group, 0), doing)
+        self.bytes.add(copied_s, "gradients", -self._unreduced_bytes.pop(action.group), doing)
         self._reduce_on_streams(action, copied_s)
         # The output is in the dtype of the reduction. It becomes the shard's gradient, or is cast to it and freed.
         output_bytes = 0

@@ -51,7 +51,7 @@ def simulate(
         spans.append(Span(timed.rank, "compute", kind_of(timed.action), microbatch, timed.start, timed.stop))
         if link is not None and timed.message is not None:
             spans.append(Span(timed.rank, "send", "send", microbatch, timed.message.start, timed.message.stop))
-    return Timeline.of(spans).named(("compute",), ("forward", "backward"))
+    return Timeline.of(spans).named(lanes=("compute",), kinds=("forward", "backward"))
 
 
 def simulated_bubble(schedule: PipelineSchedule, forward: Any = 1, backward: Any = 2) -> Fraction:

@@ -179,7 +179,7 @@ def _fastest(planned: PipelineSchedule, width: int, ranks: Sequence[_RankSteps])
             gradients += rank_steps.gradients[chunk]
     return PipelineRun(
         executed=evolve(planned, actions=passes),
-        timeline=Timeline.of(spans).named(("compute",), ("forward", "backward")),
+        timeline=Timeline.of(spans).named(lanes=("compute",), kinds=("forward", "backward")),
         sent_bytes=tuple(sum(record.sent_bytes) for record in step),
         gradients=tuple(gradients),
         whole_batch=_whole_batch_gradients(planned, width),
@@ -267,6 +267,7 @@ def _run_plan(plan: _TimedSchedule, width: int, num_steps: int) -> _RankSteps:
             stage.step = None if number_of_step == 0 else step
         schedule.step(*args, target=target)
         steps.append(step)
+    # Every parameter has a gradient; the condition is for the type of `grad`.
     gradients = [[p.grad for p in stage.submod.parameters() if p.grad is not None] for stage in stages]
     return _RankSteps(steps[1:], gradients)
 

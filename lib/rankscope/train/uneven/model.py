@@ -69,7 +69,7 @@ def simulate(
             if rank_batches > num_steps:  # one more step, whose allreduce never ends
                 spans.append(Span(rank, LANE, "step", num_steps, start_s, computed_s))
                 spans.append(Span(rank, LANE, "wait", num_steps, computed_s, computed_s + timeout_s))
-    return Timeline.of(spans).named((), ("step", "allreduce", "shadow", "wait"))
+    return Timeline.of(spans).named(lanes=(), kinds=("step", "allreduce", "shadow", "wait"))
 
 
 def steps_by_rank(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
@@ -89,7 +89,7 @@ def steps_by_rank(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
         return by_rank
     if handling == "pad":
         return (max(by_rank),) * len(by_rank)
-    return (min(by_rank),) * len(by_rank)
+    return (min(by_rank),) * len(by_rank)  # the others end with the first rank that has no batches left
 
 
 class Counts(NamedTuple):

@@ -257,7 +257,10 @@ def compare(
 
 @frozen(eq=False)
 class TrainingTask:
-    """A module and its training data; `hang_s` is how long an allreduce waits for a missing rank."""
+    """A module and its training data.
+
+    A step sleeps for `step_s` before its forward pass. `hang_s` is how long an allreduce waits for a missing rank.
+    """
 
     module: nn.Module = checked(nn.Module)
     inputs: Tensor = checked(Tensor)
@@ -358,7 +361,7 @@ def split_waits(timeline: Timeline) -> Timeline:
                 add(span._replace(kind="wait", stop_s=arrival_s))
                 span = span._replace(start_s=arrival_s)
         add(span)
-    return Timeline.of(spans).named((), ("step", *_COLLECTIVE, "wait"))
+    return Timeline.of(spans).named(lanes=(), kinds=("step", *_COLLECTIVE, "wait"))
 
 
 # ---- in a rank
@@ -403,7 +406,7 @@ def _train(task: TrainingTask, handling: str, divide: bool, recorder: Recorder) 
                 join_recorder.end()
                 trained += indices.tolist()
                 gradients.append(gradient_of(ddp))
-            join_recorder.finish()
+            join_recorder.finish()  # within Join, which shadows the steps of the other ranks at its exit
     except RuntimeError as caught:
         if not _ends_epoch(caught, handling, join_recorder.kind):
             raise
@@ -435,13 +438,13 @@ class _RankStream(IterableDataset[tuple[int, Tensor, Tensor]]):
 def own_batches(task: TrainingTask, handling: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Return this rank's batches; for "drop" and "pad", the ranks first agree on their number."""
     rank = dist.get_rank()
-    assert task.epoch.loader is not None
+    assert task.epoch.loader is not None  # `_measure` has refused an epoch without one
     loader: Any = DataLoader(_RankStream(task, rank), batch_size=task.epoch.loader.batch_size)
     if handling not in ("drop", "pad"):
         return iter(loader)
     num_batches = torch.tensor(batches_by_rank(task.epoch)[rank])
     dist.all_reduce(num_batches, op=dist.ReduceOp.MIN if handling == "drop" else dist.ReduceOp.MAX)
-    return islice(cycle(loader), int(num_batches))
+    return islice(cycle(loader), int(num_batches))  # to pad, a rank goes on with its first batches
 
 
 class JoinRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -671,7 +671,7 @@ def _exchanges(rank_bytes: _RankBytes) -> list[CollectiveTraffic]:
     if rank_bytes.way.partition == "tensors":
         return [
             CollectiveTraffic("allreduce", "gradients", gradients),
-            CollectiveTraffic("broadcast", "updated parameters", updated, len(rank_bytes.trained)),
+            CollectiveTraffic("broadcast", "updated parameters", updated, num_calls=len(rank_bytes.trained)),
         ]
     if rank_bytes.way.stage == 0:
         return [CollectiveTraffic("allreduce", "gradients", gradients)]

@@ -181,7 +181,7 @@ def _measure(
     stage = WAYS[way].stage
     num_bytes = _bytes_by_term(terms)
     num_bytes["largest_layer"] = collectives.largest["reduce_scatter"]
-    if stage == 3:
+    if stage == 3:  # in stage 2 all parameters are gathered when memory is counted, and have terms of their own
         num_bytes["largest_layer"] += collectives.largest["allgather"]
     measured = ZeroMemory(num_parameters, dist.get_world_size(), stage, recipe, optimizer, num_bytes)
     return LiveMemory(way, dist.get_rank(), measured, collectives.exchanged)
