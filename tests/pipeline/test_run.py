@@ -338,6 +338,39 @@ def test_items_that_are_a_generator_are_closed_after_an_error_which_is_part_of_n
         gc.enable()
 
 
+def interrupt_at_seven(value):
+    if value == 7:
+        os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.01)
+
+
+def test_an_error_of_closing_the_items_is_not_lost():
+    def items():
+        try:
+            yield from range(100)
+        finally:
+            raise OSError("the disk is gone")
+
+    gc.disable()
+    try:
+        with pytest.raises(StageError, match="stage 'a' failed on item 7: KeyError: 'seven'") as caught:
+            run(Pipeline([Stage("a", fn=fail_at_seven)]), items())
+        assert caught.value.__notes__ == ["items failed: OSError: the disk is gone"]
+
+        with pytest.raises(KeyboardInterrupt) as interrupt:
+            run(Pipeline([Stage("a", fn=interrupt_at_seven)]), items())
+        failure = interrupt.value.__context__
+        assert isinstance(failure, StageError)
+        assert str(failure) == "items failed: OSError: the disk is gone"
+        assert isinstance(failure.__cause__, OSError)
+
+        known = weakref.ref(failure)
+        del failure, interrupt
+        assert known() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_failure_of_the_recorder_is_told_as_that(tmp_path, ordered):
     recorder = Recorder(folder=tmp_path / "spans")

@@ -94,6 +94,7 @@ def _as_float(value: Any) -> float | None:
         return None
     if getattr(value, "ndim", None) not in (None, 0):
         return None
+    # `float` would also read the text in a buffer, such as a bytearray. A buffer has neither of these methods.
     if not hasattr(value, "__float__") and not hasattr(value, "__index__"):
         return None
     try:

@@ -322,7 +322,7 @@ def _arrays(raw: bytes, most_bytes: int) -> dict[str, NDArray[Any]]:
         for member in members:
             with archive.open(member) as file:
                 _check_declared_size(file, member)
-            with archive.open(member) as file:
+            with archive.open(member) as file:  # once more from the beginning: the check has read the header
                 arrays[member.filename.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
     return arrays
 

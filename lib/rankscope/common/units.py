@@ -26,6 +26,7 @@ class _NamedUnit(NamedTuple):
 
 
 def _units_by_name() -> Mapping[str, _NamedUnit]:
+    """Return all units that a text can name; "" is for a number without a unit, and "us" is µs in ASCII."""
     units = {"": _NamedUnit("number", 1.0), "%": _NamedUnit("number", 0.01), "us": _NamedUnit("time", 1e-6)}
     for scale, name in _SECONDS:
         units[name] = _NamedUnit("time", scale)

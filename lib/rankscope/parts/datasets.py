@@ -221,7 +221,10 @@ class _LoadFailure(NamedTuple):
 
 
 def _next_part(parts: Iterator[Any], file: str) -> Part | PartError:
-    """Return the next part from the workers, or the error if it could not be loaded or did not arrive."""
+    """Return the next part from the workers, or the error if it could not be loaded or did not arrive.
+
+    It is returned because the traceback of an error that is raised here would keep `parts`, and so the workers.
+    """
     try:
         part: Any = next(parts)
     except RuntimeError as error:  # of torch, for a worker that has died or is too late

@@ -128,6 +128,7 @@ class DelayedLoad:
         if isinstance(self.delays_s, float):
             return self.delays_s
         if isinstance(self.delays_s, Distribution):
+            # Limited, because the times of all parts up to this one are drawn below.
             whole(f"the part's number in {os.fspath(path)!r}", part, 0, _MOST_PART_NUMBER)
         elif callable(self.delays_s):
             return float(check_times("delays_s", [self.delays_s(part)])[0])

@@ -208,7 +208,7 @@ def _keep_step(
             if rank in ranks_with_batches:
                 free_s[rank] += step_times_s[rank][step]
                 spans.append(Span(rank, TRAINER, "step", step, begin_s, free_s[rank]))
-        if not ranks_with_batches:
+        if not ranks_with_batches:  # trainers learn that at one more barrier, as in `in_step`
             return
 
 

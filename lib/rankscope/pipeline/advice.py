@@ -398,4 +398,5 @@ def _pinned(profile: LoaderProfile, settings: LoaderSettings) -> _Pinned:
     if was_pinned:
         # A driver copies pageable memory by way of pinned memory, so a gain below 0 is noise.
         return _Pinned(None, profile.step_s + max(gain_s, 0.0))
+    # Here a gain below 0 stays, although it may be noise, too: it makes the steps longer, so pinning seems no better.
     return _Pinned(np.full_like(profile.step_s, costs.pin_s), np.maximum(profile.step_s - gain_s, 0.0))

@@ -41,9 +41,9 @@ class Handover:
     """The costs of a batch between its worker and the training loop. Raises ValueError if a field is not a time.
 
     The worker's sending thread needs `handover_s`. Receiving the batch costs the training loop `receive_s` or, if
-    `pin_s` is given, the pin thread `receive_s` and `pin_s`. Receiving takes up to `held_s` longer while the batch's
-    worker is busy with its next batch, because the worker must answer, and cannot while a fetch holds Python's
-    interpreter lock. Workers start to read at `startup_s`.
+    `pin_s` is given, the pin thread `receive_s` and `pin_s`. The training loop receives it up to `held_s` later while
+    the batch's worker is busy with its next batch, because the worker must answer, and cannot while a fetch holds
+    Python's interpreter lock. For the pin thread, this is not modelled. Workers start to read at `startup_s`.
     """
 
     handover_s: Service = checked(check, default=0.0)
@@ -372,13 +372,16 @@ class _Epoch:
         self.ready(worker)
 
     def arrive(self, batch: int) -> None:
-        """Let the pin thread receive and pin a batch or, without a pin thread, the training loop take it."""
+        """Let the pin thread receive and pin a batch or, without a pin thread, the training loop take it.
+
+        `held_s` is not added here: it is for receiving in the training loop, see `Handover`.
+        """
         if self.work.pin is None:
             self.pinned(batch)
             return
-        start_s = max(self.pin_free_s, self.now) + float(self.work.receive[batch])
-        self.pin_free_s = start_s + float(self.work.pin[batch])
-        self.moments.pin_start[batch] = start_s
+        pin_start_s = max(self.pin_free_s, self.now) + float(self.work.receive[batch])
+        self.pin_free_s = pin_start_s + float(self.work.pin[batch])
+        self.moments.pin_start[batch] = pin_start_s
         self.moments.pin_stop[batch] = self.pin_free_s
         heappush(self.events, (self.pin_free_s, batch, _PINNED))
 

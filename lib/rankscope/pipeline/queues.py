@@ -43,7 +43,10 @@ class Queue:
             self._free_slots.put(None)
 
     def put(self, item: Item) -> bool:
-        """Add an item as soon as a slot is free; return whether the caller had to wait for that."""
+        """Add an item as soon as a slot is free; return whether the caller had to wait for that.
+
+        If there is a free slot, it is added also after `stop`, because nobody takes it any more.
+        """
         had_to_wait = False
         try:
             self._free_slots.get_nowait()

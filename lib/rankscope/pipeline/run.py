@@ -371,16 +371,27 @@ class _PipelineExecution:
                 worker.terminate()
 
     def _join(self, threads: list[threading.Thread]) -> None:
-        """Wait for the threads, `_GRACE_S` for all of them, and close `items` if they are a generator."""
+        """Wait for the threads, `_GRACE_S` for all of them, and close `items` if they are a generator.
+
+        A generator that still has items may raise an error when it is closed. By then `_halt` has stopped the run, and
+        `_stop_with` would drop the error. So it is a note on the error that stopped the run or, if there is none, as
+        after Ctrl-C, the error of the run.
+        """
         deadline = time.monotonic() + _GRACE_S
         for thread in threads:
             if thread.ident:  # it was started
                 thread.join(max(deadline - time.monotonic(), 0))
         try:
-            for path in self.paths:
+            for path in self.paths:  # if there are several, no items are a generator: an assignment has sequences
                 path.items.close()
         except BaseException as error:
-            self._stop_with(_items_failed(error), error)
+            items_error = _items_failed(error)
+            if self._error is None:
+                self._error = items_error
+                self._error.__cause__ = error
+            else:
+                self._error.add_note(str(items_error))
+            del items_error  # the traceback of its cause refers to this frame, so a reference would be a cycle
 
 
 @contextlib.contextmanager

@@ -112,7 +112,7 @@ class _Passage:
         self.service_s: list[float] = service_s.tolist()  # the same, for a loop in Python
         self.taken_s: list[float] = []
         self.left_s: list[float] = []
-        self.items_out: Sequence[int] = items if self.keeps_order else []
+        self.items_out: Sequence[int] = items if self.keeps_order else []  # which `_as_done` fills, as items leave
 
     def times(self, items_in: NDArray[np.int64]) -> _PassageTimes:
         """Return the times once the simulation has ended; `items_in` are `items` as an array.

@@ -33,6 +33,7 @@ class StoredImages:
         if pictures.ndim != 3 or pictures.shape[:1] != self.labels.shape:
             shapes = f"{pictures.shape} and {self.labels.shape}"
             raise ValueError(f"images must be (number, height, width) with a label each, got arrays of {shapes}")
+        # Four times, so that no fewer frequencies are stored than an image has rows or columns.
         self.size_px = whole("size_px", size_px, 4 * max(pictures.shape[1:]))
         self.latency_s = number("latency_s", latency_s, 0)
         self._num_frequencies = self.size_px // 4  # that are stored along each axis

@@ -137,7 +137,7 @@ def _forked(
             _RunningRanks(ranks, guards or {}).wait(timeout_s, output if progress else None)
             return [_result(pool.folder, rank) for rank in range(num_ranks)]
         finally:
-            pool.end()
+            pool.end()  # before the output is shown for the last time, so that no rank prints afterwards
             output.show()
 
 

@@ -68,7 +68,9 @@ class Rank:
             self.before(rank)
         _talk_over_loopback()
         try:
-            values.send(self._run(rank))
+            outcome = self._run(rank)
+            flush()  # before it is sent, because the launch may kill the rank as soon as it has all outcomes
+            values.send(outcome)
         except BaseException as error:
             flush()
             values.send(_failure(error))
@@ -91,7 +93,6 @@ class Rank:
         except Exception as error:
             problem = f"what fn returned cannot be sent back: {type(error).__name__}: {error}"
             return Failure(problem, problem)
-        flush()
         return StoredResult()
 
     def _join(self, rank: int) -> str:

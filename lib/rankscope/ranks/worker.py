@@ -116,11 +116,11 @@ def _work(values: WorkerLine, packed: Path, number: int) -> None:
     try:
         work: Callable[[WorkerLine, int], object] = pickling.read(packed)
     except Exception as error:
+        flush()
         values.send(LoadProblem(f"{type(error).__name__}: {error}"))
         return
     values.send(None)  # it is loaded
-    work(values, number)
-    flush()
+    work(values, number)  # which flushes before it sends anything, because the owner may then kill this process
 
 
 def answer(fn: Callable[[Any], Any], values: WorkerLine, number: int) -> None:

@@ -295,7 +295,7 @@ class Assignment:
         return np.array([np.bincount(label_numbers[indices], minlength=num_labels) for indices in self.ranks])
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a DataFrame with one row per read and the columns rank, step and index.
+        """Return a DataFrame with one row per read and the columns epoch, rank, step and index.
 
         If there is a loader, it also has the columns batch and worker, which is -1 for the training process. If the
         sampler makes the batches, it has the column batch alone.

@@ -164,6 +164,7 @@ class Audit(Findings):
             shares = f"{count_of(self.size, 'sample')} on {count_of(self.num_ranks, 'rank')} {do_not_fill} every rank's"
             why = f"{shares} share or batch, and incomplete ones are dropped"
             add("nothing_read", f"in {epochs} no rank reads any sample, because {why}")
+        # Weights ask for some samples seldom or never and, with replacement, for others several times.
         if self.weight_bias is None or not self.replacement:
             self._add_repeats(add)
         if self.weight_bias is None:

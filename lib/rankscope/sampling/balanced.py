@@ -379,7 +379,7 @@ class BalancedSampler(ElasticSampler):
         num_left = self._num_left(origin.remaining)
         ends = self._ends_since(start)
         num_samples = origin.num_samples
-        num_steps = -origin.num_steps
+        num_steps = -origin.num_steps  # counted from `start`, which is so many steps into the first window
         num_steps_read = origin.num_steps  # of the first window, before `start`
         window_number = 0
         while num_samples < num_left:

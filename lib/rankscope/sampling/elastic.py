@@ -193,7 +193,7 @@ class ElasticSampler:
         epoch = whole("epoch", state["epoch"], 0)
         is_finished = truth("finished", state["finished"])
         epoch_that_was_set = self.epoch
-        self.epoch = epoch
+        self.epoch = epoch  # whose order decides what is left
         try:
             start = self._checked_progress(progress)
             nothing_left = self._nothing_left(start)
@@ -450,7 +450,10 @@ def check_division(facts: Sequence[RankFacts]) -> None:
 
 
 def _ranks_of_process_group() -> tuple[int, int]:
-    """Return the number of ranks and this rank, of torch's process group if this process has initialized one."""
+    """Return the number of ranks and this rank, of torch's process group if this process has initialized one.
+
+    Without a group they are 1 and 0. Raises ValueError if WORLD_SIZE then says that there are several ranks.
+    """
     if not _has_process_group():
         world_size = os.environ.get("WORLD_SIZE", "1")
         if world_size not in ("", "0", "1"):

@@ -107,7 +107,8 @@ def _through_buffer(
 ) -> NDArray[np.int64]:
     """Return a stream in the order in which WebDataset's shuffle returns it.
 
-    Until the buffer is full, two rows are added for each that is taken; after that, one.
+    Rows are taken from the buffer once it has `initial` rows. Until it is full, two are added for each that is taken;
+    after that, one.
     """
     rows = iter(stream.tolist())
     buffer: list[int] = []

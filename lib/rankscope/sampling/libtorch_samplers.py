@@ -172,6 +172,8 @@ def libtorch_random_order(size: int, total: int, epoch: int, shuffle_first: bool
         libstdcxx_shuffle(order, epoch)
         return np.resize(order, total)
     order = np.arange(total)
-    order[size:] -= size  # padding: these positions repeat the first samples
+    # Padding: these positions repeat the first samples. libtorch takes no modulo here, so if there is more padding than
+    # there are samples, it returns indices that do not exist.
+    order[size:] -= size
     libstdcxx_shuffle(order, epoch)
     return order

@@ -91,7 +91,7 @@ class PackedSampler(InterleavedSampler):
     ) -> None:
         super().__init__(num_replicas, rank, shuffle, seed, drop_last)
         self.max_tokens = whole("max_tokens", max_tokens, 1, MOST_TOKENS)
-        self.padded_to = self.max_tokens
+        self.padded_to = self.max_tokens  # tokens of each pack with its padding, which `Assignment.collect` takes over
         self.window = whole("window", window, 1, MOST_WINDOW)
         self.lengths = checked_lengths(lengths, self.max_tokens)
         self.size = self.lengths.size

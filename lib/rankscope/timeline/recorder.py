@@ -95,7 +95,8 @@ class Recorder:
             kind_index = self._names[kind]
             file = self._files[file_number]
         try:
-            _pack(file, slot_in_file * _SIZE, self.rank, lane_index, kind_index, item, start_ns, stop_ns, 1)
+            written = 1
+            _pack(file, slot_in_file * _SIZE, self.rank, lane_index, kind_index, item, start_ns, stop_ns, written)
         except struct.error as error:
             got = f"item {item!r} from {start_ns!r} to {stop_ns!r} ns"
             raise ValueError(f"item and times must be whole numbers of 64 bits, got {got}: {error}") from None

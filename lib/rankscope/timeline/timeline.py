@@ -534,7 +534,8 @@ class _ForeignSpans:
 
     def _read(self, entry: _Entry) -> None:
         event = of_type("an event", entry, _ChromeEvent)
-        thread = (0 if event.pid is None else event.pid, event.tid)
+        pid = 0 if event.pid is None else event.pid  # a span may lack it, and a name may not, see `_name_in`
+        thread = (pid, event.tid)
         unfinished = self.unfinished.setdefault(thread, [])
         if event.ph == _COMPLETE:
             if event.cat != _PROFILER_ITSELF:

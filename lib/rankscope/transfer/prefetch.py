@@ -181,7 +181,7 @@ class _PrefetchIteration:
         self._steps: deque[_EnqueuedStep] = deque()
         self._recorder = recorder
         self._is_timed = recorder is not None
-        self._clock: Callable[[Any], int] | None = None
+        self._clock: Callable[[Any], int] | None = None  # from an event to ns; made when a timed iteration begins
         self._last_end_ns = {COPY: 0, COMPUTE: 0}  # the end of the last span on each lane
 
     def handed_over(self) -> Iterator[Any]:
@@ -199,10 +199,10 @@ class _PrefetchIteration:
                     return
                 item = self._arrivals[0].item
                 batch = [self._receive()]
-                step_start = self._cuda.mark(True) if self._is_timed else None
+                step_start = self._cuda.mark(timed=True) if self._is_timed else None
                 yield batch.pop()  # so that this generator keeps no reference to it
                 # The consumer has enqueued its step, and asks for the next batch.
-                self._steps.append(_EnqueuedStep(item, step_start, self._cuda.mark(self._is_timed)))
+                self._steps.append(_EnqueuedStep(item, step_start, self._cuda.mark(timed=self._is_timed)))
         finally:
             self._finish()
 
@@ -238,12 +238,12 @@ class _PrefetchIteration:
         moved = []
         with self._cuda.copying():
             if self._is_timed:
-                slot.copy_start = self._cuda.mark(True)
+                slot.copy_start = self._cuda.mark(timed=True)
             try:
                 for leaf in staged:
                     moved.append(self._cuda.copy(leaf.value) if leaf.uses_copy_stream else leaf.value)
             finally:  # also after an error, because earlier batches are still handed over
-                slot.copy_end = self._cuda.mark(self._is_timed)
+                slot.copy_end = self._cuda.mark(timed=self._is_timed)
         copied = [target for leaf, target in zip(staged, moved, strict=True) if leaf.uses_copy_stream]
         next_moved = iter(moved)
         batch_on_device = mapped(batch, lambda _: next(next_moved))  # visits the leaves in the same order

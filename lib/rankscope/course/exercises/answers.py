@@ -507,6 +507,7 @@ def latencies_on_the_wire() -> int:
 def other_group(answer: Any) -> Score:
     """The nodes of an H100 fleet that are not in the group of node 1, found from pairs that are slow."""
     pairs = Profile.load("bank:h100_fleet_a_pairs_2x8").select("all_to_all")
+    # The names of nodes end in their numbers, as in "cnode2-001".
     nodes = [[int(str(point.options[end])[-3:]) for end in ("src", "dst")] for point in pairs]
     is_fast = [point.algbw_bytes_per_s > 15e9 for point in pairs]
     largest = max(map(max, nodes))

@@ -373,6 +373,7 @@ def culprit_score(mine: Callable[[Any], Any]) -> Score:
     for own_s, culprit in _made_jobs():
         answer = mine(own_s.copy())
         if answer is not None:
+            # Phases are 0 to 4. There is no rank 4, so an answer with it is wrong, but not invalid.
             answer = tuple(whole("a rank and a phase", part, 0, 4) for part in several("what mine returns", answer))
         if answer == culprit:
             num_right += 1
