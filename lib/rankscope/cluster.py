@@ -113,7 +113,10 @@ class Cluster:
 
     @property
     def fastest_link(self) -> Link:
-        """A link with the lowest latency and the highest bandwidth of any pair of ranks, for lower bounds."""
+        """A link with the lowest latency and the highest bandwidth of all links, for lower bounds.
+
+        A link that `overrides` replace for every pair of ranks counts as well.
+        """
         links = list(self.overrides.values())
         if self.gpus_per_node > 1:
             links.append(self.intra)

@@ -342,7 +342,8 @@ def test_a_schedule_is_scored_once_it_is_verified() -> None:
     with pytest.raises(ScheduleError):
         schedule_score("allreduce mine ranks=4 chunks=1\n0: 0>1:0+", "allreduce", cluster, 1000)
     with pytest.raises(
-        ValueError, match="must begin with 'allreduce yours ranks=4 chunks=3', got 'allreduce ring ranks=3"
+        ValueError,
+        match="must begin with 'allreduce yours ranks=4 chunks=3 root=0 ports=1', got 'allreduce ring ranks=3",
     ):
         schedule_score(build("allreduce", "ring", 3), "allreduce", cluster, 1000)
 

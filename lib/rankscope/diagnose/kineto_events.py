@@ -156,7 +156,7 @@ def _role(phase: Any, category: Any, name: Any) -> Role:
     if lower_category in ("cuda_runtime", "cuda_driver", "runtime"):
         return Role("runtime", "cuda_sync" if "Synchronize" in name else "cuda_runtime")
     if lower_category in ("user_annotation", "cpu_op", "operator"):
-        return _role_of_range(category, name)
+        return _role_of_range(lower_category, name)
     return Role("other", category)
 
 

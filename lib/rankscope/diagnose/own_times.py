@@ -353,6 +353,7 @@ def _exposed_and_hidden(calls: _CallTimes, slices: _Slices) -> tuple[Seconds, Se
 
     Of calls that overlap, only the next one to end counts: a call counts from the end of the call that ended before it.
     """
+    # Calls that did not end, or whose arrival is unknown, come last: none is the previous one of a call that counts.
     by_end = np.argsort(np.where(calls.has_ended, calls.stop_s, np.inf), kind="stable")
     previous_end_s = np.empty(by_end.size)
     previous_end_s[by_end] = np.append(-np.inf, calls.stop_s[by_end][:-1])

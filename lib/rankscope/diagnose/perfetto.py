@@ -60,7 +60,10 @@ def _mark_late_arrivals(
     joined: Joined,
     diagnosis: JobDiagnosis,
 ) -> None:
-    """Mark the first late collective of each rank in each step, with arrows to the ranks that wait there."""
+    """Mark the first late collective of each rank in each step, with arrows to the ranks that wait there.
+
+    The rows of `joined` are in order of launch; each has the number of the call on every rank, or -1.
+    """
     marked = set[tuple[int, int]]()  # a step and a rank, by its row in `traces`
     for step, calls in zip(joined.step.tolist(), joined.calls.tolist(), strict=True):
         arrivals: dict[int, Span] = {}  # by the rank's row
@@ -85,7 +88,8 @@ def _mark_late_arrivals(
             if row == late or waiting is None or waiting.start_s >= late_arrival.start_s:
                 continue
             end_s = _within(waiting, at_s)
-            start_s = min(at_s, end_s)  # by the error of the clocks it may have ended before the late rank came
+            # No arrow runs back in time: by the error of the clocks, the wait may end before the late rank arrives.
+            start_s = min(at_s, end_s)
             flow = len(marks.events)  # a number that no other arrow has
             marks.add("s", words, late_arrival, start_s, id=flow)
             marks.add("f", words, waiting, end_s, id=flow, bp="e")  # "e": it binds to the slice around its time

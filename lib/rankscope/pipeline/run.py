@@ -291,6 +291,7 @@ class _PipelineExecution:
                     raise Stopped
                 waited_for_slot = target is not None and target.put(item)
                 if waited_for_slot or not is_its_turn:
+                    # Never at a barrier: in lock-step, the last stage has one worker, which takes no turns.
                     self._add_span(lane, "blocked", item.number, stop_ns, _now_ns())
             finally:  # also after an error, or the worker with the next item would wait for ever
                 turn.has_left.release()

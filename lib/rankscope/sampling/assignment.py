@@ -217,6 +217,7 @@ class Assignment:
         batch_stops = None
         if any(reads.batch_stops is not None for reads in ranks):
             batch_stops = tuple(_batch_stops(rank, reads) for rank, reads in enumerate(ranks))
+        # Only False is certain: a sampler that says True may repeat an order all the same, and others say nothing.
         none_shuffles = {getattr(sampler, "shuffle", None) for sampler in samplers} == {False}
         return cls(
             size,
@@ -406,9 +407,9 @@ def assign(
     """Return the indices that every rank reads in one epoch if it uses this kind of sampler.
 
     `size` is the dataset's length. For libtorch's samplers `drop_last` is ``allow_duplicates=False``. One of them
-    always shuffles and the other never does, so `shuffle` has no effect on them. The ranks' arrays are views of one
-    order. `settings` are those that only some samplers have, as the record in `SAMPLERS` lists them: `values`, which is
-    `lengths` or `weights`, and `settings` with their defaults.
+    always shuffles and rejects ``shuffle=False``; the other never does, and ignores `shuffle`. The ranks' arrays are
+    views of one order. `settings` are those that only some samplers have, as the record in `SAMPLERS` lists them:
+    `values`, which is `lengths` or `weights`, and `settings` with their defaults.
 
     Raises ValueError if the size is outside 0 … `MOST_SAMPLES`, if all ranks together read more samples than that, if
     the replicas are outside 1 … `MOST_RANKS`, if the sampler is unknown, if it does not have one of the settings (such
@@ -433,7 +434,7 @@ def assign(
         # None stands for the sampler's default.
         settings=ReadOnly({name: value for name, value in settings.items() if value is not None}),
     )
-    kind.check(sampler, recipe)
+    kind.check(sampler, recipe)  # before `shuffle` becomes what the sampler does anyway
     if kind.always_shuffles is not None:
         recipe = evolve(recipe, shuffle=kind.always_shuffles)
     _check_number_of_reads(recipe)

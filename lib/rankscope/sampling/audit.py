@@ -97,11 +97,12 @@ class EpochAudit:
 class Audit(Findings):
     """The result of `audit`: ``str()`` is the report, `check` raises; both are made from `findings`.
 
-    `never_seen` are the indices that no rank read in any of the epochs. `repeated_orders` are pairs of
-    indices into `epochs`: in both, every rank read in exactly the same order. It is empty if the sampler is known not
-    to shuffle. `work` has the tokens, costs and padding of each epoch, if `audit` got lengths, and `weight_bias`
-    compares the reads of all epochs with the weights that it got. With weights, no sample has to be read exactly once,
-    so samples that are not read are no findings, and duplicates and overlap are findings only without `replacement`.
+    `never_seen` are the indices that no rank read in any of the epochs. `repeated_orders` are pairs of indices into
+    `epochs`: the first epoch with an order on every rank, and each later one with the same. It is empty if the sampler
+    is known not to shuffle. `work` has the tokens, costs and padding of each epoch, if `audit` got lengths, and
+    `weight_bias` compares the reads of all epochs with the weights that it got. With weights, no sample has to be read
+    exactly once, so samples that are not read are no findings, and duplicates and overlap are findings only without
+    `replacement`.
     """
 
     KINDS = (

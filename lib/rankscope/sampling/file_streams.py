@@ -41,7 +41,7 @@ def stream_files(
     - "buffer", as in WebDataset: rank r of N streams every N-th file, beginning with file r of the order. Rows pass
       through a shuffle buffer of `buffer_size` rows, from which a random one is taken each time, as soon as it has
       `initial` rows. Ranks read different numbers of rows unless the files divide evenly.
-    - "block", as mosaicml-streaming with its "py1b" shuffle, to the index: each of `num_nodes` nodes streams its own
+    - "block": the same indices as mosaicml-streaming with its "py1b" shuffle. Each of `num_nodes` nodes streams its own
       part of the files, which is the same in every epoch. Its rows are cut into blocks of `buffer_size`, and each block
       is shuffled. The ranks of a node read its rows in turn. Rows near the end are repeated until all ranks have the
       same number.
@@ -62,12 +62,12 @@ def stream_files(
     [[0, 2, 4, 6], [1, 3, 5, 7]]
     """
     counts = several("file_rows", file_rows, "numbers of rows")
-    rows = [whole("file_rows", count, 0, MOST_SAMPLES) for count in counts]
-    size = whole("the rows of all files", sum(rows), 0, MOST_SAMPLES)
+    num_rows = [whole("file_rows", count, 0, MOST_SAMPLES) for count in counts]
+    size = whole("the rows of all files", sum(num_rows), 0, MOST_SAMPLES)
     num_replicas = whole("num_replicas", num_replicas, 1, MOST_RANKS)
     one_of("method", method, METHODS)
     buffer_size = whole("buffer_size", buffer_size, 1)
-    initial = min(whole("initial", initial, 1), buffer_size)
+    initial = min(whole("initial", initial, 1), buffer_size)  # a buffer cannot wait for more than it holds
     num_nodes = whole("num_nodes", num_nodes, 1, num_replicas)
     if num_replicas % num_nodes:
         raise ValueError(f"num_nodes must divide the number of ranks, {num_replicas}, got {num_nodes}")
@@ -75,8 +75,8 @@ def stream_files(
         raise ValueError(f"num_nodes must be 1 with method 'buffer', where only ranks count, got {num_nodes}")
     seed = whole("seed", seed, 0, SEEDS[1])  # numpy's generators take no seed below 0
     epoch = whole("epoch", epoch, 0)
-    stops = np.cumsum(rows, dtype=np.int64).tolist()
-    spans = [_FileRows(stop - number, stop) for number, stop in zip(rows, stops, strict=True)]
+    stops = np.cumsum(num_rows, dtype=np.int64).tolist()
+    spans = [_FileRows(stop - number, stop) for number, stop in zip(num_rows, stops, strict=True)]
     ranks: list[NDArray[np.int64]] = []
     if method == "buffer":
         order = KeyedPermutation(len(spans), f"files of seed {seed}, epoch {epoch}")(np.arange(len(spans))).tolist()

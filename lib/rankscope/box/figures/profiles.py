@@ -402,7 +402,7 @@ class _CopiesPlot:
         self.facts = facts
         self.direction = direction
         self.has_rates = view != "pieces"
-        self.ways = _ways(view, _plain_method(profile))
+        self.ways = _ways(view, _pinned_method(profile))
         least_bytes = _SIZES[0]
         if view == "pieces":  # smaller copies are not cut
             least_bytes = NUM_PIECES * LEAST_PIECE_BYTES
@@ -501,7 +501,7 @@ class _CopiesPlot:
         name_ends(self.ax, ends)
 
 
-def _plain_method(profile: Profile | None) -> str:
+def _pinned_method(profile: Profile | None) -> str:
     """Return how copies of pinned memory are made: without blocking the host, unless only others were measured."""
     if profile is not None:
         methods = {point.options.get("method") for point in profile.points}
@@ -510,14 +510,14 @@ def _plain_method(profile: Profile | None) -> str:
     return "pinned_non_blocking"
 
 
-def _ways(view: str, plain: str) -> dict[str, CopyStyle]:
-    """Return the ways to copy that a view compares, by label.
+def _ways(view: str, pinned_method: str) -> dict[str, CopyStyle]:
+    """Return the ways to copy that a view compares, by label. `pinned_method` copies pinned memory.
 
     The view "rate" compares methods. The other views compare, for each kind of memory, a plain copy and, dashed, one
     with an option.
     """
     if view == "rate":
-        methods = (plain, *_METHODS[1:])  # the first is one of pinned memory
+        methods = (pinned_method, *_METHODS[1:])  # instead of the first of _METHODS, which the profile may lack
         return {method: CopyStyle(look, {"method": method}) for method, look in looks(methods).items()}
     plain_suffix = ""
     option_suffix = ", both ways"
@@ -530,7 +530,7 @@ def _ways(view: str, plain: str) -> dict[str, CopyStyle]:
     for memory, marker in _MARKERS.items():
         method = memory  # copies from pageable memory are a method of their own
         if memory == "pinned":
-            method = plain
+            method = pinned_method
         look = looks([method])[method]
         ways[memory + plain_suffix] = CopyStyle(look, {"method": method})
         optional_look = Look(look.color, dashed=True, marker=marker)

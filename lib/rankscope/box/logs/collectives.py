@@ -281,6 +281,7 @@ def _bench_trials(log: Log, times: Times) -> int:
     rates = sorted(figure.value for figure in throughputs)  # bits/s
     # Lines of ranks are interleaved, so nobody can tell which figures belong together: compare them in rising order.
     durations_s = [num_bits / rate for rate in reversed(rates)]
+    # In Gbit/s: 2 (n - 1) / n of the buffer per second, where the 2 is in `num_bits` already.
     busbws = [rate * (num_ranks - 1) / num_ranks / 1e9 for rate in rates]
     for kind, expected in (("duration", durations_s), ("busbw", busbws)):
         log.check(len(printed[kind]) == len(rates), end, "a trial of a rank is cut")

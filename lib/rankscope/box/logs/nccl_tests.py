@@ -409,15 +409,15 @@ def _halves(times: Times, table: Table) -> list[HalfRow]:
             time, algbw_words, busbw_words = row.cells[index : index + 3]
             if time == "N/A":
                 continue
-            seconds = log.number(row.line, time, 1e-9) * 1e-6
+            seconds = log.number(row.line, time, least=1e-9) * 1e-6
             off_s = half_unit(time) * 1e-6
-            algbw = log.number(row.line, algbw_words, 0) * GB
+            algbw = log.number(row.line, algbw_words, least=0) * GB
             algbw_off = half_unit(algbw_words) * GB
             problem = f"{algbw_words} GB/s is not {row.num_bytes} bytes in {time} µs"
             fitting_s = times.fitting_s(row.line, seconds, off_s, float(row.num_bytes), algbw, algbw_off, problem)
             if "e" in time and algbw > 0:  # printed with two digits, as in 1.8e+07: narrowed by algbw
                 seconds = fitting_s
-            busbw = log.number(row.line, busbw_words, 0) * GB
+            busbw = log.number(row.line, busbw_words, least=0) * GB
             in_place = index > table.halves[0]
             halves.append(HalfRow(row, in_place, seconds, algbw, algbw_off, busbw, half_unit(busbw_words) * GB))
     log.check(halves, table.header, "the table has no times")

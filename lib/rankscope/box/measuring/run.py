@@ -92,6 +92,7 @@ def measure(
     require("torch", "rankscope.box.measure")
     chosen = Protocol() if protocol is None else of_type("protocol", protocol, Protocol)
     function("report", report, "of a Progress")
+    fresh = truth("fresh", fresh)
     backend = default_backend(num_ranks, device, network) if backend is None else one_of("backend", backend, BACKENDS)
     device = device_of(device, backend)
     num_ranks = num_ranks_of(num_ranks, backend)
@@ -102,8 +103,8 @@ def measure(
     run = _Measurement(Path(path), chosen, backend, device, report, start)
     report(Progress(0, 0, "starting the ranks"))
     survey: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]  # rank 0's result of `rank.survey`
-    with run.lock:
-        run.open(survey, of_run(name, command, "" if network is None else str(network)), truth("fresh", fresh))
+    with run.locks:  # empty until `run.open` locks the file
+        run.open(survey, of_run(name, command, "" if network is None else str(network)), fresh)
         run.measure(survey)
     return run.profile
 
@@ -215,7 +216,7 @@ class _Measurement:
         self.profile: Profile
         self._stamp: tuple[int, int] | None = None  # the stamp of the file as this run left it
         self._writes = writes(backend)
-        self.lock = contextlib.ExitStack()  # `open` puts the file's lock into it, and the caller's `with` ends it
+        self.locks = contextlib.ExitStack()  # `open` puts the file's lock into it, and the caller's `with` ends it
 
     def open(self, survey: Mapping[str, Any], about: Mapping[str, Any], fresh: bool) -> None:
         """Lock the file, and set `profile` to the stored profile or to a new one.
@@ -225,7 +226,7 @@ class _Measurement:
         opened: Profile | Exception | None = None
         if self._writes:
             try:
-                self.lock.enter_context(_alone(self.path))
+                self.locks.enter_context(_alone(self.path))
                 opened = self._opened(self._new(survey, about), fresh)
             except (ValueError, OSError) as error:
                 opened = error

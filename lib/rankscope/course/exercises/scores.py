@@ -122,7 +122,9 @@ def schedule_score(mine: Schedule | str, collective: str, cluster: Cluster, num_
     schedule = Schedule.from_text(mine) if isinstance(mine, str) else of_type("a schedule", mine, Schedule)
     settings = (schedule.collective, schedule.num_ranks, schedule.root, schedule.ports)
     if settings != (collective, cluster.num_ranks, 0, cluster.ports):
-        wanted = f"{collective} yours ranks={cluster.num_ranks} chunks={schedule.num_chunks}"
+        wanted = f"{collective} yours ranks={cluster.num_ranks} chunks={schedule.num_chunks} root=0"
+        if cluster.ports is not None:
+            wanted += f" ports={cluster.ports}"
         raise ValueError(f"the schedule must begin with {wanted!r}, got {schedule.to_text().splitlines()[0]!r}")
     verify(schedule)
     ranking = best(num_bytes, cluster, collective)
@@ -134,7 +136,7 @@ def schedule_score(mine: Schedule | str, collective: str, cluster: Cluster, num_
     }
     if fastest.algorithm != "ring" and "ring" in ALGORITHMS[collective]:
         schedules["ring"] = build(collective, "ring", cluster.num_ranks)
-    seconds = {}
+    seconds = {}  # all simulated, because the times in the ranking may come from closed forms
     for name, compared in schedules.items():
         seconds[name] = simulate(compared, num_bytes, cluster, detail="ranks").makespan_s
     *times, bound = times_in_one_unit(*seconds.values(), ranking.bound_s)

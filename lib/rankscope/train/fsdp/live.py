@@ -111,6 +111,7 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _remove(self, key: int) -> None:
         self._change(-self._sizes.pop(key))
+        self._resized.discard(key)  # another storage may get this address
 
     @property
     def total(self) -> int:
