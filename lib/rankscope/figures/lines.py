@@ -106,7 +106,7 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
     middle_items = int(num_items[middle])
     middle_percent = 100 * float(bias.excess[middle])
     ax.plot([middle_items], [middle_percent], "o", color=CATEGORIES[0], markersize=5)
-    note(ax, f"{middle_items:,} samples: {middle_percent:.2g} %", (middle_items, middle_percent), (8, -14))
+    note(ax, f"{middle_percent:.2g} % at {middle_items:,}", (middle_items, middle_percent), (8, -14))
     return ax
 
 
