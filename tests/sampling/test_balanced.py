@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rankscope.sampling import BalancedSampler
-from rankscope.sampling.balancing import ascending, plan_equal_batches, plan_token_batches
+from rankscope.sampling.balancing import _filled_step, ascending, plan_equal_batches, plan_token_batches
 
 from ..extents import SAMPLE_OR_EVERYTHING
 
@@ -278,3 +278,9 @@ def test_bad_input(arguments, message):
     recipe = {"lengths": [1, 2, 3], "batch_size": 2} | arguments
     with pytest.raises(ValueError, match=message):
         BalancedSampler(recipe.pop("lengths"), 2, 0, **recipe)
+
+
+def test_a_step_is_filled_up_to_the_cost_of_its_costliest_sample_with_the_cheapest():
+    pool_costs = np.array([10.0, 8.0, 6.0, 3.0, 2.0, 1.0])
+    step = _filled_step(pool_costs, num_ranks=2, batch_size=2)
+    assert sorted(pool_costs[step].sum(axis=1).tolist()) == [11, 11]  # 10 + 1, and 8 + 3

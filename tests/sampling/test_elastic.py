@@ -618,3 +618,15 @@ def test_real_ranks_compare_their_samplers_and_know_their_number():
 def test_assign_names_settings_that_do_not_fit(settings, message):
     with pytest.raises(ValueError, match=message):
         assign(4, 2, **settings)
+
+
+def test_another_epoch_than_the_resumed_one_is_read_from_its_beginning():
+    stopped = KeyedSampler(40, 2, 0)
+    stopped.set_epoch(1)
+    resumed = KeyedSampler(40, 2, 0)
+    resumed.load_state_dict(stopped.state_after(5))
+    resumed.set_epoch(2)
+    fresh = KeyedSampler(40, 2, 0)
+    fresh.set_epoch(2)
+    assert list(resumed) == list(fresh)
+    assert len(list(fresh)) == 20

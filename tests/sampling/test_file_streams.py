@@ -130,3 +130,11 @@ def compare_with_streaming(py1b, partition):
             epoch=epoch,
         )
         assert [indices.tolist() for indices in ours.ranks] == theirs.tolist()
+
+
+def test_a_block_is_shuffled_within_itself():
+    (order,) = stream_files([100], 1, method="block", buffer_size=20).ranks
+    blocks = order.reshape(5, 20)
+    for block in blocks:
+        assert np.ptp(block) == 19  # the rows of one block, which follow one another in the file
+        assert sorted(block) != block.tolist()

@@ -226,3 +226,17 @@ def test_other_buckets_than_the_predicted_ones_are_found(observed: list[list[int
         PREDICTED.check([[5, 4], [3, 2], [1, 0]], iteration=0)
     with pytest.raises(ValueError, match="observed_buckets must be a list of places, got 5"):
         PREDICTED.check([5, 4], iteration=0)  # type: ignore[list-item]
+
+
+def test_what_has_only_a_part_of_a_parameters_methods_is_refused() -> None:
+    class Sized:
+        def numel(self) -> int:
+            return 1
+
+    class Typed:
+        def element_size(self) -> int:
+            return 4
+
+    for wrong in (Sized(), Typed()):
+        with pytest.raises(ValueError, match="parameters must be a module, its parameters or ParameterSpec values"):
+            parameter_specs([wrong])

@@ -53,3 +53,15 @@ def test_a_backward_that_never_waits_leaves_the_wire_its_time() -> None:
     step = overlapped(Contention(), cost=slow)
     fitted = fit_contention([step], LOCAL, slow)
     assert overlapped(fitted, cost=slow).step_s == pytest.approx(step.step_s, rel=0.001)
+
+
+def test_the_unit_of_time_does_not_matter_to_a_fit() -> None:
+    """Two steps that no contention explains both: the fit is a compromise, and depends on how errors are weighted."""
+    observed = [overlapped(Contention(1.2, 1.5)), overlapped(Contention(1.6, 2.5))]
+    fitted = fit_contention(observed, LOCAL, COST)
+    slower = [step._replace(backward_s=1000 * step.backward_s, step_s=1000 * step.step_s) for step in observed]
+    times_s = (LOCAL.ready_s, LOCAL.forward_s, LOCAL.backward_s, LOCAL.optimizer_s, LOCAL.unpack_s)
+    local = LocalStep(LOCAL.parameters, *[1000 * seconds for seconds in times_s])
+    again = fit_contention(slower, local, lambda num_bytes: 1000 * COST(num_bytes))
+    assert (again.compute, again.communication) == pytest.approx((fitted.compute, fitted.communication), rel=1e-3)
+    assert 1.2 < fitted.compute < 1.6

@@ -250,3 +250,9 @@ def test_what_no_step_can_be_is_refused(wrong: dict[str, Any], problem: str) -> 
     arguments: dict[str, Any] = {"local": four(), "cost": proportional(1.0)} | wrong
     with pytest.raises(ValueError, match=problem):
         simulate(**arguments)
+
+
+def test_the_bytes_of_a_step_cannot_be_changed_by_its_reader() -> None:
+    sizes = LocalStep.modelled([1, 2], backward_s=1.0).sizes
+    with pytest.raises(ValueError, match="read-only"):
+        sizes[0] = 3
