@@ -119,7 +119,7 @@ check: setup ## before a commit, in two minutes: lint, types, imports, and all f
 	  $(PYTEST_FAST) -q -m "$(FAST)"; tests=$$?; wait $$types; typed=$$?; cat .venv/mypy.log; \
 	  exit $$((tests + typed))
 
-test: setup ## before a push, in nine minutes: lint, types, all tests of the product, each notebook against its outputs
+test: setup ## before a push, in eight minutes: lint, types, all tests of the product, each notebook against its outputs
 	@echo "test: ruff, mypy --strict, then pytest and nbval"
 	@$(LINT)
 	@$(TYPES) >.venv/mypy.log 2>&1 & types=$$!; \
