@@ -66,9 +66,13 @@ class Networks:
                 table.append(setting)
         return tuple(table)
 
-    def offers(self, name: str | None) -> bool:
-        """Return whether the list has a network; None is the default, which it always has."""
-        return name in (None, BY_HAND) or name in self.by_name
+    def presets(self, presets: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+        """Return the presets without those of a network that is not in the list.
+
+        A preset that names no network has the default one, which the list always has.
+        """
+        listed = (None, BY_HAND, *self.by_name)
+        return {label: preset for label, preset in presets.items() if preset.get("network") in listed}
 
     def num_ranks(self, now: Now) -> int:
         """Return the number of ranks: the network's own if it has one."""

@@ -183,15 +183,11 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """
     offered = Networks(profiles)
     training = Training(offered)
-    presets = {}  # without those of a network that is not offered; a preset that names none has the default network
-    for label, preset in PRESETS.items():
-        if offered.offers(preset.get("network")):
-            presets[label] = preset
     return Explorer(
         settings=offered.settings(SETTINGS),
         pictures={"picture": training.picture, "caps": training.caps},
         report=training.report,
-        presets=presets,
+        presets=offered.presets(PRESETS),
         without_effect=training.without_effect,
         derived=offered.derived,
     )

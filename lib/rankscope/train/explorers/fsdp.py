@@ -158,15 +158,11 @@ def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """
     offered = Networks(profiles)
     sharding = Sharding(offered)
-    presets = {}  # without those of a network that is not offered; a preset that names none has the default network
-    for label, preset in PRESETS.items():
-        if offered.offers(preset.get("network")):
-            presets[label] = preset
     return Explorer(
         settings=offered.settings(SETTINGS),
         pictures={"picture": sharding.picture},
         report=sharding.report,
-        presets=presets,
+        presets=offered.presets(PRESETS),
         without_effect=sharding.without_effect,
         derived=offered.derived,
     )
