@@ -160,7 +160,7 @@ def draw_with_peers(profile: Profile, name: str = "yours", title: str | None = N
     was measured.
     """
     box = compare_with_peers(of_type("profile", profile, Profile))
-    collective = next(iter(profile.native), "allreduce")
+    collective = next(iter(profile.native), "allreduce")  # without any, `draw_boxes` says what is missing
     if box.worst.row is not None:
         collective = box.worst.row.collective
     shown = {name: profile}
