@@ -111,6 +111,7 @@ class Curve:
         through the two above. A protocol switch agrees with one side, so it is not odd. The oddest size is found first
         and then left out of the search for others.
         """
+        sizes = [size for size in self.measured_s if size]  # those of the knots
         octaves, log_s = self._knots
         odd = {}
         while len(octaves) > 3:  # of three sizes, the middle one has no second size on either side
@@ -119,8 +120,7 @@ class Curve:
             worst = int(np.argmax(np.abs(off)))
             if off[worst] == 0:  # none is odd
                 break
-            num_bytes = round(2 ** octaves[worst])
-            odd[num_bytes] = math.exp(off[worst])
+            odd[sizes.pop(worst)] = math.exp(off[worst])
             octaves = np.delete(octaves, worst)
             log_s = np.delete(log_s, worst)
         return ReadOnly(sorted(odd.items()))

@@ -305,7 +305,7 @@ def compare_with_peers(profile: Profile, peers: Mapping[str, Profile] | None = N
             by_nodes.setdefault(int(about.get("num_nodes", 0)), {})[name] = _loaded(name)
     smaller = [number for number in by_nodes if 1 < number < num_nodes]  # a single node has no network
     larger = [number for number in by_nodes if number > num_nodes]
-    if num_nodes > 1 and num_nodes not in by_nodes and smaller and larger:
+    if num_nodes not in by_nodes and smaller and larger:
         return PeerComparison(profile, by_nodes[max(smaller)] | by_nodes[min(larger)], is_series=True)
     return PeerComparison(profile, by_nodes.get(num_nodes, {}))
 
@@ -370,6 +370,7 @@ def _is_high(share: float) -> bool:
 def p2p_off(box: PeerComparison) -> Iterator[RuleFinding]:
     """The GPUs of a node communicate through the host's memory."""
     worst = box.worst
+    # Between nodes, the network may be what limits the rate, so figures show it only on one node.
     is_seen = (
         box.gpu in NVLINK
         and box.profile.num_nodes == 1

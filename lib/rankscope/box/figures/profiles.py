@@ -56,11 +56,12 @@ class MeasuredAlgorithm(NamedTuple):
 
     @property
     def is_clean(self) -> NDArray[np.bool_]:
-        """Which points have enough iterations in which the host took no time.
-
-        Without enough of them a point uses all its iterations; then `used_s` and `seconds` are the same.
-        """
-        return np.array([point.used_s != point.seconds or all(point.clean) for point in self.points])
+        """Which points have enough iterations in which the host took no time; a point without enough uses all."""
+        are_clean = []
+        for point in self.points:
+            uses_only_clean = point.used_s != point.seconds or all(point.clean)
+            are_clean.append(uses_only_clean)
+        return np.array(are_clean)
 
 
 def profile(
