@@ -61,7 +61,8 @@ _AT_SIZES = np.arange(len(_SIZES)) + 0.5  # the middles of the columns
 
 @cache
 def _model(gpu: str, gpus: int, nodes: int, nics: int, version: str) -> Model:
-    return Model(gpu, gpus, nodes, version, nics=nics)
+    numbers = tuple(int(number) for number in version.split("."))
+    return Model(gpu, gpus, nodes, version=numbers, nics=nics)
 
 
 @cache

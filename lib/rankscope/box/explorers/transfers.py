@@ -213,7 +213,7 @@ def transfers(profile: Profile | None = None) -> Explorer:
     profile without copies to or from a GPU.
     """
     shown = Copies(profile)
-    settings = SETTINGS
+    settings: tuple[Setting, ...] = SETTINGS
     if profile is not None:
         first_link = next(iter(shown.links))  # the profile's
         link, *others = SETTINGS
