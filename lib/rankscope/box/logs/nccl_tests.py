@@ -13,7 +13,7 @@ import attrs
 from ...common.checks import printable, whole
 from ...provenance import command_words
 from ..profile import NATIVE, Profile, busbw_factor
-from .log import COLLECTIVE, GB, MOST_CARDS, ROUNDING, SLACK, TRUNCATED, TYPE_BYTES, Log, Times, Where, half_unit
+from .log import COLLECTIVE, FLOAT_TOLERANCE, GB, MOST_CARDS, SLACK, TRUNCATED, TYPE_BYTES, Log, Times, Where, half_unit
 
 _MOST_RANKS = 1 << 20
 _INFO_FIRST = re.compile(r"^\s*\S+:\d+:\d+ \[\d+\] ")  # a line of NCCL's own log: host:process:thread [device]
@@ -514,7 +514,7 @@ def _fit_ranks(halves: Sequence[HalfRow], collective: str, num_ranks: int) -> bo
     """Return whether the busbw of every row belongs to so many ranks, except for rounding."""
     for half in halves:
         deviation = _busbw_deviation(half, collective, num_ranks)
-        if deviation.distance > deviation.rounding * ROUNDING:
+        if deviation.distance > deviation.rounding * FLOAT_TOLERANCE:
             return False
     return True
 
@@ -530,8 +530,8 @@ def _exact_ranks(halves: Sequence[HalfRow]) -> int:
         if half.algbw > half.algbw_off:
             low = max(low, (half.busbw - half.busbw_off) / (half.algbw + half.algbw_off))
             high = min(high, (half.busbw + half.busbw_off) / (half.algbw - half.algbw_off))
-    low /= ROUNDING
-    high *= ROUNDING
+    low /= FLOAT_TOLERANCE
+    high *= FLOAT_TOLERANCE
     if not low <= high < 2:
         return 0
     # A bound that is a whole number counts, also if the division has missed it by a rounding error.
