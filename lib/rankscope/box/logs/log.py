@@ -188,7 +188,7 @@ class Times:
     def copy(self, line: Where, direction: str, method: str, rate: float, size: int = 0, **options: Any) -> None:
         """Add a copy from its printed rate in bytes/s; a size of 0 is unknown.
 
-        `options` are those that not every copy has, such as the GPUs between which it was.
+        `options` extend or replace those of an ordinary copy, as the GPUs between which it was, or both=True.
         """
         self.log.check(rate > 0, line, f"a bandwidth must be above 0, got {rate:g}")
         self.gpus |= {gpu for name, gpu in options.items() if name in ("gpu", "src", "dst")}
