@@ -49,7 +49,7 @@ TYPE_BYTES = {
     **dict.fromkeys(("double", "int64", "uint64", "long"), 8),
 }
 NATIVE_OUT = {"algorithm": NATIVE, "in_place": False}
-MOST_CARDS = 4096
+MOST_CARDS = 4096  # in a profile's list of GPUs: a few bytes of a log may state a million ranks
 FLOAT_TOLERANCE = 1 + 1e-9  # a factor: sums and quotients of floats may be off by this much
 # In half units of the last digit: a program that cuts digits off, instead of rounding, is off by a whole unit.
 TRUNCATED = 2
