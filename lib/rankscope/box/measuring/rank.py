@@ -196,7 +196,7 @@ def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> TimedTask
             start([send], buffers, works)
 
     def finish() -> None:
-        # Not timed: the first rank's message has arrived if there is an answer, and it times the answer's arrival.
+        # Not timed: the first rank's time, the longer one, ends with the answer, after both messages have arrived.
         works[send.transfer].wait()
 
     return TimedTask(run, prepare, finish, times=2)
