@@ -106,7 +106,7 @@ def facts_of(profile: Profile) -> LinkFacts | None:
         return None
     generation = int(link[1])
     num_lanes = int(link[2])
-    if generation not in PCIE or not 1 <= num_lanes <= 32:  # `stated` would refuse it, as a later generation
+    if generation not in PCIE or not 1 <= num_lanes <= 32:  # `stated` refuses these, such as a later generation
         return None
     host_copy_bytes_per_s = HOST_COPY_BYTES_PER_S
     host_copies = profile.select("pin", cached=True)

@@ -13,7 +13,7 @@ from ...common.storage import StorageError
 from ...provenance import difference
 from ..profile import Point, PointKey, Profile
 from . import collectives, copies, imb, nccl_tests
-from .log import Log
+from .log import MOST_RANKS, Log
 
 
 class LogReader(NamedTuple):
@@ -63,7 +63,7 @@ def read_by(
 ) -> list[Profile]:
     """Return the measurements in a log of one of these programs; arguments and errors are those of `read_log`."""
     if num_ranks is not None:
-        whole("num_ranks", num_ranks, 1, 1 << 20)
+        whole("num_ranks", num_ranks, 1, MOST_RANKS)
     if kind is not None:
         one_of("kind", kind, tuple(readers))
     log = Log(path, num_ranks)
@@ -124,7 +124,7 @@ def _is_of_ranks(profile: Profile) -> bool:
 
 # What must agree in the provenance and the protocol of profiles that are merged.
 _SAME_MACHINE = ("backend", "num_ranks", "num_nodes", "ranks_per_node", "gpus", "environment", "device")
-_SAME_PROTOCOL = ("dtype", "statistic")  # numbers of iterations may differ: the merged profile leaves them out
+_SAME_PROTOCOL = ("dtype", "statistic")  # other entries, such as iterations, are left out where they differ
 
 
 def merged(profiles: Sequence[Profile], name: str) -> Profile:

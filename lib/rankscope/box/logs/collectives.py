@@ -158,7 +158,7 @@ def _launch_command(log: Log, start: int) -> str:
 
 
 def _launched_ranks(log: Log, command: str, num_nodes: int) -> int:
-    """Return the number of ranks as the command or, failing that, the log states it; 0 if neither does."""
+    """Return the number of ranks as the command or, failing that, the caller states it; 0 if neither does."""
     num_ranks = _first_number(_RANKS, command)
     if num_ranks:
         return num_ranks

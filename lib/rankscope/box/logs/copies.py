@@ -10,7 +10,7 @@ import msgspec
 
 from ...common.checks import printable, whole
 from ..profile import NATIVE, Profile
-from .log import COLLECTIVE, GB, SLACK, TYPE_BYTES, Log, Times, Where, half_unit
+from .log import COLLECTIVE, GB, MOST_RANKS, SLACK, TYPE_BYTES, Log, Times, Where, half_unit
 
 SUM_NOTE = "for copies in both directions at once the log states the sum; half of it is used for each direction"
 _MEMCPY = re.compile(
@@ -163,7 +163,7 @@ def _nvbandwidth_text(log: Log) -> _NvbandwidthLog:
             name = running[1]
         elif _NV_MATRIX.search(text):
             log.check(name, line, "a matrix without the name of its test above")
-            printed = matrix(log, line, "GPU(row)" in text)
+            printed = matrix(log, line, square="GPU(row)" in text)
             tests[name] = _NvbandwidthTest(text, printed.cells, _printed_sum(log, name, printed.last_line))
             name = ""
     version = next(iter(log.words(_NV_VERSION)), "")
@@ -189,7 +189,8 @@ def _add_test(times: Times, name: str, test: _NvbandwidthTest) -> None:
     is_between_gpus = "GPU(row)" in test.title
     memcpy = _MEMCPY.search(name)
     for (row, column), (where, text) in test.cells.items():
-        if text == "N/A" or (is_between_gpus and row == column):
+        is_own_gpu = is_between_gpus and row == column  # is no copy between two: old versions print 0.00, not N/A
+        if text == "N/A" or is_own_gpu:
             continue
         copied = _route_of(name, test.title, row, column)
         method = copied.method
@@ -220,7 +221,7 @@ def _check_sum(times: Times, name: str, test: _NvbandwidthTest) -> None:
     """Check that the cells of a test have the sum that is printed below them."""
     printed = [cell for cell in test.cells.values() if cell.text != "N/A"]
     stated = times.log.number(name, test.total)
-    deviation = abs(sum(times.log.number(*cell) for cell in printed) - stated)
+    deviation = abs(sum(times.log.number(cell.where, cell.text) for cell in printed) - stated)
     stated_digits = str(test.total)[:_MOST_SUM_DIGITS]
     rounding = sum(half_unit(cell.text) for cell in printed) + half_unit(stated_digits)
     where = printed[0].where if printed else name  # the line of the sum itself is not known
@@ -239,7 +240,7 @@ def _route_of(name: str, title: str, row: int, column: int) -> CopyRoute:
         if name.startswith(("device_to_host", "all_to_host")):
             return route(column, None)
         return route(None, column)
-    if "<- " in title:
+    if "<- " in title:  # unlike "<-> ", which is for both directions at once
         return route(column, row)
     return route(row, column)
 
@@ -251,7 +252,7 @@ def p2p_test(log: Log) -> list[Profile]:
         log.check("(GB/s)" in title.string, line, "the line is cut or malformed: it has no unit (GB/s)")
         is_both_ways = title[1] == "Bi"
         is_p2p_off = title[2] == "Dis"
-        for (src, dst), (where, text) in matrix(log, line, True).cells.items():
+        for (src, dst), (where, text) in matrix(log, line, square=True).cells.items():
             copied = route(src, dst)
             direction = copied.direction
             if direction == "p2p" and is_p2p_off:
@@ -275,7 +276,7 @@ _MEMORY = re.compile(r"^Memcpy (?P<from>[HDP])to(?P<to>[HDP])(?: \((?P<source>\w
 _RATE = "memory bandwidth (GB/s)"
 
 
-class CopyEvent(msgspec.Struct, gc=False):
+class CopyEvent(msgspec.Struct, gc=False):  # a trace may have millions, and none refers to another
     """The fields of a trace event that describe a copy or a collective."""
 
     name: Any = ""
@@ -298,7 +299,7 @@ def trace(log: Log) -> list[Profile]:
     try:
         content = msgspec.json.decode(log.raw, type=CopyTrace)
         info = content.distributedInfo or {}
-        num_ranks = whole("world_size", info.get("world_size", 1), 1, 1 << 20)
+        num_ranks = whole("world_size", info.get("world_size", 1), 1, MOST_RANKS)
         version = {"nccl": printable(info["nccl_version"])} if "nccl_version" in info else {}
         gpus = [{"name": printable(gpu["name"]), **version} for gpu in content.deviceProperties or ()]
     except RecursionError:

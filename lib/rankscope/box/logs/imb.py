@@ -15,9 +15,8 @@ import attrs
 
 from ...common.checks import count_of
 from ..profile import Profile
-from .log import NATIVE_OUT, Log, Times, half_unit
+from .log import MOST_RANKS, NATIVE_OUT, Log, Times, half_unit
 
-_MOST_PROCESSES = 1 << 20
 _TITLE = re.compile(r"Intel ?\(R\) MPI Benchmark(?:s| Suite) V?([\d.]+)")
 _PART = re.compile(r", *([^, ]+) part\b")  # of the suite, behind its version in the title
 _START = re.compile(r"^\s*# Benchmarking +([\w-]+)")
@@ -166,8 +165,8 @@ def _read_comment(log: Log, table: _ImbTable, line: int, text: str) -> None:
     processes = _PROCESSES.search(text)
     if processes and not table.columns:  # rows are of the number above their header
         # `int` refuses a number of thousands of digits, so long ones do not reach it.
-        is_number = len(processes[1]) < 9 and 1 <= int(processes[1]) <= _MOST_PROCESSES
-        log.check(is_number, line, f"#processes must be a number from 1 to {_MOST_PROCESSES}")
+        is_number = len(processes[1]) < 9 and 1 <= int(processes[1]) <= MOST_RANKS
+        log.check(is_number, line, f"#processes must be a number from 1 to {MOST_RANKS}")
         table.num_processes = int(processes[1])
     if _GROUPS.search(text):
         log.fail(line, _GROUPS_PROBLEM)

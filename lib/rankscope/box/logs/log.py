@@ -49,6 +49,7 @@ TYPE_BYTES = {
     **dict.fromkeys(("double", "int64", "uint64", "long"), 8),
 }
 NATIVE_OUT = {"algorithm": NATIVE, "in_place": False}
+MOST_RANKS = 1 << 20  # that the provenance of a profile may state
 MOST_CARDS = 4096  # in a profile's list of GPUs: a few bytes of a log may state a million ranks
 FLOAT_TOLERANCE = 1 + 1e-9  # a factor: sums and quotients of floats may be off by this much
 # In half units of the last digit: a program that cuts digits off, instead of rounding, is off by a whole unit.
@@ -71,7 +72,7 @@ class Log:
     def __init__(self, path: str | os.PathLike[str], num_ranks: int | None) -> None:
         self.path = path
         self.num_ranks = num_ranks  # as the caller states it
-        self.name = printable(Path(path).name.split(".")[0])
+        self.name = printable(Path(path).name.split(".")[0])  # of the file, without its endings
         try:
             raw = read_bytes(path)
             self.raw = unpacked(raw, MOST_BYTES) if raw.startswith(_GZIP_MAGIC) else raw
@@ -85,7 +86,7 @@ class Log:
         self.text = _MPI_TAG.sub("", text) if "<std" in text else text  # most logs have no tags, and some are long
         # `splitlines` would also end lines at form feeds and the like, unlike the line numbers of an editor.
         self.lines = self.text.replace("\r\n", "\n").split("\n")
-        has_topology = "GPU0" in self.text and "Affinity" in self.text  # two columns of every such table
+        has_topology = "GPU0" in self.text and "Affinity" in self.text  # the header of every such table has both
         self.topology = topology("\n".join(_topology_lines(self.lines))) if has_topology else ""
 
     def fail(self, line: Where, problem: object) -> NoReturn:
@@ -310,7 +311,8 @@ def half_unit(text: str) -> float:
 def between(seconds: float, off: float, num_bytes: float, rate: float, rate_off: float) -> float | None:
     """Return a time that fits both a printed time and a printed rate; None if there is none.
 
-    The time is `seconds`, up to `off` more or less, and the rate is `rate`, up to `rate_off` more or less.
+    The time is `seconds`, up to `off` more or less, and the rate is `rate`, up to `rate_off` more or less. Of all times
+    that fit, the result is the one nearest to that of `rate`: a reader asks for it where the rate has more digits.
     """
     low = max(num_bytes / (rate + rate_off) / FLOAT_TOLERANCE, seconds - off)
     high = seconds + off

@@ -13,9 +13,21 @@ import attrs
 from ...common.checks import printable, whole
 from ...provenance import command_words
 from ..profile import NATIVE, Profile, busbw_factor
-from .log import COLLECTIVE, FLOAT_TOLERANCE, GB, MOST_CARDS, SLACK, TRUNCATED, TYPE_BYTES, Log, Times, Where, half_unit
+from .log import (
+    COLLECTIVE,
+    FLOAT_TOLERANCE,
+    GB,
+    MOST_CARDS,
+    MOST_RANKS,
+    SLACK,
+    TRUNCATED,
+    TYPE_BYTES,
+    Log,
+    Times,
+    Where,
+    half_unit,
+)
 
-_MOST_RANKS = 1 << 20
 _INFO_FIRST = re.compile(r"^\s*\S+:\d+:\d+ \[\d+\] ")  # a line of NCCL's own log: host:process:thread [device]
 _INFO_LATER = re.compile(r"(?<![\w.-])[\d_.-]*([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")  # the same, behind part of a row
 _ROW = re.compile(
@@ -338,7 +350,7 @@ def _json_ranks(config: Any) -> list[PrintedRank]:
     num_gpus = whole("ngpus", config.get("ngpus", 1), 1, MOST_CARDS)
     ranks_per_process = num_threads * num_gpus
     processes = config.get("devices", ())
-    whole("the number of ranks", len(processes) * ranks_per_process, 0, _MOST_RANKS)
+    whole("the number of ranks", len(processes) * ranks_per_process, 0, MOST_RANKS)
     ranks: list[PrintedRank] = []
     for process in processes:
         for _ in range(ranks_per_process):
