@@ -177,10 +177,11 @@ class _TextReader:
         self._tables: list[Table] = []
         self._table: Table | None = None  # the one that has begun and not yet ended
         self._pending: _PendingRow | None = None
-        # About the next table, from the lines that have been read since the last one:
+        # From the lines that have been read since the last average:
         self._ranks: list[PrintedRank] = []
-        self._name = ""  # of its collective, as in all_reduce_perf; "" until a line has it
-        self._first_line = 0  # of the lines that state facts
+        self._name = ""  # of the next table's collective, as in all_reduce_perf; "" until a line has it
+        self._without_facts: list[Table] = []  # the tables that have begun
+        self._last_average = 0  # its line
 
     def tables(self) -> list[Table]:
         """Read all lines, and return the tables with the facts about their runs."""
@@ -192,11 +193,7 @@ class _TextReader:
                 self._read_line(line, text)
         if self._pending is not None:
             self._fail_cut(self._pending)
-        unfinished = [table for table in self._tables if table.average is None]
-        if unfinished:
-            facts = _facts(self.log.lines[self._first_line :])
-            for table in unfinished:
-                table.facts = facts
+        self._add_facts(len(self.log.lines))
         return self._tables
 
     def _fail_cut(self, row: _PendingRow) -> NoReturn:
@@ -259,6 +256,7 @@ class _TextReader:
         self.log.check(len(words) <= _MOST_COLUMNS, line, f"the header must have at most {_MOST_COLUMNS} columns")
         self._table = Table(line, words[3:], self._ranks, self._name)
         self._tables.append(self._table)
+        self._without_facts.append(self._table)
 
     def _end_table(self, line: int, average: str) -> None:
         """End a table with its average. What follows belongs to the next one."""
@@ -266,11 +264,23 @@ class _TextReader:
         if table is None or not table.rows:
             self.log.fail(line, "an average without rows above it")
         table.average = PrintedAverage(line, average)
-        table.facts = _facts(self.log.lines[self._first_line : line])
+        self._add_facts(line)
         self._table = None
         self._ranks = []
         self._name = ""
-        self._first_line = line
+        self._last_average = line
+
+    def _add_facts(self, last_line: int) -> None:
+        """Add the facts of the lines since the last average to the tables that stand there.
+
+        If a table has no average, these are several: the lines between it and the next table may be about both.
+        """
+        if not self._without_facts:
+            return
+        facts = _facts(self.log.lines[self._last_average : last_line])
+        for table in self._without_facts:
+            table.facts = facts
+        self._without_facts = []
 
 
 def _without_info(text: str) -> str:
