@@ -411,8 +411,8 @@ def _software_versions(text: str) -> dict[str, str]:
         return versions
     library = _LIBRARY.search(text)
     if library and int(library[1]):
-        code = int(library[1])  # 2.7.8 is 2708, and 2.29.2 is 22902
-        base = 10000 if code >= 20000 else 1000
+        code = int(library[1])
+        base = 10000 if code >= 20000 else 1000  # old: 2.7.8 is 2708; new: 2.29.2 is 22902
         return {"nccl": f"{code // base}.{code % base // 100}.{code % 100}"}
     return {}
 
