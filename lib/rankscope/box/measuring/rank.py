@@ -171,9 +171,7 @@ def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> TimedTask
     receiver. NCCL does not, because it starts sends and receives together.
     """
     if ranks.rank not in ends:
-        return TimedTask(
-            nothing, times=2
-        )  # as on the ends: every rank divides the slowest one's seconds by its `times`
+        return TimedTask(nothing, times=2)  # as on the ends: each rank divides the slowest one's seconds by its `times`
     first, second = ends
     is_first = ranks.rank == first
     peer = second if is_first else first
@@ -215,8 +213,8 @@ def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> Tim
     if ring is None:
         return TimedTask(nothing, times=num_steps)  # as on the ranks of a ring, for the reason in `_ping_pong`
     before, after = ring
-    # Buffer 0 is sent. Two receives may be posted at the same time, so buffers 1 and 2 receive in turn, and each step has
-    # a tag of its own.
+    # Buffer 0 is sent. Two receives may be posted at the same time, so buffers 1 and 2 receive in turn, and each step
+    # has a tag of its own.
     buffers = [torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(3)]
     receives = []
     sends = []
