@@ -299,6 +299,8 @@ def missing() -> list[int]:
             pass
         with pytest.warns(UserWarning, match=r"no traces of ranks \[1\]"):
             return [trace.rank for trace in watched.traces]
+    with pytest.raises(RuntimeError, match="available only after the `with` block ends"):
+        _ = watched.traces  # of a watch that was never entered
     return []
 
 
