@@ -72,7 +72,8 @@ def _own_errors(evidence: Evidence) -> Iterator[HangFinding]:
     consequence = f", and {listed('rank', others)} lost the connection to a rank, or timed out" if others else ""
     ranks = sorted({*evidence.own_errors} - victims)  # an error of a victim may be a consequence
     for rank in ranks[:_MOST_ERRORS]:
-        words = f"Rank {rank} ended with {one_line(evidence.own_errors[rank][0]).rstrip('.')}{consequence}."
+        first_error = evidence.own_errors[rank][0]  # Python prints the error that caused the others first
+        words = f"Rank {rank} ended with {one_line(first_error).rstrip('.')}{consequence}."
         words = f"{words}\n  See the traceback of rank {rank}."
         if evidence.restarts:
             words = f"{words} torchrun started the ranks again, so this may be of an earlier attempt."
@@ -183,7 +184,7 @@ def _behind(group: GroupRecords, waiting_in: Mapping[int, set[str | None]]) -> H
     came = tuple(sorted(waits))
     words = [f"{listed('Rank', ranks)} did not reach collective {number} of {group_words(group.name)}."]
     for rank in ranks[:MOST_LISTED]:
-        words.append(f"  {last_call_words(rank, last_call[rank])}")
+        words.append(f"  {_last_call_words(rank, last_call[rank])}")
     calls = {call_words(timeout) for timeout in group.timeouts if timeout.sequence == number}
     call = f", {calls.pop()}" if len(calls) == 1 else ""
     verb = "was" if len(came) == 1 else "were"
@@ -191,7 +192,7 @@ def _behind(group: GroupRecords, waiting_in: Mapping[int, set[str | None]]) -> H
     return HangFinding("missing", ranks, group.name or "", number, came, "\n".join(words))
 
 
-def last_call_words(rank: int, number: int) -> str:
+def _last_call_words(rank: int, number: int) -> str:
     if number == 0:
         return f"Rank {rank} had made no call in that group."
     return f"Rank {rank}'s last call in that group was number {number}."
@@ -229,18 +230,16 @@ def _odd_call(group: GroupRecords) -> HangFinding | None:
 
 
 def _calls_with_number(group: GroupRecords, number: int) -> dict[int, Timeout]:
-    """Return, by rank, the call with this number in which a rank waits; none if two lines of a rank contradict."""
+    """Return, by rank, the call with this number in which a rank waits; none if two lines of a rank contradict.
+
+    Ranks whose lines state several numbers are left out, because nothing says in which of these calls they wait.
+    """
     waits = group.first_waits()
     calls: dict[int, Timeout] = {}
     for timeout in group.timeouts:
         if timeout.sequence == number and timeout.rank is not None and timeout.rank in waits:
             call = calls.setdefault(timeout.rank, timeout)
-            is_same_call = (call.collective, call.num_in, call.num_out) == (
-                timeout.collective,
-                timeout.num_in,
-                timeout.num_out,
-            )
-            if not is_same_call:
+            if call != timeout:
                 return {}
     return dict(sorted(calls.items()))
 
@@ -301,7 +300,7 @@ def _dated(finding: HangFinding, event: Event, evidence: Evidence) -> HangFindin
 
 def _connecting(evidence: Evidence) -> Iterator[HangFinding]:
     """The ranks that had not connected when the default group was made: others waited for their addresses."""
-    missing = {*evidence.awaited} - evidence.connected - {*evidence.communication_errors}  # these ranks were there
+    missing = evidence.awaited - evidence.connected - {*evidence.communication_errors}  # these ranks were there
     if not evidence.has_agent:
         missing.discard(0)  # it may serve the store, and wait there for the others to join
     if not missing:
@@ -339,16 +338,17 @@ def _joined(lines: Sequence[JoinCount], evidence: Evidence) -> set[int] | None:
     None if these are not certainly all that joined. Then a rank without a line may have joined, too.
     """
     joined: set[int] = set()
+    first_line = lines[0]
     for line in lines:
         rank = evidence.rank_of(line.origin)
-        if rank is None or (line.joined, line.num_ranks) != (lines[0].joined, lines[0].num_ranks):
+        is_same_count = line.joined == first_line.joined and line.num_ranks == first_line.num_ranks
+        if rank is None or not is_same_count:  # with other counts, the lines may be of several attempts
             return None
         joined.add(rank)
-    if not lines[0].barrier:  # the store counts its clients, and ranks that waited for others' addresses are clients
+    if not first_line.barrier:  # the store counts its clients, and ranks that waited for others' addresses are clients
         joined |= evidence.connected
-    num_ranks = lines[0].num_ranks
-    are_all = len(joined) == lines[0].joined and lines[0].is_of_all_ranks
-    is_legible = num_ranks <= _MOST_JOB_RANKS and max(joined) < num_ranks
+    are_all = len(joined) == first_line.joined and first_line.is_of_all_ranks
+    is_legible = first_line.num_ranks <= _MOST_JOB_RANKS and max(joined) < first_line.num_ranks
     return joined if are_all and is_legible else None
 
 
