@@ -13,6 +13,7 @@ from functools import singledispatchmethod
 from typing import Any, NamedTuple
 
 from .log_lines import (
+    DEFAULT_GROUP,
     AddressWait,
     BarrierMissed,
     BarrierReached,
@@ -34,7 +35,6 @@ from .log_lines import (
 from .logs import HangLogs
 
 _QueueFact = QueueStatus | WatchdogTimeout  # facts of the queue of a rank in a group of NCCL
-DEFAULT_GROUP = "default_pg"
 _MOST_MISMATCHES = 2048  # reports of two ranks that differ: each odd rank of them is compared with each usual one
 # Ranks that time out in one hang print within seconds of each other, and those that the first one alarms do, too. A
 # job that starts again needs time to start, and the whole timeout until it prints that it hangs.

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..common.checks import one_line
 from ..common.words import and_joined, listed
-from .log_evidence import DEFAULT_GROUP, NOT_NUMBERED, Event, Evidence, GroupRecords, StuckQueue, Timeout
+from .log_evidence import NOT_NUMBERED, Event, Evidence, GroupRecords, StuckQueue, Timeout
 from .log_findings import MOST_LISTED, HangFinding, group_words, odd_ranks, sentence
-from .log_lines import JoinCount
+from .log_lines import DEFAULT_GROUP, JoinCount
 from .log_mismatches import mismatch_findings
 from .log_unknown import call_words, unknown_finding
 from .logs import HangLogs
