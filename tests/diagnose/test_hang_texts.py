@@ -196,6 +196,10 @@ def test_a_restart_separates_what_is_close() -> None:
         "3/3 attempts left; will restart worker group"
     )
     cannot_tell(explained(*WAITING, restart, *second))
+    undated = at("E", *WAITING, signal(2, 807, 0))
+    assert named(explained(*undated)) == [(2, "missing")]
+    words = cannot_tell(explained(*undated, restart))
+    assert "The lines may be of several attempts, because torchrun started the ranks again." in words
 
 
 # ---- the start

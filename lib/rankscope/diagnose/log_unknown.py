@@ -135,12 +135,11 @@ def _timeouts(evidence: Evidence) -> Iterator[str]:
         yield f"{listed('Rank', ranks)} {words}."
     for words, ranks in [*waits_in_group.items()][:MOST_LISTED]:
         yield f"{listed('Rank', ranks)}, as numbered in a group, {words}."
-    if len(evidence.events) > 1:
-        times = [str(event.stamp) for event in evidence.events if event.stamp][:MOST_LISTED]
-        if times:
-            yield f"The lines are of several attempts or jobs, at {and_joined(times)}."
-        else:
-            yield "The lines may be of several attempts, because torchrun started the ranks again."
+    if len(evidence.events) > 1:  # at least one of these has a time
+        times = [str(event.stamp) for event in evidence.events if event.stamp]
+        yield f"The lines are of several attempts or jobs, at {and_joined(times[:MOST_LISTED])}."
+    elif any(event.is_mixed for event in evidence.events):
+        yield "The lines may be of several attempts, because torchrun started the ranks again."
 
 
 def _queues(evidence: Evidence) -> Iterator[str]:
@@ -237,7 +236,7 @@ def _reports(evidence: Evidence) -> Iterator[str]:
 
 
 def _silent(evidence: Evidence) -> Iterator[str]:
-    """The ranks whose log files have no line that was understood, if other files do."""
+    """The ranks whose log files have no line about a timeout, a failed message or an error, if other files have one."""
     files = {*evidence.logs.file_ranks}
     speaking = {*evidence.communication_errors} | evidence.waiting_ranks | {*evidence.own_errors}
     silent = files - speaking
