@@ -211,7 +211,7 @@ def _divided(phase_s: Seconds, step_s: float) -> _RankDivision:
     for division in divisions:  # by rising number of late ranks
         if division.cost_s >= most_s - least_s:
             return division
-    return _RankDivision({}, latest_first, 0.0)
+    return _RankDivision(late_steps={}, calm=latest_first, cost_s=0.0)
 
 
 def _division(
@@ -267,7 +267,11 @@ def _calm(phase_s: Seconds, least_s: float) -> _CalmStatistics:
         cost_s = float((own_s.max(axis=1) - usual_own_s).mean())
     deviation_s = _SIGMAS_PER_MAD * float(np.median(np.abs(noise_s)))
     return _CalmStatistics(
-        np.median(phase_s, axis=1), usual_own_s, noise_s, max(least_s, _NOISES * deviation_s), cost_s
+        usual_s=np.median(phase_s, axis=1),
+        usual_own_s=usual_own_s,
+        noise_s=noise_s,
+        least_s=max(least_s, _NOISES * deviation_s),
+        cost_s=cost_s,
     )
 
 

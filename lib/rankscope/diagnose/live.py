@@ -200,7 +200,7 @@ class Watched:
             origin = self._now()
             if self._is_cuda:
                 origin.synchronize()
-            self._origin = origin, time.perf_counter_ns()
+            self._origin = _Origin(origin, time.perf_counter_ns())
             self._exchange.start()
             self._undo = undo.pop_all()
             self._is_open = True
@@ -409,7 +409,7 @@ class Watched:
         while self._ended and (not self._is_cuda or self._ended[0].end.query()):
             step = self._ended.popleft()
             if self._is_cuda:
-                step, self._origin = _in_ns(step, *self._origin)
+                step, self._origin = _in_ns(step, self._origin)
             self._last_steps.append(step)
             self._window.append(step)
 
@@ -494,19 +494,26 @@ def _num_bytes(args: tuple[Any, ...]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in inputs if isinstance(tensor, Tensor))
 
 
-def _in_ns(step: WatchedStep, event: Any, ns: int) -> tuple[WatchedStep, tuple[Any, int]]:
-    """Return a step with nanoseconds in the place of events, and its begin as an event and in nanoseconds.
+class _Origin(NamedTuple):
+    """A stamp from which times count, and its time; on CUDA, the time at which the GPU reached the event."""
 
-    The GPU reached `event` at `ns`, and times count from there. The begin serves for the next step in the same way,
-    because `elapsed_time` has 24 bits, which are too few for the time of a whole job.
+    stamp: Any
+    ns: int
+
+
+def _in_ns(step: WatchedStep, origin: _Origin) -> tuple[WatchedStep, _Origin]:
+    """Return a step with nanoseconds in the place of events, and the origin for the next step, the begin of this one.
+
+    Each step needs an origin of its own, because `elapsed_time` has 24 bits, which are too few for the time of a whole
+    job.
     """
 
     def at(stamp: Any) -> int | None:
         """Return the nanoseconds of an event; None if there is none, or if the GPU has not reached it."""
         if stamp is None or not stamp.query():
             return None
-        elapsed_ms: float = event.elapsed_time(stamp)
-        return ns + round(elapsed_ms * 1e6)
+        elapsed_ms: float = origin.stamp.elapsed_time(stamp)
+        return origin.ns + round(elapsed_ms * 1e6)
 
     begin: Any = at(step.begin)
     in_ns = WatchedStep(
@@ -520,7 +527,7 @@ def _in_ns(step: WatchedStep, event: Any, ns: int) -> tuple[WatchedStep, tuple[A
             WatchedCall(call.group, call.kind, call.num_bytes, at(call.launch), at(call.stop)) for call in step.calls
         ],
     )
-    return in_ns, (step.begin, begin)
+    return in_ns, _Origin(step.begin, begin)
 
 
 def _trace(rank: int, steps: Sequence[WatchedStep]) -> Trace:

@@ -189,7 +189,7 @@ def _behind(group: GroupRecords, waiting_in: Mapping[int, set[str | None]]) -> H
     call = f", {calls.pop()}" if len(calls) == 1 else ""
     verb = "was" if len(came) == 1 else "were"
     words.append(f"  {listed('Rank', came)} {verb} waiting in that collective{call}.")
-    return HangFinding("missing", ranks, group.name or "", number, came, "\n".join(words))
+    return HangFinding("missing", ranks, group.name or "", call=number, came=came, words="\n".join(words))
 
 
 def _last_call_words(rank: int, number: int) -> str:
@@ -225,8 +225,9 @@ def _odd_call(group: GroupRecords) -> HangFinding | None:
     else:
         words = f"{listed('Rank', odd)} disagree on the {cause} of {where}. The log cannot tell which of them is wrong."
     shown = [f"{listed('rank', party)} called {_torch_words(calls[party[0]])}" for party in parties[:MOST_LISTED]]
+    words = f"{words}\n  {sentence(and_joined(shown))}"
     came = tuple(sorted(rank for party in parties for rank in party))
-    return HangFinding(cause, tuple(odd), group.name or "", number, came, f"{words}\n  {sentence(and_joined(shown))}")
+    return HangFinding(cause, tuple(odd), group.name or "", call=number, came=came, words=words)
 
 
 def _calls_with_number(group: GroupRecords, number: int) -> dict[int, Timeout]:

@@ -74,6 +74,8 @@ class _WatcherList:
     """
 
     def __init__(self) -> None:
+        # A replacement reads this once per call, so that a watcher that comes or goes during a call gets the begin and
+        # the end of it, or neither.
         self.watchers: tuple[Watcher, ...] = ()
 
 
@@ -136,7 +138,10 @@ def _restore_all() -> None:
 
 
 def _forward(watcher_list: _WatcherList, method: Any) -> Callable[..., Any]:
-    """Return a replacement for a model's call, compiled or not, which stamps the forward."""
+    """Return a replacement for a model's call, compiled or not, which stamps the forward.
+
+    A compiled model may call the replacement for the model itself, so that one forward is stamped within another.
+    """
 
     def call(module: Any, *args: Any, **options: Any) -> Any:
         model = module._orig_mod if isinstance(module, OptimizedModule) else module
