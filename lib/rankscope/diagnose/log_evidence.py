@@ -329,7 +329,7 @@ class Evidence:
 
     def _event(self, facts: Sequence[_QueueFact], queues: Sequence[StuckQueue], stamp: Stamp | None) -> Event:
         """Return these facts of one event, and these queues of dumps, with the job's ranks as far as they are known."""
-        all_queues = [*queues]
+        all_queues = list(queues)
         for fact in facts:
             if isinstance(fact, QueueStatus):
                 group = fact.group.key

@@ -65,12 +65,12 @@ def _killed(evidence: Evidence) -> Iterator[HangFinding]:
 
 def _own_errors(evidence: Evidence) -> Iterator[HangFinding]:
     """Ranks that an error of their own ended, while others report that they lost a rank or waited."""
-    victims = {*evidence.communication_errors} | evidence.waiting_ranks
+    victims = set(evidence.communication_errors) | evidence.waiting_ranks
     if not victims and not evidence.errors_without_rank and not any(evidence.timeouts()):
         return  # no line shows that a rank was held up by these errors
     others = tuple(sorted(victims))
     consequence = f", and {listed('rank', others)} lost the connection to a rank, or timed out" if others else ""
-    ranks = sorted({*evidence.own_errors} - victims)  # an error of a victim may be a consequence
+    ranks = sorted(set(evidence.own_errors) - victims)  # an error of a victim may be a consequence
     for rank in ranks[:_MOST_ERRORS]:
         first_error = evidence.own_errors[rank][0]  # Python prints the error that caused the others first
         words = f"Rank {rank} ended with {one_line(first_error).rstrip('.')}{consequence}."
@@ -301,7 +301,7 @@ def _dated(finding: HangFinding, event: Event, evidence: Evidence) -> HangFindin
 
 def _connecting(evidence: Evidence) -> Iterator[HangFinding]:
     """The ranks that had not connected when the default group was made: others waited for their addresses."""
-    missing = evidence.awaited - evidence.connected - {*evidence.communication_errors}  # these ranks were there
+    missing = evidence.awaited - evidence.connected - set(evidence.communication_errors)  # these ranks were there
     if not evidence.has_agent:
         missing.discard(0)  # it may serve the store, and wait there for the others to join
     if not missing:
@@ -318,12 +318,12 @@ def _joining(evidence: Evidence) -> Iterator[HangFinding]:
     """The ranks that did not come to a store-based barrier of all ranks, if those that came are known."""
     if evidence.restarts:
         return  # the lines may be of several attempts
-    for lines in [*evidence.joins.values()][:_MOST_BARRIERS]:
+    for lines in list(evidence.joins.values())[:_MOST_BARRIERS]:
         joined = _joined(lines, evidence)
         if joined is None:
             continue
         num_ranks = lines[0].num_ranks
-        missing = {*range(num_ranks)} - joined
+        missing = set(range(num_ranks)) - joined
         if not missing:
             continue
         others = f"the other {len(joined)} of {num_ranks} ranks did ({listed('rank', joined)})"

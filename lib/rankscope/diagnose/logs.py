@@ -327,7 +327,7 @@ class _HangLogReader:
         # of too many errors only the first ones were read, and so the one that explains the hang may be missing
         if self._num_errors > _MOST_ERRORS:
             facts = tuple(fact for fact in facts if not isinstance(fact, OwnError))
-        return HangLogs(facts, self._num_lines, tuple(self._sources), tuple(sorted({*self._file_ranks})))
+        return HangLogs(facts, self._num_lines, tuple(self._sources), tuple(sorted(set(self._file_ranks))))
 
 
 def _label_of_file(path: Path) -> _LineLabel:

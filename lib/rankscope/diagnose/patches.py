@@ -116,7 +116,9 @@ def _replace(owner: Any, name: str, replacement_of: Callable[[Any], Callable[...
     method = getattr(owner, name, None)
     if method is None:  # this version of torch does not have it
         return
-    replacement = torch.compiler.disable(wraps(method)(replacement_of(method)), recursive=False)  # type: ignore[no-untyped-call]
+    replacement = wraps(method)(replacement_of(method))
+    # `torch.compile` leaves out the replacement alone, and traces the method that it calls
+    replacement = torch.compiler.disable(replacement, recursive=False)  # type: ignore[no-untyped-call]
     _patches.append(_Patch(owner, name, vars(owner).get(name), replacement))
     setattr(owner, name, replacement)
 
