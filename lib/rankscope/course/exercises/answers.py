@@ -485,7 +485,7 @@ def repeats_after_resuming() -> int:
 @built("a7.2")
 def equal_and_little_padding(answer: Any) -> Score:
     """Batches of 8 for 4 ranks from 512 texts of unequal length, with equal cost per step and little padding."""
-    # Most texts are short, and a few are long. Their mean is 100 words, because exp(x - 1/2) of normal x has the mean 1.
+    # Most texts are short, and a few are long. The mean is 100 words, because exp(x - 1/2) has the mean 1.
     deviates = np.random.RandomState(0).standard_normal(512)
     lengths = np.maximum(np.rint(100 * np.exp(deviates - 0.5)), 1).astype(np.int64)
     return scores.batches_score(answer, lengths, 4, 8, most_times=1.05, most_padding=0.25)
