@@ -138,10 +138,10 @@ def import_or_leave_out(module: str) -> ModuleType | None:
         return import_module(module)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]  # "" if the module itself raised an error without a name
-        if package in ("", _ROOT) or _is_installed(package):
-            raise _fault(module, error) from error
-        _left_out[module] = package
-        return None
+        if package and package != _ROOT and not _is_installed(package):
+            _left_out[module] = package
+            return None
+        raise _fault(module, error) from error
     except Exception as error:
         raise _fault(module, error) from error
 

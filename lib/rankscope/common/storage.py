@@ -215,7 +215,7 @@ def read_bytes(path: PathLike, most_bytes: int = MOST_BYTES) -> bytes:
     it cannot be read.
     """
     with open_file(path, most_bytes) as file, naming(path):
-        # A read without a size may reserve more memory. One byte more than the file had shows if it grows too long.
+        # Without a size, `read` would go on while the file grows. One byte more than it had shows that it is too long.
         raw = file.read(os.fstat(file.fileno()).st_size + 1)
     if len(raw) > most_bytes:
         raise ValueError(f"it has more than {most_bytes} bytes")
@@ -399,7 +399,7 @@ def _replace(target: Path, temporary: Path, write: Callable[[BinaryIO], object])
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        if target.exists():
+        if target.exists():  # the new file gets the permissions of the one that it replaces
             temporary.chmod(target.stat().st_mode)
         os.replace(temporary, target)
     except BaseException:

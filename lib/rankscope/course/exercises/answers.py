@@ -84,7 +84,7 @@ def counted_twice() -> int:
 def exactly_once(answer: Any) -> Score:
     """A sampler that reads every sample once per epoch, shares evenly, and orders each epoch anew."""
     # 8 ranks cannot share 1797 samples evenly. So shares may be unbalanced, but by no more than one read.
-    score = scores.sampler_score(answer, 1797, 8, range(3), allow=["unbalanced"])
+    score = scores.sampler_score(answer, size=1797, num_ranks=8, epochs=range(3), allow=["unbalanced"])
     uneven_by = int(score.rows["yours"][score.columns.index("uneven by")])
     if score.wrong or uneven_by <= 1:
         return score
@@ -119,7 +119,7 @@ def smallest_world(ranks: int) -> str | None:
 @built("a1.3")
 def cuts_no_tail(answer: Any) -> Score:
     """A sampler of equal shares that cuts, repeats nothing, and reads each of 22 samples within eight epochs."""
-    return scores.sampler_score(answer, 22, 4, range(8), allow=["dropped"])
+    return scores.sampler_score(answer, size=22, num_ranks=4, epochs=range(8), allow=["dropped"])
 
 
 # ---- 02 and a2: how a batch arrives
@@ -142,13 +142,14 @@ def cost_of_order() -> float:
 def stage_table(answer: Any) -> Score:
     """The workers of each stage that deliver 100 batches per second, as few as possible."""
     times_ms = {"read": 12, "decode": 50, "augment": 30, "collate": 4, "copy": 3, "compute": 10}
-    return scores.stage_score(answer, Pipeline([Stage(name, ms / 1e3) for name, ms in times_ms.items()]), 100)
+    pipeline = Pipeline([Stage(name, ms / 1e3) for name, ms in times_ms.items()])
+    return scores.stage_score(answer, pipeline, at_least_per_s=100)
 
 
 @built("a2.1")
 def shards(answer: Any) -> Score:
     """The files of three trainers, of which the fullest has as few rows as if the largest file is assigned first."""
-    return scores.share_score(answer, range(90, 0, -10), 3)
+    return scores.share_score(answer, sizes=range(90, 0, -10), num_ranks=3)
 
 
 @nearly(
@@ -204,7 +205,7 @@ def latency_half(ranks: int) -> str | None:
 @built("04.3")
 def few_steps(answer: Any) -> Score:
     """An allreduce of 1 KiB among four ranks in as few steps as the best."""
-    return scores.schedule_score(answer, "allreduce", _FOUR_RANKS, 1024)
+    return scores.schedule_score(answer, "allreduce", _FOUR_RANKS, num_bytes=1024)
 
 
 # ---- 03: how a batch gets onto the GPU
@@ -224,8 +225,9 @@ def staged() -> float:
 @built("03.2")
 def workers_of_a_loader(answer: Any) -> Score:
     """The workers by stage with which 90 batches arrive per second, and no more workers."""
-    stages = {"load": 0.020, "prepare": 0.055, "copy": 0.004, "step": 0.010}
-    return scores.stage_score(answer, Pipeline([Stage(name, seconds) for name, seconds in stages.items()]), 90.0)
+    times_s = {"load": 0.020, "prepare": 0.055, "copy": 0.004, "step": 0.010}
+    pipeline = Pipeline([Stage(name, seconds) for name, seconds in times_s.items()])
+    return scores.stage_score(answer, pipeline, at_least_per_s=90.0)
 
 
 # ---- 07: DDP's buckets and overlap
@@ -327,7 +329,7 @@ def padding() -> int:
 @built("08.3")
 def wrapping_policy(answer: Any) -> Score:
     """Names of modules to wrap with which 64 GPUs wait at most 70 ms per step and need at most 21 GB each."""
-    return scores.wrapping_score(answer, transformer(8192), most_wait_s=0.070, most_bytes=21e9)
+    return scores.wrapping_score(answer, transformer(num_tokens=8192), most_wait_s=0.070, most_bytes=21e9)
 
 
 # ---- a3: ranks that run out of batches at different times
@@ -364,7 +366,7 @@ def epoch_of_the_hang() -> int:
 @built("a3.3")
 def even_epoch(answer: Any) -> Score:
     """A distribution of eight files to three ranks after which all have equally many batches."""
-    return scores.share_score(answer, [12, 9, 8, 7, 6, 6, 4, 2], 3, at_most=1)
+    return scores.share_score(answer, sizes=[12, 9, 8, 7, 6, 6, 4, 2], num_ranks=3, at_most=1)
 
 
 # ---- a4: parameter servers and shared memory
@@ -446,7 +448,7 @@ def two_lists(answer: Any) -> str | None:
 @built("a6.2")
 def broadcast(answer: Any) -> Score:
     """A broadcast from rank 0 to three others in the fewest steps, in which no rank sends twice in a step."""
-    return scores.schedule_score(answer, "broadcast", Cluster.uniform(4, Link(20e-6, 1e9)), 1024)
+    return scores.schedule_score(answer, "broadcast", Cluster.uniform(4, Link(20e-6, 1e9)), num_bytes=1024)
 
 
 @nearly(
@@ -488,7 +490,7 @@ def equal_and_little_padding(answer: Any) -> Score:
     # Most texts are short, and a few are long. The mean is 100 words, because exp(x - 1/2) has the mean 1.
     deviates = np.random.RandomState(0).standard_normal(512)
     lengths = np.maximum(np.rint(100 * np.exp(deviates - 0.5)), 1).astype(np.int64)
-    return scores.batches_score(answer, lengths, 4, 8, most_times=1.05, most_padding=0.25)
+    return scores.batches_score(answer, lengths, num_ranks=4, batch_size=8, most_times=1.05, most_padding=0.25)
 
 
 # ---- 05: what a GPU box reaches
@@ -576,10 +578,10 @@ def times_as_costly(answer: Any) -> str | None:
     """How many times as costly an allreduce must be to make ResNet-50's step of 330 ms 5 % longer."""
     factor = number("the factor", amount(answer), 0)
     job = ddp.job("ResNet-50", 0.33, lambda num_bytes: factor * (1e-4 + num_bytes / 13e9))
-    longer = job.step_s.expected / 0.33 - 1
-    if abs(longer - 0.05) < 0.0005:  # so that it is 5.0 % with one digit after the point
+    longer_by = job.step_s.expected / 0.33 - 1
+    if abs(longer_by - 0.05) < 0.0005:  # so that it is 5.0 % with one digit after the point
         return None
-    return f"an allreduce {factor:g} times as costly makes the step {percent_words(longer, 2)} longer"
+    return f"an allreduce {factor:g} times as costly makes the step {percent_words(longer_by, 2)} longer"
 
 
 @built("a5.3")
@@ -665,7 +667,7 @@ def launch_and_hop(answer: Any) -> Score:
 @fewest("09.1", 1, 4096, "microbatches")
 def fewest_microbatches(microbatches: int) -> str | None:
     """The fewest microbatches with which 1F1B on eight ranks is idle for a tenth of the step or less."""
-    share = bubble_share("one_f_one_b", 8, microbatches)
+    share = bubble_share("one_f_one_b", num_ranks=8, num_microbatches=microbatches)
     if share > 0.1:
         return f"with m = {microbatches} the bubble is {percent_words(float(share), 1)}"
     return None
@@ -674,7 +676,7 @@ def fewest_microbatches(microbatches: int) -> str | None:
 @fewest("09.2", 1, 64, "chunks", means={5: "the bubble were 7/(v·m)", 63: "there was one microbatch"})
 def fewest_chunks(chunks: int) -> str | None:
     """The fewest chunks with which interleaved 1F1B of 16 microbatches on eight ranks is idle for a tenth or less."""
-    share = bubble_share("interleaved_1f1b", 8, 16, chunks)
+    share = bubble_share("interleaved_1f1b", num_ranks=8, num_microbatches=16, num_chunks=chunks)
     if share > 0.1:
         return f"with v = {chunks} the bubble is {percent_words(float(share), 1)}"
     return None
@@ -683,7 +685,8 @@ def fewest_chunks(chunks: int) -> str | None:
 @built("09.3")
 def three_kept(answer: Any) -> Score:
     """A schedule as text, of three ranks and four microbatches, with GPipe's bubble and at most three activations."""
-    return scores.pipeline_score(answer, 3, 4, most_bubble=float(bubble_share("gpipe", 3, 4)), most_kept=3)
+    bubble_of_gpipe = float(bubble_share("gpipe", num_ranks=3, num_microbatches=4))
+    return scores.pipeline_score(answer, num_ranks=3, num_microbatches=4, most_bubble=bubble_of_gpipe, most_kept=3)
 
 
 # ---- 10: silent bugs

@@ -212,8 +212,8 @@ def stage_score(mine: Mapping[str, int], pipeline: Pipeline, at_least_per_s: flo
 def wrapping_score(mine: Sequence[str], step: fsdp.ModuleStep, most_wait_s: float, most_bytes: float) -> Score:
     """Return the waits and the peak memory of a step under `fully_shard` with these modules wrapped, on 64 GPUs.
 
-    All-gathers are of bfloat16 and reduce-scatters of float32, over links of 50 GB/s per GPU. `mine` is compared with
-    other policies, and solves the exercise if it neither waits longer nor needs more memory than it may.
+    All-gathers are of bfloat16 and reduce-scatters of float32, over links of 20 µs and 50 GB/s per GPU. `mine` is
+    compared with other policies, and solves the exercise if it neither waits longer nor needs more memory than it may.
     """
     costs = fsdp.FSDPCosts.of_link(Link(20e-6, 50e9), num_ranks=64)
     policies = {
@@ -390,28 +390,32 @@ def culprit_score(mine: Callable[[Any], Any]) -> Score:
         if culprit == (_rank_of_longest_backward(own_s), _BACKWARD):
             num_right_by_longest += 1
     rows = {
-        "yours": (f"{num_right} of 30", f"{num_accused} of 6"),
-        # it always blames a rank, also in the 6 healthy jobs
-        "longest backward, waiting included": (f"{num_right_by_longest} of 30", "6 of 6"),
+        "yours": (f"{num_right} of {_NUM_JOBS}", f"{num_accused} of {_NUM_HEALTHY}"),
+        # It always blames a rank, also in each healthy job.
+        "longest backward, waiting included": (
+            f"{num_right_by_longest} of {_NUM_JOBS}",
+            f"{_NUM_HEALTHY} of {_NUM_HEALTHY}",
+        ),
     }
     wrong = None
-    if num_right < 30:
-        wrong = f"{count_of(30 - num_right, 'job')} of 30 named wrongly"
+    if num_right < _NUM_JOBS:
+        wrong = f"{count_of(_NUM_JOBS - num_right, 'job')} of {_NUM_JOBS} named wrongly"
     return Score(("named right", "healthy jobs accused"), rows, wrong)
 
 
 _BACKWARD = 2  # its index among the phases: loader, forward, backward, optimizer, host
 _USUAL_S = (0.004, 0.012, 0.018, 0.004, 0.002)  # of each phase
-_HEALTHY_EVERY = 5  # one of so many jobs has no culprit
+_NUM_JOBS = 30
+_NUM_HEALTHY = 6  # of them have no culprit
 
 
 def _made_jobs() -> Iterator[tuple[NDArray[np.float64], tuple[int, int] | None]]:
-    """Yield 30 jobs: seconds of shape (12 steps, 4 ranks, 5 phases), and the late rank and phase."""
+    """Yield jobs: seconds of shape (12 steps, 4 ranks, 5 phases); and the late rank and phase, None if there is none."""
     random = np.random.default_rng(0)
-    for job in range(30):
+    for job in range(_NUM_JOBS):
         own_s = np.array(_USUAL_S) * random.uniform(0.9, 1.1, (12, 4, 5))
         culprit = None
-        is_healthy = job % _HEALTHY_EVERY == 0
+        is_healthy = job % (_NUM_JOBS // _NUM_HEALTHY) == 0
         if not is_healthy:
             rank = int(random.integers(4))
             phase = int(random.integers(5))
