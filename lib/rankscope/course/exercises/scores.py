@@ -84,7 +84,7 @@ def batches_score(
         by_rank = several("the answer's result", mine(lengths, num_ranks, batch_size, epoch), "batches of each rank")
         if len(by_rank) != num_ranks:
             raise ValueError(f"batches for each of {num_ranks} ranks were expected, got {len(by_rank)}")
-        checked_by_rank = []
+        checked_by_rank: list[list[Any]] = []
         for rank_batches in by_rank:
             batches = [several("a batch", batch, "samples") for batch in several("batches", rank_batches, "batches")]
             if any(len(batch) != batch_size for batch in batches):
@@ -410,7 +410,7 @@ _NUM_HEALTHY = 6  # of them have no culprit
 
 
 def _made_jobs() -> Iterator[tuple[NDArray[np.float64], tuple[int, int] | None]]:
-    """Yield jobs: seconds of shape (12 steps, 4 ranks, 5 phases); and the late rank and phase, None if there is none."""
+    """Yield jobs: seconds of shape (12 steps, 4 ranks, 5 phases), and the late rank and phase, if there is one."""
     random = np.random.default_rng(0)
     for job in range(_NUM_JOBS):
         own_s = np.array(_USUAL_S) * random.uniform(0.9, 1.1, (12, 4, 5))
