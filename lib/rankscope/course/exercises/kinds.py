@@ -48,13 +48,13 @@ class Score:
 
     def __str__(self) -> str:
         table = [("", *self.columns)]
-        for name, cells in self.rows.items():
-            table.append((name, *cells))
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        for row_name, row_cells in self.rows.items():
+            table.append((row_name, *row_cells))
+        name_width, *cell_widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = []
-        for row in table:
-            aligned = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
-            lines.append("  ".join(aligned).rstrip())
+        for name, *cells in table:
+            right_aligned = map(str.rjust, cells, cell_widths)
+            lines.append("  ".join([name.ljust(name_width), *right_aligned]).rstrip())
         return "\n".join(lines)
 
     __repr__ = __str__
