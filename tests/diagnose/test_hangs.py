@@ -163,6 +163,7 @@ def test_the_drawing_of_many_ranks_shows_those_to_look_at(tmp_path: Path) -> Non
     assert len(drawing.y_ticks) == 16
     assert "70" in {label for _, label in drawing.y_ticks}
     assert drawing.y_label == "rank (16 of 99 shown)"
+    assert [key.label for key in drawing.legend] == ["waits", "did not make it"]  # all stop at their first call
 
 
 def test_one_rank_that_differs_in_jobs_of_random_groups(tmp_path: Path) -> None:
