@@ -159,12 +159,26 @@ def _hull_spans(events: KinetoEvents, rank: int, main: int) -> list[Span]:
         _pid, tid = events.threads[thread]
         lane = _lane_name(_CPU, tid, is_main=thread == main)
         spans += _spans(rank, lane, "unpack", unpack.take(unpack.thread == thread))
-    return spans + _gpu_phases(events, rank, _joined(parts, forward), backward)
+    is_step = np.array([events.kind(code) == "step" for code in parts.code.tolist()], bool)
+    phases = _phases(events, parts.take(~is_step), forward, backward)
+    return spans + _gpu_phases(events, rank, parts.take(is_step), phases)
 
 
-def _joined(first: EventColumns, second: EventColumns) -> EventColumns:
-    """Return the events of both, the first ones first."""
-    return EventColumns(*(np.concatenate(pair) for pair in zip(first, second, strict=True)))
+class _Phases(NamedTuple):
+    """The phases of all steps in the order of their starts, and the kind of each."""
+
+    spans: EventColumns
+    kinds: list[str]
+
+
+def _phases(events: KinetoEvents, stated: EventColumns, forward: EventColumns, backward: EventColumns) -> _Phases:
+    """Return all phases: those that are events themselves, FSDP's forward, and the backward."""
+    columns = zip(stated, forward, backward, strict=True)
+    spans = EventColumns(*(np.concatenate(column) for column in columns))
+    kinds = [events.kind(code) for code in stated.code.tolist()]
+    kinds += ["forward"] * forward.size + ["backward"] * backward.size
+    by_start = np.argsort(spans.start_s, kind="stable")
+    return _Phases(spans.take(by_start), [kinds[index] for index in by_start.tolist()])
 
 
 def _spans(rank: int, lane: str, kind: str, events: EventColumns) -> list[Span]:
@@ -206,36 +220,25 @@ def _is_fsdp_forward(role: Role) -> bool:
     return label.startswith("range: FSDP::") and label.endswith("_forward")
 
 
-def _gpu_phases(events: KinetoEvents, rank: int, parts: EventColumns, backward: EventColumns) -> list[Span]:
+def _gpu_phases(events: KinetoEvents, rank: int, steps: EventColumns, phases: _Phases) -> list[Span]:
     """Return when the GPU works on what was launched in each phase on the CPU, and in each gap between phases ("host").
 
-    `parts` are the steps and all phases but `backward`. Collectives wait for others, and are left out.
+    Collectives wait for others, and are left out.
     """
-    part_kinds = [events.kind(code) for code in parts.code.tolist()]
-    is_step = np.array([kind == "step" for kind in part_kinds], bool)
-    steps = parts.take(is_step)
-    phases = _joined(parts.take(~is_step), backward)
-    # FSDP's forward is a hull around ranges, and so it has the kind of the first of them, "range: FSDP::..."
-    phase_kinds = ["forward" if kind.startswith("range") else kind for kind in part_kinds if kind != "step"]
-    phase_kinds += ["backward"] * backward.size
-    by_start = np.argsort(phases.start_s, kind="stable")
-    phases = phases.take(by_start)
-    phase_kinds = [phase_kinds[index] for index in by_start.tolist()]
-
     kernels = _starts_on_cpu(events.of("kernel"), events.of("runtime"))
     launched = kernels.take(np.isfinite(kernels.start_s))
     step = _within(launched.start_s, steps)
-    phase = _within(launched.start_s, phases)
+    phase = _within(launched.start_s, phases.spans)
     # A number for each interval of launches: for each step and phase, and for the gap behind each phase. Before the
     # first phase, `phase.row` is -1. Launches outside of steps share -1.
-    phase_number = step.row * (phases.size + 1) + phase.row + 1
+    phase_number = step.row * (phases.spans.size + 1) + phase.row + 1
     interval = np.where(step.is_inside, phase_number * 2 + phase.is_inside, -1)
     spans = []
     for rows in _rows_by_value(interval):
         first = rows[0]
         if not step.is_inside[first]:
             continue
-        kind = phase_kinds[phase.row[first]] if phase.is_inside[first] else "host"
+        kind = phases.kinds[phase.row[first]] if phase.is_inside[first] else "host"
         step_number = events.roles[steps.code[step.row[first]]].item
         work = events.columns.take(launched.event[rows])  # with the times on the GPU
         spans.append(Span(rank, "gpu", kind, step_number, float(work.start_s.min()), float(work.stop_s.max())))
