@@ -278,7 +278,7 @@ def _size(args: _KinetoArgs) -> tuple[int, int]:
         for dims, input_type in zip(args.dims, args.types, strict=False):  # a damaged file may lack some of either
             if input_type == "TensorList" and isinstance(dims, list):
                 return sum(map(_num_elements, dims)), 0
-            if input_type not in ("", "Scalar", "ScalarList"):
+            if input_type not in ("", "Scalar", "ScalarList"):  # none of these is a tensor
                 return _num_elements(dims), _item_bytes(input_type)
     return -1, -1
 

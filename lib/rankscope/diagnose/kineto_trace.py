@@ -368,7 +368,10 @@ def _launches_without_kernels(events: KinetoEvents, launched_kernels: EventColum
 def _gloo_calls(
     events: KinetoEvents, gloo: EventColumns, launches: EventColumns, launch_of_work: Ints, groups: tuple[str, ...]
 ) -> list[_CallRow]:
-    """Return a call for each piece of Gloo's work; its kind is that of its launch, if it has one."""
+    """Return a call for each piece of Gloo's work.
+
+    Its kind is that of its launch, if it has one, because Gloo works on a reduce_scatter as an allreduce.
+    """
     group_of_work = _gloo_groups(events, gloo, launches, groups)
     calls = []
     for row, work in enumerate(gloo.event.tolist()):
