@@ -121,7 +121,9 @@ def test_formulas_worked_by_hand(case: tuple[Any, ...]) -> None:
 
 
 def test_another_cpu_has_other_limits_between_nodes() -> None:
-    intel, amd = (nccl.Model(gpu="h100", num_nodes=2, version=(2, 29), cpu=cpu) for cpu in ("intel", "amd"))
+    intel, amd, arm = (nccl.Model("h100", num_nodes=2, version=(2, 29), cpu=cpu) for cpu in ("intel", "amd", "other"))
+    assert arm.bandwidth("allreduce", "ring", "ll") == intel.bandwidth("allreduce", "ring", "ll")
+    assert arm.latency_us("allreduce", "ring", "ll") == intel.latency_us("allreduce", "ring", "ll")
     assert intel.bandwidth("allreduce", "ring", "ll") == pytest.approx(39 * 16 / 30)
     assert amd.bandwidth("allreduce", "ring", "ll") == pytest.approx(22.5 * 16 / 30)
     assert intel.latency_us("allreduce", "ring", "ll") == pytest.approx(6.6 + 28 * 1.0 + 2 * 2.7)
