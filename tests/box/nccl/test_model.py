@@ -521,6 +521,22 @@ def test_a_choice_holds_between_the_sizes_that_were_measured() -> None:
                 assert nccl_plugin.steered(written, word, larger - 1, 1, 8) == low, (collective, size)
 
 
+@pytest.mark.parametrize("excluded", ["ring", ""])
+def test_a_log_without_rings_or_without_a_collective_has_no_other_choice(excluded: str) -> None:
+    """As of a job with NCCL_ALGO=tree, or with an algorithm that the collective does not have."""
+    model = nccl.Model(gpu="h100", gpus_per_node=4, version=(2, 29))
+    printed = {}
+    for row in model.table([MIB]).query("why_not == ''").itertuples():
+        name = (row.collective, row.algorithm, row.protocol)
+        if row.collective == "allreduce" and excluded in row.algorithm:
+            printed[name] = (0.0, 0.0)
+        else:
+            printed[name] = (model.latency_us(*name), model.bandwidth(*name))
+    logged = attrs.evolve(model, printed=printed)
+    measured = {("allreduce", MIB): 1.0, ("allgather", MIB): 1.05 * model.choose("allgather", MIB).time_s}
+    assert tuner.num_choices(tuner.tuner_csv(logged, profile_of(4, measured))) == 0
+
+
 def test_words_that_the_plug_in_does_not_know_steer_another_collective() -> None:
     """What was written before: the plug-in took reduce_scatter for allreduce, and -1 for one channel."""
     written = "reduce_scatter,1024,4096,ring,ll,-1,1,8,-1,-1\nallreduce,1024,4096,nvls,simple,16,1,8,-1,-1\n"
