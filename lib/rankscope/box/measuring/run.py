@@ -100,7 +100,7 @@ def measure(
     chosen.check_algorithms(num_ranks)
     start = _starter(num_ranks, backend, device, network)
     if not is_joined(backend):
-        output_path(path)  # before ranks are started; under torchrun, rank 0 checks it in `run.open` for all
+        output_path(path)  # checks it before ranks are started; under torchrun, rank 0 does so in `run.open`, for all
     run = _Measurement(Path(path), chosen, backend, device, report, start)
     report(Progress(num_done=0, num_points=0, doing="starting the ranks"))  # the survey decides which points there are
     survey: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]  # rank 0's result of `rank.survey`
@@ -118,7 +118,8 @@ def writes(backend: str) -> bool:
 def default_backend(num_ranks: int | None = None, device: str | None = None, network: object = None) -> str:
     """Return "nccl" if there are two GPUs or more and one for each rank of this machine, else "gloo".
 
-    An explicit device or a network of hosts also gives "gloo". Raises ValueError for `num_ranks` below 1.
+    An explicit device, which only Gloo lets you choose, or a network of hosts also gives "gloo". Raises ValueError for
+    `num_ranks` below 1.
     """
     if num_ranks is not None:
         whole("num_ranks", num_ranks, 1)
@@ -260,7 +261,7 @@ class _Measurement:
             "statistic": "slowest rank of each iteration",
             "clock": "cuda events" if self.device == "cuda" else "monotonic",
             "clock_offset_s": survey["clock_offset_s"],
-            "verified": True,
+            "verified": True,  # a wrong result raises an error
         }
         return Profile(provenance, how)
 

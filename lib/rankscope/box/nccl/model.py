@@ -28,7 +28,7 @@ from .constants import (
     NVLS_SPEEDS,
     PLATEAU,
     PROTOCOLS,
-    SLICE_BYTES,
+    SIMPLE_CHUNK_BYTES,
     SPEEDS,
     TERMS,
     THREADS,
@@ -387,6 +387,7 @@ class Model:
             share = 2.0  # the switch reduces, so a GPU's links carry the buffer once instead of twice
         efficiency = NVLS_EFFICIENCY[GPUS[self.gpu].generation]
         channel_rate = graph.intra * efficiency * (num_channels - 1) / num_channels * share
+        # NCCL also has this bound on one node; see `_expected_graphs`.
         channel_rate = min(channel_rate, 2 * graph.inter if num_nodes == 2 else graph.inter)
         if num_nodes > 1:
             channel_rate = min(channel_rate, self._by_nodes("CHANNEL_NVLS_TREE"))
@@ -576,19 +577,25 @@ class Model:
         num_channels = self._channels(collective, "ring", protocol, sizes)
         piece_bytes = sizes / self.num_ranks / num_channels  # what a rank sends on a channel in a step
         step_us = piece_bytes / channel_bytes_per_us
-        by_name = {"hops": np.full(sizes.shape, num_steps * terms.hop_us), "bytes": num_steps * step_us}
+        tail_us: Floats | None = None
         if protocol == "ll":
-            by_name["tail"] = terms.ll_tail * step_us
+            hops_us = np.full(sizes.shape, num_steps * terms.hop_us)
+            tail_us = terms.ll_tail * step_us
         elif protocol == "ll128":
-            by_name["hops"] = np.full(sizes.shape, terms.ll128_launch_us + num_steps * terms.ll128_hop_us)
+            hops_us = np.full(sizes.shape, terms.ll128_launch_us + num_steps * terms.ll128_hop_us)
         else:
-            # Simple sends a piece in loops of two slices. A loop takes as long as two slices at the bandwidth, or as
-            # one slice and a hop, whichever is longer. The 4-norm is their maximum with a soft corner.
-            num_loops = np.ceil(piece_bytes / SLICE_BYTES)
-            loop_us = step_us / num_loops
-            longer_us = (loop_us**4 + (loop_us / 2 + terms.simple_hop_us) ** 4) ** 0.25
-            by_name["hops"] = terms.simple_launch_us + num_loops * num_steps * (longer_us - loop_us)
-            by_name["tail"] = terms.simple_tail * step_us * np.minimum(1, SLICE_BYTES / piece_bytes)
+            # Simple sends a piece chunk by chunk, each in two slices. A chunk takes as long as both slices at the
+            # bandwidth, or as one slice and a hop, whichever is longer. The 4-norm is their maximum with a soft corner.
+            num_chunks = np.ceil(piece_bytes / SIMPLE_CHUNK_BYTES)
+            chunk_us = step_us / num_chunks
+            longer_us = (chunk_us**4 + (chunk_us / 2 + terms.simple_hop_us) ** 4) ** 0.25
+            # `longer_us` includes the bytes, which are a term of their own.
+            hops_us = terms.simple_launch_us + num_chunks * num_steps * (longer_us - chunk_us)
+            last_chunk_share = np.minimum(1, SIMPLE_CHUNK_BYTES / piece_bytes)
+            tail_us = terms.simple_tail * last_chunk_share * step_us
+        by_name = {"hops": hops_us, "bytes": num_steps * step_us}
+        if tail_us is not None:
+            by_name["tail"] = tail_us
         if collective == "allgather":
             by_name["copy"] = terms.copy * step_us
         return by_name
