@@ -146,7 +146,7 @@ class _ScheduleSimulation:
         self.cluster = cluster
         self.detail = detail
         self.ready_s: Seconds = np.zeros(schedule.num_ranks)  # when each rank may enter its next step
-        # of the last `lag` steps, the oldest first, when each rank had added up what it received
+        # for each of the last `lag` steps, the oldest first, when each rank was done with all sums up to this step
         self.added_s = deque([np.zeros(schedule.num_ranks)] * schedule.lag, maxlen=schedule.lag)
         self.cards = _CardTimes(np.zeros(cluster.num_nodes), np.zeros(cluster.num_nodes))
         self.records: list[_SimulatedStep] | None = None  # the steps so far, if their messages get spans
@@ -217,7 +217,7 @@ class _ScheduleSimulation:
             shift = _shifting(routes.shift, costs)
         for index in range(routes.num_steps):
             num_done = index + 1
-            is_power_of_two = num_done & (num_done - 1) == 0
+            is_power_of_two = (num_done & (num_done - 1)) == 0
             before_s = self._state() if is_power_of_two else None
             if shift is not None:
                 self.ready_s = shift(self.ready_s)
@@ -228,14 +228,14 @@ class _ScheduleSimulation:
             after_s = self._state()
             moved_s = after_s - before_s
             if moved_s.max() - moved_s.min() <= _ROUNDING * after_s.max():
-                self.ready_s, *added_s = after_s + moved_s * (routes.num_steps - num_done)
-                # This takes the place of all entries before, since there are as many. With a lag of 1 there are none:
+                self.ready_s, *added_s = after_s + moved_s * (routes.num_steps - num_done)  # rows as of `_state`
+                # These take the place of all entries before, since they are as many. With a lag of 1 there are none:
                 # the old entry stays, which decides nothing because a rank is ready no earlier.
                 self.added_s.extend(added_s)
                 return
 
     def _state(self) -> Seconds:
-        """All times that the next step depends on, rows of one for each rank.
+        """All times that the next step depends on, in rows with an entry per rank.
 
         If the lag is 1, a rank is ready only once it has added up, so `ready_s` is all.
         """
@@ -257,7 +257,7 @@ class _ScheduleSimulation:
         ready_s = enter_s.copy()
         np.maximum.at(ready_s, routes.src, sent.end_s)
         np.maximum.at(ready_s, routes.dst, sent.end_s)
-        added_s = self.added_s[-1].copy()  # when each rank is done with all sums so far
+        added_s = self.added_s[-1].copy()
         np.maximum.at(added_s, routes.dst, sent.done_s)
         self.added_s.append(added_s)
         self.ready_s = ready_s
@@ -677,8 +677,9 @@ class Routes:
                     level[message] = level[previous_send] + 1
                 if previous_receive != NO_MESSAGE:
                     level[message] = max(level[message], level[previous_receive] + 1)
-        order = np.argsort(level, kind="stable")
-        return np.split(order, np.flatnonzero(np.diff(level[order])) + 1)
+        by_level = np.argsort(level, kind="stable")
+        first_of_next_levels = np.flatnonzero(np.diff(level[by_level])) + 1
+        return np.split(by_level, first_of_next_levels)
 
 
 class _SwitchTransfers(NamedTuple):

@@ -78,7 +78,7 @@ class Ranks:
     `clock_offset_s` is how far this rank's instant may be off that of rank 0: 0 if all share a machine and its clock.
     """
 
-    # Methods, so that a test can give a rank another clock, machine or amount of stolen time.
+    # Attributes, so that a test can give a rank another clock, other stolen ticks or another machine.
     clock = staticmethod(time.monotonic)
     stolen = staticmethod(stolen_ticks)
     machine = staticmethod(boot_id)

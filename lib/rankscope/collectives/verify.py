@@ -233,8 +233,9 @@ def _apply(schedule: Schedule, number: int, rows: Step, shares: Shares) -> None:
             is_repeated = ((new | old) == old).all(axis=1)
         if is_repeated.any():
             row = int(is_repeated.argmax())
-            rank = int(_bits(new[row] & old[row])[0])
-            _fail(f"receives the contribution of rank {rank} a second time", number, int(dst[row]), int(chunk[row]))
+            repeated_ranks = _bits(new[row] & old[row])
+            text = f"receives the contribution of rank {repeated_ranks[0]} a second time"
+            _fail(text, number, int(dst[row]), int(chunk[row]))
         _fail_at((new == old).all(axis=1) & ~reduce, "receives what it already has", number, dst, chunk)
         shares[dst, chunk] = np.where(reduce[:, None], old | new, new)
 

@@ -90,7 +90,8 @@ _prepared_by_group: weakref.WeakKeyDictionary[Any, dict[Any, _Prepared]] = weakr
 def _prepared(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> _Prepared:
     """Return the plan of an earlier call of the same kind, or a new one, which all ranks must make at the same call.
 
-    All ranks call with the same arguments, so they keep the same plans, and drop the same one if there are too many.
+    All ranks call with the same schedules and kinds of tensors in the same order. So they have the same plans, and drop
+    the same one if there are too many.
     """
     prepared_plans = _prepared_by_group.setdefault(group, {})
     last_used = next(reversed(prepared_plans.values()), None)
