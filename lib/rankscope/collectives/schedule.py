@@ -300,7 +300,7 @@ class Schedule:
 
     def _is_at(self, rank_of_chunk: Ints) -> NDArray[np.bool_]:
         """A mask of shape (num_ranks, num_chunks): each chunk is at one rank."""
-        return np.arange(self.num_ranks)[:, None] == rank_of_chunk
+        return np.equal(np.arange(self.num_ranks)[:, None], rank_of_chunk)
 
     def _is_everywhere(self) -> NDArray[np.bool_]:
         """A mask of shape (num_ranks, num_chunks): each chunk is at every rank."""
@@ -326,7 +326,8 @@ class Schedule:
             np.add.at(link_bytes, pair_of_row, sizes[rows.chunk])
             pairs, message_of_row = np.unique(pair_of_row, return_inverse=True)  # a message for each pair
             num_messages += pairs.size
-            added_bytes = np.bincount(message_of_row, sizes[rows.chunk] * rows.reduce, minlength=pairs.size)
+            added_bytes = np.zeros(pairs.size)  # of each message
+            np.add.at(added_bytes, message_of_row, sizes[rows.chunk] * rows.reduce)
             buffers.pass_step(rows, receiver=pairs % num_ranks, added_bytes=added_bytes)
         return Traffic(link_bytes.reshape(num_ranks, num_ranks), num_messages, buffers.peak_bytes)
 
