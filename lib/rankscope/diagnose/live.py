@@ -200,7 +200,7 @@ class Watched:
             origin = self._now()
             if self._is_cuda:
                 origin.synchronize()
-            self._origin = _Origin(origin, time.perf_counter_ns())
+            self._origin = _TimeOrigin(origin, time.perf_counter_ns())
             self._exchange.start()
             self._undo = undo.pop_all()
             self._is_open = True
@@ -494,14 +494,14 @@ def _num_bytes(args: tuple[Any, ...]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in inputs if isinstance(tensor, Tensor))
 
 
-class _Origin(NamedTuple):
+class _TimeOrigin(NamedTuple):
     """A stamp from which times count, and its time; on CUDA, the time at which the GPU reached the event."""
 
     stamp: Any
     ns: int
 
 
-def _in_ns(step: WatchedStep, origin: _Origin) -> tuple[WatchedStep, _Origin]:
+def _in_ns(step: WatchedStep, origin: _TimeOrigin) -> tuple[WatchedStep, _TimeOrigin]:
     """Return a step with nanoseconds in the place of events, and the origin for the next step, the begin of this one.
 
     Each step needs an origin of its own, because `elapsed_time` has 24 bits, which are too few for the time of a whole
@@ -527,7 +527,7 @@ def _in_ns(step: WatchedStep, origin: _Origin) -> tuple[WatchedStep, _Origin]:
             WatchedCall(call.group, call.kind, call.num_bytes, at(call.launch), at(call.stop)) for call in step.calls
         ],
     )
-    return in_ns, _Origin(step.begin, begin)
+    return in_ns, _TimeOrigin(step.begin, begin)
 
 
 def _trace(rank: int, steps: Sequence[WatchedStep]) -> Trace:
