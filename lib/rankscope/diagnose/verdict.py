@@ -81,9 +81,10 @@ class _VerdictWords:
         """Return a line for each cause of a rank that is late alone."""
         rank = self._lateness.ranks[late.column]
         mean_s = self._mean_late_s(late)
-        arrives = f"arrives {in_ms(mean_s)} late {self._when(late)}"
-        if mean_s <= 0:  # a rank that is named before this one is even later, so this one is not behind the others yet
-            arrives = "would be the next that is late"
+        # if a rank that is named before this one is even later, this one is not behind the others yet
+        arrives = "would be the next that is late"
+        if mean_s > 0:
+            arrives = f"arrives {in_ms(mean_s)} late {self._when(late)}"
         lines = []
         for culprit in late.culprits:
             why = self._why([late], culprit.cause, "its")
@@ -156,7 +157,7 @@ class _VerdictWords:
                 "CPU, or with a shared core; the traces do not show which"
             )
         means = [self._mean_times(late, [cause]) for late in ranks]
-        when = "" if in_all_steps else " in these"
+        when = "" if in_all_steps else " in these"  # steps: the begin of the sentence says in how many
         before_host = ""
         if cause == "host":
             before_host = self._phase_before_host(ranks)
@@ -222,7 +223,7 @@ class _VerdictWords:
         host_longer_s = self._host_s - median_of_others(self._host_s)
         sentences = []
         for rank in seldom_late:
-            cause = PHASES[int(phase_longer_s[rank.in_steps, rank.column].mean(axis=0).argmax())]
+            cause = PHASES[int(phase_longer_s[rank.in_steps, rank.column].sum(axis=0).argmax())]
             before_host = ""
             if cause == "host":
                 before_host = PHASES[int(host_longer_s[rank.in_steps, rank.column].sum(axis=0).argmax())]
@@ -251,16 +252,17 @@ def headline(lateness: Lateness, steps: Sequence[int]) -> str:
     group = lateness.groups[0]  # the others are late only once these ranks are mended
     step = _whole_ms(lateness.step_s)
     if len(group) == 1:
-        culprit = group[0].culprits[0]
+        culprit = group[0].culprits[0]  # the most important cause; `sentences` has the others
         cost = f"{_whole_ms(culprit.cost_s)} of each step of {step}"
         return f"rank {culprit.rank} is late, {_because(culprit.cause, 'its')}: {cost}"
     cost_s = sum(culprit.cost_s for late in group for culprit in late.culprits)
     cost = f"{_whole_ms(cost_s)} of each step of {step}"
     ranks = listed("rank", [lateness.ranks[late.column] for late in group])
-    ranks_by_cause = defaultdict[str, list[int]](list)  # by the first cause
+    ranks_by_cause = defaultdict[str, list[int]](list)  # by the most important cause, which is the first one
     for late in group:
         ranks_by_cause[late.culprits[0].cause].append(lateness.ranks[late.column])
-    mostly = "mostly " if any(len(late.culprits) > 1 for late in group) else ""  # the cost is that of all causes
+    # the cost is that of all causes, also of those that the line does not name
+    mostly = "mostly " if any(len(late.culprits) > 1 for late in group) else ""
     if len(ranks_by_cause) == 1:
         (cause,) = ranks_by_cause
         return f"{ranks} are late {_pattern(group)}, {mostly}{_because(cause, 'their')}: {cost}"
@@ -302,8 +304,9 @@ def _pattern(group: Sequence[LateRank]) -> str:
     shares = []
     for late, other in combinations(group, 2):
         num_common = (late.in_steps & other.in_steps).sum()
-        fewer = min(late.in_steps.sum(), other.in_steps.sum())
-        shares.append(num_common / fewer)
+        # as a share of the fewer steps: a rank that is late seldom, but always with the other one, is late together
+        num_fewer = min(late.in_steps.sum(), other.in_steps.sum())
+        shares.append(num_common / num_fewer)
     if min(shares) > _AT_ONCE:
         return "together"
     if max(shares) < _AT_ONCE:
@@ -320,7 +323,7 @@ class _SeldomLate(NamedTuple):
 
 def _seldom_late(lateness: Lateness) -> list[_SeldomLate]:
     """Return the ranks that are the last ones, and very late, in at least two steps."""
-    if len(lateness.ranks) < 2:
+    if len(lateness.ranks) < 2:  # a single rank makes nobody wait, and there is no noise of others
         return []
     late_s = lateness.late_s  # steps by ranks
     last = lateness.phase_s.sum(axis=2).argmax(axis=1)  # the column of the last rank of each step
@@ -443,6 +446,6 @@ def in_ms(seconds: float) -> str:
 
 def _whole_ms(seconds: float) -> str:
     """Return whole milliseconds, unless that would be fewer than two digits."""
-    if seconds < 0.00995:  # below 10 ms, rounded to three digits
+    if seconds < 0.00995:  # this and more is at least 10 ms, rounded to two digits
         return in_ms(seconds)
     return f"{seconds * 1e3:.0f} ms"
