@@ -86,8 +86,9 @@ class Setting(NamedTuple):
         if isinstance(self.default, bool):
             return truth(self.name, value)
         try:
-            plain = whole(self.name, value) if self.kind is int else of_type(self.name, value, str)
-            index = self.values.index(plain)
+            # first the type, because 4.0 and True equal values that a control of whole numbers offers
+            checked = whole(self.name, value) if self.kind is int else of_type(self.name, value, str)
+            index = self.values.index(checked)
         except ValueError:
             raise ValueError(f"{self.name} must be one of {self.allowed}, got {value!r}") from None
         return self.values[index]  # the control's own, because `value` may be of a subclass of str
