@@ -287,7 +287,7 @@ def _points(ranges: Sequence[_RangeOfRank], begin_s: float, trained: Sequence[st
     groups_with_gradient = set()  # groups of which autograd had finished the gradients before the callback
     for span in ranges:
         event_kind = _EVENT_KINDS.get(span.label)
-        if event_kind is None:
+        if event_kind is None:  # one of FSDP's parts, or the callback
             continue
         if event_kind == "leave":
             # The root goes on after it, until it enters the next module. FSDP records this in the forward only: what
@@ -310,12 +310,10 @@ def _points(ranges: Sequence[_RangeOfRank], begin_s: float, trained: Sequence[st
                 events.append(StepEvent("leave", ""))
         events.append(StepEvent(event_kind, span.group))
         points.append(_StepPoint(span.start_s, tuple(events), "forward" if is_forward else "backward", span.group))
-    if np.isfinite(callback_s):
-        late_events = []
-        for group in trained:
-            if group not in groups_with_gradient:
-                late_events.append(StepEvent("gradient", parameter_name(group)))
-        points.append(_StepPoint(callback_s, tuple(late_events), "backward", ""))
+    if np.isfinite(callback_s):  # FSDP recorded it
+        groups_of_callback = [group for group in trained if group not in groups_with_gradient]
+        gradients = tuple(StepEvent("gradient", parameter_name(group)) for group in groups_of_callback)
+        points.append(_StepPoint(callback_s, gradients, "backward", ""))
     return points
 
 
