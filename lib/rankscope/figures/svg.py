@@ -97,7 +97,7 @@ def _title(drawing: Drawing, left: float) -> _Title:
         # Width 0, because a line that is no wider than the marks cannot widen the picture.
         return _Title(_title_line(words, left, 0), width=0.0, height=0)
     room_px = max(marks_width + left - _EDGE_PX, _LEAST_TITLE_PX)
-    lines = wrap(words, int(room_px / _TITLE_LETTER_PX))
+    lines = wrap(words, int(room_px / _TITLE_LETTER_PX)) or [""]  # blanks alone are wrapped into no line
     parts = [_title_line(line, _EDGE_PX, number) for number, line in enumerate(lines)]
     longest = max(map(len, lines))
     return _Title("".join(parts), _EDGE_PX + _TITLE_LETTER_PX * longest, (len(lines) - 1) * _TITLE_LINE_PX)
