@@ -262,9 +262,13 @@ class _RecordedIterator:
             recording.creations.append(_now() - self.epoch_start_ns)
         else:
             hook.iterator_start_ns = -1  # so that the first batch has no span of a worker's start
-            fetcher = self._inner._dataset_fetcher
-            self._inner._dataset_fetcher = _TimedFetcher(fetcher, hook, worker=0, lane=LOOP + self.lane_suffix)
+            self._time_fetches(hook)
         self._begin_epoch()
+
+    def _time_fetches(self, hook: _Hook) -> None:
+        """Wrap the fetcher of an iterator without workers, as `_Hook` does in each worker."""
+        fetcher = self._inner._dataset_fetcher
+        self._inner._dataset_fetcher = _TimedFetcher(fetcher, hook, worker=0, lane=LOOP + self.lane_suffix)
 
     def _begin_epoch(self) -> None:
         """Begin to record an epoch, once torch has made or reset its iterator."""
