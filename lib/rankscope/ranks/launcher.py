@@ -27,7 +27,7 @@ from ..common.checks import function, number, one_of, truth, whole
 from ..common.extras import require
 from . import joined, pickling
 from .errors import MachineError, RankError
-from .host import MOST_RANKS, how_it_ended, is_ending
+from .host import MOST_RANKS, MOST_TIMEOUT_S, how_it_ended, is_ending
 from .output import Output
 from .pool import Worker, WorkerPool, describe_stacks
 from .rank import Failure, JoinProblem, Rank, StoredResult
@@ -110,7 +110,7 @@ def _checked(fn: Any, args: Any, backend: Any, timeout_s: Any, progress: Any) ->
         raise ValueError(f"args must be a tuple of what fn is called with, got {args!r}")
     one_of("backend", backend, _BACKENDS)
     truth("progress", progress)
-    return number("timeout_s", timeout_s, above=0, high=10**6)
+    return number("timeout_s", timeout_s, above=0, high=MOST_TIMEOUT_S)
 
 
 def _forked(
