@@ -126,9 +126,7 @@ class _Passage:
         done_s = taken_s + self.drawn_s[items_in]
         left_s = np.fromiter(self.left_s, np.float64, num_items)
         if self.keeps_order:
-            worker = (
-                np.arange(num_items) % self.stage.num_workers
-            )  # as items leave in order, workers become free in turn
+            worker = np.arange(num_items) % self.stage.num_workers  # items leave in order, so workers take turns
             return _PassageTimes(worker, taken_s, done_s, left_s, items_in)
         items_out = np.fromiter(self.items_out, np.int64, num_items)
         position_of_item = np.empty_like(items_in)
@@ -256,7 +254,7 @@ def _keep_step(last_passages: list[_Passage], arrivals: list[Iterator[float]]) -
 
     In each step, all ranks with items left wait for the slowest of them.
     """
-    step_end_s = 0.0
+    step_end_s = _AT_START_S
     for step, arrivals_s in enumerate(zip_longest(*arrivals)):  # of this step's item on each rank
         step_begin_s = step_end_s
         passages_in_step = []
