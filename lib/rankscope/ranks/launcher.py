@@ -136,7 +136,7 @@ def _forked(
                 ranks = pool.start(work, labels, descriptors)
             _RunningRanks(ranks, guards or {}).wait(timeout_s, output if progress else None)
             return [_result(pool.folder, rank) for rank in range(num_ranks)]
-        finally:
+        finally:  # also after an error: what the ranks have printed may say more about it
             pool.end()  # before the output is shown for the last time, so that no rank prints afterwards
             output.show()
 
@@ -170,7 +170,7 @@ class _RunningRanks:
         now_s = begin_s
         next_count_s = begin_s + _COUNT_S
         while self._running:
-            if self._failures:
+            if self._failures:  # then the timeout no longer matters: an error is raised within `_GONE_S`
                 if self._cause_is_known(now_s - self._failed_s):
                     self._raise()
             elif now_s >= begin_s + timeout_s:
@@ -198,8 +198,10 @@ class _RunningRanks:
             if source in self._connections:
                 self._receive(self._connections[source])
         for source in ready:  # after all messages, because a rank's last message may say why it has ended
-            if source in self._alive and source.listen() and source.code is not None:
-                self._note_end(self._alive.pop(source), source)
+            if source in self._alive:
+                source.listen()  # if the process has ended, this receives its exit code
+                if source.code is not None:
+                    self._note_end(self._alive.pop(source), source)
 
     def _receive(self, rank: int) -> None:
         """Receive a message of a rank. Raises ValueError if it says that the launch cannot work."""
@@ -221,6 +223,7 @@ class _RunningRanks:
             self._failures[rank] = message
 
     def _note_end(self, rank: int, worker: Worker) -> None:
+        """Raise RankError if the process of a rank has ended by itself; for a rank that failed, that is no news."""
         if rank not in self._failures:
             when = "before" if rank in self._running else "after"
             raise RankError(f"{worker} {how_it_ended(worker.code)} {when} it returned", rank)
@@ -245,7 +248,7 @@ class _RunningRanks:
             with suppress(Exception):  # for example, if its class cannot be imported here
                 cause = pickle.loads(failure.error)
         message = f"rank {rank} failed: {failure.line}"
-        if failure.text != failure.line:
+        if failure.text != failure.line:  # a failure without a traceback has the line for its text
             message = f"{message}\n\n{failure.text}"
         raise RankError(message, rank) from cause
 
