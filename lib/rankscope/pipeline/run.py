@@ -186,10 +186,10 @@ class _PipelineExecution:
         for position, stage in enumerate(self.stages):
             if stage.processes and stage.fn:
                 with _starting(stage):
-                    name = pool.pack(partial(answer, stage.fn))
+                    work = pool.pack(partial(answer, stage.fn))  # answers each item with the result of `fn`
                     labels = [f"worker {worker}" for worker in range(stage.num_workers)]
                     for path in self.paths:
-                        self._workers[path, position] = pool.start(name, labels, timeout_s=timeout_s)
+                        self._workers[path, position] = pool.start(work, labels, timeout_s=timeout_s)
         for (_, position), workers in self._workers.items():  # not in the loop above: they load `fn` at the same time
             with _starting(self.stages[position]):
                 for worker in workers:

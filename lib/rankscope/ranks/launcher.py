@@ -168,25 +168,28 @@ class _RunningRanks:
         """
         begin_s = time.monotonic()
         now_s = begin_s
+        deadline_s = begin_s + timeout_s
         next_count_s = begin_s + _COUNT_S
         while self._running:
             if self._failures:  # then the timeout no longer matters: an error is raised within `_GONE_S`
                 if self._cause_is_known(now_s - self._failed_s):
                     self._raise()
-            elif now_s >= begin_s + timeout_s:
+            elif now_s >= deadline_s:
                 self._give_up(timeout_s)
             if live_output or self._failures:
                 self._listen(_LOOK_S)
             else:
-                self._listen(begin_s + timeout_s - now_s)
+                self._listen(deadline_s - now_s)
             now_s = time.monotonic()
             if live_output:
                 live_output.show(last=False)
                 if now_s > next_count_s:
                     next_count_s = now_s + _COUNT_S
-                    num_done = len(self._ranks) - len(self._running)
-                    text = f"launch: {num_done} of {len(self._ranks)} ranks after {now_s - begin_s:.0f} s"
-                    print(text, file=sys.stderr)
+                    self._print_count(now_s - begin_s)
+
+    def _print_count(self, since_s: float) -> None:
+        num_done = len(self._ranks) - len(self._running)
+        print(f"launch: {num_done} of {len(self._ranks)} ranks after {since_s:.0f} s", file=sys.stderr)
 
     def _listen(self, within_s: float) -> None:
         """Wait for news of ranks and guards, for at most this time, and note them."""

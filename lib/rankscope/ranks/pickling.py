@@ -36,7 +36,7 @@ except ImportError:
 
 
 PROTOCOL = 5  # arrays go out of band, or straight from where they lie
-_OURS = f"{__package__.partition('.')[0]}."
+_OURS = f"{__package__.partition('.')[0]}."  # with which the names of this library's modules begin
 
 
 class Pickler(_Base):  # type: ignore[misc]

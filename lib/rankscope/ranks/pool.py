@@ -94,7 +94,7 @@ class Worker:
     def ended(self, within_s: float) -> int | None:
         """Wait until it ends, for at most this time, and return its exit code, or None if it still runs."""
         deadline = time.monotonic() + within_s
-        while self.code is None:
+        while self.code is None:  # a loop, because the first report may be its pid
             if not self.listen(max(0.0, deadline - time.monotonic())):
                 break
         return self.code

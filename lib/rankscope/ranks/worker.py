@@ -131,7 +131,8 @@ def answer(fn: Callable[[Any], Any], values: WorkerLine, number: int) -> None:
     if "torch" in sys.modules:  # one thread per worker, as in torch's own DataLoader
         sys.modules["torch"].set_num_threads(1)
     while True:
-        reply = _answer(fn, values.exchange, values.connection.recv_bytes())
+        message = values.connection.recv_bytes()  # unpacked in `_answer`, whose reply may be an error of that, too
+        reply = _answer(fn, values.exchange, message)
         flush()
         values.connection.send_bytes(reply)
 

@@ -140,7 +140,10 @@ def _whole_numbers(rank: int, indices: Iterable[Any]) -> IntArray:
 
 
 def _batch_stops(rank: int, reads: _Reads) -> IntArray:
-    """Return where each batch of a rank ends, if some ranks' samplers yield batches."""
+    """Return where each batch of a rank ends, if some ranks' samplers yield batches.
+
+    A rank that reads nothing has no batches. Raises ValueError if this rank's sampler yields indices instead.
+    """
     if reads.batch_stops is not None:
         return reads.batch_stops
     if reads.indices.size:
@@ -277,8 +280,8 @@ class Assignment:
     def repeats(self) -> tuple[NDArray[np.bool_], ...]:
         """Mark each read of an index that was already read, at an earlier step or at the same step by a lower rank.
 
-        These reads are torch's and libtorch's padding, so a correct evaluation must not count them. It cannot even read
-        the indices ≥ size that libtorch may return; `audit` finds those.
+        These reads are torch's and libtorch's padding, so a correct evaluation must not count them. libtorch may also
+        return indices ≥ size, which no evaluation can read; `audit` finds those.
         """
         ranks, steps = self.coordinates()
         indices = np.concatenate(self.ranks)
@@ -369,7 +372,7 @@ class Assignment:
 
     @classmethod
     def _decoded(cls, content: bytes) -> Assignment:
-        stored = read_arrays(content, len(content))  # `save` compresses nothing
+        stored = read_arrays(content, most_bytes=len(content))  # `save` compresses nothing
         header = decoded(str(stored["header"]), _StoredHeader)
         lengths = stored["lengths"]
         flat = stored["indices"]
