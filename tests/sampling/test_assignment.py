@@ -224,6 +224,11 @@ def test_a_damaged_file_is_one_clear_error(tmp_path):
         (lambda: Assignment(3, ([0],), loader=4), "loader must be a Loader, got 4"),
         (lambda: Assignment.collect(4, size=4), "samplers must be a list of a rank's sampler each, got 4"),
         (lambda: Assignment.collect([[0, 1], [0.5]], size=2), "rank 1's sampler must yield whole numbers"),
+        (lambda: Assignment.collect([[None, 1]], size=2), "rank 0's sampler must yield whole numbers"),
+        (
+            lambda: Assignment.collect([[0], [0, 2**63]], size=2),
+            "rank 1's sampler must yield whole numbers of 64 bits",
+        ),
         (lambda: shard_files(["a"], 0, 0), "num_trainers must be a whole number of at least 1, got 0"),
         (lambda: shard_files(["a"], 2, 2), "trainer_id must be a whole number from 0 to 1, got 2"),
         (lambda: shard_files(["a"], 2, 0, None), "seed must be .* got None"),
