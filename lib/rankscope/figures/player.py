@@ -548,7 +548,7 @@ def finishes(plays: Sequence[Playback]) -> str:
 
 
 def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None) -> Drawing:
-    """Draw one or two collectives at one moment, one below the other on the same axis of time.
+    """Draw one or two collectives on a cluster at one moment, one below the other on the same axis of time.
 
     To the left, each rank has a row of chunks, with the chunks that are on their way between the rows. To the right are
     the messages, from sender to receiver, and below them the busy ranks. What is still to come is grey; the vertical
