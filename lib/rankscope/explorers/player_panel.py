@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ipywidgets as widgets
 
 from .core.player import MOST_STEPS, instants
@@ -13,6 +15,8 @@ _NUM_ABOVE = 6  # controls above the picture: all but those of the network's lin
 
 class Player(Panel):
     """A panel whose moment can be played, paused, or stepped from message to message."""
+
+    children: tuple[Any, ...]  # a trait of ipywidgets, which has no types that mypy could read
 
     def __init__(self, explorer: Explorer, start: Now) -> None:
         super().__init__(explorer, start)
