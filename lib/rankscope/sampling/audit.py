@@ -192,8 +192,8 @@ class Audit(Findings):
         """Add what is read more than once."""
         if self.duplicates:
             add("duplicates", f"{count_of(self.duplicates, 'read')} of a sample already read in its epoch")
-        counted = ", counted per epoch," if len(self.epochs) > 1 else ""
         if self.overlap:
+            counted = ", counted per epoch," if len(self.epochs) > 1 else ""
             samples = f"{count_of(self.overlap, 'sample')}{counted}"
             add("overlap", f"{samples} {_is_are(self.overlap)} read by more than one rank in the same epoch")
 

@@ -45,7 +45,7 @@ class _Segment(NamedTuple):
 
 
 class _WindowEnd(NamedTuple):
-    """The numbers of samples and of steps up to the end of a window."""
+    """The numbers of samples, since the origin, and of steps, since the start, up to the end of a window."""
 
     num_samples: int
     num_steps: int
@@ -262,7 +262,7 @@ class BalancedSampler(ElasticSampler):
         return _Segment(grouping, num_samples, num_steps)
 
     def _progress_after(self, start: Progress, num_items: int) -> Progress:
-        """Return the progress after so many steps, in the fewest words: whole windows need no segment."""
+        """Return the progress after `num_items` steps. Whole windows of the epoch's order need no segment."""
         if num_items == 0:  # also if only samples that `drop_last` drops are left: more or fewer ranks can read them
             return start
         origin = self._origin(start)
@@ -277,7 +277,7 @@ class BalancedSampler(ElasticSampler):
             position = origin.remaining.position + num_samples - head_size
             segments = []
             num_samples = 0
-        else:
+        else:  # a part of the head is left, which can only be computed from the earlier segments
             position = start["position"]
             segments = list(origin.segments)
         if steps_in_window or num_samples:
@@ -300,9 +300,9 @@ class BalancedSampler(ElasticSampler):
 
     def _num_items(self, start: Progress) -> int:
         if self.batch_size is None:
-            num_steps = 0
-            for end in self._ends(start):  # the last one decides
-                num_steps = end.num_steps
+            num_steps = 0  # if nothing is left
+            for end in self._ends(start):
+                num_steps = end.num_steps  # the last end is that of the epoch
             return num_steps
         origin = self._origin(start)
         num_steps_of_all = _num_equal_steps(self._num_left(origin.remaining), self._grouping())
@@ -384,16 +384,14 @@ class BalancedSampler(ElasticSampler):
         origin = self._origin(start)
         num_left = self._num_left(origin.remaining)
         ends = self._ends_since(start)
-        num_samples = origin.num_samples
-        num_steps = -origin.num_steps  # counted from `start`, which is so many steps into the first window
         num_steps_read = origin.num_steps  # of the first window, before `start`
+        end = _WindowEnd(origin.num_samples, -num_steps_read)  # where the first window begins
         window_number = 0
-        while num_samples < num_left:
-            window = self._window(origin.remaining, num_samples, self._grouping())
-            num_samples += window.size
-            num_steps += window.num_steps
-            if window_number == len(ends):  # `_ends` need not plan this window again
-                ends.append(_WindowEnd(num_samples, num_steps))
+        while end.num_samples < num_left:
+            window = self._window(origin.remaining, end.num_samples, self._grouping())
+            end = _WindowEnd(end.num_samples + window.size, end.num_steps + window.num_steps)
+            if window_number == len(ends):  # so that `_ends` need not plan this window again
+                ends.append(end)
             window_number += 1
             counts = window.plan.counts
             samples = np.concatenate([window.samples, window.padding])

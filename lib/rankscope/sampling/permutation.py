@@ -146,10 +146,9 @@ def _shuffle_as_torch(order: IntArray, seed: int, stop: int) -> Iterator[int]:
         yield stop
         return
     words = _RandomWords(seed)
-    # Step t of a block swaps item `first + t` with item `first + t + word % (remaining - t)`. The first block is the
-    # longest one, unless the plain loop at the end has more steps.
-    longest_block = max(min(num_items, _PLAIN), isqrt(num_items))
-    steps = np.arange(longest_block)
+    # Step t of a block swaps item `first + t` with item `first + t + word % (remaining - t)`. No block has more than
+    # `_PLAIN` steps, because the square root of `TORCH_32BIT_LIMIT` is below that.
+    steps = np.arange(min(num_items, _PLAIN))
     steps_32 = steps.astype(np.uint32)
     first = 0
     while first < stop:
