@@ -292,6 +292,12 @@ def test_a_sampler_must_return_indices_for_each_rank(monkeypatch, num_arrays):
         assign(3, 2, sampler="mine")
 
 
+@pytest.mark.parametrize("lengths", [["a", "b"], [1.0, float("nan")], [1, None]])
+def test_packed_documents_need_lengths_that_are_numbers(lengths):
+    with pytest.raises(ValueError, match="lengths must be a 1-D array of whole numbers, one for each sample, got"):
+        assign(2, 1, sampler="packed", lengths=lengths)
+
+
 def test_an_assignment_cannot_be_changed():
     assignment = assign(10, 2)
     with pytest.raises(ValueError, match="read-only"):

@@ -56,6 +56,14 @@ def test_the_last_step_is_balanced_at_any_size(extra):
     assert imbalance(costs_per_step(in_tokens.all_ranks(), in_tokens.costs)).max() < 1.05
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_samples_that_fill_a_batch_each_leave_no_batch_empty(drop_last):
+    for size in (100, 101):
+        sampler = BalancedSampler([8] * size, 2, 0, max_tokens=8, window=50, drop_last=drop_last)
+        sizes = [np.diff(stops, prepend=0).tolist() for stops in sampler.all_ranks().batch_stops]
+        assert sizes == [[1] * (50 if drop_last or size == 100 else 51)] * 2
+
+
 def test_token_batches_are_balanced_and_nearly_full():
     lengths = np.minimum(lognormal_lengths(100_000), 8192)
     sampler = BalancedSampler(lengths, 16, 0, max_tokens=8192, window=50)

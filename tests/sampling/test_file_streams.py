@@ -66,6 +66,10 @@ def test_mixing_is_recounted_by_hand():
     assert mixed.files_per_batch_if_shuffled == pytest.approx(1 + 2 / 3)
 
 
+def test_a_dataset_of_no_files_has_a_mixing():
+    assert mixing(assign(0, 1), []).coverage == 1
+
+
 def test_the_audit_reads_streams():
     report = audit(stream_files([10, 10, 10], 2, epoch=epoch) for epoch in range(2))
     assert [finding.kind for finding in report.findings] == ["unbalanced"]
@@ -86,6 +90,8 @@ def test_the_audit_reads_streams():
         ),
         (lambda: stream_files([3], 4, num_nodes=2), "num_nodes must be 1 with method 'buffer'"),
         (lambda: stream_files([3], 2, seed=-1), "seed must be a whole number from 0 to"),
+        (lambda: mixing(assign(4, 2), []), "file_rows must add up to the dataset's 4 samples, got 0"),
+        (lambda: mixing(assign(4, 2), [2**70]), "file_rows must be a whole number from 0 to 268435456, got 1180591"),
         (lambda: mixing(assign(4, 2), [3]), "file_rows must add up to the dataset's 4 samples, got 3"),
         (lambda: mixing(assign(3, 8, sampler="libtorch_random"), [3]), "reads outside the dataset's 3 samples"),
         (lambda: mixing([0, 1], [2]), "assignment must be an Assignment"),

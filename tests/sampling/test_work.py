@@ -139,6 +139,7 @@ def test_rare_samples_of_independent_draws_are_no_finding():
     [
         ({"lengths": [1, 2]}, "lengths must have the dataset's length 4, got 2"),
         ({"weights": [1] * 5}, "weights must have the dataset's length 4, got 5"),
+        ({"weights": [1] * 4, "replacement": "no"}, "replacement must be True or False, got 'no'"),
         ({"lengths": [1, 2, 3, -4]}, "lengths must be whole numbers from 0 to .* got -4 for sample 3"),
         ({"weights": [1, 2, 3, np.nan]}, "weights must be finite numbers of at least 0, got nan for sample 3"),
         ({"lengths": [1] * 4, "cost": "cubic"}, "cost must be one of"),
