@@ -69,8 +69,8 @@ def layers_of(loader: Any) -> list[Any]:
     layers: list[Any] = []
     while waiting:
         layer = waiting.pop(0)
-        # By identity, because equal objects may be different layers. A batch sampler and its loader, for example, may
-        # refer to the same sampler.
+        # A layer can be found twice: a loader and its batch sampler refer to the same sampler. It is recognised by
+        # identity, because equal objects may be different layers.
         if any(layer is other for other in layers):
             continue
         layers.append(layer)

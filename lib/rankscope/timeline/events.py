@@ -44,7 +44,7 @@ class _Text(NamedTuple):
     is_last: bool  # whether it goes to the end of the file
 
 
-class _Head(NamedTuple):
+class _EventsAndRest(NamedTuple):
     """The events at the beginning of a text, decoded, and the text after them."""
 
     events: list[Any]
@@ -108,10 +108,10 @@ class TraceFile(Generic[Entry]):
         text = text._replace(content=text.content[list_start:])
         piece_bytes = _PIECE_BYTES
         while not text.is_last:
-            head = self._head_of_list(text.content)
-            if head is not None:
-                yield head.events
-                text = text._replace(content=head.rest)
+            decoded = self._up_to_last_end(text.content)
+            if decoded is not None:
+                yield decoded.events
+                text = text._replace(content=decoded.rest)
                 piece_bytes = _PIECE_BYTES
             text = self._read(file, text.content, piece_bytes)
             piece_bytes *= 2
@@ -121,7 +121,7 @@ class TraceFile(Generic[Entry]):
         else:
             yield self._rest_of_object(b'{"traceEvents":[' + text.content)
 
-    def _head_of_list(self, text: bytes) -> _Head | None:
+    def _up_to_last_end(self, text: bytes) -> _EventsAndRest | None:
         """Decode the events up to the last end of an event in the text; None if it has no recognisable end.
 
         A position is the end of an event if the text before it is a valid list once a bracket closes it. So an event's
@@ -132,7 +132,7 @@ class TraceFile(Generic[Entry]):
                 events = self._events(b"[" + text[:end] + b"]")
             except ValueError:  # the position is within a string, or in an inner object
                 continue
-            return _Head(events, rest=text[end:].lstrip().removeprefix(b","))
+            return _EventsAndRest(events, rest=text[end:].lstrip().removeprefix(b","))
         return None
 
     def _find_events(self, text: bytes) -> int | None:

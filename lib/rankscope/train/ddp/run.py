@@ -446,7 +446,7 @@ class StepInstants:
             self.ready[index] = self.now()
 
         for index, parameter in enumerate(self.parameters):
-            with torch.enable_grad():  # a script under torchrun may have switched gradients off, and views have no node
+            with torch.enable_grad():  # without it, as in a script that has switched gradients off, a view has no node
                 view: Any = parameter.view_as(parameter).grad_fn
             accumulate_gradient = view.next_functions[0][0]  # the node after that of the view in backward
             accumulate_gradient.register_hook(partial(stamp, index))

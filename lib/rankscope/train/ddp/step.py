@@ -375,7 +375,7 @@ def _overlapped(
         if to_work_s <= to_reduce_s:  # the work gets there before the allreduce ends
             now_s += to_work_s
             work_done_s = until_s
-            # Not below 0: rounding may take away too much, and before the first allreduce nothing is left of one.
+            # Not below 0, by rounding or because no allreduce is under way. The next one begins with its own cost.
             allreduce_left_s = max(allreduce_left_s - to_work_s / contention.communication, 0.0)
             if until_s == work_s[work]:  # it has ended, and not only got to a launch
                 work_stops_s.append(now_s)
