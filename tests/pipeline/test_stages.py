@@ -65,3 +65,6 @@ def test_a_run_tells_a_model_its_service_times():
     measured = path.measured(run(path, range(20)))
     assert all(len(stage.service_s) == 20 for stage in measured.stages)
     assert simulate(measured, 20).makespan_s > 0
+    known = Pipeline([Stage("read", [3.0, 1.0, 2.0], num_workers=2, ordered=False), Stage("train", 0.5)])
+    times_s = [stage.service_s.tolist() for stage in known.measured(simulate(known, 3)).stages]
+    assert times_s == [[3, 1, 2], [0.5] * 3]
