@@ -163,7 +163,11 @@ def test_the_wait_for_a_lock_in_some_receives_is_part_of_the_hand_over():
 def by_hand(num_batches: int, **changes: object) -> LoaderProfile:
     """Three recorded batches, with a worker that needs 5 s to start and 3 s of which are per worker."""
     columns = {name: np.zeros(3) for name in COLUMNS}
-    columns |= {"read_s": np.array([8.0, 10.0, 12.0]), "collate_s": np.array([2.0, 4.0, 6.0]), "step_s": np.full(3, 0.5)}
+    columns |= {
+        "read_s": np.array([8.0, 10.0, 12.0]),
+        "collate_s": np.array([2.0, 4.0, 6.0]),
+        "step_s": np.full(3, 0.5),
+    }
     times = {**columns, "startup_s": 5.0, "startup_each_s": 3.0, **changes}
     return LoaderProfile(LoaderSettings(1), num_batches, 64, True, **times)  # type: ignore[arg-type]
 
@@ -251,7 +255,9 @@ def test_the_order_is_left_for_more_than_10_percent_and_other_settings_for_more_
     assert recommended((5.6, LoaderSettings(8)), (5.0, any_order), recorded=slow) == any_order
     without_order = (100.0, LoaderSettings(1, in_order=False))
     fast_without_order = LoaderSettings(2, in_order=False)
-    assert recommended((21.0, LoaderSettings(8)), (19.0, fast_without_order), recorded=without_order) == fast_without_order
+    assert (
+        recommended((21.0, LoaderSettings(8)), (19.0, fast_without_order), recorded=without_order) == fast_without_order
+    )
     assert recommended((21.0, LoaderSettings(4)), (20.0, LoaderSettings(8)), recorded=slow) == LoaderSettings(4)
     assert recommended((21.1, LoaderSettings(4)), (20.0, LoaderSettings(8)), recorded=slow) == LoaderSettings(8)
     assert recommended((20.0, LoaderSettings(8)), recorded=(21.0, LoaderSettings(9))) == LoaderSettings(9)

@@ -73,7 +73,10 @@ def loader(**changes: Any) -> Timeline:
         (lambda: simulate(READ, 3), "pipeline must be a Pipeline, got Stage"),
         (lambda: simulate(ROAD, [1, 2]), "items must be a whole number from 0 to 33554432, got [1, 2]"),
         (lambda: simulate(ROAD, 3, "a"), f"{SEED}, got 'a'"),
-        (lambda: simulate(ROAD, 257, 0, 65_536), "items of all ranks times stages must be a whole number from 0 to 335"),
+        (
+            lambda: simulate(ROAD, 257, 0, 65_536),
+            "items of all ranks times stages must be a whole number from 0 to 335",
+        ),
         (lambda: simulate(ROAD, 3, 0, 0), "num_ranks must be a whole number from 1 to 65536, got 0"),
         (lambda: simulate(Pipeline([THREE]), assign(9, 2)), "in lock-step the last stage must have 1 worker, got 3"),
         (lambda: simulate(ROAD, assign(9, 2), 0, 3), "num_ranks must be left out or the assignment's own, 2, got 3"),

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from rankscope.sampling import BalancedSampler
-from rankscope.sampling.balancing import _filled_step, ascending, plan_equal_batches, plan_token_batches
+from rankscope.sampling.balancing import (
+    _dealt_tokens,
+    _filled_step,
+    ascending,
+    plan_equal_batches,
+    plan_token_batches,
+)
 
 from ..extents import SAMPLE_OR_EVERYTHING
 
@@ -284,3 +290,34 @@ def test_a_step_is_filled_up_to_the_cost_of_its_costliest_sample_with_the_cheape
     pool_costs = np.array([10.0, 8.0, 6.0, 3.0, 2.0, 1.0])
     step = _filled_step(pool_costs, num_ranks=2, batch_size=2)
     assert sorted(pool_costs[step].sum(axis=1).tolist()) == [11, 11]  # 10 + 1, and 8 + 3
+
+
+def test_where_nothing_fits_the_longest_sample_goes_where_most_tokens_are_left():
+    """The costliest sample does not fit in the first batch, nor the other one in the second: only 5 + 6 and 7 + 9."""
+    batch_of_sample = np.full(2, -1)
+    tokens_left = np.array([1, 6, 9])
+    totals = _dealt_tokens(np.array([1, 0]), np.array([3.0, 2.0]), np.array([5, 7]), tokens_left, batch_of_sample)
+    assert batch_of_sample.tolist() == [1, 2]
+    assert totals.tolist() == [0, 3, 2]
+    assert tokens_left.tolist() == [1, 1, 2]
+    assert _dealt_tokens(np.array([0]), np.ones(1), np.array([3]), np.array([1, 2]), batch_of_sample) is None
+
+
+def test_what_fills_no_step_is_the_end_of_the_order_or_of_medium_cost():
+    """Three samples, each too long to share a batch with another: two ranks read two of them, or one once more."""
+    lengths = [9, 7, 8]
+    dropped = BalancedSampler(lengths, 2, 0, max_tokens=10, shuffle=False, drop_last=True).all_ranks()
+    assert [indices.tolist() for indices in dropped.indices] == [[0], [1]]
+    kept = BalancedSampler(lengths, 2, 0, max_tokens=10, shuffle=False)
+    assert [indices.tolist() for indices in kept.all_ranks().indices] == [[0, 2], [1, 2]]
+    assert kept.padding == 1
+
+
+def test_a_step_of_its_own_is_built_around_a_sample_that_costs_more_than_a_mean_batch():
+    """The mean batch costs 6.25. The sample of 10 costs at least 11, so it gets the cheapest one, and 9 gets 2."""
+    costs = np.array([10.0, 1.0, 2.0, 9.0, 1.0, 1.0, 0.5, 0.5])
+    plan = plan_equal_batches(costs, num_ranks=2, batch_size=2)
+    batches = costs[plan.positions].reshape(2, 2, 2).tolist()
+    assert plan.counts.tolist() == [[2, 2], [2, 2]]
+    assert sorted(sorted(batch) for batch in batches[0]) == [[0.5, 10.0], [1.0, 9.0]]
+    assert sorted(sorted(batch) for batch in batches[1]) == [[0.5, 2.0], [1.0, 1.0]]

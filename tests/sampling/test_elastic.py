@@ -597,6 +597,18 @@ def test_real_ranks_compare_their_samplers_and_know_their_number():
     assert launch(checked_on_a_rank, 2, args=([10, 11],)) == [(2, 0, message), (2, 1, message)]
 
 
+def test_ranks_of_a_process_group_are_compared_by_default():
+    with pytest.raises(ValueError, match="check_ranks needs a process group: call init_process_group before"):
+        KeyedSampler(10).check_ranks()
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        KeyedSampler(10).check_ranks()
+        with pytest.raises(ValueError, match="the samplers have num_replicas 2, but there are 1 ranks: construct"):
+            KeyedSampler(10, 2, 0).check_ranks()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -630,3 +642,26 @@ def test_another_epoch_than_the_resumed_one_is_read_from_its_beginning():
     fresh.set_epoch(2)
     assert list(resumed) == list(fresh)
     assert len(list(fresh)) == 20
+
+
+def test_samplers_shuffle_with_seed_0_and_pad_by_default():
+    ones = [1] * 5
+    samplers = [KeyedSampler(5), PackedSampler(ones, 2), WeightedSampler(ones), BalancedSampler(ones, batch_size=2)]
+    for sampler in samplers:
+        assert (sampler.shuffle, sampler.seed, sampler.drop_last) == (True, 0, False)
+        assert (sampler.num_replicas, sampler.rank, sampler.epoch) == (1, 0, 0)
+    assert samplers[1].window == 1000
+    assert (samplers[2].replacement, samplers[2].num_samples) == (True, 5)
+    assert samplers[3].window == 100
+
+
+@pytest.mark.parametrize("grouping", [{"batch_size": 2}, {"max_tokens": 20}])
+def test_a_state_of_a_resumed_epoch_is_that_of_one_that_was_never_stopped(grouping):
+    lengths = [1 + 7 * index % 10 for index in range(100)]
+    for before in (1, 3, 4, 6):
+        for after in (0, 1, 2, 5):
+            stopped = BalancedSampler(lengths, 2, 0, window=3, **grouping)
+            resumed = BalancedSampler(lengths, 2, 0, window=3, **grouping)
+            resumed.load_state_dict(stopped.state_after(before))
+            assert resumed.state_after(after) == stopped.state_after(before + after)
+            assert list(resumed) == list(stopped)[before:]

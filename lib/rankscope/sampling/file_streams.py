@@ -234,7 +234,8 @@ def mixing(assignment: Assignment, file_rows: Iterable[int], batch_size: int = 3
     """
     of_type("assignment", assignment, Assignment)
     batch_size = whole("batch_size", batch_size, 1)
-    rows = np.array([whole("file_rows", number, 0) for number in several("file_rows", file_rows, "numbers of rows")])
+    numbers = [whole("file_rows", number, 0) for number in several("file_rows", file_rows, "numbers of rows")]
+    rows = np.array(numbers, dtype=np.int64)
     if int(rows.sum()) != assignment.size:
         raise ValueError(f"file_rows must add up to the dataset's {assignment.size} samples, got {int(rows.sum())}")
     file_of_sample = np.repeat(np.arange(rows.size), rows)
