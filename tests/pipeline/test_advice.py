@@ -316,6 +316,8 @@ def test_notes_say_by_how_much_a_prediction_is_off() -> None:
     recorded = LoaderProfile(LoaderSettings(1), 20, 64, True, **columns | {"step_s": np.ones(20)})
     unknown = "the cost and gain of pinning could not be measured"
     assert advise(recorded).notes == (unknown,), "20 batches are enough"
+    busy = evolve(recorded, read_s=np.full(20, 8.0), cpu_s=np.full(20, 8.0), num_cores=1)
+    assert "CPU work alone takes 160 s on 1 core, so more workers cannot go below that" in advise(busy).notes
     waited = evolve(recorded, wait_s=np.ones(20))
     off = "the prediction for the recorded settings is off by -50 %; record more batches, on a quiet machine"
     assert advise(waited).notes == (unknown, off)

@@ -177,7 +177,7 @@ def test_cores_are_all_busy_where_they_are_short(fetch_cpu, step_cpu, fetches):
 
 
 def test_a_fetch_that_waits_half_of_its_time_loses_less_than_a_step_that_computes() -> None:
-    """With a share s of the core, the step runs at speed s and the fetch at 2 s / (1 + s): s² + s = 1 fills the core."""
+    """With a share s of a core, the step runs at speed s, and the fetch at 2 s / (1 + s): s² + s = 1 fills the core."""
     share = (math.sqrt(5) - 1) / 2
     for step_cpu, num_cores in ((1.0, 1.0), (3.0, 1 + 2 * share)):  # three threads of a step get the same share each
         speeds = Cores(num_cores, fetch_cpu=0.5, step_cpu=step_cpu).speeds(1, True)

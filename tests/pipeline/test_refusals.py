@@ -32,6 +32,7 @@ from rankscope.timeline import Timeline
 
 READ, TRAIN = Stage("read", 1.0), Stage("train", 1.0)
 FEW, THREE, UNKNOWN = Stage("read", [1.0] * 4), Stage("train", 1.0, num_workers=3), Stage("read", fn=abs)
+TWO = Stage("train", 1.0, num_workers=2)
 ROAD = Pipeline([READ, TRAIN])
 KINDS = "must be seconds, a list of them, a distribution or a function, got"
 PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, False, *[np.ones(3)] * 9)
@@ -79,6 +80,7 @@ def loader(**changes: Any) -> Timeline:
         ),
         (lambda: simulate(ROAD, 3, 0, 0), "num_ranks must be a whole number from 1 to 65536, got 0"),
         (lambda: simulate(Pipeline([THREE]), assign(9, 2)), "in lock-step the last stage must have 1 worker, got 3"),
+        (lambda: simulate(Pipeline([TWO]), assign(9, 2)), "in lock-step the last stage must have 1 worker, got 2"),
         (lambda: simulate(ROAD, assign(9, 2), 0, 3), "num_ranks must be left out or the assignment's own, 2, got 3"),
         (lambda: simulate(ROAD, Assignment(5, [[1], [-3]])), "each index of rank 1 must be a whole number of at le"),
         (lambda: simulate(Pipeline([FEW]), assign(9, 2)), "service_s of stage 'read' must have a time for each of"),
@@ -110,6 +112,7 @@ def loader(**changes: Any) -> Timeline:
         (lambda: simulate_profile(PROFILE, LoaderSettings(1, pin_memory=True)), "pin_memory must be as recorded"),
         # the rest
         (lambda: closest(None, abs, within=0.1), "measure must be a function, got None"),
+        (lambda: closest(float, 3, within=0.1), "off must be a function, got 3"),
         (lambda: closest(float, abs, within=-1), "within must be a finite number of at least 0, got -1"),
         (lambda: closest(float, abs, within=1, tries=0), "tries must be a whole number of at least 1, got 0"),
         (lambda: StoredImages(IMAGES, [1, 2]), "with a label each, got arrays of (3, 8, 8) and (2,)"),

@@ -321,3 +321,31 @@ def test_a_step_of_its_own_is_built_around_a_sample_that_costs_more_than_a_mean_
     assert plan.counts.tolist() == [[2, 2], [2, 2]]
     assert sorted(sorted(batch) for batch in batches[0]) == [[0.5, 10.0], [1.0, 9.0]]
     assert sorted(sorted(batch) for batch in batches[1]) == [[0.5, 2.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("costs", "batches"),
+    [
+        ([8.0, 7.0, 4.0, 3.0, 3.0, 3.0, 2.0, 2.0], [[10, 10], [6, 6]]),  # 8 + 2 is more than the mean of 8
+        ([6.0, 5.0, 4.0, 4.0, 4.0, 4.0, 3.0, 2.0], [[8, 8], [8, 8]]),  # 6 + 2 is not: all are dealt out
+    ],
+)
+def test_a_step_is_built_around_the_costliest_sample_only_if_that_is_more_than_a_mean_batch(costs, batches):
+    plan = plan_equal_batches(np.array(costs), num_ranks=2, batch_size=2)
+    totals = np.array(costs)[plan.positions].reshape(2, 2, 2).sum(axis=2)
+    assert totals.tolist() == batches
+
+
+def test_steps_come_in_the_order_of_their_costliest_samples():
+    """Batches of one sample: 10 and 9 share a step, which is the second one because 10 is the last sample."""
+    plan = plan_token_batches(np.array([9.0, 5.0, 4.0, 10.0]), np.full(4, 6), num_ranks=2, max_tokens=10, num_steps=2)
+    assert plan.positions.tolist() == [1, 2, 0, 3]
+    assert plan.counts.tolist() == [[1, 1], [1, 1]]
+
+
+def test_a_state_has_a_limited_number_of_segments():
+    sampler = BalancedSampler([1, 2, 3], 1, 0, batch_size=2)
+    state = sampler.state_after(1)
+    state["progress"] = {"position": 0, "segments": [{}] * 10_001}
+    with pytest.raises(ValueError, match="the number of segments must be a whole number from 0 to 10000, got 10001"):
+        sampler.load_state_dict(state)

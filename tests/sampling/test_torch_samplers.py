@@ -63,6 +63,14 @@ def test_same_order_where_it_is_made_in_blocks(size, everything):
         assert list(ours) == list(theirs)
 
 
+def test_a_length_is_a_number_of_64_bits():
+    assert len(DistributedSampler(2**63 - 1, 2**40, 0, shuffle=False)) == 2**23
+    with pytest.raises(
+        ValueError, match="dataset length must be a whole number from 0 to 9223372036854775807, got 922"
+    ):
+        DistributedSampler(2**63, 2, 0)
+
+
 def test_the_comparison_sees_another_order():
     theirs = TorchDistributedSampler(range(70_001), 7, 3)
     theirs.set_epoch(1)

@@ -81,12 +81,12 @@ def test_a_rank_without_a_batch_is_found():
 
 
 def test_what_epochs_cost_is_summed_and_the_worst_is_named():
-    """Batches of 5 and 3 tokens, twice on each rank: a fifth of the tokens is padding, which is not too much."""
+    """Batches of 5 and 3 tokens on each of two ranks: a fifth of the tokens is padding, which is not too much."""
     epoch = Assignment(4, ([0, 1], [2, 3])).with_loader(2)
-    report = audit([epoch, epoch], lengths=[5, 3, 5, 3])
+    report = audit([epoch] * 3, lengths=[5, 3, 5, 3])
     lines = str(report).splitlines()
     assert lines[1:4] == [
-        "  tokens per rank: 16 to 16, 32 in all",
+        "  tokens per rank: 24 to 24, 48 in all",
         "  cost per step: highest over mean 1.000, in the worst step 1.000",
         "  padding: 20.0 % of the tokens",
     ]
