@@ -287,6 +287,17 @@ def test_a_sampler_must_return_indices_for_each_rank(monkeypatch, num_arrays):
         assign(3, 2, sampler="mine")
 
 
+def test_as_many_ranks_as_an_assignment_may_have(monkeypatch):
+    monkeypatch.setattr("rankscope.sampling.assignment.MOST_RANKS", 3)
+    assert Assignment(1, [[0]] * 3).num_ranks == 3
+    with pytest.raises(ValueError, match="an assignment must have at most 3 ranks, got more"):
+        Assignment(1, [[0]] * 4)
+    highest = 2**63 - 1
+    assert Assignment(1, [np.array([highest], dtype=np.uint64)]).ranks[0].tolist() == [highest]
+    with pytest.raises(ValueError, match="rank 0 must read indices below 2..63, got 9223372036854775808"):
+        Assignment(1, [np.array([highest + 1], dtype=np.uint64)])
+
+
 def test_an_assignment_cannot_be_changed():
     assignment = assign(10, 2)
     with pytest.raises(ValueError, match="read-only"):

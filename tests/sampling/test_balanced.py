@@ -349,3 +349,10 @@ def test_a_state_has_a_limited_number_of_segments():
     state["progress"] = {"position": 0, "segments": [{}] * 10_001}
     with pytest.raises(ValueError, match="the number of segments must be a whole number from 0 to 10000, got 10001"):
         sampler.load_state_dict(state)
+
+
+def test_a_last_step_is_filled_up_with_samples_of_its_cost():
+    """Of 7, 8, 9, 9 the 8 is of medium cost. It and the first 9 are nearest to 8, and so are read twice."""
+    reads = BalancedSampler([9, 7, 8, 9], 3, 0, max_tokens=10, shuffle=False)
+    assert [indices.tolist() for indices in reads.all_ranks().indices] == [[0, 2], [1, 0], [3, 2]]
+    assert reads.padding == 2

@@ -665,3 +665,49 @@ def test_a_state_of_a_resumed_epoch_is_that_of_one_that_was_never_stopped(groupi
             resumed.load_state_dict(stopped.state_after(before))
             assert resumed.state_after(after) == stopped.state_after(before + after)
             assert list(resumed) == list(stopped)[before:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sampler_that_was_read_reads_other_epochs_as_a_new_one_does(kind):
+    recipe = recipe_of(kind, 30, 2, random.Random(3))
+    sampler = SAMPLERS[kind].make(recipe, 1)
+    epochs = []
+    for epoch in (0, 1, 0):
+        sampler.set_epoch(epoch)
+        new = SAMPLERS[kind].make(recipe, 1)
+        new.set_epoch(epoch)
+        epochs.append(list(sampler))
+        assert epochs[-1] == list(new)
+    assert epochs[0] == epochs[2] != epochs[1]
+    (only_rank,) = assign(30, 1, sampler=kind, **recipe.settings).ranks
+    assert set(only_rank.tolist()) <= set(range(30))
+    assert kind == "weighted" or sorted(only_rank.tolist()) == list(range(30))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_what_is_left_of_an_epoch_is_read_before_the_one_that_is_set(kind, drop_last):
+    """A loader sets the next epoch before it loads the state: that counts only if nothing of the state's is left."""
+    recipe = recipe_of(kind, 40, 3, random.Random(5), drop_last=drop_last)
+    stopped = SAMPLERS[kind].make(recipe, 1)
+    for trained in (1, len(stopped) - 1, len(stopped)):
+        resumed = SAMPLERS[kind].make(recipe, 1)
+        resumed.set_epoch(1)
+        resumed.load_state_dict(stopped.state_after(trained))
+        is_left = trained < len(stopped)
+        assert resumed.epoch == (0 if is_left else 1)
+        if is_left:
+            assert list(resumed) == list(stopped)[trained:]
+
+
+def test_a_state_with_fewer_samples_than_ranks_left_is_not_at_its_end():
+    for make in (
+        lambda ranks, drop_last: KeyedSampler(5, ranks, 0, drop_last=drop_last),
+        lambda ranks, drop_last: BalancedSampler([1] * 5, ranks, 0, batch_size=1, drop_last=drop_last),
+    ):
+        state = make(1, False).state_after(4)
+        for drop_last in (False, True):
+            resumed = make(2, drop_last)
+            resumed.set_epoch(1)
+            resumed.load_state_dict(state)
+            assert resumed.epoch == (1 if drop_last else 0)

@@ -184,6 +184,8 @@ def test_an_order_of_few_samples_is_compared_by_hand():
     assert mixing(Assignment(4, ([0, 1],)), [2, 2], batch_size=5)[2:] == (0, 0, 0, 0.5)
     assert mixing(Assignment(1, ([0],)), [1]) == (0, 1, 0, 0, 0, 1)
     assert mixing(Assignment(0, ([],)), []).coverage == 1
+    assert mixing(Assignment(2, ([0, 1],)), [1, 1]).same_file_if_shuffled == 0
+    assert mixing(Assignment(2, ([0, 1],)), [2]).same_file_if_shuffled == 1
     for reads in ([0, 0, 1], [0, 1, 1], [0, 1]):
         assert mixing(Assignment(2, (reads,)), [2]).correlation == 0, "one of the neighbours is always the same"
     assert mixing(assign(64, 1), [32, 32]) == mixing(assign(64, 1), [32, 32], batch_size=32)
@@ -202,3 +204,7 @@ def test_streams_buffer_1000_rows_and_begin_with_100_by_default():
         assert streamed != other
     in_blocks = [stream_files([40] * 5, 1, method="block", seed=4, epoch=epoch).ranks[0].tolist() for epoch in (0, 1)]
     assert in_blocks[0] != in_blocks[1]
+    files = [stream_files([4] * 9, 1, method="block", buffer_size=1, epoch=epoch).ranks[0] // 4 for epoch in (0, 1)]
+    for order in files:
+        assert (np.diff(order) != 0).sum() == 8, "the rows of each file follow one another"
+    assert files[0].tolist() != files[1].tolist()
