@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
 import json
 import pickle
@@ -711,3 +712,85 @@ def test_a_state_with_fewer_samples_than_ranks_left_is_not_at_its_end():
             resumed.set_epoch(1)
             resumed.load_state_dict(state)
             assert resumed.epoch == (1 if drop_last else 0)
+
+
+# ---- orders that a stored state refers to
+
+
+LENGTHS_OF_250 = [(7 * number * number + 3 * number) % 23 + 1 for number in range(250)]
+BALANCED_JOBS = [
+    {"num_replicas": 3, "batch_size": 4, "window": 5},
+    {"num_replicas": 3, "batch_size": 4, "window": 5, "drop_last": True, "shuffle": False},
+    {"num_replicas": 7, "batch_size": 40, "cost": "quadratic"},
+    {"num_replicas": 2, "batch_size": 2, "window": 9, "cost": "quadratic", "seed": 3},
+    {"num_replicas": 2, "max_tokens": 60, "window": 4},
+    {"num_replicas": 3, "max_tokens": 25, "window": 50, "drop_last": True},
+    {"num_replicas": 2, "max_tokens": 47, "seed": 5, "shuffle": False},
+    {"num_replicas": 1, "max_tokens": 3000},
+    {"num_replicas": 300, "batch_size": 1},
+    {"num_replicas": 200, "max_tokens": 23},
+    {"num_replicas": 200, "max_tokens": 23, "drop_last": True},
+]
+MADE = {
+    "balanced": lambda job: BalancedSampler(LENGTHS_OF_250, rank=0, **job),
+    "packed": lambda job: PackedSampler(LENGTHS_OF_250, rank=0, **job),
+    "weighted": lambda job: WeightedSampler([0, *(2 ** (length % 4) for length in LENGTHS_OF_250)], rank=0, **job),
+}
+
+
+GROUPING = ("batch_size", "num_replicas", "drop_last")
+CONTINUED = {
+    "balanced": [
+        {"num_replicas": 5, "batch_size": 3, "window": 2, "max_tokens": None},
+        {"num_replicas": 2, "max_tokens": 50},
+    ],
+    "packed": [{"num_replicas": 5}, {"num_replicas": 2}],
+    "weighted": [{"num_replicas": 5}, {"num_replicas": 2}],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "jobs", "expected"),
+    [
+        ("balanced", BALANCED_JOBS, "46aefea420daa6c1"),
+        (
+            "packed",
+            [
+                {"num_replicas": 3, "max_tokens": 30, "window": 20},
+                {"num_replicas": 4, "max_tokens": 100, "window": 7, "drop_last": True, "seed": 2},
+                {"num_replicas": 2, "max_tokens": 23, "shuffle": False},
+            ],
+            "242d47b947eae0f6",
+        ),
+        (
+            "weighted",
+            [
+                {"num_replicas": 3, "num_samples": 400, "seed": 2},
+                {"num_replicas": 2, "num_samples": 101, "replacement": False},
+                {"num_replicas": 7, "drop_last": True},
+            ],
+            "818f3630efc32100",
+        ),
+    ],
+)
+def test_orders_of_version_1_stay_as_they_are(kind, jobs, expected):
+    """A state is a position in an order, so the orders and positions of a version must never change."""
+    digest = hashlib.blake2b(digest_size=8)
+    for job, epoch in itertools.product(jobs, (0, 2)):
+        sampler = MADE[kind](job)
+        sampler.set_epoch(epoch)
+        reads = sampler.all_ranks()
+        orders = [indices.tolist() for indices in reads.indices]
+        batches = [stops.tolist() for stops in reads.batch_stops or ()]
+        states = [sampler.state_after(trained) for trained in range(0, len(sampler) + 1, 1 + len(sampler) // 4)]
+        assert {state["version"] for state in states} == {1}
+        digest.update(json.dumps([len(sampler), sampler.padding, orders, batches, states]).encode())
+        for changes in CONTINUED[kind]:  # twice stopped, and continued on another number of ranks
+            state = sampler.state_after(min(2, len(sampler)))
+            sampler = MADE[kind]({name: job[name] for name in job if name not in GROUPING} | changes)
+            sampler.load_state_dict(state)
+            orders = [indices.tolist() for indices in sampler.all_ranks().indices]
+            digest.update(
+                json.dumps([len(sampler), sampler.padding, orders, sampler.state_after(min(1, len(sampler)))]).encode()
+            )
+    assert digest.hexdigest() == expected
