@@ -186,6 +186,8 @@ def test_an_epoch_repeats_the_times_of_the_last_recorded_batches() -> None:
 def test_workers_start_one_after_the_other_unless_they_are_kept() -> None:
     assert durations_s(by_hand(2), "start", num_workers=4) == [5 + 4 * 3] * 4
     assert durations_s(by_hand(2), "start", num_workers=4, persistent_workers=True) == []
+    starts = simulate_profile(by_hand(2), LoaderSettings(3)).select(kind="start")
+    assert (starts.lane.tolist(), starts.item.tolist()) == ([0, 1, 2], [-1, -1, -1])
 
 
 def test_a_part_that_is_made_faster_takes_half_its_time() -> None:
@@ -288,8 +290,12 @@ def test_settings_that_are_tried() -> None:
         return sorted((row.settings for row in advise(recorded, **options).rows), key=str)  # type: ignore[arg-type]
 
     for num_cores, most_workers in ((1, 8), (4, 8), (5, 8), (8, 16)):
-        rows = advise(evolve(by_hand(3), num_cores=num_cores), prefetch_factors=[1]).rows
-        assert max(row.settings.num_workers for row in rows) == most_workers
+        rows = advise(evolve(by_hand(3), num_cores=num_cores)).rows
+        assert {row.settings.num_workers for row in rows} == {
+            0,
+            *(2**power for power in range(5) if 2**power <= most_workers),
+        }
+        assert {row.settings.prefetch_factor for row in rows} == {1, 2, 4}
     costs = PinningCosts(0.3, 0.1, 0.1)
     some = {"num_workers": [0, 2], "prefetch_factors": [3]}
     recorded = evolve(by_hand(3), settings=LoaderSettings(0, pin_memory=False))

@@ -78,8 +78,9 @@ def test_unequal_costs_and_padding_are_found_and_balanced_epochs_are_clean():
 def test_a_rank_without_a_batch_is_found():
     uneven = Assignment(3, ([0, 1], [2]))
     assert "unbalanced" in kinds(audit(uneven, lengths=[1, 1, 1]))
-    even = Assignment(4, ([0, 1], [2, 3]))
-    for lengths, is_unbalanced in (([0, 1, 1, 1], False), ([1, 0, 1, 1], True), ([1, 1, 1, 1], False)):
+    even = Assignment(6, ([0, 1, 2], [3, 4, 5]))
+    for without_cost, is_unbalanced in ((0, False), (1, False), (2, True), (5, True)):
+        lengths = [int(sample != without_cost) for sample in range(6)]
         assert ("unbalanced" in kinds(audit(even, lengths=lengths))) == is_unbalanced
 
 
