@@ -15,7 +15,8 @@ _FOLDERS = (
     "rankscope-0.9",
     "rankscope-main",
     "rankscope-thesis-data",
-    "rankscope-notebook",  # of the very pattern of mkdtemp: eight letters
+    "rankscope-notebook",  # of the pattern of mkdtemp: eight letters
+    "rankscope-0123456789abcdef",  # of our pattern, but with another checksum
     "rankscope-a1b2c3_4",
     "rankscope-otherone",
     "rankscope-emptyone",

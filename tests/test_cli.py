@@ -237,6 +237,15 @@ def test_compare_without_a_common_point_says_so(tmp_path: Path) -> None:
     assert "Only in A: 1 point, of copy." in shown
 
 
+def test_compare_names_points_in_place_and_out_of_place() -> None:
+    lines = output("compare", "bank:h100_fleet_4", "bank:h100_fleet_8", "--all").splitlines()
+    rows = [re.match(r"(allreduce|allgather|reduce_scatter|all_to_all) native.*? [KMG]iB ", line) for line in lines]
+    named = [" ".join(row[0].split()) for row in rows if row is not None]
+    assert any(name.startswith("allgather native in place ") for name in named)
+    assert any(name.startswith("allreduce native out of place ") for name in named)
+    assert len(named) == len(set(named))
+
+
 def test_columns_are_named_after_what_they_hold(saved: str) -> None:
     shown = output("show", "bank:dgx_h100_8")
     assert re.search(r"^ +size +mean +got", shown, re.MULTILINE)

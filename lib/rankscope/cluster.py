@@ -40,6 +40,7 @@ class Link:
 
 
 def _links_of_pairs(name: str, value: Any) -> ReadOnly:
+    """Check `Cluster.overrides`, and return a copy that cannot be changed."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} must map pairs (src, dst) to links, got {value!r}")
     for pair, link in value.items():
@@ -81,6 +82,7 @@ class Cluster:
     gamma_s_per_byte: float = checked(number, 0, default=0.0)
     ports: int | None = checked(optional, whole, 1, default=1)
     shared_nic: bool = checked(truth, default=False)
+    # Without a part in the hash, because a mapping has none.
     overrides: Mapping[tuple[int, int], Link] = checked(_links_of_pairs, factory=dict, hash=False)
     switch_adds: bool = checked(truth, default=False)
 
@@ -105,7 +107,7 @@ class Cluster:
             return False
         several_per_node = self.gpus_per_node > 1
         several_nodes = self.num_nodes > 1
-        if several_per_node and self.switch_adds:
+        if several_per_node and self.switch_adds:  # it adds what ranks of one node send
             return False
         if several_per_node and several_nodes:
             return self.intra == self.inter and not self.shared_nic
@@ -122,7 +124,7 @@ class Cluster:
             links.append(self.intra)
         if self.num_nodes > 1:
             links.append(self.inter)
-        if not links:  # one rank
+        if not links:  # a single rank, which has no links and sends nothing
             links.append(self.intra)
         return Link(min(link.alpha_s for link in links), max(link.bytes_per_s for link in links))
 
@@ -140,18 +142,19 @@ class Cluster:
 
     def costs(self, src: NDArray[np.int64], dst: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the seconds per message and the seconds per byte of each pair's link."""
-        outside = self.node(src) != self.node(dst)
-        alpha_s = np.where(outside, self.inter.alpha_s, self.intra.alpha_s)
-        beta = np.where(outside, self.inter.beta_s_per_byte, self.intra.beta_s_per_byte)
+        between_nodes = self.node(src) != self.node(dst)
+        alpha_s = np.where(between_nodes, self.inter.alpha_s, self.intra.alpha_s)
+        beta_s_per_byte = np.where(between_nodes, self.inter.beta_s_per_byte, self.intra.beta_s_per_byte)
         if self.overrides:
             links = self._override_columns
             key = src * self.num_ranks + dst
-            # where the pair's own link is, if it has one
-            index = np.minimum(np.searchsorted(links.key, key), links.key.size - 1)
-            has_own_link = links.key[index] == key
-            alpha_s[has_own_link] = links.alpha_s[index[has_own_link]]
-            beta[has_own_link] = links.beta_s_per_byte[index[has_own_link]]
-        return alpha_s, beta
+            # Where a pair's own link is, if it has one. The search returns a place past the end for a key above all.
+            place = np.minimum(np.searchsorted(links.key, key), links.key.size - 1)
+            has_own_link = links.key[place] == key
+            own_place = place[has_own_link]
+            alpha_s[has_own_link] = links.alpha_s[own_place]
+            beta_s_per_byte[has_own_link] = links.beta_s_per_byte[own_place]
+        return alpha_s, beta_s_per_byte
 
     @cached_property
     def _override_columns(self) -> _LinkColumns:

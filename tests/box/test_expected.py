@@ -161,6 +161,12 @@ def test_only_nccl_is_advised_to_choose_another_algorithm() -> None:
     assert falling("gloo").endswith("it recovers at 32 MiB. The measurements do not show why.")
 
 
+@pytest.mark.parametrize("variable", ["NCCL_P2P_DISABLE=1", "NCCL_P2P_LEVEL=LOC"])
+def test_the_variable_that_turns_peer_to_peer_off_is_the_one_to_unset(variable: str) -> None:
+    sentence = found(made(27e-6, 12e9, environment=f"NCCL_IB_HCA=mlx5 {variable}"))["p2p_off"]
+    assert sentence.endswith(f" Unset {variable.partition('=')[0]}.")
+
+
 def test_peer_to_peer_is_seen_to_be_off_by_the_figures_alone() -> None:
     sick = Profile.load("bank:runpod_a100_2_no_p2p")
     about = {name: one for name, one in sick.provenance.items() if name not in ("environment", "network", "source")}

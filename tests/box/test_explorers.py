@@ -17,6 +17,7 @@ from rankscope.box.nccl import GPUS, Model
 from rankscope.box.nccl.constants import HOP
 from rankscope.box.nccl.public import public
 from rankscope.collectives import ALGORITHMS, Schedule
+from rankscope.common.checks import printable
 from rankscope.common.units import bytes_words, cell_words, percent_words, time_words
 from rankscope.explorers import machine, transfers
 from rankscope.explorers.core.allreduce import H100_LINKS, L40S_LINKS
@@ -25,7 +26,7 @@ from rankscope.figures.palette import INK
 from rankscope.transfer import overlap_share
 from rankscope.transfer import simulate as simulate_loop
 
-from ..explorers.cases import controls, report, shown, svg
+from ..explorers.cases import Case, controls, report, shown, svg
 from .explorer_cases import CASES, NATIVE_S, SIZES, gpu, profiles
 from .made import links, point, profile
 
@@ -82,6 +83,14 @@ def test_boxes_shows_yours_first_and_passes_over_machines_without_the_collective
     picture = svg(BOXES, first="dgx_h100_8", second="h100_8", third="none", collective="all_to_all")
     assert "dgx_h100_8" not in picture
     assert svg(BOXES, first="dgx_h100_8", second="none", third="none", collective="all_to_all") == ""
+
+
+def test_boxes_draws_the_first_of_yours_with_a_collective_in_black_under_its_printable_name() -> None:
+    yours = {"links only": profile(links()), "mine\a": Profile.load("bank:dgx_h100_8")}
+    explorer = Case("boxes", (yours,)).made()
+    (first,) = [setting for setting in explorer.settings if setting.name == "first"]
+    assert first.default == printable("mine\a")
+    assert {INK} in [set(rects.fill) for rects in explorer.pictures["picture"](explorer.at()).rects]
 
 
 def test_times_that_stand_below_each_other_have_one_unit() -> None:

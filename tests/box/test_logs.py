@@ -131,6 +131,15 @@ def test_several_tables_are_several_profiles(tmp_path: Path) -> None:
         assert_same(profile, made.printed(name, 8))
 
 
+def test_a_table_without_an_average_has_the_facts_above_it_also_if_another_table_follows(tmp_path: Path) -> None:
+    cut, whole = read(tmp_path, [*made.table(footer=False), *made.table("all_gather")])
+    assert [profile.points[0].what for profile in (cut, whole)] == ["allreduce", "allgather"]
+    for profile in (cut, whole):
+        assert (profile.protocol["warm_up"], profile.protocol["iterations"]) == (5, 20)
+        assert profile.provenance["gpus"][0]["nccl"] == "2.29.2"
+        assert "nccl-tests 2.17.8" in profile.provenance["source"]["program"]
+
+
 def test_ranks_follow_from_bandwidths_only_where_they_can_be_no_others(tmp_path: Path) -> None:
     for number in (2, 3, 8, 16, 64):
         profile = single_profile(tmp_path, made.table(num_ranks=number, listed=False))

@@ -172,6 +172,7 @@ def _signalled(
         wrong = f"shows a traceback: {said}"
     if victim == owner.pid:  # the folders of one that was killed are deleted by the next process that needs one
         folders._sweep(folder)
+        folders._sweep(memory)
         for half in folder.glob("**/*.tmp") if how == "KILL" else ():  # of a file that was being written
             half.unlink()
     left = [path.name for place in (folder, memory) for path in planted.others(place) if left_behind(path)]

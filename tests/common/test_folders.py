@@ -129,12 +129,13 @@ def test_one_of_another_machine_on_a_shared_file_system_stays(place: Path, monke
 
 
 def test_a_copy_of_one_stays(place: Path) -> None:
-    copy = place / "rankscope-evidence"  # somebody looks into what a killed process has left
-    shutil.copytree(killed_owners_folder(place), copy)
-    before = contents([copy])
+    folder = killed_owners_folder(place)
+    moved = place / "moved"
+    folder.rename(moved)
+    shutil.copytree(moved, folder)  # has the name and the marker, but not the inode
+    before = contents([folder])
     folders._sweep(place)
-    assert contents([copy]) == before
-    assert [path.name for path in place.iterdir()] == [copy.name]
+    assert contents([folder]) == before
 
 
 def test_a_link_out_of_a_swept_folder_is_deleted_and_what_it_points_to_stays(place: Path, tmp_path: Path) -> None:
@@ -166,26 +167,88 @@ def test_a_folder_that_took_the_name_meanwhile_stays(place: Path, monkeypatch: p
     assert list(moved.iterdir()) == []
 
 
-def test_a_folder_has_its_locked_marker_before_it_has_its_name(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process sweeps at each moment at which this one makes a folder: it never takes it."""
-    moments = list[str]()
-    rename = Path.rename
+def test_a_sweep_at_any_moment_leaves_a_folder_that_is_being_made(place: Path) -> None:
+    """Another process sweeps at each call that this one makes: it gets a folder all the same, which stays."""
+    moment, num_calls = 0, 1
+    while moment < num_calls:
+        num_calls = 0
 
-    def swept_then_renamed(draft: Path, target: Path) -> Path:
-        folders._sweep(place)
-        moments.append("before")
-        assert (draft / ".owner").exists()
-        renamed = rename(draft, target)
-        folders._sweep(place)
-        moments.append("after")
-        return renamed
+        def sweep_once(frame: object, event: str, argument: object) -> None:
+            nonlocal num_calls
+            num_calls += 1
+            if num_calls == moment + 1:  # noqa: B023 - it is called in this turn of the loop only
+                sys.setprofile(None)
+                folders._sweep(place)
+                sys.setprofile(sweep_once)
 
-    monkeypatch.setattr(Path, "rename", swept_then_renamed)
+        sys.setprofile(sweep_once)
+        try:
+            folder = folders.make_folder(place)
+        finally:
+            sys.setprofile(None)
+        folders._sweep(place)
+        assert list(place.iterdir()) == [folder], moment
+        assert (folder / ".owner").read_bytes() == folders._marker_text(folder.stat().st_ino), moment
+        folders.delete_folder(folder)
+        assert list(place.iterdir()) == [], moment
+        moment += 1
+    assert num_calls > 50
+
+
+KILLED_AT_EACH_CALL = """
+import os, signal, sys
+from pathlib import Path
+from rankscope.common import folders
+place = Path(sys.argv[1])
+
+def live_and_be_killed(moment):
+    num_calls = 0
+    def kill(frame, event, argument):
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls > moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+    sys.setprofile(kill)
     folder = folders.make_folder(place)
-    assert moments == ["before", "after"]
-    assert [path.name for path in place.iterdir()] == [folder.name]
-    assert folders._NAME.fullmatch(folder.name)
+    (folder / "nested").mkdir()
+    (folder / "nested" / "data").write_text("data")
+    (folder / "data").write_text("data")
     folders.delete_folder(folder)
+    os._exit(0)
+
+moment, status, num_left = 0, 1, 0
+while status:
+    child = os.fork()
+    if not child:
+        live_and_be_killed(moment)
+    status = os.waitpid(child, 0)[1]
+    num_left += bool(os.listdir(place))
+    folders._sweep(place)
+    left = [(path.name, os.listdir(path)) for path in place.iterdir()]
+    if left:
+        sys.exit(f"killed at call {moment}: {left} is left")
+    moment += 1
+print(moment, num_left)
+"""
+
+
+def test_a_process_that_is_killed_at_any_moment_leaves_nothing_that_is_not_swept(tmp_path: Path) -> None:
+    """From before it makes a folder until it has deleted it."""
+    command = [sys.executable, "-c", KILLED_AT_EACH_CALL, str(tmp_path)]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stderr
+    num_moments, num_left = map(int, finished.stdout.split())
+    assert num_moments > 100
+    assert num_left > 50, "after most kills there was something to sweep"
+
+
+def test_an_empty_folder_of_another_name_stays(place: Path) -> None:
+    folder = killed_owners_folder(place)
+    last = folder.name[-1]
+    empty = place / f"{folder.name[:-1]}{'0' if last != '0' else '1'}"  # one digit of the checksum is wrong
+    empty.mkdir()
+    folders._sweep(place)
+    assert list(place.iterdir()) == [empty]
 
 
 def test_without_locks_folders_are_made_and_deleted_but_never_swept(
@@ -204,10 +267,10 @@ def test_without_locks_folders_are_made_and_deleted_but_never_swept(
 
 
 def test_an_error_while_making_one_leaves_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(draft: Path, target: Path) -> Path:
+    def fails(descriptor: int, data: bytes) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "rename", fails)
+    monkeypatch.setattr(os, "write", fails)
     with pytest.raises(KeyboardInterrupt):
         folders.make_folder(place)
     assert list(place.iterdir()) == []

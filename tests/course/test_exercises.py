@@ -453,7 +453,15 @@ def test_steps_are_scored_on_real_ranks() -> None:
     assert rows(result)["yours"].split() == ["yours", "2", "times", "right"]
     assert result.wrong == "gradients are synchronised 2 times; the goal is at most 1"
     assert "Gradients are 2 times those of one process" in str(step_score(not_divided, 2).wrong)
+
+    def unequal(ddp: Any, inputs: Any, targets: Any) -> None:
+        with ddp.no_sync():
+            mse(ddp(inputs[:2]), targets[:2]).backward()
+        mse(ddp(inputs[2:3]), targets[2:3]).backward()
+
     with pytest.raises(ValueError, match=r"2 equal micro-batches were expected, got \[\] samples"):
         step_score(print, 2)
+    with pytest.raises(ValueError, match=r"2 equal micro-batches were expected, got \[2, 1\] samples"):
+        step_score(unequal, 2)
     with pytest.raises(ValueError, match="the answer must be a function of ddp, inputs and targets, got 3"):
         step_score(3, 2)  # type: ignore[arg-type]

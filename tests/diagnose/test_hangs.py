@@ -88,6 +88,18 @@ def test_two_that_differ_without_a_past_are_both_named(tmp_path: Path) -> None:
     assert str(hang).startswith("Ranks 0 and 1 disagree on the size of collective 1 of the default group.")
 
 
+def test_the_same_number_of_elements_in_another_shape_and_type_is_another_dtype(tmp_path: Path) -> None:
+    job = {0: [QueuedCall("0", sizes=(4,), at_s=1.0)], 1: [QueuedCall("0", sizes=(2, 2), dtype="Half", at_s=1.0)]}
+    assert {culprit.cause for culprit in explained(tmp_path, job).culprits} == {"dtype"}
+
+
+@pytest.mark.parametrize("timeout_ms", [None, 0, -1])
+def test_without_a_timeout_no_rank_is_late(tmp_path: Path, timeout_ms: int | None) -> None:
+    stated = {"timeout_ms": timeout_ms}
+    job = {rank: [QueuedCall("0", at_s=1.0 + rank, fields=stated)] for rank in range(2)}
+    assert not explained(tmp_path, job).findings
+
+
 def test_all_came_and_the_call_does_not_end(tmp_path: Path) -> None:
     job = healthy(3)
     for calls in job.values():
@@ -163,6 +175,7 @@ def test_the_drawing_of_many_ranks_shows_those_to_look_at(tmp_path: Path) -> Non
     assert len(drawing.y_ticks) == 16
     assert "70" in {label for _, label in drawing.y_ticks}
     assert drawing.y_label == "rank (16 of 99 shown)"
+    assert [key.label for key in drawing.legend] == ["waits", "did not make it"]  # all stop at their first call
 
 
 def test_one_rank_that_differs_in_jobs_of_random_groups(tmp_path: Path) -> None:

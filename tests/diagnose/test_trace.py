@@ -218,6 +218,18 @@ def test_a_step_on_a_gpu(tmp_path: Path) -> None:
     assert trace.num_others == {"gpu_user_annotation": 1}
 
 
+def test_a_message_from_one_rank_to_another_is_no_collective(tmp_path: Path) -> None:
+    """What states it as a message need not be the last event around its launch."""
+    events = [
+        event("ProfilerStep#4", 0, 100),
+        event("record_param_comms", 10, 9, "cpu_op", **{"Collective name": "send", "Process Group Name": "3"}),
+        event("cudaLaunchKernelExC", 12, 1, "cuda_runtime", correlation=1),
+        gpu("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 20, 5, 20, correlation=1),
+    ]
+    calls = read(tmp_path, events, backend="nccl").calls
+    assert (calls.groups, calls.kinds) == (("3",), ("send_recv",))
+
+
 def counted(*intervals: list[tuple[int, int]]) -> int:
     """Microseconds in which one of each runs, one by one."""
     return sum(all(any(a <= at < b for a, b in lane) for lane in intervals) for at in range(500))

@@ -450,4 +450,4 @@ def test_a_job_that_fails_does_not_wait_for_the_numbers_of_others(monkeypatch: p
     begin_s = time.monotonic()
     first.close(last_lines=False)
     assert time.monotonic() - begin_s < NOT_HANGING_S
-    assert first._ended.is_set()
+    assert not first._thread.is_alive()

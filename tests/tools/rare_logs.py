@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Iterator
 
 from rankscope.box import Profile
 from rankscope.box.logs import READERS, LogReader, Readers, read_by
@@ -43,11 +44,24 @@ _QUADRO_DEVICE = re.compile(r"CUDA Device: (.+)")
 _GAIN_OFF = 1e-3  # gains are printed with three digits after the point
 
 
+def _csv_rows(log: Log, *columns: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line and these cells of each CSV row; the header must have at least these columns."""
+    names: list[str] = []
+    for line, text in enumerate(log.lines, 1):
+        cells = [cell.strip() for cell in text.split(",")]
+        if set(columns) <= set(cells):
+            names = cells
+        elif names and text.strip():
+            fits = len(cells) == len(names) and all(cells)
+            log.check(fits, line, f"must have {count_of(len(names), 'value')}, got {text[:80]!r}")
+            yield line, [cells[names.index(name)] for name in columns]
+
+
 def aiconfigurator(log: Log) -> list[Profile]:
     """Tables of nccl-tests in NVIDIA's AIConfigurator: sizes in elements, times in ms, out of place."""
     found: dict[tuple[str, ...], Times] = {}
     columns = ("version", "device", "op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
-    for line, (version, device, name, dtype, gpus, elements, latency) in log.table(*columns):
+    for line, (version, device, name, dtype, gpus, elements, latency) in _csv_rows(log, *columns):
         fits = name in COLLECTIVE and dtype in TYPE_BYTES and gpus.isdigit() and 0 < int(gpus) <= MOST_CARDS
         words = f"no collective, type, GPUs and elements: {name}, {dtype}, {gpus}, {elements}"
         log.check(fits and elements.isdigit(), line, words)
@@ -66,7 +80,7 @@ def pairs(log: Log) -> list[Profile]:
     """A table of nccl-tests for each pair of nodes in a fleet: one size per pair, out of place."""
     found: dict[tuple[str, int], Times] = {}
     measured = ("collective", "size_bytes", "time_oop_us", "busbw_oop_GBps")
-    table = log.table("cluster", "gpus_per_node", "node_a", "node_b", *measured)
+    table = _csv_rows(log, "cluster", "gpus_per_node", "node_a", "node_b", *measured)
     for line, (cluster, gpus, src, dst, name, size, time, bus) in table:
         fits = name in COLLECTIVE and gpus.isdigit() and 0 < int(gpus) <= MOST_CARDS and size.isdigit()
         log.check(fits, line, f"no collective, GPUs and size: {name}, {gpus}, {size}")
@@ -190,7 +204,7 @@ def hip_bus_bandwidth(log: Log) -> list[Profile]:
 def pageable_pinned(log: Log) -> list[Profile]:
     """A table of pageable and pinned copies in both directions in GB/s, as CSV or text, with the gains."""
     ways = [(way, method) for method in ("pageable", "pinned") for way in ("h2d", "d2h")]
-    rows = list(log.table("bytes", *(f"{way}_{method}_gbps" for way, method in ways)))
+    rows = list(_csv_rows(log, "bytes", *(f"{way}_{method}_gbps" for way, method in ways)))
     if is_text := "H2D Page" in log.text:
         rows = [(line, list(found.groups())) for line, found in log.rows(_GAINS_ROW, _GAINS_MARK)]
     times, unread = Times(log), 0

@@ -14,8 +14,10 @@ from ..common.checks import number
 from ..common.frozen import ReadOnly, checked, frozen
 from .fit import LEAST_SIZES, Times
 
-_PEAK = math.log(1.2)  # slower than both neighbours, the larger one included
-_ODD = math.log(1.5)  # off from what both sides suggest
+# In log time: by how much more than each neighbour an odd size takes, …
+_PEAK = math.log(1.2)
+# … or by how much it is off from three lines through its neighbours.
+_ODD = math.log(1.5)
 # From 243 curves of 21 machines in published logs; python -m tests.benchmarks.curves --calibrate computes them.
 _TYPICAL = 0.05  # the median residual per octave
 _TRUST = 0.3  # weight of that median, in sizes of the curve itself
@@ -25,6 +27,7 @@ _MOST = math.log(1e6)  # largest half-width: beyond it nothing is known
 
 
 def _measured(name: str, value: Any) -> ReadOnly:
+    """Return the seconds by size, in ascending order of size. Raises ValueError for too few sizes above 0."""
     sizes = sorted(value)
     if sum(size > 0 for size in sizes) < LEAST_SIZES:
         raise ValueError(f"{name} must be of at least {LEAST_SIZES} sizes above 0, got {sizes}")
@@ -55,7 +58,8 @@ class Curve:
     factor that covered 90 % of the sizes left out of published curves. Outside the measured range the distance counts
     from its last size, so the interval widens.
 
-    Raises ValueError for times outside 1e-12 to 1e9 s, and for fewer than 5 sizes above 0.
+    Times must be above 0, as those of points are, and are not checked. Raises ValueError for fewer than 5 sizes above
+    0.
 
     >>> curve = Curve({2**power: 10e-6 + 2**power / 1e9 for power in range(10, 22)})
     >>> print(f"{curve.seconds(48 * 1024) * 1e6:.1f} µs; {dict(curve.odd)}")
@@ -73,7 +77,7 @@ class Curve:
         before, last = np.exp2(octaves[-2:])
         before_s, last_s = np.exp(log_s[-2:])
         if num_bytes <= last:
-            octave = max(math.log2(max(num_bytes, 1)), octaves[0])  # below the smallest size the time is constant
+            octave = max(_octave(num_bytes), octaves[0])  # below the smallest size the time is constant
             return math.exp(self._interpolate(octave))
         s_per_byte = (last_s - before_s) / (last - before)
         if s_per_byte <= 0:  # The largest size took no longer than the one before it: assume time proportional to size.
@@ -88,7 +92,7 @@ class Curve:
     def interval_s(self, num_bytes: float) -> tuple[float, float]:
         """Return the ends, in seconds, of the range that covers 90 % of measurements. Raises as `seconds` does."""
         seconds = self.seconds(num_bytes)
-        octave = math.log2(max(num_bytes, 1))
+        octave = _octave(num_bytes)
         distance = _LEAST_OCTAVES
         if num_bytes not in self.measured_s:
             distance = max(_distance(self._even_knots.octaves, octave), _LEAST_OCTAVES)
@@ -107,15 +111,16 @@ class Curve:
         through the two above. A protocol switch agrees with one side, so it is not odd. The oddest size is found first
         and then left out of the search for others.
         """
+        sizes = [size for size in self.measured_s if size]  # those of the knots
         octaves, log_s = self._knots
         odd = {}
-        while len(octaves) > 3:  # fewer have no two neighbours on either side
+        while len(octaves) > 3:  # of three sizes, the middle one has no second size on either side
             # The largest is never odd: no size above it can show whether a protocol switch begins there.
             off = [_off(octaves, log_s, index) for index in range(len(octaves) - 1)]
             worst = int(np.argmax(np.abs(off)))
-            if off[worst] == 0:
+            if off[worst] == 0:  # none is odd
                 break
-            odd[round(2 ** octaves[worst])] = math.exp(off[worst])
+            odd[sizes.pop(worst)] = math.exp(off[worst])
             octaves = np.delete(octaves, worst)
             log_s = np.delete(log_s, worst)
         return ReadOnly(sorted(odd.items()))
@@ -141,7 +146,10 @@ class Curve:
 
     @cached_property
     def _residuals(self) -> _Residuals:
-        """How far each inner size is off the curve through the others, slow odd sizes excepted."""
+        """How far each inner size is off the curve through the others, slow odd sizes excepted.
+
+        A size is inner if the curve has smaller and larger sizes.
+        """
         octaves, log_s = self._knots
         indices = np.arange(len(octaves))
         inner = []
@@ -189,8 +197,13 @@ def _off(octaves: Times, log_s: Times, index: int) -> float:
     is_off_all_lines = off_lines.min() > _ODD or off_lines.max() < -_ODD
     is_peak = own_log_s - max(log_s[index - 1], log_s[index + 1]) > _PEAK
     if is_off_all_lines or is_peak:
-        return float(off_lines[0])
+        return float(off_lines[0])  # from the line between its neighbours
     return 0.0
+
+
+def _octave(num_bytes: float) -> float:
+    """Return log2 of a size; 0 below one byte, as 0 bytes have no logarithm."""
+    return math.log2(max(num_bytes, 1))
 
 
 def _distance(knots: Times, octave: float) -> float:

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import attrs
@@ -27,13 +27,13 @@ LOW = 0.75  # of the slowest similar machine: below it we look for a cause (heal
 _SOCKETS = 0.25  # of similar machines' rate: sockets reach less
 _LATE = 0.6  # of similar machines' speed at small sizes: below it, nodes seem to talk through sockets
 _AS_QUICK = 0.85  # of similar machines' speed at small sizes: from here on, small sizes count as equally fast
-_NEAR = 0.25  # tolerance around 1 / number of network cards
+_NEAR = 0.25  # relative tolerance around 1 / number of network cards
 _MOST_THROUGH_HOST = 40e9  # bytes/s that copies through the host's memory can reach
 _HALF = 0.5  # of similar machines' rate: GPUs that copy through the host's memory reach less
 _SLOW_GPUS = 0.5  # of the median pair of GPUs
 _SLOW_NODES = 0.9  # of the median pair of nodes
 _MOST_OF = 0.6  # share of the slow pairs that include one node
-_FALLS = 0.92  # of the bandwidth at the size before: at most this is a drop
+_DROP = 0.92  # of the bandwidth at the size before: at most this is a drop
 _EVEN = 0.9  # of the fastest similar machine's bandwidth: before and after a drop, at least this
 _SLOW_START = 0.6  # of similar machines' speed at small sizes: 1.7 times their time
 
@@ -45,10 +45,9 @@ NVLINK = {  # bytes/s from one GPU to the others, one way; source: NVIDIA's data
 }
 WIRE = NVLINK | {model: pcie_bytes_per_s(generation) for model, generation in GPU_GENERATIONS.items()}
 _NO_MODEL = re.compile(r"NVIDIA|TESLA|GEFORCE|QUADRO|\b\d+ ?GB\b|\bHBM\d\w*|BLACKWELL|\b\w+ EDITION")
-_FABRIC = re.compile(
+_FABRIC = re.compile(  # the kinds of network, by words that descriptions of hardware and NCCL's log have for them
     r"(?P<efa>EFA|AWS)|(?P<slingshot>Slingshot|CXI)|(?P<ethernet>GbE|RoCE)|(?P<ib>InfiniBand|\bIB\b)|(?P<opa>Omni)"
 )
-
 
 # Networks as NCCL's log names them, and what else the log states of how ranks communicate. A description of the
 # hardware, such as "4 × HDR200 InfiniBand", says nothing about what NCCL uses.
@@ -58,7 +57,8 @@ _P2P_STATED = re.compile(r"\bP2P\b")
 _SHM_STATED = re.compile(r"\bSHM\b")
 _GPUDIRECT_ON = re.compile(r"GPU Direct RDMA Enabled")
 _GPUDIRECT_OFF = re.compile(r"GPU Direct RDMA Disabled")
-_P2P_FORBIDDEN = re.compile(r"NCCL_P2P_DISABLE=1|NCCL_P2P_LEVEL=LOC")
+# NCCL's variables that turn something off; the level LOC, or 0, means "never".
+_P2P_FORBIDDEN = re.compile(r"(NCCL_P2P_DISABLE)=1|(NCCL_P2P_LEVEL)=LOC")
 _GPUDIRECT_FORBIDDEN = re.compile(r"NCCL_NET_GDR_LEVEL=(?:0|LOC)")
 
 
@@ -90,7 +90,7 @@ def stated(about: Mapping[str, Any]) -> Stated:
     # GPUs with NVLink communicate through shared memory only if peer-to-peer access is off.
     has_shared_memory_instead = _SHM_STATED.search(network) and gpu_of(about) in NVLINK
     is_p2p_off: bool | None = None
-    if _P2P_STATED.search(network):
+    if _P2P_STATED.search(network):  # What NCCL used counts, whatever its variables are.
         is_p2p_off = False
     elif _P2P_FORBIDDEN.search(environment) or has_shared_memory_instead:
         is_p2p_off = True
@@ -103,7 +103,7 @@ def stated(about: Mapping[str, Any]) -> Stated:
 
 
 def _decided(is_stated: bool | None, is_seen: bool) -> bool:
-    """Return what is stated, or else what the figures suggest."""
+    """Return what is stated or, if that is None, what the figures suggest."""
     return is_seen if is_stated is None else is_stated
 
 
@@ -130,17 +130,22 @@ class ComparedSize(NamedTuple):
 
     @property
     def share(self) -> float:
+        """The busbw as a share of that of the slowest similar machine."""
         return self.rate / self.low
 
     @property
     def expected(self) -> str:
+        """The busbw of similar machines in words, from the slowest to the fastest."""
         low = rate_words(self.low)
         high = rate_words(self.high)
         return low if low == high else f"{low} to {high}"
 
 
 class WorstCollective(NamedTuple):
-    """The slowest collective: its median share at large and at small sizes (nan if none), and its largest size."""
+    """The slowest collective: its median share at large and at small sizes (nan if none), and its largest size.
+
+    Shares are those of `ComparedSize`.
+    """
 
     share: float = math.nan
     small_share: float = math.nan
@@ -175,7 +180,8 @@ def gpu_of(about: Mapping[str, Any]) -> str:
 class PeerComparison:
     """A profile and similar machines, its peers, by name.
 
-    If `is_series` is true, no similar machine has as many nodes, and the peers have fewer and more.
+    If `is_series` is true, no similar machine has as many nodes, and the peers have fewer and more. The time of small
+    sizes depends on the number of nodes, so rules that compare small sizes do not apply then.
     """
 
     profile: Profile
@@ -241,7 +247,9 @@ class PeerComparison:
                 continue
             share = float(np.median(large))
             if worst.row is None or share < worst.share:
-                worst = WorstCollective(share, float(np.median(small)) if small else math.nan, rows[-1])
+                small_share = float(np.median(small)) if small else math.nan
+                largest = rows[-1]  # sizes ascend in `Profile.native`
+                worst = WorstCollective(share, small_share, largest)
         return worst
 
     @cached_property
@@ -286,16 +294,18 @@ def compare_with_peers(profile: Profile, peers: Mapping[str, Profile] | None = N
     never compared with itself, nor with a machine whose network is known to be of another kind.
     """
     num_nodes = profile.num_nodes or 0
-    is_comparable = profile.backend == "nccl" and num_nodes and gpu_of(profile.provenance) and profile.native
-    if peers is not None or not is_comparable:
-        return PeerComparison(profile, peers or {})
+    if peers is not None:
+        return PeerComparison(profile, peers)
+    is_stated = num_nodes > 0 and gpu_of(profile.provenance) != ""
+    if profile.backend != "nccl" or not is_stated or not profile.native:  # no machine of the bank can be compared
+        return PeerComparison(profile, peers={})
     by_nodes: dict[int, dict[str, Profile]] = {}
     for name, about in provenances().items():
         if _is_peer(profile, name, about):
             by_nodes.setdefault(int(about.get("num_nodes", 0)), {})[name] = _loaded(name)
     smaller = [number for number in by_nodes if 1 < number < num_nodes]  # a single node has no network
     larger = [number for number in by_nodes if number > num_nodes]
-    if num_nodes > 1 and num_nodes not in by_nodes and smaller and larger:
+    if num_nodes not in by_nodes and smaller and larger:
         return PeerComparison(profile, by_nodes[max(smaller)] | by_nodes[min(larger)], is_series=True)
     return PeerComparison(profile, by_nodes.get(num_nodes, {}))
 
@@ -303,7 +313,8 @@ def compare_with_peers(profile: Profile, peers: Mapping[str, Profile] | None = N
 def _is_peer(profile: Profile, name: str, about: Mapping[str, Any]) -> bool:
     """Return whether a bank machine is another, healthy one with the same GPUs, ranks per node and kind of network.
 
-    A machine that was measured at too few sizes for a curve is no peer.
+    `about` is its provenance. A kind of network that is not known counts as the same, and none matters on one node. A
+    machine that was measured at too few sizes for a curve is no peer.
     """
     num_nodes = profile.num_nodes or 0
     has_same_gpus = gpu_of(about) == gpu_of(profile.provenance)
@@ -314,8 +325,8 @@ def _is_peer(profile: Profile, name: str, about: Mapping[str, Any]) -> bool:
     fabrics = {_fabric(profile.provenance), _fabric(about)} - {""}
     if num_nodes > 1 and len(fabrics) > 1:
         return False
-    machine = _loaded(name)
-    is_profile_itself = set(profile.points) <= set(machine.points)
+    machine = _loaded(name)  # only now, because it takes longer than the provenance
+    is_profile_itself = set(profile.points) <= set(machine.points)  # or a part of it, such as one of its logs
     has_enough_sizes = any(len(points) >= LEAST_SIZES for points in machine.native.values())
     return has_enough_sizes and not is_profile_itself
 
@@ -341,9 +352,9 @@ def is_like(profile: Profile, other: Profile) -> bool:
         (profile.num_nodes, other.num_nodes),
         (gpu_of(profile.provenance), gpu_of(other.provenance)),
     )
-    for own, others in pairs:
-        are_stated = own and others
-        if are_stated and own != others:
+    for own_fact, other_fact in pairs:
+        are_stated = bool(own_fact) and bool(other_fact)
+        if are_stated and own_fact != other_fact:
             return False
     return True
 
@@ -359,6 +370,7 @@ def _is_high(share: float) -> bool:
 def p2p_off(box: PeerComparison) -> Iterator[RuleFinding]:
     """The GPUs of a node communicate through the host's memory."""
     worst = box.worst
+    # Between nodes, the network may be what limits the rate, so figures show it only on one node.
     is_seen = (
         box.gpu in NVLINK
         and box.profile.num_nodes == 1
@@ -368,10 +380,11 @@ def p2p_off(box: PeerComparison) -> Iterator[RuleFinding]:
     )
     if _is_high(worst.share) or not _decided(box.stated.is_p2p_off, is_seen):
         return
-    is_forbidden = _P2P_FORBIDDEN.search(str(box.profile.provenance.get("environment", "")))
-    how = "Unset NCCL_P2P_DISABLE"
-    if not is_forbidden:
-        how = "Check whether `nvidia-smi topo -m` shows PHB or SYS between these GPUs"
+    forbidden = _P2P_FORBIDDEN.search(str(box.profile.provenance.get("environment", "")))
+    how = "Check whether `nvidia-smi topo -m` shows PHB or SYS between these GPUs"
+    if forbidden is not None:
+        variable = forbidden[1] or forbidden[2]
+        how = f"Unset {variable}"
     words = "The GPUs of a node communicate through host memory, because peer-to-peer access is off"
     if not box.stated.is_p2p_off:
         words = "The GPUs of a node seem to communicate through host memory, as if peer-to-peer access were off"
@@ -397,7 +410,7 @@ def plug_in_missing(box: PeerComparison) -> Iterator[RuleFinding]:
 
 def no_gpudirect(box: PeerComparison) -> Iterator[RuleFinding]:
     """Data pass through the host's memory on their way to the network: less bandwidth, slower small sizes."""
-    if box.stated.uses_sockets:  # which know no GPUDirect
+    if box.stated.uses_sockets:  # which have no GPUDirect
         return
     worst = box.worst
     is_seen = box.has_network and not box.is_series and _SOCKETS <= worst.share < LOW and worst.small_share < _AS_QUICK
@@ -439,21 +452,23 @@ def degraded_pair(box: PeerComparison) -> Iterator[RuleFinding]:
     for operation, by_size in _pair_rates(box.profile):
         num_bytes = max(by_size)
         rates = by_size[num_bytes]
-        if operation == "transfer":
+        share = _SLOW_NODES
+        name = operation
+        if operation == "transfer":  # between GPUs of one node
             share = _SLOW_GPUS
             name = "copies"
-        else:
-            share = _SLOW_NODES
-            name = "sends" if operation == "together" else operation
+        elif operation == "together":  # nccl-tests' sendrecv: the two ends send to each other at the same time
+            name = "sends"
         median = float(np.median(list(rates.values())))
         slow = {pair: rate for pair, rate in rates.items() if rate < share * median}
         if not slow or len(rates) < 3:  # the median of two pairs is typical of neither
             continue
         worst = min(slow, key=slow.__getitem__)
-        num_slow_pairs = Counter(end for pair in slow for end in pair)  # that a node or GPU is an end of
+        num_slow_pairs = Counter(chain.from_iterable(slow))  # that each node or GPU is an end of
         [(end, number)] = num_slow_pairs.most_common(1)
+        has_several_slow = len(slow) > 1  # in a single slow pair, both ends are in all of them
         who = "none is in most of them"
-        if 1 < len(slow) * _MOST_OF <= number:  # in one slow pair alone, both ends are in all of them
+        if has_several_slow and number >= _MOST_OF * len(slow):
             who = f"{end} is in {number} of them"
         typical = f"{percent_words(share)} of the median {rate_words(median)}"
         where = f"{len(slow)} of {len(rates)} pairs reach less than {typical}"
@@ -505,9 +520,11 @@ def switch_costs(box: PeerComparison) -> Iterator[RuleFinding]:
         rows = {row.num_bytes: row for row in box.rows if row.collective == collective}
         # Sizes at which the machine keeps up with the fastest similar one.
         even = [size for size, row in rows.items() if row.rate >= _EVEN * row.high]
-        odd = box.profile.curve(collective).odd if len(rates) >= LEAST_SIZES else {}
+        odd: Mapping[int, float] = {}
+        if len(rates) >= LEAST_SIZES:  # otherwise there is no curve
+            odd = box.profile.curve(collective).odd
         for before, size in pairwise(size for size in rates if size > SMALL_BYTES):
-            if rates[size] > _FALLS * rates[before]:
+            if rates[size] > _DROP * rates[before]:
                 continue
             if before in odd or size in odd:  # one disturbed measurement, not a switch
                 continue

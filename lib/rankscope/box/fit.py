@@ -21,6 +21,7 @@ LEAST_SIZES_PER_PIECE = 3
 _LEAST_NOISE = 0.005  # share of a time: smaller differences are not resolved and need no piece
 _HUBER = 1.345  # multiple of the noise: residuals above it are outliers and weigh less (Huber's usual tuning constant)
 _ROUNDS = 50  # of reweighting
+_SINGULAR = 1e-12  # share of the first term of a determinant: at most this means that sizes cannot separate α from β
 _LEAST_FITTED = 1e-3  # share of a measured time: fitted times below it would make relative errors without bound
 _DRAWS = 400  # of the bootstrap
 _SEED = 0
@@ -41,6 +42,8 @@ class FitPiece(NamedTuple):
 
 
 class FitInterval(NamedTuple):
+    """The ends of a 95 % interval."""
+
     low: float
     high: float
 
@@ -151,7 +154,7 @@ def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
         link=_link(line),
         pieces=_pieces(fitted, fitted_s, noise),
         alpha_s_interval=FitInterval(float(low[0]), float(high[0])),
-        bytes_per_s_interval=FitInterval(_inverse(high[1]), _inverse(low[1])),
+        bytes_per_s_interval=FitInterval(_inverse(high[1]), _inverse(low[1])),  # the higher β, the lower the bandwidth
         held_out_error=np.nan,  # until the fit predicts
         num_held_out=sizes.size // 2,
         ends=SizeEnds(SizeEnd(float(sizes[0]), float(shares[0])), SizeEnd(float(sizes[-1]), float(shares[-1]))),
@@ -162,11 +165,11 @@ def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
 
 
 def slope_s_per_byte(num_bytes: Sequence[int], seconds: Sequence[Any]) -> float:
-    """Return the seconds per byte, robustly fitted; one size is enough."""
+    """Return the seconds per byte, robustly fitted. One size is enough; then bytes take all of its time."""
     measured = _by_size(num_bytes, seconds, least=1)
     sizes = measured.sizes
     medians_s = measured.medians_s
-    if sizes.size < LEAST_SIZES_PER_PIECE:
+    if sizes.size < LEAST_SIZES_PER_PIECE:  # too few for a line
         return float(np.median(medians_s / np.maximum(sizes, 1)))  # a size may be 0
     _, s_per_byte = _lines(sizes, medians_s[None], _noise(sizes, medians_s))[0]
     return float(s_per_byte)
@@ -184,7 +187,10 @@ class _MeasuredSizes(NamedTuple):
 
 
 def _by_size(num_bytes: Any, seconds: Any, least: int = LEAST_SIZES) -> _MeasuredSizes:
-    """Check the arguments of `fit_link`, and return the samples of equal sizes together."""
+    """Check the arguments of `fit_link`, and return the samples of equal sizes together.
+
+    Raises ValueError if there are fewer than `least` different sizes, and as `fit_link` does.
+    """
     sizes = several("num_bytes", num_bytes)
     times = several("seconds", seconds)
     if len(sizes) != len(times):
@@ -267,7 +273,7 @@ def _lines(sizes: Times, seconds: Times, noise: float, chosen: NDArray[np.bool_]
         xz = (weight * (x * z)).sum(-1)
         yz = (weight * (y * z)).sum(-1)
         determinant = xx * yy - xy * xy
-        is_singular = determinant <= 1e-12 * xx * yy  # sizes too close to separate α from β
+        is_singular = determinant <= _SINGULAR * xx * yy
         divisor = np.where(is_singular, 1.0, determinant)
         alpha_s = (yy * xz - xy * yz) / divisor
         beta = (xx * yz - xy * xz) / divisor
@@ -292,14 +298,14 @@ def _interval(sizes: Times, seconds: Times, line: Times, noise: float) -> tuple[
     off = np.minimum(np.abs(seconds / fitted_s - 1), _HUBER * noise)
     # The share of sizes that are no outliers; of one at least, because it is a divisor.
     inside = max(float((off < _HUBER * noise).mean()), 1 / sizes.size)
-    freedom = sizes.size - 2  # two parameters are fitted
+    freedom = sizes.size - 2  # degrees of freedom: two parameters are fitted
     factor = (1 + 2 / sizes.size * (1 - inside) / inside) / inside  # Huber's correction
     x = 1 / fitted_s
     y = sizes / fitted_s
     xx = x @ x
     xy = x @ y
     yy = y @ y
-    determinant = max(xx * yy - xy * xy, 1e-12 * xx * yy)  # not 0, as for sizes too close to separate α from β
+    determinant = max(xx * yy - xy * xy, _SINGULAR * xx * yy)  # not 0, because it is a divisor
     # Of α and β: the diagonal of the normal equations' inverse, times the variance of the residuals.
     variance = factor**2 * (off @ off) / freedom * np.array([yy, xx]) / determinant
     half_width = _student(freedom) * np.sqrt(variance)
@@ -367,7 +373,7 @@ def _start(sizes: Times, before: Times, after: Times, first: int) -> float:
     """
     alpha_before_s, beta_before = before
     alpha_after_s, beta_after = after
-    if beta_before != beta_after:
+    if beta_before != beta_after:  # parallel lines do not cross
         crossing = (alpha_after_s - alpha_before_s) / (beta_before - beta_after)
         if sizes[first - 1] < crossing < sizes[first]:
             return float(crossing)

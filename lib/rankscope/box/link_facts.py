@@ -6,7 +6,6 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -14,13 +13,13 @@ from ..common.checks import number, of_type, one_of, truth, whole
 from ..common.frozen import checked, frozen
 from ..common.storage import read_bytes
 from .measuring.plan import ON_THE_FLY, TRANSFER_METHODS
-from .pcie import HEADER_BYTES, PCIE, pcie_bytes_per_s
+from .pcie import PCIE, pcie_bytes_per_s
 from .profile import FORMAT, WHAT, Point, Profile
 
 START_S = 10e-6  # ASSUMED: from the call to the first byte; measure it in a profile
 HOST_COPY_BYTES_PER_S = 10e9  # ASSUMED: one thread that copies host memory
 METHODS = (*TRANSFER_METHODS, *ON_THE_FLY)
-_GPU0 = re.compile(r"^GPU0: PCIe (\d+) x(\d+)", re.MULTILINE)
+_GPU0 = re.compile(r"^GPU0: PCIe (\d+) x(\d+)", re.MULTILINE)  # as `provenance.pcie` writes generation and lanes
 MOST_GPUS = 72  # in a matrix of copies, as in a GB200 NVL72; larger matrices are unreadable
 
 
@@ -45,7 +44,7 @@ class LinkFacts:
 
     def bytes_per_s(self, direction: str) -> float:
         """Return the maximum rate of a copy in this direction, "h2d" or "d2h"."""
-        one_of("direction", direction, tuple(HEADER_BYTES))
+        one_of("direction", direction, ("h2d", "d2h"))
         return self.h2d_bytes_per_s if direction == "h2d" else self.d2h_bytes_per_s
 
     def seconds(
@@ -61,21 +60,25 @@ class LinkFacts:
         the fly, `both` changes nothing.
         """
         number("num_bytes", num_bytes, 0)
+        one_of("method", method, METHODS)
+        whole("pieces", pieces, 1)
         truth("both", both)
+        starts_s = pieces * self.start_s
         link_s = num_bytes / self.bytes_per_s(direction)
-        started_s = whole("pieces", pieces, 1) * self.start_s
         host_s = num_bytes / self.host_copy_bytes_per_s
         opposite = "d2h" if direction == "h2d" else "h2d"
-        one_of("method", method, METHODS)
         if method in ON_THE_FLY:  # `transfer_keys` has no such copies in both directions, so `both` is not used
-            copied_s = host_s if direction == "h2d" else 0.0  # memory that receives is pinned without its contents
-            return started_s + link_s + copied_s
+            if direction == "d2h":  # new pinned memory receives the bytes: there is nothing to copy into it before
+                return starts_s + link_s
+            return starts_s + host_s + link_s
         if method.startswith("pinned"):
             if both:
                 link_s = max(link_s, num_bytes / self.bytes_per_s(opposite))
-            return started_s + link_s
-        opposite_s = self.seconds(num_bytes, opposite, method, pieces) if both else 0.0
-        return started_s + max(link_s, host_s) + opposite_s
+            return starts_s + link_s
+        pageable_s = starts_s + max(link_s, host_s)
+        if both:
+            pageable_s += self.seconds(num_bytes, opposite, method, pieces)
+        return pageable_s
 
 
 def stated(generation: int, num_lanes: int = 16, host_copy_bytes_per_s: float = HOST_COPY_BYTES_PER_S) -> LinkFacts:
@@ -103,11 +106,14 @@ def facts_of(profile: Profile) -> LinkFacts | None:
         return None
     generation = int(link[1])
     num_lanes = int(link[2])
-    if generation not in PCIE or not 1 <= num_lanes <= 32:
+    if generation not in PCIE or not 1 <= num_lanes <= 32:  # `stated` refuses these, such as a later generation
         return None
-    pins = sorted(profile.select("pin", cached=True), key=lambda point: point.num_bytes)
-    host = pins[-1].algbw_bytes_per_s if pins else HOST_COPY_BYTES_PER_S
-    return stated(generation, num_lanes, host)
+    host_copy_bytes_per_s = HOST_COPY_BYTES_PER_S
+    host_copies = profile.select("pin", cached=True)
+    if host_copies:
+        largest = max(host_copies, key=lambda point: point.num_bytes)
+        host_copy_bytes_per_s = largest.algbw_bytes_per_s
+    return stated(generation, num_lanes, host_copy_bytes_per_s)
 
 
 def transfers_of(
@@ -121,11 +127,12 @@ def transfers_of(
 def peer_rates(profile: Profile) -> tuple[int, dict[tuple[int, int], float]]:
     """Return the largest size of a copy between GPUs, and the bytes/s that each (source, target) reached with it.
 
-    One copy runs at a time. Raises ValueError if the profile has no such copies, or has more than `MOST_GPUS` GPUs.
+    Only copies that ran alone count, not those in both directions at once. Raises ValueError if the profile has no such
+    copies, or has more than `MOST_GPUS` GPUs.
     """
     copies = []
     for point in profile.select("transfer", direction="p2p", both=False):
-        # Copies between GPUs of unknown numbers have no ends.
+        # Traces and OSU's logs do not state between which GPUs a copy was, so their points have no ends.
         if isinstance(point.options.get("src"), int) and isinstance(point.options.get("dst"), int):
             copies.append(point)
     if not copies:
@@ -155,9 +162,9 @@ def recorded(
     None 8
     """
     one_of("what", what, WHAT)
-    # Most files are of another kind. These bytes of a profile show that without decoding it.
+    # Most files are of another kind. These bytes, as `Profile.save` writes them, show that without decoding the file.
     head = f'{{"format": "{FORMAT}"'.encode()
-    mark = f'{{"what":"{what}"'.encode()
+    mark = f'{{"what":"{what}"'.encode()  # of a point
     profiles = []
     for path in sorted(Path(folder, name) for name in os.listdir(folder) if name.endswith(".json")):
         if _is_profile_with(path, head, mark):
@@ -166,15 +173,16 @@ def recorded(
             if what == "transfer" or profile.provenance.get("gpus"):
                 profiles.append(profile)
     if profiles:
-        return max(profiles, key=lambda profile: str(profile.provenance.get("date", "")))
+        return max(profiles, key=lambda profile: str(profile.provenance.get("date", "")))  # ISO dates sort as text
     return None if otherwise is None else Profile.load(otherwise)
 
 
 def _is_profile_with(path: Path, head: bytes, mark: bytes) -> bool:
     """Return whether a file begins with `head` and contains `mark`; False for a folder, and for too large a file."""
-    if not path.is_file():  # a folder or a broken link
+    if not path.is_file():  # a folder, a pipe or a broken link
         return False
-    with suppress(ValueError):  # empty, or larger than any profile
+    try:
         raw = read_bytes(path)
-        return raw.startswith(head) and mark in raw
-    return False
+    except ValueError:  # empty, or larger than any profile
+        return False
+    return raw.startswith(head) and mark in raw

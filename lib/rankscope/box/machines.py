@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent / "published"
 PREFIX = "bank:"
 _NEAR = 0.7  # difflib's similarity of names that a typing error explains
 _MOST_NEAR = 3  # names that an error suggests
-_TELLING = 3  # letters of a name that are enough to suggest the names that contain them
+_LEAST_LETTERS = 3  # of a name, to suggest the names that contain it: fewer are in many names
 SICK = "sick: "  # first word of the notes of a machine whose figures nobody should expect
 
 
@@ -31,7 +31,7 @@ class _Head(msgspec.Struct):
 @cache
 def provenances() -> Mapping[str, Mapping[str, Any]]:
     """Return the provenance of each profile of the bank, by name, without loading its points."""
-    decode = msgspec.json.Decoder(_Head).decode
+    decode = msgspec.json.Decoder(_Head).decode  # skips all fields but that of `_Head`
     return {path.stem: decode(path.read_bytes()).provenance for path in sorted(FOLDER.glob("*.json"))}
 
 
@@ -85,7 +85,7 @@ def file_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
 
 def _suggested(name: str) -> list[str]:
     """Return the machines whose names contain this one; without any, those that are spelled nearly so."""
-    if len(name) >= _TELLING:
+    if len(name) >= _LEAST_LETTERS:
         containing = [known for known in bank() if name in known]
         if containing:
             return containing[:_MOST_NEAR]

@@ -75,12 +75,12 @@ def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iter
     machines = public(model)
     curves = []
     for profile in machines.values():
-        if len(profile.native_s(collective)) >= LEAST_SIZES:
+        if len(profile.native_s(collective)) >= LEAST_SIZES:  # fewer make no curve
             curves.append(profile.curve(collective))
     gpus = f"{model.gpus_per_node}"
     if model.num_nodes > 1:
         gpus = f"{model.num_nodes} × {model.gpus_per_node}"
-    version = ".".join(map(str, model.version)).removesuffix(".99")  # `Model` has 99 for a third number not stated
+    version = ".".join(map(str, model.version)).removesuffix(".99")  # `Model` has 99 if no third number is stated
     title = f"{collective} on {gpus} {model.gpu.upper().replace('_', ' ')}, NCCL {version}"
     table = table_of(title, "size", "algorithm", "ch", "NCCL", "model", "mostly", "public")
     for size in sizes:

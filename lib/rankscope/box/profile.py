@@ -135,11 +135,14 @@ class Point:
             raise ValueError(f"clean must have an entry for each of {len(self.seconds)} iterations, got {self.clean!r}")
 
     def like(self, num_bytes: int, seconds: tuple[float, ...]) -> Point:
-        """Return the same operation at another size, all iterations clean; fast. Raises as `Point` does."""
+        """Return the same operation at another size, all iterations clean. Raises as `Point` does.
+
+        It does not check the options again, because a log may have millions of points with the same ones.
+        """
         clean = (True,) * len(seconds)
         is_valid = seconds and 0 <= num_bytes <= MOST_BYTES and all(LEAST_S <= each_s <= MOST_S for each_s in seconds)
         if not is_valid:
-            return Point(self.what, num_bytes, seconds, clean, self.options)
+            return Point(self.what, num_bytes, seconds, clean, self.options)  # raises the error that says why
         point = object.__new__(Point)  # without the checks of its fields, which these values passed
         set_field = object.__setattr__
         set_field(point, "what", self.what)
@@ -457,9 +460,10 @@ class Profile:
     def cluster(self, num_ranks: int | None = None) -> Cluster:
         """Return a `Cluster` with the profile's nodes and ranks, the links of `best_link`, and `gamma_s_per_byte`.
 
-        `num_ranks` changes the number of nodes or, if there is one node, the number of ranks on it. Raises ValueError
-        if no link was measured, if the profile does not state its nodes or they have different numbers of ranks, if
-        `num_ranks` does not fill its nodes, or if it exceeds `MOST_RANKS`.
+        `num_ranks` changes the number of nodes or, if there is one node, the number of ranks on it. If it is smaller
+        than the number of ranks on a node, all of them are on one node. Raises ValueError if no link was measured, if
+        the profile does not state its nodes or they have different numbers of ranks, if `num_ranks` is larger than a
+        node and does not fill its nodes, or if it exceeds `MOST_RANKS`.
         """
         ranks = list(self.ranks_per_node)
         if len(set(ranks)) != 1:
@@ -505,6 +509,7 @@ class Profile:
         num_bytes = whole("num_bytes", num_bytes, 0)
         cluster = self.cluster(num_ranks)
         schedule = build(collective, algorithm, cluster.num_ranks, **options)
+        # The simulation asks again and again for the same few sizes.
         intra_at = cache(self.best_link("intra").at)
         inter_at = cache(self.best_link("inter").at)
 
@@ -618,11 +623,11 @@ class Profile:
             lines.append(f"source: {'; '.join(origin)}")
         return Network(
             name,
-            f"{name} ({count_of(self.num_ranks, 'rank')})",
-            self.cost,
-            self.num_ranks,
-            float(max(measured_s)),
-            tuple([one_line(line) for line in lines]),
+            label=f"{name} ({count_of(self.num_ranks, 'rank')})",
+            cost_of=self.cost,
+            num_ranks=self.num_ranks,
+            most_bytes=float(max(measured_s)),
+            about=tuple([one_line(line) for line in lines]),
         )
 
     @cached_property
@@ -653,7 +658,8 @@ class Profile:
             if name in ALGORITHMS.get(point.what, {}):
                 key = (point.what, str(name), point.num_bytes, tuple(sorted(point.builder_options.items())))
                 if key not in self._makespans_s:
-                    self._makespans_s[key] = self.predict(point, detail="ranks").makespan_s
+                    timeline = self.predict(point, detail="ranks")  # only the end counts, and no message is drawn
+                    self._makespans_s[key] = timeline.makespan_s
                 return self._makespans_s[key]
         except ValueError:  # no such link, too few sizes, an algorithm that does not exist for so many ranks
             pass

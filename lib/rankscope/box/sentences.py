@@ -224,12 +224,12 @@ def copies(profile: Profile) -> Iterator[str]:
     """The rates of copies to and from the GPU."""
     for direction, name in (("h2d", "to the GPU"), ("d2h", "to the host")):
         rates = []
-        for method in ("pinned_non_blocking", "pageable"):
+        for method, memory in (("pinned_non_blocking", "pinned"), ("pageable", "pageable")):
             points = transfers_of(profile, direction, method)
             if points:
                 largest = points[-1]
                 rate = rate_words(largest.algbw_bytes_per_s)
-                rates.append(f"{rate} with {method.split('_')[0]} memory at {bytes_words(largest.num_bytes)}")
+                rates.append(f"{rate} with {memory} memory at {bytes_words(largest.num_bytes)}")
         if rates:
             yield f"Copies {name}: {', '.join(rates)}."
 
@@ -313,7 +313,11 @@ def odd_points(profile: Profile) -> Iterator[str]:
 
 def few_clean(profile: Profile) -> Iterator[str]:
     """Some points have so few clean iterations that disturbed ones were used, too."""
-    few = [point for point in profile.points if point.num_clean < min(LEAST_CLEAN, len(point.seconds))]
+    few = []
+    for point in profile.points:
+        enough = min(LEAST_CLEAN, len(point.seconds))  # a short measurement can be undisturbed, too
+        if point.num_clean < enough:
+            few.append(point)
     if few:
         words = f"{_how_many_have(few, profile)} fewer than {LEAST_CLEAN} clean iterations"
         yield f"{words}, so their times include disturbances by the host."

@@ -41,15 +41,18 @@ def overview(profile: Profile) -> Iterator[RenderableType]:
     yield Text(first, "bold")
     yield from map(Text, lines)
     yield from _links(profile)
-    box = compare_with_peers(profile)
+    comparison_with_peers = compare_with_peers(profile)
+    collectives_with_peers = {row.collective for row in comparison_with_peers.rows}
     for group in groups(profile):
         if not group.is_native:
             yield _by_size(profile, group)
-        if group.is_native or any(row.collective == group.collective for row in box.rows):
-            yield _peer_table(box, group)
+        # `_by_size` states the native times, too, but not those of similar machines.
+        if group.is_native or group.collective in collectives_with_peers:
+            yield _peer_table(comparison_with_peers, group)
     yield from copies_tables(profile)
     yield heading("Verdict")
-    yield marked(("·", sentence) for sentence in verdict(profile) or ["No rule found a problem."])
+    sentences = verdict(profile) or ["No rule found a problem."]
+    yield marked(("·", sentence) for sentence in sentences)
 
 
 def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]:
@@ -63,9 +66,7 @@ def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]
         if not at_size:
             interpolated = _between_sizes(profile, size)
             if not interpolated.row_count:
-                known: list[str] = []
-                for group in measured:
-                    known += [words for words in map(bytes_words, group.by_size) if words not in known]
+                known = dict.fromkeys(bytes_words(size) for group in measured for size in group.by_size)  # each once
                 known_words = ", ".join(known) or "none was"
                 raise ValueError(f"--num-bytes must be a size that was measured ({known_words}), got {size}")
             yield interpolated
@@ -74,7 +75,10 @@ def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]
 
 
 def _at_size(profile: Profile, group: MeasuredCollective, size: int) -> Table:
-    """Return every algorithm at a size, the fastest first; with quartiles if there are several iterations."""
+    """Return every algorithm at a size, the fastest first; with quartiles if there are several iterations.
+
+    "off" is how far the model's prediction is from the measured time.
+    """
     points = sorted(group.by_size[size].values(), key=lambda point: point.median_s)
     has_several = any(len(point.seconds) > 1 for point in points)
     columns = ["algorithm", middle_of(profile)]
@@ -101,7 +105,10 @@ def _at_size(profile: Profile, group: MeasuredCollective, size: int) -> Table:
 
 
 def middle_of(profile: Profile) -> str:
-    """Return what the time of a point is: the mean that another program printed, or the median of its iterations."""
+    """Return what the time of a point is: the mean that another program printed, or the median of its iterations.
+
+    If several logs were merged, their means are a point's iterations, so its time is a median, too.
+    """
     is_mean = profile.protocol.get("statistic") == "mean"
     has_several = any(len(point.seconds) > 1 for point in profile.points)
     return "mean" if is_mean and not has_several else "median"
@@ -118,7 +125,7 @@ def _between_sizes(profile: Profile, size: int) -> Table:
             continue
         seconds = curve.seconds(size)
         low_s, high_s = curve.interval_s(size)
-        busbw = size / seconds * busbw_factor(group.collective, profile.num_ranks)
+        busbw = size / seconds * busbw_factor(group.collective, profile.num_ranks)  # nan if it has no meaning
         table.add_row(
             group.collective,
             cell_words(seconds),
@@ -140,14 +147,15 @@ def machines(names: Mapping[str, str]) -> Iterator[RenderableType]:
 def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
     """Yield a line per profile read from a log: its contents and size; then expected, got, and why."""
     for profile in profiles:
-        first, *_ = str(profile).splitlines()
+        headline = str(profile).splitlines()[0]
         source = profile.provenance["source"]
         sizes = [point.num_bytes for point in profile.points]
-        printed = count_of(sum(len(point.seconds) for point in profile.points), "measurement")
+        measurements = count_of(sum(len(point.seconds) for point in profile.points), "measurement")
         notes, has_warning, warning = source.get("notes", "").partition(WARNING)  # a warning is the last note
-        words = f"{first}, {source['program']}: {printed}, {bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
+        range_of_sizes = f"{bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
+        words = f"{headline}, {source['program']}: {measurements}, {range_of_sizes}"
         if notes:
-            words += f" ({notes.removesuffix('; ')})"
+            words += f" ({notes.removesuffix('; ')})"  # what separated them from the warning
         yield Text(words)
         if has_warning:
             yield Text(f"{WARNING}{warning}", "yellow")
@@ -181,17 +189,23 @@ def predictions(
             raise
         names = ()
     for size in sizes:
-        rounded_bytes = num_elements(collective, size, profile.num_ranks) * ITEM_BYTES
+        rounded_bytes = _whole_parts_bytes(profile, collective, size)
         points = measured.get(rounded_bytes, {})
         predicted_s = _predicted_s(profile, collective, names, rounded_bytes, points, are_asked_for=bool(algorithms))
         if curve is not None:
             predicted_s[NATIVE] = curve.seconds(rounded_bytes)
-        bound = bound_s(profile, collective, rounded_bytes) if names else 0.0  # native alone is not compared with it
-        table = _predictions(f"{collective}, {bytes_words(rounded_bytes)}", predicted_s, points, bound)
+        lower_bound_s = bound_s(profile, collective, rounded_bytes) if names else 0.0  # it is for predictions by links
+        title = f"{collective}, {bytes_words(rounded_bytes)}"
+        table = _predictions_table(title, predicted_s, points, lower_bound_s)
         if curve is not None:
             low, high = map(cell_words, curve.interval_s(rounded_bytes))
             table.caption = f"native: from the curve through the measured sizes; 90 % interval {low} to {high}"
         yield table
+
+
+def _whole_parts_bytes(profile: Profile, collective: str, num_bytes: int) -> int:
+    """Return the size that a measurement has instead of `num_bytes`: whole elements, and as many on each rank."""
+    return num_elements(collective, num_bytes, profile.num_ranks) * ITEM_BYTES
 
 
 def _predicted_s(
@@ -204,15 +218,16 @@ def _predicted_s(
 ) -> dict[str, float]:
     """Return the predicted seconds of algorithms, with the builder options of their measured points if there are any.
 
-    An algorithm that does not support the number of ranks raises ValueError if it was asked for.
+    An algorithm that does not support the number of ranks raises ValueError if it was asked for, and is left out
+    otherwise.
     """
     seconds = {}
     for name in names:
         try:
             if name in measured:
-                timeline = profile.predict(measured[name], detail="ranks")
+                timeline = profile.predict(measured[name], detail="ranks")  # without messages, which take longer
             else:
-                timeline = predicted(profile, collective, name, num_bytes, "ranks")
+                timeline = predicted(profile, collective, name, num_bytes, detail="ranks")
             seconds[name] = timeline.makespan_s
         except ValueError:
             if are_asked_for:
@@ -220,17 +235,22 @@ def _predicted_s(
     return seconds
 
 
-def _predictions(title: str, predicted_s: Mapping[str, float], measured: Mapping[str, Point], bound: float) -> Table:
-    """Return a table of predictions, the fastest first, with the measured points of the same size, if there are any."""
-    if bound:
-        title += f"; lower bound {cell_words(bound)}"
+def _predictions_table(
+    title: str, predicted_s: Mapping[str, float], measured: Mapping[str, Point], lower_bound_s: float
+) -> Table:
+    """Return a table of predictions, the fastest first, with the measured points of the same size, if there are any.
+
+    A lower bound of 0 stands for none. "off" is how far a prediction is from the measured time.
+    """
+    if lower_bound_s:
+        title += f"; lower bound {cell_words(lower_bound_s)}"
     columns = ["algorithm", "predicted", "×bound"]
     if measured:
         columns += ["measured", "off"]
     table = table_of(title, *columns)
     ranked = sorted((seconds, name) for name, seconds in predicted_s.items())
     for position, (seconds, name) in enumerate(ranked):
-        cells = [name, cell_words(seconds), f"{seconds / bound:.2f}" if bound else ""]
+        cells = [name, cell_words(seconds), f"{seconds / lower_bound_s:.2f}" if lower_bound_s else ""]
         point = measured.get(name)
         if point is not None:
             cells.append(cell_words(point.median_s))
@@ -244,7 +264,7 @@ def predicted(profile: Profile, collective: str, algorithm: str, num_bytes: int,
     """Return the prediction of `Profile.predict`, with the builder options that a measurement would have."""
     one_of("--collective", collective, tuple(ALGORITHMS))
     one_of(f"--algorithm of {collective}", algorithm, tuple(ALGORITHMS[collective]))
-    size = num_elements(collective, num_bytes, profile.num_ranks) * ITEM_BYTES
+    size = _whole_parts_bytes(profile, collective, num_bytes)
     options = builder_options(collective, algorithm, size, profile.ranks_per_node)
     return profile.predict(collective, algorithm, size, detail=detail, **options)
 
@@ -257,22 +277,19 @@ def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[Re
     frame = compare(before, after)
     both = frame[frame.only_in == ""]
     for letter, profile in (("A", before), ("B", after)):
-        yield Text(f"{letter}: {profile.provenance['name']}, {profile.provenance.get('date', 'date not stated')}")
+        date = profile.provenance.get("date", "date not stated")
+        yield Text(f"{letter}: {profile.provenance['name']}, {date}")
     yield ""
     yield from map(Text, _compared(both))
     for side, name in (("before", "A"), ("after", "B")):
         rows = frame[frame.only_in == side]
-        operations: list[str] = []  # each once, in the order of the points
-        for row in rows.itertuples():
-            operation = _operation(row)
-            if operation not in operations:
-                operations.append(operation)
         if len(rows):
+            operations = dict.fromkeys(map(_operation, rows.itertuples()))  # each once, in the order of the points
             yield Text(f"Only in {name}: {count_of(len(rows), 'point')}, of {', '.join(operations)}.")
     chosen = both
     if not everything:
-        is_different = (both.ratio - 1).abs() >= _CLEAR
-        may_differ = ~both.has_spread & is_different
+        is_not_equal = (both.ratio - 1).abs() >= _CLEAR
+        may_differ = ~both.has_spread & is_not_equal
         chosen = both[both.beyond_noise | may_differ]
     if len(chosen):
         yield _both_times(chosen, middle_of(before), middle_of(after))
@@ -281,57 +298,62 @@ def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[Re
 
 
 def _explained(letter: str, profile: Profile, other: Profile) -> Iterator[RenderableType]:
-    """Yield what explains the performance of one side: always for A, for B only if something is faulty.
+    """Yield what explains the performance of one side, "A" or "B": always for A, for B only if something is faulty.
 
-    If both sides are alike, they are compared with each other, otherwise with similar machines of the bank.
+    A is the profile that the user examines, and B the one to compare it with. If both machines are alike, each is the
+    other's similar machine, otherwise these come from the bank.
     """
     are_alike = is_like(profile, other)
     if are_alike:
         other_letter = "B" if letter == "A" else "A"
-        box = compare_with_peers(profile, {other_letter: other})
+        comparison_with_peers = compare_with_peers(profile, {other_letter: other})
     else:
-        box = compare_with_peers(profile)
-    has_fault = any(finding.is_fault for finding in box.findings)
-    if not box.findings or (letter == "B" and not has_fault):
+        comparison_with_peers = compare_with_peers(profile)
+    findings = comparison_with_peers.findings
+    has_fault = any(finding.is_fault for finding in findings)
+    if not findings or (letter == "B" and not has_fault):
         return
     yield heading(f"{letter}: expected and measured performance, and likely causes")
     if are_alike and letter == "A":  # B's would repeat the rates, with got and expected exchanged
         for group in groups(profile):
             if group.is_native:
-                yield _peer_table(box, group)
-    yield from _why(box)
+                yield _peer_table(comparison_with_peers, group)
+    yield from _why(comparison_with_peers)
 
 
 def _compared(both: DataFrame) -> Iterator[str]:
-    """Yield at how many points of both profiles B is faster and slower, and at how many that cannot be told."""
+    """Yield at how many points of both profiles B is faster and slower, and at how many it is not known."""
     judged = both[both.has_spread]
     unknown = both[~both.has_spread]
     faster = int((judged.beyond_noise & (judged.ratio < 1)).sum())
     slower = int((judged.beyond_noise & (judged.ratio > 1)).sum())
     if len(judged):
-        within = len(judged) - faster - slower
-        counts = f"B is faster at {faster or 'none'} and slower at {slower or 'none'}"
-        noise = "within the noise, where the interquartile ranges overlap"
-        is_are = "is" if within == 1 else "are"
-        yield f"Of {count_of(len(judged), 'point')} in both profiles, {counts}; {within or 'none'} {is_are} {noise}."
+        equal = len(judged) - faster - slower
+        verb = "is" if equal == 1 else "are"
+        different_words = f"B is faster at {faster or 'none'} and slower at {slower or 'none'}"
+        equal_words = f"{equal or 'none'} {verb} within the noise, where the interquartile ranges overlap"
+        yield f"Of {count_of(len(judged), 'point')} in both profiles, {different_words}; {equal_words}."
     if len(unknown):
-        points = count_of(len(unknown), "point")
-        few = f"have fewer than {LEAST_CLEAN} iterations in A or B, so their noise is unknown"
+        have = "have"
+        their = "their"
         them = "them"
         if len(unknown) == 1:
-            few = f"has fewer than {LEAST_CLEAN} iterations in A or B, so its noise is unknown"
+            have = "has"
+            their = "its"
             them = "it"
+        reason = f"{have} fewer than {LEAST_CLEAN} iterations in A or B, so {their} noise is unknown"
         low = f"{unknown.ratio.min():.2f}"
         high = f"{unknown.ratio.max():.2f}"
         ratios = low if low == high else f"{low} to {high}"
-        cannot = f"`compare` cannot judge {them} (B/A {ratios})"
-        yield f"{points} {few} and {cannot}. Import at least {LEAST_CLEAN} runs of each."
+        consequence = f"`compare` cannot judge {them} (B/A {ratios})"
+        points = count_of(len(unknown), "point")
+        yield f"{points} {reason} and {consequence}. Import at least {LEAST_CLEAN} runs of each."
     if not len(both):
         yield "The profiles have no points in common."
 
 
 def _both_times(chosen: DataFrame, middle_in_a: str, middle_in_b: str) -> Table:
-    """Return the times of points in A and in B; a middle is "mean" or "median"."""
+    """Return the times of points in A and in B. `middle_in_a` and `middle_in_b` are "mean" or "median"."""
     title = f"Times: the {middle_in_a} in A, the {middle_in_b} in B"
     if middle_in_a == middle_in_b:
         title = f"{middle_in_a.capitalize()} times"
@@ -375,18 +397,21 @@ def _links(profile: Profile) -> Iterator[RenderableType]:
 
 
 def _by_size(profile: Profile, group: MeasuredCollective) -> Table:
-    """Return the fastest algorithm at each size, next to native and the lower bound."""
+    """Return the fastest algorithm at each size, next to native and the lower bound.
+
+    The fastest one may be native itself; the gain is that of the fastest other one.
+    """
     columns = ("size", "fastest", middle_of(profile), "busbw", "native", "gain", "×bound", "clean")
     table = table_of(group.collective, *columns)
     table.caption = "gain: native's time / our time; ×bound: time / lower bound"
     for size, points in group.by_size.items():
         best = group.fastest(size)
         native = points.get(NATIVE)
-        bound = bound_s(profile, group.collective, size)
-        ours = [point.median_s for name, point in points.items() if name != NATIVE]
+        lower_bound_s = bound_s(profile, group.collective, size)  # 0 if there is none
+        ours_s = [point.median_s for name, point in points.items() if name != NATIVE]
         gain = Text("")
-        if native is not None and ours:
-            gain = _gain(native.median_s / min(ours))
+        if native is not None and ours_s:
+            gain = _gain(native.median_s / min(ours_s))
         table.add_row(
             bytes_words(size),
             _named(best),
@@ -394,7 +419,7 @@ def _by_size(profile: Profile, group: MeasuredCollective) -> Table:
             _busbw(profile, best),
             cell_words(native.median_s) if native else "",
             gain,
-            f"{best.median_s / bound:.2f}" if bound else "",
+            f"{best.median_s / lower_bound_s:.2f}" if lower_bound_s else "",
             f"{best.num_clean}/{len(best.seconds)}",
         )
     return table
@@ -410,24 +435,31 @@ def _gain(ratio: float) -> Text:
     return Text(f"{ratio:.2f}", style)
 
 
-def _peer_table(box: PeerComparison, group: MeasuredCollective) -> Table:
-    """Return the native times and rates, and those of similar machines of the bank."""
-    rows = {row.num_bytes: row for row in box.rows if row.collective == group.collective}
-    wire = box.wire_bytes_per_s
-    has_clean = any(len(point.seconds) > 1 for point in box.profile.select(group.collective))
-    columns = ["size", middle_of(box.profile), "got"]
+def _peer_table(comparison_with_peers: PeerComparison, group: MeasuredCollective) -> Table:
+    """Return the native times and rates, and the rates of similar machines if there are any.
+
+    Rows in red are those for which `expected` looks for a cause.
+    """
+    profile = comparison_with_peers.profile
+    compared_sizes = {}
+    for compared in comparison_with_peers.rows:
+        if compared.collective == group.collective:
+            compared_sizes[compared.num_bytes] = compared
+    link_bytes_per_s = comparison_with_peers.wire_bytes_per_s  # None if it is not known
+    has_several = any(len(point.seconds) > 1 for point in profile.select(group.collective))
+    columns = ["size", middle_of(profile), "got"]
     notes = ["got: busbw"]
-    if rows:
+    if compared_sizes:
         columns += ["expected", "share"]
-        notes.append(f"expected: busbw of {box.names}; share: percentage of the slowest of these")
-    elif box.gpu:
+        notes.append(f"expected: busbw of {comparison_with_peers.names}; share: percentage of the slowest of these")
+    elif comparison_with_peers.gpu:
         notes.append("the bank has no similar machine")
     else:
         notes.append("cannot be compared with the bank, because its GPUs are not stated")
-    if wire:
+    if link_bytes_per_s:
         columns.append("of link")
-        notes.append(f"of link: share of {rate_words(wire)} per direction; blank below 1 %")
-    if has_clean:
+        notes.append(f"of link: share of {rate_words(link_bytes_per_s)} per direction; blank below 1 %")
+    if has_several:
         columns.append("clean")
     table = table_of(f"{group.collective}, {NATIVE}", *columns)
     table.caption = "; ".join(notes)
@@ -435,25 +467,25 @@ def _peer_table(box: PeerComparison, group: MeasuredCollective) -> Table:
         if NATIVE not in points:
             continue
         point = points[NATIVE]
-        row = rows.get(size)
-        cells = [bytes_words(size), cell_words(point.median_s), _busbw(box.profile, point)]
-        if row is not None:
-            cells += [row.expected, f"{row.share:.0%}"]
-        elif rows:
+        at_peers = compared_sizes.get(size)
+        cells = [bytes_words(size), cell_words(point.median_s), _busbw(profile, point)]
+        if at_peers is not None:
+            cells += [at_peers.expected, f"{at_peers.share:.0%}"]
+        elif compared_sizes:  # similar machines were measured at other sizes only
             cells += ["", ""]
-        if wire:
-            of_link = point.busbw_bytes_per_s(box.profile.num_ranks) / wire
+        if link_bytes_per_s:
+            of_link = point.busbw_bytes_per_s(profile.num_ranks) / link_bytes_per_s
             cells.append(f"{of_link:.0%}" if of_link >= _LEAST_SHOWN else "")
-        if has_clean:
+        if has_several:
             cells.append(f"{point.num_clean}/{len(point.seconds)}")
-        is_slow = row is not None and size >= LARGE_BYTES and row.share < LOW
+        is_slow = at_peers is not None and size >= LARGE_BYTES and at_peers.share < LOW
         table.add_row(*cells, style="red" if is_slow else None)
     return table
 
 
-def _why(box: PeerComparison) -> Iterator[RenderableType]:
-    if box.findings:
-        yield marked(("·", str(finding)) for finding in box.findings)
+def _why(comparison_with_peers: PeerComparison) -> Iterator[RenderableType]:
+    if comparison_with_peers.findings:
+        yield marked(("·", str(finding)) for finding in comparison_with_peers.findings)
 
 
 def _named(point: Point) -> str:
@@ -466,7 +498,10 @@ def _busbw(profile: Profile, point: Point) -> str:
 
 
 def _operation(row: Any) -> str:
-    """Return the operation of a row of `compare`, in words."""
+    """Return the operation of a row of `compare`, in words.
+
+    What rankscope measures by default is not stated: an allreduce in place, and the other collectives out of place.
+    """
     words = [row.what]
     for name in (row.algorithm, row.link):
         if isinstance(name, str):  # None or NaN for a point without this option
@@ -475,6 +510,8 @@ def _operation(row: Any) -> str:
         words.append(row.options)
     if row.what == "allreduce" and row.in_place is False:
         words.append("out of place")
+    elif row.what != "allreduce" and row.in_place is True:  # nccl-tests measure all collectives in place, too
+        words.append("in place")
     return " ".join(words)
 
 
@@ -482,7 +519,10 @@ def _operation(row: Any) -> str:
 
 
 class _CopyColumn(NamedTuple):
-    """A column of a table of copies: the operation and options of its points, and whether it shows rates or times."""
+    """A column of a table of copies: which points are in it, and whether it shows their rates or their times.
+
+    `what` and `options` are those of a `Point`.
+    """
 
     what: str
     options: Mapping[str, Any]
@@ -556,7 +596,10 @@ def _between_gpus(profile: Profile) -> Table:
 
 
 def _median(profile: Profile, num_bytes: int, column: _CopyColumn) -> str:
-    """Return the median of the matching point, as time or rate; "" if there is none."""
+    """Return the median of the matching point, as time or rate; "" if there is none.
+
+    A log may have a copy for each of several GPUs; the first stands for all of them.
+    """
     points = profile.select(column.what, num_bytes, **column.options)
     if not points:
         return ""

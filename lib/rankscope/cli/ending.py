@@ -29,8 +29,10 @@ def interruptible(signals: bool = True, words: Callable[[], str] = lambda: "") -
         """Note the signal, and do what Ctrl-C does."""
         nonlocal received
         received = number
-        handler = signal.getsignal(signal.SIGINT)  # within `ranks.interrupts`, one that holds the interrupt back
-        if not callable(handler):
+        # Python's own handler of SIGINT raises KeyboardInterrupt. `ranks.interrupts` replaces it by one that holds the
+        # exception back while processes start.
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler):  # it is no function if SIGINT is ignored, as in a job in the background
             handler = signal.default_int_handler
         handler(signal.SIGINT, frame)
 
@@ -42,7 +44,8 @@ def interruptible(signals: bool = True, words: Callable[[], str] = lambda: "") -
     try:
         yield
     except (KeyboardInterrupt, OSError) as error:
-        # Once the terminal is closed, the progress display may fail to write to it before the signal arrives.
+        # Once the terminal is closed, the progress display may fail to write to it, so SIGHUP may end the body by an
+        # OSError. Without a signal, an OSError is an ordinary one.
         if received is None and isinstance(error, OSError):
             raise
         message = "rankscope: interrupted"
@@ -50,7 +53,9 @@ def interruptible(signals: bool = True, words: Callable[[], str] = lambda: "") -
         if addition:
             message += f"; {addition}"
         _print_last(message)
-        raise typer.Exit(128 + (received or signal.SIGINT)) from None
+        if received is None:  # Ctrl-C, which `interrupt` does not handle
+            received = signal.SIGINT
+        raise typer.Exit(128 + received) from None
     finally:
         for number, earlier_handler in earlier_handlers.items():
             signal.signal(number, earlier_handler)

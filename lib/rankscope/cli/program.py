@@ -28,7 +28,12 @@ _EXAMPLES = (
 
 def _examples(names: Collection[str]) -> str:
     """Return the examples of these commands as the end of the help, "" if they have none."""
-    lines = [f"  {example:<43}  {purpose}" for example, purpose in _EXAMPLES if example.split()[1] in names]
+    width = max(len(example) for example, _ in _EXAMPLES)
+    lines = []
+    for example, purpose in _EXAMPLES:
+        _, name, *_ = example.split()  # rankscope, and the command
+        if name in names:
+            lines.append(f"  {example:<{width}}  {purpose}")
     if not lines:
         return ""
     return "\n".join(["\b", "Examples:", *lines, ""])  # \b keeps typer from joining the lines
@@ -36,7 +41,7 @@ def _examples(names: Collection[str]) -> str:
 
 EXAMPLES = _examples(commands())
 
-app = typer.Typer(epilog=EXAMPLES or None, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(epilog=EXAMPLES or None, add_completion=False, pretty_exceptions_enable=False)
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -64,13 +69,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Such errors are bad input, files, memory, a missing package, and limits of the machine (MachineError). Any other
     exception is a bug in rankscope and keeps its traceback.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        arguments = sys.argv[1:]
+    words = list(arguments) or ["--help"]
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if hasattr(stream, "reconfigure"):  # a stream that replaces one of these may lack it, as in a notebook
             stream.reconfigure(errors="replace")  # for a terminal without letters such as α and µ
     try:
-        return int(app(words or ["--help"], prog_name="rankscope", standalone_mode=False) or 0)
-    except BrokenPipeError:  # the reader has closed the pipe
+        # Not standalone: typer returns the exit code, or None after a command that ends normally, and raises errors.
+        exit_code = app(words, prog_name="rankscope", standalone_mode=False)
+        return int(exit_code or 0)
+    except BrokenPipeError:  # the reader has closed the pipe; it is an OSError, so it comes first
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for output that will still be flushed
         return 1
     except (KeyboardInterrupt, typer.Abort):
@@ -79,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     except MemoryError as error:
-        message = f"there is not enough memory: {error}".removesuffix(": ")
+        message = f"there is not enough memory: {error}".removesuffix(": ")  # the error may have no text
     except ValueError as error:
         message = str(error)
     except MachineError as error:
@@ -89,12 +98,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         message = _install_hint(error)
     except Exception as error:
-        if not hasattr(error, "format_message"):  # typer's error about an argument
+        # An error about an argument is a ClickException, of click or of the copy of click that newer typers bring.
+        if not hasattr(error, "format_message"):
             raise
         message = str(error.format_message())
         if message.startswith("No such command"):
             message += _left_out_hint()
-    print(f"rankscope: {one_line(' '.join(message.split()))}", file=sys.stderr)
+    message_in_one_line = " ".join(message.split())  # without the indents of further lines
+    print(f"rankscope: {one_line(message_in_one_line)}", file=sys.stderr)
     return 2
 
 

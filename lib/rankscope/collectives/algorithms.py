@@ -84,7 +84,10 @@ class Algorithm:
         return self.is_record and "num_segments" in self.options
 
     def arranged(self, cluster: Cluster) -> dict[str, Any]:
-        """Return the options that arrange it by the cluster's nodes, or {} if the cluster has only one axis."""
+        """Return the options that arrange it by the cluster's nodes.
+
+        They are {} if it cannot be arranged, or if the cluster has one node, or nodes of one rank.
+        """
         nodes = cluster.num_nodes
         gpus = cluster.gpus_per_node
         if nodes == 1 or gpus == 1:
@@ -92,8 +95,8 @@ class Algorithm:
         if "gpus_per_node" in self.options:
             return {"gpus_per_node": gpus}
         if self.num_axes:
-            axes_of_nodes = rings.shape_of(nodes, None, self.num_axes - 1)
-            return {"shape": (*axes_of_nodes, gpus)}  # the last axis is within a node
+            axes_of_nodes = rings.shape_of(nodes, None, self.num_axes - 1)  # the last axis is within a node
+            return {"shape": (*axes_of_nodes, gpus)}
         return {}
 
     def fits(self, cluster: Cluster) -> bool:
@@ -235,6 +238,7 @@ def _record(collective: str, name: str, builder: Builder) -> Algorithm:
     return _PlainFunction(function(entry, builder, "of the number of ranks, or an Algorithm"))
 
 
+# As they are when this module is imported, before anybody adds or replaces one.
 _SHIPPED = {collective: algorithms_of(collective) for collective in ALGORITHMS}
 
 
@@ -247,16 +251,17 @@ def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Sc
     Raises ValueError if the collective or algorithm is unknown (the message lists the valid names), or if the builder
     rejects an option or the number of ranks.
     """
-    one_of("collective", collective, tuple(name for name in COLLECTIVES if name in ALGORITHMS))
+    one_of("collective", collective, COLLECTIVES)
     builder = algorithm_of(collective, algorithm).builder
-    can_be_cached = is_shipped(collective, algorithm) and all(map(_is_plain, (num_ranks, *options.values())))
+    arguments = (num_ranks, *options.values())
+    can_be_cached = is_shipped(collective, algorithm) and all(map(_is_plain, arguments))
     try:
         if can_be_cached:
             return _cached_schedule(builder, num_ranks, **options)
         return builder(num_ranks, **options)
-    except TypeError as error:  # an option that the builder does not have, or a fault in a builder of yours
+    except TypeError:  # an option that the builder does not have, or a fault in a builder of yours
         check_options(collective, algorithm, options, builder)
-        raise error
+        raise
 
 
 def check_options(collective: str, algorithm: str, options: Iterable[str], callee: Callable[..., Any]) -> None:

@@ -127,8 +127,9 @@ def lower_bounds(
     send or receive 2(N-1)/N·S bytes over its p ports for allreduce, S for broadcast and reduce, and (N-1)/N·S for the
     others.
 
-    If `switch_adds` is true, one message may carry the sum of all ranks, so an allreduce requires a single α, no
-    additions, and S bytes in each direction.
+    If `switch_adds` is true, one message may carry the sum of all ranks, and the switch may copy it to all of them. So
+    an allreduce requires a single α, no additions, and S bytes in each direction. The bounds of the other collectives
+    are at most these.
 
     Raises ValueError if the collective is unknown or a number is out of range.
 
@@ -140,8 +141,9 @@ def lower_bounds(
     of_type("link", link, Link)
     size = _sizes(num_bytes)[()]  # a number instead of an array of no dimension
     gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
+    # Without a limit on ports, a rank sends to all others in one step, and bytes take no time.
+    receivers_per_step = num_ranks - 1
     num_ports: float = math.inf
-    receivers_per_step = num_ranks  # of each rank: without a limit on ports, all others
     if ports is not None:
         receivers_per_step = whole("ports", ports, 1)
         num_ports = receivers_per_step
@@ -150,7 +152,7 @@ def lower_bounds(
     if collective in SUMS:
         buffers_added = (num_ranks - 1) / num_ranks
     if truth("switch_adds", switch_adds):
-        receivers_per_step = num_ranks
+        receivers_per_step = num_ranks - 1
         buffers_moved = min(buffers_moved, 1.0)
         buffers_added = 0.0
     num_messages = _messages_in_a_row(num_ranks, receivers_per_step)
@@ -160,14 +162,14 @@ def lower_bounds(
 
 def _buffers_moved(collective: str, num_ranks: int) -> float:
     """Return how much some rank must send or receive, as a share of the whole buffer."""
-    share = (num_ranks - 1) / num_ranks  # of the buffer that belongs to the other ranks
-    if collective == "barrier":
+    if num_ranks == 1 or collective == "barrier":
         return 0.0
+    share_of_others = (num_ranks - 1) / num_ranks  # the part of a buffer that belongs to the other ranks
     if collective == "allreduce":
-        return 2 * share
+        return 2 * share_of_others
     if collective in ("broadcast", "reduce"):
-        return float(num_ranks > 1)
-    return share
+        return 1.0
+    return share_of_others
 
 
 def _messages_in_a_row(num_ranks: int, receivers_per_step: int) -> int:
@@ -177,9 +179,9 @@ def _messages_in_a_row(num_ranks: int, receivers_per_step: int) -> int:
     2
     """
     num_messages = 0
-    reached = 1
-    while reached < num_ranks:
-        reached *= receivers_per_step + 1  # each of them sends it on
+    num_reached = 1
+    while num_reached < num_ranks:
+        num_reached += num_reached * receivers_per_step  # each rank that has the data sends them on
         num_messages += 1
     return num_messages
 
@@ -187,6 +189,7 @@ def _messages_in_a_row(num_ranks: int, receivers_per_step: int) -> int:
 def _sizes(num_bytes: ArrayLike) -> Any:
     """Return finite sizes of at least 0 as an array of floats. Raises ValueError for anything else."""
     size = np.asarray(num_bytes)
+    # numpy would also cast bool to float. Text, complex numbers and objects are of other kinds.
     is_numeric = size.dtype != bool and np.can_cast(size.dtype, float, "same_kind")
     if not is_numeric or not np.isfinite(size).all() or (size < 0).any():
         raise ValueError(f"num_bytes must be finite and at least 0, got {num_bytes!r}")

@@ -144,8 +144,8 @@ def torus_3d(t: Terms, shape: Sequence[int] | None = None) -> Any:
 
 def mesh_2d(t: Terms, shape: Sequence[int] | None = None) -> Any:
     """A ring allreduce along rows, then one along columns, both of the full buffer."""
-    rows, row = shape_of(t.num_ranks, shape, 2)
-    return ring(t._replace(num_ranks=row, link=t.inner)) + ring(t._replace(num_ranks=rows))
+    num_rows, ranks_per_row = shape_of(t.num_ranks, shape, 2)
+    return ring(t._replace(num_ranks=ranks_per_row, link=t.inner)) + ring(t._replace(num_ranks=num_rows))
 
 
 def hierarchical_ring(t: Terms, gpus_per_node: int | None = None) -> Any:
@@ -155,7 +155,11 @@ def hierarchical_ring(t: Terms, gpus_per_node: int | None = None) -> Any:
 
 
 def double_binary_tree(t: Terms, num_segments: int = 8) -> Any:
-    """2(log₂N + m) - 3 steps up and as many down, of S/2m bytes, if N is a power of two from 4; m each for N = 2."""
+    """2(log₂N + m) - 3 steps up and as many down, of S/2m bytes, if N is a power of two from 4; m each for N = 2.
+
+    Of two ranks each tree is a single edge, which carries a segment in every second step. No other edge uses the steps
+    between, so they take no time.
+    """
     m = whole("num_segments", num_segments, 1)
     num_steps = 2 * (t.log + m) - 3
     if t.num_ranks == 1:
@@ -187,9 +191,9 @@ def nvls_tree(t: Terms, gpus_per_node: int | None = None, num_segments: int = 4)
     nodes, g = nodes_of(t.num_ranks, gpus_per_node)
     if nodes & (nodes - 1):
         raise NoClosedForm(f"no closed form is stated for {nodes} nodes, not a power of two: use simulate")
-    inside = nvls(t._replace(num_ranks=g, link=t.inner), 1)
-    over = t._replace(num_ranks=nodes, num_bytes=t.num_bytes / g)
-    return inside + double_binary_tree(over, num_segments=num_segments)
+    within_nodes_s = nvls(t._replace(num_ranks=g, link=t.inner), num_segments=1)
+    terms_over_nodes = t._replace(num_ranks=nodes, num_bytes=t.num_bytes / g)
+    return within_nodes_s + double_binary_tree(terms_over_nodes, num_segments=num_segments)
 
 
 # ---- the others
@@ -215,7 +219,7 @@ def all_to_all_bruck(t: Terms) -> Any:
 
 
 def chain(t: Terms, num_segments: int = 8) -> Any:
-    """N-2+m messages of S/m, one after the other, until the last rank has all m."""
+    """N-2+m messages of S/m, one after the other, until the last rank has all m; none for a single rank."""
     m = whole("num_segments", num_segments, 1)
     num_messages = t.num_ranks - 2 + m
     if t.num_ranks == 1:

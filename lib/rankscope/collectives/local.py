@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..common.checks import of_type, one_of, several
-from .schedule import RUNS_IN, RUNS_OUT, SUMS, Schedule
+from .schedule import RUNS_IN, RUNS_OUT, SUMS, Schedule, Step
 from .verify import verify
 
 OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -57,52 +57,59 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     if schedule.collective == "barrier":
         return [None] * schedule.num_ranks
     chunks_of = _chunks_at_the_start(schedule, tensors, ends)
-    combine = OPS[op]
     for step in schedule.steps():
-        transfers = list(zip(*(column.tolist() for column in step.by_chunk()), strict=True))
-        # All are read before any is written: a step reads the chunks as they were before it.
-        sent = [chunks_of[src][chunk] for src, _, chunk, _, _ in transfers]
-        for (_, dst, chunk, _, reduce), received in zip(transfers, sent, strict=True):
-            if reduce:
-                chunks_of[dst][chunk] = combine(chunks_of[dst][chunk], received)
-            else:
-                chunks_of[dst][chunk] = received
-    divide = op == "avg" and schedule.collective in SUMS
+        _execute_step(step, chunks_of, OPS[op])
+    must_divide = op == "avg" and schedule.collective in SUMS  # other collectives ignore the op
     results: list[Tensor | None] = []
     for chunks, is_wanted in zip(chunks_of, schedule.wanted(), strict=True):
         if not is_wanted.any():
             results.append(None)
             continue
         result = torch.cat([chunks[chunk] for chunk in np.flatnonzero(is_wanted).tolist()])
-        if divide:
+        if must_divide:
             result = result / schedule.num_ranks
         results.append(result.reshape(shape_of(schedule, tensors[0], ends, result.numel())))
     return results
 
 
 def _chunks_at_the_start(schedule: Schedule, tensors: list[Tensor], ends: list[int]) -> list[dict[int, Tensor]]:
-    """Return for each rank the chunks that it passes, by number; a rank's tensor begins with its first one."""
+    """Return for each rank the chunks that it passes, by number.
+
+    `ends` counts from the start of the whole buffer, and a rank's tensor begins with the first chunk that it passes.
+    """
     chunks_of = []
     for tensor, is_initial in zip(tensors, schedule.initial_chunks(), strict=True):
         flat = tensor.detach().reshape(-1)
+        numbers = np.flatnonzero(is_initial).tolist()
         chunks = {}
-        start = None
-        for chunk in np.flatnonzero(is_initial).tolist():
-            if start is None:
-                start = ends[chunk]
+        for chunk in numbers:
+            start = ends[numbers[0]]
             chunks[chunk] = flat[ends[chunk] - start : ends[chunk + 1] - start]
         chunks_of.append(chunks)
     return chunks_of
+
+
+def _execute_step(step: Step, chunks_of: list[dict[int, Tensor]], combine: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Send the chunks of a step, and combine or replace the receivers' chunks with them."""
+    rows = step.by_chunk()
+    # All are read before any is written: a step reads the chunks as they were before it.
+    sent = [chunks_of[src][chunk] for src, chunk in zip(rows.src.tolist(), rows.chunk.tolist(), strict=True)]
+    targets = zip(rows.dst.tolist(), rows.chunk.tolist(), rows.reduce.tolist(), strict=True)
+    for (dst, chunk, reduce), received in zip(targets, sent, strict=True):
+        if reduce:
+            chunks_of[dst][chunk] = combine(chunks_of[dst][chunk], received)
+        else:
+            chunks_of[dst][chunk] = received
 
 
 def check_counts(schedule: Schedule, rank: int, num_elements: int) -> None:
     """Raise ValueError if the schedule has weights and a rank passes another number of elements than they say."""
     if schedule.weights is None:
         return
-    chunks = schedule.initial_chunks()[rank]
-    count = int(np.array(schedule.weights)[chunks].sum())
+    is_initial = schedule.initial_chunks()[rank]
+    count = int(np.array(schedule.weights)[is_initial].sum())
     # A rank that passes no chunks may have any tensor: only the root's is read in a scatter.
-    if chunks.any() and num_elements != count:
+    if is_initial.any() and num_elements != count:
         raise ValueError(f"rank {rank} must pass the {count} elements that the counts add up to, got {num_elements}")
 
 
@@ -111,6 +118,7 @@ def _checked_tensors(schedule: Schedule, values: Any) -> list[Tensor]:
     tensors: list[Tensor] = several("tensors", values, "one per rank")
     if len(tensors) != schedule.num_ranks:
         raise ValueError(f"tensors must be {schedule.num_ranks}, one per rank, got {len(tensors)}")
+    # With counts, ranks may pass runs of different lengths.
     runs_may_differ = schedule.weights is not None and schedule.collective in (*RUNS_IN, "all_to_all")
     for rank, tensor in enumerate(tensors):
         if not isinstance(tensor, Tensor):
@@ -145,12 +153,12 @@ def shape_of(schedule: Schedule, tensor: Tensor, ends: list[int], num_elements: 
     if is_whole and num_elements == math.prod(passed):
         return passed
     row_elements = math.prod(passed[1:])
-    if not passed or row_elements == 0:
+    if not passed or row_elements == 0:  # it has no rows, or rows without elements
         return (num_elements,)
     chunks_per_run = schedule.num_chunks // schedule.num_ranks
     if schedule.collective == "all_to_all":  # builders make a chunk for each sender and receiver, which is a run
         chunks_per_run = 1
-    run_ends = ends[::chunks_per_run]
+    run_ends = ends[::chunks_per_run]  # in elements; the first is 0
     if any(end % row_elements for end in run_ends):
         return (num_elements,)
     return (num_elements // row_elements, *passed[1:])

@@ -112,17 +112,18 @@ def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback
         added_bytes = np.bincount(chunks.message, chunk_bytes * chunks.reduce)
         done_s[added_bytes > 0] = adding.stop_s
 
-    _, first = np.unique(chunks.message, return_index=True)  # the first chunk of each message
+    _, first_row = np.unique(chunks.message, return_index=True)  # of each message
+    has_sum = np.bincount(chunks.message, chunks.reduce) > 0  # of each message: whether any of its chunks is added
     order = np.lexsort((chunks.step, done_s[chunks.message]))  # by time, and at equal times by step
     in_order = _SentChunks(*(column[order] for column in chunks))
     return Playback(
         schedule=schedule,
         num_bytes=float(num_bytes),
         gpus_per_node=cluster.gpus_per_node,
-        src=chunks.src[first],
-        dst=chunks.dst[first],
-        step=chunks.step[first],
-        reduce=np.bincount(chunks.message, chunks.reduce) > 0,
+        src=chunks.src[first_row],
+        dst=chunks.dst[first_row],
+        step=chunks.step[first_row],
+        reduce=has_sum,
         start_s=sends.start_s,
         end_s=sends.stop_s,
         done_s=done_s,
@@ -183,7 +184,8 @@ def playback_of(collective: str, algorithm: str, num_bytes: float, cluster: Clus
     It cuts chunks into at most 4 segments, so that each can be seen. Raises ValueError for an unknown name, for an
     algorithm that does not exist for so many ranks, and for inputs that `playback` rejects.
     """
-    options = dict(best(num_bytes, cluster, collective, [algorithm]).candidates[0].options)
+    fastest = best(num_bytes, cluster, collective, [algorithm]).candidates[0]  # the only one
+    options = dict(fastest.options)
     if "num_segments" in options:
         options["num_segments"] = min(options["num_segments"], _MOST_SEGMENTS)
     return playback(build(collective, algorithm, cluster.num_ranks, **options), num_bytes, cluster)

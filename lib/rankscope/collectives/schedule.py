@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -23,10 +24,13 @@ COLLECTIVES = (*SUMS, *MOVES, "barrier")
 ROOTED = ("reduce", "broadcast", "scatter", "gather")
 RUNS_IN = ("gather", "allgather")  # a rank passes only its own run of chunks
 RUNS_OUT = ("scatter", "reduce_scatter")  # a rank gets only its own run of chunks
+
+# Larger numbers, which a file may declare, are refused before they cost time or memory.
 MOST_RANKS = 1 << 16
 MOST_CHUNKS = 1 << 26  # a column of all chunks takes 512 MiB
 MOST_SEGMENTS = 1 << 16  # far more than make any schedule faster
 MOST_LAG = 1 << 10  # likewise
+
 MOST_KEPT = 1 << 13  # rows of a result that is kept in the cache of a schedule
 
 
@@ -36,10 +40,10 @@ def number_among_equal(keys: Ints) -> Ints:
     >>> number_among_equal(np.array([7, 3, 7, 7])).tolist()
     [0, 0, 1, 2]
     """
-    order = np.argsort(keys, kind="stable")
+    order = np.argsort(keys, kind="stable")  # equal keys stay in their order
     ordered = keys[order]
-    num_before = np.empty_like(keys)
     place_of_first_equal = np.searchsorted(ordered, ordered)
+    num_before = np.empty_like(keys)
     num_before[order] = np.arange(keys.size) - place_of_first_equal
     return num_before
 
@@ -82,13 +86,14 @@ class Step(NamedTuple):
         numbers = []
         for values in (src, dst, chunk, num_chunks):
             column = np.asarray(values)
-            if column.size and not np.issubdtype(column.dtype, np.integer):
+            is_empty = column.size == 0  # numpy makes an empty list a column of floats
+            if not is_empty and not np.issubdtype(column.dtype, np.integer):
                 raise ValueError(f"ranks and chunks of a step must be whole numbers, got {values!r}")
             numbers.append(column.astype(np.int64))
         marks = np.asarray(reduce)
-        if marks.size and marks.dtype != bool:
+        if marks.size > 0 and marks.dtype != bool:
             raise ValueError(f"reduce must be True or False, one or a column, got {reduce!r}")
-        columns = [np.atleast_1d(column).copy() for column in np.broadcast_arrays(*numbers, marks.astype(bool))]
+        columns = [np.atleast_1d(column) for column in np.broadcast_arrays(*numbers, marks.astype(bool))]
         for column in columns:
             column.flags.writeable = False
         return cls(*columns)
@@ -198,7 +203,8 @@ class Schedule:
     @classmethod
     def of_steps(cls, steps: Iterable[Step], **header: Any) -> Schedule:
         """Make a schedule from steps. `header` contains the other fields."""
-        return cls(phases=partial(iter, tuple(Phase(*step) for step in steps)), **header)
+        phases = tuple(Phase(*step) for step in steps)
+        return cls(phases=partial(iter, phases), **header)  # a function, as that of a builder that makes them each time
 
     @cached_property
     def cache(self) -> dict[Any, Any]:
@@ -232,14 +238,18 @@ class Schedule:
             total = num_bytes * self.num_ranks
         if self.weights is None:
             return np.full(self.num_chunks, total / self.num_chunks)
-        return np.asarray(self.weights, dtype=float) * (total / max(1, sum(self.weights)))
+        weights = np.asarray(self.weights, dtype=float)
+        return weights * (total / max(1, sum(self.weights)))  # 1: if all weights are 0, so are the bytes
 
     def chunk_ends(self, num_elements: int) -> list[int]:
         """Return the offsets at which chunks begin and end, as num_chunks + 1 numbers, if each rank has `num_elements`.
 
         Offsets refer to the whole buffer, in all_to_all to the buffers of all ranks in a row. Chunks are as even as
-        possible, or follow the weights; each chunk of a barrier has one element. Raises ValueError if a chunk would
-        have no element.
+        possible. Raises ValueError if one of them would have no element, or if the tensors of all_to_all cannot be cut
+        into equal runs, one for each receiver.
+
+        With weights, each chunk has as many elements as its weight, and each chunk of a barrier has one element: then
+        `num_elements` is not used.
 
         >>> from . import ALGORITHMS
         >>> ALGORITHMS["allreduce"]["ring"](4).chunk_ends(10)
@@ -247,14 +257,14 @@ class Schedule:
         """
         if self.collective == "barrier":
             return list(range(self.num_chunks + 1))
-        if self.weights is not None:  # then these are the numbers of elements
+        if self.weights is not None:
             return [0, *itertools.accumulate(self.weights)]
         n = self.num_ranks
         num_tensors = 1  # that make up the whole buffer
         if self.collective in (*RUNS_IN, "all_to_all"):
             num_tensors = n  # each rank passes a part of it
         if num_elements * num_tensors < self.num_chunks:
-            least = count_of(self.num_chunks // num_tensors, "element")
+            least = count_of(self.num_chunks // num_tensors, "element")  # `num_chunks` is a multiple of `num_tensors`
             raise ValueError(f"tensors must have at least {least}, one for each chunk, got {num_elements}")
         if self.collective == "all_to_all" and num_elements % n:
             raise ValueError(f"tensors of all_to_all must have a multiple of {n} elements, got {num_elements}")
@@ -267,30 +277,34 @@ class Schedule:
         return self._owners()
 
     def _owners(self) -> Ints:
-        """The rank that owns each chunk, if the chunks are dealt out in equal runs."""
+        """The rank that owns each chunk, if each rank owns as many, one after the other."""
         return np.arange(self.num_chunks) * self.num_ranks // self.num_chunks
 
     def initial_chunks(self) -> NDArray[np.bool_]:
         """Return a mask of the chunks that each rank has at the start, of shape (num_ranks, num_chunks)."""
-        ranks = np.arange(self.num_ranks)[:, None]
-        owners: Ints = ranks  # every rank has every chunk
         if self.collective in MOVES:
-            owners = self.origins()
-        return np.broadcast_to(ranks == owners, (self.num_ranks, self.num_chunks))
+            return self._is_at(self.origins())
+        return self._is_everywhere()
 
     def wanted(self) -> NDArray[np.bool_]:
         """Return a mask of the chunks that each rank must have at the end, of shape (num_ranks, num_chunks)."""
-        ranks = np.arange(self.num_ranks)[:, None]
-        receivers: Ints = ranks  # every rank gets every chunk
         if self.collective in ("reduce", "gather"):
-            receivers = np.full((1, 1), self.root)
-        elif self.collective in RUNS_OUT:
-            receivers = self._owners()
-        elif self.collective == "all_to_all":
+            return self._is_at(np.full(self.num_chunks, self.root))
+        if self.collective in RUNS_OUT:
+            return self._is_at(self._owners())
+        if self.collective == "all_to_all":
             chunks_per_sender = self.num_chunks // self.num_ranks  # in the order of their receivers
             number_in_sender = np.arange(self.num_chunks) % chunks_per_sender
-            receivers = number_in_sender * self.num_ranks // chunks_per_sender
-        return np.broadcast_to(ranks == receivers, (self.num_ranks, self.num_chunks))
+            return self._is_at(number_in_sender * self.num_ranks // chunks_per_sender)
+        return self._is_everywhere()
+
+    def _is_at(self, rank_of_chunk: Ints) -> NDArray[np.bool_]:
+        """A mask of shape (num_ranks, num_chunks): each chunk is at one rank."""
+        return np.equal(np.arange(self.num_ranks)[:, None], rank_of_chunk)
+
+    def _is_everywhere(self) -> NDArray[np.bool_]:
+        """A mask of shape (num_ranks, num_chunks): each chunk is at every rank."""
+        return np.broadcast_to(np.True_, (self.num_ranks, self.num_chunks))
 
     def traffic(self, num_bytes: float) -> Traffic:
         """Return the bytes over each link and in each rank's memory if each whole buffer has `num_bytes`.
@@ -303,37 +317,22 @@ class Schedule:
         """
         sizes = self.chunk_bytes(number("num_bytes", num_bytes, 0))
         num_ranks = self.num_ranks
-        passes_on = self.collective in MOVES
-        is_wanted = self.wanted()  # shape (ranks, chunks), as `has_chunk`
-        has_chunk = self.initial_chunks().copy()
+        buffers = _Buffers(self, sizes)
         link_bytes = np.zeros(num_ranks * num_ranks)  # by pair of ranks: src · num_ranks + dst
-        # Of the last `lag` steps, the largest message that each rank received to add it, which is as much scratch as
-        # it needs: it adds up one message after the other.
-        scratch_bytes = np.zeros((self.lag, num_ranks))
-        chunk_bytes = has_chunk @ sizes  # of all chunks that each rank has
-        peak_bytes = chunk_bytes
         num_messages = 0
-        for number_of_step, step in enumerate(self.steps()):
+        for step in self.steps():
             rows = step.by_chunk()
             pair_of_row = rows.src * num_ranks + rows.dst
             np.add.at(link_bytes, pair_of_row, sizes[rows.chunk])
             pairs, message_of_row = np.unique(pair_of_row, return_inverse=True)  # a message for each pair
             num_messages += pairs.size
-            added_bytes = np.bincount(message_of_row, sizes[rows.chunk] * rows.reduce, pairs.size)
-            scratch_of_step = scratch_bytes[number_of_step % self.lag]  # in the place of the step `lag` before this one
-            scratch_of_step[:] = 0
-            np.maximum.at(scratch_of_step, pairs % num_ranks, added_bytes)
-            # Sums replace chunks that a rank has. Only in a collective that passes chunks on do new ones come and go.
-            if passes_on:
-                has_chunk[rows.dst, rows.chunk] = True
-                chunk_bytes = has_chunk @ sizes
-            peak_bytes = np.maximum(peak_bytes, chunk_bytes + scratch_bytes.sum(axis=0))
-            if passes_on:
-                has_chunk[rows.src, rows.chunk] &= is_wanted[rows.src, rows.chunk]
-        return Traffic(link_bytes.reshape(num_ranks, num_ranks), num_messages, peak_bytes)
+            added_bytes = np.zeros(pairs.size)  # of each message
+            np.add.at(added_bytes, message_of_row, sizes[rows.chunk] * rows.reduce)
+            buffers.pass_step(rows, receiver=pairs % num_ranks, added_bytes=added_bytes)
+        return Traffic(link_bytes.reshape(num_ranks, num_ranks), num_messages, buffers.peak_bytes)
 
     def to_text(self) -> str:
-        """Return the schedule as text: a header line, and one line ``step: src>dst:first-last`` per step.
+        """Return the schedule as text: a header line, and one line ``step: src>dst:first-last …`` per step.
 
         A "+" after a transfer means that the receiver adds, a "=" that it replaces.
 
@@ -377,8 +376,8 @@ class Schedule:
         steps = []
         for number_of_step, (line_number, words) in enumerate(lines[1:]):
             if words[0] != f"{number_of_step}:":
-                text = f"line {line_number}: expected step {number_of_step}:, got {words[0]!r}"
-                raise ScheduleError(text, step=number_of_step)
+                problem = f"line {line_number}: expected step {number_of_step}:, got {words[0]!r}"
+                raise ScheduleError(problem, step=number_of_step)
             steps.append(_read_step(line_number, number_of_step, words[1:], header))
         return cls.of_steps(steps, **header)
 
@@ -401,6 +400,38 @@ class Schedule:
         )
 
 
+class _Buffers:
+    """The memory of each rank while the steps of a schedule take place: `peak_bytes` is its highest use so far.
+
+    `sizes` are the bytes of each chunk. All other arrays have an entry, or a row, per rank.
+    """
+
+    def __init__(self, schedule: Schedule, sizes: NDArray[np.float64]) -> None:
+        self._sizes = sizes
+        self._passes_chunks_on = schedule.collective in MOVES
+        self._is_wanted = schedule.wanted()
+        self._has_chunk = schedule.initial_chunks().copy()
+        self._chunk_bytes = self._has_chunk @ sizes  # of all chunks that each rank has
+        # Of the last `lag` steps, the largest message that each rank received to add it, which is as much scratch as
+        # it needs: it adds up one message after the other.
+        no_scratch = np.zeros(schedule.num_ranks)
+        self._scratch_bytes = deque([no_scratch] * schedule.lag, maxlen=schedule.lag)
+        self.peak_bytes = self._chunk_bytes
+
+    def pass_step(self, rows: Step, receiver: Ints, added_bytes: NDArray[np.float64]) -> None:
+        """Let a step take place, with one row per chunk; `receiver` and `added_bytes` have an entry per message."""
+        scratch_bytes = np.zeros_like(self.peak_bytes)
+        np.maximum.at(scratch_bytes, receiver, added_bytes)
+        self._scratch_bytes.append(scratch_bytes)
+        # Sums replace chunks that a rank has. Only in a collective that passes chunks on do new ones come and go.
+        if self._passes_chunks_on:
+            self._has_chunk[rows.dst, rows.chunk] = True
+            self._chunk_bytes = self._has_chunk @ self._sizes
+        self.peak_bytes = np.maximum(self.peak_bytes, self._chunk_bytes + sum(self._scratch_bytes))
+        if self._passes_chunks_on:  # a sender frees what is not part of its result, once it has been sent
+            self._has_chunk[rows.src, rows.chunk] &= self._is_wanted[rows.src, rows.chunk]
+
+
 _HEADER = {  # the fields of a schedule, by their names in a header line
     "ranks": "num_ranks",
     "chunks": "num_chunks",
@@ -409,6 +440,7 @@ _HEADER = {  # the fields of a schedule, by their names in a header line
     "lag": "lag",
     "weights": "weights",
 }
+# src>dst:first-last, and + or =. Nine digits, at most, are more than any rank or chunk has.
 _TRANSFER = re.compile(r"([0-9]{1,9})>([0-9]{1,9}):([0-9]{1,9})(?:-([0-9]{1,9}))?([+=])")
 
 
@@ -468,6 +500,6 @@ def _read_step(line_number: int, number_of_step: int, words: list[str], header: 
                 f"line {line_number}: chunks must be from 0 to {limit}, got {word!r}", number_of_step, src, last
             )
         rows.append((src, dst, first, last - first + 1, match[5] == "+"))
-    if not rows:
+    if not rows:  # then `zip` would make no columns
         return Step.of([], [], [], [], [])
     return Step.of(*zip(*rows, strict=True))

@@ -16,6 +16,7 @@ from ..timeline import Timeline
 from .schedule import MOST_KEPT, Ints, Phase, Schedule, Step, number_among_equal
 
 Seconds = NDArray[np.float64]
+Bytes = NDArray[np.float64]
 
 MOST_MESSAGES = 250_000  # that get spans of their own by default
 _ROUNDING = 8 * float(np.finfo(float).eps)  # relative: what the additions of a step may round
@@ -24,11 +25,16 @@ NO_MESSAGE = -1  # as the number of a message: there is none
 
 _KINDS = ("send", "receive", "reduce")  # of the spans for messages
 
-# Kinds of events of `_QueuedStep`. Those of one instant take effect in this order.
+# Kinds of events of `_QueuedStep`. Those of one instant take effect in this order, because rounding must not decide
+# which message takes which of several free ports. A message that has left comes last: see `_take_effect`.
 _ENDED = 0  # a message has arrived
 _ADDED = 1  # a message has been added up
 _ENTERED = 2  # a rank has entered the step
 _LEFT = 3  # the bytes of a message have left the sender's network card
+
+# The directions of a rank's link to a switch that adds.
+_OUTWARDS = 0
+_INWARDS = 1
 
 
 def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str | None = None) -> Timeline:
@@ -55,12 +61,35 @@ def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str
     12.0
     """
     of_type("schedule", schedule, Schedule)
-    if schedule.num_ranks != of_type("cluster", cluster, Cluster).num_ranks:
+    of_type("cluster", cluster, Cluster)
+    if schedule.num_ranks != cluster.num_ranks:
         raise ValueError(f"cluster must have the schedule's {schedule.num_ranks} ranks, got {cluster.num_ranks}")
     num_bytes = number("num_bytes", num_bytes, 0)
     if detail is not None:
         one_of("detail", detail, ("messages", "ranks"))
     return _ScheduleSimulation(schedule, num_bytes, cluster, detail).run()
+
+
+class _ChunkSizes:
+    """The bytes of the chunks of a schedule; without weights all have equally many."""
+
+    def __init__(self, schedule: Schedule, num_bytes: float) -> None:
+        sizes = schedule.chunk_bytes(num_bytes)
+        self._bytes_if_equal = float(sizes[0])
+        self._bytes_before: Bytes | None = None  # of all chunks before each, and in the end of all; None if equal
+        if schedule.weights is not None:
+            self._bytes_before = np.r_[0.0, np.cumsum(sizes)]
+
+    @property
+    def are_equal(self) -> bool:
+        return self._bytes_before is None
+
+    def of_transfers(self, phase: Phase, number: int) -> Bytes:
+        """Return the bytes of each transfer in the step of this number within the phase."""
+        if self._bytes_before is None:  # then it is enough to know how many chunks they are, which is so in each step
+            return np.asarray(phase.num_chunks * self._bytes_if_equal)
+        step = phase.step(number)
+        return np.asarray(self._bytes_before[step.chunk + step.num_chunks] - self._bytes_before[step.chunk])
 
 
 class SentMessages(NamedTuple):
@@ -84,6 +113,13 @@ class _Costs(NamedTuple):
     def wire_s(self) -> Seconds:
         """The time of the bytes alone."""
         return self.message_s - self.alpha_s
+
+
+class _MessageBytes(NamedTuple):
+    """The bytes of each message of a step, and how many of them its receiver adds up."""
+
+    sent: Bytes
+    added: Bytes
 
 
 class _CardTimes(NamedTuple):
@@ -110,17 +146,13 @@ class _ScheduleSimulation:
         self.cluster = cluster
         self.detail = detail
         self.ready_s: Seconds = np.zeros(schedule.num_ranks)  # when each rank may enter its next step
-        # of the last `lag` steps, the oldest first, when each rank had added up what it received
+        # for each of the last `lag` steps, the oldest first, when each rank was done with all sums up to this step
         self.added_s = deque([np.zeros(schedule.num_ranks)] * schedule.lag, maxlen=schedule.lag)
         self.cards = _CardTimes(np.zeros(cluster.num_nodes), np.zeros(cluster.num_nodes))
         self.records: list[_SimulatedStep] | None = None  # the steps so far, if their messages get spans
         if detail != "ranks":
             self.records = []
-        sizes = schedule.chunk_bytes(num_bytes)
-        self.first_chunk_bytes = float(sizes[0])
-        self.bytes_before: Seconds | None = None  # of all chunks before each, if the chunks differ in size
-        if schedule.weights is not None:
-            self.bytes_before = np.r_[0.0, np.cumsum(sizes)]
+        self.chunk_sizes = _ChunkSizes(schedule, num_bytes)
 
     def run(self) -> Timeline:
         num_steps = 0
@@ -139,30 +171,32 @@ class _ScheduleSimulation:
         """Let the steps of a phase take place; the number of its first one is `first_step`."""
         if routes.num_steps == 0:  # then it has no first step, whose costs are asked for below
             return
-        alpha_s, beta = self.cluster.costs(routes.src, routes.dst)
+        alpha_s, beta_s_per_byte = self.cluster.costs(routes.src, routes.dst)
 
-        def costs_of(message_bytes: Seconds, added_bytes: Seconds) -> _Costs:
-            return _Costs(alpha_s, alpha_s + message_bytes * beta, added_bytes * self.cluster.gamma_s_per_byte)
+        def costs_of(num_bytes: _MessageBytes) -> _Costs:
+            message_s = alpha_s + num_bytes.sent * beta_s_per_byte
+            return _Costs(alpha_s, message_s, num_bytes.added * self.cluster.gamma_s_per_byte)
 
         may_merge = self._may_merge(routes)
-        costs = costs_of(*routes.bytes_of(self.bytes_before, self.first_chunk_bytes, 0))  # of the first step
+        costs = costs_of(routes.bytes_of(self.chunk_sizes, number=0))  # of the first step, and of all that are like it
         # The steps of a phase have the same senders and receivers, and differ in their chunks only. That changes their
         # costs if chunks differ in size, or if a switch may merge messages, because it merges those of the same chunks.
-        costs_are_equal = self.bytes_before is None and not may_merge
+        costs_are_equal = self.chunk_sizes.are_equal and not may_merge
         # `_equal_steps` skips steps, so it records nothing, and does not know when shared cards are free.
         if costs_are_equal and self.records is None and not self.cluster.shared_nic:
             self._equal_steps(routes, costs, first_step)
             return
         for index in range(routes.num_steps):
-            if index > 0 and self.bytes_before is not None:
-                costs = costs_of(*routes.bytes_of(self.bytes_before, self.first_chunk_bytes, index))
+            if not self.chunk_sizes.are_equal and index > 0:  # those of the first step are known
+                costs = costs_of(routes.bytes_of(self.chunk_sizes, index))
             merged = None
             if may_merge:
-                merged = routes.merged(self.bytes_before, self.first_chunk_bytes, index, self.schedule.num_ranks)
+                merged = routes.merged(self.chunk_sizes, index)
             if merged is None:
                 self._step(routes, costs, first_step + index)
             else:
-                self._step(routes, costs_of(merged.crossing, merged.added), first_step + index, merged)
+                merged_costs = costs_of(_MessageBytes(merged.crossing, merged.added))
+                self._step(routes, merged_costs, first_step + index, merged)
 
     def _may_merge(self, routes: Routes) -> bool:
         """Whether a switch may merge messages: several meet at a rank, and none leaves its node."""
@@ -175,14 +209,15 @@ class _ScheduleSimulation:
 
         A step only adds constants to times and takes maxima of them. So if all times before it are later by the same
         amount, so are all times after it. Hence, once a step has moved all times by the same amount, each further step
-        moves them by that amount again. Whether it has is checked after 1, 2, 4, 8, … steps.
+        moves them by that amount again. Whether it has is checked after 1, 2, 4, 8, … steps only, because a check costs
+        about as much as a step.
         """
         shift: Callable[[Seconds], Seconds] | None = None  # does what `_step` does, but faster, if ranks form rings
-        if self.schedule.lag == 1 and routes.shift is not None:
+        if self.schedule.lag == 1 and routes.shift is not None:  # it computes only `ready_s`: see `_state`
             shift = _shifting(routes.shift, costs)
         for index in range(routes.num_steps):
             num_done = index + 1
-            is_power_of_two = num_done & (num_done - 1) == 0
+            is_power_of_two = (num_done & (num_done - 1)) == 0
             before_s = self._state() if is_power_of_two else None
             if shift is not None:
                 self.ready_s = shift(self.ready_s)
@@ -193,14 +228,14 @@ class _ScheduleSimulation:
             after_s = self._state()
             moved_s = after_s - before_s
             if moved_s.max() - moved_s.min() <= _ROUNDING * after_s.max():
-                self.ready_s, *added_s = after_s + moved_s * (routes.num_steps - num_done)
-                # This takes the place of all entries before, since there are as many. With a lag of 1 there are none:
+                self.ready_s, *added_s = after_s + moved_s * (routes.num_steps - num_done)  # rows as of `_state`
+                # These take the place of all entries before, since they are as many. With a lag of 1 there are none:
                 # the old entry stays, which decides nothing because a rank is ready no earlier.
                 self.added_s.extend(added_s)
                 return
 
     def _state(self) -> Seconds:
-        """All times that the next step depends on, rows of one for each rank.
+        """All times that the next step depends on, in rows with an entry per rank.
 
         If the lag is 1, a rank is ready only once it has added up, so `ready_s` is all.
         """
@@ -222,7 +257,7 @@ class _ScheduleSimulation:
         ready_s = enter_s.copy()
         np.maximum.at(ready_s, routes.src, sent.end_s)
         np.maximum.at(ready_s, routes.dst, sent.end_s)
-        added_s = self.added_s[-1].copy()  # when each rank is done with all sums so far
+        added_s = self.added_s[-1].copy()
         np.maximum.at(added_s, routes.dst, sent.done_s)
         self.added_s.append(added_s)
         self.ready_s = ready_s
@@ -245,7 +280,7 @@ class _ScheduleSimulation:
             src = routes.src[level]
             dst = routes.dst[level]
             start = np.maximum(enter_s[src], enter_s[dst])
-            if level is not routes.levels[0]:  # the messages of the first level wait for no other
+            if level is not routes.levels[0]:  # those of the first level wait for no other: this saves the look-ups
                 start = np.maximum(start, end_s[routes.previous_send[level]])
                 start = np.maximum(start, done_s[routes.previous_receive[level]])
             end = start + costs.message_s[level]
@@ -328,11 +363,13 @@ class _ScheduleSimulation:
         for step, routes, adding_s, sent in records:
             adds = adding_s > 0
             adder = routes.dst[adds]
-            done_s = sent.done_s[adds]
+            adding_from_s = (sent.done_s - adding_s)[adds]
+            adding_until_s = sent.done_s[adds]
+            receive_lane = num_ports + sent.receive_port  # behind the lanes of all ports for sending
             spans += [
                 _span_columns(sent.send_port, "send", step, routes.src, sent.start_s, sent.end_s),
-                _span_columns(sent.receive_port + num_ports, "receive", step, routes.dst, sent.start_s, sent.end_s),
-                _span_columns(reduce_lane, "reduce", step, adder, (sent.done_s - adding_s)[adds], done_s),
+                _span_columns(receive_lane, "receive", step, routes.dst, sent.start_s, sent.end_s),
+                _span_columns(reduce_lane, "reduce", step, adder, adding_from_s, adding_until_s),
             ]
         rank, lane, kind, item, start_s, stop_s = (np.concatenate(column) for column in zip(*spans, strict=True))
         return Timeline(rank, lane, kind, item, start_s, stop_s, tuple(lanes), _KINDS)
@@ -383,9 +420,9 @@ class _QueuedStep:
         self, routes: Routes, cluster: Cluster, cards: _CardTimes, enter_s: Seconds, added_s: Seconds, costs: _Costs
     ) -> None:
         num_ranks = enter_s.size
-        # If `num_ports` is 0, ranks have one port: with enough ports no message waits for another, and no step is
-        # queued, see `_ScheduleSimulation._step`.
-        num_ports = routes.num_ports or 1
+        num_ports = routes.num_ports
+        if num_ports == 0:  # then ranks have one port, since a step in which all have enough ports is never queued
+            num_ports = 1
         self._senders = _Side(routes.src, num_ranks, num_ports)
         self._receivers = _Side(routes.dst, num_ranks, num_ports)
         self._source_node: list[int] = cluster.node(routes.src).tolist()
@@ -441,7 +478,7 @@ class _QueuedStep:
                 # Messages that start now may leave at this same instant, too, and then arrive before this one if they
                 # come first in the step. So all arrivals wait until nothing else happens at the instant.
                 heappush(self._events, event)
-        for message in sorted(self._startable):
+        for message in sorted(self._startable):  # in the order of the step
             self._start(message, now_s)
         self._startable.clear()
 
@@ -501,10 +538,10 @@ class _QueuedStep:
 def _shifting(shape: tuple[int, int, int], costs: _Costs) -> Callable[[Seconds], Seconds]:
     """Return a function for steps in which each rank sends to the next along an axis, and waits for both messages.
 
-    The function takes and returns when each rank is ready; its result is overwritten by the call after the next.
-    `shape` is (outer, along, inner) as of `_shift`, so index 1 of each array below counts along the axis, and [:, 0]
-    follows [:, -1]. `end` and `done` have the times of each message at its sender. All arrays are made once, because
-    these are the most frequent steps of all.
+    The function takes and returns when each rank is ready. `shape` is (outer, along, inner) as of `_shift`, so index 1
+    of each array below counts along the axis, and [:, 0] follows [:, -1]. `end` and `done` have the times of each
+    message at its sender. All arrays are made once, because these are the most frequent steps of all. Two of them take
+    turns as the result, because the caller still needs the last one, to compare it with the next.
     """
     cost = costs.message_s.reshape(shape)
     adding = costs.adding_s.reshape(shape)
@@ -518,7 +555,7 @@ def _shifting(shape: tuple[int, int, int], costs: _Costs) -> Callable[[Seconds],
     def step(ready_s: Seconds) -> Seconds:
         ready = ready_s.reshape(shape)
         ready_after = results[0]  # not `ready`, which is results[1], or the caller's
-        results.reverse()
+        results.reverse()  # so that the next call writes into the other one
         np.maximum(ready[:, :-1], ready[:, 1:], out=end[:, :-1])  # a message starts when sender and receiver are ready
         np.maximum(ready[:, -1], ready[:, 0], out=end[:, -1])
         np.add(end, cost, out=end)
@@ -539,8 +576,8 @@ class SwitchSums(NamedTuple):
     per transfer that is merged: its message, and the group of transfers that are one sum, or copies of one chunk.
     """
 
-    crossing: Seconds
-    added: Seconds
+    crossing: Bytes
+    added: Bytes
     message: Ints
     group: Ints
 
@@ -586,6 +623,7 @@ class Routes:
         self.num_messages = first.size
         self.num_steps = phase.num_steps
         self._phase = phase
+        self._num_ranks = num_ranks
         self.send_port, self.previous_send = _on_ports(self.src, ports)
         self.receive_port, self.previous_receive = _on_ports(self.dst, ports)
         most_sends = np.bincount(self.src).max(initial=0)
@@ -598,54 +636,32 @@ class Routes:
         self.levels = self._levels()
         self.shift = _shift(num_ranks, self.src, self.dst)
 
-    def bytes_of(self, bytes_before: Seconds | None, chunk_bytes: float, number: int) -> tuple[Seconds, Seconds]:
-        """Return the bytes of each message in this step, and how many of them are added up.
+    def bytes_of(self, chunk_sizes: _ChunkSizes, number: int) -> _MessageBytes:
+        """Return the bytes of each message in the step of this number within the phase."""
+        transfer_bytes = chunk_sizes.of_transfers(self._phase, number)
+        added_bytes = transfer_bytes * self._phase.reduce
+        return _MessageBytes(self._sum_by_message(transfer_bytes), self._sum_by_message(added_bytes))
 
-        ``bytes_before[c]`` are the bytes of all chunks before c, or None if all chunks have `chunk_bytes`.
-        """
-        row_bytes = self._row_bytes(bytes_before, chunk_bytes, number)
-        sent = np.bincount(self.message, row_bytes, self.num_messages)
-        added = np.bincount(self.message, row_bytes * self._phase.reduce, self.num_messages)
-        return sent.astype(float), added.astype(float)  # of no transfers, bincount returns whole numbers
+    def _sum_by_message(self, transfer_bytes: Bytes) -> Bytes:
+        sums = np.bincount(self.message, transfer_bytes, minlength=self.num_messages)
+        return sums.astype(float)  # of no transfers, bincount returns whole numbers
 
-    def _row_bytes(self, bytes_before: Seconds | None, chunk_bytes: float, number: int) -> Seconds:
-        """The bytes of each transfer of a step."""
-        if bytes_before is None:
-            return np.asarray(self._phase.num_chunks * chunk_bytes)
-        step = self._phase.step(number)
-        return np.asarray(bytes_before[step.chunk + step.num_chunks] - bytes_before[step.chunk])
+    def merged(self, chunk_sizes: _ChunkSizes, number: int) -> SwitchSums | None:
+        """Return the bytes of a step if a switch that adds merges messages, or None if it has nothing to merge.
 
-    def merged(
-        self, bytes_before: Seconds | None, chunk_bytes: float, number: int, num_ranks: int
-    ) -> SwitchSums | None:
-        """Return the bytes of this step if a switch that adds merges messages, or None if it has nothing to merge.
-
-        ``bytes_before`` and `chunk_bytes` are as for `bytes_of`. Apart from `crossing`, arrays have an entry per
-        transfer.
+        `number` is that of the step within the phase.
         """
         step = self._phase.step(number)
-        row_bytes = self._row_bytes(bytes_before, chunk_bytes, number)
         transfers = _switch_transfers(step)
-        if not transfers.is_merged.any():
-            return None
-        hub = transfers.hub
-        rim = transfers.rim
-        inwards = step.reduce.astype(np.int64)  # 1 if the transfer goes to the hub
-        outwards = 1 - inwards
-
-        crossing = np.zeros((2, num_ranks))  # bytes over each rank's link: outwards in row 0, inwards in row 1
-        # What the hub receives leaves the rim, and what it sends comes in there.
-        np.add.at(crossing, (outwards, rim), row_bytes)
-        crosses_at_hub = transfers.is_first | ~transfers.is_merged  # a merged group crosses the hub's link once
-        np.add.at(crossing, (inwards[crosses_at_hub], hub[crosses_at_hub]), row_bytes[crosses_at_hub])
-        # The hub's own share of a sum leaves it, too, and its own copy of what it sends comes back.
-        is_own = transfers.is_merged & transfers.is_first
-        np.add.at(crossing, (outwards[is_own], hub[is_own]), row_bytes[is_own])
-        is_added = step.reduce & ~transfers.is_merged  # the switch has added up the others
-        added = np.bincount(self.message, row_bytes * is_added, self.num_messages).astype(float)  # as in `bytes_of`
-        most = np.maximum(crossing[0, self.src], crossing[1, self.dst])
         is_merged = transfers.is_merged
-        return SwitchSums(most, added, self.message[is_merged], transfers.group[is_merged])
+        if not is_merged.any():
+            return None
+        transfer_bytes = chunk_sizes.of_transfers(self._phase, number)
+        link_bytes = _bytes_at_switch(transfers, transfer_bytes, self._num_ranks)
+        crossing = np.maximum(link_bytes[_OUTWARDS, self.src], link_bytes[_INWARDS, self.dst])
+        is_added = step.reduce & ~is_merged  # by the receiver; the switch has added up those that are merged
+        added = self._sum_by_message(transfer_bytes * is_added)
+        return SwitchSums(crossing, added, self.message[is_merged], transfers.group[is_merged])
 
     def _levels(self) -> list[Ints]:
         """Return the messages of each level; a message is a level above those that have its ports before it."""
@@ -661,8 +677,9 @@ class Routes:
                     level[message] = level[previous_send] + 1
                 if previous_receive != NO_MESSAGE:
                     level[message] = max(level[message], level[previous_receive] + 1)
-        order = np.argsort(level, kind="stable")
-        return np.split(order, np.flatnonzero(np.diff(level[order])) + 1)
+        by_level = np.argsort(level, kind="stable")
+        first_of_next_levels = np.flatnonzero(np.diff(level[by_level])) + 1
+        return np.split(by_level, first_of_next_levels)
 
 
 class _SwitchTransfers(NamedTuple):
@@ -671,11 +688,13 @@ class _SwitchTransfers(NamedTuple):
     The switch adds what several ranks send into the same run of chunks of one rank, and copies a run that one rank
     sends to several. That one rank is the `hub` of a transfer, and the other one its `rim`. `group` has the same number
     for transfers with the same hub, direction and run, and `is_first` marks one transfer of each group. `is_merged`
-    says whether a transfer's group has several rims, so that there is something to merge.
+    says whether a transfer's group has several rims, so that there is something to merge. `goes_to_hub` is true for
+    what is added.
     """
 
     hub: Ints
     rim: Ints
+    goes_to_hub: NDArray[np.bool_]
     group: Ints
     is_first: NDArray[np.bool_]
     is_merged: NDArray[np.bool_]
@@ -695,7 +714,24 @@ def _switch_transfers(step: Step) -> _SwitchTransfers:
     first_rim = np.empty_like(rim)  # of each group
     first_rim[group[is_first]] = rim[is_first]
     num_others = np.bincount(group, rim != first_rim[group])  # of each group: transfers with another rim than the first
-    return _SwitchTransfers(hub, rim, group, is_first, is_merged=num_others[group] > 0)
+    return _SwitchTransfers(hub, rim, step.reduce, group, is_first, is_merged=num_others[group] > 0)
+
+
+def _bytes_at_switch(transfers: _SwitchTransfers, transfer_bytes: Bytes, num_ranks: int) -> Bytes:
+    """Return the bytes over each rank's link to a switch that adds, in a step, of shape (2 directions, num_ranks)."""
+    hub = transfers.hub
+    direction_at_hub = np.where(transfers.goes_to_hub, _INWARDS, _OUTWARDS)
+    direction_at_rim = np.where(transfers.goes_to_hub, _OUTWARDS, _INWARDS)
+    link_bytes = np.zeros((2, num_ranks))
+    np.add.at(link_bytes, (direction_at_rim, transfers.rim), transfer_bytes)
+    # A merged group crosses the hub's link once.
+    crosses = transfers.is_first | ~transfers.is_merged
+    np.add.at(link_bytes, (direction_at_hub[crosses], hub[crosses]), transfer_bytes[crosses])
+    # The hub takes part in a merged group as each rim does: its own share of a sum goes out to the switch, and its own
+    # copy of what it sends comes back.
+    is_own = transfers.is_first & transfers.is_merged
+    np.add.at(link_bytes, (direction_at_rim[is_own], hub[is_own]), transfer_bytes[is_own])
+    return link_bytes
 
 
 def all_routes(schedule: Schedule, ports: int | None) -> Iterator[Routes]:
@@ -743,17 +779,18 @@ def _shift(num_ranks: int, src: Ints, dst: Ints) -> tuple[int, int, int] | None:
     None if there is no such shape.
     """
     ranks = np.arange(num_ranks)
-    if src.size != num_ranks or num_ranks < 2 or not np.array_equal(src, ranks):
+    if not np.array_equal(src, ranks):  # not every rank sends, or some send several messages
         return None
     inner = int((dst - src).max())  # how far the next rank is
     back = int((src - dst).max())  # how far the first rank of the axis is from the last one
-    if inner <= 0:
+    if inner <= 0:  # no rank sends to a higher one, which happens only in schedules that `verify` refuses
         return None
-    along = back // inner + 1  # ranks along the axis, if all of them are `inner` apart; the rest is checked below
-    if along < 2 or num_ranks % (along * inner):
+    along = back // inner + 1  # ranks along the axis, if all of them are `inner` apart, which is checked below
+    if along < 2 or num_ranks % (along * inner) != 0:
         return None
-    is_last = ranks // inner % along == along - 1
-    if not np.array_equal(dst, ranks + np.where(is_last, -(along - 1) * inner, inner)):
+    place = ranks // inner % along  # of each rank along the axis
+    next_rank = np.where(place == along - 1, ranks - back, ranks + inner)
+    if not np.array_equal(dst, next_rank):
         return None
     return num_ranks // (along * inner), along, inner
 
@@ -785,7 +822,7 @@ def _one_each(key: Ints, time_s: Seconds) -> list[Ints]:
     instant[in_time] = np.cumsum(is_later)
     order = np.lexsort((instant, key))  # by key, and for each by instant; the sort is stable
     ordered_key = key[order]
-    if not (ordered_key[1:] == ordered_key[:-1]).any():
+    if not (ordered_key[1:] == ordered_key[:-1]).any():  # no key occurs twice, or there are no entries at all
         return [order]
     number_in_key = number_among_equal(ordered_key)
     return [order[number_in_key == number] for number in range(int(number_in_key.max()) + 1)]

@@ -18,8 +18,10 @@ from .wire.group import TAGS, backend_of, group_of, takes_batches
 
 AWAKE_S = 0.001  # a rank stops sleeping this long before the start, because a sleeping core wakes slowly
 REST_S = 0.001  # shortest pause after an iteration, so that no rank takes a core while others finish
+REST_SHARE = 0.25  # of the iteration's time, by which the pause is longer
 MOST_REST_S = 0.005  # longest such pause
 AGREEMENTS = 12  # number of agreements, to estimate the time of one
+WARM_UP_AGREEMENTS = 4  # of these, the first ones, which do not count
 ROUND_TRIPS = 20  # number of answers, to estimate the offset of a clock
 PRIORITY = 10  # of all threads after `go_first`, from 1 to 99: any puts them before those without real-time priority
 
@@ -76,6 +78,7 @@ class Ranks:
     `clock_offset_s` is how far this rank's instant may be off that of rank 0: 0 if all share a machine and its clock.
     """
 
+    # Attributes, so that a test can give a rank another clock, other stolen ticks or another machine.
     clock = staticmethod(time.monotonic)
     stolen = staticmethod(stolen_ticks)
     machine = staticmethod(boot_id)
@@ -85,8 +88,9 @@ class Ranks:
         self.device = torch.device(device)
         self.rank = self.group.rank()
         self.size = self.group.size()
-        self._control = self.group  # for agreements: a Gloo group if the measured group supports only GPUs
-        if takes_batches(backend_of(self.group, torch.empty(0, device=self.device))):
+        self._control = self.group  # for agreements, which are tensors on the CPU
+        is_nccl = takes_batches(backend_of(self.group, torch.empty(0, device=self.device)))
+        if is_nccl:  # it sends tensors on GPUs only
             everyone = [dist.get_global_rank(self.group, rank) for rank in range(self.size)]
             self._control = dist.new_group(everyone, backend="gloo")
         machine_of_rank = self.numbered(self.machine())  # ranks on one machine share its clock
@@ -108,11 +112,11 @@ class Ranks:
         >>> in_threads(3, lambda rank, group: Ranks(group).numbered(["b", "a", "b"][rank]))[0]
         [0, 1, 0]
         """
-        digest = int.from_bytes(hashlib.sha256(mine.encode()).digest()[:8], "little", signed=True)
-        row = torch.tensor([digest])
+        first_bytes = hashlib.sha256(mine.encode()).digest()[:8]  # as many as an int64, which a tensor can carry
+        row = torch.tensor([int.from_bytes(first_bytes, "little", signed=True)])
         rows = [torch.zeros_like(row) for _ in range(self.size)]
         self._control.allgather([rows], [row]).wait()
-        digests = [int(row.item()) for row in rows]
+        digests = [int(row_of_rank.item()) for row_of_rank in rows]
         number_of: dict[int, int] = {}
         for digest in digests:
             number_of.setdefault(digest, len(number_of))
@@ -121,15 +125,17 @@ class Ranks:
     def _margin(self) -> float:
         """Return how long before the start all ranks agree on it, so that all know it in time.
 
-        This is twice the median time of an agreement, on the rank on which that is longest, and the time to wake up.
+        This is twice the median time of an agreement, because some take longer, on the rank on which that is longest,
+        and the time to wake up.
         """
         times_s = []
         for _ in range(AGREEMENTS):
             begin = self.clock()
             self.slowest([0.0])
             times_s.append(self.clock() - begin)
-        after_warm_up = times_s[AGREEMENTS // 3 :]
-        return AWAKE_S + self.slowest([2 * statistics.median(after_warm_up)])[0]
+        after_warm_up_s = times_s[WARM_UP_AGREEMENTS:]
+        (agreement_s,) = self.slowest([2 * statistics.median(after_warm_up_s)])
+        return AWAKE_S + agreement_s
 
     def _offset(self, machines: list[int]) -> _ClockOffset:
         """Return the offset of this rank's clock, which is 0 on rank 0's machine; `machines` has each rank's number.
@@ -190,7 +196,8 @@ class Ranks:
         if self.device.type == "cuda":
             torch.cuda.synchronize()  # work that the GPU still has would delay the timed run
         proposed = self.clock() + self.margin_s - self._ahead_s  # by rank 0's clock
-        instant = self.slowest([proposed])[0] + self._ahead_s  # by this rank's clock
+        (latest_proposed,) = self.slowest([proposed])
+        instant = latest_proposed + self._ahead_s  # by this rank's clock
         is_on_time = self.clock() < instant
         time.sleep(max(0.0, instant - AWAKE_S - self.clock()))
         while self.clock() < instant:
@@ -204,7 +211,7 @@ class Ranks:
         instant, is_on_time = self.together()
         seconds = self._timed(task.run, instant)
         task.after()
-        time.sleep(min(REST_S + seconds / 4, MOST_REST_S))
+        time.sleep(min(REST_S + REST_SHARE * seconds, MOST_REST_S))
         has_lost_no_time = self.stolen() == stolen_before
         return seconds, is_on_time and has_lost_no_time
 

@@ -38,7 +38,7 @@ def _shares_at_start(schedule: Schedule) -> Shares:
         return np.asarray(schedule.initial_chunks()[:, :, None], dtype=np.uint64)
     shares = np.zeros(shape, dtype=np.uint64)
     for rank in range(schedule.num_ranks):
-        shares[rank, :, rank // 64] = 1 << rank % 64
+        shares[rank, :, rank // 64] = 1 << (rank % 64)
     return shares
 
 
@@ -67,7 +67,9 @@ def holdings(schedule: Schedule, step: int) -> NDArray[np.bool_]:
         has_share[:, chunks, schedule.origins()] = shares.any(axis=2)  # each chunk has one origin
         return has_share
     for origin in range(schedule.num_ranks):
-        has_share[:, :, origin] = shares[:, :, origin // 64] >> np.uint64(origin % 64) & np.uint64(1)
+        word_of_origin = shares[:, :, origin // 64]
+        bit_of_origin = np.uint64(1 << (origin % 64))
+        has_share[:, :, origin] = (word_of_origin & bit_of_origin) != 0
     return has_share
 
 
@@ -119,7 +121,7 @@ def verify(schedule: Schedule) -> Verified:
         most_receives = max(most_receives, _most_messages(schedule, number, "receives", pairs % schedule.num_ranks))
         num_messages += pairs.size
         rows = step.by_chunk()
-        if schedule.lag > 1:
+        if schedule.lag > 1:  # with a lag of 1, sums of all earlier steps may be used
             _check_lag(schedule, number, rows, received)
         _apply(schedule, number, rows, shares)
         num_steps += 1
@@ -231,18 +233,18 @@ def _apply(schedule: Schedule, number: int, rows: Step, shares: Shares) -> None:
             is_repeated = ((new | old) == old).all(axis=1)
         if is_repeated.any():
             row = int(is_repeated.argmax())
-            rank = int(_bits(new[row] & old[row])[0])
-            _fail(f"receives the contribution of rank {rank} a second time", number, int(dst[row]), int(chunk[row]))
+            repeated_ranks = _bits(new[row] & old[row])
+            text = f"receives the contribution of rank {repeated_ranks[0]} a second time"
+            _fail(text, number, int(dst[row]), int(chunk[row]))
         _fail_at((new == old).all(axis=1) & ~reduce, "receives what it already has", number, dst, chunk)
         shares[dst, chunk] = np.where(reduce[:, None], old | new, new)
 
 
 def _check_second_writes(number: int, rows: Step, target: Ints, write_number: Ints) -> None:
     """Fail if several rows write to one target and one of them copies: then the result depends on their order."""
-    is_second_write = (write_number > 0) & ~rows.reduce
-    if write_number.any() and not is_second_write.any():  # only the first row of a target may still be a copy
-        is_second_write = np.isin(target, np.intersect1d(target[rows.reduce], target[~rows.reduce]))
-    _fail_at(is_second_write, "is written twice in one step", number, rows.dst, rows.chunk)
+    targets_of_several_rows = target[write_number > 0]
+    is_wrong_copy = np.isin(target, targets_of_several_rows) & ~rows.reduce
+    _fail_at(is_wrong_copy, "is written twice in one step", number, rows.dst, rows.chunk)
 
 
 def _bits(words: Shares) -> Ints:

@@ -41,12 +41,12 @@ def whole(name: str, value: Any, low: int | None = None, high: int | None = None
 
 def _as_whole(value: Any) -> int | None:
     """Return a whole number as an int, and None for anything else."""
-    if isinstance(value, bool):
+    # `operator.index` would also accept truth values of Python and torch, and torch's tensors with one element.
+    is_truth_value = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
+    is_array = getattr(value, "ndim", 0) != 0
+    if is_truth_value or is_array:
         return None
     try:
-        # `operator.index` would also accept truth values and some one-element arrays of numpy and torch.
-        if "bool" in str(getattr(value, "dtype", "")) or getattr(value, "ndim", 0) != 0:
-            return None
         return operator.index(value)
     except TypeError:
         return None
@@ -89,17 +89,20 @@ def _as_float(value: Any) -> float | None:
     """Return a number as a float, and None for anything else."""
     if isinstance(value, bool | str | bytes):
         return None
-    dtype = getattr(value, "dtype", None)  # only numpy's and torch's values have one
+    # Of values with a dtype, those of numpy and torch, `float` would also read truth values, texts, dates, and complex
+    # numbers without their imaginary part.
+    dtype = getattr(value, "dtype", None)
     if dtype is not None and "int" not in str(dtype) and "float" not in str(dtype):
         return None
-    if getattr(value, "ndim", None) not in (None, 0):
+    is_array = getattr(value, "ndim", 0) != 0
+    if is_array:
         return None
     # `float` would also read the text in a buffer, such as a bytearray. A buffer has neither of these methods.
     if not hasattr(value, "__float__") and not hasattr(value, "__index__"):
         return None
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError):  # a class's own method refuses it, or an int is above 1.8e308
         return None
 
 
@@ -165,7 +168,9 @@ def function(name: str, value: Any, what: str = "") -> Any:
 
 
 def several(name: str, values: Any, what: str = "") -> list[Any]:
-    """Return the values of an iterable as a list. Raises ValueError for a string, a mapping and anything else.
+    """Return the values of an iterable as a list. Raises ValueError for anything else, and for strings and mappings.
+
+    Strings and mappings are iterable, but nobody who passes one means its characters or its keys.
 
     >>> several("shape", (2, 4))
     [2, 4]
@@ -176,7 +181,7 @@ def several(name: str, values: Any, what: str = "") -> list[Any]:
     Traceback (most recent call last):
     ValueError: caps_mb must be a list of caps, got 25
     """
-    is_single = isinstance(values, str | bytes | Mapping) or getattr(values, "ndim", 1) == 0
+    is_single = isinstance(values, str | bytes | Mapping) or is_scalar(values)  # a 0-d array has __iter__, but no items
     if is_single or not isinstance(values, Iterable):
         expected = f"a list of {what}" if what else "a list"
         raise ValueError(f"{name} must be {expected}, got {values!r}")
@@ -200,8 +205,6 @@ def printable(text: str, keep: str = "") -> str:
     >>> print(printable("a\\x1b[31m\\ud800\\tb"))
     a\\x1b[31m\\ud800 b
     """
-    if text.isprintable():
-        return text
     return "".join(char if char.isprintable() or char in keep else _escape(char) for char in text)
 
 

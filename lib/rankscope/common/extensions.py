@@ -24,6 +24,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 _ROOT = __name__.partition(".")[0]
+_left_out: dict[str, str] = {}  # modules, and the package that each one needs and that is not installed
 
 
 class Extension(NamedTuple):
@@ -60,7 +61,8 @@ def extensions() -> tuple[Extension, ...]:
 @cache
 def subpackages() -> Mapping[str, Extension]:
     """Return the record of each subpackage that is installed with everything that it needs, by its name."""
-    folders = [folder for folder in files(_ROOT).iterdir() if folder.is_dir()]  # in an archive, too
+    # `files` also lists a package that is imported from an archive, which has no folder on disk.
+    folders = [folder for folder in files(_ROOT).iterdir() if folder.is_dir()]
     names = sorted(folder.name for folder in folders if folder.joinpath("extension.py").is_file())
     return with_their_needs({name: _read(f"{_ROOT}.{name}.extension") for name in names})
 
@@ -120,10 +122,10 @@ def import_all(package: str) -> None:
     Modules that need a package which is not installed are left out. Raises ImportError, which names the module, for
     any other error.
     """
-    import_or_leave_out(package)
-    if package in _left_out:
+    imported = import_or_leave_out(package)
+    if imported is None:
         return
-    for module in iter_modules(sys.modules[package].__path__):
+    for module in iter_modules(imported.__path__):
         import_or_leave_out(f"{package}.{module.name}")
 
 
@@ -136,10 +138,10 @@ def import_or_leave_out(module: str) -> ModuleType | None:
         return import_module(module)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]  # "" if the module itself raised an error without a name
-        if package in ("", _ROOT) or _is_installed(package):
-            raise _fault(module, error) from error
-        _left_out[module] = package
-        return None
+        if package and package != _ROOT and not _is_installed(package):
+            _left_out[module] = package
+            return None
+        raise _fault(module, error) from error
     except Exception as error:
         raise _fault(module, error) from error
 
@@ -152,9 +154,6 @@ def _is_installed(package: str) -> bool:
         return find_spec(package) is not None
     except ModuleNotFoundError:  # from an import hook that refuses the package
         return False
-
-
-_left_out: dict[str, str] = {}
 
 
 def left_out() -> Mapping[str, str]:
@@ -209,7 +208,9 @@ def _names_in(package: str) -> frozenset[str]:
 
 
 def check_unclaimed(what: str, name: str, new: Callable[..., Any], known: Callable[..., Any] | None) -> None:
-    """Raise ValueError if a function of another module has this name; the same module may register it again.
+    """Raise ValueError if a function of another module has this name.
+
+    The same module may register it again, as a notebook's cell does that runs twice.
 
     >>> check_unclaimed("command", "doctor", extensions, load)
     >>> check_unclaimed("command", "doctor", extensions, len)

@@ -27,6 +27,7 @@ class ReadOnly(dict[Any, Any]):
     __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:
+        """Let pickle pass the items to the constructor; by default, it sets them one by one."""
         return ReadOnly, (dict(self),)
 
 

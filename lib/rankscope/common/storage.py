@@ -27,7 +27,7 @@ MOST_BYTES = 1 << 26  # the longest file of a stored value
 MOST_VALUES = 1 << 23  # the most numbers, strings, lists and mappings in a stored value
 MOST_UNPACKED_RATIO = 64  # by which a gzipped file may grow; traces and logs grow by 5 to 30
 FREE_UNPACKED_BYTES = 32 << 20  # the size up to which any gzipped file may grow
-_MOST_LENGTH = 1 << 62  # of an array's dimension; numpy counts in 64 bits
+_MOST_LENGTH = 1 << 62  # of an array's dimension: beyond any real one, and within numpy's signed 64 bits
 _ANY_SIZE_BYTES = 1 << 63  # a limit that admits every file
 _PIECE_BYTES = 1 << 20  # read at once while unpacking
 Mark = bool | Literal[0, 1]  # a truth value, as lists in files store it
@@ -116,8 +116,6 @@ def load(path: PathLike, format: str, version: int, fields: type[Fields], build:
             raise
         _check_head(stored, raw, format, version)
         return build(stored)
-    except StorageError:
-        raise
     except RecursionError as error:
         raise StorageError(path, f"not a readable {format}: nested too deeply") from error
     except (ValueError, TypeError, KeyError, OverflowError) as error:
@@ -149,6 +147,7 @@ def decoded(raw: bytes | str, kind: type[Value]) -> Value:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
+        # The error reads "Expected `int`, got `str` - at `$.sizes[1]`".
         problem, _, place = str(error).partition(" - at `$.")
         if place:
             problem = f"{place.rstrip('`')}: {problem}"
@@ -158,7 +157,7 @@ def decoded(raw: bytes | str, kind: type[Value]) -> Value:
 
 
 def check_num_values(text: bytes, most_values: int) -> None:
-    """Raise ValueError if JSON may have more values than this; decoded, each would need up to 232 bytes of memory.
+    """Raise ValueError if JSON may have more values than this, before decoding it takes memory: a dict, 232 bytes.
 
     It counts commas and brackets, including those within strings.
 
@@ -176,7 +175,9 @@ def _checksums(raw: bytes) -> set[str]:
     Cap sweeps of version 1 carry the second one.
     """
     body = raw.partition(b"\n")[2].rstrip().removesuffix(b"}")  # the head is the first line
-    items = body[body.find(b"[\n") + 2 : body.rfind(b"\n]")]
+    begin_of_items = body.find(b"[\n") + len(b"[\n")
+    end_of_items = body.rfind(b"\n]")
+    items = body[begin_of_items:end_of_items]
     return {f"{zlib.crc32(part):08x}" for part in (body, items)}
 
 
@@ -214,7 +215,7 @@ def read_bytes(path: PathLike, most_bytes: int = MOST_BYTES) -> bytes:
     it cannot be read.
     """
     with open_file(path, most_bytes) as file, naming(path):
-        # A read without a size may reserve more memory. One byte more than the file had shows if it grows too long.
+        # Without a size, `read` would go on while the file grows. One byte more than it had shows that it is too long.
         raw = file.read(os.fstat(file.fileno()).st_size + 1)
     if len(raw) > most_bytes:
         raise ValueError(f"it has more than {most_bytes} bytes")
@@ -282,8 +283,6 @@ def read_arrays(raw: bytes, most_bytes: int) -> dict[str, NDArray[Any]]:
     """
     try:
         return _arrays(raw, most_bytes)
-    except (ValueError, zipfile.BadZipFile):
-        raise
     except _DAMAGED_ARCHIVE as error:
         problem = str(error) or type(error).__name__
         raise ValueError(f"it is damaged or not an archive of arrays: {problem}") from error
@@ -400,7 +399,7 @@ def _replace(target: Path, temporary: Path, write: Callable[[BinaryIO], object])
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        if target.exists():
+        if target.exists():  # the new file gets the permissions of the one that it replaces
             temporary.chmod(target.stat().st_mode)
         os.replace(temporary, target)
     except BaseException:

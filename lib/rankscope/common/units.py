@@ -13,8 +13,6 @@ _SECONDS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"
 _RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s"))
 _DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _BINARY = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
-
-
 _LEAST_OF_FIVE_DIGITS = 9999.5  # it is rounded to 10000
 
 
@@ -70,8 +68,9 @@ def time_words(seconds: float) -> str:
 def times_in_one_unit(*seconds: float) -> list[str]:
     """Return times that are shown next to each other, in the same unit.
 
-    It is the largest unit in which no time is below 0.1. If the longest time would have five digits or more in it, the
-    unit is that of the longest time, and times below 0.01 of it have their own unit.
+    It is the largest unit in which the longest time is at least 1 and no other is below 0.1, except for times of 0. If
+    the longest time would have five digits or more in it, the unit is the largest in which the longest time is at least
+    1, and times below 0.01 in it have their own unit.
 
     >>> times_in_one_unit(0.001242, 0.00247, 0.0), times_in_one_unit(1.4, 0.036)
     (['1.24 ms', '2.47 ms', '0 ms'], ['1400 ms', '36 ms'])
@@ -88,21 +87,24 @@ def _in_one_unit(units: tuple[tuple[float, str], ...], values: tuple[float, ...]
         (basic_unit,) = (name for scale, name in units if scale == 1.0)
         return [f"0 {basic_unit}"] * len(values)
     smallest = min(value for value in values if value)
-    unit_of_largest = _largest_unit(units, largest)
-    unit = units[-1]
-    for scale, name in units:
-        if scale <= unit_of_largest[0] and smallest >= 0.1 * scale:
-            unit = (scale, name)
-            break
-    if largest >= _LEAST_OF_FIVE_DIGITS * unit[0]:
-        unit = unit_of_largest
+    common_unit = _common_unit(units, smallest, largest)
     words = []
     for value in values:
-        if 0 < value < 0.01 * unit[0]:
+        if 0 < value < 0.01 * common_unit[0]:
             words.append(_in_words(value, _largest_unit(units, value)))
         else:
-            words.append(_in_words(value, unit))
+            words.append(_in_words(value, common_unit))
     return words
+
+
+def _common_unit(units: tuple[tuple[float, str], ...], smallest: float, largest: float) -> tuple[float, str]:
+    """Return the unit for values from `smallest` to `largest`, both above 0, by the rules of `times_in_one_unit`."""
+    unit_of_largest = _largest_unit(units, largest)
+    smaller_units = units[units.index(unit_of_largest) :]  # and the unit of the largest value itself
+    common_unit = next((unit for unit in smaller_units if smallest >= 0.1 * unit[0]), units[-1])
+    if largest >= _LEAST_OF_FIVE_DIGITS * common_unit[0]:
+        return unit_of_largest
+    return common_unit
 
 
 def cell_words(seconds: float, compared_with_s: float = 0.0) -> str:
@@ -173,7 +175,7 @@ def parse_amount(text: str, unit: str) -> float:
     ValueError: the answer must be a number in GB/s, such as '3' or '3 GB/s', got '3 s'
     """
     value = _parsed_amount(text, unit)
-    if value is None or math.isinf(value):
+    if value is None or math.isinf(value):  # infinite for a text like "1e999"
         like = f" in {unit}, such as '3' or '3 {unit}'" if unit else ", such as '0.5' or '50 %'"
         raise ValueError(f"the answer must be a number{like}, got {text!r}")
     return value
@@ -188,6 +190,7 @@ def _parsed_amount(text: str, unit: str) -> float | None:
     value = float(match[1].replace(",", ""))
     if unit not in _UNITS and stated_unit == unit.removesuffix("s"):  # the singular, as in "1 rank"
         return value
+    # Any other unit measures a quantity of its own, so that only the same unit fits it.
     expected = _UNITS.get(unit, _NamedUnit(unit, 1.0))
     stated = _UNITS.get(stated_unit, _NamedUnit(stated_unit, 1.0))
     if stated.quantity != expected.quantity:
@@ -299,9 +302,9 @@ def round_ticks(width: float) -> tuple[tuple[float, str], ...]:
     >>> [label for _, label in round_ticks(35)]
     ['0', '5', '10', '15', '20', '25', '30', '35']
     """
-    power = 10.0 ** math.floor(math.log10(width / 10))
+    power = 10.0 ** math.floor(math.log10(width / 10))  # the largest power of ten that is at most width / 10
     # The smallest round step with which there are at most ten steps.
-    step = next(power * factor for factor in (1, 2, 5, 10, 20) if width <= power * factor * 10)
-    num_steps = int(width / step + 1e-9)  # so that rounding does not lose the last one
+    step = next(power * factor for factor in (1, 2, 5, 10) if width <= power * factor * 10)
+    num_steps = int(width / step + 1e-9)  # the addend keeps the last tick if rounding leaves 6.999999 steps of 7
     positions = [number * step for number in range(num_steps + 1)]
     return tuple((position, f"{position:g}") for position in positions)

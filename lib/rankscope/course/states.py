@@ -125,12 +125,12 @@ def states_after_join(
     num_batches = batches_by_rank(epoch)
     if not min(num_batches):
         raise ValueError(f"epoch must have a batch for each rank, got {num_batches}")
-    kinds_of_ranks = launch(_train_all, len(num_batches), (task,), timeout_s=TIMEOUT_S)
+    trainings_of_ranks = launch(_train_all, len(num_batches), (task,), timeout_s=TIMEOUT_S)
     num_steps = _NUM_EPOCHS * max(num_batches)
     rounding = num_steps * rounding_of(module.parameters())  # each step may add as much
     ways = {}
-    for index, (name, kind) in enumerate(KINDS.items()):
-        ranks = [kinds[index] for kinds in kinds_of_ranks]
+    for name, kind in KINDS.items():
+        ranks = [trainings[name] for trainings in trainings_of_ranks]
         ways[name] = JoinedTraining(
             started=tuple(rank.started for rank in ranks),
             ended=tuple(zip(*(rank.ended for rank in ranks), strict=True)),  # from each rank's epochs to epochs' ranks
@@ -171,8 +171,8 @@ class _RankTraining(NamedTuple):
     ended: tuple[Vector, ...]
 
 
-def _train_all(task: TrainingTask) -> list[_RankTraining]:
-    return [_train(task, kind.optimizer, kind.shared) for kind in KINDS.values()]
+def _train_all(task: TrainingTask) -> dict[str, _RankTraining]:
+    return {name: _train(task, kind.optimizer, kind.shared) for name, kind in KINDS.items()}
 
 
 def _train(task: TrainingTask, optimizer_name: str, shared: bool) -> _RankTraining:

@@ -65,7 +65,8 @@ def transformer(
     if recompute:
         kept_per_value = {"attn": _BYTES_OF_16_BITS, "mlp": 0}
     num_rows = NUM_WORDS // tensor_ranks
-    layers = [ShardedLayer("embed", (num_rows * WIDTH,), allreduce_s)]  # a look-up itself takes next to no time
+    # A look-up itself takes next to no time.
+    layers = [ShardedLayer("embed", (num_rows * WIDTH,), forward_s=allreduce_s)]
     for block in range(num_blocks):
         for part, num_parameters in (("attn", 4 * WIDTH**2), ("mlp", 8 * WIDTH**2)):
             # With tensor parallelism, a GPU computes 1/tensor_ranks of the part for tensor_ranks times as many tokens.
@@ -76,9 +77,24 @@ def transformer(
                 backward_s += forward_s
             kept_bytes = _FLOAT32_TO_16_BITS * kept_per_value[part] * num_tokens * WIDTH
             own_parameters = num_parameters // tensor_ranks
-            layers.append(ShardedLayer(f"blocks.{block}.{part}", (own_parameters,), forward_s, backward_s, kept_bytes))
+            layers.append(
+                ShardedLayer(
+                    f"blocks.{block}.{part}",
+                    (own_parameters,),
+                    forward_s=forward_s,
+                    backward_s=backward_s,
+                    activation_bytes=kept_bytes,
+                )
+            )
     head_s = 2 * NUM_WORDS * WIDTH * num_tokens / flops_per_s
-    kept_of_head = num_tokens * (2 * WIDTH + 4 * NUM_WORDS)  # its input, and the scores in float32
-    head_bytes = _FLOAT32_TO_16_BITS * kept_of_head
-    layers.append(ShardedLayer("head", (num_rows * WIDTH,), head_s, 2 * head_s + allreduce_s, head_bytes))
+    kept_of_head = num_tokens * (_BYTES_OF_16_BITS * WIDTH + 4 * NUM_WORDS)  # its input, and the scores in float32
+    layers.append(
+        ShardedLayer(
+            "head",
+            (num_rows * WIDTH,),
+            forward_s=head_s,
+            backward_s=2 * head_s + allreduce_s,
+            activation_bytes=_FLOAT32_TO_16_BITS * kept_of_head,
+        )
+    )
     return ModuleStep.of_layers(layers)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..common.checks import of_type, several, whole
-from ..common.frozen import ReadOnly, checked, frozen, mapping
+from ..common.frozen import checked, frozen, mapping
 from ..ranks.launcher import launch
 from ..sampling import Assignment
 from ..train.gradients import DemoError
@@ -38,6 +38,7 @@ _MOST_ROUNDS = 100
 
 Seconds = NDArray[np.float64]
 Numbers = NDArray[np.int64]
+Batches = list[list[list[int]]]  # of one order of texts: the texts of each rank in each step
 
 
 @frozen(eq=False)
@@ -110,13 +111,11 @@ class TimedOrder(NamedTuple):
 
     step_words: Numbers
     seconds: Seconds
-    round_s: Seconds = np.zeros(0)
+    round_s: Seconds
 
     @property
     def spread(self) -> float:
         """Half of the range of the rounds, over their median: what the times differ by without a cause in the model."""
-        if self.round_s.size == 0:
-            return 0.0
         return float((self.round_s.max() - self.round_s.min()) / 2 / np.median(self.round_s))
 
 
@@ -128,8 +127,8 @@ class StepTimes:
     """
 
     curves: StepCurves = checked(StepCurves)
-    orders: Mapping[str, TimedOrder] = checked(mapping, default=ReadOnly())
-    losses: tuple[float, ...] = checked(tuple, default=())
+    orders: Mapping[str, TimedOrder] = checked(mapping)
+    losses: tuple[float, ...] = checked(tuple)
 
     def predicted_s(self, name: str) -> Seconds:
         """The predicted time of each step of an order."""
@@ -199,12 +198,10 @@ def step_times(
     for name, order in orders.items():
         if order.num_ranks != num_ranks:
             raise ValueError(f"all orders must be for {num_ranks} ranks, and {name!r} is for {order.num_ranks}")
-    lengths = np.array([numbers.size for numbers in word_numbers])
-    most_words = max(int(lengths[batch].sum()) for steps in batches.values() for step in steps for batch in step)
-    largest_size = max(most_words, 2)  # a curve needs at least two sizes
-    sizes = np.unique(np.linspace(1, largest_size, _NUM_SIZES).astype(np.int64))
+    sizes = _sizes_to_measure(word_numbers, list(batches.values()))
     plan = _TrainingPlan(word_numbers, list(batches.values()), sizes, num_rounds)
     ranks = launch(_train, num_ranks, (plan,), timeout_s=timeout_s)
+    # All ranks apply the same mean gradients, so not even the rounding of their parameters may differ.
     if len({rank.checksum for rank in ranks}) > 1:
         raise DemoError("the ranks should end with equal parameters, and do not")
     seconds = np.max([rank.seconds for rank in ranks], axis=0)  # of each round and step, by its slowest rank
@@ -222,6 +219,18 @@ def step_times(
     return StepTimes(curves, timed, tuple(np.mean([rank.losses for rank in ranks], axis=0).tolist()))
 
 
+def _sizes_to_measure(word_numbers: Sequence[Numbers], orders: Sequence[Batches]) -> Numbers:
+    """Return numbers of words from 1 to those of the largest batch, at equal distances except for rounding."""
+    most_words = 2  # at least, because a curve needs two sizes
+    for steps in orders:
+        for batches in steps:
+            for batch in batches:
+                num_words = sum(word_numbers[text].size for text in batch)
+                most_words = max(most_words, num_words)
+    sizes = np.linspace(1, most_words, _NUM_SIZES).astype(np.int64)
+    return np.unique(sizes)  # of few words, some are equal
+
+
 def _numbers_of(text: str) -> Numbers:
     """The number of each word, the same on every machine."""
     words = of_type("each of texts", text, str).split()
@@ -230,7 +239,7 @@ def _numbers_of(text: str) -> Numbers:
     return np.array([zlib.crc32(word.encode()) % VOCABULARY for word in words])
 
 
-def _batches(name: str, order: Assignment, num_texts: int) -> list[list[list[int]]]:
+def _batches(name: str, order: Assignment, num_texts: int) -> Batches:
     """Return the texts of each rank in each step."""
     of_type(f"orders[{name!r}]", order, Assignment)
     if order.size != num_texts:
@@ -248,10 +257,10 @@ def _batches(name: str, order: Assignment, num_texts: int) -> list[list[list[int
 
 
 class _TrainingPlan(NamedTuple):
-    """All texts as numbers of words, the texts of each rank in each step of each order, and the sizes to measure."""
+    """All texts as numbers of words, the batches of each order, and the sizes to measure."""
 
     texts: list[Numbers]
-    orders: list[list[list[list[int]]]]
+    orders: list[Batches]
     sizes: Numbers
     num_rounds: int
 
@@ -310,8 +319,9 @@ def _train(plan: _TrainingPlan) -> _TrainedRank:
         optimizer.zero_grad()
         return float(loss.detach())
 
-    for step in [steps[-1]] * _NUM_WARM_UPS:
-        train(step)
+    any_step = steps[-1]  # every rank takes the same one
+    for _ in range(_NUM_WARM_UPS):
+        train(any_step)
     draw = np.random.default_rng(0)  # the same on all ranks
     for round_number in range(plan.num_rounds):
         loss_of_round = 0.0
@@ -334,7 +344,7 @@ def _steps_for_the_prediction(plan: _TrainingPlan) -> list[_TextStep]:
     for num_active in range(1, num_ranks + 1):
         for size in plan.sizes.tolist():
             own_size = size if rank < num_active else 1
-            words = np.resize(all_words, own_size)
+            words = np.resize(all_words, own_size)  # which repeats them if there are too few
             num_words_of_all = num_active * size + (num_ranks - num_active)
             steps.append(_step([words], num_words_of_all))
     return steps

@@ -298,6 +298,7 @@ def _calls_of_buckets(
 
 
 def _bucket_name(key: _BucketKey, is_sharded: bool, is_all_buckets: bool) -> str:
+    """Return what a collective is called; `is_sharded` says whether the job has reduce-scatters, which FSDP makes."""
     if is_sharded and key.kind in ("allgather", "reduce_scatter"):
         return f"FSDP {_plain_name(key)}"
     if key.of_gradients and key.phase == "backward" and key.kind == "allreduce":
@@ -317,7 +318,7 @@ def _call_cost(name: str, key: _BucketKey, calls: list[_BucketCall], num_ranks: 
         calls_of_step[call.step].append(call)
     num_last = Counter[int]()  # by rank, the steps in which it came last
     late_s = []
-    for step in sorted(calls_of_step):
+    for step in sorted(calls_of_step):  # of ranks that come last equally often, `num_last` puts the earliest first
         in_step = calls_of_step[step]
         are_all_there = len(in_step) == num_ranks  # else the last rank may be one without this call
         if num_ranks > 1 and are_all_there:

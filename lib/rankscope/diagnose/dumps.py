@@ -34,12 +34,13 @@ from .pickles import read_pickle
 MOST_RANKS = 1 << 20  # of a job
 _MOST_JSON_VALUES = 1 << 22  # of a dump: 64 MiB of calls with their stacks have two thirds of that
 _MOST_DIMENSIONS = 64  # of a tensor
-_MOST_ELEMENTS = 2**63 - 1
+_MOST_ELEMENTS = 2**63 - 1  # of a tensor, as torch counts them in 64 bits
 _MOST_LABELLED = 2  # tensors in the label of a call
 
 _RANK = re.compile(r"(\d{1,9})(\.json|\.pkl|\.pickle)?$", re.ASCII)
 # how a dump begins: a pickle with its opcode PROTO, and JSON with a field of the dump
 _HEAD = re.compile(rb'\x80|\s*\{\s*"(version|entries|pg_config|pg_status|nccl_version|comm_lib_version)"')
+# names of files whose frames are not the user's code: installed packages, torch, Python itself and C++
 _LIBRARY = re.compile(r"site-packages|dist-packages|[/\\]torch[/\\]|[/\\]lib[/\\]python3|^<frozen|\.(cpp|so|hpp|h|cc)$")
 
 _DAMAGE = (  # the errors that reading a damaged dump may raise
@@ -98,11 +99,11 @@ class Call(NamedTuple):
 
     def label(self, types: bool = True) -> str:
         """Return the collective with the sizes of its first tensors, and with their types if those are asked for."""
-        tensors = self.inputs if self.inputs.sizes else self.outputs
+        tensors = self.inputs if self.inputs.sizes else self.outputs  # in a scatter, only one rank has inputs
         shown = []
         for index, size in enumerate(tensors.sizes[:_MOST_LABELLED]):
             words = str(list(size))
-            if types and index < len(tensors.types):
+            if types and index < len(tensors.types):  # a dump may leave out the types
                 words = f"{words} {tensors.types[index]}"
             shown.append(words)
         num_others = len(tensors.sizes) - _MOST_LABELLED
@@ -128,7 +129,7 @@ class Dump:
     source: str
 
 
-_Count = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
+_Count = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]  # -1: unknown, as Python says of some lines of code
 _Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
 _Dimensions = Annotated[tuple[_Count, ...], msgspec.Meta(max_length=_MOST_DIMENSIONS)]
 
@@ -140,6 +141,8 @@ class _Frame(msgspec.Struct):
 
 
 class _DumpEntry(msgspec.Struct):
+    """A call as the recorder writes it. What has a default may be missing, such as `frames` in JSON."""
+
     record_id: _Count
     process_group: tuple[str, str]
     collective_seq_id: _Count
@@ -232,33 +235,31 @@ def _read(path: Path, num_ranks: int | None) -> Dump:
         raise ValueError("its name must end in the number of its rank")
     if b'"traceEvents"' in raw:
         raise ValueError("it is a trace: rankscope.diagnose.read_traces reads it")
-    is_pickle = raw[0] == pickle.PROTO[0]
-    file, entries = _of_pickle(raw) if is_pickle else _of_json(raw)
+    starts_as_pickle = raw[0] == pickle.PROTO[0]
+    file, entries = _of_pickle(raw) if starts_as_pickle else _of_json(raw)
     if not file.version.startswith("2."):
         raise ValueError(f"version must be 2.x, of torch 2.4 or later, got {file.version!r}")
     maker = _CallMaker()
     groups: dict[str, tuple[str, tuple[int, ...]]] = {}  # the description and the ranks of each group, by its name
-    numbered_calls: list[tuple[int, Call]] = []
-    for entry in entries:
+    calls: list[Call] = []
+    is_whole = True
+    for entry in entries:  # the recorder writes its oldest record first
         name, desc = entry.process_group
         groups[name] = maker.text(desc), ()  # an entry does not state the ranks; `pg_config`, below, may
-        numbered_calls.append((entry.record_id, maker.call(entry)))
-    numbered_calls.sort(key=lambda numbered_call: numbered_call[0])
+        if not calls:
+            is_whole = entry.record_id == 0  # a rank's records are numbered from 0
+        calls.append(maker.call(entry))
     size_of_default_group = 0
     for name, group in file.pg_config.items():
         ranks = maker.ranks(group.ranks)
         if name:
             groups[name] = maker.text(group.desc), ranks
-        is_default_group = group.desc == "default_pg" or not name  # Gloo's default group has no name here
-        if is_default_group and not size_of_default_group:  # the first entry that states its ranks counts
+        if group.desc == "default_pg" or not name:  # Gloo's default group has no name here
             size_of_default_group = len(ranks)
     size = num_ranks or size_of_default_group
-    most = size or MOST_RANKS
-    rank = whole("the rank, the number at the end of its name,", int(rank_in_name[1]), 0, most - 1)
-    calls = tuple(call for _record_id, call in numbered_calls)
-    oldest_record_id = numbered_calls[0][0] if numbered_calls else 0
-    is_whole = oldest_record_id <= 0  # the first record of a rank has the number 0
-    return Dump(rank, calls, groups, size, is_whole, path.name)
+    num_possible_ranks = size or MOST_RANKS
+    rank = whole("the rank, the number at the end of its name,", int(rank_in_name[1]), 0, num_possible_ranks - 1)
+    return Dump(rank, tuple(calls), groups, size, is_whole, path.name)
 
 
 def _of_json(raw: bytes) -> tuple[_File[Any], Iterable[_DumpEntry]]:

@@ -58,17 +58,19 @@ def _hold_all() -> None:
     waiting = [thread for thread in _started if thread.is_alive()]
     if not waiting or sys.version_info >= (3, 14) or sys.platform != "linux":
         return
-    number = signal.SIGRTMAX - 1  # a signal that has no meaning of its own
+    # a real-time signal, as these have no meaning of their own; any of them will do that the job does not use
+    signal_number = signal.SIGRTMAX - 1
     libc = ctypes.PyDLL(None)  # a PyDLL keeps the GIL while it calls: no thread returns to Python meanwhile
-    is_signal_free = signal.getsignal(number) == signal.SIG_DFL
-    if not is_signal_free or not hasattr(libc, "tgkill"):
+    is_signal_free = signal.getsignal(signal_number) == signal.SIG_DFL
+    if not is_signal_free or not hasattr(libc, "tgkill"):  # glibc has it since 2.30
         return
     # signal(2)'s types in C; ctypes would take the address that it returns for an int
     libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
     libc.signal.restype = ctypes.c_void_p
-    libc.signal(number, ctypes.cast(libc.pause, ctypes.c_void_p))  # libc's `pause` is the handler; it never returns
+    handler = ctypes.cast(libc.pause, ctypes.c_void_p)  # libc's `pause`, which never returns
+    libc.signal(signal_number, handler)
     for thread in waiting:
-        libc.tgkill(os.getpid(), thread.native_id, number)  # to this thread alone
+        libc.tgkill(os.getpid(), thread.native_id, signal_number)  # to this thread alone
 
 
 atexit.register(_hold_all)  # before any exchange starts, so that it is called after all of them have been left
@@ -119,7 +121,7 @@ class BoundedStore:
     def _cloned(self) -> Any:
         try:
             return self._original.clone()
-        except (AttributeError, NotImplementedError, RuntimeError):
+        except (AttributeError, NotImplementedError, RuntimeError):  # an older torch, or a store that has no clones
             return self._original
 
 
@@ -134,7 +136,7 @@ class _AwaitedWindow(NamedTuple):
     """A window that the first rank has sent and the others may not have."""
 
     number: int
-    steps: NDArray[np.float64]  # their numbers
+    step_numbers: NDArray[np.float64]
 
 
 class StoreExchange:
@@ -166,7 +168,6 @@ class StoreExchange:
         self._has_lines = True  # False once an error has ended the lines
         self._last_lines = True  # whether lines on the windows that are awaited at the close are wanted
         self._leaving = threading.Event()  # set when the process ends
-        self._ended = threading.Event()  # set when the thread ends
         self._thread = threading.Thread(target=self._run, name="rankscope.watch", daemon=True)
 
     # ---- called by the training loop
@@ -190,7 +191,7 @@ class StoreExchange:
         """End the thread once all is sent and, if `last_lines`, reported; wait for that for at most `CLOSE_S`."""
         self._last_lines = last_lines
         self._messages.put(None)
-        self._ended.wait(CLOSE_S)
+        self._thread.join(CLOSE_S)
 
     def _leave(self) -> None:
         """End the thread before Python ends: a thread that returns from the store after that aborts the process."""
@@ -208,7 +209,6 @@ class StoreExchange:
         except BaseException as error:
             self._end_lines(f"an error of rankscope's own ({described(error)})")
         finally:
-            self._ended.set()
             atexit.unregister(self._leave)
 
     def _serve(self) -> None:
@@ -255,7 +255,7 @@ class StoreExchange:
         message = np.append(table.shape[1], table).tobytes()
         try:
             self._store.call("set", f"window/{window.number % _SLOTS}/{self._rank}", message)
-            self._store.call("add", f"sent/{window.number}", 1)
+            self._store.call("add", f"sent/{window.number}", 1)  # after the table, which is read once all are counted
         except Exception as error:
             self._lose_store(error)
             return
@@ -265,7 +265,7 @@ class StoreExchange:
     def _look(self) -> None:
         """Report the windows, oldest first, that all ranks have sent.
 
-        Once so many windows are awaited that the slots of the oldest one are used again, that one is given up.
+        Once as many windows are awaited as there are slots, the oldest one is given up: the next window takes its slot.
         """
         while self._awaited:
             window = self._awaited[0]
@@ -297,7 +297,7 @@ class StoreExchange:
         for message in messages:
             num_columns = int(message[0])  # see `_send`
             table = message[1:].reshape(-1, num_columns)
-            if not np.array_equal(table[:, 0], window.steps):
+            if not np.array_equal(table[:, 0], window.step_numbers):
                 return
             tables.append(table)
         line = self._line_of(np.stack(tables, axis=1))
@@ -316,5 +316,6 @@ class StoreExchange:
     def _end_lines(self, reason: str) -> None:
         self._has_lines = False
         self._awaited.clear()
+        # at the end of the process nothing is said: the store may have ended with the rank that serves it
         if reason and not self._leaving.is_set():
             tell(f"rank {self._rank}: no more lines, {reason}; training goes on")

@@ -60,7 +60,7 @@ class Forecast:
 
 
 def times_of_answers(recorded_s: Sequence[float], answers: Sequence[Answer | RangedAnswer]) -> list[str]:
-    """Return recorded times and the step of each answer in words, all in one unit; a range follows its answer.
+    """Return recorded times and the step of each answer in words, by `times_in_one_unit`; a range follows its answer.
 
     >>> times_of_answers([0.02], [RangedAnswer("a link", 0.0152, 0.24, 0.015, 0.0161)])
     ['20 ms', '15.2 ms, 15 to 16.1 ms']
@@ -78,8 +78,9 @@ def times_of_answers(recorded_s: Sequence[float], answers: Sequence[Answer | Ran
             low = next(words)
             high = next(words)
             unit = low.rpartition(" ")[2]
+            # usually the unit behind the second time is enough; but a time far below the others has a unit of its own
             if high.endswith(f" {unit}"):
-                low = low.removesuffix(f" {unit}")  # the unit behind the second time is enough
+                low = low.removesuffix(f" {unit}")
             step = f"{step}, {low} to {high}"
         times.append(step)
     return times

@@ -31,8 +31,11 @@ _MOST_RANKS = 1 << 21  # of all groups together
 _MOST_LINES = 30  # that one finding lists of groups that wait for each other
 _MOST_ALIKE = 3  # calls before a call that are compared with those before an earlier call like it
 _MOST_LAST_CALLS = 4  # missing ranks whose last call a finding names
+_MOST_CALLS = 6  # of a group with a finding, in the table of a hang
 _PROGRESS = {"scheduled": 0, "started": 1, "ended": 2, "completed": 2}  # of a call, by its state
-_CLOCK_S = 2e-6  # times of a dump that are closer than this may be of the same moment
+# Less than this between two calls is shown as 1 µs: as floats, seconds since 1970 have an error of a quarter of a
+# microsecond, so nanoseconds would mean nothing.
+_LEAST_SHOWN_S = 2e-6
 _ADVICE = {
     "missing": "See its log and its stack (py-spy dump): a slow batch, an evaluation, an error, the end of its loop.",
     "left out": "It made the one that comes next on the others: look for a condition that differs, or a caught error.",
@@ -64,15 +67,18 @@ class Group:
     ranks: tuple[int, ...]
     calls: dict[int, dict[int, list[Call]]]
 
-    def last_calls(self, until: int | None = None, most: int = 6) -> list[int]:
-        """Return the numbers of the last calls, at most so many; with `until`, of those up to the call after it."""
+    def last_calls(self, until: int | None = None, most: int = _MOST_CALLS) -> list[int]:
+        """Return the numbers of the last calls, at most so many; with `until`, of those up to the call after it.
+
+        The call after it shows which ranks went on, as a rank does that left the call out.
+        """
         numbers = sorted(set().union(*self.calls.values()))
         if until is not None:
             numbers = [number for number in numbers if number <= until + 1]
         return numbers[-most:]
 
     def first(self, number: int) -> Call:
-        """Return the call of the rank that came first."""
+        """Return the call of the rank that came first; of calls that share the number, the first one."""
         calls = [by_number[number][0] for by_number in self.calls.values() if number in by_number]
         return min(calls, key=lambda call: call.created_s)
 
@@ -235,7 +241,7 @@ def _with_logs(hang: Hang, dumps: Sequence[Dump], logs: HangLogs) -> Hang:
         if finding.cause != "dead" or not explained.issuperset(finding.ranks):
             findings.append(finding)
     notes = [*hang.notes]
-    if not findings:
+    if not findings:  # then what logs say of calls, or that they do not show the rank, is at least a note
         notes += [finding.words for finding in from_logs]
     return attrs.evolve(hang, findings=tuple(findings), notes=tuple(notes))
 
@@ -250,7 +256,7 @@ def _queues(dumps: Sequence[Dump]) -> list[StuckQueue]:
             if call.is_peer:
                 continue
             enqueued[call.group].append(call.number)
-            if _PROGRESS.get(call.state, 0) < _PROGRESS["ended"]:
+            if _progress(call) < _PROGRESS["ended"]:
                 not_ended[call.group].append(call.number)
         for name, numbers in enqueued.items():
             description, _ranks = dump.groups[name]
@@ -258,6 +264,11 @@ def _queues(dumps: Sequence[Dump]) -> list[StuckQueue]:
             failed = min(not_ended[name], default=None)
             queues.append(StuckQueue(dump.rank, group, failed=failed, enqueued=max(numbers)))
     return queues
+
+
+def _progress(call: Call) -> int:
+    """Return how far a call came; an unknown state counts as scheduled."""
+    return _PROGRESS.get(call.state, _PROGRESS["scheduled"])
 
 
 def _explain_dumps(dumps: Sequence[Dump]) -> Hang:
@@ -430,6 +441,7 @@ def _calls_by_group(of_rank: dict[int, Dump]) -> dict[_GroupKey, dict[int, dict[
 
 
 def _word(name: str, desc: str) -> str:
+    """Return what a group is called; torch describes a group as "undefined" if the user did not describe it."""
     return f"group {name}" if desc in ("", "undefined") else desc
 
 
@@ -496,7 +508,7 @@ def _stop(group: Group, of_rank: dict[int, Dump], histories: dict[int, _CallHist
             elif not _is_forgotten(of_rank[rank], first_numbers[rank], number, first.created_s):
                 absent.append(rank)
         # of calls that share a number, the one with the least progress counts
-        progress = {rank: min(_PROGRESS.get(call.state, 0) for call in group.calls[rank][number]) for rank in came}
+        progress = {rank: min(_progress(call) for call in group.calls[rank][number]) for rank in came}
         least = min(progress.values())
         behind = []
         if least < max(progress.values()):
@@ -519,7 +531,7 @@ def _stop(group: Group, of_rank: dict[int, Dump], histories: dict[int, _CallHist
 
 def _is_late(call: Call, first: Call) -> bool:
     """Whether a rank came to a call after the timeout of the first one."""
-    if not first.timeout_s:
+    if first.timeout_s is None or first.timeout_s <= 0:  # in torch, 0 stands for no timeout, and -1 ms for none set
         return False
     return call.created_s - first.created_s >= first.timeout_s
 
@@ -605,7 +617,7 @@ def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[_Cause]:
         yield _odd_cause(stop)
     if missing:
         yield _missing_cause(stop, missing, of_rank)
-    elif stop.late and not stop.odd:
+    elif stop.late and not stop.odd:  # a missing or odd rank would have kept the call from ending anyway
         yield _late_cause(stop)
     if dead:
         arrival_words = f"{listed('Rank', stop.came)} made it: {stop.first}."
@@ -638,10 +650,14 @@ def _odd_cause(stop: _Stop) -> _Cause:
 
 
 def _difference(call: Call, other: Call) -> str:
-    if call.collective != other.collective:
+    """Return what differs first: the "collective", the "size" in elements, or the "dtype"."""
+    collective, *tensors = call.signature
+    other_collective, *other_tensors = other.signature
+    if collective != other_collective:
         return "collective"
-    same_sizes = call.inputs.sizes == other.inputs.sizes and call.outputs.sizes == other.outputs.sizes
-    return "dtype" if same_sizes else "size"
+    num_elements = [counts for counts, _types in tensors]
+    other_num_elements = [counts for counts, _types in other_tensors]
+    return "dtype" if num_elements == other_num_elements else "size"
 
 
 def _missing_cause(stop: _Stop, missing: list[int], of_rank: dict[int, Dump]) -> _Cause:
@@ -651,13 +667,12 @@ def _missing_cause(stop: _Stop, missing: list[int], of_rank: dict[int, Dump]) ->
         f"{listed('Rank', stop.came)} made it: {stop.first}.",
     ]
     for rank in missing[:_MOST_LAST_CALLS]:
-        calls = of_rank[rank].calls
+        calls = of_rank[rank].calls  # of all groups
         if not calls:
             continue
         last = calls[-1]
         after_s = last.created_s - stop.first.created_s
-        # seconds since 1970 have an error of a quarter of a microsecond as floats, so nanoseconds would mean nothing
-        distance = "1 µs" if abs(after_s) < _CLOCK_S else time_words(abs(after_s))
+        distance = "1 µs" if abs(after_s) < _LEAST_SHOWN_S else time_words(abs(after_s))
         when = f"{distance} {'after' if after_s > 0 else 'before'} the first of them"
         words.append(f"The last call of rank {rank}, {when}: {last}, {last.state}.")
     return _Cause("missing", missing, words)
@@ -666,16 +681,17 @@ def _missing_cause(stop: _Stop, missing: list[int], of_rank: dict[int, Dump]) ->
 def _late_cause(stop: _Stop) -> _Cause:
     """Ranks came after the timeout."""
     first = stop.first
+    timeout_s = first.timeout_s or 0.0  # there always is one: without a timeout, no rank is late
     after_s = max(stop.call(rank).created_s for rank in stop.late) - first.created_s
     words = [
         f"{listed('Rank', stop.late)} reached {stop} {time_words(after_s)} after the first rank, which was too late.",
-        f"The timeout of {first} is {time_words(first.timeout_s or 0)}.",
+        f"The timeout of {first} is {time_words(timeout_s)}.",
     ]
     return _Cause("late", stop.late, words)
 
 
 def _is_next(group: Group, number: int, rank: int, signature: tuple[Any, ...]) -> bool:
-    """Return whether a call like this comes after the `number`-th one on that rank, or after an earlier one like it."""
+    """Whether such a call comes right after the `number`-th one on that rank, or after an earlier one like that."""
     usual = group.signature(rank, number)
     for earlier in group.calls[rank]:
         is_like_it = earlier <= number and group.signature(rank, earlier) == usual

@@ -30,7 +30,7 @@ class _CallSignature(NamedTuple):
     """How a call is recognised: calls at the same place in the order match if these are equal."""
 
     kind: str
-    num_bytes: int
+    num_bytes: int  # -1 if it is unknown, or may be another one on each rank
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.num_bytes:,} bytes" if self.num_bytes >= 0 else self.kind
@@ -63,7 +63,8 @@ class Joined:
 
     `offset_s`, by rank, turns seconds of a rank's trace into those of the first one: a collective ends on all ranks at
     once, so it is the median of how far the ends are from each other. `offset_error_s` is the median of what is left of
-    that once it is added; both are nan for a rank that shares no finished call with the others.
+    that once it is added; both are nan for a rank that shares no finished call with the others, except that the first
+    rank's offset is always 0.
 
     `problems` says in sentences which calls are missing, too many, or of another kind or size than on other ranks.
     """
@@ -93,7 +94,8 @@ def join(traces: Sequence[Trace]) -> Joined:
         raise ValueError(f"traces must be one for each rank, got {ranks}")
     problems = _Problems()
     matched = _match_all(traces, problems)
-    calls = np.array([match.indices for match in matched], np.int64).reshape(-1, len(traces))
+    calls = np.array([match.indices for match in matched], np.int64)
+    calls = calls.reshape(-1, len(traces))  # a column per trace, even if no call is matched
     step = np.array([match.step for match in matched], np.int64)
     kind_words = [_kind_word(traces, match) for match in matched]
     kinds = tuple(dict.fromkeys(kind_words))  # each kind once
@@ -146,7 +148,8 @@ def _kind_word(traces: Sequence[Trace], match: _Match) -> str:
 def _match_all(traces: Sequence[Trace], problems: _Problems) -> list[_Match]:
     """Return the matched calls, in order; calls that do not fit become problems."""
     matched = []
-    for group, calls in _calls_of_groups(traces, _steps_to_compare(traces, problems)).items():
+    steps_of_calls = _steps_to_compare(traces, problems)
+    for group, calls in _calls_of_groups(traces, steps_of_calls).items():
         for step in sorted(calls.by_step):
             calls_of = calls.by_step[step]
             # a rank of the group that calls nothing in the step takes part in the comparison, too
@@ -194,7 +197,8 @@ def _numbered_steps(trace: Trace) -> NDArray[Any]:
 def _launch_steps(trace: Trace, steps: NDArray[Any]) -> Ints:
     """Return the step in which each call was launched."""
     at_s = np.where(np.isnan(trace.calls.launch_s), trace.calls.start_s, trace.calls.launch_s)
-    last_started = np.searchsorted(steps["start_s"], at_s, "right") - 1  # -1 before the first step
+    # -1 before the first step; what `steps` has at index -1 is not used then, because `in_step` is False
+    last_started = np.searchsorted(steps["start_s"], at_s, "right") - 1
     in_step = (last_started >= 0) & (at_s <= steps["stop_s"][last_started])
     return np.where(in_step, steps["number"][last_started], _NOT_COMPARED)
 
@@ -270,7 +274,15 @@ def _matched(
             else:
                 usual_calls = usual[block.usual_begin : block.usual_end]
                 actual_calls = actual[block.actual_begin : block.actual_end]
-                problems.compare(group, step, traces[row], usual_ranks, block.usual_begin, usual_calls, actual_calls)
+                problems.compare(
+                    group,
+                    step,
+                    traces[row],
+                    others=usual_ranks,
+                    index=block.usual_begin,
+                    usual=usual_calls,
+                    actual=actual_calls,
+                )
     # a call of a single rank matches no other one
     return [indices for indices in matched if sum(index >= 0 for index in indices) > 1]
 
@@ -282,7 +294,7 @@ def _signatures(traces: Sequence[Trace], calls_of_rows: dict[int, list[int]]) ->
         signatures[row] = [_signature(traces[row], index) for index in calls]
     for actual in signatures.values():
         for signature in actual:
-            if signature.num_bytes < 0 and signature.kind not in _OWN_SIZES:
+            if signature.num_bytes < 0 and signature.kind not in _OWN_SIZES:  # those never have a size
                 return _without_sizes(signatures)
     return signatures
 
@@ -402,7 +414,8 @@ class _Problems:
             return
         rank = f"rank {trace.rank}"
         other_ranks = listed("rank", others)
-        for number, (usual_call, actual_call) in enumerate(zip_longest(usual, actual), start=index + 1):
+        first_number = index + 1  # sentences count the calls of a step from 1
+        for number, (usual_call, actual_call) in enumerate(zip_longest(usual, actual), start=first_number):
             where = f"call {number}"
             if group.name:
                 where = f"{where} of group {group.name!r}"

@@ -27,7 +27,9 @@ from .kineto_trace import to_trace
 from .logs import is_log_name, logs_in
 from .trace import Trace
 
-_HEAD_BYTES = 256
+_HEAD_BYTES = 256  # of a file, which `_TRACE_HEAD` looks at
+_RANK_IN_NAME = re.compile(r"rank[-_ ]?(\d{1,9})(?!\d)")  # "rank3.json", "job_rank_3.json.gz"; no number is cut
+_NAMED_BY_RANK = re.compile(r"(\d{1,9})\.")  # "3.json"
 # how a trace begins: gzipped, or, perhaps after a byte order mark, with an object or a list of objects
 _TRACE_HEAD = re.compile(rb"\x1f\x8b|(?:\xef\xbb\xbf)?\s*(?:\{\s*[\"}]|\[\s*(?:\]|\{\s*[\"}]))")
 MOST_TRACE_BYTES = 4 << 30  # of text in a file, unpacked
@@ -66,7 +68,7 @@ def read_traces(
         raise ValueError(f"{folder_or_files} has {reason}")
     if ranks is not None:
         wanted = {whole("ranks", rank, 0) for rank in several("ranks", ranks)}
-        paths = [path for path in paths if _rank_of(path, len(paths)) in wanted]
+        paths = [path for path in paths if _rank_of(path, num_files=len(paths)) in wanted]
         if not paths:
             raise ValueError(f"there is no trace of ranks {sorted(wanted)}")
     trace_of_rank: dict[int, Trace] = {}
@@ -134,7 +136,7 @@ def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[_Trace
     """Read these files, in a process per core if they are large; `report` is called with a line for each."""
     num_workers = min(len(paths), num_cores())
     if num_workers == 1 or sum(path.stat().st_size for path in paths) < _IN_PARALLEL_BYTES:
-        return [_reported(report, path, _read(path, len(paths))) for path in paths]
+        return [_reported(report, path, _read(path, num_files=len(paths))) for path in paths]
     # the pool's only files are small, so they need not be in memory: traces come back through sockets
     with WorkerPool(in_memory=False) as pool, ThreadPoolExecutor(num_workers) as threads:
         labels = [f"trace reader {number}" for number in range(num_workers)]
@@ -182,6 +184,7 @@ def _read(path: Path, num_files: int) -> _TraceOfFile:
         reader = EventReader()
         for entries in file.pieces():
             reader.take(entries)
+        # `fields` is complete now that all events are read
         rank = _rank(path, file.fields, num_files)
         trace = to_trace(reader.events(), rank, path.name, _group_ranks(file.fields))
         num_ranks = _info(file.fields).get("world_size")
@@ -198,9 +201,9 @@ def _rank(path: Path, fields: Mapping[str, Any], num_files: int) -> int:
     rank = _info(fields).get("rank")
     if rank is not None:
         return whole("distributedInfo's rank", rank, 0, 2**31 - 1)
-    in_name = re.search(r"rank[-_ ]?(\d{1,9})(?!\d)", path.name) or re.match(r"(\d{1,9})\.", path.name)
-    if in_name:
-        return int(in_name[1])
+    rank_in_name = _RANK_IN_NAME.search(path.name) or _NAMED_BY_RANK.match(path.name)
+    if rank_in_name:
+        return int(rank_in_name[1])
     if num_files > 1:
         raise ValueError("cannot tell its rank: neither distributedInfo nor the file name gives one")
     return 0

@@ -77,11 +77,11 @@ def _timeline(events: KinetoEvents, rank: int, calls: _EventCalls, gradients: Ev
     # is the kind of its call.
     words = ["launch" if role.role == "launch" else role.kind for role in roles] + list(calls.calls.kinds)
     is_call = np.array([role.role in ("nccl", "gloo") for role in roles])[drawn.code]
-    call = calls.call_of[drawn.event[is_call]]
+    call = calls.call_of[drawn.event[is_call]]  # never -1: each kernel of NCCL and each piece of Gloo's work is a call
     code = drawn.code.copy()
     code[is_call] = len(roles) + calls.calls.kind[call]
     used_codes, kind = np.unique(code, return_inverse=True)
-    kinds = tuple(words[code] for code in used_codes)
+    kinds = tuple(words[used_code] for used_code in used_codes)
 
     items = _items(events, calls.call_of, gradients)[drawn.event]
     ranks = np.full(drawn.size, rank)
@@ -108,7 +108,7 @@ def _items(events: KinetoEvents, call_of: Ints, gradients: EventColumns) -> Ints
     items[gradients.event] = np.arange(gradients.size)
     for event, details in events.details.items():
         if events.roles[codes[event]].role == "kernel":  # with details, it is a copy
-            items[event] = details.num_elements * details.item_bytes if details.num_elements >= 0 else -1
+            items[event] = details.num_bytes
     return items
 
 
@@ -150,25 +150,41 @@ def _hull_spans(events: KinetoEvents, rank: int, main: int) -> list[Span]:
     """Return the phases that no single event shows: backward, FSDP's forward, unpacking, and those of the GPU."""
     parts = events.of("span", *_STEP_PARTS)
     parts = parts.take(parts.thread == main)  # steps and phases that are events
-    backward = _hulls(events.of("evaluate"), parts.start_s)
+    backward = _hulls(events.of("evaluate"), parts.start_s)  # one ends before the next step or phase begins
     forward = _fsdp_forward(events, parts, backward, main)
     unpack = _unpack(events, parts)
 
-    spans = [Span(rank, "backward", "backward", -1, *times) for times in _times(backward)]
-    spans += [Span(rank, "main", "forward", -1, *times) for times in _times(forward)]
-    for thread, times in zip(unpack.thread.tolist(), _times(unpack), strict=True):
+    spans = _spans(rank, "backward", "backward", backward) + _spans(rank, "main", "forward", forward)
+    for thread in dict.fromkeys(unpack.thread.tolist()):  # each thread once
         _pid, tid = events.threads[thread]
-        spans.append(Span(rank, _lane_name(_CPU, tid, thread == main), "unpack", -1, *times))
-    return spans + _gpu_phases(events, rank, _joined(parts, forward), backward)
+        lane = _lane_name(_CPU, tid, is_main=thread == main)
+        spans += _spans(rank, lane, "unpack", unpack.take(unpack.thread == thread))
+    is_step = np.array([events.kind(code) == "step" for code in parts.code.tolist()], bool)
+    phases = _phases(events, parts.take(~is_step), forward, backward)
+    return spans + _gpu_phases(events, rank, parts.take(is_step), phases)
 
 
-def _joined(first: EventColumns, second: EventColumns) -> EventColumns:
-    """Return the events of both, the first ones first."""
-    return EventColumns(*(np.concatenate(pair) for pair in zip(first, second, strict=True)))
+class _Phases(NamedTuple):
+    """The phases of all steps in the order of their starts, and the kind of each."""
+
+    spans: EventColumns
+    kinds: list[str]
 
 
-def _times(events: EventColumns) -> list[tuple[float, float]]:
-    return list(zip(events.start_s.tolist(), events.stop_s.tolist(), strict=True))
+def _phases(events: KinetoEvents, stated: EventColumns, forward: EventColumns, backward: EventColumns) -> _Phases:
+    """Return all phases: those that are events themselves, FSDP's forward, and the backward."""
+    columns = zip(stated, forward, backward, strict=True)
+    spans = EventColumns(*(np.concatenate(column) for column in columns))
+    kinds = [events.kind(code) for code in stated.code.tolist()]
+    kinds += ["forward"] * forward.size + ["backward"] * backward.size
+    by_start = np.argsort(spans.start_s, kind="stable")
+    return _Phases(spans.take(by_start), [kinds[index] for index in by_start.tolist()])
+
+
+def _spans(rank: int, lane: str, kind: str, events: EventColumns) -> list[Span]:
+    """Return a span of this lane and kind for each event; it belongs to no item."""
+    times = zip(events.start_s.tolist(), events.stop_s.tolist(), strict=True)
+    return [Span(rank, lane, kind, item=-1, start_s=start_s, stop_s=stop_s) for start_s, stop_s in times]
 
 
 def _unpack(events: KinetoEvents, parts: EventColumns) -> EventColumns:
@@ -204,36 +220,25 @@ def _is_fsdp_forward(role: Role) -> bool:
     return label.startswith("range: FSDP::") and label.endswith("_forward")
 
 
-def _gpu_phases(events: KinetoEvents, rank: int, parts: EventColumns, backward: EventColumns) -> list[Span]:
+def _gpu_phases(events: KinetoEvents, rank: int, steps: EventColumns, phases: _Phases) -> list[Span]:
     """Return when the GPU works on what was launched in each phase on the CPU, and in each gap between phases ("host").
 
-    `parts` are the steps and all phases but `backward`. Collectives wait for others, and are left out.
+    Collectives wait for others, and are left out.
     """
-    part_kinds = [events.kind(code) for code in parts.code.tolist()]
-    is_step = np.array([kind == "step" for kind in part_kinds], bool)
-    steps = parts.take(is_step)
-    phases = _joined(parts.take(~is_step), backward)
-    # FSDP's forward is a hull around ranges, and so it has the kind of the first of them, "range: FSDP::..."
-    phase_kinds = ["forward" if kind.startswith("range") else kind for kind in part_kinds if kind != "step"]
-    phase_kinds += ["backward"] * backward.size
-    by_start = np.argsort(phases.start_s, kind="stable")
-    phases = phases.take(by_start)
-    phase_kinds = [phase_kinds[index] for index in by_start.tolist()]
-
     kernels = _starts_on_cpu(events.of("kernel"), events.of("runtime"))
     launched = kernels.take(np.isfinite(kernels.start_s))
     step = _within(launched.start_s, steps)
-    phase = _within(launched.start_s, phases)
+    phase = _within(launched.start_s, phases.spans)
     # A number for each interval of launches: for each step and phase, and for the gap behind each phase. Before the
     # first phase, `phase.row` is -1. Launches outside of steps share -1.
-    phase_number = step.row * (phases.size + 1) + phase.row + 1
+    phase_number = step.row * (phases.spans.size + 1) + phase.row + 1
     interval = np.where(step.is_inside, phase_number * 2 + phase.is_inside, -1)
     spans = []
     for rows in _rows_by_value(interval):
         first = rows[0]
         if not step.is_inside[first]:
             continue
-        kind = phase_kinds[phase.row[first]] if phase.is_inside[first] else "host"
+        kind = phases.kinds[phase.row[first]] if phase.is_inside[first] else "host"
         step_number = events.roles[steps.code[step.row[first]]].item
         work = events.columns.take(launched.event[rows])  # with the times on the GPU
         spans.append(Span(rank, "gpu", kind, step_number, float(work.start_s.min()), float(work.stop_s.max())))
@@ -244,14 +249,14 @@ def _rows_by_value(values: Ints) -> list[Ints]:
     """Return the indices of each different value, by rising value."""
     by_value = np.argsort(values, kind="stable")
     edges = np.flatnonzero(np.diff(values[by_value])) + 1
-    return [rows for rows in np.split(by_value, edges) if rows.size]
+    return [rows for rows in np.split(by_value, edges) if rows.size]  # numpy splits nothing into one empty array
 
 
 # ---- collectives
 
 
-class _CallParts(NamedTuple):
-    """A call, as in `Calls`, and the numbers of the events that belong to it."""
+class _CallRow(NamedTuple):
+    """A call, as in a row of `Calls`, and the numbers of the events that belong to it."""
 
     group: str
     kind: str
@@ -280,48 +285,48 @@ def _calls(events: KinetoEvents, groups: tuple[str, ...]) -> _EventCalls:
     launches = _launches_without_kernels(events, launched_kernels)
     gloo = events.of("gloo")
     launch_of_work = _launches_of_work(events, gloo, launches)
-    parts = _nccl_calls(events, kernels, launched_kernels)
-    parts += _gloo_calls(events, gloo, launches, launch_of_work, groups)
+    rows = _nccl_calls(events, kernels, launched_kernels)
+    rows += _gloo_calls(events, gloo, launches, launch_of_work, groups)
     if not kernels.size:
         is_without_work = ~np.isin(np.arange(launches.size), launch_of_work)
-        parts += _calls_without_work(events, launches.take(is_without_work), groups)
+        rows += _calls_without_work(events, launches.take(is_without_work), groups)
 
-    parts.sort(key=lambda call: call.start_s if math.isnan(call.launch_s) else call.launch_s)
+    rows.sort(key=lambda row: row.start_s if math.isnan(row.launch_s) else row.launch_s)
     call_of = np.full(events.columns.size, -1)
-    for index, call in enumerate(parts):
-        call_of[call.events] = index
+    for index, row in enumerate(rows):
+        call_of[row.events] = index
     group_places = Places()
     kind_places = Places()
     calls = Calls(
-        group=np.array([group_places[call.group] for call in parts], np.int64),
-        kind=np.array([kind_places[call.kind] for call in parts], np.int64),
-        num_bytes=np.array([call.num_bytes for call in parts], np.int64),
-        launch_s=np.array([call.launch_s for call in parts], float),
-        start_s=np.array([call.start_s for call in parts], float),
-        stop_s=np.array([call.stop_s for call in parts], float),
+        group=np.array([group_places[row.group] for row in rows], np.int64),
+        kind=np.array([kind_places[row.kind] for row in rows], np.int64),
+        num_bytes=np.array([row.num_bytes for row in rows], np.int64),
+        launch_s=np.array([row.launch_s for row in rows], float),
+        start_s=np.array([row.start_s for row in rows], float),
+        stop_s=np.array([row.stop_s for row in rows], float),
         groups=tuple(group_places),
         kinds=tuple(kind_places),
     )
     return _EventCalls(calls, call_of)
 
 
-def _call(events: KinetoEvents, event: int, around: list[int], launch_s: float) -> _CallParts:
+def _call(events: KinetoEvents, event: int, around: list[int], launch_s: float) -> _CallRow:
     """Return the call that an event works on; its start and stop are the event's.
 
     Its group, kind and bytes are stated by that event and by those `around` its launch; the first that states one
-    counts. The names "nccl" and "send_recv" state no kind: an all-to-all, too, runs in a kernel of that name.
+    counts. The kinds "nccl" and "send_recv" only count if no other is stated: an event of any collective may have a
+    name that states none, which is read as "nccl", and an all-to-all runs in a kernel that is called SendRecv.
     """
     all_events = [event, *around]
     details = [events.details[number] for number in all_events if number in events.details]
     kinds = [detail.kind for detail in details]
     kinds += [events.kind(events.columns.code[number]) for number in all_events]
-    # without a specific kind: that of the last event, the launch, if any event has details, else that of the first one
-    kind = kinds[-1] if details else kinds[0]
+    kind = "send_recv" if "send_recv" in kinds else "nccl"
     for stated_kind in kinds:
         if stated_kind not in ("nccl", "send_recv"):
             kind = stated_kind
             break
-    return _CallParts(
+    return _CallRow(
         group=next((detail.group for detail in details if detail.group), ""),
         kind=kind,
         num_bytes=next((detail.num_bytes for detail in details if detail.num_bytes >= 0), -1),
@@ -332,7 +337,7 @@ def _call(events: KinetoEvents, event: int, around: list[int], launch_s: float) 
     )
 
 
-def _nccl_calls(events: KinetoEvents, kernels: EventColumns, launched: EventColumns) -> list[_CallParts]:
+def _nccl_calls(events: KinetoEvents, kernels: EventColumns, launched: EventColumns) -> list[_CallRow]:
     """Return a call for each kernel, with what the ranges around its launch state of it.
 
     `launched` are the same kernels with start and thread of their launch; see `_starts_on_cpu`.
@@ -362,8 +367,11 @@ def _launches_without_kernels(events: KinetoEvents, launched_kernels: EventColum
 
 def _gloo_calls(
     events: KinetoEvents, gloo: EventColumns, launches: EventColumns, launch_of_work: Ints, groups: tuple[str, ...]
-) -> list[_CallParts]:
-    """Return a call for each piece of Gloo's work; its kind is that of its launch, if it has one."""
+) -> list[_CallRow]:
+    """Return a call for each piece of Gloo's work.
+
+    Its kind is that of its launch, if it has one, because Gloo works on a reduce_scatter as an allreduce.
+    """
     group_of_work = _gloo_groups(events, gloo, launches, groups)
     calls = []
     for row, work in enumerate(gloo.event.tolist()):
@@ -379,7 +387,7 @@ def _gloo_calls(
     return calls
 
 
-def _calls_without_work(events: KinetoEvents, launches: EventColumns, groups: tuple[str, ...]) -> list[_CallParts]:
+def _calls_without_work(events: KinetoEvents, launches: EventColumns, groups: tuple[str, ...]) -> list[_CallRow]:
     """Return the calls of these launches, which did not end within the trace."""
     group = groups[0] if len(groups) == 1 else ""  # a launch does not state its group
     calls = []
@@ -442,11 +450,12 @@ def _gloo_groups(
         return [groups[0]] * gloo.size
     # a thread that launches collectives itself does not belong to Gloo
     threads_of_gloo = np.setdiff1d(gloo.thread, launches.thread).tolist()
-    tids = {events.threads[thread][1] for thread in threads_of_gloo}
+    tid_of_thread = {thread: tid for thread, (_pid, tid) in enumerate(events.threads)}
+    tids = {tid_of_thread[thread] for thread in threads_of_gloo}
     if len(tids) != _GLOO_THREADS_PER_GROUP * len(groups) or not all(isinstance(tid, int) for tid in tids):
         return [""] * gloo.size
     group_of_tid = {tid: groups[index // _GLOO_THREADS_PER_GROUP] for index, tid in enumerate(sorted(tids))}
-    return [group_of_tid.get(events.threads[thread][1], "") for thread in gloo.thread.tolist()]
+    return [group_of_tid.get(tid_of_thread[thread], "") for thread in gloo.thread.tolist()]
 
 
 # ---- which events belong together
@@ -516,6 +525,6 @@ def _hulls(events: EventColumns, cuts_s: Times) -> EventColumns:
     """
     num_cuts_before = np.searchsorted(cuts_s, events.start_s, "right")
     firsts = np.flatnonzero(np.diff(num_cuts_before, prepend=-1))  # with -1 before it, the first event counts, too
-    if not firsts.size:
+    if not firsts.size:  # there are no events, and `reduceat` does not take empty columns
         return events
     return events.take(firsts)._replace(stop_s=np.maximum.reduceat(events.stop_s, firsts))

@@ -84,6 +84,17 @@ def test_through_native_goes_its_curve_and_never_a_straight_line() -> None:
     assert "one link" not in " ".join(named(ax))
     few = Profile(one.provenance, {}, one.points[:4])
     assert "native, curve" not in labels(figures.profile(few))
+    legend = "native: the curve through it, and where 90 % lie"
+    assert legend in below(ax)
+    assert legend not in below(figures.profile(few)), "too few sizes for a curve"
+
+
+def test_algorithms_of_other_programs_look_different() -> None:
+    names = ["mine", "theirs"]
+    points = [point("allreduce", size, 1e-3, algorithm=name, in_place=True) for size, name in product(SIZES, names)]
+    ax = figures.profile(Profile({"name": "a log", "backend": "nccl", "num_ranks": 4}, {}, points), algorithms=names)
+    ours, others = (artist(ax, f"{name}, predicted") for name in names)
+    assert ours.get_color() != others.get_color()
 
 
 @pytest.mark.parametrize("scale", [1.0, 1.1, 0.8])

@@ -121,7 +121,9 @@ def test_formulas_worked_by_hand(case: tuple[Any, ...]) -> None:
 
 
 def test_another_cpu_has_other_limits_between_nodes() -> None:
-    intel, amd = (nccl.Model(gpu="h100", num_nodes=2, version=(2, 29), cpu=cpu) for cpu in ("intel", "amd"))
+    intel, amd, arm = (nccl.Model("h100", num_nodes=2, version=(2, 29), cpu=cpu) for cpu in ("intel", "amd", "other"))
+    assert arm.bandwidth("allreduce", "ring", "ll") == intel.bandwidth("allreduce", "ring", "ll")
+    assert arm.latency_us("allreduce", "ring", "ll") == intel.latency_us("allreduce", "ring", "ll")
     assert intel.bandwidth("allreduce", "ring", "ll") == pytest.approx(39 * 16 / 30)
     assert amd.bandwidth("allreduce", "ring", "ll") == pytest.approx(22.5 * 16 / 30)
     assert intel.latency_us("allreduce", "ring", "ll") == pytest.approx(6.6 + 28 * 1.0 + 2 * 2.7)
@@ -517,6 +519,22 @@ def test_a_choice_holds_between_the_sizes_that_were_measured() -> None:
             low, high = (nccl_plugin.steered(written, word, end, 1, 8) for end in (size, larger))
             if low.algorithm and low[:2] == high[:2]:
                 assert nccl_plugin.steered(written, word, larger - 1, 1, 8) == low, (collective, size)
+
+
+@pytest.mark.parametrize("excluded", ["ring", ""])
+def test_a_log_without_rings_or_without_a_collective_has_no_other_choice(excluded: str) -> None:
+    """As of a job with NCCL_ALGO=tree, or with an algorithm that the collective does not have."""
+    model = nccl.Model(gpu="h100", gpus_per_node=4, version=(2, 29))
+    printed = {}
+    for row in model.table([MIB]).query("why_not == ''").itertuples():
+        name = (row.collective, row.algorithm, row.protocol)
+        if row.collective == "allreduce" and excluded in row.algorithm:
+            printed[name] = (0.0, 0.0)
+        else:
+            printed[name] = (model.latency_us(*name), model.bandwidth(*name))
+    logged = attrs.evolve(model, printed=printed)
+    measured = {("allreduce", MIB): 1.0, ("allgather", MIB): 1.05 * model.choose("allgather", MIB).time_s}
+    assert tuner.num_choices(tuner.tuner_csv(logged, profile_of(4, measured))) == 0
 
 
 def test_words_that_the_plug_in_does_not_know_steer_another_collective() -> None:

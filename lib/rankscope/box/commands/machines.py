@@ -29,7 +29,8 @@ def show(
 
     profile = Profile.load(path)
     sizes = sizes_of(num_bytes)
-    print_parts(tables.at_sizes(profile, sizes) if sizes else tables.overview(profile))
+    parts = tables.at_sizes(profile, sizes) if sizes else tables.overview(profile)
+    print_parts(parts)
     if picture is not None:
         from ...figures.svg import save_svg
         from ..figures.boxes import draw_with_peers
@@ -68,10 +69,12 @@ def import_(
     from .. import read_log, tables
     from ..logs import merged
 
-    profiles = [profile for path in files for profile in read_log(path, kind, num_ranks)]
+    profiles = []
+    for path in files:
+        profiles += read_log(path, kind, num_ranks)  # a profile per table
     print_parts(tables.imported(profiles))
     if output is not None:
-        merged(profiles, printable(output.stem)).save(output)
+        merged(profiles, name=printable(output.stem)).save(output)
         print_parts(
             [f"{printable(str(output))} contains all measurements; `rankscope show {printable(str(output))}` shows it"]
         )

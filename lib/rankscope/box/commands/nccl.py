@@ -40,7 +40,7 @@ def nccl(
     from .. import Profile
     from ..nccl import Model
     from ..nccl.tuner import num_choices
-    from ..nccl.tuner import tuner_csv as tuner_lines
+    from ..nccl.tuner import tuner_csv as tuner_csv_of
     from ..nccl_tables import SIZES, box_of, choices, of_topology
 
     gpu, gpus_per_node = box_of(box)
@@ -50,27 +50,30 @@ def nccl(
     if picture is not None and topo is None:
         raise ValueError("--picture requires --topo, the topology that it draws")
     if topo is not None:
-        words, fields_of_topology = of_topology(topo, gpu, gpus_per_node, picture)
-        print_parts(words)
+        words_of_topology, fields_of_topology = of_topology(topo, gpu, gpus_per_node, picture)
+        print_parts(words_of_topology)
         fields |= fields_of_topology
-    if log is not None:
-        model = Model.from_log(log, gpu, **fields)  # the version is that of the log
+    if log is None:
+        fields["version"] = version  # a log states its own
+        model = Model(gpu, **fields)
     else:
-        model = Model(**{"gpu": gpu, "version": version, **fields})
-    lines = ""  # of the tuner file
+        model = Model.from_log(log, gpu, **fields)
+    tuner_text = ""
     if profile is not None:
         measured = Profile.load(profile)
-        # The tuner file comes first: readings may set a minimum, and below it no other choice would be faster.
-        lines = tuner_lines(model, measured)
+        # The tuner file is of the model as it is before the readings. They may set a minimum, a time that no choice
+        # goes below, and then no other choice would be faster at small sizes.
+        tuner_text = tuner_csv_of(model, measured)
         model = model.with_readings(measured)
     elif tuner_csv is not None:
         raise ValueError("--tuner-csv requires --profile, the measured profile of the box")
     print_parts(choices(model, collective, sizes_of(num_bytes) or SIZES))
     if tuner_csv is not None:
-        write_atomically(tuner_csv, lambda file: file.write(lines.encode()))
-        ranges = count_of(num_choices(lines), "range")
+        write_atomically(tuner_csv, lambda file: file.write(tuner_text.encode()))
+        num_ranges = num_choices(tuner_text)
+        ranges = count_of(num_ranges, "range")
         words = [f"{printable(str(tuner_csv))}: {ranges} of sizes where another choice should be faster"]
-        if num_choices(lines):
+        if num_ranges:
             caution = "the plug-in slows down collectives that no line matches"
             words.append(f"Read the file's comments before you use it: {caution}.")
         print_parts(words)

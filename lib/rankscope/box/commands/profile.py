@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..measuring.run import Progress
 
 _OUTPUT = Path("machine.json")
-_PLACES = {"in": (True,), "out": (False,), "both": (True, False)}
+_PLACES = {"in": (True,), "out": (False,), "both": (True, False)}  # the values of `Protocol.in_place`
 _LINE_EVERY_S = 5.0  # seconds between lines of progress without a terminal
 
 
@@ -67,22 +67,32 @@ def profile(
     if backend is None:
         backend = default_backend(num_ranks, device)
     writes_output = writes(backend)
-    # Under torchrun a rank may wait inside a collective, which only the default action of a signal ends. That action
-    # does not show the cursor again which a bar hides, so progress is printed in lines.
+    # Under torchrun a rank may wait inside a collective, which only the default action of a signal ends. A bar hides
+    # the cursor, and that action would leave it hidden, so progress is printed in lines.
     joined = is_joined(backend)
-    reports: list[Progress] = []  # the latest one, as soon as there is one
+    reports: list[Progress] = []
     with (
-        interruptible(not joined, lambda: _how_to_continue(reports, output, fresh)),
+        interruptible(signals=not joined, words=lambda: _how_to_continue(reports, output, fresh)),
         _progress_display(writes_output, may_redraw=not joined) as show,
     ):
 
         def report(progress: Progress) -> None:
-            reports[:] = [progress]
+            reports.append(progress)
             show(progress)
 
+        protocol = _protocol(
+            iterations=iterations,
+            budget_s=budget,
+            real_time=real_time,
+            sizes=sizes,
+            collectives=collectives,
+            algorithms=algorithms,
+            place=place,
+            transfers=transfers,
+        )
         measured = measure(
             output,
-            _protocol(iterations, budget, real_time, sizes, collectives, algorithms, place, transfers),
+            protocol,
             num_ranks=num_ranks,
             backend=backend,
             device=device,
@@ -92,10 +102,11 @@ def profile(
             report=report,
         )
     if writes_output:
-        _print_result(measured, reports[-1].left_out, output)
+        _print_result(measured, reports[-1].left_out, output)  # `measure` reports at least once
 
 
 def _protocol(
+    *,
     iterations: int,
     budget_s: float,
     real_time: bool,
@@ -122,12 +133,14 @@ def _protocol(
 
 
 def _print_result(measured: Profile, left_out: Sequence[int], output: Path) -> None:
+    """Print the sizes in bytes that were left out, the tables of a profile, and the command that shows them again."""
     from ...common.units import bytes_words
     from .. import tables
 
     if left_out:
         print(f"left out for lack of memory: {', '.join(map(bytes_words, left_out))}")
-    print_parts([*tables.overview(measured), ""])
+    print_parts(tables.overview(measured))
+    print()
     print(printable(f"{output} contains all measurements; `rankscope show {output}` shows it again"))
 
 
@@ -158,13 +171,13 @@ def _names(text: str) -> list[str]:
 
 
 def _command(context: typer.Context) -> str:
-    """Return the command line, with the file's folder left out."""
+    """Return the command with the options that were given; paths are reduced to their file names."""
     from ...provenance import command_words
 
     words = ["rankscope", "profile"]
     for parameter in context.command.params:
         source: Any = context.get_parameter_source(str(parameter.name))
-        if source is None or source.name != "COMMANDLINE":
+        if source is None or source.name != "COMMANDLINE":  # a default
             continue
         value = context.params[str(parameter.name)]
         # A false flag is written as --no-…, its secondary option.
@@ -191,12 +204,13 @@ def _progress_display(writes_output: bool, may_redraw: bool) -> Iterator[Show]:
 
 
 def _lines(writes_output: bool) -> Show:
-    """Return a function that prints a line every few seconds."""
+    """Return a function that prints a line every few seconds, or nothing if this process does not write the file."""
     last_s = -math.inf  # so that the first line is printed at once
 
     def show(progress: Progress) -> None:
         nonlocal last_s
-        if not writes_output or not progress.doing or not progress.num_points:
+        has_next_point = progress.num_points > 0 and progress.doing != ""  # not at the start, and not at the end
+        if not writes_output or not has_next_point:
             return
         if time.monotonic() - last_s >= _LINE_EVERY_S:
             last_s = time.monotonic()
@@ -218,7 +232,8 @@ def _bar() -> Iterator[Show]:
 
         def show(progress: Progress) -> None:
             words = _state(progress) if progress.num_points else ""
-            total = progress.num_points or None  # None: the bar moves without a share, as the points are not known yet
+            # While the number of points is not known yet, None makes the bar move without a share.
+            total = progress.num_points or None
             bar.update(task, description=progress.doing, total=total, completed=progress.num_done, words=words)
 
         yield show
@@ -229,18 +244,20 @@ def _count(progress: Progress) -> str:
 
 
 def _state(progress: Progress) -> str:
+    """Return how many points are done and, if it is known, about how long the others will take."""
     left_s = progress.left_s
     if left_s is None:
         return _count(progress)
     left = f"{left_s:.0f} s"
     if left_s >= 90:
-        left = f"{max(1, round(left_s / 60))} min"
+        left = f"{round(left_s / 60)} min"
     return f"{_count(progress)}, about {left} left"
 
 
 def _how_to_continue(reports: list[Progress], output: Path, fresh: bool) -> str:
     """Return what an interrupted run has stored, and which command continues it."""
-    if not reports or not reports[-1].num_points:
+    is_interrupted_at_start = not reports or reports[-1].num_points == 0
+    if is_interrupted_at_start:
         return "nothing was measured"
     how = "the same command without --fresh" if fresh else "the same command"
     return f"{_count(reports[-1])} are in {printable(str(output))}, and {how} continues from there"

@@ -20,7 +20,7 @@ COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "all_to_all")
 NONE = "none"
 SETTINGS = (
     Setting("collective", "allreduce", COLLECTIVES, "collective"),
-    Setting("first", "b200_8", (), "machine 1"),  # those of the bank, and those that are given
+    Setting("first", "b200_8", (), "machine 1"),  # `boxes` offers the given machines and those of the bank
     Setting("second", "h100_8", (), "machine 2"),
     Setting("third", "a100_80gb_8", (), "machine 3"),
     Setting("view", "busbw", tuple(UNITS), "view"),
@@ -35,28 +35,31 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def _measured(profile: Profile) -> bool:
+def _has_collective(profile: Profile) -> bool:
+    """Return whether the backend's own version of one of COLLECTIVES was measured."""
     return any(profile.native_s(what) for what in COLLECTIVES)
 
 
 @cache
 def _of_the_bank() -> dict[str, Profile]:
     profiles = {name: Profile.load(f"bank:{name}") for name in bank()}
-    return {name: profile for name, profile in profiles.items() if _measured(profile)}
+    return {name: profile for name, profile in profiles.items() if _has_collective(profile)}
 
 
 class Boxes:
     """What the explorer shows of machines: the given ones, and those of the bank."""
 
     def __init__(self, profiles: Mapping[str, Profile]) -> None:
-        self.yours = next(iter(profiles), "")  # drawn in black; "" if only machines of the bank are shown
-        self.profiles = {name: profile for name, profile in by_name(profiles).items() if _measured(profile)}
+        own = {name: profile for name, profile in by_name(profiles).items() if _has_collective(profile)}
+        self.yours = next(iter(own), "")  # drawn in black; "" if only machines of the bank are shown
+        self.profiles = dict(own)
         for name, profile in _of_the_bank().items():
-            if name not in profiles:
-                self.profiles[name] = profile
+            self.profiles.setdefault(name, profile)  # of two machines with the same name, the given one is shown
 
     def chosen(self, now: Now) -> dict[str, Profile]:
-        return {name: self.profiles[name] for name in (now.first, now.second, now.third) if name in self.profiles}
+        """Return the machines that the controls select, each once."""
+        names = [name for name in (now.first, now.second, now.third) if name != NONE]
+        return {name: self.profiles[name] for name in names}
 
     def picture(self, now: Now) -> Drawing | None:
         """Draw the machines that were measured with this collective; the title is of the size that is set."""
@@ -104,6 +107,7 @@ class Boxes:
         return None if estimate is None else estimate.seconds
 
     def _busbw(self, now: Now, name: str, seconds: float) -> float:
+        """Return the bus bandwidth in bytes/s of a machine that takes so many seconds."""
         factor = busbw_factor(now.collective, self.profiles[name].num_ranks)
         return factor * parse_bytes("message", now.message) / seconds
 
@@ -111,6 +115,7 @@ class Boxes:
         """Return for each control that changes nothing at these settings why it does not."""
         if any(profile.native_s(now.collective) for profile in self.chosen(now).values()):
             return {}
+        # There is no picture, and the report has neither times nor rates.
         return dict.fromkeys(("view", "message"), f"none of these machines was measured with {now.collective}")
 
     def report(self, now: Now) -> list[str]:
@@ -171,14 +176,13 @@ ON_THE_SITE = {
 def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over the time of collectives on up to three machines, from the bank or your own.
 
-    `profiles`, by name, come before those of the bank. Those without a collective are left out. The first of
-    `profiles` is drawn in black. Raises ValueError if one of them is not a profile.
+    `profiles`, by name, come before those of the bank. Those without a collective are left out, and the first of the
+    others is drawn in black. Raises ValueError if one of them is not a profile.
     """
     shown = Boxes(profiles or {})
     names = tuple(shown.profiles)
-    own = [name for name in profiles or {} if name in names]  # without those that have no collective
     collective, first, second, third, *others = SETTINGS
-    first = first._replace(choices=names, default=own[0] if own else first.default)
+    first = first._replace(choices=names, default=shown.yours or first.default)
     second = second._replace(choices=(NONE, *names))
     third = third._replace(choices=(NONE, *names))
     settings = (collective, first, second, third, *others)

@@ -22,7 +22,7 @@ from ..profile import NATIVE, Point
 from ..sentences import bound_s
 
 SETTINGS = (
-    Setting("profile", "", (), "profile"),  # one of those that are given
+    Setting("profile", "", (), "profile"),  # `machine` offers its profiles
     Setting("algorithm", "ring", ALGORITHMS["allreduce"], "algorithm"),
     Setting("num_ranks", 4, range(2, 9), "ranks"),
     Setting("message", "256 KiB", sizes(10, 30), "message"),
@@ -57,10 +57,10 @@ class Machines:
         """The predicted time of each algorithm, and what was measured."""
         seconds = {}
         for name in ALGORITHMS["allreduce"]:
-            with suppress(ValueError):  # not for so many ranks
+            with suppress(ValueError):  # an algorithm may not exist for so many ranks
                 seconds[name] = self.predicted(now, name).makespan_s
         if not seconds:
-            return None  # the timeline says why
+            return None  # the error of `timeline` says why
         measured = {name: point.median_s for name, point in self.measured(now).items() if name in seconds}
         title = f"{now.message} over {now.num_ranks} ranks of “{now.profile}”"
         return draw_ranking(seconds, self.bound_s(now), now.algorithm, title, measured)
@@ -83,7 +83,7 @@ class Machines:
         except ValueError as error:
             return [f"{now.algorithm}: {error}", *self.native(now)]
         times = "no lower bound is known"
-        if bound:
+        if bound:  # 0 if it is not known
             times = f"{predicted_s / bound:.2f} times the lower bound"
         point = self.measured(now).get(now.algorithm)
         if point is None:
@@ -94,7 +94,7 @@ class Machines:
         else:
             prediction, measurement = times_in_one_unit(predicted_s, point.median_s)
             off = predicted_s / point.median_s - 1
-            difference = percent_words(off, 1, signed=True)
+            difference = percent_words(off, digits=1, signed=True)
             lines = [f"predicted: {prediction}, {times}", f"measured:  {measurement}; prediction error {difference}"]
         link = "intra" if profile.num_nodes == 1 else "inter"
         return [*lines, *self.native(now), f"link: {profile.best_link(link)}"]
@@ -117,38 +117,44 @@ class Machines:
         return [f"{profile.backend}'s own allreduce, interpolated: {time} ({low} to {high})"]
 
     def predicted(self, now: Now, algorithm: str) -> Timeline:
-        """Return the prediction of an algorithm, with the builder options of its measured point if there is one."""
+        """Return the prediction of an algorithm, as it was measured or, without such a point, as it would be.
+
+        The options of its builder are then those of the measured point, or else those that a measurement of the cluster
+        would choose; the number of segments is the one that is set.
+        """
         num_bytes = self.num_bytes(now)
-        cluster = self._cluster(now.profile, now.num_ranks)
-        ranks_per_node = [cluster.gpus_per_node] * cluster.num_nodes
-        options = builder_options("allreduce", algorithm, num_bytes, ranks_per_node)
-        has_segments = "num_segments" in options
         point = self.measured(now).get(algorithm)
         if point is not None:
             options = point.builder_options
-        if has_segments:
-            options["num_segments"] = now.num_segments
+        else:
+            cluster = self._cluster(now.profile, now.num_ranks)
+            ranks_per_node = [cluster.gpus_per_node] * cluster.num_nodes
+            options = builder_options("allreduce", algorithm, num_bytes, ranks_per_node)
+            if "num_segments" in options:
+                options["num_segments"] = now.num_segments
         return self._timeline(now.profile, algorithm, num_bytes, num_ranks=now.num_ranks, **options)
 
     def measured(self, now: Now) -> dict[str, Point]:
-        """The points of this size and number of segments, by algorithm; none for another number of ranks."""
+        """The points in place of this size and number of segments, by algorithm; none for another number of ranks."""
         profile = self.profiles[now.profile]
         if now.num_ranks != profile.num_ranks:
             return {}
         points = profile.select("allreduce", self.num_bytes(now), in_place=True)
         by_algorithm = {}
         for point in points:
-            num_segments = point.options.get("num_segments", now.num_segments)  # without segments, any number is right
-            if "algorithm" in point.options and num_segments == now.num_segments:
+            # The number of segments that is set does not concern an algorithm without segments.
+            has_other_segments = point.options.get("num_segments", now.num_segments) != now.num_segments
+            if "algorithm" in point.options and not has_other_segments:
                 by_algorithm[str(point.options["algorithm"])] = point
         return by_algorithm
 
     def bound_s(self, now: Now) -> float:
+        """Return the lower bound in seconds; 0 if none is known."""
         return bound_s(self.profiles[now.profile], "allreduce", self.num_bytes(now), now.num_ranks)
 
 
 def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
-    """Return the profiles, their names as printable text; ValueError for what is none."""
+    """Return the profiles, their names as printable text. Raises ValueError for anything but profiles by name."""
     if not isinstance(profiles, Mapping):
         raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
     printable_names = {}
@@ -173,7 +179,7 @@ class Interpolated(NamedTuple):
 def interpolated(profile: Profile, collective: str, num_bytes: int) -> Interpolated | None:
     """Return the time of the backend's own collective by its curve.
 
-    None if it was never measured, or at too few sizes, and without scipy.
+    None if it was never measured or at too few sizes, or if scipy, which curves need, is not installed.
     """
     with suppress(ValueError, ImportError):
         curve = profile.curve(collective)
@@ -216,6 +222,7 @@ def machine(profiles: Mapping[str, Profile] | None = None) -> Explorer:
         presets = PRESETS | {name: {"profile": name} for name in names[1:]}  # the first one is the default
         defaults = {"profile": names[0]}
     settings = [setting._replace(default=defaults.get(setting.name, setting.default)) for setting in SETTINGS]
-    settings[0] = settings[0]._replace(choices=names)  # that of "profile"
+    profile_setting, *other_settings = settings
+    settings = [profile_setting._replace(choices=names), *other_settings]
     pictures = {"ranking": shown.ranking, "timeline": shown.timeline}
     return Explorer(settings, pictures, shown.report, presets, shown.without_effect)

@@ -44,24 +44,30 @@ _COLUMN_FILL = "#22222218"  # of the size that is set
 # The drawing has a column for each size. Its vertical unit is a row, of which the lines have this many.
 _HEIGHT = 20.0
 _HEAD_ROWS = 2.4  # above the lines, for the names of the bands
-_LOWEST = -3  # of the ratios that are shown, as powers of two
-_LEAST_HIGH = 2  # of the highest ratio that is shown: estimates above it are cut off, …
-_MOST_HIGH = 6  # … measurements only above this one
+_ALGORITHM_Y = 0.7  # rows from the top: the first line of a band's name, …
+_PROTOCOL_Y = 1.6  # … and the second
+_CHANNEL_ROWS = 2.0  # below the lines, for the numbers of channels
+_CHANNEL_Y = _HEAD_ROWS + _HEIGHT + 1.1  # rows from the top: the numbers of channels
+# The lowest and the highest ratio that are shown, as powers of two, follow from what is drawn, within these limits.
+_LEAST_LOW = -3
+_MOST_LOW = -1  # half of NCCL's lowest estimate
+_LEAST_HIGH = 2
+_MOST_HIGH = 6
 _SIZE_PX = (560.0, 370.0)
 _MARK_PX = 5.0  # the side of a measurement's mark
-_CHANNEL_ROWS = 2.0  # below the lines, for the numbers of channels
 _SIZES = tuple(1 << power for power in POWERS)
 _AT_SIZES = np.arange(len(_SIZES)) + 0.5  # the middles of the columns
 
 
 @cache
 def _model(gpu: str, gpus: int, nodes: int, nics: int, version: str) -> Model:
-    return Model(gpu, gpus, nodes, tuple(map(int, version.split("."))), nics=nics if nodes > 1 else None)
+    numbers = tuple(int(number) for number in version.split("."))
+    return Model(gpu, gpus, nodes, version=numbers, nics=nics)
 
 
 @cache
 def _public_s(gpu: str, gpus: int, nodes: int, collective: str) -> dict[str, dict[int, float]]:
-    """Return the seconds by size of public machines like it, by name."""
+    """Return the seconds by size of each public machine with as many of these GPUs and nodes, by name."""
     return {name: profile.native_s(collective) for name, profile in public(Model(gpu, gpus, nodes)).items()}
 
 
@@ -170,9 +176,10 @@ def picture(now: Now) -> Drawing:
     choices = _choices(now)
     estimates = _estimates(choices)
     times = _times(now, choices)
+    # The axis follows from the times of the choice. Estimates of other algorithms are cut off at its end.
     all_y = np.concatenate([curve.y for curve in times])
-    low = max(min(np.floor(all_y.min()), -1), _LOWEST)  # 0 is NCCL's lowest estimate, and -1 half of it
-    high = min(max(np.ceil(all_y.max()), _LEAST_HIGH), _MOST_HIGH)
+    low = np.clip(np.floor(all_y.min()), _LEAST_LOW, _MOST_LOW)
+    high = np.clip(np.ceil(all_y.max()), _LEAST_HIGH, _MOST_HIGH)
     bands = _bands(choices.chosen)
     fills = [f"{color_of(*pair)}{_BAND_OPACITY}" for pair in bands.pairs]
     gpus = f"{now.gpus_per_node}"
@@ -216,7 +223,7 @@ def _ratio_words(power: float) -> str:
 
 
 def _line(curve: _RatioCurve, low: float, high: float) -> Lines:
-    """Return the pieces of a line from each point to the next, cut off below `low` and above `high`."""
+    """Return the pieces of a line from each point to the next, without what lies below `low` or above `high`."""
     y0 = curve.y[:-1]
     rise = np.diff(curve.y)
     rise = np.where(rise == 0, 1e-12, rise)  # a level piece is inside or outside as a whole
@@ -254,12 +261,12 @@ def _marks(curve: _RatioCurve, low: float, high: float, row_px: float) -> Rects:
 def _texts(chosen: list[ProtocolRow], bands: _ChoiceBands) -> tuple[Texts, ...]:
     """Return the channels at each size, and the names of the bands that are wide enough."""
     numbers = [f"{row.channels:.0f}" for row in chosen]
-    channels = Texts(_AT_SIZES, _HEAD_ROWS + _HEIGHT + 1.1, numbers, INK, size_px=10.0)
-    is_named = bands.width > 1
+    channels = Texts(_AT_SIZES, _CHANNEL_Y, numbers, INK, size_px=10.0)
+    is_named = bands.width > 1  # a single column is too narrow for a name
     middles = (bands.left + bands.width / 2)[is_named]
     named = [pair for pair, has_name in zip(bands.pairs, is_named, strict=True) if has_name]
-    algorithms = Texts(middles, 0.7, [algorithm for algorithm, _ in named], INK, size_px=11.0)
-    protocols = Texts(middles, 1.6, [PROTOCOL_NAMES[protocol] for _, protocol in named], INK, size_px=11.0)
+    algorithms = Texts(middles, _ALGORITHM_Y, [algorithm for algorithm, _ in named], INK, size_px=11.0)
+    protocols = Texts(middles, _PROTOCOL_Y, [PROTOCOL_NAMES[protocol] for _, protocol in named], INK, size_px=11.0)
     return channels, algorithms, protocols
 
 
@@ -292,10 +299,12 @@ def without_effect(now: Now) -> dict[str, str]:
     reasons = {}
     if now.num_nodes == 1:
         reasons["nics"] = "nothing leaves the node"
+    # Simple is the only protocol of both. NVLS is for one node and NVLSTree for several, and the reason is that of the
+    # one that would be used.
     why_not_nvls = model.why_not(now.collective, "nvls", "simple")
     why_not_tree = model.why_not(now.collective, "nvls_tree", "simple")
     if why_not_nvls and why_not_tree:
-        reasons["nvls"] = why_not_tree if now.num_nodes > 1 else why_not_nvls
+        reasons["nvls"] = why_not_nvls if now.num_nodes == 1 else why_not_tree
     return reasons
 
 
@@ -306,23 +315,20 @@ def report(now: Now) -> list[str]:
     size = _SIZES[column]
     row = choices.chosen[column]
     ranked = sorted((rows[column] for rows in choices.eligible.values()), key=lambda row: row.nccl_s)
-    runners_up = ranked[1:2]  # none if there is only one choice
-    machines = _public_s(now.gpu, now.gpus_per_node, now.num_nodes, now.collective)
-    measured = {name: seconds[size] for name, seconds in machines.items() if size in seconds}
-    runners_up_s = [runner_up.nccl_s for runner_up in runners_up]
-    words = times_in_one_unit(row.nccl_s, row.time_s, *runners_up_s, *measured.values())
-    expected, modelled, *other_words = words
-    runners_up_words = other_words[: len(runners_up)]
-    measured_words = other_words[len(runners_up) :]
+    others_s: dict[str, float] = {}  # by the words that come before the time
+    if len(ranked) > 1:
+        runner_up = ranked[1]
+        others_s[f"next: {runner_up.algorithm} {runner_up.protocol},"] = runner_up.nccl_s
+    for name, seconds in _public_s(now.gpu, now.gpus_per_node, now.num_nodes, now.collective).items():
+        if size in seconds:
+            others_s[f"{name}:"] = seconds[size]
+    expected, modelled, *others = times_in_one_unit(row.nccl_s, row.time_s, *others_s.values())
     num_channels = choices.model.num_channels
     lines = [
         f"{now.message}: {row.algorithm} {row.protocol} on {row.channels:.0f} of {num_channels} channels",
         f"NCCL expects {expected}; our estimate, which includes launch, hops and tails, is {modelled}",
     ]
-    for runner_up, time in zip(runners_up, runners_up_words, strict=True):
-        lines.append(f"next: {runner_up.algorithm} {runner_up.protocol}, {time}")
-    for name, time in zip(measured, measured_words, strict=True):
-        lines.append(f"{name}: {time}")
+    lines += [f"{label} {time}" for label, time in zip(others_s, others, strict=True)]
     return [*lines, *choices.model.notes]
 
 

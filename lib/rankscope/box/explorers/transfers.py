@@ -21,7 +21,7 @@ from .. import Profile
 from ..link_facts import METHODS, LinkFacts, facts_of, stated, transfers_of
 from ..profile import Point
 
-LINKS = {facts.name: facts for facts in map(stated, (3, 4, 5, 6))}
+LINKS = {facts.name: facts for facts in map(stated, (3, 4, 5, 6))}  # x16, by generation of PCIe
 SETTINGS = (
     Setting("link", "PCIe 5 x16", LINKS, "link"),
     Setting("direction", "h2d", (("to the GPU", "h2d"), ("to the host", "d2h")), "direction"),
@@ -51,7 +51,7 @@ class Copies:
 
     def __init__(self, profile: Profile | None = None) -> None:
         self.profile = profile
-        self.links: dict[str, LinkFacts | None] = dict(LINKS)
+        self.links: dict[str, LinkFacts | None] = dict(LINKS)  # None: the link of a profile is not known
         if profile is not None:
             of_type("profile", profile, Profile)
             if not profile.select("transfer"):
@@ -76,23 +76,30 @@ class Copies:
             return 0.0
         measured = self.measured(now)
         if measured is not None:
+            # The loader pins every batch anew, so PyTorch reuses memory that it has pinned before.
             pins = sorted(measured.select("pin", cached=True), key=lambda point: point.num_bytes)
-            return between(pins, size_of(now)) or 0.0
+            return between(pins, size_of(now)) or 0.0  # 0 without measurements
         return size_of(now) / LINKS[now.link].host_copy_bytes_per_s
 
     def loop(self, now: Now, num_batches: int) -> Timeline | None:
-        """Return a training loop of batches that are copied so; None where the copy was not measured."""
+        """Return a training loop that copies each batch to the GPU; None where such a copy was not measured."""
         copy_s = self.seconds(now, "h2d", now.method)
         if copy_s is None:
             return None
         load_s = now.load_ms / 1e3
         step_s = now.step_ms / 1e3
         return self._simulated(
-            num_batches, load_s, copy_s, step_s, now.num_workers, now.prefetched, pin_s=self.pinning_s(now)
+            num_batches,
+            load_s=load_s,
+            copy_s=copy_s,
+            step_s=step_s,
+            num_workers=now.num_workers,
+            prefetched=now.prefetched,
+            pin_s=self.pinning_s(now),
         )
 
     def ranking(self, now: Now) -> Drawing | None:
-        """The time of each method, the chosen one framed, and the link's own time."""
+        """The time of each method, the chosen one framed, and the time of the link alone as their lower bound."""
         seconds = {}
         for method in METHODS:
             copy_s = self.seconds(now, now.direction, method)
@@ -129,10 +136,11 @@ class Copies:
         if copy_s is None:
             return [f"the profile has no {now.direction} copies by the method {now.method}"]
         bytes_per_s = size_of(now) / copy_s
-        link = f"link: {now.link}; the profile does not state how its GPU is connected"
         copied = f"copy: {now.size} by the method {now.method} in {time_words(copy_s)}, {rate_words(bytes_per_s)}"
         facts = self.links[now.link]
-        if facts is not None:
+        if facts is None:
+            link = f"link: {now.link}; the profile does not state how its GPU is connected"
+        else:
             link_bytes_per_s = facts.bytes_per_s(now.direction)
             link = f"link: {now.link}, {rate_words(link_bytes_per_s)}"
             copied += f", {percent_words(bytes_per_s / link_bytes_per_s)} of the link"
@@ -148,7 +156,7 @@ class Copies:
             return ["loop: the profile has no copies to the GPU by this method"]
         step_s = now.step_ms / 1e3
         steps = loop.select(kind="compute")
-        batch_s = float(steps.start_s.max() - steps.start_s.min()) / (_COUNTED_BATCHES - 1)
+        batch_s = float(steps.start_s.max() - steps.start_s.min()) / (_COUNTED_BATCHES - 1)  # from start to start
         # What a batch would take if one resource alone limited the loop; the slowest is the bottleneck.
         bounds_s = {"loading": now.load_ms / 1e3 / now.num_workers, "pinning": self.pinning_s(now)}
         if now.prefetched:
@@ -167,8 +175,8 @@ class Copies:
 def between(points: Sequence[Point], num_bytes: int) -> float | None:
     """Return the median seconds at a size, on a straight line between two that were measured, in logarithms.
 
-    Beyond the largest size the rate is the largest one's, below the smallest the time is the smallest one's. None if
-    there is no point.
+    The points are in ascending order of size. Beyond the largest size the rate is the largest one's, below the smallest
+    the time is the smallest one's. None if there is no point.
 
     >>> known = [Point("pin", 1024, (1e-3,), (True,)), Point("pin", 4096, (4e-3,), (True,))]
     >>> [round(between(known, size) * 1e3, 3) for size in (512, 2048, 8192)]
@@ -205,9 +213,10 @@ def transfers(profile: Profile | None = None) -> Explorer:
     profile without copies to or from a GPU.
     """
     shown = Copies(profile)
-    settings = SETTINGS
+    settings: tuple[Setting, ...] = SETTINGS
     if profile is not None:
         first_link = next(iter(shown.links))  # the profile's
-        settings = (Setting("link", first_link, shown.links, "link"), *SETTINGS[1:])  # in place of the first setting
+        link, *others = SETTINGS
+        settings = (link._replace(default=first_link, choices=shown.links), *others)
     pictures = {"ranking": shown.ranking, "timeline": shown.timeline}
     return Explorer(settings, pictures, shown.report, PRESETS, shown.without_effect)

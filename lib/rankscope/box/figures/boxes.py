@@ -26,7 +26,8 @@ UNITS = {
 }
 MOST_LINES = 12
 LEAST_BYTES = 1 << 10  # smaller messages take as long, and say nothing of bandwidth
-_HUES = [CATEGORIES[index] for index in (0, 5, 2, 1, 3, 4)] * 2  # no yellow: a line has to show on white
+# No yellow, because a line has to show on white. Twice, because there are up to 12 lines.
+_HUES = [CATEGORIES[index] for index in (0, 5, 2, 1, 3, 4)] * 2
 _WIDTH_PX = 560.0  # of the lines, without the names next to them
 _HEIGHT_PX = 330.0
 _DOT_PX = 5.0
@@ -40,6 +41,8 @@ _LEADER_START = 1.015  # where the line that leads to a name begins, as a part o
 _NAMES_START = 1.05  # where it ends, and the name begins
 _NAME_GAP = 0.01  # between the two, as a part of the width
 _MOST_SIZE_TICKS = 11
+_LOG_MARGIN = 0.1  # of a decade, below and above the lines
+_FEW_DECADES = 2.5  # an axis with fewer needs more ticks than the powers of ten
 
 
 @attrs.frozen(eq=False)
@@ -67,7 +70,7 @@ class _BoxLine:
 class _BoxAxes(NamedTuple):
     """The axes: log2 of the smallest size, the value at the top, and the extent of both axes.
 
-    Values are those of `_BoxLine.values`. A unit of the width is a power of two.
+    Values are those of `_BoxLine.values`. A unit of the width is a factor of two in size.
     """
 
     left: float
@@ -99,14 +102,15 @@ def draw_boxes(
 
     The view "busbw" shows the bus bandwidth, "log" the same on a logarithmic axis, "time" the time. The profile named
     `yours` is black. Machines with a known or suspected fault are dashed. If there are several `collectives`, each has
-    its own line. A vertical line marks `at_bytes`. Sizes below 1 KiB are omitted if there are larger ones.
+    its own line. A vertical line marks `at_bytes`, unless it is 0 or outside the axis. Sizes below 1 KiB are omitted if
+    there are larger ones.
 
     Raises ValueError if the view is unknown, if a profile has none of the collectives, or if there are no lines or more
     than 12.
     """
     one_of("view", view, tuple(UNITS))
-    names = [collectives] if isinstance(collectives, str) else collectives
-    lines = _lines(profiles, names, yours)
+    several_collectives = [collectives] if isinstance(collectives, str) else collectives
+    lines = _lines(profiles, several_collectives, yours)
     frame = _frame(lines, view)
     curves = _curves(lines, view, frame)
     names_px = _names_px(lines)
@@ -118,7 +122,8 @@ def draw_boxes(
     legend = []
     if any(line.is_sick for line in lines):
         legend.append(Key("known or suspected fault", INK, line="dashed"))
-    drawn_lines = [Lines(0, y, frame.width, y, FAINT, width_px=_THIN_PX) for y, _ in frame.y_ticks]
+    grid_lines = [Lines(0, y, frame.width, y, FAINT, width_px=_THIN_PX) for y, _ in frame.y_ticks]
+    drawn_lines = list(grid_lines)
     for curve in curves:
         drawn_lines += _drawn_lines(curve, frame)
     names_x = (_NAMES_START + _NAME_GAP) * frame.width
@@ -155,13 +160,13 @@ def draw_with_peers(profile: Profile, name: str = "yours", title: str | None = N
     was measured.
     """
     box = compare_with_peers(of_type("profile", profile, Profile))
-    collective = next(iter(profile.native), "allreduce")
+    collective = next(iter(profile.native), "allreduce")  # without any, `draw_boxes` says what is missing
     if box.worst.row is not None:
         collective = box.worst.row.collective
     shown = {name: profile}
     for peer_name, peer in islice(box.peers.items(), MOST_LINES - 1):
         if peer.native_s(collective):
-            shown.setdefault(peer_name, peer)  # never in the place of the profile
+            shown.setdefault(peer_name, peer)  # a machine of the bank may have the name of the profile
     return draw_boxes(shown, collective, "log", name, title=title)
 
 
@@ -201,20 +206,21 @@ def _frame(lines: Sequence[_BoxLine], view: str) -> _BoxAxes:
     values = np.concatenate([line.values(view) for line in lines])
     if view == "busbw":
         low = 0.0
-        high = 1.08 * values.max()
+        high = 1.08 * values.max()  # with a margin
         ticks = list(round_ticks(high))
     else:
-        low = values.min() - 0.1
-        high = values.max() + 0.1
+        low = values.min() - _LOG_MARGIN
+        high = values.max() + _LOG_MARGIN
         ticks = _log_ticks(low, high)
     left = np.log2(smallest)
-    width = max(np.log2(largest) - left, 1.0)
-    return _BoxAxes(left, high, width, high - low, [(high - value, label) for value, label in ticks])
+    width = max(np.log2(largest) - left, 1.0)  # not 0 if there is a single size
+    y_ticks = [(high - value, label) for value, label in ticks]
+    return _BoxAxes(left, top=high, width=width, height=high - low, y_ticks=y_ticks)
 
 
 def _log_ticks(low: float, high: float) -> list[tuple[float, str]]:
-    """Return the ticks of a logarithmic axis: powers of ten, and 2 and 5 times them if there are few."""
-    steps = (1, 2, 5) if high - low < 2.5 else (1,)
+    """Return the ticks of an axis from 10^low to 10^high: powers of ten, and 2 and 5 times them if there are few."""
+    steps = (1, 2, 5) if high - low < _FEW_DECADES else (1,)
     ticks = []
     for power in range(math.floor(low), math.ceil(high)):
         for step in steps:
@@ -228,7 +234,7 @@ def _size_ticks(lines: Sequence[_BoxLine], left: float) -> list[tuple[float, str
     """Return ticks at powers of two, so few that their labels do not touch."""
     largest = max(max(line.seconds) for line in lines)
     powers = range(math.ceil(left), math.floor(np.log2(largest)) + 1)
-    every = max(1, math.ceil(len(powers) / _MOST_SIZE_TICKS))
+    every = math.ceil(len(powers) / _MOST_SIZE_TICKS)
     return [(power - left, bytes_words(2.0**power)) for power in powers if power % every == 0]
 
 

@@ -25,6 +25,9 @@ _COLUMN_PX = 31.0
 _ROW_PX = 30.0
 _LETTER_PX = 6.9
 _NAME_MARGIN_PX = 8  # of a name in its band, on both sides together
+# Parts of a row: a gap separates the bands of two models.
+_BAND_TOP = 0.08
+_BAND_HEIGHT = 0.84
 _MOST_BOXES = 64
 
 
@@ -36,11 +39,11 @@ def color_of(algorithm: str, protocol: str) -> str:
 
 
 class _Band(NamedTuple):
-    """Sizes in a row at which a box makes the same choice."""
+    """Adjacent sizes at which a box makes the same choice."""
 
     row: int
     column: int  # of the smallest size
-    length: int
+    length: int  # in columns
     algorithm: str
     protocol: str
 
@@ -68,10 +71,10 @@ def draw_nccl_choices(models: Mapping[str, Model], collective: str = "allreduce"
     hatched = [band.algorithm == "tree" for band in bands]
     cells = Rects(
         [band.column for band in bands],
-        [band.row + 0.08 for band in bands],
+        [band.row + _BAND_TOP for band in bands],
         fills,
         width=[band.length for band in bands],
-        height=0.84,  # of a row, so that a gap separates the bands of two models
+        height=_BAND_HEIGHT,
         hatched=hatched,
     )
     return grid_drawing(

@@ -31,6 +31,8 @@ _GREY = "#b5b5b5"  # of algorithms that are not named
 _OTHER_DOTS: dict[str, Any] = {"color": _GREY, "marker": ".", "markersize": 3, "linestyle": "none"}  # their points
 _MOST_NAMED = 5  # of the worst predicted
 _LEAST_REACH = 5.0  # percent that the axis of residuals shows at least
+_HEADROOM = 1.12  # the top of an axis, as a multiple of the largest height
+_DRAWN_PER_SIZE = 16  # points of a curve for each size that was measured, so that it looks smooth
 
 
 # ---- collectives
@@ -54,11 +56,12 @@ class MeasuredAlgorithm(NamedTuple):
 
     @property
     def is_clean(self) -> NDArray[np.bool_]:
-        """Which points have enough iterations in which the host took no time.
-
-        Without enough of them a point uses all its iterations; then `used_s` and `seconds` are the same.
-        """
-        return np.array([point.used_s != point.seconds or all(point.clean) for point in self.points])
+        """Which points have enough iterations in which the host took no time; a point without enough uses all."""
+        are_clean = []
+        for point in self.points:
+            uses_only_clean = point.used_s != point.seconds or all(point.clean)
+            are_clean.append(uses_only_clean)
+        return np.array(are_clean)
 
 
 def profile(
@@ -121,6 +124,8 @@ class _BusbwPlot:
         self.collective = collective
         self.measured = _measured(profile, collective)
         self.shown = _shown(self.measured, algorithms)
+        self.looks = looks(self.shown)
+        self.has_curve = False  # until one is drawn
         self.others = [name for name in self.measured if name not in self.shown]
         self.factor = busbw_factor(collective, profile.num_ranks)
         self.rates: dict[str, list[float]] = {}  # busbw in bytes/s of each algorithm, in the order of its points
@@ -131,7 +136,7 @@ class _BusbwPlot:
         self.scale, self.unit = rate_unit(max(self.peak, self.link_rate))
         # The line of the link fits on the axis, unless it is so far above the points that it would press them together.
         highest = max(self.peak, min(self.link_rate, 2 * self.peak))
-        self.top = 1.12 * highest / self.scale  # with a margin
+        self.top = _HEADROOM * highest / self.scale
         all_sizes = {size for algorithm in self.measured.values() for size in algorithm.sizes if size}
         self.sizes = np.array(sorted(all_sizes), dtype=float)
 
@@ -161,32 +166,36 @@ class _BusbwPlot:
         low = self._heights(sizes, _percentiles_s(points, 75))
         middle = self._heights(sizes, _percentiles_s(points, 50))
         high = self._heights(sizes, _percentiles_s(points, 25))
-        markers(self.ax, name, looks([name])[name], sizes, low, middle, high)
+        markers(self.ax, name, self.looks[name], sizes, low, middle, high)
 
     def draw_prediction(self, name: str) -> None:
         algorithm = self.measured[name]
-        look = looks([name])[name]
+        look = self.looks[name]
         predicted = self._heights(algorithm.sizes, np.array(algorithm.predicted_s))
         style: dict[str, Any] = {"color": look.color, "linestyle": dash(look), "linewidth": 1.5}
         self.ax.plot(algorithm.sizes, predicted, label=f"{name}, predicted", **style)
 
     def draw_curve(self) -> None:
         """Draw the curve through the backend's own times and its 90 % band, if there are enough sizes for a curve."""
-        with suppress(ValueError):
+        try:
             curve = self.profile.curve(self.collective)
-            first = max(1, min(curve.measured_s))  # the sizes below increase by a factor, so they cannot begin at 0
-            sizes = np.geomspace(first, max(curve.measured_s), 16 * len(curve.measured_s))
-            seconds = np.array([curve.seconds(size) for size in sizes.tolist()])
-            intervals_s = np.array([curve.interval_s(size) for size in sizes.tolist()])  # a row per size: low, high
-            color = looks([NATIVE])[NATIVE].color
-            self.ax.plot(sizes, self._heights(sizes, seconds), color=color, linewidth=1.0, label="native, curve")
-            low = self._heights(sizes, intervals_s[:, 1])
-            high = self._heights(sizes, intervals_s[:, 0])
-            self.ax.fill_between(sizes, low, high, color=color, alpha=0.2, linewidth=0)
+        except ValueError:
+            return
+        self.has_curve = True
+        first = max(1, min(curve.measured_s))  # `geomspace` multiplies by a factor, so it cannot begin at 0
+        sizes = np.geomspace(first, max(curve.measured_s), _DRAWN_PER_SIZE * len(curve.measured_s))
+        seconds = np.array([curve.seconds(size) for size in sizes.tolist()])
+        intervals_s = np.array([curve.interval_s(size) for size in sizes.tolist()])  # a row per size: low, high
+        color = self.looks[NATIVE].color
+        self.ax.plot(sizes, self._heights(sizes, seconds), color=color, linewidth=1.0, label="native, curve")
+        # The longer the time, the lower the busbw.
+        low = self._heights(sizes, intervals_s[:, 1])
+        high = self._heights(sizes, intervals_s[:, 0])
+        self.ax.fill_between(sizes, low, high, color=color, alpha=0.2, linewidth=0)
 
     def draw_link(self) -> None:
         height = self.link_rate / self.scale
-        if 0 < height < self.top:
+        if 0 < height < self.top:  # 0 if no link was measured
             self.ax.axhline(height, color=INK, linewidth=1, linestyle=_DASHES, label="link")
             words = f"one link: {rate_words(self.link_rate)}"
             note(self.ax, words, (self.sizes[0], height), (4, 4), va="bottom")
@@ -194,14 +203,14 @@ class _BusbwPlot:
     def explain(self) -> None:
         """Say what markers and lines are, and name each algorithm at the end of its line."""
         kinds: dict[str, dict[str, Any]] = {"measured: median and quartiles": {"marker": "D", "linestyle": "none"}}
-        if self.shown != [NATIVE]:
+        if self.shown != [NATIVE]:  # which has no prediction
             kinds["predicted"] = {"linewidth": 1.5}
         if self.others:
             kinds["other algorithms, measured"] = _OTHER_DOTS
-        if NATIVE in self.shown:
+        if self.has_curve:
             kinds["native: the curve through it, and where 90 % lie"] = {"linewidth": 1.0, "alpha": 0.6}
         explain(self.ax, kinds)
-        name_ends(self.ax, {name: (self.rates[name][-1] / self.scale, looks([name])[name]) for name in self.shown})
+        name_ends(self.ax, {name: (self.rates[name][-1] / self.scale, self.looks[name]) for name in self.shown})
 
     def _heights(self, sizes: Any, seconds: Floats) -> Floats:
         """Return the busbw at sizes, in the unit of the axis."""
@@ -209,7 +218,10 @@ class _BusbwPlot:
 
 
 def _link_rate(profile: Profile) -> float:
-    """Return the bandwidth in bytes/s of the link that limits a collective; 0 if it was not measured."""
+    """Return the bandwidth in bytes/s of the link that limits a collective; 0 if it was not measured.
+
+    With several nodes, that is the link between them.
+    """
     with suppress(ValueError):
         return profile.best_link("intra" if profile.num_nodes == 1 else "inter").link.bytes_per_s
     return 0.0
@@ -233,12 +245,13 @@ def _residuals(
     if others:
         kinds["other algorithms"] = {"color": _GREY, "linewidth": 0.8}
     for name in others:
-        # No legend shows this label, because `explain` makes its own samples; it tells the lines of `ax` apart.
+        # The label identifies the line in `ax`. No legend shows it, because `explain` makes its own samples.
         ax.plot(predicted[name].sizes, errors[name], color=_GREY, linewidth=0.8, zorder=1, label=f"{name}, other")
     ends = {}
+    look_of = looks(shown)
     for name in shown:
         algorithm = predicted[name]
-        look = looks(shown)[name]
+        look = look_of[name]
         error = np.array(errors[name])
         ax.plot(algorithm.sizes, error, color=look.color, linestyle=dash(look), linewidth=1.2, label=name)
         is_clean = algorithm.is_clean
@@ -274,7 +287,7 @@ def _residual_axes(algorithms: Mapping[str, MeasuredAlgorithm], ax: Axes | None,
     if not title:
         median, p90 = np.percentile(off, [50, 90])
         title = f"Predictions against measurements: half within {median:.1f}%, nine in ten within {p90:.1f}%"
-    reach = max(_LEAST_REACH, 1.15 * float(off.max()))
+    reach = max(_LEAST_REACH, 1.15 * float(off.max()))  # with a margin
     y_limits = (-min(reach, 100), reach)  # no prediction is more than 100 % too short
     y_label = "predicted − measured [% of measured]"
     sizes = sorted({size for algorithm in algorithms.values() for size in algorithm.sizes})
@@ -307,7 +320,10 @@ def _percentiles_s(points: Sequence[Point], percent: float) -> Floats:
 
 
 def _measured(profile: Profile, collective: str) -> dict[str, MeasuredAlgorithm]:
-    """Return the measurements of a collective by algorithm, in rising order of sizes; ValueError if there are none."""
+    """Return the measurements of a collective by algorithm, in ascending order of size.
+
+    Raises ValueError if there are none.
+    """
     group = next((group for group in groups(profile) if group.collective == collective), None)
     if group is None:
         raise ValueError(f"collective must be one that this profile has points of, got {collective!r}")
@@ -376,10 +392,10 @@ def copies(
     one_of("direction", direction, tuple(_WORDS))
     if view == "peers":
         return to_axes(draw_peers(of_type("profile", profile, Profile), title), ax)
-    if facts is None and profile is None:
-        raise ValueError("facts or profile must be given, got None for both")
     optional("facts", facts, of_type, LinkFacts)
     optional("profile", profile, of_type, Profile)
+    if facts is None and profile is None:
+        raise ValueError("facts or profile must be given, got None for both")
     plot = _CopiesPlot(view, direction, facts, profile)
     if facts is None and not plot.points:
         raise ValueError(f"profile must have copies by {', '.join(plot.ways)}, as no facts are given, got none")
@@ -404,7 +420,7 @@ class _CopiesPlot:
         self.has_rates = view != "pieces"
         self.ways = _ways(view, _pinned_method(profile))
         least_bytes = _SIZES[0]
-        if view == "pieces":  # smaller copies are not cut
+        if view == "pieces":  # smaller copies are not measured in pieces
             least_bytes = NUM_PIECES * LEAST_PIECE_BYTES
         self.points: dict[str, list[Point]] = {}  # by way to copy, of those that were measured
         if profile is not None:
@@ -438,10 +454,10 @@ class _CopiesPlot:
         highest = max([float(heights.max()), *self.link_heights.tolist()])
         if self.has_rates:
             y_label = "bandwidth, one way [GB/s]"
-            y_limits = (0.0, 1.12 * highest)
+            y_limits = (0.0, _HEADROOM * highest)
         else:
             y_label = "time [µs]"
-            y_limits = (float(heights.min()) / 2, 2 * highest)
+            y_limits = (float(heights.min()) / 2, 2 * highest)  # with margins, on a logarithmic axis
         self._top = y_limits[1]
         self.ax = size_axes(
             ax,
@@ -552,7 +568,8 @@ def _finding(view: str, direction: str, facts: LinkFacts | None, points: Mapping
         num_bytes = _SIZES[-1]
         rates = {method: num_bytes / facts.seconds(num_bytes, direction, method) for method in _METHODS}
     words = [f"{name.removesuffix('_non_blocking')} {rate_words(rate)}" for name, rate in rates.items()]
-    title = f"{'Measured' if points else 'Predicted'}, {_WORDS[direction]}: {', '.join(words[:2])}"
+    origin = "Measured" if points else "Predicted"
+    title = f"{origin}, {_WORDS[direction]}: {', '.join(words[:2])}"  # of the first two, as a title is one line
     if facts is not None:
         title += f"; {facts.name} carries {rate_words(facts.bytes_per_s(direction))}"
     return title
@@ -573,7 +590,7 @@ def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
     size, rates = peer_rates(profile)
     gpus = sorted(set(chain.from_iterable(rates)))
     rows = [[rates.get((src, dst), 0.0) for dst in gpus] for src in gpus]
-    cells, numbers = shaded(np.array(rows), 1e9)
+    cells, numbers = shaded(np.array(rows), scale=1e9)  # GB/s
     ticks = tuple((index + 0.5, str(gpu)) for index, gpu in enumerate(gpus))  # in the middle of its row or column
     slow = rate_words(min(rates.values()))
     fast = rate_words(max(rates.values()))
@@ -588,5 +605,5 @@ def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
         texts=numbers,
         x_ticks=ticks,
         y_ticks=ticks,
-        legend=shade_keys(max(rates.values()), 1e9, "GB/s"),
+        legend=shade_keys(max(rates.values()), scale=1e9, unit="GB/s"),
     )

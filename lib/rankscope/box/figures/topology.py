@@ -16,7 +16,11 @@ _MOST_GPUS_WITH_RATES = 10
 # From the shortest way to the longest: as in other figures, paler is faster.
 _NVLINK, _SWITCH, _HOST, _BETWEEN = ramp([1.0, 0.75, 0.5, 0.25])
 _FILLS = {"NV": _NVLINK, "PIX": _SWITCH, "PXB": _SWITCH, "PHB": _HOST, "NODE": _HOST, "SYS": _BETWEEN}
+# A label per colour: PXB has that of PIX, and NODE that of PHB.
 _LABELS = {"NV": "NVLink", "PIX": "PCIe switch", "PHB": "PCIe and CPU", "SYS": "between CPUs"}
+_WORD_Y = 0.35  # in a cell, from its top: what connects the pair, …
+_RATE_Y = 0.72  # … and below it the rate
+_TICK_EVERY = 8  # GPUs of a box whose cells are too small for words, and whose numbers would touch
 
 
 def draw_topology(box: Topology, title: str | None = None) -> Drawing:
@@ -33,10 +37,10 @@ def draw_topology(box: Topology, title: str | None = None) -> Drawing:
     inks = [ink_on(fill) for fill in fills]
     texts = []
     if num_gpus <= _MOST_GPUS_WITH_WORDS:
-        texts.append(Texts(dst + 0.5, src + 0.35, words, inks, size_px=12.0))
+        texts.append(Texts(dst + 0.5, src + _WORD_Y, words, inks, size_px=12.0))
     if num_gpus <= _MOST_GPUS_WITH_RATES:
-        texts.append(Texts(dst + 0.5, src + 0.72, rates, inks, size_px=10.0))
-    tick_every = 1 if num_gpus <= _MOST_GPUS_WITH_WORDS else 8
+        texts.append(Texts(dst + 0.5, src + _RATE_Y, rates, inks, size_px=10.0))
+    tick_every = 1 if num_gpus <= _MOST_GPUS_WITH_WORDS else _TICK_EVERY
     ticks = [(gpu + 0.5, f"{gpu}") for gpu in range(0, num_gpus, tick_every)]
     side_px = min(num_gpus * _CELL_PX, _MOST_SIDE_PX)
     gpu_name = box.gpu.upper().replace("_", " ")

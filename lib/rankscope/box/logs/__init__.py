@@ -13,7 +13,7 @@ from ...common.storage import StorageError
 from ...provenance import difference
 from ..profile import Point, PointKey, Profile
 from . import collectives, copies, imb, nccl_tests
-from .log import Log
+from .log import MOST_RANKS, Log
 
 
 class LogReader(NamedTuple):
@@ -63,7 +63,7 @@ def read_by(
 ) -> list[Profile]:
     """Return the measurements in a log of one of these programs; arguments and errors are those of `read_log`."""
     if num_ranks is not None:
-        whole("num_ranks", num_ranks, 1, 1 << 20)
+        whole("num_ranks", num_ranks, 1, MOST_RANKS)
     if kind is not None:
         one_of("kind", kind, tuple(readers))
     log = Log(path, num_ranks)
@@ -74,7 +74,7 @@ def read_by(
     except StorageError:  # a ValueError that already names the line
         raise
     except (ValueError, ArithmeticError) as error:  # the profile as a whole is invalid, or a number is out of range
-        log.fail(1, error)
+        log.fail(1, error)  # which line is to blame is not known
     log.check(profiles, len(log.lines), "it has no rows")
     return profiles if num_ranks is None else _of_ranks(log, profiles, num_ranks)
 
@@ -89,8 +89,9 @@ def _recognised(readers: Readers, log: Log) -> str:
     if not first_lines and log.topology:
         log.fail(1, "a GPU topology without measurements: append it to a log of that machine")
     log.check(first_lines, 1, f"not a log of {', '.join(readers)}")
+    last_line = max(first_lines.values())  # with it, all of the programs have been recognised
     problem = f"has logs of {' and '.join(first_lines)}: name one of these kinds"
-    log.check(len(first_lines) == 1, max(first_lines.values()), problem)
+    log.check(len(first_lines) == 1, last_line, problem)
     return next(iter(first_lines))
 
 
@@ -117,10 +118,13 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _is_of_ranks(profile: Profile) -> bool:
+    """Return whether a profile is of collectives or of exchanges in a ring: its times depend on the number of ranks."""
     return any(point.what in (*COLLECTIVES, "together") for point in profile.points)
 
 
-_ONE_MACHINE = ("backend", "num_ranks", "num_nodes", "ranks_per_node", "gpus", "environment", "device")
+# What must agree in the provenance and the protocol of profiles that are merged.
+_SAME_MACHINE = ("backend", "num_ranks", "num_nodes", "ranks_per_node", "gpus", "environment", "device")
+_SAME_PROTOCOL = ("dtype", "statistic")  # other entries, such as iterations, are left out where they differ
 
 
 def merged(profiles: Sequence[Profile], name: str) -> Profile:
@@ -128,18 +132,18 @@ def merged(profiles: Sequence[Profile], name: str) -> Profile:
 
     Raises ValueError if they are of different machines or numbers of ranks.
     """
-    first = profiles[0]
     numbers = _numbers_of_ranks(profiles)
     if len(numbers) > 1:
         raise ValueError(
             f"the tables are of {_listed(numbers)} ranks, and a profile is of one number: choose it with num_ranks "
             "(--num-ranks on the command line)"
         )
+    first = profiles[0]
     points: dict[PointKey, Point] = {}
     for profile in profiles:
-        problem = difference(first.provenance, profile.provenance, _ONE_MACHINE)
+        problem = difference(first.provenance, profile.provenance, _SAME_MACHINE)
         if not problem:
-            problem = difference(first.protocol, profile.protocol, ("dtype", "statistic"))
+            problem = difference(first.protocol, profile.protocol, _SAME_PROTOCOL)
         if problem:
             raise ValueError(f"the logs are of different machines, or were measured in different ways: {problem}")
         for point in profile.points:
@@ -164,7 +168,7 @@ def _common(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _merged_source(sources: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the programs and notes of several sources, each of them once."""
+    """Return the programs and notes of several sources, each of them once; sources of logs have nothing else."""
     merged_source = {}
     for key in ("program", "notes"):
         words = dict.fromkeys(source[key] for source in sources if key in source)

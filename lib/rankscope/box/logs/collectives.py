@@ -10,7 +10,7 @@ import attrs
 from ..profile import Profile, busbw_factor
 from .log import GB, NATIVE_OUT, SLACK, Log, Times, half_unit
 
-_IN_PLACE = NATIVE_OUT | {"in_place": True}
+_IN_PLACE = NATIVE_OUT | {"in_place": True}  # as torch's all_reduce, which all_reduce_bench calls
 
 
 class _OsuBenchmark(NamedTuple):
@@ -32,7 +32,7 @@ _OSU = {  # by words of a title, of which the first that it contains counts
     "bandwidth": _OsuBenchmark("transfer"),
     "latency": _OsuBenchmark("ping_pong"),
 }
-_MOST_COMMAND_LINES = 8  # above a title, in which the command that started the benchmark may stand
+_MOST_COMMAND_LINES = 7  # above a title, in which the command that started the benchmark may stand
 _LAUNCHER = re.compile(r"srun|mpirun|mpiexec")
 _NODES = re.compile(r"(?:-N|--nodes[= ]) ?(\d+)")
 _RANKS_PER_NODE = re.compile(r"--ntasks-per-node[= ](\d+)")
@@ -42,13 +42,13 @@ _OSU_PAIRS = re.compile(r"pairs: (\d+)")
 _OSU_HEADER = re.compile(r"^\s*# *Size\b")
 _OSU_UNIT = re.compile(r"\(us\)|MB/s")
 _OSU_ROW = re.compile(r"^\s*\d+\s+[\d.]+(?:\s|$)")
-_GAP = re.compile(r"\s{2,}")
+_GAP = re.compile(r"\s{2,}")  # between the names of columns, such as "Avg Latency(us)"
 _BENCH_RANKS = re.compile(r"over (\d+) ranks \((\d+) warmups / (\d+) trials")
 _BENCH_MARK = re.compile(r"GBps \|")
 _BENCH_SIZE = re.compile(r"^([\d._]+)\s*([KMGT]?)i?B?$")
 _BENCH_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _BENCH_RATE = re.compile(r"^([\d.]+) ?GBps$")
-_TRIAL_LABEL = re.compile(r"^\s*(\d{1,7}):\s*$")
+_TRIAL_LABEL = re.compile(r"^\s*(\d{1,7}):\s*$")  # the line with a rank's number above its figures of a trial
 _TRIAL_FIGURES = ("data size", "duration", "throughput", "busbw")
 _TRIAL_FIGURE = re.compile(rf"({'|'.join(_TRIAL_FIGURES)}): ([\d.]+)")
 
@@ -90,7 +90,10 @@ class _OsuRun:
 
 
 def _osu_table(log: Log, start: int, end: int) -> Profile:
-    """Return the profile of a table whose title is on line `start`, and which ends before line `end`."""
+    """Return the profile of a table whose title is on line `start`, and which ends before line `end`.
+
+    Lines are counted from 1, so `log.lines[start]` is the line below the title.
+    """
     times = Times(log)
     run = _osu_run(times, start, end)
     columns: list[str] = []
@@ -129,7 +132,7 @@ def _osu_run(times: Times, start: int, end: int) -> _OsuRun:
     benchmark = next((known for words, known in _OSU.items() if words in title.lower()), None)
     if benchmark is None:
         log.fail(start, f"no benchmark of OSU's that is known: {title!r}")
-    text = "\n".join(log.lines[start - 1 : end - 1])
+    text = "\n".join(log.lines[start - 1 : end - 1])  # of the table with its title
     command = _launch_command(log, start)
     num_nodes = 0
     if "srun" in command:  # -N of mpirun means something else
@@ -149,12 +152,13 @@ def _osu_run(times: Times, start: int, end: int) -> _OsuRun:
 
 def _launch_command(log: Log, start: int) -> str:
     """Return the lines above line `start` if they launch ranks, with mpirun, srun or the like; otherwise ""."""
-    command = "\n".join(log.lines[max(0, start - _MOST_COMMAND_LINES) : start - 1])
+    title_index = start - 1
+    command = "\n".join(log.lines[max(0, title_index - _MOST_COMMAND_LINES) : title_index])
     return command if _LAUNCHER.search(command) else ""
 
 
 def _launched_ranks(log: Log, command: str, num_nodes: int) -> int:
-    """Return the number of ranks as the command or, failing that, the log states it; 0 if neither does."""
+    """Return the number of ranks as the command or, failing that, the caller states it; 0 if neither does."""
     num_ranks = _first_number(_RANKS, command)
     if num_ranks:
         return num_ranks
@@ -168,8 +172,10 @@ def _add_osu_row(times: Times, run: _OsuRun, line: int, columns: list[str], cell
     """Check a row and add its time; the first column is the size, and the second the time or bandwidth."""
     log = times.log
     size = int(cells[0])
-    printed = cells[1]
-    values = {name: log.number(line, cell, 0) for name, cell in zip(columns, cells, strict=True) if cell != "Pass"}
+    values: dict[str, float] = {}
+    for name, cell in zip(columns, cells, strict=True):
+        if cell != "Pass":  # the only word among the numbers, in the column "Validation"
+            values[name] = log.number(line, cell, 0)
     value = values[columns[1]]
     # Benchmarks of collectives may also print the least and the most latency of any rank.
     least = next((values[name] for name in values if "Min" in name), value)
@@ -177,12 +183,7 @@ def _add_osu_row(times: Times, run: _OsuRun, line: int, columns: list[str], cell
     text = log.lines[line - 1]
     log.check(value and least <= value <= most, line, f"must be above 0, between least and most: {text.strip()!r}")
     if "Messages/s" in values:
-        messages_per_s = values["Messages/s"]
-        printed_messages = cells[columns.index("Messages/s")]
-        rounding = half_unit(printed) * 1e6 / size + half_unit(printed_messages)
-        deviation = abs(value * 1e6 / size - messages_per_s)
-        problem = f"{printed} MB/s are not {printed_messages} messages of {size} bytes"
-        times.agree(line, deviation, rounding, SLACK * messages_per_s, problem)
+        _check_message_rate(times, line, size, cells[1], cells[columns.index("Messages/s")])
     operation = run.benchmark.operation
     if operation == "transfer":
         rate = value * 1e6 / run.pairs  # the program prints the sum of all pairs, and of both directions
@@ -195,6 +196,16 @@ def _add_osu_row(times: Times, run: _OsuRun, line: int, columns: list[str], cell
         size *= run.num_ranks
     options = run.message_options if operation == "ping_pong" else NATIVE_OUT
     times.add(line, operation, size, value / 1e6, options)
+
+
+def _check_message_rate(times: Times, line: int, size: int, mb_per_s: str, messages_per_s: str) -> None:
+    """Check that the printed bandwidth and the printed messages/s of this size agree."""
+    log = times.log
+    messages = log.number(line, messages_per_s)
+    deviation = abs(log.number(line, mb_per_s) * 1e6 / size - messages)
+    rounding = half_unit(mb_per_s) * 1e6 / size + half_unit(messages_per_s)
+    problem = f"{mb_per_s} MB/s are not {messages_per_s} messages of {size} bytes"
+    times.agree(line, deviation, rounding, SLACK * messages, problem)
 
 
 def _first_number(pattern: re.Pattern[str], text: str) -> int:
@@ -212,7 +223,7 @@ def all_reduce_bench(log: Log) -> list[Profile]:
     if stated:
         num_ranks = int(stated[1])
         how |= {"warm_up": int(stated[2]), "iterations": int(stated[3])}
-    if "algo throughput" in log.text:  # an old version
+    if "algo throughput" in log.text:  # an old version, in which each rank prints its number
         how["statistic"] = "each rank's time of each trial"
         num_ranks = _bench_trials(log, times)
     else:
@@ -248,7 +259,7 @@ class _BenchRow(NamedTuple):
 
 def _bench_row(log: Log, line: int, text: str) -> _BenchRow:
     """Return the numbers of a row `| 1MiB | 12.47GBps | 6.44GBps |`, whatever stands before it."""
-    cells = [cell.strip() for cell in text.split("|")[1:-1]]
+    cells = [cell.strip() for cell in text.split("|")[1:-1]]  # without what is outside of the bars
     for first, second, third in zip(cells, cells[1:], cells[2:], strict=False):
         size = _BENCH_SIZE.search(first)
         busbw = _BENCH_RATE.search(second)
@@ -259,8 +270,8 @@ def _bench_row(log: Log, line: int, text: str) -> _BenchRow:
 
 
 class _PrintedFigure(NamedTuple):
-    value: float
-    off: float  # what rounding may hide
+    value: float  # comes first, because figures are sorted by their values
+    rounding: float  # half a unit of the last digit
     line: int
 
 
@@ -281,13 +292,13 @@ def _bench_trials(log: Log, times: Times) -> int:
     rates = sorted(figure.value for figure in throughputs)  # bits/s
     # Lines of ranks are interleaved, so nobody can tell which figures belong together: compare them in rising order.
     durations_s = [num_bits / rate for rate in reversed(rates)]
-    # In Gbit/s: 2 (n - 1) / n of the buffer per second, where the 2 is in `num_bits` already.
-    busbws = [rate * (num_ranks - 1) / num_ranks / 1e9 for rate in rates]
+    # A bus bandwidth is 2 (n - 1) / n of the buffer per second. The rates count both directions, so they have the 2.
+    busbws = [rate * (num_ranks - 1) / num_ranks / 1e9 for rate in rates]  # Gbit/s
     for kind, expected in (("duration", durations_s), ("busbw", busbws)):
         log.check(len(printed[kind]) == len(rates), end, "a trial of a rank is cut")
         for figure, value in zip(sorted(printed[kind]), expected, strict=True):
             problem = f"no throughput fits a {kind} of {figure.value:g}"
-            times.agree(figure.line, abs(figure.value - value), figure.off, SLACK * value, problem)
+            times.agree(figure.line, abs(figure.value - value), figure.rounding, SLACK * value, problem)
     for figure in throughputs:
         times.add(figure.line, "allreduce", round(num_bytes), num_bits / figure.value, _IN_PLACE)
     return num_ranks

@@ -10,7 +10,7 @@ import msgspec
 
 from ...common.checks import printable, whole
 from ..profile import NATIVE, Profile
-from .log import COLLECTIVE, GB, SLACK, TYPE_BYTES, Log, Times, Where, half_unit
+from .log import COLLECTIVE, GB, MOST_RANKS, SLACK, TYPE_BYTES, Log, Times, Where, half_unit
 
 SUM_NOTE = "for copies in both directions at once the log states the sum; half of it is used for each direction"
 _MEMCPY = re.compile(
@@ -22,7 +22,7 @@ _NV_DRIVER = re.compile(r"Driver Version: ([\d.]+)")
 _NV_DEVICE = re.compile(r"^\s*(?:Device|GPU) \d+: (.+?) \(")
 _NV_TEST = re.compile(r"^\s*Running (\w+)\.")
 _NV_MATRIX = re.compile(r"[CG]PU\((?:row|column)\)")
-_MOST_SUM_DIGITS = 9  # with the point
+_MOST_SUM_DIGITS = 9  # with the point; JSON may have all digits of a float, which nobody has measured
 _P2P_TITLE = re.compile(r"(Uni|Bi)directional P2P=(En|Dis)abled Bandwidth")
 _P2P_MARK = re.compile(r"directional P2P=")
 
@@ -122,9 +122,9 @@ def nvbandwidth(log: Log) -> list[Profile]:
     if omitted:
         times.notes.append(f"left out, because they are not copies: {', '.join(omitted)}")
     columns = [column for test in printed.tests.values() for _, column in test.cells]
-    num_gpus = max(columns, default=0) + 1
+    num_gpus = max(columns, default=0) + 1  # columns are the numbers of GPUs
     gpus = []
-    if len(printed.gpu_names) == num_gpus:
+    if len(printed.gpu_names) == num_gpus:  # otherwise nobody knows whose name is missing
         driver = {"driver": printed.driver} if printed.driver else {}
         gpus = [{"name": name, **driver} for name in printed.gpu_names]
     return [times.profile(f"nvbandwidth {printed.version}".strip(), "cuda", num_gpus, gpus=gpus, num_nodes=1)]
@@ -163,7 +163,7 @@ def _nvbandwidth_text(log: Log) -> _NvbandwidthLog:
             name = running[1]
         elif _NV_MATRIX.search(text):
             log.check(name, line, "a matrix without the name of its test above")
-            printed = matrix(log, line, "GPU(row)" in text)
+            printed = matrix(log, line, square="GPU(row)" in text)
             tests[name] = _NvbandwidthTest(text, printed.cells, _printed_sum(log, name, printed.last_line))
             name = ""
     version = next(iter(log.words(_NV_VERSION)), "")
@@ -189,7 +189,8 @@ def _add_test(times: Times, name: str, test: _NvbandwidthTest) -> None:
     is_between_gpus = "GPU(row)" in test.title
     memcpy = _MEMCPY.search(name)
     for (row, column), (where, text) in test.cells.items():
-        if text == "N/A" or (is_between_gpus and row == column):
+        is_own_gpu = is_between_gpus and row == column  # is no copy between two: old versions print 0.00, not N/A
+        if text == "N/A" or is_own_gpu:
             continue
         copied = _route_of(name, test.title, row, column)
         method = copied.method
@@ -220,11 +221,10 @@ def _check_sum(times: Times, name: str, test: _NvbandwidthTest) -> None:
     """Check that the cells of a test have the sum that is printed below them."""
     printed = [cell for cell in test.cells.values() if cell.text != "N/A"]
     stated = times.log.number(name, test.total)
-    deviation = abs(sum(times.log.number(*cell) for cell in printed) - stated)
-    # JSON may state the sum with all digits of a float, of which no more than these are meant.
+    deviation = abs(sum(times.log.number(cell.where, cell.text) for cell in printed) - stated)
     stated_digits = str(test.total)[:_MOST_SUM_DIGITS]
     rounding = sum(half_unit(cell.text) for cell in printed) + half_unit(stated_digits)
-    where = printed[0].where if printed else name
+    where = printed[0].where if printed else name  # the line of the sum itself is not known
     problem = f"the cells of {name} do not have the sum {test.total}"
     times.agree(where, deviation, rounding, SLACK * stated, problem)
 
@@ -240,7 +240,7 @@ def _route_of(name: str, title: str, row: int, column: int) -> CopyRoute:
         if name.startswith(("device_to_host", "all_to_host")):
             return route(column, None)
         return route(None, column)
-    if "<- " in title:
+    if "<- " in title:  # unlike "<-> ", which is for both directions at once
         return route(column, row)
     return route(row, column)
 
@@ -252,7 +252,7 @@ def p2p_test(log: Log) -> list[Profile]:
         log.check("(GB/s)" in title.string, line, "the line is cut or malformed: it has no unit (GB/s)")
         is_both_ways = title[1] == "Bi"
         is_p2p_off = title[2] == "Dis"
-        for (src, dst), (where, text) in matrix(log, line, True).cells.items():
+        for (src, dst), (where, text) in matrix(log, line, square=True).cells.items():
             copied = route(src, dst)
             direction = copied.direction
             if direction == "p2p" and is_p2p_off:
@@ -263,8 +263,10 @@ def p2p_test(log: Log) -> list[Profile]:
             times.copy(where, direction, copied.method, rate, both=is_both_ways, **copied.ends)
     times.notes.append(SUM_NOTE)  # a whole log has matrices of both directions at once
     num_gpus = max(times.gpus, default=0) + 1
-    names = [words.partition(", ")[2] for words in log.words_between("Device: ", ", pciBusID")]
-    gpus = [{"name": name} for name in names] if len(names) == num_gpus else []
+    devices = log.words_between("Device: ", ", pciBusID")  # as in "0, NVIDIA A100"
+    gpus = []
+    if len(devices) == num_gpus:
+        gpus = [{"name": device.partition(", ")[2]} for device in devices]
     return [times.profile("p2pBandwidthLatencyTest", "cuda", num_gpus, gpus=gpus, num_nodes=1)]
 
 
@@ -274,7 +276,7 @@ _MEMORY = re.compile(r"^Memcpy (?P<from>[HDP])to(?P<to>[HDP])(?: \((?P<source>\w
 _RATE = "memory bandwidth (GB/s)"
 
 
-class CopyEvent(msgspec.Struct, gc=False):
+class CopyEvent(msgspec.Struct, gc=False):  # a trace may have millions, and none refers to another
     """The fields of a trace event that describe a copy or a collective."""
 
     name: Any = ""
@@ -297,7 +299,7 @@ def trace(log: Log) -> list[Profile]:
     try:
         content = msgspec.json.decode(log.raw, type=CopyTrace)
         info = content.distributedInfo or {}
-        num_ranks = whole("world_size", info.get("world_size", 1), 1, 1 << 20)
+        num_ranks = whole("world_size", info.get("world_size", 1), 1, MOST_RANKS)
         version = {"nccl": printable(info["nccl_version"])} if "nccl_version" in info else {}
         gpus = [{"name": printable(gpu["name"]), **version} for gpu in content.deviceProperties or ()]
     except RecursionError:
@@ -337,18 +339,19 @@ def _add_copy(times: Times, where: str, name: str, duration: Any, args: dict[str
     seconds = duration_us / 1e6
     if _RATE in args:
         seconds = size / GB / times.log.number(where, args[_RATE], 1e-9)
-    # Older versions cut the duration to whole µs, so the bandwidth's time is up to 1 µs longer: 0.5 µs on average, and
-    # up to 0.5 µs more or less. The rest is for the digits of the bandwidth.
-    deviation_us = abs(seconds * 1e6 - (duration_us + 0.5))
-    problem = f"{size} bytes do not take {duration_us:g} µs at that bandwidth"
-    times.agree(where, deviation_us, 0.501, SLACK * duration_us, problem)
+        # Older versions cut the duration to whole µs, so the bandwidth's time is up to 1 µs longer: 0.5 µs on average,
+        # and up to 0.5 µs more or less. The rest is for the digits of the bandwidth.
+        deviation_us = abs(seconds * 1e6 - (duration_us + 0.5))
+        rounding_us = 0.5 + 0.001
+        problem = f"{size} bytes do not take {duration_us:g} µs at that bandwidth"
+        times.agree(where, deviation_us, rounding_us, SLACK * duration_us, problem)
     method = "device"
     for kind in (memory["source"], memory["target"]):
         if kind in ("Pinned", "Pageable"):  # the end in the host's memory
             method = kind.lower()
             break
     direction = f"{memory['from']}2{memory['to']}".lower()
-    rate = size / seconds if seconds else 0  # 0 raises
+    rate = size / seconds if seconds else 0  # a duration that was cut to 0 µs gives no rate, and `copy` refuses 0
     times.copy(where, direction, method, rate, size)
 
 
@@ -356,6 +359,7 @@ def _add_kernel(times: Times, where: str, duration: Any, args: dict[str, Any]) -
     """Add the collective of an NCCL kernel, if its event states the collective, the type and the elements."""
     collective = COLLECTIVE.get(str(args.get("Collective name")))
     item_bytes = TYPE_BYTES.get(str(args.get("dtype")).lower())
+    # The whole buffer: a reduce-scatter's input, an allgather's output.
     elements = max(_count(args, "In msg nelems"), _count(args, "Out msg nelems"))
     # A point of "together" is a ring of messages, which the sends and receives of a kernel need not be.
     if collective and collective != "together" and item_bytes and elements:

@@ -15,9 +15,8 @@ import attrs
 
 from ...common.checks import count_of
 from ..profile import Profile
-from .log import NATIVE_OUT, Log, Times, half_unit
+from .log import MOST_RANKS, NATIVE_OUT, Log, Times, half_unit
 
-_MOST_PROCESSES = 1 << 20
 _TITLE = re.compile(r"Intel ?\(R\) MPI Benchmark(?:s| Suite) V?([\d.]+)")
 _PART = re.compile(r", *([^, ]+) part\b")  # of the suite, behind its version in the title
 _START = re.compile(r"^\s*# Benchmarking +([\w-]+)")
@@ -37,7 +36,7 @@ class _ImbBenchmark(NamedTuple):
 
     operation: str
     is_share: bool = False  # of one process; otherwise the whole buffer, or the message
-    messages: int = 0  # that each process sends and receives, as its throughput counts them
+    messages: int = 0  # that each process sends and receives, as its throughput counts them; 0 for a collective
 
 
 _BENCHMARKS = {
@@ -106,7 +105,7 @@ def _program(log: Log) -> str:
 
     IMB-P2P and IMB-NBC have benchmarks and columns of the same names, which measure something else.
     """
-    program = "IMB-MPI1"
+    version = ""
     for line, text in enumerate(log.lines, 1):
         title = _TITLE.search(text)
         if title is None:
@@ -115,9 +114,9 @@ def _program(log: Log) -> str:
         if part:
             is_mpi_1 = part[1] == "MPI-1"
             log.check(is_mpi_1, line, f"only the MPI-1 part of the Intel MPI Benchmarks is read, got {part[1][:40]!r}")
-        if program == "IMB-MPI1":
-            program = f"IMB-MPI1 {title[1]}"
-    return program
+        if not version:  # logs of several runs may be in one file: the first title counts
+            version = title[1]
+    return f"IMB-MPI1 {version}".strip()
 
 
 def _tables(log: Log) -> Iterator[_ImbTable]:
@@ -164,10 +163,10 @@ def _is_like_a_row(cells: list[str]) -> bool:
 def _read_comment(log: Log, table: _ImbTable, line: int, text: str) -> None:
     """Set the number of processes by a comment above the header of a table; refuse groups of processes."""
     processes = _PROCESSES.search(text)
-    if processes and not table.columns:
+    if processes and not table.columns:  # rows are of the number above their header
         # `int` refuses a number of thousands of digits, so long ones do not reach it.
-        is_number = len(processes[1]) < 9 and 1 <= int(processes[1]) <= _MOST_PROCESSES
-        log.check(is_number, line, f"#processes must be a number from 1 to {_MOST_PROCESSES}")
+        is_number = len(processes[1]) < 9 and 1 <= int(processes[1]) <= MOST_RANKS
+        log.check(is_number, line, f"#processes must be a number from 1 to {MOST_RANKS}")
         table.num_processes = int(processes[1])
     if _GROUPS.search(text):
         log.fail(line, _GROUPS_PROBLEM)
@@ -237,7 +236,7 @@ def _profile(log: Log, table: _ImbTable, program: str) -> Profile:
 def _printed_time(log: Log, row: _ImbRow, benchmark: _ImbBenchmark) -> str:
     """Return the time of a row in µs as it is printed: of a message, or of the slowest process."""
     if benchmark.operation == "ping_pong":
-        log.number(row.line, row.cells["t[usec]"], 1e-9)
+        log.number(row.line, row.cells["t[usec]"], 1e-9)  # raises if it is 0
         return row.cells["t[usec]"]
     least, mean, most = (log.number(row.line, row.cells[column], 0) for column in _STEP_TIMES)
     log.check(most > 0 and least <= mean <= most, row.line, "must have t_min ≤ t_avg ≤ t_max, and t_max above 0")
@@ -245,10 +244,13 @@ def _printed_time(log: Log, row: _ImbRow, benchmark: _ImbBenchmark) -> str:
 
 
 def _megabyte(log: Log, rows: list[_ImbRow], benchmark: _ImbBenchmark) -> float:
-    """Return the bytes of a megabyte in a table: what fits its last row better."""
+    """Return the bytes of a megabyte in a table: what fits its last row better.
+
+    Sizes rise, and the throughput of a large message has more digits than that of a small one.
+    """
     row = rows[-1]
     if "Mbytes/sec" not in row.cells or not benchmark.messages:
-        return _MEGABYTES[0]
+        return _MEGABYTES[0]  # which is not used: there is no throughput to check
     seconds = log.number(row.line, _printed_time(log, row, benchmark), 1e-9) * 1e-6
     rate = log.number(row.line, row.cells["Mbytes/sec"], 0)
     expected = row.num_bytes * benchmark.messages / seconds
@@ -256,7 +258,7 @@ def _megabyte(log: Log, rows: list[_ImbRow], benchmark: _ImbBenchmark) -> float:
 
 
 def _check_throughput(times: Times, row: _ImbRow, time: str, benchmark: _ImbBenchmark, megabyte: float) -> None:
-    """Check that a row's time and throughput agree."""
+    """Check that a row's time and throughput agree. A point has the printed time, so the fitting one is not used."""
     throughput = row.cells["Mbytes/sec"]
     sent = row.num_bytes * benchmark.messages
     seconds = times.log.number(row.line, time, 1e-9) * 1e-6

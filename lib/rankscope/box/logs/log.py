@@ -17,14 +17,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from ...common.checks import count_of, printable
+from ...common.checks import printable
 from ...common.storage import MOST_BYTES, StorageError, check_num_values, read_bytes, unpacked
 from ...provenance import topology
 from ..profile import NATIVE, Point, Profile
 
 _MOST_LINES = 1 << 22  # of a log, or of a trace in JSON, which has a line per value; each takes 60 bytes or more
 _MOST_JSON_VALUES = 1 << 22  # of a log in JSON
-GB = 10**9  # bytes assumed for a copy of unstated size: its time is computed from the printed rate
+GB = 10**9  # bytes
+_UNSTATED_BYTES = GB  # assumed for a copy of unstated size: its time is computed from the printed rate
 COLLECTIVE = {  # by each name that logs have for it
     "allreduce": "allreduce",
     "all_reduce": "allreduce",
@@ -48,18 +49,19 @@ TYPE_BYTES = {
     **dict.fromkeys(("double", "int64", "uint64", "long"), 8),
 }
 NATIVE_OUT = {"algorithm": NATIVE, "in_place": False}
-MOST_CARDS = 4096
-ROUNDING = 1 + 1e-9  # tolerance when comparing floats
+MOST_RANKS = 1 << 20  # that the provenance of a profile may state
+MOST_CARDS = 4096  # in a profile's list of GPUs: a few bytes of a log may state a million ranks
+FLOAT_TOLERANCE = 1 + 1e-9  # a factor: sums and quotients of floats may be off by this much
 # In half units of the last digit: a program that cuts digits off, instead of rounding, is off by a whole unit.
 TRUNCATED = 2
 SLACK = 0.01  # of a figure, for other ways of printing and averaging: the smallest wrong unit, KiB for kB, is 0.024
 WARNING = "warning: "  # how the note about figures that hardly agree begins
 _GZIP_MAGIC = b"\x1f\x8b"  # the first bytes of a gzipped file
 _MPI_TAG = re.compile(r"\[\d+,\d+\]<std\w+>:")  # which mpirun --tag-output puts before each line
-_TOPOLOGY_HEADER = re.compile(r"^\S*[ \t]*GPU0[ \t]")  # of the table that nvidia-smi topo -m prints
+# Of the table that nvidia-smi topo -m prints; a terminal's code for underlining may stand before the header.
+_TOPOLOGY_HEADER = re.compile(r"^\S*[ \t]*GPU0[ \t]")
 _TOPOLOGY_ROW = re.compile(r"^\s*(?:GPU|NIC|mlx)\S*\s")
 _SIZE_NOTE = "the size of a copy is not stated: times are those of 1 GB at the rate that is printed"
-_HALF_UNITS = [0.5 * 10.0**-digits for digits in range(400)]  # by the number of digits after the point
 
 Where = int | str  # a line, or a place in JSON
 
@@ -70,7 +72,7 @@ class Log:
     def __init__(self, path: str | os.PathLike[str], num_ranks: int | None) -> None:
         self.path = path
         self.num_ranks = num_ranks  # as the caller states it
-        self.name = printable(Path(path).name.split(".")[0])
+        self.name = printable(Path(path).name.split(".")[0])  # of the file, without its endings
         try:
             raw = read_bytes(path)
             self.raw = unpacked(raw, MOST_BYTES) if raw.startswith(_GZIP_MAGIC) else raw
@@ -84,7 +86,7 @@ class Log:
         self.text = _MPI_TAG.sub("", text) if "<std" in text else text  # most logs have no tags, and some are long
         # `splitlines` would also end lines at form feeds and the like, unlike the line numbers of an editor.
         self.lines = self.text.replace("\r\n", "\n").split("\n")
-        has_topology = "GPU0" in self.text and "Affinity" in self.text
+        has_topology = "GPU0" in self.text and "Affinity" in self.text  # the header of every such table has both
         self.topology = topology("\n".join(_topology_lines(self.lines))) if has_topology else ""
 
     def fail(self, line: Where, problem: object) -> NoReturn:
@@ -105,20 +107,21 @@ class Log:
         if math.isfinite(value) and value >= least:
             return value
         bound = ""
-        if least > 0:  # 1e-9, or 1 for a whole number
+        if least > 0:  # readers pass 1e-9 to refuse 0, or 1 for a count
             bound = " above 0"
         elif least == 0:
             bound = " of at least 0"
         self.fail(line, f"{text!r} must be a number{bound}")
 
     def check_num_values(self) -> None:
-        """Refuse JSON that would take much more memory than its text."""
+        """Raise a StorageError for JSON that would take much more memory than its text."""
         try:
             check_num_values(self.raw, _MOST_JSON_VALUES)
         except ValueError as error:
             raise StorageError(self.path, str(error)) from error
 
     def json(self) -> Any:
+        """Return the content of a log in JSON."""
         self.check_num_values()
         try:
             return json.loads(self.text)
@@ -149,18 +152,6 @@ class Log:
                 if match is None:
                     self.fail(line, f"the line is cut or malformed: {text.strip()[:80]!r}")
                 yield line, match
-
-    def table(self, *columns: str) -> Iterator[tuple[int, list[str]]]:
-        """Yield these cells of each CSV row; the header must have at least these columns."""
-        names: list[str] = []
-        for line, text in enumerate(self.lines, 1):
-            cells = [cell.strip() for cell in text.split(",")]
-            if set(columns) <= set(cells):
-                names = cells
-            elif names and text.strip():
-                fits = len(cells) == len(names) and all(cells)
-                self.check(fits, line, f"must have {count_of(len(names), 'value')}, got {text[:80]!r}")
-                yield line, [cells[names.index(name)] for name in columns]
 
 
 class _TimedOperation(NamedTuple):
@@ -196,12 +187,15 @@ class Times:
             self.printed[operation] = _PrintedTimes(line, [seconds])
 
     def copy(self, line: Where, direction: str, method: str, rate: float, size: int = 0, **options: Any) -> None:
-        """Add a copy from its printed rate in bytes/s; a size of 0 is unknown. `options` are more of its point's."""
+        """Add a copy from its printed rate in bytes/s; a size of 0 is unknown.
+
+        `options` extend or replace those of an ordinary copy, as the GPUs between which it was, or both=True.
+        """
         self.log.check(rate > 0, line, f"a bandwidth must be above 0, got {rate:g}")
         self.gpus |= {gpu for name, gpu in options.items() if name in ("gpu", "src", "dst")}
         all_options = {"direction": direction, "method": method, "pieces": 1, "both": False, **options}
         if not size:
-            size = GB
+            size = _UNSTATED_BYTES
             all_options["size"] = "not stated"
             self.notes.append(_SIZE_NOTE)
         self.add(line, "transfer", size, size / rate, all_options)
@@ -213,7 +207,7 @@ class Times:
         what other ways of printing may add, all in the same unit. Within `rounding` they agree. Within a whole unit of
         each last digit and `slack`, the problem is recorded as a warning. Otherwise it raises StorageError.
         """
-        if deviation <= rounding * ROUNDING:
+        if deviation <= rounding * FLOAT_TOLERANCE:
             return
         self.log.check(deviation <= TRUNCATED * rounding + slack, line, problem)
         self.warnings.append((line, problem))
@@ -309,22 +303,21 @@ def half_unit(text: str) -> float:
     >>> half_unit("0.48"), half_unit("92173"), half_unit("1.8e+07")
     (0.005, 0.5, 500000.0)
     """
-    if "e" not in text:
-        num_digits = len(text.partition(".")[2])
-        return _HALF_UNITS[min(num_digits, len(_HALF_UNITS) - 1)]
     mantissa, _, exponent = text.partition("e")
-    return 0.5 * 10.0 ** (int(exponent) - len(mantissa.partition(".")[2]))
+    decimals = mantissa.partition(".")[2]
+    return 0.5 * 10.0 ** (int(exponent or "0") - len(decimals))
 
 
 def between(seconds: float, off: float, num_bytes: float, rate: float, rate_off: float) -> float | None:
     """Return a time that fits both a printed time and a printed rate; None if there is none.
 
-    The time is `seconds`, up to `off` more or less, and the rate is `rate`, up to `rate_off` more or less.
+    The time is `seconds`, up to `off` more or less, and the rate is `rate`, up to `rate_off` more or less. Of all times
+    that fit, the result is the one nearest to that of `rate`: a reader asks for it where the rate has more digits.
     """
-    low = max(num_bytes / (rate + rate_off) / ROUNDING, seconds - off)
+    low = max(num_bytes / (rate + rate_off) / FLOAT_TOLERANCE, seconds - off)
     high = seconds + off
     if rate > rate_off:  # otherwise the rate may be 0, which does not limit the time
-        high = min(num_bytes / (rate - rate_off) * ROUNDING, high)
+        high = min(num_bytes / (rate - rate_off) * FLOAT_TOLERANCE, high)
     if low > high:
         return None
     time_of_rate = num_bytes / rate if rate else seconds

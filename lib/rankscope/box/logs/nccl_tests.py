@@ -13,9 +13,21 @@ import attrs
 from ...common.checks import printable, whole
 from ...provenance import command_words
 from ..profile import NATIVE, Profile, busbw_factor
-from .log import COLLECTIVE, GB, MOST_CARDS, ROUNDING, SLACK, TRUNCATED, TYPE_BYTES, Log, Times, Where, half_unit
+from .log import (
+    COLLECTIVE,
+    FLOAT_TOLERANCE,
+    GB,
+    MOST_CARDS,
+    MOST_RANKS,
+    SLACK,
+    TRUNCATED,
+    TYPE_BYTES,
+    Log,
+    Times,
+    Where,
+    half_unit,
+)
 
-_MOST_RANKS = 1 << 20
 _INFO_FIRST = re.compile(r"^\s*\S+:\d+:\d+ \[\d+\] ")  # a line of NCCL's own log: host:process:thread [device]
 _INFO_LATER = re.compile(r"(?<![\w.-])[\d_.-]*([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")  # the same, behind part of a row
 _ROW = re.compile(
@@ -99,10 +111,10 @@ class Table:
         self.columns = columns[:-1] if self.has_timestamps else columns
         self.rows: list[PrintedRow] = []
         # The index of the time in each half, the out-of-place one first; algbw, busbw and often #wrong follow a time.
-        self.halves = [index for index, name in enumerate(columns) if name in ("time", "cputime")]
-        self.average: PrintedAverage | None = None
+        self.halves = [index for index, column in enumerate(columns) if column in ("time", "cputime")]
+        self.average: PrintedAverage | None = None  # None until the end of the table, or if it is cut
         self.is_elided = False  # whether somebody has replaced rows by "..."
-        self.facts: RunFacts | None = None  # until they are read
+        self.facts = RunFacts()  # empty until they are read
 
     @property
     def num_listed_ranks(self) -> int:
@@ -119,8 +131,8 @@ class Table:
         has_operation = bool(cells) and cells[0].isalpha()
         if "redop" in self.columns and not has_operation:  # some versions leave this column blank
             cells.insert(0, "")
-        if len(cells) == len(self.columns) - 1 and self.columns[-1] in ("#wrong", "error"):  # the last one, too
-            cells.append("N/A")
+        if len(cells) == len(self.columns) - 1 and self.columns[-1] in ("#wrong", "error"):
+            cells.append("N/A")  # some logs are cut at the right, and times do not need this column
         return cells
 
     def _split(self, text: str) -> list[str]:
@@ -165,10 +177,11 @@ class _TextReader:
         self._tables: list[Table] = []
         self._table: Table | None = None  # the one that has begun and not yet ended
         self._pending: _PendingRow | None = None
-        # About the next table, from the lines that have been read since the last one:
+        # From the lines that have been read since the last average:
         self._ranks: list[PrintedRank] = []
-        self._name = ""  # of its collective, as in all_reduce_perf; "" until a line has it
-        self._first_line = 0  # of the lines that state facts
+        self._name = ""  # of the next table's collective, as in all_reduce_perf; "" until a line has it
+        self._without_facts: list[Table] = []  # the tables that have begun
+        self._last_average = 0  # its line
 
     def tables(self) -> list[Table]:
         """Read all lines, and return the tables with the facts about their runs."""
@@ -180,11 +193,7 @@ class _TextReader:
                 self._read_line(line, text)
         if self._pending is not None:
             self._fail_cut(self._pending)
-        unfinished = [table for table in self._tables if table.facts is None]  # those without an average
-        if unfinished:
-            facts = _facts(self.log.lines[self._first_line :])
-            for table in unfinished:
-                table.facts = facts
+        self._add_facts(len(self.log.lines))
         return self._tables
 
     def _fail_cut(self, row: _PendingRow) -> NoReturn:
@@ -194,7 +203,7 @@ class _TextReader:
         """Read a line that is not blank. Searching for a word first is faster than its pattern, and logs are long."""
         is_header = "busbw" in text and "algbw" in text
         average = _FOOT.search(text) if "Avg bus" in text else None
-        row = _ROW.search(text) if "#" not in text else None
+        row = _ROW.search(text) if "#" not in text else None  # "#" begins every other line of nccl-tests
         if self._pending is not None:
             if row or is_header or average:
                 self._fail_cut(self._pending)
@@ -233,19 +242,21 @@ class _TextReader:
         table.rows.append(PrintedRow(line, match["size"], match["count"], match["type"], cells))
 
     def _add_rank(self, rank: re.Match[str]) -> None:
+        """Add a rank to the list of the next table; a second list that begins with 0 replaces the first."""
         if rank["number"] == "0" and self._ranks and self._ranks[0].number == 0:
             self._ranks = []  # those so far are of a previous run, which printed no table
         self._ranks.append(PrintedRank(int(rank["number"]), rank["host"], printable(rank["card"].strip())))
 
     def _add_table(self, line: int, text: str) -> None:
         """Begin a table with the columns of a header."""
-        words = text[text.find("size") :].split()
+        words = text[text.find("size") :].split()  # without "#", and without what a launcher puts before it
         has_times = "time" in words or "cputime" in words
         fits = words[:3] == ["size", "count", "type"] and has_times
         self.log.check(fits, line, f"the header must begin with size, count, type; got {text.strip()[:80]!r}")
         self.log.check(len(words) <= _MOST_COLUMNS, line, f"the header must have at most {_MOST_COLUMNS} columns")
         self._table = Table(line, words[3:], self._ranks, self._name)
         self._tables.append(self._table)
+        self._without_facts.append(self._table)
 
     def _end_table(self, line: int, average: str) -> None:
         """End a table with its average. What follows belongs to the next one."""
@@ -253,15 +264,31 @@ class _TextReader:
         if table is None or not table.rows:
             self.log.fail(line, "an average without rows above it")
         table.average = PrintedAverage(line, average)
-        table.facts = _facts(self.log.lines[self._first_line : line])
+        self._add_facts(line)
         self._table = None
         self._ranks = []
         self._name = ""
-        self._first_line = line
+        self._last_average = line
+
+    def _add_facts(self, last_line: int) -> None:
+        """Add the facts of the lines since the last average to the tables that stand there.
+
+        If a table has no average, these are several: the lines between it and the next table may be about both.
+        """
+        if not self._without_facts:
+            return
+        facts = _facts(self.log.lines[self._last_average : last_line])
+        for table in self._without_facts:
+            table.facts = facts
+        self._without_facts = []
 
 
 def _without_info(text: str) -> str:
-    """Return a line without what NCCL itself logged into it: from the name of the host to the end of the line."""
+    """Return a line without what NCCL itself logged into it: from the name of the host to the end of the line.
+
+    Such a part begins as in "node0:10:12 [0] NCCL INFO" or "node0:10:12 [0] socket.cc:5 NCCL WARN", so "NCCL " must
+    follow the host, the process, the thread and the device. The patterns leave it out: with it they would be slow.
+    """
     last_nccl = text.rfind("NCCL ")
     if last_nccl < 0:
         return text
@@ -278,7 +305,10 @@ def _without_info(text: str) -> str:
 
 
 def _json(log: Log) -> Table:
-    """Parse the JSON of nccl-tests, with its figures written as the text has them."""
+    """Parse the JSON of nccl-tests. Its figures become words, as in a text, because rounding depends on their digits.
+
+    nccl-tests write every float with %lf, which has six digits after the point.
+    """
     content = log.json()
     half_columns = ("time", "algbw", "busbw", "#wrong")
     columns = ("redop", "root", *half_columns, *half_columns)
@@ -314,7 +344,7 @@ def _json_row(log: Log, place: str, result: Any) -> PrintedRow:
 
 
 def _json_half(half: Any) -> list[str]:
-    """Return time, algbw, busbw and number of wrong elements as the text has them; "N/A" for what was not measured."""
+    """Return time, algbw, busbw and number of wrong elements as words; "N/A" for what was not measured."""
     if not half:
         return ["N/A"] * 4
     time = "time" if "time" in half else "cpu_time"
@@ -330,7 +360,7 @@ def _json_ranks(config: Any) -> list[PrintedRank]:
     num_gpus = whole("ngpus", config.get("ngpus", 1), 1, MOST_CARDS)
     ranks_per_process = num_threads * num_gpus
     processes = config.get("devices", ())
-    whole("the number of ranks", len(processes) * ranks_per_process, 0, _MOST_RANKS)
+    whole("the number of ranks", len(processes) * ranks_per_process, 0, MOST_RANKS)
     ranks: list[PrintedRank] = []
     for process in processes:
         for _ in range(ranks_per_process):
@@ -352,6 +382,7 @@ def _json_name(words: Sequence[str]) -> str:
 
 def _facts(lines: Sequence[str]) -> RunFacts:
     """Return the facts about the run that the lines above and between the rows state."""
+    # All patterns below need one of these words, and a search in the other lines of a long log would take long.
     text = "\n".join(line for line in lines if "NCCL" in line or "nccl" in line or "iters:" in line)
     repetitions = {}
     iterations = _ITERATIONS.search(text)
@@ -380,8 +411,8 @@ def _software_versions(text: str) -> dict[str, str]:
         return versions
     library = _LIBRARY.search(text)
     if library and int(library[1]):
-        code = int(library[1])  # 2.7.8 is 2708, and 2.29.2 is 22902
-        base = 10000 if code >= 20000 else 1000
+        code = int(library[1])
+        base = 10000 if code >= 20000 else 1000  # old: 2.7.8 is 2708; new: 2.29.2 is 22902
         return {"nccl": f"{code // base}.{code % base // 100}.{code % 100}"}
     return {}
 
@@ -506,6 +537,7 @@ class _Deviation(NamedTuple):
 
 def _busbw_deviation(half: HalfRow, collective: str, num_ranks: int) -> _Deviation:
     """Return how far a printed busbw is from what the algbw implies."""
+    # For sendrecv nccl-tests print the algbw again.
     factor = 1.0 if collective == "together" else busbw_factor(collective, num_ranks)
     return _Deviation(abs(half.busbw - factor * half.algbw), half.busbw_off + factor * half.algbw_off)
 
@@ -514,25 +546,25 @@ def _fit_ranks(halves: Sequence[HalfRow], collective: str, num_ranks: int) -> bo
     """Return whether the busbw of every row belongs to so many ranks, except for rounding."""
     for half in halves:
         deviation = _busbw_deviation(half, collective, num_ranks)
-        if deviation.distance > deviation.rounding * ROUNDING:
+        if deviation.distance > deviation.rounding * FLOAT_TOLERANCE:
             return False
     return True
 
 
 def _exact_ranks(halves: Sequence[HalfRow]) -> int:
-    """Return the number of ranks that the bus bandwidths of an allreduce imply; 0 if several fit.
+    """Return the number of ranks that the bus bandwidths of an allreduce imply; 0 if none or several fit.
 
     Each row bounds busbw / algbw, which is 2 (n - 1) / n, and so n = 2 / (2 - ratio).
     """
-    low = 0.0  # bounds of the ratio
+    low = 0.0  # bounds of the ratio, which is 0 for one rank and below 2 for any number
     high = 2.0
     for half in halves:
-        if half.algbw > half.algbw_off:
+        if half.algbw > half.algbw_off:  # otherwise the algbw may be 0, and the ratio has no bound
             low = max(low, (half.busbw - half.busbw_off) / (half.algbw + half.algbw_off))
             high = min(high, (half.busbw + half.busbw_off) / (half.algbw - half.algbw_off))
-    low /= ROUNDING
-    high *= ROUNDING
-    if not low <= high < 2:
+    low /= FLOAT_TOLERANCE
+    high *= FLOAT_TOLERANCE
+    if low > high or high >= 2:  # no ratio fits every row, or any large number of ranks does
         return 0
     # A bound that is a whole number counts, also if the division has missed it by a rounding error.
     fewest = max(1, math.ceil(2 / (2 - low) - 1e-9))
@@ -543,7 +575,7 @@ def _exact_ranks(halves: Sequence[HalfRow]) -> int:
 def _profile(log: Log, table: Table) -> Profile:
     """Check a table and return its profile."""
     times = Times(log)
-    facts = table.facts or RunFacts()
+    facts = table.facts
     halves = _halves(times, table)
     bytes_per_count = _bytes_per_count(log, table)
     collective = _collective(log, table, bytes_per_count)
@@ -567,9 +599,6 @@ def _profile(log: Log, table: Table) -> Profile:
         options |= {name: values[half.row.line] for name, values in varying.items()}
         times.add(half.row.line, collective, int(half.row.num_bytes), half.seconds, options)
 
-    gpus = [_gpu(rank, facts) for rank in listed]
-    if not gpus:  # only their software may be known
-        gpus = [facts.gpu_software] * min(ranks.number, MOST_CARDS)
     how: dict[str, Any] = {"statistic": "mean", **facts.repetitions}
     num_wrong = _numbers_of_wrong(table)
     if num_wrong:
@@ -582,7 +611,7 @@ def _profile(log: Log, table: Table) -> Profile:
         ranks.number,
         how,
         collective,
-        gpus=gpus if any(gpus) else [],
+        gpus=_gpus(listed, ranks.number, facts),
         num_nodes=len(ranks_per_node),
         ranks_per_node=ranks_per_node,
         network=facts.network,
@@ -606,11 +635,16 @@ def _options(collective: str, num_ranks: int, num_nodes: int) -> dict[str, Any]:
     return {}
 
 
-def _gpu(rank: PrintedRank, facts: RunFacts) -> dict[str, str]:
-    """Return what is known of a rank's GPU: its name, if the log has it, and its software."""
-    if not rank.card:
-        return facts.gpu_software
-    return {"name": rank.card, **facts.gpu_software}
+def _gpus(listed: Sequence[PrintedRank], num_ranks: int, facts: RunFacts) -> list[dict[str, str]]:
+    """Return what is known of the GPU of each rank: its name, if the log has it, and its software; empty if nothing."""
+    if not listed:
+        gpus = [facts.gpu_software] * min(num_ranks, MOST_CARDS)
+    else:
+        gpus = []
+        for rank in listed:
+            name = {"name": rank.card} if rank.card else {}
+            gpus.append({**name, **facts.gpu_software})
+    return gpus if any(gpus) else []
 
 
 def _varying_columns(table: Table) -> dict[str, dict[Where, str]]:
@@ -641,7 +675,8 @@ def _average_note(times: Times, table: Table, halves: Sequence[HalfRow]) -> str:
     deviation = abs(mean - stated)
     if table.is_elided and deviation > TRUNCATED * rounding:
         return "an excerpt: the log's average covers more rows"
-    times.agree(line, deviation, rounding, 0.0, f"the average is {stated:g}, and that of the rows {mean:g}")
+    problem = f"the average is {stated:g}, and that of the rows {mean:g}"
+    times.agree(line, deviation, rounding, slack=0.0, problem=problem)  # no slack: it averages these very figures
     return ""
 
 
@@ -654,7 +689,7 @@ def _collective(log: Log, table: Table, bytes_per_count: float) -> str:
     if table.name:
         log.check(table.name in COLLECTIVE, table.header, f"unknown collective: {table.name!r}")
         return COLLECTIVE[table.name]
-    first = dict(zip(table.columns, table.rows[0].cells, strict=False))
+    first = dict(zip(table.columns, table.rows[0].cells, strict=True))
     has_root = first.get("root", "-1") not in ("-1", "")  # which are printed for a collective without a root
     if first.get("redop") in _SUMS:
         if has_root:

@@ -16,6 +16,7 @@ from ...collectives.algorithms import algorithm_of
 from ...common.checks import number, one_of, several, truth, whole
 from ...common.frozen import checked, each, frozen, optional
 from ...common.units import bytes_words
+from ..fit import LEAST_SIZES
 from ..profile import NATIVE, TRANSFERS, PointKey, Profile
 
 MEASURED = ("allreduce", "allgather", "reduce_scatter", "broadcast", "all_to_all")
@@ -23,8 +24,10 @@ ITEM_BYTES = 4  # bytes of a float32
 SEGMENT_BYTES = 2**19  # fits into cache for the sum, and is worth a message
 MOST_SEGMENTS = 256  # more gain nothing and take long to plan
 MOST_BYTES = 2**40
-MOST_LINK_BYTES = 2**24  # of a message between two ranks
-MOST_MEMORY_BYTES = 2**26  # of a sum or copy in memory
+LEAST_LINK_BYTES = 256  # of a message between two ranks
+MOST_LINK_BYTES = 2**24
+LEAST_MEMORY_BYTES = 4096  # of a sum or copy in memory
+MOST_MEMORY_BYTES = 2**26
 COMMON_BUFFERS = 4  # that the methods of a collective share: the pattern, the input, the output, the expected result
 TRANSFER_METHODS = ("pageable", "pinned", "pageable_non_blocking", "pinned_non_blocking")
 ON_THE_FLY = ("pin_on_the_fly", "pin_on_the_fly_cached")
@@ -107,7 +110,7 @@ class Protocol:
         """
         needed = math.ceil(self.iterations / IN_A_ROW)
         in_budget = int(self.budget_s / (seconds * (self.warm_up + IN_A_ROW)))
-        return min(needed, max(2, in_budget))
+        return min(needed, max(2, in_budget))  # the iterations of one turn would be too few to have a spread
 
     def in_turns(self, expected_s: Mapping[Name, float], once: Callable[[Name], Sample]) -> dict[Name, list[Sample]]:
         """Call `once` for each name alternately, and return its results per name, without the warm-up.
@@ -178,9 +181,10 @@ def words_of(key: PointKey) -> str:
 def keys_of(
     protocol: Protocol, sizes: Sequence[int], ranks_per_node: Sequence[int], free_bytes: int, through_host: bool = False
 ) -> tuple[list[PointKey], tuple[int, ...]]:
-    """Return the keys of links, memory and collectives in order, and the sizes that do not fit into memory.
+    """Return the keys of links, memory and collectives in order, and the sizes that are left out.
 
-    With `through_host` (Gloo on a GPU) there are only native or named collectives, and no messages between two ranks. A
+    Those are the sizes at which the buffers of a collective need more than half of a rank's free memory. With
+    `through_host` (Gloo on a GPU) there are only native or named collectives, and no messages between two ranks. A
     single rank has only native collectives. Raises ValueError if no size fits.
     """
     ranks_of_links = [1] if through_host else ranks_per_node  # a single rank has only sums and copies in memory
@@ -210,10 +214,12 @@ def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[PointKey]:
     if len(ranks_per_node) > 1:
         links.append("inter")
     keys = []
-    for size in powers_of_two(256, max(4096, min(most_bytes, MOST_LINK_BYTES))):  # enough sizes for a fit
+    fitted_bytes = LEAST_LINK_BYTES * 2 ** (LEAST_SIZES - 1)  # up to here there are enough sizes for a fit
+    for size in powers_of_two(LEAST_LINK_BYTES, max(fitted_bytes, min(most_bytes, MOST_LINK_BYTES))):
         for what in ("ping_pong", "together"):
             keys += [key_of(what, size, link=link) for link in links]
-    for size in powers_of_two(4096, max(4096, min(most_bytes, MOST_MEMORY_BYTES)), 4):  # at least one size
+    most_memory_bytes = max(LEAST_MEMORY_BYTES, min(most_bytes, MOST_MEMORY_BYTES))  # so that there is a size
+    for size in powers_of_two(LEAST_MEMORY_BYTES, most_memory_bytes, factor=4):
         keys += [key_of("add", size), key_of("copy", size)]
     return keys
 
@@ -280,8 +286,8 @@ def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: 
             options = {"gpus_per_node": gpus_per_node}  # also 1, since the builder's own default would be another
     if "num_segments" in algorithm.options:
         unsegmented = build(collective, name, sum(ranks_per_node), num_segments=1, **options)
-        num_segments = num_bytes // (unsegmented.num_chunks * SEGMENT_BYTES)
-        options["num_segments"] = min(MOST_SEGMENTS, max(1, num_segments))
+        chunk_bytes = num_bytes // unsegmented.num_chunks
+        options["num_segments"] = min(MOST_SEGMENTS, max(1, chunk_bytes // SEGMENT_BYTES))
     return options
 
 
@@ -304,7 +310,7 @@ def _fitting_options(
 
 
 def transfer_keys(num_bytes: int, num_gpus: int = 1) -> list[PointKey]:
-    """Return the copies to, from and between GPUs: by each method, in one direction and in both.
+    """Return the copies to, from, on and between GPUs, by each method, in one direction and in both; and the pinning.
 
     >>> options = [dict(key.options) for key in transfer_keys(2**20)]
     >>> [copy["direction"] for copy in options if copy.get("method") == "pinned" and copy["pieces"] == 1]

@@ -171,7 +171,7 @@ def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> TimedTask
     receiver. NCCL does not, because it starts sends and receives together.
     """
     if ranks.rank not in ends:
-        return TimedTask(nothing, times=2)  # as on the two ends: each rank divides the slowest one's seconds by `times`
+        return TimedTask(nothing, times=2)  # as on the ends: each rank divides the slowest one's seconds by its `times`
     first, second = ends
     is_first = ranks.rank == first
     peer = second if is_first else first
@@ -196,7 +196,7 @@ def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> TimedTask
             start([send], buffers, works)
 
     def finish() -> None:
-        # Not timed: the first rank's message has arrived if there is an answer, and it times the answer's arrival.
+        # Not timed: the first rank's time, the longer one, ends with the answer, after both messages have arrived.
         works[send.transfer].wait()
 
     return TimedTask(run, prepare, finish, times=2)
@@ -208,11 +208,13 @@ def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> Tim
     `ring` is the rank that this one receives from, and the rank that it sends to; None if it has nobody to exchange
     with. As in `execute`, each receive is posted one step ahead if the backend allows that.
     """
+    # With a single step, no receive would be posted ahead while the clock runs, but only before.
     num_steps = min(MOST_EXCHANGES, max(2, MOST_EXCHANGED_BYTES // num_bytes))
     if ring is None:
-        return TimedTask(nothing, times=num_steps)  # as on the others: each rank divides the slowest one's seconds
+        return TimedTask(nothing, times=num_steps)  # as on the ranks of a ring, for the reason in `_ping_pong`
     before, after = ring
-    # Buffer 0 is sent. Buffers 1 and 2 receive in turn, because two receives may be posted at the same time.
+    # Buffer 0 is sent. Two receives may be posted at the same time, so buffers 1 and 2 receive in turn, and each step
+    # has a tag of its own.
     buffers = [torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(3)]
     receives = []
     sends = []

@@ -30,10 +30,11 @@ CPU_SIZES = powers_of_two(2**10, 2**26)
 NCCL_SIZES = powers_of_two(2**10, 2**30)
 LEAST_TRANSFER_BYTES = 2**12
 MOST_TRANSFER_BYTES = 2**30
-# The time limit of a launch is PATIENCE_S plus LENIENCE times the expected time.
+# The time limit of a launch is PATIENCE_S plus LENIENCE times the expected time, which is a rough guess.
 PATIENCE_S = 60.0
 LENIENCE = 10.0
-MOST_S = 1e6  # the longest that `launch` can wait
+MOST_S = 1e6  # the longest time limit that `launch` accepts
+# The rank and the number of ranks, as torchrun, Open MPI and MPICH name them in the environment.
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _NUM_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
@@ -98,10 +99,10 @@ def measure(
     num_ranks = num_ranks_of(num_ranks, backend)
     chosen.check_algorithms(num_ranks)
     start = _starter(num_ranks, backend, device, network)
-    if not is_joined(backend):  # under torchrun, `run.open` checks it on rank 0, and all ranks raise the error
-        output_path(path)
+    if not is_joined(backend):
+        output_path(path)  # checks it before ranks are started; under torchrun, rank 0 does so in `run.open`, for all
     run = _Measurement(Path(path), chosen, backend, device, report, start)
-    report(Progress(0, 0, "starting the ranks"))
+    report(Progress(num_done=0, num_points=0, doing="starting the ranks"))  # the survey decides which points there are
     survey: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]  # rank 0's result of `rank.survey`
     with run.locks:  # empty until `run.open` locks the file
         run.open(survey, of_run(name, command, "" if network is None else str(network)), fresh)
@@ -117,7 +118,8 @@ def writes(backend: str) -> bool:
 def default_backend(num_ranks: int | None = None, device: str | None = None, network: object = None) -> str:
     """Return "nccl" if there are two GPUs or more and one for each rank of this machine, else "gloo".
 
-    An explicit device or a network of hosts also gives "gloo". Raises ValueError for `num_ranks` below 1.
+    An explicit device, which only Gloo lets you choose, or a network of hosts also gives "gloo". Raises ValueError for
+    `num_ranks` below 1.
     """
     if num_ranks is not None:
         whole("num_ranks", num_ranks, 1)
@@ -127,10 +129,12 @@ def default_backend(num_ranks: int | None = None, device: str | None = None, net
     import torch.distributed as dist
 
     num_gpus = torch.cuda.device_count() if dist.is_available() and dist.is_nccl_available() else 0
-    # torchrun starts the ranks of Gloo and of NCCL in the same way, and states how many are on this machine.
-    if is_joined("gloo"):
-        num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
-    return "nccl" if num_gpus >= 2 and (num_ranks or 1) <= num_gpus else "gloo"
+    num_ranks_here = num_ranks
+    if is_joined("gloo"):  # or with NCCL, whose ranks torchrun starts in the same way
+        # Only torchrun states the number of ranks on this machine. Other launchers may state just that of all ranks.
+        num_ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+    has_gpu_for_each = num_ranks_here is None or num_ranks_here <= num_gpus  # None: as many ranks as GPUs
+    return "nccl" if num_gpus >= 2 and has_gpu_for_each else "gloo"
 
 
 def num_ranks_of(num_ranks: int | None, backend: str) -> int:
@@ -138,8 +142,8 @@ def num_ranks_of(num_ranks: int | None, backend: str) -> int:
     if num_ranks is None and is_joined(backend):
         num_ranks = _from_launcher(_NUM_RANKS)
     if num_ranks is not None:
-        least = 1 if backend == "nccl" else 2
-        most = 10**6 if is_joined(backend) else MOST_RANKS  # a launcher has started them already, or this process must
+        least = 1 if backend == "nccl" else 2  # a single GPU has its copies to measure
+        most = None if is_joined(backend) else MOST_RANKS  # limits the ranks that this process has to start itself
         return whole("num_ranks", num_ranks, least, most)
     if backend == "nccl":
         import torch
@@ -172,11 +176,9 @@ def device_of(device: str | None, backend: str) -> str:
 
 
 def _from_launcher(names: Sequence[str]) -> int:
-    """Return the value that the launcher of this rank set in one of these environment variables; 0 without one."""
-    for name in names:
-        if name in os.environ:
-            return int(os.environ[name])
-    return 0
+    """Return the value that the launcher of this rank has set, whichever of these environment variables it uses."""
+    values = [os.environ[name] for name in names if name in os.environ]
+    return int(values[0])
 
 
 # Runs a function with arguments in all ranks, within a limit in seconds, and returns the result of each rank.
@@ -234,7 +236,7 @@ class _Measurement:
             opened = self.start(_in_rank, ("same", opened), PATIENCE_S)[0]
         if isinstance(opened, Exception):
             raise opened
-        assert opened is not None
+        assert opened is not None  # a process that does not write is joined, and has rank 0's
         self.profile = opened
 
     def _new(self, survey: Mapping[str, Any], about: Mapping[str, Any]) -> Profile:
@@ -259,7 +261,7 @@ class _Measurement:
             "statistic": "slowest rank of each iteration",
             "clock": "cuda events" if self.device == "cuda" else "monotonic",
             "clock_offset_s": survey["clock_offset_s"],
-            "verified": True,
+            "verified": True,  # a wrong result raises an error
         }
         return Profile(provenance, how)
 
@@ -308,9 +310,9 @@ class _Measurement:
     def _copies(self, survey: Mapping[str, Any]) -> list[PointKey]:
         """Return the copies that rank 0's GPU supports, up to the largest size asked for; none if it has no GPU."""
         asked = max(self.protocol.sizes or [MOST_TRANSFER_BYTES])
-        asked = max(asked, LEAST_TRANSFER_BYTES)
-        largest = min(asked, MOST_TRANSFER_BYTES, survey["transfer_bytes"])
-        sizes = powers_of_two(LEAST_TRANSFER_BYTES, largest, 4)
+        asked = max(asked, LEAST_TRANSFER_BYTES)  # small sizes asked for still get one size of copies
+        largest = min(asked, MOST_TRANSFER_BYTES, survey["transfer_bytes"])  # the last is 0 without a GPU
+        sizes = powers_of_two(LEAST_TRANSFER_BYTES, largest, factor=4)
         return [key for size in sizes for key in transfer_keys(size, len(survey["gpus"]))]
 
     def _store(self, points: Sequence[Point]) -> None:
@@ -361,7 +363,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def _in_rank(name: str, *args: Any) -> Any:
-    """Call a function of the module `rank` in a rank, where torch is already loaded."""
+    """Call a function of the module `rank`, which loads torch: here, in a rank, but not in the launching process."""
     from . import rank
 
     return getattr(rank, name)(*args)

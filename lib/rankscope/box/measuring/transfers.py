@@ -16,9 +16,12 @@ from ...provenance import free_bytes
 from ..profile import Point, PointKey
 from .plan import ITEM_BYTES, ON_THE_FLY, Protocol
 
-HOST_COPIES = 6  # buffers of one size that exist at the same time
-DEVICE_COPIES = 4  # the same, in the memory of a GPU
-BLOCKING = ("pageable", "pinned")
+# Buffers of one size that exist at the same time. On the host: a source and a target in pageable and in pinned memory,
+# memory pinned on the fly, and the expected data of `check`. On a GPU: a source, a target, the expected data, and the
+# result of comparing them.
+HOST_COPIES = 6
+DEVICE_COPIES = 4
+BLOCKING = ("pageable", "pinned")  # methods that copy with `non_blocking=False`
 MOST_BYTES = 2**32  # elements are numbered with 32 bits
 DTYPE = torch.int32  # elements of ITEM_BYTES
 Pairs = Sequence[tuple[Tensor, Tensor]]  # the target and the source of each copy
@@ -109,7 +112,10 @@ class MeasuredGpu:
 
 
 class CopyBuffers:
-    """Memory of one size, allocated on first use: sources count up from `first`; copies fill the targets."""
+    """Memory of one size, allocated on first use: sources count up from `first`; copies fill the targets.
+
+    New targets have zeros, which no source contains.
+    """
 
     def __init__(self, num_bytes: int, device: MeasuredGpu) -> None:
         self.num_bytes = num_bytes
@@ -184,6 +190,7 @@ def transfer_points(keys: Sequence[PointKey], protocol: Protocol, device: Measur
     points = []
 
     def size_and_gpu(key: PointKey) -> tuple[int, Any]:
+        """Return the size and the GPU that copies: the source's between two GPUs, else the one being measured."""
         return key.num_bytes, dict(key.options).get("src", device.index)
 
     for (num_bytes, gpu), group in itertools.groupby(keys, size_and_gpu):

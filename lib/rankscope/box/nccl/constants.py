@@ -208,4 +208,4 @@ TERMS = {
     "hopper": GenerationTerms(4.2, 0.73, 6.2, 5.9),
     "blackwell": GenerationTerms(7.85, 1.18, 3.0, 10.6),
 }
-SLICE_BYTES = 1 << 21  # bytes of a channel's chunk of Simple
+SIMPLE_CHUNK_BYTES = 1 << 21  # of a channel: two slices

@@ -26,7 +26,7 @@ _LOG_NAMES = {
     "AllReduce": "allreduce",
 }
 _FIGURES = re.compile(r"^\s*[\d.]+/\s*[\d.]+\s*$")  # a cell of the table: latency/bandwidth
-_GRAPH = re.compile(r"^(\d), crossNic \d, nChannels (\d+), bw ([\d.]+)/([\d.]+)")  # follows the word Pattern
+_GRAPH = re.compile(r"Pattern (\d), crossNic \d, nChannels (\d+), bw ([\d.]+)/([\d.]+)")
 _SAME_CHANNELS = re.compile(r"sameChannels (\d)")
 _SIZE = re.compile(r"n[Rr]anks (\d+) nNodes (\d+)")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
@@ -53,7 +53,7 @@ def _printed(text: str) -> dict[tuple[str, str, str], tuple[float, float]]:
         collective = _LOG_NAMES.get(head.strip())
         figures = [cell.split("/") for cell in cells if _FIGURES.search(cell)]
         pairs = [(algorithm, protocol) for algorithm in algorithms for protocol in PROTOCOLS]
-        if collective not in COLLECTIVES or len(figures) != len(pairs):
+        if collective not in COLLECTIVES or len(figures) != len(pairs):  # a header, or a line of something else
             continue
         for (algorithm, protocol), (latency, bandwidth) in zip(pairs, figures, strict=True):
             printed.setdefault((collective, algorithm, protocol), (float(latency), float(bandwidth)))
@@ -67,25 +67,24 @@ def _printed_graphs(text: str) -> dict[str, Graph]:
     """
     graphs: dict[str, Graph] = {}
     for line in text.splitlines():
-        for stated in line.split("Pattern ")[1:]:  # what stands behind this word
-            fields = _GRAPH.search(stated)
-            if fields is None:
-                continue
-            pattern, num_channels, intra, inter = fields.groups()
-            if pattern not in _PATTERNS:
-                continue
-            has_paths = int(num_channels) > 0 and float(intra) > 0 and float(inter) > 0
-            if not has_paths:
-                continue
-            same_channels = _SAME_CHANNELS.search(stated)
-            graph = Graph(
-                num_channels=int(num_channels),
-                intra=float(intra),
-                inter=float(inter),
-                is_plain_tree=pattern not in _SPLIT_TREES,
-                same_channels=same_channels is None or same_channels[1] != "0",  # true unless the log denies it
-            )
-            graphs.setdefault(_PATTERNS[pattern], graph)
+        fields = _GRAPH.search(line)
+        if fields is None:
+            continue
+        pattern, num_channels, intra, inter = fields.groups()
+        if pattern not in _PATTERNS:
+            continue
+        has_paths = int(num_channels) > 0 and float(intra) > 0 and float(inter) > 0
+        if not has_paths:
+            continue
+        same_channels = _SAME_CHANNELS.search(line)
+        graph = Graph(
+            num_channels=int(num_channels),
+            intra=float(intra),
+            inter=float(inter),
+            is_plain_tree=pattern not in _SPLIT_TREES,
+            same_channels=same_channels is None or same_channels[1] != "0",  # true unless the log denies it
+        )
+        graphs.setdefault(_PATTERNS[pattern], graph)
     return graphs
 
 
@@ -109,7 +108,7 @@ def read_log(path: str | os.PathLike[str], gpu: str | None) -> dict[str, Any]:
         num_ranks = int(size[1])
         num_nodes = int(size[2])
         fields["num_nodes"] = num_nodes
-        fields["gpus_per_node"] = max(num_ranks // max(num_nodes, 1), 1)  # `Model` refuses a log with 0 nodes
+        fields["gpus_per_node"] = num_ranks // max(num_nodes, 1)  # 0 nodes, in a damaged log, are for `Model` to refuse
     version = _VERSION.search(text)
     if version:
         fields["version"] = version[1]

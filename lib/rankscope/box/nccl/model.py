@@ -28,7 +28,7 @@ from .constants import (
     NVLS_SPEEDS,
     PLATEAU,
     PROTOCOLS,
-    SLICE_BYTES,
+    SIMPLE_CHUNK_BYTES,
     SPEEDS,
     TERMS,
     THREADS,
@@ -48,10 +48,12 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 SIZES = tuple(2**power for power in range(10, 40))  # 1 KiB to 512 GiB
 
-
 _UNSTATED_PATCH = 99  # of a version without its third number: the latest
 _MOST_SIZE = 1 << 50
-_LEAST_TREE_INTRA = 48  # GB/s of a tree's channel within a node, also where the network is slower
+# GB/s of a tree's channel within a node, also where the network is slower: in NCCL's logs of two nodes, trees reach
+# their limit CHANNEL_TREE even with a network of 24 GB/s per channel.
+_LEAST_TREE_INTRA = 48
+_LEAST_READING_BYTES = 1024  # the smallest size of the curves that the terms were fitted to
 
 
 def _version(name: str, value: Any) -> tuple[int, int, int]:
@@ -172,7 +174,7 @@ class Model:
         expected_us = {}
         for pair in self._eligible(collective):
             expected_us[pair] = float(self._nccl_us(collective, *pair, sizes)[0])
-        if not expected_us:
+        if not expected_us:  # only a log can exclude all of them; otherwise, the ring is always possible
             raise ValueError(f"collective must be one with a bandwidth in NCCL's log, got {collective!r}")
         algorithm, protocol = min(expected_us, key=expected_us.__getitem__)
         channels = self._channels(collective, algorithm, protocol, sizes)
@@ -270,6 +272,7 @@ class Model:
         num_steps = _num_steps(collective, self.num_ranks)
         if collective in ("broadcast", "reduce"):
             # NCCL charges the same for every step here: with several nodes the network's latency, without its overhead.
+            # It charges for a single step if all channels go through the GPUs in the same order, otherwise for all.
             slowest_link = link if self.num_nodes == 1 else "net"
             if self.graph("ring").same_channels:
                 return base + self._hop_us(slowest_link, "ring", protocol)
@@ -287,7 +290,7 @@ class Model:
                 num_inter_steps += 2
         else:
             num_inter_steps = self.num_nodes - 1
-        # With one GPU per node, NCCL has the tree's latency of the network.
+        # With one GPU per node, NCCL has the tree's latency of the network, because nothing hides latencies there.
         inter_algorithm = "tree" if self.gpus_per_node == 1 else "ring"
         inter_hop = max(self._hop_us("net", inter_algorithm, protocol), net_overhead)
         return base + (num_steps - num_inter_steps) * intra_hop + num_inter_steps * inter_hop
@@ -321,10 +324,10 @@ class Model:
 
     @property
     def _ll_max(self) -> float:
-        """The most that LL reaches in GB/s; NCCL looks between nodes in the row of another generation, by the CPU."""
+        """The most that LL reaches in GB/s. For several nodes, NCCL chooses the row of its table by CPU, not by GPU."""
         if self.num_nodes == 1:
             return self._by_nodes("LL_MAX")
-        return self._by_nodes("LL_MAX", "volta" if self.cpu == "intel" else "ampere")
+        return self._by_nodes("LL_MAX", "ampere" if self.cpu == "amd" else "volta")
 
     def _ring_bandwidth(self, collective: str, protocol: str, graph: Graph) -> float:
         """Return the bandwidth of the whole buffer on a ring, in GB/s.
@@ -384,6 +387,7 @@ class Model:
             share = 2.0  # the switch reduces, so a GPU's links carry the buffer once instead of twice
         efficiency = NVLS_EFFICIENCY[GPUS[self.gpu].generation]
         channel_rate = graph.intra * efficiency * (num_channels - 1) / num_channels * share
+        # NCCL also has this bound on one node; see `_expected_graphs`.
         channel_rate = min(channel_rate, 2 * graph.inter if num_nodes == 2 else graph.inter)
         if num_nodes > 1:
             channel_rate = min(channel_rate, self._by_nodes("CHANNEL_NVLS_TREE"))
@@ -404,7 +408,7 @@ class Model:
         # An NVLS path has a GPU as its head. Each GPU is the head of one path and a member of all of them, so this is a
         # path's share of its links. NCCL's search tries a list of rates, the fastest first.
         most_per_head = gpu.wire / (self.gpus_per_node + 1)
-        head_rates = NVLS_SPEEDS.get(gpu.generation, (gpu.wire,))
+        head_rates = NVLS_SPEEDS.get(gpu.generation, (gpu.wire,))  # the default is for GPUs without NVLS: never used
         head_rate = next((rate for rate in head_rates if rate <= most_per_head), most_per_head)
         if self.num_nodes > 1:
             return self._graphs_between_nodes(head_rate)
@@ -413,6 +417,7 @@ class Model:
         num_heads = min(self.gpus_per_node, MOST_CHANNELS // 2)  # NCCL makes two channels of each path
         return {
             "ring": Graph(num_channels, intra=rate, inter=rate),
+            # A plain tree would have less bandwidth than NCCL's logs of one node state.
             "tree": Graph(num_channels, intra=tree_rate, inter=rate, is_plain_tree=False),
             # NCCL's formula for NVLS is bounded by `inter` also on one node, where it is the fastest rate of the list.
             "nvls": Graph(num_heads, intra=head_rate, inter=head_rates[0]),
@@ -424,7 +429,7 @@ class Model:
         nic = gpu.nic
         if self.nic_bytes_per_s is not None:
             nic = self.nic_bytes_per_s / 1e9
-        nic = min(nic, gpu.wire)
+        nic = min(nic, gpu.wire)  # on PCIe, the link of a GPU may be slower than the card
         rate = next((speed for speed in SPEEDS if speed <= nic), nic)  # GB/s of a channel, as NCCL's search rounds it
         num_channels = self.nics or self.gpus_per_node  # one for each network card
         inter = rate
@@ -494,24 +499,24 @@ class Model:
     def times_s(self, collective: str, algorithm: str, protocol: str, sizes: Floats) -> Floats:
         """Return the time in seconds of each size, including the terms that NCCL omits.
 
-        NCCL need not choose this algorithm and protocol.
+        Sizes are of 1 byte and more. NCCL need not choose this algorithm and protocol.
         """
         terms_us = self._terms_us(collective, algorithm, protocol, sizes)
         return np.asarray(sum(terms_us.values())) * 1e-6
 
     def _channels(self, collective: str, algorithm: str, protocol: str, sizes: Floats) -> Floats:
-        """Return the number of channels by size: so few that each thread has enough bytes, and each channel traffic.
+        """Return the number of channels by size.
 
-        The rules are those of NCCL's src/enqueue.cc. The first gives the most channels. By the second, which newer
-        versions have, NCCL divides a rank's bytes into cells, and gives each channel so many cells that its traffic
-        reaches a minimum.
+        Two rules of NCCL's src/enqueue.cc limit it. By the first, each thread must have enough bytes; NVLS has a limit
+        of its own instead. By the second, which newer versions have, each channel must have enough traffic: NCCL
+        divides a rank's bytes into cells, and gives each channel so many cells that its traffic reaches a minimum.
         """
         if algorithm.startswith("nvls"):
             most_channels = np.full(sizes.shape, NVLS_CHANNELS.get(GPUS[self.gpu].generation, self.num_channels))
         else:
             bytes_per_channel = THREADS[protocol] * THRESHOLD[protocol]
             if algorithm == "ring" and protocol == "ll":
-                bytes_per_channel *= self.num_ranks
+                bytes_per_channel *= self.num_ranks  # NCCL's factor
             most_channels = np.clip(sizes // bytes_per_channel, 1, self.num_channels)
         least_traffic = self._era.least_traffic
         if not least_traffic:
@@ -519,7 +524,13 @@ class Model:
         own_bytes = sizes  # what a rank contributes, or keeps
         if collective in ("allgather", "reduce_scatter"):
             own_bytes = np.ceil(sizes / self.num_ranks)
-        traffic_per_byte = {"allreduce": 2, "broadcast": 1, "reduce": 1}.get(collective, self.num_ranks)
+        traffic_per_byte = {
+            "broadcast": 1,
+            "reduce": 1,
+            "allgather": self.num_ranks,
+            "reduce_scatter": self.num_ranks,
+            "allreduce": 2,
+        }[collective]
         if protocol == "ll":
             traffic_per_byte *= 4  # NCCL's factor
         # A cell is the smallest multiple of 16 bytes whose traffic reaches the minimum.
@@ -542,7 +553,8 @@ class Model:
         else:  # No measurement shows better terms than NCCL's own. Our launch replaces its base latency.
             latency_us = self.latency_us(collective, algorithm, protocol)
             base_us = self._base_us(algorithm, protocol)
-            by_name["hops"] = np.full(sizes.shape, max(latency_us - base_us, 0.0))
+            hops_us = max(latency_us - base_us, 0.0)  # a log may state less than the base
+            by_name["hops"] = np.full(sizes.shape, hops_us)
             by_name["bytes"] = self._nccl_us(collective, algorithm, protocol, sizes) - latency_us
         if self.minimum_s:
             missing_us = self.minimum_s * 1e6 - sum(by_name.values())
@@ -565,19 +577,25 @@ class Model:
         num_channels = self._channels(collective, "ring", protocol, sizes)
         piece_bytes = sizes / self.num_ranks / num_channels  # what a rank sends on a channel in a step
         step_us = piece_bytes / channel_bytes_per_us
-        by_name = {"hops": np.full(sizes.shape, num_steps * terms.hop_us), "bytes": num_steps * step_us}
+        tail_us: Floats | None = None
         if protocol == "ll":
-            by_name["tail"] = terms.ll_tail * step_us
+            hops_us = np.full(sizes.shape, num_steps * terms.hop_us)
+            tail_us = terms.ll_tail * step_us
         elif protocol == "ll128":
-            by_name["hops"] = np.full(sizes.shape, terms.ll128_launch_us + num_steps * terms.ll128_hop_us)
+            hops_us = np.full(sizes.shape, terms.ll128_launch_us + num_steps * terms.ll128_hop_us)
         else:
-            # Simple sends a piece in loops of two slices. A loop takes as long as two slices at the bandwidth, or as
-            # one slice and a hop, whichever is longer. The 4-norm is their maximum with a soft corner.
-            num_loops = np.maximum(np.ceil(piece_bytes / SLICE_BYTES), 1)
-            loop_us = step_us / num_loops
-            longer_us = (loop_us**4 + (loop_us / 2 + terms.simple_hop_us) ** 4) ** 0.25
-            by_name["hops"] = terms.simple_launch_us + num_loops * num_steps * (longer_us - loop_us)
-            by_name["tail"] = terms.simple_tail * step_us * np.minimum(1, SLICE_BYTES / np.maximum(piece_bytes, 1))
+            # Simple sends a piece chunk by chunk, each in two slices. A chunk takes as long as both slices at the
+            # bandwidth, or as one slice and a hop, whichever is longer. The 4-norm is their maximum with a soft corner.
+            num_chunks = np.ceil(piece_bytes / SIMPLE_CHUNK_BYTES)
+            chunk_us = step_us / num_chunks
+            longer_us = (chunk_us**4 + (chunk_us / 2 + terms.simple_hop_us) ** 4) ** 0.25
+            # `longer_us` includes the bytes, which are a term of their own.
+            hops_us = terms.simple_launch_us + num_chunks * num_steps * (longer_us - chunk_us)
+            last_chunk_share = np.minimum(1, SIMPLE_CHUNK_BYTES / piece_bytes)
+            tail_us = terms.simple_tail * last_chunk_share * step_us
+        by_name = {"hops": hops_us, "bytes": num_steps * step_us}
+        if tail_us is not None:
+            by_name["tail"] = tail_us
         if collective == "allgather":
             by_name["copy"] = terms.copy * step_us
         return by_name
@@ -668,6 +686,10 @@ class Model:
         num_bytes = np.array([whole("size", size, 1, _MOST_SIZE) for size in several("sizes", sizes)], np.int64)
         unknown = np.full(num_bytes.shape, np.nan)
         blocks = []
+
+        def repeated(text: str) -> NDArray[np.object_]:
+            return np.full(num_bytes.shape, text, dtype=object)  # texts of any length, as pandas stores them
+
         for collective in COLLECTIVES:
             compared = self.compared(collective, num_bytes.tolist())
             # A row for each pair of algorithm and protocol, infinite if NCCL cannot choose it; a column for each size.
@@ -681,10 +703,10 @@ class Model:
                 why_not = self.why_not(collective, algorithm, protocol)
                 figures = compared.get(pair, Compared(unknown, unknown, unknown))
                 block = {
-                    "collective": np.full(num_bytes.shape, collective, object),
-                    "algorithm": np.full(num_bytes.shape, algorithm, object),
-                    "protocol": np.full(num_bytes.shape, protocol, object),
-                    "why_not": np.full(num_bytes.shape, why_not, object),
+                    "collective": repeated(collective),
+                    "algorithm": repeated(algorithm),
+                    "protocol": repeated(protocol),
+                    "why_not": repeated(why_not),
                     "num_bytes": num_bytes,
                     "channels": figures.channels,
                     "nccl_s": figures.nccl_s,
@@ -705,11 +727,13 @@ class _SmallestReading(NamedTuple):
 
 
 def _smallest(profile: Profile, collectives: tuple[str, ...]) -> _SmallestReading:
-    """Return the smallest native measurement of 1 KiB and more of these collectives."""
+    """Return the native measurement of these collectives at the smallest size of at least `_LEAST_READING_BYTES`."""
     smallest: _SmallestReading | None = None
     for collective in collectives:
         for num_bytes, points in profile.native_points(collective).items():
-            if num_bytes >= 1024 and (smallest is None or num_bytes < smallest.num_bytes):
+            if num_bytes < _LEAST_READING_BYTES:
+                continue
+            if smallest is None or num_bytes < smallest.num_bytes:
                 seconds = float(np.median([point.median_s for point in points]))
                 smallest = _SmallestReading(collective, num_bytes, seconds)
     if smallest is None:

@@ -19,13 +19,13 @@ from ...common.checks import one_of
 from ...common.storage import StorageError, read_bytes
 from ...provenance import topology
 from ..pcie import ARCHITECTURE_GENERATIONS, PCIE, nccl_lane_gb_per_s
-from .constants import GPUS, HOP
+from .constants import GPUS, HOP, PROTOCOLS
 
 # GB/s of a link, one way, as NCCL's src/graph/topo.h counts them: by compute capability, generation, CPU.
 NVLINKS = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1}
 CAPABILITIES = {"volta": 70, "ampere": 80, "hopper": 90, "blackwell": 100}
 INTEL = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0), (0, 6.0))  # between two sockets, from this model on
-_SKYLAKE = 0x55  # which NCCL takes an Intel CPU without a model for
+_SKYLAKE = 0x55  # the model that NCCL assumes for an Intel CPU if none is stated
 SOCKETS = {"AuthenticAMD": 16.0, "": 10.0}  # "": not stated, as in topo -m: a Skylake's
 _OTHER_SOCKETS = 10.0  # of any other CPU
 _MOST_BYTES = 1 << 20  # of a file
@@ -35,6 +35,8 @@ _MOST_GPUS = 72
 _MOST_LINKS = 72  # that one nvlink tag counts
 _MOST_LANES = 32
 _LEAST_NIC_MBIT = 25000  # slower cards are of a control network
+_MBIT_PER_GB = 8000
+_LL = PROTOCOLS.index("ll")
 _WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _GPU_CLASS = "0x03"  # PCI classes begin with these
 _NIC_CLASS = "0x02"
@@ -72,17 +74,18 @@ class Topology:
         links: dict[tuple[int, int], Link] = {}
         for src, dst in _pairs(self.num_gpus):
             kind = "nvlink" if self.ways[src][dst].startswith("NV") else "pcie"
-            links[src, dst] = Link(HOP[kind]["ring"][0] * 1e-6, self.gb_per_s[src, dst] * 1e9)
+            links[src, dst] = Link(HOP[kind]["ring"][_LL] * 1e-6, self.gb_per_s[src, dst] * 1e9)
         [(usual, _)] = Counter(links.values()).most_common(1)  # a cluster has one link for most pairs, and exceptions
         overrides = {}
         for (src, dst), link in links.items():
+            if link == usual:
+                continue
             for node in range(num_nodes):
-                if link != usual:
-                    first = node * self.num_gpus
-                    overrides[first + src, first + dst] = link
+                first = node * self.num_gpus
+                overrides[first + src, first + dst] = link
         nics_per_gpu = self.nics / self.num_gpus if self.nics else 1.0  # one each if the file states no cards
         nic_gb_per_s = self.nic_gb_per_s or gpu.nic
-        between_nodes = Link(HOP["net"]["ring"][0] * 1e-6, nic_gb_per_s * nics_per_gpu * 1e9)
+        between_nodes = Link(HOP["net"]["ring"][_LL] * 1e-6, nic_gb_per_s * nics_per_gpu * 1e9)
         return Cluster(num_nodes, self.num_gpus, usual, between_nodes, overrides=overrides)
 
 
@@ -111,10 +114,7 @@ def read_topology(path: str | os.PathLike[str], gpu: str) -> Topology:
 def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
     """Parse the table of ``nvidia-smi topo -m``: a row and a column per GPU, and more columns, as of network cards."""
     lines = topology(text).splitlines()  # without the legend and the codes of a terminal
-    header = None
-    for index, line in enumerate(lines):
-        if header is None and _is_header(line):
-            header = index
+    header = next((index for index, line in enumerate(lines) if _is_header(line)), None)
     if header is None:
         raise StorageError(path, "it is neither NCCL's topology XML nor the table of nvidia-smi topo -m")
     names = _COLUMN.findall(lines[header])
@@ -238,7 +238,7 @@ def _of_xml(path: Any, text: str, gpu: str) -> Topology:
     """Parse NCCL's topology XML: nested tags of the system, its CPUs, PCIe bridges and devices, and their NVLinks."""
     tags = _tags(path, text)
     if tags[0].name != "system":
-        raise StorageError(path, f"line {tags[0].line}: <system> must come first, got <{tags[0].name}>"[:120])
+        raise StorageError(path, f"line {tags[0].line}: <system> must come first, got <{tags[0].name}>")
     gpus = [tag for tag in tags if tag.name == "pci" and tag.text("class").startswith(_GPU_CLASS)]
     if not 2 <= len(gpus) <= _MOST_GPUS:
         raise StorageError(path, f"2 to {_MOST_GPUS} GPUs are needed, got {len(gpus)}")
@@ -265,13 +265,26 @@ def _of_xml(path: Any, text: str, gpu: str) -> Topology:
             ways[src][dst] = path_over_pcie.word
             rates[src, dst] = path_over_pcie.gb_per_s
     rows_of_ways = tuple(tuple(row) for row in ways)
+    nics = _nics(tags)
+    return Topology(gpu, rows_of_ways, rates, nics.number, nics.gb_per_s, notes)
+
+
+class _Nics(NamedTuple):
+    """The network cards of a box: how many, and the GB/s of each, None if the file does not state it."""
+
+    number: int
+    gb_per_s: float | None
+
+
+def _nics(tags: Sequence[_Tag]) -> _Nics:
+    """Return the network cards that the tags state; of several speeds, the lowest."""
     speeds_mbit = [tag.whole("speed") or 0 for tag in tags if tag.name == "net"]  # each port of a card counts
-    nic_gb_per_s = [speed / 8000 for speed in speeds_mbit if speed >= _LEAST_NIC_MBIT]
-    if nic_gb_per_s:
-        return Topology(gpu, rows_of_ways, rates, len(nic_gb_per_s), min(nic_gb_per_s), notes)
+    fast_mbit = [speed for speed in speeds_mbit if speed >= _LEAST_NIC_MBIT]
+    if fast_mbit:
+        return _Nics(len(fast_mbit), min(fast_mbit) / _MBIT_PER_GB)
     # Without speeds, the PCI class shows which devices are network cards.
-    nics = [tag for tag in tags if tag.name == "pci" and tag.text("class").startswith(_NIC_CLASS)]
-    return Topology(gpu, rows_of_ways, rates, len(nics), None, notes)
+    cards = [tag for tag in tags if tag.name == "pci" and tag.text("class").startswith(_NIC_CLASS)]
+    return _Nics(len(cards), None)
 
 
 def _num_nvlinks(path: Any, tags: Sequence[_Tag], gpus: Sequence[_Tag], num_assumed: int | None) -> NDArray[np.float64]:

@@ -17,29 +17,28 @@ from rich.text import Text
 from ...common.checks import count_of
 from ...doctor import Diagnosis, examine, machine
 from ..ending import interruptible
+from ..output import print_parts
 from ..registry import command
 
 
 @command("doctor")
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Describe this machine, list the parts of rankscope that work on it, and what to install for the others."""
-    from ..output import print_parts
-
-    with interruptible(), _shown() as report:
+    with interruptible(), _shown_progress() as report:
         report("the machine")
-        about = machine()
+        facts = machine()
         diagnoses = examine(report)
     if as_json:
         as_dicts = [attrs.asdict(diagnosis) for diagnosis in diagnoses]
-        print(json.dumps({"machine": about, "diagnoses": as_dicts}, indent=1))
+        print(json.dumps({"machine": facts, "diagnoses": as_dicts}, indent=1))
     else:
-        print_parts(tables(diagnoses, about))
+        print_parts(tables(diagnoses, facts))
 
 
-def tables(diagnoses: Sequence[Diagnosis], about: Mapping[str, str]) -> Iterator[RenderableType]:
+def tables(diagnoses: Sequence[Diagnosis], facts: Mapping[str, str]) -> Iterator[RenderableType]:
     """Yield tables of the machine, of the parts that were found, and of those to install."""
     table = _table("This machine", "property", "value")
-    for name, words in about.items():
+    for name, words in facts.items():
         table.add_row(name, words)
     yield table
     available = [diagnosis for diagnosis in diagnoses if diagnosis.is_installed]
@@ -60,6 +59,7 @@ def tables(diagnoses: Sequence[Diagnosis], about: Mapping[str, str]) -> Iterator
 
 
 def _table(title: str, *columns: str) -> Table:
+    """Return an empty table. Its first column has short names; the others share the rest of the terminal's width."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     first, *others = columns
     table.add_column(first, no_wrap=True, overflow="fold", header_style="dim")
@@ -69,8 +69,8 @@ def _table(title: str, *columns: str) -> Table:
 
 
 @contextlib.contextmanager
-def _shown() -> Iterator[Callable[[str], None]]:
-    """Show which check is running if stderr is a terminal."""
+def _shown_progress() -> Iterator[Callable[[str], None]]:
+    """Return a function that shows the name of the check that is running, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda name: None
         return

@@ -23,18 +23,19 @@ def double_binary_tree(num_ranks: int, num_segments: int = 8) -> Schedule:
     """
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     segments = whole("num_segments", num_segments, 1, MOST_SEGMENTS)
-    trees = np.array([parents(n, 0), parents(n, 1)])
-    tree, child = np.nonzero(trees >= 0)  # of each edge, as `parent` and `first_step`
-    parent = trees[tree, child]
+    parents_in_trees = np.array([parents(n, 0), parents(n, 1)])
+    tree, child = np.nonzero(parents_in_trees >= 0)  # of each edge, as `parent` and `first_step`
+    parent = parents_in_trees[tree, child]
     first_step = _first_steps(tree.tolist(), child.tolist(), parent.tolist())
     steps_up = 0
     if n > 1:
-        steps_up = int(first_step.max()) + 2 * (segments - 1) + 1
+        last_step_up = int(first_step.max()) + 2 * (segments - 1)  # an edge carries a segment in every second step
+        steps_up = last_step_up + 1
 
     def carried(step: int) -> tuple[Ints, Ints]:
-        """Which edges carry something in this step of the way up, and which segment: one in every second step."""
-        segment = (step - first_step) // 2
-        is_its_turn = (step - first_step) % 2 == 0
+        """Return which edges carry something in this step of the way up, and which segment each of them carries."""
+        segment, remainder = np.divmod(step - first_step, 2)
+        is_its_turn = remainder == 0
         edges = np.flatnonzero(is_its_turn & (segment >= 0) & (segment < segments))
         return edges, segment[edges]
 
@@ -63,13 +64,13 @@ def parents(num_ranks: int, tree: int) -> Ints:
     rank_at = places % num_ranks
     if tree == 0:
         rank_at = (places - 1) % num_ranks
-    root_place = 1 << (num_ranks.bit_length() - 1)  # the highest one
+    root_place = 1 << (num_ranks.bit_length() - 1)  # the largest power of two is the highest place
     parent = np.full(num_ranks, -1)
     for place in range(1, num_ranks + 1):
         if place == root_place:
             continue
         parent_place = _parent_of_place(place)
-        while parent_place > num_ranks:  # that place has no rank, so its parent is taken instead
+        while parent_place > num_ranks:  # there is no such place, so the one above it takes the child
             parent_place = _parent_of_place(parent_place)
         parent[rank_at[place]] = rank_at[parent_place]
     return parent
@@ -97,7 +98,7 @@ def _first_steps(tree: list[int], child: list[int], parent: list[int]) -> Ints:
 
     @cache
     def first_step(edge: int) -> int:
-        below = edges_to[tree[edge], child[edge]]
+        below = edges_to[tree[edge], child[edge]]  # none, if the child is a leaf
         soonest = max((first_step(other) + 1 for other in below), default=0)
         is_its_turn = soonest % 2 == turn[edge]
         return soonest if is_its_turn else soonest + 1

@@ -26,8 +26,8 @@ def allgather_ring(num_ranks: int, *, counts: Sequence[int] | None = None) -> Sc
     `counts` gives the elements of each rank if they differ (MPI_Allgatherv).
     """
     n, ranks = _ranks(num_ranks)
-    phases = (once_round(ranks, (ranks + 1) % n, ranks, n),)
-    return Schedule("allgather", "ring", n, n, lambda: phases, weights=weights_of(n, counts))
+    phase = once_round(ranks, dst=(ranks + 1) % n, place=ranks, size=n)
+    return Schedule("allgather", "ring", n, n, lambda: [phase], weights=weights_of(n, counts))
 
 
 def allgather_recursive_doubling(num_ranks: int) -> Schedule:
@@ -54,7 +54,8 @@ def allgather_bruck(num_ranks: int) -> Schedule:
 
     def phases() -> Iterator[Phase]:
         for distance in _distances(n):
-            yield wrapping(ranks, (ranks - distance) % n, ranks, min(distance, n - distance), n)
+            count = min(distance, n - distance)  # a rank has `distance` chunks so far, and lacks the others
+            yield wrapping(ranks, (ranks - distance) % n, first=ranks, count=count, num_chunks=n)
 
     return Schedule("allgather", "bruck", n, n, phases)
 
@@ -74,7 +75,7 @@ def allgather_pat(num_ranks: int) -> Schedule:
             src = np.tile(ranks, sending.size)  # each rank is at each offset, in the tree of another chunk
             chunk = (src - np.repeat(sending, n)) % n
             yield Phase(src, (src + distance) % n, chunk)
-            offsets = np.r_[offsets, offsets + distance]
+            offsets = np.r_[offsets, sending + distance]
 
     return Schedule("allgather", "pat", n, n, phases)
 
@@ -82,8 +83,9 @@ def allgather_pat(num_ranks: int) -> Schedule:
 def reduce_scatter_ring(num_ranks: int) -> Schedule:
     """A sum goes once round for each chunk, and ends with the rank that owns it: N-1 steps of one chunk, any N."""
     n, ranks = _ranks(num_ranks)
-    phases = (once_round(ranks, (ranks + 1) % n, ranks, n, start=-1, reduce=True),)
-    return Schedule("reduce_scatter", "ring", n, n, lambda: phases)
+    # Each rank first sends the chunk of the rank before it, which is the last to get it.
+    phase = once_round(ranks, dst=(ranks + 1) % n, place=ranks, size=n, start=-1, reduce=True)
+    return Schedule("reduce_scatter", "ring", n, n, lambda: [phase])
 
 
 def reduce_scatter_recursive_halving(num_ranks: int) -> Schedule:
@@ -129,7 +131,7 @@ def all_to_all_pairwise(num_ranks: int, *, counts: Sequence[Sequence[int]] | Non
     n, ranks = _ranks(num_ranks)
     weights = None
     if counts is not None:
-        rows = each("counts", counts, lambda _, row: weights_of(n, row))
+        rows = each("counts", counts, lambda _, row: weights_of(n, row))  # which checks a row
         if len(rows) != n:
             raise ValueError(f"counts must be {n} rows of {n} whole numbers, one per rank, got {len(rows)} rows")
         weights = tuple(itertools.chain.from_iterable(rows))
@@ -137,7 +139,7 @@ def all_to_all_pairwise(num_ranks: int, *, counts: Sequence[Sequence[int]] | Non
     def phases() -> Iterator[Phase]:
         for distance in range(1, n):
             peer = (ranks + distance) % n
-            yield Phase(ranks, peer, ranks * n + peer)
+            yield Phase(ranks, peer, chunk=ranks * n + peer)  # chunks are numbered by sender, then by receiver
 
     return Schedule("all_to_all", "pairwise", n, n * n, phases, weights=weights)
 
@@ -168,7 +170,8 @@ def barrier_dissemination(num_ranks: int) -> Schedule:
 
     def phases() -> Iterator[Phase]:
         for distance in _distances(n):
-            yield Phase(ranks, (ranks + distance) % n, 0, reduce=True)
+            # The only chunk stands for the ranks that a rank has heard from; what arrives is added to them.
+            yield Phase(ranks, (ranks + distance) % n, chunk=0, reduce=True)
 
     return Schedule("barrier", "dissemination", n, 1, phases)
 

@@ -57,9 +57,9 @@ def reduce_scatter_gather(num_ranks: int, *, root: int = 0) -> Schedule:
         for k, half in reversed(list(enumerate(rounds))):
             # Round k of the halving, backwards: of each pair of places that differ in bit k, the upper one hands its
             # chunks to the lower one. Places from 2^(k+1) on have already done so.
-            near = np.arange(1 << k)
-            far = near + near.size
-            yield Phase(rank_at[far], rank_at[near], half.keeps[far], half.size)
+            lower = np.arange(1 << k)
+            upper = lower + (1 << k)
+            yield Phase(rank_at[upper], rank_at[lower], half.keeps[upper], half.size)
 
     return _folded("reduce", "reduce_scatter_gather", num_ranks, core, root)
 
@@ -134,9 +134,11 @@ def halves(p: int, nearest_first: bool = True) -> Iterator[Halving]:
         bits.reverse()
     for bit in bits:
         size //= 2
-        upper = (places >> bit & 1) * size  # where the upper half begins, for the places that keep it
-        sends = keeps + size - upper
-        keeps = keeps + upper
+        keeps_upper = places >> bit & 1  # whether a place keeps the upper half of its chunks, as 0 or 1
+        lower = keeps
+        upper = keeps + size
+        keeps = np.where(keeps_upper, upper, lower)
+        sends = np.where(keeps_upper, lower, upper)
         yield Halving(places ^ (1 << bit), sends, keeps, size)
 
 
@@ -162,7 +164,7 @@ def _folded(
     folded = np.arange(0, 2 * (n - p), 2)
     onto = folded + 1
     rank_at = np.r_[onto, np.arange(2 * (n - p), n)]
-    if collective == "reduce":  # number the ranks from another one, so that place 0 is the root
+    if collective == "reduce":  # move all ranks on by as many, so that the root is at place 0
         shift = root - rank_at[0]
         folded = (folded + shift) % n
         onto = (onto + shift) % n
@@ -170,9 +172,9 @@ def _folded(
 
     def phases() -> Iterator[Phase]:
         if folded.size:
-            yield Phase(folded, onto, 0, num_chunks, reduce=True)
+            yield Phase(folded, onto, chunk=0, num_chunks=num_chunks, reduce=True)
         yield from core(p, rank_at)
         if folded.size and collective == "allreduce":
-            yield Phase(onto, folded, 0, num_chunks)
+            yield Phase(onto, folded, chunk=0, num_chunks=num_chunks)
 
     return Schedule(collective, algorithm, n, num_chunks, phases, root)

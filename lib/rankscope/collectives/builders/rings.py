@@ -16,24 +16,30 @@ from ...common.checks import several, whole
 from ..schedule import MOST_RANKS, MOST_SEGMENTS, Ints, Phase, Schedule
 from .rooted import backwards, to_leaders
 
+_MOST_NAMED_SHAPES = 12  # in a message, which would be too long to read with more
+
 
 def ring(num_ranks: int) -> Schedule:
     """Reduce-scatter round the ring, then allgather: 2(N-1) steps of one of N chunks, any N."""
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
-    return _grid("ring", n, (n,))
+    return _grid("ring", n, shape=(n,))
 
 
 def segmented_ring(num_ranks: int, num_segments: int = 4) -> Schedule:
     """The ring with each chunk in segments, so that a segment is added up while the next arrives.
 
-    Costs `num_segments` times the ring's messages. Raises ValueError for fewer than 1 segment.
+    Costs `num_segments` times the ring's messages. A sum is sent on `num_segments` steps after it arrived, as the lag
+    states. Raises ValueError for fewer than 1 segment.
     """
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     segments = whole("num_segments", num_segments, 1, MOST_SEGMENTS)
     ranks = np.arange(n)
 
     def sent_chunks(step: int, start: int) -> Ints:
-        """Return the chunk that each rank sends. A step of the ring takes a step for each of its chunk's segments."""
+        """Return the chunk that each rank sends. A step of the ring takes a step for each of its chunk's segments.
+
+        `start` is that of `once_round`.
+        """
         step_of_ring, segment = divmod(step, segments)
         chunk_of_ring = (ranks + start - step_of_ring) % n
         return chunk_of_ring * segments + segment
@@ -73,7 +79,7 @@ def bidirectional_ring(num_ranks: int) -> Schedule:
             yield Phase(ranks, right, (ranks + hops_right) % n, reduce=True)
         yield Phase(src, dst, added_chunks, reduce=True, num_steps=hops_left)
         yield Phase(src, dst, copied_chunks, num_steps=hops_left)
-        if hops_right > hops_left:
+        if hops_right > hops_left:  # likewise, for the copies
             yield Phase(ranks, right, (ranks - hops_left) % n)
 
     return Schedule("allreduce", "bidirectional_ring", n, n, phases, ports=2)
@@ -85,18 +91,19 @@ def hierarchical_ring(num_ranks: int, gpus_per_node: int | None = None) -> Sched
     `gpus_per_node` must divide `num_ranks`; by default it is the smallest divisor that is at least √num_ranks.
     """
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
-    _, g = nodes_of(n, gpus_per_node)
-    leaders = np.arange(0, n, g)
+    nodes, gpus = nodes_of(n, gpus_per_node)
+    leaders = np.arange(0, n, gpus)
+    num_chunks = nodes  # as many as ranks in the ring
 
     def phases() -> Iterator[Phase]:
-        k = leaders.size  # also the number of chunks
         next_leader = np.roll(leaders, -1)
-        yield from to_leaders(n, g, k)
-        yield once_round(leaders, next_leader, np.arange(k), k, start=0, reduce=True)
-        yield once_round(leaders, next_leader, np.arange(k), k, start=1, reduce=False)
-        yield from backwards(to_leaders(n, g, k))
+        place = np.arange(nodes)
+        yield from to_leaders(n, gpus, num_chunks)
+        yield once_round(leaders, next_leader, place, size=nodes, start=0, reduce=True)
+        yield once_round(leaders, next_leader, place, size=nodes, start=1, reduce=False)
+        yield from backwards(to_leaders(n, gpus, num_chunks))
 
-    return Schedule("allreduce", "hierarchical_ring", n, leaders.size, phases)
+    return Schedule("allreduce", "hierarchical_ring", n, num_chunks, phases)
 
 
 def torus_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
@@ -119,11 +126,10 @@ def mesh_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
     """A whole ring allreduce along rows, then another along columns, which carries the full buffer again."""
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     shape = shape_of(n, shape, 2)
-
     ranks = np.arange(n)
 
     def phases() -> Iterator[Phase]:
-        for axis in (1, 0):
+        for axis in (1, 0):  # along rows, then along columns
             size = shape[axis]
             place, neighbour = _along(n, shape, axis)
             block = n // size  # the chunks of one of `size` parts of the whole buffer
@@ -157,10 +163,10 @@ def _grid(algorithm: str, n: int, shape: Sequence[int]) -> Schedule:
 
 
 def shape_of(n: int, shape: Sequence[int] | None, axes: int) -> tuple[int, ...]:
-    """Return a shape of so many axes whose product is n, which is as even as possible if `shape` is None.
+    """Return a shape of so many axes whose product is n.
 
-    One axis may be -1, which stands for the remaining factor. Raises ValueError for a shape that does not fit, naming
-    those that do.
+    If `shape` is None, its numbers are as even as possible, and in ascending order. One axis may be -1, which stands
+    for the remaining factor. Raises ValueError for a shape that does not fit, naming those that do.
 
     >>> shape_of(12, None, 2), shape_of(7, None, 2), shape_of(12, (-1, 6), 2)
     ((3, 4), (1, 7), (2, 6))
@@ -168,14 +174,15 @@ def shape_of(n: int, shape: Sequence[int] | None, axes: int) -> tuple[int, ...]:
     shapes = _shapes(n, axes)
     if shape is None:
         ascending = [shape for shape in shapes if list(shape) == sorted(shape)]
+        # Of numbers with the same product, the most even ones have the smallest maximum, and the smallest sum.
         return min(ascending, key=lambda shape: (max(shape), sum(shape)))
     wanted = [whole("shape", size, -1) for size in several("shape", shape)]
     if len(wanted) == axes and wanted.count(-1) <= 1:
         for candidate in shapes:
             if all(size in (-1, fitting) for size, fitting in zip(wanted, candidate, strict=True)):
                 return candidate
-    names = ["×".join(map(str, shape)) for shape in shapes[:12]]
-    if len(shapes) > 12:
+    names = ["×".join(map(str, shape)) for shape in shapes[:_MOST_NAMED_SHAPES]]
+    if len(shapes) > _MOST_NAMED_SHAPES:
         names.append("…")
     got = "×".join(map(str, wanted))
     raise ValueError(f"shape must be {axes} numbers whose product is num_ranks = {n}: {', '.join(names)}; got {got}")
@@ -228,7 +235,8 @@ def once_round(
 ) -> Phase:
     """Return a phase once round the rings of `size` ranks: in step s the rank at `place` sends block place + start - s.
 
-    A block is `block` chunks, and block 0 begins at chunk `base`.
+    A block is `block` chunks, and block 0 begins at chunk `base`. If `start` is 0, the last block that a rank receives
+    is place + 1. A reduce-scatter leaves the sum there, so the allgather after it starts at 1.
     """
 
     def chunk(step: int) -> Ints:

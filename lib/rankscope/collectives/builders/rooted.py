@@ -27,7 +27,7 @@ def flat(num_ranks: int) -> Schedule:
             yield Phase(src=others, dst=0, chunk=0, reduce=True)
             yield Phase(src=0, dst=others, chunk=0)
 
-    return Schedule("allreduce", "flat", n, num_chunks=1, phases=phases, ports=max(1, n - 1))
+    return Schedule("allreduce", "flat", n, num_chunks=1, phases=phases, ports=_ports(n))
 
 
 def binomial_tree(num_ranks: int) -> Schedule:
@@ -35,8 +35,8 @@ def binomial_tree(num_ranks: int) -> Schedule:
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
 
     def phases() -> Iterator[Phase]:
-        yield from to_leaders(n, n, 1)
-        yield from backwards(to_leaders(n, n, 1))
+        yield from to_leaders(n, group=n, num_chunks=1)
+        yield from backwards(to_leaders(n, group=n, num_chunks=1))
 
     return Schedule("allreduce", "binomial_tree", n, 1, phases)
 
@@ -49,7 +49,11 @@ def broadcast_flat(num_ranks: int, *, root: int = 0) -> Schedule:
 def broadcast_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
     """The buffer goes down a binomial tree: ⌈log₂N⌉ steps, in each of which twice as many ranks have it."""
     n, root = _ranks(num_ranks, root)
-    return Schedule("broadcast", "binomial", n, 1, lambda: backwards(to_leaders(n, n, 1, root)), root)
+
+    def phases() -> Iterator[Phase]:
+        return backwards(to_leaders(n, group=n, num_chunks=1, root=root))
+
+    return Schedule("broadcast", "binomial", n, 1, phases, root)
 
 
 def broadcast_scatter_allgather(num_ranks: int, *, root: int = 0) -> Schedule:
@@ -59,7 +63,8 @@ def broadcast_scatter_allgather(num_ranks: int, *, root: int = 0) -> Schedule:
     """
     n, root = _ranks(num_ranks, root)
     place = np.arange(n)
-    lowest_bit = place & -place  # of a place: its subtree has that many places, unless they are cut off by the last one
+    # A place's subtree has as many places as its lowest bit says, unless they end before. That of place 0 has them all.
+    lowest_bit = place & -place
     subtree_size: Ints = np.where(place == 0, n, np.minimum(lowest_bit, n - place))
     num_missing = n - subtree_size  # chunks that the scatter does not bring
 
@@ -67,16 +72,17 @@ def broadcast_scatter_allgather(num_ranks: int, *, root: int = 0) -> Schedule:
         yield from backwards(_subtrees(n, root))
         # Round the ring: in step s a rank is sent the chunk of the rank s + 1 before it. The chunks of its own subtree
         # would come last, so it leaves the round that many steps earlier. A phase ends whenever ranks leave.
-        start = 0
-        for end in np.unique(num_missing[num_missing > 0]).tolist():
-            dst = (place[num_missing >= end] + root) % n
+        first_step = 0
+        for end_step in np.unique(num_missing[num_missing > 0]).tolist():
+            dst = (place[num_missing >= end_step] + root) % n
 
-            # With defaults, because the phase calls this when `dst` and `start` have changed already.
-            def chunk(step: int, dst: Ints = dst, start: int = start) -> Ints:
-                return (dst - 1 - start - step) % n
+            # With defaults, because the phase calls this when `dst` and `first_step` have changed already.
+            def chunk(step_in_phase: int, dst: Ints = dst, first_step: int = first_step) -> Ints:
+                step = first_step + step_in_phase
+                return (dst - (step + 1)) % n
 
-            yield Phase((dst - 1) % n, dst, chunk, num_steps=end - start)
-            start = end
+            yield Phase((dst - 1) % n, dst, chunk, num_steps=end_step - first_step)
+            first_step = end_step
 
     return Schedule("broadcast", "scatter_allgather", n, n, phases, root)
 
@@ -87,9 +93,10 @@ def broadcast_chain(num_ranks: int, num_segments: int = 8, *, root: int = 0) -> 
     segments = whole("num_segments", num_segments, 1, MOST_SEGMENTS)
 
     def phases() -> Iterator[Phase]:
-        if n == 1:
+        if n == 1:  # there is no other rank
             return
-        for step in range(n - 1 + segments - 1):
+        num_hops = n - 1
+        for step in range(num_hops + segments - 1):  # the last segment starts after all others
             # The rank at a place of the chain, counted from the root, sends segment `step - place`, if there is one.
             first = max(0, step - segments + 1)
             last = min(step, n - 2)
@@ -107,7 +114,7 @@ def reduce_flat(num_ranks: int, *, root: int = 0) -> Schedule:
 def reduce_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
     """Sums go up a binomial tree: ⌈log₂N⌉ steps of the whole buffer."""
     n, root = _ranks(num_ranks, root)
-    return Schedule("reduce", "binomial", n, 1, lambda: to_leaders(n, n, 1, root), root)
+    return Schedule("reduce", "binomial", n, 1, lambda: to_leaders(n, group=n, num_chunks=1, root=root), root)
 
 
 def scatter_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
@@ -144,6 +151,11 @@ def _ranks(num_ranks: int, root: int) -> tuple[int, int]:
     return n, whole("root", root, 0, n - 1)
 
 
+def _ports(num_ranks: int) -> int:
+    """Return the ports of a rank that exchanges messages with all others in one step; a schedule has at least one."""
+    return max(1, num_ranks - 1)
+
+
 def _flat(collective: str, num_ranks: int, root: int, counts: Sequence[int] | None) -> Schedule:
     """One step with all messages between the root and the others."""
     n, root = _ranks(num_ranks, root)
@@ -165,7 +177,7 @@ def _flat(collective: str, num_ranks: int, root: int, counts: Sequence[int] | No
             yield Phase(src, dst, chunk, reduce=collective == "reduce")
 
     weights = weights_of(n, counts)
-    return Schedule(collective, "flat", n, num_chunks, phases, root, ports=max(1, n - 1), weights=weights)
+    return Schedule(collective, "flat", n, num_chunks, phases, root, ports=_ports(n), weights=weights)
 
 
 def _binomial(collective: str, num_ranks: int, root: int, counts: Sequence[int] | None) -> Schedule:
@@ -229,17 +241,20 @@ def _subtrees(n: int, root: int) -> Iterator[Phase]:
 
 
 def backwards(phases: Iterable[Phase], reduce: bool = False) -> Iterator[Phase]:
-    """Yield the same steps, of one phase each, in the opposite order and direction, sorted by sender.
+    """Yield the same steps in the opposite order and direction. All phases must have one step.
 
-    What a rank receives is added up if `reduce`, and copied otherwise.
+    What a rank receives is added up if `reduce`, and copied otherwise. Transfers are sorted by sender, only so that
+    `Schedule.to_text` lists them in this order.
 
     >>> [(phase.src.tolist(), phase.dst.tolist()) for phase in backwards(to_leaders(4, 4, 1))]
     [([0], [2]), ([0, 2], [1, 3])]
     """
     for phase in reversed(list(phases)):
-        by_sender = np.argsort(phase.dst, kind="stable")
-        dst, src, chunk, num_chunks, _ = (column[by_sender] for column in phase.step(0))
-        yield Phase(src, dst, chunk, num_chunks, reduce)
+        step = phase.step(0)
+        by_sender = np.argsort(step.dst, kind="stable")
+        src = step.dst[by_sender]
+        dst = step.src[by_sender]
+        yield Phase(src, dst, step.chunk[by_sender], step.num_chunks[by_sender], reduce)
 
 
 def wrapping(

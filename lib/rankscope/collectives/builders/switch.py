@@ -47,7 +47,7 @@ def nvls(num_ranks: int, num_segments: int = 4) -> Schedule:
             yield Phase(both_src, both_dst, both_chunks, reduce=adds, num_steps=segments - 1)
             yield Phase(src, dst, chunk_of(segments - 1, owner=src))
 
-    return Schedule("allreduce", "nvls", n, n * segments, phases, ports=max(1, n - 1))
+    return Schedule("allreduce", "nvls", n, n * segments, phases, ports=max(1, n - 1))  # at least 1, for a single rank
 
 
 def nvls_tree(num_ranks: int, gpus_per_node: int | None = None, num_segments: int = 4) -> Schedule:
@@ -62,13 +62,15 @@ def nvls_tree(num_ranks: int, gpus_per_node: int | None = None, num_segments: in
     whole("gpus_per_node of nvls_tree", gpus, 1, MOST_IN_NODE)
     trees = double_binary_tree(nodes, num_segments)
     local = np.arange(gpus)  # the ranks of a node, each of which owns a share of the buffer
-    share = trees.num_chunks  # chunks of a share
+    share = trees.num_chunks  # of each owner, in chunks: what the trees carry
 
     def phases() -> Iterator[Phase]:
         src, dst = _pairs(nodes, gpus)
         if gpus > 1:
             yield Phase(src, dst, dst % gpus * share, share, reduce=True)
-        for step in trees.steps():  # a step among nodes becomes one for each owner of a share: rows owners by transfers
+        for step in trees.steps():
+            # Each transfer between nodes becomes one for each owner of a share. The tables have a row for each owner
+            # and a column for each transfer, which has one chunk.
             owners_src = np.add.outer(local, step.src * gpus).ravel()
             owners_dst = np.add.outer(local, step.dst * gpus).ravel()
             chunk = np.add.outer(local * share, step.chunk).ravel()
@@ -76,7 +78,8 @@ def nvls_tree(num_ranks: int, gpus_per_node: int | None = None, num_segments: in
         if gpus > 1:
             yield Phase(src, dst, src % gpus * share, share)
 
-    return Schedule("allreduce", "nvls_tree", n, gpus * share, phases, ports=max(1, gpus - 1))
+    ports = max(1, gpus - 1)  # within a node; at least 1, for the trees
+    return Schedule("allreduce", "nvls_tree", n, gpus * share, phases, ports=ports)
 
 
 def _pairs(nodes: int, gpus_per_node: int) -> tuple[Ints, Ints]:

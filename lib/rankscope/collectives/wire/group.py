@@ -19,6 +19,7 @@ from ..local import OPS
 from ..schedule import Schedule
 
 TAGS = 1 << 20  # the tag of the first step, away from the small tags that a caller's own messages may have
+# Sorted, so that every rank numbers them equally: their numbers are what ranks compare.
 DTYPES = sorted({kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}, key=str)
 OP_NAMES = tuple(OPS)
 
@@ -93,8 +94,9 @@ def batches(group: Any) -> Starter:
             kind = dist.isend if sends else dist.irecv
             operations.append(dist.P2POp(kind, views[view], global_ranks[peer], group))
         started = dist.batch_isend_irecv(operations)
-        if len(started) != len(operations):  # NCCL returns one work for all
-            started = [started[-1]] * len(operations)
+        if len(started) != len(operations):  # NCCL returns a list with one work for all
+            (work_of_all,) = started
+            started = [work_of_all] * len(operations)
         for post, work in zip(posted, started, strict=True):
             works[post.transfer] = work
 

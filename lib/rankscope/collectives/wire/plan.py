@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..schedule import MOST_KEPT, Schedule, number_among_equal
+from ..schedule import MOST_KEPT, Schedule, Step, number_among_equal
 
 LEAST_RANKS = 16  # with fewer ranks, `alike` does not look for those that do the same, and all transfers are listed
 LANE = "executor"  # of a rank, for the time that it spends on its program
 LONG = 4096  # elements: no ready signal waits behind a message that is longer
-ALIGNED = 64  # elements: every place in the scratch begins at a multiple of it
+ALIGNED = 64  # elements: places in the scratch begin at multiples of it, and so of a cache line, whatever the dtype
 
 
 class Run(NamedTuple):
@@ -29,6 +29,10 @@ class Run(NamedTuple):
 
     start: int
     stop: int
+
+    @property
+    def num_elements(self) -> int:
+        return self.stop - self.start
 
 
 class ChunkTransfer(NamedTuple):
@@ -145,8 +149,8 @@ def _plan(
     run_of = [Run(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
     initial_runs = _runs(np.flatnonzero(is_initial).tolist(), run_of)
     initial_run = Run(0, 0)
-    if initial_runs:  # the chunks that a rank passes follow one another in every collective
-        initial_run = Run(initial_runs[0].start, initial_runs[-1].stop)
+    if initial_runs:  # one at most, because the chunks that a rank passes follow one another in every collective
+        (initial_run,) = initial_runs
     planner = _Planner([_rank_step(transfers, rank, run_of) for transfers in steps], ahead)
     return Plan(
         num_elements=int(buffer_sizes.sum()),
@@ -184,7 +188,7 @@ def _transfers_of_ranks(schedule: Schedule, ranks: Sequence[int] | None) -> list
             transfer = ChunkTransfer._make(row)
             transfers_by_rank[transfer.src].append(transfer)
             transfers_by_rank[transfer.dst].append(transfer)
-            num_listed += 2
+            num_listed += 2  # at the sender, and at the receiver
         steps.append(transfers_by_rank)
     if is_wanted_rank is None and num_listed <= MOST_KEPT:
         schedule.cache["transfers"] = steps
@@ -205,6 +209,8 @@ class EquivalentRanks(NamedTuple):
 
 def alike(schedule: Schedule, ends: list[int], nodes: NDArray[np.int64]) -> EquivalentRanks:
     """Return which ranks do the same: their programs, and their peers', differ in numbers of chunks and ranks only.
+
+    `ends` are the chunks' ends, as `chunk_ends` returns them; `nodes` has the node of each rank.
 
     Ranks are distinguished by their transfers (in which step, in which direction and order, how long, within a node or
     not, and which of them are of one chunk), then by those of their peers, until nothing changes. If some ranks do not
@@ -275,8 +281,8 @@ class _ChunkTransfers(NamedTuple):
     reduce: NDArray[np.bool_]
 
 
-def _chunk_transfers(schedule: Schedule) -> _ChunkTransfers:
-    steps = [step.by_chunk() for step in schedule.steps()]
+def _chunk_transfers(steps: list[Step]) -> _ChunkTransfers:
+    """Return the transfers of steps that have one row per chunk. There must be a step, since columns are joined."""
     return _ChunkTransfers(
         step=np.repeat(np.arange(len(steps)), [step.src.size for step in steps]),
         src=np.concatenate([step.src for step in steps]),
@@ -296,13 +302,12 @@ def _ends_of_transfers(
     schedule: Schedule, kind_of_size: NDArray[np.int64], nodes: NDArray[np.int64]
 ) -> _EndsOfTransfers | None:
     """Return both ends of all transfers of a schedule, with their features, or None if nothing is sent."""
-    num_steps = schedule.num_steps
-    if not num_steps:  # then `_chunk_transfers` would have no columns to join
+    steps = [step.by_chunk() for step in schedule.steps()]
+    num_steps = len(steps)
+    num_sent = sum(step.src.size for step in steps)
+    if num_sent == 0:
         return None
-    sent = _chunk_transfers(schedule)
-    num_sent = sent.src.size
-    if not num_sent:
-        return None
+    sent = _chunk_transfers(steps)
 
     # Every array has an entry for each end: first the ends at all senders, then those at all receivers. So the two ends
     # of a transfer are `num_sent` entries apart.
@@ -393,7 +398,7 @@ def _packed(features: list[NDArray[Any]]) -> NDArray[np.int64]:
     num_values = 1  # of the last column so far
     for feature in features:
         num_values_of_feature = int(feature.max()) + 1
-        if num_values * num_values_of_feature > 2**62:  # more than an int64 can have
+        if num_values * num_values_of_feature > 2**63:  # an int64 has so many values from 0 up: begin another column
             columns.append(np.zeros(feature.size, dtype=np.int64))
             num_values = 1
         columns[-1] = columns[-1] * num_values_of_feature + feature
@@ -404,7 +409,7 @@ def _packed(features: list[NDArray[Any]]) -> NDArray[np.int64]:
 def _numbered(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return a number for each row of a table; equal rows have equal numbers."""
     _, number = np.unique(rows, axis=0, return_inverse=True)
-    return number.reshape(-1)
+    return number.reshape(-1)  # numpy 2.0 returns a table of one column
 
 
 def _runs(chunks: Iterable[int], run_of: list[Run]) -> tuple[Run, ...]:
@@ -414,7 +419,7 @@ def _runs(chunks: Iterable[int], run_of: list[Run]) -> tuple[Run, ...]:
         run = run_of[chunk]
         if runs and runs[-1].stop == run.start:
             runs[-1] = Run(runs[-1].start, run.stop)
-        elif run.stop > run.start:
+        elif run.num_elements > 0:
             runs.append(run)
     return tuple(runs)
 
@@ -439,8 +444,8 @@ class _Arrival(NamedTuple):
 
     def is_followed_by(self, other: _Arrival) -> bool:
         """Whether another one continues it in the message and in the buffer."""
-        num_elements = self.run.stop - self.run.start
-        continues_in_message = self.message == other.message and self.offset + num_elements == other.offset
+        end_in_message = self.offset + self.run.num_elements
+        continues_in_message = self.message == other.message and end_in_message == other.offset
         continues_in_buffer = self.run.stop == other.run.start
         return continues_in_message and continues_in_buffer and self.reduce == other.reduce
 
@@ -469,8 +474,7 @@ def _rank_step(transfers: list[ChunkTransfer], rank: int, run_of: list[Run]) -> 
     sent: dict[int, list[int]] = {}  # chunks by receiver
     received: dict[int, list[_ReceivedChunk]] = {}  # by sender
     for number, (src, dst, chunk, reduce) in enumerate(transfers):
-        run = run_of[chunk]
-        if run.start == run.stop:
+        if run_of[chunk].num_elements == 0:
             continue  # an empty chunk needs no message
         if src == rank:
             sent.setdefault(dst, []).append(chunk)
@@ -501,9 +505,10 @@ def _arrivals(messages: Iterable[list[_ReceivedChunk]], run_of: list[Run]) -> li
             run = run_of[chunk]
             arrivals.append(_Arrival(message, offset, run, reduce))
             transfer_of.append(transfer)
-            offset += run.stop - run.start
-    starts = {arrival.run.start for arrival in arrivals}
-    if len(starts) < len(arrivals):
+            offset += run.num_elements
+    written_starts = {arrival.run.start for arrival in arrivals}
+    several_write_to_one_run = len(written_starts) < len(arrivals)
+    if several_write_to_one_run:
         by_transfer = sorted(range(len(arrivals)), key=lambda index: transfer_of[index])
         arrivals = [arrivals[index] for index in by_transfer]
     merged: list[_Arrival] = []
@@ -550,7 +555,8 @@ class _Planner:
                 self.program += map(Wait, self.receives[number - 1])
                 postponed = arrivals
         # The sends of the step before this one may go on. Those of earlier ones end here, which frees their scratch.
-        for send in [send for send in self.pending_sends if self.transfers[send].step < number - 1]:
+        earlier_sends = [send for send in self.pending_sends if self.transfers[send].step < number - 1]
+        for send in earlier_sends:
             self._wait_send(send)
         sends = self._plan_sends(number)
         receives: list[int] = []
@@ -611,23 +617,25 @@ class _Planner:
         """Wait for the sends that may still be reading these elements of the buffer."""
         for send in list(self.pending_sends):
             span = self.transfers[send].span
-            if not span.scratch and _overlap(runs, [Run(span.start, span.stop)]):
+            reads_buffer = not span.scratch
+            if reads_buffer and _overlap(runs, [Run(span.start, span.stop)]):
                 self._wait_send(send)
 
     def _write(self, number: int, arrival: _Arrival) -> None:
         """Add an arrival of the step with this number to the buffer, or copy it there, from the scratch."""
         self._wait_readers([arrival.run])
         message = self.transfers[self.receives[number][arrival.message]].span
-        start = message.start + arrival.offset
-        source = Elements(True, start, start + arrival.run.stop - arrival.run.start)
-        self.program.append(Write(Elements(False, *arrival.run), source, arrival.reduce))
+        source = _in_scratch(message.start + arrival.offset, arrival.run.num_elements)
+        self.program.append(Write(to=_in_buffer(arrival.run), source=source, reduce=arrival.reduce))
 
     def _plan_sends(self, number: int) -> list[int]:
         """Add the sends of a step to the transfers, from the buffer if they are one run there; return their numbers."""
         first = len(self.transfers)
         for message in self.steps[number].sends:
-            span = Elements(False, *message.runs[0])  # all of it, if it has only this run
-            if len(message.runs) > 1:
+            if len(message.runs) == 1:
+                (run,) = message.runs
+                span = _in_buffer(run)
+            else:
                 span = self._gather(message.runs)
             self.transfers.append(Transfer(number, message.peer, sends=True, span=span))
         sends = list(range(first, len(self.transfers)))
@@ -639,9 +647,9 @@ class _Planner:
         span = self._reserve_scratch(runs)
         start = span.start
         for run in runs:
-            stop = start + run.stop - run.start
-            self.program.append(Write(Elements(True, start, stop), Elements(False, *run), reduce=False))
-            start = stop
+            copy = _in_scratch(start, run.num_elements)
+            self.program.append(Write(to=copy, source=_in_buffer(run), reduce=False))
+            start = copy.stop
         return span
 
     def _plan_receives(self, number: int) -> list[int]:
@@ -654,7 +662,7 @@ class _Planner:
             if self._is_direct(number, message_number):
                 self._wait_readers(message.runs)
                 (run,) = message.runs  # a message of several runs is not direct
-                span = Elements(scratch=False, start=run.start, stop=run.stop)
+                span = _in_buffer(run)
             else:
                 span = self._reserve_scratch(message.runs)
             self.transfers.append(Transfer(number, message.peer, sends=False, span=span))
@@ -681,22 +689,30 @@ class _Planner:
 
     def _reserve_scratch(self, runs: Iterable[Run]) -> Elements:
         """Reserve the first gap of the scratch that is wide enough for these elements, until it is released."""
-        num_elements = sum(run.stop - run.start for run in runs)
+        num_elements = sum(run.num_elements for run in runs)
         start = 0
         for used in sorted(self.used_scratch):
             if used.start - start >= num_elements:
                 break
             start = math.ceil(used.stop / ALIGNED) * ALIGNED
-        stop = start + num_elements
-        self.used_scratch.append(Run(start, stop))
-        self.num_scratch = max(self.num_scratch, stop)
-        return Elements(True, start, stop)
+        span = _in_scratch(start, num_elements)
+        self.used_scratch.append(Run(span.start, span.stop))
+        self.num_scratch = max(self.num_scratch, span.stop)
+        return span
 
     def _release_scratch(self, transfers: Iterable[int]) -> None:
         for number in transfers:
             span = self.transfers[number].span
             if span.scratch:
                 self.used_scratch.remove(Run(span.start, span.stop))
+
+
+def _in_buffer(run: Run) -> Elements:
+    return Elements(scratch=False, start=run.start, stop=run.stop)
+
+
+def _in_scratch(start: int, num_elements: int) -> Elements:
+    return Elements(scratch=True, start=start, stop=start + num_elements)
 
 
 def _sends_any(messages: list[_StepMessage], arrivals: list[_Arrival]) -> bool:

@@ -34,9 +34,9 @@ from .group import (
     starter,
     takes_batches,
 )
-from .plan import LANE, Elements, Post, Transfer, Wait, Write, plans
+from .plan import LANE, Elements, Post, Run, Transfer, Wait, Write, plans
 
-MOST_KEPT = 64  # plans for each group
+MOST_PLANS = 64  # that are kept for each group
 LARGE_BYTES = 1 << 22  # of these plans only the last used keeps a larger scratch
 
 # What an operation of the loop does.
@@ -79,25 +79,35 @@ def execute(
     """
     of_type("schedule", schedule, Schedule)
     group = group_of(group)
-    prepared_plans = _prepared_by_group.setdefault(group, {})  # the one that was used last is at the end
-    last = next(reversed(prepared_plans.values()), None)
+    prepared = _prepared(schedule, tensor, group, op)
+    return prepared.run(tensor, starter(group, tensor), recorder)
+
+
+# The plans of each group, in the order in which they were last used.
+_prepared_by_group: weakref.WeakKeyDictionary[Any, dict[Any, _Prepared]] = weakref.WeakKeyDictionary()
+
+
+def _prepared(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> _Prepared:
+    """Return the plan of an earlier call of the same kind, or a new one, which all ranks must make at the same call.
+
+    All ranks call with the same schedules and kinds of tensors in the same order. So they have the same plans, and drop
+    the same one if there are too many.
+    """
+    prepared_plans = _prepared_by_group.setdefault(group, {})
+    last_used = next(reversed(prepared_plans.values()), None)
     # The tensor and `op` are checked only once a plan is prepared, so here they may be anything, even unhashable.
     kind = (getattr(tensor, "shape", None), getattr(tensor, "dtype", None), getattr(tensor, "device", None))
     key = (fingerprint(schedule), kind, str(op))
     prepared = prepared_plans.pop(key, None)
     if prepared is None:
         prepared = _Prepared(schedule, tensor, group, op)
-    prepared_plans[key] = prepared
-    if len(prepared_plans) > MOST_KEPT:  # the one that was used longest ago goes, on every rank the same one
-        del prepared_plans[next(iter(prepared_plans))]
-    if last is not None and last is not prepared:  # only the plan that was used last keeps a large scratch
-        last.release()
-    return prepared.run(tensor, starter(group, tensor), recorder)
-
-
-_prepared_by_group: weakref.WeakKeyDictionary[Any, dict[Any, _Prepared]] = (
-    weakref.WeakKeyDictionary()
-)  # by group, last used last
+    prepared_plans[key] = prepared  # at the end, as the one that was used last
+    if len(prepared_plans) > MOST_PLANS:
+        longest_unused = next(iter(prepared_plans))
+        del prepared_plans[longest_unused]
+    if last_used is not None and last_used is not prepared:  # only the plan that is used last keeps a large scratch
+        last_used.release()
+    return prepared
 
 
 def executor(schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "sum") -> Callable[..., Tensor | None]:
@@ -149,17 +159,16 @@ class _Prepared:
         self._plan = plan
         self._has_result = bool(schedule.wanted()[rank].any()) and not self._is_barrier
         self._in_place = schedule.collective == "allreduce"  # the caller's tensor becomes the result
-        # Not so for a barrier, even of one rank without any transfers: the tensor is never its buffer, see below.
+        # A barrier does not even read the tensor, which may have any dtype and size: it sends bytes of its own.
         self._only_reads = all(transfer.sends for transfer in plan.transfers) and not self._is_barrier
-        whole_buffer = (0, plan.num_elements)
-        self._buffer_is_result = self._has_result and plan.wanted == (whole_buffer,)
-        # A barrier sends bytes of its own, and leaves the tensor alone.
         self._dtype = torch.uint8 if self._is_barrier else tensor.dtype
+        whole_buffer = Run(0, plan.num_elements)
+        self._buffer_is_result = self._has_result and plan.wanted == (whole_buffer,)
         # Only NCCL, which sends batches, can send from a GPU.
         self._device = tensor.device if sends_batches else torch.device("cpu")
         view_of: dict[Elements, int] = {}
         self._program = [_with_numbers(operation, plan.transfers, view_of) for operation in plan.program]
-        self._spans = list(view_of)  # the elements of each view
+        self._spans = list(view_of)  # the elements of each view, in the order of their numbers
         self._scratch: Tensor | None = None  # made by the first run
         self._scratch_views: list[Tensor | None] = []  # a view for each span in the scratch, None for one in the buffer
 
@@ -180,8 +189,8 @@ class _Prepared:
             scratch = self._new_scratch()
         buffer = self._filled_buffer(tensor.detach().view(-1).to(self._device), scratch)
         views = []
-        for span, view in zip(self._spans, self._scratch_views, strict=True):
-            views.append(buffer[span.start : span.stop] if view is None else view)
+        for span, scratch_view in zip(self._spans, self._scratch_views, strict=True):
+            views.append(buffer[span.start : span.stop] if scratch_view is None else scratch_view)
         self._carry_out(views, start, recorder)
         return self._result(tensor, buffer)
 
@@ -276,7 +285,8 @@ class _Prepared:
         result = buffer
         if self._only_reads or not self._buffer_is_result:  # the buffer is the caller's tensor, or lies in the scratch
             runs = [buffer[start:stop] for start, stop in self._plan.wanted]
-            result = torch.cat([buffer[:0], *runs])  # [:0], because cat needs a tensor even if there are no runs
+            no_elements = buffer[:0]  # because `cat` needs a tensor even if there are no runs
+            result = torch.cat([no_elements, *runs])
         if self._divides:
             result.div_(self._schedule.num_ranks)
         return result.to(tensor.device).reshape(shape_of(self._schedule, tensor, self._ends, result.numel()))
@@ -326,10 +336,10 @@ def _verify_once(schedule: Schedule) -> None:
 def _common_terms(schedule: Schedule, ends: list[int], tensor: Tensor, op: str) -> CommonTerms:
     """Return what all ranks must have in common."""
     number = fingerprint(schedule)
-    if schedule.collective == "barrier":
-        return CommonTerms(number, 0, 0, 0)
+    if schedule.collective == "barrier":  # the tensor and op of a rank are not used, and may differ
+        return CommonTerms(number, num_elements=0, dtype=0, op=0)
     num_elements = tensor.numel()
-    if schedule.weights is not None:  # ranks may differ in their elements
+    if schedule.weights is not None:  # ranks may differ in their elements, but not in those of all chunks
         num_elements = ends[-1]
     return CommonTerms(number, num_elements, DTYPES.index(tensor.dtype), OP_NAMES.index(op))
 

@@ -20,7 +20,7 @@ from ...timeline import Span, Timeline
 from ..schedule import RUNS_IN, Schedule
 from .plan import LANE, EquivalentRanks, Plan, Post, Transfer, Wait, alike, plans
 
-ELEMENT_BYTES = 4
+ELEMENT_BYTES = 4  # as of float32
 LinkAt = Callable[[int, int, float], Link]
 
 
@@ -68,23 +68,26 @@ def simulate_executor(
     31.0
     """
     of_type("schedule", schedule, Schedule)
-    if schedule.num_ranks != of_type("cluster", cluster, Cluster).num_ranks:
+    of_type("cluster", cluster, Cluster)
+    if schedule.num_ranks != cluster.num_ranks:
         raise ValueError(f"cluster must have the schedule's {schedule.num_ranks} ranks, got {cluster.num_ranks}")
     optional("link_at", link_at, function, "of src, dst and num_bytes")
     one_of("detail", detail, ("messages", "ranks"))
-    parts = 1
+    num_tensors = 1  # that make up the whole buffer
     if schedule.collective in RUNS_IN:
-        parts = schedule.num_ranks  # each rank passes its own run of the buffer
-    num_elements, remainder = divmod(number("num_bytes", num_bytes, 0), ELEMENT_BYTES * parts)
-    if remainder:
-        raise ValueError(f"num_bytes must be a multiple of {ELEMENT_BYTES * parts}, got {num_bytes!r}")
-    ends = schedule.chunk_ends(int(num_elements))
+        num_tensors = schedule.num_ranks  # each rank passes its own run of the buffer
+    num_elements, remainder = divmod(number("num_bytes", num_bytes, 0), ELEMENT_BYTES * num_tensors)
+    if remainder != 0:
+        raise ValueError(f"num_bytes must be a multiple of {ELEMENT_BYTES * num_tensors}, got {num_bytes!r}")
+    ends = schedule.chunk_ends(int(num_elements))  # of the tensor of a rank
     ranks = np.arange(schedule.num_ranks)
     same = EquivalentRanks(ranks=ranks.tolist(), of=ranks.tolist(), places={})  # each rank only to itself
-    links_depend_on_nodes_only = link_at is None or truth("by_node", by_node)
-    if links_depend_on_nodes_only and not cluster.overrides and not cluster.shared_nic:
+    # `alike` compares messages by their sizes and by whether they leave their node. With links of single pairs, or
+    # cards that ranks share, messages that are alike in this may still take different times.
+    links_depend_on_nodes_only = (link_at is None or truth("by_node", by_node)) and not cluster.overrides
+    if links_depend_on_nodes_only and not cluster.shared_nic:
         same = alike(schedule, ends, cluster.node(ranks))
-    planned_ranks = None
+    planned_ranks = None  # all of them, which `plans` lists only once for all sizes
     if len(same.ranks) < schedule.num_ranks:
         planned_ranks = same.ranks
     with no_collection():  # plans are up to a million tuples
@@ -261,12 +264,9 @@ class _PlanSimulation:
         num_bytes = self._messages[name].num_bytes
         alone_s = num_bytes * self._link(src, dst, num_bytes).beta_s_per_byte
         out, into = _cards(self._cluster, name)
-        self._schedule_leave(out, self._cards.add(name, out, into, alone_s, now_s))
-
-    def _schedule_leave(self, out: Hashable, when_s: float | None) -> None:
-        """Schedule that a message leaves a card, unless there is none, or another one is leaving it."""
-        if when_s is not None:
-            self._later(when_s, partial(self._leave, out))
+        left_s = self._cards.add(name, out, into, alone_s, now_s)
+        if left_s is not None:  # otherwise it waits behind others, and `_leave` schedules it when its turn comes
+            self._later(left_s, partial(self._leave, out))
 
     def _leave(self, out: Hashable, now_s: float) -> None:
         """A message has left its card: its sender is done now, and its receiver once it has passed the other card."""
@@ -274,14 +274,15 @@ class _PlanSimulation:
         name = departure.name
         src, dst = self._ranks_of[name]
         latency_s = self._link(src, dst, self._messages[name].num_bytes).alpha_s
-        self._schedule_leave(out, departure.next_s)
+        if departure.next_s is not None:
+            self._later(departure.next_s, partial(self._leave, out))
         self._later(now_s + departure.queued_s + latency_s, partial(self._finish, name.dst, False, name))
         self._finish(name.src, True, name, now_s)
 
     def _finish(self, index: int, sends: bool, name: _MessageName, now_s: float) -> None:
         """A rank has sent, or received, a message, and goes on with its program if it waits for that."""
         self._done_s[index, sends, name] = now_s
-        if self._waits[index] == (sends, name):
+        if self._waits[index] == _Waiting(sends, name):
             self._waits[index] = next(self._programs[index], None)
 
 

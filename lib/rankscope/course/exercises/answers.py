@@ -56,9 +56,11 @@ def reads() -> int:
 )
 def exposed() -> float:
     """How long a rank waits, in ms, for two allreduces of 25 ms, of gradients that are ready after 10 and 40 ms."""
-    halves = (ParameterSpec("first", 100), ParameterSpec("last", 100))
-    local = ddp.LocalStep(halves, np.array([0.040, 0.010]), forward_s=0.0, backward_s=0.040)
-    step = ddp.simulate(local, lambda num_bytes: num_bytes * 0.00025, buckets=[[1], [0]])
+    any_size = 100  # bytes; each allreduce takes 25 ms, whatever its size
+    halves = (ParameterSpec("first", any_size), ParameterSpec("last", any_size))
+    ready_s = np.array([0.040, 0.010])  # the backward pass begins with the last layer
+    local = ddp.LocalStep(halves, ready_s, forward_s=0.0, backward_s=0.040)
+    step = ddp.simulate(local, lambda num_bytes: 0.025, buckets=[[1], [0]])
     return step.select(kind="wait").busy_s * 1e3
 
 
@@ -81,7 +83,8 @@ def counted_twice() -> int:
 @built("01.2")
 def exactly_once(answer: Any) -> Score:
     """A sampler that reads every sample once per epoch, shares evenly, and orders each epoch anew."""
-    score = scores.sampler_score(answer, 1797, 8, range(3), allow=["unbalanced"])
+    # 8 ranks cannot share 1797 samples evenly. So shares may be unbalanced, but by no more than one read.
+    score = scores.sampler_score(answer, size=1797, num_ranks=8, epochs=range(3), allow=["unbalanced"])
     uneven_by = int(score.rows["yours"][score.columns.index("uneven by")])
     if score.wrong or uneven_by <= 1:
         return score
@@ -91,6 +94,7 @@ def exactly_once(answer: Any) -> Score:
 @judged("a1.1")
 def never_seen(answer: Any) -> str | None:
     """The samples of 22 that libtorch's random sampler never reads over 4 ranks without duplicates."""
+    # The sampler cuts the list of samples before it shuffles it, so every epoch misses the same ones.
     epochs = (assign(22, 4, sampler="libtorch_random", epoch=epoch, drop_last=True) for epoch in range(50))
     right = set(audit(epochs).never_seen.tolist())
     if not isinstance(answer, list | tuple | set) or not all(isinstance(sample, int) for sample in answer):
@@ -106,7 +110,7 @@ def never_seen(answer: Any) -> str | None:
 
 @fewest("a1.2", 1, 1000, "ranks")
 def smallest_world(ranks: int) -> str | None:
-    """The smallest world size at which libtorch's random sampler leaves a dataset of 5 samples."""
+    """The smallest world size at which libtorch's random sampler reads indices that a dataset of 5 does not have."""
     if audit(assign(5, ranks, sampler="libtorch_random")).out_of_range:
         return None
     return f"with {count_of(ranks, 'rank')} every index is below 5"
@@ -115,7 +119,7 @@ def smallest_world(ranks: int) -> str | None:
 @built("a1.3")
 def cuts_no_tail(answer: Any) -> Score:
     """A sampler of equal shares that cuts, repeats nothing, and reads each of 22 samples within eight epochs."""
-    return scores.sampler_score(answer, 22, 4, range(8), allow=["dropped"])
+    return scores.sampler_score(answer, size=22, num_ranks=4, epochs=range(8), allow=["dropped"])
 
 
 # ---- 02 and a2: how a batch arrives
@@ -138,13 +142,14 @@ def cost_of_order() -> float:
 def stage_table(answer: Any) -> Score:
     """The workers of each stage that deliver 100 batches per second, as few as possible."""
     times_ms = {"read": 12, "decode": 50, "augment": 30, "collate": 4, "copy": 3, "compute": 10}
-    return scores.stage_score(answer, Pipeline([Stage(name, ms / 1e3) for name, ms in times_ms.items()]), 100)
+    pipeline = Pipeline([Stage(name, ms / 1e3) for name, ms in times_ms.items()])
+    return scores.stage_score(answer, pipeline, at_least_per_s=100)
 
 
 @built("a2.1")
 def shards(answer: Any) -> Score:
     """The files of three trainers, of which the fullest has as few rows as if the largest file is assigned first."""
-    return scores.share_score(answer, range(90, 0, -10), 3)
+    return scores.share_score(answer, sizes=range(90, 0, -10), num_ranks=3)
 
 
 @nearly(
@@ -157,17 +162,19 @@ def shards(answer: Any) -> Score:
     },
 )
 def alone_and_loading() -> float:
-    """The idle share of a trainer that loads for 300 ms and then steps for 200 ms."""
-    return parts.idle_share(parts.simulate([[0.3] * 10], 4, 0.05))
+    """The idle share of a trainer that loads for 300 ms and then steps for 200 ms, for each of ten parts."""
+    return parts.idle_share(parts.simulate([[0.3] * 10], steps_per_part=4, step_s=0.05))
 
 
 @fewest("a2.3", 1, 64, "loaders")
 def enough_loaders(loaders: int) -> str | None:
     """The smallest number of loaders that keeps up with a trainer."""
-    idle = parts.idle_share(parts.simulate([[0.3] * 200], 4, 0.05, queue_size=4, num_loaders=loaders))
-    if idle < 0.05:
+    seconds_of_parts = [0.3] * 200  # many, so that the wait for the first one hardly counts
+    timeline = parts.simulate([seconds_of_parts], steps_per_part=4, step_s=0.05, queue_size=4, num_loaders=loaders)
+    idle_share = parts.idle_share(timeline)
+    if idle_share < 0.05:
         return None
-    return f"with {count_of(loaders, 'loader')} the trainer waits {percent_words(idle)} of the time"
+    return f"with {count_of(loaders, 'loader')} the trainer waits {percent_words(idle_share)} of the time"
 
 
 # ---- 04: how gradients are combined
@@ -186,9 +193,11 @@ def tree_steps() -> int:
 @fewest("04.2", 2, 10**6, "ranks")
 def latency_half(ranks: int) -> str | None:
     """The fewest ranks with which a ring of 20 µs and 25 GB/s spends over half of its time for 10 MB on latency."""
-    total_s = closed_form("allreduce", "ring", ranks, 10e6, Link(20e-6, 25e9))
-    share = float(2 * (ranks - 1) * 20e-6 / total_s)
-    if share > 0.5 + 1e-12:
+    link = Link(alpha_s=20e-6, bytes_per_s=25e9)
+    total_s = closed_form("allreduce", "ring", ranks, 10e6, link)
+    latencies_s = 2 * (ranks - 1) * link.alpha_s
+    share = float(latencies_s / total_s)
+    if share > 0.5 + 1e-12:  # with 20 ranks it is exactly a half, except for rounding
         return None
     return f"with {ranks} ranks latency is {percent_words(share)} of the time"
 
@@ -196,7 +205,7 @@ def latency_half(ranks: int) -> str | None:
 @built("04.3")
 def few_steps(answer: Any) -> Score:
     """An allreduce of 1 KiB among four ranks in as few steps as the best."""
-    return scores.schedule_score(answer, "allreduce", _FOUR_RANKS, 1024)
+    return scores.schedule_score(answer, "allreduce", _FOUR_RANKS, num_bytes=1024)
 
 
 # ---- 03: how a batch gets onto the GPU
@@ -216,8 +225,9 @@ def staged() -> float:
 @built("03.2")
 def workers_of_a_loader(answer: Any) -> Score:
     """The workers by stage with which 90 batches arrive per second, and no more workers."""
-    stages = {"load": 0.020, "prepare": 0.055, "copy": 0.004, "step": 0.010}
-    return scores.stage_score(answer, Pipeline([Stage(name, seconds) for name, seconds in stages.items()]), 90.0)
+    times_s = {"load": 0.020, "prepare": 0.055, "copy": 0.004, "step": 0.010}
+    pipeline = Pipeline([Stage(name, seconds) for name, seconds in times_s.items()])
+    return scores.stage_score(answer, pipeline, at_least_per_s=90.0)
 
 
 # ---- 07: DDP's buckets and overlap
@@ -239,7 +249,7 @@ def num_buckets() -> int:
 
 @built("07.2")
 def small_bucket_first(answer: Any) -> Score:
-    """Sizes of buckets for 64 layers of 1 MiB, 3 ms and 0.5 ms a MiB on the wire, that leave at most 6.5 ms exposed."""
+    """Sizes of buckets for 64 layers of 1 MiB that leave at most 6.5 ms of communication exposed."""
     sizes = [whole("a bucket's size in MiB", size, 1, 64) for size in several("the answer", answer, "bucket sizes")]
     if sum(sizes) != 64:
         raise ValueError(f"the buckets must hold 64 MiB in all, got {sum(sizes)}")
@@ -251,12 +261,14 @@ def small_bucket_first(answer: Any) -> Score:
         num_left -= size
 
     def cost(num_bytes: Any) -> Any:
+        """The time of an allreduce: 3 ms, and 0.5 ms for each MiB."""
         return 0.003 + num_bytes / _MIB * 0.5e-3
 
     exposed_ms = ddp.simulate(local, cost, buckets=buckets).select(kind="wait").busy_s * 1e3
     wrong = None
     if exposed_ms > 6.5:
         wrong = f"{exposed_ms:.1f} ms are exposed; the goal is at most 6.5 ms"
+    # This goal replaces that of `bucket_score`, which is the step with the recommended cap.
     return attrs.evolve(scores.bucket_score(buckets, local, cost), wrong=wrong)
 
 
@@ -266,8 +278,9 @@ def useless_overlap(answer: Any) -> str | None:
     factor = number("the factor", amount(answer), 1, 100)
     contention = ddp.Contention(factor, factor)
     local = ddp.LocalStep.modelled([_MIB] * 40, backward_s=0.100)
-    allreduce_s = 20e-6  # of each bucket, whatever its bytes, so that the last one, which nothing can hide, is short
-    negligible_ms = 0.01 * 40 * 20e-3  # 1 % of all 40 allreduces
+    # The same for each bucket, whatever its bytes. It is short, because nothing can hide the last bucket's allreduce.
+    allreduce_s = 20e-6
+    negligible_ms = 0.01 * 40 * allreduce_s * 1e3  # 1 % of all 40 allreduces
 
     def step_ms(overlap: bool) -> float:
         step = ddp.simulate(
@@ -307,14 +320,16 @@ def fewest_ranks(ranks: int) -> str | None:
 )
 def padding() -> int:
     """The bytes that four shards of ten rows of a thousand floats hold beyond the tensor itself."""
-    weight = zero.Parameter("weight", (10, 1000), 4)
-    return 4 * (4 * weight.rows_bound(4) - weight.size)
+    num_ranks = 4
+    weight = zero.Parameter("weight", (10, 1000), itemsize=4)
+    num_allocated = num_ranks * weight.rows_bound(num_ranks)  # elements of all shards
+    return (num_allocated - weight.size) * weight.itemsize
 
 
 @built("08.3")
 def wrapping_policy(answer: Any) -> Score:
     """Names of modules to wrap with which 64 GPUs wait at most 70 ms per step and need at most 21 GB each."""
-    return scores.wrapping_score(answer, transformer(8192), most_wait_s=0.070, most_bytes=21e9)
+    return scores.wrapping_score(answer, transformer(num_tokens=8192), most_wait_s=0.070, most_bytes=21e9)
 
 
 # ---- a3: ranks that run out of batches at different times
@@ -343,13 +358,15 @@ def shadows() -> int:
 )
 def epoch_of_the_hang() -> int:
     """The epoch, from 1, of a rank with 110 batches when one with 100 has ended its ten epochs."""
-    return uneven.steps_by_rank([10 * 100, 10 * 110], "hang")[1] // 110 + 1
+    steps_until_it_hangs = uneven.steps_by_rank([10 * 100, 10 * 110], "hang")[1]
+    full_epochs = steps_until_it_hangs // 110
+    return full_epochs + 1
 
 
 @built("a3.3")
 def even_epoch(answer: Any) -> Score:
     """A distribution of eight files to three ranks after which all have equally many batches."""
-    return scores.share_score(answer, [12, 9, 8, 7, 6, 6, 4, 2], 3, at_most=1)
+    return scores.share_score(answer, sizes=[12, 9, 8, 7, 6, 6, 4, 2], num_ranks=3, at_most=1)
 
 
 # ---- a4: parameter servers and shared memory
@@ -387,7 +404,8 @@ def lost_updates(answer: Any) -> Score:
         "in step": "r0 r1 w0 w1 r0 r1 w0 w1 r0 r1 w0 w1",
     }
     counters = {name: _counted(order) for name, order in orders.items()}
-    rows = {name: (str(counter), str(6 - counter)) for name, counter in counters.items()}
+    num_updates = 2 * 3
+    rows = {name: (str(counter), str(num_updates - counter)) for name, counter in counters.items()}
     wrong = None
     if counters["yours"] != 2:
         wrong = f"the counter ends at {counters['yours']}; 2 is possible"
@@ -397,10 +415,10 @@ def lost_updates(answer: Any) -> Score:
 def _counted(order: Any) -> int:
     """The last value of a counter that processes read and write in this order."""
     operations = order.split() if isinstance(order, str) else []
-    for process in "01":
-        kinds = [operation[0] for operation in operations if operation[1:] == process]
-        if len(operations) != 12 or kinds != ["r", "w"] * 3:
-            raise ValueError(f"r0 and w0, r1 and w1 were expected in turn, three times each, got {order!r}")
+    of_process_0 = [operation for operation in operations if operation.endswith("0")]
+    of_process_1 = [operation for operation in operations if not operation.endswith("0")]
+    if of_process_0 != ["r0", "w0"] * 3 or of_process_1 != ["r1", "w1"] * 3:
+        raise ValueError(f"r0 and w0, r1 and w1 were expected in turn, three times each, got {order!r}")
     counter = 0
     values_read = {}
     for operation in operations:
@@ -422,6 +440,7 @@ def two_lists(answer: Any) -> str | None:
     if len(lists) != 2:
         return f"two lists of samples were expected, got {answer!r}"
     samples = [several("each list", values, "samples") for values in lists]
+    # Two ranks cannot share 7 samples evenly.
     audit(Assignment.collect(samples, size=7)).check(allow=["unbalanced"])
     return None
 
@@ -429,7 +448,7 @@ def two_lists(answer: Any) -> str | None:
 @built("a6.2")
 def broadcast(answer: Any) -> Score:
     """A broadcast from rank 0 to three others in the fewest steps, in which no rank sends twice in a step."""
-    return scores.schedule_score(answer, "broadcast", Cluster.uniform(4, Link(20e-6, 1e9)), 1024)
+    return scores.schedule_score(answer, "broadcast", Cluster.uniform(4, Link(20e-6, 1e9)), num_bytes=1024)
 
 
 @nearly(
@@ -468,9 +487,10 @@ def repeats_after_resuming() -> int:
 @built("a7.2")
 def equal_and_little_padding(answer: Any) -> Score:
     """Batches of 8 for 4 ranks from 512 texts of unequal length, with equal cost per step and little padding."""
+    # Most texts are short, and a few are long. The mean is 100 words, because exp(x - 1/2) has the mean 1.
     deviates = np.random.RandomState(0).standard_normal(512)
     lengths = np.maximum(np.rint(100 * np.exp(deviates - 0.5)), 1).astype(np.int64)
-    return scores.batches_score(answer, lengths, 4, 8, most_times=1.05, most_padding=0.25)
+    return scores.batches_score(answer, lengths, num_ranks=4, batch_size=8, most_times=1.05, most_padding=0.25)
 
 
 # ---- 05: what a GPU box reaches
@@ -499,7 +519,7 @@ def busbw() -> float:
 )
 def latencies_on_the_wire() -> int:
     """How many latencies the executor's recursive doubling takes among eight ranks for a few bytes."""
-    cluster = Cluster.uniform(8, Link(1.0, math.inf))
+    cluster = Cluster.uniform(8, Link(alpha_s=1.0, bytes_per_s=math.inf))  # so that the time is the number of latencies
     return round(simulate_executor(build("allreduce", "recursive_doubling", 8), 8, cluster).makespan_s)
 
 
@@ -509,6 +529,7 @@ def other_group(answer: Any) -> Score:
     pairs = Profile.load("bank:h100_fleet_a_pairs_2x8").select("all_to_all")
     # The names of nodes end in their numbers, as in "cnode2-001".
     nodes = [[int(str(point.options[end])[-3:]) for end in ("src", "dst")] for point in pairs]
+    # 25 GB/s are measured within a group, and 5 to 8 GB/s between the groups.
     is_fast = [point.algbw_bytes_per_s > 15e9 for point in pairs]
     largest = max(map(max, nodes))
     others = {whole("a node", node, 2, largest) for node in several("the answer", answer, "nodes")}
@@ -546,8 +567,10 @@ def other_group(answer: Any) -> Score:
 )
 def validation_s() -> float:
     """The seconds of a validation on 8 nodes that takes 8 s on one node and 5 s on two."""
+    # On n nodes it takes start + shared / n, so start + shared = 8 and start + shared / 2 = 5.
     start_s = 2 * 5 - 8
-    return start_s + (8 - start_s) / 8
+    shared_s = 8 - start_s
+    return start_s + shared_s / 8
 
 
 @judged("a5.2")
@@ -555,19 +578,21 @@ def times_as_costly(answer: Any) -> str | None:
     """How many times as costly an allreduce must be to make ResNet-50's step of 330 ms 5 % longer."""
     factor = number("the factor", amount(answer), 0)
     job = ddp.job("ResNet-50", 0.33, lambda num_bytes: factor * (1e-4 + num_bytes / 13e9))
-    longer = job.step_s.expected / 0.33 - 1
-    if abs(longer - 0.05) < 0.0005:
+    longer_by = job.step_s.expected / 0.33 - 1
+    if abs(longer_by - 0.05) < 0.0005:  # so that it is 5.0 % with one digit after the point
         return None
-    return f"an allreduce {factor:g} times as costly makes the step {percent_words(longer, 2)} longer"
+    return f"an allreduce {factor:g} times as costly makes the step {percent_words(longer_by, 2)} longer"
 
 
 @built("a5.3")
 def spread_ms(answer: Any) -> Score:
     """The standard deviation of ranks in ms that explains ABCI's A100 epochs, if a step waits for the slowest."""
     spread = number("the standard deviation in ms", amount(answer, "ms"), 0)
+    # Of the jobs on 2, 4, 8 and 16 nodes: what the model leaves unexplained of each published step, and that step.
     unexplained_ms = np.array([23.2, 35.4, 43.2, 47.5])
     step_ms = np.array([386.0, 398.2, 406.7, 410.0])
-    # the expected largest of 16, 32, 64 and 128 ranks, above that of 8, in standard deviations
+    # The expected largest of 16, 32, 64 and 128 ranks in standard deviations, above that of the 8 ranks of one node,
+    # which the model's step, measured on one node, contains already.
     above_8 = np.array([1.77, 2.07, 2.34, 2.59]) - 1.42
     errors = {
         "yours": (spread * above_8 - unexplained_ms) / step_ms,
@@ -602,17 +627,17 @@ def ring_ll_us() -> float:
 
 @nearly("06.2", "NCCL does not use NVLS at {} MiB and above", unit="MiB")
 def first_nvls_mib() -> float:
-    """The first power of two, in MiB, at which NCCL 2.29 takes NVLS for an allreduce over eight H100."""
+    """The first power of two, in MiB, at which NCCL 2.29 chooses NVLS for an allreduce over eight H100s."""
     model = nccl.Model("h100", version=(2, 29))
-    size = _MIB // 1024
-    while model.choose("allreduce", size).algorithm != "nvls":
-        size *= 2
-    return size / _MIB
+    num_bytes = 1024
+    while model.choose("allreduce", num_bytes).algorithm != "nvls":
+        num_bytes *= 2
+    return num_bytes / _MIB
 
 
 @built("06.3")
 def launch_and_hop(answer: Any) -> Score:
-    """The launch and the hop in µs that are nearest to small allgathers of 2, 4 and 8 H100."""
+    """The launch and the hop in µs that predict allgathers of 1 to 64 KiB on 2, 4 and 8 H100s to within 5 %."""
     numbers = several("the answer", answer, "two numbers: the launch and the hop in µs")
     if len(numbers) != 2:
         raise ValueError(f"two numbers were expected, the launch and the hop in µs, got {answer!r}")
@@ -624,6 +649,7 @@ def launch_and_hop(answer: Any) -> Score:
                 measured_us.append((num_ranks, point.median_s * 1e6))
 
     def median_error(launch: float, hop: float) -> float:
+        """Return the median of the relative errors; an allgather in a ring has one hop fewer than ranks."""
         errors = [abs((launch + (num_ranks - 1) * hop) / time_us - 1) for num_ranks, time_us in measured_us]
         return float(np.median(errors))
 
@@ -641,7 +667,7 @@ def launch_and_hop(answer: Any) -> Score:
 @fewest("09.1", 1, 4096, "microbatches")
 def fewest_microbatches(microbatches: int) -> str | None:
     """The fewest microbatches with which 1F1B on eight ranks is idle for a tenth of the step or less."""
-    share = bubble_share("one_f_one_b", 8, microbatches)
+    share = bubble_share("one_f_one_b", num_ranks=8, num_microbatches=microbatches)
     if share > 0.1:
         return f"with m = {microbatches} the bubble is {percent_words(float(share), 1)}"
     return None
@@ -650,7 +676,7 @@ def fewest_microbatches(microbatches: int) -> str | None:
 @fewest("09.2", 1, 64, "chunks", means={5: "the bubble were 7/(v·m)", 63: "there was one microbatch"})
 def fewest_chunks(chunks: int) -> str | None:
     """The fewest chunks with which interleaved 1F1B of 16 microbatches on eight ranks is idle for a tenth or less."""
-    share = bubble_share("interleaved_1f1b", 8, 16, chunks)
+    share = bubble_share("interleaved_1f1b", num_ranks=8, num_microbatches=16, num_chunks=chunks)
     if share > 0.1:
         return f"with v = {chunks} the bubble is {percent_words(float(share), 1)}"
     return None
@@ -659,7 +685,8 @@ def fewest_chunks(chunks: int) -> str | None:
 @built("09.3")
 def three_kept(answer: Any) -> Score:
     """A schedule as text, of three ranks and four microbatches, with GPipe's bubble and at most three activations."""
-    return scores.pipeline_score(answer, 3, 4, most_bubble=float(bubble_share("gpipe", 3, 4)), most_kept=3)
+    bubble_of_gpipe = float(bubble_share("gpipe", num_ranks=3, num_microbatches=4))
+    return scores.pipeline_score(answer, num_ranks=3, num_microbatches=4, most_bubble=bubble_of_gpipe, most_kept=3)
 
 
 # ---- 10: silent bugs

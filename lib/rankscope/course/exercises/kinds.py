@@ -3,7 +3,7 @@
 An exercise is a function that is registered under its number. It computes the right answer with the library, so that an
 exercise cannot disagree with the library. A new exercise is a function with one decorator:
 
-- `exactly`: the function returns the only right answer, a number or any value with an ``==``;
+- `exactly`: the function returns the only right answer, a number;
 - `nearly`: the function returns a number, and an answer may differ by a share of it;
 - `fewest`: the function says what is wrong with a number, and the answer is the smallest number without a fault;
 - `judged`: the function says what is wrong with an answer, and returns None if it is right;
@@ -48,13 +48,13 @@ class Score:
 
     def __str__(self) -> str:
         table = [("", *self.columns)]
-        for name, cells in self.rows.items():
-            table.append((name, *cells))
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        for row_name, row_cells in self.rows.items():
+            table.append((row_name, *row_cells))
+        name_width, *cell_widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = []
-        for row in table:
-            aligned = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
-            lines.append("  ".join(aligned).rstrip())
+        for name, *cells in table:
+            right_aligned = map(str.rjust, cells, cell_widths)
+            lines.append("  ".join([name.ljust(name_width), *right_aligned]).rstrip())
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -147,7 +147,7 @@ def built(name: str) -> Callable[[Judge], None]:
 
 def exactly(
     name: str, wrong: str, unit: str = "", means: Mapping[float, str] | None = None
-) -> Callable[[Callable[[], Any]], None]:
+) -> Callable[[Callable[[], float]], None]:
     """Register an exercise whose function returns the only right answer.
 
     `wrong` is the message for another answer, which replaces its ``{}``. `unit` is the unit of a number without one.
@@ -159,19 +159,14 @@ def exactly(
 
 def nearly(
     name: str, wrong: str, unit: str = "", means: Mapping[float, str] | None = None, within: float = 0.005
-) -> Callable[[Callable[[], Any]], None]:
+) -> Callable[[Callable[[], float]], None]:
     """Register an exercise whose function returns the right number; an answer may differ by a share. See `exactly`."""
     READINGS[name] = means or {}
 
-    def register(right: Callable[[], Any]) -> None:
+    def register(right: Callable[[], float]) -> None:
         def judge(answer: Any) -> str | None:
-            solution = right()
-            if not isinstance(solution, int | float):
-                if _as_lists(answer) == _as_lists(solution):
-                    return None
-                return wrong.format(repr(answer))
             value = amount(answer, unit)
-            if _close(value, solution, within):
+            if _close(value, right(), within):
                 return None
             reading = _reading(answer, value, READINGS[name], within)
             if reading is not None:
@@ -206,13 +201,6 @@ def fewest(
         EXERCISES[name] = judge
 
     return register
-
-
-def _as_lists(answer: Any) -> Any:
-    """Return an answer with lists in place of tuples, at any depth, because every exercise accepts both."""
-    if isinstance(answer, list | tuple):
-        return [_as_lists(item) for item in answer]
-    return answer
 
 
 def _close(value: float, right: float, within: float) -> bool:

@@ -30,6 +30,7 @@ from ...train.zero import partition
 from .kinds import Score, amount
 
 _EQUAL = 1.005  # times as long still counts as equally long
+_ROUNDING = 1e-9  # by which the rounding of floats may change a number
 
 
 def sampler_score(
@@ -83,18 +84,21 @@ def batches_score(
         by_rank = several("the answer's result", mine(lengths, num_ranks, batch_size, epoch), "batches of each rank")
         if len(by_rank) != num_ranks:
             raise ValueError(f"batches for each of {num_ranks} ranks were expected, got {len(by_rank)}")
-        samplers: list[list[Any]] = []
-        for batches in by_rank:
-            samplers.append([several("a batch", batch, "samples") for batch in several("batches", batches, "batches")])
-            if any(len(batch) != batch_size for batch in samplers[-1]):
+        checked_by_rank: list[list[Any]] = []
+        for rank_batches in by_rank:
+            batches = [several("a batch", batch, "samples") for batch in several("batches", rank_batches, "batches")]
+            if any(len(batch) != batch_size for batch in batches):
                 raise ValueError(f"every batch must have {batch_size} samples")
-        return Assignment.collect(samplers, size, epoch)
+            checked_by_rank.append(batches)
+        return Assignment.collect(checked_by_rank, size, epoch)
 
-    balanced: dict[str, Any] = {"sampler": "balanced", "lengths": lengths, "batch_size": batch_size}
+    two_epochs = (collected(epoch) for epoch in range(2))  # so that the audit finds an order that repeats
+    random_order = assign(size, num_ranks).with_loader(batch_size)
+    balanced = assign(size, num_ranks, sampler="balanced", lengths=lengths, batch_size=batch_size)
     audits = {
-        "yours": audit((collected(epoch) for epoch in range(2)), lengths=lengths),
-        "random order": audit(assign(size, num_ranks).with_loader(batch_size), lengths=lengths),
-        "BalancedSampler": audit(assign(size, num_ranks, **balanced), lengths=lengths),
+        "yours": audit(two_epochs, lengths=lengths),
+        "random order": audit(random_order, lengths=lengths),
+        "BalancedSampler": audit(balanced, lengths=lengths),
     }
     rows = {}
     for name, result in audits.items():
@@ -103,7 +107,7 @@ def batches_score(
         rows[name] = (f"{times:.2f}", f"{padding:.0%}", str(result.duplicates), str(result.dropped))
     faults = []
     for finding in audits["yours"].findings:
-        if finding.kind not in ("unequal_cost", "padding_waste"):
+        if finding.kind not in ("unequal_cost", "padding_waste"):  # the exercise has its own goals for these two
             faults.append(finding.message)
     for work in audits["yours"].work:
         if work.imbalance > most_times:
@@ -128,7 +132,7 @@ def schedule_score(mine: Schedule | str, collective: str, cluster: Cluster, num_
         raise ValueError(f"the schedule must begin with {wanted!r}, got {schedule.to_text().splitlines()[0]!r}")
     verify(schedule)
     ranking = best(num_bytes, cluster, collective)
-    fastest = ranking.candidates[0]
+    fastest = ranking.candidates[0]  # they are sorted by their times
     best_name = f"{fastest.algorithm} (best)"
     schedules = {
         "yours": schedule,
@@ -184,20 +188,21 @@ def stage_score(mine: Mapping[str, int], pipeline: Pipeline, at_least_per_s: flo
     for name in mine:
         if name not in names:
             raise ValueError(f"stages are {', '.join(names)}, got {name!r}")
-    changed = pipeline
+    yours = pipeline
     enough = pipeline
     for stage in pipeline.stages:
-        needed = max(1, math.ceil(at_least_per_s * stage.mean_s - 1e-9))  # the rest is only due to rounding
-        changed = changed.changed(stage.name, num_workers=mine.get(stage.name, stage.num_workers))
+        busy_workers = at_least_per_s * stage.mean_s  # on average
+        needed = max(1, math.ceil(busy_workers - _ROUNDING))  # one even for a stage that takes no time
+        yours = yours.changed(stage.name, num_workers=mine.get(stage.name, stage.num_workers))
         enough = enough.changed(stage.name, num_workers=needed)
     rows = {}
     num_workers = {}
-    for name, compared in {"as it was": pipeline, "yours": changed, "enough": enough}.items():
+    for name, compared in {"as it was": pipeline, "yours": yours, "enough": enough}.items():
         num_workers[name] = sum(stage.num_workers for stage in compared.stages)
         rows[name] = (str(num_workers[name]), f"{three_digits(compared.bound_per_s)}/s", compared.bottleneck)
     wrong = None
-    if changed.bound_per_s < at_least_per_s * (1 - 1e-9):
-        delivers = f"{changed.bottleneck} delivers {three_digits(changed.bound_per_s)}/s"
+    if yours.bound_per_s < at_least_per_s * (1 - _ROUNDING):
+        delivers = f"{yours.bottleneck} delivers {three_digits(yours.bound_per_s)}/s"
         wrong = f"{delivers}, and {three_digits(at_least_per_s)}/s are needed"
     elif num_workers["yours"] > num_workers["enough"]:
         wrong = f"you spend {num_workers['yours']} workers, and {num_workers['enough']} are enough"
@@ -207,8 +212,8 @@ def stage_score(mine: Mapping[str, int], pipeline: Pipeline, at_least_per_s: flo
 def wrapping_score(mine: Sequence[str], step: fsdp.ModuleStep, most_wait_s: float, most_bytes: float) -> Score:
     """Return the waits and the peak memory of a step under `fully_shard` with these modules wrapped, on 64 GPUs.
 
-    All-gathers are of bfloat16 and reduce-scatters of float32, over links of 50 GB/s per GPU. `mine` is compared with
-    other policies, and solves the exercise if it neither waits longer nor needs more memory than it may.
+    All-gathers are of bfloat16 and reduce-scatters of float32, over links of 20 µs and 50 GB/s per GPU. `mine` is
+    compared with other policies, and solves the exercise if it neither waits longer nor needs more memory than it may.
     """
     costs = fsdp.FSDPCosts.of_link(Link(20e-6, 50e9), num_ranks=64)
     policies = {
@@ -242,7 +247,7 @@ def share_score(
     """
     shares = []
     for share in several("the answer", mine, "lists"):
-        shares.append([whole("a place", place, 0, len(sizes) - 1) for place in several("a share", share)])
+        shares.append([whole("a place", index, 0, len(sizes) - 1) for index in several("a share", share)])
     assigned = sorted(chain.from_iterable(shares))
     if len(shares) != num_ranks or assigned != list(range(len(sizes))):
         raise ValueError(f"{num_ranks} lists that have each of 0 to {len(sizes) - 1} once were expected, got {mine!r}")
@@ -251,15 +256,15 @@ def share_score(
         "in turn": [range(rank, len(sizes), num_ranks) for rank in range(num_ranks)],
         "largest first": partition(sizes, num_ranks),
     }
-    even = sum(sizes) / num_ranks
+    even_share = sum(sizes) / num_ranks
     fullest = {}
     rows = {}
     for name, indices_of_ranks in compared.items():
         fullest[name] = max(sum(sizes[index] for index in indices) for indices in indices_of_ranks)
-        rows[name] = (f"{fullest[name]:,}", _multiple(fullest[name], even))
-    goal = fullest["largest first"] if at_most is None else even * at_most
+        rows[name] = (f"{fullest[name]:,}", _multiple(fullest[name], even_share))
+    goal = fullest["largest first"] if at_most is None else even_share * at_most
     wrong = None
-    if fullest["yours"] > goal * (1 + 1e-9):
+    if fullest["yours"] > goal * (1 + _ROUNDING):
         wrong = f"the fullest rank has {fullest['yours']:,}, and {goal:,.0f} are possible"
     return Score(("fullest rank", "× even share"), rows, wrong)
 
@@ -297,7 +302,7 @@ def pipeline_score(
         activations[name] = max(compared_schedule.activations_in_flight())
         rows[name] = (f"{bubbles[name]:.1%}", str(activations[name]))
     wrong = None
-    if bubbles["yours"] > most_bubble + 1e-9:
+    if bubbles["yours"] > most_bubble + _ROUNDING:
         goal = f"the goal is at most {percent_words(most_bubble, 1)}"
         wrong = f"the bubble is {percent_words(bubbles['yours'], 1)} of the step; {goal}"
     elif most_kept is not None and activations["yours"] > most_kept:
@@ -308,8 +313,8 @@ def pipeline_score(
 def step_score(mine: Callable[[Any, Any, Any], object], num_micro: int) -> Score:
     """Return how often a step of `num_micro` micro-batches synchronises gradients on real ranks, and if it is right.
 
-    ``mine(ddp, inputs, targets)`` runs forward and backward on a rank's 4 samples, with a mean squared error. This
-    needs torch, and takes a second.
+    ``mine(ddp, inputs, targets)`` runs forward and backward on the 4 samples of one of two ranks, with a mean squared
+    error. This needs torch, and takes a second.
     """
     import torch
 
@@ -331,7 +336,7 @@ def step_score(mine: Callable[[Any, Any, Any], object], num_micro: int) -> Score
         sizes: list[int] = []
         ddp.module.register_forward_pre_hook(lambda module, args: sizes.append(len(args[0])))
         mine(ddp, inputs, targets)
-        if len(sizes) != num_micro or max(sizes) * num_micro != len(inputs):
+        if sizes != [len(inputs) / num_micro] * num_micro:
             raise ValueError(f"{num_micro} equal micro-batches were expected, got {sizes} samples")
 
     work = Work(torch.nn.Linear(3, 1, dtype=torch.float64), inputs, targets, mse)
@@ -341,7 +346,8 @@ def step_score(mine: Callable[[Any, Any, Any], object], num_micro: int) -> Score
         try:
             audits[name] = audit_step(work, 2, step)
         except RankError as error:
-            raise ValueError(str(error).strip().splitlines()[-1]) from error
+            last_line = str(error).strip().splitlines()[-1]  # after the traceback of the rank, its error
+            raise ValueError(last_line) from error
         gradients = "wrong" if audits[name].findings else "right"
         rows[name] = (f"{audits[name].num_allreduces:g} times", gradients)
     wrong = "; ".join(finding.message for finding in audits["yours"].findings)
@@ -373,7 +379,7 @@ def culprit_score(mine: Callable[[Any], Any]) -> Score:
     num_accused = 0
     num_right_by_longest = 0
     for own_s, culprit in _made_jobs():
-        answer = mine(own_s.copy())
+        answer = mine(own_s.copy())  # it may change its argument
         if answer is not None:
             # Phases are 0 to 4. There is no rank 4, so an answer with it is wrong, but not invalid.
             answer = tuple(whole("a rank and a phase", part, 0, 4) for part in several("what mine returns", answer))
@@ -384,28 +390,32 @@ def culprit_score(mine: Callable[[Any], Any]) -> Score:
         if culprit == (_rank_of_longest_backward(own_s), _BACKWARD):
             num_right_by_longest += 1
     rows = {
-        "yours": (f"{num_right} of 30", f"{num_accused} of 6"),
-        # it always blames a rank, also in the 6 healthy jobs
-        "longest backward, waiting included": (f"{num_right_by_longest} of 30", "6 of 6"),
+        "yours": (f"{num_right} of {_NUM_JOBS}", f"{num_accused} of {_NUM_HEALTHY}"),
+        # It always blames a rank, also in each healthy job.
+        "longest backward, waiting included": (
+            f"{num_right_by_longest} of {_NUM_JOBS}",
+            f"{_NUM_HEALTHY} of {_NUM_HEALTHY}",
+        ),
     }
     wrong = None
-    if num_right < 30:
-        wrong = f"{count_of(30 - num_right, 'job')} of 30 named wrongly"
+    if num_right < _NUM_JOBS:
+        wrong = f"{count_of(_NUM_JOBS - num_right, 'job')} of {_NUM_JOBS} named wrongly"
     return Score(("named right", "healthy jobs accused"), rows, wrong)
 
 
 _BACKWARD = 2  # its index among the phases: loader, forward, backward, optimizer, host
 _USUAL_S = (0.004, 0.012, 0.018, 0.004, 0.002)  # of each phase
-_HEALTHY_EVERY = 5  # one of so many jobs has no culprit
+_NUM_JOBS = 30
+_NUM_HEALTHY = 6  # of them have no culprit
 
 
 def _made_jobs() -> Iterator[tuple[NDArray[np.float64], tuple[int, int] | None]]:
-    """Yield 30 jobs: seconds of shape (12 steps, 4 ranks, 5 phases), and the late rank and phase."""
+    """Yield jobs: seconds of shape (12 steps, 4 ranks, 5 phases), and the late rank and phase, if there is one."""
     random = np.random.default_rng(0)
-    for job in range(30):
+    for job in range(_NUM_JOBS):
         own_s = np.array(_USUAL_S) * random.uniform(0.9, 1.1, (12, 4, 5))
         culprit = None
-        is_healthy = job % _HEALTHY_EVERY == 0
+        is_healthy = job % (_NUM_JOBS // _NUM_HEALTHY) == 0
         if not is_healthy:
             rank = int(random.integers(4))
             phase = int(random.integers(5))

@@ -60,7 +60,9 @@ def diagnose(
 
     folder_or_files = paths[0] if len(paths) == 1 else paths
     is_stdin = folder_or_files == Path("-")
-    files = TraceFiles([], [], []) if is_stdin else files_in(folder_or_files)
+    files = TraceFiles(traces=[], dumps=[], logs=[])
+    if not is_stdin:
+        files = files_in(folder_or_files)
     inputs = [*files.traces, *files.dumps, *files.logs]
     if output is not None:
         _check_output("--output", output, (".html",), inputs)
@@ -76,10 +78,13 @@ def diagnose(
     if files.dumps:
         left_out = count_of(len(files.dumps), "flight-recorder dump")
         print(f"left out {left_out}: pass dumps alone", file=sys.stderr)
-    if files.logs and len(paths) > 1:
+    if len(paths) == 1:
+        # A folder without anything is passed on as well: the reader of traces says what it looked for.
+        _diagnose_traces(paths[0], as_json, output, perfetto)
+        return
+    if files.logs:  # which the user named, unlike logs that lie in a folder of traces
         print(f"left out {count_of(len(files.logs), 'log')}: pass logs alone, or with dumps", file=sys.stderr)
-    # a folder without anything is passed on as well: the reader of traces says what it looked for
-    _diagnose_traces(files.traces if len(paths) > 1 else folder_or_files, as_json, output, perfetto)
+    _diagnose_traces(files.traces, as_json, output, perfetto)
 
 
 def _check_output(option: str, path: Path, endings: tuple[str, ...], inputs: Sequence[Path]) -> None:
@@ -121,7 +126,8 @@ def _explain_hang(path: Path, files: TraceFiles, is_stdin: bool, as_json: bool, 
     if output is not None:
         from ..figures.jobs import hang_page
 
-        page = hang_page("standard input" if is_stdin else path.resolve().name, hang).encode()
+        title = "standard input" if is_stdin else path.resolve().name  # "." alone has no name
+        page = hang_page(title, hang).encode()
         write_atomically(output, lambda file: file.write(page))
 
 
@@ -157,7 +163,7 @@ def _diagnose_traces(
     traces = read_traces(folder_or_files, report=report)
     diagnosis = diagnose_traces(traces)
     forecast: Forecast | None = None
-    why_not = ""
+    why_not = ""  # why there is no forecast
     try:
         forecast = what_if(traces, diagnosis)
     except ValueError as error:
@@ -282,7 +288,7 @@ def _buckets_table(diagnosis: JobDiagnosis) -> Table:
     for bucket in buckets:
         exposed = next(words)
         hidden = next(words)
-        size = bytes_words(bucket.num_bytes) if bucket.num_bytes >= 0 else ""
+        size = bytes_words(bucket.num_bytes) if bucket.num_bytes >= 0 else ""  # -1 where the traces do not say
         last = ""
         if bucket.last_rank is not None and bucket.late_s > _LEAST_LATE * diagnosis.step_s:
             last = str(bucket.last_rank)

@@ -16,7 +16,9 @@ from ..log_findings import HangFinding
 _MOST_RANKS = 16
 _MOST_CALLS = 4  # of each rank
 _MOST_LETTERS = 24  # in a cell
-_LETTER_PX = 6.6
+_LETTER_PX = 6.6  # the width of a letter
+_MARGIN_PX = 16.0  # of a cell, next to its label
+_LEAST_COLUMN_PX = 60.0  # the width of a column whose labels are short
 _ROW_PX = 26.0
 
 
@@ -49,12 +51,14 @@ def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing
     rects = Rects(cell_columns, cell_rows, [cell.fill for cell in cells], hatched=[cell.hatched for cell in cells])
     # around the column of the call at which the group stops
     frame = Rects([numbers.index(shown.call)], [0], "none", width=1, height=len(ranks), edge=ALARM)
-    column_px = max(60.0, 16 + _LETTER_PX * max(map(len, labels)))  # as wide as the longest label, and a margin
+    longest_label = max(len(label) for label in labels)
+    column_px = max(_LEAST_COLUMN_PX, _LETTER_PX * longest_label + _MARGIN_PX)
     y_label = "rank"
     if len(ranks) < len(group.ranks):
         y_label = f"rank ({len(ranks)} of {len(group.ranks)} shown)"
+    first_sentence = shown.words.partition("\n")[0].removesuffix(".")
     return Drawing(
-        title=title or shown.words.partition("\n")[0].removesuffix("."),
+        title=title or first_sentence,
         x_label=f"collective of {group_words(shown.group)}, by number",
         y_label=y_label,
         width=len(numbers),
@@ -96,20 +100,21 @@ def _cell(group: Group, finding: HangFinding, rank: int, number: int) -> _HangCe
         absence = "did not come" if rank in group.calls else "no dump"
         return _HangCell(PAPER, absence, hatched=True)
 
+    # the first of calls that share a number; the types of tensors take room, so they are shown only if they differ
     label = calls[0].label(types=finding.cause == "dtype")
     if len(label) > _MOST_LETTERS:
         label = f"{label[: _MOST_LETTERS - 1]}…"
     if is_stop and rank in finding.ranks:
         return _HangCell(ALARM, label)
-    if number >= finding.call:
+    if number >= finding.call:  # a call that is queued behind the stop waits, too
         return _HangCell(WAITING, label)
     return _HangCell(PAPER, label)
 
 
 def _legend(cells: Sequence[_HangCell], cause: str) -> list[Key]:
-    """The keys of the looks that there are."""
+    """Return a key for each kind of cell that the drawing has."""
     keys = [Key("made alike by all", PAPER, edge=FAINT), Key("waits", WAITING), Key(cause, ALARM)]
-    fills = {cell.fill for cell in cells}
+    fills = {cell.fill for cell in cells if cell.label and not cell.hatched}  # of the calls that were made
     shown = [key for key in keys if key.fill in fills]
     if any(cell.hatched for cell in cells):
         shown.append(Key("did not make it", PAPER, hatched=True, edge=FAINT))

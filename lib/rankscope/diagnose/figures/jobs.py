@@ -34,7 +34,8 @@ from .hangs import draw_hang, is_drawable
 _WIDE_PX = 270.0
 _WIDTH_PER_LONGEST = 1.02  # the width of a drawing by its longest bar, which so does not touch the edge
 _ROW_PX = 20.0
-_MOST_TALL_PX = 480.0  # the height of a drawing with many rows
+_LEAST_HEIGHT_PX = 40.0  # of a drawing with a single row
+_MOST_HEIGHT_PX = 480.0  # of a drawing with many rows
 _MOST_COLUMNS = 60  # of steps
 _MOST_ROWS = 32  # of ranks or buckets
 _MOST_TIMELINES = 8  # ranks on one clock
@@ -42,7 +43,7 @@ _ALWAYS_DRAWN = ("main", "backward")  # lanes of a rank
 _MOST_LANES = 16  # others of a rank
 _MOST_HANGS = 20  # findings of a hang that are drawn
 _SCALED_SHARE = 0.95  # of the cells of lateness lie within the scale of colours …
-_LEAST_SCALE = 0.02  # … which reaches to at least this share of a step
+_LEAST_SCALE = 0.02  # … which reaches to at least this share of a step, so that less than that looks pale
 EXPOSED = "the rank only waits or communicates"
 _PIXELS = 660  # of a timeline's width: spans that are closer to each other are drawn as one
 
@@ -71,9 +72,9 @@ def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
             keys.append(key)
     lines = []
     if len(own_s) > 1:
-        x = [float(np.median(own_s)) / scale]
-        lines.append(Lines(x, [0], x, [len(rows)], PAPER, width_px=4))  # a light edge, so that it shows on bars
-        lines.append(Lines(x, [0], x, [len(rows)], INK, width_px=2))
+        median_x = [float(np.median(own_s)) / scale]
+        for color, width_px in ((PAPER, 4), (INK, 2)):  # a light edge below the line, so that it shows on bars
+            lines.append(Lines(x0=median_x, y0=[0], x1=median_x, y1=[len(rows)], color=color, width_px=width_px))
         keys.append(Key("the median of all ranks", INK, line="solid"))
     names = [f"rank {diagnosis.ranks[row]}" for row in rows]
     return _drawing(f"own time per step [{unit}]", width, names, bars, keys, lines)
@@ -133,7 +134,7 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     Of many ranks, the latest are shown. If some ranks have no trace, no rank is called the latest.
     """
     by_length = np.argsort(diagnosis.window_s.mean(axis=1), kind="stable")
-    row = int(by_length[(by_length.size - 1) // 2])  # of the step of median length
+    row = int(by_length[(by_length.size - 1) // 2])  # of the step of median length; of two, the shorter one
     columns = _largest(diagnosis.late_s.mean(axis=0), _MOST_TIMELINES)  # the ranks that are drawn
     timelines = []
     for column in columns:
@@ -144,17 +145,17 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     parts = [_coarse(_of_step(timeline, window_s)) for timeline in timelines]
     spans = Timeline.concat(parts).named(("main", "backward"), ())  # these lanes come first
     drawing = draw_timeline(spans, " ")  # a blank title, as the page has one; without any, the drawing gets its own
-    if diagnosis.missing:
+    if diagnosis.missing:  # one of them may have been later than those that are drawn
         key = Key(f"no trace of {listed('rank', diagnosis.missing)}", PAPER, line="none")
         return attrs.evolve(drawing, legend=(*drawing.legend, key))
 
     latest = int(diagnosis.late_s[row, columns].argmax())  # in this step, as an index of `columns`
     backward = timelines[latest].select(kind="backward", between_s=window_s)
-    launches = list(timelines[latest].select(kind="launch", between_s=(backward.begin_s, backward.end_s)))
-    if not launches or len(traces) == 1:
+    launches = timelines[latest].select(kind="launch", between_s=(backward.begin_s, backward.end_s))
+    if not len(launches) or len(traces) == 1:  # without other ranks, none is the latest
         return drawing
-    scale, _unit = time_unit(spans.makespan_s)
-    rule = (launches[-1].start_s - spans.begin_s) / scale
+    scale, _unit = time_unit(spans.makespan_s)  # `draw_timeline` counts in this unit, from the first span
+    rule = (float(launches.start_s.max()) - spans.begin_s) / scale
     key = Key(f"rank {diagnosis.ranks[columns[latest]]} starts its last collective", INK, line="solid")
     return attrs.evolve(drawing, rules=(rule,), legend=(*drawing.legend, key))
 
@@ -163,7 +164,7 @@ def _of_step(timeline: Timeline, window_s: tuple[float, float]) -> Timeline:
     """The spans of one rank in a window of time that are drawn."""
     known = {*PHASES, "unpack", "kernel", *Timeline.COMMUNICATION}
     kinds = [kind for kind in timeline.kinds if kind in known or kind.startswith("memcpy")]
-    lanes = [lane for lane in timeline.lanes if lane != "gpu"]
+    lanes = [lane for lane in timeline.lanes if lane != "gpu"]  # a summary of the kernels that the streams show
     return _busiest(timeline.select(lane=lanes, kind=kinds, between_s=window_s))
 
 
@@ -183,7 +184,7 @@ def _coarse(timeline: Timeline) -> Timeline:
         starts_s, stops_s = merge(timeline.start_s[alike], timeline.stop_s[alike] + pixel_s)
         for start_s, stop_s in zip(starts_s.tolist(), (stops_s - pixel_s).tolist(), strict=True):
             end_s = max(stop_s, start_s)  # adding a pixel and subtracting it again may lose a little by rounding
-            spans.append(Span(first.rank, first.lane, first.kind, -1, start_s, end_s))
+            spans.append(Span(first.rank, first.lane, first.kind, item=-1, start_s=start_s, stop_s=end_s))
     return Timeline.of(spans)
 
 
@@ -209,13 +210,14 @@ def _drawing(
     lines: Sequence[Lines] = (),
 ) -> Drawing:
     """Return a drawing with a row for each of these names, and no title."""
+    height_px = min(max(_ROW_PX * len(names), _LEAST_HEIGHT_PX), _MOST_HEIGHT_PX)
     return Drawing(
         title="",
         x_label=x_label,
         y_label="",
         width=width,
         height=len(names),
-        size_px=(_WIDE_PX, min(max(_ROW_PX * len(names), 2 * _ROW_PX), _MOST_TALL_PX)),
+        size_px=(_WIDE_PX, height_px),
         rects=rects,
         lines=lines,
         x_ticks=round_ticks(width)[::2],  # every other one, as the drawing is narrow
