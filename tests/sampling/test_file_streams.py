@@ -185,7 +185,7 @@ def test_an_order_of_few_samples_is_compared_by_hand():
     assert mixing(Assignment(1, ([0],)), [1]) == (0, 1, 0, 0, 0, 1)
     assert mixing(Assignment(0, ([],)), []).coverage == 1
     assert mixing(Assignment(2, ([0, 1],)), [1, 1]).same_file_if_shuffled == 0
-    assert mixing(Assignment(2, ([0, 1],)), [2]).same_file_if_shuffled == 1
+    assert mixing(Assignment(2, ([0, 1],)), [2])[:2] == (1, 1)
     for reads in ([0, 0, 1], [0, 1, 1], [0, 1]):
         assert mixing(Assignment(2, (reads,)), [2]).correlation == 0, "one of the neighbours is always the same"
     assert mixing(assign(64, 1), [32, 32]) == mixing(assign(64, 1), [32, 32], batch_size=32)

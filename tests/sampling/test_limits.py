@@ -150,3 +150,9 @@ def test_values_of_samples_may_be_as_large_as_the_message_says() -> None:
         PackedSampler([8, 9, 10], 8)
     with pytest.raises(ValueError, match="^weights must be finite numbers of at least 0, got -1.0 for sample 1$"):
         WeightedSampler([0, -1, -2])
+
+
+def test_all_ranks_together_read_a_limited_number_of_samples() -> None:
+    together = "the samples that 3 ranks read together must be a whole number from 0 to 268435456, got 268435458"
+    with pytest.raises(ValueError, match=f"^{together}$"):
+        assign(2**28, 3, shuffle=False)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.cluster import Link
+from rankscope.common.frozen import evolve
 from rankscope.train.ddp import Contention, LocalStep, cost, recommend, simulate
 from rankscope.train.ddp.recommend import DEFAULT_CAPS_MB, CapCandidate, Recommendation
 
@@ -38,7 +39,8 @@ def caps_mb(candidates: Iterable[CapCandidate]) -> list[float | None]:
 def test_each_candidate_is_a_simulated_step_and_none_is_much_better_than_the_chosen(
     sizes: list[int], backward_s: float, alpha_s: float, rate: float, slow: float, slower: float, accumulation: int
 ) -> None:
-    local, contention = LocalStep.modelled(sizes, backward_s, unpack_s=backward_s / 10), Contention(slow, slower)
+    local, contention = LocalStep.modelled(sizes, backward_s, optimizer_s=0.01), Contention(slow, slower)
+    local = evolve(local, unpack_s=backward_s / 10)
     wire = cost(Link(alpha_s, rate), num_ranks=4)
     advice = recommend(local, wire, contention=contention, accumulation=accumulation)
     for candidate in (advice.default, *advice.candidates):
@@ -96,6 +98,8 @@ def test_a_recommendation_by_hand() -> None:
         "2 buckets; each step waits for them for 0.5 s, 50 % of its time",
         "nearby caps: nothing",
     ]
+    free = Recommendation((), CapCandidate(None, 1, 0.0, 0.0), 0.0)
+    assert str(free).splitlines()[1] == "1 bucket; each step waits for them for 0 s, 0 % of its time"
     no_cap = CapCandidate(None, 2, 0.5, 0.1)
     mixed = Recommendation((no_cap, *of((1, 0.6), (40, 0.7)).candidates), CapCandidate(None, 2, 0.5, 0.1), 0.1)
     assert caps_mb(mixed.neighbours) == [1, 40]

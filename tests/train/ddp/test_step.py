@@ -229,6 +229,7 @@ def compare_with_simpy(case: dict[str, Any]) -> None:
     rounds = case["accumulation"]
     step = simulate(local, cost, buckets=buckets, contention=contention, overlap=overlap, accumulation=rounds)
     step.check()
+    assert {span.rank for span in step} <= {0}
     start_s = rounds * local.forward_s + (rounds - 1) * local.backward_s
     expected = {
         key: (start + start_s, stop + start_s)
