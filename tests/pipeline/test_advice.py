@@ -181,6 +181,10 @@ def test_an_epoch_repeats_the_times_of_the_last_recorded_batches() -> None:
     assert durations_s(by_hand(2), "read") == [14, 18]
     assert durations_s(by_hand(5), "read") == [10, 14, 18, 10, 14]
     assert durations_s(by_hand(2), "step") == [0.5, 0.5]
+    timeline = simulate_profile(by_hand(1, handover_s=np.zeros(0)), LoaderSettings(1))
+    assert timeline.select(kind="wait").end_s == timeline.select(kind="read").end_s, (
+        "an unknown hand-over takes no time"
+    )
 
 
 def test_workers_start_one_after_the_other_unless_they_are_kept() -> None:

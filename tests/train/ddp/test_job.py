@@ -50,7 +50,7 @@ def test_faster_allreduces_make_the_low_end_the_one_without_overlap() -> None:
 
 @given(st.integers(1, 12), st.floats(10, 1000), st.floats(10, 1000), st.sampled_from([None, 1.0, 8.0, 1000.0]))
 def test_it_undoes_what_simulate_does(layers: int, before: float, after: float, cap_mb: float | None) -> None:
-    local = LocalStep.modelled([3 * MIB] * layers, 0.2, optimizer_s=0.01)
+    local = LocalStep.modelled([3 * MIB] * layers, 0.2, optimizer_s=0.01, unpack_s=0.02)
     costs_before, costs_after = costs(before, 1e-4), costs(after, 1e-4)
     before_s = ddp.simulate(local, costs_before, bucket_cap_mb=cap_mb).makespan_s
     after_s = ddp.simulate(local, costs_after, bucket_cap_mb=cap_mb).makespan_s
