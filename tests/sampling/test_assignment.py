@@ -287,6 +287,13 @@ def test_a_sampler_must_return_indices_for_each_rank(monkeypatch, num_arrays):
         assign(3, 2, sampler="mine")
 
 
+def test_packs_are_by_default_as_long_as_the_longest_document():
+    epoch = assign(3, 1, sampler="packed", lengths=[3, 1, 2], shuffle=False)
+    assert epoch.padded_to == 3
+    assert [batch.tolist() for batch in epoch.batches(0)] == [[0], [1, 2]]
+    assert assign(2, 1, sampler="packed", lengths=[0, 0]).padded_to == 1
+
+
 def test_as_many_ranks_as_an_assignment_may_have(monkeypatch):
     monkeypatch.setattr("rankscope.sampling.assignment.MOST_RANKS", 3)
     assert Assignment(1, [[0]] * 3).num_ranks == 3

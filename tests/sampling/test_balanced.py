@@ -305,9 +305,9 @@ def test_where_nothing_fits_the_longest_sample_goes_where_most_tokens_are_left()
 
 def test_what_fills_no_step_is_the_end_of_the_order_or_of_medium_cost():
     """Three samples, each too long to share a batch with another: two ranks read two of them, or one once more."""
-    lengths = [9, 7, 8]
-    dropped = BalancedSampler(lengths, 2, 0, max_tokens=10, shuffle=False, drop_last=True).all_ranks()
+    dropped = BalancedSampler([9, 8, 7], 2, 0, max_tokens=10, shuffle=False, drop_last=True).all_ranks()
     assert [indices.tolist() for indices in dropped.indices] == [[0], [1]]
+    lengths = [9, 7, 8]
     kept = BalancedSampler(lengths, 2, 0, max_tokens=10, shuffle=False)
     assert [indices.tolist() for indices in kept.all_ranks().indices] == [[0, 2], [1, 2]]
     assert kept.padding == 1

@@ -97,7 +97,15 @@ def test_tangled_swaps_are_done_in_order():
 def test_beyond_torchs_32_bit_limit_torch_itself_is_asked(monkeypatch):
     monkeypatch.setattr(permutation, "TORCH_32BIT_LIMIT", 1000)
     theirs = torch.randperm(1000, generator=torch.Generator().manual_seed(5))
+    lengths = []
+    randperm = torch.randperm
+    monkeypatch.setattr(
+        torch, "randperm", lambda length, **options: lengths.append(length) or randperm(length, **options)
+    )
     assert permutation.torch_order(1000, 5).tolist() == theirs.tolist()
+    assert sorted(permutation.torch_order(999, 5).tolist()) == list(range(999))
+    assert lengths == [1000]
+    monkeypatch.setattr(torch, "randperm", randperm)
     expected = list(TorchDistributedSampler(range(1501), 4, 2))
     assert list(DistributedSampler(1501, 4, 2)) == expected
 
