@@ -293,7 +293,7 @@ def test_settings_that_are_tried() -> None:
     def tried(recorded: LoaderProfile, **options: object) -> list[LoaderSettings]:
         return sorted((row.settings for row in advise(recorded, **options).rows), key=str)  # type: ignore[arg-type]
 
-    for num_cores, most_workers in ((1, 8), (4, 8), (5, 8), (8, 16)):
+    for num_cores, most_workers in ((1, 8), (4, 8), (6, 8), (8, 16)):
         rows = advise(evolve(by_hand(3), num_cores=num_cores)).rows
         assert {row.settings.num_workers for row in rows} == {
             0,

@@ -677,6 +677,8 @@ def test_a_sampler_that_was_read_reads_other_epochs_as_a_new_one_does(kind):
         sampler.set_epoch(epoch)
         new = SAMPLERS[kind].make(recipe, 1)
         new.set_epoch(epoch)
+        indices = [of_rank.tolist() for of_rank in sampler.all_ranks().indices]
+        assert indices == [of_rank.tolist() for of_rank in new.all_ranks().indices]
         epochs.append(list(sampler))
         assert epochs[-1] == list(new)
     assert epochs[0] == epochs[2] != epochs[1]

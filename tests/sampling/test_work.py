@@ -116,6 +116,9 @@ def test_the_least_likely_sample_is_named_with_its_deviance():
     assert (bias.sample, bias.num_forbidden) == (1, 5)
     assert bias.deviations == pytest.approx(6**0.5)
     assert weight_bias(np.array([4]), np.array([2.0])).deviations == pytest.approx((4 * (2 * np.log(2) - 1)) ** 0.5)
+    for reads, expected in ((4, 0.5), (1, 3.0)):
+        deviance = 2 * (reads * np.log(reads / expected) - reads + expected)
+        assert weight_bias(np.array([reads]), np.array([expected])).deviations == pytest.approx(deviance**0.5)
     assert weight_bias(np.zeros(0, dtype=int), np.zeros(0)).deviations == 0
 
 
