@@ -665,7 +665,17 @@ def test_a_state_of_a_resumed_epoch_is_that_of_one_that_was_never_stopped(groupi
             resumed = BalancedSampler(lengths, 2, 0, window=3, **grouping)
             resumed.load_state_dict(stopped.state_after(before))
             assert resumed.state_after(after) == stopped.state_after(before + after)
+            assert len(resumed) == len(stopped) - before
             assert list(resumed) == list(stopped)[before:]
+
+
+def test_a_position_replaces_the_segments_whose_samples_have_all_been_read():
+    """A window of 4 samples stops after 2 of them; the other 2 are the first window of the next job."""
+    state = BalancedSampler([1] * 12, 1, 0, batch_size=2, window=2).state_after(1)
+    resumed = BalancedSampler([1] * 12, 1, 0, batch_size=1, window=2)
+    resumed.load_state_dict(state)
+    assert len(resumed.state_after(1)["progress"]["segments"]) == 2
+    assert resumed.state_after(2)["progress"] == {"position": 4, "segments": []}
 
 
 @pytest.mark.parametrize("kind", KINDS)
