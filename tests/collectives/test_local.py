@@ -191,6 +191,8 @@ def test_a_result_has_whole_rows_if_each_run_does() -> None:
     results = run_local(Schedule.from_text(text), [torch.arange(6).reshape(2, 3)] * 2)
     assert [result is not None and result.tolist() for result in results] == [[[0, 2, 4]], [[6, 8, 10]]]
     uneven = build("all_to_all", "pairwise", 2, counts=[[1, 1], [3, 1]])
+    empty = run_local(build("allgather", "ring", 2, counts=[0, 0]), [torch.zeros(3, 0)] * 2)
+    assert [result is not None and result.shape for result in empty] == [(0,), (0,)]
     of_rank_0, _ = run_local(uneven, [torch.arange(2).reshape(1, 2), torch.arange(10, 14).reshape(2, 2)])
     assert of_rank_0 is not None
     assert of_rank_0.tolist() == [0, 10, 11, 12]

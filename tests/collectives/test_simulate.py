@@ -93,7 +93,10 @@ def test_some_steps_on_some_clusters(seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(50):
         nodes, gpus = draw.choice([(1, 2), (1, 4), (2, 1), (2, 2), (2, 3), (3, 2), (4, 1)])
-        pairs = [tuple(draw.sample(range(nodes * gpus), 2)) for _ in range(draw.choice([0, 0, 1, 2]))]
+        overrides: dict[tuple[int, int], Link] = {}
+        for _ in range(draw.choice([0, 0, 1, 2])):
+            src, dst = draw.sample(range(nodes * gpus), 2)
+            overrides[src, dst] = drawn_link(draw)
         cluster = Cluster(
             nodes,
             gpus,
@@ -102,7 +105,7 @@ def test_some_steps_on_some_clusters(seed: int) -> None:
             gamma_s_per_byte=draw.choice([0.0, 0.25, 3.0]),
             ports=draw.choice([1, 1, 2, 3, None]),
             shared_nic=draw.random() < 0.5,
-            overrides={pair: drawn_link(draw) for pair in pairs},
+            overrides=overrides,
             switch_adds=draw.random() < 0.5,
         )
         num_chunks = draw.randint(1, 4)
@@ -110,7 +113,8 @@ def test_some_steps_on_some_clusters(seed: int) -> None:
         for _ in range(draw.randint(1, 5)):
             ends = [draw.sample(range(nodes * gpus), 2) for _ in range(draw.randint(1, 8))]
             chunks = [draw.randrange(num_chunks) for _ in ends]
-            steps.append(Step.of(*zip(*ends, strict=True), chunks, 1, [draw.random() < 0.5 for _ in ends]))
+            reduce = [draw.random() < 0.5 for _ in ends]
+            steps.append(Step.of([src for src, _ in ends], [dst for _, dst in ends], chunks, 1, reduce))
         weights = draw.choice([None, (1, 3, 0, 2)[:num_chunks]])
         header = {"collective": "allreduce", "algorithm": "any", "num_ranks": nodes * gpus, "num_chunks": num_chunks}
         schedule = Schedule.of_steps(steps, **header, ports=64, lag=draw.randint(1, 3), weights=weights)

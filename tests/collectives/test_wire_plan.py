@@ -240,3 +240,17 @@ def test_ranks_do_the_same_only_where_all_have_all_chunks(monkeypatch: pytest.Mo
     assert plan.alike(ring, ring.chunk_ends(8), np.array([0, 0, 1, 1])).of == [0, 1, 0, 1]
     few = build("allgather", "ring", 3)
     assert plan.alike(few, few.chunk_ends(8), nodes[:3]).of == [0, 1, 2]
+
+
+def test_features_of_too_many_values_for_one_number_are_packed_into_two() -> None:
+    largest = 2**30
+    features = [
+        np.array([0, largest, largest, 0]),
+        np.array([largest, 0, 1, largest]),
+        np.array([largest, 0, 0, largest]),
+    ]
+    packed = plan._packed(features)
+    assert packed.shape == (4, 2)
+    assert (packed >= 0).all()
+    assert plan._numbered(packed).tolist() == [0, 1, 2, 0]
+    assert plan._packed(features[:2]).shape == (4, 1)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rankscope.sampling import (
@@ -25,7 +26,8 @@ from rankscope.sampling import (
 from rankscope.sampling.keyed import KeyedPermutation
 
 ONES = [1, 1, 1]
-TWO_RANKS = Assignment(4, ([0, 1], [2, 3]))
+TWO_RANKS = Assignment(4, (np.array([0, 1]), np.array([2, 3])))
+ONE_READ = Assignment(1, (np.array([0]),))
 Made = Callable[[int], Any]
 
 
@@ -94,7 +96,7 @@ def resume_torchs(**changes: Any) -> None:
         (lambda number: stream_files([3], 1, epoch=number), 0, "epoch of at least 0"),
         (lambda number: mixing(TWO_RANKS, [4, number]), 0, "file_rows of at least 0"),
         (lambda number: mixing(TWO_RANKS, [4], batch_size=number), 1, "batch_size of at least 1"),
-        (lambda number: epoch_work(Assignment(1, ([0],)), [1], max_tokens=number), 1, "max_tokens of at least 1"),
+        (lambda number: epoch_work(ONE_READ, [1], max_tokens=number), 1, "max_tokens of at least 1"),
         (lambda number: load_keyed(epoch=number), 0, "epoch of at least 0"),
         (lambda number: load_keyed(progress={"position": number}), 0, "position from 0 to 3"),
         (lambda number: load_balanced(batch_size=number), 1, "batch_size of at least 1"),

@@ -193,7 +193,7 @@ def drawn_case(draw: random.Random) -> dict[str, Any]:
     backward_s = draw.choice([1.0, 2.0, 4.0])
     shares = [0.0, 0.25, 0.5, 1.0, 1.0, math.nan]
     parameters = tuple(ParameterSpec(f"{n}", draw.choice([0, 1, 2, 5])) for n in range(number))
-    ready_s = [draw.choice(shares) * backward_s for _ in range(number)]
+    ready_s = np.array([draw.choice(shares) * backward_s for _ in range(number)])
     order = draw.sample(range(number), number)
     cut = draw.randint(1, number)
     unpack_s = draw.choice([0.0, 1.5])
