@@ -93,6 +93,7 @@ def test_a_machine_with_gpus_and_one_without_torch(monkeypatch: pytest.MonkeyPat
         os="Linux",
         torch_version="2.13.0",
         cuda_compiled_version="12.8",
+        hip_compiled_version="N/A",
         nvidia_gpu_models="GPU 0: Card\nGPU 1: Card",
         nvidia_driver_version="555.1",
         gcc_version=None,
@@ -101,6 +102,10 @@ def test_a_machine_with_gpus_and_one_without_torch(monkeypatch: pytest.MonkeyPat
     found = machine()
     assert (found["built for"], found["NVIDIA driver"], found["C compiler"]) == ("CUDA 12.8", "555.1", "none")
     assert found["GPUs"] == "GPU 0: Card GPU 1: Card"
+    about.cuda_compiled_version = None
+    assert machine()["built for"] == "the CPU only"
+    about.cuda_compiled_version, about.hip_compiled_version = "N/A", "6.3.42131"  # as torch for ROCm has them
+    assert machine()["built for"] == "ROCm 6.3.42131"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert machine().keys() == {"Python", "system", "cores"}
 

@@ -249,7 +249,7 @@ def test_what_if_refuses_a_step_with_too_many_calls(tmp_path: Path, monkeypatch:
     diagnosis = diagnose(traces)
     whole = what_if(traces, diagnosis)
     module = sys.modules[what_if.__module__]
-    monkeypatch.setattr(module, "_MOST_PAIRS_OF_STEPS", 1)
+    monkeypatch.setattr(module, "_MOST_PAIRS_OF_STEPS", 2 * 4)  # two steps of 4 pairs
     assert what_if(traces, diagnosis).answers[0].what == whole.answers[0].what  # from the last two steps alone
     monkeypatch.setattr(module, "_MOST_PAIRS", 1)
     with pytest.raises(ValueError, match="a step must have at most 1 pairs of gradients and allreduces, and has 4$"):

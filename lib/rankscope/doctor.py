@@ -36,11 +36,10 @@ def machine() -> dict[str, str]:
         from torch.utils.collect_env import get_env_info
 
         about = get_env_info()  # type: ignore[no-untyped-call]
-        cuda = about.cuda_compiled_version
         facts |= {
             "system": about.os,  # names the distribution, too
             "torch": about.torch_version,
-            "built for": "the CPU only" if cuda in (None, "None", "N/A") else f"CUDA {cuda}",
+            "built for": _built_for(about.cuda_compiled_version, about.hip_compiled_version),
             "GPUs": about.nvidia_gpu_models or "none",
             "NVIDIA driver": about.nvidia_driver_version or "none",
             "C compiler": about.gcc_version or "none",
@@ -51,6 +50,13 @@ def machine() -> dict[str, str]:
         memory = psutil.virtual_memory()
         facts["memory"] = f"{bytes_words(memory.available)} free of {bytes_words(memory.total)}"
     return {name: printable(words) for name, words in facts.items()}
+
+
+def _built_for(cuda: str | None, hip: str) -> str:
+    """Return what torch is built for, by the versions that get_env_info reports; torch for ROCm has one of HIP."""
+    if hip != "N/A":
+        return f"ROCm {hip}"
+    return "the CPU only" if cuda is None else f"CUDA {cuda}"
 
 
 class Missing(Exception):
@@ -88,16 +94,16 @@ class Check:
         """
         remedy = self.remedy
         try:
-            return Diagnosis(self.name, True, self.probe(), self.used_by)
+            return Diagnosis(self.name, is_installed=True, detail=self.probe(), used_by=self.used_by)
         except Missing as missing:
             detail = str(missing)
-        except Exception as error:
+        except Exception as error:  # a broken part may raise anything, and is a diagnosis, too
             package = package_of_extra(error)
             if package is not None:
                 remedy = install_command(package)
             first_line = str(error).strip().partition("\n")[0]
             detail = f"{type(error).__name__}: {first_line}"
-        return Diagnosis(self.name, False, detail, self.used_by, remedy)
+        return Diagnosis(self.name, is_installed=False, detail=detail, used_by=self.used_by, remedy=remedy)
 
 
 # ---- probes

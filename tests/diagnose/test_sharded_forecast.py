@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from rankscope.diagnose import diagnose, what_if
+from rankscope.diagnose import sharded_steps as sharded_steps_module
 from rankscope.diagnose.sharded_forecast import ShardedForecast, sharded_forecast
 from rankscope.diagnose.trace import Trace
 from rankscope.timeline import Timeline
@@ -96,6 +97,15 @@ def test_a_late_rank_is_taken_out_where_it_is_late(tmp_path: Path) -> None:
     assert "a link 2 times as fast" in answers
     assert list(forecast.to_frame().columns) == ["what", "step_s", "saved_share", "low_s", "high_s"]
     assert "Recorded with reshard_after_forward=True and prefetch=0" in str(forecast)
+
+
+def test_steps_beyond_the_limit_are_not_called_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the last steps are used, but the ranks recorded the same collectives in all of them."""
+    monkeypatch.setattr(sharded_steps_module, "_MOST_VALUES", 1)
+    forecast = sharded_forecast(job(tmp_path / "recorded")[1])
+    assert len(forecast.steps.window_s) == 2
+    assert forecast.skipped_steps == ()
+    assert "skipped" not in str(forecast)
 
 
 # ---- refusals

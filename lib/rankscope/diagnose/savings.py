@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..common.checks import count_of, several
 from ..common.frozen import frozen
+from ..common.units import percent_words
 from ..common.words import listed
 from ..timeline import Timeline
 from ..timeline.timeline import merge
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
 _LEAST_STEPS = 2  # of the same shape, so that there is a median
 _MOST_PAIRS = 1 << 21  # of gradients and allreduces, or of two allreduces, in a step: arrays have an entry for each
-_MOST_PAIRS_OF_STEPS = 1 << 26  # the same for all steps together; if there are more, only the last steps are used
+# The same for all steps together: if there are more, only the last steps are used, which are at least 32.
+_MOST_PAIRS_OF_STEPS = 32 * _MOST_PAIRS
 _LEAST_SPREAD = 4.0  # the largest allreduce divided by the smallest: closer sizes do not show the latency
 _UNDISTURBED_SHARE = 0.1  # a gradient is undisturbed if allreduces run in less than this share of its time …
 _DISTURBED_SHARE = 0.9  # … and disturbed if they run in more than this share of it
@@ -127,7 +129,7 @@ def what_if(
     answers = []
     for change in changes:
         seconds = max(change.step_s, 0.0)  # negative if the model of the recorded step is far too long
-        answers.append(Answer(change.what, seconds, 1 - seconds / step_s))
+        answers.append(Answer(change.what, seconds, saved_share=1 - seconds / step_s))
     return SavingsForecast(step_s, modelled_s, local, cost, contention, caps, tuple(answers), recorded.skipped_steps)
 
 
@@ -166,15 +168,19 @@ def _caps(
 ) -> tuple[CapCandidate, ...]:
     """Return the step with DDP's default cap and with each of these, with the seconds added that the model misses."""
     recommendation = recommend(local, cost, caps_mb=caps_mb, contention=contention)
-    candidates = (recommendation.default, *recommendation.candidates)
-    return tuple(cap._replace(step_s=max(cap.step_s + missed_s, 0.0)) for cap in candidates)
+    caps = []
+    for cap in (recommendation.default, *recommendation.candidates):
+        step_s = max(cap.step_s + missed_s, 0.0)  # negative if the model of the recorded step is far too long
+        caps.append(cap._replace(step_s=step_s))
+    return tuple(caps)
 
 
 def _best_cap(caps: Sequence[CapCandidate], recorded: _StepsOfShape, step_s: float) -> _Effect:
     """Return the effect of the cap with the shortest step, or of no change if that saves too little."""
     best = min(caps, key=lambda cap: cap.step_s)
     if best.step_s >= (1 - _LEAST_SAVING) * step_s:
-        return _Effect("the recorded bucket_cap_mb, because no other saves 1 %", step_s)
+        least = percent_words(_LEAST_SAVING)
+        return _Effect(f"the recorded bucket_cap_mb, because no other saves {least}", step_s)
     cap = "DDP's default cap" if best.bucket_cap_mb is None else f"bucket_cap_mb={best.bucket_cap_mb:g}"
     buckets = f"{count_of(best.num_buckets, 'bucket')} instead of {recorded.num_bytes.size}"
     return _Effect(f"{cap}, {buckets}", best.step_s)
@@ -270,7 +276,7 @@ def _recorded_steps(traces: Sequence[Trace]) -> _StepsOfShape:
     if num_pairs > _MOST_PAIRS:
         wanted = f"at most {_MOST_PAIRS} pairs of gradients and allreduces"
         raise ValueError(f"a step must have {wanted}, and has {num_pairs}")
-    most_steps = max(_MOST_PAIRS_OF_STEPS // num_pairs, _LEAST_STEPS)
+    most_steps = _MOST_PAIRS_OF_STEPS // num_pairs
     numbers = [number for number, shape_of_step in shapes.items() if shape_of_step == shape]
     # steps[i][r] is the i-th step of rank r
     steps = [[rank.steps[number] for rank in ranks] for number in numbers[-most_steps:]]
@@ -331,7 +337,10 @@ def _num_pairs(shape: _Shape) -> int:
 
 
 def _median_alone(alone_s: list[Seconds], num_gradients: int) -> Seconds:
-    """Return the median time of each gradient, over the steps with so many gradients; nan if there are none."""
+    """Return the median time of each gradient, over the steps with so many gradients; nan if there are none.
+
+    A step with another number of gradients has another shape, and its gradients cannot be compared one by one.
+    """
     alike = [seconds for seconds in alone_s if seconds.size == num_gradients]
     if not alike:
         return np.full(num_gradients, np.nan)
@@ -341,7 +350,7 @@ def _median_alone(alone_s: list[Seconds], num_gradients: int) -> Seconds:
 def _steps_of_rank(trace: Trace) -> _StepsOfRank:
     """Return the steps of a rank that follow one with allreduces of gradients, from whose end their times count."""
     spans = _StepSpans(trace)
-    rank = _StepsOfRank({}, [], set())
+    rank = _StepsOfRank(steps={}, alone_s=[], skipped=set())
     previous_end_s: float | None = None  # of the allreduces of the step before; None if it had none
     for number, backward in spans.backwards():
         if not backward.calls.size:  # a step under ``no_sync``
@@ -350,7 +359,7 @@ def _steps_of_rank(trace: Trace) -> _StepsOfRank:
             previous_end_s = None
             continue
         if previous_end_s is not None:
-            if backward.begin_s < previous_end_s:
+            if backward.begin_s < previous_end_s:  # no rank can do this, so the stamp of the end is late
                 rank.skipped.add(number)
             else:
                 step = spans.step(backward, previous_end_s)
@@ -419,8 +428,9 @@ class _StepSpans:
         start_s = calls.start_s[backward.calls]
         stop_s = calls.stop_s[backward.calls]
         gradients = backward.gradients
-        sizes = self.trace.gradient_bytes[gradients.item]
-        if not self.on_gpu and sizes.size and sizes.min() >= 0:
+        sizes = self.trace.gradient_bytes[gradients.item]  # the item of a gradient is its index there
+        are_sizes_known = sizes.size > 0 and sizes.min() >= 0  # an unknown size is -1
+        if are_sizes_known and not self.on_gpu:
             ready_s = np.array([gradients.start_s, gradients.stop_s])
         else:
             # A GPU computes gradients after autograd has recorded them on the CPU, so their spans do not show when they
@@ -454,14 +464,15 @@ def _gradients_of_last_pass(gradients: Timeline, begin_s: float, end_s: float, n
     ready = gradients.take(_indices_between(gradients.stop_s, begin_s, end_s))
     ready = ready.take(np.flatnonzero(ready.start_s >= begin_s))  # the line above has chosen them by their stops
     num_per_pass = len(ready) // num_passes
-    if num_per_pass == 0:
+    if num_per_pass == 0:  # fewer gradients than forward passes: some of these had no backward, so none is left out
         return ready
     return ready.take(np.arange(len(ready) - num_per_pass, len(ready)))
 
 
 def _finished_allreduces(calls: Calls, launch_s: Seconds) -> NDArray[np.int64]:
     """Return the indices of the allreduces that ended within the trace, in the order of their launches."""
-    is_allreduce = np.array([kind == "allreduce" for kind in calls.kinds], bool)[calls.kind]
+    is_kind_allreduce = np.array([kind == "allreduce" for kind in calls.kinds], dtype=bool)
+    is_allreduce = is_kind_allreduce[calls.kind]  # by call
     is_finished = np.isfinite(calls.start_s) & np.isfinite(calls.stop_s)
     indices = np.flatnonzero(is_allreduce & is_finished)
     return np.asarray(indices[np.argsort(launch_s[indices], kind="stable")])
@@ -506,9 +517,9 @@ def _slowed_in_repeated_layers(recorded: _StepsOfShape) -> float:
     """
     gaps = _gaps(recorded)
     shares = gaps.during_s / np.maximum(gaps.length_s, _LEAST_SECONDS)
-    # the gradients by their size and the size before; the first gradient has none before it
+    # the gradients by the size of the one before and their own size
     gradients_of: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for gradient in range(1, recorded.sizes.size):
+    for gradient in range(1, recorded.sizes.size):  # not the first one, which has none before it
         sizes = (int(recorded.sizes[gradient - 1]), int(recorded.sizes[gradient]))
         gradients_of[sizes].append(gradient)
     undisturbed_s = 0.0
@@ -549,7 +560,9 @@ def _intervals(recorded: _StepsOfShape, low_s: Seconds, high_s: Seconds) -> _Bac
         common_start_s = np.maximum(low_s[step, :, :, None], busy_start_s)
         common_stop_s = np.minimum(high_s[step, :, :, None], busy_stop_s)
         during_s[step] = np.maximum(common_stop_s - common_start_s, 0.0).sum(axis=-1)
-    return _BackwardIntervals(np.maximum(high_s - low_s, 0.0), during_s)
+    # an interval has no length if a gradient starts before the one before it is ready
+    length_s = np.maximum(high_s - low_s, 0.0)
+    return _BackwardIntervals(length_s, during_s)
 
 
 def _local(recorded: _StepsOfShape, slowed: float) -> LocalStep:
@@ -558,12 +571,14 @@ def _local(recorded: _StepsOfShape, slowed: float) -> LocalStep:
     Everything before the backward counts as its forward. The parameters are in reverse order of the gradients.
     """
     gaps = _gaps(recorded)
+    # what is computed during allreduces would take `during_s / slowed` without them
     lost_s = gaps.during_s * (1 - 1 / slowed)
     ready_without_s = recorded.begin_s[:, :, None] + np.cumsum(gaps.length_s - lost_s, axis=2)
     begin_s = float(np.median(recorded.begin_s.max(axis=1)))
     # of each gradient, the time on the last rank, in the median step
     last_ready_s = np.median(ready_without_s.max(axis=1), axis=0)
-    # each gradient has a maximum and a median of its own, so one may come before the one that it follows
+    # The begin and each gradient have a maximum and a median of their own. So a gradient may come before the begin, or
+    # before the gradient that it follows.
     ready_s = np.maximum.accumulate(np.maximum(last_ready_s - begin_s, 0.0))
     specs = []
     for gradient in reversed(range(recorded.sizes.size)):
@@ -603,7 +618,8 @@ def _cost(recorded: _StepsOfShape) -> tuple[CostTable, float]:
     fit = _first_plausible_fit(recorded.num_bytes.astype(float), usual)
     # a straight line needs two points: 0 bytes and 1 MB
     cost = CostTable((0.0, 1e6), (fit.alpha_s, fit.alpha_s + 1e6 * fit.per_byte_s))
-    return cost, max(float(1 / fit.progress), 1.0)
+    slowdown = max(float(1 / fit.progress), 1.0)  # a plausible progress may be above 1 by an error of rounding
+    return cost, slowdown
 
 
 class _CallSeconds(NamedTuple):
@@ -633,10 +649,11 @@ def _first_plausible_fit(num_bytes: Seconds, usual: _CallSeconds) -> _AllreduceF
     Few calls, or calls of similar sizes, do not determine all parameters, and the fits show it: a bandwidth or a
     latency below 0, or an allreduce that is faster during the backward than after it.
     """
-    has_spread = num_bytes.max() > _LEAST_SPREAD * max(num_bytes.min(), 1.0)
+    has_spread = num_bytes.max() > _LEAST_SPREAD * num_bytes.min()
     for with_progress, with_latency in ((True, True), (True, False), (False, True)):
-        num_parameters = 1 + with_progress + with_latency
-        if num_parameters > num_bytes.size or (with_latency and not has_spread):
+        num_parameters = 1 + with_progress + with_latency  # one is the time per byte
+        num_calls = num_bytes.size
+        if num_parameters > num_calls or (with_latency and not has_spread):
             continue
         fit = _fit(num_bytes, usual, with_progress, with_latency)
         if fit.is_plausible:

@@ -113,15 +113,18 @@ class ShardedForecast(Forecast):
         recorded_s = _replayed_s(self.steps, self.settings)
         program = _program(self.steps, settings)
         steps = _without_lateness(self.steps, late_columns)
-        savings = [recorded_s - _clocked_s(steps, program, factors) for factors in _time_factors(self.steps, link)]
+        savings = []
+        for factors in _time_factors(self.steps, link):
+            savings.append(recorded_s - _clocked_s(steps, program, factors))
         savings_s = np.stack(savings)  # extremes by steps; a single row if the share of latency is known
         saved_s = float(np.median(savings_s.mean(axis=0)))
-        least_saved_s, most_saved_s = np.quantile(savings_s, _RANGE).tolist()
+        least_saved_s, most_saved_s = np.quantile(savings_s, _RANGE).tolist()  # over both extremes and all steps
         step_s = max(self.step_s - saved_s, 0.0)
         chance_s = _chance_s(self.steps)
         low_s = step_s - math.hypot(most_saved_s - saved_s, chance_s)
         high_s = step_s + math.hypot(saved_s - least_saved_s, chance_s)
-        return RangedAnswer(what, step_s, 1 - step_s / self.step_s, max(low_s, 0.0), high_s)
+        saved_share = 1 - step_s / self.step_s
+        return RangedAnswer(what, step_s, saved_share, low_s=max(low_s, 0.0), high_s=high_s)
 
 
 def sharded_forecast(traces: Sequence[Trace], diagnosis: JobDiagnosis | None = None) -> ShardedForecast:
@@ -142,18 +145,18 @@ def sharded_forecast(traces: Sequence[Trace], diagnosis: JobDiagnosis | None = N
             f"traces cannot be replayed accurately enough to predict other settings: with the recorded settings, the "
             f"replayed step differs by {error} from the recorded one (limit: {most})"
         )
-    bare = ShardedForecast(step_s, model_s, settings, steps, answers=())
+    bare = ShardedForecast(step_s, model_s, settings, steps, answers=())  # without answers yet: it predicts them
     answers = []
     if settings.reshard_after_forward is not False:  # True, or None, which is True for all groups but the root
         answers.append(bare.with_changes(reshard_after_forward=False))
     else:
         answers.append(bare.with_changes(reshard_after_forward=True))
-    if settings.prefetch < len(steps.shape.groups):
+    if settings.prefetch < len(steps.shape.groups):  # otherwise each group prefetches all others already
         answers.append(bare.with_changes(prefetch=settings.prefetch + 1))
     faster = bare.with_changes(times_bandwidth=_FASTER, times_latency=1 / _FASTER)
     answers.append(faster._replace(what=f"a link {_FASTER:g} times as fast"))
-    free = bare._answer("collectives that take no time (lower bound)", settings, _LinkFactors(np.inf, 0.0))
-    answers.append(free)
+    free = _LinkFactors(times_bandwidth=np.inf, times_latency=0.0)
+    answers.append(bare._answer("collectives that take no time (lower bound)", settings, free))
     if diagnosis is not None:
         answers += _without_late_ranks(bare, diagnosis)
     return ShardedForecast(step_s, model_s, settings, steps, tuple(answers), steps.skipped_steps)
@@ -192,8 +195,7 @@ def _without_lateness(steps: ShardedSteps, late_columns: Sequence[int]) -> Shard
 
     The others' time is their median.
     """
-    num_ranks = steps.window_s.shape[1]
-    other_columns = [column for column in range(num_ranks) if column not in late_columns]
+    other_columns = [column for column in range(steps.num_ranks) if column not in late_columns]
     if not late_columns or not other_columns:
         return steps
     piece_s = []
@@ -239,8 +241,10 @@ def _program(steps: ShardedSteps, settings: ShardSettings) -> list[_Instruction]
             piece += 1
         elif action.kind in ("gather", "copy_out", "reduce"):
             group = replay.groups[action.group].name
-            program.append(_Instruction(piece, PartKey(action.kind, group, num_parts_of[action.kind, group])))
+            order = num_parts_of[action.kind, group]
+            program.append(_Instruction(piece, PartKey(action.kind, group, order)))
             num_parts_of[action.kind, group] += 1
+        # other actions, such as "reshard", are no parts: their time is in the recorded pieces and parts
     return program
 
 
@@ -249,7 +253,7 @@ def _placed(program: Sequence[_Instruction]) -> tuple[PlacedPart, ...]:
     placed = []
     for instruction in program:
         part = instruction.part
-        if part is not None and part.kind != "copy_out":
+        if part is not None and part.kind != "copy_out":  # a "copy_out" has no collective
             placed.append(PlacedPart(part.kind, part.group, instruction.piece))
     return tuple(placed)
 
@@ -347,7 +351,7 @@ def _time_factors(steps: ShardedSteps, link: _LinkFactors) -> list[dict[PartKey,
         return [dict.fromkeys(steps.call_bytes, bytes_factor)]
     without_latency: dict[PartKey, float] = {}
     only_latency: dict[PartKey, float] = {}
-    for kind in ("gather", "reduce"):
+    for kind in ("gather", "reduce"):  # each has a latency and a time per byte of its own
         keys = [key for key in steps.call_bytes if key.kind == kind]
         shares = _latency_shares(steps, keys)
         for key in keys:

@@ -107,11 +107,13 @@ def sharded_steps(traces: Sequence[Trace]) -> ShardedSteps:
         if len(shapes) == 1:
             shape_of[number] = shapes.pop()
     shape = _commonest_shape(shape_of)
+    numbers = [number for number, shape_of_step in shape_of.items() if shape_of_step == shape]
+    skipped_steps = tuple(sorted(numbers_on_any.difference(numbers)))
     num_values_per_step = len(ranks) * (len(shape.events) + _MOST_VALUES_PER_PART * len(shape.parts))
     most_steps = max(_MOST_VALUES // num_values_per_step, _LEAST_STEPS)
-    numbers = [number for number, shape_of_step in shape_of.items() if shape_of_step == shape][-most_steps:]
-    steps = [[rank[number] for rank in ranks] for number in numbers]
-    return _stacked(shape, steps, tuple(sorted(numbers_on_any - set(numbers))))
+    # steps[i][r] is the i-th step of rank r
+    steps = [[rank[number] for rank in ranks] for number in numbers[-most_steps:]]
+    return _stacked(shape, steps, skipped_steps)
 
 
 def _commonest_shape(shape_of: dict[int, StepShape]) -> StepShape:
@@ -134,15 +136,16 @@ def _check_supported(traces: Sequence[Trace]) -> None:
             "what_if supports FSDP only on CPUs, and these traces are of GPUs, whose kernels do not show which group "
             "they belong to"
         )
+    # the largest group has all ranks of the job; 0 if the traces do not say who is in a group
     num_ranks = max((len(members) for trace in traces for members in trace.group_ranks.values()), default=0)
-    if len(traces) < max(num_ranks, 2):
+    if len(traces) < max(num_ranks, 2):  # a single rank has nothing to shard, and `ShardSettings` refuses it
         wanted = f"all {num_ranks}" if num_ranks > 1 else "at least 2"
         raise ValueError(f"what_if needs the FSDP traces of {wanted} ranks, got {len(traces)}")
     groups = {match[2] or "" for match in map(_RANGE.match, kinds) if match and match[1] == "all_gather"}
     if len(groups) > _MOST_GROUPS:
         raise ValueError(f"traces must have at most {_MOST_GROUPS} groups of FSDP, and have {len(groups)}")
     for group in sorted(groups):
-        if ", " in group:
+        if ", " in group:  # FSDP names a group after its modules
             raise ValueError(f"what_if supports FSDP only with one module per group, got a group of {group}")
     # FSDP adds "[pg=SIZE]" to the label of a range only if its module has several groups of parameters
     if any(kind.startswith("range: FSDP::") and "[pg=" in kind for kind in kinds):
@@ -233,6 +236,7 @@ def _columns(trace: Trace) -> _ShardedColumns:
             stop_s = float(spans.stop_s[index])
             ranges.append(_RangeOfRank(label=match[1], group=match[2] or "", start_s=start_s, stop_s=stop_s))
     calls = trace.calls
+    # a call counts from its start if the trace does not show its launch
     launch_s = np.where(np.isfinite(calls.launch_s), calls.launch_s, calls.start_s)
     finished = np.flatnonzero(np.isfinite(launch_s) & np.isfinite(calls.stop_s))
     by_launch = finished[np.argsort(launch_s[finished], kind="stable")]
@@ -283,7 +287,7 @@ def _points(ranges: Sequence[_RangeOfRank], begin_s: float, trained: Sequence[st
     groups_with_gradient = set()  # groups of which autograd had finished the gradients before the callback
     for span in ranges:
         event_kind = _EVENT_KINDS.get(span.label)
-        if event_kind is None:
+        if event_kind is None:  # one of FSDP's parts, or the callback
             continue
         if event_kind == "leave":
             # The root goes on after it, until it enters the next module. FSDP records this in the forward only: what
@@ -299,18 +303,17 @@ def _points(ranges: Sequence[_RangeOfRank], begin_s: float, trained: Sequence[st
             groups_with_gradient.add(span.group)
             if span.group in trained:
                 events.append(StepEvent("gradient", parameter_name(span.group)))
-        if is_forward and event_kind != "enter":
-            is_forward = False
+        is_of_backward = event_kind in ("pre_backward", "post_backward")
+        if is_forward and is_of_backward:
+            is_forward = False  # and it stays so: what activation checkpointing enters again belongs to the backward
             if not has_root:
                 events.append(StepEvent("leave", ""))
         events.append(StepEvent(event_kind, span.group))
         points.append(_StepPoint(span.start_s, tuple(events), "forward" if is_forward else "backward", span.group))
-    if np.isfinite(callback_s):
-        late_events = []
-        for group in trained:
-            if group not in groups_with_gradient:
-                late_events.append(StepEvent("gradient", parameter_name(group)))
-        points.append(_StepPoint(callback_s, tuple(late_events), "backward", ""))
+    if np.isfinite(callback_s):  # FSDP recorded it
+        groups_of_callback = [group for group in trained if group not in groups_with_gradient]
+        gradients = tuple(StepEvent("gradient", parameter_name(group)) for group in groups_of_callback)
+        points.append(_StepPoint(callback_s, gradients, "backward", ""))
     return points
 
 
@@ -335,7 +338,7 @@ def parameters_of(shape: StepShape, num_ranks: int) -> tuple[ShardedParameter, .
 def _step_of_rank(
     columns: _ShardedColumns, ranges: Sequence[_RangeOfRank], begin_s: float, end_s: float
 ) -> _ShardedStepOfRank | None:
-    """Return the step between the ends of two reductions; None if a part of it has no collective where it must."""
+    """Return the step between the ends of two reductions; None if a part has other collectives than it must have."""
     parts = _recorded_parts(columns, ranges)
     if parts is None:
         return None
@@ -369,7 +372,7 @@ def _step_of_rank(
         others=others,
     )
     for part in parts:
-        _add_times(step, part, columns)  # fills the dictionaries
+        _add_times(step, part, columns)  # fills the dictionaries, which are empty so far
     return step
 
 
@@ -415,8 +418,8 @@ def _placed_parts(
         if part.call is None:
             continue
         if part.span.start_s < callback_s:
-            # An event of the last point before it causes the part, which FSDP does before the work that begins at that
-            # point. So the piece of this point comes after the part.
+            # A part is caused by an event of the last point before it. FSDP does the part first, and then the work that
+            # begins at that point. So the piece of that point comes after the part.
             num_points_before = bisect_left(point_s, part.span.start_s)
             num_pieces_before = num_points_before - 1
         else:

@@ -81,9 +81,10 @@ class _VerdictWords:
         """Return a line for each cause of a rank that is late alone."""
         rank = self._lateness.ranks[late.column]
         mean_s = self._mean_late_s(late)
-        arrives = f"arrives {in_ms(mean_s)} late {self._when(late)}"
-        if mean_s <= 0:  # a rank that is named before this one is even later, so this one is not behind the others yet
-            arrives = "would be the next that is late"
+        # if a rank that is named before this one is even later, this one is not behind the others yet
+        arrives = "would be the next that is late"
+        if mean_s > 0:
+            arrives = f"arrives {in_ms(mean_s)} late {self._when(late)}"
         lines = []
         for culprit in late.culprits:
             why = self._why([late], culprit.cause, "its")
@@ -139,24 +140,12 @@ class _VerdictWords:
 
     def _why(self, ranks: Sequence[LateRank], cause: str, its: str) -> str:
         """Return what takes longer on these ranks, and how long it takes on the others."""
-        in_all_steps = all(late.in_steps.all() for late in ranks)
         if cause == "starved":
-            longer = _range([late.starved_s for late in ranks])
-            when = "per step" if in_all_steps else "in each of these steps"
-            it_was = "it was" if its == "its" else "they were"
-            return f"{it_was} ready to run but waited {longer} longer {when} for a core than the others"
+            return _why_starved(ranks, its)
         if cause == "slower":
-            ratios = []
-            for late in ranks:
-                takes_s, usual_s = self._mean_times(late, list(PHASES))
-                ratios.append(takes_s / max(usual_s, _LEAST_SECONDS))
-            times = _from_to(f"{min(ratios):.1f}", f"{max(ratios):.1f}")
-            return (
-                f"all {its} phases take {times} times as long as on the others, as with a slower clock of {its} GPU or "
-                "CPU, or with a shared core; the traces do not show which"
-            )
+            return self._why_slower(ranks, its)
         means = [self._mean_times(late, [cause]) for late in ranks]
-        when = "" if in_all_steps else " in these"
+        when = "" if _are_late_in_all_steps(ranks) else " in these"  # the begin of the sentence says in how many steps
         before_host = ""
         if cause == "host":
             before_host = self._phase_before_host(ranks)
@@ -164,6 +153,18 @@ class _VerdictWords:
         usual = in_ms(float(np.mean([mean.usual_s for mean in means])))
         takes = _range([mean.takes_s for mean in means])
         return f"{phase_takes} {takes}{when}, compared with {usual} on the other ranks"
+
+    def _why_slower(self, ranks: Sequence[LateRank], its: str) -> str:
+        """Return how much longer all phases take on these ranks, and what may be the reason."""
+        ratios = []
+        for late in ranks:
+            takes_s, usual_s = self._mean_times(late, PHASES)
+            ratios.append(takes_s / max(usual_s, _LEAST_SECONDS))
+        times = _from_to(f"{min(ratios):.1f}", f"{max(ratios):.1f}")
+        return (
+            f"all {its} phases take {times} times as long as on the others, as with a slower clock of {its} GPU or "
+            "CPU, or with a shared core; the traces do not show which"
+        )
 
     def _mean_times(self, late: LateRank, phases: Sequence[str]) -> _MeanTimes:
         """Return how long these phases take together in the late steps of a rank, on it and on the calm ranks."""
@@ -222,7 +223,7 @@ class _VerdictWords:
         host_longer_s = self._host_s - median_of_others(self._host_s)
         sentences = []
         for rank in seldom_late:
-            cause = PHASES[int(phase_longer_s[rank.in_steps, rank.column].mean(axis=0).argmax())]
+            cause = PHASES[int(phase_longer_s[rank.in_steps, rank.column].sum(axis=0).argmax())]
             before_host = ""
             if cause == "host":
                 before_host = PHASES[int(host_longer_s[rank.in_steps, rank.column].sum(axis=0).argmax())]
@@ -241,6 +242,18 @@ class _VerdictWords:
         return f"{in_ms(seconds)} per step, {percent_words(share)} of the step"
 
 
+def _why_starved(ranks: Sequence[LateRank], its: str) -> str:
+    """Return how much longer these ranks wait for a core than the others."""
+    longer = _range([late.starved_s for late in ranks])
+    when = "per step" if _are_late_in_all_steps(ranks) else "in each of these steps"
+    it_was = "it was" if its == "its" else "they were"
+    return f"{it_was} ready to run but waited {longer} longer {when} for a core than the others"
+
+
+def _are_late_in_all_steps(ranks: Sequence[LateRank]) -> bool:
+    return all(late.in_steps.all() for late in ranks)
+
+
 # ---- while a job runs
 
 
@@ -249,18 +262,23 @@ def headline(lateness: Lateness, steps: Sequence[int]) -> str:
     if not lateness.groups:
         return _headline_of_nobody(lateness, steps)
     group = lateness.groups[0]  # the others are late only once these ranks are mended
-    step = _whole_ms(lateness.step_s)
-    if len(group) == 1:
-        culprit = group[0].culprits[0]
-        cost = f"{_whole_ms(culprit.cost_s)} of each step of {step}"
-        return f"rank {culprit.rank} is late, {_because(culprit.cause, 'its')}: {cost}"
+    if len(group) > 1:
+        return _headline_of_late_ranks(lateness, group)
+    culprit = group[0].culprits[0]  # the most important cause; `sentences` has the others
+    cost = f"{_whole_ms(culprit.cost_s)} of each step of {_whole_ms(lateness.step_s)}"
+    return f"rank {culprit.rank} is late, {_because(culprit.cause, 'its')}: {cost}"
+
+
+def _headline_of_late_ranks(lateness: Lateness, group: Sequence[LateRank]) -> str:
+    """Return a line on several ranks that are late next to each other."""
     cost_s = sum(culprit.cost_s for late in group for culprit in late.culprits)
-    cost = f"{_whole_ms(cost_s)} of each step of {step}"
+    cost = f"{_whole_ms(cost_s)} of each step of {_whole_ms(lateness.step_s)}"
     ranks = listed("rank", [lateness.ranks[late.column] for late in group])
-    ranks_by_cause = defaultdict[str, list[int]](list)  # by the first cause
+    ranks_by_cause = defaultdict[str, list[int]](list)  # by the most important cause, which is the first one
     for late in group:
         ranks_by_cause[late.culprits[0].cause].append(lateness.ranks[late.column])
-    mostly = "mostly " if any(len(late.culprits) > 1 for late in group) else ""  # the cost is that of all causes
+    # the cost is that of all causes, also of those that the line does not name
+    mostly = "mostly " if any(len(late.culprits) > 1 for late in group) else ""
     if len(ranks_by_cause) == 1:
         (cause,) = ranks_by_cause
         return f"{ranks} are late {_pattern(group)}, {mostly}{_because(cause, 'their')}: {cost}"
@@ -302,8 +320,9 @@ def _pattern(group: Sequence[LateRank]) -> str:
     shares = []
     for late, other in combinations(group, 2):
         num_common = (late.in_steps & other.in_steps).sum()
-        fewer = min(late.in_steps.sum(), other.in_steps.sum())
-        shares.append(num_common / fewer)
+        # as a share of the fewer steps: a rank that is late seldom, but always with the other one, is late together
+        num_fewer = min(late.in_steps.sum(), other.in_steps.sum())
+        shares.append(num_common / num_fewer)
     if min(shares) > _AT_ONCE:
         return "together"
     if max(shares) < _AT_ONCE:
@@ -320,7 +339,7 @@ class _SeldomLate(NamedTuple):
 
 def _seldom_late(lateness: Lateness) -> list[_SeldomLate]:
     """Return the ranks that are the last ones, and very late, in at least two steps."""
-    if len(lateness.ranks) < 2:
+    if len(lateness.ranks) < 2:  # a single rank makes nobody wait, and there is no noise of others
         return []
     late_s = lateness.late_s  # steps by ranks
     last = lateness.phase_s.sum(axis=2).argmax(axis=1)  # the column of the last rank of each step
@@ -443,6 +462,6 @@ def in_ms(seconds: float) -> str:
 
 def _whole_ms(seconds: float) -> str:
     """Return whole milliseconds, unless that would be fewer than two digits."""
-    if seconds < 0.00995:  # below 10 ms, rounded to three digits
+    if seconds < 0.00995:  # this and more is at least 10 ms, rounded to two digits
         return in_ms(seconds)
     return f"{seconds * 1e3:.0f} ms"

@@ -23,7 +23,7 @@ def catalogue() -> tuple[Entry, ...]:
     """
     for extension in extensions():
         for package in extension.explorers:
-            import_all(package)
+            import_all(package)  # each module puts its explorers into `ENTRIES`
     return tuple(sorted(ENTRIES.values(), key=lambda entry: (entry.notebook, entry.name)))
 
 

@@ -20,7 +20,7 @@ from ..figures.marks import Drawing
 from ..figures.svg import to_svg
 
 MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
-_MOST_LINE_CHARACTERS = 2000
+_MOST_LINE_CHARACTERS = 2000  # of a line of settings; a longer text is none, and is not parsed
 _REPORT_STYLE = "line-height:1.35;font-family:monospace;white-space:pre-wrap;word-break:normal"
 # The errors that ast.parse and ast.literal_eval raise according to their documentation; TypeError is for {[]: 1}.
 _NO_LITERAL = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
@@ -86,8 +86,9 @@ class Setting(NamedTuple):
         if isinstance(self.default, bool):
             return truth(self.name, value)
         try:
-            plain = whole(self.name, value) if self.kind is int else of_type(self.name, value, str)
-            index = self.values.index(plain)
+            # first the type, because 4.0 and True equal values that a control of whole numbers offers
+            checked = whole(self.name, value) if self.kind is int else of_type(self.name, value, str)
+            index = self.values.index(checked)
         except ValueError:
             raise ValueError(f"{self.name} must be one of {self.allowed}, got {value!r}") from None
         return self.values[index]  # the control's own, because `value` may be of a subclass of str
@@ -204,9 +205,9 @@ class Explorer:
 
     def _settings_of(self, line: str) -> dict[str, Any] | None:
         """Return the keyword arguments of a call of this explorer without its inputs; None for any other text."""
+        if len(line) > _MOST_LINE_CHARACTERS:
+            return None
         try:
-            if len(line) > _MOST_LINE_CHARACTERS:
-                return None
             call = ast.parse(line.strip(), mode="eval").body
             if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != self.name:
                 return None

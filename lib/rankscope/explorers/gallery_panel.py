@@ -25,11 +25,9 @@ class Gallery(PicturedWidget):
         self.has_link = address is not None
         self.panels: dict[str, Panel] = {}  # of the explorers that were picked so far
         state = parse_qs(address or "").get("state", [""])[0]
-        called = state.partition("(")[0].split(".")  # "explorers.zero(stage=1)" calls explorers.zero
-        for name in self.entries:
-            if name in called:
-                opened = name
-                break
+        called = state.partition("(")[0].rpartition(".")[2]  # "zero" for "explorers.zero(stage=1)"
+        if called in self.entries:
+            opened = called
         self.picked = widgets.ToggleButtons(
             options=[(entry.title, entry.name) for entry in entries], value=opened, style={"button_width": "auto"}
         )
@@ -38,7 +36,7 @@ class Gallery(PicturedWidget):
         self.link = widgets.HTML()
         super().__init__([self.picked, self.heading, self.panel_box, self.link])
         self.picked.observe(lambda _: self._show_picked(), names="value")
-        self._show_picked()
+        self._show_picked()  # the value that the buttons begin with is no change, so it is not observed
         if state:
             self.panel.line.value = state  # sets the controls; if it is wrong, the panel says why
 
@@ -61,7 +59,7 @@ class Gallery(PicturedWidget):
 
     def _new_panel(self, entry: Entry) -> Panel:
         """Open a panel, with the explorer's inputs if it has some; the link follows its line of settings."""
-        inputs = self.inputs.get(entry.name)
+        inputs = self.inputs[entry.name]
         panel = entry.show(inputs) if inputs else entry.show()
         panel.line.observe(lambda _: self._show_link(), names="value")
         return panel

@@ -38,13 +38,14 @@ class Networks:
         own: dict[str, Network] = {}
         if profiles is not None:
             own = _own_networks(profiles)
+        # one's own come first, and take the place of registered ones of the same name
         others = {name: network for name, network in registered().items() if name not in own}
         self.by_name = own | others
         if own:
             self.default = next(iter(own))
         elif DEFAULT in others:
             self.default = DEFAULT
-        else:
+        else:  # the subpackage that registers it is not installed
             self.default = next(iter(others), BY_HAND)
 
     def settings(self, settings: Sequence[Setting]) -> tuple[Setting, ...]:

@@ -85,10 +85,11 @@ def ranked(now: Now) -> Best:
 @lru_cache(maxsize=32)
 def _ranked(num_bytes: int, cluster: Cluster, _builders: tuple[tuple[str, ByIdentity], ...]) -> Best:
     """The ranking; `_builders` is part of the key only, so that a builder that was replaced is ranked anew."""
-    with suppress(ScheduleError):
+    try:
         return best(num_bytes, cluster)
-    shipped = [name for name in _ALGORITHMS if is_shipped("allreduce", name)]
-    return best(num_bytes, cluster, algorithms=shipped)  # one of yours is wrong: its own report says how
+    except ScheduleError:  # an algorithm of the user's own is wrong; its own report says how
+        shipped = [name for name in _ALGORITHMS if is_shipped("allreduce", name)]
+        return best(num_bytes, cluster, algorithms=shipped)
 
 
 class AllreduceRecipe(NamedTuple):
@@ -224,8 +225,10 @@ def without_links(now: Now) -> dict[str, str]:
 def without_effect(now: Now) -> dict[str, str]:
     """Return for each control that changes nothing at these settings why it does not."""
     reasons = without_links(now)
-    one_gpu_per_node = now.gpus_per_node == 1 and now.num_nodes > 1
-    if one_gpu_per_node:  # several on a node compete for its card in some algorithm of the ranking
+    # Several GPUs of a node compete for its card in some algorithm of the ranking. A single GPU has the card to itself,
+    # which then matters only if it sends two messages at once.
+    has_one_gpu_per_card = now.gpus_per_node == 1 and now.num_nodes > 1
+    if has_one_gpu_per_card:
         other_way = now._replace(shared_nic=not now.shared_nic)
         if _report_and_ranking(now) == _report_and_ranking(other_way):
             reasons["shared_nic"] = "no GPU here sends two messages at once"

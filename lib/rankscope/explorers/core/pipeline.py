@@ -14,13 +14,14 @@ from ...timeline import Timeline
 from ..explorer import ALL, Explorer, Now, Setting, jitter
 from ..opening import shows
 
+_CAPACITIES = range(1, 17)
 SETTINGS = (
     Setting("read_ms", 4, range(61), "reading [ms]"),
     Setting("decode_ms", 30, range(61), "decoding [ms]"),
     Setting("copy_ms", 3, range(61), "copying [ms]"),
     Setting("train_ms", 12, range(61), "training [ms]"),
     Setting("num_workers", 2, range(1, 9), "decoders"),
-    Setting("capacity", 2, range(1, 17), "queue length"),
+    Setting("capacity", 2, _CAPACITIES, "queue length"),
     jitter(50, "reading and decoding"),
     Setting("num_ranks", 1, range(1, 5), "ranks"),
     Setting("seed", 0, range(21), "seed"),
@@ -108,8 +109,9 @@ def without_effect(now: Now) -> dict[str, str]:
         reasons["ordered"] = all_fixed
     elif now.num_workers == 1 or _report_and_times(now) == _report_and_times(now._replace(ordered=not now.ordered)):
         reasons["ordered"] = "no batch overtakes another"
-    # The shortest and the longest queue that the control offers.
-    if _report_and_times(now._replace(capacity=1)) == _report_and_times(now._replace(capacity=16)):
+    shortest_queue = now._replace(capacity=_CAPACITIES[0])
+    longest_queue = now._replace(capacity=_CAPACITIES[-1])
+    if _report_and_times(shortest_queue) == _report_and_times(longest_queue):
         reasons["capacity"] = "a queue of one batch is long enough"
     return reasons
 
@@ -124,7 +126,7 @@ def _shares(timeline: Timeline, stage: Stage) -> str:
     at_barrier = ""
     if barrier > 0:
         at_barrier = f", {percent_words(barrier)} at the barrier"
-    idle = max(1 - work - (blocked + barrier), 0)
+    idle = max(1 - work - blocked - barrier, 0)  # below 0 only by an error of rounding
     return (
         f"  {stage.name:<7}{work:>5.0%} working, {blocked:>4.0%} blocked by the next stage{at_barrier}"
         f", {idle:>4.0%} idle"

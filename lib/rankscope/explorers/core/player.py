@@ -24,6 +24,7 @@ COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "all_to_
 _MOST_RANKS = 16  # at which a picture still follows the slider
 MOST_STEPS = 100  # of the moment, which is in percent
 _ROUNDING_OF_STEPS = 1e-9  # so that a moment that falls on a step is not rounded up to the next one
+_GPUS_PER_NODE = range(1, 9)
 _NONE = "none"  # instead of a second algorithm
 _NOTICEABLE_RATIO = 1.005  # of two times: a smaller one would be printed as 1
 
@@ -46,7 +47,7 @@ SETTINGS = (
     Setting("algorithm", "ring", _algorithms, "algorithm"),
     Setting("against", "halving_doubling", _algorithms_or_none, "against", "a second collective on the same cluster"),
     Setting("num_nodes", 1, range(1, 5), "nodes"),
-    Setting("gpus_per_node", 4, range(1, 9), "GPUs per node"),
+    Setting("gpus_per_node", 4, _GPUS_PER_NODE, "GPUs per node"),
     _SHARED["message"],
     Setting("moment", 40, range(MOST_STEPS + 1), "moment [%]", "in % of the time of the slower collective"),
     _SHARED["intra_us"]._replace(label="latency, node [µs]", hint="within a node"),
@@ -113,7 +114,7 @@ def instants(now: Now) -> list[int]:
     shown = plays(now)
     finish_s = max(play.finish_s for play in shown)
     if finish_s == 0:
-        finish_s = 1.0  # all messages are done at the beginning
+        finish_s = 1.0  # all messages are done at 0 s, which is 0 % of any other time
     done_s = np.concatenate([np.zeros(1), *(play.done_s for play in shown)])
     steps = np.unique(np.ceil(done_s / finish_s * MOST_STEPS - _ROUNDING_OF_STEPS))
     return steps.astype(int).tolist()  # type: ignore[no-any-return]
@@ -121,7 +122,7 @@ def instants(now: Now) -> list[int]:
 
 def most(now: Now) -> dict[str, int]:
     """As many GPUs per node as make up 16 ranks: more are hard to follow."""
-    return {"gpus_per_node": min(8, _MOST_RANKS // now.num_nodes)}
+    return {"gpus_per_node": min(_GPUS_PER_NODE[-1], _MOST_RANKS // now.num_nodes)}
 
 
 def report(now: Now) -> list[str]:
@@ -164,8 +165,10 @@ def without_effect(now: Now) -> dict[str, str]:
         return reasons
     try:
         shown = plays(now)
-        if "shared_nic" not in reasons and _have_equal_times(shown, plays(now._replace(shared_nic=not now.shared_nic))):
-            reasons["shared_nic"] = "no two messages use the same network card at once"
+        if "shared_nic" not in reasons:
+            other_way = plays(now._replace(shared_nic=not now.shared_nic))
+            if _have_equal_times(shown, other_way):
+                reasons["shared_nic"] = "no two messages use the same network card at once"
     except ValueError as error:
         for name in _without_effect_on_a_refusal(now):
             reasons[name] = str(error)

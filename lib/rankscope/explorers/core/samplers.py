@@ -25,21 +25,25 @@ def _samplers() -> list[tuple[str, str]]:
     return [(sampler.title, name) for name, sampler in SAMPLERS.items()]
 
 
+_MEAN_LENGTH = 100  # in tokens, of all kinds of `LENGTHS`, at least approximately
+
+
 def _lognormal(size: int) -> IntArray:
     """Return lengths as those of texts: many short ones and a few that are ten times as long."""
     normal = np.random.RandomState(0).standard_normal(size)
     lognormal = np.exp(normal - 0.5)  # of mean 1, since the exponential of a standard normal has the mean exp(0.5)
-    lengths: IntArray = np.maximum(np.rint(100 * lognormal), 1).astype(np.int64)
+    whole_lengths = np.rint(_MEAN_LENGTH * lognormal)
+    lengths: IntArray = np.maximum(whole_lengths, 1).astype(np.int64)  # no sample is empty
     return lengths
 
 
 def _two_kinds(size: int) -> IntArray:
     """Return lengths of which the first quarter is long, as if two datasets were joined."""
-    return np.where(np.arange(size) < size // 4, 250, 50)
+    return np.where(np.arange(size) < size // 4, 250, 50)  # of mean 100
 
 
 def _equal(size: int) -> IntArray:
-    return np.full(size, 100)
+    return np.full(size, _MEAN_LENGTH)
 
 
 LENGTHS: dict[str, Callable[[int], IntArray]] = {"lognormal": _lognormal, "two kinds": _two_kinds, "equal": _equal}
@@ -47,6 +51,13 @@ LENGTHS: dict[str, Callable[[int], IntArray]] = {"lognormal": _lognormal, "two k
 
 def _length_kinds() -> list[str]:
     return list(LENGTHS)
+
+
+def tokens_of_pack(lengths: IntArray, batch_size: int) -> int:
+    """Return how many tokens a pack may have: those of a mean batch, but at least those of the longest sample."""
+    tokens_of_mean_batch = _MEAN_LENGTH * batch_size
+    longest = int(lengths.max(initial=1))  # 1 for an empty dataset
+    return max(tokens_of_mean_batch, longest)
 
 
 SETTINGS = (
@@ -84,16 +95,16 @@ def epochs(now: Now) -> list[Assignment]:
     """Return what is read in the epochs up to the one that is set; without set_epoch all of them are epoch 0."""
     without_effect = SAMPLERS[now.sampler].without_effect
     options: dict[str, Any] = {}
-    for name, value in {"seed": now.seed, "shuffle": now.shuffle, "drop_last": now.drop_last}.items():
-        if name not in without_effect:
-            options[name] = value
+    for name in ("seed", "shuffle", "drop_last"):
+        if name not in without_effect:  # `assign` rejects a value for a setting that the sampler does not have
+            options[name] = getattr(now, name)
     options |= _own_settings(now)
     is_always_epoch_0 = now.forget_set_epoch or "epoch" in without_effect
     assignments = []
     for number in range(now.epoch + 1):
         epoch = 0 if is_always_epoch_0 else number
         assignment = assign(now.size, now.num_ranks, sampler=now.sampler, epoch=epoch, **options)
-        if assignment.batch_stops is None:
+        if assignment.batch_stops is None:  # the sampler makes no batches itself
             assignment = assignment.with_loader(now.batch_size)
         assignments.append(assignment)
     return assignments
@@ -104,14 +115,12 @@ def _own_settings(now: Now) -> dict[str, Any]:
     sampler = SAMPLERS[now.sampler]
     lengths = LENGTHS[now.lengths](now.size)
     settings: dict[str, Any] = {}
-    if sampler.values is not None:
-        settings[sampler.values] = lengths  # as weights, too: longer samples are then drawn more often
+    if sampler.values is not None:  # "lengths" or "weights": as weights, longer samples are drawn more often
+        settings[sampler.values] = lengths
     if "batch_size" in sampler.settings:
         settings["batch_size"] = now.batch_size
-    elif "max_tokens" in sampler.settings:
-        tokens_of_a_mean_batch = 100 * now.batch_size  # all `LENGTHS` have about 100 tokens on average
-        longest = int(lengths.max(initial=1))  # which a pack must be able to hold
-        settings["max_tokens"] = max(tokens_of_a_mean_batch, longest)
+    elif "max_tokens" in sampler.settings:  # a sampler that has both settings takes only one of them
+        settings["max_tokens"] = tokens_of_pack(lengths, now.batch_size)
     return settings
 
 
@@ -132,8 +141,9 @@ def cost_picture(now: Now) -> Drawing:
 def report(now: Now) -> list[str]:
     """How many batches there are per rank, and the audit of all epochs so far."""
     last = epochs(now)[-1]
+    most_samples = last.num_steps  # per rank: an `Assignment` counts a step for each sample
     return [
-        own_batches_line(last) or _batches_line(last.num_steps, now.batch_size),
+        own_batches_line(last) or _batches_line(most_samples, now.batch_size),
         _first_rank_line(last.ranks[0].tolist()),
         _work_line(now),
         *str(audit(epochs(now), weights=_own_settings(now).get("weights"))).splitlines(),
@@ -145,7 +155,7 @@ def own_batches_line(assignment: Assignment) -> str:
     if assignment.batch_stops is None:
         return ""
     sizes = np.concatenate([np.diff(stops, prepend=0) for stops in assignment.batch_stops])
-    num_batches = assignment.batch_stops[0].size
+    num_batches = assignment.batch_stops[0].size  # of rank 0; the samplers of the library give each rank as many
     words = "1 batch" if num_batches == 1 else f"{num_batches} batches"
     if not sizes.size:
         return f"{words} per rank"
@@ -201,6 +211,7 @@ def _reads(now: Now) -> list[list[list[int]]]:
 def without_effect(now: Now) -> dict[str, str]:
     """Return for each control that changes nothing at these settings why it does not."""
     last = epochs(now)[-1]
+    most_samples = last.num_steps  # per rank: an `Assignment` counts a step for each sample
     reasons = dict(SAMPLERS[now.sampler].without_effect)
     has_shuffle = "shuffle" not in reasons
     if has_shuffle and _reads(now._replace(shuffle=not now.shuffle)) == _reads(now):
@@ -209,18 +220,18 @@ def without_effect(now: Now) -> dict[str, str]:
         reasons["seed"] = "without shuffle nothing is random"
     elif now.size < 2:
         reasons["seed"] = "there is nothing to shuffle"
-    if now.size % now.num_ranks == 0:
-        reasons["drop_last"] = "the samples divide evenly among the ranks"
     if now.epoch == 0:
         reasons["forget_set_epoch"] = "epoch 0 is the same with and without set_epoch"
     if last.batch_stops is not None:
         # The sampler groups the samples itself. It drops batches, and how many samples there are says nothing on that.
-        reasons.pop("drop_last", None)
         if _reads(now._replace(drop_last=not now.drop_last)) == _reads(now):
             reasons["drop_last"] = "the batches divide evenly among the ranks"
-    elif last.num_steps < 2:
-        reasons["batch_size"] = "no rank reads more than one sample"
-    if last.num_steps == 0:
+    else:
+        if now.size % now.num_ranks == 0:
+            reasons["drop_last"] = "the samples divide evenly among the ranks"
+        if most_samples < 2:
+            reasons["batch_size"] = "no rank reads more than one sample"
+    if most_samples == 0:
         for name in ("seed", "lengths", "batch_size"):
             reasons[name] = "no rank reads any sample"
     return reasons

@@ -11,7 +11,7 @@ from ...sampling import Assignment, EpochWork, assign, audit, epoch_work
 from ...sampling.permutation import IntArray
 from ..explorer import ALL, Explorer, Now, Setting, Steps
 from ..opening import shows
-from .samplers import LENGTHS, own_batches_line
+from .samplers import LENGTHS, own_batches_line, tokens_of_pack
 
 _SAMPLERS = (
     ("random order", "torch"),
@@ -64,12 +64,6 @@ def _token_counts(now: Now) -> IntArray:
     return LENGTHS[now.lengths](now.size)
 
 
-def _most_tokens(now: Now) -> int:
-    """The tokens of a pack: those of a mean batch, and at least the longest sample."""
-    tokens_of_a_mean_batch = int(100 * now.batch_size)
-    return max(tokens_of_a_mean_batch, int(_token_counts(now).max()))
-
-
 @lru_cache(maxsize=8)  # pictures, report and controls ask for the same
 def epoch_of(now: Now) -> Assignment:
     """Return what each rank reads in the epoch."""
@@ -78,7 +72,7 @@ def epoch_of(now: Now) -> Assignment:
     if now.sampler == "balanced":
         settings |= {"lengths": lengths, "batch_size": now.batch_size, "cost": now.cost, "window": now.window}
     if now.sampler == "packed":
-        settings |= {"lengths": lengths, "max_tokens": _most_tokens(now)}
+        settings |= {"lengths": lengths, "max_tokens": tokens_of_pack(lengths, now.batch_size)}
         settings["window"] = 10 * now.window  # in samples, of which the control counts tens
     if now.sampler == "weighted":
         num_samples = now.size // 2  # so that a draw without replacement has a choice
