@@ -253,7 +253,8 @@ def test_a_batch_may_be_empty():
 
 
 def test_samplers_of_indices_and_of_batches_do_not_mix():
-    assert [b.tolist() for b in Assignment.collect([[[0], [1, 2]], []], 3).batches(0)] == [[0], [1, 2]]
+    collected = Assignment.collect([[[0], [1, 2]], []], 3)
+    assert [[batch.tolist() for batch in collected.batches(rank)] for rank in (0, 1)] == [[[0], [1, 2]], []]
     with pytest.raises(ValueError, match="must all yield indices or all yield batches, got indices on rank 1"):
         Assignment.collect([[[0], [1]], [2, 3]], 4)
     with pytest.raises(ValueError, match="rank 0's sampler must yield whole numbers"):
