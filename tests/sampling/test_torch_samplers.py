@@ -64,6 +64,8 @@ def test_same_order_where_it_is_made_in_blocks(size, everything):
 
 
 def test_a_length_is_a_number_of_64_bits():
+    for dataset in (5, np.int64(5), np.array(5), torch.tensor(5), np.arange(5), torch.arange(5), "words"):
+        assert list(DistributedSampler(dataset, 2, 0, shuffle=False)) == [0, 2, 4]
     assert len(DistributedSampler(2**63 - 1, 2**40, 0, shuffle=False)) == 2**23
     with pytest.raises(
         ValueError, match="dataset length must be a whole number from 0 to 9223372036854775807, got 922"
