@@ -298,6 +298,24 @@ def test_packed_documents_need_lengths_that_are_numbers(lengths):
         assign(2, 1, sampler="packed", lengths=lengths)
 
 
+def test_packs_are_by_default_as_long_as_the_longest_document():
+    epoch = assign(3, 1, sampler="packed", lengths=[3, 1, 2], shuffle=False)
+    assert epoch.padded_to == 3
+    assert [batch.tolist() for batch in epoch.batches(0)] == [[0], [1, 2]]
+    assert assign(2, 1, sampler="packed", lengths=[0, 0]).padded_to == 1
+
+
+def test_as_many_ranks_as_an_assignment_may_have(monkeypatch):
+    monkeypatch.setattr("rankscope.sampling.assignment.MOST_RANKS", 3)
+    assert Assignment(1, [[0]] * 3).num_ranks == 3
+    with pytest.raises(ValueError, match="an assignment must have at most 3 ranks, got more"):
+        Assignment(1, [[0]] * 4)
+    highest = 2**63 - 1
+    assert Assignment(1, [np.array([highest], dtype=np.uint64)]).ranks[0].tolist() == [highest]
+    with pytest.raises(ValueError, match="rank 0 must read indices below 2..63, got 9223372036854775808"):
+        Assignment(1, [np.array([highest + 1], dtype=np.uint64)])
+
+
 def test_an_assignment_cannot_be_changed():
     assignment = assign(10, 2)
     with pytest.raises(ValueError, match="read-only"):
