@@ -61,7 +61,7 @@ def report(now: Now) -> list[str]:
     predicted = predict(epoch, now.handling, now.divide_by_initial)
     reads = audit(predicted.trained)
     shares = predicted.weights / predicted.weights.sum()
-    relative = shares * shares.size  # to the fair share, which each sample has in the gradient of the mean loss
+    relative = shares * shares.size  # 1 is the fair share, as in the gradient of the mean loss
     scale = ", ".join(f"{weight:.3g}" for weight in predicted.scale)
     return [
         f"{count_of(epoch.size, 'sample')}: {reads.dropped} lost, {reads.duplicates} repeated",
