@@ -148,7 +148,8 @@ def recommend(
     names_by_wrap = _checked_wraps(module, wraps)
     if step is None:
         step = _step(module, names_by_wrap.values(), loss, backward_s, param_dtype)
-    of_type("step", step, ModuleStep)
+    else:
+        of_type("step", step, ModuleStep)
     candidates = _without_sharding(module, step, num_ranks, costs, optimizer)
     for wrap_name, wrap in names_by_wrap.items():
         for reshard in (None, False):  # torch's default, and without resharding
@@ -166,7 +167,7 @@ def recommend(
                 )
                 name = _candidate_name(wrap_name, reshard, prefetch)
                 candidates.append(_fsdp_candidate(name, predicted, wrap, reshard, prefetch))
-    candidates.sort(key=lambda candidate: (candidate.step_s, candidate.peak_bytes))
+    candidates.sort(key=lambda candidate: (candidate.step_s, candidate.peak_bytes))  # equally fast ones by memory
     return FSDPRecommendation(tuple(candidates), memory_bytes, num_ranks)
 
 
@@ -295,7 +296,8 @@ def _without_sharding(
 ) -> list[FSDPCandidate]:
     """Return DDP, ZeroRedundancyOptimizer, and ZeRO's stage 2, whose collectives no computation hides.
 
-    DDP's all-reduce is taken as a reduce-scatter and an all-gather, as in a ring.
+    DDP's all-reduce is taken as a reduce-scatter and an all-gather, as in a ring. ZeroRedundancyOptimizer takes as long
+    as DDP and then gathers the parameters; stage 2 computes, reduces the gradients and gathers the parameters in turn.
     """
 
     def allreduce_s(num_bytes: Any) -> Any:
@@ -352,7 +354,8 @@ def _local_step(step: ModuleStep) -> LocalStep:
 def _activation_bytes(step: ModuleStep) -> int:
     """Return the bytes that forward keeps for backward, in the dtype of the parameters.
 
-    If the step was observed with a cast, its activations are converted back by the ratio of the dtypes' sizes.
+    If the step was observed with a cast, its activations are converted back by the ratio of the dtypes' sizes. If the
+    parameters have several dtypes, that of the largest parameter is taken for all activations.
     """
     num_bytes = sum(event.activation_bytes for event in step.events if event.kind == "forward")
     if step.param_dtype is None:
