@@ -116,7 +116,8 @@ def recommend(
     They are compared with DDP, with ZeroRedundancyOptimizer (stage 1: DDP's all-reduce, and a broadcast of what is
     updated, taken as an all-gather), and with ZeRO's stage 2 as in the paper, whose reduce-scatter and all-gather are
     not overlapped. torch does not offer stage 2, so it is never the recommended one. These three keep parameters and
-    activations in the parameters' own dtype, and take the same time to compute.
+    activations in the parameters' own dtype, and take the same time to compute. In their memory, parameters have two
+    bytes per element if all that are floating point do, else four.
 
     `cost` is that of `predict`. The times of the module are those of a measured `step` (see `measure_step`); else
     backward takes `backward_s`, forward half of it, and layers take shares in proportion to their parameters. Without
@@ -309,10 +310,11 @@ def _without_sharding(
     ddp_wait_s = float(timeline.select(lane="compute", kind="wait").busy_s)
     gather_s = seconds_of("allgather", costs.allgather, local_step.num_bytes)
     stage_2_wait_s = seconds_of("reduce_scatter", costs.reduce_scatter, local_step.num_bytes) + gather_s
+    recipe = _recipe(step)
     activation_bytes = _activation_bytes(step)
 
     def peak_bytes(stage: int | str) -> int:
-        return memory(module, num_ranks, stage, "fp32", optimizer, activation_bytes=activation_bytes).total_bytes
+        return memory(module, num_ranks, stage, recipe, optimizer, activation_bytes=activation_bytes).total_bytes
 
     return [
         FSDPCandidate("DDP", ddp_s, ddp_wait_s, peak_bytes("ddp")),
@@ -326,6 +328,14 @@ def _without_sharding(
             "ZeRO, stage 2", step.computing_s + stage_2_wait_s, stage_2_wait_s, peak_bytes(2), in_torch=False
         ),
     ]
+
+
+def _recipe(step: ModuleStep) -> str:
+    """Return the recipe of `zero.memory` for parameters in their own dtype, with gradients and states like them."""
+    itemsizes = {parameter.itemsize for parameter in step.parameters if parameter.floating}
+    if itemsizes == {2}:
+        return "bf16"
+    return "fp32"
 
 
 def _local_step(step: ModuleStep) -> LocalStep:
