@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, get_worker_info
 
 from rankscope.ranks import launch
 from rankscope.sampling import AuditError, audit_loader
@@ -69,6 +69,26 @@ def test_so_is_a_stream() -> None:
     assert kinds(audit_loader(DataLoader(Stream(False), batch_size=5, num_workers=2))) == ["read_by_each_worker"]
     assert kinds(audit_loader(DataLoader(Stream(True), batch_size=5, num_workers=2))) == []
     assert kinds(audit_loader(DataLoader(Stream(False), batch_size=5))) == []
+
+
+class Lists(IterableDataset[list[int]]):
+    """Samples that are lists, such as the tokens of a text."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[1, 2], [3, 4], [5, 6]])
+
+
+def test_repeats_of_a_sampler_and_samples_that_are_lists_are_not_reads_by_each_worker() -> None:
+    twice = RandomSampler(range(10), replacement=True, num_samples=20)  # type: ignore[arg-type]
+    assert kinds(audit_loader(DataLoader(range(10), batch_size=5, sampler=twice))) == []  # type: ignore[arg-type]
+    audited = audit_loader(DataLoader(Lists(), batch_size=3))
+    assert kinds(audited) == []
+    assert audited.batch_sizes == (3,)
+
+
+def test_an_empty_last_batch_is_found() -> None:
+    audited = audit_loader(DataLoader(range(2), batch_sampler=[[0, 1], []]))  # type: ignore[arg-type]
+    assert "the last of 2 batches has 0 samples, others 2: a mean over it is not defined" in str(audited)
 
 
 def test_a_loader_leaves_the_random_numbers_of_this_process_alone() -> None:

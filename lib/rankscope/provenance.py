@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +34,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _terminal_text(name: str, value: Any) -> str:
-    """The output of another program without terminal control sequences (nvidia-smi underlines)."""
+    """Return the output of another program without terminal control sequences (nvidia-smi underlines)."""
     if not isinstance(value, str):
         raise ValueError(f"{name} must be a string, got {value!r}")
     return "".join(filter(_is_plain_text, _STYLES.sub("", value)))
@@ -60,6 +59,7 @@ def items(name: str, value: Any, check: Callable[[str, Any], Value]) -> tuple[Va
     return tuple(check(f"{name}[{index}]", item) for index, item in enumerate(value))
 
 
+# The limits are for files of others: no machine comes near them, and the values fit into 64 bits.
 _count = partial(whole, low=1, high=1 << 20)
 _size = partial(whole, low=0, high=1 << 60)
 _GPU: dict[str, Any] = {"name": _text, "memory_bytes": _size, "driver": _text, "cuda": _text, "nccl": _text}
@@ -204,6 +204,7 @@ def system() -> str:
 
 def cpu() -> str:
     """Return the processor's name."""
+    # The line has another name on each architecture.
     name = _of_system("cpuinfo", r"^(?:model name|Model|cpu model)\s*:\s*(.+)$")
     if name is not None:
         return name.strip()
@@ -213,11 +214,12 @@ def cpu() -> str:
 
 
 def free_bytes() -> int:
-    """Return the available memory in bytes, not considering a container's limit."""
+    """Return the available memory in bytes, not considering a container's limit; elsewhere than on Linux, all of it."""
     return _meminfo("MemAvailable")
 
 
 def _meminfo(name: str) -> int:
+    """Return a value of Linux's /proc/meminfo in bytes; on other systems, the size of the memory."""
     kib = _of_system("meminfo", rf"^{name}:\s*(\d+) kB")
     if kib is not None:
         return int(kib) * 1024
@@ -240,13 +242,13 @@ def gpus() -> list[dict[str, Any]]:
 
     if not torch.cuda.is_available():
         return []
-    drivers = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]).split()
     versions = {"driver": "", "cuda": str(torch.version.cuda or ""), "nccl": ""}
+    drivers = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]).split()
     if drivers:
-        versions["driver"] = drivers[0]
+        versions["driver"] = drivers[0]  # of the first GPU: all have the same
     if torch.distributed.is_nccl_available():
-        version: Any = torch.cuda.nccl.version
-        versions["nccl"] = ".".join(map(str, version()))
+        nccl: Any = torch.cuda.nccl  # without types
+        versions["nccl"] = ".".join(map(str, nccl.version()))
     cards = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return [{"name": card.name, "memory_bytes": int(card.total_memory), **versions} for card in cards]
 
@@ -255,7 +257,8 @@ def gpu_links() -> str:
     """Return how the GPUs are connected to each other and to the host, as far as the system says."""
     names = ("index", "pcie.link.gen.max", "pcie.link.width.max", "pci.bus_id")
     rows = _output(["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"])
-    return f"{topology(_output(['nvidia-smi', 'topo', '-m']))}\n\n{pcie(rows)}".strip()
+    table = topology(_output(["nvidia-smi", "topo", "-m"]))
+    return f"{table}\n\n{pcie(rows)}".strip()
 
 
 def topology(output: str) -> str:
@@ -276,13 +279,13 @@ def pcie(rows: str, devices: Path = Path("/sys/bus/pci/devices")) -> str:
     lines = []
     for row in rows.splitlines():
         words = [word.strip() for word in row.split(",")]
-        if len(words) < 3 or not words[1].isdigit() or not words[2].isdigit():
-            continue  # nvidia-smi does not know the generation or the lanes of this GPU
-        index, generation, lanes = words[:3]
+        if len(words) != 4:  # the line is a message
+            continue
+        index, generation, lanes, bus_id = words
+        if not generation.isdigit() or not lanes.isdigit():  # nvidia-smi does not know them
+            continue
         line = f"GPU{index}: PCIe {generation} x{lanes}"
-        node = ""
-        if len(words) > 3:
-            node = _numa_node(words[3], devices)
+        node = _numa_node(bus_id, devices)
         if node.isdigit():  # the kernel writes -1 for a device without a node
             line += f", NUMA node {node}"
         lines.append(line)
@@ -290,7 +293,7 @@ def pcie(rows: str, devices: Path = Path("/sys/bus/pci/devices")) -> str:
 
 
 def _numa_node(bus_id: str, devices: Path) -> str:
-    """The NUMA node of a PCI device, "" if it is unknown."""
+    """Return the NUMA node of a PCI device, "" if it is unknown."""
     name = bus_id[-12:].lower()  # the kernel uses four digits of the domain and lower case
     try:
         return (devices / name / "numa_node").read_text().strip()
@@ -299,9 +302,7 @@ def _numa_node(bus_id: str, devices: Path) -> str:
 
 
 def _output(command: list[str]) -> str:
-    """The output of a program; "" if it does not exist or fails."""
-    if shutil.which(command[0]) is None:
-        return ""
+    """Return the output of a program; "" if it does not exist or fails."""
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -88,7 +88,7 @@ def rankscope_loader(_rankscope: None) -> Callable[..., LoaderAudit]:
 
 def fail_if_not_allowed(audited: Any, allow: Iterable[str]) -> None:
     """Fail the test with the findings that are not allowed."""
-    __tracebackhide__ = True
+    __tracebackhide__ = True  # pytest leaves this function out of the traceback
     lines = [f"{finding.kind}: {finding.message}" for finding in audited.not_allowed(allow)]
     if lines:
         pytest.fail("\n".join(["rankscope found:", *lines]), pytrace=False)

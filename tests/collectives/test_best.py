@@ -171,6 +171,50 @@ def test_no_other_number_of_segments_does_much_better(collective: str, name: str
                 assert picked <= simulate(schedule, size, cluster, detail="ranks").makespan_s * 1.001
 
 
+@pytest.mark.parametrize(
+    ("seconds_of", "most", "tried", "fastest"),
+    [
+        # It doubles until that does not pay, and then halves the gaps at the fastest twice.
+        (lambda number: 100 / number + number, 1000, [1, 2, 4, 8, 16, 6, 12, 10, 14], 10),
+        (lambda number: 100 / number + number, 8, [1, 2, 4, 8, 6, 7], 8),
+        (lambda number: abs(number - 7) + 1, 16, [1, 2, 4, 8, 16, 6, 12, 7, 10], 7),
+        (lambda number: 1 / number, 4, [1, 2, 4, 3], 4),
+        (lambda number: number, 100, [1, 2, 4], 1),
+        (lambda number: 1000.0 if number < 3 else 999.0, 100, [1, 2, 4, 8, 3, 6, 5], 4),  # 4 saves 0.1 %, and 8 nothing
+        (lambda number: 1.0, 3, [1, 2], 1),
+        (lambda number: 1.0, 1, [1], 1),
+    ],
+)
+def test_numbers_of_segments_are_tried_in_this_order(
+    seconds_of: Any, most: int, tried: list[int], fastest: int
+) -> None:
+    asked: list[int] = []
+
+    def seconds(number: int) -> float:
+        asked.append(number)
+        return float(seconds_of(number))
+
+    found = best_module._fastest_segmentation(seconds, most)
+    assert asked == tried
+    assert found == (fastest, seconds_of(fastest))
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "num_ranks", "most"),
+    [
+        ("broadcast", "chain", 5, 1024 - 3),  # n - 1 steps for the first segment, and 1 for each further one
+        ("broadcast", "chain", 1, 1),
+        ("broadcast", "chain", 1100, 1),
+        ("allreduce", "segmented_ring", 3, 256),  # 2 (n - 1) steps for each
+    ],
+)
+def test_simulated_schedules_have_at_most_1024_steps(collective: str, name: str, num_ranks: int, most: int) -> None:
+    assert best_module._most_simulated_segments(collective, name, num_ranks, {}) == most
+    if num_ranks < 10 and most > 1:
+        num_steps = [build(collective, name, num_ranks, num_segments=most + more).num_steps for more in (0, 1)]
+        assert num_steps[0] <= 1024 < num_steps[1]
+
+
 H100_LINKS = Link(3e-6, 450e9), Link(8e-6, 50e9)  # NVLink 4 and 400 Gbit/s per GPU
 H100_NODES = [
     pytest.param(Cluster(nodes, 8, *H100_LINKS, switch_adds=True), size, id=f"{nodes} nodes, {size // 2**20} MiB")

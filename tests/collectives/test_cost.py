@@ -127,6 +127,8 @@ def test_nothing_simulated_beats_the_bounds() -> None:
     [
         (("allreduce", 5, 100.0, Link(2.0, 4.0), 0.5), Bounds(6.0, 40.0, 40.0)),
         (("broadcast", 5, 100.0, Link(2.0, 4.0)), Bounds(6.0, 25.0, 0.0)),
+        (("broadcast", 1, 100.0, Link(2.0, 4.0)), Bounds(0.0, 0.0, 0.0)),
+        (("reduce", 2, 100.0, Link(2.0, 4.0), 1.0), Bounds(2.0, 25.0, 50.0)),
         (("barrier", 9, 0.0, Link(2.0, 4.0)), Bounds(8.0, 0.0, 0.0)),
         (("all_to_all", 4, 100.0, Link(0.0, 1.0)), Bounds(0.0, 75.0, 0.0)),
         (("allreduce", 1, 100.0, Link(2.0, 4.0), 0.5), Bounds(0.0, 0.0, 0.0)),
@@ -147,6 +149,36 @@ def test_options_of_the_builder_that_change_no_time_are_taken() -> None:
     assert closed_form("broadcast", "binomial", 4, 8.0, link, root=1) == from_first_root
     ring = closed_form("allreduce", "ring", 4, 8.0, link)
     assert closed_form("allreduce", "ring", 4, 8.0, link, np.float32(0)) == ring
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "num_segments"),
+    [
+        ("allreduce", "segmented_ring", 4),
+        ("allreduce", "double_binary_tree", 8),
+        ("allreduce", "nvls", 4),
+        ("allreduce", "nvls_tree", 4),
+        ("broadcast", "chain", 8),
+    ],
+)
+def test_schedules_and_forms_have_the_same_segments_by_default(collective: str, name: str, num_segments: int) -> None:
+    assert build(collective, name, 4) == build(collective, name, 4, num_segments=num_segments)
+    assert build(collective, name, 4) != build(collective, name, 4, num_segments=num_segments + 1)
+    link = Link(2.0, 4.0)
+    seconds = closed_form(collective, name, 4, 8.0, link)
+    assert seconds == closed_form(collective, name, 4, 8.0, link, 0.0, num_segments=num_segments)
+    assert seconds != closed_form(collective, name, 4, 8.0, link, num_segments=num_segments + 1)
+
+
+def test_roots_are_rank_0_and_adding_is_free_by_default() -> None:
+    for collective in ("broadcast", "reduce", "scatter", "gather"):
+        for name in ALGORITHMS[collective]:
+            assert build(collective, name, 4) == build(collective, name, 4, root=0)
+            assert build(collective, name, 4).root == 0
+    link = Link(2.0, 4.0)
+    assert lower_bounds("allreduce", 4, 8.0, link) == lower_bounds("allreduce", 4, 8.0, link, 0.0, 1, False)
+    with pytest.raises(ValueError, match="root must be a whole number from 0 to 3, got 4"):
+        closed_form("broadcast", "binomial", 4, 8.0, link, root=4)
 
 
 def test_sizes_may_be_an_array() -> None:

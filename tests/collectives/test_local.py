@@ -185,6 +185,19 @@ def test_all_to_all_takes_counts_as_torch_does(row: tuple[int, ...]) -> None:
         run_local(build("all_to_all", "pairwise", 3, counts=TOKENS), [torch.zeros(3), torch.zeros(4), torch.zeros(4)])
 
 
+def test_a_result_has_whole_rows_if_each_run_does() -> None:
+    """Each rank's run has two chunks here, which end within rows; in all_to_all each chunk is a run."""
+    text = "reduce_scatter mine ranks=2 chunks=4\n0: 0>1:2+ 1>0:0+\n1: 0>1:3+ 1>0:1+\n"
+    results = run_local(Schedule.from_text(text), [torch.arange(6).reshape(2, 3)] * 2)
+    assert [result is not None and result.tolist() for result in results] == [[[0, 2, 4]], [[6, 8, 10]]]
+    uneven = build("all_to_all", "pairwise", 2, counts=[[1, 1], [3, 1]])
+    empty = run_local(build("allgather", "ring", 2, counts=[0, 0]), [torch.zeros(3, 0)] * 2)
+    assert [result is not None and result.shape for result in empty] == [(0,), (0,)]
+    of_rank_0, _ = run_local(uneven, [torch.arange(2).reshape(1, 2), torch.arange(10, 14).reshape(2, 2)])
+    assert of_rank_0 is not None
+    assert of_rank_0.tolist() == [0, 10, 11, 12]
+
+
 @pytest.mark.parametrize("shape", [(6, 5), (12, 3), (4, 3, 5), (7, 9), (1, 60), (36,)])
 def test_other_dimensions_are_kept(shape: tuple[int, ...]) -> None:
     for num_ranks in (1, 2, 3, 6):

@@ -116,6 +116,11 @@ def test_a_message_in_which_only_some_chunks_are_added() -> None:
     assert play.carries.tolist() == [1, 1, 2, 2]
 
 
+def test_a_message_is_on_the_way_from_its_start_until_it_takes_effect() -> None:
+    play = playback(build("broadcast", "flat", 3), 6.0, Cluster.uniform(3, Link(1.0, 2.0)))
+    assert [play.on_the_way(at_s).tolist() for at_s in (0.0, 3.9, 4.0, 7.9, 8.0)] == [[0], [0], [1], [1], []]
+
+
 def ring(num_ranks: int = 4) -> Schedule:
     return build("allreduce", "ring", num_ranks)
 

@@ -93,6 +93,10 @@ GROUPS: dict[str, list[tuple[Ask, str]]] = {
         (allreduce("hierarchical_ring", gpus_per_node=3), "gpus_per_node must divide num_ranks = 8, got 3"),
         (lambda: build("allreduce", "nvls", 1025), "num_ranks of nvls must be a whole number from 1 to 1024, got 1025"),
         (allreduce("nvls_tree", gpus_per_node=3), "gpus_per_node must divide num_ranks = 8, got 3"),
+        (
+            lambda: build("allreduce", "nvls_tree", 1025, gpus_per_node=1025),
+            "gpus_per_node of nvls_tree must be a whole number from 1 to 1024, got 1025",
+        ),
         (allreduce("ring", num_segments=2), "ring of allreduce has no option 'num_segments'"),
         (allreduce("segmented_ring", num_segments=0), "num_segments must be a whole number from 1 to 65536, got 0"),
         (lambda: build("scatter", "flat", 4, counts=4), "counts must be a list, got 4"),

@@ -413,3 +413,11 @@ def test_every_rank_ends_with_the_result(collective: str, name: str) -> None:
             assert (there.sum(axis=2) <= 1).all()
         else:
             assert there[wants].all()
+
+
+def test_a_table_of_all_shares_is_limited() -> None:
+    """A bit for each rank in words of 8 bytes: 4096 · 4096 · 64 words are 8 GiB."""
+    large = Schedule("allreduce", "any", 4096, 4096, lambda: ())
+    needed = "following every share must take at most 2147483648 bytes, and 4096 ranks and 4096 chunks need 8589934592"
+    with pytest.raises(ValueError, match=needed):
+        verify(large)

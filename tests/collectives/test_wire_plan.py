@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankscope.collectives import Schedule, build, run_local
+from rankscope.collectives import Schedule, Step, build, run_local
 from rankscope.collectives.wire import plan
 from rankscope.collectives.wire.plan import Elements, Plan, Post, Wait, Write
 
@@ -208,3 +208,49 @@ def test_a_damaged_plan_is_seen() -> None:
     late = [op for op in rank_plan.program if not (isinstance(op, Wait) and rank_plan.transfers[op.transfer].sends)]
     with pytest.raises(AssertionError):
         check_memory(rank_plan._replace(program=late))
+
+
+def test_scratch_is_used_again_once_a_message_has_left() -> None:
+    """Chunks 0 and 2 are copied next to each other for each message; the third one takes the place of the first."""
+    step = Step.of([0, 0], [1, 1], [0, 2])
+    other = Step.of(1, 0, 3)
+    header = {"collective": "allreduce", "algorithm": "any", "num_ranks": 2, "num_chunks": 4}
+    for steps, num_scratch in (([step], 20), ([step, step], 64 + 20), ([step, other, step], 20), ([step] * 5, 64 + 20)):
+        rank_plan = plans(Schedule.of_steps(steps, **header), 40)[0]
+        assert rank_plan.num_scratch == num_scratch
+        check_memory(rank_plan)
+
+
+def test_a_ring_copies_nothing() -> None:
+    """The finished chunks arrive where they belong, although each place was sent from in an earlier step."""
+    for ahead in (True, False):
+        program = plans(build("allreduce", "ring", 6), 60, ahead)[0].program
+        writes = [op for op in program if isinstance(op, Write)]
+        assert [op.reduce for op in writes] == [True] * 5
+
+
+def test_ranks_do_the_same_only_where_all_have_all_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "LEAST_RANKS", 4)
+    nodes = np.zeros(4, dtype=int)
+    ring = build("allgather", "ring", 4)
+    assert plan.alike(ring, ring.chunk_ends(8), nodes).of == [0] * 4
+    each_alone = [0, 1, 2, 3]
+    for schedule in (build("allgather", "ring", 4, counts=[1, 0, 1, 0]), build("all_to_all", "pairwise", 4)):
+        assert plan.alike(schedule, schedule.chunk_ends(8), nodes).of == each_alone
+    assert plan.alike(ring, ring.chunk_ends(8), np.array([0, 0, 1, 1])).of == [0, 1, 0, 1]
+    few = build("allgather", "ring", 3)
+    assert plan.alike(few, few.chunk_ends(8), nodes[:3]).of == [0, 1, 2]
+
+
+def test_features_of_too_many_values_for_one_number_are_packed_into_two() -> None:
+    largest = 2**30
+    features = [
+        np.array([0, largest, largest, 0]),
+        np.array([largest, 0, 1, largest]),
+        np.array([largest, 0, 0, largest]),
+    ]
+    packed = plan._packed(features)
+    assert packed.shape == (4, 2)
+    assert (packed >= 0).all()
+    assert plan._numbered(packed).tolist() == [0, 1, 2, 0]
+    assert plan._packed(features[:2]).shape == (4, 1)

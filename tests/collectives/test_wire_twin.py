@@ -100,6 +100,25 @@ def test_adding_delays_only_what_needs_it() -> None:
     assert (reduce.stop_s - reduce.start_s).tolist() == pytest.approx([1e-3, 1e-3])
 
 
+def test_the_spans_of_a_ring_of_two() -> None:
+    """The first message waits 1 s for the ready signal, takes 2 s for 8 bytes and 1 s to arrive, and 4 s to add."""
+    ring, cluster = build("allreduce", "ring", 2), Cluster.uniform(2, Link(1.0, 4.0), gamma_s_per_byte=0.5)
+    expected = [("receive", 0, 0, 4), ("reduce", 0, 4, 8), ("receive", 1, 8, 11), ("copy", 1, 11, 15)]
+    spans = simulate_executor(ring, 16, cluster)
+    for rank in (0, 1):
+        of_rank = [(span.kind, span.item, span.start_s, span.stop_s) for span in spans.select(rank=rank)]
+        assert of_rank == expected
+    ends = simulate_executor(ring, 16, cluster, detail="ranks")
+    assert [(span.rank, span.kind, span.item, span.start_s, span.stop_s) for span in ends] == [
+        (0, "collective", -1, 0, 15),
+        (1, "collective", -1, 0, 15),
+    ]
+    with pytest.raises(ValueError, match="num_bytes must be a multiple of 4, got 15"):
+        simulate_executor(ring, 15, cluster)
+    with pytest.raises(ValueError, match="num_bytes must be a multiple of 8, got 12"):
+        simulate_executor(build("allgather", "ring", 2), 12, cluster)
+
+
 def test_links_by_size() -> None:
     def link_at(src: int, dst: int, num_bytes: float) -> Link:
         return Link(1e-3, 1e9) if num_bytes < 1000 else Link(2e-3, 1e9)

@@ -196,6 +196,10 @@ def test_a_restart_separates_what_is_close() -> None:
         "3/3 attempts left; will restart worker group"
     )
     cannot_tell(explained(*WAITING, restart, *second))
+    undated = at("E", *WAITING, signal(2, 807, 0))
+    assert named(explained(*undated)) == [(2, "missing")]
+    words = cannot_tell(explained(*undated, restart))
+    assert "The lines may be of several attempts, because torchrun started the ranks again." in words
 
 
 # ---- the start
@@ -243,6 +247,10 @@ def test_a_rank_that_waits_for_the_id_of_nccl() -> None:
         "from [0] via c10d key-value store by key '0', but store->get('0') got error: wait timeout after 600000ms, keys"
     )
     assert "Rank 2 waited for rank 0 of a group to begin its first collective" in cannot_tell(explained(said))
+    reached = "[rank2]: RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors"
+    words = cannot_tell(explained(reached, said))  # the two facts have the same values
+    assert "Rank 2 reached monitored_barrier." in words
+    assert "Rank 2 waited for rank 0 of a group to begin its first collective" in words
 
 
 # ---- errors

@@ -21,7 +21,7 @@ from torch.optim import optimizer as optimizers
 import rankscope
 from rankscope.diagnose import diagnose, patches, watch
 from rankscope.diagnose import live as watching
-from rankscope.diagnose.live import WatchedCall, WatchedStep, _in_ns
+from rankscope.diagnose.live import WatchedCall, WatchedStep, _in_ns, _TimeOrigin
 from rankscope.ranks import RankError, launch
 
 pytestmark = pytest.mark.slow
@@ -299,6 +299,8 @@ def missing() -> list[int]:
             pass
         with pytest.warns(UserWarning, match=r"no traces of ranks \[1\]"):
             return [trace.rank for trace in watched.traces]
+    with pytest.raises(RuntimeError, match="available only after the `with` block ends"):
+        _ = watched.traces  # of a watch that was never entered
     return []
 
 
@@ -327,7 +329,7 @@ def test_events_become_nanoseconds_from_step_to_step() -> None:
         WatchedCall("0", "allreduce", 8, Event(15), Event(99, past=False)),
     ]
     begin = Event(11)
-    step, origin = _in_ns(WatchedStep(4, begin, "1 2", Event(17), "3 4", stamps, calls), Event(10), 500)
+    step, origin = _in_ns(WatchedStep(4, begin, "1 2", Event(17), "3 4", stamps, calls), _TimeOrigin(Event(10), 500))
     assert (step.number, step.begin, step.end) == (4, 1_000_500, 7_000_500)
     assert step.stamps == [("forward", True, 2_000_500), ("forward", False, 3_000_500)]
     assert [(call.launch, call.stop) for call in step.calls] == [(4_000_500, 6_000_500), (5_000_500, None)]

@@ -185,3 +185,10 @@ def test_every_algorithm_has_a_look_of_its_own_in_its_collective() -> None:
     assert [look.color for look in unknown.values()].index("#f0e442") == 7  # only if no other hue is left
     many = looks([*ALGORITHMS["allreduce"], *(f"yours {number}" for number in range(100))])
     assert len(set(many.values())) == len(many)
+
+
+def test_a_long_title_of_blanks_is_an_empty_line() -> None:
+    timeline = Timeline.of([Span(0, "worker 0", "read", 0, 0.0, 1.0)])
+    root = ElementTree.fromstring(to_svg(draw_timeline(timeline, title=" " * 200)))
+    bold = [text.text for text in root.iter(f"{SVG}text") if text.get("font-weight") == "bold"]
+    assert bold == [None]

@@ -119,6 +119,15 @@ def test_more_than_eight_ranks_and_small_cells_are_counted() -> None:
     assert "shade" in keys_of(drawing)[-1]
 
 
+@pytest.mark.parametrize(
+    ("num_ranks", "keys"),
+    [(1, ["all shares"]), (3, ["1 share", "all shares"]), (4, ["1 share", "2 shares", "all shares"])],
+)
+def test_the_legend_has_each_number_of_shares_once(num_ranks: int, keys: list[str]) -> None:
+    mine = Schedule.of_steps([], collective="allreduce", algorithm="mine", num_ranks=num_ranks, num_chunks=125)
+    assert keys_of(draw_schedule(mine, 0)) == [*keys, "shade and number: how many shares are in the chunk"]
+
+
 def test_lines_part_the_nodes() -> None:
     schedule = build("allreduce", "ring", 6)
     drawing = draw_schedule(schedule, 0, gpus_per_node=2)

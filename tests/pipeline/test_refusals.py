@@ -32,10 +32,12 @@ from rankscope.timeline import Timeline
 
 READ, TRAIN = Stage("read", 1.0), Stage("train", 1.0)
 FEW, THREE, UNKNOWN = Stage("read", [1.0] * 4), Stage("train", 1.0, num_workers=3), Stage("read", fn=abs)
+TWO = Stage("train", 1.0, num_workers=2)
 ROAD = Pipeline([READ, TRAIN])
 KINDS = "must be seconds, a list of them, a distribution or a function, got"
 PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, False, *[np.ones(3)] * 9)
 IMAGES = np.zeros((3, 8, 8))
+SEED = f"seed must be a whole number from {-(1 << 63)} to {(1 << 64) - 1}"
 
 
 def loader(**changes: Any) -> Timeline:
@@ -71,9 +73,14 @@ def loader(**changes: Any) -> Timeline:
         # simulate and run
         (lambda: simulate(READ, 3), "pipeline must be a Pipeline, got Stage"),
         (lambda: simulate(ROAD, [1, 2]), "items must be a whole number from 0 to 33554432, got [1, 2]"),
-        (lambda: simulate(ROAD, 3, "a"), "seed must be a whole number from"),
+        (lambda: simulate(ROAD, 3, "a"), f"{SEED}, got 'a'"),
+        (
+            lambda: simulate(ROAD, 257, 0, 65_536),
+            "items of all ranks times stages must be a whole number from 0 to 335",
+        ),
         (lambda: simulate(ROAD, 3, 0, 0), "num_ranks must be a whole number from 1 to 65536, got 0"),
         (lambda: simulate(Pipeline([THREE]), assign(9, 2)), "in lock-step the last stage must have 1 worker, got 3"),
+        (lambda: simulate(Pipeline([TWO]), assign(9, 2)), "in lock-step the last stage must have 1 worker, got 2"),
         (lambda: simulate(ROAD, assign(9, 2), 0, 3), "num_ranks must be left out or the assignment's own, 2, got 3"),
         (lambda: simulate(ROAD, Assignment(5, [[1], [-3]])), "each index of rank 1 must be a whole number of at le"),
         (lambda: simulate(Pipeline([FEW]), assign(9, 2)), "service_s of stage 'read' must have a time for each of"),
@@ -81,7 +88,7 @@ def loader(**changes: Any) -> Timeline:
         (lambda: run(ROAD, count()), "items must have a length where a stage sleeps, as 'read' does"),
         (lambda: run(Pipeline([UNKNOWN]), 3), "items must be something that can be iterated over, got 3"),
         (lambda: run(Pipeline([THREE]), assign(9, 2)), "in lock-step the last stage must have 1 worker, got 3"),
-        (lambda: run(ROAD, [], seed=1.5), "seed must be a whole number from"),
+        (lambda: run(ROAD, [], seed=1.5), f"{SEED}, got 1.5"),
         (lambda: run(ROAD, [], recorder=3), "recorder must be a Recorder, got 3"),
         (lambda: run(ROAD, [], timeout_s=0), "timeout_s must be a finite number above 0"),
         # the model of a DataLoader, and advice
@@ -89,7 +96,7 @@ def loader(**changes: Any) -> Timeline:
         (lambda: loader(num_workers=-1), "num_workers must be a whole number from 0 to 4096, got -1"),
         (lambda: loader(prefetch_factor=0), "prefetch_factor must be a whole number of at least 1, got 0"),
         (lambda: loader(in_order="no"), "in_order must be True or False, got 'no'"),
-        (lambda: loader(seed="x"), "seed must be a whole number from"),
+        (lambda: loader(seed="x"), f"{SEED}, got 'x'"),
         (lambda: loader(fetch_s=[1.0]), "fetch_s must have a time for each of 4 items, got 1"),
         (lambda: loader(handover=0.1), "handover must be a Handover, got 0.1"),
         (lambda: loader(cores=2), "cores must be a Cores, got 2"),
@@ -105,6 +112,7 @@ def loader(**changes: Any) -> Timeline:
         (lambda: simulate_profile(PROFILE, LoaderSettings(1, pin_memory=True)), "pin_memory must be as recorded"),
         # the rest
         (lambda: closest(None, abs, within=0.1), "measure must be a function, got None"),
+        (lambda: closest(float, 3, within=0.1), "off must be a function, got 3"),
         (lambda: closest(float, abs, within=-1), "within must be a finite number of at least 0, got -1"),
         (lambda: closest(float, abs, within=1, tries=0), "tries must be a whole number of at least 1, got 0"),
         (lambda: StoredImages(IMAGES, [1, 2]), "with a label each, got arrays of (3, 8, 8) and (2,)"),
@@ -123,6 +131,12 @@ def test_a_stage_that_does_not_exist_is_named() -> None:
 
 
 def test_the_closest_of_all_is_kept_where_none_is_close_enough() -> None:
-    values = [math.nan, 3.0, -2.0, 4.0]
+    values = [math.nan, 3.0, -2.0, 4.0, 2.0, 0.5]
     measured = iter(values)
-    assert closest(lambda: next(measured), lambda value: value, within=1.0, tries=len(values)) == -2.0
+    assert closest(lambda: next(measured), lambda value: value, within=1.0, tries=5) == -2.0
+    assert next(measured) == 0.5, "five tries are five calls"
+    measured = iter([3.0, -1.0, 0.0])
+    assert closest(lambda: next(measured), lambda value: value, within=1.0) == -1.0, "off by at most 1 is close enough"
+    calls = count()
+    closest(lambda: next(calls), lambda value: math.inf, within=1.0)
+    assert next(calls) == 20

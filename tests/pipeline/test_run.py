@@ -419,6 +419,11 @@ def test_a_worker_that_hangs_is_named_with_its_item_and_where_it_stands():
         assert (caught.value.stage, caught.value.item) == ("slow", 1)
 
 
+def test_a_timeout_below_a_microsecond_is_a_timeout():
+    with pytest.raises(StageError, match=r"stage 'slow' failed .* has not answered after 1e-07 s \(timeout_s\)"):
+        run(Pipeline([Stage("slow", fn=time.sleep, processes=True)]), [1.0], timeout_s=1e-7)
+
+
 @SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_killed_worker_is_named_at_once_each_time(ordered, everything, monkeypatch):

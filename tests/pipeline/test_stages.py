@@ -39,6 +39,16 @@ def test_distributions_have_the_mean_and_spread_they_name(service, mean, deviati
     assert deviation == 0 or (draw("it", service, 10, 8) != times[:10]).any()
 
 
+def test_the_mean_of_a_function_is_that_of_its_first_1000_items():
+    assert Stage("a", lambda item: item).mean_s == 499.5
+    assert Stage("a", lambda item: float(item == 0)).mean_s == 0.001
+    assert Stage("a", [1.0, 2.0, 6.0]).mean_s == 3.0
+    with pytest.raises(
+        ValueError, match="service_s of stage 'a' must be finite seconds of at least 0, got -1.0 for item"
+    ):
+        Stage("a", lambda item: -1).mean_s  # noqa: B018
+
+
 def test_numbers_may_be_numpys():
     assert Stage("a", np.float32(0.5)).service_s == 0.5
     assert Stage("a", np.int64(2)).mean_s == 2.0
@@ -65,3 +75,6 @@ def test_a_run_tells_a_model_its_service_times():
     measured = path.measured(run(path, range(20)))
     assert all(len(stage.service_s) == 20 for stage in measured.stages)
     assert simulate(measured, 20).makespan_s > 0
+    known = Pipeline([Stage("read", [3.0, 1.0, 2.0], num_workers=2, ordered=False), Stage("train", 0.5)])
+    times_s = [stage.service_s.tolist() for stage in known.measured(simulate(known, 3)).stages]
+    assert times_s == [[3, 1, 2], [0.5] * 3]

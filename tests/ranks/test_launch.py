@@ -238,6 +238,14 @@ def test_a_rank_that_leaves_is_named():
         launch(sys.exit, 1, (4,))
 
 
+def test_an_error_before_ranks_connect_is_shown_with_its_traceback():
+    def enter(rank: int) -> None:
+        raise ConnectionError(f"no network {rank}")
+
+    with pytest.raises(RankError, match=r"(?s)rank ([01]) failed: ConnectionError: no network \1\n\n.*in enter"):
+        launching.launch_after(enter, 2, functions.rank)
+
+
 def test_what_a_rank_has_started_ends_with_it(tmp_path):
     launch(functions.start_a_process, 2, (str(tmp_path),))
     assert len(functions.noted(tmp_path)) == 2

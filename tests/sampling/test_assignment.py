@@ -224,6 +224,11 @@ def test_a_damaged_file_is_one_clear_error(tmp_path):
         (lambda: Assignment(3, ([0],), loader=4), "loader must be a Loader, got 4"),
         (lambda: Assignment.collect(4, size=4), "samplers must be a list of a rank's sampler each, got 4"),
         (lambda: Assignment.collect([[0, 1], [0.5]], size=2), "rank 1's sampler must yield whole numbers"),
+        (lambda: Assignment.collect([[None, 1]], size=2), "rank 0's sampler must yield whole numbers"),
+        (
+            lambda: Assignment.collect([[0], [0, 2**63]], size=2),
+            "rank 1's sampler must yield whole numbers of 64 bits",
+        ),
         (lambda: shard_files(["a"], 0, 0), "num_trainers must be a whole number of at least 1, got 0"),
         (lambda: shard_files(["a"], 2, 2), "trainer_id must be a whole number from 0 to 1, got 2"),
         (lambda: shard_files(["a"], 2, 0, None), "seed must be .* got None"),
@@ -285,6 +290,30 @@ def test_a_sampler_must_return_indices_for_each_rank(monkeypatch, num_arrays):
         ValueError, match=f"'mine' must return an array of indices for each of 2 ranks, got {num_arrays}"
     ):
         assign(3, 2, sampler="mine")
+
+
+@pytest.mark.parametrize("lengths", [["a", "b"], [1.0, float("nan")], [1, None]])
+def test_packed_documents_need_lengths_that_are_numbers(lengths):
+    with pytest.raises(ValueError, match="lengths must be a 1-D array of whole numbers, one for each sample, got"):
+        assign(2, 1, sampler="packed", lengths=lengths)
+
+
+def test_packs_are_by_default_as_long_as_the_longest_document():
+    epoch = assign(3, 1, sampler="packed", lengths=[3, 1, 2], shuffle=False)
+    assert epoch.padded_to == 3
+    assert [batch.tolist() for batch in epoch.batches(0)] == [[0], [1, 2]]
+    assert assign(2, 1, sampler="packed", lengths=[0, 0]).padded_to == 1
+
+
+def test_as_many_ranks_as_an_assignment_may_have(monkeypatch):
+    monkeypatch.setattr("rankscope.sampling.assignment.MOST_RANKS", 3)
+    assert Assignment(1, [[0]] * 3).num_ranks == 3
+    with pytest.raises(ValueError, match="an assignment must have at most 3 ranks, got more"):
+        Assignment(1, [[0]] * 4)
+    highest = 2**63 - 1
+    assert Assignment(1, [np.array([highest], dtype=np.uint64)]).ranks[0].tolist() == [highest]
+    with pytest.raises(ValueError, match="rank 0 must read indices below 2..63, got 9223372036854775808"):
+        Assignment(1, [np.array([highest + 1], dtype=np.uint64)])
 
 
 def test_an_assignment_cannot_be_changed():

@@ -100,6 +100,8 @@ def test_a_forgotten_set_epoch_is_found_and_a_kept_one_is_not():
         ([{"epoch": 3}, {"epoch": 3}], "was set_epoch forgotten?"),
         ([{"seed": 0, "epoch": 1}, {"seed": 1, "epoch": 0}], "seed + epoch is the same"),
         ([{"seed": 0}, {"seed": 2**32}], "seed + epoch is the same modulo 2**32"),
+        ([{"seed": 1}, {"seed": 2**32 + 1}], "seed + epoch is the same modulo 2**32"),
+        ([{"size": 3, "num_replicas": 1, "seed": seed} for seed in (0, 512)], "by chance, few samples have few orders"),
         ([{"epoch": 0, "sampler": "libtorch_random"}, {"epoch": 2**32, "sampler": "libtorch_random"}], "modulo 2**32"),
         (
             [{"size": 3, "num_replicas": 1, "epoch": epoch} for epoch in range(10)],
@@ -111,6 +113,72 @@ def test_the_reason_of_a_repeated_order(recipes, why):
     report = str(audit(assign(**{"size": 100, "num_replicas": 4, **recipe}) for recipe in recipes))
     assert why in report.splitlines()[-1]
     assert ("forgotten" in report) == ("forgotten" in why)
+
+
+def test_an_epoch_without_a_known_seed_repeats_for_a_reason_that_is_not_its_seed():
+    drawn = assign(100, 4)
+    collected = Assignment(100, drawn.ranks, epoch=1)
+    for epochs in ([drawn, collected], [collected, drawn]):
+        assert str(audit(epochs)).endswith("the sampler ignores the epoch, or few samples have few orders")
+
+
+def test_messages_count_in_the_singular_and_in_the_plural():
+    def messages(*epochs, size=4):
+        return {finding.kind: finding.message for finding in audit(epochs).findings if finding.kind != "unbalanced"}
+
+    one = Assignment(4, ([0, 1], [1, 2]))
+    assert messages(one) == {
+        "duplicates": "1 read of a sample already read in its epoch",
+        "overlap": "1 sample is read by more than one rank in the same epoch",
+        "dropped": "1 sample is left out of the epoch",
+    }
+    two = Assignment(4, ([0, 1], [1, 0]))
+    assert messages(two) == {
+        "duplicates": "2 reads of a sample already read in its epoch",
+        "overlap": "2 samples are read by more than one rank in the same epoch",
+        "dropped": "2 samples are left out of the epoch",
+    }
+    assert messages(
+        one,
+        Assignment(
+            4,
+            (
+                [0, 1],
+                [2, 3],
+            ),
+        ),
+    ) == {
+        "duplicates": "1 read of a sample already read in its epoch",
+        "overlap": "1 sample, counted per epoch, is read by more than one rank in the same epoch",
+        "dropped": "1 read is missing",
+    }
+    assert messages(one, Assignment(4, ([2, 0], [1, 1]))) == {
+        "duplicates": "2 reads of a sample already read in its epoch",
+        "overlap": "1 sample, counted per epoch, is read by more than one rank in the same epoch",
+        "dropped": "2 reads are missing",
+        "never_seen": "1 sample is not read in any epoch: 3",
+    }
+    nothing = "no rank reads any sample, because 1 sample on 1 rank does not fill every rank's share or batch"
+    assert (
+        messages(Assignment(1, ([],)))["nothing_read"] == f"in 1 of 1 epoch {nothing}, and incomplete ones are dropped"
+    )
+    assert messages(Assignment(0, ([],))) == {}
+    strays = messages(Assignment(2, ([-1, 0], [1, 2])), Assignment(2, ([0, 1], [2, 2])))
+    assert strays["out_of_range"] == "indices that a dataset of 2 does not have: -1, 2"
+    assert strays["duplicates"] == "1 read of a sample already read in its epoch"
+
+
+def test_of_uneven_epochs_the_most_uneven_one_is_named():
+    def epoch(number, *sizes):
+        stops = np.cumsum(sizes)
+        return Assignment(10, np.split(np.arange(stops[-1]), stops[:-1]), epoch=number)
+
+    (message,) = [
+        finding.message
+        for finding in audit([epoch(0, 5, 5), epoch(1, 1, 9), epoch(2, 4, 6)]).findings
+        if finding.kind == "unbalanced"
+    ]
+    assert message == "ranks read from 1 to 9 samples in epoch 1"
 
 
 def test_an_unshuffled_run_may_repeat():

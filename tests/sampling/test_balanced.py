@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from rankscope.sampling import BalancedSampler
-from rankscope.sampling.balancing import _filled_step, ascending, plan_equal_batches, plan_token_batches
+from rankscope.sampling.balancing import (
+    _dealt_tokens,
+    _filled_step,
+    ascending,
+    plan_equal_batches,
+    plan_token_batches,
+)
 
 from ..extents import SAMPLE_OR_EVERYTHING
 
@@ -54,6 +60,14 @@ def test_the_last_step_is_balanced_at_any_size(extra):
     assert ratios.max() < 1.05
     in_tokens = BalancedSampler(np.minimum(lengths, 8192), 64, 0, max_tokens=8192, window=20)
     assert imbalance(costs_per_step(in_tokens.all_ranks(), in_tokens.costs)).max() < 1.05
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_samples_that_fill_a_batch_each_leave_no_batch_empty(drop_last):
+    for size in (100, 101):
+        sampler = BalancedSampler([8] * size, 2, 0, max_tokens=8, window=50, drop_last=drop_last)
+        sizes = [np.diff(stops, prepend=0).tolist() for stops in sampler.all_ranks().batch_stops]
+        assert sizes == [[1] * (50 if drop_last or size == 100 else 51)] * 2
 
 
 def test_token_batches_are_balanced_and_nearly_full():
@@ -284,3 +298,69 @@ def test_a_step_is_filled_up_to_the_cost_of_its_costliest_sample_with_the_cheape
     pool_costs = np.array([10.0, 8.0, 6.0, 3.0, 2.0, 1.0])
     step = _filled_step(pool_costs, num_ranks=2, batch_size=2)
     assert sorted(pool_costs[step].sum(axis=1).tolist()) == [11, 11]  # 10 + 1, and 8 + 3
+
+
+def test_where_nothing_fits_the_longest_sample_goes_where_most_tokens_are_left():
+    """The costliest sample does not fit in the first batch, nor the other one in the second: only 5 + 6 and 7 + 9."""
+    batch_of_sample = np.full(2, -1)
+    tokens_left = np.array([1, 6, 9])
+    totals = _dealt_tokens(np.array([1, 0]), np.array([3.0, 2.0]), np.array([5, 7]), tokens_left, batch_of_sample)
+    assert batch_of_sample.tolist() == [1, 2]
+    assert totals.tolist() == [0, 3, 2]
+    assert tokens_left.tolist() == [1, 1, 2]
+    assert _dealt_tokens(np.array([0]), np.ones(1), np.array([3]), np.array([1, 2]), batch_of_sample) is None
+
+
+def test_what_fills_no_step_is_the_end_of_the_order_or_of_medium_cost():
+    """Three samples, each too long to share a batch with another: two ranks read two of them, or one once more."""
+    dropped = BalancedSampler([9, 8, 7], 2, 0, max_tokens=10, shuffle=False, drop_last=True).all_ranks()
+    assert [indices.tolist() for indices in dropped.indices] == [[0], [1]]
+    lengths = [9, 7, 8]
+    kept = BalancedSampler(lengths, 2, 0, max_tokens=10, shuffle=False)
+    assert [indices.tolist() for indices in kept.all_ranks().indices] == [[0, 2], [1, 2]]
+    assert kept.padding == 1
+
+
+def test_a_step_of_its_own_is_built_around_a_sample_that_costs_more_than_a_mean_batch():
+    """The mean batch costs 6.25. The sample of 10 costs at least 11, so it gets the cheapest one, and 9 gets 2."""
+    costs = np.array([10.0, 1.0, 2.0, 9.0, 1.0, 1.0, 0.5, 0.5])
+    plan = plan_equal_batches(costs, num_ranks=2, batch_size=2)
+    batches = costs[plan.positions].reshape(2, 2, 2).tolist()
+    assert plan.counts.tolist() == [[2, 2], [2, 2]]
+    assert sorted(sorted(batch) for batch in batches[0]) == [[0.5, 10.0], [1.0, 9.0]]
+    assert sorted(sorted(batch) for batch in batches[1]) == [[0.5, 2.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("costs", "batches"),
+    [
+        ([8.0, 7.0, 4.0, 3.0, 3.0, 3.0, 2.0, 2.0], [[10, 10], [6, 6]]),  # 8 + 2 is more than the mean of 8
+        ([6.0, 5.0, 4.0, 4.0, 4.0, 4.0, 3.0, 2.0], [[8, 8], [8, 8]]),  # 6 + 2 is not: all are dealt out
+    ],
+)
+def test_a_step_is_built_around_the_costliest_sample_only_if_that_is_more_than_a_mean_batch(costs, batches):
+    plan = plan_equal_batches(np.array(costs), num_ranks=2, batch_size=2)
+    totals = np.array(costs)[plan.positions].reshape(2, 2, 2).sum(axis=2)
+    assert totals.tolist() == batches
+
+
+def test_steps_come_in_the_order_of_their_costliest_samples():
+    """Batches of one sample: 10 and 9 share a step, which is the second one because 10 is the last sample."""
+    plan = plan_token_batches(np.array([9.0, 5.0, 4.0, 10.0]), np.full(4, 6), num_ranks=2, max_tokens=10, num_steps=2)
+    assert plan.positions.tolist() == [1, 2, 0, 3]
+    assert plan.counts.tolist() == [[1, 1], [1, 1]]
+
+
+def test_a_state_has_a_limited_number_of_segments():
+    sampler = BalancedSampler([1, 2, 3], 1, 0, batch_size=2)
+    state = sampler.state_after(1)
+    state["progress"] = {"position": 0, "segments": [{}] * 10_001}
+    with pytest.raises(ValueError, match="the number of segments must be a whole number from 0 to 10000, got 10001"):
+        sampler.load_state_dict(state)
+
+
+def test_a_last_step_is_filled_up_with_samples_of_its_cost():
+    """Of 7, 8, 9, 9 the 8 is of medium cost. It and the first 9 are nearest to 8, and so are read twice."""
+    reads = BalancedSampler([9, 7, 8, 9], 3, 0, max_tokens=10, shuffle=False)
+    assert [indices.tolist() for indices in reads.all_ranks().indices] == [[0, 2], [1, 0], [3, 2]]
+    assert reads.padding == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
 import json
 import pickle
@@ -597,6 +598,18 @@ def test_real_ranks_compare_their_samplers_and_know_their_number():
     assert launch(checked_on_a_rank, 2, args=([10, 11],)) == [(2, 0, message), (2, 1, message)]
 
 
+def test_ranks_of_a_process_group_are_compared_by_default():
+    with pytest.raises(ValueError, match="check_ranks needs a process group: call init_process_group before"):
+        KeyedSampler(10).check_ranks()
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        KeyedSampler(10).check_ranks()
+        with pytest.raises(ValueError, match="the samplers have num_replicas 2, but there are 1 ranks: construct"):
+            KeyedSampler(10, 2, 0).check_ranks()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -610,7 +623,7 @@ def test_real_ranks_compare_their_samplers_and_know_their_number():
         ),
         (
             {"sampler": "weighted", "weights": [1] * 4, "num_samples": 2**40},
-            "num_samples must be a whole number from 0",
+            "num_samples must be a whole number from 0 to 268435456, got 1099511627776",
         ),
         ({"sampler": "weighted", "weights": [1] * 4, "shuffle": False}, "shuffle must be True for weighted"),
     ],
@@ -630,3 +643,166 @@ def test_another_epoch_than_the_resumed_one_is_read_from_its_beginning():
     fresh.set_epoch(2)
     assert list(resumed) == list(fresh)
     assert len(list(fresh)) == 20
+
+
+def test_samplers_shuffle_with_seed_0_and_pad_by_default():
+    ones = [1] * 5
+    samplers = [KeyedSampler(5), PackedSampler(ones, 2), WeightedSampler(ones), BalancedSampler(ones, batch_size=2)]
+    for sampler in samplers:
+        assert (sampler.shuffle, sampler.seed, sampler.drop_last) == (True, 0, False)
+        assert (sampler.num_replicas, sampler.rank, sampler.epoch) == (1, 0, 0)
+    assert samplers[1].window == 1000
+    assert (samplers[2].replacement, samplers[2].num_samples) == (True, 5)
+    assert samplers[3].window == 100
+
+
+@pytest.mark.parametrize("grouping", [{"batch_size": 2}, {"max_tokens": 20}])
+def test_a_state_of_a_resumed_epoch_is_that_of_one_that_was_never_stopped(grouping):
+    lengths = [1 + 7 * index % 10 for index in range(100)]
+    for before in (1, 3, 4, 6):
+        for after in (0, 1, 2, 5):
+            stopped = BalancedSampler(lengths, 2, 0, window=3, **grouping)
+            resumed = BalancedSampler(lengths, 2, 0, window=3, **grouping)
+            resumed.load_state_dict(stopped.state_after(before))
+            assert resumed.state_after(after) == stopped.state_after(before + after)
+            assert len(resumed) == len(stopped) - before
+            assert list(resumed) == list(stopped)[before:]
+
+
+def test_a_position_replaces_the_segments_whose_samples_have_all_been_read():
+    """A window of 4 samples stops after 2 of them; the other 2 are the first window of the next job."""
+    state = BalancedSampler([1] * 12, 1, 0, batch_size=2, window=2).state_after(1)
+    resumed = BalancedSampler([1] * 12, 1, 0, batch_size=1, window=2)
+    resumed.load_state_dict(state)
+    assert len(resumed.state_after(1)["progress"]["segments"]) == 2
+    assert resumed.state_after(2)["progress"] == {"position": 4, "segments": []}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sampler_that_was_read_reads_other_epochs_as_a_new_one_does(kind):
+    recipe = recipe_of(kind, 30, 2, random.Random(3))
+    sampler = SAMPLERS[kind].make(recipe, 1)
+    epochs = []
+    for epoch in (0, 1, 0):
+        sampler.set_epoch(epoch)
+        new = SAMPLERS[kind].make(recipe, 1)
+        new.set_epoch(epoch)
+        indices = [of_rank.tolist() for of_rank in sampler.all_ranks().indices]
+        assert indices == [of_rank.tolist() for of_rank in new.all_ranks().indices]
+        epochs.append(list(sampler))
+        assert epochs[-1] == list(new)
+    assert epochs[0] == epochs[2] != epochs[1]
+    (only_rank,) = assign(30, 1, sampler=kind, **recipe.settings).ranks
+    assert set(only_rank.tolist()) <= set(range(30))
+    assert kind == "weighted" or sorted(only_rank.tolist()) == list(range(30))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_what_is_left_of_an_epoch_is_read_before_the_one_that_is_set(kind, drop_last):
+    """A loader sets the next epoch before it loads the state: that counts only if nothing of the state's is left."""
+    recipe = recipe_of(kind, 40, 3, random.Random(5), drop_last=drop_last)
+    stopped = SAMPLERS[kind].make(recipe, 1)
+    for trained in (1, len(stopped) - 1, len(stopped)):
+        resumed = SAMPLERS[kind].make(recipe, 1)
+        resumed.set_epoch(1)
+        resumed.load_state_dict(stopped.state_after(trained))
+        is_left = trained < len(stopped)
+        assert resumed.epoch == (0 if is_left else 1)
+        if is_left:
+            assert list(resumed) == list(stopped)[trained:]
+
+
+def test_a_state_with_fewer_samples_than_ranks_left_is_not_at_its_end():
+    for make in (
+        lambda ranks, drop_last: KeyedSampler(5, ranks, 0, drop_last=drop_last),
+        lambda ranks, drop_last: BalancedSampler([1] * 5, ranks, 0, batch_size=1, drop_last=drop_last),
+    ):
+        for trained, drop_last in itertools.product((3, 4), (False, True)):
+            resumed = make(2, drop_last)
+            resumed.set_epoch(1)
+            resumed.load_state_dict(make(1, False).state_after(trained))
+            assert resumed.epoch == (1 if drop_last and trained == 4 else 0)
+
+
+# ---- orders that a stored state refers to
+
+
+LENGTHS_OF_250 = [(7 * number * number + 3 * number) % 23 + 1 for number in range(250)]
+BALANCED_JOBS = [
+    {"num_replicas": 3, "batch_size": 4, "window": 5},
+    {"num_replicas": 3, "batch_size": 4, "window": 5, "drop_last": True, "shuffle": False},
+    {"num_replicas": 7, "batch_size": 40, "cost": "quadratic"},
+    {"num_replicas": 2, "batch_size": 2, "window": 9, "cost": "quadratic", "seed": 3},
+    {"num_replicas": 2, "max_tokens": 60, "window": 4},
+    {"num_replicas": 3, "max_tokens": 25, "window": 50, "drop_last": True},
+    {"num_replicas": 2, "max_tokens": 47, "seed": 5, "shuffle": False},
+    {"num_replicas": 1, "max_tokens": 3000},
+    {"num_replicas": 300, "batch_size": 1},
+    {"num_replicas": 200, "max_tokens": 23},
+    {"num_replicas": 200, "max_tokens": 23, "drop_last": True},
+]
+MADE = {
+    "balanced": lambda job: BalancedSampler(LENGTHS_OF_250, rank=0, **job),
+    "packed": lambda job: PackedSampler(LENGTHS_OF_250, rank=0, **job),
+    "weighted": lambda job: WeightedSampler([0, *(2 ** (length % 4) for length in LENGTHS_OF_250)], rank=0, **job),
+}
+
+
+GROUPING = ("batch_size", "num_replicas", "drop_last")
+CONTINUED = {
+    "balanced": [
+        {"num_replicas": 5, "batch_size": 3, "window": 2, "max_tokens": None},
+        {"num_replicas": 2, "max_tokens": 50},
+        {"num_replicas": 2, "max_tokens": 50},
+    ],
+    "packed": [{"num_replicas": 5}, {"num_replicas": 2}, {"num_replicas": 2}],
+    "weighted": [{"num_replicas": 5}, {"num_replicas": 2}, {"num_replicas": 2}],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "jobs", "expected"),
+    [
+        ("balanced", BALANCED_JOBS, "9f5f196025e24841"),
+        (
+            "packed",
+            [
+                {"num_replicas": 3, "max_tokens": 30, "window": 20},
+                {"num_replicas": 4, "max_tokens": 100, "window": 7, "drop_last": True, "seed": 2},
+                {"num_replicas": 2, "max_tokens": 23, "shuffle": False},
+            ],
+            "88d0fc7a91df4c83",
+        ),
+        (
+            "weighted",
+            [
+                {"num_replicas": 3, "num_samples": 400, "seed": 2},
+                {"num_replicas": 2, "num_samples": 101, "replacement": False},
+                {"num_replicas": 7, "drop_last": True},
+            ],
+            "2f22f8b3cbc29407",
+        ),
+    ],
+)
+def test_orders_of_version_1_stay_as_they_are(kind, jobs, expected):
+    """A state is a position in an order, so the orders and positions of a version must never change."""
+    digest = hashlib.blake2b(digest_size=8)
+    for job, epoch in itertools.product(jobs, (0, 2)):
+        sampler = MADE[kind](job)
+        sampler.set_epoch(epoch)
+        reads = sampler.all_ranks()
+        orders = [indices.tolist() for indices in reads.indices]
+        batches = [stops.tolist() for stops in reads.batch_stops or ()]
+        states = [sampler.state_after(trained) for trained in range(0, len(sampler) + 1, 1 + len(sampler) // 4)]
+        assert {state["version"] for state in states} == {1}
+        digest.update(json.dumps([len(sampler), sampler.padding, orders, batches, states]).encode())
+        for changes in CONTINUED[kind]:  # three times stopped and continued, the last time without a change
+            state = sampler.state_after(min(2, len(sampler)))
+            sampler = MADE[kind]({name: job[name] for name in job if name not in GROUPING} | changes)
+            sampler.load_state_dict(state)
+            orders = [indices.tolist() for indices in sampler.all_ranks().indices]
+            digest.update(
+                json.dumps([len(sampler), sampler.padding, orders, sampler.state_after(min(1, len(sampler)))]).encode()
+            )
+    assert digest.hexdigest() == expected

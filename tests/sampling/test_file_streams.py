@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from rankscope.sampling import assign, audit, mixing, stream_files
-from rankscope.sampling.file_streams import _through_buffer
+from rankscope.sampling import Assignment, assign, audit, mixing, stream_files
+from rankscope.sampling.file_streams import _divided, _FileRows, _in_turn, _positions_of_nodes, _through_buffer
 
 from ..peers import HOW, importable, peer, streaming_modules
 
@@ -66,6 +66,10 @@ def test_mixing_is_recounted_by_hand():
     assert mixed.files_per_batch_if_shuffled == pytest.approx(1 + 2 / 3)
 
 
+def test_a_dataset_of_no_files_has_a_mixing():
+    assert mixing(assign(0, 1), []).coverage == 1
+
+
 def test_the_audit_reads_streams():
     report = audit(stream_files([10, 10, 10], 2, epoch=epoch) for epoch in range(2))
     assert [finding.kind for finding in report.findings] == ["unbalanced"]
@@ -86,6 +90,8 @@ def test_the_audit_reads_streams():
         ),
         (lambda: stream_files([3], 4, num_nodes=2), "num_nodes must be 1 with method 'buffer'"),
         (lambda: stream_files([3], 2, seed=-1), "seed must be a whole number from 0 to"),
+        (lambda: mixing(assign(4, 2), []), "file_rows must add up to the dataset's 4 samples, got 0"),
+        (lambda: mixing(assign(4, 2), [2**70]), "file_rows must be a whole number from 0 to 268435456, got 1180591"),
         (lambda: mixing(assign(4, 2), [3]), "file_rows must add up to the dataset's 4 samples, got 3"),
         (lambda: mixing(assign(3, 8, sampler="libtorch_random"), [3]), "reads outside the dataset's 3 samples"),
         (lambda: mixing([0, 1], [2]), "assignment must be an Assignment"),
@@ -138,3 +144,73 @@ def test_a_block_is_shuffled_within_itself():
     for block in blocks:
         assert np.ptp(block) == 19  # the rows of one block, which follow one another in the file
         assert sorted(block) != block.tolist()
+
+
+class First(random.Random):
+    """Draws the lowest number that it may."""
+
+    def randint(self, low: int, high: int) -> int:
+        assert (low, high >= 0) == (0, True)
+        self.highest = [*getattr(self, "highest", []), high]
+        return low
+
+
+def test_a_buffer_by_hand():
+    """Two rows are added for each one that is taken until there are 3; the last row replaces the one that is taken."""
+    draw = First()
+    assert _through_buffer(np.arange(6), 3, 2, draw).tolist() == [0, 1, 3, 4, 5, 2]
+    assert draw.highest == [1, 2, 2, 2, 1, 0]
+
+
+def test_nodes_divide_files_and_ranks_take_turns_by_hand():
+    files = [_FileRows(0, 5), _FileRows(5, 6), _FileRows(6, 10)]
+    assert _divided(files, 2) == [[(0, 5)], [(5, 6), (6, 10)]]
+    assert _divided(files, 3) == [[(0, 3)], [(3, 5), (5, 6)], [(6, 10)]]
+    assert [positions.tolist() for positions in _positions_of_nodes(10, 3)] == [
+        [0, 1, 2, 2],
+        [3, 4, 5, 5],
+        [6, 7, 8, 9],
+    ]
+    assert [positions.tolist() for positions in _positions_of_nodes(2, 3)] == [[0], [1], [0]]
+    # Of 10 rows on 4 ranks 2 are missing. The last one repeated, 6, precedes the end by 4.
+    assert [rows.tolist() for rows in _in_turn(np.arange(10), 4)] == [[0, 4, 8], [1, 5, 9], [2, 6, 5], [3, 7, 6]]
+    assert [rows.tolist() for rows in _in_turn(np.arange(5), 4)] == [[0, 4], [1, 0], [2, 1], [3, 2]]
+    assert [rows.tolist() for rows in _in_turn(np.arange(8), 4)] == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
+def test_an_order_of_few_samples_is_compared_by_hand():
+    in_order = mixing(assign(6, 1, shuffle=False), [3, 3], batch_size=3)
+    assert (in_order.same_file, in_order.files_per_batch, in_order.coverage) == (4 / 5, 1, 1)
+    assert in_order.same_file_if_shuffled == pytest.approx(2 / 5)
+    assert in_order.correlation == pytest.approx(1)
+    assert in_order.files_per_batch_if_shuffled == pytest.approx(2 * (1 - 3 / 6 * 2 / 5 * 1 / 4))
+    turned = mixing(Assignment(4, ([0, 2, 1], [3])), [2, 2], batch_size=2)
+    assert (turned.same_file, turned.files_per_batch, turned.coverage) == (0, 2, 1)
+    assert turned.correlation == pytest.approx(-1)
+    assert mixing(Assignment(4, ([0, 1],)), [2, 2], batch_size=5)[2:] == (0, 0, 0, 0.5)
+    assert mixing(Assignment(1, ([0],)), [1]) == (0, 1, 0, 0, 0, 1)
+    assert mixing(Assignment(0, ([],)), []).coverage == 1
+    assert mixing(Assignment(2, ([0, 1],)), [1, 1]).same_file_if_shuffled == 0
+    assert mixing(Assignment(2, ([0, 1],)), [2])[:2] == (1, 1)
+    for reads in ([0, 0, 1], [0, 1, 1], [0, 1]):
+        assert mixing(Assignment(2, (reads,)), [2]).correlation == 0, "one of the neighbours is always the same"
+    assert mixing(assign(64, 1), [32, 32]) == mixing(assign(64, 1), [32, 32], batch_size=32)
+    for outside in (-1, 3):
+        with pytest.raises(ValueError, match="rank 1 reads outside the dataset's 3 samples"):
+            mixing(Assignment(3, ([0], [outside])), [3])
+
+
+def test_streams_buffer_1000_rows_and_begin_with_100_by_default():
+    rows = [3000]
+    explicit = {"method": "buffer", "buffer_size": 1000, "initial": 100, "num_nodes": 1, "seed": 0, "epoch": 0}
+    streamed = stream_files(rows, 1).ranks[0].tolist()
+    assert streamed == stream_files(rows, 1, **explicit).ranks[0].tolist()
+    for name in ("buffer_size", "initial", "seed", "epoch"):
+        other = stream_files(rows, 1, **explicit | {name: explicit[name] + 1}).ranks[0].tolist()
+        assert streamed != other
+    in_blocks = [stream_files([40] * 5, 1, method="block", seed=4, epoch=epoch).ranks[0].tolist() for epoch in (0, 1)]
+    assert in_blocks[0] != in_blocks[1]
+    files = [stream_files([4] * 9, 1, method="block", buffer_size=1, epoch=epoch).ranks[0] // 4 for epoch in (0, 1)]
+    for order in files:
+        assert (np.diff(order) != 0).sum() == 8, "the rows of each file follow one another"
+    assert files[0].tolist() != files[1].tolist()

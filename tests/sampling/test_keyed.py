@@ -252,7 +252,29 @@ def test_the_bias_is_worst_just_below_the_change_to_64_bits():
     assert randperm_bias([2**20]).excess[0] == 0
 
 
-@pytest.mark.parametrize("bounds", [[0], [2**32 + 1], [1.5], "many"])
+@pytest.mark.parametrize("bounds", [[0], [2**32 + 1], [1.5], "many", [0, 5], [5, 2**32 + 1]])
 def test_bounds_that_no_draw_has(bounds):
     with pytest.raises(ValueError, match="bounds must be whole numbers from 1 to 4294967296, got"):
         randperm_bias(bounds)
+
+
+def test_any_number_of_words_may_be_a_bound() -> None:
+    bias = randperm_bias([1, 2**32])
+    assert (bias.num_favoured.tolist(), bias.quotient.tolist()) == ([0, 0], [2**32, 1])
+    assert (bias.excess.tolist(), bias.distance.tolist()) == ([0, 0], [0, 0])
+    assert randperm_bias([1000]) == randperm_bias([1000], word_bits=32)
+    assert randperm_bias([2**62], word_bits=62).quotient.tolist() == [1]
+    with pytest.raises(ValueError, match="word_bits must be a whole number from 1 to 62, got 63"):
+        randperm_bias([1], word_bits=63)
+
+
+def test_without_shuffle_positions_are_samples() -> None:
+    """More of them than are made at once; on 3 ranks, two of which repeat the beginning."""
+    size = 100_000
+    for rank, padding in enumerate(([], [0], [1])):
+        sampler = KeyedSampler(size, 3, rank, shuffle=False)
+        assert list(sampler) == [*range(rank, size, 3), *padding]
+        assert sampler[99_999] == 99_999
+        assert sampler.positions(np.array([7, 3])).tolist() == [7, 3]
+    assert KeyedSampler(size, 3, 0).padding == 2
+    assert len(KeyedPermutation(size, "")) == size

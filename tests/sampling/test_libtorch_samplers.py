@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.sampling import DistributedRandomSampler, DistributedSequentialSampler, assign
+from rankscope.sampling.permutation import _below, _one_below, libstdcxx_shuffle
 from tests.sampling import libtorch_oracle as oracle
 
 TWINS = (DistributedRandomSampler, DistributedSequentialSampler)
@@ -228,3 +230,66 @@ def test_a_shuffled_state_needs_its_epoch_and_its_way_of_shuffling() -> None:
         DistributedRandomSampler(11, 4, 3).load_state_dict(state, strict=True)
     with pytest.raises(ValueError, match="the sampler's state lacks epoch"):
         resumed.load_state_dict({"sample_index": state["sample_index"]})
+
+
+# ---- the shuffle of libstdc++
+
+
+class Words:
+    """Random words that are known."""
+
+    def __init__(self, *words: int) -> None:
+        self.words = list(words)
+
+    def take(self, count: int) -> Any:
+        taken = np.array(self.words[:count], dtype=np.uint32)
+        del self.words[:count]
+        return taken
+
+
+def test_words_that_would_favour_some_numbers_are_drawn_again() -> None:
+    """2**32 % 6 is 4, so a word is refused if the lower 32 bits of 6 times it are below 4."""
+    refused, fair, large = (2 + 2**32) // 6, (4 + 2 * 2**32) // 6, 9 << 28
+    assert [6 * word % 2**32 for word in (refused, fair)] == [2, 4]
+    assert _one_below(6, iter([refused, 0, fair])) == 2
+    assert _one_below(6, iter([large])) == 3
+    assert _one_below(3, iter([0, large])) == 1
+    words = Words(large, refused, 0, fair, large, 0, large, 0, large, fair, refused)
+    bounds = np.array([3, 6, 6, 4, 4, 3, 6], dtype=np.uint64)
+    # The second bound refuses two words, and the sixth one. A word of 0 is fair for 4, but neither for 3 nor for 6.
+    assert _below(words, bounds).tolist() == [1, 2, 3, 0, 2, 1, 2]  # type: ignore[arg-type]
+    assert words.words == [refused]
+
+
+def test_long_orders_are_those_of_one_swap_after_the_other() -> None:
+    """Above 65,535 items, item i is swapped with one below i + 1; the word is by Lemire's multiplication."""
+    num_items = 70_000
+    words = iter(np.random.RandomState(8).randint(0, 1 << 32, size=2 * num_items, dtype=np.uint32).tolist())
+    expected = list(range(num_items))
+    num_refused = 0
+    for item in range(1, num_items):
+        product = next(words) * (item + 1)
+        while product % 2**32 < 2**32 % (item + 1):
+            num_refused += 1
+            product = next(words) * (item + 1)
+        other = product >> 32
+        expected[item], expected[other] = expected[other], expected[item]
+    assert num_refused > 0
+    items = np.arange(num_items)
+    libstdcxx_shuffle(items, 8)
+    assert items.tolist() == expected
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_sampler_is_by_default_that_of_one_rank_that_reads_everything(twin: Any) -> None:
+    state = {"sample_index": 0, "size": 5, "num_replicas": 1, "rank": 0, "allow_duplicates": True}
+    assert {name: value for name, value in twin(5).state_dict().items() if name in state} == state
+    assert sorted(drain(twin(5))) == [0, 1, 2, 3, 4]
+    assert twin(5).state_dict().get("shuffle_first", False) is False
+    highest = twin(5)
+    highest.set_epoch(2**64 - 1)
+    assert highest.epoch == 2**64 - 1
+    with pytest.raises(ValueError, match="epoch must be a whole number from 0 to 18446744073709551615, got 1844674407"):
+        highest.set_epoch(2**64)
+    highest.load_state_dict({**twin(7, 2, 1, False).state_dict(), "sample_index": 4})  # not strict
+    assert highest.index() == 4

@@ -117,3 +117,9 @@ def test_bad_input(lengths, arguments, message):
 def test_a_position_outside_the_packs_is_an_index_error():
     with pytest.raises(IndexError, match="position must be a whole number from 0 to 0, got 1"):
         PackedSampler([3], 10)[1]
+
+
+def test_the_fill_is_the_share_of_all_packs():
+    assert PackedSampler([6], 10).fill == 0.6
+    assert PackedSampler([6, 3, 5, 2, 4], 10, shuffle=False).fill == 20 / 30
+    assert PackedSampler([], 10).fill == 1

@@ -63,6 +63,16 @@ def test_same_order_where_it_is_made_in_blocks(size, everything):
         assert list(ours) == list(theirs)
 
 
+def test_a_length_is_a_number_of_64_bits():
+    for dataset in (5, np.int64(5), np.array(5), torch.tensor(5), np.arange(5), torch.arange(5), "words"):
+        assert list(DistributedSampler(dataset, 2, 0, shuffle=False)) == [0, 2, 4]
+    assert len(DistributedSampler(2**63 - 1, 2**40, 0, shuffle=False)) == 2**23
+    with pytest.raises(
+        ValueError, match="dataset length must be a whole number from 0 to 9223372036854775807, got 922"
+    ):
+        DistributedSampler(2**63, 2, 0)
+
+
 def test_the_comparison_sees_another_order():
     theirs = TorchDistributedSampler(range(70_001), 7, 3)
     theirs.set_epoch(1)
@@ -89,7 +99,15 @@ def test_tangled_swaps_are_done_in_order():
 def test_beyond_torchs_32_bit_limit_torch_itself_is_asked(monkeypatch):
     monkeypatch.setattr(permutation, "TORCH_32BIT_LIMIT", 1000)
     theirs = torch.randperm(1000, generator=torch.Generator().manual_seed(5))
+    lengths = []
+    randperm = torch.randperm
+    monkeypatch.setattr(
+        torch, "randperm", lambda length, **options: lengths.append(length) or randperm(length, **options)
+    )
     assert permutation.torch_order(1000, 5).tolist() == theirs.tolist()
+    assert sorted(permutation.torch_order(999, 5).tolist()) == list(range(999))
+    assert lengths == [1000]
+    monkeypatch.setattr(torch, "randperm", randperm)
     expected = list(TorchDistributedSampler(range(1501), 4, 2))
     assert list(DistributedSampler(1501, 4, 2)) == expected
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rankscope.sampling import Assignment, AuditError, PackedSampler, WeightedSampler, assign, audit, epoch_work
+from rankscope.sampling.work import weight_bias
 
 
 def kinds(report):
@@ -25,16 +26,27 @@ def test_work_is_recounted_batch_by_batch():
             assignment = assignment.with_loader(draw.randint(1, 7), drop_last=draw.random() < 0.5)
         if draw.random() < 0.3:
             assignment = assign(size, num_ranks, sampler="balanced", lengths=lengths, batch_size=draw.randint(1, 4))
-        work = epoch_work(assignment, lengths, lambda tokens: 1 + tokens**2)
-        num_padded = 0
+        work = epoch_work(assignment, lengths, lambda tokens: (1 + tokens**2) / 128)
+        num_padded = np.zeros(work.step_costs.shape[0], dtype=int)
+        num_tokens = np.zeros_like(num_padded)
         for rank in range(num_ranks):
             batches = [[lengths[index] for index in batch] for batch in assignment.batches(rank)]
             assert work.tokens[rank] == sum(map(sum, batches))
             for step in range(work.step_costs.shape[0]):
                 batch = batches[step] if step < len(batches) else []
-                assert work.step_costs[step, rank] == sum(1 + length**2 for length in batch)
-            num_padded += sum(max(batch) * len(batch) - sum(batch) for batch in batches)
-        assert work.num_padding_tokens == num_padded
+                assert work.step_costs[step, rank] == sum((1 + length**2) / 128 for length in batch)
+                num_padded[step] += max(batch, default=0) * len(batch) - sum(batch)
+                num_tokens[step] += sum(batch)
+        assert work.num_padding_tokens == num_padded.sum()
+        num_processed = num_padded + num_tokens
+        shares = [part / whole if whole else 0 for part, whole in zip(num_padded, num_processed, strict=True)]
+        assert work.step_padding_shares.tolist() == shares
+        assert work.padding_share == (num_padded.sum() / num_processed.sum() if num_processed.any() else 0)
+        ratios = [max(costs) / (sum(costs) / num_ranks) for costs in work.step_costs.tolist()]
+        assert work.ratios == pytest.approx(ratios)
+        means = [sum(costs) / num_ranks for costs in work.step_costs.tolist()]
+        waited = sum(map(max, work.step_costs.tolist())) / sum(means) if means else 1
+        assert work.imbalance == pytest.approx(waited)
 
 
 def test_packed_sequences_are_padded_to_their_room():
@@ -66,6 +78,48 @@ def test_unequal_costs_and_padding_are_found_and_balanced_epochs_are_clean():
 def test_a_rank_without_a_batch_is_found():
     uneven = Assignment(3, ([0, 1], [2]))
     assert "unbalanced" in kinds(audit(uneven, lengths=[1, 1, 1]))
+    even = Assignment(6, ([0, 1, 2], [3, 4, 5]))
+    for without_cost, is_unbalanced in ((0, False), (1, False), (2, True), (5, True)):
+        lengths = [int(sample != without_cost) for sample in range(6)]
+        assert ("unbalanced" in kinds(audit(even, lengths=lengths))) == is_unbalanced
+
+
+def test_what_epochs_cost_is_summed_and_the_worst_is_named():
+    """Batches of 5 and 3 tokens on each of two ranks: a fifth of the tokens is padding, which is not too much."""
+    epoch = Assignment(4, ([0, 1], [2, 3])).with_loader(2)
+    report = audit([epoch] * 3, lengths=[5, 3, 5, 3])
+    lines = str(report).splitlines()
+    assert lines[1:4] == [
+        "  tokens per rank: 24 to 24, 48 in all",
+        "  cost per step: highest over mean 1.000, in the worst step 1.000",
+        "  padding: 20.0 % of the tokens",
+    ]
+    assert "padding_waste" not in kinds(report)
+    padded = {finding.kind: finding.message for finding in audit(epoch, lengths=[6, 3, 5, 3]).findings}
+    assert padded == {
+        "unequal_cost": "the costliest batch of a step costs 1.06 times the mean, so ranks wait for 6 % of the time",
+        "padding_waste": "23 % of the processed tokens are padding",
+    }
+
+
+def test_an_epoch_without_work_costs_nothing():
+    nothing = epoch_work(Assignment(2, ([], [])), [3, 4])
+    assert (nothing.imbalance, nothing.padding_share, nothing.ratios.size) == (1, 0, 0)
+    free = epoch_work(Assignment(2, ([0], [1])), [0, 0])
+    assert (free.imbalance, free.padding_share, free.ratios.tolist()) == (1, 0, [1])
+    assert free.step_padding_shares.tolist() == [0]
+
+
+def test_the_least_likely_sample_is_named_with_its_deviance():
+    """Poisson: 2 (r log(r / e) - r + e) is 4 (2 log 2 - 1) = 1.545 for 4 reads of which 2 are expected, and 6 for 0."""
+    bias = weight_bias(np.array([4, 0, 5, 2]), np.array([2.0, 3.0, 0.0, 2.0]))
+    assert (bias.sample, bias.num_forbidden) == (1, 5)
+    assert bias.deviations == pytest.approx(6**0.5)
+    assert weight_bias(np.array([4]), np.array([2.0])).deviations == pytest.approx((4 * (2 * np.log(2) - 1)) ** 0.5)
+    for reads, expected in ((4, 0.5), (1, 3.0)):
+        deviance = 2 * (reads * np.log(reads / expected) - reads + expected)
+        assert weight_bias(np.array([reads]), np.array([expected])).deviations == pytest.approx(deviance**0.5)
+    assert weight_bias(np.zeros(0, dtype=int), np.zeros(0)).deviations == 0
 
 
 def test_weights_that_are_obeyed_are_clean_and_others_are_found():
@@ -139,6 +193,7 @@ def test_rare_samples_of_independent_draws_are_no_finding():
     [
         ({"lengths": [1, 2]}, "lengths must have the dataset's length 4, got 2"),
         ({"weights": [1] * 5}, "weights must have the dataset's length 4, got 5"),
+        ({"weights": [1] * 4, "replacement": "no"}, "replacement must be True or False, got 'no'"),
         ({"lengths": [1, 2, 3, -4]}, "lengths must be whole numbers from 0 to .* got -4 for sample 3"),
         ({"weights": [1, 2, 3, np.nan]}, "weights must be finite numbers of at least 0, got nan for sample 3"),
         ({"lengths": [1] * 4, "cost": "cubic"}, "cost must be one of"),
@@ -148,6 +203,16 @@ def test_rare_samples_of_independent_draws_are_no_finding():
 def test_bad_input(settings, message):
     with pytest.raises(ValueError, match=message):
         audit(assign(4, 2), **settings)
+
+
+@pytest.mark.parametrize("outside", [3, -1])
+def test_the_first_index_beyond_the_dataset_is_outside(outside):
+    epoch = Assignment(3, ([0, 1], [2, outside]))
+    with pytest.raises(ValueError, match="rank 1 reads outside the dataset's 3 samples, so they have no lengths"):
+        epoch_work(epoch, [1, 2, 3])
+    with pytest.raises(ValueError, match="rank 1 reads outside the dataset's 3 samples"):
+        epoch.count_labels([0, 0, 1])
+    assert audit(epoch).out_of_range == 1
 
 
 def test_reads_outside_the_dataset_have_no_length():
@@ -183,8 +248,14 @@ def test_batches_that_do_not_fit_the_reads(stops, message):
         Assignment(4, ([0, 1], [2, 3]), batch_stops=stops)
 
 
+def test_a_batch_may_be_empty():
+    batches = Assignment(3, ([0, 1, 2],), batch_stops=[[1, 1, 3]]).batches(0)
+    assert [batch.tolist() for batch in batches] == [[0], [], [1, 2]]
+
+
 def test_samplers_of_indices_and_of_batches_do_not_mix():
-    assert [b.tolist() for b in Assignment.collect([[[0], [1, 2]], []], 3).batches(0)] == [[0], [1, 2]]
+    collected = Assignment.collect([[[0], [1, 2]], []], 3)
+    assert [[batch.tolist() for batch in collected.batches(rank)] for rank in (0, 1)] == [[[0], [1, 2]], []]
     with pytest.raises(ValueError, match="must all yield indices or all yield batches, got indices on rank 1"):
         Assignment.collect([[[0], [1]], [2, 3]], 4)
     with pytest.raises(ValueError, match="rank 0's sampler must yield whole numbers"):

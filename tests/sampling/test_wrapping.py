@@ -12,6 +12,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
 from rankscope.sampling import BalancedSampler, DistributedSampler, KeyedSampler, PackedSampler, audit_loader
+from rankscope.sampling.loader_audit import LoaderAudit
+from rankscope.sampling.wrapping import DividingLayer, shards_of, twice_sharded
 
 from ..peers import HOW, importable, peer
 
@@ -203,10 +205,93 @@ def test_an_adapter_around_a_loader_is_looked_through():
         def __init__(self, loader):
             self.base_dataloader = loader
 
-    from rankscope.sampling.wrapping import shards_of
-
     inner = DataLoader(range(8), sampler=KeyedSampler(8, 2, 0))
     assert [shard.name for shard in shards_of(Adapter(inner))] == ["KeyedSampler"]
     circle = Adapter(None)
     circle.base_dataloader = circle
     assert shards_of(circle) == ()
+
+
+def test_a_dispatcher_does_not_say_among_how_many_ranks_it_divides() -> None:
+    kind = type("DataLoaderDispatcher", (), {"__module__": "accelerate.data_loader"})
+    (shard,) = shards_of(kind())
+    assert shard == DividingLayer("DataLoaderDispatcher", 2, "accelerate", "pass dispatch_batches=False to Accelerator")
+    assert shards_of(type("DataLoaderDispatcher", (), {"__module__": "mine"})()) == ()
+
+
+def test_ranks_are_counted_by_a_number_and_a_rank_of_the_object_itself() -> None:
+    def names(**attributes: object) -> list[int]:
+        return [shard.num_ranks for shard in shards_of(types.SimpleNamespace(**attributes))]
+
+    assert names(num_replicas=4, rank=0) == names(num_processes=4, process_index=0) == [4]
+    assert names(world_size=4, rank=0) == names(_distributed=types.SimpleNamespace(world_size=4, rank=1)) == [4]
+    for other in ({"num_replicas": 4}, {"num_replicas": True, "rank": 0}, {"num_replicas": 1, "rank": 0}, {"rank": 0}):
+        assert names(**other) == []
+
+
+def test_what_is_divided_twice_is_told_with_what_to_remove() -> None:
+    outer = DividingLayer("Outer", 8)
+    inner = DividingLayer("Inner", 4, is_grouped=True)
+    lost = "Outer wraps Inner, which is distributed already: about 1/4 of the samples are read; remove"
+    assert twice_sharded((outer, inner)) == f"{lost} Outer, which would undo what Inner is for"
+    plain = inner._replace(is_grouped=False)
+    assert twice_sharded((outer, plain)) == f"{lost} Inner and pass a sampler that is not distributed"
+    assert "about 1/12 of the samples" in twice_sharded((outer, DividingLayer("Middle", 3), inner))
+
+
+# ---- what else an audit of a loader finds
+
+
+def audited(batch_sizes: tuple[int, ...] = (2, 2), num_samples: int = 4, num_workers: int = 0, **found: object) -> str:
+    parts: dict[str, object] = {"draws": {}, **found}
+    return str(LoaderAudit(batch_sizes, num_samples, num_workers, **parts))  # type: ignore[arg-type]
+
+
+def test_findings_of_a_loader_in_words() -> None:
+    assert audited() == "2 batches, 4 samples\n  nothing found"
+    assert audited((4,)) == "1 batch, 4 samples\n  nothing found"
+    assert audited((), 1) == "0 batches, 0 samples\n  nothing read: the loader returns no batches of 1 sample"
+    short = "short last batch: the last of 2 batches has 1 sample, others 3: a mean over batches counts each 3 times"
+    assert audited((3, 1)) == f"2 batches, 4 samples\n  {short}"
+    often = "read by each worker: 2 workers give 8 samples of 4: each reads all of them; ask get_worker_info()"
+    assert audited((2, 2, 2, 2), 4, 2, is_iterable=True) == f"4 batches, 8 samples\n  {often}"
+    assert "read by each worker" not in audited((2, 2, 2, 2), 4, 2), "a sampler may draw each sample twice"
+    assert "read by each worker" not in audited((3, 3), 4, 2, is_iterable=True)
+    assert "read by each worker" not in audited((2, 2), 0, 2, is_iterable=True)
+    twice = "Packs makes the batches, and the loader groups several of them into one: pass it as batch_sampler"
+    assert audited(grouped_twice="Packs") == f"2 batches, 4 samples\n  grouped twice: {twice}"
+
+
+def test_equal_numbers_of_workers_and_of_epochs_are_found() -> None:
+    own = {(0, 0): (1.0, 2.0, 3.0), (0, 1): (4.0, 5.0, 6.0), (1, 0): (7.0, 8.0, 9.0), (1, 1): (10.0, 11.0, 12.0)}
+    assert "random" not in audited(draws=own)
+    of_workers = own | {(0, 1): (4.0, 2.0, 6.0)}
+    same = "same random: workers draw the same numbers from random: see worker_init_fn"
+    assert audited(draws=of_workers).splitlines()[1:] == [f"  {same}"]
+    of_epochs = own | {(1, 1): (10.0, 11.0, 6.0)}
+    repeated = "repeated random: a worker draws the same numbers from torch in every epoch: see worker_init_fn"
+    assert audited(draws=of_epochs).splitlines()[1:] == [f"  {repeated}"]
+    assert "random" not in audited(draws=own | {(1, 1): (1.0, 2.0, 3.0)}), "of another worker"
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(5))
+
+
+def test_batches_of_any_loader_are_counted() -> None:
+    def counted(loader: object) -> tuple[tuple[int, ...], int, int]:
+        audit = audit_loader(loader)  # type: ignore[arg-type]
+        return audit.batch_sizes, audit.num_samples, audit.num_workers
+
+    assert counted(DataLoader(range(5), batch_size=2)) == ((2, 2, 1), 5, 0)
+    assert counted(DataLoader(range(5), batch_size=2, drop_last=True)) == ((2, 2), 5, 0)
+    assert counted(DataLoader(range(5), batch_size=None)) == ((1,) * 5, 5, 0)
+    assert counted(DataLoader(range(5), batch_size=None, sampler=[[0, 1], [2, 3, 4]])) == ((2, 3), 5, 0)
+    assert counted(DataLoader(Stream(), batch_size=2)) == ((2, 2, 1), 5, 0)
+    assert counted(DataLoader(Stream(), batch_size=2, drop_last=True)) == ((2, 2), 5, 0)
+    assert audit_loader(DataLoader(range(5))).draws == {}
+    packs = DataLoader(range(4), batch_size=2, sampler=PackedSampler([1] * 4, 1, 1, 0))
+    assert (counted(packs)[0], audit_loader(packs).grouped_twice) == ((2, 2), "PackedSampler")
+    with pytest.raises(ValueError, match=r"loader must be a DataLoader, got \[1, 2\]"):
+        audit_loader([1, 2])  # type: ignore[arg-type]

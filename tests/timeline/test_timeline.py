@@ -203,6 +203,7 @@ def test_bad_columns(change, message):
         (lambda t: t.select(rank="0"), "rank must be a whole number, got '0'"),
         (lambda t: t.select(between_s=(2, 1)), "between_s must be a window"),
         (lambda t: t.select(between_s=3), "between_s must be a list, got 3"),
+        (lambda t: t.select(between_s=(0, 1, 2)), r"between_s must be a window .*got \(0, 1, 2\)"),
         (lambda t: t.select(between_s=(math.nan, 1)), "between_s must be .*got nan"),
         (lambda t: t.shifted(None), "seconds must be a finite number, got None"),
         (lambda t: t.check(math.inf), "tolerance_s must be a finite number of at least 0, got inf"),  # all would pass

@@ -214,7 +214,10 @@ class _Places(ast.NodeVisitor):
         if isinstance(node.value, ast.Constant):
             return  # a docstring
         if isinstance(node.value, ast.Call):
-            self.add(node, "statement", self.start(node), self.stop(node), "pass")
+            # A function that mentions `super` has a cell for its class, and only code with this cell can replace its.
+            uses_super = any(isinstance(part, ast.Name) and part.id == "super" for part in ast.walk(node))
+            nothing = "super()" if uses_super else "pass"
+            self.add(node, "statement", self.start(node), self.stop(node), nothing)
         self.generic_visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> None:
@@ -408,7 +411,8 @@ class Mutations:
 
     def run(self, items: list[pytest.Item], after_each: Callable[[pytest.Item], None]) -> None:
         """Run tests until one fails."""
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in pairwise([*items, None]):
+            assert item is not None
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             after_each(item)
             if self.killer:

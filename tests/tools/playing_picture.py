@@ -191,7 +191,7 @@ class Film:
         yield f'<clipPath id="{clip}"><rect x="{left:g}" y="0" width="0" height="{bare.height:g}">{past}</rect>'
         yield f'</clipPath><g clip-path="url(#{clip})">'
         for strip in laid:
-            yield painted(strip.bars(end_s)[1], lines=[strip.lines(end_s)[1]])
+            yield painted(strip.bars(end_s).past, lines=[strip.lines(end_s).past])
         yield "</g>"
         for strip in laid:
             yield from self._cells(strip)

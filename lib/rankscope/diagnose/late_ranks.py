@@ -2,6 +2,10 @@
 
 Lateness is judged by the noise of the ranks that are not late, the calm ones. Late ranks would hide in their own noise:
 two that share the lateness each make the other look like a usual fluctuation.
+
+The constants of the rule were chosen on made-up jobs, whose late ranks and noise are known, so that late ranks are
+named and healthy jobs are not accused. `python -m tests.benchmarks.late_ranks` counts the wrong verdicts on other such
+jobs.
 """
 
 from __future__ import annotations
@@ -22,12 +26,12 @@ LEAST_S = 0.004  # … and these seconds
 _NOISES = 5.0  # a rank is late in a step if it is later than so many standard deviations of the calm ranks
 _SIGMAS_PER_MAD = 1.4826  # standard deviations per median absolute deviation, of a normal distribution
 _AS_LATE = 0.5  # a step is as late as others if the rank is late by this share of the median of its late steps
-_CHANCE = 0.05  # a rank is late by chance if calm ranks would be late as often with this probability …
-_CHANCE_OF_SIGN = 0.005  # … and if one rank out of two would be later than the other so often with this one
+_CHANCE = 0.05  # a rank is late if calm ranks would be late as often with a lower probability than this …
+_CHANCE_OF_SIGN = 0.005  # … or if a fair coin would show heads as often as it is later with a lower one than this
 _SAME_CAUSE = 0.7  # if a rank is late in few steps, this share of them must have the same cause
 _OFTEN = 0.5  # of all steps: a rank that is late in more of them is not late in few steps
 _SECOND_CAUSE = 0.4  # a phase is a further cause if it loses this share of the time that the first cause loses
-_ALIKE = 0.6  # a phase takes longer like all phases if it has this share of what is proportional to its usual time …
+_ALIKE = 0.6  # a phase takes longer like all phases if it does so by at least this share of their common factor …
 _LEAST_ALIKE = 3  # … all phases take longer alike if at least so many do …
 _ALMOST_ALL = 0.8  # … which make up this share of a step
 _UNBALANCED = 0.15  # of a step: a job in which a rank waits longer for other ranks is not balanced
@@ -142,7 +146,7 @@ def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds, starved_
     remaining_s = phase_s.astype(float)  # the ranks' own times, once those that are named are as fast as usual
     groups = list[tuple[LateRank, ...]]()
     named = set[int]()
-    while len(ranks) > 1 and len(remaining_s):
+    while len(ranks) > 1 and len(remaining_s):  # without another rank, or without steps, nobody is late
         division = _divided(remaining_s, step_s)
         if named.issuperset(division.late_steps):  # nobody is late, or nobody else
             break
@@ -168,7 +172,8 @@ def _mend(
 
     A cause costs what the last rank of each step arrives earlier once it is mended, in the mean over steps.
     """
-    longer_s = np.maximum(_mean_without_worst((remaining_s[:, column] - usual_s)[in_steps]), 0.0)  # by phase
+    longer_s = _mean_without_worst_step((remaining_s[:, column] - usual_s)[in_steps])  # by phase
+    longer_s = np.maximum(longer_s, 0.0)  # a phase that takes less time than usual makes up for none that takes longer
     culprits = []
     for cause, phases in _causes(longer_s, usual_s[in_steps].mean(axis=0), starved_longer_s):
         last_before_s = remaining_s.sum(axis=2).max(axis=1)  # the own time of the last rank, by step
@@ -191,14 +196,14 @@ def _divided(phase_s: Seconds, step_s: float) -> _RankDivision:
 
     `phase_s` has the shape (steps, ranks, phases). With each number of late ranks, the latest so many are divided from
     the others, if `_division` allows it. Of these divisions, the one with the fewest late ranks is returned that
-    explains as much as any other.
+    explains as much as any other, up to `least_s`.
     """
     own_s = phase_s.sum(axis=2)  # steps by ranks
     behind_first_s = own_s - own_s.min(axis=1, keepdims=True)
-    latest_first = np.argsort(-_sum_without_worst(behind_first_s), kind="stable")
+    latest_first = np.argsort(-_mean_without_largest(behind_first_s), kind="stable")
     least_s = max(LEAST_S, SHARE_OF_STEP * step_s)
     divisions: list[_RankDivision] = []
-    for num_late in range(1, len(latest_first)):
+    for num_late in range(1, len(latest_first)):  # at least one rank is calm
         division = _division(phase_s, own_s, latest_first[:num_late], latest_first[num_late:], least_s)
         if division is not None:
             divisions.append(division)
@@ -206,7 +211,7 @@ def _divided(phase_s: Seconds, step_s: float) -> _RankDivision:
     for division in divisions:  # by rising number of late ranks
         if division.cost_s >= most_s - least_s:
             return division
-    return _RankDivision({}, latest_first, 0.0)
+    return _RankDivision(late_steps={}, calm=latest_first, cost_s=0.0)
 
 
 def _division(
@@ -217,9 +222,9 @@ def _division(
     It holds if the late ranks cost more than `least_s` per step and more than the noise of the calm ranks does, and if
     each of them has steps in which it is late by `_late_steps`.
     """
-    # how much earlier the last rank of each step would be if there were only the calm ranks; the mean without the worst
+    # how much earlier the last rank of each step would be if there were only the calm ranks
     earlier_s = own_s.max(axis=1) - own_s[:, calm_ranks].max(axis=1)
-    cost_s = float(_sum_without_worst(earlier_s)) / max(len(own_s) - 1, 1)
+    cost_s = float(_mean_without_largest(earlier_s))
     # The late rank that is the least late must be late in two steps, as `_late_steps` requires. Most divisions fail
     # here, and this takes little time.
     least_late_s = own_s[:, late_ranks[-1]] - np.median(own_s[:, calm_ranks], axis=1)
@@ -262,7 +267,11 @@ def _calm(phase_s: Seconds, least_s: float) -> _CalmStatistics:
         cost_s = float((own_s.max(axis=1) - usual_own_s).mean())
     deviation_s = _SIGMAS_PER_MAD * float(np.median(np.abs(noise_s)))
     return _CalmStatistics(
-        np.median(phase_s, axis=1), usual_own_s, noise_s, max(least_s, _NOISES * deviation_s), cost_s
+        usual_s=np.median(phase_s, axis=1),
+        usual_own_s=usual_own_s,
+        noise_s=noise_s,
+        least_s=max(least_s, _NOISES * deviation_s),
+        cost_s=cost_s,
     )
 
 
@@ -272,7 +281,7 @@ def _late_steps(phase_s: Seconds, calm: _CalmStatistics, least_s: float) -> Step
     `phase_s` is the rank's own time, steps by phases. The noise explains it unless the rank is late so often that calm
     ranks would not be, by Laplace's rule of succession and the binomial distribution. Few late steps must also have the
     same cause. Or the rank must be later than the calm ranks in so many steps that a fair coin would not fall like
-    that, which needs no measure of noise.
+    that, which needs no measure of noise. A single step never counts, because any rank may pause once.
     """
     late_s = phase_s.sum(axis=1) - calm.usual_own_s  # by step
     num_steps = len(late_s)
@@ -339,19 +348,25 @@ def _binomial_tail(least: int, trials: int, chance: float) -> float:
     return float(np.exp(log_ways + number * np.log(chance) + (trials - number) * np.log1p(-chance)).sum())
 
 
-def _sum_without_worst(values: Seconds) -> Seconds:
-    """The sum over the first axis without its largest value, so that no single step decides; of one value, itself."""
-    total = values.sum(axis=0)
-    return np.asarray(total - values.max(axis=0) if len(values) > 1 else total)
+def _mean_without_largest(values: Seconds) -> Seconds:
+    """The mean over steps, the first axis, without the largest value, so that no single step decides.
+
+    Of one step, its value is the mean.
+    """
+    if len(values) == 1:
+        return np.asarray(values[0])
+    return np.asarray((values.sum(axis=0) - values.max(axis=0)) / (len(values) - 1))
 
 
-def _mean_without_worst(longer_s: Seconds) -> Seconds:
+def _mean_without_worst_step(longer_s: Seconds) -> Seconds:
     """The mean over steps, the first axis, without the step that is longest in all phases together.
 
-    A single step, with a disturbance of its own, must not decide the cause. Of at most two steps, both count.
+    A single step, with a disturbance of its own, must not decide the cause. Of two steps, both count, because one of
+    them alone would be a single step, too.
     """
     if len(longer_s) > 2:
-        longer_s = np.delete(longer_s, longer_s.sum(axis=1).argmax(), axis=0)
+        worst = longer_s.sum(axis=1).argmax()
+        longer_s = np.delete(longer_s, worst, axis=0)
     return np.asarray(longer_s.mean(axis=0))
 
 
@@ -365,7 +380,7 @@ class _LateCause(NamedTuple):
 def _causes(longer_s: Seconds, usual_s: Seconds, starved_longer_s: float) -> list[_LateCause]:
     """Return why a rank takes longer than usual, the most important cause first; arrays are by phase."""
     every_phase = list(range(len(PHASES)))
-    if starved_longer_s > longer_s.sum() / 2:
+    if starved_longer_s > longer_s.sum() / 2:  # most of the time was spent waiting for a core
         return [_LateCause("starved", every_phase)]
     # A phase is alike if it is longer by about the same factor as all phases together:
     # longer_s / usual_s > _ALIKE * (longer_s.sum() / usual_s.sum()). Multiplied out, because a phase may take no time.

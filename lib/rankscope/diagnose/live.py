@@ -45,7 +45,8 @@ _SHARDED = ("FSDPModule", "FullyShardedDataParallel")  # classes of FSDP2 and FS
 _WAIT_S = 60.0  # for the traces of other ranks
 _LOOK_S = 0.05  # between two looks for them
 _FEWEST_STEPS = 2  # of the last, shorter window: a line about one step would say nothing of the job
-_SCHEDSTAT_BYTES = 64  # of /proc/thread-self/schedstat, which has three numbers
+_SCHEDSTAT_BYTES = 64  # enough for all of /proc/thread-self/schedstat, which has three numbers
+_UNKNOWN_SCHEDSTAT = "0 0"  # the same at the begin and at the end of a step, so that the thread seems not to have run
 _ENGINE: Any = torch.autograd.Variable._execution_engine
 _watch_numbers = count()  # so that each watch of a process has its own keys in the store
 
@@ -87,11 +88,11 @@ class WatchedStep(msgspec.Struct, array_like=True):
 
     number: int
     begin: Any
-    # What the kernel states of the thread at the begin, and at the end: how long it ran, and how long it waited for a
-    # core, in ns, as a text of /proc/thread-self/schedstat.
-    ran: str
+    # The text of /proc/thread-self/schedstat at the begin, and at the end: how long the thread has run, and how long it
+    # has waited for a core, in ns, and how often it was given one.
+    schedstat: str
     end: Any = None
-    ran_at_end: str = ""
+    schedstat_at_end: str = ""
     stamps: list[Any] = msgspec.field(default_factory=list)  # (phase, whether it begins, stamp)
     calls: list[WatchedCall] = msgspec.field(default_factory=list)
 
@@ -190,22 +191,26 @@ class Watched:
             undo.callback(patches.stop, self)
             undo.callback(register_optimizer_step_pre_hook(self._before_optimizer).remove)
             undo.callback(register_optimizer_step_post_hook(self._after_optimizer).remove)
-            self._schedstat = -1  # a file descriptor; -1 if there is no such file
+            self._schedstat_file = -1  # a file descriptor; -1 if there is no such file
             with suppress(OSError):  # only Linux has this file
-                self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-                undo.callback(os.close, self._schedstat)
-            # a stamp, and its time in nanoseconds; on CUDA, the times of later events count from there
+                self._schedstat_file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+                undo.callback(os.close, self._schedstat_file)
+            # A stamp, and its time in nanoseconds. On CUDA, the times of later events count from there, so the clock is
+            # read when the GPU reaches the event, and not when it is put into the stream.
             origin = self._now()
             if self._is_cuda:
                 origin.synchronize()
-            self._origin = origin, time.perf_counter_ns()
+            self._origin = _TimeOrigin(origin, time.perf_counter_ns())
             self._exchange.start()
             self._undo = undo.pop_all()
             self._is_open = True
         return self
 
     def __exit__(self, kind: object, *error: object) -> None:
-        """Undo all changes, and send what the other ranks need; after an error, the last step has no end."""
+        """Undo all changes, and send what the other ranks need.
+
+        After an error, the last step has no end, and the last lines are not waited for: others may never send theirs.
+        """
         if kind is None:
             self._end_last_step()
         self._end_last_window()
@@ -241,9 +246,10 @@ class Watched:
     def traces(self) -> tuple[Trace, ...]:
         """The traces of all ranks, on any of them, once each has left its watch; this waits for up to a minute.
 
-        Those of ranks that have not left it by then are missing, with a warning. Raises RuntimeError within the watch.
+        Those of ranks that have not left it by then are missing, with a warning. Raises RuntimeError before this rank
+        has left its own.
         """
-        if self._was_entered and not self._is_closed:
+        if not self._is_closed:
             raise RuntimeError(
                 "`traces` is available only after the `with` block ends; `trace` is this rank's trace so far"
             )
@@ -255,7 +261,7 @@ class Watched:
                 time.sleep(_LOOK_S)
             for rank in others:
                 if self._has_traces([rank]):
-                    (message,) = self._store.call("multi_get", [f"trace/{rank}"])
+                    message = self._store.call("get", f"trace/{rank}")
                     by_rank[rank] = msgspec.json.decode(zlib.decompress(message), type=list[WatchedStep])
             reason = "which have not left their watch"
         except (RuntimeError, OSError) as error:  # the store is gone, or its server is stopped
@@ -266,6 +272,7 @@ class Watched:
         return tuple(_trace(rank, by_rank[rank]) for rank in self._ranks if rank in by_rank)
 
     def _has_traces(self, ranks: list[int]) -> bool:
+        """Return whether the store has the traces of all these ranks; without ranks, the store is not asked."""
         return not ranks or bool(self._store.call("check", [f"trace/{rank}" for rank in ranks]))
 
     # ---- stamps
@@ -326,6 +333,7 @@ class Watched:
 
     @_stamping
     def _before_backward(self, gradients: Any) -> None:
+        """Stamp the begin of the backward, at the first of the outputs' nodes that autograd reaches."""
         if not self._in_backward:
             self._in_backward = True
             self._stamps.append(("backward", True, self._now()))
@@ -338,7 +346,7 @@ class Watched:
         now = self._now()
         self._in_backward = False
         self._stamps.append(("backward", False, now))
-        # with a communication hook, the allreduces are requested from Python, and so are calls of their own
+        # with a communication hook, the allreduces are requested from Python, where `before_collective` records each
         if self._forward_syncs and self._step is not None and not self._model._comm_hooks:
             call = WatchedCall(self._group, "allreduce", self._gradient_bytes, now)
             self._step.calls.append(call)
@@ -369,12 +377,12 @@ class Watched:
         step = self._step
         if step is not None and goes_on and not self._step_syncs:
             return
-        ran = "0 0"  # the same at the begin and at the end of a step, which means that it is unknown
-        if self._schedstat >= 0:
-            ran = os.pread(self._schedstat, _SCHEDSTAT_BYTES, 0).decode()
+        schedstat = _UNKNOWN_SCHEDSTAT
+        if self._schedstat_file >= 0:
+            schedstat = os.pread(self._schedstat_file, _SCHEDSTAT_BYTES, 0).decode()
         if step is not None and self._step_syncs:
             step.end = stamp
-            step.ran_at_end = ran
+            step.schedstat_at_end = schedstat
             self._ended.append(step)
             self._num_steps += 1
             if len(self._ended) + len(self._window) > self._every:  # a window has one step more than `every`
@@ -384,7 +392,7 @@ class Watched:
         self._step = None
         self._stamps = deque(maxlen=0)
         if goes_on:
-            self._step = WatchedStep(self._num_steps, stamp, ran)
+            self._step = WatchedStep(self._num_steps, stamp, schedstat)
             self._stamps = self._step.stamps
 
     # ---- windows, for the other ranks
@@ -401,12 +409,12 @@ class Watched:
         while self._ended and (not self._is_cuda or self._ended[0].end.query()):
             step = self._ended.popleft()
             if self._is_cuda:
-                step, self._origin = _in_ns(step, *self._origin)
+                step, self._origin = _in_ns(step, self._origin)
             self._last_steps.append(step)
             self._window.append(step)
 
     def _end_windows(self) -> None:
-        """Have the numbers of every so many steps sent to the first rank, which reports them.
+        """Have the numbers of each `every` steps sent to the first rank, which reports them.
 
         A window has one step more, because a step is judged from the end of the gradients' collectives of the step
         before it. So the last step of a window is in the next one, too.
@@ -420,7 +428,8 @@ class Watched:
     def _end_last_window(self) -> None:
         """Have the numbers of the last steps sent, too."""
         self._end_windows()
-        if len(self._window) > _FEWEST_STEPS:
+        num_judged = len(self._window) - 1  # see `_end_windows`
+        if num_judged >= _FEWEST_STEPS:
             self._exchange.post(self._window)
 
     # ---- called in the thread of the exchange
@@ -473,7 +482,11 @@ def _event() -> Any:
 
 
 def _num_bytes(args: tuple[Any, ...]) -> int:
-    """Return the bytes that a rank puts into a collective, whose arguments are its inputs, or outputs and inputs."""
+    """Return the bytes that a rank puts into a collective; 0 for one without tensors, such as a barrier.
+
+    The first arguments are the inputs, or the outputs and then the inputs. After these come options, a root, or the
+    lists of sizes by which an all-to-all splits its tensors.
+    """
     tensors_of_arguments = [tree_leaves(arg) for arg in args[:2] if isinstance(arg, Tensor | list | tuple)]
     if not tensors_of_arguments:
         return 0
@@ -481,33 +494,40 @@ def _num_bytes(args: tuple[Any, ...]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in inputs if isinstance(tensor, Tensor))
 
 
-def _in_ns(step: WatchedStep, event: Any, ns: int) -> tuple[WatchedStep, tuple[Any, int]]:
-    """Return a step with nanoseconds in the place of events, and its begin as an event and in nanoseconds.
+class _TimeOrigin(NamedTuple):
+    """A stamp from which times count, and its time; on CUDA, the time at which the GPU reached the event."""
 
-    The GPU reached `event` at `ns`, and times count from there. The begin serves for the next step in the same way,
-    because `elapsed_time` has 24 bits, which are too few for the time of a whole job.
+    stamp: Any
+    ns: int
+
+
+def _in_ns(step: WatchedStep, origin: _TimeOrigin) -> tuple[WatchedStep, _TimeOrigin]:
+    """Return a step with nanoseconds in the place of events, and the origin for the next step, the begin of this one.
+
+    Each step needs an origin of its own, because `elapsed_time` has 24 bits, which are too few for the time of a whole
+    job.
     """
 
     def at(stamp: Any) -> int | None:
         """Return the nanoseconds of an event; None if there is none, or if the GPU has not reached it."""
         if stamp is None or not stamp.query():
             return None
-        elapsed_ms: float = event.elapsed_time(stamp)
-        return ns + round(elapsed_ms * 1e6)
+        elapsed_ms: float = origin.stamp.elapsed_time(stamp)
+        return origin.ns + round(elapsed_ms * 1e6)
 
     begin: Any = at(step.begin)
     in_ns = WatchedStep(
         number=step.number,
         begin=begin,
-        ran=step.ran,
+        schedstat=step.schedstat,
         end=at(step.end),
-        ran_at_end=step.ran_at_end,
+        schedstat_at_end=step.schedstat_at_end,
         stamps=[(phase, begins, at(stamp)) for phase, begins, stamp in step.stamps],
         calls=[
             WatchedCall(call.group, call.kind, call.num_bytes, at(call.launch), at(call.stop)) for call in step.calls
         ],
     )
-    return in_ns, (step.begin, begin)
+    return in_ns, _TimeOrigin(step.begin, begin)
 
 
 def _trace(rank: int, steps: Sequence[WatchedStep]) -> Trace:
@@ -567,16 +587,16 @@ def _cpu_spans(step: WatchedStep) -> list[_StampedSpan]:
 
     The kernel only states the two sums, so the spans are one after the other from the begin of the step.
     """
-    ran_before, waited_before = (int(word) for word in step.ran.split()[:2])
-    ran_after, waited_after = (int(word) for word in step.ran_at_end.split()[:2])
-    ran = ran_after - ran_before
-    waited = waited_after - waited_before
-    if not ran:  # the kernel does not state it
+    ran_before_ns, waited_before_ns = (int(word) for word in step.schedstat.split()[:2])
+    ran_after_ns, waited_after_ns = (int(word) for word in step.schedstat_at_end.split()[:2])
+    ran_ns = ran_after_ns - ran_before_ns
+    waited_ns = waited_after_ns - waited_before_ns
+    if not ran_ns:  # see `_UNKNOWN_SCHEDSTAT`
         return []
-    end_of_running = step.begin + ran
+    end_of_running = step.begin + ran_ns
     return [
         _StampedSpan("cpu", "ran", step.number, step.begin, end_of_running),
-        _StampedSpan("cpu", "starved", step.number, end_of_running, end_of_running + waited),
+        _StampedSpan("cpu", "starved", step.number, end_of_running, end_of_running + waited_ns),
     ]
 
 

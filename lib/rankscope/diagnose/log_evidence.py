@@ -13,6 +13,7 @@ from functools import singledispatchmethod
 from typing import Any, NamedTuple
 
 from .log_lines import (
+    DEFAULT_GROUP,
     AddressWait,
     BarrierMissed,
     BarrierReached,
@@ -34,8 +35,7 @@ from .log_lines import (
 from .logs import HangLogs
 
 _QueueFact = QueueStatus | WatchdogTimeout  # facts of the queue of a rank in a group of NCCL
-DEFAULT_GROUP = "default_pg"
-_MOST_MISMATCHES = 2048  # reports of two ranks that differ
+_MOST_MISMATCHES = 2048  # reports of two ranks that differ: each odd rank of them is compared with each usual one
 # Ranks that time out in one hang print within seconds of each other, and those that the first one alarms do, too. A
 # job that starts again needs time to start, and the whole timeout until it prints that it hangs.
 _EVENT_S = 60
@@ -45,7 +45,10 @@ NOT_NUMBERED = ("SEND", "RECV", "RECVANYSOURCE", "COALESCED")
 
 
 class StuckQueue(NamedTuple):
-    """A rank's queue in a group: the last call in it, and the first one that did not end; from a dump or a log."""
+    """A rank's queue in a group: the last call in it, and the first one that did not end; from a dump or a log.
+
+    `failed` is None if all calls ended, or if no line states which one did not.
+    """
 
     rank: int
     group: str
@@ -162,7 +165,7 @@ class Evidence:
         self.mismatches: list[CallMismatch] = []
         self.mismatched_ranks: set[int] = set()  # ranks that report a call that differs from their own
         self.lags: list[DesyncLag] = []
-        self.awaited: dict[int, set[int | None]] = defaultdict(set)  # by rank: those that waited for its address
+        self.awaited: set[int] = set()  # ranks for whose address others waited
         self.has_agent = False  # torchrun keeps the store, so that no rank serves it
         self.joins: dict[str, list[JoinCount]] = defaultdict(list)  # by barrier
         self.connected: set[int] = set()  # ranks that waited for others, and so were there
@@ -194,7 +197,9 @@ class Evidence:
     def has_subgroups(self) -> bool:
         """Whether some rank has another number in a group than in the job, or some group is not the default one."""
         for timeout in self.timeouts():
-            if timeout.group not in (None, DEFAULT_GROUP) or timeout.rank not in (None, timeout.rank_in_group):
+            has_other_number = timeout.rank is not None and timeout.rank != timeout.rank_in_group
+            is_other_group = timeout.group is not None and timeout.group != DEFAULT_GROUP
+            if has_other_number or is_other_group:
                 return True
         return any(queue.group != DEFAULT_GROUP for event in self.events for queue in event.queues)
 
@@ -214,16 +219,18 @@ class Evidence:
 
     @_take.register
     def _take_missed(self, fact: BarrierMissed) -> None:
+        rank = self.rank_of(fact.origin)
         # if the process has another number in the job, the barrier is of a group with numbers of its own
-        if self.rank_of(fact.origin) in (None, fact.reporter):
+        if rank is None or rank == fact.reporter:
             self.barrier_reports.append(fact)
         else:
             self.subgroup_barriers.add("Ranks of a group did not reach its monitored_barrier, as its rank 0 reports")
 
     @_take.register
     def _take_reached(self, fact: BarrierReached) -> None:
+        rank = self.rank_of(fact.origin)
         # see `_take_missed`
-        if self.rank_of(fact.origin) in (None, fact.rank_in_group):
+        if rank is None or rank == fact.rank_in_group:
             self.reached_barrier.add(fact.rank_in_group)
         else:
             self.subgroup_barriers.add(
@@ -249,7 +256,7 @@ class Evidence:
 
     @_take.register
     def _take_address(self, fact: AddressWait) -> None:
-        self.awaited[fact.awaited].add(self.rank_of(fact.origin))
+        self.awaited.add(fact.awaited)
         self.has_agent = self.has_agent or fact.origin.label_kind == "torchrun"
         self._connect(fact.origin)
 
@@ -295,8 +302,8 @@ class Evidence:
     def _events(self, queues: Sequence[StuckQueue]) -> list[Event]:
         """Return the events in the order of time; `queues` are those of dumps, which have no time.
 
-        If the log has a single event, whatever has no time is of that one. Otherwise it becomes an event of its own,
-        which comes last.
+        If the log has a single event, and no attempt before it, whatever has no time is of that one. Otherwise it
+        becomes an event of its own, which comes last.
         """
         facts: list[_QueueFact] = [*self._statuses, *self._watchdogs]
         for fact in facts:
@@ -322,32 +329,33 @@ class Evidence:
 
     def _event(self, facts: Sequence[_QueueFact], queues: Sequence[StuckQueue], stamp: Stamp | None) -> Event:
         """Return these facts of one event, and these queues of dumps, with the job's ranks as far as they are known."""
-        all_queues = [*queues]
+        all_queues = list(queues)
         for fact in facts:
             if isinstance(fact, QueueStatus):
                 group = fact.group.key
                 rank = self._job_rank(fact.origin, fact.rank_in_group, group)
                 if rank is not None:
                     all_queues.append(StuckQueue(rank, group, fact.failed, fact.enqueued, fact.rank_in_group))
-        queues_of_failed: dict[_FailedCall, set[_GroupMember]] = defaultdict(set)
+        groups_of_failed: dict[_FailedCall, set[_GroupMember]] = defaultdict(set)
         for queue in all_queues:
-            queues_of_failed[_FailedCall(queue.rank, queue.failed)].add(_GroupMember(queue.group, queue.rank_in_group))
+            groups_of_failed[_FailedCall(queue.rank, queue.failed)].add(_GroupMember(queue.group, queue.rank_in_group))
         timeouts = []
         for fact in facts:
             if isinstance(fact, WatchdogTimeout):
-                timeouts.append(self._timeout(fact, queues_of_failed))
+                timeouts.append(self._timeout(fact, groups_of_failed))
         return Event(all_queues, timeouts, stamp)
 
-    def _timeout(self, fact: WatchdogTimeout, queues_of_failed: Mapping[_FailedCall, set[_GroupMember]]) -> Timeout:
+    def _timeout(self, fact: WatchdogTimeout, groups_of_failed: Mapping[_FailedCall, set[_GroupMember]]) -> Timeout:
         """Return a timeout with its rank and its group.
 
-        If its line does not state the group, it is the only one in which the same rank reports that the call with this
-        number failed. Without a number, nothing says which queue the call was in.
+        If its line does not state the group, it is the only one in which the same rank, with the same number in the
+        group, reports that the call with this number failed. Without a number of the call, nothing says which queue the
+        call was in.
         """
         group = fact.group.key if fact.group else None
         rank = self._job_rank(fact.origin, fact.rank_in_group, group)
         if group is None and rank is not None and fact.sequence is not None:
-            candidates = queues_of_failed.get(_FailedCall(rank, fact.sequence), set())
+            candidates = groups_of_failed.get(_FailedCall(rank, fact.sequence), set())
             if len(candidates) == 1:
                 (candidate,) = candidates
                 if candidate.rank_in_group is None or candidate.rank_in_group == fact.rank_in_group:

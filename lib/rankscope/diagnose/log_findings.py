@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..common.checks import one_line
-from .log_evidence import DEFAULT_GROUP
+from .log_lines import DEFAULT_GROUP
 
 UNKNOWN = "unknown"
 MOST_LISTED = 8  # ranks, calls or groups of which one finding says what they did

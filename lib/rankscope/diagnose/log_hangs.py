@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..common.checks import one_line
 from ..common.words import and_joined, listed
-from .log_evidence import DEFAULT_GROUP, NOT_NUMBERED, Event, Evidence, GroupRecords, StuckQueue, Timeout
+from .log_evidence import NOT_NUMBERED, Event, Evidence, GroupRecords, StuckQueue, Timeout
 from .log_findings import MOST_LISTED, HangFinding, group_words, odd_ranks, sentence
-from .log_lines import JoinCount
+from .log_lines import DEFAULT_GROUP, JoinCount
 from .log_mismatches import mismatch_findings
 from .log_unknown import call_words, unknown_finding
 from .logs import HangLogs
@@ -65,14 +65,15 @@ def _killed(evidence: Evidence) -> Iterator[HangFinding]:
 
 def _own_errors(evidence: Evidence) -> Iterator[HangFinding]:
     """Ranks that an error of their own ended, while others report that they lost a rank or waited."""
-    victims = {*evidence.communication_errors} | evidence.waiting_ranks
+    victims = set(evidence.communication_errors) | evidence.waiting_ranks
     if not victims and not evidence.errors_without_rank and not any(evidence.timeouts()):
         return  # no line shows that a rank was held up by these errors
     others = tuple(sorted(victims))
     consequence = f", and {listed('rank', others)} lost the connection to a rank, or timed out" if others else ""
-    ranks = sorted({*evidence.own_errors} - victims)  # an error of a victim may be a consequence
+    ranks = sorted(set(evidence.own_errors) - victims)  # an error of a victim may be a consequence
     for rank in ranks[:_MOST_ERRORS]:
-        words = f"Rank {rank} ended with {one_line(evidence.own_errors[rank][0]).rstrip('.')}{consequence}."
+        first_error = evidence.own_errors[rank][0]  # Python prints the error that caused the others first
+        words = f"Rank {rank} ended with {one_line(first_error).rstrip('.')}{consequence}."
         words = f"{words}\n  See the traceback of rank {rank}."
         if evidence.restarts:
             words = f"{words} torchrun started the ranks again, so this may be of an earlier attempt."
@@ -183,15 +184,15 @@ def _behind(group: GroupRecords, waiting_in: Mapping[int, set[str | None]]) -> H
     came = tuple(sorted(waits))
     words = [f"{listed('Rank', ranks)} did not reach collective {number} of {group_words(group.name)}."]
     for rank in ranks[:MOST_LISTED]:
-        words.append(f"  {last_call_words(rank, last_call[rank])}")
+        words.append(f"  {_last_call_words(rank, last_call[rank])}")
     calls = {call_words(timeout) for timeout in group.timeouts if timeout.sequence == number}
     call = f", {calls.pop()}" if len(calls) == 1 else ""
     verb = "was" if len(came) == 1 else "were"
     words.append(f"  {listed('Rank', came)} {verb} waiting in that collective{call}.")
-    return HangFinding("missing", ranks, group.name or "", number, came, "\n".join(words))
+    return HangFinding("missing", ranks, group.name or "", call=number, came=came, words="\n".join(words))
 
 
-def last_call_words(rank: int, number: int) -> str:
+def _last_call_words(rank: int, number: int) -> str:
     if number == 0:
         return f"Rank {rank} had made no call in that group."
     return f"Rank {rank}'s last call in that group was number {number}."
@@ -224,23 +225,22 @@ def _odd_call(group: GroupRecords) -> HangFinding | None:
     else:
         words = f"{listed('Rank', odd)} disagree on the {cause} of {where}. The log cannot tell which of them is wrong."
     shown = [f"{listed('rank', party)} called {_torch_words(calls[party[0]])}" for party in parties[:MOST_LISTED]]
+    words = f"{words}\n  {sentence(and_joined(shown))}"
     came = tuple(sorted(rank for party in parties for rank in party))
-    return HangFinding(cause, tuple(odd), group.name or "", number, came, f"{words}\n  {sentence(and_joined(shown))}")
+    return HangFinding(cause, tuple(odd), group.name or "", call=number, came=came, words=words)
 
 
 def _calls_with_number(group: GroupRecords, number: int) -> dict[int, Timeout]:
-    """Return, by rank, the call with this number in which a rank waits; none if two lines of a rank contradict."""
+    """Return, by rank, the call with this number in which a rank waits; none if two lines of a rank contradict.
+
+    Ranks whose lines state several numbers are left out, because nothing says in which of these calls they wait.
+    """
     waits = group.first_waits()
     calls: dict[int, Timeout] = {}
     for timeout in group.timeouts:
         if timeout.sequence == number and timeout.rank is not None and timeout.rank in waits:
             call = calls.setdefault(timeout.rank, timeout)
-            is_same_call = (call.collective, call.num_in, call.num_out) == (
-                timeout.collective,
-                timeout.num_in,
-                timeout.num_out,
-            )
-            if not is_same_call:
+            if call != timeout:
                 return {}
     return dict(sorted(calls.items()))
 
@@ -301,7 +301,7 @@ def _dated(finding: HangFinding, event: Event, evidence: Evidence) -> HangFindin
 
 def _connecting(evidence: Evidence) -> Iterator[HangFinding]:
     """The ranks that had not connected when the default group was made: others waited for their addresses."""
-    missing = {*evidence.awaited} - evidence.connected - {*evidence.communication_errors}  # these ranks were there
+    missing = evidence.awaited - evidence.connected - set(evidence.communication_errors)  # these ranks were there
     if not evidence.has_agent:
         missing.discard(0)  # it may serve the store, and wait there for the others to join
     if not missing:
@@ -318,12 +318,12 @@ def _joining(evidence: Evidence) -> Iterator[HangFinding]:
     """The ranks that did not come to a store-based barrier of all ranks, if those that came are known."""
     if evidence.restarts:
         return  # the lines may be of several attempts
-    for lines in [*evidence.joins.values()][:_MOST_BARRIERS]:
+    for lines in list(evidence.joins.values())[:_MOST_BARRIERS]:
         joined = _joined(lines, evidence)
         if joined is None:
             continue
         num_ranks = lines[0].num_ranks
-        missing = {*range(num_ranks)} - joined
+        missing = set(range(num_ranks)) - joined
         if not missing:
             continue
         others = f"the other {len(joined)} of {num_ranks} ranks did ({listed('rank', joined)})"
@@ -339,16 +339,17 @@ def _joined(lines: Sequence[JoinCount], evidence: Evidence) -> set[int] | None:
     None if these are not certainly all that joined. Then a rank without a line may have joined, too.
     """
     joined: set[int] = set()
+    first_line = lines[0]
     for line in lines:
         rank = evidence.rank_of(line.origin)
-        if rank is None or (line.joined, line.num_ranks) != (lines[0].joined, lines[0].num_ranks):
+        is_same_count = line.joined == first_line.joined and line.num_ranks == first_line.num_ranks
+        if rank is None or not is_same_count:  # with other counts, the lines may be of several attempts
             return None
         joined.add(rank)
-    if not lines[0].barrier:  # the store counts its clients, and ranks that waited for others' addresses are clients
+    if not first_line.barrier:  # the store counts its clients, and ranks that waited for others' addresses are clients
         joined |= evidence.connected
-    num_ranks = lines[0].num_ranks
-    are_all = len(joined) == lines[0].joined and lines[0].is_of_all_ranks
-    is_legible = num_ranks <= _MOST_JOB_RANKS and max(joined) < num_ranks
+    are_all = len(joined) == first_line.joined and first_line.is_of_all_ranks
+    is_legible = first_line.num_ranks <= _MOST_JOB_RANKS and max(joined) < first_line.num_ranks
     return joined if are_all and is_legible else None
 
 

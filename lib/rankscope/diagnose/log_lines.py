@@ -37,10 +37,13 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-_NUMBER = r"(\d{1,18})"
-_RANK = r"(\d{1,7})"
-_A_RANK = r"\d{1,7}"  # without a group, for patterns that name theirs
+MOST_RANK_DIGITS = 7
+_A_RANK = rf"\d{{1,{MOST_RANK_DIGITS}}}"
 _A_NUMBER = r"\d{1,18}"
+_RANK = f"({_A_RANK})"  # with a group, for patterns that name none
+_NUMBER = f"({_A_NUMBER})"
+DEFAULT_GROUP = "default_pg"  # as torch describes it
+_UNDESCRIBED = ("", "undefined")  # the latter is torch's word for a group that is made without a description
 
 
 class LogOrigin(NamedTuple):
@@ -97,7 +100,10 @@ class LogLine(NamedTuple):
     is_cut: bool  # the text ends in the middle of this line, as far as one can see
 
     def origin(self, before: int) -> LogOrigin:
-        """Return the origin of a Python message that ends there: two lines may have run into one."""
+        """Return the origin of a Python message that begins or ends there.
+
+        Its rank is the last one that is stated before, because two lines may have run into one.
+        """
         rank = None
         for stated in _STATED_RANK.finditer(self.text, 0, before):
             rank = int(stated[1])
@@ -239,7 +245,6 @@ class CommunicationError(NamedTuple):
 
     origin: LogOrigin
     kind: str
-    words: str
 
 
 class OwnError(NamedTuple):
@@ -316,7 +321,7 @@ _WATCHDOG = re.compile(
     re.ASCII,
 )
 _ASYNC_ERROR = re.compile(
-    rf"\[Rank {_RANK}\]\s{{0,2}}Collective {_WORK} raised the following async exception: (?P<error>.{{0,200}})",
+    rf"\[Rank {_RANK}\]\s{{0,2}}Collective {_WORK} raised the following async exception: ",
     re.ASCII,
 )
 _OP_TYPES = frozenset(
@@ -396,16 +401,12 @@ _STORE_BARRIER = re.compile(
     rf"\(world_size=(?P<num_ranks>{_A_RANK}), (?:num_workers_joined|worker_count)=(?P<joined>{_A_RANK}),",
     re.ASCII,
 )
-_WAITED = re.compile(r"Timed out waiting (\d{1,12})ms for (send|recv) operation to complete", re.ASCII)
+_WAITED = re.compile(r"Timed out waiting \d{1,12}ms for (?:send|recv) operation to complete", re.ASCII)
 _FRAME = re.compile(r"distributed_c10d\.py\", line \d{1,7}, in (\w{1,80})\s{0,4}$", re.ASCII)
-_UNCAUGHT = re.compile(
-    r"\[rank(\d{1,7})\]: ([A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt|Failure|NotFound|Stop|Iteration))"
-    r"(?:: (.{0,200})|$)"
-)
-_UNCAUGHT_MARK = re.compile(
-    rb"\[rank\d{1,7}\]: [A-Za-z_][\w.]{0,200}"
-    rb"(?:Error|Exception|Exit|Interrupt|Failure|NotFound|Stop|Iteration)(?=: |[\r\n]|$)"
-)
+# names of exceptions are recognised by how they end, as any word may stand before a colon
+_EXCEPTION = r"[A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt|Failure|NotFound|Stop|Iteration)"
+_UNCAUGHT = re.compile(rf"\[rank{_RANK}\]: ({_EXCEPTION})(?:: (.{{0,200}})|$)")
+_UNCAUGHT_MARK = re.compile(rf"\[rank{_A_RANK}\]: {_EXCEPTION}(?=: |[\r\n]|$)".encode())  # to find such lines in bytes
 # What an exception says if it may be the consequence of what another rank did.
 _ABOUT_OTHERS = re.compile(
     r"gloo|nccl|c10d|store|socket|connection|connect|timed out|timeout|time out|peer|barrier|collective|distributed"
@@ -463,10 +464,14 @@ def _stamp(match: re.Match[str] | None) -> Stamp | None:
 
 
 def group_key(name: str, desc: str) -> str:
-    """Return how a group is called in all records of it: by its description if that is unique, else with its name."""
-    if desc == "default_pg" or (name == "0" and desc in ("", "undefined")):
-        return "default_pg"
-    if desc in ("", "undefined"):
+    """Return how a group is called in all records of it: by its description if that is unique, else with its name.
+
+    The default group is the first one that a job makes. Without a description, it is known by that number, 0.
+    """
+    is_described = desc not in _UNDESCRIBED
+    if desc == DEFAULT_GROUP or (name == "0" and not is_described):
+        return DEFAULT_GROUP
+    if not is_described:
         return f"group {name}"
     return f"{desc} ({name})"
 
@@ -477,8 +482,10 @@ def group_name(name: str, desc: str, *, has_guid: bool) -> GroupName:
     `has_guid` is whether the line has the form of 2.4 and later.
     """
     key = group_key(name, desc)
-    is_described = desc not in ("", "undefined")
-    is_shared = key != "default_pg" and name.isdecimal() and (is_described or not has_guid)
+    may_be_split = desc not in _UNDESCRIBED  # `split_group` describes the groups that it makes
+    may_be_counter = not has_guid
+    is_hashed = not name.isdecimal()
+    is_shared = key != DEFAULT_GROUP and not is_hashed and (may_be_split or may_be_counter)
     return GroupName(key, is_shared)
 
 
@@ -489,8 +496,9 @@ def _group_in(match: re.Match[str]) -> GroupName | None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Return the ranks of a list; a word of nine digits or more is no rank, but two that have run into one."""
-    return tuple(int(word) for word in text.split(",") if word.strip().isdecimal() and len(word) < 9)
+    """Return the ranks of a list, without those that have too many digits: there, two have run into one."""
+    words = [word.strip() for word in text.split(",")]
+    return tuple(int(word) for word in words if word.isdecimal() and len(word) <= MOST_RANK_DIGITS)
 
 
 def _watchdog(line: LogLine) -> Iterator[WatchdogTimeout | CommunicationError]:
@@ -510,7 +518,7 @@ def _watchdog(line: LogLine) -> Iterator[WatchdogTimeout | CommunicationError]:
             num_out=_optional(match["num_out"]),
         )
     for match in _ASYNC_ERROR.finditer(line.text):
-        yield CommunicationError(line.record_origin(match.start()), "nccl", match["error"])
+        yield CommunicationError(line.record_origin(match.start()), "nccl")
 
 
 def _optional(number: str | None) -> int | None:
@@ -526,7 +534,8 @@ def _status(line: LogLine) -> Iterator[QueueStatus]:
         completed = int(match["completed"])
         # A call is enqueued before it fails or completes: in another order, a digit was lost. The number of the last
         # completed call is not set before the first one completes, so that of a failed call counts, if there is one.
-        is_in_order = completed <= enqueued if failed is None else failed <= enqueued
+        last_ended = completed if failed is None else failed
+        is_in_order = last_ended <= enqueued
         group = _group_in(match)
         if group is not None and is_in_order:
             origin = line.record_origin(match.start())
@@ -581,7 +590,7 @@ def _mismatch(line: LogLine) -> Iterator[CallMismatch]:
 
 def _desync(line: LogLine) -> Iterator[DesyncLag]:
     for match in _NEVER_JOINED.finditer(line.text):
-        yield DesyncLag(line.origin(match.start()), _numbers(match[1]), 1)
+        yield DesyncLag(line.origin(match.start()), _numbers(match[1]), call=1)
     for match in _NOT_JOINED.finditer(line.text):
         if int(match["last"]) + 1 == int(match["next"]):  # else a digit was lost
             yield DesyncLag(line.origin(match.start()), _numbers(match["ranks"]), int(match["next"]))
@@ -589,7 +598,7 @@ def _desync(line: LogLine) -> Iterator[DesyncLag]:
 
 def _address(line: LogLine) -> Iterator[AddressWait | CommunicationError]:
     """Read a wait for a key of the store, and, if the key is the address of a rank, a wait for that rank."""
-    yield CommunicationError(line.origin(len(line.text)), "store", "timed out waiting for the others to connect")
+    yield CommunicationError(line.origin(len(line.text)), "store")
     match = _ADDRESS.search(line.text.rstrip())
     if match and not line.is_cut:  # a line that is cut may lack the last digits of the rank
         yield AddressWait(line.origin(match.start()), int(match[1]))
@@ -601,14 +610,14 @@ def _join_count(line: LogLine) -> Iterator[JoinCount | CommunicationError]:
         origin = line.origin(match.start())
         yield JoinCount(origin, barrier="", joined=int(match["joined"]), num_ranks=int(match["num_ranks"]))
         # the rank itself is one that waited for others
-        yield CommunicationError(origin, "store", "timed out waiting for the others to connect")
+        yield CommunicationError(origin, "store")
     for match in _STORE_BARRIER.finditer(line.text):
         origin = line.origin(match.start())
         rank = int(match["rank"])
         if origin.rank is None or origin.rank == rank:  # else two lines have run into one
             origin = origin._replace(rank=rank)
             yield JoinCount(origin, match["key"], int(match["joined"]), int(match["num_ranks"]))
-            yield CommunicationError(origin, "store", "timed out waiting for the others to connect")
+            yield CommunicationError(origin, "store")
 
 
 def _unique_id(line: LogLine) -> Iterator[UniqueIdWait]:
@@ -622,19 +631,18 @@ def _restart(line: LogLine) -> Iterator[Restart]:
         yield Restart(LogOrigin(None, None, "", _stamp(_STAMPED.search(line.text, 0, match.start()))))
 
 
-def _communication(kind: str, words: str) -> Callable[[LogLine], Iterator[CommunicationError]]:
+def _communication(kind: str) -> Callable[[LogLine], Iterator[CommunicationError]]:
     """Return a reader for lines whose mark alone shows a failed message or connection of this kind."""
 
     def read(line: LogLine) -> Iterator[CommunicationError]:
-        yield CommunicationError(line.origin(len(line.text)), kind, words)
+        yield CommunicationError(line.origin(len(line.text)), kind)
 
     return read
 
 
 def _waited(line: LogLine) -> Iterator[CommunicationError]:
     for match in _WAITED.finditer(line.text):
-        words = f"waited {match[1]} ms for a message"
-        yield CommunicationError(line.origin(match.start()), "timeout", words)
+        yield CommunicationError(line.origin(match.start()), "timeout")
 
 
 def _frame(line: LogLine) -> Iterator[CallFrame]:
@@ -651,7 +659,7 @@ def _uncaught(line: LogLine) -> Iterator[OwnError | CommunicationError]:
         origin = LogOrigin(int(rank), line.label, line.label_kind)
         words = f"{name}: {message}" if message else name
         if _ABOUT_OTHERS.search(words) or _may_be_cut(name, message):
-            yield CommunicationError(origin, "other", words)
+            yield CommunicationError(origin, "other")
         else:
             yield OwnError(origin, words)
 
@@ -668,7 +676,7 @@ def _may_be_cut(name: str, message: str) -> bool:
     return any(message.startswith(begin) or begin.startswith(certain_part) for begin in _BEGINNINGS)
 
 
-_CLOSED = "lost the connection to another rank"
+# A mark leaves out the first letter of a phrase that torch writes with a capital or a small one.
 LINE_READERS: dict[str, LineReader] = {
     "watchdog": LineReader((b"Watchdog caught", b"in blocking wait", b"following async exception"), _watchdog),
     "queue status": LineReader((b"ast enqueued ",), _status),
@@ -687,10 +695,10 @@ LINE_READERS: dict[str, LineReader] = {
             b"Broken pipe",
             b"Connection closed by remote peer",
         ),
-        _communication("closed", _CLOSED),
+        _communication("closed"),
     ),
-    "size": LineReader((b"Received data size doesn't match",), _communication("size", "received a longer message")),
-    "connect": LineReader((b"connectFullMesh failed",), _communication("connect", "could not connect to another rank")),
+    "size": LineReader((b"Received data size doesn't match",), _communication("size")),
+    "connect": LineReader((b"connectFullMesh failed",), _communication("connect")),
     "frame": LineReader((b"distributed_c10d.py",), _frame),
     "exception": LineReader((_UNCAUGHT_MARK,), _uncaught),
 }

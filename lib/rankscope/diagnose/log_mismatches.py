@@ -25,20 +25,21 @@ def mismatch_findings(evidence: Evidence) -> Iterator[HangFinding]:
     if calls is None or job_rank_of is None:
         return  # the reports are of several calls, or of several groups
     parties = _parties_of(evidence.mismatches, calls)
-    has_job_ranks = bool(job_rank_of)  # if it is empty, the log does not show other numbers than those of the group
-    ranks_of_group = {rank for party in parties for rank in party}
-    are_some_unknown = has_job_ranks and not ranks_of_group <= {*job_rank_of}  # their numbers in the job
-    if not parties or are_some_unknown:
+    if not parties:
         return
-    if not has_job_ranks:
+    ranks_of_group = {rank for party in parties for rank in party}
+    are_numbers_of_group = not job_rank_of  # the log shows no other numbers than those of the group
+    if are_numbers_of_group:
         job_rank_of = {rank: rank for rank in ranks_of_group}
+    elif not ranks_of_group <= job_rank_of.keys():
+        return  # the numbers that some of them have in the job are unknown
     call_of = {job_rank_of[rank]: calls[rank] for party in parties for rank in party if rank in calls}
     differing_pairs = set()
     for report in evidence.mismatches:
         differing_pairs.add(frozenset((job_rank_of[report.rank_in_group], job_rank_of[report.other_in_group])))
     cause = _confirmed(_difference(list(call_of.values())), evidence.mismatches)
     job_parties = [[job_rank_of[rank] for rank in party] for party in parties]
-    finding = _mismatch_finding(cause, job_parties, call_of, differing_pairs, are_numbers_of_group=not has_job_ranks)
+    finding = _mismatch_finding(cause, job_parties, call_of, differing_pairs, are_numbers_of_group=are_numbers_of_group)
     if finding is not None:
         yield finding
 
@@ -81,7 +82,6 @@ def _parties_of(mismatches: Sequence[CallMismatch], calls: Mapping[int, CallPrin
     for report in mismatches:
         parties.add(report.rank_in_group)
         parties.add(report.other_in_group)
-    for report in mismatches:
         # torch reports the first rank that differs from the reporter, so all ranks before that one agree with it
         for rank in range(min(report.other_in_group, _MOST_AGREEING)):
             if rank != report.rank_in_group:
@@ -98,7 +98,7 @@ def _parties_of(mismatches: Sequence[CallMismatch], calls: Mapping[int, CallPrin
 
 
 def _confirmed(cause: str, mismatches: Iterable[CallMismatch]) -> str:
-    """Return the cause if torch's own lists of differences have it; else "call", because a print may lack a digit."""
+    """Return the cause if each of torch's own lists of differences has it; else "call", as a print may lack a digit."""
     stated = [fact.aspects for fact in mismatches if fact.aspects]
     return cause if stated and all(cause in aspects for aspects in stated) else "call"
 

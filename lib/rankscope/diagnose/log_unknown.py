@@ -89,7 +89,7 @@ def call_words(call: Timeout, name: str = "") -> str:
 
 def unknown_finding(evidence: Evidence) -> HangFinding:
     """Say that the log names no rank, list what it does show, and say what else would help."""
-    lines = [*_observations(evidence)]
+    lines = list(_observations(evidence))
     if not lines:
         words = (
             "The log does not show which rank failed to reach the collective or called a different one.\n"
@@ -131,16 +131,15 @@ def _timeouts(evidence: Evidence) -> Iterator[str]:
             waits_in_group[words].add(timeout.rank_in_group)
         else:
             waits[words].add(timeout.rank)
-    for words, ranks in [*waits.items()][:MOST_LISTED]:
+    for words, ranks in list(waits.items())[:MOST_LISTED]:
         yield f"{listed('Rank', ranks)} {words}."
-    for words, ranks in [*waits_in_group.items()][:MOST_LISTED]:
+    for words, ranks in list(waits_in_group.items())[:MOST_LISTED]:
         yield f"{listed('Rank', ranks)}, as numbered in a group, {words}."
-    if len(evidence.events) > 1:
-        times = [str(event.stamp) for event in evidence.events if event.stamp][:MOST_LISTED]
-        if times:
-            yield f"The lines are of several attempts or jobs, at {and_joined(times)}."
-        else:
-            yield "The lines may be of several attempts, because torchrun started the ranks again."
+    if len(evidence.events) > 1:  # at least one of these has a time
+        times = [str(event.stamp) for event in evidence.events if event.stamp]
+        yield f"The lines are of several attempts or jobs, at {and_joined(times[:MOST_LISTED])}."
+    elif any(event.is_mixed for event in evidence.events):
+        yield "The lines may be of several attempts, because torchrun started the ranks again."
 
 
 def _queues(evidence: Evidence) -> Iterator[str]:
@@ -171,7 +170,7 @@ def _messages(evidence: Evidence) -> Iterator[str]:
         for kind in sorted(kinds):
             if kind in _KIND_WORDS:
                 ranks_of[f"{_KIND_WORDS[kind]}{where}"].append(rank)
-    for words, ranks in [*ranks_of.items()][:MOST_LISTED]:
+    for words, ranks in list(ranks_of.items())[:MOST_LISTED]:
         yield f"{listed('Rank', ranks)} {words}."
     if len(timed_out_calls) > 1:
         yield (
@@ -195,7 +194,7 @@ def _outer_calls(calls: set[str]) -> list[str]:
 
 def _start(evidence: Evidence) -> Iterator[str]:
     """Who waited for others to join a group."""
-    for lines in [*evidence.joins.values()][:MOST_LISTED]:
+    for lines in list(evidence.joins.values())[:MOST_LISTED]:
         last_line = max(lines, key=lambda line: line.joined)  # the count only grows
         where = "the store" if not last_line.barrier else f"the group with the key {one_line(last_line.barrier)}"
         yield f"{last_line.joined} of {last_line.num_ranks} ranks joined {where} in time."
@@ -237,9 +236,9 @@ def _reports(evidence: Evidence) -> Iterator[str]:
 
 
 def _silent(evidence: Evidence) -> Iterator[str]:
-    """The ranks whose log files have no line that was understood, if other files do."""
-    files = {*evidence.logs.file_ranks}
-    speaking = {*evidence.communication_errors} | evidence.waiting_ranks | {*evidence.own_errors}
+    """The ranks whose log files have no line about a timeout, a failed message or an error, if other files have one."""
+    files = set(evidence.logs.file_ranks)
+    speaking = set(evidence.communication_errors) | evidence.waiting_ranks | set(evidence.own_errors)
     silent = files - speaking
     if silent and len(silent) < len(files):
         logs, have = ("log", "has") if len(silent) == 1 else ("logs", "have")

@@ -20,11 +20,12 @@ from .log_lines import (
     FIRST_FAILURE,
     LAUNCHERS,
     LINE_READERS,
+    MOST_RANK_DIGITS,
     CallFrame,
-    CommunicationError,
     LineReader,
     LogFact,
     LogLine,
+    LogOrigin,
     OwnError,
     first_failure,
 )
@@ -34,11 +35,11 @@ _MOST_LOGS = 1 << 14
 _MOST_LINE_BYTES = 1 << 14  # of a line that is read in one piece
 _MOST_FACTS = 1 << 20  # different ones, of all logs
 _LEAST_LABELLED = 0.8  # of the lines: fewer that begin with a number are no output of srun
-_LABEL_BEGINS = tuple(bytes([code]) for code in b"[ 0123456789")
+_LABEL_BEGINS = tuple(bytes([code]) for code in b"[ 0123456789")  # what the prefix of a launcher may begin with
 _ERROR_READER = LINE_READERS["exception"]
 _Mark = tuple[bytes | re.Pattern[bytes], LineReader]
 _MARKS: Sequence[_Mark] = tuple((mark, reader) for reader in LINE_READERS.values() for mark in reader.marks)
-_MOST_ALIKE = 64  # facts of one kind and rank of which the first ones say enough
+_MOST_ALIKE = 64  # different errors, or functions, of one rank: the first ones say enough
 _MOST_ERRORS = 1 << 15  # uncaught errors; a log with more shows none that explains the hang
 _BLOCK_BYTES = 1 << 20
 _REPORT_BYTES = 1 << 13  # of torchrun's report on a failure
@@ -49,7 +50,6 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _FILE_RANK = re.compile(r"rank[-_ ]?(\d{1,7})(?!\d)", re.ASCII)
 _LOG_NAME = re.compile(r"(?:\.(?:log|out|err|txt|stdout|stderr)(?:\.\d{1,9})?|^std(?:out|err))(?:\.gz)?$", re.ASCII)
-_MOST_RANK_DIGITS = 7
 _ATTEMPT = re.compile(r"attempt_(\d{1,9})", re.ASCII)  # a folder of torchrun's --log-dir
 
 
@@ -71,7 +71,7 @@ def is_log_name(path: Path) -> bool:
 def logs_in(folder: Path) -> list[Path]:
     """Return the logs in a folder; without any, those of the last attempt in a folder that torchrun's --log-dir names.
 
-    torchrun writes FOLDER/RUN/attempt_0/LOCAL_RANK/stderr.log.
+    torchrun writes FOLDER/RUN/attempt_0/LOCAL_RANK/stderr.log; both FOLDER and FOLDER/RUN are understood.
     """
     logs = [file for file in sorted(folder.iterdir()) if is_log_name(file) and file.is_file()]
     if logs:
@@ -200,6 +200,8 @@ def _recoded(read: Read, num_bytes: int, decoder: codecs.IncrementalDecoder) -> 
 class _Block(NamedTuple):
     """Lines of a file, up to `end`; `text` begins with a line end that is not in the file.
 
+    So every line of a block follows a line end, which is how patterns and searches recognise where a line begins.
+
     What is behind `end` comes again at the begin of the next block. It is there because a report of torchrun that
     begins in this block may extend beyond it.
     """
@@ -222,6 +224,7 @@ def _blocks(read: Read) -> Iterator[_Block]:
         if not raw:
             yield _Block(text, len(text), is_begin, is_last=True)
             return
+        # the line end at 0 is not in the file, so the block's own text begins at 1
         latest_end = max(1, len(text) - _REPORT_BYTES)
         end = text.rfind(b"\n", 1, latest_end) + 1  # 0 if no line ends before that
         has_line_end = end > 0
@@ -229,7 +232,7 @@ def _blocks(read: Read) -> Iterator[_Block]:
             # A long line is cut into pieces. The last piece, which may be short, waits for its rest.
             num_pieces = (len(text) - 1) // _MOST_LINE_BYTES
             end = 1 + num_pieces * _MOST_LINE_BYTES
-        if end <= 1:  # no whole line or piece yet: read on
+        if end == 1:  # no whole line or piece yet: read on
             rest = text[1:]
             continue
         yield _Block(text, end, is_begin, is_last=False)
@@ -247,12 +250,22 @@ class _LineLabel(NamedTuple):
 _NO_LABEL = _LineLabel(None, "")
 
 
+class _FactKey(NamedTuple):
+    """A fact with its class, because a NamedTuple equals one of another class that has the same values."""
+
+    kind: type[LogFact]
+    fact: LogFact
+
+
+_Facts = dict[_FactKey, LogFact]  # each once, in the order of the lines
+
+
 class _HangLogReader:
-    """Collects the facts of logs, each of them once. Dictionaries of facts are sets that keep their order."""
+    """Collects the facts of logs, each of them once."""
 
     def __init__(self) -> None:
-        self._facts: dict[LogFact, None] = {}
-        self._num_alike = Counter[tuple[type, Any, str]]()
+        self._facts: _Facts = {}
+        self._num_alike = Counter[tuple[type[LogFact], LogOrigin]]()
         self._num_lines = 0
         self._num_errors = 0
         self._sources: list[str] = []
@@ -263,7 +276,7 @@ class _HangLogReader:
         file_label = _label_of_file(path)
         if file_label.kind == "file" and file_label.number is not None:
             self._file_ranks.append(file_label.number)
-        facts: dict[LogFact, None] = {}
+        facts: _Facts = {}
         num_lines = 0
         num_srun_lines = 0
         for block in _blocks(read):
@@ -271,17 +284,18 @@ class _HangLogReader:
             num_lines += len(_LINE_BEGIN.findall(lines))
             num_srun_lines += len(_SRUN_BEGIN.findall(lines))
             self._read_block(block, facts, file_label)
-        if num_srun_lines < _LEAST_LABELLED * num_lines:  # numbers at the begin of some lines are no labels of srun
-            facts = {_without_label(fact, "srun"): None for fact in facts}
-        self._facts |= facts
+        is_of_srun = num_srun_lines >= _LEAST_LABELLED * num_lines  # else some lines just begin with a number
+        for fact in facts.values():
+            certain_fact = fact if is_of_srun else _without_label(fact, "srun")
+            self._facts[_FactKey(type(certain_fact), certain_fact)] = certain_fact
         self._num_lines += num_lines
         self._sources.append(path.name)
 
-    def _read_block(self, block: _Block, facts: dict[LogFact, None], file_label: _LineLabel) -> None:
+    def _read_block(self, block: _Block, facts: _Facts, file_label: _LineLabel) -> None:
         """Add the facts of a block to those of its file; a line without a label of its own has the file's."""
         report_begin = block.text.find(FIRST_FAILURE, 0, block.end)
         while report_begin >= 0:
-            facts[first_failure(block.text[report_begin : report_begin + _REPORT_BYTES])] = None
+            self._add(first_failure(block.text[report_begin : report_begin + _REPORT_BYTES]), facts)
             report_begin = block.text.find(FIRST_FAILURE, report_begin + 1, block.end)
         marks = _MARKS
         if self._num_errors > _MOST_ERRORS:  # then `logs` leaves errors out, so they need not be searched for
@@ -296,23 +310,24 @@ class _HangLogReader:
                 for fact in reader.read(line):
                     self._add(fact, facts)
 
-    def _add(self, fact: LogFact, facts: dict[LogFact, None]) -> None:
+    def _add(self, fact: LogFact, facts: _Facts) -> None:
         """Add a fact to those of its file, unless there are enough facts, or enough that are like this one."""
-        if len(facts) + len(self._facts) >= _MOST_FACTS or fact in facts:
+        key = _FactKey(type(fact), fact)
+        if len(facts) + len(self._facts) >= _MOST_FACTS or key in facts:
             return
-        if isinstance(fact, OwnError | CommunicationError | CallFrame):
-            kind = (type(fact), fact.origin, getattr(fact, "kind", ""))
-            self._num_alike[kind] += 1
-            if self._num_alike[kind] > _MOST_ALIKE:
+        if isinstance(fact, OwnError | CallFrame):
+            alike = (type(fact), fact.origin)
+            self._num_alike[alike] += 1
+            if self._num_alike[alike] > _MOST_ALIKE:
                 return
-        facts[fact] = None
+        facts[key] = fact
 
     def logs(self) -> HangLogs:
-        facts = tuple(self._facts)
+        facts = tuple(self._facts.values())
         # of too many errors only the first ones were read, and so the one that explains the hang may be missing
         if self._num_errors > _MOST_ERRORS:
             facts = tuple(fact for fact in facts if not isinstance(fact, OwnError))
-        return HangLogs(facts, self._num_lines, tuple(self._sources), tuple(sorted({*self._file_ranks})))
+        return HangLogs(facts, self._num_lines, tuple(self._sources), tuple(sorted(set(self._file_ranks))))
 
 
 def _label_of_file(path: Path) -> _LineLabel:
@@ -321,8 +336,9 @@ def _label_of_file(path: Path) -> _LineLabel:
     if rank:
         return _LineLabel(int(rank[1]), "file")
     process_folder = path.parent
-    if _ATTEMPT.fullmatch(process_folder.parent.name) and process_folder.name.isdecimal():
-        return _LineLabel(int(process_folder.name[:_MOST_RANK_DIGITS]), "torchrun")
+    is_number = process_folder.name.isdecimal() and len(process_folder.name) <= MOST_RANK_DIGITS
+    if is_number and _ATTEMPT.fullmatch(process_folder.parent.name):
+        return _LineLabel(int(process_folder.name), "torchrun")
     return _NO_LABEL
 
 

@@ -115,7 +115,8 @@ def _work(spans: Timeline, collectives: Sequence[str]) -> _WorkTimes:
     """Return when a rank works; `collectives` are the kinds of spans that are not its own work."""
     main = spans.select(lane="main")
     host = {phase: _merged(main, phase) for phase in PHASES}
-    host["backward"] = _merged(spans, "backward", "unpack", _FSDP_END)  # autograd has threads of its own
+    # on all lanes, because autograd has threads of its own; gradients leave their buckets ("unpack") in backward, too
+    host["backward"] = _merged(spans, "backward", "unpack", _FSDP_END)
     on_gpu = spans.select(lane="gpu")
     gpu = {phase: _merged(on_gpu, phase) for phase in PHASES}
     streams = spans.select(lane=[lane for lane in spans.lanes if lane.startswith("stream ")])
@@ -252,13 +253,13 @@ def _slices(work: _WorkTimes, calls: _CallTimes, windows: _Windows) -> _Slices:
         is_waiting = waits_at_end | waits_in_fsdp | _inside(middle_s, waits.blocked)
 
     num_windows = windows.rows.size
-    window = np.searchsorted(windows.begin_s, middle_s, side="right") - 1  # -1 before the first one
-    is_in_window = (window >= 0) & (middle_s < np.append(windows.end_s, -np.inf)[window])
+    begun_window = np.searchsorted(windows.begin_s, middle_s, side="right") - 1  # the last one that has begun
+    is_in_window = _inside(middle_s, (windows.begin_s, windows.end_s))
     last_start = np.searchsorted(start_s, middle_s, side="right") - 1  # -1 before the first one, which takes "host"
     return _Slices(
         edge_s=edge_s,
         length_s=np.diff(edge_s),
-        window=np.where(is_in_window, window, num_windows),
+        window=np.where(is_in_window, begun_window, num_windows),
         num_windows=num_windows,
         phase=_phases(middle_s, work, gpu_works),
         last_started=np.append(started_phase, _HOST)[last_start],
@@ -343,6 +344,7 @@ def _row_of_each_call(calls: _CallTimes, windows: _Windows, num_steps: int) -> I
 def _phase_of_each_call(calls: _CallTimes, work: _WorkTimes, slices: _Slices) -> Ints:
     """Return the phase in which each call was launched; the backward counts before others that run at once."""
     slice_of_launch = np.searchsorted(slices.edge_s, calls.launch_s, side="right") - 1
+    # before the first edge this is -1, and after the last one the number of slices: both take the appended "host"
     phase = np.append(slices.phase, _HOST)[slice_of_launch]
     phase[_inside(calls.launch_s, work.host["backward"])] = PHASES.index("backward")
     return phase

@@ -74,6 +74,8 @@ class _WatcherList:
     """
 
     def __init__(self) -> None:
+        # A replacement reads this once per call, so that a watcher that comes or goes during a call gets the begin and
+        # the end of it, or neither.
         self.watchers: tuple[Watcher, ...] = ()
 
 
@@ -114,7 +116,9 @@ def _replace(owner: Any, name: str, replacement_of: Callable[[Any], Callable[...
     method = getattr(owner, name, None)
     if method is None:  # this version of torch does not have it
         return
-    replacement = torch.compiler.disable(wraps(method)(replacement_of(method)), recursive=False)  # type: ignore[no-untyped-call]
+    replacement = wraps(method)(replacement_of(method))
+    # `torch.compile` leaves out the replacement alone, and traces the method that it calls
+    replacement = torch.compiler.disable(replacement, recursive=False)  # type: ignore[no-untyped-call]
     _patches.append(_Patch(owner, name, vars(owner).get(name), replacement))
     setattr(owner, name, replacement)
 
@@ -136,7 +140,10 @@ def _restore_all() -> None:
 
 
 def _forward(watcher_list: _WatcherList, method: Any) -> Callable[..., Any]:
-    """Return a replacement for a model's call, compiled or not, which stamps the forward."""
+    """Return a replacement for a model's call, compiled or not, which stamps the forward.
+
+    A compiled model may call the replacement for the model itself, so that one forward is stamped within another.
+    """
 
     def call(module: Any, *args: Any, **options: Any) -> Any:
         model = module._orig_mod if isinstance(module, OptimizedModule) else module

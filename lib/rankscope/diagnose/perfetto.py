@@ -16,7 +16,7 @@ from .join import Joined
 from .trace import Trace
 from .verdict import in_ms
 
-_EDGE_S = 1e-6  # from the edge of a slice to an arrow
+_EDGE_S = 1e-6  # from the edge of a slice to an arrow; traces for Perfetto have times in microseconds
 _LATE = 0.05  # of a step: if others wait longer than this for an arrival, it gets arrows
 
 
@@ -80,19 +80,24 @@ def _mark_late_arrivals(
         if waited_s <= _LATE * diagnosis.step_s or (step, late) in marked:
             continue
         marked.add((step, late))
-        at_s = _within(late_arrival, late_arrival.start_s)
         words = f"rank {traces[late].rank} is {in_ms(waited_s)} late"
-        marks.add("i", words, late_arrival, at_s, s="p")  # "p": a mark over all lanes of the rank
+        arrival_s = _within(late_arrival, late_arrival.start_s)
+        marks.add("i", words, late_arrival, arrival_s, s="p")  # "p": a mark over all lanes of the rank
         for row, call in enumerate(calls):
             waiting = spans_of_ranks[row].work.get(call)
-            if row == late or waiting is None or waiting.start_s >= late_arrival.start_s:
-                continue
-            end_s = _within(waiting, at_s)
-            # No arrow runs back in time: by the error of the clocks, the wait may end before the late rank arrives.
-            start_s = min(at_s, end_s)
-            flow = len(marks.events)  # a number that no other arrow has
-            marks.add("s", words, late_arrival, start_s, id=flow)
-            marks.add("f", words, waiting, end_s, id=flow, bp="e")  # "e": it binds to the slice around its time
+            if row != late and waiting is not None and waiting.start_s < late_arrival.start_s:
+                _add_arrow(marks, words, late_arrival, waiting)
+
+
+def _add_arrow(marks: _Marks, words: str, late_arrival: Span, waiting: Span) -> None:
+    """Add an arrow from the arrival of the late rank to a span in which another rank waits for it."""
+    arrival_s = _within(late_arrival, late_arrival.start_s)
+    end_s = _within(waiting, arrival_s)
+    # No arrow runs back in time: by the error of the clocks, the wait may end before the late rank arrives.
+    start_s = min(arrival_s, end_s)
+    flow = len(marks.events)  # a number that no other arrow has
+    marks.add("s", words, late_arrival, start_s, id=flow)
+    marks.add("f", words, waiting, end_s, id=flow, bp="e")  # "e": it binds to the slice around its time
 
 
 def _mark_culprits(marks: _Marks, spans: Timeline, diagnosis: JobDiagnosis) -> None:
@@ -118,7 +123,7 @@ class _CallSpans(NamedTuple):
 
 
 def _call_spans(timeline: Timeline) -> _CallSpans:
-    """Return the spans of a rank's calls, from its timeline."""
+    """Return the spans of a rank's calls, from its timeline; spans of no call have a negative item."""
     launches = {span.item: span for span in timeline.select(kind="launch") if span.item >= 0}
     work = {span.item: span for span in timeline.select(kind=Timeline.COMMUNICATION) if span.item >= 0}
     arrivals = dict(work)
@@ -131,6 +136,9 @@ def _call_spans(timeline: Timeline) -> _CallSpans:
 
 
 def _within(span: Span, at_s: float) -> float:
-    """Return the time nearest to this one that is in the span, and not at an edge of it."""
-    margin_s = min((span.stop_s - span.start_s) / 10, _EDGE_S)
+    """Return the time nearest to this one that is in the span, and not at an edge of it.
+
+    At an edge, an arrow could bind to the slice before or behind it.
+    """
+    margin_s = min(_EDGE_S, (span.stop_s - span.start_s) / 10)  # a tenth of a short span, so that the two leave room
     return min(max(at_s, span.start_s + margin_s), span.stop_s - margin_s)

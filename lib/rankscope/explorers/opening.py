@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,7 +51,7 @@ class Entry(NamedTuple):
         return self.show.__name__
 
 
-ENTRIES: dict[str, Entry] = {}  # by name, of the modules that were imported
+ENTRIES: dict[str, Entry] = {}  # by name; an explorer is added when its module is imported
 
 
 def shows(
@@ -68,8 +67,8 @@ def shows(
 
     The new function's signature and docstring list the settings; `explorer_of` returns the Explorer. `opens` is the
     module and the class of the panel, which is imported when one is opened, so that importing an explorer does not need
-    ipywidgets. With a `title` the function becomes an `Entry` of the catalogue, whose docstring describes the last
-    three.
+    ipywidgets. With a `title` the function becomes an `Entry` of the catalogue, whose docstring describes `notebook`,
+    `inputs` and `on_the_site`.
 
     Raises ValueError if the name is one of a module or a function of `rankscope.explorers`, or of another module's
     explorer, and if a field of the entry is wrong.
@@ -78,39 +77,52 @@ def shows(
     def decorate(make: Callable[..., Explorer]) -> Callable[..., Panel]:
         signature = inspect.signature(make)
 
-        def make_named(*inputs: Any, **named_inputs: Any) -> Explorer:
-            """Return the Explorer, which now knows its name and inputs, for its line of settings."""
-            explorer = make(*inputs, **named_inputs)
+        def make_named(*arguments: Any, **named_arguments: Any) -> Explorer:
+            """Return the Explorer with its name and its inputs, which its line of settings names."""
+            explorer = make(*arguments, **named_arguments)
             explorer.name = make.__name__
-            explorer.inputs = tuple(signature.bind(*inputs, **named_inputs).arguments)
+            # The keys are the names of the parameters that have an argument.
+            explorer.inputs = tuple(signature.bind(*arguments, **named_arguments).arguments)
             return explorer
 
-        @wraps(make, assigned=("__module__", "__name__", "__qualname__"))
-        def show(*inputs: Any, **keywords: Any) -> Panel:
-            named_inputs = {name: value for name, value in keywords.items() if name in signature.parameters}
-            start = {name: value for name, value in keywords.items() if name not in signature.parameters}
-            explorer = make_named(*inputs, **named_inputs)
-            panel: Panel = open_panel(opens, explorer.name, explorer, explorer.at(**start))
+        def show(*arguments: Any, **keywords: Any) -> Panel:
+            named_arguments = {name: value for name, value in keywords.items() if name in signature.parameters}
+            changed_settings = {name: value for name, value in keywords.items() if name not in signature.parameters}
+            explorer = make_named(*arguments, **named_arguments)
+            start = explorer.at(**changed_settings)
+            panel: Panel = open_panel(opens, explorer.name, explorer, start)
             return panel
 
+        # `functools.wraps` would also set __wrapped__, and then Sphinx would look for the defaults of the settings in
+        # the source of `make`.
+        show.__module__ = make.__module__
+        show.__name__ = make.__name__
+        show.__qualname__ = make.__qualname__
+        show.__doc__ = _docstring(make, settings)
         parameters = [*signature.parameters.values(), *map(_keyword_of, settings)]
-        ranges = []
-        for setting in settings:
-            if setting.choices:  # those of the networks are unknown until `make` is called
-                ranges.append(f"- `{setting.name}`: {setting.allowed} (“{setting.label}”)")
-        text = "Controls start at these settings. Raises ValueError if a control does not offer its setting:"
-        show.__doc__ = "\n".join([inspect.getdoc(make) or "", "", text, "", *ranges])
-        # In the place of the __dict__ that `wraps` made, whose __wrapped__ would have Sphinx look for the defaults of
-        # the settings in the source of `make`.
-        show.__dict__ = {
-            "__signature__": inspect.Signature(parameters, return_annotation="Panel"),
-            "explorer": make_named,
-        }
+        show_signature = inspect.Signature(parameters, return_annotation="Panel")
+        show.__signature__ = show_signature  # type: ignore[attr-defined]
+        show.explorer = make_named  # type: ignore[attr-defined]  # for `explorer_of`
         if title:
             _add_entry(Entry(show, title, notebook, inputs, on_the_site))
         return show
 
     return decorate
+
+
+def _docstring(make: Callable[..., Explorer], settings: Sequence[Setting]) -> str:
+    """Return the docstring of a function, with the values of the settings as a list below it."""
+    lines = [
+        inspect.getdoc(make) or "",
+        "",
+        "Controls start at these settings. Raises ValueError if a control does not offer its setting:",
+        "",
+    ]
+    for setting in settings:
+        # Choices that depend on the inputs are declared as (), because they are unknown until `make` is called.
+        if setting.choices:
+            lines.append(f"- `{setting.name}`: {setting.allowed} (“{setting.label}”)")
+    return "\n".join(lines)
 
 
 def _keyword_of(setting: Setting) -> inspect.Parameter:
@@ -126,18 +138,22 @@ def _add_entry(entry: Entry) -> None:
     of_type(f"notebook of explorer {entry.name!r}", entry.notebook, str)
     function(f"inputs of explorer {entry.name!r}", entry.inputs, "of what the gallery was given")
     mapping(f"on_the_site of explorer {entry.name!r}", entry.on_the_site)
-    check_not_in_package("explorer", entry.name, entry.show.__module__, __package__)
+    check_not_in_package("explorer", entry.name, module=entry.show.__module__, package=__package__)
     earlier_entry = ENTRIES.get(entry.name)
     earlier_show = None
     if earlier_entry is not None:
         earlier_show = earlier_entry.show
-    check_unclaimed("explorer", entry.name, entry.show, earlier_show)
+    check_unclaimed("explorer", entry.name, new=entry.show, known=earlier_show)
     ENTRIES[entry.name] = entry
 
 
 def open_panel(panel: str, user: str, *arguments: Any) -> Any:
-    """Return a new panel; `panel` is like "panel.Panel". If ipywidgets is missing, the error says how to install it."""
-    module, _, name = panel.partition(".")
+    """Return a new panel of these arguments; `panel` is its module in this package and its class, as "panel.Panel".
+
+    If ipywidgets is missing, the error says how to install it, and that the explorer `user` needs it.
+    """
+    module_name, _, class_name = panel.partition(".")
     with naming_extras(f"rankscope.explorers.{user}"):
-        panels = import_module(f".{module}", __package__)
-    return getattr(panels, name)(*arguments)
+        module = import_module(f".{module_name}", __package__)
+    panel_class = getattr(module, class_name)
+    return panel_class(*arguments)

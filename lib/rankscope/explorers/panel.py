@@ -25,16 +25,24 @@ _STYLE = """<style>
 
 def make_control(setting: Setting, value: Any) -> Any:
     """Return a new widget for the setting that is set to the value."""
-    tooltip = setting.hint or None  # None, as ipywidgets has it by default, if there is no hint
-    looks = {"description": setting.label, "tooltip": tooltip, "value": value}
+    options = {
+        "description": setting.label,
+        "tooltip": _tooltip(setting),
+        "value": value,
+        "layout": widgets.Layout(width="auto"),
+    }
     if isinstance(setting.default, bool):
-        return widgets.Checkbox(indent=False, layout=widgets.Layout(width="auto"), **looks)
-    looks["layout"] = widgets.Layout(width="auto")
+        return widgets.Checkbox(indent=False, **options)
     if isinstance(setting.choices, range):
-        return widgets.IntSlider(min=setting.choices[0], max=setting.choices[-1], **looks)
+        return widgets.IntSlider(min=setting.choices[0], max=setting.choices[-1], **options)
     if isinstance(setting.choices, Steps):
-        return widgets.SelectionSlider(options=setting.options, **looks)
-    return widgets.Dropdown(options=setting.options, **looks)
+        return widgets.SelectionSlider(options=setting.options, **options)
+    return widgets.Dropdown(options=setting.options, **options)
+
+
+def _tooltip(setting: Setting, reason: str = "") -> str | None:
+    """Return the reason why a control has no effect, or else its hint; None, ipywidgets' default, if it has neither."""
+    return reason or setting.hint or None
 
 
 def _label_px(setting: Setting) -> int:
@@ -55,6 +63,7 @@ class PicturedWidget(widgets.VBox):  # type: ignore[misc]
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
         data: dict[str, Any] = super()._repr_mimebundle_(**options)
         picture = self.still()
+        # The notebook's file stores the picture, and a large one would make that file too large.
         if picture and len(picture.encode()) <= MOST_SVG_BYTES:
             data = data | {"image/svg+xml": picture}
         return data
@@ -65,11 +74,11 @@ class Panel(PicturedWidget):
 
     def __init__(self, explorer: Explorer, start: Now) -> None:
         self.explorer = explorer
-        self._painted: Now = None  # the settings that the pictures show
+        self._painted: Now = None  # the settings that the pictures show; None before the first picture
         self._is_held = False  # see `_hold`
-        self.controls = {
-            setting.name: make_control(setting, getattr(start, setting.name)) for setting in explorer.settings
-        }
+        self.controls: dict[str, Any] = {}  # by the name of the setting
+        for setting in explorer.settings:
+            self.controls[setting.name] = make_control(setting, getattr(start, setting.name))
         self.pictures = widgets.HTML()
         self.report = widgets.HTML()
         self.refusal = widgets.HTML()
@@ -81,9 +90,10 @@ class Panel(PicturedWidget):
             style={"description_width": "initial"},
         )
         self.presets = []
-        for label, settings in [*explorer.presets.items(), ("reset", {})]:
+        for label, settings in [*explorer.presets.items(), ("reset", {})]:  # "reset" leaves all at their defaults
             target = explorer.at(**settings)
-            self.presets.append(self._button(label, explorer.line(target), partial(self.go, target)))
+            button = self._button(label, tooltip=explorer.line(target), act=partial(self.go, target))
+            self.presets.append(button)
         above = [widgets.HTML(_STYLE), self._row(self.presets), self._grid(), self.line]
         super().__init__([*above, self.refusal, self.pictures, self.report])
         self.add_class("rankscope-explorer")
@@ -105,7 +115,7 @@ class Panel(PicturedWidget):
             for setting, value in zip(self.explorer.settings, now, strict=True):
                 control = self.controls[setting.name]
                 if isinstance(setting.choices, range):
-                    control.max = setting.choices[-1]  # `_paint` may have set a lower one, which would cut the value
+                    control.max = setting.choices[-1]  # `_paint` may have set a lower max, which would cut the value
                 control.value = value
         self._paint()
 
@@ -119,23 +129,24 @@ class Panel(PicturedWidget):
             self._is_held = False
 
     def _paint(self) -> None:
-        """Show the present settings: the ends of sliders, what follows from other settings, pictures, and the line."""
+        """Show the present settings: the ends of sliders, derived settings, pictures, the report, and the line."""
         if self._is_held:
             return
         with self._hold():
             for name, most in self.explorer.most(self.now).items():
                 self.controls[name].max = most
-            now = self.now  # read after that, because a lower end cuts a slider's value
+            now = self.now  # read after the loop, because a lower end cuts a slider's value
             for name in self.explorer.derived(now):
                 self.controls[name].value = getattr(now, name)
-            if now != self._painted:  # a new end of a slider may have left all as it was
+            if now != self._painted:  # else the pictures are right, as when a preset is clicked twice
                 self._painted = now
                 self.pictures.value, self.report.value = self.explorer.html(now)
                 reasons = self.explorer.without_effect(now)
                 for setting in self.explorer.settings:
                     reason = reasons.get(setting.name, "")
                     self.controls[setting.name].disabled = bool(reason)
-                    self.controls[setting.name].tooltip = reason or setting.hint or None
+                    self.controls[setting.name].tooltip = _tooltip(setting, reason)
+            # Even if the settings are the same: the line may have a text that was refused.
             self.line.value = self.explorer.line(now)
             self.refusal.value = ""
 
@@ -162,19 +173,22 @@ class Panel(PicturedWidget):
         All labels are as wide as the longest one, so that the controls stand in line. Only the label of a list is
         narrower, if its longest value needs the room.
         """
-        labels_px = max(_label_px(setting) for setting in self.explorer.settings if setting.kind is not bool)
+        # A checkbox has its label behind the box, so its label need not be as wide as the others.
+        labelled = [setting for setting in self.explorer.settings if setting.kind is not bool]
+        labels_px = max(_label_px(setting) for setting in labelled)
         list_px = {}  # the width that each list needs for its longest value
-        for setting in self.explorer.settings:
-            if setting.kind is str and not isinstance(setting.choices, Steps):
+        for setting in labelled:
+            is_slider = isinstance(setting.choices, range | Steps)
+            if not is_slider:
                 longest = max(len(label) for label, _ in setting.options)
                 list_px[setting.name] = _LIST_MARGIN_PX + _CHARACTER_PX * longest
         control_px = max([_LEAST_CONTROL_PX, *list_px.values()])
         column_px = min(labels_px + control_px, _MOST_COLUMN_PX)
-        for setting in self.explorer.settings:
-            if setting.kind is not bool:
-                room_px = column_px - list_px.get(setting.name, 0)
-                width_px = max(min(labels_px, room_px), _label_px(setting))
-                self.controls[setting.name].style.description_width = f"{width_px}px"
+        for setting in labelled:
+            room_px = column_px - list_px.get(setting.name, 0)
+            width_px = min(labels_px, room_px)
+            width_px = max(width_px, _label_px(setting))  # the label itself is never cut
+            self.controls[setting.name].style.description_width = f"{width_px}px"
         return widgets.Box(
             list(self.controls.values()),
             layout=widgets.Layout(

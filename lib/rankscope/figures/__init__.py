@@ -28,7 +28,7 @@ def _modules() -> dict[str, str]:
     modules: dict[str, str] = {}
     for extension in extensions():
         for name, module in extension.figures.items():
-            check_not_in_package("figure", name, module, __name__)
+            check_not_in_package("figure", name, module=module, package=__name__)
             if name in modules:
                 raise ValueError(f"{modules[name]} has a figure {name!r} already, and so has {module}")
             modules[name] = module
@@ -38,8 +38,9 @@ def _modules() -> dict[str, str]:
 @cache
 def _figure(name: str) -> Callable[..., Axes]:
     """Return a figure by its name: the function of that name in its module, or made from `draw_` and the name."""
-    with naming_extras("rankscope.figures"):
-        module = import_module(_modules()[name])
+    module_name = _modules()[name]
+    with naming_extras("rankscope.figures"):  # some of these modules import matplotlib
+        module = import_module(module_name)
     draw = getattr(module, f"draw_{name}", None)
     if draw is not None:
         return _painted(draw)
@@ -57,13 +58,14 @@ def _painted(draw: Callable[..., Drawing]) -> Callable[..., Axes]:
 
     def figure(*args: Any, **options: Any) -> Axes:
         with naming_extras("rankscope.figures"):
-            from .axes import to_axes
+            from .axes import to_axes  # imports matplotlib
 
-        arguments = figure_signature.bind(*args, **options).arguments
+        arguments = figure_signature.bind(*args, **options).arguments  # without those that are left at their defaults
         ax = arguments.pop("ax", None)
         return to_axes(draw(**arguments), ax)
 
-    figure.__name__ = figure.__qualname__ = draw.__name__.removeprefix("draw_")
+    figure.__name__ = draw.__name__.removeprefix("draw_")
+    figure.__qualname__ = figure.__name__
     figure.__doc__ = draw.__doc__
     figure.__signature__ = figure_signature  # type: ignore[attr-defined]
     return figure

@@ -11,20 +11,31 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import count_of, of_type, one_of, whole
 from ..common.units import percent_words
 from ..sampling.assignment import Assignment
-from ..sampling.audit import EpochAudit, audit
+from ..sampling.audit import Audit, EpochAudit, audit
 from ..sampling.sample_values import CostFunction, checked_lengths
 from ..sampling.work import epoch_work
 from .marks import WIDE_PX, Drawing, Key, Rects, Texts, grid_drawing, numbers_on, whole_ticks
 from .palette import ALARM, PAPER, WAITING, WORK, diverging, ramp, rank_colors
 
-_MOST_UNREAD = 24  # samples that nobody reads, if no rank has more reads than that
+_MOST_UNREAD = 24  # of the samples that nobody reads, at least so many have room, even if each rank reads fewer
 _LEAST_BATCH_PX = 8  # closer lines between batches would hide the cells
 _MOST_CELLS = 65_536
 _MOST_STEPS = 40
+_MOST_NUMBERED_RANKS = 32  # more have lower rows, and only some of them have their number at the axis
 _ROW_PX = 22.0  # of an epoch, or of a rank's labels
 _MOST_RANGES = 20  # of lengths, a row each
 _TICK_PX = 30  # between two read numbers below the cells, at least
 _DIGIT_PX = 6.4  # the width of a digit in a cell
+_LETTER_PX = 11.0  # the size of a number in a cell
+_MARGIN_PX = 3  # around a number in a cell, on both sides together
+_CELL_PX = 34.0  # the width of a cell where there is room
+_FEW_COLUMNS_PX = 420.0  # the width that the cells fill together where there are few
+_EPOCH_HEIGHT = 0.92  # of a cell in a row of height 1; the rest separates the epochs
+_READ = "#777777"  # a sample that is read in any of the epochs
+_BARS_PX = 620.0  # the width of a drawing with bars
+_BAR_ROW_PX = 14.0
+_LEAST_BARS_PX = 40.0  # the height of a drawing with one bar or two
+_WIDTH_WITH_TEXT = 1.08  # times the longest bar: the text behind it needs the rest
 _COMPUTE = WORK["compute"].hue
 
 
@@ -40,22 +51,22 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
     epoch = audit(of_type("assignment", assignment, Assignment)).epochs[0]
     num_ranks = assignment.num_ranks
     size = assignment.size
-    num_columns = max(assignment.num_steps, min(epoch.dropped.size, _MOST_UNREAD), 1)
+    num_unread_columns = min(epoch.dropped.size, _MOST_UNREAD)
+    num_columns = max(assignment.num_steps, num_unread_columns, 1)  # a drawing must have some width
     _check_cells(num_ranks * num_columns)
     unread_samples = epoch.dropped[:num_columns]
-    row_px = 20.0 if num_ranks <= 32 else 13.0
+    row_px = 20.0 if num_ranks <= _MOST_NUMBERED_RANKS else 13.0
     cell_px = _cell_px(num_columns)
-    letter_px = min(11.0, row_px - 3)
+    letter_px = min(_LETTER_PX, row_px - _MARGIN_PX)
 
-    cells = _cells(assignment, unread_samples, color_by)
+    groups = _cells(assignment, unread_samples, color_by)
     texts: list[Texts] = []
-    longest_number = str(max(size - 1, 0))
-    if cell_px >= _DIGIT_PX * len(longest_number) + 3:
-        for rects, samples, ink in cells:
-            texts += numbers_on(rects, samples, ink, letter_px)
-    # In an empty dataset there is nothing to read, which the title says.
-    idle_ranks = np.array([rank for rank, indices in enumerate(assignment.ranks) if size and not indices.size])
-    texts.append(Texts(0.1, idle_ranks + 0.5, "reads nothing", ALARM, anchor="start", size_px=letter_px))
+    if _has_room(cell_px, size - 1):
+        for group in groups:
+            texts += numbers_on(group.rects, group.samples, color=group.ink, size_px=letter_px)
+    if size:  # in an empty dataset there is nothing to read, which the title says
+        idle_ranks = np.array([rank for rank, indices in enumerate(assignment.ranks) if not indices.size])
+        texts.append(Texts(0.1, idle_ranks + 0.5, "reads nothing", ALARM, anchor="start", size_px=letter_px))
 
     legend = _reading_legend(assignment, epoch, color_by, unread_samples.size)
     rules = _batch_rules(assignment, cell_px)
@@ -65,7 +76,7 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
             batches = f"batches of {assignment.loader.batch_size}"
         legend.append(Key(f"lines separate {batches}", PAPER, line="none"))
     height: float = num_ranks
-    y_ticks = [*whole_ticks(num_ranks, most=32)]
+    y_ticks = [*whole_ticks(num_ranks, most=_MOST_NUMBERED_RANKS)]
     if unread_samples.size:
         height += 1.5  # the row of the unread samples, half a row below the ranks
         y_ticks.append((num_ranks + 1.0, "nobody"))  # the middle of that row
@@ -77,7 +88,7 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
         rows=height,
         column_px=cell_px,
         row_px=row_px,
-        rects=[rects for rects, _, _ in cells],
+        rects=[group.rects for group in groups],
         texts=texts,
         rules=rules,
         rules_to=num_ranks,
@@ -93,22 +104,24 @@ def _batch_rules(assignment: Assignment, cell_px: float) -> list[float]:
         stops = assignment.batch_stops[0]
         if not all(np.array_equal(stops, stops_of_rank) for stops_of_rank in assignment.batch_stops):
             return []
-        longest = int(np.diff(stops, prepend=0).max(initial=0))  # the size of a full batch
-        if longest < 2 or longest * cell_px < _LEAST_BATCH_PX:
-            return []
-        return [float(stop) for stop in stops[:-1]]  # the last one is the end of the drawing
-    batch_size = assignment.loader.batch_size if assignment.loader else 1
-    if batch_size < 2 or batch_size * cell_px < _LEAST_BATCH_PX:
+        batch_size = int(np.diff(stops, prepend=0).max(initial=0))  # of the largest batch
+        inner_stops = stops[:-1].tolist()  # without the end of the last batch, where the reads end anyway
+    elif assignment.loader is not None:
+        batch_size = assignment.loader.batch_size
+        inner_stops = list(range(batch_size, assignment.num_steps, batch_size))
+    else:
         return []
-    return [float(x) for x in range(batch_size, assignment.num_steps, batch_size)]
+    if batch_size == 1 or batch_size * cell_px < _LEAST_BATCH_PX:  # batches of one sample need no lines
+        return []
+    return [float(stop) for stop in inner_stops]
 
 
 class _Cells(NamedTuple):
-    """Cells, each with the number of a sample in this ink, or in one that is legible on the cell."""
+    """Cells, each with the number of a sample."""
 
     rects: Rects
     samples: NDArray[np.int64]
-    ink: str | None
+    ink: str | None  # the colour of the numbers; None for dark or white, whichever is legible on the cell
 
 
 def _cells(assignment: Assignment, unread: NDArray[np.int64], color_by: str) -> list[_Cells]:
@@ -121,14 +134,16 @@ def _cells(assignment: Assignment, unread: NDArray[np.int64], color_by: str) -> 
         color_of_rank = np.array(rank_colors(assignment.num_ranks))
         fill = color_of_rank[rank[inside]].tolist()
     else:
-        fill = ramp(sample[inside] / max(assignment.size - 1, 1))
+        last_sample = assignment.size - 1
+        fill = ramp(sample[inside] / max(last_sample, 1))  # a single sample has the number 0
     reads = Rects(step[inside], rank[inside], fill, hatched=repeated[inside])
     out_of_range = Rects(step[~inside], rank[~inside], PAPER, hatched=True, edge=ALARM)
-    below = Rects(np.arange(unread.size), assignment.num_ranks + 0.5, PAPER, edge=ALARM)
+    row_of_unread = assignment.num_ranks + 0.5  # half a row below the ranks
+    below = Rects(np.arange(unread.size), row_of_unread, PAPER, edge=ALARM)
     return [
-        _Cells(reads, sample[inside], None),
-        _Cells(out_of_range, sample[~inside], ALARM),
-        _Cells(below, unread, ALARM),
+        _Cells(reads, sample[inside], ink=None),
+        _Cells(out_of_range, sample[~inside], ink=ALARM),
+        _Cells(below, unread, ink=ALARM),
     ]
 
 
@@ -143,34 +158,30 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
     if not isinstance(epochs, Sequence):
         raise ValueError(f"epochs must be a sequence of Assignments, got {epochs!r}")
     report = audit(of_type(f"epochs[{index}]", epoch, Assignment) for index, epoch in enumerate(epochs))
-    num_columns = max(report.size, 1)
-    num_ranks = report.num_ranks
-    _check_cells(num_columns * (len(epochs) + 1))
+    num_columns = max(report.size, 1)  # a drawing must have some width
+    _check_cells(num_columns * (len(epochs) + 1))  # with the row of all epochs together
     cell_px = _cell_px(num_columns)
-    colors = rank_colors(num_ranks)
-    is_legible = cell_px >= _DIGIT_PX * len(str(num_ranks - 1)) + 3
+    colors = rank_colors(report.num_ranks)
+    has_numbers = _has_room(cell_px, report.num_ranks - 1)
     rects: list[Rects] = []
     texts: list[Texts] = []
     for row, assignment in enumerate(epochs):
-        reader, num_reads = _readers(assignment)
-        read = np.flatnonzero(num_reads)
-        fill = [colors[rank] for rank in reader[read].tolist()]
-        cells = Rects(read, row, fill, height=0.92, hatched=num_reads[read] > 1)
+        readers = _readers(assignment)
+        read = np.flatnonzero(readers.num_reads)
+        unread = np.flatnonzero(readers.num_reads == 0)
+        ranks = readers.lowest_rank[read]
+        fill = [colors[rank] for rank in ranks.tolist()]
+        cells = Rects(read, row, fill, height=_EPOCH_HEIGHT, hatched=readers.num_reads[read] > 1)
         rects.append(cells)
-        if is_legible:
-            texts += numbers_on(cells, reader[read])
-        rects.append(Rects(np.flatnonzero(num_reads == 0), row, PAPER, height=0.92, edge=ALARM))
+        if has_numbers:
+            texts += numbers_on(cells, ranks)
+        rects.append(Rects(unread, row, PAPER, height=_EPOCH_HEIGHT, edge=ALARM))
     last_row = len(epochs) + 0.25  # that of all epochs together, a little below theirs
     never_read = report.never_seen
-    rects.append(Rects(np.setdiff1d(np.arange(report.size), never_read), last_row, "#777777", height=0.92))
-    rects.append(Rects(never_read, last_row, PAPER, height=0.92, edge=ALARM))
+    ever_read = np.setdiff1d(np.arange(report.size), never_read)
+    rects.append(Rects(ever_read, last_row, _READ, height=_EPOCH_HEIGHT))
+    rects.append(Rects(never_read, last_row, PAPER, height=_EPOCH_HEIGHT, edge=ALARM))
 
-    ranks_in_legend = range(num_ranks) if num_ranks <= 4 else (0, num_ranks // 2, num_ranks - 1)
-    keys = [Key(f"rank {rank}", colors[rank]) for rank in ranks_in_legend]
-    if report.duplicates:
-        keys.append(Key("read more than once", PAPER, hatched=True))
-    if report.dropped:
-        keys.append(Key("never read", PAPER, edge=ALARM))
     samples = count_of(report.size, "sample")
     within = count_of(len(epochs), "epoch")
     finding = f"All of {samples} read within {within}"
@@ -189,8 +200,20 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
         texts=texts,
         x_ticks=whole_ticks(num_columns, most=20),
         y_ticks=(*epoch_ticks, (last_row + 0.5, "any")),
-        legend=keys,
+        legend=_coverage_legend(report, colors),
     )
+
+
+def _coverage_legend(report: Audit, colors: Sequence[str]) -> list[Key]:
+    """The colours of all ranks, or of three if there are many, and the marks of samples read too often or never."""
+    last = report.num_ranks - 1
+    ranks = range(report.num_ranks) if report.num_ranks <= 4 else (0, report.num_ranks // 2, last)
+    keys = [Key(f"rank {rank}", colors[rank]) for rank in ranks]
+    if report.duplicates:
+        keys.append(Key("read more than once", PAPER, hatched=True))
+    if report.dropped:
+        keys.append(Key("never read", PAPER, edge=ALARM))
+    return keys
 
 
 def draw_label_counts(
@@ -204,19 +227,27 @@ def draw_label_counts(
     65,536 cells.
     """
     table = np.asarray(counts)
-    if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer) or not table.size:
+    is_matrix = table.ndim == 2 and table.size > 0
+    if not is_matrix or not np.issubdtype(table.dtype, np.integer):
         raise ValueError(f"counts must be whole numbers, ranks by labels, got {table.dtype} of shape {table.shape}")
     _check_cells(table.size)
     num_ranks, num_labels = table.shape
     if limits is not None and np.shape(limits) != (2,):
         raise ValueError(f"limits must be two whole numbers, got {limits!r}")
-    low, high = (whole("limits", limit) for limit in limits or (table.min(), table.max()))
+    if limits is None:
+        limits = (table.min(), table.max())
+    low = whole("limits", limits[0])
+    high = whole("limits", limits[1])
     mean = float(table.mean())
-    largest_difference = max(high - mean, mean - low) or 1.0  # 1, if all counts are equal
+    largest_difference = max(high - mean, mean - low)
+    if largest_difference == 0:  # all counts are equal, and all cells have the colour of the mean
+        largest_difference = 1.0
     row, column = np.indices(table.shape)
     rects = Rects(column, row, diverging((table - mean) / largest_difference))
-    cell_px = max(34.0, 420.0 / num_labels)  # unlike `_cell_px` wide enough for a number, however many labels there are
-    labelled = [(low, count_of(low, "sample")), (mean, f"mean {mean:.3g}"), (high, count_of(high, "sample"))]
+    # Unlike `_cell_px` wide enough for a number, however many labels there are.
+    cell_px = max(_CELL_PX, _FEW_COLUMNS_PX / num_labels)
+    words_in_legend = (count_of(low, "sample"), f"mean {mean:.3g}", count_of(high, "sample"))
+    colors_in_legend = diverging((np.array([low, mean, high]) - mean) / largest_difference)
     return grid_drawing(
         title=title or f"Each rank reads {table.min()} to {count_of(int(table.max()), 'sample')} of each {label_name}",
         x_label=f"{label_name} [samples read]",
@@ -228,8 +259,8 @@ def draw_label_counts(
         rects=(rects,),
         texts=numbers_on(rects, table.ravel()),
         x_ticks=whole_ticks(num_labels, most=num_labels),
-        y_ticks=whole_ticks(num_ranks, most=32),
-        legend=[Key(label, diverging((value - mean) / largest_difference)[0]) for value, label in labelled],
+        y_ticks=whole_ticks(num_ranks, most=_MOST_NUMBERED_RANKS),
+        legend=map(Key, words_in_legend, colors_in_legend),
     )
 
 
@@ -241,37 +272,39 @@ def draw_lengths(lengths: ArrayLike, title: str | None = None) -> Drawing:
     """
     tokens = checked_lengths(lengths)
     longest = int(tokens.max(initial=0))
-    range_width = int(_round_step(max((longest + 1) / _MOST_RANGES, 1)))
+    least_width = (longest + 1) / _MOST_RANGES  # there are longest + 1 lengths, because one of them is 0
+    range_width = int(_round_step(max(least_width, 1)))
     num_ranges = longest // range_width + 1
     range_of_sample = tokens // range_width
     num_samples = np.bincount(range_of_sample, minlength=num_ranges)
     tokens_in_range = np.bincount(range_of_sample, weights=tokens, minlength=num_ranges)
-    shares = tokens_in_range / max(float(tokens_in_range.sum()), 1.0)
+    shares = tokens_in_range / max(int(tokens.sum()), 1)  # all samples may have 0 tokens
     is_filled = num_samples > 0
-    most = int(num_samples.max(initial=0)) or 1
+    most = int(num_samples.max(initial=0))  # 0 if there are no samples
+    width = max(most, 1)
     rows = np.arange(num_ranges)
     labels = [str(first) for first in range(num_ranges)]
     if range_width > 1:
         labels = [f"{first} to {first + range_width - 1}" for first in (rows * range_width).tolist()]
-    tick_step = max(int(_round_step(most / 5)), 1)
+    tick_step = max(int(_round_step(width / 5)), 1)  # about five ticks, at whole numbers of samples
     return Drawing(
         title=title or _lengths_title(tokens),
         x_label="samples",
         y_label="length [tokens]",
-        width=1.08 * most,  # with room for the text behind the longest bar
+        width=_WIDTH_WITH_TEXT * width,
         height=num_ranges,
-        size_px=(620.0, max(14.0 * num_ranges, 40.0)),
+        size_px=(_BARS_PX, max(_BAR_ROW_PX * num_ranges, _LEAST_BARS_PX)),
         rects=[Rects(0.0, rows + 0.1, _COMPUTE, width=num_samples, height=0.8)],
         texts=[
             Texts(
-                num_samples[is_filled] + 0.01 * most,
+                num_samples[is_filled] + 0.01 * width,
                 rows[is_filled] + 0.5,
                 [f"{share:.0%}" for share in shares[is_filled]],
                 anchor="start",
                 size_px=10.0,
             )
         ],
-        x_ticks=[(float(tick), f"{tick:,}") for tick in range(0, most + 1, tick_step)],
+        x_ticks=[(float(tick), f"{tick:,}") for tick in range(0, width + 1, tick_step)],
         y_ticks=[(row + 0.5, label) for row, label in enumerate(labels)],
         legend=[Key("number of samples", _COMPUTE), Key("numbers: share of all tokens", PAPER, line="none")],
     )
@@ -283,7 +316,7 @@ def _lengths_title(tokens: NDArray[np.int64]) -> str:
         return "No samples"
     longest_first = np.sort(tokens)[::-1]
     num_longest = max(round(tokens.size / 10), 1)
-    share = longest_first[:num_longest].sum() / max(int(tokens.sum()), 1)
+    share = longest_first[:num_longest].sum() / max(int(tokens.sum()), 1)  # all samples may have 0 tokens
     median = float(np.median(tokens))
     return f"Half of the samples have at most {median:.0f} tokens; the longest tenth has {share:.0%} of all tokens"
 
@@ -304,27 +337,31 @@ def draw_step_costs(
     if lengths is None:
         lengths = np.ones(assignment.size, dtype=np.int64)
     work = epoch_work(assignment, lengths, cost)
-    num_steps = min(work.step_costs.shape[0], _MOST_STEPS)
-    means = work.step_costs[:num_steps].mean(axis=1)
-    highest = work.step_costs[:num_steps].max(axis=1, initial=0.0)
-    width = float(highest.max(initial=0.0)) or 1.0
+    num_all_steps = work.step_costs.shape[0]
+    num_steps = min(num_all_steps, _MOST_STEPS)
+    step_costs = work.step_costs[:num_steps]
+    means = step_costs.mean(axis=1)
+    highest = step_costs.max(axis=1)
+    width = float(highest.max(initial=0.0))
+    if width == 0:  # there are no steps, or they cost nothing, and a drawing must have some width
+        width = 1.0
     rows = np.arange(num_steps)
     words = [f"{share:.0%}" for share in work.step_padding_shares[:num_steps].tolist()]
     waiting = 1 - 1 / work.imbalance  # the mean rank works for 1 / imbalance of the time of the costliest one
     padding = percent_words(work.padding_share)
     finding = f"Ranks wait for {percent_words(waiting)} of the time, and {padding} of the tokens are padding"
-    unit = "cost"
+    unit = "cost"  # that of a function, whose unit is unknown
     if isinstance(cost, str):
         unit = {"linear": "tokens", "quadratic": "tokens²"}[cost]
-    y_label = "step" if num_steps == work.step_costs.shape[0] else f"step, the first {num_steps}"
+    y_label = "step" if num_steps == num_all_steps else f"step, the first {num_steps}"
     ticks = np.arange(0, width * 1.01, _round_step(width / 5))  # 1.01, so that rounding loses no tick at `width`
     return Drawing(
         title=title or finding,
         x_label=f"cost of the step [{unit}]",
         y_label=y_label,
-        width=1.08 * width,  # with room for the text behind the longest bar
+        width=_WIDTH_WITH_TEXT * width,
         height=max(num_steps, 1),
-        size_px=(620.0, max(14.0 * num_steps, 40.0)),
+        size_px=(_BARS_PX, max(_BAR_ROW_PX * num_steps, _LEAST_BARS_PX)),
         rects=[
             Rects(0.0, rows + 0.1, _COMPUTE, width=means, height=0.8),
             Rects(means, rows + 0.1, WAITING, width=highest - means, height=0.8, hatched=True),
@@ -355,7 +392,12 @@ def _round_step(least: float) -> float:
 
 def _cell_px(columns: int) -> float:
     """Return the width of a cell: wide for few columns, but no drawing is wider than `WIDE_PX`."""
-    return min(WIDE_PX / columns, max(34.0, 420.0 / columns))
+    return min(WIDE_PX / columns, max(_CELL_PX, _FEW_COLUMNS_PX / columns))
+
+
+def _has_room(cell_px: float, largest_number: int) -> bool:
+    """Return whether every number from 0 to this one fits in a cell of that width."""
+    return cell_px >= _DIGIT_PX * len(str(largest_number)) + _MARGIN_PX
 
 
 def _check_cells(cells: int) -> None:
@@ -374,7 +416,7 @@ def _readers(assignment: Assignment) -> _Readers:
     rank, _ = assignment.coordinates()
     sample = np.concatenate(assignment.ranks)
     in_dataset = (sample >= 0) & (sample < assignment.size)
-    lowest_rank = np.full(assignment.size, assignment.num_ranks)
+    lowest_rank = np.full(assignment.size, assignment.num_ranks)  # above every rank, until the minimum is taken
     np.minimum.at(lowest_rank, sample[in_dataset], rank[in_dataset])
     return _Readers(lowest_rank, np.bincount(sample[in_dataset], minlength=assignment.size))
 
@@ -384,7 +426,8 @@ def reading_title(assignment: Assignment, when: str | None = None) -> str:
     epoch = audit(of_type("assignment", assignment, Assignment)).epochs[0]
     samples = count_of(assignment.size, "sample")
     ranks = count_of(assignment.num_ranks, "rank")
-    subject = f"{samples} over {ranks}, {when or f'epoch {assignment.epoch}'}"
+    when = when or f"epoch {assignment.epoch}"
+    subject = f"{samples} over {ranks}, {when}"
     if not assignment.size and not epoch.num_reads:
         return f"{subject}: nothing to read"
     findings = []
@@ -402,8 +445,9 @@ def _reading_legend(assignment: Assignment, epoch: EpochAudit, color_by: str, nu
     keys = []
     if color_by == "position":
         last = max(assignment.size - 1, 0)
-        samples = sorted({0, last // 2, last})
-        keys = [Key(f"sample {sample}", ramp(sample / max(last, 1))[0]) for sample in samples]
+        samples = np.unique([0, last // 2, last])  # fewer than three in a dataset of one or two samples
+        colors = ramp(samples / max(last, 1))  # a single sample has the number 0
+        keys = [Key(f"sample {sample}", color) for sample, color in zip(samples, colors, strict=True)]
     if epoch.num_repeats:
         keys.append(Key("read again", PAPER, hatched=True))
     if epoch.out_of_range.size:

@@ -19,26 +19,28 @@ from matplotlib.text import Text
 from .marks import NARROW_PX, Drawing, Key, Lines, Rects, Texts, plain
 from .palette import FAINT, INK, PAPER, hatch_on
 
-
-def sharpen() -> None:
-    """Have a notebook show figures at twice the resolution, unless its user chose a format."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    if not getattr(shell, "kernel", None):  # only the shell of a notebook has one
-        return
-    # `parent` is where the user's configuration comes from, if this is what makes the one instance.
-    inline = import_module("matplotlib_inline.config").InlineBackend.instance(parent=shell)
-    if inline.figure_formats == {"png"}:  # the default
-        inline.figure_formats = {"retina"}
-
-
-sharpen()
 _PX_PER_INCH = 96.0
 _POINTS_PER_PX = 72.0 / _PX_PER_INCH
 _DIGIT_WIDTH = 0.64  # of its size
 _LETTER_WIDTH = 0.8  # of its size, of the widest letters
 _LINE_PX = 24  # between two texts above each other, at least, if Axes are small
+_LEGEND = "keys"  # the id of the legend that `keys_below` makes, by which it finds the one to replace
 _SMALL = 0.6  # of the drawing's width: on smaller Axes, texts are left out that would cover others
+
+
+def sharpen() -> None:
+    """Have a notebook show figures at twice the resolution, unless its user chose a format."""
+    ipython = sys.modules.get("IPython")  # without an import: a notebook has IPython loaded, and others do not need it
+    shell = ipython.get_ipython() if ipython else None
+    if not getattr(shell, "kernel", None):  # only the shell of a notebook has one
+        return
+    # `instance` makes the object if there is none yet; it takes the user's configuration from `parent`.
+    inline = import_module("matplotlib_inline.config").InlineBackend.instance(parent=shell)
+    if inline.figure_formats == {"png"}:  # the default
+        inline.figure_formats = {"retina"}
+
+
+sharpen()  # here, because every figure imports this module
 
 
 def to_axes(drawing: Drawing, ax: Axes | None = None) -> Axes:
@@ -68,6 +70,7 @@ def _paint(drawing: Drawing, ax: Axes) -> None:
     painted: list[Text] = []
     for texts in drawing.texts:
         painted += _paint_texts(texts, ax, _texts_with_room(texts, drawing, ax))
+    # Axes that share their x axis, for example, can later show more than this drawing.
     ax.callbacks.connect("xlim_changed", lambda axes: _hide_crowded(painted, axes, drawing))
 
 
@@ -75,6 +78,12 @@ def as_text(*texts: Text) -> None:
     """Have matplotlib write texts as `plain` returns them: the part between two $ is not a formula."""
     for text in texts:
         text.set(text=plain(text.get_text()), parse_math=False)
+
+
+def title_of(ax: Axes, title: str) -> None:
+    """Put the title above the axes, to the left."""
+    may_wrap = "$" not in title  # when matplotlib wraps a text, it reads the part between two $ as a formula
+    as_text(ax.set_title(title, loc="left", fontsize=11, fontweight="bold", wrap=may_wrap))
 
 
 def ground(color: str) -> dict[str, Any]:
@@ -87,19 +96,20 @@ def _paint_rects(rects: Rects, drawing: Drawing, ax: Axes) -> None:
     top = rects.y
     right = left + rects.width
     bottom = top + rects.height
-    # rectangles by corners by x and y
-    corners = list(np.stack([left, top, right, top, right, bottom, left, bottom], axis=-1).reshape(-1, 4, 2))
+    coordinates = np.stack([left, top, right, top, right, bottom, left, bottom], axis=-1)
+    corners = list(coordinates.reshape(-1, 4, 2))  # rectangles by corners by x and y
     is_narrow = rects.width / drawing.width * drawing.size_px[0] < NARROW_PX
     outlines = np.where(is_narrow, 0.0, 0.6)
-    # a collection has one hatch, so that hatched rectangles are painted plain, and then see-through with their hatches
+    # A collection has one hatch, in the colour of its edges. So all rectangles are painted without hatches, and over
+    # them those with dark hatches, and those with white ones, without a fill.
     filled = PolyCollection(corners, facecolors=rects.fill, edgecolors=rects.edge, linewidths=outlines, gid="rects")
     ax.add_collection(filled).set_clip_on(False)  # a frame may begin left of the axes, see `marks.frame`
     hatched = np.flatnonzero(rects.hatched).tolist()
     for ink in (INK, PAPER):
-        in_this_ink = [corners[index] for index in hatched if hatch_on(rects.fill[index]) == ink]
-        if in_this_ink:
+        corners_in_ink = [corners[index] for index in hatched if hatch_on(rects.fill[index]) == ink]
+        if corners_in_ink:
             style: dict[str, Any] = {"facecolors": "none", "edgecolors": ink, "hatch": "///", "linewidths": 0.6}
-            ax.add_collection(PolyCollection(in_this_ink, **style, gid="hatched")).set_clip_on(False)
+            ax.add_collection(PolyCollection(corners_in_ink, **style, gid="hatched")).set_clip_on(False)
 
 
 def _paint_lines(lines: Lines, ax: Axes) -> None:
@@ -118,9 +128,9 @@ def _paint_lines(lines: Lines, ax: Axes) -> None:
 
 
 def _texts_with_room(texts: Texts, drawing: Drawing, ax: Axes) -> list[int]:
-    """Return which texts to paint: all, except for those with a halo that would cover others on small Axes.
+    """Return the indices of the texts to paint: all, except for those with a halo that would cover others.
 
-    The result has the indices of the texts.
+    Texts have the same size in points on Axes of any size. Only a halo, which is a box on Axes, covers other texts.
     """
     everything = list(range(len(texts.text)))
     width_px = ax.bbox.width / ax.figure.dpi * _PX_PER_INCH
@@ -131,7 +141,8 @@ def _texts_with_room(texts: Texts, drawing: Drawing, ax: Axes) -> list[int]:
     y = (texts.y / drawing.height * height_px).tolist()
     chosen: list[int] = []
     for index in everything:
-        needed_px = texts.size_px * (_LETTER_WIDTH * len(texts.text[index]) + 1.5)  # with space to the next text
+        needed_letters = _LETTER_WIDTH * len(texts.text[index]) + 1.5  # with space to the next text
+        needed_px = texts.size_px * needed_letters
         is_clear = True
         for other in chosen:
             if abs(x[index] - x[other]) <= needed_px and abs(y[index] - y[other]) <= _LINE_PX:
@@ -147,7 +158,7 @@ def _hide_crowded(texts: Sequence[Text], ax: Axes, drawing: Drawing) -> None:
     Only texts in the middle of their cells are hidden, or shown again.
     """
     left, right = ax.get_xlim()
-    px_per_unit = drawing.size_px[0] / abs(right - left)
+    px_per_unit = drawing.size_px[0] / abs(right - left)  # an inverted axis has left > right
     end_px: dict[float, float] = {}  # of the last text that is shown, by its height
     for text in sorted(texts, key=lambda text: text.get_position()[0]):
         x, y = text.get_position()
@@ -180,53 +191,60 @@ def _label(drawing: Drawing, ax: Axes) -> None:
     ax.set_xticks([x for x, _ in drawing.x_ticks], [label for _, label in drawing.x_ticks], **style)
     ax.set_yticks([y for y, _ in drawing.y_ticks], [label for _, label in drawing.y_ticks], **style)
     as_text(ax.set_xlabel(drawing.x_label), ax.set_ylabel(drawing.y_label))
-    # When matplotlib wraps a text, it reads the part between two $ as a formula, whatever `as_text` says.
-    may_wrap = "$" not in drawing.title
-    as_text(ax.set_title(drawing.title, loc="left", fontsize=11, fontweight="bold", wrap=may_wrap))
-    shares_x = len(ax.get_shared_x_axes().get_siblings(ax)) > 1
+    title_of(ax, drawing.title)
+    shares_x = len(ax.get_shared_x_axes().get_siblings(ax)) > 1  # its siblings include the Axes itself
     if shares_x:  # only the lowest of these Axes keeps its labels
         ax.label_outer(remove_inner_ticks=True)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     if drawing.legend:
-        keys_below(ax, {key.label: _handle(key) for key in drawing.legend}, drawing.size_px[0])
+        keys_below(ax, {key.label: _handle(key) for key in drawing.legend}, width_px=drawing.size_px[0])
 
 
-def keys_below(ax: Axes, keys: Mapping[str, Any], wide_px: float | None = None) -> None:
-    """Put one legend below the whole figure. The entries of other Axes stay in it."""
+def keys_below(ax: Axes, handles: Mapping[str, Any], width_px: float | None = None) -> None:
+    """Put one legend below the whole figure, with these matplotlib artists by their labels.
+
+    It is at most as wide as `width_px`, by default as the figure. If other Axes of the figure have entries there, these
+    stay in it, and it may be as wide as the figure.
+    """
     figure_px = ax.figure.bbox.width / ax.figure.dpi * _PX_PER_INCH
-    if wide_px is None:
-        wide_px = figure_px
-    handles: dict[str, Any] = {}
-    old_legends = [legend for legend in ax.figure.legends if legend.get_gid() == "keys"]
-    for old_legend in old_legends:  # of other Axes of this figure, so the legend may be as wide as all of them
+    if width_px is None:
+        width_px = figure_px
+    all_handles: dict[str, Any] = {}
+    old_legends = [legend for legend in ax.figure.legends if legend.get_gid() == _LEGEND]
+    for old_legend in old_legends:
         for text, handle in zip(old_legend.get_texts(), old_legend.legend_handles, strict=True):
-            handles[text.get_text()] = handle
-        wide_px = figure_px
+            all_handles[text.get_text()] = handle
+        width_px = figure_px
         old_legend.remove()
-    handles |= keys
-    columns = _columns(list(handles), wide_px)
+    all_handles |= handles
+    columns = _columns(list(all_handles), width_px)
     style: dict[str, Any] = {"loc": "outside lower left", "ncols": columns, "fontsize": 8, "frameon": False}
-    legend = ax.figure.legend(list(handles.values()), list(handles), **style)
-    legend.set_gid("keys")
+    legend = ax.figure.legend(list(all_handles.values()), list(all_handles), **style)
+    legend.set_gid(_LEGEND)
     as_text(*legend.get_texts())
 
 
-def _columns(labels: Sequence[str], wide_px: float) -> int:
+def _columns(labels: Sequence[str], width_px: float) -> int:
     """Return the most columns that a legend of that width has room for; its entries run down the columns."""
     needed_px = np.array([40 + 6.0 * len(label) for label in labels])  # the mark, and 6 px for each letter
     for num_columns in range(needed_px.size, 1, -1):
-        widest_px = [float(column.max()) for column in np.array_split(needed_px, num_columns)]
-        if sum(widest_px) <= wide_px:
+        columns = np.array_split(needed_px, num_columns)  # as matplotlib divides the entries
+        widest_px = [float(column.max()) for column in columns]
+        if sum(widest_px) <= width_px:
             return num_columns
     return 1
 
 
 def _handle(key: Key) -> Patch | Line2D:
+    """Return the artist that stands for a key in a legend."""
     if key.line:
         dash: Any = {"solid": "-", "dashed": "--", "none": "none"}[key.line]
         return Line2D([], [], color=key.fill, linestyle=dash, label=key.label)
     edge = key.edge
-    if edge == PAPER:  # it would not show; a patch's hatches have the colour of its edge
+    hatch = None
+    if key.hatched:
+        hatch = "///"
+    if edge == PAPER:  # white on white: neither the outline nor hatches, which have the colour of the edge, would show
         edge = hatch_on(key.fill) if key.hatched else FAINT
-    return Patch(facecolor=key.fill, edgecolor=edge, hatch="///" if key.hatched else None, label=key.label)
+    return Patch(facecolor=key.fill, edgecolor=edge, hatch=hatch, label=key.label)

@@ -13,7 +13,7 @@ from .palette import WORK
 
 _WIDE_PX = 620.0
 _ROW_PX = 30.0
-_DIGIT_PX = 8.0
+_DIGIT_PX = 8.0  # the width of a character of a length on a bar
 _MOST_ROWS = 64
 
 
@@ -41,15 +41,17 @@ def draw_bars(rows: Mapping[str, Mapping[str, float]], x_label: str = "time [ms]
     width = 1.02 * float(total.max()) or 1.0
     length_of_key: dict[Key, FloatArray] = {}
     for kind, length in lengths.items():
-        hue, hatched = WORK[kind]
-        if (length * _WIDE_PX > width).any():  # it is wider than a pixel somewhere
-            length_of_key[Key(kind, hue, hatched=hatched)] = length
+        look = WORK[kind]
+        length_px = length * _WIDE_PX / width
+        if (length_px > 1).any():
+            length_of_key[Key(kind, look.hue, hatched=look.hatched)] = length
     bars = stacked(length_of_key)
     texts: list[Texts] = []
     for bar, length in zip(bars, length_of_key.values(), strict=True):
         words = np.array([three_digits(value) for value in length.tolist()])
-        fits = np.array([_DIGIT_PX * len(word) for word in words.tolist()]) < length * _WIDE_PX / width
-        texts += numbers_on(bar, words, wanted=fits)
+        word_px = np.array([_DIGIT_PX * len(word) for word in words.tolist()])
+        length_px = length * _WIDE_PX / width
+        texts += numbers_on(bar, words, wanted=word_px < length_px)
     return Drawing(
         title=title or f"{names[int(total.argmax())]} has the longest bar",
         x_label=x_label,

@@ -16,13 +16,14 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from ..common.units import bytes_words
-from .axes import as_text, ground, keys_below
+from .axes import as_text, ground, keys_below, title_of
 from .marks import spread_out
 from .palette import INK, PAPER, Look
 
 Floats = NDArray[np.float64]
 
 LABEL_PT = 8.5  # 11 px
+_LINE_SPACING = 1.3  # of two names above each other, times the size of their letters
 GREY = "#8a8a8a"
 _SAME = 1e-9  # logarithms that differ by less are those of one number
 _TICK_STEPS = (1, 2, 5, 10, 20, 50)  # a tick at each power of two, at each second one, …
@@ -52,13 +53,13 @@ def line_axes(
     """Return `ax`, or the Axes of a new figure of that size, with title, labels, scales, ticks and grid for lines.
 
     With `x`, values that rise, their axis is logarithmic, reaches past them by a factor of `x_margin`, and has ticks at
-    powers of two, named by `x_words`. The `grid` is that of axis "x" or "y", of "both", or of none ("").
+    powers of two, named by `x_words`, `most_ticks` of them at most. The `grid` is that of axis "x" or "y", of "both",
+    or of none ("").
     """
     if ax is None:
         _, ax = plt.subplots(figsize=inches, layout="constrained")
     as_text(ax.set_xlabel(x_label), ax.set_ylabel(y_label))
-    may_wrap = "$" not in title  # when matplotlib wraps a text, it reads the part between two $ as a formula
-    as_text(ax.set_title(title, loc="left", fontsize=11, fontweight="bold", wrap=may_wrap))
+    title_of(ax, title)
     if x is not None:
         ax.set(xscale="log", xlim=(x[0] / x_margin, x[-1] * x_margin))
         _power_ticks(ax, x, x_words, most_ticks)
@@ -71,7 +72,7 @@ def line_axes(
     if grid:
         ax.grid(axis=grid, color=grid_color, linewidth=0.7)  # type: ignore[arg-type]
     else:
-        ax.grid(visible=False)
+        ax.grid(visible=False)  # the user's style of matplotlib may have one
     if grid == "both":
         ax.set_axisbelow(True)  # else the grid would lie on lines with a low zorder, as those of lower bounds have
     return ax
@@ -128,6 +129,7 @@ def _power_ticks(ax: Axes, x: Sequence[float] | Floats, words: Callable[[float],
 
 
 def dash(look: Look) -> Any:
+    """Return the linestyle of a look, for matplotlib."""
     return (0, (4, 2.5)) if look.dashed else "-"
 
 
@@ -157,6 +159,7 @@ def explain(ax: Axes, kinds: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any) -> None:
+    """Write a text at a point of the data, moved by an offset in points, on a ground that covers lines."""
     options: dict[str, Any] = {"textcoords": "offset points", "fontsize": LABEL_PT, "bbox": ground(PAPER)}
     ax.annotate(text, at, xytext=offset, **options, **style)
 
@@ -164,7 +167,7 @@ def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, floa
 class _Placer(Artist):
     """Draws nothing, but calls `place`, which places other artists by the current limits of the axes.
 
-    It is drawn before all others, and also calls it when the layout asks for its size.
+    It is drawn before all others, and also calls it when the layout asks for its size, of which it has none.
     """
 
     def __init__(self, place: Callable[[], None]) -> None:
@@ -184,12 +187,15 @@ def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
 
     They keep their places when the limits or scales of the axes change later.
     """
+    # All are outside the axes, to the right, and have no height until `place` sets it.
     style: dict[str, Any] = {"transform": ax.transAxes, "clip_on": False}
-    hairs = {name: ax.plot([], [], color=look.color, linewidth=0.7, **style)[0] for name, (_, look) in ends.items()}
+    hairs: dict[str, Line2D] = {}
     pieces: dict[str, Line2D] = {}
     words: dict[str, Text] = {}
     for name, (_, look) in ends.items():
-        dashes: Any = (0, (2, 1)) if look.dashed else "-"
+        (hairs[name],) = ax.plot([], [], color=look.color, linewidth=0.7, **style)
+    for name, (_, look) in ends.items():
+        dashes: Any = (0, (2, 1)) if look.dashed else "-"  # closer than those of `dash`, because a piece is short
         (pieces[name],) = ax.plot([], [], color=look.color, linestyle=dashes, linewidth=1.8, **style)
         words[name] = ax.text(_NAME, 0, name, transform=ax.transAxes, va="center", fontsize=LABEL_PT, color=INK)
         as_text(words[name])
@@ -199,13 +205,13 @@ def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
         _, right = ax.get_xlim()
         end_of = {name: float(to_axes.transform((right, y))[1]) for name, (y, _) in ends.items()}  # 0 bottom … 1 top
         upwards = sorted(end_of, key=lambda name: end_of[name])
-        axes_height_pt = ax.bbox.height / ax.figure.dpi * 72
-        name_height = 1.3 * LABEL_PT / axes_height_pt
-        name_places = spread_out([end_of[name] for name in upwards], name_height)
+        axes_height_pt = ax.bbox.height / ax.figure.dpi * 72  # a point is 1/72 inch
+        line_height = _LINE_SPACING * LABEL_PT / axes_height_pt  # of a name, as a share of the axes' height
+        name_places = spread_out([end_of[name] for name in upwards], line_height)
         for name, y in zip(upwards, name_places, strict=True):
             hairs[name].set_data(_HAIR, (end_of[name], y))
             pieces[name].set_data(_PIECE, (y, y))
             words[name].set_y(y)
 
     ax.add_artist(_Placer(place))
-    place()
+    place()  # because the layout measures artists in their order: the names before the `_Placer`

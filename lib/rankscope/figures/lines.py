@@ -19,6 +19,7 @@ from .marks import WIDE_INCHES
 from .palette import CATEGORIES, INK, PAPER, Look, looks
 
 _MARKERS = ("o", "s", "^", "D")
+_FIRST_ITEMS = 100  # the number of samples at the left end of the figure of torch.randperm
 
 
 # ---- over any quantity
@@ -59,11 +60,13 @@ def curves(
         if executed is not None:
             style = {"linestyle": "none", "marker": look.marker, "markersize": 4, "zorder": 3}
             ax.plot(x_values, executed, color=look.color, label=f"{name}, executed", **style)
-        ends[name] = _last_finite(executed if predicted is None else predicted), look
+        named_values = executed if predicted is None else predicted  # the line has the name, if there is one
+        ends[name] = _last_finite(named_values), look
     if "x" in log:
         ax.set_xscale("log")
         plain_ticks(ax.xaxis, ax.get_xlim())
-        ax.set_xticks([], minor=True)  # which would confuse where a caller sets ticks at powers of two
+        # A caller may set ticks at powers of two, between which minor ticks would confuse.
+        ax.set_xticks([], minor=True)
     if "y" in log:
         ax.set_yscale("log")
         plain_ticks(ax.yaxis, ax.get_ylim())
@@ -84,11 +87,15 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
     64-bit words, or at `most_items`. Raises ValueError if `most_items` is outside 1,000 to that number.
     """
     largest = worst_randperm_bound()
-    last = largest if most_items is None else whole("most_items", most_items, 1000, largest)
-    num_items = np.unique(np.geomspace(100, last, 2000).astype(np.int64))  # enough points for a smooth line
+    last = largest
+    if most_items is not None:
+        last = whole("most_items", most_items, 1000, largest)
+    points = np.geomspace(_FIRST_ITEMS, last, 2000)  # enough for a smooth line
+    num_items = np.unique(points.astype(np.int64))  # the points of few samples are closer than whole numbers
     bias = exact_bias(num_items)
     excess_at_last = float(bias.excess[-1])
-    finding = f"torch.randperm draws some of {last:,} samples first {percent_words(excess_at_last, 2)} more often"
+    share = percent_words(excess_at_last, 2)
+    finding = f"torch.randperm draws some of {last:,} samples first {share} more often"
     ax = line_axes(
         ax,
         (WIDE_INCHES, 3.6),
@@ -106,7 +113,8 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
     middle_items = int(num_items[middle])
     middle_percent = 100 * float(bias.excess[middle])
     ax.plot([middle_items], [middle_percent], "o", color=CATEGORIES[0], markersize=5)
-    note(ax, f"{middle_percent:.2g} % at {middle_items:,}", (middle_items, middle_percent), (8, -14))
+    below_right = (8, -14)  # where the rising line leaves room, in points
+    note(ax, f"{middle_percent:.2g} % at {middle_items:,}", (middle_items, middle_percent), below_right)
     return ax
 
 
@@ -172,32 +180,35 @@ def costs(
     scale, unit = _unit_of(float(all_s.min()))
     lowest_y = all_s.min() / scale
     highest_y = all_s.max() / scale
-    first, changes = lowest(sizes, np.stack(list(lines_s.values())) / scale)
-    finding = _fastest(list(lines_s), [first, *(change.leader for change in changes)])
-    y_limits = (lowest_y / 2, highest_y * 1.6)
+    first_leader, changes = lowest(sizes, np.stack(list(lines_s.values())) / scale)
+    finding = _fastest(list(lines_s), [first_leader, *(change.leader for change in changes)])
+    y_limits = (lowest_y / 2, highest_y * 1.6)  # with some room below the lines, and above them for n½
     ax = size_axes(ax, (WIDE_INCHES, 5), title or finding, f"time [{unit}]", sizes, y_limits=y_limits, log_y=True)
     if lower_bound_s is not None:
         _draw_bound(ax, sizes, lower_bound_s / scale, lowest_y)
     ends: dict[str, tuple[float, Look]] = {}
     for (name, times_s), look in zip(lines_s.items(), looks(lines_s).values(), strict=True):
         y = times_s / scale
-        layer = 2.5 if look.dashed else 2.0  # a dashed line shows on the one that it coincides with
+        layer = 2.5 if look.dashed else 2.0  # if two lines coincide, both show only if the dashed one is on top
         ax.plot(sizes, y, color=look.color, linestyle=dash(look), linewidth=1.8, label=name, zorder=layer)
         ends[name] = float(y[-1]), look
     if lower_bound_s is not None:
-        ends["lower bound"] = float(lower_bound_s[-1]) / scale, Look(GREY, False, "")
+        ends["lower bound"] = float(lower_bound_s[-1]) / scale, Look(GREY, dashed=False, marker="")
     styles = looks([*lines_s, *points])
     for name, (x, times_s) in points.items():
+        low = times_s.min(axis=1) / scale
         middle = np.median(times_s, axis=1) / scale
-        markers(ax, name, styles[name], x, times_s.min(axis=1) / scale, middle, times_s.max(axis=1) / scale)
-        ends.setdefault(name, (float(middle[-1]), styles[name]))  # the name of a line stands at the line's own end
+        high = times_s.max(axis=1) / scale
+        markers(ax, name, styles[name], x, low, middle, high)
+        if name not in ends:  # the name of a line stands at the line's own end
+            ends[name] = float(middle[-1]), styles[name]
     if points:
         explain(ax, {"measured: median, from least to most": {"marker": "o", "linestyle": "none"}})
     _draw_changes(ax, changes)
     name_ends(ax, ends)
     if half_bytes is not None:
         ax.axvline(half_bytes, color=INK, linewidth=0.8, linestyle=":", label="n½")
-        above_the_lines = highest_y * 1.45  # and below the limit of the axis
+        above_the_lines = highest_y * 1.45  # and below the upper limit of the axis
         note(ax, f"n½ = {bytes_words(half_bytes)}", (half_bytes, above_the_lines), (4, 0), va="top")
     return ax
 
@@ -213,7 +224,8 @@ def _unit_of(shortest_s: float) -> tuple[float, str]:
 def _sizes(num_bytes: ArrayLike) -> Floats:
     sizes = np.asarray(num_bytes, dtype=float)
     is_column = sizes.ndim == 1 and sizes.size > 1
-    if not is_column or not np.isfinite(sizes).all() or not (np.diff(sizes, prepend=0.0) > 0).all():
+    rises_from_above_0 = (np.diff(sizes, prepend=0.0) > 0).all()
+    if not is_column or not np.isfinite(sizes).all() or not rises_from_above_0:
         raise ValueError(f"num_bytes must be at least two sizes that rise from above 0, got {num_bytes!r}")
     return sizes
 
@@ -227,7 +239,7 @@ def _points(measured: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> dict[str, tu
         if not is_column or not np.isfinite(sizes).all() or not (sizes > 0).all():
             raise ValueError(f"{name}, measured: sizes must be finite and above 0, got {num_bytes!r}")
         times_s = _times(f"{name}, measured", seconds, sizes, most_axes=2)
-        points[name] = sizes, times_s.reshape(sizes.size, -1)
+        points[name] = sizes, times_s.reshape(sizes.size, -1)  # times without repeats become one column
     return points
 
 
@@ -239,7 +251,7 @@ def _fastest(names: Sequence[str], leaders: Sequence[int]) -> str:
 
 
 def _draw_bound(ax: Axes, sizes: Floats, bound: Floats, lowest_y: float) -> None:
-    bottom = np.full(sizes.size, lowest_y / 1e3)  # far below the axis, which cannot begin at 0 as it is logarithmic
+    bottom = np.full(sizes.size, lowest_y / 1e3)  # far below the axis, because a logarithmic one has no place for 0
     ax.fill_between(sizes, bottom, bound, color=_GROUND, zorder=0)
     ax.plot(sizes, bound, color=GREY, linewidth=1.2, label="lower bound", zorder=1)
 
@@ -261,7 +273,8 @@ def _draw_changes(ax: Axes, changes: list[Change]) -> None:
 def _times(name: str, values: ArrayLike, sizes: Floats, most_axes: int = 1, low: float | None = None) -> Floats:
     """The times of these sizes: above 0, as a logarithmic axis needs them, or at least `low`."""
     times = np.asarray(values, dtype=float)
-    if times.shape[:1] != sizes.shape or times.ndim > most_axes or not times.size:
+    has_row_per_size = times.shape[:1] == sizes.shape
+    if not has_row_per_size or times.ndim > most_axes or times.size == 0:
         raise ValueError(f"{name}: {times.shape} values over sizes of shape {sizes.shape}")
     if low is None:
         is_allowed = times > 0
@@ -297,8 +310,9 @@ def lowest(x: Floats, y: Floats) -> tuple[int, list[Change]]:
     """
     log_x = np.log(x)
     log_y = np.log(y)
-    first = int((log_y[:, 0] <= log_y[:, 0].min() + _SAME).argmax())
-    leader = first
+    is_lowest = log_y[:, 0] <= log_y[:, 0].min() + _SAME
+    first_leader = int(is_lowest.argmax())  # the first that is True
+    leader = first_leader
     changes: list[Change] = []
     for interval in range(x.size - 1):  # from one x to the next
         start = log_y[:, interval]  # the height of each line at the left of the interval
@@ -306,14 +320,14 @@ def lowest(x: Floats, y: Floats) -> tuple[int, list[Change]]:
         for fraction in _possible_changes(start, rise):
             height = start + fraction * rise  # of each line at this fraction of the interval
             lowest_lines = np.flatnonzero(height <= height.min() + _SAME)
-            # After this point, that one of them is the lowest that rises least.
+            # Of the lines that meet here, the one that rises least is the lowest after this point.
             next_leader = int(lowest_lines[rise[lowest_lines].argmin()])
-            coincides = rise[next_leader] >= rise[leader] - _SAME
-            if not coincides:
+            leader_remains = rise[leader] <= rise[next_leader] + _SAME
+            if not leader_remains:
                 leader = next_leader
                 change_x = log_x[interval] + fraction * (log_x[interval + 1] - log_x[interval])
                 changes.append(Change(float(np.exp(change_x)), float(np.exp(height[leader])), leader))
-    return first, changes
+    return first_leader, changes
 
 
 def _possible_changes(start: Floats, rise: Floats) -> list[float]:
@@ -327,5 +341,5 @@ def _possible_changes(start: Floats, rise: Floats) -> list[float]:
     # Parallel lines cross nowhere: their fraction is infinite or nan.
     with np.errstate(divide="ignore", invalid="ignore"):
         crossings = gap / closing
-    inside = crossings[(crossings > 0) & (crossings < 1 - _SAME)]
+    inside = crossings[(crossings > 0) & (crossings < 1 - _SAME)]  # 1 is the 0 of the next interval
     return np.unique([0.0, *inside]).tolist()  # type: ignore[no-any-return]

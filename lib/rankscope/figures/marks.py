@@ -18,6 +18,7 @@ WIDE_PX = 660.0  # of the marks of a wide drawing: with its axes, a picture is a
 WIDE_INCHES = 8.0  # of a wide figure of matplotlib, axes included
 NARROW_PX = 4  # rectangles narrower than this have no outline, which would hide them
 _SCALE_SHARES = (0.25, 0.5, 0.75, 1.0)  # of the highest number, in the scale of shaded cells
+_FRAME_MARGIN = 0.04  # above and below the frame of a bar, as a part of its row
 _MOST_CHARACTERS = 400  # of a text: matplotlib takes 0.2 ms for each
 
 
@@ -31,7 +32,8 @@ def _flags(values: ArrayLike) -> NDArray[np.bool_]:
 
 def plain(text: str) -> str:
     """Return a text for a picture: of printable characters and line breaks, and of bounded length."""
-    shown = printable(text[: _MOST_CHARACTERS + 1], keep="\n")  # one more, which says whether the text is too long
+    # One character more than is allowed says that the text is too long.
+    shown = printable(text[: _MOST_CHARACTERS + 1], keep="\n")
     if len(shown) > _MOST_CHARACTERS:
         return f"{shown[: _MOST_CHARACTERS - 1]}…"
     return shown
@@ -60,7 +62,7 @@ def _align(marks: Any, kind: str, columns: Sequence[str], strings: Sequence[str]
     """
     aligned = np.broadcast_arrays(*(getattr(marks, name) for name in columns))
     for name, column in zip(columns, aligned, strict=True):
-        object.__setattr__(marks, name, column)  # since the class is frozen, also below
+        object.__setattr__(marks, name, column)  # here and below, because the class is frozen
     size = aligned[0].size
     for name in strings:
         values = getattr(marks, name)
@@ -108,7 +110,9 @@ class Texts:
     halo: tuple[str, ...] = attrs.field(converter=_strings, default=())
 
     def __attrs_post_init__(self) -> None:
-        strings = ("text", "color", "halo") if self.halo else ("text", "color")
+        strings = ["text", "color"]
+        if self.halo:  # it may be empty, and the others may not
+            strings.append("halo")
         _align(self, "texts", ("x", "y"), strings)
 
 
@@ -222,7 +226,7 @@ def numbers_on(
     for hatched in (False, True):
         chosen = np.flatnonzero(wanted & (rects.hatched == hatched))
         fills = [rects.fill[index] for index in chosen.tolist()]
-        ink = [color or ink_on(fill) for fill in fills]
+        ink = [ink_on(fill) if color is None else color for fill in fills]
         x = rects.x[chosen] + rects.width[chosen] / 2
         y = rects.y[chosen] + rects.height[chosen] / 2
         words = [str(number) for number in numbers[chosen].tolist()]
@@ -233,9 +237,13 @@ def numbers_on(
 def shaded(table: FloatArray, scale: float) -> tuple[Rects, tuple[Texts, ...]]:
     """A cell for each number of a matrix, paler for more and grey for 0, and the number in units of `scale` in it."""
     values = table.ravel().tolist()
-    shades = ramp(table / (table.max() or 1.0))
+    highest = float(table.max())
+    if highest == 0:  # all cells are grey, but 0 / 0 is not a number
+        highest = 1.0
+    shades = ramp(table / highest)
     row, column = np.indices(table.shape)
-    cells = Rects(column, row, [shade if value else EMPTY for shade, value in zip(shades, values, strict=True)])
+    fills = [shade if value else EMPTY for shade, value in zip(shades, values, strict=True)]
+    cells = Rects(column, row, fills)
     words = np.array([three_digits(value / scale) for value in values])
     return cells, numbers_on(cells, words, wanted=table.ravel() > 0)
 
@@ -252,15 +260,23 @@ def shade_keys(highest: float, scale: float, unit: str) -> tuple[Key, ...]:
 
 
 def frame(rows: ArrayLike, length: ArrayLike, width: float, margin: float = 0.003) -> Rects:
-    """Return frames around the horizontal bars of these rows and lengths, for a drawing of that width."""
+    """Return frames around the horizontal bars of these rows and lengths, for a drawing of that width.
+
+    A frame is longer than its bar by `margin` of the drawing's width at each end, and fills most of the row.
+    """
     pad = margin * width
-    return Rects(-pad, np.add(rows, 0.04), INK, width=np.add(length, 2 * pad), height=0.92, edge=INK)
+    return Rects(
+        -pad, np.add(rows, _FRAME_MARGIN), INK, width=np.add(length, 2 * pad), height=1 - 2 * _FRAME_MARGIN, edge=INK
+    )
 
 
 def stacked(parts: Mapping[Key, FloatArray], margin: float = 0.14) -> list[Rects]:
-    """Return horizontal bars, one below the other: each part looks as its key, and begins where the one before ends."""
+    """Return horizontal bars, one below the other: each part looks as its key, and begins where the one before ends.
+
+    A part has a length for each bar. Rows are 1 high, and `margin` of a row is free above its bar, and also below it.
+    """
     bars: list[Rects] = []
-    start: FloatArray = np.zeros(1)
+    start: FloatArray = np.zeros(1)  # for all bars
     for key, length in parts.items():
         y = np.arange(length.size) + margin
         bars.append(Rects(start, y, key.fill, width=length, height=1 - 2 * margin, hatched=key.hatched))
@@ -276,7 +292,7 @@ def whole_ticks(count: int, most: int = 12) -> tuple[tuple[float, str], ...]:
     >>> [label for _, label in whole_ticks(64)]
     ['0', '10', '20', '30', '40', '50', '60']
     """
-    steps = (factor * 10**power for power in range(20) for factor in (1, 2, 5))
+    steps = (factor * 10**power for power in range(20) for factor in (1, 2, 5))  # more than any array has cells
     step = next(step for step in steps if count <= step * most)
     return tuple((cell + 0.5, str(cell)) for cell in range(0, count, step))
 
@@ -294,18 +310,25 @@ def spread_out(places: Sequence[float], least: float) -> list[float]:
         return sum(group) / len(group)
 
     def overlap(lower: list[float], upper: list[float]) -> bool:
-        return middle(upper) - middle(lower) < least / 2 * (len(lower) + len(upper))
+        half_of_lower = least / 2 * len(lower)  # each place of a group takes `least`
+        half_of_upper = least / 2 * len(upper)
+        return middle(upper) - middle(lower) < half_of_lower + half_of_upper
 
     groups: list[list[float]] = []
     for place in places:
         groups.append([place])
+        # A group that grows may reach the one below it, and so on.
         while len(groups) > 1 and overlap(groups[-2], groups[-1]):
             last_group = groups.pop()
             groups[-1] = groups[-1] + last_group
     moved = []
     for group in groups:
         for number in range(len(group)):
-            from_middle = number - (len(group) - 1) / 2  # in steps of `least`
-            moved.append(middle(group) + from_middle * least)
-    highest = [1 - least * num_above for num_above in reversed(range(len(moved)))]  # each needs room for those above it
-    return [min(place, high) for place, high in zip(moved, highest, strict=True)]
+            steps_from_middle = number - (len(group) - 1) / 2
+            moved.append(middle(group) + steps_from_middle * least)
+    spread = []
+    for index, place in enumerate(moved):
+        num_above = len(moved) - 1 - index
+        highest = 1 - least * num_above  # so that those above it have room up to 1
+        spread.append(min(place, highest))
+    return spread

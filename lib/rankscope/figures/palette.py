@@ -149,13 +149,13 @@ def work_look(kind: str) -> WorkLook | None:
     first_word, _, rest = kind.partition(" ")
     if first_word not in WORK:
         return None
-    hue, hatched = WORK[first_word]
+    look = WORK[first_word]
     share = 1.0
     is_number = rest.isdecimal() and len(rest) < 3  # longer ones do not number parts, and may be too large for a power
     if is_number:
         share = _SHARE_OF_HUE ** int(rest)
-    paler = [round(255 - (255 - channel) * share) for channel in _channels(hue)]
-    return WorkLook("#" + "".join(f"{channel:02x}" for channel in paler), hatched)
+    red, green, blue = (round(255 - (255 - channel) * share) for channel in _channels(look.hue))  # the rest is white
+    return WorkLook(f"#{red:02x}{green:02x}{blue:02x}", look.hatched)
 
 
 HUES = tuple(hue for hue in hues("work").values() if hue not in (OTHER, WAITING))
@@ -226,8 +226,9 @@ _MARKERS = _different_markers()
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Return a look for each algorithm, always the same for those that are known here, unless two of them share one.
 
-    Others take, in their order, the hues and lines that are left with a round marker. Where none are left, they begin
-    again with the next marker, so that more than two hundred algorithms look different.
+    The first of those that share one has it. Others take, in their order, the pairs of a hue and a plain or dashed line
+    that are left, with a round marker, and when there are none left all pairs with the next marker, so that more than
+    two hundred algorithms look different.
 
     >>> looks(["ring", "mine"])["ring"] == looks(["other", "ring"])["ring"]
     True
@@ -237,15 +238,15 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     for name in different_names:
         if name in _LOOKS and _LOOKS[name] not in known.values():
             known[name] = _LOOKS[name]
-    used = {(look.color, look.dashed) for look in known.values()}
-    hues = [hue for hue in reversed(CATEGORIES) if hue != _YELLOW]
-    hues.append(_YELLOW)  # last, because a thin line of it is faint on white
-    pairs = [(color, dashed) for dashed in (False, True) for color in hues]
+    used_pairs = {(look.color, look.dashed) for look in known.values()}
+    colors = [color for color in reversed(CATEGORIES) if color != _YELLOW]
+    colors.append(_YELLOW)  # last, because a thin line of it is faint on white
+    pairs = [(color, dashed) for dashed in (False, True) for color in colors]
     round_marker, *other_markers = _MARKERS
-    free = [Look(color, dashed, round_marker) for color, dashed in pairs if (color, dashed) not in used]
+    candidates = [Look(color, dashed, round_marker) for color, dashed in pairs if (color, dashed) not in used_pairs]
     for marker in other_markers:
-        free += [Look(color, dashed, marker) for color, dashed in pairs]
-    looks_of_others = cycle([look for look in free if look not in known.values()])
+        candidates += [Look(color, dashed, marker) for color, dashed in pairs]
+    looks_of_others = cycle([look for look in candidates if look not in known.values()])  # again, if there are too few
     look_of: dict[str, Look] = {}
     for name in different_names:
         look_of[name] = known[name] if name in known else next(looks_of_others)
@@ -258,9 +259,9 @@ def ramp(fractions: ArrayLike, anchors: tuple[str, ...] = _RAMP) -> tuple[str, .
     >>> ramp([0, 1])
     ('#440154', '#fde725')
     """
-    steps = np.rint(np.clip(np.asarray(fractions, dtype=float), 0, 1) * 255)
     table = _ramp_table(anchors)
-    return tuple(table[step] for step in steps.astype(int).ravel().tolist())
+    places = np.clip(np.asarray(fractions, dtype=float), 0, 1) * (len(table) - 1)
+    return tuple(table[index] for index in np.rint(places).astype(int).ravel().tolist())
 
 
 def diverging(differences: ArrayLike) -> tuple[str, ...]:
@@ -276,8 +277,11 @@ def diverging(differences: ArrayLike) -> tuple[str, ...]:
 def _ramp_table(colors: tuple[str, ...]) -> tuple[str, ...]:
     """Return 256 colours from the first of these to the last, mixed from the two that are nearest."""
     anchors = np.array([_channels(color) for color in colors])  # colours by red, green and blue
-    places = np.linspace(0, len(colors) - 1, 256)
-    mixed = [np.rint(np.interp(places, range(len(colors)), channel)).astype(int).tolist() for channel in anchors.T]
+    places = np.linspace(0, len(colors) - 1, 256)  # 1.5 is in the middle between the colours 1 and 2
+    mixed = []
+    for channel in anchors.T:
+        values = np.interp(places, range(len(colors)), channel)
+        mixed.append(np.rint(values).astype(int).tolist())
     return tuple(f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in zip(*mixed, strict=True))
 
 
@@ -300,7 +304,9 @@ def ink_on(fill: str) -> str:
     ('#222222', '#ffffff', '#000000')
     """
     best = max((INK, PAPER), key=lambda ink: contrast(ink, fill))
-    return best if contrast(best, fill) >= LEGIBLE else _BLACK
+    if contrast(best, fill) < LEGIBLE:
+        return _BLACK  # a little darker than INK, which is enough on every fill
+    return best
 
 
 def hatch_on(fill: str) -> str:
@@ -319,7 +325,7 @@ def contrast(color: str, other: str) -> float:
     21
     """
     darker, lighter = sorted((_luminance(color), _luminance(other)))
-    return (lighter + 0.05) / (darker + 0.05)
+    return (lighter + 0.05) / (darker + 0.05)  # 0.05 is WCAG's, for light that a screen reflects
 
 
 def _luminance(color: str) -> float:

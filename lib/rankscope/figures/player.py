@@ -21,6 +21,8 @@ TIME_PX = 360.0  # the width of the area that shows time
 _GAP_PX = 48.0  # between the chunks and that area
 _RIGHT_PX = 24.0  # to the right of it
 _BETWEEN_PX = 24.0  # between two strips
+_PLAYHEAD_ABOVE_PX = 3  # the line at the moment begins so far above the rows of the ranks
+_PLAYHEAD_BELOW_PX = 4  # and ends so far below the bars
 
 # where the lines of text stand, from the top of a strip, and where the rows of the ranks begin
 _NAME_PX = 8.0
@@ -35,13 +37,18 @@ _CELL_PX = 44.0  # the width of a chunk, as far as `_GRID_PX` allows
 _ROWS_PX = {1: 300.0, 2: 240.0}  # the height of all rows of a strip, by the number of strips
 _GRID_PX = (256.0, 290.0)  # the width of a rank's buffer, at least and at most
 _ROW_PX = (9.0, 38.0)  # the height of a row, at least and at most
+_BAR_PX = (6.0, 16.0)  # the height of a bar, at least and at most
 _NUMBERED_ROW_PX = 12  # rows of at least this height each have the number of their rank
 _NUMBERED_BAR_PX = 10  # and bars of at least this height
 
 _LETTER_PX = 8.0  # the width of a letter of a caption
 _DIGIT_PX = 7.0  # of a digit on a chunk
+_DIGITS_MARGIN_PX = 4  # around the digits on a chunk, on both sides together
 _CHUNK_NUMBER_PX = 20.0  # between two numbers of chunks, at least
 _LEGIBLE_ROW_PX = 13  # the height of a row whose chunks have numbers, at least
+_FRAME_PX = 2  # the width of the frame around a result
+_MARK_PX = 8  # the width and the height of a message on its line
+_DONE_PX = 8.0  # the height of the bar of how much is finished
 _COVERING_ROWS = 0.55  # a message whose middle is less than this from a row's middle passes over its chunk there
 _PALE = "#d4d4d4"  # lines and bars of what is still to come
 _QUIET = "#5f5f5f"  # text that says how to read the picture
@@ -49,7 +56,8 @@ _QUIET = "#5f5f5f"  # text that says how to read the picture
 
 def shades_of(num_ranks: int) -> tuple[str, ...]:
     """A colour for each number of shares in a chunk, from none to all."""
-    return (EMPTY, *ramp(np.arange(num_ranks) / max(1, num_ranks - 1)))
+    last = num_ranks - 1
+    return (EMPTY, *ramp(np.arange(num_ranks) / max(1, last)))  # `last` is 0 for a single rank
 
 
 class ChunkBoxes(NamedTuple):
@@ -69,11 +77,27 @@ class Captions(NamedTuple):
     finished: str  # empty until then, and where there is no room
 
 
+class MessageLines(NamedTuple):
+    """The lines of messages: grey ones for what is to come, and coloured ones for the past."""
+
+    to_come: Lines
+    past: Lines
+
+
+class BusyBars(NamedTuple):
+    """The bars of busy ranks: grey ones for what is to come, and coloured ones for the past."""
+
+    to_come: Rects
+    past: Rects
+
+
 @attrs.frozen(eq=False)
 class Strip:
-    """One collective in the picture: its chunks to the left, its messages and the busy ranks to the right, in pixels
-    from `top`. `horizon_s` is the time at the right edge, `grid_px` the width of a rank's buffer, and `rows_px` the
-    height of all rows if there are many."""
+    """One collective in the picture: its chunks to the left, its messages and the busy ranks to the right.
+
+    All is in pixels, from `top` on. `horizon_s` is the time at the right edge, `grid_px` the width of a rank's buffer,
+    and `rows_px` the height of all rows if there are many.
+    """
 
     play: Playback
     top: float
@@ -92,7 +116,7 @@ class Strip:
     @property
     def bar_px(self) -> float:
         """The height of the bar of a rank that is busy."""
-        return max(6.0, min(16.0, 0.5 * self.row_px))
+        return float(np.clip(0.5 * self.row_px, *_BAR_PX))
 
     @property
     def cell_px(self) -> float:
@@ -129,8 +153,8 @@ class Strip:
 
     @cached_property
     def boxes(self) -> ChunkBoxes:
-        pad_px = min(2.5, 0.12 * self.cell_px)
-        height = 0.76 * self.row_px
+        pad_px = min(2.5, 0.12 * self.cell_px)  # to the left and to the right of a chunk
+        height = 0.76 * self.row_px  # the rest separates the rows
         rank, chunk = self.places
         left = chunk * self.cell_px + pad_px
         return ChunkBoxes(left, self.y(rank) - height / 2, self.cell_px - 2 * pad_px, height)
@@ -146,7 +170,8 @@ class Strip:
             shades = shades_of(self.ranks)
             fill = [shades[count] for count in shares.tolist()]
             words = [str(count) if count else "" for count in shares.tolist()]
-        is_wide_enough = self.cell_px >= _DIGIT_PX * len(str(self.ranks)) + 4
+        longest = str(self.ranks)
+        is_wide_enough = self.cell_px >= _DIGIT_PX * len(longest) + _DIGITS_MARGIN_PX
         if not is_wide_enough or self.row_px < _LEGIBLE_ROW_PX:
             words = [""] * len(words)
         return fill, words
@@ -174,7 +199,14 @@ class Strip:
         is_framed = np.zeros(left.size, dtype=bool)
         if not self.play.schedule.wanted().all():
             is_framed = self.play.finished(at_s).ravel()
-        frames = Rects(left[is_framed] - 2, top[is_framed] - 2, INK, width=width + 4, height=height + 4, edge=INK)
+        frames = Rects(
+            left[is_framed] - _FRAME_PX,
+            top[is_framed] - _FRAME_PX,
+            INK,
+            width=width + 2 * _FRAME_PX,
+            height=height + 2 * _FRAME_PX,
+            edge=INK,
+        )
         return [frames, Rects(left, top, fill, width=width, height=height, joined=True)]
 
     def numbers(self, at_s: float) -> Texts:
@@ -183,13 +215,14 @@ class Strip:
         left, top, width, height = self.boxes
         _, chunk = self.places
         fill, words = self.looks(play.held(at_s).ravel(), chunk)
-        moving = np.flatnonzero(np.isin(play.message, play.on_the_way(at_s)))  # chunks in messages that are on the way
-        moving_y = self.height(at_s)[play.message[moving]]
-        moving_row = (moving_y - self.y(np.array(0))) / self.row_px  # 2.5 is between the rows of ranks 2 and 3
+        is_moving = np.isin(play.message, play.on_the_way(at_s))  # of each chunk of a message
+        moving_y = self.height(at_s)[play.message[is_moving]]
+        y_of_rank_0 = self.y(np.array(0))
+        moving_row = (moving_y - y_of_rank_0) / self.row_px  # 2.5 is between the rows of ranks 2 and 3
         # A message between two rows may cover its chunk in the upper one, in the lower one, or in both.
         for row in (np.floor(moving_row), np.ceil(moving_row)):
             is_covered = abs(moving_row - row) < _COVERING_ROWS
-            indices = row * play.schedule.num_chunks + play.chunk[moving]  # of the chunks, as in `places`
+            indices = row * play.schedule.num_chunks + play.chunk[is_moving]  # of the chunks, as in `places`
             for index in indices[is_covered].astype(int).tolist():
                 words[index] = ""
         return _texts_on(left + width / 2, top + height / 2, words, fill, self.number_px)
@@ -217,10 +250,12 @@ class Strip:
         width, _ = self.packet_px
         src = play.src[play.message]
         dst = play.dst[play.message]
+        # The same for both directions, so that an exchange is two equal columns.
         exchange = np.stack([play.step[play.message], np.minimum(src, dst), np.maximum(src, dst), play.chunk])
         _, group, num_in_group = np.unique(exchange, axis=1, return_inverse=True, return_counts=True)
-        side = np.where(dst > src, 0.96, 0.04)
         is_exchanged = num_in_group[group.ravel()] > 1
+        is_on_the_way_down = dst > src
+        side = np.where(is_on_the_way_down, 0.96, 0.04)  # not quite at the edges of the cell
         share = np.where(is_exchanged, side, 0.5)  # of the room to the left and to the right of the chunk
         return np.asarray(share * (self.cell_px - width))
 
@@ -243,7 +278,7 @@ class Strip:
         play = self.play
         width, height = self.packet_px
         left = play.chunk[rows] * self.cell_px + self.packet_left[rows]
-        edge = min(2.5, 0.1 * self.cell_px)
+        edge = min(2.5, 0.1 * self.cell_px)  # the width of the frame in the colour of the message
         fill, words = self.looks(play.carries[rows], play.chunk[rows])
         color = self.colors[play.message[rows]].tolist()
         frame = Rects(left - edge, y - height / 2 - edge, color, width=width + 2 * edge, height=height + 2 * edge)
@@ -254,7 +289,8 @@ class Strip:
         """Where messages are on their lines."""
         x = self.x(np.clip(at_s, self.play.start_s[messages], self.play.end_s[messages]))
         y = self.height(at_s)[messages]
-        return Rects(x - 4, y - 4, self.colors[messages].tolist(), width=8, height=8)
+        colors = self.colors[messages].tolist()
+        return Rects(x - _MARK_PX / 2, y - _MARK_PX / 2, colors, width=_MARK_PX, height=_MARK_PX)
 
     # ---- what time reveals
 
@@ -263,8 +299,8 @@ class Strip:
         """The colour of each message."""
         return np.where(self.play.reduce, ADDED, COPIED)
 
-    def lines(self, at_s: float) -> tuple[Lines, Lines]:
-        """Each message from its sender to its receiver: grey lines for what is to come, and lines for the past."""
+    def lines(self, at_s: float) -> MessageLines:
+        """Return lines from the sender of each message to its receiver."""
         play = self.play
         x0 = self.x(play.start_s)
         x1 = self.x(play.end_s)
@@ -273,7 +309,7 @@ class Strip:
         share = self.progress(at_s)
         x = x0 + share * (x1 - x0)
         y = y0 + share * (y1 - y0)
-        dashed = ~play.reduce
+        dashed = ~play.reduce  # those that the receiver copies
         is_to_come = share < 1
         to_come = Lines(
             x0[is_to_come],
@@ -295,15 +331,15 @@ class Strip:
             width_px=1.8,
             joined=True,
         )
-        return to_come, past
+        return MessageLines(to_come, past)
 
-    def bars(self, at_s: float) -> tuple[Rects, Rects]:
-        """When ranks send (upper half), and receive and add (lower half): grey bars for what is to come, and the past.
+    def bars(self, at_s: float) -> BusyBars:
+        """Return bars of when ranks send (in the upper half of their row), and receive and add (in the lower half).
 
         Columns have first the sending of each message, then its receiving.
         """
         play = self.play
-        height = 0.42 * self.bar_px
+        height = 0.42 * self.bar_px  # not quite half a row, so that a gap separates the halves
         start_s = np.r_[play.start_s, play.start_s]
         stop_s = np.r_[play.end_s, play.done_s]
         fill = np.r_[self.colors, self.colors]
@@ -317,7 +353,7 @@ class Strip:
         to_come = Rects(x0[is_to_come], y[is_to_come], _PALE, (x1 - x0)[is_to_come], height, joined=True)
         has_begun = now_s > start_s
         past = Rects(x0[has_begun], y[has_begun], fill[has_begun].tolist(), (x - x0)[has_begun], height, joined=True)
-        return to_come, past
+        return BusyBars(to_come, past)
 
     # ---- what stands still
 
@@ -326,8 +362,8 @@ class Strip:
         """A thin line for each rank, on which its messages begin and end, and a darker one between nodes."""
         y_of_ranks = self.y(np.arange(self.ranks))
         gpus_per_node = self.play.gpus_per_node
-        first_of_nodes = np.arange(0)
-        if gpus_per_node > 1:
+        first_of_nodes = np.arange(0)  # the first rank of each node but the first node
+        if gpus_per_node > 1:  # else a line would be between any two ranks
             first_of_nodes = np.arange(gpus_per_node, self.ranks, gpus_per_node)
         y_between_nodes = self.top + _HEAD_PX + first_of_nodes * self.row_px
         # zeros for the lines between nodes: those go through the chunks, too
@@ -339,7 +375,7 @@ class Strip:
     @property
     def ticks(self) -> list[tuple[float, str]]:
         """The numbers of the ranks, as many as there is room for."""
-        every = 1 if self.row_px >= _NUMBERED_ROW_PX else 2
+        every = 1 if self.row_px >= _NUMBERED_ROW_PX else 2  # two rows of the least height have room for a number
         ranks = np.arange(0, self.ranks, every)
         return [(y, str(rank)) for y, rank in zip(self.y(ranks).tolist(), ranks.tolist(), strict=True)]
 
@@ -352,7 +388,7 @@ class Strip:
         schedule = self.play.schedule
         size = bytes_words(self.play.num_bytes)
         name = f"{schedule.algorithm} {schedule.collective} of {size} on {count_of(self.ranks, 'rank')}"
-        return _line(0.0, self.top + _NAME_PX, name, 13.0)
+        return _line(0.0, self.top + _NAME_PX, name, size_px=13.0)
 
     def _explanations(self) -> Texts:
         """Return the texts above the chunks, the messages and the bars that say how to read them."""
@@ -370,7 +406,7 @@ class Strip:
         every = max(1, int(np.ceil(_CHUNK_NUMBER_PX / self.cell_px)))
         chunks = np.arange(0, self.play.schedule.num_chunks, every)
         words = [str(chunk) for chunk in chunks.tolist()]
-        return Texts((chunks + 0.5) * self.cell_px, self.top + CHUNKS_PX, words, _QUIET, 10.0)
+        return Texts((chunks + 0.5) * self.cell_px, self.top + CHUNKS_PX, words, _QUIET, size_px=10.0)
 
     def _numbers_of_ranks(self) -> list[Texts]:
         """The numbers at the rows and at the bars, each if these are tall enough."""
@@ -391,32 +427,36 @@ class Strip:
         num_finished = int(play.finished(at_s).sum())
         count = f"{num_finished} of {int(play.schedule.wanted().sum())} chunks finished"
         if at_s < play.finish_s:
-            return Captions(self._happening(at_s), count, "")
+            return Captions(self._happening(at_s), count, finished="")
         finish, _ = times_in_one_unit(play.finish_s, self.horizon_s)  # in the unit of the title
         finished = f"finished after {finish}"
         happening = f"Finished after {finish}: {_result(play)}"
         has_room = self._finish_x + _LETTER_PX * len(finished) <= self.left + TIME_PX
-        if not play.src.size or not has_room:
+        has_messages = play.src.size > 0  # without any, there is no last line that this text could be next to
+        if not has_messages or not has_room:
             finished = ""
         return Captions(happening, count, finished)
 
     @property
     def _finish_x(self) -> float:
+        """Where the text begins that says when the collective finished: a little to the right of that time."""
         return float(self.x(self.play.finish_s)) + 8.0
 
     def caption_places(self) -> tuple[Texts, Texts, Texts]:
         """Where the three `captions` stand, as texts without words."""
         happening = _line(0.0, self.top + _CAPTION_PX, "")
         count = _line(0.0, self.busy - _LEGEND_OF_BARS_PX, "")
-        finished = _line(self._finish_x, (self.busy + self.bottom) / 2, "", 12.0, (PAPER,))
+        finished = _line(self._finish_x, (self.busy + self.bottom) / 2, "", size_px=12.0, halo=(PAPER,))
         return happening, count, finished
 
     def done(self, at_s: float) -> Rects:
         """How much is finished, as a bar over its ground."""
-        share = self.play.finished(at_s).sum() / max(1, self.play.schedule.wanted().sum())
-        color = _QUIET if self.play.schedule.collective in MOVES else shades_of(self.ranks)[-1]
+        share = self.play.finished(at_s).sum() / self.play.schedule.wanted().sum()
+        color = shades_of(self.ranks)[-1]  # that of a chunk with the shares of all ranks
+        if self.play.schedule.collective in MOVES:
+            color = _QUIET
         width = (self.grid_px, share * self.grid_px)
-        return Rects(0.0, self.busy + 2, (EMPTY, color), width=width, height=8.0, edge="none")
+        return Rects(0.0, self.busy + 2, (EMPTY, color), width=width, height=_DONE_PX, edge="none")
 
     def _happening(self, at_s: float) -> str:
         """Which step is under way, who sends, and what the receivers do."""
@@ -437,7 +477,7 @@ class Strip:
             return f"{sentence}, the receiver adds {'it' if most == 1 else 'them'} to its own"
         if not play.reduce[flying].any():
             return f"{sentence}, the receiver keeps a copy"
-        return sentence
+        return sentence  # some receivers add, and others keep a copy
 
     def _senders(self, messages: Ints) -> str:
         num_senders = np.unique(self.play.src[messages]).size
@@ -465,7 +505,7 @@ def _result(play: Playback) -> str:
 
 
 def _line(x: float, y: float, text: str, size_px: float = 11.0, halo: tuple[str, ...] = ()) -> Texts:
-    return Texts([x], [y], [text], INK, size_px, "start", halo)
+    return Texts([x], [y], [text], INK, size_px=size_px, anchor="start", halo=halo)
 
 
 def _texts_on(x: FloatArray, y: FloatArray, words: Sequence[str], fill: Sequence[str], size_px: float) -> Texts:
@@ -473,7 +513,7 @@ def _texts_on(x: FloatArray, y: FloatArray, words: Sequence[str], fill: Sequence
     shown = [index for index, word in enumerate(words) if word]
     words_shown = [words[index] for index in shown]
     ink = [ink_on(fill[index]) for index in shown]
-    return Texts(x[shown], y[shown], words_shown, ink, size_px)
+    return Texts(x[shown], y[shown], words_shown, ink, size_px=size_px)
 
 
 # ---- one moment
@@ -481,7 +521,9 @@ def _texts_on(x: FloatArray, y: FloatArray, words: Sequence[str], fill: Sequence
 
 def strips(plays: Sequence[Playback]) -> list[Strip]:
     """Lay one collective out, or two, one below the other on one axis of time."""
-    horizon_s = max(play.finish_s for play in plays) or 1.0  # an axis without any time has some width, too
+    horizon_s = max(play.finish_s for play in plays)
+    if horizon_s == 0:  # no message takes any time, and an axis must have some width
+        horizon_s = 1.0
     most_chunks = max(play.schedule.num_chunks for play in plays)
     grid_px = float(np.clip(_CELL_PX * most_chunks, *_GRID_PX))
     laid: list[Strip] = []
@@ -506,7 +548,7 @@ def finishes(plays: Sequence[Playback]) -> str:
 
 
 def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None) -> Drawing:
-    """Draw one or two collectives at one moment, one below the other on the same axis of time.
+    """Draw one or two collectives on a cluster at one moment, one below the other on the same axis of time.
 
     To the left, each rank has a row of chunks, with the chunks that are on their way between the rows. To the right are
     the messages, from sender to receiver, and below them the busy ranks. What is still to come is grey; the vertical
@@ -529,7 +571,10 @@ def still_parts(laid: Sequence[Strip], title: str | None, at_s: float) -> Drawin
     plays = [strip.play for strip in laid]
     scale, unit = time_unit(last.horizon_s)
     width = last.left + TIME_PX + _RIGHT_PX
-    height = last.bottom + 4
+    height = last.bottom + _PLAYHEAD_BELOW_PX
+    lines = []
+    for strip in laid:
+        lines += [strip.rails, strip.lines(at_s).to_come]
     return Drawing(
         title=title or finishes(plays),
         x_label=f"time [{unit}]",
@@ -537,8 +582,8 @@ def still_parts(laid: Sequence[Strip], title: str | None, at_s: float) -> Drawin
         width=width,
         height=height,
         size_px=(width, height),
-        rects=[strip.bars(at_s)[0] for strip in laid],
-        lines=[lines for strip in laid for lines in (strip.rails, strip.lines(at_s)[0])],
+        rects=[strip.bars(at_s).to_come for strip in laid],
+        lines=lines,
         texts=[texts for strip in laid for texts in strip.fixed],
         x_ticks=[(float(last.x(time * scale)), label) for time, label in round_ticks(last.horizon_s / scale)],
         y_ticks=[tick for strip in laid for tick in strip.ticks],
@@ -557,14 +602,14 @@ class MomentParts(NamedTuple):
 def moment_parts(laid: Sequence[Strip], at_s: float) -> MomentParts:
     """Return what depends on the moment."""
     parts = MomentParts([], [], [])
-    now_s = min(at_s, laid[0].horizon_s)
+    now_s = min(at_s, laid[0].horizon_s)  # the playhead stops at the right edge
     for strip in laid:
         play = strip.play
         flying = play.on_the_way(at_s)
-        rows = np.flatnonzero(np.isin(play.message, flying))
+        rows = np.flatnonzero(np.isin(play.message, flying))  # of the columns with a row per chunk of a message
         packets, words_on_packets = strip.packets(rows, strip.height(at_s)[play.message[rows]])
-        _, past_bars = strip.bars(at_s)
-        _, past_lines = strip.lines(at_s)
+        past_bars = strip.bars(at_s).past
+        past_lines = strip.lines(at_s).past
         parts.rects.extend([*strip.cells(at_s), strip.done(at_s), past_bars, *packets, strip.marks(flying, at_s)])
         parts.lines.extend([past_lines, playhead(strip, now_s)])
         parts.texts.extend([strip.numbers(at_s), words_on_packets])
@@ -577,7 +622,9 @@ def moment_parts(laid: Sequence[Strip], at_s: float) -> MomentParts:
 def playhead(strip: Strip, at_s: float) -> Lines:
     """Return the vertical line of a strip that marks a time."""
     x = strip.x(at_s)
-    return Lines(x, strip.top + _HEAD_PX - 3, x, strip.bottom + 4, INK, width_px=2.0)
+    top = strip.top + _HEAD_PX - _PLAYHEAD_ABOVE_PX
+    bottom = strip.bottom + _PLAYHEAD_BELOW_PX
+    return Lines(x, top, x, bottom, INK, width_px=2.0)
 
 
 def _clock(strip: Strip, at_s: float) -> Texts:
@@ -599,7 +646,7 @@ def _sum_keys(plays: Sequence[Playback]) -> list[Key]:
     """The shades of the collectives that add up, if there are any."""
     if all(play.schedule.collective in MOVES for play in plays):
         return []
-    ranks = plays[0].schedule.num_ranks
+    ranks = plays[0].schedule.num_ranks  # all are on one cluster
     shades = shades_of(ranks)
     counts = range(1, ranks) if ranks <= 4 else (1, ranks // 2)
     keys = [Key(f"{count} summed", shades[count]) for count in counts]
@@ -614,5 +661,5 @@ def _origin_keys(plays: Sequence[Playback]) -> list[Key]:
     origins = np.unique(np.concatenate([schedule.origins() for schedule in moving])).tolist()
     if len(origins) > len(RANKS):
         origins = [origins[0], origins[len(origins) // 2], origins[-1]]
-    colors = rank_colors(plays[0].schedule.num_ranks)
+    colors = rank_colors(plays[0].schedule.num_ranks)  # all are on one cluster
     return [Key(f"from rank {rank}", colors[rank]) for rank in origins]

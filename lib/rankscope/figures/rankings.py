@@ -16,10 +16,11 @@ from .marks import WIDE_PX, Drawing, FloatArray, Key, Lines, Rects, Texts, frame
 from .palette import INK, PAPER, Look, looks, ramp
 
 _ROW_PX = 24.0
-_LETTER_PX = 6.6
+_LETTER_PX = 6.6  # the width of a letter of a name in cells
 _NAME_MARGIN_PX = 6.0  # of a name in cells, on both sides together
-_SIZE_PX = 60  # of a size below the map
+_SIZE_PX = 60  # between two sizes below the cells, at least
 _CELL_PX = 44.0  # of a cell of a map or a table, where there is room
+_MAP_PX = 420.0  # the width of a map of few sizes
 _MARGIN_PX = 32  # a cell that is wide enough for the margin of the fastest
 _MOST_CELLS = 16_384
 _SAME = 1e-9  # a smaller relative difference comes from rounding
@@ -47,11 +48,11 @@ def draw_winners(results: Mapping[int, Mapping[float, Best]], title: str | None 
     cell_results = [result for row in table for result in row]
     winners = [result.algorithm for result in cell_results]
     style = looks(candidate.algorithm for result in cell_results for candidate in result.candidates)
-    # Few columns fill 420 pixels together, and no drawing is wider than `WIDE_PX`.
-    cell_px = min(WIDE_PX / num_columns, max(_CELL_PX, 420.0 / num_columns))
+    cell_px = min(WIDE_PX / num_columns, max(_CELL_PX, _MAP_PX / num_columns))
 
     row, column = np.indices((num_rows, num_columns))
-    cells = _algorithm_rects(winners, style, column, num_rows - 1 - row)
+    top_row = num_rows - 1  # of the drawing, where the last row of the table is, because ranks increase upwards
+    cells = _algorithm_rects(winners, style, column, top_row - row)
     named_runs = []
     for run in _longest_runs([[result.algorithm for result in row] for row in table]):
         if run.length * cell_px >= _LETTER_PX * len(run.name) + _NAME_MARGIN_PX:
@@ -61,7 +62,7 @@ def draw_winners(results: Mapping[int, Mapping[float, Best]], title: str | None 
         names,
         style,
         [run.column for run in named_runs],
-        [num_rows - 1 - run.row for run in named_runs],
+        [top_row - run.row for run in named_runs],
         width=[run.length for run in named_runs],
     )
     margins = np.array([_margin_words(result.margin) for result in cell_results])
@@ -129,7 +130,9 @@ def _size_ticks(sizes: Sequence[float], cell_px: float) -> list[tuple[float, str
     columns = [column for column, size in enumerate(sizes) if size > 0 and math.log2(size).is_integer()]
     if len(columns) < 2:
         columns = list(range(len(sizes)))
-    every = max(1, math.ceil(len(columns) * _SIZE_PX / (cell_px * len(sizes))))
+    needed_px = len(columns) * _SIZE_PX
+    width_px = cell_px * len(sizes)
+    every = max(1, math.ceil(needed_px / width_px))
     return [(column + 0.5, bytes_words(sizes[column])) for column in columns[::every]]
 
 
@@ -147,7 +150,7 @@ def _margin_words(margin: float) -> str:
     if margin < 9.995:
         return f"{margin:.0%}"
     if margin < 998:
-        return f"{margin + 1:.0f}×"
+        return f"{margin + 1:.0f}×"  # the next best takes this many times as long as the fastest
     return ">999"
 
 
@@ -180,7 +183,7 @@ def draw_slowdowns(seconds: Mapping[str, Mapping[float, float]], title: str | No
     fills = _shade(slowdowns.ravel())
     cells = Rects(column + _PAD, row + _PAD, fills, width=1 - 2 * _PAD, height=1 - 2 * _PAD)
     is_fastest = slowdowns <= 1 + _SAME
-    frames = Rects(column[is_fastest], row[is_fastest], INK, edge=INK)
+    frames = Rects(column[is_fastest], row[is_fastest], INK, edge=INK)  # below the cells, so that their pads show them
     words = np.array([_slowdown_words(value) for value in slowdowns.ravel().tolist()])
     has_room = np.full(words.shape, cell_px >= _MARGIN_PX)
     ever_fastest = [name for name, flags in zip(names, is_fastest, strict=True) if flags.any()]
@@ -221,7 +224,7 @@ def _times_by_size(seconds: Mapping[str, Mapping[float, float]]) -> FloatArray:
 
 
 def _shade(slowdowns: ArrayLike) -> tuple[str, ...]:
-    """A colour for each slowdown: pale for the fastest, dark for `_DARKEST` times its time and more."""
+    """A colour for each slowdown, of equal steps for equal ratios: pale for the fastest, dark from `_DARKEST` on."""
     return ramp(1 - np.log(slowdowns) / math.log(_DARKEST))
 
 
@@ -235,17 +238,24 @@ def _slowdown_words(slowdown: float) -> str:
 
 
 def _slowdown_legend(slowest: float) -> list[Key]:
-    keys = [Key("fastest", ramp(1)[0], edge=INK)]
-    for times in (2.0, 4.0):
-        if slowest > times:
-            keys.append(Key(f"{times:.0f} times as long", _shade(times)[0]))
+    """The entry of the fastest, and those of shades up to the slowest that there is."""
+    times = (1.0, 2.0, 4.0, _DARKEST)
+    fastest_shade, double_shade, fourfold_shade, darkest_shade = _shade(times)
+    keys = [Key("fastest", fastest_shade, edge=INK)]
+    if slowest > 2:
+        keys.append(Key("2 times as long", double_shade))
+    if slowest > 4:
+        keys.append(Key("4 times as long", fourfold_shade))
     if slowest > _DARKEST:
-        keys.append(Key(f"{_DARKEST:.0f} times or more", _shade(_DARKEST)[0]))
+        keys.append(Key(f"{_DARKEST:.0f} times or more", darkest_shade))
     return keys
 
 
 # ---- bars at one size
 
+_BAR_MARGIN = 0.12  # above and below a bar, as a part of its row
+_TICK_MARGIN = 0.02  # above and below the tick of a measured time, which is higher than the bar
+_BREAK_MARGIN = 0.05  # above and below the strokes of a break
 _WIDTH = 1.25  # of the drawing, times the longest bar: its time in words needs the rest
 _WIDTH_WITH_MEASURED = 1.45  # the same, if measured times stand next to those of the bars
 
@@ -266,8 +276,10 @@ def draw_ranking(
         raise ValueError(f"seconds must be finite, at least 0 and of at least one algorithm, got {dict(seconds)}")
     measured = measured or {}
     names = sorted(seconds, key=lambda name: seconds[name])
-    longest_s = _longest_s(seconds[names[0]], seconds[names[-1]], bound_s or 0.0)
-    # where the tick of each measured time stands
+    fastest = names[0]
+    slowest = names[-1]
+    longest_s = _longest_s(seconds[fastest], seconds[slowest], bound_s or 0.0)
+    # The places of the ticks. `measured` may have algorithms without a bar.
     ticks_s = {name: min(measured_s, longest_s) for name, measured_s in measured.items() if name in seconds}
     scale, unit = time_unit(longest_s)
     relative_width = _WIDTH_WITH_MEASURED if ticks_s else _WIDTH
@@ -280,10 +292,10 @@ def draw_ranking(
     length = np.array([min(seconds[name], longest_s) for name in names]) / scale
     bars = Rects(
         0,
-        rows + 0.12,
+        rows + _BAR_MARGIN,
         [style[name].color for name in names],
         width=length,
-        height=0.76,
+        height=1 - 2 * _BAR_MARGIN,
         hatched=[style[name].dashed for name in names],
     )
     chosen_rows = [row for row, name in enumerate(names) if name == chosen]
@@ -292,16 +304,19 @@ def draw_ranking(
     if ticks_s:
         x = np.array(list(ticks_s.values())) / scale
         y = np.array([names.index(name) for name in ticks_s])
-        lines.append(Lines(x, y + 0.02, x, y + 0.98, INK, width_px=3.0))
+        lines.append(Lines(x, y + _TICK_MARGIN, x, y + 1 - _TICK_MARGIN, INK, width_px=3.0))
     if cut_rows:
         lines += _breaks(cut_rows, longest_s / scale, width)
     words = [_time_words(seconds[name], measured.get(name), scale) for name in names]
-    # the words stand behind the bar and the tick
-    ends = []
+    ends = []  # of the bar or the tick, whichever is longer: the words stand behind it
     for name, bar_end in zip(names, length.tolist(), strict=True):
         ends.append(max(bar_end, ticks_s.get(name, 0.0) / scale))
 
-    finding = f"{names[0]} is the fastest" if longest_s else "none takes any time"
+    finding = "none takes any time"
+    x_ticks: Sequence[tuple[float, str]] = ()
+    if longest_s > 0:
+        finding = f"{fastest} is the fastest"
+        x_ticks = round_ticks(longest_s / scale)
     return Drawing(
         title=title or finding,
         x_label=f"time [{unit}]",
@@ -313,24 +328,24 @@ def draw_ranking(
         lines=lines,
         texts=(Texts(np.array(ends) + 0.01 * width, rows + 0.5, words, anchor="start"),),
         rules=(bound_s / scale,) if bound_s else (),
-        x_ticks=round_ticks(longest_s / scale) if longest_s else (),
+        x_ticks=x_ticks,
         y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
-        legend=_ranking_legend(bound_s, chosen_rows, ticks_s, cut_rows),
+        legend=_ranking_legend(
+            has_bound=bool(bound_s), has_chosen=bool(chosen_rows), has_measured=bool(ticks_s), has_cut=bool(cut_rows)
+        ),
     )
 
 
-def _ranking_legend(
-    bound_s: float | None, chosen: Sequence[int], ticks_s: Mapping[str, float], cut: Sequence[int]
-) -> list[Key]:
-    """The entries of what there is, with the rows of chosen and of cut bars."""
+def _ranking_legend(*, has_bound: bool, has_chosen: bool, has_measured: bool, has_cut: bool) -> list[Key]:
+    """The entries of what there is in the drawing."""
     keys = []
-    if bound_s:
+    if has_bound:
         keys.append(Key("lower bound", INK, line="solid"))
-    if chosen:
+    if has_chosen:
         keys.append(Key("your choice", PAPER, edge=INK))
-    if ticks_s:
+    if has_measured:
         keys.append(Key("measured", INK))
-    if cut:
+    if has_cut:
         keys.append(Key("// longer than drawn", PAPER, line="none"))
     return keys
 
@@ -353,9 +368,10 @@ def _three_digits(value: float) -> str:
 
 def _longest_s(fastest_s: float, slowest_s: float, bound_s: float) -> float:
     """Return the time that the longest bar stands for: the slowest, up to `_CUT` times the fastest, or the bound."""
-    if fastest_s == 0:
+    if fastest_s == 0:  # of which every multiple is 0, too
         return max(slowest_s, bound_s)
-    return max(min(slowest_s, _CUT * fastest_s), bound_s)
+    longest_bar_s = min(slowest_s, _CUT * fastest_s)
+    return max(longest_bar_s, bound_s)
 
 
 def _breaks(rows: Sequence[int], longest: float, width: float) -> list[Lines]:
@@ -365,5 +381,5 @@ def _breaks(rows: Sequence[int], longest: float, width: float) -> list[Lines]:
     strokes = []
     for share_before_end in (0.04, 0.026):  # of the drawing's width
         x = longest - share_before_end * width
-        strokes.append(Lines(x - slant, y + 0.95, x + slant, y + 0.05, PAPER, width_px=3.5))
+        strokes.append(Lines(x - slant, y + 1 - _BREAK_MARGIN, x + slant, y + _BREAK_MARGIN, PAPER, width_px=3.5))
     return strokes

@@ -27,8 +27,9 @@ _MOST_MESSAGES = 5000
 _MOST_LABELLED = 150  # messages over time that are labelled with their chunks
 _MOST_STRIPED = 8  # ranks up to which each has a stripe of its own in a cell
 _MOST_LISTED = 2  # ranks of which the legend names each: beyond, numbers or places in the cells say which rank it is
+_MOST_LIST_CHARACTERS = 7  # of a message's chunks: a longer list takes as much space as "8 chunks"
 
-# one step
+# one step, in whose drawing x counts pixels and y counts rows
 _GRID_PX = 250.0  # the width of a grid of chunks, at most
 _STRIP_PX = 160.0  # of the arrows between two grids
 _ROW_PX = 27.0
@@ -36,7 +37,18 @@ _HEAD = 0.8  # rows above the first rank
 _HEAD_TEXT = 0.45 * _HEAD  # rows down to the text there
 _TICK_PX = 18  # between the numbers of two chunks, at least
 _TALL = 0.8  # a cell's part of its row
+_CELL_PX = 40.0  # the width of a cell without stripes, at most
+_STRIPED_CELL_PX = 12.0  # the width of a cell with stripes, at most: this, and `_STRIPE_PX` for each of them
+_STRIPE_PX = 9.0
+_LEAST_STRIPE_PX = 2.0  # where stripes would be narrower, cells have none
 _MOST_PAD_PX = 3.0  # to the left and to the right of a cell, at most
+_RANK_GAP_PX = 4.0  # between the number of a rank and the second grid
+_NODE_COLOR = "#8a8a8a"  # of the lines between nodes
+
+# the height of a rank's row over time: its part of all rows together, between two limits
+_ALL_ROWS_PX = 380.0
+_LEAST_ROW_PX = 18.0
+_MOST_ROW_PX = 56.0
 
 # labels of messages over time
 _LABEL_SIZE_PX = 10.0
@@ -100,8 +112,8 @@ class Message(NamedTuple):
     chunks: tuple[int, ...]
     reduce: bool
 
-    def words(self, most: int = 7) -> str:
-        """Return the chunks as text, or only how many they are where that takes more than `most` characters.
+    def words(self) -> str:
+        """Return the chunks as text, or only how many they are if their list is long.
 
         >>> Message(0, 1, (0, 1, 2, 5), False).words(), Message(0, 1, (1, 3, 5, 7), False).words()
         ('0–2,5', '1,3,5,7')
@@ -109,7 +121,7 @@ class Message(NamedTuple):
         '5 chunks'
         """
         text = ",".join(run_words(sorted(self.chunks), "–"))
-        return text if len(text) <= most else f"{len(self.chunks)} chunks"
+        return text if len(text) <= _MOST_LIST_CHARACTERS else f"{len(self.chunks)} chunks"
 
 
 def messages(step: Step) -> list[Message]:
@@ -150,9 +162,9 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
     if transfers is not None:
         sent = messages(transfers)
     cells = _kind_of_cells(schedule)
-    widest_cell_px = 40.0
+    widest_cell_px = _CELL_PX
     if cells == "stripes":
-        widest_cell_px = 12.0 + 9.0 * num_ranks  # 9 px for each stripe
+        widest_cell_px = _STRIPED_CELL_PX + _STRIPE_PX * num_ranks
     cell_px = min(_GRID_PX / num_chunks, widest_cell_px)
     grid_px = cell_px * num_chunks
 
@@ -162,10 +174,12 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
     rects = [*before.rects]
     texts = [*before.texts]
     lines: list[Lines] = []
-    head_at = {0.0: "in the end"}  # the text above each grid, by its left edge
+    grid_edges = [0.0]  # the left edge of each grid
+    heads = ["in the end"]  # the text above each grid
     if transfers is not None:
         right = grid_px + _STRIP_PX
-        head_at = {0.0: "before the step", right: "after it"}
+        grid_edges = [0.0, right]
+        heads = ["before the step", "after it"]
         arrows = _arrows(sent, num_chunks, grid_px)
         shares_after = holdings(schedule, step + 1)
         after = _grid(shares_after, cells, cell_px, right, [(message.dst, message.chunks) for message in sent])
@@ -174,15 +188,15 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         rects += after.rects
         lines += arrows.lines
         texts += [*arrows.labels, *after.texts]
-        texts.append(Texts(right - 4.0, _middle(np.arange(num_ranks)), rank_names, anchor="end"))
-    texts += [Texts(left, _HEAD_TEXT, [head], anchor="start") for left, head in head_at.items()]
+        texts.append(Texts(right - _RANK_GAP_PX, _middle(np.arange(num_ranks)), rank_names, anchor="end"))
+    texts += [Texts(left, _HEAD_TEXT, [head], anchor="start") for left, head in zip(grid_edges, heads, strict=True)]
 
-    width = max(head_at) + grid_px
+    width = grid_edges[-1] + grid_px
     height = num_ranks + _HEAD
-    if gpus_per_node and gpus_per_node < num_ranks:
-        edges = np.arange(gpus_per_node, num_ranks, gpus_per_node) + _HEAD
-        lines.append(Lines(0.0, edges, width, edges, "#8a8a8a", width_px=1.0))
-    chunk_ticks = whole_ticks(num_chunks, most=max(1, int(grid_px / _TICK_PX)))
+    if gpus_per_node is not None and gpus_per_node < num_ranks:
+        node_edges = np.arange(gpus_per_node, num_ranks, gpus_per_node) + _HEAD
+        lines.append(Lines(0.0, node_edges, width, node_edges, _NODE_COLOR, width_px=1.0))
+    chunk_ticks = whole_ticks(num_chunks, most=int(grid_px / _TICK_PX))
     return Drawing(
         title=title or f"{_name(schedule)}, {_happening(schedule, step, sent)}",
         x_label="chunk [index]",
@@ -193,7 +207,7 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         rects=rects,
         lines=lines,
         texts=texts,
-        x_ticks=[(left + chunks * cell_px, label) for left in head_at for chunks, label in chunk_ticks],
+        x_ticks=[(left + chunks * cell_px, label) for left in grid_edges for chunks, label in chunk_ticks],
         y_ticks=[(rows + _HEAD, label) for rows, label in whole_ticks(num_ranks, most=64)],
         legend=_step_legend(num_ranks, cells, sent, np.flatnonzero(is_origin).tolist()),
     )
@@ -201,10 +215,11 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
 
 def _kind_of_cells(schedule: Schedule) -> str:
     """Return the key of `_CELLS` for a schedule."""
-    if schedule.collective in MOVES:
+    if schedule.collective in MOVES:  # ranks only pass chunks on
         return "origin"
     px_for_stripes = _GRID_PX / schedule.num_chunks - 2 * _MOST_PAD_PX
-    if schedule.num_ranks <= _MOST_STRIPED and px_for_stripes >= 2.0 * schedule.num_ranks:  # at least two pixels each
+    has_space_for_stripes = px_for_stripes >= _LEAST_STRIPE_PX * schedule.num_ranks
+    if schedule.num_ranks <= _MOST_STRIPED and has_space_for_stripes:
         return "stripes"
     return "shares"
 
@@ -236,7 +251,7 @@ def _grid(shares: Bools, cells: str, cell_px: float, left: float, framed: list[t
     is_framed = np.zeros(x.shape, dtype=bool)
     for framed_rank, chunks in framed:
         is_framed[framed_rank, list(chunks)] = True
-    edge_x = min(2.0, pad)
+    edge_x = min(2.0, pad)  # at most the padding, so that a frame stays off the cells next to it
     edge_y = edge_x / _ROW_PX  # as thick as `edge_x`, but y counts rows
     frames = Rects(x[is_framed] - edge_x, y[is_framed] - edge_y, INK, width + 2 * edge_x, _TALL + 2 * edge_y, edge=INK)
     colors = np.array(rank_colors(num_ranks))
@@ -257,7 +272,7 @@ def _grid(shares: Bools, cells: str, cell_px: float, left: float, framed: list[t
     has_shares = shares.any(axis=2).ravel()
     fill = [shade if is_there else EMPTY for shade, is_there in zip(shades, has_shares.tolist(), strict=True)]
     rects = Rects(x, y, fill, width=width, height=_TALL)
-    is_legible = width >= _CHARACTER_PX * len(str(num_ranks)) + 2
+    is_legible = width >= _CHARACTER_PX * len(str(num_ranks)) + 2  # a pixel on either side of the longest number
     return _Grid([frames, rects], numbers_on(rects, numbers.ravel(), wanted=has_shares & is_legible))
 
 
@@ -271,7 +286,7 @@ def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
 
     The chunks are written at senders or at receivers, whichever have fewer arrows each, if these have at most two.
     """
-    if not sent:
+    if not sent:  # some steps have no messages
         return _Arrows([], [])
     src = np.array([message.src for message in sent])
     dst = np.array([message.dst for message in sent])
@@ -287,17 +302,17 @@ def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
         return _Arrows([Lines(x0, y0, x1, y1, INK, dashed=dashed, arrows=True)], [])
 
     words = [message.words() for message in sent]
-    label_px = _ARROW_LETTER_PX * max(map(len, words)) + _ARROW_LABEL_GAP_PX
+    label_px = _ARROW_LETTER_PX * max(map(len, words))  # the width of the column of labels
     if most_sent <= most_received:
-        y0 = y0 + _spread(src, dst)
+        y0 += _spread(src, dst)
         label_x = x0
         label_y = y0
-        x0 += label_px
+        x0 = label_x + label_px + _ARROW_LABEL_GAP_PX
     else:
-        y1 = y1 + _spread(dst, src)
-        label_x = x1 - label_px + _ARROW_LABEL_GAP_PX
+        y1 += _spread(dst, src)
+        label_x = x1 - label_px
         label_y = y1
-        x1 -= label_px
+        x1 = label_x - _ARROW_LABEL_GAP_PX
     # The word "chunk" heads the column of labels.
     labels = Texts(label_x, np.r_[_HEAD_TEXT, label_y], ["chunk", *words], anchor="start")
     return _Arrows([Lines(x0, y0, x1, y1, INK, dashed=dashed, arrows=True)], [labels])
@@ -311,7 +326,7 @@ def _spread(rank: Ints, peer: Ints) -> Floats:
     offset = np.zeros(rank.size)
     for row in np.unique(rank):
         arrows = np.flatnonzero(rank == row)
-        arrows = arrows[np.argsort(peer[arrows], kind="stable")]
+        arrows = arrows[np.argsort(peer[arrows])]
         offset[arrows] = (np.arange(arrows.size) - (arrows.size - 1) / 2) * _ARROW_ROWS
     return offset
 
@@ -320,7 +335,8 @@ def _step_legend(num_ranks: int, cells: str, sent: list[Message], origins: list[
     """Return the legend's entries for what there is; `origins` are the ranks whose chunks or shares can be seen."""
     explanation = _CELLS[cells]
     if cells == "shares":
-        counts = (1, num_ranks // 2)
+        # One share, and half of them, if that is another number and less than all.
+        counts = sorted({count for count in (1, num_ranks // 2) if 1 <= count < num_ranks})
         # The shades are those of `_grid`, which takes the root, too.
         keys = [Key(count_of(count, "share"), ramp(np.sqrt(count / num_ranks))[0]) for count in counts]
         keys.append(Key("all shares", ramp(1)[0]))
@@ -377,7 +393,7 @@ def _over_time(schedule: Schedule, timeline: Timeline, title: str | None) -> Dra
     begin_s = timeline.begin_s
     scale, unit = time_unit(timeline.makespan_s)
     width = timeline.makespan_s / scale or 1.0  # a timeline without any time has some width, too
-    row_px = max(18.0, min(56.0, 380.0 / schedule.num_ranks))
+    row_px = max(_LEAST_ROW_PX, min(_MOST_ROW_PX, _ALL_ROWS_PX / schedule.num_ranks))
 
     is_added = np.array([message.reduce for message in sent], dtype=bool)
     travels = Lines(
@@ -388,12 +404,12 @@ def _over_time(schedule: Schedule, timeline: Timeline, title: str | None) -> Dra
         np.where(is_added, ADDED, COPIED).tolist(),
         dashed=~is_added,
     )
-    # A line for each rank: so flat, a rectangle shows little but its edge.
+    # A line for each rank: a rectangle so flat that it shows little but its edge, because lines would cover the bars.
     rows = Rects(0, np.arange(schedule.num_ranks) + 0.5, FAINT, width=width, height=0.1 / row_px, edge=FAINT)
     adding = timeline.select(kind="reduce")
     bars = Rects(
         (adding.start_s - begin_s) / scale,
-        adding.rank + 0.4,
+        adding.rank + 0.4,  # with the height, around the middle of the row
         ADDED,
         width=(adding.stop_s - adding.start_s) / scale,
         height=0.2,
@@ -444,7 +460,7 @@ def _distances(points: FloatArray, start: FloatArray, direction: FloatArray) -> 
     The last axis of all arguments is x and y.
     """
     from_start = points[:, None] - start  # points by lines by x and y
-    squared_length = np.maximum((direction**2).sum(axis=1), 1e-9)
+    squared_length = np.maximum((direction**2).sum(axis=1), 1e-9)  # not 0, by which one cannot divide
     # the part of each line at which it is nearest to each point, from 0 to 1
     nearest = np.clip((from_start * direction).sum(axis=2) / squared_length, 0, 1)
     return np.asarray(np.linalg.norm(from_start - nearest[:, :, None] * direction, axis=2))

@@ -21,13 +21,22 @@ LEAST_WIDTH = "--least-width"  # the property that says how narrow a page may sh
 _TOP_PX = 34  # around the area of the marks: a title of one line above, and the axis below
 _TITLE_LINE_PX = 18  # the height of each further line of the title
 _RIGHT_PX = 14
-_BOTTOM_PX = 44
-_LEFT_PX = 76.0  # at least
+_BOTTOM_PX = 44  # below the area of the marks, with the axis
+_LEGEND_DOWN_PX = 42  # from the area of the marks down to the legend, which is below the axis
+_LEFT_PX = 76.0  # at least, with the axis
+_AXIS_LABEL_PX = 30  # the part of it for the label of the axis, left of the ticks
 _KEY_PX = 22  # the height of a row of the legend
 _EDGE_PX = 14.0  # where a title of several lines begins
 _LEAST_TITLE_PX = 420.0  # the width of a title of several lines over a narrow drawing, at most
+_Y_LABEL_PX = 14  # from the left edge of the picture to the baseline of the label of the vertical axis
 _LETTER_PX = 6.6  # the width of a letter, about
 _TITLE_LETTER_PX = 8.6
+_TITLE_BASELINE_PX = 20  # of its first line
+_KEY_BOX_PX = 14  # the side of the box of a key
+_KEY_MARK_PX = 20  # the box, and a gap up to the label
+_KEY_GAP_PX = 12  # from the label to the next key
+_TICKS_DOWN_PX = 14  # from the marks down to the baseline of the ticks
+_X_LABEL_DOWN_PX = 31  # and to that of the axis' label
 _SMALLEST_PX = 11.0  # the size of ticks and keys, unless a drawing has smaller texts
 _ARROW_PX = 9.0  # the length of an arrow's head
 _FONT = 'font-family="DejaVu Sans, Verdana, sans-serif" font-size="11"'
@@ -47,7 +56,7 @@ def to_svg(drawing: Drawing, *, shrinks: bool = True) -> str:
     """
     marks_width, marks_height = drawing.size_px
     longest_tick = max((len(label) for _, label in drawing.y_ticks), default=0)
-    left = max(_LEFT_PX, 30 + _LETTER_PX * longest_tick)  # 30 for the label of the axis, left of the ticks
+    left = max(_LEFT_PX, _AXIS_LABEL_PX + _LETTER_PX * longest_tick)
     title = _title(drawing, left)
     longest_key = max((_key_width(key) for key in drawing.legend), default=0.0)
     inner_width = max(marks_width, title.width - left, longest_key)
@@ -55,7 +64,7 @@ def to_svg(drawing: Drawing, *, shrinks: bool = True) -> str:
     width = inner_width + left + _RIGHT_PX
     top = _TOP_PX + title.height
     height = marks_height + top + _BOTTOM_PX + legend.num_rows * _KEY_PX
-    legend_top = top + marks_height + _BOTTOM_PX - 2
+    legend_top = top + marks_height + _LEGEND_DOWN_PX
     style = ""
     if shrinks:
         style = f' style="max-width:100%;height:auto;{LEAST_WIDTH}:{_least_width(drawing, width):.0f}px"'
@@ -73,7 +82,7 @@ def to_svg(drawing: Drawing, *, shrinks: bool = True) -> str:
 
 class _Title(NamedTuple):
     svg: str
-    width: float  # of its longest line with what is left of it
+    width: float  # from the left edge of the picture to the end of its longest line
     height: int  # of its lines after the first
 
 
@@ -88,14 +97,14 @@ def _title(drawing: Drawing, left: float) -> _Title:
         # Width 0, because a line that is no wider than the marks cannot widen the picture.
         return _Title(_title_line(words, left, 0), width=0.0, height=0)
     room_px = max(marks_width + left - _EDGE_PX, _LEAST_TITLE_PX)
-    lines = wrap(words, int(room_px / _TITLE_LETTER_PX))
+    lines = wrap(words, int(room_px / _TITLE_LETTER_PX)) or [""]  # blanks alone are wrapped into no line
     parts = [_title_line(line, _EDGE_PX, number) for number, line in enumerate(lines)]
     longest = max(map(len, lines))
     return _Title("".join(parts), _EDGE_PX + _TITLE_LETTER_PX * longest, (len(lines) - 1) * _TITLE_LINE_PX)
 
 
 def _title_line(words: str, x: float, number: int) -> str:
-    y = 20 + number * _TITLE_LINE_PX
+    y = _TITLE_BASELINE_PX + number * _TITLE_LINE_PX
     return f'<text x="{x:g}" y="{y}" font-size="14" font-weight="bold">{escape(words)}</text>'
 
 
@@ -137,8 +146,9 @@ def _rules(drawing: Drawing) -> str:
 
 def _each(template: str, *columns: Iterable[Any]) -> str:
     """Fill the template in for each row of the columns."""
-    plain = (column.tolist() if isinstance(column, np.ndarray) else column for column in columns)
-    return "".join(map(template.format, *plain))
+    # Python formats its own numbers faster than those of numpy.
+    lists = (column.tolist() if isinstance(column, np.ndarray) else column for column in columns)
+    return "".join(map(template.format, *lists))
 
 
 def _joined(attributes: Iterable[str], template: str, *columns: FloatArray) -> str:
@@ -225,7 +235,7 @@ def _axes(drawing: Drawing, left: float, top: int) -> str:
     across, down = _px_per_unit(drawing)
     width, height = drawing.size_px
     x_ticks = "".join(
-        f'<text x="{x * across:.6g}" y="{height + 14:g}" text-anchor="middle">{escape(label)}</text>'
+        f'<text x="{x * across:.6g}" y="{height + _TICKS_DOWN_PX:g}" text-anchor="middle">{escape(label)}</text>'
         for x, label in drawing.x_ticks
     )
     y_ticks = "".join(
@@ -234,11 +244,12 @@ def _axes(drawing: Drawing, left: float, top: int) -> str:
     )
     half_label_px = 3.6 * len(drawing.x_label)  # a letter is `_LETTER_PX` wide at size 11, so 7.2 at the label's 12
     middle = max(width / 2, half_label_px - left)  # under a narrow picture the label begins at the edge
-    x_label = (
-        f'<text x="{middle:g}" y="{height + 31:g}" text-anchor="middle" font-size="12">{escape(drawing.x_label)}</text>'
-    )
+    label_style = 'text-anchor="middle" font-size="12"'
+    label_y = height + _X_LABEL_DOWN_PX
+    x_label = f'<text x="{middle:g}" y="{label_y:g}" {label_style}>{escape(drawing.x_label)}</text>'
+    label_x = _Y_LABEL_PX - left  # from the edge of the picture, while x counts from the edge of the marks
     y_label = (
-        f'<text transform="translate({14 - left:g} {height / 2:g}) rotate(-90)" text-anchor="middle" font-size="12">'
+        f'<text transform="translate({label_x:g} {height / 2:g}) rotate(-90)" {label_style}>'
         f"{escape(drawing.y_label)}</text>"
     )
     return f'<g class="axes" transform="translate({left:g} {top})">{x_ticks}{y_ticks}{x_label}{y_label}</g>'
@@ -257,7 +268,6 @@ def _legend(keys: tuple[Key, ...], width: float) -> _Legend:
     x = 0.0
     row = 0
     for key in keys:
-        mark_px = 0 if key.line == "none" else 20  # a box of 14, and 6 between it and the label
         key_px = _key_width(key)
         is_first_in_row = x == 0
         if not is_first_in_row and x + key_px > width:
@@ -265,26 +275,33 @@ def _legend(keys: tuple[Key, ...], width: float) -> _Legend:
             row += 1
         y = row * _KEY_PX
         parts.append(_key_mark(key, x, y))
-        # y + 7 is the middle of the box.
-        parts.append(f'<text x="{x + mark_px:.6g}" y="{y + 7}" dominant-baseline="central">{escape(key.label)}</text>')
+        label_x = x + _mark_width(key)
+        label_y = y + _KEY_BOX_PX // 2  # the middle of the box
+        parts.append(f'<text x="{label_x:.6g}" y="{label_y}" dominant-baseline="central">{escape(key.label)}</text>')
         x += key_px
     return _Legend("".join(parts), row + 1)
 
 
 def _key_width(key: Key) -> float:
     """The width of an entry of the legend, with its mark and the room after it."""
-    mark_px = 0 if key.line == "none" else 20
-    return 12 + mark_px + _LETTER_PX * len(key.label)
+    return _KEY_GAP_PX + _mark_width(key) + _LETTER_PX * len(key.label)
+
+
+def _mark_width(key: Key) -> int:
+    """The width of the mark in front of a key's label, with the gap between them."""
+    return 0 if key.line == "none" else _KEY_MARK_PX
 
 
 def _key_mark(key: Key, x: float, y: int) -> str:
     """The piece of a line, or the box, in front of a key's label."""
     edge = key.edge if key.edge != PAPER else FAINT  # the legend's own ground is `PAPER`
-    box = f'x="{x:.6g}" y="{y}" width="14" height="14"'
+    box = f'x="{x:.6g}" y="{y}" width="{_KEY_BOX_PX}" height="{_KEY_BOX_PX}"'
     mark = ""
     if key.line in ("solid", "dashed"):
         dash = ' stroke-dasharray="4 3"' if key.line == "dashed" else ""
-        mark = f'<path d="M{x - 3:.6g} {y + 7}h18" stroke="{key.fill}" stroke-width="2"{dash}/>'
+        middle_y = y + _KEY_BOX_PX // 2
+        # 18 px are three dashes of 4 with two gaps of 3.
+        mark = f'<path d="M{x - 3:.6g} {middle_y}h18" stroke="{key.fill}" stroke-width="2"{dash}/>'
     elif key.line != "none":
         mark = f'<rect {box} fill="{key.fill}" stroke="{edge}"/>'
     if key.hatched:

@@ -23,6 +23,7 @@ _HEAD = 0.85  # rows above the lanes of a rank, if its name stands there
 _HEAD_MIDDLE = 0.4  # rows from the middle of the name down to the first lane
 _DIGIT_PX = 6.4  # of a number
 _LETTER_PX = 8.0  # of words, with room for Axes that are narrower than the drawing
+_TEXT_MARGIN_PX = 3.0  # of both sides of a text on a span, together
 _MOST_SPANS = 20_000
 
 
@@ -64,7 +65,7 @@ def draw_timeline(
     )
     words = _words(timeline, rects.width * WIDE_PX / width)
     head_names = [name for _, name in layout.heads]
-    heads = Texts(0.0, [y for y, _ in layout.heads], head_names, anchor="start", size_px=11.0)
+    heads = Texts(0.0, [y for y, _ in layout.heads], head_names, anchor="start")
     return Drawing(
         title=title or _title(timeline, scale, unit),
         x_label=f"time [{unit}]",
@@ -134,7 +135,7 @@ def _layout(lanes: Sequence[tuple[int, str]], rank_names: Mapping[int, str]) -> 
     ticks = []
     for (rank, lane), y in top_of.items():
         ticks.append((y + 0.5, name_of[rank] if has_one_lane_each else lane))
-    height = max(top_of.values(), default=0.0) + 1
+    height = max(top, 1.0)  # a timeline without any lane has some height, too
     return _Layout(top_of, heads, height, label, ticks)
 
 
@@ -155,17 +156,21 @@ def _looks(timeline: Timeline, hatched: Collection[str]) -> dict[str, WorkLook]:
         if own_look is None:
             continue
         known[kind] = own_look
+        # "forward 1" has a paler hue of its own, but uses that of "forward", under which the palette has it.
         kind_in_palette = kind if kind in WORK else kind.partition(" ")[0]
-        used_hues.add(WORK[kind_in_palette].hue)  # not the paler hue that a numbered kind has
+        used_hues.add(WORK[kind_in_palette].hue)
     unknown = [kind for kind in present if kind not in known]
     free_hues = [hue for hue in HUES if hue not in used_hues]
     seconds = np.bincount(timeline.kind, weights=timeline.stop_s - timeline.start_s, minlength=len(timeline.kinds))
     longest_first = sorted(unknown, key=lambda kind: -seconds[timeline.kinds.index(kind)])
     with_hue = sorted(longest_first[: len(free_hues)], key=unknown.index)
-    hue_of = dict(zip(with_hue, free_hues, strict=False))
+    hue_of = dict(zip(with_hue, free_hues, strict=False))  # some hues may be left over
+    waits_last = sorted(present, key=lambda kind: kind in WAITS)
     looks = {}
-    for kind in sorted(present, key=lambda kind: kind in WAITS):
-        look = known.get(kind, WorkLook(hue_of.get(kind, OTHER), False))
+    for kind in waits_last:
+        look = known.get(kind)
+        if look is None:
+            look = WorkLook(hue_of.get(kind, OTHER), hatched=False)
         looks[kind] = WorkLook(look.hue, look.hatched or kind in hatched)
     return looks
 
@@ -174,7 +179,7 @@ def _keys(looks: Mapping[str, WorkLook]) -> list[Key]:
     """Return an entry for each look; kinds with the same look share the entry."""
     names_of = defaultdict[WorkLook, list[str]](list)
     for kind, look in looks.items():
-        is_other = look.hue == OTHER and kind not in WORK
+        is_other = look.hue == OTHER and kind not in WORK  # no hue was left for it
         name = "other" if is_other else kind
         if name not in names_of[look]:
             names_of[look].append(name)
@@ -199,9 +204,9 @@ def _words(timeline: Timeline, width_px: NDArray[np.floating[Any]]) -> NDArray[n
 
 def _fitting(text: str, number: str, px: float) -> str:
     """Return the text if a span of this width has room for it, else the number, else nothing."""
-    if px >= _LETTER_PX * len(text) + 3:
+    if px >= _LETTER_PX * len(text) + _TEXT_MARGIN_PX:
         return text
-    if px >= _DIGIT_PX * len(number) + 3:
+    if px >= _DIGIT_PX * len(number) + _TEXT_MARGIN_PX:
         return number
     return ""
 

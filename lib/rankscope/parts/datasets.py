@@ -17,7 +17,7 @@ from ..common.checks import function, number, of_type, truth, whole
 from ..ranks.errors import portable
 from ..sampling.assignment import shard_of_sorted, sorted_files
 from ..timeline import Recorder
-from .files import Load, Part, PartError, load_part, loaded
+from .files import Load, Part, PartError, load_part, loaded, num_rows
 from .simulate import TRAINER, loader_lane, parts_ahead
 
 Batch = TypeVar("Batch")
@@ -50,7 +50,7 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
         drop_last: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
-        self._files = sorted_files(files)
+        self._files = sorted_files(files)  # once for all epochs
         self.batch_size = whole("batch_size", batch_size, 1)
         self.num_trainers = whole("num_trainers", num_trainers, 1)
         self.trainer_id = whole("trainer_id", trainer_id, 0, self.num_trainers - 1)
@@ -77,7 +77,7 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
 
     def _batches(self, part: Part) -> Iterator[dict[str, Tensor]]:
         """Yield the batches of one part."""
-        stop = len(next(iter(part.values())))
+        stop = num_rows(part)
         if self.drop_last:
             stop -= stop % self.batch_size
         for start in range(0, stop, self.batch_size):
@@ -142,10 +142,10 @@ class AsyncPartDataset(SyncPartDataset):
                 if isinstance(part, PartError):
                     raise part
                 yield from self._batches(part)
-            next(parts, None)  # tells the loader that its epoch is over
             self._idle.append(loader)
         finally:
-            del loader, parts  # a traceback would keep them, and so the workers, unless these are idle
+            # The traceback of an error would keep these, and so workers that are not idle, which should end here.
+            del loader, parts
 
     def close(self) -> None:
         """Stop the idle workers. The next iteration starts new ones."""
@@ -209,7 +209,8 @@ class _PartFiles(Dataset[Any]):
             with span:
                 part = loaded(self._load, file)
         except PartError as error:
-            return _LoadFailure(str(error), portable(error.__cause__ or error))
+            cause = error.__cause__ or error  # `loaded` always sets a cause, which a type checker cannot know
+            return _LoadFailure(str(error), portable(cause))
         return {name: torch.as_tensor(rows) for name, rows in part.items()}
 
 
@@ -226,7 +227,7 @@ def _next_part(parts: Iterator[Any], file: str) -> Part | PartError:
     It is returned because the traceback of an error that is raised here would keep `parts`, and so the workers.
     """
     try:
-        part: Any = next(parts)
+        part: Part | _LoadFailure = next(parts)
     except RuntimeError as error:  # of torch, for a worker that has died or is too late
         cause = error.with_traceback(None)  # its traceback would keep the loader, and so the workers
         part = _LoadFailure(f"part file {file} did not arrive: {error}", cause)
@@ -234,8 +235,7 @@ def _next_part(parts: Iterator[Any], file: str) -> Part | PartError:
         problem = PartError(part.message)
         problem.__cause__ = part.cause
         return problem
-    arrays: Part = part
-    return arrays
+    return part
 
 
 def _as_it_is(part: Any) -> Any:

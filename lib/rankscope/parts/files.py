@@ -71,14 +71,15 @@ def write_parts(
     reserved = sorted(_RESERVED_NAMES & part.keys())
     if reserved:
         raise ValueError(f"an array's name must differ from numpy.savez's own arguments, got {reserved[0]!r}")
-    num_rows = len(next(iter(part.values())))
-    if isinstance(rows_per_part, Sequence) or (isinstance(rows_per_part, np.ndarray) and rows_per_part.ndim):
+    num_written = num_rows(part)
+    # An array without dimensions is a single number.
+    if isinstance(rows_per_part, Sequence) or (isinstance(rows_per_part, np.ndarray) and rows_per_part.ndim > 0):
         sizes = [whole(f"rows_per_part[{index}]", size, 0) for index, size in enumerate(rows_per_part)]
-        if sum(sizes) != num_rows:
-            raise ValueError(f"rows_per_part must add up to the {num_rows} rows, got {sizes}, which is {sum(sizes)}")
+        if sum(sizes) != num_written:
+            raise ValueError(f"rows_per_part must add up to the {num_written} rows, got {sizes}, which is {sum(sizes)}")
         edges = np.cumsum([0, *sizes]).tolist()  # each part has the rows between two edges
     else:
-        edges = [*range(0, num_rows, whole("rows_per_part", rows_per_part, 1)), num_rows]
+        edges = [*range(0, num_written, whole("rows_per_part", rows_per_part, 1)), num_written]
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     if any(target.glob("part-*.npz")):
@@ -128,11 +129,11 @@ class DelayedLoad:
         if isinstance(self.delays_s, float):
             return self.delays_s
         if isinstance(self.delays_s, Distribution):
-            # Limited, because the times of all parts up to this one are drawn below.
             whole(f"the part's number in {os.fspath(path)!r}", part, 0, _MOST_PART_NUMBER)
-        elif callable(self.delays_s):
+        elif callable(self.delays_s):  # `draw` would call it for all parts before this one, too
             return float(check_times("delays_s", [self.delays_s(part)])[0])
-        return float(draw("delays_s", self.delays_s, part + 1, self.seed)[part])
+        delays_s = draw("delays_s", self.delays_s, part + 1, self.seed)  # of this part and of all before it
+        return float(delays_s[part])
 
     def __call__(self, path: str) -> Mapping[str, Any]:
         time.sleep(self.delay_s(path))
@@ -162,13 +163,19 @@ def check_part(part: Any, name: str) -> Part:
             if array.dtype.name not in _TYPES or not array.dtype.isnative:
                 raise ValueError(f"{name}: {key!r} must be of one of {', '.join(sorted(_TYPES))}, got {array.dtype}")
             plain_array = np.asarray(array)  # of no subclass, such as a matrix, whose rows are not plain
+            # Contiguous, because torch takes no array with a negative stride; writable, or torch would warn.
             array = np.require(plain_array, requirements=["C", "W"])
         elif torch is None or not isinstance(array, torch.Tensor) or array.device.type != "cpu":
             raise ValueError(f"{name}: {key!r} must be a numpy array or a CPU tensor, got {array!r}")
-        if not array.ndim:
+        if array.ndim == 0:
             raise ValueError(f"{name}: {key!r} must have rows, got the single value {array!r}")
         checked_part[key] = array
-    num_rows = {key: len(array) for key, array in checked_part.items()}
-    if len(set(num_rows.values())) > 1:
-        raise ValueError(f"{name}: arrays must be of the same number of rows, got {num_rows}")
+    rows_of = {key: len(array) for key, array in checked_part.items()}
+    if len(set(rows_of.values())) > 1:
+        raise ValueError(f"{name}: arrays must be of the same number of rows, got {rows_of}")
     return checked_part
+
+
+def num_rows(part: Part) -> int:
+    """Return the number of rows of a part, which is that of each of its arrays."""
+    return len(next(iter(part.values())))

@@ -11,10 +11,10 @@ import numpy as np
 from ..common.checks import is_scalar, number, of_type, whole
 from ..common.frozen import optional
 from ..pipeline.service import Service, check, check_times, draw
+from ..sampling.permutation import SEEDS
 from ..timeline import Span, Timeline
 
 TRAINER = "trainer"  # the lane of a trainer
-_SEEDS = (-(2**63), 2**64 - 1)
 # Different, so that drawn times of loading and of steps are independent.
 _LOAD_STREAM = 0
 _STEP_STREAM = 1
@@ -32,7 +32,8 @@ def parts_ahead(queue_size: int, num_loaders: int) -> int:
     >>> parts_ahead(1, 1), parts_ahead(2, 2), parts_ahead(1, 3)
     (2, 4, 6)
     """
-    return num_loaders * (1 + -(-queue_size // num_loaders))
+    queued_per_loader = -(-queue_size // num_loaders)  # rounded up
+    return num_loaders * (queued_per_loader + 1)
 
 
 def simulate(
@@ -77,8 +78,8 @@ def simulated_idle_share(load_s: Any, steps_per_part: Any, step_s: Service, **op
     """
     spans, num_trainers = _play(load_s, steps_per_part, step_s, **options)
     busy_s = sum(span.stop_s - span.start_s for span in spans if span.kind == "step")
-    end_s = max(span.stop_s for span in spans)
-    if not end_s:
+    end_s = max(span.stop_s for span in spans)  # the makespan, because the first span starts at 0
+    if end_s == 0:
         return 0.0
     return 1.0 - busy_s / num_trainers / end_s
 
@@ -115,7 +116,7 @@ def _play(
     """Let all trainers go through their parts; return the spans, in any order, and the number of trainers."""
     num_loaders = whole("num_loaders", num_loaders, 1)
     queue_size = optional("queue_size", queue_size, whole, 1)
-    shards = _shards(load_s, steps_per_part, whole("seed", seed, *_SEEDS))
+    shards = _shards(load_s, steps_per_part, whole("seed", seed, *SEEDS))
     barrier_s = number("barrier_s", barrier_s, 0)
     step_times_s = []
     for rank, shard in enumerate(shards):
@@ -195,7 +196,7 @@ def _keep_step(
     ranks_with_batches = set(range(num_ranks))
     for step in count():
         at_barrier_s = list(free_s)
-        for rank in sorted(ranks_with_batches):
+        for rank in sorted(ranks_with_batches):  # a copy, because ranks without a batch are removed
             try:
                 at_barrier_s[rank] = batches_of_ranks[rank].send(free_s[rank])
             except StopIteration as end:  # there is no batch for this step
@@ -214,7 +215,7 @@ def _keep_step(
 
 def _shards(load_s: Any, steps_per_part: Any, seed: int) -> list[_Shard]:
     """Return the shard of each trainer; each argument is a list for each trainer, or a value for all parts of all."""
-    loads = None  # of each trainer, the times of its parts
+    loads = None  # of each trainer, the times of its parts; None until they are drawn
     if _is_nested(load_s):
         loads = [check_times(f"load_s[{rank}]", times_s).tolist() for rank, times_s in enumerate(load_s)]
     else:

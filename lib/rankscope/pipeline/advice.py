@@ -14,13 +14,14 @@ import attrs
 import numpy as np
 
 from ..common.checks import count_of, number, of_type, truth, whole
-from ..common.frozen import checked, each, frozen, optional
+from ..common.frozen import checked, each, evolve, frozen, optional
 from ..common.units import percent_words
 from ..timeline import Timeline
 from .dataloader_model import Cores, Handover, simulate_dataloader
 from .service import Seconds, check_times
 
 PARTS = ("reading", "collating", "hand-over", "pinning", "training step", "worker start-up", "CPU cores")
+# The columns of a `LoaderProfile`; a recording has them in this order.
 COLUMNS = ("read_s", "collate_s", "cpu_s", "receive_s", "pin_s", "wait_s", "step_s", "step_cpu_s", "handover_s")
 _CLEAR_GAIN = 1.05  # predictions are off by a few percent, so a smaller gain may be none
 _GAIN_WORTH_THE_ORDER = 1.10  # a smaller gain does not justify batches in an order that differs from run to run
@@ -102,8 +103,9 @@ class LoaderProfile:
     pinning: PinningCosts | None = checked(optional, of_type, PinningCosts, default=None)
 
     def __attrs_post_init__(self) -> None:
+        # `handover_s` has a time only for those batches for which the loop was waiting.
         sizes = {name: getattr(self, name).size for name in COLUMNS if name != "handover_s"}
-        if len(set(sizes.values())) != 1 or not self.read_s.size:
+        if len(set(sizes.values())) != 1 or self.read_s.size == 0:
             raise ValueError(f"a profile must have at least one batch and a time of each in every column, got {sizes}")
 
     @property
@@ -201,7 +203,7 @@ def advise(
     else:
         raise ValueError(f"advise takes a recorded loader or its profile, got a {type(recorded).__name__}")
     if num_batches is not None:
-        profile = attrs.evolve(profile, num_batches=num_batches)  # type: ignore[misc]
+        profile = evolve(profile, num_batches=num_batches)
     if num_workers is None:
         most_workers = max(_LEAST_MOST_WORKERS, 2 * profile.num_cores)
         num_workers = [number for number in _USUAL_NUM_WORKERS if number <= most_workers]
@@ -216,7 +218,9 @@ def advise(
     for settings in candidates:
         if settings != _normal(profile.settings):  # which `current` has already
             predicted_s = simulate_profile(profile, settings).makespan_s
-            speedup = current_s / predicted_s if predicted_s else 1.0
+            speedup = 1.0  # of an epoch that takes no time
+            if predicted_s > 0:
+                speedup = current_s / predicted_s
             forecasts.append(SettingsForecast(settings, predicted_s, speedup))
     rows = tuple(sorted(forecasts, key=lambda row: row.predicted_s))
     best = _best(rows, current)
@@ -241,13 +245,13 @@ def _candidates(
 ) -> list[LoaderSettings]:
     """Return the different settings to try, in a fixed order."""
     pins = [profile.settings.pin_memory]
-    if profile.accelerator and profile.pinning:
+    if profile.accelerator and profile.pinning is not None:
         pins = [False, True]
     candidates = []
     for workers, factor, in_order, pin_memory in product(num_workers, prefetch_factors, (True, False), pins):
         settings = LoaderSettings(workers, factor, in_order, pin_memory, profile.settings.persistent_workers)
         candidates.append(_normal(settings))
-    return list(dict.fromkeys(candidates))
+    return list(dict.fromkeys(candidates))  # each once
 
 
 def _normal(settings: LoaderSettings) -> LoaderSettings:
@@ -294,7 +298,8 @@ def _bottleneck(profile: LoaderProfile, settings: LoaderSettings) -> str:
     epoch_s = {part: simulate_profile(profile, settings, faster=part).makespan_s for part in PARTS}
     base_s = simulate_profile(profile, settings).makespan_s
     best_gain_s = base_s - min(epoch_s.values())
-    if best_gain_s > 0 and base_s - epoch_s["CPU cores"] >= _SHARE_OF_BEST_GAIN * best_gain_s:
+    gain_of_cores_s = base_s - epoch_s["CPU cores"]
+    if gain_of_cores_s > 0 and gain_of_cores_s >= _SHARE_OF_BEST_GAIN * best_gain_s:
         return "CPU cores"
     return min(PARTS, key=lambda part: epoch_s[part])
 

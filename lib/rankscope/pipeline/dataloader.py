@@ -141,11 +141,12 @@ class _Recording:
             raise ValueError("no batch has been recorded: iterate over the recorded loader first")
         loader = self.loader
         startup_each_s = 0.0  # to make one worker
-        if loader.num_workers and self.creations:
+        if self.creations:  # which only a loader with workers has
             startup_each_s = float(np.mean(self.creations)) / loader.num_workers / 1e9
         startup_s = 0.0  # from when all workers have been made to the first read
         if self.startups:
             to_first_read_s = float(np.mean([*self.startups.values()])) / 1e9
+            # At least 0: a worker may read while its iterator is still being made.
             startup_s = max(to_first_read_s - startup_each_s * loader.num_workers, 0.0)
         has_accelerator = torch.accelerator.is_available()
         if has_accelerator and self.batch_bytes and self.pinning is None:
@@ -261,10 +262,13 @@ class _RecordedIterator:
             recording.creations.append(_now() - self.epoch_start_ns)
         else:
             hook.iterator_start_ns = -1  # so that the first batch has no span of a worker's start
-            attributes = vars(inner)
-            fetcher = attributes["_dataset_fetcher"]
-            attributes["_dataset_fetcher"] = _TimedFetcher(fetcher, hook, 0, LOOP + self.lane_suffix)
+            self._time_fetches(hook)
         self._begin_epoch()
+
+    def _time_fetches(self, hook: _Hook) -> None:
+        """Wrap the fetcher of an iterator without workers, as `_Hook` does in each worker."""
+        fetcher = self._inner._dataset_fetcher
+        self._inner._dataset_fetcher = _TimedFetcher(fetcher, hook, worker=0, lane=LOOP + self.lane_suffix)
 
     def _begin_epoch(self) -> None:
         """Begin to record an epoch, once torch has made or reset its iterator."""
@@ -391,7 +395,8 @@ class _Numbering:
         self.numbers = itertools.count()
 
     def __iter__(self) -> Iterator[_NumberedIndex]:
-        # Not a generator, whose body would run only at the first index: the user's `__iter__` must be called now.
+        # Not a generator, whose body would run only at the first index: the user's `__iter__` must be called now. The
+        # sampler is the first argument, because `map` would take a number before it finds that the sampler has ended.
         return map(lambda index, number: _NumberedIndex(number, index), self.sampler, self.numbers)
 
     def __len__(self) -> int:
@@ -414,7 +419,7 @@ class _Reading(NamedTuple):
         elapsed = self.wall - earlier.wall
         if self.thread == earlier.thread:
             elapsed -= self.queued - earlier.queued
-        return max(elapsed, 0)
+        return max(elapsed, 0)  # a wait between reading the two clocks counts in one of them only
 
 
 class Clock:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ..common.checks import number, of_type, truth, whole
 from ..common.frozen import checked, frozen, optional
+from ..sampling.permutation import SEEDS
 from ..timeline import Timeline
 from .service import Seconds, Service, check, draw
 
@@ -80,8 +81,9 @@ class Cores:
         halving an interval: the larger s is, the more cores are busy.
         """
         num_steps = 1 if stepping else 0
-        if num_fetches * self.fetch_cpu + num_steps * self.step_cpu <= self.num_cores:
-            return _Speeds(1.0, 1.0)  # there are enough cores for all
+        num_wanted = num_fetches * self.fetch_cpu + num_steps * self.step_cpu
+        if num_wanted <= self.num_cores:  # there are enough cores for all
+            return _Speeds(1.0, 1.0)
         low = 0.0
         high = 1.0
         for _ in range(_NUM_HALVINGS):
@@ -138,7 +140,7 @@ def simulate_dataloader(
     num_workers = whole("num_workers", num_workers, 0, _MOST_WORKERS)
     prefetch_factor = whole("prefetch_factor", prefetch_factor, 1)
     in_order = truth("in_order", in_order)
-    seed = whole("seed", seed, -(2**63), 2**64 - 1)
+    seed = whole("seed", seed, *SEEDS)
     handover = Handover() if handover is None else of_type("handover", handover, Handover)
     cores = Cores() if cores is None else of_type("cores", cores, Cores)
 
@@ -278,7 +280,7 @@ class _Epoch:
             elif fetch_s <= next_s < self.loop_s:
                 _, batch = heappop(self.fetching)
                 self.fetched(batch)
-            else:  # the step has ended, or the training loop continues
+            else:  # the step has ended, or the training loop continues; it asks to only while there is no step
                 self.is_stepping = False
                 loop_s = next(loop, None)
                 if loop_s is None:
@@ -404,7 +406,7 @@ class _Epoch:
             _Spans(self.worker, "read", batches, moments.read_start, moments.read_stop),
         ]
         if self.work.pin is not None:
-            pin_order = np.lexsort((batches, moments.pin_start))
+            pin_order = np.argsort(moments.pin_start, kind="stable")  # of equal starts the first batch is first
             lane = np.full(self.num_batches, lanes.index(PIN_THREAD))
             parts.append(_Spans(lane, "pin", pin_order, moments.pin_start[pin_order], moments.pin_stop[pin_order]))
         order = np.array(self.order)

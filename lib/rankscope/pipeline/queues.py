@@ -45,7 +45,7 @@ class Queue:
     def put(self, item: Item) -> bool:
         """Add an item as soon as a slot is free; return whether the caller had to wait for that.
 
-        If there is a free slot, it is added also after `stop`, because nobody takes it any more.
+        If there is a free slot, it is added even after `stop`, which does no harm: nobody takes it.
         """
         had_to_wait = False
         try:
@@ -73,8 +73,8 @@ class Queue:
             self._items.put(None)
 
     def stop(self, num_waiting: int) -> None:
-        """Wake the threads that wait for items or for a free slot, at most `num_waiting`."""
-        self._stopped = True
+        """Wake the threads that wait for items or for a free slot, at most `num_waiting` in all."""
+        self._stopped = True  # before the entries below, so that a woken thread sees it
         for _ in range(num_waiting):
             self._items.put(None)
             self._free_slots.put(None)
@@ -87,7 +87,9 @@ class Source:
         if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
             raise ValueError(f"items must be something that can be iterated over, got {items!r}")
         self._values = iter(items)
-        self._items: Iterator[Item] = map(Item, count(), count() if numbers is None else numbers, self._values)
+        if numbers is None:
+            numbers = count()
+        self._items: Iterator[Item] = map(Item, count(), numbers, self._values)
         self._lock = allocate_lock()
         self._stopped = False
         self._ended = False
@@ -111,7 +113,7 @@ class Source:
 
     def close(self) -> None:
         """Close a generator, so that it releases its resources, unless a thread is still running it."""
-        if isinstance(self._values, Generator) and self._lock.acquire(False):
+        if isinstance(self._values, Generator) and self._lock.acquire(blocking=False):
             try:
                 self._values.close()
             finally:
@@ -160,7 +162,7 @@ class Lockstep:
         self._lock = allocate_lock()
         self._num_left = num_ranks
         self._stopped = False
-        # A queue per rank that waits. It gets one entry: True to continue, or False if the run was stopped.
+        # A queue for each rank that waits. It gets one entry: True to continue, or False if the run was stopped.
         self._waiting: list[SimpleQueue[bool]] = []
 
     def put(self, item: Item) -> bool:
@@ -168,7 +170,7 @@ class Lockstep:
         with self._lock:
             if self._stopped:
                 raise Stopped
-            if len(self._waiting) + 1 >= self._num_left:
+            if len(self._waiting) + 1 >= self._num_left:  # this rank is the last to arrive
                 self._release()
                 return False
             released: SimpleQueue[bool] = SimpleQueue()
@@ -181,7 +183,7 @@ class Lockstep:
         """Stop waiting for one of the ranks, which has no items left."""
         with self._lock:
             self._num_left -= 1
-            if len(self._waiting) >= self._num_left:
+            if len(self._waiting) >= self._num_left:  # the others wait only for this one
                 self._release()
 
     def stop(self) -> None:

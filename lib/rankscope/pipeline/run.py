@@ -10,16 +10,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import ExitStack, nullcontext
 from functools import partial
-from itertools import chain, pairwise, product
+from itertools import chain, pairwise
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
 from ..common.checks import number, of_type, whole
 from ..ranks.errors import WorkerError
+from ..ranks.host import MOST_TIMEOUT_S
 from ..ranks.interrupts import Interrupts
 from ..ranks.pool import Worker, WorkerPool
 from ..ranks.worker import answer
 from ..sampling.assignment import Assignment
+from ..sampling.permutation import SEEDS
 from ..timeline import Recorder, Timeline
 from .items import Items, counted, of_ranks
 from .queues import End, Item, Lockstep, Queue, Source, Stopped, Turns
@@ -69,11 +71,12 @@ def run(
     processes that they have started. Raises ValueError if the arguments cannot be run.
     """
     of_type("pipeline", pipeline, Pipeline)
-    seed = whole("seed", seed, -(2**63), 2**64 - 1)
-    timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
+    seed = whole("seed", seed, *SEEDS)
+    timeout_s = number("timeout_s", timeout_s, above=0, high=MOST_TIMEOUT_S)
     recorder = Recorder() if recorder is None else of_type("recorder", recorder, Recorder)
-    # The execution, and the recorder if it is its own, must be deleted while interrupts are still held back: their
-    # deletion removes files. So `pop` passes on the only reference to the execution, and the recorder's is deleted.
+    # A recorder deletes its files when nothing refers to it any more. If the caller passed none, that must happen while
+    # interrupts are held back, or Ctrl-C could leave the files. So this function keeps no reference to the recorder,
+    # nor to the execution, which has one: `pop` takes the execution out of the list.
     executions = [_PipelineExecution(pipeline, items, seed, recorder)]
     del recorder
     with _pool_for(pipeline) as pool:
@@ -175,7 +178,7 @@ class _PipelineExecution:
         self._lock = threading.Lock()
         self._wake_reader, self._wake_writer = multiprocessing.Pipe(duplex=False)  # ends the waiting of `_supervise`
         self._error: StageError | None = None
-        self._stopped = False  # by an error, or at the end of `run_all`
+        self._stopped = False  # by an error or by Ctrl-C
         self._finished = False  # all items have passed all stages
 
     def start_processes(self, pool: WorkerPool, timeout_s: float) -> None:
@@ -183,11 +186,11 @@ class _PipelineExecution:
         for position, stage in enumerate(self.stages):
             if stage.processes and stage.fn:
                 with _starting(stage):
-                    name = pool.pack(partial(answer, stage.fn))
+                    work = pool.pack(partial(answer, stage.fn))  # answers each item with the result of `fn`
                     labels = [f"worker {worker}" for worker in range(stage.num_workers)]
                     for path in self.paths:
-                        self._workers[path, position] = pool.start(name, labels, timeout_s=timeout_s)
-        for (_, position), workers in self._workers.items():  # after all have been started, so that they load at once
+                        self._workers[path, position] = pool.start(work, labels, timeout_s=timeout_s)
+        for (_, position), workers in self._workers.items():  # not in the loop above: they load `fn` at the same time
             with _starting(self.stages[position]):
                 for worker in workers:
                     worker.ready()
@@ -196,7 +199,8 @@ class _PipelineExecution:
         """Run everything, and return when it began, in seconds of `time.perf_counter`."""
         with ExitStack() as cleanup:  # its callbacks run in any case, the last one first
             interrupts.wake = self._wake_up
-            cleanup.callback(setattr, interrupts, "wake", int)  # `int()` does nothing
+            # `interrupts` must not refer to this execution any longer, see `run`. `int()` does nothing.
+            cleanup.callback(setattr, interrupts, "wake", int)
             cleanup.callback(self._wake_writer.close)
             cleanup.callback(self._wake_reader.close)
             threads = list(self._threads())
@@ -217,24 +221,30 @@ class _PipelineExecution:
 
     def _threads(self) -> Iterator[threading.Thread]:
         """Yield a thread for each worker, not started yet."""
-        for path, (position, stage) in product(self.paths, enumerate(self.stages)):
-            source = path.sources[position]
-            turns = Turns(source) if stage.ordered and stage.num_workers > 1 else None
-            for lane_number, name in enumerate(stage.lanes()):
-                work: Work
-                if (path, position) in self._workers:
-                    work = partial(self._ask_worker, self._workers[path, position][lane_number])
-                elif stage.fn:
-                    work = _work_of_function(stage.fn)
-                else:
-                    work = _work_of_sleeping(path.times_s[position])
-                lane = _Lane(path.recorder, stage.name, name, work, path.targets[position])
-                if turns is None:
-                    loop = partial(self._work_as_done, source, lane)
-                else:
-                    loop = partial(self._work_in_turn, turns, lane)
-                arguments = (path, position, loop, lane)
-                yield threading.Thread(target=self._run_worker, args=arguments, name=name, daemon=True)
+        for path in self.paths:
+            for position, stage in enumerate(self.stages):
+                source = path.sources[position]
+                turns = None  # a single worker keeps the order without them
+                if stage.ordered and stage.num_workers > 1:
+                    turns = Turns(source)
+                for lane_number, name in enumerate(stage.lanes()):
+                    work = self._work(path, position, lane_number)
+                    lane = _Lane(path.recorder, stage.name, name, work, path.targets[position])
+                    if turns is None:
+                        loop = partial(self._work_as_done, source, lane)
+                    else:
+                        loop = partial(self._work_in_turn, turns, lane)
+                    arguments = (path, position, loop, lane)
+                    yield threading.Thread(target=self._run_worker, args=arguments, name=name, daemon=True)
+
+    def _work(self, path: _Path, position: int, lane_number: int) -> Work:
+        """Return what a worker does with each item: ask its process, call the stage's function, or sleep."""
+        fn = self.stages[position].fn
+        if (path, position) in self._workers:
+            return partial(self._ask_worker, self._workers[path, position][lane_number])
+        if fn:
+            return _work_of_function(fn)
+        return _work_of_sleeping(path.times_s[position])
 
     def _ask_worker(self, worker: Worker, item: Item) -> WorkResult:
         """Let a process work on an item. After an error it stays in `_busy`: `_supervise` must not report it, too."""
@@ -270,15 +280,18 @@ class _PipelineExecution:
             self._wake_up()
 
     def _work_as_done(self, source: Source | Queue, lane: _Lane) -> None:
-        """Work on items, and hand each on when it is done."""
+        """Work on items, and hand each on when it is done, until the source raises End or something Stopped."""
         target = lane.target
         while True:
             item, stop_ns = self._work_on(source.take(), lane)
-            if target is not None and target.put(item):
+            if target is None:
+                continue
+            had_to_wait = target.put(item)
+            if had_to_wait:
                 self._add_span(lane, target.wait, item.number, stop_ns, _now_ns())
 
     def _work_in_turn(self, turns: Turns, lane: _Lane) -> None:
-        """Work on items, and hand each on after those that were taken before it."""
+        """Work on items, and hand each on after those that were taken before it, until End or Stopped is raised."""
         target = lane.target
         while True:
             turn = turns.take()
@@ -311,7 +324,9 @@ class _PipelineExecution:
         if self._step:
             name += f" of rank {recorder.rank}"
         when = "between items" if number is None else f"on item {number}"
-        problem = str(error) if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"
+        problem = f"{type(error).__name__}: {error}"
+        if isinstance(error, WorkerError):
+            problem = str(error)  # a sentence about the process, which needs no name of a class
         return StageError(f"{name} failed {when}: {problem}", stage, number)
 
     def _add_span(self, lane: _Lane, kind: str, number: int, start_ns: int, stop_ns: int) -> None:
@@ -331,8 +346,8 @@ class _PipelineExecution:
         while self._wake_reader not in ready:
             ready = list(wait([self._wake_reader, *alive], _LISTEN_S))
             for worker in alive.keys() & ready:
-                has_ended = worker.listen() and worker.code is not None
-                if not has_ended:
+                worker.listen()  # if it has ended, this receives its exit code
+                if worker.code is None:
                     continue
                 path, position = alive.pop(worker)
                 worker.terminate()  # so that the thread, if it waits for an answer, gets an error
@@ -360,7 +375,7 @@ class _PipelineExecution:
         self._stopped = True
         for path in self.paths:
             for source in path.sources:
-                source.stop(path.num_workers)
+                source.stop(path.num_workers)  # no more threads than these can wait for it
         if self._step:
             self._step.stop()
 
@@ -380,10 +395,11 @@ class _PipelineExecution:
         """
         deadline = time.monotonic() + _GRACE_S
         for thread in threads:
-            if thread.ident:  # it was started
+            if thread.ident:  # it was started; starting one of them can fail
                 thread.join(max(deadline - time.monotonic(), 0))
         try:
-            for path in self.paths:  # if there are several, no items are a generator: an assignment has sequences
+            # Only one can fail: if there are several paths, their items are sequences of an assignment, not generators.
+            for path in self.paths:
                 path.items.close()
         except BaseException as error:
             items_error = _items_failed(error)

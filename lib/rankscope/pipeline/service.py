@@ -51,6 +51,7 @@ class Lognormal:
         # The variance of the logarithm is log(1 + cv²). For a large cv, the 1 is lost in rounding anyway.
         variance = 2 * math.log(self.cv) if self.cv >= _LARGE_CV else math.log1p(self.cv**2)
         sigma = math.sqrt(variance)
+        # Without the term of sigma², `mean_s` would be the median.
         return self.mean_s * np.exp(sigma * rng.standard_normal(num_items) - sigma**2 / 2)
 
 
@@ -63,7 +64,7 @@ def draw(name: str, service_s: Service, num_items: int, *stream: int) -> Seconds
     """
     service_s = check(name, service_s)
     if isinstance(service_s, Distribution):
-        rng = np.random.default_rng([number % 2**64 for number in stream])  # which must not be negative
+        rng = np.random.default_rng([number % 2**64 for number in stream])  # numpy takes none below 0
         return check_times(name, service_s.draw(rng, num_items))
     if callable(service_s):
         return check_times(name, [service_s(item) for item in range(num_items)])
@@ -80,6 +81,7 @@ def check(name: str, service_s: Service) -> Service:
 
     Raises ValueError, naming the work, for anything else.
     """
+    # A class would pass as a function. The checks below would refuse the others, with messages that say less.
     if isinstance(service_s, bool | str | type) or service_s is None:
         raise ValueError(f"{name} must be {_EXPECTED}, got {service_s!r}")
     if is_scalar(service_s):

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..common.checks import of_type, whole
 from ..sampling.assignment import Assignment
+from ..sampling.permutation import SEEDS
 from ..timeline import Timeline
 from .items import Items, counted, of_ranks
 from .service import Seconds
@@ -26,6 +27,7 @@ from .stages import Pipeline, Stage, check_lockstep
 
 _MOST_RANKS = 65_536
 _MOST_PASSAGES = 1 << 25  # of an item through a stage: each needs some 150 bytes and a microsecond
+_AT_START_S = 0.0  # all items are there, all workers are free and all queues are empty
 
 
 def simulate(pipeline: Pipeline, items: int | Assignment, seed: int = 0, num_ranks: int | None = None) -> Timeline:
@@ -55,7 +57,7 @@ def simulate(pipeline: Pipeline, items: int | Assignment, seed: int = 0, num_ran
     """
     of_type("pipeline", pipeline, Pipeline)
     items_of_ranks = _items_of_ranks(items, num_ranks)
-    seed = whole("seed", seed, -(2**63), 2**64 - 1)
+    seed = whole("seed", seed, *SEEDS)
     check_lockstep(pipeline, len(items_of_ranks))
     num_items = sum(len(rank_items.values) for rank_items in items_of_ranks)
     whole("items of all ranks times stages", num_items * len(pipeline.stages), 0, _MOST_PASSAGES)
@@ -65,7 +67,7 @@ def simulate(pipeline: Pipeline, items: int | Assignment, seed: int = 0, num_ran
     arrivals = [_arrivals_at_last_stage(passages) for passages in passages_of_ranks]
     waits = ["blocked"] * len(pipeline.stages)
     if len(passages_of_ranks) == 1:
-        no_limit = repeat(0.0)  # results of the last stage leave at once
+        no_limit = repeat(_AT_START_S)  # results of the last stage leave at once
         for _ in _flow(passages_of_ranks[0][-1], arrivals[0], no_limit):
             pass  # the passages record the times
     else:
@@ -124,7 +126,7 @@ class _Passage:
         done_s = taken_s + self.drawn_s[items_in]
         left_s = np.fromiter(self.left_s, np.float64, num_items)
         if self.keeps_order:
-            worker = np.arange(num_items) % self.stage.num_workers
+            worker = np.arange(num_items) % self.stage.num_workers  # items leave in order, so workers take turns
             return _PassageTimes(worker, taken_s, done_s, left_s, items_in)
         items_out = np.fromiter(self.items_out, np.int64, num_items)
         position_of_item = np.empty_like(items_in)
@@ -132,12 +134,20 @@ class _Passage:
         positions_out = position_of_item[items_out]  # the positions of the items in the order in which they left
         left_s_by_position = np.empty_like(left_s)
         left_s_by_position[positions_out] = left_s
-        # All workers are free at first. After that, the next item is taken by the worker whose item has just left.
+        worker = self._workers_by_position(positions_out)
+        return _PassageTimes(worker, taken_s, done_s, left_s_by_position, items_out)
+
+    def _workers_by_position(self, positions_out: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the worker of each item; `positions_out` are the positions in the order in which items leave.
+
+        All workers are free at first. After that, the next item is taken by the worker whose item has just left.
+        """
         workers = list(range(self.stage.num_workers))
         for position in positions_out.tolist():
-            workers.append(workers[position])
-        worker = np.fromiter(workers, np.int64, num_items)  # the last entries of the list took no item
-        return _PassageTimes(worker, taken_s, done_s, left_s_by_position, items_out)
+            free_worker = workers[position]
+            workers.append(free_worker)
+        # At the end, free workers find no next item, so the list is longer than the items are.
+        return np.fromiter(workers, np.int64, positions_out.size)
 
 
 def _passages(pipeline: Pipeline, items: Items, seed: int, rank: int) -> list[_Passage]:
@@ -153,11 +163,12 @@ def _passages(pipeline: Pipeline, items: Items, seed: int, rank: int) -> list[_P
 
 def _arrivals_at_last_stage(passages: list[_Passage]) -> Iterator[float]:
     """Return the times at which items reach the last stage; they are computed when they are asked for."""
-    flow: Iterator[float] = repeat(0.0, len(passages[0].service_s))
+    num_items = len(passages[0].service_s)
+    flow: Iterator[float] = repeat(_AT_START_S, num_items)
     for passage, next_passage in pairwise(passages):
         # At first, all slots of the queue are free. After that, a slot is free once the next stage has taken an item.
         # The iterator reads the list while the simulation appends to it, always after the entry has been appended.
-        free_slots = chain(repeat(0.0, passage.stage.capacity), next_passage.taken_s)
+        free_slots = chain(repeat(_AT_START_S, passage.stage.capacity), next_passage.taken_s)
         flow = _flow(passage, flow, free_slots)
     return flow
 
@@ -177,11 +188,13 @@ def _in_order(passage: _Passage, arrivals: Iterator[float], free_slots: Iterable
     """
     add_taken = passage.taken_s.append
     add_left = passage.left_s.append
-    free = chain(repeat(0.0, passage.stage.num_workers), passage.left_s)  # for item n: when item n - num_workers left
+    # When a worker is free for item n: at the start, or when item n - num_workers has left.
+    free = chain(repeat(_AT_START_S, passage.stage.num_workers), passage.left_s)
     service: Iterable[float] = passage.service_s
     if not isinstance(passage.items, range):  # an earlier stage has changed the order of the items
         service = map(passage.service_s.__getitem__, passage.items)
-    left_s = 0.0
+    left_s = _AT_START_S
+    # `arrivals` come first: they end the loop, and a stage before that changes the order appends to `passage.items`.
     for start_s, seconds, free_slot_s, free_s in zip(arrivals, service, free_slots, free, strict=False):
         if free_s > start_s:  # written out, because `max` is slower
             start_s = free_s
@@ -205,19 +218,22 @@ def _as_done(passage: _Passage, arrivals: Iterator[float], free_slots: Iterable[
     add_left = passage.left_s.append
     add_item_out = passage.items_out.append
     service_s = passage.service_s
-    free = chain(repeat(0.0, passage.stage.num_workers), passage.left_s)  # as in `_in_order`
+    # When a worker is free for the item at position n: at the start, or when the (n - num_workers)-th item has left.
+    free = chain(repeat(_AT_START_S, passage.stage.num_workers), passage.left_s)
+    # `arrivals` come before the items, because a stage before that changes the order appends to their list.
     waiting = zip(count(), arrivals, passage.items, free, strict=False)
     # A heap of the busy workers, the one that is done first on top: when it is done, the position of its item in the
     # order of taking, which decides between equal times, and the item.
     busy: list[tuple[float, int, int]] = []
-    for position, start_s, item, _ in islice(waiting, passage.stage.num_workers):  # all workers are free
+    for position, start_s, item, _ in islice(waiting, passage.stage.num_workers):  # each has a free worker
         add_taken(start_s)
         heappush(busy, (start_s + service_s[item], position, item))
     for free_slot_s in free_slots:
         if not busy:  # all items have left
             return
-        left_s, _, item = busy[0]
-        if free_slot_s > left_s:
+        done_s, _, item = busy[0]
+        left_s = done_s
+        if free_slot_s > left_s:  # written out, because `max` is slower
             left_s = free_slot_s
         add_left(left_s)
         add_item_out(item)
@@ -238,7 +254,7 @@ def _keep_step(last_passages: list[_Passage], arrivals: list[Iterator[float]]) -
 
     In each step, all ranks with items left wait for the slowest of them.
     """
-    step_end_s = 0.0
+    step_end_s = _AT_START_S
     for step, arrivals_s in enumerate(zip_longest(*arrivals)):  # of this step's item on each rank
         step_begin_s = step_end_s
         passages_in_step = []
@@ -269,7 +285,7 @@ def _timeline(rank: int, passages: list[_Passage], numbers: NDArray[np.int64], w
         waits_of_stage = _SpanColumns.of_kind(kinds.index(wait), lane, items_in, times.done_s, times.left_s)
         parts.append(waits_of_stage.take(waited))
         items_in = times.items_out
-    spans = _SpanColumns(*map(np.concatenate, zip(*parts, strict=True)))
+    spans = _SpanColumns.concatenated(parts)
     return Timeline(
         rank=np.full(spans.lane.size, rank),
         lane=spans.lane,
@@ -302,6 +318,12 @@ class _SpanColumns(NamedTuple):
     ) -> _SpanColumns:
         """Return spans that are all of one kind."""
         return cls(lane, np.full(lane.size, kind), item, start_s, stop_s)
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[_SpanColumns]) -> _SpanColumns:
+        """Return the spans of all parts, one part after the other."""
+        columns = zip(*parts, strict=True)  # for each field, that of all parts
+        return cls._make(np.concatenate(column) for column in columns)
 
     def take(self, rows: NDArray[np.bool_]) -> _SpanColumns:
         """Return these rows of all columns."""

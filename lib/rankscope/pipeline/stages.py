@@ -142,8 +142,12 @@ class Pipeline:
 
     def bounds_per_s(self) -> dict[str, float]:
         """Return the rate of each stage in items per second if it never waited, which is workers / mean time."""
-        with np.errstate(divide="ignore"):  # the rate of a stage that takes no time is infinite
-            return {stage.name: float(stage.num_workers / np.float64(stage.mean_s)) for stage in self.stages}
+        rates_per_s = {}
+        with np.errstate(divide="ignore"):
+            for stage in self.stages:
+                mean_s = np.float64(stage.mean_s)  # numpy's, so that the rate of a stage that takes no time is infinite
+                rates_per_s[stage.name] = float(stage.num_workers / mean_s)
+        return rates_per_s
 
     @property
     def bound_per_s(self) -> float:

@@ -33,7 +33,7 @@ class StoredImages:
         if pictures.ndim != 3 or pictures.shape[:1] != self.labels.shape:
             shapes = f"{pictures.shape} and {self.labels.shape}"
             raise ValueError(f"images must be (number, height, width) with a label each, got arrays of {shapes}")
-        # Four times, so that no fewer frequencies are stored than an image has rows or columns.
+        # Four times, because a quarter of the frequencies is stored, which must not be fewer than the image's pixels.
         self.size_px = whole("size_px", size_px, 4 * max(pictures.shape[1:]))
         self.latency_s = number("latency_s", latency_s, 0)
         self._num_frequencies = self.size_px // 4  # that are stored along each axis
@@ -56,7 +56,7 @@ class StoredImages:
         rows, columns = (np.arange(self.size_px) * length // self.size_px for length in picture.shape)
         spectrum = np.fft.rfft2(picture[np.ix_(rows, columns)])
         low = spectrum[self._rows(), : self._num_frequencies].astype(np.complex64)
-        return zlib.compress(low.tobytes(), level=1)
+        return zlib.compress(low.tobytes(), level=1)  # the fastest
 
     def _rows(self) -> NDArray[np.int64]:
         """Return the indices of the rows of a spectrum with low frequencies.

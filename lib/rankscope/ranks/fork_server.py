@@ -33,7 +33,7 @@ class ForkServer:
     """The server of this process. Pools have their folders in `folder`, on disk, or in `memory`."""
 
     def __init__(self) -> None:
-        _open_standard_streams()
+        _open_standard_streams()  # before anything else is opened here
         self._owner = os.getpid()
         self.folder = folders.make_folder()
         self.memory = self.folder
@@ -70,7 +70,7 @@ class ForkServer:
         """
         line, server_line = Pipe()
         connection, worker_connection = Pipe()
-        with server_line, worker_connection:
+        with server_line, worker_connection:  # closed here once the server has its copies
             line.send(request)
             descriptors = [server_line.fileno(), worker_connection.fileno(), *streams]
             with contextlib.suppress(ConnectionError):  # the server is gone: reading from the line will fail
@@ -111,7 +111,7 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        for folder in {self.folder, self.memory}:
+        for folder in {self.folder, self.memory}:  # which may be the same
             folders.delete_folder(folder)
 
 

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 MOST_RANKS = 256  # that a machine is asked to run
+MOST_TIMEOUT_S = 10**6  # for waiting in poll(2), whose 32-bit milliseconds end at about 2 * 10**6 s
 _PF_EXITING = 4  # among the flags in /proc/PID/stat
 _UNKNOWN = ["?", *"000000"]  # a state and six numbers, for a process that does not exist
 

@@ -8,17 +8,27 @@ import pickle
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import pickling
 from .errors import RankError
 from .threads import clear_frames
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_MPIRUN = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_MPIRUN = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # one is set by Open MPI, the other by MPICH and its relatives
 
 
-_rendezvous: list[Any] = []  # of this process, once it is needed: (the launcher's store, the rank, the number of ranks)
+class _Rendezvous(NamedTuple):
+    """How the launcher's ranks find each other: its store, the rank of this process, and the number of ranks."""
+
+    store: Any
+    rank: int
+    num_ranks: int
+
+
+# That of this process, once it is needed. It stays for later launches: rank 0 may be the store's server, which ends
+# when nothing refers to the store any more, and other ranks may still be reading from it.
+_rendezvous: _Rendezvous | None = None
 _launches = itertools.count()  # their numbers, the same on all ranks
 
 
@@ -47,7 +57,7 @@ def run(
     """
     import torch.distributed as dist
 
-    world = os.environ.get("WORLD_SIZE")
+    world = os.environ.get("WORLD_SIZE")  # mpirun sets none
     if num_ranks is not None and backend != "mpi" and str(num_ranks) != world:
         raise ValueError(f"num_ranks must be None or WORLD_SIZE={world} under torchrun, got {num_ranks!r}")
     if dist.is_initialized():
@@ -67,6 +77,7 @@ def _join(backend: str, timeout: timedelta) -> Any:
 
     Each launch has a part of the launcher's store: its keys begin with the number of the launch.
     """
+    global _rendezvous
     import torch
     import torch.distributed as dist
 
@@ -74,11 +85,12 @@ def _join(backend: str, timeout: timedelta) -> Any:
         dist.init_process_group(backend, timeout=timeout)
         return None
     if backend == "nccl":
+        # Without LOCAL_RANK, which not every launcher sets, it is the first GPU that this process sees.
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-    if not _rendezvous:
-        rendezvous = dist.rendezvous("env://", timeout=timeout)  # type: ignore[attr-defined]
-        _rendezvous.append(next(iter(rendezvous)))  # a generator, which yields these three once
-    store, rank, world = _rendezvous[0]
+    if _rendezvous is None:
+        results = dist.rendezvous("env://", timeout=timeout)  # type: ignore[attr-defined]  # a generator
+        _rendezvous = _Rendezvous._make(next(results))
+    store, rank, world = _rendezvous
     own_store = dist.PrefixStore(f"launch/{next(_launches)}", store)  # type: ignore[attr-defined]
     own_store.set_timeout(timeout)
     dist.init_process_group(backend, store=own_store, rank=rank, world_size=world, timeout=timeout)
@@ -100,7 +112,7 @@ def _gathered(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
 
     rank = dist.get_rank()
     try:
-        result = pickling.to_bytes(fn(*args))
+        result = pickling.to_bytes(fn(*args))  # here, so that a result that cannot be pickled is this rank's failure
     except Exception as error:
         text = "".join(traceback.format_exception(error)).rstrip()
         clear_frames(error)  # otherwise they would keep this rank's end of the group open, see `run`

@@ -27,7 +27,7 @@ from ..common.checks import function, number, one_of, truth, whole
 from ..common.extras import require
 from . import joined, pickling
 from .errors import MachineError, RankError
-from .host import MOST_RANKS, how_it_ended, is_ending
+from .host import MOST_RANKS, MOST_TIMEOUT_S, how_it_ended, is_ending
 from .output import Output
 from .pool import Worker, WorkerPool, describe_stacks
 from .rank import Failure, JoinProblem, Rank, StoredResult
@@ -110,7 +110,7 @@ def _checked(fn: Any, args: Any, backend: Any, timeout_s: Any, progress: Any) ->
         raise ValueError(f"args must be a tuple of what fn is called with, got {args!r}")
     one_of("backend", backend, _BACKENDS)
     truth("progress", progress)
-    return number("timeout_s", timeout_s, above=0, high=10**6)
+    return number("timeout_s", timeout_s, above=0, high=MOST_TIMEOUT_S)
 
 
 def _forked(
@@ -136,7 +136,7 @@ def _forked(
                 ranks = pool.start(work, labels, descriptors)
             _RunningRanks(ranks, guards or {}).wait(timeout_s, output if progress else None)
             return [_result(pool.folder, rank) for rank in range(num_ranks)]
-        finally:
+        finally:  # also after an error: what the ranks have printed may say more about it
             pool.end()  # before the output is shown for the last time, so that no rank prints afterwards
             output.show()
 
@@ -168,25 +168,28 @@ class _RunningRanks:
         """
         begin_s = time.monotonic()
         now_s = begin_s
+        deadline_s = begin_s + timeout_s
         next_count_s = begin_s + _COUNT_S
         while self._running:
-            if self._failures:
+            if self._failures:  # then the timeout no longer matters: an error is raised within `_GONE_S`
                 if self._cause_is_known(now_s - self._failed_s):
                     self._raise()
-            elif now_s >= begin_s + timeout_s:
+            elif now_s >= deadline_s:
                 self._give_up(timeout_s)
             if live_output or self._failures:
                 self._listen(_LOOK_S)
             else:
-                self._listen(begin_s + timeout_s - now_s)
+                self._listen(deadline_s - now_s)
             now_s = time.monotonic()
             if live_output:
                 live_output.show(last=False)
                 if now_s > next_count_s:
                     next_count_s = now_s + _COUNT_S
-                    num_done = len(self._ranks) - len(self._running)
-                    text = f"launch: {num_done} of {len(self._ranks)} ranks after {now_s - begin_s:.0f} s"
-                    print(text, file=sys.stderr)
+                    self._print_count(now_s - begin_s)
+
+    def _print_count(self, since_s: float) -> None:
+        num_done = len(self._ranks) - len(self._running)
+        print(f"launch: {num_done} of {len(self._ranks)} ranks after {since_s:.0f} s", file=sys.stderr)
 
     def _listen(self, within_s: float) -> None:
         """Wait for news of ranks and guards, for at most this time, and note them."""
@@ -198,8 +201,10 @@ class _RunningRanks:
             if source in self._connections:
                 self._receive(self._connections[source])
         for source in ready:  # after all messages, because a rank's last message may say why it has ended
-            if source in self._alive and source.listen() and source.code is not None:
-                self._note_end(self._alive.pop(source), source)
+            if source in self._alive:
+                source.listen()  # if the process has ended, this receives its exit code
+                if source.code is not None:
+                    self._note_end(self._alive.pop(source), source)
 
     def _receive(self, rank: int) -> None:
         """Receive a message of a rank. Raises ValueError if it says that the launch cannot work."""
@@ -221,6 +226,7 @@ class _RunningRanks:
             self._failures[rank] = message
 
     def _note_end(self, rank: int, worker: Worker) -> None:
+        """Raise RankError if the process of a rank has ended by itself; for a rank that failed, that is no news."""
         if rank not in self._failures:
             when = "before" if rank in self._running else "after"
             raise RankError(f"{worker} {how_it_ended(worker.code)} {when} it returned", rank)
@@ -245,7 +251,7 @@ class _RunningRanks:
             with suppress(Exception):  # for example, if its class cannot be imported here
                 cause = pickle.loads(failure.error)
         message = f"rank {rank} failed: {failure.line}"
-        if failure.text != failure.line:
+        if failure.text != failure.line:  # a failure without a traceback has the line for its text
             message = f"{message}\n\n{failure.text}"
         raise RankError(message, rank) from cause
 

@@ -25,6 +25,7 @@ except ImportError:
         """Pickles by reference only, and refuses what another process cannot import."""
 
         def reducer_override(self, value: Any) -> Any:
+            """Raise PicklingError for a function or class that has no name in a module, the only values it gets."""
             if value.__module__ == "__main__" or "<" in value.__qualname__:  # as in "<lambda>" and "<locals>"
                 where = "a notebook, a script's own file, a lambda or another function"
                 raise pickle.PicklingError(
@@ -35,7 +36,7 @@ except ImportError:
 
 
 PROTOCOL = 5  # arrays go out of band, or straight from where they lie
-_OURS = f"{__package__.partition('.')[0]}."
+_OURS = f"{__package__.partition('.')[0]}."  # with which the names of this library's modules begin
 
 
 class Pickler(_Base):  # type: ignore[misc]
@@ -61,7 +62,7 @@ class Pickler(_Base):  # type: ignore[misc]
         if isinstance(value, ModuleType):
             self._add_module(value.__name__)
         elif isinstance(value, type | FunctionType):
-            module = value.__module__ or ""
+            module = value.__module__ or ""  # a function whose code was executed without a module has None
             self._add_module(module)
             if not module.startswith(("numpy", "torch")):
                 return super().reducer_override(value)
@@ -74,7 +75,7 @@ class Pickler(_Base):  # type: ignore[misc]
 
 def write(path: Path, value: Any) -> set[str]:
     """Write a value to a file, and return the modules of this library that whoever reads it will import."""
-    with naming(path), open(path, "wb") as file:
+    with naming(path), open(path, "wb") as file:  # a full disk is an error with the file's name
         pickler = Pickler(file, protocol=PROTOCOL)
         pickler.dump(value)
     return pickler.modules

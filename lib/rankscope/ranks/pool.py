@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -50,7 +51,7 @@ class Worker:
         self.timeout_s = timeout_s
         self.pid = 0  # until it has been forked
         self.code: int | None = None  # its exit code, once it has ended
-        self.values = WorkerLine(to_worker, path, 0)
+        self.values = WorkerLine(to_worker, path, side=0)
         self._to_server = to_server  # for signals to the worker, and back for its pid and its exit code
         self._server = server
         self._lock = threading.Lock()
@@ -93,7 +94,7 @@ class Worker:
     def ended(self, within_s: float) -> int | None:
         """Wait until it ends, for at most this time, and return its exit code, or None if it still runs."""
         deadline = time.monotonic() + within_s
-        while self.code is None:
+        while self.code is None:  # a loop, because the first report may be its pid
             if not self.listen(max(0.0, deadline - time.monotonic())):
                 break
         return self.code
@@ -103,7 +104,10 @@ class Worker:
         return f"{self} {how_it_ended(self.ended(_REPORT_S))}"
 
     def ready(self) -> None:
-        """Wait until it has loaded its work. Raises ValueError if it cannot, and WorkerError."""
+        """Wait until it has loaded its work.
+
+        Raises ValueError if it cannot, and WorkerError if it has ended, or is not ready in time.
+        """
         with self._in_time():
             answer = self.values.receive()
         if isinstance(answer, LoadProblem):
@@ -123,7 +127,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _in_time(self) -> Iterator[None]:
-        """Raise WorkerError if the worker has ended, or does not send or receive in time."""
+        """Raise WorkerError if the worker has ended, or does not send or receive in time, see `_limit_waiting`."""
         try:
             yield
         except (EOFError, ConnectionError):
@@ -139,8 +143,7 @@ class Worker:
     def terminate(self) -> None:
         """Have the server kill the worker; a thread that waits for its answer, now or later, gets an error."""
         self._request(signal.SIGKILL)
-        values = self.values.connection.fileno()
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(values)) as end:
+        with contextlib.suppress(OSError), _as_socket(self.values.connection) as end:
             end.shutdown(socket.SHUT_RDWR)  # for the case that the server is stopped (SIGSTOP) and kills nobody
 
     def _request(self, number: int) -> None:
@@ -158,11 +161,16 @@ def _limit_waiting(connection: Connection, timeout_s: float) -> None:
     `Connection.poll` would limit receiving only. But sending a long value to a stopped worker also waits, because
     nobody empties the socket.
     """
-    microseconds = round(timeout_s * 1e6)
+    microseconds = math.ceil(timeout_s * 1e6)  # not 0, which would mean no limit
     limit = struct.pack("ll", *divmod(microseconds, 1_000_000))  # a timeval of C: seconds and microseconds
-    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+    with _as_socket(connection) as end:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+def _as_socket(connection: Connection) -> socket.socket:
+    """Return the socket under a connection; closing it leaves the connection open."""
+    return socket.socket(fileno=os.dup(connection.fileno()))
 
 
 class WorkerPool:

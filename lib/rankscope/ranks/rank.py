@@ -24,6 +24,7 @@ from .host import num_cores
 from .worker import WorkerLine, flush
 
 _LATER_S = 10.0  # by which the group's timeout is longer than the launch's, whose error says more
+# In errors about a connection that another rank has closed:
 _LOST_PEER = re.compile("connection (was |is )?(closed|reset|refused|lost|aborted)|broken pipe|by peer", re.IGNORECASE)
 
 
@@ -64,9 +65,6 @@ class Rank:
         A rank that failed keeps its connections open. If it closed them, its peers would fail on that, too.
         """
         signal.signal(signal.SIGINT, signal.default_int_handler)  # the server, from which it was forked, ignores it
-        if self.before is not None:
-            self.before(rank)
-        _talk_over_loopback()
         try:
             outcome = self._run(rank)
             flush()  # before it is sent, because the launch may kill the rank as soon as it has all outcomes
@@ -83,6 +81,9 @@ class Rank:
         Return how that went: a rank that cannot be what was asked for is a JoinProblem, and a result that cannot be
         pickled is a Failure. Other errors, such as those of the function, are raised.
         """
+        if self.before is not None:
+            self.before(rank)
+        _talk_over_loopback()  # after `before`, which may take the rank to other interfaces
         reason = self._join(rank)
         if reason:
             return JoinProblem(reason)
@@ -119,7 +120,7 @@ class Rank:
 def _talk_over_loopback() -> None:
     """Let ranks communicate over loopback, unless the environment names another interface."""
     interfaces = [name for _, name in socket.if_nameindex()]
-    for name in ("lo", "lo0"):
+    for name in ("lo", "lo0"):  # on Linux and on macOS
         if name in interfaces:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", name)

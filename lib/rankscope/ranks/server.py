@@ -135,13 +135,14 @@ class _Server:
         missing = [name for name in modules if name not in sys.modules]
         if not missing:
             return
+        # Until the imports are done, nothing else notices that the owner has ended.
         signal.signal(signal.SIGALRM, self._leave_orphaned)
         signal.setitimer(signal.ITIMER_REAL, _ORPHANED_S, _ORPHANED_S)
         try:
             for name in missing:
                 import_module(name)
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_REAL, 0)  # off
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
         gc.collect()  # garbage must not be frozen
         gc.freeze()  # the collector writes to each object that it visits, which would copy pages that workers share
@@ -166,7 +167,7 @@ class _Server:
                 self._become_worker(line, request, *descriptors)
             except BaseException:
                 traceback.print_exc()
-            finally:
+            finally:  # only after an error: a worker does not return
                 os._exit(1)
         with contextlib.suppress(OSError):  # the worker does the same, so that it is done before either goes on
             os.setpgid(pid, pid)

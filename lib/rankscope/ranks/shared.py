@@ -74,7 +74,7 @@ class SharedMemoryEnd:
         segment = self._take_segment(num_bytes) if num_bytes else _NO_SEGMENT
         start = 0
         for view in views:
-            if view.size:
+            if view.size:  # if all arrays are empty, there is no segment
                 np.copyto(np.frombuffer(self._ours[segment], np.uint8, view.size, start), view)
             start += _rounded_up(view.size, _ALIGNED)
         # Other threads may append to this queue meanwhile, so take exactly those that are in it now.
@@ -146,7 +146,7 @@ class SharedMemoryEnd:
         base = np.frombuffer(self._theirs[segment], np.uint8, num_bytes)
         finalizer = weakref.finalize(base, self._returned.append, segment)
         finalizer.atexit = False  # when this process exits, no message will return the segment
-        return memoryview(base.data)
+        return base.data
 
     def _segment_path(self, side: int, number: int) -> Path:
         return Path(f"{self._path}-{side}-{number}")

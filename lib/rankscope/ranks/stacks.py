@@ -14,6 +14,7 @@ from pathlib import Path
 DUMP = signal.SIGUSR1
 STOPPED = "is stopped (SIGSTOP)"
 _STACKS_S = 0.5  # for workers to write their stacks
+_LOOK_S = 0.02  # between two looks at how long the files are
 _FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')  # as faulthandler writes it
 
 
@@ -30,9 +31,9 @@ def wait_for(paths: Sequence[Path]) -> None:
     while time.monotonic() < deadline:
         sizes_before = sizes
         sizes = [len(_read(path)) for path in paths]
-        if sizes == sizes_before and all(sizes):
+        if sizes == sizes_before and all(sizes):  # all have begun, and none has gone on
             return
-        time.sleep(0.02)
+        time.sleep(_LOOK_S)
 
 
 def describe(path: Path) -> str:

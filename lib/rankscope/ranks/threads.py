@@ -13,6 +13,8 @@ from .errors import RankError
 from .host import MOST_RANKS
 
 Result = TypeVar("Result")
+# Gloo adds the timeout to the time since 1970, in nanoseconds of 64 bits: with 7.5 * 10**9 s, ranks wait for ever.
+_MOST_TIMEOUT_S = 10**9
 
 
 def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: float = 60.0) -> list[Result]:
@@ -38,7 +40,7 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
 
     function("work", work, "of rank and group")
     num_ranks = whole("num_ranks", num_ranks, 1, MOST_RANKS)
-    timeout = timedelta(seconds=number("timeout_s", timeout_s, above=0, high=10**9))
+    timeout = timedelta(seconds=number("timeout_s", timeout_s, above=0, high=_MOST_TIMEOUT_S))
     store = dist.HashStore()  # type: ignore[attr-defined]  # public, and left out of torch's own list
     results: dict[int, Result] = {}
     errors: list[tuple[int, BaseException]] = []

@@ -21,7 +21,7 @@ from . import pickling, stacks
 from .errors import MachineError, portable
 from .shared import SharedMemoryEnd
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that this process gets when its parent ends
 
 
 class Surroundings(NamedTuple):
@@ -46,14 +46,14 @@ class Surroundings(NamedTuple):
             if len(entry) == 4 and entry[1] is None:
                 sources[name] = entry
         path = [os.fspath(entry) or folder for entry in sys.path]  # an empty entry stands for the working directory
-        argv = list(getattr(sys, "argv", []))
+        argv = list(getattr(sys, "argv", []))  # an embedded interpreter may have none
         return cls(dict(os.environ), folder, path, argv, sources)
 
     def take_on(self) -> None:
         """Set them in this process, the worker."""
         os.environ.clear()
         os.environ.update(self.environment)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it was deleted meanwhile
             os.chdir(self.folder)
         sys.path[:] = self.path
         sys.argv[:] = self.argv
@@ -100,7 +100,7 @@ def be_worker(connection: Connection, server_pid: int, folder: Path, name: str, 
     faulthandler.enable(2)  # a crash of C code prints where it happened
     path = folder / f"{name}-{number}"
     stacks.write_at_signal(path)
-    values = WorkerLine(connection, path, 1)
+    values = WorkerLine(connection, path, side=1)
     with contextlib.suppress(EOFError, ConnectionError):  # the owner is gone
         surroundings: Surroundings = pickling.read(folder / "surroundings")
         surroundings.take_on()
@@ -131,7 +131,8 @@ def answer(fn: Callable[[Any], Any], values: WorkerLine, number: int) -> None:
     if "torch" in sys.modules:  # one thread per worker, as in torch's own DataLoader
         sys.modules["torch"].set_num_threads(1)
     while True:
-        reply = _answer(fn, values.exchange, values.connection.recv_bytes())
+        message = values.connection.recv_bytes()  # unpacked in `_answer`, whose reply may be an error of that, too
+        reply = _answer(fn, values.exchange, message)
         flush()
         values.connection.send_bytes(reply)
 
@@ -155,7 +156,8 @@ def flush() -> None:
 
 def _line_buffered(descriptor: int) -> Any:
     """Return a stream to a descriptor that writes line by line; the server's own streams do not."""
-    return open(descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)
+    line_by_line = 1
+    return open(descriptor, "w", line_by_line, encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 def _die_with(server_pid: int) -> None:

@@ -78,8 +78,13 @@ def _all_ranks(name: str, values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
 
     numpy would turn unsigned integers into floats when they are combined with signed ones.
     """
+    values_of_ranks = several(name, values, "a rank's indices each")
+    if not values_of_ranks:
+        raise ValueError("an assignment needs at least one rank, got none")
+    if len(values_of_ranks) > MOST_RANKS:
+        raise ValueError(f"an assignment must have at most {MOST_RANKS} ranks, got more")
     views = []
-    for rank, values_of_rank in enumerate(several(name, values, "a rank's indices each")):
+    for rank, values_of_rank in enumerate(values_of_ranks):
         indices = np.asarray(values_of_rank)  # of floats if the list is empty
         if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
             kind = f"{indices.dtype} of shape {indices.shape}"
@@ -89,10 +94,6 @@ def _all_ranks(name: str, values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
         view = indices.view() if indices.dtype.kind == "i" else indices.astype(np.int64)
         view.flags.writeable = False
         views.append(view)
-        if len(views) > MOST_RANKS:
-            raise ValueError(f"an assignment must have at most {MOST_RANKS} ranks, got more")
-    if not views:
-        raise ValueError("an assignment needs at least one rank, got none")
     return tuple(views)
 
 
@@ -106,8 +107,9 @@ class _Reads(NamedTuple):
 def _read_all(rank: int, sampler: Iterable[Any]) -> _Reads:
     """Iterate a sampler of indices or of batches."""
     items = iter(sampler)
-    first = next(items, None)
-    if first is None:
+    try:
+        first = next(items)
+    except StopIteration:
         return _Reads(np.zeros(0, dtype=np.int64), None)
     items = chain([first], items)
     is_single_number = getattr(first, "ndim", 1) == 0  # 0-d arrays and tensors have an `__iter__`, which fails
@@ -133,10 +135,15 @@ def _whole_numbers(rank: int, indices: Iterable[Any]) -> IntArray:
         return np.fromiter(map(operator.index, indices), dtype=np.int64)
     except TypeError as error:
         raise ValueError(f"rank {rank}'s sampler must yield whole numbers: {error}") from error
+    except OverflowError as error:
+        raise ValueError(f"rank {rank}'s sampler must yield whole numbers of 64 bits: {error}") from error
 
 
 def _batch_stops(rank: int, reads: _Reads) -> IntArray:
-    """Return where each batch of a rank ends, if some ranks' samplers yield batches."""
+    """Return where each batch of a rank ends, if some ranks' samplers yield batches.
+
+    A rank that reads nothing has no batches. Raises ValueError if this rank's sampler yields indices instead.
+    """
     if reads.batch_stops is not None:
         return reads.batch_stops
     if reads.indices.size:
@@ -146,8 +153,14 @@ def _batch_stops(rank: int, reads: _Reads) -> IntArray:
 
 def _common(samplers: Iterable[Any], name: str) -> Any:
     """Return an attribute of our own samplers if it is the same for all ranks, else None."""
-    values = {getattr(sampler, name) if isinstance(sampler, ElasticSampler) else None for sampler in samplers}
-    return values.pop() if len(values) == 1 else None
+    values = set()
+    for sampler in samplers:
+        if not isinstance(sampler, ElasticSampler):
+            return None
+        values.add(getattr(sampler, name))
+    if len(values) != 1:
+        return None
+    return values.pop()
 
 
 def _stops_of_all_ranks(name: str, values: Any) -> tuple[IntArray, ...] | None:
@@ -187,7 +200,7 @@ class Assignment:
         if len(self.batch_stops) != len(self.ranks):
             raise ValueError(f"batch_stops must have {len(self.ranks)} ranks, got {len(self.batch_stops)}")
         for rank, stops in enumerate(self.batch_stops):
-            edges = np.concatenate([[0], stops])
+            edges = np.concatenate([[0], stops])  # a batch begins where the one before it ends
             if edges[-1] != self.ranks[rank].size or (np.diff(edges) < 0).any():
                 raise ValueError(
                     f"batch_stops of rank {rank} must rise to {self.ranks[rank].size}, its number of reads"
@@ -212,7 +225,7 @@ class Assignment:
                 sampler.set_epoch(epoch)
         if all(isinstance(sampler, ElasticSampler) for sampler in samplers):
             check_same_recipes(sampler.recipe() for sampler in samplers)
-        with unmoved(samplers):
+        with unmoved(samplers):  # our own samplers would otherwise go on as if the samples had been trained on
             ranks = [_read_all(rank, sampler) for rank, sampler in enumerate(samplers)]
         batch_stops = None
         if any(reads.batch_stops is not None for reads in ranks):
@@ -267,8 +280,8 @@ class Assignment:
     def repeats(self) -> tuple[NDArray[np.bool_], ...]:
         """Mark each read of an index that was already read, at an earlier step or at the same step by a lower rank.
 
-        These reads are torch's and libtorch's padding, so a correct evaluation must not count them. It cannot even read
-        the indices ≥ size that libtorch may return; `audit` finds those.
+        These reads are torch's and libtorch's padding, so a correct evaluation must not count them. libtorch may also
+        return indices ≥ size, which no evaluation can read; `audit` finds those.
         """
         ranks, steps = self.coordinates()
         indices = np.concatenate(self.ranks)
@@ -347,6 +360,7 @@ class Assignment:
         Raises ValueError, which names the file, if it is damaged, has another format or has a newer version.
         """
         problem = f"not a readable {_FORMAT} of version {_VERSION}"
+        # An OSError, such as that of a file that does not exist, is raised as it is.
         try:
             content = read_bytes(path, _MOST_FILE_BYTES)
         except ValueError as error:
@@ -358,7 +372,7 @@ class Assignment:
 
     @classmethod
     def _decoded(cls, content: bytes) -> Assignment:
-        stored = read_arrays(content, len(content))  # `save` compresses nothing
+        stored = read_arrays(content, most_bytes=len(content))  # `save` compresses nothing
         header = decoded(str(stored["header"]), _StoredHeader)
         lengths = stored["lengths"]
         flat = stored["indices"]

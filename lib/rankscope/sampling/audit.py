@@ -10,7 +10,8 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import count_of, of_type, several
+from ..common.checks import count_of, of_type, several, truth
+from ..common.frozen import optional
 from ..common.units import percent_words
 from .assignment import Assignment
 from .permutation import IntArray
@@ -158,13 +159,7 @@ class Audit(Findings):
         strays = np.unique(np.concatenate([epoch.out_of_range for epoch in self.epochs]))
         if strays.size:
             add("out_of_range", f"indices that a dataset of {self.size} does not have: {_some(strays)}")
-        num_empty = sum(epoch.num_reads == 0 for epoch in self.epochs)
-        if num_empty and self.size:
-            epochs = f"{num_empty} of {count_of(len(self.epochs), 'epoch')}"
-            do_not_fill = "does not fill" if self.size == 1 else "do not fill"
-            shares = f"{count_of(self.size, 'sample')} on {count_of(self.num_ranks, 'rank')} {do_not_fill} every rank's"
-            why = f"{shares} share or batch, and incomplete ones are dropped"
-            add("nothing_read", f"in {epochs} no rank reads any sample, because {why}")
+        self._add_empty_epochs(add)
         # Weights ask for some samples seldom or never and, with replacement, for others several times.
         if self.weight_bias is None or not self.replacement:
             self._add_repeats(add)
@@ -182,12 +177,23 @@ class Audit(Findings):
             self._add_weight_bias(self.weight_bias, add)
         return tuple(findings)
 
+    def _add_empty_epochs(self, add: Callable[[str, str], None]) -> None:
+        """Add that nothing is read in some epochs, unless the dataset has nothing to read."""
+        num_empty = sum(epoch.num_reads == 0 for epoch in self.epochs)
+        if num_empty == 0 or self.size == 0:
+            return
+        epochs = f"{num_empty} of {count_of(len(self.epochs), 'epoch')}"
+        samples = f"{count_of(self.size, 'sample')} on {count_of(self.num_ranks, 'rank')}"
+        do_not_fill = "does not fill" if self.size == 1 else "do not fill"
+        why = f"{samples} {do_not_fill} every rank's share or batch, and incomplete ones are dropped"
+        add("nothing_read", f"in {epochs} no rank reads any sample, because {why}")
+
     def _add_repeats(self, add: Callable[[str, str], None]) -> None:
         """Add what is read more than once."""
         if self.duplicates:
             add("duplicates", f"{count_of(self.duplicates, 'read')} of a sample already read in its epoch")
-        counted = ", counted per epoch," if len(self.epochs) > 1 else ""
         if self.overlap:
+            counted = ", counted per epoch," if len(self.epochs) > 1 else ""
             samples = f"{count_of(self.overlap, 'sample')}{counted}"
             add("overlap", f"{samples} {_is_are(self.overlap)} read by more than one rank in the same epoch")
 
@@ -197,7 +203,7 @@ class Audit(Findings):
             add("dropped", f"{count_of(self.dropped, 'read')} {_is_are(self.dropped)} missing")
         elif self.dropped:
             add("dropped", f"{count_of(self.dropped, 'sample')} {_is_are(self.dropped)} left out of the epoch")
-        if self.never_seen.size and len(self.epochs) > 1:
+        if self.never_seen.size and len(self.epochs) > 1:  # of a single epoch, "dropped" says the same
             samples = f"{count_of(self.never_seen.size, 'sample')} {_is_are(self.never_seen.size)}"
             add("never_seen", f"{samples} not read in any epoch: {_some(self.never_seen)}")
 
@@ -209,7 +215,8 @@ class Audit(Findings):
         costliest = max(self.work, key=lambda work: work.imbalance)
         if costliest.imbalance > MOST_IMBALANCE:
             times = f"the costliest batch of a step costs {costliest.imbalance:.2f} times the mean"
-            waiting = percent_words(1 - 1 / costliest.imbalance)
+            busy_share = 1 / costliest.imbalance  # of a mean batch, in the time of the costliest one
+            waiting = percent_words(1 - busy_share)
             add("unequal_cost", f"{times}, so ranks wait for {waiting} of the time")
         most_padded = max(self.work, key=lambda work: work.padding_share)
         if most_padded.padding_share > MOST_PADDING_SHARE:
@@ -234,7 +241,7 @@ class Audit(Findings):
         return self.report(head, nothing)
 
     def _measures(self) -> list[str]:
-        """What the epochs cost, whether or not it is a finding."""
+        """Return the lines of the report on what the epochs cost, whether or not it is a finding."""
         lines = []
         if self.work:
             tokens = np.sum([work.tokens for work in self.work], axis=0)
@@ -276,6 +283,7 @@ def audit(
       overlap: 4 samples, counted per epoch, are read by more than one rank in the same epoch
       repeated order: 2 of 2 epochs read in the same order on every rank, that of epoch 0: was set_epoch forgotten?
     """
+    replacement = optional("replacement", replacement, truth)
     if not isinstance(assignments, Iterable):
         assignments = [assignments]
     epochs: list[EpochAudit] = []
@@ -303,30 +311,31 @@ def audit(
             work.append(epoch_work(assignment, lengths, cost, max_tokens))
         if weights is not None:
             if replacement is None:
-                replacement = assignment.replacement is not False
-            weights = weights_for(assignment, weights)
-            reads_of_epoch, expected_of_epoch = weighted_reads(assignment, weights, replacement)
+                replacement = assignment.replacement is not False  # with it, too, if the assignment does not say
+            checked_weights = weights_for(assignment, weights)  # which also checks the indices of this epoch
+            reads_of_epoch, expected_of_epoch = weighted_reads(assignment, checked_weights, replacement)
             reads = reads + reads_of_epoch
             expected = expected + expected_of_epoch
         may_be_shuffled = assignment.shuffle is not False  # None if it is not known
-        if may_be_shuffled and assignment.size > 1 and flat.size:  # one sample has only one order
+        if may_be_shuffled and assignment.size > 1 and flat.size:  # one sample, or none, has only one order
             first = first_with_order.setdefault(_fingerprint(assignment, flat), index)
             if first != index:
                 repeated.append((first, index))
     if shape is None:
         raise ValueError("audit needs at least one epoch, got none")
+    size, num_ranks = shape
     bias = None
     if weights is not None:
         bias = weight_bias(reads, expected)
-    with_replacement = replacement is not False
     return Audit(
-        *shape,
-        tuple(epochs),
-        np.flatnonzero(~is_read),
-        tuple(repeated),
-        tuple(work),
-        bias,
-        replacement=with_replacement,
+        size=size,
+        num_ranks=num_ranks,
+        epochs=tuple(epochs),
+        never_seen=np.flatnonzero(~is_read),
+        repeated_orders=tuple(repeated),
+        work=tuple(work),
+        weight_bias=bias,
+        replacement=replacement is not False,  # None: there are no weights
     )
 
 
@@ -340,7 +349,7 @@ def _audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.boo
     size = assignment.size
     inside = flat
     outside = flat[:0]
-    if flat.size and (flat.min() < 0 or flat.max() >= size):
+    if flat.size and (flat.min() < 0 or flat.max() >= size):  # usually not, and then nothing needs to be copied
         valid = (flat >= 0) & (flat < size)
         inside = flat[valid]
         outside = flat[~valid]
@@ -357,7 +366,7 @@ def _audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.boo
         num_repeats=num_repeats,
         shortest=min(counts_of_ranks),
         longest=max(counts_of_ranks),
-        # In ascending order: indices below the dataset's, those of the dataset, and those above.
+        # In ascending order: indices below those of the dataset, those of the dataset, and those above.
         duplicated=np.concatenate(
             [repeated_strays[repeated_strays < 0], duplicated, repeated_strays[repeated_strays >= size]]
         ),

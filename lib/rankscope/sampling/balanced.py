@@ -45,7 +45,7 @@ class _Segment(NamedTuple):
 
 
 class _WindowEnd(NamedTuple):
-    """The numbers of samples and of steps up to the end of a window."""
+    """The numbers of samples, since the origin, and of steps, since the start, up to the end of a window."""
 
     num_samples: int
     num_steps: int
@@ -182,12 +182,12 @@ class BalancedSampler(ElasticSampler):
     def all_ranks(self) -> RankReads:
         num_ranks = self.num_replicas
         indices_of_ranks: list[list[NDArray[np.int64]]] = [[] for _ in range(num_ranks)]
-        counts_of_windows = [np.zeros((1, num_ranks), dtype=np.int64)]  # a row, so that there is one without windows
+        counts_of_windows = [np.empty((0, num_ranks), dtype=np.int64)]  # of no steps: there may be no window
         for samples, counts in self._windows(self._start):
             counts_of_windows.append(counts)
             for rank, indices in enumerate(_by_rank(samples, counts)):
                 indices_of_ranks[rank].append(indices)
-        stops = np.cumsum(np.concatenate(counts_of_windows), axis=0)[1:]  # of each batch, by step and rank
+        stops = np.cumsum(np.concatenate(counts_of_windows), axis=0)  # of each batch, by step and rank
         return RankReads(
             tuple(np.concatenate([_NO_SAMPLES, *arrays]) for arrays in indices_of_ranks),
             tuple(stops[:, rank] for rank in range(num_ranks)),
@@ -233,7 +233,10 @@ class BalancedSampler(ElasticSampler):
         return {"position": position, "segments": checked}
 
     def _checked_segment(self, fields: dict[str, Any]) -> _Segment:
-        """Return a segment of a loaded state. Raises ValueError if it lacks a field or one is out of range."""
+        """Return a segment of a loaded state. Raises ValueError if it lacks a field or one is out of range.
+
+        How many samples and steps it can have at most depends on the segments before it, so the caller checks that.
+        """
         expected = (*_Grouping._fields, "num_samples", "num_steps")
         missing = [name for name in expected if name not in fields]
         if missing:
@@ -254,13 +257,13 @@ class BalancedSampler(ElasticSampler):
             window=whole("window", fields["window"], 1, MOST_WINDOW),
             drop_last=truth("drop_last", fields["drop_last"]),
         )
-        return _Segment(
-            grouping, whole("num_samples", fields["num_samples"], 0), whole("num_steps", fields["num_steps"], 0)
-        )
+        num_samples = whole("num_samples", fields["num_samples"], 0)
+        num_steps = whole("num_steps", fields["num_steps"], 0)
+        return _Segment(grouping, num_samples, num_steps)
 
     def _progress_after(self, start: Progress, num_items: int) -> Progress:
-        """Return the progress after so many steps, in the fewest words: whole windows need no segment."""
-        if num_items == 0:
+        """Return the progress after `num_items` steps. Whole windows of the epoch's order need no segment."""
+        if num_items == 0:  # also if only samples that `drop_last` drops are left: more or fewer ranks can read them
             return start
         origin = self._origin(start)
         last_end = self._end_before(start, num_items)
@@ -274,7 +277,7 @@ class BalancedSampler(ElasticSampler):
             position = origin.remaining.position + num_samples - head_size
             segments = []
             num_samples = 0
-        else:
+        else:  # a part of the head is left, which can only be computed from the earlier segments
             position = start["position"]
             segments = list(origin.segments)
         if steps_in_window or num_samples:
@@ -284,11 +287,12 @@ class BalancedSampler(ElasticSampler):
     def _origin(self, start: Progress) -> _Origin:
         """Return where the present grouping began: a job that is resumed without a change continues its windows."""
         segments = start["segments"]
-        if segments and _segment(segments[-1]).grouping == self._grouping():
-            last = _segment(segments[-1])  # which is continued, so it is no earlier segment
-            earlier = {"position": start["position"], "segments": segments[:-1]}
-            return _Origin(self._remaining(earlier), segments[:-1], last.num_samples, last.num_steps)
-        return _Origin(self._remaining(start), segments, 0, 0)
+        if segments:
+            last = _segment(segments[-1])
+            if last.grouping == self._grouping():  # it is continued, so it is no earlier segment
+                earlier = {"position": start["position"], "segments": segments[:-1]}
+                return _Origin(self._remaining(earlier), segments[:-1], last.num_samples, last.num_steps)
+        return _Origin(self._remaining(start), segments, num_samples=0, num_steps=0)
 
     def _num_left(self, remaining: _Remaining) -> int:
         """Return the number of samples that are still to read."""
@@ -296,9 +300,9 @@ class BalancedSampler(ElasticSampler):
 
     def _num_items(self, start: Progress) -> int:
         if self.batch_size is None:
-            num_steps = 0
-            for end in self._ends(start):  # the last one decides
-                num_steps = end.num_steps
+            num_steps = 0  # if nothing is left
+            for end in self._ends(start):
+                num_steps = end.num_steps  # the last end is that of the epoch
             return num_steps
         origin = self._origin(start)
         num_steps_of_all = _num_equal_steps(self._num_left(origin.remaining), self._grouping())
@@ -325,10 +329,11 @@ class BalancedSampler(ElasticSampler):
         num_left = self._num_left(origin.remaining)
         if num_items == self._num_items(start):
             return _WindowEnd(num_left, num_items)
-        per_window = self.num_replicas * self.batch_size * self.window
+        per_window = self.num_replicas * self.batch_size * self.window  # samples
         num_read_before = origin.num_samples // per_window  # full windows before `start`
         num_full = _num_full_windows(num_left, per_window) - num_read_before
-        num_windows = min((num_items - last_end.num_steps) // self.window, num_full)
+        num_windows = (num_items - last_end.num_steps) // self.window
+        num_windows = min(num_windows, num_full)  # the other steps are those of a last window with more than `window`
         return _WindowEnd(
             last_end.num_samples + num_windows * per_window, last_end.num_steps + num_windows * self.window
         )
@@ -345,7 +350,7 @@ class BalancedSampler(ElasticSampler):
         end = _WindowEnd(origin.num_samples, -origin.num_steps)  # where the first window begins
         window_number = 0
         while end.num_samples < num_left:
-            if window_number == len(ends):
+            if window_number == len(ends):  # the window has not been planned yet
                 window = self._window(origin.remaining, end.num_samples, self._grouping())
                 ends.append(_WindowEnd(end.num_samples + window.size, end.num_steps + window.num_steps))
             end = ends[window_number]
@@ -367,7 +372,8 @@ class BalancedSampler(ElasticSampler):
             batches = []
             for step in range(counts.shape[0]):
                 stop = int(stops[step, self.rank])
-                batches.append(samples[stop - int(counts[step, self.rank]) : stop].tolist())
+                first = stop - int(counts[step, self.rank])
+                batches.append(samples[first:stop].tolist())
             yield batches
 
     def _windows(self, start: Progress) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -378,26 +384,25 @@ class BalancedSampler(ElasticSampler):
         origin = self._origin(start)
         num_left = self._num_left(origin.remaining)
         ends = self._ends_since(start)
-        num_samples = origin.num_samples
-        num_steps = -origin.num_steps  # counted from `start`, which is so many steps into the first window
         num_steps_read = origin.num_steps  # of the first window, before `start`
+        end = _WindowEnd(origin.num_samples, -num_steps_read)  # where the first window begins
         window_number = 0
-        while num_samples < num_left:
-            window = self._window(origin.remaining, num_samples, self._grouping())
-            num_samples += window.size
-            num_steps += window.num_steps
-            if window_number == len(ends):  # `_ends` need not plan this window again
-                ends.append(_WindowEnd(num_samples, num_steps))
+        while end.num_samples < num_left:
+            window = self._window(origin.remaining, end.num_samples, self._grouping())
+            end = _WindowEnd(end.num_samples + window.size, end.num_steps + window.num_steps)
+            if window_number == len(ends):  # so that `_ends` need not plan this window again
+                ends.append(end)
             window_number += 1
             counts = window.plan.counts
             samples = np.concatenate([window.samples, window.padding])
             num_samples_read = int(counts[:num_steps_read].sum())
             yield samples[window.plan.positions[num_samples_read:]], counts[num_steps_read:]
-            num_steps_read = 0
+            num_steps_read = 0  # all later windows are read from their beginning
 
     def _padding_samples(self, count: int, cost: float) -> NDArray[np.int64]:
         """Return samples for padding: of the beginning of the epoch's order, those whose cost is nearest to `cost`."""
-        candidates = self._order(np.arange(min(max(count, _PADDING_CHOICE), self.size)))
+        num_candidates = min(max(count, _PADDING_CHOICE), self.size)
+        candidates = self._order(np.arange(num_candidates))
         nearest = ascending(np.abs(self.costs[candidates] - cost))[:count]
         nearest.sort()  # back into the epoch's order, which is random if it is shuffled
         return np.resize(candidates[nearest], count)  # repeated if the dataset has fewer samples than `count`
@@ -432,13 +437,14 @@ class BalancedSampler(ElasticSampler):
         num_left = self._num_left(remaining) - start
         num_batches = grouping.window * grouping.num_replicas
         if grouping.batch_size is not None:
-            per_window = num_batches * grouping.batch_size
-            size = num_left if _num_full_windows(num_left, per_window) == 0 else per_window
+            size = num_batches * grouping.batch_size
+            if _num_full_windows(num_left, size) == 0:  # this is the last window
+                size = num_left
             return self._samples(remaining, start, size)
         assert grouping.max_tokens is not None
         max_tokens = int(num_batches * grouping.max_tokens * _TOKEN_FILL)  # of the window
         most_of_last = max_tokens + max_tokens // 2  # tokens of the last window, which may be half as long again
-        mean_length = max(float(self.lengths.mean()), 1.0)
+        mean_length = max(float(self.lengths.mean()), 1.0)  # 0 if no sample has any token
         # Look at more samples until they have too many tokens for a last window, or until none are left. Begin with as
         # many as have that many tokens on average, and one more for each batch.
         num_looked_at = int(min(num_left, most_of_last / mean_length + num_batches))
@@ -450,9 +456,9 @@ class BalancedSampler(ElasticSampler):
             num_looked_at = min(num_left, 2 * num_looked_at)
         if tokens[-1] <= most_of_last:  # this is the last window
             return samples
-        count = int(np.searchsorted(tokens, max_tokens, side="right"))
-        count = max(count // grouping.num_replicas, 1) * grouping.num_replicas  # so that no batch is empty
-        return samples[:count]
+        count = int(np.searchsorted(tokens, max_tokens, side="right"))  # samples with at most `max_tokens` together
+        per_rank = max(count // grouping.num_replicas, 1)  # equally many for each, so that no batch must be empty
+        return samples[: per_rank * grouping.num_replicas]
 
     def _window(self, remaining: _Remaining, start: int, grouping: _Grouping) -> _PlannedWindow:
         """Plan the window that begins with number `start` of what is left."""
@@ -485,41 +491,38 @@ class BalancedSampler(ElasticSampler):
         """Plan a window whose batches have at most `max_tokens` tokens."""
         num_ranks = grouping.num_replicas
         costs = self.costs[samples]
-        all_positions = np.arange(samples.size)
-        plan = self._token_batches(samples, all_positions, costs, grouping)
+        plan = self._token_batches(samples, grouping)
         if (plan.counts > 0).all():
             return _PlannedWindow(samples, plan, _NO_SAMPLES)
-        # The epoch has too few samples: some batches would be empty. Those that remain after equal numbers per rank get
-        # a step of their own or, with `drop_last`, are dropped: the last ones of the random order.
+        # The samples are so few that some batches would be empty. Those that remain after equal numbers per rank are
+        # dropped or get a step of their own.
         rest = samples.size % num_ranks
-        division = _Division(all_positions[samples.size - rest :], all_positions[: samples.size - rest])
-        if rest and not grouping.drop_last:
-            division = _middle(costs, rest)
-        last, others = division
-        plan = WindowPlan(_NO_SAMPLES, np.empty((0, num_ranks), dtype=np.int64))
-        if others.size:
-            plan = self._token_batches(samples, others, costs, grouping)
-        if grouping.drop_last or not rest:
-            return _PlannedWindow(samples, WindowPlan(others[plan.positions], plan.counts), _NO_SAMPLES)
+        if grouping.drop_last:  # the last ones of the random order are dropped
+            plan = self._token_batches(samples[: samples.size - rest], grouping)
+            return _PlannedWindow(samples, plan, _NO_SAMPLES)
+        last, others = _middle(costs, rest)
+        plan = self._token_batches(samples[others], grouping)
         padding = self._padding_samples(num_ranks - rest, float(costs[last].mean()))
         last = np.concatenate([last, samples.size + np.arange(padding.size)])
         last_step = WindowPlan(np.arange(num_ranks), np.ones((1, num_ranks), dtype=np.int64))
         return _PlannedWindow(samples, _joined(plan, others, last_step, last), padding)
 
-    def _token_batches(
-        self, samples: NDArray[np.int64], positions: NDArray[np.int64], costs: NDArray[np.float64], grouping: _Grouping
-    ) -> WindowPlan:
-        """Plan some of a window's samples, those at `positions`, in as few steps as they fit in.
+    def _token_batches(self, samples: NDArray[np.int64], grouping: _Grouping) -> WindowPlan:
+        """Plan samples in as few steps as they fit in. The positions of the plan are indices into `samples`.
 
-        The positions of the plan are indices into `positions`.
+        A batch is empty only if the number of samples is not a multiple of the number of ranks.
         """
         assert grouping.max_tokens is not None
-        lengths = self.lengths[samples[positions]]
+        num_ranks = grouping.num_replicas
+        if not samples.size:
+            return WindowPlan(_NO_SAMPLES, np.empty((0, num_ranks), dtype=np.int64))
+        lengths = self.lengths[samples]
         num_batches = -(-int(lengths.sum()) // grouping.max_tokens)  # rounded up, as the steps
-        num_steps = max(-(-num_batches // grouping.num_replicas), 1)
-        if num_steps >= _MANY_STEPS and num_batches > _EASY_FILL * num_steps * grouping.num_replicas:
+        num_steps = max(-(-num_batches // num_ranks), 1)  # also samples without tokens are read in a step
+        is_hard_to_fit = num_steps >= _MANY_STEPS and num_batches > _EASY_FILL * num_steps * num_ranks
+        if is_hard_to_fit and samples.size >= (num_steps + 1) * num_ranks:  # with fewer, batches would be empty
             num_steps += 1
-        return plan_token_batches(costs[positions], lengths, grouping.num_replicas, grouping.max_tokens, num_steps)
+        return plan_token_batches(self.costs[samples], lengths, num_ranks, grouping.max_tokens, num_steps)
 
 
 _NO_SAMPLES: NDArray[np.int64] = np.empty(0, dtype=np.int64)
@@ -566,6 +569,8 @@ def _after_segment(remaining: _Remaining, segment: _Segment, window: _PlannedWin
 def _num_full_windows(num_left: int, per_window: int) -> int:
     """Return how many windows come before the last one, which has half to one and a half times as many samples.
 
+    If fewer samples are left than half a window, the last window has all of them.
+
     >>> [_num_full_windows(num_left, 100) for num_left in (0, 149, 150, 249, 250)]
     [0, 0, 1, 1, 2]
     """
@@ -576,6 +581,7 @@ def _num_equal_steps(num_left: int, grouping: _Grouping) -> int:
     """Return the number of steps of batches of equally many samples."""
     assert grouping.batch_size is not None
     num_steps, rest = divmod(num_left, grouping.num_replicas * grouping.batch_size)
+    # The last step needs a sample for each rank. Without `drop_last`, padding adds those that are missing.
     if rest and (not grouping.drop_last or rest >= grouping.num_replicas):
         num_steps += 1
     return num_steps

@@ -66,6 +66,7 @@ def plan_equal_batches(costs: Costs, num_ranks: int, batch_size: int) -> WindowP
         mean_cost = pool_costs.sum() / ((num_steps - len(built_steps)) * num_ranks)
         # The least that a batch with the costliest sample can cost, if all others in it are as cheap as the cheapest.
         least_cost_of_costliest = pool_costs[0] + (batch_size - 1) * pool_costs[-1]
+        # A batch of one sample cannot be filled up, and part 3 sorts these into steps.
         if batch_size == 1 or least_cost_of_costliest <= mean_cost:
             break
         chosen = _filled_step(pool_costs, num_ranks, batch_size)
@@ -159,10 +160,11 @@ def _dealt_tokens(
     """Deal samples out to batches with so many tokens left each, and fill `batch_of_sample` with each one's batch.
 
     In each round, the cheapest batch is offered the costliest sample. If no sample fits, the batch with the most tokens
-    left is offered the longest sample. Return the cost of each batch, or None if the samples do not fit.
+    left is offered the longest sample, and later rounds offer the longest samples first, too. Return the cost of each
+    batch, or None if the samples do not fit.
     """
     totals = np.zeros(tokens_left.size)
-    pending = by_cost[::-1]
+    pending = by_cost[::-1]  # the samples that no batch has yet, in the order in which they are offered
     while pending.size:
         cheapest_first = ascending(totals)
         fits = _dealt_round(pending, cheapest_first, lengths, tokens_left, batch_of_sample)
@@ -218,6 +220,6 @@ def _plan_of_batches(batch_of_sample: Indices, by_cost: Indices, totals: Costs, 
     # One sort of positions and samples together, which is faster than a stable sort of the positions.
     keys = position_of_sample * num_samples + np.arange(num_samples)
     keys.sort()
-    samples = keys % max(num_samples, 1)
+    samples = keys % num_samples
     counts = np.bincount(position_of_sample, minlength=num_batches).reshape(-1, num_ranks)
     return WindowPlan(positions=samples, counts=counts)

@@ -118,7 +118,8 @@ class ElasticSampler:
         reader = self._reader()  # a later `set_epoch` does not affect an iterator that has begun
 
         def pieces() -> Iterator[Iterable[Any]]:
-            # An iterator begins with its first item, because DataLoader asks for iterators that it never uses.
+            # This runs when the first item is asked for: DataLoader makes iterators that it never uses, and those must
+            # not count as begun.
             self._reading = _BegunIteration(start, reader, order)
             yield from reader._pieces(start)
 
@@ -145,7 +146,9 @@ class ElasticSampler:
         if reading is not None:
             fields["_reading"] = None
             fields["_start"] = self._first_progress()
-            if reading.reader.epoch == self.epoch and not reading.order.pieces.is_finished:
+            # An iterator that was made before `set_epoch` may have begun after it.
+            is_of_this_epoch = reading.reader.epoch == self.epoch
+            if is_of_this_epoch and not reading.order.pieces.is_finished:
                 fields["_start"] = reading.progress()
         return fields
 
@@ -158,7 +161,7 @@ class ElasticSampler:
         reading = self._reading
         if reading is None:
             return self._state(self._start, self.epoch)
-        return self._state(reading.progress(), reading.reader.epoch, reading.order.pieces.is_finished)
+        return self._state(reading.progress(), reading.reader.epoch, is_finished=reading.order.pieces.is_finished)
 
     def state_after(self, trained: int) -> dict[str, Any]:
         """Return the state after each rank has trained on `trained` items since the start or the resumed position.
@@ -273,12 +276,9 @@ class ElasticSampler:
     def _return_to(self, position: tuple[int, Progress, _BegunIteration | None]) -> None:
         self.epoch, self._start, self._reading = position
 
-    def _key(self, purpose: str, epoch: int | None = None) -> str:
+    def _key(self, purpose: str) -> str:
         """Return the key of a random order for this seed and epoch. Without shuffle, all epochs have one key."""
-        if epoch is None:
-            epoch = self.epoch
-        if not self.shuffle:
-            epoch = 0
+        epoch = self.epoch if self.shuffle else 0
         return f"{purpose} of seed {self.seed}, epoch {epoch}"
 
     def __len__(self) -> int:
@@ -355,6 +355,7 @@ class InterleavedSampler(ElasticSampler):
         return {"position": whole("position", progress.get("position"), 0, self._order_length())}
 
     def _progress_after(self, start: Progress, num_items: int) -> Progress:
+        # If nothing was read, only samples that `drop_last` drops may be left: more or fewer ranks can read them.
         if num_items and num_items == self._num_items(start):
             return self._end_progress()
         return {"position": start["position"] + num_items * self.num_replicas}
@@ -392,7 +393,8 @@ class InterleavedSampler(ElasticSampler):
         order = np.concatenate([np.empty(0, dtype=np.int64), *blocks])
         if stop > length:
             positions = np.arange(length, stop) % length  # padding repeats the beginning of the order
-            beginning = np.concatenate(list(self._order_blocks(0, int(positions.max()) + 1, 1)))
+            num_repeated = int(positions.max()) + 1
+            beginning = np.concatenate(list(self._order_blocks(0, num_repeated, 1)))
             order = np.concatenate([order, beginning[positions]])
         ranks = tuple(order[rank :: self.num_replicas] for rank in range(self.num_replicas))
         return RankReads(ranks, replacement=self.replacement)
@@ -456,17 +458,18 @@ def _ranks_of_process_group() -> tuple[int, int]:
     """
     if not _has_process_group():
         world_size = os.environ.get("WORLD_SIZE", "1")
-        if world_size not in ("", "0", "1"):
+        if world_size not in ("", "0", "1"):  # which name no other rank
             problem = f"WORLD_SIZE is {world_size}, but this process has no process group, so every rank would read all"
             raise ValueError(f"{problem}: call init_process_group before, or pass num_replicas and rank")
         return 1, 0
-    distributed: Any = sys.modules["torch.distributed"]
+    distributed: Any = sys.modules["torch.distributed"]  # as in `_has_process_group`, which found it there
     num_replicas = int(distributed.get_world_size())
     return num_replicas, int(distributed.get_rank())
 
 
 def _has_process_group() -> bool:
-    distributed: Any = sys.modules.get("torch.distributed")  # a process with a group has imported it
+    # A process with a group has imported torch, so a process without one need not.
+    distributed: Any = sys.modules.get("torch.distributed")
     return distributed is not None and bool(distributed.is_available() and distributed.is_initialized())
 
 

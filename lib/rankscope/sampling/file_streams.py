@@ -61,8 +61,7 @@ def stream_files(
     >>> [indices.tolist() for indices in epoch.ranks]
     [[0, 2, 4, 6], [1, 3, 5, 7]]
     """
-    counts = several("file_rows", file_rows, "numbers of rows")
-    num_rows = [whole("file_rows", count, 0, MOST_SAMPLES) for count in counts]
+    num_rows = _checked_rows(file_rows)
     size = whole("the rows of all files", sum(num_rows), 0, MOST_SAMPLES)
     num_replicas = whole("num_replicas", num_replicas, 1, MOST_RANKS)
     one_of("method", method, METHODS)
@@ -95,6 +94,16 @@ class _FileRows(NamedTuple):
 
     start: int
     stop: int
+
+    @property
+    def num_rows(self) -> int:
+        return self.stop - self.start
+
+
+def _checked_rows(file_rows: Iterable[int]) -> list[int]:
+    """Return the number of rows of each file."""
+    counts = several("file_rows", file_rows, "numbers of rows")
+    return [whole("file_rows", count, 0, MOST_SAMPLES) for count in counts]
 
 
 def _rows_of(spans: Iterable[_FileRows]) -> NDArray[np.int64]:
@@ -136,11 +145,11 @@ def _through_buffer(
 
 def _in_blocks(spans: list[_FileRows], num_nodes: int, block_size: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return the order of all samples, node by node, with the random numbers that py1b draws."""
-    files = list(spans)
+    files = list(spans)  # a copy, because numpy shuffles in place
     np.random.default_rng(seed).shuffle(files)  # decides which files a node has, in all epochs
     draw = np.random.default_rng(seed + epoch)
     parts = _divided(files, num_nodes)
-    for part in parts:
+    for part in parts:  # py1b draws the order of the files of all nodes before it shuffles any block
         draw.shuffle(part)
     streams = []
     for part in parts:
@@ -153,17 +162,17 @@ def _in_blocks(spans: list[_FileRows], num_nodes: int, block_size: int, seed: in
 
 def _divided(spans: list[_FileRows], num_nodes: int) -> list[list[_FileRows]]:
     """Divide files into a part for each node, with numbers of rows that differ by at most one: some files are cut."""
-    size = sum(stop - start for start, stop in spans)
+    size = sum(span.num_rows for span in spans)
     waiting = deque(spans)
     num_assigned = 0  # rows
     parts = []
     for node in range(num_nodes):
         end = size * (node + 1) // num_nodes  # rows of this node and those before it
         part = []
-        while waiting and num_assigned + waiting[0].stop - waiting[0].start <= end:
+        while waiting and num_assigned + waiting[0].num_rows <= end:
             span = waiting.popleft()
             part.append(span)
-            num_assigned += span.stop - span.start
+            num_assigned += span.num_rows
         if waiting and num_assigned < end:  # the next file is too long, so it is cut
             span = waiting.popleft()
             cut = span.start + end - num_assigned
@@ -180,7 +189,7 @@ def _positions_of_nodes(size: int, num_nodes: int) -> list[NDArray[np.int64]]:
     They are those of its part; if that is one row shorter than the longest part, its last row is read twice.
     """
     longest = -(-size // num_nodes)  # rounded up
-    if size <= num_nodes:  # some nodes have no part: each reads one of the samples
+    if size < num_nodes:  # some nodes have no part: each node reads one of the samples
         return list(np.resize(np.arange(size), (num_nodes, longest)))
     positions = []
     for node in range(num_nodes):
@@ -197,10 +206,11 @@ def _in_turn(stream: NDArray[np.int64], num_ranks: int) -> list[NDArray[np.int64
     last one repeated precedes the end of the stream by `num_ranks`. A stream that is too short for it is repeated.
     """
     num_missing = -stream.size % num_ranks  # until the size is a multiple of the number of ranks
+    last_repeated = stream.size - num_ranks
+    first_repeated = last_repeated - num_missing + 1
     padding = np.resize(stream, num_missing)
-    if num_ranks + num_missing - 1 <= stream.size:
-        first = stream.size - num_ranks - num_missing + 1
-        padding = stream[first : first + num_missing]
+    if first_repeated >= 0:
+        padding = stream[first_repeated : last_repeated + 1]
     padded = np.concatenate([stream, padding])
     return [padded[rank::num_ranks] for rank in range(num_ranks)]
 
@@ -211,7 +221,8 @@ class Mixing(NamedTuple):
     `same_file` is the share of neighbouring reads of a rank that are of one file, and `same_file_if_shuffled` what it
     is in a true shuffle. `files_per_batch` is the mean number of different files in a batch, and
     `files_per_batch_if_shuffled` its expectation. `correlation` is that of the sample numbers of neighbouring reads, 0
-    in a true shuffle. `coverage` is the share of the dataset that is read.
+    in a true shuffle. `coverage` is the share of the dataset that is read. With fewer than two samples, there are no
+    neighbouring reads in a true shuffle, and `same_file_if_shuffled` is 1.
     """
 
     same_file: float
@@ -234,7 +245,7 @@ def mixing(assignment: Assignment, file_rows: Iterable[int], batch_size: int = 3
     """
     of_type("assignment", assignment, Assignment)
     batch_size = whole("batch_size", batch_size, 1)
-    rows = np.array([whole("file_rows", number, 0) for number in several("file_rows", file_rows, "numbers of rows")])
+    rows = np.array(_checked_rows(file_rows), dtype=np.int64)
     if int(rows.sum()) != assignment.size:
         raise ValueError(f"file_rows must add up to the dataset's {assignment.size} samples, got {int(rows.sum())}")
     file_of_sample = np.repeat(np.arange(rows.size), rows)
@@ -242,7 +253,7 @@ def mixing(assignment: Assignment, file_rows: Iterable[int], batch_size: int = 3
     num_neighbours = 0  # all pairs of neighbouring reads
     firsts = []  # the samples of these pairs
     seconds = []
-    num_files = []  # of each batch
+    num_files: list[int] = []  # of each batch
     is_read = np.zeros(assignment.size, dtype=bool)
     for rank, indices in enumerate(assignment.ranks):
         if indices.size and (indices.min() < 0 or indices.max() >= assignment.size):
@@ -253,24 +264,37 @@ def mixing(assignment: Assignment, file_rows: Iterable[int], batch_size: int = 3
         num_neighbours += max(indices.size - 1, 0)
         firsts.append(indices[:-1])
         seconds.append(indices[1:])
-        num_in_batches = files.size // batch_size * batch_size
-        batches = np.sort(files[:num_in_batches].reshape(-1, batch_size), axis=1)  # the files of each batch, sorted
-        num_files += (1 + (np.diff(batches, axis=1) != 0).sum(axis=1)).tolist()
-    size = assignment.size
-    # In a true shuffle, the first sample is of a file with the probability `shares`, and the second one is any of the
-    # other size - 1 samples.
-    shares = rows / max(size, 1)
-    expected_same = 1.0  # one sample is of one file
-    if size > 1:
-        expected_same = float((shares * (rows - 1)).sum() / (size - 1))
+        num_files += _files_per_batch(files, batch_size)
     return Mixing(
         same_file=num_same / max(num_neighbours, 1),
-        same_file_if_shuffled=expected_same,
+        same_file_if_shuffled=_expected_same_file(rows),
         files_per_batch=float(np.mean(num_files)) if num_files else 0.0,
         files_per_batch_if_shuffled=_expected_files(rows, batch_size),
         correlation=_correlation(np.concatenate(firsts), np.concatenate(seconds)),
-        coverage=float(is_read.mean()) if size else 1.0,
+        coverage=float(is_read.mean()) if assignment.size else 1.0,
     )
+
+
+def _files_per_batch(files: NDArray[np.int64], batch_size: int) -> list[int]:
+    """Return the number of different files in each full batch of a rank; `files` has the file of each of its reads."""
+    num_in_batches = files.size // batch_size * batch_size
+    batches = np.sort(files[:num_in_batches].reshape(-1, batch_size), axis=1)
+    num_changes = (np.diff(batches, axis=1) != 0).sum(axis=1)  # from one file of the sorted batch to the next
+    num_files: list[int] = (1 + num_changes).tolist()
+    return num_files
+
+
+def _expected_same_file(rows: NDArray[np.int64]) -> float:
+    """Return the probability that two neighbouring samples of a true shuffle are of the same file.
+
+    The first sample is of a file with the probability of the file's share of all samples. The second one is any of the
+    other samples, of which the file has one less.
+    """
+    size = int(rows.sum())
+    if size < 2:
+        return 1.0
+    shares = rows / size
+    return float((shares * (rows - 1)).sum() / (size - 1))
 
 
 def _expected_files(rows: NDArray[np.int64], batch_size: int) -> float:

@@ -66,7 +66,10 @@ class _RoundKey(NamedTuple):
 
 
 class _Scratch:
-    """Arrays for one block, which the rounds use again and again."""
+    """Arrays for one block, which the rounds use again and again.
+
+    A half has at most 32 bits, and `wide` is for halves that come from 64-bit values or go back into them.
+    """
 
     def __init__(self) -> None:
         self.left = np.empty(_BLOCK, dtype=np.uint32)
@@ -105,7 +108,7 @@ class KeyedPermutation:
         self._rounds: list[_RoundKey] = []
         for factor, offset, second_factor in words:  # factors are made odd: multiplying by them loses no bits
             self._rounds.append(_RoundKey(factor | np.uint32(1), offset, second_factor | np.uint32(1)))
-        num_bits = max(self.size - 1, 1).bit_length()
+        num_bits = (self.size - 1).bit_length()  # of the highest index
         self._left_bits = num_bits // 2
         self._right_bits = num_bits - self._left_bits
         self._stored: IntArray | None = None
@@ -191,9 +194,9 @@ class KeyedPermutation:
             for round_number, key in rounds:
                 is_even = round_number % 2 == 0
                 if is_even:
-                    _add_hash(right, left, self._left_bits, key, scratch)
+                    _add_hash(source=right, target=left, num_bits=self._left_bits, key=key, scratch=scratch)
                 else:
-                    _add_hash(left, right, self._right_bits, key, scratch)
+                    _add_hash(source=left, target=right, num_bits=self._right_bits, key=key, scratch=scratch)
             self._join(block, scratch)
 
     def _split(self, values: NDArray[np.uint64], scratch: _Scratch) -> None:

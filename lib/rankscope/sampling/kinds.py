@@ -18,6 +18,7 @@ from .keyed_sampler import KeyedSampler
 from .libtorch_samplers import libtorch_random_order
 from .packed import PackedSampler
 from .permutation import SEEDS, IntArray, share, torch_order
+from .sample_values import checked_lengths
 from .weighted import WeightedSampler
 
 VALUES = ("lengths", "weights")
@@ -101,7 +102,12 @@ class Sampler:
     )
 
     def check(self, name: str, recipe: EpochRecipe) -> None:
-        """Raise ValueError if a recipe for the sampler of this name changes a setting that the sampler does not have.
+        """Raise ValueError unless this sampler, whose name is `name`, has the settings of a recipe."""
+        self._check_without_effect(name, recipe)
+        self._check_settings(name, recipe)
+
+    def _check_without_effect(self, name: str, recipe: EpochRecipe) -> None:
+        """Raise ValueError if a recipe changes one of `OPTIONAL_SETTINGS` that the sampler does not have.
 
         `shuffle` may always be what the sampler does.
         """
@@ -111,11 +117,14 @@ class Sampler:
             says_what_it_does = setting == "shuffle" and value == self.always_shuffles
             if value != default and not says_what_it_does:
                 raise ValueError(f"{setting} must be {default} for {name}, got {value}: {reason}")
-        if self.always_shuffles and not recipe.shuffle:
+        if self.always_shuffles and not recipe.shuffle:  # and `without_effect` has no reason for it
             raise ValueError(f"{name} always shuffles: shuffle must be True, got False")
-        known = [*self.settings]
+
+    def _check_settings(self, name: str, recipe: EpochRecipe) -> None:
+        """Raise ValueError for a setting that the sampler does not know, and unless each sample has its value."""
+        known = list(self.settings)
         if self.values is not None:
-            known.insert(0, self.values)
+            known = [self.values, *self.settings]
         for setting in recipe.settings:
             if setting not in known:
                 expected = f"its settings are {', '.join(known)}" if known else "it has no further settings"
@@ -142,7 +151,7 @@ def _slices(order: IntArray, num_replicas: int) -> tuple[IntArray, ...]:
 
 def _unshuffled(recipe: EpochRecipe) -> IntArray:
     """Return the dataset in its order, and again from its start if there are more reads than samples."""
-    return np.arange(recipe.reads) % max(recipe.size, 1)
+    return np.arange(recipe.reads) % recipe.size
 
 
 def _torch(recipe: EpochRecipe) -> tuple[IntArray, ...]:
@@ -172,7 +181,7 @@ def _keyed(recipe: EpochRecipe, rank: int) -> KeyedSampler:
 def _balanced(recipe: EpochRecipe, rank: int) -> BalancedSampler:
     settings = dict(recipe.settings)
     lengths = settings.pop("lengths")
-    if "batch_size" not in settings and "max_tokens" not in settings:
+    if "batch_size" not in settings and "max_tokens" not in settings:  # the sampler needs one of them
         settings["batch_size"] = SAMPLERS["balanced"].settings["batch_size"]
     return BalancedSampler(lengths, recipe.num_replicas, rank, **settings, **_order_settings(recipe))
 
@@ -181,7 +190,7 @@ def _packed(recipe: EpochRecipe, rank: int) -> PackedSampler:
     settings = dict(recipe.settings)
     lengths = settings.pop("lengths")
     if "max_tokens" not in settings:
-        settings["max_tokens"] = int(np.max(lengths, initial=1))  # so that each document fits in a pack
+        settings["max_tokens"] = int(checked_lengths(lengths).max(initial=1))  # so that each document fits in a pack
     max_tokens = settings.pop("max_tokens")
     return PackedSampler(lengths, max_tokens, recipe.num_replicas, rank, **settings, **_order_settings(recipe))
 
@@ -215,8 +224,12 @@ _LIBTORCH = ReadOnly(
 # The kinds of samplers that `assign` and `EpochRecipe` accept, by name.
 SAMPLERS: dict[str, Sampler] = {
     "torch": Sampler("torch DistributedSampler", _torch),
-    "libtorch_random": Sampler("libtorch DistributedRandomSampler", _libtorch_random, True, _LIBTORCH),
-    "libtorch_sequential": Sampler("libtorch DistributedSequentialSampler", _libtorch_sequential, False, _LIBTORCH),
+    "libtorch_random": Sampler(
+        "libtorch DistributedRandomSampler", _libtorch_random, always_shuffles=True, without_effect=_LIBTORCH
+    ),
+    "libtorch_sequential": Sampler(
+        "libtorch DistributedSequentialSampler", _libtorch_sequential, always_shuffles=False, without_effect=_LIBTORCH
+    ),
     "keyed": _elastic("KeyedSampler", _keyed),
     "balanced": _elastic(
         "BalancedSampler",

@@ -53,10 +53,11 @@ class _Slice:
 
     def next(self, batch_size: int) -> list[int] | None:
         """Return the next `batch_size` indices, fewer at the end, and None after the end of this rank's slice."""
+        batch_size = whole("batch_size", batch_size, 1)
         start = self._sample_index
-        self._sample_index = min(start + whole("batch_size", batch_size, 1), self._end)
         if start == self._end:
             return None
+        self._sample_index = min(start + batch_size, self._end)
         return self._read(start, self._sample_index)
 
     def _read(self, start: int, stop: int) -> list[int]:
@@ -86,14 +87,14 @@ class _Slice:
             self._check_same_arguments(state)
         if "epoch" in self._needed:  # this sampler shuffles
             self.set_epoch(state["epoch"])
-        self.reset()
+        self.reset()  # which shuffles for the epoch and goes to its beginning
         self._sample_index = sample_index
 
     def _check_same_arguments(self, state: dict[str, Any]) -> None:
         """Raise ValueError if the sampler of the state was made with other arguments."""
         differences = []
         for name, own_value in self.state_dict().items():
-            is_argument = name not in ("sample_index", "epoch")  # which are where the sampler is
+            is_argument = name not in ("sample_index", "epoch")  # these two say how far the sampler has come
             if is_argument and state.get(name) != own_value:
                 differences.append(f"{name} {state.get(name)!r}, not {own_value!r}")
         if differences:
@@ -131,7 +132,7 @@ class DistributedRandomSampler(_Slice):
         *,
         shuffle_first: bool = False,
     ) -> None:
-        self.shuffle_first = truth("shuffle_first", shuffle_first)
+        self.shuffle_first = truth("shuffle_first", shuffle_first)  # first, because the base calls `reset`
         super().__init__(size, num_replicas, rank, allow_duplicates)
 
     def reset(self, new_size: int | None = None) -> None:

@@ -29,7 +29,8 @@ class LoaderAudit(Findings):
     `batch_sizes` are the numbers of samples in each batch of an epoch, `num_samples` is that of the dataset. `draws`
     contains the first numbers that a worker draws in an epoch from NumPy, random and torch, by (epoch, worker).
     `shards` are the samplers and wrappers that divide the samples among ranks, the outermost first. `grouped_twice` is
-    the name of a sampler that makes the batches, if the loader groups them again.
+    the name of a sampler that makes the batches, if the loader groups them again. `is_iterable` says whether the
+    dataset is an iterable one, which each worker iterates.
     """
 
     KINDS = (
@@ -47,6 +48,7 @@ class LoaderAudit(Findings):
     draws: dict[tuple[int, int], _Numbers]
     shards: tuple[DividingLayer, ...] = ()
     grouped_twice: str = ""
+    is_iterable: bool = False
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -66,10 +68,13 @@ class LoaderAudit(Findings):
             yield Finding("grouped_twice", f"{problem}: pass it as batch_sampler")
         if sizes and sizes[-1] < max(sizes):
             counts = f"the last of {len(sizes)} batches has {count_of(sizes[-1], 'sample')}, others {max(sizes)}"
-            effect = f"a mean over batches counts each {max(sizes) / sizes[-1]:.3g} times"
+            effect = "a mean over it is not defined"
+            if sizes[-1] > 0:
+                effect = f"a mean over batches counts each {max(sizes) / sizes[-1]:.3g} times"
             yield Finding("short_last_batch", f"{counts}: {effect}")
         num_reads = sum(sizes)
-        if self.num_samples and num_reads > self.num_samples and num_reads % self.num_samples == 0:
+        # Several workers, each of which returns the whole dataset.
+        if self.is_iterable and self.num_workers > 1 and 0 < num_reads == self.num_workers * self.num_samples:
             reads = f"{count_of(self.num_workers, 'worker')} give {num_reads} samples of {self.num_samples}"
             yield Finding("read_by_each_worker", f"{reads}: each reads all of them; ask get_worker_info()")
 
@@ -79,7 +84,12 @@ class LoaderAudit(Findings):
             in_first_epoch = [number for (epoch, _), number in number_of.items() if epoch == 0]
             if len(set(in_first_epoch)) < len(in_first_epoch):
                 yield Finding("same_random", f"workers draw the same numbers from {name}: see worker_init_fn")
-            if any(number_of.get((0, worker)) == number_of[epoch, worker] for epoch, worker in number_of if epoch > 0):
+            is_repeated = False
+            for (epoch, worker), number in number_of.items():
+                # A worker that got no batch in the first epoch has no number there.
+                if epoch > 0 and number_of.get((0, worker)) == number:
+                    is_repeated = True
+            if is_repeated:
                 problem = f"a worker draws the same numbers from {name} in every epoch"
                 yield Finding("repeated_random", f"{problem}: see worker_init_fn")
 
@@ -99,8 +109,8 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
 
     >>> def same_seed(worker):
     ...     np.random.seed(0)
-    >>> how = {"num_workers": 2, "worker_init_fn": same_seed, "multiprocessing_context": "fork"}
-    >>> print(audit_loader(DataLoader(range(10), batch_size=4, **how)))
+    >>> options = {"num_workers": 2, "worker_init_fn": same_seed, "multiprocessing_context": "fork"}
+    >>> print(audit_loader(DataLoader(range(10), batch_size=4, **options)))
     3 batches, 10 samples
       short last batch: the last of 3 batches has 2 samples, others 4: a mean over batches counts each 2 times
       same random: workers draw the same numbers from NumPy: see worker_init_fn
@@ -119,7 +129,8 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
             if batch.worker is not None:
                 draws.setdefault((epoch, batch.worker), batch.numbers)  # of the worker's first batch only
     dataset: Any = loader.dataset
-    num_samples = sum(1 for _ in dataset) if isinstance(dataset, IterableDataset) else len(dataset)
+    is_iterable = isinstance(dataset, IterableDataset)
+    num_samples = sum(1 for _ in dataset) if is_iterable else len(dataset)
     return LoaderAudit(
         batch_sizes=tuple(batch.size for batch in epochs[0]),
         num_samples=num_samples,
@@ -127,6 +138,7 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
         draws=draws,
         shards=shards_of(loader),
         grouped_twice=_grouped_twice(loader),
+        is_iterable=is_iterable,
     )
 
 
@@ -150,18 +162,21 @@ def _probe(loader: DataLoader[Any]) -> DataLoader[Any]:
     """Return a loader like this one that yields a `_ProbedBatch` for each batch."""
     dataset: Any = loader.dataset
     options: dict[str, Any]
-    if isinstance(dataset, IterableDataset):
+    is_iterable = isinstance(dataset, IterableDataset)
+    if is_iterable:
         options = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     else:
         dataset = _Indices()
         options = {"batch_sampler": loader.batch_sampler}
-        if loader.batch_sampler is None:
+        if loader.batch_sampler is None:  # the loader was made with batch_size=None, so it makes no batches
             options = {"batch_size": None, "sampler": loader.sampler}
     return DataLoader(
         dataset,
         **options,
         num_workers=loader.num_workers,
-        collate_fn=_Draw(loader.batch_size is None and loader.batch_sampler is None),
+        collate_fn=_Draw(
+            is_single=loader.batch_size is None and loader.batch_sampler is None, has_indices=not is_iterable
+        ),
         worker_init_fn=loader.worker_init_fn,
         generator=loader.generator,
         multiprocessing_context=loader.multiprocessing_context,
@@ -180,15 +195,19 @@ class _Indices(Dataset[Any]):
 class _Draw:
     """A collate_fn that returns which worker it runs in, the size of the batch, and the numbers it draws there."""
 
-    def __init__(self, is_single: bool) -> None:
+    def __init__(self, is_single: bool, has_indices: bool) -> None:
         self.is_single = is_single  # whether it is called with one sample instead of a list
+        self.has_indices = has_indices  # whether the samples are those of `_Indices`
 
     def __call__(self, samples: Any) -> _ProbedBatch:
         if self.is_single:
             samples = [samples]
-        size = sum(len(sample) if isinstance(sample, list) else 1 for sample in samples)  # a list is a batch itself
+        size = 0
+        for sample in samples:
+            is_batch = self.has_indices and isinstance(sample, list)  # the sampler yields batches
+            size += len(sample) if is_batch else 1
         worker = get_worker_info()
-        if worker is None:  # do not touch the generators of this process
+        if worker is None:  # this is the training process, whose generators must not be touched
             return _ProbedBatch(None, size, (0.0, 0.0, 0.0))
         numbers = (float(np.random.random()), random.random(), float(torch.rand(1)))
         return _ProbedBatch(worker.id, size, numbers)

@@ -151,7 +151,7 @@ class PackedSampler(InterleavedSampler):
             order = KeyedPermutation(self.size, self._key("order"))(order)
         pack_of_document = first_fit(self.lengths[order], self.max_tokens, self.window)  # in the order of `order`
         documents = order[np.argsort(pack_of_document, kind="stable")]  # pack by pack
-        num_packs = int(pack_of_document.max(initial=-1)) + 1
+        num_packs = int(pack_of_document.max(initial=-1)) + 1  # 0 without documents
         pack_sizes = np.bincount(pack_of_document, minlength=num_packs)
         starts = np.concatenate([[0], np.cumsum(pack_sizes)]).astype(np.int64)
         self._packs = _EpochPacks(self.epoch, documents, starts)
@@ -172,8 +172,9 @@ def first_fit(lengths: NDArray[np.int64], max_tokens: int, window: int) -> NDArr
     lengths_of_windows = np.zeros((num_windows, min(window, lengths.size)), dtype=np.int64)
     lengths_of_windows.reshape(-1)[: lengths.size] = lengths
     pack_in_window = np.empty_like(lengths_of_windows)  # of each document, numbered from 0 in each window
-    # First fit leaves at most one pack half empty, so it needs at most twice the documents' tokens, and one pack more.
-    most_packs = 2 * int(lengths_of_windows.sum(axis=1).max(initial=0)) // max_tokens + 2
+    # First fit fills more than half of all packs except one, because it puts two half-full packs into one.
+    most_tokens = int(lengths_of_windows.sum(axis=1).max(initial=0))  # of a window
+    most_packs = 2 * most_tokens // max_tokens + 1
     num_at_once = max(_MOST_PACKS // most_packs, 1)  # windows
     for first in range(0, num_windows, num_at_once):
         rows = lengths_of_windows[first : first + num_at_once]

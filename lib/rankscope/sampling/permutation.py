@@ -60,7 +60,7 @@ def torch_order(num_items: int, seed: int, total: int | None = None) -> IntArray
         total = num_items
     order = _identity(max(num_items, total))
     for _ in _shuffle_as_torch(order[:num_items], seed, min(num_items, total)):
-        pass
+        pass  # the generator shuffles `order` in place
     if total > num_items:
         order[num_items:] = np.resize(order[:num_items], total - num_items)
     return order[:total]
@@ -92,10 +92,10 @@ def libstdcxx_shuffle(items: IntArray, seed: int) -> None:
     >>> items = np.arange(8); libstdcxx_shuffle(items, seed=0); items.tolist()
     [0, 2, 1, 5, 3, 6, 4, 7]
     """
-    words = _RandomWords(seed)
     num_items = items.size
     if num_items < 2:
         return
+    words = _RandomWords(seed)
     if (2**32 - 1) // num_items >= num_items:  # the square of the length fits in 32 bits
         plain = items.tolist()
         _shuffle_in_pairs(plain, words)
@@ -103,8 +103,8 @@ def libstdcxx_shuffle(items: IntArray, seed: int) -> None:
         return
     first = 1
     while first < num_items:
-        # A block of items that are swapped at once. After the first block, its length is the square root of its first
-        # position, so that few of its swaps share a position.
+        # A block of items that are swapped at once. Its length is the square root of its first position, so that few of
+        # its swaps share a position. The first block has so few positions that it is swapped in a plain loop instead.
         last = first + isqrt(first)
         if first < _PLAIN:
             last = _PLAIN
@@ -130,7 +130,7 @@ class _RandomWords:
         """Return the next `count` words."""
         while self._ahead.size < count:  # drawn in large pieces, because a call costs as much as ten thousand words
             piece = self._state.randint(0, 1 << 32, size=_PLAIN, dtype=np.uint32)
-            self._ahead = np.concatenate([self._ahead, piece]) if self._ahead.size else piece
+            self._ahead = np.concatenate([self._ahead, piece])
         words = self._ahead[:count]
         self._ahead = self._ahead[count:]
         return words
@@ -146,15 +146,15 @@ def _shuffle_as_torch(order: IntArray, seed: int, stop: int) -> Iterator[int]:
         yield stop
         return
     words = _RandomWords(seed)
-    # Step t of a block swaps item `first + t` with item `first + t + word % (remaining - t)`.
-    longest_block = max(min(num_items, _PLAIN), isqrt(num_items))
-    steps = np.arange(longest_block)
+    # Step t of a block swaps item `first + t` with item `first + t + word % (remaining - t)`. No block has more than
+    # `_PLAIN` steps, because the square root of `TORCH_32BIT_LIMIT` is below that.
+    steps = np.arange(min(num_items, _PLAIN))
     steps_32 = steps.astype(np.uint32)
     first = 0
     while first < stop:
         remaining = num_items - first
         block_size = isqrt(remaining)  # so that few of its swaps share a position
-        if remaining <= _PLAIN:
+        if remaining <= _PLAIN:  # the rest is swapped in a plain loop
             block_size = _PLAIN
         count = min(block_size, stop - first)
         partner = (words.take(count) % (np.uint32(remaining) - steps_32[:count])).astype(np.intp)
@@ -253,7 +253,7 @@ def _below(words: _RandomWords, bounds: NDArray[np.uint64]) -> NDArray[np.intp]:
     """
     numbers = np.empty(bounds.size, dtype=np.intp)
     num_done = 0
-    unused = bounds[:0]  # words that were drawn, but not used yet
+    unused = np.empty(0, dtype=np.uint64)  # words that were drawn, but not used yet
     while num_done < bounds.size:
         bounds_left = bounds[num_done:]
         new_words = words.take(bounds_left.size - unused.size).astype(np.uint64)
@@ -265,6 +265,6 @@ def _below(words: _RandomWords, bounds: NDArray[np.uint64]) -> NDArray[np.intp]:
         refused = suspects[low_bits[suspects] < np.uint64(2**32) % bounds_left[suspects]]
         num_fair = int(refused[0]) if refused.size else bounds_left.size  # those before the first refused word
         numbers[num_done : num_done + num_fair] = products[:num_fair] >> np.uint64(32)
-        unused = word_of_bound[num_fair + 1 :]
+        unused = word_of_bound[num_fair + 1 :]  # those after the refused one
         num_done += num_fair
     return numbers

@@ -44,7 +44,7 @@ def randperm_bias(bounds: ArrayLike, word_bits: int = 32) -> RandpermBias:
     >>> [f"{excess:.2g}" for excess in bias.excess]
     ['2.3e-07', '0.048']
     """
-    word_bits = whole("word_bits", word_bits, 1, 62)
+    word_bits = whole("word_bits", word_bits, 1, 62)  # so that the number of words fits in a signed 64-bit integer
     num_words = 1 << word_bits
     divisors = np.asarray(bounds)
     if divisors.dtype.kind not in "iu" or (divisors.size and (divisors.min() < 1 or divisors.max() > num_words)):

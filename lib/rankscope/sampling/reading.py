@@ -25,7 +25,7 @@ class ReadingOrder(chain[Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the rest of the epoch, shuffled and in lists: as much memory as torch needs for all of it."""
         remaining = list(self.pieces.remaining)
-        self.pieces.remaining = iter(remaining)
+        self.pieces.remaining = iter(remaining)  # the list has used it up, and this iterator may go on, too
         return ReadingOrder.of, ([copy(self.pieces.piece), *remaining],)
 
 

@@ -28,12 +28,12 @@ def checked_lengths(lengths: Any, max_tokens: int | None = None) -> NDArray[np.i
     Traceback (most recent call last):
     ValueError: lengths must be at most max_tokens, which is 8: sample 1 has 9 tokens
     """
-    values = _as_array("lengths", lengths, "whole numbers")
+    values = _as_array("lengths", lengths, "whole numbers")  # of floats if the list is empty
     if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
         got = f"{values.dtype} of shape {values.shape}"
         raise ValueError(f"lengths must be a 1-D array of whole numbers, one for each sample, got {got}")
     if values.size and (values.min() < 0 or values.max() > MOST_LENGTH):
-        sample = int(np.flatnonzero((values < 0) | (values > MOST_LENGTH))[0])
+        sample = int(np.argmax((values < 0) | (values > MOST_LENGTH)))  # the first one that is wrong
         raise ValueError(
             f"lengths must be whole numbers from 0 to {MOST_LENGTH}, got {values[sample]} for sample {sample}"
         )
@@ -56,7 +56,9 @@ def costs_of(lengths: NDArray[np.int64], cost: str | CostFunction) -> NDArray[np
     if not callable(cost):
         word = one_of("cost", cost, COSTS)
         linear = lengths.astype(np.float64)
-        return linear if word == "linear" else linear**2
+        if word == "linear":
+            return linear
+        return linear**2
     try:
         costs = np.asarray(cost(lengths))
     except (TypeError, ValueError) as error:
@@ -64,8 +66,8 @@ def costs_of(lengths: NDArray[np.int64], cost: str | CostFunction) -> NDArray[np
     if costs.shape != lengths.shape or (costs.size and costs.dtype.kind not in "iuf"):
         got = f"{costs.dtype} of shape {costs.shape}"
         raise ValueError(f"cost must return a number for each of {lengths.size} lengths, got {got}")
-    numbers = _checked_numbers("cost", costs, "costs")
-    with np.errstate(over="ignore"):
+    numbers = _checked_numbers(costs, "cost must return")
+    with np.errstate(over="ignore"):  # an overflow is an error below, not a warning here
         total = numbers.sum()
     if not np.isfinite(total):
         raise ValueError(f"cost must return numbers with a finite sum, got up to {numbers.max():.3g} each")
@@ -85,7 +87,7 @@ def checked_weights(weights: Any) -> NDArray[np.float64]:
     if values.ndim != 1 or (values.size and values.dtype.kind not in "iuf"):
         got = f"{values.dtype} of shape {values.shape}"
         raise ValueError(f"weights must be a 1-D array of numbers, one for each sample, got {got}")
-    return _checked_numbers("weights", values, "weights")
+    return _checked_numbers(values, "weights must be")
 
 
 def digest_of(values: NDArray[Any]) -> str:
@@ -107,17 +109,16 @@ def _as_array(name: str, values: Any, expected: str) -> NDArray[Any]:
     return array
 
 
-def _checked_numbers(name: str, values: NDArray[Any], noun: str) -> NDArray[np.float64]:
+def _checked_numbers(values: NDArray[Any], requirement: str) -> NDArray[np.float64]:
     """Return a read-only copy as floats. Raises ValueError for numbers that are not finite or below 0.
 
-    `name` is that of the argument. If `noun` differs from it, the argument is a function that returned the numbers.
+    `requirement` begins the message: the name of the argument, and what it must be or return.
     """
     numbers = _frozen_copy(values, np.float64)
     is_wrong = ~np.isfinite(numbers) | (numbers < 0)
     if is_wrong.any():
         sample = int(np.argmax(is_wrong))
-        expected = f"{noun} must be" if name == noun else f"{name} must return"
-        raise ValueError(f"{expected} finite numbers of at least 0, got {numbers[sample]} for sample {sample}")
+        raise ValueError(f"{requirement} finite numbers of at least 0, got {numbers[sample]} for sample {sample}")
     return numbers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sized
 from numbers import Number
 from typing import Any
@@ -167,11 +168,12 @@ class DistributedSampler(TorchDistributedSampler[int]):
         self._note_iteration(consumed)
         num_ranks = self.num_replicas
         first_position = consumed + self.rank  # this rank reads every num_ranks-th position, beginning here
-        head_size = min(max(stop - self._size, 0), self._size)
+        num_padding = max(stop - self._size, 0)  # of all ranks
+        head_size = min(num_padding, self._size)
         head: list[int] = []  # the beginning of the order, which the padding repeats
         block_start = 0  # the position in the order at which the block begins
         for block in torch_order_blocks(self._size, seed, min(self._size, stop)):
-            start = max(block_start, consumed)
+            start = max(block_start, consumed)  # may be after the block, of which nothing is then read
             own_start = start + (first_position - start) % num_ranks  # the first of this rank at or after `start`
             yield block[own_start - block_start :: num_ranks].tolist()
             head += block[: max(head_size - block_start, 0)].tolist()
@@ -183,5 +185,5 @@ class DistributedSampler(TorchDistributedSampler[int]):
 def _range(length: Any) -> range:
     """Return a substitute for a dataset of this many samples."""
     if isinstance(length, Number) or hasattr(length, "__index__"):
-        return range(whole("dataset length", length, 0, 2**63 - 1))
+        return range(whole("dataset length", length, 0, sys.maxsize))  # of a longer range, `len` fails
     raise TypeError(f"the dataset has no length: pass a map-style dataset or its length, got {type(length).__name__}")

@@ -115,31 +115,22 @@ class WeightedSampler(InterleavedSampler):
     def _fixed_point_shares(self) -> NDArray[np.int64]:
         """Return the expected counts as integers, in units of ``2**-_fraction_bits``, with the exact sum."""
         shares = np.zeros(self.size, dtype=np.int64)
-        if self.num_samples == 0:
+        if self.num_samples == 0:  # there may be no weight above 0 to divide by
             return shares
         unit = 1 << self._fraction_bits  # stands for one draw
         expected = expected_counts(self.weights, self.num_samples, self.replacement)
         shares[:] = np.rint(expected * unit)
-        if not self.replacement:
+        if not self.replacement:  # rounded floats may be slightly above one draw
             np.minimum(shares, unit, out=shares)
-        # Rounding errors go to the samples whose expected count is no whole number, so that the others stay exact. None
-        # of them may fall below 0 or, without replacement, rise above 1.
-        missing = self.num_samples * unit - int(shares.sum())  # below 0 if the sum is too large
+        # Rounding errors go to the samples whose expected count is no whole number, so that the others stay exact.
+        total = self.num_samples * unit
+        missing = total - int(shares.sum())  # below 0 if the sum is too large
         fractions = shares & (unit - 1)  # the lower bits
         adjustable = np.flatnonzero(fractions)
         if not adjustable.size:  # all are whole numbers, so the largest one changes least
             adjustable = np.array([np.argmax(shares)])
-        while missing:
-            for_each, rest = divmod(missing, adjustable.size)
-            adjusted = shares[adjustable] + for_each
-            adjusted[:rest] += 1
-            is_possible = adjusted >= 0
-            if not self.replacement:
-                is_possible &= adjusted <= unit
-            if is_possible.all() or not is_possible.any():  # if none can take its part, all take it: this must end
-                shares[adjustable] = adjusted
-                break
-            adjustable = adjustable[is_possible]  # divide the error among those that can take an equal part of it
+        highest = total if self.replacement else unit
+        _add_in_equal_parts(shares, missing, adjustable, highest)
         return shares
 
     def _draws_of_epoch(self) -> _EpochDraws:
@@ -156,6 +147,23 @@ class WeightedSampler(InterleavedSampler):
         slots = np.repeat(samples, counts)
         self._draws = _EpochDraws(self.epoch, slots, KeyedPermutation(self.num_samples, self._key("draws")))
         return self._draws
+
+
+def _add_in_equal_parts(shares: NDArray[np.int64], missing: int, adjustable: NDArray[np.int64], highest: int) -> None:
+    """Add `missing`, which may be below 0, to the shares at the indices `adjustable`, in place.
+
+    A share that would leave the range 0 … `highest` gets nothing, and the others get its part. If all would leave it,
+    all get their parts nevertheless, because the sum must be exact.
+    """
+    while missing:
+        for_each, rest = divmod(missing, adjustable.size)
+        adjusted = shares[adjustable] + for_each
+        adjusted[:rest] += 1
+        is_possible = (adjusted >= 0) & (adjusted <= highest)
+        if is_possible.all() or not is_possible.any():
+            shares[adjustable] = adjusted
+            return
+        adjustable = adjustable[is_possible]
 
 
 def expected_counts(weights: NDArray[np.float64], num_samples: int, replacement: bool) -> NDArray[np.float64]:

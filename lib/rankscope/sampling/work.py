@@ -42,7 +42,10 @@ class EpochWork:
 
     @property
     def ratios(self) -> NDArray[np.float64]:
-        """The highest cost over the mean cost of each step, by which it takes longer than if all ranks were equal."""
+        """The highest cost over the mean cost of each step: how many times as long it takes as with equal costs.
+
+        It is 1 for a step without any cost.
+        """
         means = self.step_costs.mean(axis=1)
         ratios = np.ones(means.size)
         np.divide(self.step_costs.max(axis=1, initial=0), means, out=ratios, where=means > 0)
@@ -97,20 +100,16 @@ def epoch_work(
     step_tokens = np.zeros(num_steps, dtype=np.int64)
     step_padding = np.zeros(num_steps, dtype=np.int64)
     for rank, stops in enumerate(stops_of_ranks):
-        indices = assignment.ranks[rank]
         if not stops.size:
             continue
+        indices = assignment.ranks[rank]
         starts = np.concatenate([[0], stops[:-1]])
-        sizes = stops - starts
         lengths_read = token_counts[indices]
         batch_tokens = _sums(lengths_read, starts, stops)
         step_costs[: stops.size, rank] = _sums(costs[indices], starts, stops)
         tokens[rank] = lengths_read.sum()
         if padded_to is None:
-            has_samples = sizes > 0  # `reduceat` needs batches that are not empty
-            longest = np.maximum.reduceat(lengths_read, starts[has_samples])
-            padded_tokens = np.zeros_like(batch_tokens)
-            padded_tokens[has_samples] = longest * sizes[has_samples]
+            padded_tokens = _longest(lengths_read, starts, stops) * (stops - starts)
         else:
             padded_tokens = np.full(stops.size, padded_to)
             if batch_tokens.max() > padded_to:
@@ -194,11 +193,11 @@ def batch_stops_of(assignment: Assignment) -> list[NDArray[np.int64]]:
     """Return for each rank the positions in its reads at which its batches end."""
     if assignment.batch_stops is not None:
         return [np.asarray(stops, dtype=np.int64) for stops in assignment.batch_stops]
-    size = assignment.loader.batch_size if assignment.loader else 1
+    batch_size = assignment.loader.batch_size if assignment.loader else 1
     stops_of_ranks = []
     for indices in assignment.ranks:
-        stops = np.arange(size, indices.size + size, size)
-        stops_of_ranks.append(np.minimum(stops, indices.size))
+        stops = np.arange(batch_size, indices.size + batch_size, batch_size)
+        stops_of_ranks.append(np.minimum(stops, indices.size))  # the last batch may be smaller
     return stops_of_ranks
 
 
@@ -206,6 +205,14 @@ def _sums(values: NDArray[Any], starts: NDArray[np.int64], stops: NDArray[np.int
     """Return the sum of each batch."""
     sum_before = np.concatenate([np.zeros(1, dtype=values.dtype), np.cumsum(values)])  # of all values before each one
     return np.asarray(sum_before[stops] - sum_before[starts])
+
+
+def _longest(lengths: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the length of the longest sample of each batch, or 0 if the batch is empty."""
+    longest = np.zeros_like(starts)
+    has_samples = stops > starts  # `reduceat` needs batches that are not empty
+    longest[has_samples] = np.maximum.reduceat(lengths, starts[has_samples])
+    return longest
 
 
 def _check_size(assignment: Assignment, name: str, size: int) -> None:

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from .elastic import ElasticSampler
 
-_MOST_LAYERS = 100  # of wrappers around each other
+# The attributes in which loaders, samplers and their wrappers keep the next inner layer.
 _INNER_NAMES = ("base_dataloader", "batch_sampler", "sampler", "_sampler", "dataset")
+# The attributes for the number of ranks and this rank: in torch's samplers, accelerate, and Hugging Face datasets.
 _RANK_NAMES = (("num_replicas", "rank"), ("num_processes", "process_index"), ("world_size", "rank"))
 
 
@@ -66,15 +67,18 @@ def layers_of(loader: Any) -> list[Any]:
     """Return a loader and everything between it and its data, the outermost first."""
     waiting = [loader]
     layers: list[Any] = []
-    while waiting and len(layers) < _MOST_LAYERS:
+    while waiting:
         layer = waiting.pop(0)
-        if any(layer is other for other in layers):  # by identity, because equal objects may be different layers
+        # A layer can be found twice: a loader and its batch sampler refer to the same sampler. It is recognised by
+        # identity, because equal objects may be different layers.
+        if any(layer is other for other in layers):
             continue
         layers.append(layer)
+        # The object's own attributes, because `getattr` of many wrappers also returns those of what they wrap.
+        attributes = getattr(layer, "__dict__", {})
         for name in _INNER_NAMES:
-            # `vars` instead of `getattr`, which in many wrappers also returns the attributes of what they wrap.
-            inner = vars(layer).get(name) if hasattr(layer, "__dict__") else None
-            if hasattr(inner, "__dict__"):
+            inner = attributes.get(name)
+            if hasattr(inner, "__dict__"):  # unlike None, and unlike a list or a range of samples
                 waiting.append(inner)
     return layers
 
@@ -103,24 +107,29 @@ def _num_ranks(layer: Any) -> int | None:
     The number and the rank must be the object's own. Wrappers that pass on the attributes of what they wrap (with
     `__getattr__`) do not divide the samples themselves.
     """
-    owners = [layer]
-    distributed = vars(layer).get("_distributed") if hasattr(layer, "__dict__") else None
-    if distributed is not None:  # split_dataset_by_node of Hugging Face datasets
-        owners.append(distributed)
+    # split_dataset_by_node of Hugging Face datasets keeps both in an object of their own.
+    owners = [layer, _own_attribute(layer, "_distributed")]
     for owner in owners:
         for count_name, rank_name in _RANK_NAMES:
-            own_attributes = getattr(owner, "__dict__", {})
-            count = getattr(owner, count_name, None) if hasattr(type(owner), count_name) else None
-            if count is None:
-                count = own_attributes.get(count_name)
-            has_rank = hasattr(type(owner), rank_name) or rank_name in own_attributes
-            if isinstance(count, int) and not isinstance(count, bool) and has_rank:
+            count = _own_attribute(owner, count_name)
+            rank = _own_attribute(owner, rank_name)
+            # If it is not a number, or there is no rank with it, the attribute has another meaning.
+            if isinstance(count, int) and rank is not None:
                 return count
     return None
 
 
+def _own_attribute(owner: Any, name: str) -> Any:
+    """Return an attribute of an object or of its class, such as a property, and None if neither has it."""
+    if hasattr(type(owner), name):
+        return getattr(owner, name)
+    return getattr(owner, "__dict__", {}).get(name)
+
+
 def twice_sharded(shards: tuple[DividingLayer, ...]) -> str:
-    """Return what is wrong if the samples are divided more than once, and which of the two to remove; else nothing.
+    """Return what is wrong if samples are divided more than once, and which layer to remove; "" if nothing is wrong.
+
+    `shards` are the dividing layers, the outermost first. The message names the outermost and the innermost.
 
     >>> twice_sharded((DividingLayer("DistributedSampler", 4),))
     ''
@@ -138,11 +147,12 @@ def twice_sharded(shards: tuple[DividingLayer, ...]) -> str:
     for inner_layer in shards[1:]:
         num_parts *= inner_layer.num_ranks
     problem = f"{wrapper} wraps {inner.name}, which is distributed already: about 1/{num_parts} of the samples are read"
-    if inner.is_grouped and outer.switch:
-        return f"{problem}; remove {outer.name}, which would undo what {inner.name} is for: {outer.switch}"
     if inner.is_grouped:
-        return f"{problem}; remove {outer.name}, which would undo what {inner.name} is for"
-    advice = f"remove {inner.name} and pass a sampler that is not distributed"
-    if outer.switch:
-        advice += f", or {outer.switch}"
+        advice = f"remove {outer.name}, which would undo what {inner.name} is for"
+        if outer.switch:
+            advice += f": {outer.switch}"
+    else:
+        advice = f"remove {inner.name} and pass a sampler that is not distributed"
+        if outer.switch:
+            advice += f", or {outer.switch}"
     return f"{problem}; {advice}"

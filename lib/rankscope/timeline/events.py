@@ -23,9 +23,10 @@ _MOST_EVENT_BYTES = 1 << 24  # of text without the end of an event
 _FREE_EVENTS = 1 << 20  # events that any trace may have
 _LEAST_EVENT_BYTES = 32  # of text, on average, that events beyond these must have; the shortest have 50
 _MOST_FIELD_VALUES = 1 << 22  # of the fields before and after the events
+# Each attempt decodes up to megabytes of text, so there are few.
+_MOST_LISTS = 8  # texts "traceEvents": [ that are tried as the beginning of the events
 _MOST_ENDS = 8  # positions that are tried as the end of an event before more text is read
 _MOST_BRACES = 1000  # opening braces that are looked at for such a position
-_MOST_LISTS = 8  # texts "traceEvents": [ after which the events may begin
 _MOST_GAP_BYTES = 64  # between two events; longer ones are not recognised as the end of an event
 _NEAR_END_CHARACTERS = 10  # an error so close to the end of the text shows that the rest of it is missing
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -40,7 +41,14 @@ class _Text(NamedTuple):
     """Text that has been read, but not been decoded yet."""
 
     content: bytes
-    is_last: bool  # whether the file has ended: the last attempt to read found nothing
+    is_last: bool  # whether it goes to the end of the file
+
+
+class _EventsAndRest(NamedTuple):
+    """The events at the beginning of a text, decoded, and the text after them."""
+
+    events: list[Any]
+    rest: bytes
 
 
 class TraceFile(Generic[Entry]):
@@ -66,7 +74,7 @@ class TraceFile(Generic[Entry]):
         """
         with open_file(self._path, self._most_bytes) as raw, naming(self._path), _unpacked(raw) as file:
             is_gzipped = file is not raw
-            if is_gzipped:
+            if is_gzipped:  # a small file could fill the memory
                 self._most_bytes = most_unpacked_bytes(os.fstat(raw.fileno()).st_size, self._most_bytes)
             num_events = 0
             for events in self._cut(file):
@@ -79,16 +87,13 @@ class TraceFile(Generic[Entry]):
     def _cut(self, file: BinaryIO) -> Iterator[list[Entry]]:
         """Read the text in pieces. Decode each up to the last end of an event in it; the rest precedes the next piece.
 
-        The text may be cut at a place if the text before it, once closed, is a list. The content of strings cannot
-        mislead this.
-
         While no end of an event is found, pieces become longer: each failed attempt decodes all of the text again, and
         with a constant length of pieces the total time would grow with the square of the text.
         """
-        start = self._read(file, b"", _PIECE_BYTES).content.removeprefix(_BOM)
-        if not start.strip():
+        text = self._read(file, b"", _PIECE_BYTES)
+        text = text._replace(content=text.content.removeprefix(_BOM))
+        if not text.content.strip():
             raise ValueError("it is empty")
-        text = _Text(start, is_last=False)
         piece_bytes = _PIECE_BYTES
         list_start = self._find_events(text.content)
         while list_start is None and not text.is_last:  # the fields before the events are long
@@ -103,15 +108,11 @@ class TraceFile(Generic[Entry]):
         text = text._replace(content=text.content[list_start:])
         piece_bytes = _PIECE_BYTES
         while not text.is_last:
-            for end in _ends_of_events(text.content):
-                try:
-                    events = self._events(b"[" + text.content[:end] + b"]")
-                except ValueError:  # the end is within a string, or in an inner object
-                    continue
-                yield events
-                text = text._replace(content=text.content[end:].lstrip().removeprefix(b","))
+            decoded = self._up_to_last_end(text.content)
+            if decoded is not None:
+                yield decoded.events
+                text = text._replace(content=decoded.rest)
                 piece_bytes = _PIECE_BYTES
-                break
             text = self._read(file, text.content, piece_bytes)
             piece_bytes *= 2
         # The text now ends with the file, so it contains the bracket that closes the list.
@@ -120,12 +121,26 @@ class TraceFile(Generic[Entry]):
         else:
             yield self._rest_of_object(b'{"traceEvents":[' + text.content)
 
+    def _up_to_last_end(self, text: bytes) -> _EventsAndRest | None:
+        """Decode the events up to the last end of an event in the text; None if it has no recognisable end.
+
+        A position is the end of an event if the text before it is a valid list once a bracket closes it. So an event's
+        own braces and commas, in strings or inner objects, are not mistaken for its end.
+        """
+        for end in _ends_of_events(text):
+            try:
+                events = self._events(b"[" + text[:end] + b"]")
+            except ValueError:  # the position is within a string, or in an inner object
+                continue
+            return _EventsAndRest(events, rest=text[end:].lstrip().removeprefix(b","))
+        return None
+
     def _find_events(self, text: bytes) -> int | None:
         """Return the position of the first event, or None if no list of events begins in the text.
 
         The fields before the list are added to `fields`.
         """
-        if text.lstrip().startswith(b"["):
+        if text.lstrip().startswith(b"["):  # the file is only the list, without an object around it
             return text.index(b"[") + 1
         for match in islice(_LIST.finditer(text), _MOST_LISTS):
             head = text[: match.end()] + b"]}"  # the object up to here, with an empty list of events
@@ -141,8 +156,9 @@ class TraceFile(Generic[Entry]):
     def _rest_of_object(self, text: bytes) -> list[Entry]:
         """Return the events up to the end of the file's object, and add its other fields to `fields`.
 
-        Fields stay undecoded text (`Raw`) until the number of their values is checked. msgspec refuses NaN, so after an
-        error Python's slower reader decodes the whole text.
+        Fields stay undecoded text (`Raw`) until the number of their values is checked, because many small values need
+        much more memory than their text. msgspec refuses NaN, so after an error Python's slower reader decodes the
+        whole text.
         """
         events: list[Entry]
         try:
@@ -151,7 +167,7 @@ class TraceFile(Generic[Entry]):
             for raw_field in raw_fields.values():
                 check_num_values(bytes(raw_field), _MOST_FIELD_VALUES)
             fields: Any = {name: msgspec.json.decode(raw_field) for name, raw_field in raw_fields.items()}
-        except (msgspec.DecodeError, KeyError):
+        except (msgspec.DecodeError, KeyError):  # KeyError if there are no events, for which the error is raised below
             check_num_values(text, _MOST_FIELD_VALUES)
             fields = _loaded(text)
             if not isinstance(fields, dict) or "traceEvents" not in fields:
@@ -180,7 +196,7 @@ class TraceFile(Generic[Entry]):
             self.num_bytes += len(piece)
             if self.num_bytes > self._most_bytes:
                 raise ValueError(f"it has more than {self._most_bytes} bytes unpacked")
-        return _Text(b"".join(pieces), is_last=num_missing == num_more)
+        return _Text(b"".join(pieces), is_last=num_missing > 0)
 
 
 @contextmanager
@@ -260,7 +276,10 @@ def _loaded(text: bytes) -> Any:
         if not _looks_like_json(text):
             raise ValueError("it is not JSON") from error
         is_near_end = error.pos > len(error.doc.rstrip()) - _NEAR_END_CHARACTERS
-        if is_near_end or error.msg.startswith("Unterminated"):
+        is_in_string = error.msg.startswith(
+            "Unterminated"
+        )  # its position is the start of the string, which may be long
+        if is_near_end or is_in_string:
             raise ValueError(f"it ends in the middle ({error.msg})") from error
         raise ValueError(f"it is damaged ({error.msg})") from error
 

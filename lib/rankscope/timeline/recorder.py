@@ -85,11 +85,11 @@ class Recorder:
             raise ValueError(f"a span must end at or after its start, got {start_ns} to {stop_ns} ns")
         slot = next(self._slots)  # atomic, so no other thread gets the same slot
         file_number, slot_in_file = divmod(slot, _SLOTS)
-        try:
+        try:  # without the lock and the checks of `_prepare`, which would be slow for each span
             lane_index = self._names[lane]
             kind_index = self._names[kind]
             file = self._files[file_number]
-        except (KeyError, IndexError, TypeError):  # a new name, a full file, or a name that cannot be hashed
+        except (KeyError, IndexError, TypeError):  # a new name, a new file, or a name that cannot be hashed
             self._prepare(lane, kind, file_number)
             lane_index = self._names[lane]
             kind_index = self._names[kind]
@@ -129,7 +129,11 @@ class Recorder:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin new files, which only this process and this recorder write to."""
+        """Begin new files, which only this process and this recorder write to.
+
+        Their stem has the time, because process numbers are reused, and the identity of the recorder, because two
+        recorders may begin at the same time.
+        """
         self._slots = itertools.count()  # one for each span, over all files
         self._names: dict[str, int] = {}  # the index of each lane and kind, as the file of names states it
         self._files: list[mmap.mmap] = []  # each with `_SLOTS` slots
@@ -186,9 +190,9 @@ def _load(names_path: Path, paths: list[Path]) -> Timeline:
     try:
         filled = [path for path in paths if path.stat().st_size]  # a kill may leave an empty file
         parts = [np.frombuffer(read_bytes(path, _SLOTS * _SIZE), _RECORD) for path in filled]
-        records = np.concatenate([np.empty(0, _RECORD), *parts])
+        records = np.concatenate([np.empty(0, _RECORD), *parts])  # at least one array, even if all files are empty
         spans = records[records["written"] == 1]
-        names = _load_names(names_path) if spans.size else ()
+        names = _load_names(names_path)
         return Timeline(
             rank=spans["rank"],
             lane=spans["lane"],
@@ -204,7 +208,11 @@ def _load(names_path: Path, paths: list[Path]) -> Timeline:
 
 
 def _load_names(path: Path) -> tuple[str, ...]:
-    """Return the names by their index. A line that is cut short is left out; an index without a name has ""."""
+    """Return the names by their index. A line that is cut short is left out; an index without a name has "".
+
+    Each name has a line, so an index above the number of lines is damaged. It is left out, because an index of millions
+    would make as many empty names.
+    """
     lines = read_bytes(path).decode(errors="replace").splitlines()
     names: dict[int, str] = {}
     for line in lines:

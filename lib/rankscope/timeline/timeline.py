@@ -64,9 +64,12 @@ def column(name: str, values: ArrayLike) -> NDArray[Any]:
     """
     array = np.asarray(values)
     dtype = np.float64 if name.endswith("_s") else np.int64
+    # numpy casts larger numbers without a sign to negative ones.
     if array.dtype.kind == "u" and dtype is np.int64 and (array > np.iinfo(np.int64).max).any():
         raise ValueError(f"{name} must hold whole numbers of at most 2**63 - 1, got {array.max()}")
-    if array.ndim != 1 or (array.size and not np.can_cast(array.dtype, dtype, casting="same_kind")):
+    # An empty list is an array of floats for numpy, so the type of an empty column does not matter.
+    has_right_type = array.size == 0 or np.can_cast(array.dtype, dtype, casting="same_kind")
+    if array.ndim != 1 or not has_right_type:
         raise ValueError(f"{name} must be a column of {dtype.__name__}, got {array.dtype} of shape {array.shape}")
     if array.dtype == dtype and _is_constant(array):
         return _read_only(array.view())
@@ -101,7 +104,7 @@ def _whole_numbers(name: str, values: Any) -> list[int]:
 
 
 def _are_among(words: tuple[str, ...], wanted: list[Any]) -> NDArray[np.bool_]:
-    """Return for each word whether it is wanted."""
+    """Return for each word whether it is wanted. Anything but a string, which may have no hash, is no word."""
     wanted_words = {word for word in wanted if isinstance(word, str)}
     return np.array([word in wanted_words for word in words], dtype=bool)
 
@@ -122,7 +125,7 @@ class Timeline:
 
     # The kinds of NCCL's kernels in a trace of torch.profiler. The first one that a kernel's name contains is its kind,
     # so "reduce" comes after the longer names with this word, and "nccl", which is for all other kernels, comes last.
-    COMMUNICATION: ClassVar = (
+    COMMUNICATION: ClassVar[tuple[str, ...]] = (
         "allreduce",
         "reduce_scatter",
         "allgather",
@@ -190,8 +193,8 @@ class Timeline:
             first_of_each = np.cumsum([0, *map(len, names_of_each)])[:-1]  # where a timeline's names begin in all_names
             index_in_all = np.repeat(first_of_each, num_spans) + columns[name]  # one per span
             columns[name] = new_indices[index_in_all]
-        for column in columns.values():
-            _read_only(column)  # so that the new timeline does not copy it
+        for array in columns.values():
+            _read_only(array)  # so that the new timeline does not copy it
         return cls(**columns, **names)
 
     def __repr__(self) -> str:
@@ -254,9 +257,10 @@ class Timeline:
 
     def _cut_to(self, between_s: tuple[float, float]) -> Timeline:
         """Return the spans in a window, cut at its edges."""
-        low, high = (number("between_s", time, high=math.inf) for time in several("between_s", between_s))
-        if low > high:
+        edges = [number("between_s", time, high=math.inf) for time in several("between_s", between_s)]
+        if len(edges) != 2 or edges[0] > edges[1]:
             raise ValueError(f"between_s must be a window from earlier to later, got {between_s}")
+        low, high = edges
         start_s = np.maximum(self.start_s, low)
         stop_s = np.minimum(self.stop_s, high)
         has_no_length = self.start_s == self.stop_s
@@ -331,7 +335,10 @@ class Timeline:
         return self.select(kind=kinds)
 
     def utilisation(self) -> dict[tuple[int, str], float]:
-        """Return the share of the makespan during which each of `rank_lanes` works. `WAITS` do not count as work."""
+        """Return the share of the makespan during which each of `rank_lanes` works. `WAITS` do not count as work.
+
+        All shares are 0 if the makespan is, as when all spans have length 0 and the same time.
+        """
         whole_s = self.makespan_s
         shares = {}
         for indices in self._by_lane():
@@ -358,9 +365,11 @@ class Timeline:
         return np.split(order, np.flatnonzero(is_new_lane) + 1)
 
     def throughput_per_s(self, kind: str) -> float:
-        """Return the number of distinct items of a kind that all ranks finish per second of the makespan.
+        """Return how many items of a kind the ranks finish, in total, per second of the makespan.
 
-        Each span without an item counts as its own item. Raises ValueError if the timeline does not have this kind.
+        Several spans with one item on a rank count once, and the same item on another rank counts again. Each span
+        without an item counts as its own item. The result is 0 if the makespan is 0. Raises ValueError if the timeline
+        does not have this kind.
         """
         spans = self.select(kind=one_of("kind", kind, self.kinds))
         if not self.makespan_s:
@@ -401,6 +410,7 @@ class Timeline:
         for tid, (rank, lane) in enumerate(rank_lanes):
             thread_of_lane[rank, lane] = tid
             events.append({"ph": _METADATA, "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": lane}})
+            # Without this, viewers may sort the lanes by name.
             events.append(
                 {"ph": _METADATA, "name": "thread_sort_index", "pid": rank, "tid": tid, "args": {"sort_index": tid}}
             )
@@ -421,6 +431,7 @@ class Timeline:
         events += map(dict, marks)
         head = json.dumps({"format": _FORMAT, "version": _VERSION, "lanes": self.lanes, "kinds": self.kinds})
         body = ",\n".join(map(json.dumps, events))
+        # In this order, because `events.is_ours` recognises the file by its first fields.
         content = f'{{"displayTimeUnit": "ms", "otherData": {head}, "traceEvents": [\n{body}\n]}}\n'.encode()
         if os.fspath(path).endswith(".gz"):
             content = gzip.compress(content, mtime=0)  # without the time, equal timelines make equal files
@@ -442,7 +453,7 @@ class Timeline:
         """
         one_of("kind", kind, ("category", "name"))
         file = TraceFile[_Entry](path, _Entry, _MOST_TRACE_BYTES)
-        skipped = None
+        about_skipped = None
         with readable(path):
             entries = list[_Entry]()
             for piece in file.pieces():
@@ -453,9 +464,10 @@ class Timeline:
             if isinstance(head, dict) and head.get("format") == _FORMAT:
                 timeline = _own(entries, head)
             else:
-                timeline, skipped = _foreign(entries, file.fields.get("distributedInfo"), kind)
-        if skipped is not None:
-            warnings.warn(str(StorageError(path, skipped)), stacklevel=2)
+                timeline, about_skipped = _foreign(entries, file.fields.get("distributedInfo"), kind)
+        if about_skipped is not None:
+            message = str(StorageError(path, about_skipped))  # with the path, as the errors have it
+            warnings.warn(message, stacklevel=2)
         return timeline
 
 
@@ -508,9 +520,8 @@ def _own(entries: list[_Entry], head: dict[str, Any]) -> Timeline:
             args = of_type("args", event.args, _ChromeArgs)
             lane = lane_of_thread[event.pid, event.tid]
             spans.append(Span(event.pid, lane, event.cat, args.item, args.start_s, args.stop_s))
-    lanes = [str(name) for name in head.get("lanes", [])]
-    kinds = [str(name) for name in head.get("kinds", [])]
-    return Timeline.of(spans).named(lanes, kinds)
+    # Older files have no lists of names. Lanes and kinds are then in the order of the spans.
+    return Timeline.of(spans).named(head.get("lanes", []), head.get("kinds", []))
 
 
 class _ForeignSpans:
@@ -578,12 +589,12 @@ def _foreign(entries: list[_Entry], info: Any, kind: str) -> tuple[Timeline, str
     for entry in entries:
         spans.read(entry)
     spans.skip_unfinished()
-    problem = None
+    about_skipped = None
     if spans.skipped:
         total = count_of(len(entries), "event")
-        problem = f"skipped {len(spans.skipped)} of {total}, the first: {spans.skipped[0]!r:.200}"
+        about_skipped = f"skipped {len(spans.skipped)} of {total}, the first: {spans.skipped[0]!r:.200}"
         if not spans.events:
-            raise ValueError(f"no event that can be read; {problem}")
+            raise ValueError(f"no event that can be read; {about_skipped}")
     lane_of_thread = _lane_names(set(spans.threads), spans.names)
     lanes, lane = _encoded([lane_of_thread[thread] for thread in spans.threads])
     if kind == "category":
@@ -603,7 +614,7 @@ def _foreign(entries: list[_Entry], info: Any, kind: str) -> tuple[Timeline, str
         lanes=lanes,
         kinds=kinds,
     )
-    return timeline, problem
+    return timeline, about_skipped
 
 
 def _name_in(event: _ChromeEvent) -> str:
@@ -632,7 +643,7 @@ def collective(name: str) -> str:
     if plain.startswith("nccl"):
         for word in Timeline.COMMUNICATION:
             if word.replace("_", "") in plain:
-                return str(word)
+                return word
     return "kernel"
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from rankscope.train.ddp.architectures import ARCHITECTURES, architecture_step, gpt2, resnet50, small_cnn
+from rankscope.train.ddp.architectures import ARCHITECTURES, Layer, architecture_step, gpt2, resnet50, small_cnn
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,50 @@ def test_tensors_and_parameters_are_those_that_are_published(name: str, tensors:
 
 def test_a_resnet_multiplies_as_often_as_torchvision_says() -> None:
     assert sum(layer.num_macs for layer in resnet50()) == pytest.approx(4.089e9, rel=1e-3)
+
+
+def times_a_weight_is_used(layer: Layer) -> float:
+    """Multiplications for each element of its weight: the positions of a convolution, the tokens of a linear layer."""
+    return layer.num_macs / math.prod(layer.shapes["weight"])
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_only_products_of_matrices_take_time(name: str) -> None:
+    """Norms and embeddings multiply no matrices; each weight of a convolution is used at each position, and so on."""
+    layers = list(ARCHITECTURES[name]())
+    vectors = [layer for layer in layers if layer.shapes and all(len(shape) == 1 for shape in layer.shapes.values())]
+    embeddings = [layer for layer in layers if layer.name == "embedding"]
+    assert {layer.num_macs for layer in [*vectors, *embeddings]} <= {0}
+    matrices = [layer for layer in layers if layer.shapes and layer not in [*vectors, *embeddings]]
+    uses = {times_a_weight_is_used(layer) for layer in matrices}
+    positions = {"small CNN": {26**2, 24**2, 1}, "ResNet-50": {112**2, 56**2, 28**2, 14**2, 7**2, 1}}
+    assert uses == positions.get(name, {1024} if name == "GPT-2" else {2048})
+    for layer in layers:  # of the others: attention, and the head that shares the embedding
+        if not layer.shapes:
+            tokens = 1024 if name == "GPT-2" else 2048
+            width = 768 if name == "GPT-2" else 4096
+            assert layer.num_macs in (2 * width * tokens**2, 50257 * width * tokens)
+
+
+def test_strides_of_a_resnet_are_where_torchvision_has_them() -> None:
+    """The second convolution of a stage halves the picture, and so the first one still sees the large picture."""
+    sides = {
+        layer.name: math.isqrt(int(times_a_weight_is_used(layer)))
+        for layer in resnet50()
+        if "conv" in layer.name and "bn" not in layer.name
+    }
+    assert [sides[f"layer1.0.conv{number}"] for number in (1, 2, 3)] == [56, 56, 56]
+    assert [sides[f"layer2.0.conv{number}"] for number in (1, 2, 3)] == [56, 28, 28]
+    assert [sides[f"layer4.1.conv{number}"] for number in (1, 2, 3)] == [7, 7, 7]
+
+
+def test_a_model_has_the_samples_and_the_speed_that_are_named() -> None:
+    step = architecture_step("small CNN", num_samples=3, flops_per_s=1e6)
+    macs = 288 * 26**2 + 18432 * 24**2 + 9216 * 128 + 1280
+    assert step.forward_s == pytest.approx(2 * macs * 3 / 1e6)
+    assert step.backward_s == pytest.approx(4 * macs * 3 / 1e6)
+    assert step.ready_s.tolist()[-2:] == pytest.approx([4 * 1280 * 3 / 1e6] * 2)
+    assert step.optimizer_s == step.unpack_s == 0
 
 
 def test_the_small_cnn_is_what_torch_makes_of_it() -> None:

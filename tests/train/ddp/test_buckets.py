@@ -20,6 +20,7 @@ from rankscope.train.ddp.buckets import (
     BucketError,
     Buckets,
     ParameterSpec,
+    _in_defined_order,
     buckets_of,
     parameter_specs,
     table_order,
@@ -240,3 +241,42 @@ def test_what_has_only_a_part_of_a_parameters_methods_is_refused() -> None:
     for wrong in (Sized(), Typed()):
         with pytest.raises(ValueError, match="parameters must be a module, its parameters or ParameterSpec values"):
             parameter_specs([wrong])
+
+
+def test_each_cap_is_that_of_one_bucket_and_the_last_one_of_all_others() -> None:
+    rebuilt = buckets(layers(5, 30 * MIB)).rebuilt
+    assert [(bucket.indices, bucket.cap_bytes) for bucket in rebuilt] == [
+        ((4,), MIB),
+        ((3,), 25 * MIB),
+        ((2,), 25 * MIB),
+        ((1,), 25 * MIB),
+        ((0,), 25 * MIB),
+    ]
+    defined = _in_defined_order(layers(4, 2), [2, 4, 2])
+    assert [(bucket.indices, bucket.cap_bytes) for bucket in defined] == [((3,), 2), ((1, 2), 4), ((0,), 2)]
+
+
+def test_a_table_grows_to_the_next_prime() -> None:
+    """30 keys of one slot each: after 13 keys the table has 29 slots, after 29 keys 59, and is iterated over again."""
+    unknown = [("float4", f"npu:{index}") for index in range(30)]
+    expected: list[tuple[str, str]] = []
+    for position, key in enumerate(unknown):
+        if position in (13, 29):
+            expected.reverse()  # each key is inserted again in front of those before it
+        expected.insert(0, key)
+    assert table_order(unknown) == expected
+    assert table_order(unknown[:13]) == unknown[12::-1]
+
+
+def test_defaults_are_those_of_ddp_and_words_say_the_bytes() -> None:
+    specs = layers(3)
+    assert buckets(specs) == buckets(specs, None, static_graph=False, find_unused_parameters=False)
+    assert buckets(specs).rebuilt_at == 1
+    assert buckets(specs, static_graph=True).rebuilt_at == 2
+    assert buckets(specs, find_unused_parameters=True).rebuilt_at is None
+    one = buckets(layers(1, 2 * MIB), 4)
+    assert str(one).splitlines()[0] == "1 parameter, 2 MiB"
+    assert one.at(0) is one.first
+    assert one.at(1) is one.rebuilt
+    both = buckets(specs, static_graph=True)
+    assert [both.at(iteration) is both.rebuilt for iteration in (0, 1, 2, 3)] == [False, False, True, True]

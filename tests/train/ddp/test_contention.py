@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from rankscope.train.ddp import Contention, LocalStep, simulate
+from rankscope.train.ddp import Contention, LocalStep, contention, simulate
 from rankscope.train.ddp.buckets import Buckets
 from rankscope.train.ddp.contention import OverlappedStep, fit_contention
 from rankscope.train.ddp.cost import CostTable
@@ -55,8 +55,9 @@ def test_a_backward_that_never_waits_leaves_the_wire_its_time() -> None:
     assert overlapped(fitted, cost=slow).step_s == pytest.approx(step.step_s, rel=0.001)
 
 
-def test_the_unit_of_time_does_not_matter_to_a_fit() -> None:
+def test_the_unit_of_time_does_not_matter_to_a_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps that no contention explains both: the fit is a compromise, and depends on how errors are weighted."""
+    monkeypatch.setattr(contention, "_STARTS", [1.5])  # one start is enough here
     observed = [overlapped(Contention(1.2, 1.5)), overlapped(Contention(1.6, 2.5))]
     fitted = fit_contention(observed, LOCAL, COST)
     slower = [step._replace(backward_s=1000 * step.backward_s, step_s=1000 * step.step_s) for step in observed]

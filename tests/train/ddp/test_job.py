@@ -50,7 +50,7 @@ def test_faster_allreduces_make_the_low_end_the_one_without_overlap() -> None:
 
 @given(st.integers(1, 12), st.floats(10, 1000), st.floats(10, 1000), st.sampled_from([None, 1.0, 8.0, 1000.0]))
 def test_it_undoes_what_simulate_does(layers: int, before: float, after: float, cap_mb: float | None) -> None:
-    local = LocalStep.modelled([3 * MIB] * layers, 0.2, optimizer_s=0.01)
+    local = LocalStep.modelled([3 * MIB] * layers, 0.2, optimizer_s=0.01, unpack_s=0.02)
     costs_before, costs_after = costs(before, 1e-4), costs(after, 1e-4)
     before_s = ddp.simulate(local, costs_before, bucket_cap_mb=cap_mb).makespan_s
     after_s = ddp.simulate(local, costs_after, bucket_cap_mb=cap_mb).makespan_s
@@ -78,6 +78,10 @@ def test_models_by_name_module_bytes_and_step() -> None:
         ({"model": 5}, "parameters must be a list"),
         ({"model": LocalStep([], [], 0, 0)}, "model must be a step that takes time"),
         ({"measured_allreduce_s": costs(10)}, r"step_s must be longer than the 4 s of allreduces .*, got 3\.0"),
+        (
+            {"measured_allreduce_s": lambda num_bytes: 3.0},
+            r"step_s must be longer than the 3 s of allreduces .*, got 3\.0",
+        ),
         ({"allreduce_s": 1e-3}, "cost must be a function of bytes"),
         ({"allreduce_s": lambda num_bytes: -1}, "cost must give finite seconds of at least 0"),
     ],
@@ -94,6 +98,10 @@ def test_epochs() -> None:
     job = ddp.job([40 * MIB], 3.0, costs(80))
     assert job.step_s == pytest.approx((3.0, 3.5, 3.5))
     assert job.epoch_s(100, 40, start_s=1.0) == pytest.approx((8.5, 9.75, 9.75))  # two steps and a half
+    assert job.epoch_s(100, 40) == pytest.approx((7.5, 8.75, 8.75))
+    assert job.epoch_s(1, 1) == pytest.approx(job.step_s)
+    with pytest.raises(ValueError, match="num_samples must be a whole number of at least 1, got 0"):
+        job.epoch_s(0, 40)
     with pytest.raises(ValueError, match="samples_per_step must be a whole number of at least 1, got 0"):
         job.epoch_s(100, 0)
     with pytest.raises(ValueError, match="start_s must be a finite number of at least 0, got -1"):

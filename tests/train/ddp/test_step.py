@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,25 @@ def test_with_accumulation_only_the_last_micro_batch_communicates() -> None:
 def test_a_module_without_parameters_communicates_nothing() -> None:
     empty = LocalStep((), [], 1.0, 2.0, 0.5)  # type: ignore[arg-type]
     assert simulate(empty, proportional(1.0)).makespan_s == 3.5
+    assert launches(empty, Buckets([])).num_bytes.size == launches(empty, Buckets([])).launch_s.size == 0
+
+
+def test_a_step_overlaps_one_micro_batch_on_one_optimizer_by_default() -> None:
+    explicit = simulate(four(), proportional(2.0), contention=Contention(1.0, 1.0), accumulation=1, overlap=True)
+    assert list(simulate(four(), proportional(2.0))) == list(explicit)
+    bare = LocalStep.modelled([MIB], 1.0)
+    assert (bare.optimizer_s, bare.unpack_s) == (0, 0)
+    assert simulate(bare, proportional(1.0)).kinds.count("optimizer") == 0
+    without_overlap = simulate(four(), proportional(2.0), bucket_cap_mb=1, overlap=False)
+    assert spans(without_overlap, "allreduce") == [(0, 6, 6.5), (1, 6.5, 7), (2, 7, 7.5), (3, 7.5, 8)]
+
+
+def test_buckets_are_unpacked_in_proportion_to_their_bytes() -> None:
+    local = LocalStep.modelled([1, 2], 1.0, unpack_s=3.0)
+    step = simulate(local, lambda num_bytes: 0.0, buckets=[[0], [1]])
+    assert spans(step, "unpack") == [(0, 1.5, 2.5), (1, 2.5, 4.5)]
+    empty = LocalStep.modelled([0], 1.0, unpack_s=3.0)
+    assert spans(simulate(empty, lambda num_bytes: 0.5), "unpack") == []
 
 
 # ---- against SimPy, and of buckets against DDP's
@@ -166,9 +186,41 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+def drawn_case(draw: random.Random) -> dict[str, Any]:
+    """One of few parameters, in whole and half seconds, in which many things happen at once."""
+    number = draw.randint(1, 5)
+    seconds = [0.0, 0.5, 1.0, 2.0, 3.5]
+    backward_s = draw.choice([1.0, 2.0, 4.0])
+    shares = [0.0, 0.25, 0.5, 1.0, 1.0, math.nan]
+    parameters = tuple(ParameterSpec(f"{n}", draw.choice([0, 1, 2, 5])) for n in range(number))
+    ready_s = np.array([draw.choice(shares) * backward_s for _ in range(number)])
+    order = draw.sample(range(number), number)
+    cut = draw.randint(1, number)
+    unpack_s = draw.choice([0.0, 1.5])
+    return {
+        "local": LocalStep(parameters, ready_s, draw.choice(seconds), backward_s, draw.choice(seconds), unpack_s),
+        "buckets": Buckets([part for part in (order[:cut], order[cut:]) if part]),
+        "alpha_s": draw.choice(seconds),
+        "beta": draw.choice([0.0, 0.5]),
+        "contention": Contention(draw.choice([1.0, 1.5]), draw.choice([1.0, 2.0])),
+        "overlap": draw.random() < 0.8,
+        "accumulation": draw.randint(1, 3),
+    }
+
+
+def test_small_steps_are_what_simpy_finds() -> None:
+    draw = random.Random(0)
+    for _ in range(60):
+        compare_with_simpy(drawn_case(draw))
+
+
 @settings(max_examples=250, deadline=None, derandomize=True)
 @given(cases())
 def test_it_is_what_simpy_finds(case: dict[str, Any]) -> None:
+    compare_with_simpy(case)
+
+
+def compare_with_simpy(case: dict[str, Any]) -> None:
     local, buckets, contention, overlap = (case[name] for name in ("local", "buckets", "contention", "overlap"))
 
     def cost(num_bytes: Any) -> Any:
@@ -177,6 +229,7 @@ def test_it_is_what_simpy_finds(case: dict[str, Any]) -> None:
     rounds = case["accumulation"]
     step = simulate(local, cost, buckets=buckets, contention=contention, overlap=overlap, accumulation=rounds)
     step.check()
+    assert {span.rank for span in step} <= {0}
     start_s = rounds * local.forward_s + (rounds - 1) * local.backward_s
     expected = {
         key: (start + start_s, stop + start_s)

@@ -19,7 +19,7 @@ from ...common.frozen import checked, frozen
 from ...timeline import Span, Timeline
 
 HOW = ("data_parallel", "ddp")
-MOST_DEVICES = 1024
+MOST_DEVICES = 1024  # `traffic` has a matrix with a row and a column for each
 _NO_DEVICE = -1  # the item of a span without another device
 
 
@@ -113,7 +113,7 @@ def messages_of(sizes: StepSizes, num_devices: int) -> tuple[DeviceCopy, ...]:
     reduce gradients 1 0 100
     """
     chunks = chunk_sizes(of_type("sizes", sizes, StepSizes).batch_size, num_devices)
-    others = range(1, len(chunks))
+    others = range(1, len(chunks))  # the devices that have samples, without device 0
     model_bytes = sizes.parameter_bytes + sizes.frozen_bytes + sizes.buffer_bytes
     copies = []
     for device in others:
@@ -139,10 +139,10 @@ def traffic(sizes: StepSizes, num_devices: int, how: str = "data_parallel") -> S
     >>> [traffic(sizes, 4, how).port_bytes.tolist() for how in HOW]
     [[636.0, 212.0, 212.0, 212.0], [300.0, 300.0, 300.0, 300.0]]
     """
+    of_type("sizes", sizes, StepSizes)
     if one_of("how", how, HOW) == "ddp":
-        of_type("sizes", sizes, StepSizes)
         return _ddp_traffic(sizes, num_devices)
-    messages = messages_of(sizes, num_devices)  # checks both
+    messages = messages_of(sizes, num_devices)
     link_bytes = np.zeros((num_devices, num_devices))
     bytes_of: dict[str, float] = {}
     for message in messages:
@@ -152,11 +152,12 @@ def traffic(sizes: StepSizes, num_devices: int, how: str = "data_parallel") -> S
 
 
 def _ddp_traffic(sizes: StepSizes, num_devices: int) -> StepTraffic:
-    collectives = {"gradients": build("allreduce", "ring", num_devices).traffic(sizes.parameter_bytes)}
+    """Return the traffic of DDP's two collectives; without buffers, DDP broadcasts nothing."""
+    traffic_of = {"gradients": build("allreduce", "ring", num_devices).traffic(sizes.parameter_bytes)}
     if sizes.buffer_bytes:
-        collectives["buffers"] = build("broadcast", "binomial", num_devices).traffic(sizes.buffer_bytes)
-    link_bytes = np.sum([collective.link_bytes for collective in collectives.values()], axis=0)
-    bytes_of = {what: float(collective.link_bytes.sum()) for what, collective in collectives.items()}
+        traffic_of["buffers"] = build("broadcast", "binomial", num_devices).traffic(sizes.buffer_bytes)
+    link_bytes = np.sum([collective.link_bytes for collective in traffic_of.values()], axis=0)
+    bytes_of = {what: float(collective.link_bytes.sum()) for what, collective in traffic_of.items()}
     return StepTraffic(link_bytes, bytes_of)
 
 
@@ -181,7 +182,7 @@ def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "d
     messages = messages_of(sizes, num_devices)
     chunks = chunk_sizes(sizes.batch_size, num_devices)
     if one_of("how", how, HOW) == "ddp":
-        return _simulate_ddp(sizes, num_devices, costs, samples_per_rank=chunks[0])
+        return _simulate_ddp(sizes, num_devices, costs, samples_per_rank=chunks[0])  # the largest chunk
     computing_s = {
         "forward": [chunk * costs.forward_s for chunk in chunks],
         "loss": [sizes.batch_size * costs.loss_s],  # device 0 alone

@@ -74,6 +74,7 @@ def parameter_specs(parameters: Parameters) -> tuple[ParameterSpec, ...]:
         if isinstance(param, ParameterSpec):
             specs.append(param)
             continue
+        # By its methods, because `ParameterSpec` values must work without torch, which has the class.
         if not (hasattr(param, "element_size") and hasattr(param, "numel")):
             raise ValueError(f"{wanted}, got {param!r}")
         if not param.requires_grad or id(param) in known_ids:
@@ -88,7 +89,10 @@ def parameter_specs(parameters: Parameters) -> tuple[ParameterSpec, ...]:
 
 
 def _sparse_parameters(module: Any) -> set[int]:
-    """The ids of the parameters whose gradients are sparse; a shared one is like those of the first module with it."""
+    """Return the ids of the parameters whose gradients are sparse.
+
+    A parameter that several modules share counts as one of the first module, as it does for DDP.
+    """
     from torch.nn import Embedding, EmbeddingBag
 
     owners: dict[int, Module] = {}
@@ -169,7 +173,8 @@ class Bucket:
     def why(self) -> str:
         """Why the bucket was closed, in words."""
         if self.closed == "cap":
-            return f"it reached its cap of {bytes_words(self.cap_bytes or 0)}"
+            assert self.cap_bytes is not None, "a bucket without a cap cannot reach it"
+            return f"it reached its cap of {bytes_words(self.cap_bytes)}"
         if self.closed == "sparse":
             return "a sparse gradient is always alone"
         return "no parameters are left"
@@ -230,6 +235,7 @@ class DDPBuckets:
 
     def _table(self, buckets: tuple[Bucket, ...]) -> str:
         """Return a line with the number of buckets, a head, and a row for each bucket."""
+        # The columns have the width of the longest reason and of "1000 parameters, 1023.9 MiB".
         head = f"  {'':>3}  {'contents':<27}  {'closed because':<33}  parameters"
         rows = [count_of(len(buckets), "bucket"), head]
         for position, bucket in enumerate(buckets):
@@ -337,7 +343,7 @@ def _ready_order(specs: Sequence[ParameterSpec], order: Sequence[int] | None, ma
         return list(reversed(range(len(specs))))
     ready = [whole("ready_order", index, 0, len(specs) - 1) for index in several("ready_order", order, "places")]
     missing = sorted(set(range(len(specs))) - set(ready))
-    if len(ready) + len(missing) != len(specs):  # `ready` has an index twice
+    if len(set(ready)) < len(ready):
         raise ValueError(f"ready_order must name each parameter once, got {ready!r}")
     if missing and not may_miss:
         raise ValueError(
@@ -361,9 +367,10 @@ class _Filling:
 
 
 def _fill(order: Iterable[tuple[int, ParameterSpec]], caps_bytes: Sequence[int | None]) -> Iterator[Bucket]:
-    """Yield buckets filled with these parameters, each with its index; those that are not full at the end come last.
+    """Yield buckets filled with these parameters, each with its index, in the order in which the reducer closes them.
 
-    `caps_bytes` are the caps of the first, second, ... bucket of each dtype and device; see `_Filling.cap_bytes`.
+    Those that are not full at the end come last, in the order of `table_order`. `caps_bytes` are the caps of the first,
+    second, ... bucket of each dtype and device; see `_Filling.cap_bytes`.
     """
     fillings: dict[Key, _Filling] = {}
     for index, spec in order:
@@ -435,7 +442,7 @@ def table_order(keys: Iterable[Key]) -> list[Key]:
     larger_sizes = iter(_TABLE_SIZES[1:])
     for key in keys:
         if len(table) == num_slots:  # full: it grows, and all keys are inserted again in the order of an iteration
-            num_slots = next(larger_sizes, 2 * num_slots)
+            num_slots = next(larger_sizes, 2 * num_slots)  # beyond the list, no model has as many keys
             old_keys = table
             table = []
             for old_key in old_keys:

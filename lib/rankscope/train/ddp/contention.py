@@ -7,14 +7,15 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .buckets import Buckets
-from .cost import Cost, Seconds
+from .cost import Cost
 from .step import Contention, LocalStep, last_backward, launches
 
 _MOST = 32.0  # the largest factor that is tried
-# Where the search for each factor starts. It needs several starts, because the errors have kinks where an allreduce
-# ends together with the backward.
+# Where the search for each factor starts, within its bounds of 1 and `_MOST`. It needs several starts, because the
+# errors have kinks where an allreduce ends together with the backward.
 _STARTS = np.geomspace(1.02, 31.0, 7)
 
 
@@ -49,13 +50,15 @@ def fit_contention(steps: Sequence[OverlappedStep], local: LocalStep, cost: Cost
     from scipy.optimize import least_squares  # here: without scipy, everything else works
 
     launched = [launches(local, step.buckets) for step in steps]
-    first_launches_s = [each.launch_s[0] for each in launched if each.launch_s.size]
+    first_launches_s = []
+    for step_launches in launched:
+        first_launches_s += step_launches.launch_s[:1].tolist()  # of no bucket if the step has none
     if not any(launch_s < local.backward_s for launch_s in first_launches_s):
         raise ValueError("steps must have one whose allreduces start before the backward ends, and have none")
     around_s = local.forward_s + local.optimizer_s  # the parts of a step that no allreduce can slow down
 
-    def errors(factors: Seconds) -> list[float]:
-        """Return two errors for each step: of its last backward, and of the whole step."""
+    def errors(factors: NDArray[np.float64]) -> list[float]:
+        """Return two errors for each step, as shares of it: of its last backward, and of the whole step."""
         shares = []
         for step, step_launches in zip(steps, launched, strict=True):
             last = last_backward(local, step_launches, cost, Contention(*factors))
@@ -63,6 +66,7 @@ def fit_contention(steps: Sequence[OverlappedStep], local: LocalStep, cost: Cost
             shares.append((around_s + last.end_s - step.step_s) / step.step_s)
         return shares
 
-    fits = [least_squares(errors, start, bounds=(1.0, _MOST)) for start in product(_STARTS, repeat=2)]
+    starts = product(_STARTS, repeat=2)  # pairs of factors: for computing and for communicating
+    fits = [least_squares(errors, start, bounds=(1.0, _MOST)) for start in starts]
     best = min(fits, key=lambda fit: fit.cost)
     return Contention(*best.x)

@@ -34,10 +34,10 @@ class FollowedSteps:
     """Steps under DDP, fed by DataLoaders: the samples read, the timeline, and the losses and parameters.
 
     `read` has the samples of each rank in the order in which its steps read them. In `timeline` every span's item is
-    the number of its step. Lanes "worker 0", … show how a batch is read and collated. Lane "compute" shows the wait for
-    it ("load"), forward, backward and the optimizer. Lanes "allreduce" have the buckets. `buckets` has those of each
-    step, `losses` a row for each rank and a column for each step, and `parameters` one vector for each rank, at the
-    end.
+    the number of its step. Lanes "worker 0", … show how a batch is read and collated; without workers this is on lane
+    "training loop". Lane "compute" shows the wait for the batch ("load"), forward, backward and the optimizer. Lanes
+    "allreduce" have the buckets. `buckets` has those of each step, `losses` a row for each rank and a column for each
+    step, and `parameters` one vector for each rank, at the end.
     """
 
     read: Assignment
@@ -60,7 +60,7 @@ class FollowedSteps:
     def typical(self) -> int:
         """The step of median length among those after the second, in which DDP rebuilds its buckets."""
         steps_by_length = _FIRST_TYPICAL + np.argsort(self.step_s[_FIRST_TYPICAL:], kind="stable")
-        middle = (steps_by_length.size - 1) // 2
+        middle = (steps_by_length.size - 1) // 2  # the shorter of the two in the middle if their number is even
         return int(steps_by_length[middle])
 
     def step(self, number: int | None = None) -> Timeline:
@@ -120,7 +120,8 @@ def follow(
     assignment = evolve(assignment, loader=loader)
     _check_dataset(dataset, assignment)
     full_batches = min(indices.size for indices in assignment.ranks) // loader.batch_size
-    if whole("num_steps", num_steps, _FIRST_TYPICAL + 1) > full_batches:  # the least is so many that one is typical
+    fewest_steps = _FIRST_TYPICAL + 1  # so that `typical` has one to choose
+    if whole("num_steps", num_steps, fewest_steps) > full_batches:
         raise ValueError(
             f"num_steps must be at most {full_batches}, the full batches that every rank has, got {num_steps}"
         )
@@ -185,7 +186,8 @@ def _follow(
 ) -> _RankResult:
     """Train on this rank's samples, and record the steps."""
     rank = dist.get_rank()
-    torch.manual_seed(assignment.seed or 0)  # so that a module or loss that draws random numbers can be repeated
+    # So that a module or loss that draws random numbers can be repeated, also for an assignment without a seed.
+    torch.manual_seed(0 if assignment.seed is None else assignment.seed)
     loader = assignment.loader
     assert loader is not None, "`follow` gives every assignment a loader"
     rank_loader = DataLoader(
@@ -206,28 +208,31 @@ def _follow(
         losses.append(float(value.detach()))
         return value
 
-    stepper = DDPStepper(
-        module, step_loss, optimizer, settings, torch.device("cpu"), fetch=lambda number: next(batches)
-    )
+    def next_batch(number: int) -> Any:
+        """Return the batch of this step, which is the next one: a DataLoader yields them in order."""
+        return next(batches)
+
+    stepper = DDPStepper(module, step_loss, optimizer, settings, torch.device("cpu"), fetch=next_batch)
     steps = []
     for _ in range(num_steps):
         stepper.before()
         stepper.run()
         steps.append(stepper.record())
+    # One vector, whatever their types: float64 has every value of the smaller ones.
     parameters = torch.cat([parameter.detach().double().flatten() for parameter in stepper.ddp.parameters()])
     return _RankResult(steps, numbers, losses, parameters.numpy())
 
 
 def _timeline(results: list[_RankResult], loaders: Timeline) -> Timeline:
-    """The spans of workers and ranks for the steps, on one axis that starts with the first span.
+    """Return the spans of workers and ranks for the steps, on one axis that starts with the first span.
 
-    `loaders` has what the DataLoaders recorded. Of that, only the reading and collating by workers is shown, because
-    the ranks' own steps have the wait for a batch. Workers read ahead, so they have spans of batches that no step used.
+    `loaders` has what the DataLoaders recorded. Of that, only the reading and collating is shown, because the ranks'
+    own steps have the wait for a batch. Workers read ahead, so they have spans of batches that no step used.
     """
     num_steps = len(results[0].steps)
     spans = []
     for span in loaders:
-        if span.kind in ("read", "collate") and span.lane != "compute" and span.item < num_steps:
+        if span.kind in ("read", "collate") and span.item < num_steps:
             spans.append(span)
     for result in results:
         for number, step in enumerate(result.steps):

@@ -96,17 +96,18 @@ def job(
 
     # The time of the step without any wait, which is the same on other ranks.
     computing_s = step_s
-    if measured_total_s:
+    if measured_total_s:  # otherwise the measured step had no waits
         computing_s = _without_waits_s(local, launched, measured_costs_s, step_s)
     expected_s = _with_waits_s(local, launched, predicted_costs_s, computing_s)
+    with_full_overlap_s = step_s  # no allreduce adds to either step
     without_overlap_s = step_s - measured_total_s + predicted_total_s
-    low_s = min(step_s, expected_s, without_overlap_s)
-    high_s = max(step_s, expected_s, without_overlap_s)
-    return Job(Interval(low_s, expected_s, high_s), predicted_total_s)
+    # If the predicted allreduces are faster than the measured ones, the step without overlap is the shorter one.
+    predictions_s = (with_full_overlap_s, expected_s, without_overlap_s)
+    return Job(Interval(min(predictions_s), expected_s, max(predictions_s)), predicted_total_s)
 
 
 def _local_step(model: str | Parameters | Sequence[int] | LocalStep) -> LocalStep:
-    """The model's step; only the proportions of its times mean anything."""
+    """Return the model's step; only the proportions of its times mean anything, so the speeds here are arbitrary."""
     if isinstance(model, LocalStep):
         return model
     if isinstance(model, str):
@@ -125,7 +126,8 @@ def _with_waits_s(local: LocalStep, launched: Launches, bucket_costs_s: Seconds,
     between the two, and the resulting wait is multiplied by it.
     """
     factor = computing_s / _computing_s(local)
-    backward = last_backward(local, launched, lambda num_bytes: bucket_costs_s / factor)
+    scaled_costs_s = bucket_costs_s / factor
+    backward = last_backward(local, launched, lambda num_bytes: scaled_costs_s)  # one for each bucket, in this order
     return computing_s + factor * backward.wait_s
 
 

@@ -118,6 +118,7 @@ class DDPRun(Iterations):
             raise ValueError(f"steps must be {num_iterations}, one for each iteration, got {len(self.steps)}")
         shape = (self.num_ranks, len(self.parameters))
         for step in self.steps:
+            # Unlike an infinite time, NaN is allowed: the parameter got no gradient.
             if step.ready_s.shape != shape or np.isinf(step.ready_s).any():
                 raise ValueError(
                     f"ready_s must have a time or nan for {shape} ranks and parameters, got {step.ready_s}"
@@ -162,7 +163,7 @@ class DDPRun(Iterations):
             raise ValueError(f"accumulation must be 1 to fit contention, got {self.setting.accumulation}")
         means_s = []
         for index in self.used:
-            backward = self.steps[index].timeline.select(kind="backward")
+            backward = self.steps[index].timeline.select(kind="backward")  # one span of each rank
             means_s.append(float((backward.stop_s - backward.start_s).sum()) / self.num_ranks)
         return OverlappedStep(self.buckets, float(np.median(means_s)), self.median_s)
 
@@ -176,7 +177,7 @@ class DDPRun(Iterations):
             self.parameters,
             ready_s,
             forward_s=self._median_s("forward"),
-            # It computes until the last gradient is ready, after which DDP waits and unpacks.
+            # It computes until the last gradient is ready (0 if there is none), after which DDP waits and unpacks.
             backward_s=float(np.nanmax(ready_s, initial=0.0)),
             optimizer_s=self._median_s("optimizer"),
             unpack_s=self._median_s("unpack"),
@@ -219,12 +220,12 @@ class DDPRun(Iterations):
 
 
 def _as_stored(step: ObservedStep) -> dict[str, Any]:
-    timeline = {name: getattr(step.timeline, name).tolist() for name in _COLUMNS}
-    timeline |= {name: getattr(step.timeline, name) for name in _NAMES}
+    columns = {name: getattr(step.timeline, name).tolist() for name in _COLUMNS}
+    names = {name: getattr(step.timeline, name) for name in _NAMES}
     return {
         "buckets": step.buckets,
         "ready_s": step.ready_s.tolist(),  # JSON has no nan: null
-        "timeline": timeline,
+        "timeline": {**columns, **names},
     }
 
 

@@ -43,7 +43,9 @@ class Recommendation:
     @cached_property
     def chosen(self) -> CapCandidate:
         """The smallest cap within 1 % of the best one; DDP's default if that does not save 1 % of its step."""
-        best_s = min((candidate.step_s for candidate in self.candidates), default=0.0)
+        if not self.candidates:
+            return self.default
+        best_s = min(candidate.step_s for candidate in self.candidates)
         near_best_s = best_s * (1 + _WORTH)
         most_that_pays_s = self.default.step_s * (1 - _WORTH)
         for candidate in self.candidates:  # they are by rising cap, so the first that fits has the smallest
@@ -65,7 +67,10 @@ class Recommendation:
 
     @property
     def neighbours(self) -> tuple[CapCandidate, ...]:
-        """The candidates with the next smaller and the next larger cap, DDP's default counting as its 25 MiB."""
+        """The candidates with the next smaller and the next larger cap, as far as there are such candidates.
+
+        DDP's default counts as its 25 MiB.
+        """
         cap_mb = CAP_MB if self.bucket_cap_mb is None else self.bucket_cap_mb
         smaller = []
         larger = []
@@ -76,7 +81,7 @@ class Recommendation:
                 smaller.append(candidate)
             elif candidate.bucket_cap_mb > cap_mb:
                 larger.append(candidate)
-        return (*smaller[-1:], *larger[:1])
+        return (*smaller[-1:], *larger[:1])  # slices, because there may be none on a side
 
     def __str__(self) -> str:
         """The advice, the buckets of the chosen cap, and the step with neighbouring caps, in a line each."""
@@ -89,8 +94,11 @@ class Recommendation:
             advice = f"keep the default bucket_cap_mb: {default} per step; no cap is predicted to save 1 %"
         else:
             call = f"use DistributedDataParallel(module, bucket_cap_mb={chosen.bucket_cap_mb:g})"
-            advice = f"{call}: {step} per step, {percent_words(self.gain, 1)} less than the default's {default}"
-        wait_share = chosen.wait_s / (chosen.step_s or 1)
+            saved = percent_words(self.gain, digits=1)
+            advice = f"{call}: {step} per step, {saved} less than the default's {default}"
+        wait_share = 0.0
+        if chosen.step_s:
+            wait_share = chosen.wait_s / chosen.step_s
         count = count_of(chosen.num_buckets, "bucket")
         buckets = f"{count}; each step waits for them for {wait}, {percent_words(wait_share)} of its time"
         neighbours = "nothing"
@@ -131,7 +139,7 @@ def recommend(
     """
     of_type("local", local, LocalStep)
     caps = sorted({number("caps_mb", cap, 0) for cap in several("caps_mb", caps_mb, "caps")})
-    # Only the last backward and the waits after it depend on the cap.
+    # The part of a step that no cap can change: all before the last backward, and the optimizer.
     rest_of_step_s = backward_begin_s(local, accumulation) + local.optimizer_s
 
     def candidate(cap: float | None, cost: Cost) -> CapCandidate:

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ...cluster import node_sizes
 from ...collectives.timing import Ranks, TimedTask, network_id
 from ...common.checks import function, number, of_type, one_of, whole
-from ...common.frozen import checked, frozen, optional
+from ...common.frozen import checked, evolve, frozen, optional
 from ...provenance import of_machine, of_run
 from ...ranks.host import MOST_RANKS
 from ...ranks.launcher import launch
@@ -172,8 +172,8 @@ def measure_contention(
     this machine, number of ranks and network, for any module and cap. `backend` is by default that of `where`.
     """
     if backend is not None:
-        where = Where(backend, where.network, where.timeout_s)
-    costs_s(cost, np.array([1e6]))  # raises an error before anything is measured
+        where = evolve(where, backend=backend)
+    costs_s(cost, np.array([1e6]))  # any size: this raises an error for a wrong `cost` before anything is measured
     iterations = whole("iterations", iterations, 1, MOST_ITERATIONS // _LOCAL_STEP_FACTOR)
     alone, *overlapped = calibration_runs(num_ranks, iterations, where)
     return fit_contention([run.overlapped() for run in overlapped], alone.local_step(), cost)
@@ -233,9 +233,9 @@ class Record(NamedTuple):
 def _be_rank(
     module: nn.Module, loss: Loss, optimizer: Optimizer | None, settings: DDPSettings, iterations: int, device_type: str
 ) -> Record:
-    """Run the steps on this rank, on a copy of the module."""
+    """Run the steps on this rank, on a copy of the module, and record those after the warm-up."""
     device = torch.device(device_type)
-    if device_type == "cuda":
+    if device_type == "cuda":  # the launcher has set this rank's GPU
         device = torch.device("cuda", torch.cuda.current_device())
     stepper = DDPStepper(module, loss, optimizer, settings, device)
     ranks = Ranks(device=str(device))
@@ -261,7 +261,7 @@ class DDPStepper:
         fetch: Callable[[int], Any] | None = None,
     ) -> None:
         module = copy.deepcopy(module).to(device)
-        devices = [device] if device.type == "cuda" else None
+        devices = [device] if device.type == "cuda" else None  # DDP refuses a list for a module on the CPU
         self.ddp = DistributedDataParallel(module, device_ids=devices, **settings.ddp)
         self.instants = StepInstants(self.ddp, device)
         self.instants.stamp_buckets(self.ddp, settings.communicate)
@@ -306,7 +306,7 @@ class DDPStepper:
         loss: Any = self._loss(self.ddp, self._rank, batch) * self._loss_share
         forward_end = self.instants.now()
         if is_last:
-            self.instants.ready.clear()  # of earlier micro-batches
+            self.instants.ready.clear()  # the hooks have run in the backward passes of earlier micro-batches, too
         loss.backward()
         return _PassInstants(loaded, forward_end, self.instants.now())
 
@@ -322,11 +322,11 @@ class DDPStepper:
             allreduces.append((since_start(launched), since_start(instants.done[item])))
 
         *spans, last_backward = self._pass_spans(since_start)
-        last_ready_s = float(np.nanmax(ready_s, initial=0.0))
+        last_ready_s = float(np.nanmax(ready_s, initial=0.0))  # 0 if no parameter got a gradient
         last_reduced_s = max([end_s for _, end_s in allreduces], default=0.0)
         ending = self._parts_of_last_backward(last_backward, last_ready_s, last_reduced_s)
         ending.append(self._compute_span("optimizer", NO_ITEM, last_backward.stop_s, since_start(self._end)))
-        spans += [span for span in ending if span.stop_s > span.start_s]
+        spans += [span for span in ending if span.stop_s > span.start_s]  # without an optimizer, its span is empty
         spans += self._allreduce_spans(allreduces)
         return RecordedStep(
             step_s=seconds,
@@ -438,16 +438,17 @@ class StepInstants:
         """Record when DDP has copied each gradient into its bucket.
 
         DDP has a hook at the node of autograd's graph that accumulates a parameter's gradient. Hooks of a node run in
-        the order in which they were added, so one that is added to the same node here runs after DDP's.
+        the order in which they were added, so one that is added to the same node here runs after DDP's. A parameter
+        does not refer to that node, but the node of a view of it does.
         """
 
         def stamp(index: int, inputs: Any, outputs: Any) -> None:
             self.ready[index] = self.now()
 
         for index, parameter in enumerate(self.parameters):
-            with torch.enable_grad():
+            with torch.enable_grad():  # without it, as in a script that has switched gradients off, a view has no node
                 view: Any = parameter.view_as(parameter).grad_fn
-            accumulate_gradient = view.next_functions[0][0]  # what follows the node of the view in backward
+            accumulate_gradient = view.next_functions[0][0]  # the node after that of the view in backward
             accumulate_gradient.register_hook(partial(stamp, index))
 
     def stamp_buckets(self, ddp: DistributedDataParallel, communicate: bool) -> None:
@@ -458,7 +459,7 @@ class StepInstants:
             number = len(self.launched)
             self.buckets.append([self._index_of[id(parameter)] for parameter in bucket.parameters()])
             self.launched.append(self.now())
-            if not communicate:
+            if not communicate:  # the bucket is returned as it is, at once
                 self.done[number] = self.launched[number]
                 future: torch.futures.Future[Tensor] = torch.futures.Future()
                 future.set_result(bucket.buffer())

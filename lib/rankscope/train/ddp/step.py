@@ -92,7 +92,7 @@ class LocalStep:
         to half of `backward_s`, because a backward pass multiplies two matrices where a forward pass multiplies one.
         """
         listed: Any = parameters
-        if hasattr(parameters, "named_parameters"):
+        if hasattr(parameters, "named_parameters"):  # a module
             listed = parameter_specs(listed)
         specs = []
         for index, parameter in enumerate(several("parameters", listed, "ParameterSpec values or bytes")):
@@ -107,8 +107,9 @@ class LocalStep:
         sizes_in_backward = [float(spec.num_bytes) for spec in reversed(specs)]
         ready_bytes = np.cumsum(sizes_in_backward)[::-1]
         ready_s = np.zeros(len(specs))
-        if specs and ready_bytes[0]:
-            ready_s = ready_bytes / ready_bytes[0] * backward_s
+        if specs and ready_bytes[0]:  # parameters may be empty tensors
+            total_bytes = ready_bytes[0]  # the gradient of the first parameter is the last
+            ready_s = ready_bytes / total_bytes * backward_s
         return cls(tuple(specs), ready_s, forward_s, backward_s, optimizer_s, unpack_s)
 
     @cached_property
@@ -172,11 +173,11 @@ def default_buckets(local: LocalStep, bucket_cap_mb: float | None = None) -> Buc
     >>> default_buckets(LocalStep.modelled([1 << 20] * 4, backward_s=1.0), bucket_cap_mb=2)
     ((3, 2), (1, 0))
     """
-    if not local.parameters:
+    if not local.parameters:  # DDP refuses such a module, so `ddp.buckets` does, too
         return Buckets([])
     order = local.ready_order
-    unused = len(order) < len(local.parameters)
-    return Buckets(ddp_buckets(local.parameters, bucket_cap_mb, ready_order=order, find_unused_parameters=unused))
+    has_unused = len(order) < len(local.parameters)
+    return Buckets(ddp_buckets(local.parameters, bucket_cap_mb, ready_order=order, find_unused_parameters=has_unused))
 
 
 def launches(local: LocalStep, buckets: Buckets) -> Launches:
@@ -259,7 +260,7 @@ def backward_begin_s(local: LocalStep, accumulation: int) -> float:
 
 
 def _passes(local: LocalStep, accumulation: int, last: LastBackward) -> list[Span]:
-    """Forward and backward of each micro-batch. The last backward overlaps allreduces, which may slow it down."""
+    """Return forward and backward of each micro-batch. The last backward, with the allreduces, may be slower."""
     spans = []
     for micro in range(accumulation):
         is_last = micro == accumulation - 1
@@ -271,11 +272,15 @@ def _passes(local: LocalStep, accumulation: int, last: LastBackward) -> list[Spa
 
 
 def _waits_and_unpacking(last: LastBackward, begin_s: float) -> list[Span]:
-    """Lane "compute" from the end of the last backward, which began at `begin_s`, to the optimizer."""
+    """Return lane "compute" from the end of the last backward, which began at `begin_s`, to the optimizer.
+
+    If unpacking takes no time, as with ``gradient_as_bucket_view``, it has no spans, and the wait for all buckets is
+    one span.
+    """
     spans = []
     free_s = begin_s + last.backward_s  # the end of the rank's last span
     for item, (start_s, stop_s) in enumerate(last.unpacked):
-        if stop_s > start_s:  # unpacking takes no time with ``gradient_as_bucket_view``
+        if stop_s > start_s:
             if begin_s + start_s > free_s:
                 spans.append(Span(0, "compute", "wait", NO_ITEM, free_s, begin_s + start_s))
             free_s = begin_s + stop_s
@@ -302,6 +307,7 @@ class LastBackward(NamedTuple):
 
     @property
     def end_s(self) -> float:
+        """When the last bucket is unpacked, or the end of the backward if there are no buckets."""
         return self.unpacked[-1][1] if self.unpacked else self.backward_s
 
     @property
@@ -319,8 +325,9 @@ def last_backward(
     launch_s = [local.backward_s] * len(allreduce_s)
     if truth("overlap", overlap):
         launch_s = launched.launch_s.tolist()
-    # Each bucket takes a share of the time for unpacking in proportion to its bytes, 0 if no gradient has any.
-    unpack_s = launched.num_bytes * (local.unpack_s / max(local.num_bytes, 1))
+    # Each bucket takes a share of the time for unpacking in proportion to its bytes.
+    total_bytes = max(local.num_bytes, 1)  # not 0, if all parameters are empty tensors
+    unpack_s = launched.num_bytes * (local.unpack_s / total_bytes)
     work_s = [local.backward_s, *unpack_s.tolist()]
     return _overlapped(work_s, allreduce_s, launch_s, contention)
 
@@ -348,7 +355,8 @@ def _overlapped(
         is_launched = bucket < num_buckets and (work > 0 or launch_s[bucket] <= work_done_s)
         # Work n unpacks bucket n - 1, and so it waits until the allreduces of n buckets have ended.
         is_working = work <= bucket
-        if is_launched and len(allreduce_starts_s) == bucket:
+        has_started = len(allreduce_starts_s) > bucket
+        if is_launched and not has_started:
             allreduce_starts_s.append(now_s)
             allreduce_left_s = allreduce_s[bucket]
 
@@ -367,9 +375,9 @@ def _overlapped(
         if to_work_s <= to_reduce_s:  # the work gets there before the allreduce ends
             now_s += to_work_s
             work_done_s = until_s
-            # Not below 0: rounding may take away too much, and of no allreduce nothing is left.
+            # Not below 0, by rounding or because no allreduce is under way. The next one begins with its own cost.
             allreduce_left_s = max(allreduce_left_s - to_work_s / contention.communication, 0.0)
-            if until_s == work_s[work]:
+            if until_s == work_s[work]:  # it has ended, and not only got to a launch
                 work_stops_s.append(now_s)
                 work_done_s = 0.0
         else:

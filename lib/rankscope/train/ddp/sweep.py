@@ -145,20 +145,20 @@ def _sweep(stored: _StoredSweep) -> CapSweep:
     local = stored.local
     with storage.within("local"):
         step = LocalStep(
-            tuple([spec.value() for spec in local.parameters]),
-            np.array(local.ready_s, float),
-            local.forward_s,
-            local.backward_s,
-            local.optimizer_s,
-            local.unpack_s,
+            parameters=tuple([spec.value() for spec in local.parameters]),
+            ready_s=np.array(local.ready_s, float),
+            forward_s=local.forward_s,
+            backward_s=local.backward_s,
+            optimizer_s=local.optimizer_s,
+            unpack_s=local.unpack_s,
         )
     return CapSweep(
-        stored.name,
-        stored.provenance,
-        step,
-        CostTable(stored.cost.num_bytes, stored.cost.seconds),
-        Contention(stored.contention.compute, stored.contention.communication),
-        tuple([_cap(cap) for cap in stored.measured]),
+        name=stored.name,
+        provenance=stored.provenance,
+        local=step,
+        cost=CostTable(stored.cost.num_bytes, stored.cost.seconds),
+        contention=Contention(stored.contention.compute, stored.contention.communication),
+        measured=tuple([_cap(cap) for cap in stored.measured]),
     )
 
 

@@ -69,7 +69,7 @@ def sizes(now: Now) -> StepSizes:
     return StepSizes(BATCHES[now.batch], *SAMPLE_BYTES[now.model], _one_sample(now).gradient_bytes)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=8)  # the picture and the report ask for the same
 def step(now: Now, how: str, num_gpus: int) -> Timeline:
     """Return a step of DataParallel or of DDP on so many GPUs."""
     sample = _one_sample(now)
@@ -122,7 +122,8 @@ def report(now: Now) -> list[str]:
             f"{percent_words(computing_share)} of the step; its port carries {decimal_words(port_bytes[0])}, "
             f"the last GPU's {decimal_words(port_bytes[-1])}"
         )
-    outputs = decimal_words(2 * step_sizes.batch_size * step_sizes.output_bytes)
+    output_bytes = step_sizes.batch_size * step_sizes.output_bytes
+    outputs = decimal_words(2 * output_bytes)  # gradients are as large as the outputs
     lines.append(f"GPU 0 also holds all outputs and their gradients with DataParallel: {outputs}")
     num_used = len(chunk_sizes(step_sizes.batch_size, now.num_gpus))
     if num_used < now.num_gpus:

@@ -100,7 +100,7 @@ class Training:
         The series ends with the first cap that has room for all gradients, because larger ones make the same bucket.
         """
         step = local(now)
-        largest_mb = next(cap for cap in _CAPS_MB if cap * _MIB >= step.num_bytes)
+        largest_mb = next(cap for cap in _CAPS_MB if cap * _MIB >= step.num_bytes)  # the last cap exceeds all models
         caps_mb = [cap for cap in _CAPS_MB if cap <= largest_mb or cap == cap_mb(now)]
         return recommend(step, self.networks.cost(now), caps_mb=caps_mb, **options(now))
 
@@ -122,7 +122,7 @@ class Training:
         step = local(now)
         recommendation = self.recommended(now)
         chosen = _candidate(recommendation, cap_mb(now))
-        held_up_s = chosen.step_s - chosen.wait_s - recommendation.alone_s  # by contention
+        held_up_s = chosen.step_s - chosen.wait_s - recommendation.alone_s  # by contention with the allreduces
         if held_up_s <= _ROUNDING_S:
             held_up_s = 0.0
         single_allreduce_s = float(self.networks.cost(now)(step.num_bytes))

@@ -58,11 +58,12 @@ def step(now: Now) -> ModuleStep:
     """Return the step of equal layers, in blocks of as many as share a group."""
     num_rows = -(-now.layer_millions * 10**6 // _WIDTH)  # rounded up
     forward_s = now.layer_ms / 1e3
+    backward_s = 2 * forward_s  # it multiplies two matrices where forward multiplies one
     layers = []
     for index in range(now.num_layers):
         name = _layer_name(index, _WRAPS[now.wrap])
         weight = ShardedParameter((f"{name}.weight",), (num_rows, _WIDTH))
-        layers.append(ShardedLayer(name, (weight,), forward_s, 2 * forward_s, now.activations_mb * 10**6))
+        layers.append(ShardedLayer(name, (weight,), forward_s, backward_s, now.activations_mb * 10**6))
     return ModuleStep.of_layers(layers)
 
 
@@ -86,9 +87,9 @@ class Sharding:
         layers_per_group = _WRAPS[now.wrap]
         if layers_per_group == 0:
             wrap = []
-        settings: dict[str, Any] = {}
+        dtypes: dict[str, Any] = {}  # the defaults are the parameters' own type, float32
         if now.precision != "float32":
-            settings = {"param_dtype": "bfloat16", "reduce_dtype": "float32"}
+            dtypes = {"param_dtype": "bfloat16", "reduce_dtype": "float32"}
         return predict(
             step(now),
             self.networks.cost(now),
@@ -96,7 +97,7 @@ class Sharding:
             wrap=wrap,
             reshard_after_forward=_RESHARD[now.reshard],
             prefetch=now.prefetch,
-            **settings,
+            **dtypes,
         )
 
     def picture(self, now: Now) -> Drawing:
