@@ -83,6 +83,7 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not self._is_known(storage):  # no operator has made it, so it existed before, as a batch does
                 self._sizes[storage._cdata] = storage.nbytes()
                 self.input_bytes += storage.nbytes()
+                weakref.finalize(storage, self._forget, storage._cdata)
         output = func(*args, **kwargs)
         for tensor in _plain_tensors(output):
             storage = tensor.untyped_storage()
@@ -112,8 +113,13 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         weakref.finalize(storage, self._remove, key)
 
     def _remove(self, key: int) -> None:
-        self._change(-self._sizes.pop(key))
-        self._resized.discard(key)  # another storage may get this address
+        self._change(-self._sizes[key])
+        self._forget(key)
+
+    def _forget(self, key: int) -> None:
+        """Know a storage no longer that Python has deleted, because another one may get its address."""
+        del self._sizes[key]
+        self._resized.discard(key)
 
     @property
     def total(self) -> int:
