@@ -36,7 +36,7 @@ def _examples(names: Collection[str]) -> str:
             lines.append(f"  {example:<{width}}  {purpose}")
     if not lines:
         return ""
-    return "\n".join(["\b", "Examples:", *lines, ""])  # \b keeps typer from joining the lines
+    return "\n".join(["\b", "Examples:", *lines])  # \b keeps typer from joining the lines
 
 
 EXAMPLES = _examples(commands())

@@ -82,7 +82,7 @@ def _chunks_at_the_start(schedule: Schedule, tensors: list[Tensor], ends: list[i
         flat = tensor.detach().reshape(-1)
         numbers = np.flatnonzero(is_initial).tolist()
         chunks = {}
-        for chunk in numbers:
+        for chunk in numbers:  # there may be none, as on ranks that receive a broadcast
             start = ends[numbers[0]]
             chunks[chunk] = flat[ends[chunk] - start : ends[chunk + 1] - start]
         chunks_of.append(chunks)

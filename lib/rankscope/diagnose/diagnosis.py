@@ -221,7 +221,8 @@ def _problems(
     if not steps:
         problems.append("The ranks recorded no step in common that ends with a collective.")
     elif any(len(times.steps) > len(steps) for times in times_of_ranks):
-        problems.append(f"Only {count_of(len(steps), 'step')} were recorded by all ranks; others are left out.")
+        were = "was" if len(steps) == 1 else "were"
+        problems.append(f"Only {count_of(len(steps), 'step')} {were} recorded by all ranks; others are left out.")
     return problems
 
 

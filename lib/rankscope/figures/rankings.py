@@ -137,20 +137,18 @@ def _size_ticks(sizes: Sequence[float], cell_px: float) -> list[tuple[float, str
 
 
 def _margin_words(margin: float) -> str:
-    """Return the share as text of at most four characters, = for none; nothing if there is no next best.
-
-    Each limit is where the text of the case before would be rounded to one that is longer, or to 0%.
-    """
+    """Return the share as text of at most four characters, = for none; nothing if there is no next best."""
     if not np.isfinite(margin):
         return ""
     if margin <= _SAME:
         return "="
-    if margin < 0.005:
+    if margin <= 0.005:  # would be rounded to 0%
         return "<1%"
-    if margin < 9.995:
+    if margin < 9.995:  # from there it would be 1000%
         return f"{margin:.0%}"
-    if margin < 998:
-        return f"{margin + 1:.0f}×"  # the next best takes this many times as long as the fastest
+    num_times = margin + 1  # as long as the fastest
+    if num_times < 999:
+        return f"{num_times:.0f}×"
     return ">999"
 
 

@@ -35,7 +35,8 @@ MOST_CALLED_BYTES = 2**22
 def survey(device: str) -> dict[str, Any]:
     """Return a description of this rank's machine, which ranks share it, and how much memory a rank may use.
 
-    Rank 0 also returns the largest copy to and from its GPU in bytes, 0 if it has none.
+    Also by how much the clock of a rank may differ from rank 0's after its correction, at most; and on rank 0, the
+    largest copy to and from its GPU in bytes, 0 if it has none.
     """
     ranks = Ranks(device=_select_device(device))
     nodes = ranks.numbered(network_id())  # the number of each rank's node

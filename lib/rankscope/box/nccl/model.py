@@ -382,11 +382,14 @@ class Model:
                 channel_rate = min(graph.intra, graph.inter / 2)
             bus = num_channels * channel_rate
             return bus * (5 / 6) if collective == "allreduce" else bus
-        share = (self.gpus_per_node - 1) / self.gpus_per_node
+        # How much bus bandwidth the rate of a GPU's links is worth. In an allgather or a reduce-scatter, a GPU's own
+        # part of the buffer crosses no link. In an allreduce the switch reduces, so the links carry the buffer once,
+        # while bus bandwidth counts it twice.
+        bus_per_link = (self.gpus_per_node - 1) / self.gpus_per_node
         if collective == "allreduce":
-            share = 2.0  # the switch reduces, so a GPU's links carry the buffer once instead of twice
+            bus_per_link = 2.0
         efficiency = NVLS_EFFICIENCY[GPUS[self.gpu].generation]
-        channel_rate = graph.intra * efficiency * (num_channels - 1) / num_channels * share
+        channel_rate = graph.intra * efficiency * (num_channels - 1) / num_channels * bus_per_link
         # NCCL also has this bound on one node; see `_expected_graphs`.
         channel_rate = min(channel_rate, 2 * graph.inter if num_nodes == 2 else graph.inter)
         if num_nodes > 1:

@@ -29,7 +29,8 @@ def of_the_model() -> tuple[Network, ...]:
 
 def _network(gpu: str) -> Network:
     name = gpu.upper()
-    nic = f"{8 * GPUS[gpu].nic:g} Gb/s InfiniBand"
+    gigabits_per_s = 8 * GPUS[gpu].nic  # from GB/s
+    nic = f"{gigabits_per_s:g} Gb/s InfiniBand"
     return Network(
         f"nccl:{gpu}",
         f"NCCL's model: {name}, nodes of {_GPUS_PER_NODE}",

@@ -316,7 +316,8 @@ def _ends_of_transfers(
     rank = np.concatenate([sent.src, sent.dst])
     peer = np.concatenate([sent.dst, sent.src])
 
-    # Sort the ends by rank, then step, then side (receives first), then transfer; lexsort has the last key first.
+    # Sort the ends by rank, then step, then side (receives first), then transfer, so that how a schedule
+    # mixes sends and receives within a step does not count; lexsort has the last key first.
     order = np.lexsort((transfer, sends, sent.step[transfer], rank))  # which end comes to each sorted place
     sorted_place = np.argsort(order)  # the inverse: to which sorted place each end comes
     other_end = sorted_place[(order + num_sent) % (2 * num_sent)]  # the sorted place of the same transfer's other end

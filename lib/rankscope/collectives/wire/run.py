@@ -226,7 +226,7 @@ class _Prepared:
         """Carry out the program in order. Raises RuntimeError, naming the step and the peer, if a message fails."""
         works: list[Any] = [None] * len(self._plan.transfers)
         add = self._add
-        number = 0  # of the transfer that was started or waited for last, which an error is about
+        number = 0  # of the transfer that an error is about: the one waited for, or the first of those being started
         record = None
         if recorder is not None:
             record = self._recording(recorder)

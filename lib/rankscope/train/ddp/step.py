@@ -103,8 +103,8 @@ class LocalStep:
         backward_s = number("backward_s", backward_s, 0)
         if forward_s is None:
             forward_s = backward_s / 2
-        # The bytes of each gradient and of all that are ready before it, which are those of later parameters.
         sizes_in_backward = [float(spec.num_bytes) for spec in reversed(specs)]
+        # The bytes of each gradient and of all that are ready before it, which are those of later parameters.
         ready_bytes = np.cumsum(sizes_in_backward)[::-1]
         ready_s = np.zeros(len(specs))
         if specs and ready_bytes[0]:  # parameters may be empty tensors

@@ -146,19 +146,27 @@ def _sweep(stored: _StoredSweep) -> CapSweep:
     with storage.within("local"):
         step = LocalStep(
             parameters=tuple([spec.value() for spec in local.parameters]),
-            ready_s=np.array(local.ready_s, float),
+            ready_s=np.array(local.ready_s, float),  # None, for a gradient that never comes, becomes nan
             forward_s=local.forward_s,
             backward_s=local.backward_s,
             optimizer_s=local.optimizer_s,
             unpack_s=local.unpack_s,
         )
+    with storage.within("cost"):
+        cost = CostTable(stored.cost.num_bytes, stored.cost.seconds)
+    with storage.within("contention"):
+        contention = Contention(stored.contention.compute, stored.contention.communication)
+    measured = []
+    for index, cap in enumerate(stored.measured):
+        with storage.within(f"measured[{index}]"):
+            measured.append(_cap(cap))
     return CapSweep(
         name=stored.name,
         provenance=stored.provenance,
         local=step,
-        cost=CostTable(stored.cost.num_bytes, stored.cost.seconds),
-        contention=Contention(stored.contention.compute, stored.contention.communication),
-        measured=tuple([_cap(cap) for cap in stored.measured]),
+        cost=cost,
+        contention=contention,
+        measured=tuple(measured),
     )
 
 
