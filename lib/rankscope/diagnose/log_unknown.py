@@ -49,7 +49,7 @@ _INNER_CALLS = {  # the calls that a call makes itself, which so stand in the st
     "gather_object": ("all_gather", "gather"),
     "scatter_object_list": ("broadcast", "scatter"),
 }
-_KIND_WORDS = {
+_KIND_WORDS = {  # by the kind of a `CommunicationError`; "other" says nothing that a reader could use
     "timeout": "timed out waiting for a message",
     "closed": "lost the connection to another rank",
     "size": "received a message of an unexpected length",
