@@ -121,6 +121,15 @@ def test_the_line_that_states_the_group_of_a_timeout() -> None:
     assert named(explained(*lines)) == [(2, "collective")]
 
 
+def test_a_call_that_is_not_legible_is_said_not_to_be() -> None:
+    """The first report ends before the other rank's call; the second one is of another call, so no rank is named."""
+    whole = mismatch(0, fingerprint("ALLREDUCE", [4]), 1, fingerprint("BROADCAST", [4]))
+    cut = whole[: whole.rindex("CollectiveFingerPrint")]
+    second = mismatch(0, fingerprint("ALLREDUCE", [5]), 1, fingerprint("BROADCAST", [4]))
+    words = cannot_tell(explained(cut, second))
+    assert "Ranks 0 and 1 of a group made different calls: ALLREDUCE and one that is not legible." in words
+
+
 # ---- groups
 
 

@@ -371,7 +371,7 @@ class Watched:
 
     @_stamping
     def _change_step(self, stamp: Any, goes_on: bool) -> None:
-        """End the step under way, and begin the next one if the loader goes on.
+        """End the step under way at `stamp`, and begin the next one there if the loader goes on.
 
         If its gradients were not reduced, the step goes on with another micro-batch, or is dropped at the loader's end.
         """

@@ -721,7 +721,7 @@ def first_failure(report: bytes) -> FirstFailure:
             return unknown
         stated |= match.groupdict()
     signal = ""
-    if stated["pid"] == stated["signalled_pid"]:  # else the two lines are of different reports
+    if stated["pid"] == stated["signalled_pid"]:  # else no signal is stated, or the two lines are of different reports
         signal = _SIGNALS.get(stated["exit"], "")
     return FirstFailure(LogOrigin(None, None, ""), int(stated["rank"]), signal, stated["time"])
 

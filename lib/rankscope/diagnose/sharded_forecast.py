@@ -117,7 +117,7 @@ class ShardedForecast(Forecast):
         savings = []
         for factors in _time_factors(self.steps, link):
             savings.append(recorded_s - _clocked_s(steps, program, factors))
-        savings_s = np.stack(savings)  # by assumption of `_time_factors` and step
+        savings_s = np.stack(savings)  # a row for each result of `_time_factors`, a column per step
         saved_s = float(np.median(savings_s.mean(axis=0)))
         least_saved_s, most_saved_s = np.quantile(savings_s, _RANGE).tolist()  # over both extremes and all steps
         step_s = max(self.step_s - saved_s, 0.0)
