@@ -106,6 +106,8 @@ SAME = tuple(name for name in FIELDS if name not in _FREE)  # these must agree f
 def checked_provenance(name: str, value: Any) -> ReadOnly:
     """Return a read-only provenance: it has only fields of `FIELDS`, and all that are required.
 
+    Raises ValueError for any other, and if its numbers of ranks and nodes contradict each other.
+
     >>> checked_provenance("provenance", {"name": "a box"})
     Traceback (most recent call last):
     ValueError: provenance must have 'backend', but lacks it
@@ -237,7 +239,10 @@ def _of_system(file: str, pattern: str) -> str | None:
 
 
 def gpus() -> list[dict[str, Any]]:
-    """Return the GPUs that torch sees."""
+    """Return the GPUs that torch sees: the name and memory of each, and the versions of driver, CUDA and NCCL.
+
+    A version is "" if it is not known.
+    """
     import torch
 
     if not torch.cuda.is_available():

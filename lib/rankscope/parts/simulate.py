@@ -214,7 +214,7 @@ def _keep_step(
 
 
 def _shards(load_s: Any, steps_per_part: Any, seed: int) -> list[_Shard]:
-    """Return the shard of each trainer; each argument is a list for each trainer, or a value for all parts of all."""
+    """Return the shard of each trainer; each argument is a list for each trainer, or what all trainers share."""
     loads = None  # of each trainer, the times of its parts; None until they are drawn
     if _is_nested(load_s):
         loads = [check_times(f"load_s[{rank}]", times_s).tolist() for rank, times_s in enumerate(load_s)]

@@ -42,7 +42,8 @@ class Surroundings(NamedTuple):
             raise MachineError("the working directory was deleted: change to another one, with os.chdir") from error
         sources = {}
         for name, entry in list(linecache.cache.items()):
-            # An entry is (size, modification time, lines, name); without a time, the lines are from no file.
+            # An entry is (size, modification time, lines, name); without a time, the lines are from no file. One that a
+            # module's loader has not filled yet has another length.
             if len(entry) == 4 and entry[1] is None:
                 sources[name] = entry
         path = [os.fspath(entry) or folder for entry in sys.path]  # an empty entry stands for the working directory

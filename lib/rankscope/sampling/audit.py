@@ -247,7 +247,7 @@ class Audit(Findings):
             tokens = np.sum([work.tokens for work in self.work], axis=0)
             lines.append(f"  tokens per rank: {tokens.min()} to {tokens.max()}, {tokens.sum()} in all")
             costs = [work.imbalance for work in self.work]
-            worst = max(float(work.ratios.max(initial=1.0)) for work in self.work)
+            worst = max(float(work.ratios.max(initial=1.0)) for work in self.work)  # 1.0 for an epoch without a step
             lines.append(f"  cost per step: highest over mean {max(costs):.3f}, in the worst step {worst:.3f}")
             lines.append(f"  padding: {percent_words(max(work.padding_share for work in self.work), 1)} of the tokens")
         if self.weight_bias is not None:
