@@ -314,6 +314,18 @@ def test_backends_that_are_not_there():
             launch(functions.rank, 2, backend="nccl")
 
 
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+def test_num_ranks_must_be_as_many_as_mpirun_started(monkeypatch, name):
+    import torch.distributed as dist
+
+    for variable in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(name, "2")
+    monkeypatch.setattr(dist, "is_mpi_available", lambda: True)
+    with pytest.raises(ValueError, match=f"num_ranks must be None or {name}=2 under mpirun, got 3"):
+        launch(functions.rank, 3, backend="mpi")
+
+
 @pytest.mark.gpu
 def test_nccl_has_a_gpu_for_each_rank():
     import torch

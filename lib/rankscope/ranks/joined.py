@@ -57,9 +57,12 @@ def run(
     """
     import torch.distributed as dist
 
-    world = os.environ.get("WORLD_SIZE")  # mpirun sets none
-    if num_ranks is not None and backend != "mpi" and str(num_ranks) != world:
-        raise ValueError(f"num_ranks must be None or WORLD_SIZE={world} under torchrun, got {num_ranks!r}")
+    launcher = "mpirun" if backend == "mpi" else "torchrun"
+    sizes = _MPIRUN if backend == "mpi" else ("WORLD_SIZE",)
+    size = next(name for name in sizes if name in os.environ)  # one is there, as `is_joined` has found
+    world = os.environ[size]
+    if num_ranks is not None and str(num_ranks) != world:
+        raise ValueError(f"num_ranks must be None or {size}={world} under {launcher}, got {num_ranks!r}")
     if dist.is_initialized():
         return _gathered(fn, args)
     store = _join(backend, timedelta(seconds=timeout_s))
