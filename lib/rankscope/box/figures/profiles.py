@@ -80,8 +80,8 @@ def profile(
     own and those that are the fastest at some size; all others are grey dots.
 
     The view "residuals" shows how far the prediction is above or below the measured median, in percent. `algorithms`
-    are by default the five with the worst predictions; all others are grey lines. Hollow markers are points with few
-    iterations without interference from the host.
+    are by default the five with the worst predictions, over all others as grey lines; if they are chosen, no others are
+    drawn. Hollow markers are points with few iterations without interference from the host.
 
     If `profile` maps names to several profiles, the backends' own collectives are drawn in the same axes, one line
     each, in the view "busbw", "log" (the same on a logarithmic axis) or "time". `collective` may then be a sequence.
@@ -137,6 +137,7 @@ class _BusbwPlot:
         # The line of the link fits on the axis, unless it is so far above the points that it would press them together.
         highest = max(self.peak, min(self.link_rate, 2 * self.peak))
         self.top = _HEADROOM * highest / self.scale
+        # Without 0, which has no place on a logarithmic axis.
         all_sizes = {size for algorithm in self.measured.values() for size in algorithm.sizes if size}
         self.sizes = np.array(sorted(all_sizes), dtype=float)
 
@@ -583,7 +584,8 @@ _LEAST_PX = 400.0  # so that a title fits
 def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
     """Draw the bandwidth of copies from each GPU to each other GPU at the largest size of a profile; paler is faster.
 
-    The legend is the scale of the colours, from a quarter of the highest rate. A GPU's own cell is grey.
+    The legend is the scale of the colours, from a quarter of the highest rate. A GPU's own cell is grey, and so is that of
+    a pair that was not measured.
 
     Raises ValueError if the profile has no such copies or too many GPUs.
     """
