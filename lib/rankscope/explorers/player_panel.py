@@ -26,7 +26,6 @@ class Player(Panel):
             max=MOST_STEPS,
             step=1,
             interval=150,  # ms
-            show_repeat=True,
             value=moment.value,
         )
         self.linked = widgets.jslink((self.play, "value"), (moment, "value"))

@@ -86,7 +86,7 @@ def draw_winners(results: Mapping[int, Mapping[float, Best]], title: str | None 
         rects=(cells, areas),
         texts=(
             *numbers_on(cells, margins, wanted=has_margin.ravel()),
-            *numbers_on(areas, np.array(names, dtype=str)),
+            *numbers_on(areas, np.array(names)),
         ),
         x_ticks=_size_ticks([float(size) for size in next(iter(results.values()))], cell_px),
         y_ticks=[(num_rows - row - 0.5, str(num_ranks)) for row, num_ranks in enumerate(results)],
