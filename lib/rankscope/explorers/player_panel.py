@@ -10,7 +10,7 @@ from .core.player import MOST_STEPS, instants
 from .explorer import Explorer, Now
 from .panel import Panel
 
-_NUM_ABOVE = 6  # controls above the picture: all but those of the network's links, which the settings have last
+_NUM_ABOVE = 6  # controls above the picture: all but those of links, adding and cards, which the settings have last
 
 
 class Player(Panel):
