@@ -208,6 +208,7 @@ class _PlanSimulation:
                 self._add_span(index, kind, transfer.step, now_s, done_s)
                 now_s = max(now_s, done_s)
             elif isinstance(op, Post):
+                # Not at once: after sums, this program is ahead of the events of the other ranks.
                 self._later(now_s, partial(self._post, index, op))
             else:
                 end_s = now_s + op.to.num_elements * ELEMENT_BYTES * self._cluster.gamma_s_per_byte
