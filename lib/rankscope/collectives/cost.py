@@ -124,10 +124,10 @@ def lower_bounds(
 ) -> Bounds:
     """Return the lower bounds for point-to-point messages, after Chan and others (2007).
 
-    With p ports, a result that depends on all ranks requires ⌈log₍ₚ₊₁₎N⌉ messages in a row. At least one rank must
+    With p `ports`, a result that depends on all ranks requires ⌈log₍ₚ₊₁₎N⌉ messages in a row. At least one rank must
     send or receive 2(N-1)/N·S bytes over its p ports for allreduce, S for broadcast and reduce, none for a barrier, and
-    (N-1)/N·S for the others. Where sums are made, (N-1)S bytes are added up in all, so at least one of the N ranks adds
-    up (N-1)/N·S.
+    (N-1)/N·S for the others. If `ports` is None, one message in a row is enough, and bytes take no time. Where sums are
+    made, (N-1)S bytes are added up in all, so at least one of the N ranks adds up (N-1)/N·S.
 
     If `switch_adds` is true, one message may carry the sum of all ranks, and the switch may copy it to all of them. So
     an allreduce requires a single α, no additions, and S bytes in each direction. The bounds of the other collectives

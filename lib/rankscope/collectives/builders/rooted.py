@@ -57,7 +57,7 @@ def broadcast_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
 
 
 def broadcast_scatter_allgather(num_ranks: int, *, root: int = 0) -> Schedule:
-    """Scatter down a binomial tree, then allgather round a ring (van de Geijn): about 2S/B for a large buffer.
+    """Scatter down a binomial tree, then allgather round a ring (van de Geijn): as long as two sends of a large buffer.
 
     A rank that got more than its own chunk from the scatter is not sent that again.
     """
