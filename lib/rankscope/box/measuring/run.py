@@ -79,6 +79,9 @@ def measure(
     if the arguments name them. `network` is an object that launches ranks on its own hosts instead of on this machine,
     as for `ddp.Where`; its name is stored.
 
+    `name` and `command` are stored, too: what to call the machine, and what the user ran. `report` gets the `Progress`
+    before each launch and at the end.
+
     Raises ValueError if an argument is invalid, if the file belongs to another machine or protocol, or if another run
     is writing it or has just written it; RankError if a rank fails, hangs or gets a wrong result; OSError if the file
     cannot be written.

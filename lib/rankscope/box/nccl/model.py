@@ -306,7 +306,7 @@ class Model:
             return self._tree_bandwidth(protocol, graph)
         if algorithm == "pat":
             return 0.75 * self._bus(graph)  # the share is NCCL's
-        return self._nvls_bandwidth(collective, graph)
+        return self._nvls_bandwidth(collective, graph)  # also for CollNet, which `why_not` excludes
 
     def _bus(self, graph: Graph) -> float:
         """Return the GB/s of all channels together; NCCL has the rate between nodes only for three nodes and more."""
@@ -441,6 +441,7 @@ class Model:
             inter = rate / 2
         num_channels = min(num_channels, MOST_CHANNELS)
         return {
+            # Each channel begins at a card of its own, so NCCL's logs of several nodes deny the same order of GPUs.
             "ring": Graph(num_channels, intra=inter, inter=inter, same_channels=False),
             "tree": Graph(num_channels, intra=max(rate, _LEAST_TREE_INTRA), inter=inter),
             "nvls": Graph(num_channels, intra=min(head_rate, rate), inter=inter),
@@ -630,8 +631,12 @@ class Model:
         least 1 KiB. If `fewer` is a profile of fewer GPUs on one node, launch and hop of LL follow from the smallest
         allgather of each.
 
-        Raises ValueError if a profile has no native collectives or the wrong number of ranks.
+        Raises ValueError if an argument is not a profile, or has no native collectives or the wrong number of ranks.
         """
+        from ..profile import Profile
+
+        of_type("profile", profile, Profile)
+        optional("fewer", fewer, of_type, Profile)
         if profile.num_ranks != self.num_ranks:
             raise ValueError(f"profile must be of {self.num_ranks} ranks, got {profile.num_ranks}")
         terms = self.terms or TERMS[GPUS[self.gpu].generation]
