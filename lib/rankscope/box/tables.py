@@ -445,7 +445,7 @@ def _peer_table(comparison_with_peers: PeerComparison, group: MeasuredCollective
     for compared in comparison_with_peers.rows:
         if compared.collective == group.collective:
             compared_sizes[compared.num_bytes] = compared
-    link_bytes_per_s = comparison_with_peers.wire_bytes_per_s  # None if it is not known
+    link_bytes_per_s = comparison_with_peers.wire_bytes_per_s  # None if it is not known, or on several nodes
     has_several = any(len(point.seconds) > 1 for point in profile.select(group.collective))
     columns = ["size", middle_of(profile), "got"]
     notes = ["got: busbw"]

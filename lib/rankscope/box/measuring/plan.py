@@ -220,6 +220,7 @@ def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[PointKey]:
         for what in ("ping_pong", "together"):
             keys += [key_of(what, size, link=link) for link in links]
     most_memory_bytes = max(LEAST_MEMORY_BYTES, min(most_bytes, MOST_MEMORY_BYTES))  # so that there is a size
+    # Only a slope is fitted to sums (`Profile.gamma_s_per_byte`), so every second power of two is enough.
     for size in powers_of_two(LEAST_MEMORY_BYTES, most_memory_bytes, factor=4):
         keys += [key_of("add", size), key_of("copy", size)]
     return keys

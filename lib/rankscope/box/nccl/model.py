@@ -444,6 +444,7 @@ class Model:
             # Each channel begins at a card of its own, so NCCL's logs of several nodes deny the same order of GPUs.
             "ring": Graph(num_channels, intra=inter, inter=inter, same_channels=False),
             "tree": Graph(num_channels, intra=max(rate, _LEAST_TREE_INTRA), inter=inter),
+            # NCCL's search begins with one rate for a whole path, within and between nodes (src/graph/search.cc).
             "nvls": Graph(num_channels, intra=min(head_rate, rate), inter=inter),
         }
 
