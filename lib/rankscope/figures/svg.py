@@ -34,6 +34,7 @@ _TITLE_LETTER_PX = 8.6
 _TITLE_BASELINE_PX = 20  # of its first line
 _KEY_BOX_PX = 14  # the side of the box of a key
 _KEY_LINE_PX = 18  # the length of the line of a key: three dashes of 4 and two gaps of 3
+_KEY_LINE_LEFT_PX = 3  # begins left of the place of a box, so that its end stays clear of the label
 _KEY_MARK_PX = 20  # the box, and a gap up to the label
 _KEY_GAP_PX = 12  # from the label to the next key
 _TICKS_DOWN_PX = 14  # from the marks down to the baseline of the ticks
