@@ -141,7 +141,10 @@ def default_backend(num_ranks: int | None = None, device: str | None = None, net
 
 
 def num_ranks_of(num_ranks: int | None, backend: str) -> int:
-    """Return the number of ranks: as asked for, else that of torchrun or mpirun, else of GPUs, else 4."""
+    """Return the number of ranks: as asked for, else that of torchrun or mpirun, else of GPUs with "nccl", else 4.
+
+    Raises ValueError if it is too small for the backend, too large for this process to start, or not whole.
+    """
     if num_ranks is None and is_joined(backend):
         num_ranks = _from_launcher(_NUM_RANKS)
     if num_ranks is not None:

@@ -166,7 +166,8 @@ class Model:
     def choose(self, collective: str, num_bytes: int) -> Choice:
         """Return NCCL's choice for a collective on `num_bytes` (the whole buffer, as nccl-tests counts them).
 
-        Raises ValueError if the collective is not in COLLECTIVES or `num_bytes` is below 1.
+        Raises ValueError if the collective is not in COLLECTIVES, if `num_bytes` is below 1 or above 2**50, or if NCCL's
+        log states no bandwidth for the collective.
         """
         one_of("collective", collective, COLLECTIVES)
         whole("num_bytes", num_bytes, 1, _MOST_SIZE)
@@ -688,7 +689,8 @@ class Model:
     def table(self, sizes: Sequence[int] = SIZES) -> pd.DataFrame:
         """Return a DataFrame with one row per collective, algorithm, protocol and size, and mark NCCL's choices.
 
-        `why_not` states why a row is not eligible; its figures are NaN. Raises ValueError if a size is below 1.
+        `why_not` states why a row is not eligible; its figures are NaN. Raises ValueError if a size is below 1 or above
+        2**50.
         """
         import pandas as pd
 
