@@ -194,11 +194,12 @@ class _RankDivision(NamedTuple):
 def _divided(phase_s: Seconds, step_s: float) -> _RankDivision:
     """Return the division into late and calm ranks that counts; without late ranks if none holds.
 
-    `phase_s` has the shape (steps, ranks, phases). With each number of late ranks, the latest so many are divided from
-    the others, if `_division` allows it. Of these divisions, the one with the fewest late ranks is returned that
-    explains as much as any other, up to `least_s`.
+    `phase_s` has the shape (steps, ranks, phases); `step_s` is the length of a step. With each number of late ranks,
+    the latest so many are divided from the others, if `_division` allows it. Of these divisions, the one with the
+    fewest late ranks is returned that explains as much as any other, up to what a rank must lose at least to be late.
     """
     own_s = phase_s.sum(axis=2)  # steps by ranks
+    # so that the step which does not count for a rank is the one in which it is latest, and not one long on all ranks
     behind_first_s = own_s - own_s.min(axis=1, keepdims=True)
     latest_first = np.argsort(-_mean_without_largest(behind_first_s), kind="stable")
     least_s = max(LEAST_S, SHARE_OF_STEP * step_s)
@@ -251,7 +252,8 @@ class _CalmStatistics(NamedTuple):
     # steps by ranks: how far each rank is from the others; of a single one, how far it is from its own median
     noise_s: Seconds
     least_s: float  # what is later than this is not noise
-    cost_s: float  # what the noise costs per step: how far the last calm rank is behind the usual one
+    # what the noise costs per step: how far the last calm rank is behind the usual one, a single one behind its median
+    cost_s: float
 
 
 def _calm(phase_s: Seconds, least_s: float) -> _CalmStatistics:
@@ -261,7 +263,7 @@ def _calm(phase_s: Seconds, least_s: float) -> _CalmStatistics:
     num_ranks = own_s.shape[1]
     if num_ranks == 1:  # without other ranks to compare with, it is compared with its own median step
         noise_s = own_s - np.median(own_s, axis=0)
-        cost_s = float(np.maximum(noise_s, 0.0).mean())
+        cost_s = float(np.maximum(noise_s, 0.0).mean())  # a step that is faster than usual makes up for no slow one
     else:
         noise_s = own_s - median_of_others(own_s)
         cost_s = float((own_s.max(axis=1) - usual_own_s).mean())
@@ -280,8 +282,9 @@ def _late_steps(phase_s: Seconds, calm: _CalmStatistics, least_s: float) -> Step
 
     `phase_s` is the rank's own time, steps by phases. The noise explains it unless the rank is late so often that calm
     ranks would not be, by Laplace's rule of succession and the binomial distribution. Few late steps must also have the
-    same cause. Or the rank must be later than the calm ranks in so many steps that a fair coin would not fall like
-    that, which needs no measure of noise. A single step never counts, because any rank may pause once.
+    same cause. Or the rank must be more than `least_s` later than the calm ranks in so many steps that a fair coin
+    would not fall like that, which needs no measure of noise. A single step never counts, because any rank may pause
+    once.
     """
     late_s = phase_s.sum(axis=1) - calm.usual_own_s  # by step
     num_steps = len(late_s)
