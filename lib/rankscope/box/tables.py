@@ -168,7 +168,8 @@ def predictions(
     """Yield a table for each size: the algorithms' predicted times, the fastest first, and the measured times.
 
     If no algorithms are given, native is included, interpolated between measured sizes; if `Profile.cluster` refuses,
-    as without a measured link, it is the only one. Raises ValueError for an unknown name, and if there is nothing to predict from.
+    as without a measured link, it is the only one. Raises ValueError for an unknown name, and if there is nothing to
+    predict from.
     """
     one_of("--collective", collective, tuple(ALGORITHMS))
     for name in algorithms or ():

@@ -166,8 +166,8 @@ class Model:
     def choose(self, collective: str, num_bytes: int) -> Choice:
         """Return NCCL's choice for a collective on `num_bytes` (the whole buffer, as nccl-tests counts them).
 
-        Raises ValueError if the collective is not in COLLECTIVES, if `num_bytes` is below 1 or above 2**50, or if NCCL's
-        log states no bandwidth for the collective.
+        Raises ValueError if the collective is not in COLLECTIVES, if NCCL's log states no bandwidth for it, or if
+        `num_bytes` is below 1 or above 2**50.
         """
         one_of("collective", collective, COLLECTIVES)
         whole("num_bytes", num_bytes, 1, _MOST_SIZE)
