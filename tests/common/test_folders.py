@@ -276,16 +276,32 @@ def test_an_error_while_making_one_leaves_nothing(place: Path, monkeypatch: pyte
     assert list(place.iterdir()) == []
 
 
+def test_a_marker_that_cannot_be_written_is_an_error_and_leaves_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder without one could be swept while it is in use."""
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        folders.make_folder(place)
+    assert list(place.iterdir()) == []
+
+
 def test_what_cannot_be_deleted_keeps_its_marker(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = killed_owners_folder(place)
+    (folder / "a file").touch()
+    (folder / "the last file").touch()
 
-    def refused(name: str, *, dir_fd: int) -> None:
+    def refused(name: str, *, ignore_errors: bool, dir_fd: int) -> None:
         raise PermissionError(13, "Permission denied", name)
 
     with monkeypatch.context() as patch:
         patch.setattr(folders.shutil, "rmtree", refused)
         folders._sweep(place)
-    assert (folder / ".owner").exists()
+    assert sorted(path.name for path in folder.iterdir()) == [".owner", "nested"], "all else is deleted"
     folders._sweep(place)
     assert not folder.exists()
 

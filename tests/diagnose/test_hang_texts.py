@@ -96,6 +96,14 @@ def test_a_rank_that_is_far_behind_is_of_another_time_or_group() -> None:
     assert "Rank 2's last call in the default group was number 500." in words
 
 
+def test_a_rank_that_waits_in_a_later_call_is_not_said_to_wait_in_the_first() -> None:
+    """The root of a broadcast may leave it before all ranks come, and wait in the next call."""
+    hang = explained(*WAITING, watchdog(1, 809), status(1, 809, 811), signal(2, 807, 0))
+    assert named(hang) == [(2, "missing")]
+    assert "Rank 0 was waiting in that collective, an allreduce" in str(hang)
+    assert "Ranks 0 and 1" not in str(hang)
+
+
 def test_a_group_in_front_of_the_line_of_another() -> None:
     """Two lines ran into one; 33 is a number of the other group."""
     first = status(0, 5, 5).partition(" failure")[0] + " First PG on this rank to signal dumping."
@@ -111,6 +119,15 @@ def test_the_line_that_states_the_group_of_a_timeout() -> None:
         head = status(rank, 5, 5).partition("  failure")[0]
         lines.append(f"{head} Process group watchdog thread terminated with exception: [{caught}")
     assert named(explained(*lines)) == [(2, "collective")]
+
+
+def test_a_call_that_is_not_legible_is_said_not_to_be() -> None:
+    """The first report ends before the other rank's call; the second one is of another call, so no rank is named."""
+    whole = mismatch(0, fingerprint("ALLREDUCE", [4]), 1, fingerprint("BROADCAST", [4]))
+    cut = whole[: whole.rindex("CollectiveFingerPrint")]
+    second = mismatch(0, fingerprint("ALLREDUCE", [5]), 1, fingerprint("BROADCAST", [4]))
+    words = cannot_tell(explained(cut, second))
+    assert "Ranks 0 and 1 of a group made different calls: ALLREDUCE and one that is not legible." in words
 
 
 # ---- groups

@@ -60,6 +60,20 @@ def test_with_a_ring_buffer_that_has_lost_the_start(tmp_path: Path) -> None:
     assert not explained(tmp_path / "fine", healthy(3), keep=2).culprits
 
 
+def test_entries_in_any_order_and_a_group_that_does_not_state_its_ranks(tmp_path: Path) -> None:
+    """As another program may have written a dump again."""
+    write(tmp_path, healthy(3), without=[2], as_json=True)
+    before = read_dumps(tmp_path)
+    for path in tmp_path.iterdir():
+        contents = json.loads(path.read_text())
+        contents["entries"].reverse()
+        contents["pg_config"]["7"] = {"name": "7", "desc": "default_pg", "ranks": "[]"}
+        path.write_text(json.dumps(contents))
+    after = read_dumps(tmp_path)
+    assert [dump.calls for dump in after] == [dump.calls for dump in before]
+    assert [(dump.num_ranks, dump.is_whole) for dump in after] == [(3, True), (3, True)]
+
+
 def test_a_rank_that_waits_elsewhere_is_no_culprit(tmp_path: Path) -> None:
     """Rank 2 is missing in a group of ranks 1 and 2; rank 1 waits there, so ranks 0 and 3 wait for it elsewhere."""
     job = healthy(4, (1, 2))

@@ -355,6 +355,14 @@ def test_pinning_is_recorded_where_it_happens(monkeypatch, num_workers):
     assert (recorded.profile().pin_s > 0).all()
 
 
+def test_workers_that_a_loader_no_longer_has_cost_nothing():
+    loader = DataLoader(Waiting(), num_workers=1)
+    recorded = record_dataloader(loader)
+    list(recorded)
+    loader.num_workers = 0
+    assert recorded.profile().startup_each_s == 0
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_what_pinning_costs():

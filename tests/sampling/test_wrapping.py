@@ -229,6 +229,27 @@ def test_ranks_are_counted_by_a_number_and_a_rank_of_the_object_itself() -> None
         assert names(**other) == []
 
 
+def test_a_rank_that_cannot_be_read_yet_counts() -> None:
+    """Nor does a number whose property fails stop anybody."""
+
+    class WithoutGroup:
+        num_replicas = 4
+
+        @property
+        def rank(self) -> int:
+            raise RuntimeError("init_process_group has not been called")
+
+    class WithoutNumber:
+        rank = 0
+
+        @property
+        def num_replicas(self) -> int:
+            raise AttributeError("no group")
+
+    assert shards_of(WithoutGroup()) == (DividingLayer("WithoutGroup", 4),)
+    assert shards_of(WithoutNumber()) == ()
+
+
 def test_what_is_divided_twice_is_told_with_what_to_remove() -> None:
     outer = DividingLayer("Outer", 8)
     inner = DividingLayer("Inner", 4, is_grouped=True)

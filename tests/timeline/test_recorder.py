@@ -164,6 +164,16 @@ def test_a_half_written_span_is_left_out():
     assert recording.timeline().item.tolist() == [0, 2]
 
 
+def test_files_that_a_machine_left_without_content_hold_no_spans():
+    recording = Recorder()
+    recording.add("a", "b", 0, 0, 10)
+    (spans,) = recording.folder.glob("*.spans")
+    (names,) = recording.folder.glob("*.names")
+    spans.write_bytes(bytes(spans.stat().st_size))
+    names.write_bytes(b"")
+    assert len(recording.timeline()) == 0
+
+
 def test_the_temporary_folder_goes_with_the_recorder_and_its_copies_and_a_named_one_stays(tmp_path):
     Recorder(folder=tmp_path / "spans").add("a", "b", 0, 0, 2_000_000_000)
     (span,) = Recorder(folder=tmp_path / "spans").timeline()

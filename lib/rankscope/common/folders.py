@@ -117,6 +117,7 @@ def _make_marker(folder: Path) -> int | None:
     """Make the marker, locked, and return its descriptor, or None if it cannot be locked here.
 
     Raises _SweptError if another process has deleted the folder, or is about to: it found no complete marker in it.
+    Raises OSError if the marker cannot be written, for instance because there is no room.
     """
     if fcntl is None:
         return None
@@ -126,20 +127,30 @@ def _make_marker(folder: Path) -> int | None:
     except FileNotFoundError:
         raise _SweptError from None
     try:
-        fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _lock(marker):
+            os.close(marker)
+            os.unlink(path)
+            return None
         os.write(marker, _marker_text(folder.stat().st_ino))
         os.stat(path)  # the lock is of no use if the marker was deleted before this process had it
     except (BlockingIOError, FileNotFoundError):
         os.close(marker)
         raise _SweptError from None
-    except OSError:
-        os.close(marker)
-        os.unlink(path)
-        return None
     except BaseException:
         os.close(marker)
         raise
     return marker
+
+
+def _lock(marker: int) -> bool:
+    """Lock a marker; return whether the file system has locks. Raises BlockingIOError if another process has it."""
+    try:
+        fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True
 
 
 def _sweep(place: Path) -> None:
@@ -195,16 +206,19 @@ def _is_ours(folder: int, marker: int) -> bool:
 def _delete(path: Path, folder: int) -> None:
     """Delete an open folder, the marker last, so that a sweep can finish what was interrupted.
 
-    It uses the descriptor, so if the name has been given to another folder meanwhile, that one stays. Raises OSError if
-    something in the folder cannot be deleted, or if another process deletes it at the same time; the marker then stays.
+    It uses the descriptor, so if the name has been given to another folder meanwhile, that one stays. If something in
+    the folder cannot be deleted, the rest is, and the marker stays.
     """
-    names = [name for name in os.listdir(folder) if name != _MARKER]
-    for name in names:
-        about = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISDIR(about.st_mode):
-            shutil.rmtree(name, dir_fd=folder)
-        else:
-            os.unlink(name, dir_fd=folder)
+    for name in os.listdir(folder):
+        if name != _MARKER:
+            with contextlib.suppress(OSError):  # it cannot be deleted, or another process has just deleted it
+                about = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISDIR(about.st_mode):
+                    shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+                else:
+                    os.unlink(name, dir_fd=folder)
+    if any(name != _MARKER for name in os.listdir(folder)):
+        return
     with contextlib.suppress(FileNotFoundError):  # where there are no locks, there is no marker
         os.unlink(_MARKER, dir_fd=folder)
     if os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(folder)):

@@ -214,7 +214,7 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
     dump_of_size = {dump.num_ranks: dump for dump in dumps.values() if dump.num_ranks}  # by the size of the job
     if len(dump_of_size) > 1:
         jobs = [f"{dump.source} is of a job of {count_of(size, 'rank')}" for size, dump in dump_of_size.items()]
-        raise ValueError(f"{jobs[0]} and {jobs[1]}; pass the dumps of one job")
+        raise ValueError(f"{jobs[0]} and {jobs[1]}; pass the dumps of one job")  # two are enough to show it
     return tuple(dumps[rank] for rank in sorted(dumps))
 
 
@@ -241,21 +241,22 @@ def _read(path: Path, num_ranks: int | None) -> Dump:
         raise ValueError(f"version must be 2.x, of torch 2.4 or later, got {file.version!r}")
     maker = _CallMaker()
     groups: dict[str, tuple[str, tuple[int, ...]]] = {}  # the description and the ranks of each group, by its name
-    calls: list[Call] = []
-    is_whole = True
-    for entry in entries:  # the recorder writes its oldest record first
+    numbered_calls: list[tuple[int, Call]] = []
+    for entry in entries:
         name, desc = entry.process_group
         groups[name] = maker.text(desc), ()  # an entry does not state the ranks; `pg_config`, below, may
-        if not calls:
-            is_whole = entry.record_id == 0  # a rank's records are numbered from 0
-        calls.append(maker.call(entry))
+        numbered_calls.append((entry.record_id, maker.call(entry)))
+    # The recorder writes its oldest record first, but another program may have written the file again.
+    numbered_calls.sort(key=lambda numbered_call: numbered_call[0])
+    calls = [call for _record_id, call in numbered_calls]
+    is_whole = not numbered_calls or numbered_calls[0][0] <= 0  # a rank's records are numbered from 0
     size_of_default_group = 0
     for name, group in file.pg_config.items():
         ranks = maker.ranks(group.ranks)
         if name:
             groups[name] = maker.text(group.desc), ranks
         if group.desc == "default_pg" or not name:  # Gloo's default group has no name here
-            size_of_default_group = len(ranks)
+            size_of_default_group = size_of_default_group or len(ranks)  # not every entry states its ranks
     size = num_ranks or size_of_default_group
     num_possible_ranks = size or MOST_RANKS
     rank = whole("the rank, the number at the end of its name,", int(rank_in_name[1]), 0, num_possible_ranks - 1)

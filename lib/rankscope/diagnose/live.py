@@ -129,7 +129,8 @@ def watch(
     watch. All changes are undone at the end of the block, even after an error. On CUDA, stamps are events of the
     current stream, and the watch waits for none of them before the end.
 
-    Raises ValueError if `model` is not a DistributedDataParallel. FSDP cannot be watched, because its collectives run
+    Raises ValueError if `model` is not a DistributedDataParallel, if `loader` cannot be iterated over, if `every` is
+    not from 2 to 1,000,000, or if `keep` is not from 1 to 10,000. FSDP cannot be watched, because its collectives run
     within forward and backward, where only a profiler shows the waits; record traces and pass them to `diagnose`.
     """
     if any(base.__name__ in _SHARDED for base in type(model).__mro__):
@@ -370,7 +371,7 @@ class Watched:
 
     @_stamping
     def _change_step(self, stamp: Any, goes_on: bool) -> None:
-        """End the step under way, and begin the next one if the loader goes on.
+        """End the step under way at `stamp`, and begin the next one there if the loader goes on.
 
         If its gradients were not reduced, the step goes on with another micro-batch, or is dropped at the loader's end.
         """

@@ -169,7 +169,7 @@ class Evidence:
         self.has_agent = False  # torchrun keeps the store, so that no rank serves it
         self.joins: dict[str, list[JoinCount]] = defaultdict(list)  # by barrier
         self.connected: set[int] = set()  # ranks that waited for others, and so were there
-        self.id_waits: set[int | None] = set()  # ranks that waited for NCCL's first collective
+        self.id_waits: set[int | None] = set()  # ranks that waited for NCCL's first collective; None for an unknown one
         self.restarts: list[Restart] = []
         self.shared_names: set[str] = set()  # names that several groups may have
         self._statuses: list[QueueStatus] = []

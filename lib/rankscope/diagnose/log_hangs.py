@@ -182,13 +182,14 @@ def _behind(group: GroupRecords, waiting_in: Mapping[int, set[str | None]]) -> H
     if not ranks:
         return None
     came = tuple(sorted(waits))
+    waiting_there = [rank for rank in came if waits[rank] == number]  # others came, and wait in a later collective
     words = [f"{listed('Rank', ranks)} did not reach collective {number} of {group_words(group.name)}."]
     for rank in ranks[:MOST_LISTED]:
         words.append(f"  {_last_call_words(rank, last_call[rank])}")
     calls = {call_words(timeout) for timeout in group.timeouts if timeout.sequence == number}
     call = f", {calls.pop()}" if len(calls) == 1 else ""
-    verb = "was" if len(came) == 1 else "were"
-    words.append(f"  {listed('Rank', came)} {verb} waiting in that collective{call}.")
+    verb = "was" if len(waiting_there) == 1 else "were"
+    words.append(f"  {listed('Rank', waiting_there)} {verb} waiting in that collective{call}.")
     return HangFinding("missing", ranks, group.name or "", call=number, came=came, words="\n".join(words))
 
 
@@ -269,10 +270,11 @@ def _with_sizes(calls: dict[int, Timeout]) -> dict[int, Timeout]:
 
 
 def _ratio(call: Timeout) -> int | None:
-    """Return how many times as large the larger one of a call's two sizes is, or None if they do not fit together.
+    """Return how many times as large the larger one of a call's two sizes is, or None if they cannot be compared.
 
     The output of an all-gather is a multiple of the input, by the number of ranks; the input of a reduce-scatter is
-    one of the output; and for the other collectives both are the same. A number that lost a digit rarely fits.
+    one of the output; and for `_SAME_SIZES` both are the same. A number that lost a digit rarely fits. The result is
+    None if the sizes do not fit together or are not stated, and for collectives without such a rule.
     """
     if call.collective in _SCATTERED:
         small, large = call.num_out, call.num_in

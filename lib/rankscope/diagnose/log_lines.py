@@ -489,9 +489,8 @@ def group_name(name: str, desc: str, *, has_guid: bool) -> GroupName:
     return GroupName(key, is_shared)
 
 
-def _group_in(match: re.Match[str]) -> GroupName | None:
-    if match["name"] is None:
-        return None
+def _group_in(match: re.Match[str]) -> GroupName:
+    """Return the group that `_GROUP` matched."""
     return group_name(match["name"], match["desc"] or "", has_guid=match["guid"] is not None)
 
 
@@ -511,7 +510,7 @@ def _watchdog(line: LogLine) -> Iterator[WatchdogTimeout | CommunicationError]:
         yield WatchdogTimeout(
             origin=line.record_origin(match.start()),
             rank_in_group=int(match["rank"]),
-            group=_group_in(match),
+            group=None if match["name"] is None else _group_in(match),
             sequence=_optional(match["sequence"]),
             collective=match["collective"],
             num_in=_optional(match["num_in"]),
@@ -536,11 +535,10 @@ def _status(line: LogLine) -> Iterator[QueueStatus]:
         # completed call is not set before the first one completes, so that of a failed call counts, if there is one.
         last_ended = completed if failed is None else failed
         is_in_order = last_ended <= enqueued
-        group = _group_in(match)
-        if group is not None and is_in_order:
+        if is_in_order:
             origin = line.record_origin(match.start())
             num_enqueued = max(enqueued, 0)  # torch prints -1 before the first call
-            yield QueueStatus(origin, int(match["in_group"]), group, failed, num_enqueued)
+            yield QueueStatus(origin, int(match["in_group"]), _group_in(match), failed, num_enqueued)
 
 
 def _barrier(line: LogLine) -> Iterator[BarrierMissed | BarrierReached]:
@@ -569,6 +567,7 @@ def _before_other_record(text: str) -> str:
 
 def _mismatch(line: LogLine) -> Iterator[CallMismatch]:
     """Read two calls that differ, by the report of TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    # A match from a damaged report would extend into the next report of the line, so each beginning is tried.
     for begin in re.finditer("Detected mismatch between", line.text):
         match = _MISMATCH.match(line.text, begin.start())
         if match is None or _OTHER_RECORD.search(match["own"]):
@@ -722,7 +721,7 @@ def first_failure(report: bytes) -> FirstFailure:
             return unknown
         stated |= match.groupdict()
     signal = ""
-    if stated["pid"] == stated["signalled_pid"]:  # else the two lines are of different reports
+    if stated["pid"] == stated["signalled_pid"]:  # else no signal is stated, or the two lines are of different reports
         signal = _SIGNALS.get(stated["exit"], "")
     return FirstFailure(LogOrigin(None, None, ""), int(stated["rank"]), signal, stated["time"])
 

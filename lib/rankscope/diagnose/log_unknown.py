@@ -9,6 +9,7 @@ from ..common.checks import one_line
 from ..common.words import and_joined, listed
 from .log_evidence import Evidence, StuckQueue, Timeout
 from .log_findings import MOST_LISTED, UNKNOWN, HangFinding, group_words
+from .log_lines import CallPrint
 
 # The calls of torch.distributed that a stack may show.
 _CALLS = frozenset(
@@ -49,7 +50,7 @@ _INNER_CALLS = {  # the calls that a call makes itself, which so stand in the st
     "gather_object": ("all_gather", "gather"),
     "scatter_object_list": ("broadcast", "scatter"),
 }
-_KIND_WORDS = {
+_KIND_WORDS = {  # by the kind of a `CommunicationError`; "other" says nothing that a reader could use
     "timeout": "timed out waiting for a message",
     "closed": "lost the connection to another rank",
     "size": "received a message of an unexpected length",
@@ -225,7 +226,7 @@ def _reports(evidence: Evidence) -> Iterator[str]:
     for mismatch in evidence.mismatches[:MOST_LISTED]:
         yield (
             f"Ranks {mismatch.rank_in_group} and {mismatch.other_in_group} of a group made different calls: "
-            f"{one_line(mismatch.own.collective)} and {one_line(mismatch.other.collective)}."
+            f"{_collective_words(mismatch.own)} and {_collective_words(mismatch.other)}."
         )
     for rank, errors in sorted(evidence.own_errors.items())[:MOST_LISTED]:
         yield f"Rank {rank} ended with {one_line(errors[0])}."
@@ -233,6 +234,10 @@ def _reports(evidence: Evidence) -> Iterator[str]:
     for failure in failures[:MOST_LISTED]:
         how = f"was killed by {failure.signal}" if failure.signal else "ended"
         yield f"Rank {failure.rank} {how}, the first failure on its node, at {failure.time}."
+
+
+def _collective_words(call: CallPrint) -> str:
+    return one_line(call.collective) or "one that is not legible"
 
 
 def _silent(evidence: Evidence) -> Iterator[str]:

@@ -324,7 +324,7 @@ def _commonest_shape(shapes: dict[int, _Shape], num_late: int) -> _Shape:
         shape, num_steps = num_steps_of.most_common(1)[0]
         if num_steps >= _LEAST_STEPS:
             return shape
-    # one more than `_LEAST_STEPS`, because the first step has no end of earlier allreduces to count from
+    # one more than `_LEAST_STEPS`: the first step has no end of earlier allreduces to count from, so `shapes` lacks it
     wanted = f"at least {_LEAST_STEPS + 1} steps with the same allreduces of gradients on every rank"
     late = f", and {count_of(num_late, 'step')} with late stamps" if num_late else ""
     raise ValueError(f"traces must have {wanted}, and have {count_of(len(shapes), 'such step')}{late}")
@@ -404,7 +404,8 @@ class _StepSpans:
         """Yield the number and the backward of each step that has one, in the order of time.
 
         A step may have a forward and a backward pass per micro-batch. Only the last of them reduces gradients, so only
-        its gradients count.
+        its gradients count. The backward begins with the first pass, so the first of these gradients seems to take as
+        long as all passes before it.
         """
         steps = self.trace.timeline.select(kind="step")
         for index in np.argsort(steps.start_s).tolist():

@@ -81,7 +81,8 @@ class ShardedForecast(Forecast):
 
         `times_bandwidth` and `times_latency` are factors of the link: 2 and 0.5 are twice the bandwidth and half the
         latency. Where the recorded collectives are too much alike to show which part of their time is latency, the
-        range covers both extremes. Raises ValueError for factors that are not positive.
+        range covers both extremes. Raises ValueError for factors that are not positive or above 1,000,000, for a
+        `reshard_after_forward` that is not a bool, and for a `prefetch` that is not from 0 to 1000.
         """
         bandwidth = number("times_bandwidth", times_bandwidth, above=0, high=_MOST_FACTOR)
         latency = number("times_latency", times_latency, above=0, high=_MOST_FACTOR)
@@ -116,7 +117,7 @@ class ShardedForecast(Forecast):
         savings = []
         for factors in _time_factors(self.steps, link):
             savings.append(recorded_s - _clocked_s(steps, program, factors))
-        savings_s = np.stack(savings)  # extremes by steps; a single row if the share of latency is known
+        savings_s = np.stack(savings)  # a row for each result of `_time_factors`, a column per step
         saved_s = float(np.median(savings_s.mean(axis=0)))
         least_saved_s, most_saved_s = np.quantile(savings_s, _RANGE).tolist()  # over both extremes and all steps
         step_s = max(self.step_s - saved_s, 0.0)
@@ -344,7 +345,8 @@ def _time_factors(steps: ShardedSteps, link: _LinkFactors) -> list[dict[PartKey,
     """Return by which factor the time of each collective changes on another link.
 
     If bandwidth and latency do not change alike, the factor depends on the share of latency in the recorded time. Where
-    that share is unknown, the first result assumes no latency, and the second one nothing but latency.
+    that share is unknown, the first result assumes no latency, and the second one nothing but latency; where it is
+    known, both have the same factor.
     """
     bytes_factor = 1 / link.times_bandwidth
     if bytes_factor == link.times_latency:
@@ -369,7 +371,7 @@ def _latency_shares(steps: ShardedSteps, keys: Sequence[PartKey]) -> dict[PartKe
     """Return the share of latency in the time of each of these collectives, or None if it is unknown.
 
     It follows from a straight line through the median times by size. It is unknown if sizes are unknown, or so close to
-    each other that no line is certain.
+    each other that no line is certain, or if noise makes the line's latency or its time per byte negative.
     """
     num_bytes = np.array([steps.call_bytes[key] for key in keys], float)
     if not num_bytes.size or num_bytes.min() <= 0 or num_bytes.max() < _LEAST_SPREAD * num_bytes.min():

@@ -32,8 +32,9 @@ _EVENT_KINDS = {
     "post_backward_accumulate": "post_backward",
 }
 _MOST_GROUPS = 1000  # of parameters: each is compared with all others
-_MOST_VALUES = 1 << 25  # seconds of pieces, over all ranks and steps; if there are more, only the last steps are used
-_MOST_VALUES_PER_PART = 4  # of a step: three times, and its own work between this part and the next
+# seconds of pieces and parts, over all ranks and steps; if there are more, only the last steps are used
+_MOST_VALUES = 1 << 25
+_MOST_VALUES_PER_PART = 4  # the times that a `_ShardedStepOfRank` has of each part
 _LEAST_STEPS = 2  # of the same shape, so that there is a median
 
 
@@ -109,6 +110,7 @@ def sharded_steps(traces: Sequence[Trace]) -> ShardedSteps:
     shape = _commonest_shape(shape_of)
     numbers = [number for number, shape_of_step in shape_of.items() if shape_of_step == shape]
     skipped_steps = tuple(sorted(numbers_on_any.difference(numbers)))
+    # at most: each piece of own work begins with an event or more
     num_values_per_step = len(ranks) * (len(shape.events) + _MOST_VALUES_PER_PART * len(shape.parts))
     most_steps = max(_MOST_VALUES // num_values_per_step, _LEAST_STEPS)
     # steps[i][r] is the i-th step of rank r
@@ -123,7 +125,7 @@ def _commonest_shape(shape_of: dict[int, StepShape]) -> StepShape:
         shape, num_steps = num_steps_of.most_common(1)[0]
         if num_steps >= _LEAST_STEPS:
             return shape
-    # one more than `_LEAST_STEPS`, because a step begins at the end of the collectives of the step before
+    # one more than `_LEAST_STEPS`: a step begins where the collectives of the one before end, and the first has none
     wanted = f"at least {_LEAST_STEPS + 1} steps of FSDP with the same collectives on every rank"
     raise ValueError(f"traces must have {wanted}, and have {count_of(len(shape_of), 'such step')}")
 
@@ -385,7 +387,10 @@ class _RecordedPart(NamedTuple):
 
 
 def _recorded_parts(columns: _ShardedColumns, ranges: Sequence[_RangeOfRank]) -> list[_RecordedPart] | None:
-    """Return the parts of a step in the order of time; None if one has other collectives than its kind must have."""
+    """Return the parts of a step in the order of time; None if one has other collectives than its kind must have.
+
+    Raises ValueError for HSDP, whose reductions have an allreduce between the copies of a shard as well.
+    """
     parts = []
     num_recorded: Counter[tuple[str, str]] = Counter()  # parts of a kind and group, so far
     for span in ranges:
@@ -448,7 +453,7 @@ def _add_times(step: _ShardedStepOfRank, part: _RecordedPart, columns: _ShardedC
     """Add the times of a part to its step. Stamps of different threads may overlap, so no time is taken below 0."""
     key = part.key
     if part.call is None:
-        step.before_s[key] = max(part.span.stop_s - part.span.start_s, 0.0)
+        step.before_s[key] = part.span.stop_s - part.span.start_s
         return
     launch_s = columns.launch_s[part.call]
     stop_s = columns.stop_s[part.call]

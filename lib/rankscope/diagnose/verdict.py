@@ -410,9 +410,10 @@ def _phases_of_the_last(lateness: Lateness) -> str:
     shares = last_longer_s / last_longer_s.sum()
     parts = []
     for phase in np.argsort(-shares, kind="stable").tolist()[:_MOST_LISTED]:  # the largest first
+        # The largest share is at least that of equal phases, 1 / len(PHASES), so one or more are listed.
         if shares[phase] >= _LEAST_LISTED:
             parts.append(f"{_phase(PHASES[phase], 'its')} ({percent_words(shares[phase])})")
-    return f"Its extra time is spent in {and_joined(parts)}." if parts else ""
+    return f"Its extra time is spent in {and_joined(parts)}."
 
 
 # ---- words

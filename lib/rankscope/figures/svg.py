@@ -34,6 +34,7 @@ _TITLE_LETTER_PX = 8.6
 _TITLE_BASELINE_PX = 20  # of its first line
 _KEY_BOX_PX = 14  # the side of the box of a key
 _KEY_LINE_PX = 18  # the length of the line of a key: three dashes of 4 and two gaps of 3
+_KEY_LINE_LEFT_PX = 3  # begins left of the place of a box, so that its end stays clear of the label
 _KEY_MARK_PX = 20  # the box, and a gap up to the label
 _KEY_GAP_PX = 12  # from the label to the next key
 _TICKS_DOWN_PX = 14  # from the marks down to the baseline of the ticks
@@ -301,9 +302,8 @@ def _key_mark(key: Key, x: float, y: int) -> str:
     if key.line in ("solid", "dashed"):
         dash = ' stroke-dasharray="4 3"' if key.line == "dashed" else ""
         middle_y = y + _KEY_BOX_PX // 2
-        start_x = (
-            x + (_KEY_BOX_PX - _KEY_LINE_PX) / 2 - 1
-        )  # about in the middle of the place of a box, clear of the label
+        # In the middle of the place of a box, but a pixel farther from the label.
+        start_x = x + (_KEY_BOX_PX - _KEY_LINE_PX) / 2 - 1
         mark = f'<path d="M{start_x:.6g} {middle_y}h{_KEY_LINE_PX}" stroke="{key.fill}" stroke-width="2"{dash}/>'
     elif key.line != "none":
         mark = f'<rect {box} fill="{key.fill}" stroke="{edge}"/>'

@@ -141,7 +141,7 @@ class _Recording:
             raise ValueError("no batch has been recorded: iterate over the recorded loader first")
         loader = self.loader
         startup_each_s = 0.0  # to make one worker
-        if self.creations:  # which only a loader with workers has
+        if loader.num_workers and self.creations:  # the number may have been set to 0 since
             startup_each_s = float(np.mean(self.creations)) / loader.num_workers / 1e9
         startup_s = 0.0  # from when all workers have been made to the first read
         if self.startups:

@@ -112,9 +112,10 @@ def _num_ranks(layer: Any) -> int | None:
     for owner in owners:
         for count_name, rank_name in _RANK_NAMES:
             count = _own_attribute(owner, count_name)
-            rank = _own_attribute(owner, rank_name)
+            # The rank is not read, because a property may raise an error before there is a process group.
+            has_rank = hasattr(type(owner), rank_name) or rank_name in getattr(owner, "__dict__", {})
             # If it is not a number, or there is no rank with it, the attribute has another meaning.
-            if isinstance(count, int) and rank is not None:
+            if isinstance(count, int) and has_rank:
                 return count
     return None
 
@@ -122,7 +123,7 @@ def _num_ranks(layer: Any) -> int | None:
 def _own_attribute(owner: Any, name: str) -> Any:
     """Return an attribute of an object or of its class, such as a property, and None if neither has it."""
     if hasattr(type(owner), name):
-        return getattr(owner, name)
+        return getattr(owner, name, None)  # a property may raise AttributeError
     return getattr(owner, "__dict__", {}).get(name)
 
 

@@ -192,7 +192,9 @@ def _load(names_path: Path, paths: list[Path]) -> Timeline:
         parts = [np.frombuffer(read_bytes(path, _SLOTS * _SIZE), _RECORD) for path in filled]
         records = np.concatenate([np.empty(0, _RECORD), *parts])  # at least one array, even if all files are empty
         spans = records[records["written"] == 1]
-        names = _load_names(names_path)
+        names = (
+            _load_names(names_path) if spans.size else ()
+        )  # a machine that went down may leave no names, but no spans either
         return Timeline(
             rank=spans["rank"],
             lane=spans["lane"],

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .gradients import StepAudit
 
 
-@pytest.fixture
+@pytest.fixture  # it asks for `_rankscope`, which skips the test unless pytest has the option
 def rankscope_step(_rankscope: None) -> Callable[..., StepAudit]:
     """Audit a training step on real Gloo ranks under DDP against one process with the whole batch."""
 
@@ -31,7 +31,7 @@ def rankscope_step(_rankscope: None) -> Callable[..., StepAudit]:
         ``step(ddp, inputs, targets)`` is your own forward and backward, by default that of ``loss(outputs, targets)``.
         `allow` has kinds of findings of `rankscope.train.gradients.audit_step`.
         """
-        from .gradients import Work, audit_step
+        from .gradients import Work, audit_step  # here, because it imports torch, which other tests may not need
 
         inputs, targets = batch
         audit = audit_step(Work(module, inputs, targets, loss), num_replicas, step)

@@ -363,6 +363,10 @@ def test_readings_of_other_machines_are_refused() -> None:
         model.with_readings(profile_of(8, reading), profile_of(8, reading))
     with pytest.raises(ValueError, match="profile must have native points"):
         model.with_readings(profile_of(8, {("all_to_all", 1024): 1e-6}))
+    with pytest.raises(ValueError, match="profile must be a Profile"):
+        model.with_readings({})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="fewer must be a Profile"):
+        model.with_readings(profile_of(8, reading), {})  # type: ignore[arg-type]
 
 
 def test_what_the_terms_do_not_know_is_said() -> None:
@@ -421,6 +425,16 @@ def test_a_log_gives_the_model_that_nccl_had(tmp_path: Path) -> None:
     assert read.why_not("allreduce", "nvls", "simple") == "NCCL's log has no bandwidth for it"
 
 
+def test_lines_of_a_log_that_ran_into_one_are_each_read() -> None:
+    ring = "Pattern 4, crossNic 0, nChannels 8, bw 40.0/20.0, "
+    tree = "Pattern 1, crossNic 0, nChannels 4, bw 30.0/10.0, type NVL/PIX, sameChannels 0"
+    graphs = log._printed_graphs(f"box NCCL INFO Pattern 9, box NCCL INFO {ring}box NCCL INFO {tree}\n")
+    assert {name: (graph.num_channels, graph.same_channels) for name, graph in graphs.items()} == {
+        "ring": (8, True),
+        "tree": (4, False),
+    }
+
+
 def test_a_log_without_the_table_or_the_gpu_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "nccl.log"
     path.write_text("box:1:2 [0] NCCL INFO NCCL version 2.27.5\n")
@@ -430,6 +444,8 @@ def test_a_log_without_the_table_or_the_gpu_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="gpu must be given"):
         nccl.Model.from_log(path)
     assert nccl.Model.from_log(path, "h200").gpu == "h200"
+    with pytest.raises(ValueError, match="gpu must be one of"):  # also a name without letters is the user's
+        nccl.Model.from_log(path, "")
 
 
 # ---- the tuner

@@ -82,6 +82,13 @@ def test_ddp_and_zero_are_those_of_their_packages() -> None:
     assert by_name["ZeroRedundancyOptimizer"].step_s > by_name["DDP"].step_s
 
 
+def test_a_module_in_bfloat16_has_its_own_width_in_all_ways() -> None:
+    net = module(4).to(torch.bfloat16)
+    by_name = {candidate.name: candidate for candidate in advice(module=net).candidates}
+    assert by_name["DDP"].peak_bytes == zero.memory(net, 8, "ddp", "bf16").total_bytes
+    assert by_name["ZeRO, stage 2"].peak_bytes == zero.memory(net, 8, 2, "bf16").total_bytes
+
+
 def test_wrappings_of_ones_own() -> None:
     found = advice(wraps={"pairs": ["0", "2", "4", "6"]})
     names = {candidate.name for candidate in found.candidates}

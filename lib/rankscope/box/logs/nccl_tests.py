@@ -597,6 +597,7 @@ def _profile(log: Log, table: Table) -> Profile:
     if ranks.number == 1:
         times.notes.append("one rank: no link was used")
 
+    # A list in which ranks are missing says neither on how many nodes they are nor which GPU each has.
     listed = table.ranks if table.num_listed_ranks == ranks.number else []
     ranks_per_node = list(Counter(rank.host for rank in listed).values())  # in the order of their first ranks
     varying = _varying_columns(table)
@@ -706,5 +707,6 @@ def _collective(log: Log, table: Table, bytes_per_count: float) -> str:
         return "broadcast"
     is_clear = "root" not in table.columns and bytes_per_count > 1
     log.check(is_clear, table.header, "the collective of the table is not stated")
-    # Versions that print no root print the operation, a blank one, also for an all-to-all, but not for an allgather.
+    # Versions that print a root print the same columns for an all-to-all and an allgather. The others print the
+    # operation, a blank one, also for an all-to-all, but not for an allgather.
     return "all_to_all" if "redop" in table.columns else "allgather"

@@ -26,7 +26,7 @@ _LOG_NAMES = {
     "AllReduce": "allreduce",
 }
 _FIGURES = re.compile(r"^\s*[\d.]+/\s*[\d.]+\s*$")  # a cell of the table: latency/bandwidth
-_GRAPH = re.compile(r"Pattern (\d), crossNic \d, nChannels (\d+), bw ([\d.]+)/([\d.]+)")
+_GRAPH = re.compile(r"^(\d), crossNic \d, nChannels (\d+), bw ([\d.]+)/([\d.]+)")  # follows the word Pattern
 _SAME_CHANNELS = re.compile(r"sameChannels (\d)")
 _SIZE = re.compile(r"n[Rr]anks (\d+) nNodes (\d+)")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
@@ -66,8 +66,10 @@ def _printed_graphs(text: str) -> dict[str, Graph]:
     Skip lines with another pattern, and lines without channels or bandwidth, which a `Graph` must have.
     """
     graphs: dict[str, Graph] = {}
-    for line in text.splitlines():
-        fields = _GRAPH.search(line)
+    # Ranks write to one stream, so that lines of several may have run into one.
+    statements = [statement for line in text.splitlines() for statement in line.split("Pattern ")[1:]]
+    for statement in statements:
+        fields = _GRAPH.search(statement)
         if fields is None:
             continue
         pattern, num_channels, intra, inter = fields.groups()
@@ -76,7 +78,7 @@ def _printed_graphs(text: str) -> dict[str, Graph]:
         has_paths = int(num_channels) > 0 and float(intra) > 0 and float(inter) > 0
         if not has_paths:
             continue
-        same_channels = _SAME_CHANNELS.search(line)
+        same_channels = _SAME_CHANNELS.search(statement)
         graph = Graph(
             num_channels=int(num_channels),
             intra=float(intra),
@@ -116,5 +118,5 @@ def read_log(path: str | os.PathLike[str], gpu: str | None) -> dict[str, Any]:
     if gpu is None and len(names) != 1:
         stated = f"{os.fspath(path)} names {' and '.join(names) or 'no known GPU'}"
         raise ValueError(one_line(f"gpu must be given, because {stated}"))
-    fields["gpu"] = gpu or names[0]
+    fields["gpu"] = names[0] if gpu is None else gpu
     return fields

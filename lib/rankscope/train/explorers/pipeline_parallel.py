@@ -50,16 +50,22 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def plan(now: Now) -> PipelineSchedule:
-    """Return the schedule. Only interleaved 1F1B has chunks; its microbatches are rounded up to full rounds.
-
-    It has as many rounds as the ranks fit into the microbatches, at least one, and all rounds must be equally long.
-    """
+    """Return the schedule. Only interleaved 1F1B has chunks; its microbatches are rounded up to full rounds."""
     if now.schedule != "interleaved_1f1b":
         return build(now.schedule, now.num_ranks, now.num_microbatches)
     num_microbatches = now.num_microbatches
-    while num_microbatches % max(1, num_microbatches // now.num_ranks):
+    while not _fill_rounds(num_microbatches, now.num_ranks):
         num_microbatches += 1
     return build(now.schedule, now.num_ranks, num_microbatches, now.num_chunks)
+
+
+def _fill_rounds(num_microbatches: int, num_ranks: int) -> bool:
+    """Whether interleaved 1F1B can have so many microbatches: its rounds must all be equally long.
+
+    A round has at least as many microbatches as there are ranks. With fewer microbatches there is still one round.
+    """
+    num_rounds = max(1, num_microbatches // num_ranks)
+    return num_microbatches % num_rounds == 0
 
 
 class _PipelineStep(NamedTuple):
@@ -76,9 +82,10 @@ def step(now: Now) -> _PipelineStep:
     schedule = plan(now)
     forward_s = now.forward_ms / 1e3
     backward_s = forward_s * now.backward_percent / 100
-    timeline = simulate(schedule, forward_s, backward_s, LINKS[now.link], now.activation_mb * 1e6)
+    timeline = simulate(schedule, forward_s, backward_s, link=LINKS[now.link], activation_bytes=now.activation_mb * 1e6)
     busy_s = sum(timeline.select(rank=rank, lane="compute").busy_s for rank in range(now.num_ranks))
-    return _PipelineStep(schedule, timeline, 1 - busy_s / (now.num_ranks * timeline.makespan_s))
+    bubble = 1 - busy_s / (now.num_ranks * timeline.makespan_s)
+    return _PipelineStep(schedule, timeline, bubble)
 
 
 def picture(now: Now) -> Drawing:
@@ -91,16 +98,17 @@ def picture(now: Now) -> Drawing:
 def report(now: Now) -> list[str]:
     """The bubble, also with free links, the activations kept and the bytes sent."""
     schedule, _, bubble = step(now)
-    formula = bubble_share(schedule.name, schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks)
-    # The activations of one chunk are that part of what a microbatch needs on the rank.
+    # The bubble if messages take no time, as a fraction.
+    free_bubble = bubble_share(schedule.name, schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks)
+    # A chunk keeps only its part of a microbatch's activations on the rank.
     activations = [f"{num_kept / schedule.num_chunks:g}" for num_kept in schedule.activations_in_flight()]
-    sent_bytes = max(traffic(schedule, now.activation_mb * 1e6))
-    free = percent_words(float(formula), 1)
+    most_sent_bytes = max(traffic(schedule, now.activation_mb * 1e6))
+    free_percent = percent_words(float(free_bubble), 1)
     lines = [
         schedule.to_text().splitlines()[0],  # its name and sizes
-        f"bubble: {percent_words(bubble, 1)} of the step; {formula} = {free} if messages take no time",
+        f"bubble: {percent_words(bubble, 1)} of the step; {free_bubble} = {free_percent} if messages take no time",
         f"activations kept per rank, in micro-batches: {', '.join(activations)}",
-        f"each rank sends at most {decimal_words(sent_bytes)} per step",
+        f"each rank sends at most {decimal_words(most_sent_bytes)} per step",
     ]
     if schedule.num_microbatches != now.num_microbatches:
         lines.append(f"({now.num_microbatches} micro-batches do not fill the rounds of this schedule)")

@@ -46,7 +46,8 @@ def picture(now: Now) -> Drawing:
     else:
         ending = f"ranks {' and '.join(stuck)} cannot go on"
     timeline = simulate(batches, now.handling, _STEP_S, now.allreduce_ms * 1e-3, _TIMEOUT_S)
-    return draw_timeline(timeline, f"{now.handling}: {ending}", hatched=COMMUNICATION | {"shadow"})
+    communication = COMMUNICATION | {"shadow"}  # a rank without batches shadows the allreduces of the others
+    return draw_timeline(timeline, f"{now.handling}: {ending}", hatched=communication)
 
 
 def report(now: Now) -> list[str]:
@@ -54,11 +55,13 @@ def report(now: Now) -> list[str]:
     batches = _batches(now)
     num_samples = sum(batches) * _BATCH_SIZE
     shard_ends = np.cumsum(batches) * _BATCH_SIZE
-    shards = np.split(np.arange(num_samples), shard_ends[:-1])  # the samples of each rank
+    cuts = shard_ends[:-1]  # the last shard ends where the samples do
+    shards = np.split(np.arange(num_samples), cuts)  # the samples of each rank
     epoch = Assignment(num_samples, tuple(shards)).with_loader(_BATCH_SIZE)
     predicted = predict(epoch, now.handling, now.divide_by_initial)
     reads = audit(predicted.trained)
-    relative = predicted.weights / predicted.weights.sum() * predicted.weights.size  # 1 is the mean of all samples
+    shares = predicted.weights / predicted.weights.sum()
+    relative = shares * shares.size  # 1 is the fair share, as in the gradient of the mean loss
     scale = ", ".join(f"{weight:.3g}" for weight in predicted.scale)
     return [
         f"{count_of(epoch.size, 'sample')}: {reads.dropped} lost, {reads.duplicates} repeated",

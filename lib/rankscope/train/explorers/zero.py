@@ -113,5 +113,6 @@ def zero(module: Any = None) -> Explorer:
     """
     settings = SETTINGS
     if module is not None:
-        settings = (Setting("model", YOURS, (YOURS, *MODELS), "parameters"), *SETTINGS[1:])
+        model_setting = Setting("model", YOURS, (YOURS, *MODELS), "parameters")
+        settings = (model_setting, *SETTINGS[1:])  # instead of the first one, which has the models without yours
     return Explorer(settings, {"picture": partial(picture, module)}, partial(report, module), PRESETS, without_effect)

@@ -19,6 +19,7 @@ _WIDE_PX = 640.0
 _ROW_PX = 22.0  # of a bucket with numbers and a size
 _LOW_ROW_PX = 4.0  # of a bucket without
 _ROOM_FOR_SIZE = 0.16  # right of the widest bucket, as a share of its width
+_GAP_BEFORE_SIZE = 0.012  # between a bucket and its size, as a share of the widest bucket
 _FAR_CAP = 1.5  # a cap of this many times the largest bucket or more is not drawn
 _CAPS_WIDE_PX = 560.0
 _CAPS_ROW_PX = 19.0
@@ -41,7 +42,10 @@ def until_alike(recommendation: Recommendation, least_mb: float = 0.0) -> tuple[
     num_shown = len(candidates)
     while num_shown > 1:  # the last one that is shown is like the largest; drop it if the next smaller one is, too
         next_smaller = candidates[num_shown - 2]
-        if _outcome(next_smaller) != _outcome(candidates[-1]) or (next_smaller.bucket_cap_mb or 0) < least_mb:
+        cap_mb = (
+            next_smaller.bucket_cap_mb or 0.0
+        )  # for the type: only DDP's default, which is not among them, has None
+        if cap_mb < least_mb or _outcome(next_smaller) != _outcome(candidates[-1]):
             break
         num_shown -= 1
     return candidates[:num_shown]
@@ -69,17 +73,20 @@ def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str |
     labelled = len(shown) <= _MOST_LABELLED
     num_bytes = np.array([bucket.num_bytes for bucket in shown])
     extent = _extent(shown)
-    width = float(extent)
-    row_px = _LOW_ROW_PX
     if labelled:
         width = (1 + _ROOM_FOR_SIZE) * extent
         row_px = _ROW_PX
+    else:
+        width = float(extent)
+        row_px = _LOW_ROW_PX
     scale, unit = bytes_unit(extent)  # of the ticks; x itself counts bytes
     pieces, numbers = _pieces(buckets, shown, width)
     texts: list[Texts] = []
     if labelled:
         words = [bytes_words(size) for size in num_bytes.tolist()]
-        sizes = Texts(num_bytes + 0.012 * extent, np.arange(len(shown)) + 0.5, words, anchor="start", halo=PAPER)
+        lefts = num_bytes + _GAP_BEFORE_SIZE * extent
+        middles = np.arange(len(shown)) + 0.5
+        sizes = Texts(lefts, middles, words, anchor="start", halo=PAPER)  # the line of a cap may run through a size
         texts = [*numbers, sizes]
     return Drawing(
         title=title or _title(buckets, len(shown), int(num_bytes.sum()), iteration),
@@ -98,10 +105,14 @@ def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str |
 
 
 def _extent(shown: Sequence[Bucket]) -> int:
-    """The largest bucket or cap in bytes, leaving out caps that are far beyond the largest bucket."""
+    """The largest bucket or cap in bytes, leaving out caps that are far beyond the largest bucket.
+
+    It is at least 1, because a drawing has a width even if all parameters are empty.
+    """
     widest = max([1, *(bucket.num_bytes for bucket in shown)])
     caps = [bucket.cap_bytes for bucket in shown if bucket.cap_bytes is not None]
-    return max([widest, *(cap for cap in caps if cap < _FAR_CAP * widest)])
+    near_caps = [cap for cap in caps if cap < _FAR_CAP * widest]
+    return max([widest, *near_caps])
 
 
 def _pieces(buckets: DDPBuckets, shown: Sequence[Bucket], width: float) -> tuple[Rects, tuple[Texts, ...]]:
@@ -144,7 +155,7 @@ def _cap_lines(shown: Sequence[Bucket], extent: int) -> Lines:
 
 
 def _bucket_keys(shown: Sequence[Bucket], extent: int, labelled: bool) -> list[Key]:
-    """Return the legend: each cap, whether or not it is within the `extent` that is drawn, and what else there is."""
+    """Return the legend: each cap, drawn or beyond the `extent` of the drawing, numbers, and hatching."""
     caps = sorted({bucket.cap_bytes for bucket in shown if bucket.cap_bytes is not None})
     keys = [Key(f"cap of {bytes_words(cap)}", INK, line="dashed") for cap in caps if cap <= extent]
     keys += [Key(f"cap of {bytes_words(cap)}, beyond the picture", PAPER) for cap in caps if cap > extent]
@@ -163,7 +174,7 @@ def _title(buckets: DDPBuckets, num_buckets: int, num_bytes: int, iteration: int
         when = f"before the rebuild at iteration {buckets.rebuilt_at}"
     else:
         when = "after the first iteration"
-        if buckets.rebuilt_at > 1:
+        if buckets.rebuilt_at > 1:  # with a static graph
             when = f"after the first {buckets.rebuilt_at} iterations"
     gradients = f"{bytes_words(num_bytes)} of gradients, {count_of(len(buckets.parameters), 'parameter')}"
     return f"{gradients}: {count_of(num_buckets, 'allreduce')} {when}"
@@ -176,27 +187,32 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
     bar of `bucket_cap_mb` (None is the default) is framed.
     """
     of_type("recommendation", recommendation, Recommendation)
-    caps = until_alike(recommendation)
-    alike_mb = [candidate.bucket_cap_mb for candidate in recommendation.candidates[len(caps) :]]
-    rows = [recommendation.default, *caps]
+    shown = until_alike(recommendation)
+    alike_mb = [candidate.bucket_cap_mb for candidate in recommendation.candidates[len(shown) :]]  # as the last shown
+    rows = [recommendation.default, *shown]
     names = _cap_names(rows, last_has_more=bool(alike_mb))
     longest_s = max(row.step_s for row in rows)
     scale, unit = time_unit(longest_s)  # x counts this unit, of `scale` seconds
-    width = (1 + _ROOM_FOR_TIME) * longest_s / scale or 1.0  # 1 if no step takes any time
+    width = 1.0  # a drawing has a width even if no step takes any time
+    x_ticks: tuple[tuple[float, str], ...] = ()
+    if longest_s > 0:
+        width = (1 + _ROOM_FOR_TIME) * longest_s / scale
+        x_ticks = round_ticks(longest_s / scale)
     ends = np.array([row.step_s for row in rows]) / scale
     parts = _parts_of_steps(rows, recommendation.alone_s, scale)
     keys = list(parts)
     framed = [index for index, row in enumerate(rows) if row.bucket_cap_mb == bucket_cap_mb]
-    if not framed and bucket_cap_mb in alike_mb:
+    if bucket_cap_mb in alike_mb:  # it shares the last bar
         framed = [len(rows) - 1]
     if framed:
         keys.append(Key("your cap", PAPER, edge=INK))
     words = [f"{three_digits(row.step_s / scale)} {unit}, {count_of(row.num_buckets, 'bucket')}" for row in rows]
+    best = names[rows.index(recommendation.chosen)]  # always shown: of caps that are alike, the smallest is chosen
     gain = ""
-    if recommendation.gain:
+    if recommendation.gain:  # 0 for the default itself
         gain = f", {percent_words(recommendation.gain, 1)} less than the default"
     return Drawing(
-        title=f"Best: {names[rows.index(recommendation.chosen)]}{gain}",
+        title=f"Best: {best}{gain}",
         x_label=f"time per step [{unit}]",
         y_label="bucket_cap_mb",
         width=width,
@@ -204,7 +220,7 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
         size_px=(_CAPS_WIDE_PX, _CAPS_ROW_PX * len(rows)),
         rects=(frame(framed, ends[framed], width), *stacked(parts, margin=0.12)),
         texts=(Texts(ends + 0.01 * width, np.arange(len(rows)) + 0.5, words, anchor="start"),),
-        x_ticks=round_ticks(longest_s / scale) if longest_s else (),
+        x_ticks=x_ticks,
         y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
         legend=keys,
     )

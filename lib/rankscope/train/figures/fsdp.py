@@ -38,12 +38,13 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
     if memory.at_s.size > _MOST_INSTANTS:
         raise ValueError(f"a drawing has at most {_MOST_INSTANTS} changes of memory, got {memory.at_s.size}")
     above = draw_timeline(step.timeline, title=title or _finding(step))
-    scale, _ = time_unit(step.timeline.makespan_s)
-    bottom = above.height + _GAP_ROWS + _MEMORY_ROWS
-    peak_bytes = max(memory.peak_bytes, 1)  # the bytes that are as high as the area, as in `_areas`
-    rects = _areas(memory, step, scale, above.width, bottom)
+    scale, _ = time_unit(step.timeline.makespan_s)  # the unit of x in the drawing of the timeline
+    top = above.height + _GAP_ROWS  # of the memory's area
+    bottom = top + _MEMORY_ROWS
+    full_bytes = max(memory.peak_bytes, 1)  # those that are as high as the area, which has a height without any, too
+    areas = _areas(memory, step, scale, above.width, bottom, _MEMORY_ROWS / full_bytes)
     peak_s = float(memory.at_s[memory.peak_place]) - step.timeline.begin_s
-    marker, peak = _marked_peak(memory, peak_s / scale, above, bottom - _MEMORY_ROWS)
+    marker, peak_words = _marked_peak(memory, peak_s / scale, above, top)
     keys = []
     for term in TERMS:
         if memory.terms[term].any():
@@ -52,9 +53,9 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
         above,
         height=bottom,
         size_px=(above.size_px[0], above.size_px[1] + _ROW_PX * (_GAP_ROWS + _MEMORY_ROWS)),
-        rects=(*above.rects, *rects, marker),
-        texts=(*above.texts, peak),
-        y_ticks=(*above.y_ticks, (bottom - _MEMORY_ROWS, decimal_words(peak_bytes)), (bottom, "0 B")),
+        rects=(*above.rects, *areas, marker),
+        texts=(*above.texts, peak_words),
+        y_ticks=(*above.y_ticks, (top, decimal_words(full_bytes)), (bottom, "0 B")),
         legend=_legend([*above.legend, *keys]),
     )
 
@@ -65,11 +66,11 @@ def _marked_peak(memory: PredictedMemory, peak_x: float, above: Drawing, top: fl
     `top` is the row at which the memory's area begins, where the bar has its middle. `above` is the drawing of the
     timeline over it.
     """
-    peak_x = min(max(peak_x, 0.0), above.width)
+    peak_x = min(max(peak_x, 0.0), above.width)  # an instant outside the spans is drawn at the edge, as in `_areas`
     bar_width = 0.003 * above.width
     marker = Rects(peak_x - bar_width / 2, top - 0.15, INK, width=bar_width, height=0.3)
     terms = [name.replace("_", " ") for name, num_bytes in memory.peak_terms.items() if num_bytes]
-    largest = ", ".join(terms[:_NAMED_TERMS])
+    largest = ", ".join(terms[:_NAMED_TERMS])  # `peak_terms` has the largest first
     words = f"peak of {decimal_words(memory.peak_bytes)}, during {memory.doing[memory.peak_place]}: {largest}"
     units_per_px = above.width / above.size_px[0]
     half_width = _LETTER_PX * len(words) * units_per_px / 2  # of the words
@@ -96,24 +97,26 @@ def _finding(step: PredictedStep) -> str:
     return f"{wait}; peak {decimal_words(step.memory.peak_bytes)} per rank"
 
 
-def _areas(memory: PredictedMemory, step: PredictedStep, scale: float, width: float, bottom: float) -> list[Rects]:
+def _areas(
+    memory: PredictedMemory, step: PredictedStep, scale: float, width: float, bottom: float, rows_per_byte: float
+) -> list[Rects]:
     """Return rectangles for each term: one between every two changes, as high as its bytes, stacked from the bottom.
 
-    A unit of x has `scale` seconds and begins with the timeline. `bottom` is the row at which the memory's area ends.
+    A unit of x has `scale` seconds. x is 0 at the first span of the timeline and `width` at the end of the last one;
+    instants outside are drawn at the edges. `bottom` is the row at which the memory's area ends.
     """
-    end_s = max(step.step_s, float(memory.at_s[-1]))
-    changes = np.append(memory.at_s, end_s) - step.timeline.begin_s
-    edges = np.clip(changes / scale, 0.0, width)
+    end_s = max(step.step_s, float(memory.at_s[-1]))  # the bytes after the last change last until then
+    changes_s = np.append(memory.at_s, end_s) - step.timeline.begin_s
+    edges = np.clip(changes_s / scale, 0.0, width)
     lefts = edges[:-1]
     lengths = np.diff(edges)
-    rows_per_byte = _MEMORY_ROWS / max(memory.peak_bytes, 1)
     height_below = np.zeros(memory.at_s.size)  # of the terms that are drawn already, at each change
     areas = []
     for term, values in memory.terms.items():
         heights = values * rows_per_byte
         tops = bottom - height_below - heights
         height_below = height_below + heights
-        shown = (lengths > 0) & (heights > 0)
+        shown = (lengths > 0) & (heights > 0)  # several changes may be at one instant
         color, hatched = MEMORY[term]
         if shown.any():
             areas.append(

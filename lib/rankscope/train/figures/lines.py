@@ -43,7 +43,7 @@ def bucket_caps(
     """
     of_type("recommendation", recommendation, Recommendation)
     caps_mb = _caps_mb(recommendation.candidates)
-    if caps_mb.size < 2 or not (caps_mb > 0).all():
+    if caps_mb.size < 2 or not (caps_mb > 0).all():  # a line has two points, and the axis is logarithmic
         raise ValueError(f"recommendation must have at least two caps above 0 to be drawn, got {caps_mb.tolist()}")
     quartiles_s = _quartiles_s(measured or {})
     candidates = _swept(recommendation, quartiles_s)
@@ -61,14 +61,15 @@ def bucket_caps(
         x=np.union1d(_caps_mb(candidates), sorted(_marked_mb(quartiles_s))),
         x_margin=1.3,
         x_words="{:g}".format,
-        y_limits=(0, 1.12 * top_s / scale),
+        y_limits=(0, 1.12 * top_s / scale),  # with room above the highest marker
         grid_color="#e0e0e0",
     )
     _draw_sweep(ax, candidates, recommendation.alone_s, scale)
     _mark_caps(ax, recommendation, scale)
     _mark_measured(ax, quartiles_s, scale)
     keys = {}
-    for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
+    handles, names = ax.get_legend_handles_labels()
+    for handle, name in zip(handles, names, strict=True):
         if name not in _EXPLAINED_ELSEWHERE:
             keys[name] = handle
     keys_below(ax, keys)
@@ -135,9 +136,11 @@ def _mark_caps(ax: Axes, recommendation: Recommendation, scale: float) -> None:
     if cap_mb is not None:
         point = (cap_mb, recommendation.chosen.step_s / scale)
         ax.plot(*point, "o", markersize=11, label="recommended", **_HOLLOW)
-        is_first = cap_mb == recommendation.candidates[0].bucket_cap_mb  # a centred note would cover the axis
-        below = (0, -16)  # the note, in points from the ring
-        note(ax, f"recommended: {cap_mb:g} MiB", point, below, ha="left" if is_first else "center", va="top")
+        alignment = "center"
+        if cap_mb == recommendation.candidates[0].bucket_cap_mb:  # at the left end, where it would cover the axis
+            alignment = "left"
+        below_ring_pt = (0, -16)
+        note(ax, f"recommended: {cap_mb:g} MiB", point, below_ring_pt, ha=alignment, va="top")
 
 
 def _mark_measured(ax: Axes, quartiles_s: Mapping[float | None, Floats], scale: float) -> None:
@@ -184,7 +187,9 @@ def _memory_lines(
             raise ValueError(f"memories[{name!r}] must be a sequence of ZeroMemory, got {line!r}")
     if any(len({memory.num_ranks for memory in line}) < 2 for line in memories.values()):
         raise ValueError(f"memories must be lines of at least two numbers of ranks, by name, got {list(memories)}")
-    limits_gb = {name: number("limits_bytes", value, above=0) / 1e9 for name, value in limits_bytes.items()}
+    limits_gb = {}
+    for name, limit_bytes in limits_bytes.items():
+        limits_gb[name] = number("limits_bytes", limit_bytes, above=0) / 1e9  # not 0, because the axis is logarithmic
     names_of_both = sorted(memories.keys() & limits_gb.keys())
     if names_of_both:
         raise ValueError(f"limits_bytes must have other names than memories, got {names_of_both} in both")
@@ -193,6 +198,7 @@ def _memory_lines(
     most_ranks = numbers_of_ranks[-1]
     totals_gb = {name: [memory.total_bytes / 1e9 for memory in line] for name, line in lines.items()}
     all_gb = [*chain.from_iterable(totals_gb.values()), *limits_gb.values()]
+    # The title compares the lines that go up to the largest number of ranks, at their ends.
     ends_gb = {name: totals_gb[name][-1] for name, line in lines.items() if line[-1].num_ranks == most_ranks}
     smallest = min(ends_gb, key=lambda name: ends_gb[name])
     ax = line_axes(
@@ -206,15 +212,15 @@ def _memory_lines(
         y_limits=(min(all_gb) / 1.3, max(all_gb) * 1.4),  # room below and above, on a logarithmic axis
         log_y=True,
     )
-    ends = {}  # of each line, for its name: the y, and the look
+    ends = {}  # by the name of each line: the y of its right end, where the name is written, and its look
     for index, (name, line) in enumerate(lines.items()):
-        needs_dashes = index >= len(CATEGORIES)  # its colour is the second time in use
-        look = Look(CATEGORIES[index % len(CATEGORIES)], needs_dashes, "")
+        needs_dashes = index >= len(CATEGORIES)  # an earlier line has the same colour
+        look = Look(CATEGORIES[index % len(CATEGORIES)], dashed=needs_dashes, marker="")
         ranks = [memory.num_ranks for memory in line]
         ax.plot(ranks, totals_gb[name], color=look.color, linestyle=dash(look), linewidth=1.8, label=name)
         ends[name] = (totals_gb[name][-1], look)
     for name, limit_gb in limits_gb.items():
         ax.axhline(limit_gb, color=GREY, linewidth=0.8, zorder=0, label=name)
-        ends[name] = (limit_gb, Look(GREY, False, ""))
+        ends[name] = (limit_gb, Look(GREY, dashed=False, marker=""))
     name_ends(ax, ends)
     return ax

@@ -18,6 +18,7 @@ _BAR_PX = 30.0
 _LABEL_PX = 20.0
 _WIDE_PX = 620.0
 _ROOM_FOR_TOTAL = 0.18  # right of the longest bar, as a share of it
+_TEXT_GAP = 0.01  # between a bar or the line of a limit and the total to its right, as a share of the width
 _NAME_GAP_PX = 8  # between the names of two limits
 _CHARACTER_PX = 6.0  # of the name of a limit
 _TOTAL_CHARACTER_PX = 7.2  # of a total, with room around it
@@ -42,18 +43,18 @@ def draw_memory(
         of_type(f"memories[{name!r}]", memory, ZeroMemory)
     names = list(memories)
     totals = np.array([memory.total_bytes for memory in memories.values()], dtype=float)
-    longest = max(float(totals.max()), 1.0)
+    longest = max(float(totals.max()), 1.0)  # 1 byte if all bars are empty, because a drawing has a width
     scale, unit = decimal_unit(longest)  # x counts this unit, of `scale` bytes
     width = (1 + _ROOM_FOR_TOTAL) * longest / scale
     limits = {}
     for name, limit_bytes in (limits_bytes or {}).items():
         limit = number("limits_bytes", limit_bytes, 0) / scale
-        if limit < width:  # else it is beyond the drawing
+        if limit < width:  # a limit beyond the drawing would make the bars tiny
             limits[name] = limit
     rows = np.arange(len(names))
     framed = [row for row, name in enumerate(names) if name == chosen]
     words = [decimal_words(total) for total in totals.tolist()]
-    words_x = _clear_of_limits(totals / scale + 0.01 * width, words, limits, width)
+    words_x = _clear_of_limits(totals / scale + _TEXT_GAP * width, words, limits, width)
     totals_shown = Texts(words_x, rows + 0.5, words, anchor="start", halo=PAPER)
     limit_names, num_label_rows = _limit_names(limits, width, len(names))
     parts = _parts(memories, scale)
@@ -81,12 +82,12 @@ def _clear_of_limits(
     lefts: NDArray[np.float64], words: list[str], limits: Mapping[str, float], width: float
 ) -> NDArray[np.float64]:
     """Return the left ends of the totals, moved to the right of each limit's line that would cross them."""
-    gap = 0.01 * width
+    gap = _TEXT_GAP * width
     moved = []
     for left, text in zip(lefts.tolist(), words, strict=True):
         text_width = _TOTAL_CHARACTER_PX * len(text) * width / _WIDE_PX
-        for limit in sorted(limits.values()):
-            if left - gap / 2 < limit < left + text_width:
+        for limit in sorted(limits.values()):  # from the left, because a text that is moved may meet the next line
+            if left - gap / 2 < limit < left + text_width:  # a line so close to the first letter would touch it
                 left = limit + gap
         moved.append(left)
     return np.array(moved)
@@ -121,7 +122,7 @@ def _limit_names(limits: Mapping[str, float], width: float, num_bars: int) -> tu
     line, any other is centred under it.
     """
     texts = []
-    row_ends: list[float] = []  # the right end of the last name of each row
+    row_ends: dict[int, float] = {}  # the right end of the last name of each row that has one
     for name, x in sorted(limits.items(), key=lambda limit: limit[1]):
         name_width = (_CHARACTER_PX * len(name) + _NAME_GAP_PX) * width / _WIDE_PX
         if x > _LAST_CENTRED * width:
@@ -131,10 +132,8 @@ def _limit_names(limits: Mapping[str, float], width: float, num_bars: int) -> tu
             anchor = "middle"
             left = x - 0.5 * name_width
         row = 0
-        while row < len(row_ends) and row_ends[row] > left:
+        while row in row_ends and row_ends[row] > left:
             row += 1
-        if row == len(row_ends):
-            row_ends.append(0.0)
         row_ends[row] = left + name_width
         texts.append(Texts(x, num_bars + (row + 0.5) * _LABEL_ROWS, [name], size_px=10.0, anchor=anchor))
     return texts, len(row_ends)

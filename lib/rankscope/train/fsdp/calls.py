@@ -60,11 +60,11 @@ def sharded_parameters(module: nn.Module) -> tuple[ShardedParameter, ...]:
     for key, parameter in tensors.items():
         parameters.append(
             ShardedParameter(
-                tuple(names[key]),
-                tuple(parameter.shape),
-                parameter.element_size(),
-                parameter.requires_grad,
-                parameter.dtype.is_floating_point,
+                names=tuple(names[key]),
+                shape=tuple(parameter.shape),
+                itemsize=parameter.element_size(),
+                trainable=parameter.requires_grad,
+                floating=parameter.dtype.is_floating_point,
             )
         )
     return tuple(parameters)
@@ -103,11 +103,13 @@ def module_step(module: nn.Module, wrap: Iterable[str] = ()) -> ModuleStep:
     of_type("module", module, nn.Module)
     parts = several("wrap", wrap, "names of submodules")
     sharded_parameters(module)  # for its errors, before fx runs the module's code
-    depth = max([_depth(str(part)) for part in parts], default=0)  # `matching` refuses parts that are no str
+    # Parts that are no str are refused by `matching`, where the step is used.
+    depth = max([_depth(str(part)) for part in parts], default=0)
     with torch.enable_grad():  # the caller may have disabled it; forward may still disable it in parts
         try:
             forward = _CallReader(depth).read(module)
         except Exception:  # fx raises whatever the traced code raises
+            # A new reader, because the first one has recorded the calls up to the error.
             forward = _CallReader(depth).in_order_of_definition(module)
     return evolve(step_without_events(module), events=events_of(forward))
 
@@ -209,7 +211,7 @@ class _CallReader(fx.Tracer):
             return node
         submodule = self._submodules[target]
         name = self._module_names[id(submodule)]
-        if isinstance(submodule, nn.Identity) and inputs:  # it returns the tensor that it was called with
+        if isinstance(submodule, nn.Identity) and inputs:  # it returns its input; there is no node if that is no tensor
             self._results[node] = self._results.get(inputs[0], ())
         elif not self._may_contain_wrapped(submodule, name):  # else `call_module` has recorded it
             self._results[node] = self._compute(name, self._results_of(inputs), self._trained(submodule))
@@ -223,8 +225,9 @@ class _CallReader(fx.Tracer):
         if not requires_grad:
             self._forward.append(ForwardCall("compute", name))
             return ()
-        self._forward.append(ForwardCall("compute", name, True, inputs=inputs, trained=trained))
-        return (len(self._forward) - 1,)
+        self._forward.append(ForwardCall("compute", name, requires_grad=True, inputs=inputs, trained=trained))
+        own_index = len(self._forward) - 1
+        return (own_index,)
 
     def _results_of(self, nodes: Iterable[fx.Node]) -> tuple[int, ...]:
         """The indices of the computing that made these nodes, each once."""
@@ -399,6 +402,7 @@ class CallObserver:
         live_bytes = 0
         peak_bytes = 0
         if self._counter is not None:
+            # First, because the peak was before this mark, when a gradient was not excluded yet.
             peak_bytes = self._counter.take_peak() - self._excluded_bytes
             if kind == "gradient":
                 self._excluded_bytes += self._parameter_bytes[name]
@@ -479,9 +483,9 @@ def events_of_marks(marks: Sequence[Mark]) -> list[StepEvent]:
     output autograd has reached last, or of the module around it if autograd has since reached its input.
     """
     events = []
-    called = [""]  # the modules that are being called, the innermost last
+    called = [""]  # the modules that are being called, the innermost last; what the loss computes counts to the whole
     is_forward = True
-    in_backward = ""  # the module that backward computes
+    in_backward = ""  # the module that backward computes; it begins with the loss
     for mark, next_mark in pairwise(marks):
         if mark.kind == "turn":
             is_forward = False
@@ -492,12 +496,12 @@ def events_of_marks(marks: Sequence[Mark]) -> list[StepEvent]:
         elif mark.kind == "pre_backward":
             in_backward = mark.name
         elif mark.kind == "post_backward":
-            in_backward = mark.name.rpartition(".")[0]
+            in_backward, _, _ = mark.name.rpartition(".")  # the module around it
         if is_forward:
             events.append(_computing_between(mark, next_mark, "forward", called[-1]))
         else:
             events.append(_computing_between(mark, next_mark, "backward", in_backward))
-        if next_mark.kind not in ("turn", "end"):
+        if next_mark.kind not in ("turn", "end"):  # these mark passes, and no hook of a module runs then
             events.append(StepEvent(next_mark.kind, next_mark.name))
     return events
 

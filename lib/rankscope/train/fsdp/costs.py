@@ -78,6 +78,7 @@ class FSDPCosts:
         num_replicas = whole("num_replicas", num_replicas, 1, num_ranks)
         if num_ranks % num_replicas:
             raise ValueError(f"num_replicas must divide the {num_ranks} ranks, got {num_replicas}")
+        # Infinity, the default, is allowed: copies then take no time.
         copy_bytes_per_s = number("copy_bytes_per_s", copy_bytes_per_s, above=0, high=math.inf)
         num_shards = num_ranks // num_replicas
         allreduce = None

@@ -38,7 +38,9 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._peak = self._total  # since the last call of `take_peak`
         self._initial = set(sizes)  # addresses of storages that are in the total from the begin
         self._sizes: dict[int, int] = {}  # by ``_cdata``, of storages that operators have made or read since
-        self._resized: set[int] = set()  # ``_cdata`` of storages that were resized, whose changes are in the total
+        # ``_cdata`` of storages that were resized, whose changes are in the total. Resizing may move the data, after
+        # which an initial storage is no longer known by its address.
+        self._resized: set[int] = set()
         self._is_in_collective = False  # what a backend allocates for itself is not counted
         self.input_bytes = 0  # of what existed before and operators read, such as a batch
         self.at_s: list[float] = []  # when the total changed, by ``time.perf_counter``
@@ -59,7 +61,7 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._sizes[storage._cdata] = storage.nbytes()  # what `_remove` will subtract
             return result
 
-        storage_class: Any = torch.UntypedStorage
+        storage_class: Any = torch.UntypedStorage  # Any, because its type does not allow another method
         storage_class.resize_ = counted
         self._change(0)  # so that the bytes at the begin are among the totals
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -81,6 +83,7 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not self._is_known(storage):  # no operator has made it, so it existed before, as a batch does
                 self._sizes[storage._cdata] = storage.nbytes()
                 self.input_bytes += storage.nbytes()
+                weakref.finalize(storage, self._forget, storage._cdata)
         output = func(*args, **kwargs)
         for tensor in _plain_tensors(output):
             storage = tensor.untyped_storage()
@@ -110,8 +113,13 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         weakref.finalize(storage, self._remove, key)
 
     def _remove(self, key: int) -> None:
-        self._change(-self._sizes.pop(key))
-        self._resized.discard(key)  # another storage may get this address
+        self._change(-self._sizes[key])
+        self._forget(key)
+
+    def _forget(self, key: int) -> None:
+        """Know a storage no longer that Python has deleted, because another one may get its address."""
+        del self._sizes[key]
+        self._resized.discard(key)
 
     @property
     def total(self) -> int:

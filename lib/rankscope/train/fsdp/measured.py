@@ -60,7 +60,7 @@ def measure_step(
     """
     sharded_parameters(module)  # for its errors, also that of anything but a module
     function("loss", loss, "of the module, a rank and a number")
-    whole("num_ranks", num_ranks, 1)
+    num_ranks = whole("num_ranks", num_ranks, 1)
     iterations = whole("iterations", iterations, 1, MOST_ITERATIONS)
     optional("optimizer", optimizer, function)
     of_type("where", where, Where)
@@ -250,12 +250,12 @@ def _seconds_of_costs(timeline: Timeline, num_ranks: int) -> dict[str, list[floa
     seconds: dict[str, list[float]] = {}
     for name, (lane, kind) in _COPIES.items():
         copies = _spans_by_rank(timeline, lane, kind, num_ranks)
-        if copies.start_s.size:
+        if copies.start_s.size:  # without copies of this kind there is no slowest rank
             slowest_s = (copies.stop_s - copies.start_s).max(axis=0)  # of all ranks, for each span
             seconds[name] = slowest_s.tolist()
     for name in _COLLECTIVES:  # the lane and the kind have the same name
         calls = _spans_by_rank(timeline, name, name, num_ranks)
-        if calls.start_s.size:
+        if calls.start_s.size:  # there are all-reduces only with HSDP
             of_last_rank_s = (calls.stop_s - calls.start_s).min(axis=0)
             until_all_left_s = calls.stop_s.max(axis=0) - calls.start_s.max(axis=0)
             seconds[name] = of_last_rank_s.tolist()

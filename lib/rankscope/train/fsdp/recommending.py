@@ -116,7 +116,8 @@ def recommend(
     They are compared with DDP, with ZeroRedundancyOptimizer (stage 1: DDP's all-reduce, and a broadcast of what is
     updated, taken as an all-gather), and with ZeRO's stage 2 as in the paper, whose reduce-scatter and all-gather are
     not overlapped. torch does not offer stage 2, so it is never the recommended one. These three keep parameters and
-    activations in the parameters' own dtype, and take the same time to compute.
+    activations in the parameters' own dtype, and take the same time to compute. In their memory, parameters have two
+    bytes per element if all that are floating point do, else four.
 
     `cost` is that of `predict`. The times of the module are those of a measured `step` (see `measure_step`); else
     backward takes `backward_s`, forward half of it, and layers take shares in proportion to their parameters. Without
@@ -148,7 +149,8 @@ def recommend(
     names_by_wrap = _checked_wraps(module, wraps)
     if step is None:
         step = _step(module, names_by_wrap.values(), loss, backward_s, param_dtype)
-    of_type("step", step, ModuleStep)
+    else:
+        of_type("step", step, ModuleStep)
     candidates = _without_sharding(module, step, num_ranks, costs, optimizer)
     for wrap_name, wrap in names_by_wrap.items():
         for reshard in (None, False):  # torch's default, and without resharding
@@ -166,7 +168,7 @@ def recommend(
                 )
                 name = _candidate_name(wrap_name, reshard, prefetch)
                 candidates.append(_fsdp_candidate(name, predicted, wrap, reshard, prefetch))
-    candidates.sort(key=lambda candidate: (candidate.step_s, candidate.peak_bytes))
+    candidates.sort(key=lambda candidate: (candidate.step_s, candidate.peak_bytes))  # equally fast ones by memory
     return FSDPRecommendation(tuple(candidates), memory_bytes, num_ranks)
 
 
@@ -295,7 +297,8 @@ def _without_sharding(
 ) -> list[FSDPCandidate]:
     """Return DDP, ZeroRedundancyOptimizer, and ZeRO's stage 2, whose collectives no computation hides.
 
-    DDP's all-reduce is taken as a reduce-scatter and an all-gather, as in a ring.
+    DDP's all-reduce is taken as a reduce-scatter and an all-gather, as in a ring. ZeroRedundancyOptimizer takes as long
+    as DDP and then gathers the parameters; stage 2 computes, reduces the gradients and gathers the parameters in turn.
     """
 
     def allreduce_s(num_bytes: Any) -> Any:
@@ -307,10 +310,11 @@ def _without_sharding(
     ddp_wait_s = float(timeline.select(lane="compute", kind="wait").busy_s)
     gather_s = seconds_of("allgather", costs.allgather, local_step.num_bytes)
     stage_2_wait_s = seconds_of("reduce_scatter", costs.reduce_scatter, local_step.num_bytes) + gather_s
+    recipe = _recipe(step)
     activation_bytes = _activation_bytes(step)
 
     def peak_bytes(stage: int | str) -> int:
-        return memory(module, num_ranks, stage, "fp32", optimizer, activation_bytes=activation_bytes).total_bytes
+        return memory(module, num_ranks, stage, recipe, optimizer, activation_bytes=activation_bytes).total_bytes
 
     return [
         FSDPCandidate("DDP", ddp_s, ddp_wait_s, peak_bytes("ddp")),
@@ -324,6 +328,14 @@ def _without_sharding(
             "ZeRO, stage 2", step.computing_s + stage_2_wait_s, stage_2_wait_s, peak_bytes(2), in_torch=False
         ),
     ]
+
+
+def _recipe(step: ModuleStep) -> str:
+    """Return the recipe of `zero.memory` for parameters in their own dtype, with gradients and states like them."""
+    itemsizes = {parameter.itemsize for parameter in step.parameters if parameter.floating}
+    if itemsizes == {2}:
+        return "bf16"
+    return "fp32"
 
 
 def _local_step(step: ModuleStep) -> LocalStep:
@@ -352,7 +364,8 @@ def _local_step(step: ModuleStep) -> LocalStep:
 def _activation_bytes(step: ModuleStep) -> int:
     """Return the bytes that forward keeps for backward, in the dtype of the parameters.
 
-    If the step was observed with a cast, its activations are converted back by the ratio of the dtypes' sizes.
+    If the step was observed with a cast, its activations are converted back by the ratio of the dtypes' sizes. If the
+    parameters have several dtypes, that of the largest parameter is taken for all activations.
     """
     num_bytes = sum(event.activation_bytes for event in step.events if event.kind == "forward")
     if step.param_dtype is None:

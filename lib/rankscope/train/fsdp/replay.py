@@ -395,13 +395,13 @@ class Replay:
             self._leave(state, index)
         elif event.kind == "pre_backward":
             self._pre_backward(state, index)
-        elif event.kind == "post_backward" and state.has_parameters:
+        elif event.kind == "post_backward" and state.has_parameters:  # without parameters, torch registers no such hook
             self._post_backward(state, index)
 
     def _innermost_group(self, name: str) -> int:
-        """Return the group of the innermost wrapped module that is or contains a module."""
+        """Return the group of the innermost wrapped module that is or contains a module; the root contains all."""
         while name and name not in self._group_of_module:
-            name = name.rpartition(".")[0]
+            name, _, _ = name.rpartition(".")  # the module around it
         return self._group_of_module[name]
 
     def _issue(self, kind: str, index: int, num_bytes: int = 0, **details: Any) -> None:
@@ -481,14 +481,14 @@ class Replay:
 
         It runs once for each tensor that the module returned.
         """
-        if state.module_training != "pre_backward":
+        if state.module_training != "pre_backward":  # the first of these tensors: the hooks' time counts once
             self._issue("hooks", index)
         state.module_training = "pre_backward"
         if state.has_parameters and state.training != "pre_backward":
             state.training = "pre_backward"
             self._unshard(index)
             self._wait(index, is_forward=False)
-            if not state.backward_prefetch:
+            if not state.backward_prefetch:  # torch's default applies only without prefetching of one's own
                 self._default_prefetch(state)
         for target in state.backward_prefetch:
             self._unshard(target)

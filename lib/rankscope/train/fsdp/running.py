@@ -247,7 +247,7 @@ class _FSDPStepper:
 
         def after_forward(_: nn.Module, args: Any, output: Any) -> None:
             self._open.pop()
-            group_around = self._open[-1] if self._open else 0
+            group_around = self._open[-1] if self._open else 0  # after the root's forward, the loss counts to the root
             mark(group_around)
             # In backward, the module begins to compute when the gradient of one of its outputs is there.
             for item in tree_iter(output):
@@ -343,12 +343,12 @@ class _FSDPStepper:
     def _compute_spans(self, start_s: float, stop_s: float) -> list[Span]:
         """Return the spans of one gap, which is cut where another group's module begins to compute."""
         marks = sorted([*self._marks, (self._backward_begin_s, 0)])  # backward begins with the root
-        group = 0
+        group = 0  # before the first mark, the loss has not called the module yet; that counts to the root
         spans = []
         for at_s, next_group in marks:
             if at_s >= stop_s:
                 break
-            if at_s > start_s:
+            if at_s > start_s:  # an earlier mark only decides with which group the gap begins
                 spans.append(self._compute_span(group, start_s, at_s))
                 start_s = at_s
             group = next_group
@@ -366,7 +366,7 @@ def _groups_of_parameters(module: nn.Module, wrapped: Sequence[str]) -> dict[str
     group_of_parameter = {}
     for name, _ in module.named_parameters(remove_duplicate=False):
         around = [part for part in wrapped if name.startswith(f"{part}.")]
-        innermost = max(around, key=len, default="")
+        innermost = max(around, key=len, default="")  # of modules that contain one another, the longest name
         group_of_parameter[name] = groups[innermost]
     return group_of_parameter
 
@@ -421,8 +421,8 @@ class _WatchedDistributed:
                     result = value(*args, **kwargs)
             stop_s = time.perf_counter()
             # The whole buffer is the larger one of input and output. The stage around the call knows its group.
-            sizes = [item.nbytes for item in (*args, *kwargs.values()) if isinstance(item, Tensor)]
-            self._add(_FSDPPiece(kind, 0, begin_s, stop_s, max(sizes)))
+            sizes = [argument.nbytes for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor)]
+            self._add(_FSDPPiece(kind, group=0, start_s=begin_s, stop_s=stop_s, num_bytes=max(sizes)))
             return result
 
         return timed
@@ -474,13 +474,8 @@ def _observed(job: FSDPJob, records: Sequence[_FSDPRankRecord]) -> FSDPRun:
         if any(step.collectives != collectives for step in steps):
             raise RuntimeError(f"ranks must issue the same collectives, got {[step.collectives for step in steps]}")
         spans = [span for step in steps for span in step.spans]
-        iterations.append(
-            FSDPIteration(
-                max(step.step_s for step in steps),
-                all(step.clean for step in steps),
-                collectives,
-                Timeline.of(spans),
-            )
-        )
+        slowest_s = max(step.step_s for step in steps)
+        is_clean = all(step.clean for step in steps)
+        iterations.append(FSDPIteration(slowest_s, is_clean, collectives, Timeline.of(spans)))
     live = tuple([record.live for record in records])
     return FSDPRun(job.settings, ("", *job.wrapped), tuple(iterations), live)
