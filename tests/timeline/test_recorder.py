@@ -54,6 +54,17 @@ def test_threads_lose_nothing_and_files_follow_on_each_other(monkeypatch):
     timeline.check()
 
 
+@pytest.mark.parametrize("suffix", ["000001.spans", "names"])
+def test_an_error_names_the_file_that_is_damaged(monkeypatch, tmp_path, suffix):
+    monkeypatch.setattr(recorder, "_SLOTS", 2)
+    recording = Recorder(folder=tmp_path)
+    work(recording, 0, 3)
+    (damaged,) = tmp_path.glob(f"*.{suffix}")
+    damaged.write_bytes(b"\n")
+    with pytest.raises(storage.StorageError, match=f"{damaged.name}: not written by a recorder"):
+        recording.timeline()
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns of it in any process with threads
 def test_processes_share_the_folder_and_the_clock(method):

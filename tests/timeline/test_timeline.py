@@ -252,6 +252,11 @@ def test_our_own_trace_comes_back(tmp_path, name):
     assert list(Timeline.from_chrome_trace(Timeline.of([]).to_chrome_trace(tmp_path / "empty.json"))) == []
 
 
+def test_our_own_trace_may_have_a_kind_with_the_name_of_a_metadata_event(tmp_path):
+    timeline = Timeline.of([Span(0, "cpu", "thread_name", -1, 0.0, 1.0)])
+    assert list(Timeline.from_chrome_trace(timeline.to_chrome_trace(tmp_path / "run.json"))) == list(timeline)
+
+
 def test_our_own_trace_without_names_of_lanes_and_kinds_in_its_head(tmp_path):
     timeline = Timeline.of(some_spans())
     older = json.loads(timeline.to_chrome_trace(tmp_path / "run.json").read_text())

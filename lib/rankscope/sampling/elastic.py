@@ -442,6 +442,7 @@ def check_division(facts: Sequence[RankFacts]) -> None:
         advice = "construct them after init_process_group, or pass num_replicas and rank"
         raise ValueError(f"the samplers have num_replicas {num_replicas}, but there are {len(facts)} ranks: {advice}")
     ranks = [fact.rank for fact in facts]
+    # In any order: a process may read another rank's part, as long as each part is read once.
     if sorted(ranks) != list(range(num_replicas)):
         words = ", ".join(map(str, ranks))
         raise ValueError(f"the samplers must have the ranks 0 to {num_replicas - 1}, each once, got {words}")
@@ -502,5 +503,5 @@ def _differences(recipe: Mapping[str, Any], expected: Mapping[str, Any]) -> dict
             words[name] = f"{name} {recipe[name]!r}, not {value!r}"
     for name in recipe:
         if name not in expected:
-            words[str(name)] = f"an unknown entry {name!r}"
+            words[name] = f"an unknown entry {name!r}"
     return words

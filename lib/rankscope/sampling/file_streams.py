@@ -222,7 +222,8 @@ class Mixing(NamedTuple):
     is in a true shuffle. `files_per_batch` is the mean number of different files in a batch, and
     `files_per_batch_if_shuffled` its expectation. `correlation` is that of the sample numbers of neighbouring reads, 0
     in a true shuffle. `coverage` is the share of the dataset that is read. With fewer than two samples, there are no
-    neighbouring reads in a true shuffle, and `same_file_if_shuffled` is 1.
+    neighbouring reads in a true shuffle, and `same_file_if_shuffled` is 1. In the order itself, `same_file` is 0
+    without neighbouring reads, and `files_per_batch` is 0 without a full batch. The `coverage` of no samples is 1.
     """
 
     same_file: float

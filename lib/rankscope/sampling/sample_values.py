@@ -22,7 +22,8 @@ CostFunction = Callable[[NDArray[np.int64]], ArrayLike]
 def checked_lengths(lengths: Any, max_tokens: int | None = None) -> NDArray[np.int64]:
     """Return a read-only array of the lengths of all samples.
 
-    Raises ValueError, which names the first sample that is wrong, unless all are whole numbers from 0 to `max_tokens`.
+    Raises ValueError, which names the first sample that is wrong, unless all are whole numbers from 0 to `max_tokens`,
+    or to `MOST_LENGTH` if that is lower or `max_tokens` is None.
 
     >>> checked_lengths([3, 9, 2], max_tokens=8)
     Traceback (most recent call last):
@@ -48,7 +49,8 @@ def costs_of(lengths: NDArray[np.int64], cost: str | CostFunction) -> NDArray[np
     """Return the cost of each sample: its length, the length's square, or what a function returns for it.
 
     "linear" is for layers whose time is proportional to the number of tokens, "quadratic" for attention. Raises
-    ValueError for another word, and for a function that does not return a finite cost of at least 0 for each sample.
+    ValueError for another word, and for a function that does not return a finite cost of at least 0 for each sample,
+    or whose costs have no finite sum, because the costs of batches and steps are sums of them.
 
     >>> costs_of(np.array([1, 2, 3]), "quadratic").tolist()
     [1.0, 4.0, 9.0]

@@ -16,7 +16,8 @@ from .keyed import KeyedPermutation
 from .sample_values import checked_weights, digest_of
 
 MOST_DRAWS = 2**31  # of all ranks in an epoch, whose samples are stored
-_FIXED_POINT_BITS = 62  # of the sum of all expected counts
+# Of the sum of all expected counts. `_draws_of_epoch` adds up to one draw to it, which then fits in 63 bits and a sign.
+_FIXED_POINT_BITS = 62
 
 
 class _EpochDraws(NamedTuple):

@@ -16,6 +16,7 @@ import struct
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,8 @@ class Recorder:
 
         The files of one process have a stem in common: one file of names, and files of spans with a number each.
 
-        Raises StorageError, a ValueError that names the file, if the folder contains a file of spans that was not
-        written by a recorder, or more than `_MOST_FILES` files.
+        Raises StorageError, a ValueError that names the file, if the folder contains a file of spans or names that was
+        not written by a recorder, or more than `_MOST_FILES` files.
         """
         paths_of_stem: dict[str, list[Path]] = {}
         for path in sorted(self.folder.glob("*.spans")):
@@ -187,14 +188,18 @@ def _load(names_path: Path, paths: list[Path]) -> Timeline:
     Spans are read before names, because a name is on disk before a span uses it. `written` is the last field of a
     record, so a span that was cut short by a kill is left out. A name that was cut short has no span.
     """
-    try:
-        filled = [path for path in paths if path.stat().st_size]  # a kill may leave an empty file
-        parts = [np.frombuffer(read_bytes(path, _SLOTS * _SIZE), _RECORD) for path in filled]
-        records = np.concatenate([np.empty(0, _RECORD), *parts])  # at least one array, even if all files are empty
-        spans = records[records["written"] == 1]
-        names = (
-            _load_names(names_path) if spans.size else ()
-        )  # a machine that went down may leave no names, but no spans either
+    parts = [np.empty(0, _RECORD)]  # at least one array, even if all files are empty
+    for path in paths:
+        if path.stat().st_size:  # a kill may leave an empty file
+            with _naming_file(path):
+                parts.append(np.frombuffer(read_bytes(path, _SLOTS * _SIZE), _RECORD))
+    records = np.concatenate(parts)
+    spans = records[records["written"] == 1]
+    names: tuple[str, ...] = ()
+    if spans.size:  # a machine that went down may leave no names, but no spans either
+        with _naming_file(names_path):
+            names = _load_names(names_path)
+    with _naming_file(paths[0]):  # a value that does not fit may be in any of the files
         return Timeline(
             rank=spans["rank"],
             lane=spans["lane"],
@@ -205,8 +210,15 @@ def _load(names_path: Path, paths: list[Path]) -> Timeline:
             lanes=names,  # lanes and kinds are in one list of names
             kinds=names,
         )
+
+
+@contextlib.contextmanager
+def _naming_file(path: Path) -> Iterator[None]:
+    """Turn the errors of a file that no recorder wrote into a StorageError, which names it."""
+    try:
+        yield
     except (ValueError, RecursionError) as error:
-        raise StorageError(paths[0], f"not written by a recorder: {error}") from error
+        raise StorageError(path, f"not written by a recorder: {error}") from error
 
 
 def _load_names(path: Path) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ def column(name: str, values: ArrayLike) -> NDArray[Any]:
     if array.ndim != 1 or not has_right_type:
         raise ValueError(f"{name} must be a column of {dtype.__name__}, got {array.dtype} of shape {array.shape}")
     if array.dtype == dtype and _is_constant(array):
-        return _read_only(array.view())
+        return array
     return _read_only(array.astype(dtype))
 
 
@@ -257,6 +257,7 @@ class Timeline:
 
     def _cut_to(self, between_s: tuple[float, float]) -> Timeline:
         """Return the spans in a window, cut at its edges."""
+        # Infinite edges are allowed: a window may be open on either side.
         edges = [number("between_s", time, high=math.inf) for time in several("between_s", between_s)]
         if len(edges) != 2 or edges[0] > edges[1]:
             raise ValueError(f"between_s must be a window from earlier to later, got {between_s}")
@@ -512,7 +513,7 @@ def _own(entries: list[_Entry], head: dict[str, Any]) -> Timeline:
     events = [of_type("an event", entry, _ChromeEvent) for entry in entries]
     lane_of_thread: dict[_Thread, str] = {}
     for event in events:
-        if event.name == "thread_name":
+        if event.ph == _METADATA and event.name == "thread_name":  # a span may have this name, too
             lane_of_thread[event.pid, event.tid] = _name_in(event)
     spans = []
     for event in events:

@@ -179,10 +179,11 @@ def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "d
     3.0
     """
     of_type("costs", costs, StepCosts)
-    messages = messages_of(sizes, num_devices)
+    of_type("sizes", sizes, StepSizes)
     chunks = chunk_sizes(sizes.batch_size, num_devices)
     if one_of("how", how, HOW) == "ddp":
         return _simulate_ddp(sizes, num_devices, costs, samples_per_rank=chunks[0])  # the largest chunk
+    messages = messages_of(sizes, num_devices)
     computing_s = {
         "forward": [chunk * costs.forward_s for chunk in chunks],
         "loss": [sizes.batch_size * costs.loss_s],  # device 0 alone

@@ -52,7 +52,7 @@ def resnet50() -> Iterator[Layer]:
             if block == 0:  # its input and output differ in shape, so a convolution adapts the skip connection
                 yield from _conv_norm(f"{name}.downsample", num_in, 4 * width, kernel=1, out_side=side)
             num_in = 4 * width
-    yield _linear("fc", 2048, 1000)
+    yield _linear("fc", num_in, 1000)  # the scores of ImageNet's classes
 
 
 def gpt2(num_tokens: int = 1024) -> Iterator[Layer]:

@@ -123,7 +123,7 @@ def measure(
     return DDPRun(
         provenance=_provenance(records, where),
         setting=settings,
-        parameters=records[0].parameters,
+        parameters=records[0].parameters,  # the same on all ranks, which train copies of one module
         step_s=tuple(max(rank.step_s for rank in step) for step in each_step),
         clean=tuple(all(rank.clean for rank in step) for step in each_step),
         steps=tuple(_observed(step) for step in each_step),
