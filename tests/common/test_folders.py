@@ -266,6 +266,25 @@ def test_without_locks_folders_are_made_and_deleted_but_never_swept(
     assert list(place.iterdir()) == []
 
 
+def test_without_locks_another_is_made_if_the_first_one_is_deleted_meanwhile(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted = []
+
+    def delete_the_first(descriptor: int, operation: int) -> None:
+        if not deleted:
+            (folder,) = place.iterdir()
+            shutil.rmtree(folder)
+            deleted.append(folder)
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(folders.fcntl, "flock", delete_the_first)
+    folder = folders.make_folder(place)
+    assert list(place.iterdir()) == [folder]
+    assert deleted != [folder]
+    folders.delete_folder(folder)
+
+
 def test_an_error_while_making_one_leaves_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(descriptor: int, data: bytes) -> int:
         raise KeyboardInterrupt

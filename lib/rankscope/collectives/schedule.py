@@ -307,7 +307,7 @@ class Schedule:
         return np.broadcast_to(np.True_, (self.num_ranks, self.num_chunks))
 
     def traffic(self, num_bytes: float) -> Traffic:
-        """Return the bytes over each link and in each rank's memory if each whole buffer has `num_bytes`.
+        """Return the bytes over each link, the messages, and each rank's peak memory if whole buffers have `num_bytes`.
 
         Raises ValueError if `num_bytes` is not a finite number of at least 0.
 

@@ -51,8 +51,8 @@ def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str
     Lanes and kinds are "send", "receive" and "reduce" ("send 1", … for further ports), items are steps. `detail` is
     "messages", or "ranks" for a single span per rank, from 0 to its end; None means messages up to `MOST_MESSAGES`.
 
-    Raises ValueError if the cluster has a different number of ranks or `num_bytes` is not a finite number of at
-    least 0.
+    Raises ValueError if the cluster has a different number of ranks, `num_bytes` is not a finite number of at least 0,
+    or `detail` is unknown.
 
     >>> from ..cluster import Link
     >>> from . import ALGORITHMS

@@ -128,8 +128,8 @@ def _make_marker(folder: Path) -> int | None:
         raise _SweptError from None
     try:
         if not _lock(marker):
-            os.close(marker)
             os.unlink(path)
+            os.close(marker)  # last, because an error above closes it, too
             return None
         os.write(marker, _marker_text(folder.stat().st_ino))
         os.stat(path)  # the lock is of no use if the marker was deleted before this process had it

@@ -259,8 +259,8 @@ def most_unpacked_bytes(packed_bytes: int, most_bytes: int) -> int:
 def unpacked(raw: bytes, most_bytes: int) -> bytes:
     """Return the content of gzipped bytes.
 
-    Raises ValueError for more than `most_bytes`, or than `most_unpacked_bytes` allows; OSError or EOFError if the bytes
-    are not gzipped or are damaged.
+    Raises ValueError for more than `most_bytes`, or than `most_unpacked_bytes` allows; OSError, EOFError or zlib.error
+    if the bytes are not gzipped or are damaged.
     """
     most_bytes = most_unpacked_bytes(len(raw), most_bytes)
     pieces = list[bytes]()

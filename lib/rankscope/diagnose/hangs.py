@@ -114,7 +114,8 @@ class Hang:
     def to_frame(self) -> pd.DataFrame:
         """Return a row per call and rank: the last calls of the groups with a finding, or of all if there is none.
 
-        `after_s` is the time since the first rank made the call. A rank that did not make it has empty words there.
+        `after_s` is the time since the first rank made the call. A rank that did not make it has nan there,
+        and empty words for what the call was, its state and where it was made.
         """
         import pandas as pd
 
@@ -683,7 +684,8 @@ def _late_cause(stop: _Stop) -> _Cause:
     """Ranks came after the timeout."""
     first = stop.first
     timeout_s = first.timeout_s or 0.0  # there always is one: without a timeout, no rank is late
-    after_s = max(stop.call(rank).created_s for rank in stop.late) - first.created_s
+    last_came_s = max(stop.call(rank).created_s for rank in stop.late)  # the words are about the last of them
+    after_s = last_came_s - first.created_s
     words = [
         f"{listed('Rank', stop.late)} reached {stop} {time_words(after_s)} after the first rank, which was too late.",
         f"The timeout of {first} is {time_words(timeout_s)}.",

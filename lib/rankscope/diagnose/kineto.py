@@ -97,10 +97,11 @@ class TraceFiles(NamedTuple):
 
 
 def files_in(folder_or_files: Any) -> TraceFiles:
-    """Return the traces, dumps and logs among these files, or in this folder, without those that this package wrote.
+    """Return the traces, dumps and logs among these files, or in this folder.
 
-    In a folder, names say what is a trace or a log; without either, the logs below it that torchrun's ``--log-dir``
-    makes are returned. Files that are given are logs if their names say so, or if they do not begin as traces do.
+    In a folder, names say what is a trace or a log, and traces that this package wrote are left out; if it has no
+    trace, log or dump, the logs below it that torchrun's ``--log-dir`` makes are returned. Files that are given are
+    logs if their names say so, or if they do not begin as traces do.
     """
     if not isinstance(folder_or_files, str | os.PathLike):
         return _by_kind([Path(path) for path in several("folder_or_files", folder_or_files, "files, or a folder")])

@@ -505,8 +505,8 @@ class _TimeOrigin(NamedTuple):
 def _in_ns(step: WatchedStep, origin: _TimeOrigin) -> tuple[WatchedStep, _TimeOrigin]:
     """Return a step with nanoseconds in the place of events, and the origin for the next step, the begin of this one.
 
-    Each step needs an origin of its own, because `elapsed_time` has 24 bits, which are too few for the time of a whole
-    job.
+    The GPU must have reached the end of the step. Each step needs an origin of its own, because `elapsed_time` has 24
+    bits, which are too few for the time of a whole job.
     """
 
     def at(stamp: Any) -> int | None:
@@ -516,7 +516,7 @@ def _in_ns(step: WatchedStep, origin: _TimeOrigin) -> tuple[WatchedStep, _TimeOr
         elapsed_ms: float = origin.stamp.elapsed_time(stamp)
         return origin.ns + round(elapsed_ms * 1e6)
 
-    begin: Any = at(step.begin)
+    begin: Any = at(step.begin)  # never None, as the GPU has reached the end
     in_ns = WatchedStep(
         number=step.number,
         begin=begin,

@@ -596,7 +596,7 @@ class _Planner:
         return arrivals
 
     def _finish(self, number: int, arrivals: list[_Arrival]) -> None:
-        """Wait for all receives of a step, add up each of these arrivals once it is there, and release the scratch."""
+        """Wait for all receives of a step, write each of these arrivals once it is there, and release the scratch."""
         receives = self.receives[number]
         not_waited_for = list(receives)
         for arrival in arrivals:

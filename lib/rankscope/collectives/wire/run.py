@@ -204,7 +204,7 @@ class _Prepared:
             buffer = scratch[self._plan.num_scratch :]
         if not self._is_barrier:
             start, stop = self._plan.initial_run
-            buffer[start:stop].copy_(flat[: stop - start])
+            buffer[start:stop].copy_(flat[: stop - start])  # the whole tensor, or nothing if the rank passes nothing
         return buffer
 
     @property

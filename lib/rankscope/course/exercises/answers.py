@@ -94,7 +94,7 @@ def exactly_once(answer: Any) -> Score:
 @judged("a1.1")
 def never_seen(answer: Any) -> str | None:
     """The samples of 22 that libtorch's random sampler never reads over 4 ranks without duplicates."""
-    # The sampler cuts the list of samples before it shuffles it, so every epoch misses the same ones.
+    # The sampler cuts the list of samples before it shuffles it, so every epoch misses the same ones: 50 show it.
     epochs = (assign(22, 4, sampler="libtorch_random", epoch=epoch, drop_last=True) for epoch in range(50))
     right = set(audit(epochs).never_seen.tolist())
     if not isinstance(answer, list | tuple | set) or not all(isinstance(sample, int) for sample in answer):

@@ -282,6 +282,7 @@ def _what_if_section(answers: Forecast, diagnosis: JobDiagnosis) -> _Section:
     """Return the table of what changes would give, and the notes below it."""
     caption, rows = what_if_table(answers, diagnosis)
     head = "<tr><th>with</th><th>a step takes</th><th></th></tr>"
+    # The other two cells are numbers with a unit, and have nothing to escape.
     cells = "".join(
         f'<tr><td>{escape(change)}</td><td class="number">{takes}</td><td class="number">{saved}</td></tr>'
         for change, takes, saved in rows
