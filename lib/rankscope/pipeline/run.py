@@ -355,8 +355,8 @@ class _PipelineExecution:
                     error = WorkerError(worker.exit_report())
                     self._stop_with(self._stage_error(path.recorder, self.stages[position].name, None, error), error)
 
-    def _stop_with(self, error: StageError, cause: BaseException | None) -> None:
-        """Stop everything; the first error is the one that is raised."""
+    def _stop_with(self, error: StageError, cause: BaseException) -> None:
+        """Stop everything; the first error is the one that is raised, unless all items have passed before it."""
         with self._lock:
             if self._stopped or self._finished:
                 return

@@ -169,7 +169,7 @@ class Pipeline:
         stages = []
         for stage in self.stages:
             spans = timeline.select(kind=stage.name)
-            spans = spans.take(np.argsort(spans.item, kind="stable"))
+            spans = spans.take(np.argsort(spans.item))
             if not len(spans) or not np.array_equal(spans.item, np.arange(len(spans))):
                 expected = f"one span of {stage.name!r} for each item from 0"
                 raise ValueError(f"a timeline must have {expected}, got {len(spans)} spans")

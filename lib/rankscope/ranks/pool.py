@@ -54,7 +54,7 @@ class Worker:
         self.values = WorkerLine(to_worker, path, side=0)
         self._to_server = to_server  # for signals to the worker, and back for its pid and its exit code
         self._server = server
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # a pipeline's supervisor and the thread that asks may listen at the same time
         if timeout_s is not None:
             _limit_waiting(to_worker, timeout_s)
 
@@ -182,6 +182,7 @@ class WorkerPool:
     def __init__(self, modules: str = "", in_memory: bool = True) -> None:
         if not hasattr(os, "fork"):
             raise MachineError(f"workers are forked, which {sys.platform} cannot do")
+        # Before the server, which needs a working directory, too: this has an error of its own for a deleted one.
         surroundings = Surroundings.of_this_process()
         self._owner = os.getpid()
         self._server = fork_server()

@@ -288,7 +288,7 @@ def _run(stored: _StoredRun) -> DDPRun:
     steps = []
     for index, step in enumerate(stored.steps):
         with storage.within(f"steps[{index}]"):
-            ready_s = np.array(step.ready_s, float)
+            ready_s = np.array(step.ready_s, float)  # None, of a parameter that got no gradient, becomes nan
             steps.append(ObservedStep(Buckets(step.buckets), ready_s, step.timeline.value()))
     return DDPRun(
         provenance=stored.provenance,
