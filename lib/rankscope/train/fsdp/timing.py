@@ -56,7 +56,7 @@ class PredictedStep:
 
 
 def _optimizer(name: str, value: Any) -> str:
-    if value not in OPTIMIZERS:
+    if value not in tuple(OPTIMIZERS):  # a tuple, because a value that has no hash is refused, too
         raise ValueError(f"{name} must be one of {', '.join(map(repr, OPTIMIZERS))}, got {value!r}")
     return str(value)
 
@@ -287,7 +287,7 @@ class _Streams:
     def _communicate(self, collective: str, group: int, num_bytes: int, after_s: float) -> float:
         """Run a collective on its stream, not before `after_s`, and return when it ends."""
         seconds = self._cost_s(collective, num_bytes)
-        _, stop_s = self.run(collective, collective, group, seconds, after_s)
+        _, stop_s = self.run(lane=collective, kind=collective, item=group, seconds=seconds, after_s=after_s)
         return stop_s
 
     # ---- actions
@@ -354,6 +354,7 @@ class _Streams:
         seconds = self._cost_s("copy_out", action.num_bytes)
         start_s, stop_s = self.run("compute", "copy_out", action.group, seconds)
         self.bytes.add(start_s, "gathered_parameters", action.num_bytes, doing)
+        # The larger shard that forward kept, if it resharded to fewer ranks, is not needed beside whole parameters.
         self.bytes.add(stop_s, "gathered_parameters", -self._resharded_bytes.pop(action.group, 0), doing)
         if previous is not None:
             self.bytes.add(stop_s, "gather_buffers", -previous.num_bytes, doing)
