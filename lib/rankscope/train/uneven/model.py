@@ -184,7 +184,8 @@ def _num_words(handling: str, num_steps: int) -> int:
     if handling == "join":
         return 2 * num_steps + 2
     if handling == "throw":
-        return 3 * num_steps + 2  # two at the end, as with "join"; or in the step that is stopped
+        # If all ranks end together, the last two are those of "join"; else they belong to the step that Join stops.
+        return 3 * num_steps + 2
     return 0
 
 

@@ -527,10 +527,10 @@ class _RankBytes:
         num_bytes = 0
         layers = [[self.sizes.parameters[index] for index in layer] for layer in self.sizes.layers]
         if self.way.stage >= 3:
-            num_bytes += max((self.total("parameter", layer, held) for layer in layers), default=0)
+            num_bytes += max(self.total("parameter", layer, held) for layer in layers)
         if self.way.stage >= 2:
             trained = [[p for p in layer if p.trainable] for layer in layers]
-            num_bytes += max((self.total(gradient_field, layer, held) for layer in trained), default=0)
+            num_bytes += max(self.total(gradient_field, layer, held) for layer in trained)
         return num_bytes
 
     def _recipe(self, parameter: Parameter) -> Recipe:
@@ -553,8 +553,7 @@ class _RankBytes:
             return num_bytes
 
         by_rank = partition([p.size for p in self.trained], self.num_ranks)
-        fullest = max(by_rank, key=updating_bytes)
-        indices = fullest if self.rank is None else by_rank[self.rank]
+        indices = max(by_rank, key=updating_bytes) if self.rank is None else by_rank[self.rank]
         return frozenset(self.trained[index].name for index in indices)
 
 
