@@ -354,7 +354,7 @@ class _Streams:
         seconds = self._cost_s("copy_out", action.num_bytes)
         start_s, stop_s = self.run("compute", "copy_out", action.group, seconds)
         self.bytes.add(start_s, "gathered_parameters", action.num_bytes, doing)
-        # The larger shard that forward kept, if it resharded to fewer ranks, is not needed beside whole parameters.
+        # The larger shard that forward kept, if it resharded to fewer ranks, is not needed next to whole parameters.
         self.bytes.add(stop_s, "gathered_parameters", -self._resharded_bytes.pop(action.group, 0), doing)
         if previous is not None:
             self.bytes.add(stop_s, "gather_buffers", -previous.num_bytes, doing)

@@ -334,8 +334,8 @@ def _num_forwards_ahead(name: str, ranks_after: int, num_microbatches: int, num_
     """How many forward passes a rank runs before its first pair of a forward and a backward.
 
     `ranks_after` is the number of ranks after it in the pipeline. In interleaved 1F1B, the first backward is of the
-    last chunk, so the first round of all other chunks comes before it and two more forwards for
-    each rank after this one (``warmup_ops`` in torch's schedules.py).
+    last chunk, so the first round of all other chunks comes before it. For each rank after this one, it comes two
+    passes later, one on the way there and one on the way back (``_get_warmup_ops`` in torch's schedules.py).
     """
     if name == "gpipe":
         return num_microbatches
