@@ -51,6 +51,14 @@ def test_boxes_says_what_was_measured_what_the_curve_says_and_where_that_is_from
     assert "known or suspected fault: NCCL_P2P_DISABLE=1" in report(BOXES, first="runpod_a100_2_no_p2p")[1]
 
 
+def test_boxes_does_not_say_that_nothing_was_measured_if_only_the_size_was_not() -> None:
+    few = tuple(point("allreduce", size, 1e-4, algorithm="native", in_place=True) for size in (2**12, 2**13, 2**14))
+    of_few = explorers.boxes({"few": Profile({"name": "few", "backend": "nccl", "num_ranks": 4}, {}, few)}).explorer
+    assert report(of_few, first="few", message="64 MiB")[0] == "few: allreduce was not measured at 64 MiB"
+    assert report(of_few, first="few", message="4 KiB")[0].startswith("few: 4 KiB in 100 µs")
+    assert report(of_few, first="few", collective="all_to_all")[0] == "few: all_to_all was not measured"
+
+
 @pytest.mark.parametrize("message", ["64 KiB", "4 MiB", "128 MiB", "512 MiB"])
 @pytest.mark.parametrize("view", ["busbw", "time"])
 def test_the_title_of_boxes_is_of_the_size_that_is_set(message: str, view: str) -> None:

@@ -294,6 +294,33 @@ def test_json_is_read(tmp_path: Path, gpus: int) -> None:
     assert "ann" not in str(profile.provenance)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "place"),
+    [
+        ("results", 3, "results"),
+        ("results", [3], r"results\[0\]"),
+        ("config", {"devices": [{}]}, "config"),
+        ("average_bus_bandwidth", 3, "average_bus_bandwidth"),
+        ("args", 3, "args"),
+        ("env", 3, "env"),
+    ],
+)
+def test_an_error_in_json_names_the_part_that_is_wrong(tmp_path: Path, key: str, value: Any, place: str) -> None:
+    """It named the result behind the last one."""
+    with pytest.raises(ValueError, match=f"a.log: {place}: not what nccl-tests writes"):
+        read(tmp_path, json.dumps(made.as_json() | {key: value}), kind="nccl-tests")
+
+
+def test_bytes_are_a_whole_multiple_of_the_elements(tmp_path: Path) -> None:
+    """Half of the elements' bytes passed, and the bus bandwidths told the number of ranks."""
+    content = made.as_json()
+    for result in content["results"]:
+        result["count"] *= 2
+    first = content["results"][0]
+    with pytest.raises(ValueError, match=f"{first['size']} bytes are not {first['count']} elements"):
+        read(tmp_path, json.dumps(content))
+
+
 # ---- other programs
 
 

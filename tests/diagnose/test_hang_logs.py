@@ -23,7 +23,7 @@ from rankscope.diagnose.log_lines import LINE_READERS, LogLine
 from ..extents import first_in_test
 from .hang_checks import problem
 from .hang_texts import CASES, RecordedHang, TextCase, record, recorded
-from .made_dumps import CALL, sick, write
+from .made_dumps import CALL, healthy, sick, write
 from .made_logs import FORMS, MADE, MadeLog, closed, fingerprint, mismatch, signal, status, uncaught, watchdog
 
 RECORDED = recorded()
@@ -158,6 +158,8 @@ def test_logs_are_joined_with_dumps(tmp_path: Path) -> None:
     assert "ValueError: no samples" in str(explain_hang(dumps, error))
     silent = read_hang_text("step 3 loss 0.5")
     assert str(explain_hang(dumps, silent)) == str(explain_hang(dumps))
+    fine = read_dumps(write(tmp_path / "fine", healthy(3), groups))
+    assert str(explain_hang(fine, silent)) == str(explain_hang(fine))
     whole = read_dumps(write(tmp_path / "whole", sick("size", 3, 1), groups))
     assert explain_hang(whole, read_hang_text(closed(0))).culprits == explain_hang(whole).culprits
     with pytest.raises(ValueError, match="logs must be a HangLogs"):

@@ -478,6 +478,10 @@ def test_an_error_says_what_the_file_is_instead(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_text('{"version": "2.10", "entries": []}')
     with pytest.raises(ValueError, match="has no trace, but flight-recorder dumps; pass them to read_dumps$"):
         read_traces(tmp_path)
+    (tmp_path / "rank0.json").rename(tmp_path / "rank0.log")
+    (tmp_path / "rank0.log").write_text("a line")
+    with pytest.raises(ValueError, match="has no trace, but logs; pass them to read_logs$"):
+        read_traces(tmp_path)
     with pytest.raises(ValueError, match="must be a list of files, or a folder, got 5$"):
         read_traces(5)
     written(tmp_path, gloo_step(), "rank0.json", rank=0)

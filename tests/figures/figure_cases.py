@@ -141,6 +141,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.label_counts([[0.5]]), "whole numbers"),
     (lambda: figures.label_counts(np.ones((300, 300), int)), "at most 65536 cells, got 90000"),
     (lambda: figures.label_counts([[1, 2]], limits=(1,)), r"limits must be two whole numbers, got \(1,\)"),
+    (lambda: figures.label_counts([[1, 2]], limits=(3, 0)), r"the lowest and the highest count, got \(3, 0\)"),
     (lambda: figures.schedule("ring", 0), "schedule must be a Schedule, got 'ring'"),
     (lambda: figures.schedule(FOUR), "either step or timeline must be given, got None and None"),
     (lambda: figures.schedule(FOUR, 7), "step must be a whole number from 0 to 6, got 7"),

@@ -99,3 +99,10 @@ def test_powers_of_ten_are_named_without_exponents() -> None:
     names = [label.get_text() for label in ax.get_yticklabels()]
     assert {"0.00001", "0.1", "10,000,000"} <= set(names)
     assert not any("e" in name or "$" in name for name in names)
+
+
+def test_markers_have_the_hue_of_their_line_if_a_known_algorithm_was_only_measured() -> None:
+    measured = {"mine": ([1, 2], [3, 4]), "flat": ([1, 2], [5, 6])}
+    ax = figures.costs([1, 2], {"mine": [3, 4]}, measured=measured)
+    markers, *_ = artist(ax, "mine, measured")
+    assert artist(ax, "mine").get_color() == markers.get_color() != artist(ax, "flat, measured")[0].get_color()

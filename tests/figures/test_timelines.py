@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rankscope.figures.axes import to_axes
-from rankscope.figures.marks import Drawing
+from rankscope.figures.marks import Drawing, Texts
 from rankscope.figures.palette import OTHER, TABLE, WORK
 from rankscope.figures.timelines import draw_timeline
 from rankscope.timeline import Span, Timeline
@@ -157,6 +157,20 @@ def test_numbers_of_bars_that_shrink_because_the_axes_show_more_do_not_lie_on_ea
     assert figure_problems(ax.figure) == []  # type: ignore[arg-type]
     ax.set_xlim(0, 7.5)
     assert all(text.get_visible() for text in ax.texts)
+
+
+def test_a_text_that_begins_at_its_place_hides_the_numbers_that_it_reaches() -> None:
+    texts = [Texts(0, 0.5, "reads nothing", anchor="start"), Texts([4, 9], 0.5, ["1", "2"])]
+    ax = to_axes(Drawing("title", "x", "y", width=10.0, height=1.0, size_px=(300.0, 22.0), texts=texts))
+    ax.set_xlim(0, 20)
+    assert [text.get_text() for text in ax.texts if text.get_visible()] == ["reads nothing", "2"]
+
+
+def test_ranks_with_one_lane_each_are_named_if_the_lanes_have_different_names() -> None:
+    spans = Timeline.of([Span(0, "load", "step", 0, 0, 1), Span(1, "train", "step", 0, 0, 2)])
+    drawing = draw_timeline(spans)
+    assert drawing.texts[-1].text == ("rank 0", "rank 1")
+    assert [label for _, label in drawing.y_ticks] == ["load", "train"]
 
 
 def test_ranks_can_have_names_of_their_own() -> None:

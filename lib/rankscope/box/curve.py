@@ -146,9 +146,10 @@ class Curve:
 
     @cached_property
     def _residuals(self) -> _Residuals:
-        """How far each inner size is off the curve through the others, slow odd sizes excepted.
+        """How far each inner size is off the curve through the others.
 
-        A size is inner if the curve has smaller and larger sizes.
+        A size is inner if the curve has smaller and larger sizes. Slow odd sizes are not among the others, but have a
+        residual: further measurements may be disturbed, too.
         """
         octaves, log_s = self._knots
         indices = np.arange(len(octaves))

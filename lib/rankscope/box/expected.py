@@ -429,7 +429,7 @@ def one_nic(box: PeerComparison) -> Iterator[RuleFinding]:
     share = box.worst.share
     # With one card of 2, 4 or 8, the share would be 1/2, 1/4 or 1/8: find the nearest of these, by ratio.
     cards = min((2, 4, 8), key=lambda number: abs(np.log(share * number)))
-    is_part = share < LOW and abs(share * cards - 1) < _NEAR
+    is_part = abs(share * cards - 1) < _NEAR  # at most 1.25 / 2, which is below LOW
     if box.has_network and not box.is_series and is_part and box.worst.small_share >= _AS_QUICK:
         words = f"Small sizes are as fast as on others, so NCCL seems to use one network card where they use {cards}"
         yield RuleFinding(
@@ -448,7 +448,7 @@ _Pair = tuple[str, str]  # of nodes or GPUs: the sender and the receiver
 
 
 def degraded_pair(box: PeerComparison) -> Iterator[RuleFinding]:
-    """Some pairs (of nodes or GPUs) are much slower than the median pair."""
+    """At the largest size, where bandwidth decides, some pairs (of nodes or GPUs) are much slower than the median."""
     for operation, by_size in _pair_rates(box.profile):
         num_bytes = max(by_size)
         rates = by_size[num_bytes]
@@ -498,7 +498,7 @@ def _pair_rates(profile: Profile) -> Iterator[tuple[str, dict[int, dict[_Pair, f
 
 def slow_start(box: PeerComparison) -> Iterator[RuleFinding]:
     """Small sizes take much longer than on similar machines, although large sizes reach what they should."""
-    if box.is_series or box.worst.share < LOW:
+    if box.is_series or box.worst.share < LOW:  # nan, if no large sizes were compared, is not below it
         return
     slow = []
     for collective in box.rates:

@@ -41,8 +41,9 @@ def box_of(text: str) -> GpuBox:
 
 
 def of_topology(path: Path, gpu: str, num_gpus: int, picture: Path | None) -> tuple[list[str], dict[str, Any]]:
-    """Read a topology file, draw it if wanted, and return what connects its GPUs, in words and as fields of `Model`.
+    """Read a topology file, and draw it if `picture` names a file.
 
+    Return what connects its GPUs, its network cards and its notes, all in words, and the cards as fields of `Model`.
     Raises ValueError if the file is of another number of GPUs.
     """
     box = read_topology(path, gpu)

@@ -49,7 +49,7 @@ def pcie_bytes_per_s(generation: int, num_lanes: int = 16, direction: str | None
     It is the rate of packets or, if `direction` is given, of the data in them. Each packet has at most 256 bytes of
     data, a header and, up to generation 5, a frame (Neugebauer et al.: Understanding PCIe performance for end host
     networking, 2018). Acknowledgements and flow control are left out. Raises ValueError if the generation or direction
-    is unknown.
+    is unknown, or if `num_lanes` is not from 1 to 32.
 
     >>> round(pcie_bytes_per_s(4) / 1e9, 2), round(pcie_bytes_per_s(5, 16, "d2h") / 1e9, 2)
     (31.51, 57.61)

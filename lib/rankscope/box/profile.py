@@ -501,7 +501,7 @@ class Profile:
                 raise ValueError("a point has its own algorithm, bytes and options: add only num_ranks and detail")
             point = collective
             collective = point.what
-            algorithm = str(point.options.get("algorithm"))
+            algorithm = str(point.options.get("algorithm"))  # "None", if it has none, is refused below
             num_bytes = point.num_bytes
             options = point.builder_options
         one_of("collective", collective, tuple(ALGORITHMS))

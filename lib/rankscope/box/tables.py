@@ -167,8 +167,9 @@ def predictions(
 ) -> Iterator[RenderableType]:
     """Yield a table for each size: the algorithms' predicted times, the fastest first, and the measured times.
 
-    If no algorithms are given, native is included, interpolated between measured sizes; if no link was measured, it is
-    the only one. Raises ValueError for an unknown name, and if there is nothing to predict from.
+    If no algorithms are given, native is included, interpolated between measured sizes; if `Profile.cluster` refuses,
+    as without a measured link, it is the only one. Raises ValueError for an unknown name, and if there is nothing to
+    predict from.
     """
     one_of("--collective", collective, tuple(ALGORITHMS))
     for name in algorithms or ():
@@ -445,7 +446,7 @@ def _peer_table(comparison_with_peers: PeerComparison, group: MeasuredCollective
     for compared in comparison_with_peers.rows:
         if compared.collective == group.collective:
             compared_sizes[compared.num_bytes] = compared
-    link_bytes_per_s = comparison_with_peers.wire_bytes_per_s  # None if it is not known
+    link_bytes_per_s = comparison_with_peers.wire_bytes_per_s  # None if it is not known, or on several nodes
     has_several = any(len(point.seconds) > 1 for point in profile.select(group.collective))
     columns = ["size", middle_of(profile), "got"]
     notes = ["got: busbw"]

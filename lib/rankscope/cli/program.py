@@ -67,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. It is 2 after an error that the user can fix, with one line on stderr.
 
     Such errors are bad input, files, memory, a missing package, and limits of the machine (MachineError). Any other
-    exception is a bug in rankscope and keeps its traceback.
+    exception is a bug in rankscope and keeps its traceback. The code is 130 after Ctrl-C, and 1 if the program that
+    reads the output has ended.
     """
     if arguments is None:
         arguments = sys.argv[1:]

@@ -95,7 +95,7 @@ class Algorithm:
         if "gpus_per_node" in self.options:
             return {"gpus_per_node": gpus}
         if self.num_axes:
-            axes_of_nodes = rings.shape_of(nodes, None, self.num_axes - 1)  # the last axis is within a node
+            axes_of_nodes = rings.shape_of(nodes, shape=None, axes=self.num_axes - 1)  # the last axis is within a node
             return {"shape": (*axes_of_nodes, gpus)}
         return {}
 

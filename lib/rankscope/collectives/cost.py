@@ -38,8 +38,9 @@ def closed_form(
     last axis of a torus or mesh, or the `gpus_per_node` of the hierarchical ring. The forms of "nvls" and "nvls_tree"
     are for nodes whose switch adds (`Cluster.switch_adds`), all others for links alone.
 
-    Raises ValueError if a name or an option is unknown; NoClosedForm, a ValueError, if a registered algorithm has no
-    closed form at all, for this number of ranks, or for an option such as `counts`. `simulate` has no such limits.
+    Raises ValueError if a name or an option is unknown, or a number is out of range; NoClosedForm, a ValueError, if a
+    registered algorithm has no closed form at all, for this number of ranks, or for an option such as `counts`.
+    `simulate` has no such limits.
 
     >>> closed_form("allreduce", "ring", 4, 8.0, Link(alpha_s=1.0, bytes_per_s=2.0))
     12.0
@@ -123,9 +124,10 @@ def lower_bounds(
 ) -> Bounds:
     """Return the lower bounds for point-to-point messages, after Chan and others (2007).
 
-    With p ports, a result that depends on all ranks requires ⌈log₍ₚ₊₁₎N⌉ messages in a row. At least one rank must
-    send or receive 2(N-1)/N·S bytes over its p ports for allreduce, S for broadcast and reduce, and (N-1)/N·S for the
-    others.
+    With p `ports`, a result that depends on all ranks requires ⌈log₍ₚ₊₁₎N⌉ messages in a row. At least one rank must
+    send or receive 2(N-1)/N·S bytes over its p ports for allreduce, S for broadcast and reduce, none for a barrier, and
+    (N-1)/N·S for the others. If `ports` is None, one message in a row is enough, and bytes take no time. Where sums are
+    made, (N-1)S bytes are added up in all, so at least one of the N ranks adds up (N-1)/N·S.
 
     If `switch_adds` is true, one message may carry the sum of all ranks, and the switch may copy it to all of them. So
     an allreduce requires a single α, no additions, and S bytes in each direction. The bounds of the other collectives

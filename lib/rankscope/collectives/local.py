@@ -26,11 +26,11 @@ OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor | None]:
     """Execute a collective in this process and return each rank's result: a new tensor, or None if it has none.
 
-    `tensors` contains the input of each rank; all have the same shape, dtype and device. As in MPI, scatter and
-    reduce_scatter take whole buffers and return each rank's own run; gather and allgather take own runs and return
-    whole buffers; all_to_all takes and returns one run per rank; broadcast and scatter read only the root's tensor.
-    Runs of whole rows keep the other dimensions, and other runs are flat. `op` is sum, avg, min, max or prod, in the
-    dtype of the tensors.
+    `tensors` contains the input of each rank; all have the same shape, dtype and device, except that with weights, the
+    first dimension may differ in gather, allgather and all_to_all. As in MPI, scatter and reduce_scatter take whole
+    buffers and return each rank's own run; gather and allgather take own runs and return whole buffers; all_to_all
+    takes and returns one run per rank; broadcast and scatter read only the root's tensor. Runs of whole rows keep the
+    other dimensions, and other runs are flat. `op` is sum, avg, min, max or prod, in the dtype of the tensors.
 
     The flattened elements are cut into chunks as evenly as possible, or by the schedule's weights, which are then
     numbers of elements.

@@ -23,8 +23,8 @@ MOST_BYTES = 1 << 31  # of the table that follows every share
 def _shares_at_start(schedule: Schedule) -> Shares:
     """Return whose shares each rank has in each chunk at the start, as bits, of shape (num_ranks, num_chunks, words).
 
-    If ranks add up, bit r % 64 of word r // 64 stands for rank r's share. If they only pass on, one bit says that the
-    chunk is there.
+    If ranks only pass chunks on, one bit says that the chunk is there. Otherwise bit r % 64 of word r // 64 stands for
+    rank r's share, in a barrier for having heard of rank r.
     """
     words = math.ceil(schedule.num_ranks / 64)
     if schedule.collective in MOVES:
@@ -74,7 +74,10 @@ def holdings(schedule: Schedule, step: int) -> NDArray[np.bool_]:
 
 
 class Verified(NamedTuple):
-    """What `verify` counted: messages are the transfers of a step from one rank to one other, taken together."""
+    """What `verify` counted: messages are the transfers of a step from one rank to one other, taken together.
+
+    `most_sends` and `most_receives` are the most messages that one rank sends, and receives, in one step.
+    """
 
     num_steps: int
     num_messages: int
@@ -93,13 +96,14 @@ def verify(schedule: Schedule) -> Verified:
     """Check that a schedule computes its collective, and return its numbers of steps and messages.
 
     The check requires that ranks and chunks exist; that no rank sends a chunk that it does not have, sends to itself,
-    or sends or receives more messages in a step than `schedule.ports`; that no contribution is added twice; that no
-    chunk is written twice in a step, copied to a rank that already has it, or used within `schedule.lag` steps of being
-    received; and that in the end every rank has the result of the collective, with each rank's contribution exactly
-    once.
+    or sends or receives more messages in a step than `schedule.ports`; that no contribution is added twice, or
+    added at all in a collective that only passes chunks on; that no chunk is written twice in a step, copied to a rank
+    that already has it, or used within `schedule.lag` steps of being received; and that in the end every rank has the
+    result of the collective, with each rank's contribution exactly once.
 
     Raises ScheduleError, which names step, rank and chunk, if the schedule is wrong; ValueError if the check would need
-    more than 2 GiB. Memory grows as num_ranks · num_chunks words of 64 ranks each.
+    more than 2 GiB. It takes num_ranks · num_chunks words of 8 bytes if ranks only pass chunks on, and otherwise as
+    many for each 64 ranks.
 
     >>> from . import ALGORITHMS
     >>> print(verify(ALGORITHMS["allreduce"]["ring"](4)))

@@ -36,7 +36,7 @@ def mapping(
 ) -> ReadOnly:
     """Return a read-only copy of a mapping. With `checks`, it has only these keys, in this order, and checked values.
 
-    Raises ValueError for another key, for anything but a mapping, and if a `needed` key is missing.
+    Raises ValueError for anything but a mapping, and, with `checks`, for another key or if a `needed` one is missing.
 
     >>> mapping("options", [1])
     Traceback (most recent call last):

@@ -327,7 +327,11 @@ def _arrays(raw: bytes, most_bytes: int) -> dict[str, NDArray[Any]]:
 
 
 def _check_declared_size(file: IO[bytes], member: zipfile.ZipInfo) -> None:
-    """Raise ValueError if the header of an array declares another size than that of its file in the archive."""
+    """Raise ValueError if the header of an array declares another size than that of its file in the archive.
+
+    numpy would reserve the declared size before it reads. A header of another version than those of
+    `_HEADER_READERS`, or with lengths that no array has, raises ValueError, too.
+    """
     version = np.lib.format.read_magic(file)
     if version not in _HEADER_READERS:
         raise ValueError(f"{member.filename} must be of version 1.0 or 2.0 of npy, got {version}")

@@ -81,7 +81,7 @@ def times_in_one_unit(*seconds: float) -> list[str]:
 
 
 def _in_one_unit(units: tuple[tuple[float, str], ...], values: tuple[float, ...]) -> list[str]:
-    """Return values in one of the units, sorted in descending order, by the rules of `times_in_one_unit`."""
+    """Return values in one of the `units`, which are in descending order, by the rules of `times_in_one_unit`."""
     largest = max(values, default=0.0)
     if not largest:
         (basic_unit,) = (name for scale, name in units if scale == 1.0)

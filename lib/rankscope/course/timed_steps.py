@@ -123,7 +123,7 @@ class TimedOrder(NamedTuple):
 class StepTimes:
     """Steps on real ranks, measured in the same rounds as the curves that predict them; ``str()`` is a table.
 
-    `losses` has the mean loss per word in each round.
+    `losses` has for each round the mean over ranks of a rank's mean loss per word.
     """
 
     curves: StepCurves = checked(StepCurves)

@@ -214,7 +214,7 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
     dump_of_size = {dump.num_ranks: dump for dump in dumps.values() if dump.num_ranks}  # by the size of the job
     if len(dump_of_size) > 1:
         jobs = [f"{dump.source} is of a job of {count_of(size, 'rank')}" for size, dump in dump_of_size.items()]
-        raise ValueError(f"{jobs[0]} and {jobs[1]}; pass the dumps of one job")
+        raise ValueError(f"{jobs[0]} and {jobs[1]}; pass the dumps of one job")  # two are enough to show it
     return tuple(dumps[rank] for rank in sorted(dumps))
 
 

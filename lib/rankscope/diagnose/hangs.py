@@ -226,7 +226,7 @@ def _with_logs(hang: Hang, dumps: Sequence[Dump], logs: HangLogs) -> Hang:
     from_logs = explain_logs(logs, _queues(dumps))
     if not dumps:
         return attrs.evolve(hang, findings=tuple(from_logs))
-    if not logs.facts:
+    if not logs.facts:  # they have nothing to add, not even a note that they do not show the rank
         return hang
     with_dump = {dump.rank for dump in dumps}
     findings = []
@@ -595,15 +595,16 @@ def _circle(stops: list[_Stop], histories: dict[int, _CallHistory]) -> list[Hang
     largest = max(weights)
     odd_stops = [stop for stop, weight in zip(stops, weights, strict=True) if weight == largest]
     ranks = sorted({rank for stop in odd_stops for rank in stop.absent})
+    first_odd_stop = odd_stops[0]  # in time, as `stops` are; a finding is about a single call
     words = [
-        f"{listed('Rank', ranks)} called another group than that of {odd_stops[0]}.",
+        f"{listed('Rank', ranks)} called another group than that of {first_odd_stop}.",
         "The groups wait for each other:",
     ]
     for stop in stops[:_MOST_LINES]:
         words.append(f"{listed('Rank', stop.came)} made {stop}, {stop.first}, without {listed('rank', stop.absent)}.")
     if len(stops) > _MOST_LINES:
         words.append(f"So do {len(stops) - _MOST_LINES} more groups.")
-    return [_finding(_Cause("group", ranks, words), odd_stops[0])]
+    return [_finding(_Cause("group", ranks, words), first_odd_stop)]
 
 
 # ---- why a group stops

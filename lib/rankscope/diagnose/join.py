@@ -468,7 +468,7 @@ def _offsets(traces: Sequence[Trace], calls: Ints) -> tuple[Times, Times]:
             break
         offset_s[row] = _median(difference_s[:, [row]], axis=0)[0]
     aligned_s = ends_s + offset_s
-    is_shared = np.isfinite(aligned_s).sum(axis=1) > 1
+    is_shared = np.isfinite(aligned_s).sum(axis=1) > 1  # else the only known end is the median, and its distance 0
     distance_s = np.abs(aligned_s - _median(aligned_s, axis=1)[:, None])
     error_s = _median(distance_s[is_shared], axis=0)
     return offset_s, error_s

@@ -46,9 +46,10 @@ def read_traces(
 ) -> tuple[Trace, ...]:
     """Read the traces of a job's ranks and return them by rank.
 
-    Pass a folder with a .json or .json.gz per rank, a file, or several files. The rank of a file is the one that
-    `distributedInfo` names, else the one in its name ("rank3.json"). If `ranks` is given, only these are read. `report`
-    is called with a line after each file. Files are read a piece at a time, by one process per core.
+    Pass a folder with a .json or .json.gz per rank, a file, or several files; flight-recorder dumps among them are left
+    out. The rank of a file is the one that `distributedInfo` names, else the one in its name ("rank3.json"). If `ranks`
+    is given, only these are read. `report` is called with a line after each file. Files are read a piece at a time, by
+    one process per core.
 
     Raises ValueError, which names the file, if a file is not a profiler's trace, is cut short, has more than 4 GiB of
     text or 4 million events of steps, GPUs and collectives, or unpacks to more than 64 times its size; ValueError if
@@ -65,6 +66,8 @@ def read_traces(
         )
         if dumps:
             reason = "no trace, but flight-recorder dumps; pass them to read_dumps"
+        elif logs:
+            reason = "no trace, but logs; pass them to read_logs"
         raise ValueError(f"{folder_or_files} has {reason}")
     if ranks is not None:
         wanted = {whole("ranks", rank, 0) for rank in several("ranks", ranks)}

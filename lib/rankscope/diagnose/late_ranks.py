@@ -130,7 +130,7 @@ def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds, starved_
 
     - each late rank is late in more steps than the noise of the calm ranks explains (`_late_steps`), and
     - the late ranks cost more per step, without the worst step, than the noise of the calm ranks does, more than
-      `LEAST_S`, and more than `SHARE_OF_STEP` of a step.
+      `LEAST_S`, and more than `SHARE_OF_STEP` of the median step.
 
     Of those that hold, the one with the fewest late ranks counts that explains as much as any other. Then the late
     ranks are taken to be as fast as the calm ones, and the rest is judged again.
@@ -140,14 +140,14 @@ def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds, starved_
     arrive earlier if that phase took as long as on the calm ranks, once those before it in the list are mended: costs
     add up, and of ranks that are late together the last one has nearly all of it.
     """
-    step_s = float(np.median(window_s)) if window_s.size else 0.0
+    median_step_s = float(np.median(window_s)) if window_s.size else 0.0
     if starved_s is None:
         starved_s = np.zeros(window_s.shape)
     remaining_s = phase_s.astype(float)  # the ranks' own times, once those that are named are as fast as usual
     groups = list[tuple[LateRank, ...]]()
     named = set[int]()
     while len(ranks) > 1 and len(remaining_s):  # without another rank, or without steps, nobody is late
-        division = _divided(remaining_s, step_s)
+        division = _divided(remaining_s, median_step_s)
         if named.issuperset(division.late_steps):  # nobody is late, or nobody else
             break
         usual_s = np.median(remaining_s[:, division.calm], axis=1)  # steps by phases
@@ -191,7 +191,7 @@ class _RankDivision(NamedTuple):
     cost_s: float
 
 
-def _divided(phase_s: Seconds, step_s: float) -> _RankDivision:
+def _divided(phase_s: Seconds, median_step_s: float) -> _RankDivision:
     """Return the division into late and calm ranks that counts; without late ranks if none holds.
 
     `phase_s` has the shape (steps, ranks, phases); `step_s` is the length of a step. With each number of late ranks,
@@ -202,7 +202,7 @@ def _divided(phase_s: Seconds, step_s: float) -> _RankDivision:
     # so that the step which does not count for a rank is the one in which it is latest, and not one long on all ranks
     behind_first_s = own_s - own_s.min(axis=1, keepdims=True)
     latest_first = np.argsort(-_mean_without_largest(behind_first_s), kind="stable")
-    least_s = max(LEAST_S, SHARE_OF_STEP * step_s)
+    least_s = max(LEAST_S, SHARE_OF_STEP * median_step_s)
     divisions: list[_RankDivision] = []
     for num_late in range(1, len(latest_first)):  # at least one rank is calm
         division = _division(phase_s, own_s, latest_first[:num_late], latest_first[num_late:], least_s)

@@ -204,7 +204,10 @@ class Explorer:
         return self.at(**settings)
 
     def _settings_of(self, line: str) -> dict[str, Any] | None:
-        """Return the keyword arguments of a call of this explorer without its inputs; None for any other text."""
+        """Return the keyword arguments of a call of this explorer without its inputs; None for any other text.
+
+        Positional arguments are skipped, because only inputs are written so.
+        """
         if len(line) > _MOST_LINE_CHARACTERS:
             return None
         try:

@@ -10,7 +10,7 @@ from .core.player import MOST_STEPS, instants
 from .explorer import Explorer, Now
 from .panel import Panel
 
-_NUM_ABOVE = 6  # controls above the picture: all but those of the network's links, which the settings have last
+_NUM_ABOVE = 6  # controls above the picture: all but those of links, adding and cards, which the settings have last
 
 
 class Player(Panel):
@@ -26,7 +26,6 @@ class Player(Panel):
             max=MOST_STEPS,
             step=1,
             interval=150,  # ms
-            show_repeat=True,
             value=moment.value,
         )
         self.linked = widgets.jslink((self.play, "value"), (moment, "value"))

@@ -221,10 +221,11 @@ def draw_label_counts(
 ) -> Drawing:
     """Draw the number of samples of each label that each rank reads, from `Assignment.count_labels`.
 
-    Blue is below the mean over all ranks and labels, orange is above. `limits` are the counts of the darkest shades, by
-    default the smallest and the largest; to compare drawings, pass the same limits. Raises ValueError if `counts` is
-    not a (num_ranks, num_labels) array of whole numbers, if the limits are not whole numbers, or if there are more than
-    65,536 cells.
+    Blue is below the mean over all ranks and labels, orange is above. `limits` are the lowest and the highest count of
+    the scale, by default those that there are. The one that is farther from the mean has the darkest shade, and counts
+    at equal distances from the mean are equally dark. To compare drawings, pass the same limits. Raises ValueError if
+    `counts` is not a (num_ranks, num_labels) array of whole numbers, if the limits are not two whole numbers, the lower
+    one first, or if there are more than 65,536 cells.
     """
     table = np.asarray(counts)
     is_matrix = table.ndim == 2 and table.size > 0
@@ -238,6 +239,8 @@ def draw_label_counts(
         limits = (table.min(), table.max())
     low = whole("limits", limits[0])
     high = whole("limits", limits[1])
+    if low > high:
+        raise ValueError(f"limits must be the lowest and the highest count, got {limits!r}")
     mean = float(table.mean())
     largest_difference = max(high - mean, mean - low)
     if largest_difference == 0:  # all counts are equal, and all cells have the colour of the mean
@@ -329,9 +332,10 @@ def draw_step_costs(
 ) -> Drawing:
     """Draw the cost of each step: the mean over the ranks, and the mean wait for the costliest rank.
 
-    Rows are steps, at most 40. The number next to a bar is the share of padding, if each batch is padded to its longest
-    sample, or packs to their number of tokens. `lengths` are those of all samples in tokens, by default 1 each, and
-    `cost` is that of `epoch_work`. Raises ValueError if `lengths` are not one whole number of at least 0 per sample.
+    Rows are steps, at most 40; the default title is about all of them. The number next to a bar is the share of
+    padding, if each batch is padded to its longest sample, or packs to their number of tokens. `lengths` are those of
+    all samples in tokens, by default 1 each, and `cost` is that of `epoch_work`. Raises ValueError if `lengths` are not
+    one whole number of at least 0 per sample.
     """
     of_type("assignment", assignment, Assignment)
     if lengths is None:

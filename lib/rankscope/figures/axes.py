@@ -163,8 +163,10 @@ def _hide_crowded(texts: Sequence[Text], ax: Axes, drawing: Drawing) -> None:
     for text in sorted(texts, key=lambda text: text.get_position()[0]):
         x, y = text.get_position()
         width_px = _DIGIT_WIDTH * float(text.get_fontsize()) / _POINTS_PER_PX * len(text.get_text())
-        start_px = x * px_per_unit - width_px / 2
-        if text.get_horizontalalignment() == "center":
+        align = text.get_horizontalalignment()
+        share_before_x = {"left": 0.0, "center": 0.5, "right": 1.0}[align]
+        start_px = x * px_per_unit - share_before_x * width_px
+        if align == "center":
             text.set_visible(start_px >= end_px.get(y, -math.inf))
         if text.get_visible():
             end_px[y] = start_px + width_px

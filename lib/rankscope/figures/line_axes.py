@@ -185,6 +185,7 @@ class _Placer(Artist):
 def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
     """Put a piece of each line with its name next to the line's end, and a hair to it; no name covers another.
 
+    `ends` has the last y of each line, at which its hair begins at the right edge of the axes, and its look.
     They keep their places when the limits or scales of the axes change later.
     """
     # All are outside the axes, to the right, and have no height until `place` sets it.
@@ -194,7 +195,6 @@ def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
     words: dict[str, Text] = {}
     for name, (_, look) in ends.items():
         (hairs[name],) = ax.plot([], [], color=look.color, linewidth=0.7, **style)
-    for name, (_, look) in ends.items():
         dashes: Any = (0, (2, 1)) if look.dashed else "-"  # closer than those of `dash`, because a piece is short
         (pieces[name],) = ax.plot([], [], color=look.color, linestyle=dashes, linewidth=1.8, **style)
         words[name] = ax.text(_NAME, 0, name, transform=ax.transAxes, va="center", fontsize=LABEL_PT, color=INK)

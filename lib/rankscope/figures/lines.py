@@ -187,14 +187,15 @@ def costs(
     if lower_bound_s is not None:
         _draw_bound(ax, sizes, lower_bound_s / scale, lowest_y)
     ends: dict[str, tuple[float, Look]] = {}
-    for (name, times_s), look in zip(lines_s.items(), looks(lines_s).values(), strict=True):
+    styles = looks([*lines_s, *points])
+    for name, times_s in lines_s.items():
+        look = styles[name]
         y = times_s / scale
         layer = 2.5 if look.dashed else 2.0  # if two lines coincide, both show only if the dashed one is on top
         ax.plot(sizes, y, color=look.color, linestyle=dash(look), linewidth=1.8, label=name, zorder=layer)
         ends[name] = float(y[-1]), look
     if lower_bound_s is not None:
         ends["lower bound"] = float(lower_bound_s[-1]) / scale, Look(GREY, dashed=False, marker="")
-    styles = looks([*lines_s, *points])
     for name, (x, times_s) in points.items():
         low = times_s.min(axis=1) / scale
         middle = np.median(times_s, axis=1) / scale

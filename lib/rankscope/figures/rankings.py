@@ -86,7 +86,7 @@ def draw_winners(results: Mapping[int, Mapping[float, Best]], title: str | None 
         rects=(cells, areas),
         texts=(
             *numbers_on(cells, margins, wanted=has_margin.ravel()),
-            *numbers_on(areas, np.array(names, dtype=str)),
+            *numbers_on(areas, np.array(names)),
         ),
         x_ticks=_size_ticks([float(size) for size in next(iter(results.values()))], cell_px),
         y_ticks=[(num_rows - row - 0.5, str(num_ranks)) for row, num_ranks in enumerate(results)],
@@ -267,8 +267,9 @@ def draw_ranking(
 ) -> Drawing:
     """Draw the time of each algorithm as a bar, the fastest on top, and the lower bound as a vertical line.
 
-    Dark ticks mark the `measured` times. Bars and ticks longer than four times the fastest have a break. The bar of
-    `chosen` is framed. Raises ValueError if there are no algorithms or a time is not finite and at least 0.
+    Dark ticks mark the `measured` times. Bars longer than four times the fastest, or than the bound if that is longer,
+    have a break there, and so have ticks beyond the longest bar and the bound. The bar of `chosen` is framed. Raises
+    ValueError if there are no algorithms or a time is not finite and at least 0.
     """
     if not seconds or not all(0 <= value < float("inf") for value in seconds.values()):
         raise ValueError(f"seconds must be finite, at least 0 and of at least one algorithm, got {dict(seconds)}")

@@ -302,9 +302,8 @@ def _key_mark(key: Key, x: float, y: int) -> str:
     if key.line in ("solid", "dashed"):
         dash = ' stroke-dasharray="4 3"' if key.line == "dashed" else ""
         middle_y = y + _KEY_BOX_PX // 2
-        start_x = (
-            x + (_KEY_BOX_PX - _KEY_LINE_PX) / 2 - 1
-        )  # about in the middle of the place of a box, clear of the label
+        # In the middle of the place of a box, but a pixel farther from the label.
+        start_x = x + (_KEY_BOX_PX - _KEY_LINE_PX) / 2 - 1
         mark = f'<path d="M{start_x:.6g} {middle_y}h{_KEY_LINE_PX}" stroke="{key.fill}" stroke-width="2"{dash}/>'
     elif key.line != "none":
         mark = f'<rect {box} fill="{key.fill}" stroke="{edge}"/>'

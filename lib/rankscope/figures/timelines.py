@@ -105,12 +105,12 @@ class _Layout(NamedTuple):
 def _layout(lanes: Sequence[tuple[int, str]], rank_names: Mapping[int, str]) -> _Layout:
     """Lay lanes out, which are sorted by rank, with a gap between ranks; each is a rank and the name of its lane.
 
-    If ranks have several lanes each, the rank's name stands in the gap.
+    If there are several ranks, and lanes of several names, each rank's name stands in the gap above its lanes.
     """
     ranks = {rank for rank, _ in lanes}
     name_of = {rank: rank_names.get(rank, f"rank {rank}") for rank in ranks}
     lane_names = {lane for _, lane in lanes}
-    has_heads = 1 < len(ranks) < len(lanes)  # several ranks, of which some have several lanes
+    has_heads = len(ranks) > 1 and len(lane_names) > 1  # else the axis and its ticks name the ranks
     top_of: dict[tuple[int, str], float] = {}
     heads: list[tuple[float, str]] = []
     top = 0.0

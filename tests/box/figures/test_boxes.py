@@ -105,7 +105,21 @@ def test_a_profile_is_drawn_over_those_of_the_bank_that_are_like_it() -> None:
     assert draw_with_peers(TWO["quick"]).texts[0].text == ("yours",), "no GPU is like one that is not named"
 
 
+@pytest.mark.parametrize("view", ["busbw", "log"])
+def test_a_view_of_the_bus_bandwidth_needs_one(view: str) -> None:
+    """The errors were "math domain error" and "cannot convert float infinity to integer"."""
+    one_rank = box(1e-5, 200e9, num_ranks=1)
+    with pytest.raises(ValueError, match=f"view must be 'time' for profiles without a bus bandwidth.*got '{view}'"):
+        draw_boxes({"a": one_rank}, view=view)
+    assert draw_boxes({"a": one_rank}, view="time").title.startswith("allreduce of 512 MiB: a ")
+    assert len(draw_boxes(TWO | {"a": one_rank}).rects) == 3, "above the axis' 0 there are others"
+    with pytest.raises(ValueError, match="got 'log'"):
+        draw_boxes(TWO | {"a": one_rank}, view="log")
+
+
 def test_what_cannot_be_drawn_is_refused() -> None:
+    with pytest.raises(ValueError, match="at_bytes must be .*got -1"):
+        draw_boxes(TWO, at_bytes=-1)
     with pytest.raises(ValueError, match=r"profiles\['quick'\] must have allgather of the backend, got none"):
         draw_boxes(TWO, "allgather")
     with pytest.raises(ValueError, match="view must be one of 'busbw', 'log', 'time', got 'rate'"):

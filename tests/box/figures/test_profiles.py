@@ -19,6 +19,7 @@ from rankscope.common.units import bytes_words, percent_words, rate_words
 from rankscope.figures.palette import looks
 
 from ...figures.shown import artist, bars, below, heights, labels, named, placed
+from ...figures.shown import points as drawn_points
 from .. import made
 
 LINK = Link(5e-3, 12.5e6)
@@ -66,6 +67,18 @@ def test_busbw_is_in_the_links_units_and_predicted_next_to_measured() -> None:
         figures.profile(profile(native=False)).get_title("left")
         == f"ring reaches {percent_words(share)} of a link's bandwidth"
     )
+
+
+@pytest.mark.parametrize("view", ["busbw", "residuals"])
+def test_a_size_of_0_is_left_out(view: str) -> None:
+    """Its marker on a logarithmic axis left no room for the axes, and no residual of its algorithm was drawn."""
+    one = profile()
+    nothing = point("allreduce", 0, 1e-3, algorithm="ring", in_place=True)
+    ax = figures.profile(Profile(one.provenance, {}, (*one.points, nothing)), view, algorithms=["ring"])
+    ax.figure.canvas.draw()
+    assert drawn_points(ax, "ring, measured" if view == "busbw" else "ring")[:, 0].min() == SIZES[0]
+    with pytest.raises(ValueError, match="profile must have points of allreduce above 0 bytes, got none"):
+        figures.profile(Profile(one.provenance, {}, (nothing,)), view)
 
 
 def test_through_native_goes_its_curve_and_never_a_straight_line() -> None:
@@ -209,6 +222,12 @@ def test_pieces_pay_for_their_starts(measured: Profile) -> None:
     assert ends == pytest.approx(np.stack([seen * 0.98, seen * 1.02], axis=1), rel=1e-4)
     assert heights(ax, "pageable, 256 copies, measured").size == one.size == sum(size >= 2**20 for size in COPIED)
     assert ax.get_ylabel() == "time [µs]"
+
+
+def test_the_line_of_a_fast_link_is_within_the_axis() -> None:
+    """Its left end, at 9.3 µs, was below 9.7 µs, half of the fastest copy."""
+    ax = figures.copies(stated(6), None, "pieces")
+    assert ax.get_ylim()[0] < heights(ax, "the link alone").min()
 
 
 def test_the_other_direction_is_predicted_and_called_so(measured: Profile) -> None:

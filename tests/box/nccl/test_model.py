@@ -363,6 +363,10 @@ def test_readings_of_other_machines_are_refused() -> None:
         model.with_readings(profile_of(8, reading), profile_of(8, reading))
     with pytest.raises(ValueError, match="profile must have native points"):
         model.with_readings(profile_of(8, {("all_to_all", 1024): 1e-6}))
+    with pytest.raises(ValueError, match="profile must be a Profile"):
+        model.with_readings({})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="fewer must be a Profile"):
+        model.with_readings(profile_of(8, reading), {})  # type: ignore[arg-type]
 
 
 def test_what_the_terms_do_not_know_is_said() -> None:
@@ -440,6 +444,8 @@ def test_a_log_without_the_table_or_the_gpu_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="gpu must be given"):
         nccl.Model.from_log(path)
     assert nccl.Model.from_log(path, "h200").gpu == "h200"
+    with pytest.raises(ValueError, match="gpu must be one of"):  # also a name without letters is the user's
+        nccl.Model.from_log(path, "")
 
 
 # ---- the tuner

@@ -63,6 +63,8 @@ def test_direct_links_and_the_ways_over_pcie_have_their_own_rates(tmp_path: Path
     cluster = box.cluster()
     assert cluster.link(0, 1) == Link(0.6e-6, 80e9)
     assert cluster.link(1, 2) == Link(1e-6, 22e9)
+    with pytest.raises(ValueError, match="num_nodes must be a whole number of at least 1, got '2'"):
+        box.cluster("2")  # type: ignore[arg-type]
     none = read(tmp_path, dump([[]] * 8), "a100")
     assert none.ways[0][1:5] == ("PIX", "PHB", "PHB", "SYS")
     assert none.gb_per_s[0][1:5].tolist() == [24.0, 24.0, 24.0, 22.0]  # A100 has PCIe 4, whatever the switch has

@@ -132,6 +132,8 @@ class Boxes:
         rates = dict(zip(known, rates_in_one_unit(*bytes_per_s), strict=True))
         for name, profile in self.chosen(now).items():
             words = f"{now.collective} was not measured"
+            if profile.native_s(now.collective):  # at other sizes, but there is no curve through them
+                words += f" at {now.message}"
             if name in known:
                 interval = ""
                 if num_bytes not in profile.native_s(now.collective):

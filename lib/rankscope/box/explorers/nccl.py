@@ -53,6 +53,7 @@ _LEAST_LOW = -3
 _MOST_LOW = -1  # half of NCCL's lowest estimate
 _LEAST_HIGH = 2
 _MOST_HIGH = 6
+_TICK_EVERY = 5  # sizes
 _SIZE_PX = (560.0, 370.0)
 _MARK_PX = 5.0  # the side of a measurement's mark
 _SIZES = tuple(1 << power for power in POWERS)
@@ -205,7 +206,7 @@ def picture(now: Now) -> Drawing:
         ),
         lines=lines,
         texts=_texts(choices.chosen, bands),
-        x_ticks=[(tick + 0.5, bytes_words(_SIZES[tick])) for tick in range(0, len(_SIZES), 5)],
+        x_ticks=[(tick + 0.5, bytes_words(_SIZES[tick])) for tick in range(0, len(_SIZES), _TICK_EVERY)],
         y_ticks=[(_y(power, low, high), _ratio_words(power)) for power in np.arange(low, high + 1)],
         legend=_legend(now, choices),
     )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import attrs
 import numpy as np
 
-from ...common.checks import of_type, one_of
+from ...common.checks import number, of_type, one_of
 from ...common.units import bytes_words, rate_words, rates_in_one_unit, round_ticks, times_in_one_unit
 from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, Texts, spread_out
 from ...figures.palette import CATEGORIES, FAINT, INK
@@ -105,12 +105,14 @@ def draw_boxes(
     its own line. A vertical line marks `at_bytes`, unless it is 0 or outside the axis. Sizes below 1 KiB are omitted if
     there are larger ones.
 
-    Raises ValueError if the view is unknown, if a profile has none of the collectives, or if there are no lines or more
-    than 12.
+    Raises ValueError if the view is unknown or shows bus bandwidths that the lines do not have, if `at_bytes` is
+    negative, if a profile has none of the collectives, or if there are no lines or more than 12.
     """
     one_of("view", view, tuple(UNITS))
+    number("at_bytes", at_bytes, 0)
     several_collectives = [collectives] if isinstance(collectives, str) else collectives
     lines = _lines(profiles, several_collectives, yours)
+    _check_busbw(lines, view)
     frame = _frame(lines, view)
     curves = _curves(lines, view, frame)
     names_px = _names_px(lines)
@@ -197,6 +199,18 @@ def _lines(profiles: Mapping[str, Profile], collectives: Sequence[str], yours: s
     if not 0 < len(lines) <= MOST_LINES:
         raise ValueError(f"profiles must make from 1 to {MOST_LINES} lines, got {len(lines)}")
     return lines
+
+
+def _check_busbw(lines: Sequence[_BoxLine], view: str) -> None:
+    """Raise ValueError if a view of the bus bandwidth cannot show the lines.
+
+    The bus bandwidth is 0 on one rank, and nan for an operation for which it has no meaning. An axis from 0 needs one
+    line that is above it, a logarithmic axis needs all to be.
+    """
+    factors = [line.factor for line in lines]
+    deciding_factor = np.min(factors) if view == "log" else np.max(factors)  # nan if one of them is
+    if view != "time" and not deciding_factor > 0:
+        raise ValueError(f"view must be 'time' for profiles without a bus bandwidth, as on one rank, got {view!r}")
 
 
 def _frame(lines: Sequence[_BoxLine], view: str) -> _BoxAxes:

@@ -80,8 +80,8 @@ def profile(
     own and those that are the fastest at some size; all others are grey dots.
 
     The view "residuals" shows how far the prediction is above or below the measured median, in percent. `algorithms`
-    are by default the five with the worst predictions; all others are grey lines. Hollow markers are points with few
-    iterations without interference from the host.
+    are by default the five with the worst predictions, over all others as grey lines; if they are chosen, no others are
+    drawn. Hollow markers are points with few iterations without interference from the host.
 
     If `profile` maps names to several profiles, the backends' own collectives are drawn in the same axes, one line
     each, in the view "busbw", "log" (the same on a logarithmic axis) or "time". `collective` may then be a sequence.
@@ -137,7 +137,7 @@ class _BusbwPlot:
         # The line of the link fits on the axis, unless it is so far above the points that it would press them together.
         highest = max(self.peak, min(self.link_rate, 2 * self.peak))
         self.top = _HEADROOM * highest / self.scale
-        all_sizes = {size for algorithm in self.measured.values() for size in algorithm.sizes if size}
+        all_sizes = {size for algorithm in self.measured.values() for size in algorithm.sizes}
         self.sizes = np.array(sorted(all_sizes), dtype=float)
 
     def make_axes(self, ax: Axes | None, title: str | None) -> None:
@@ -322,17 +322,21 @@ def _percentiles_s(points: Sequence[Point], percent: float) -> Floats:
 def _measured(profile: Profile, collective: str) -> dict[str, MeasuredAlgorithm]:
     """Return the measurements of a collective by algorithm, in ascending order of size.
 
-    Raises ValueError if there are none.
+    Those of 0 bytes are left out, because 0 has no place on a logarithmic axis. Raises ValueError if there are none.
     """
     group = next((group for group in groups(profile) if group.collective == collective), None)
     if group is None:
         raise ValueError(f"collective must be one that this profile has points of, got {collective!r}")
     measured: dict[str, MeasuredAlgorithm] = {}
-    for points in group.by_size.values():
+    for num_bytes, points in group.by_size.items():
+        if num_bytes == 0:
+            continue
         for name, point in points.items():
             algorithm = measured.setdefault(name, MeasuredAlgorithm([], []))
             algorithm.points.append(point)
             algorithm.predicted_s.append(profile.model_s.get(point.key, math.nan))
+    if not measured:
+        raise ValueError(f"profile must have points of {collective} above 0 bytes, got none")
     return measured
 
 
@@ -457,7 +461,9 @@ class _CopiesPlot:
             y_limits = (0.0, _HEADROOM * highest)
         else:
             y_label = "time [µs]"
-            y_limits = (float(heights.min()) / 2, 2 * highest)  # with margins, on a logarithmic axis
+            # With margins, on a logarithmic axis. The link alone may take less than half of a copy with its start.
+            lowest = min([float(heights.min()) / 2, *(0.9 * self.link_heights).tolist()])
+            y_limits = (lowest, 2 * highest)
         self._top = y_limits[1]
         self.ax = size_axes(
             ax,
@@ -583,7 +589,8 @@ _LEAST_PX = 400.0  # so that a title fits
 def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
     """Draw the bandwidth of copies from each GPU to each other GPU at the largest size of a profile; paler is faster.
 
-    The legend is the scale of the colours, from a quarter of the highest rate. A GPU's own cell is grey.
+    The legend is the scale of the colours, from a quarter of the highest rate. A GPU's own cell is grey, and so is the
+    cell of a pair that was not measured.
 
     Raises ValueError if the profile has no such copies or too many GPUs.
     """

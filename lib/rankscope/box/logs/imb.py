@@ -164,7 +164,7 @@ def _read_comment(log: Log, table: _ImbTable, line: int, text: str) -> None:
     """Set the number of processes by a comment above the header of a table; refuse groups of processes."""
     processes = _PROCESSES.search(text)
     if processes and not table.columns:  # rows are of the number above their header
-        # `int` refuses a number of thousands of digits, so long ones do not reach it.
+        # `int` refuses a number of thousands of digits, so long ones do not reach it; MOST_RANKS has 7 digits.
         is_number = len(processes[1]) < 9 and 1 <= int(processes[1]) <= MOST_RANKS
         log.check(is_number, line, f"#processes must be a number from 1 to {MOST_RANKS}")
         table.num_processes = int(processes[1])

@@ -313,22 +313,29 @@ def _json(log: Log) -> Table:
     half_columns = ("time", "algbw", "busbw", "#wrong")
     columns = ("redop", "root", *half_columns, *half_columns)
     table = Table(header=1, columns=columns, ranks=[], name="")  # the ranks and the name follow below
+    place = "results"  # what is being read, for the error
     try:
-        for result in content["results"]:
-            table.rows.append(_json_row(log, f"results[{len(table.rows)}]", result))
+        for index, result in enumerate(content["results"]):
+            place = f"results[{index}]"
+            table.rows.append(_json_row(log, place, result))
+        place = "config"
         config = content.get("config", {})
         table.ranks = _json_ranks(config)
+        place = "average_bus_bandwidth"
         if "average_bus_bandwidth" in content:
             average = content["average_bus_bandwidth"]["bandwidth"]
             table.average = PrintedAverage("average_bus_bandwidth", f"{average:.6f}")
+        place = "args"
         table.name = _json_name(content.get("args", ()))
+        place = "env"
         version = f"nccl-library={content.get('nccl_version', '')}"  # as a log states it in text
         facts = _facts([*content.get("env", ()), version])
+        place = "config"
         repetitions = {"warm_up": config.get("warmup_iters"), "iterations": config.get("iterations")}
         stated = {name: number for name, number in repetitions.items() if number is not None}
         table.facts = attrs.evolve(facts, repetitions=stated, date=content.get("start_time", ""))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        log.fail(f"results[{len(table.rows)}]", f"not what nccl-tests writes: {error}")
+        log.fail(place, f"not what nccl-tests writes: {error}")
     return table
 
 
@@ -468,7 +475,7 @@ def _bytes_per_count(log: Log, table: Table) -> float:
     ordered = sorted(ratio for _, ratio in ratios)
     usual = ordered[len(ordered) // 2] if ordered else 1.0  # the median, so that an error names the row that is off
     for row, ratio in ratios:
-        is_right = math.isfinite(ratio) and ratio == usual
+        is_right = ratio >= 1 and ratio.is_integer() and ratio == usual  # infinity is no integer
         log.check(is_right, row.line, f"{row.num_bytes} bytes are not {row.elements} elements")
     return usual
 
@@ -590,6 +597,7 @@ def _profile(log: Log, table: Table) -> Profile:
     if ranks.number == 1:
         times.notes.append("one rank: no link was used")
 
+    # A list in which ranks are missing says neither on how many nodes they are nor which GPU each has.
     listed = table.ranks if table.num_listed_ranks == ranks.number else []
     ranks_per_node = list(Counter(rank.host for rank in listed).values())  # in the order of their first ranks
     varying = _varying_columns(table)
@@ -699,5 +707,6 @@ def _collective(log: Log, table: Table, bytes_per_count: float) -> str:
         return "broadcast"
     is_clear = "root" not in table.columns and bytes_per_count > 1
     log.check(is_clear, table.header, "the collective of the table is not stated")
-    # Versions that print no root print the operation, a blank one, also for an all-to-all, but not for an allgather.
+    # Versions that print a root print the same columns for an all-to-all and an allgather. The others print the
+    # operation, a blank one, also for an all-to-all, but not for an allgather.
     return "all_to_all" if "redop" in table.columns else "allgather"

@@ -98,6 +98,7 @@ class Protocol:
             collectives = [collective for collective in self.collectives if name in ALGORITHMS[collective]]
             is_supported = False
             for collective in collectives:
+                # As if all were on one node: the nodes are known only after the ranks have started.
                 if _fitting_options(collective, name, large_bytes, [num_ranks]) is not None:
                     is_supported = True
             if not is_supported:
@@ -159,7 +160,7 @@ def operation_and_size(key: PointKey) -> tuple[str, int]:
 
 
 def words_of(key: PointKey) -> str:
-    """Return a description of a key.
+    """Return a short description of a key, for the progress of a run, without its lesser options.
 
     >>> words_of(key_of("allreduce", 2**20, algorithm="ring", in_place=True)), words_of(key_of("add", 4096))
     ('allreduce by ring, 1 MiB', 'add, 4 KiB')
@@ -219,6 +220,7 @@ def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[PointKey]:
         for what in ("ping_pong", "together"):
             keys += [key_of(what, size, link=link) for link in links]
     most_memory_bytes = max(LEAST_MEMORY_BYTES, min(most_bytes, MOST_MEMORY_BYTES))  # so that there is a size
+    # Only a slope is fitted to sums (`Profile.gamma_s_per_byte`), so every second power of two is enough.
     for size in powers_of_two(LEAST_MEMORY_BYTES, most_memory_bytes, factor=4):
         keys += [key_of("add", size), key_of("copy", size)]
     return keys
@@ -233,8 +235,9 @@ def collective_keys(
 ) -> list[PointKey]:
     """Return the native collective and every algorithm in which each rank has something to do.
 
-    The size is that of the whole buffer, rounded down to equal parts if each rank has a part. Only allreduce can run in
-    place; the others return a new tensor.
+    `algorithms` names some of these, "native" for the native one; None stands for all. The size is that of the whole
+    buffer, rounded down to equal parts if each rank has a part. Only allreduce can run in place, and has a key for each
+    variant in `in_place`; the others return a new tensor.
 
     >>> [dict(key.options) for key in collective_keys("allreduce", 2**21, [4], ["native", "segmented_ring"])]
     [{'algorithm': 'native', 'in_place': True}, {'algorithm': 'segmented_ring', 'in_place': True, 'num_segments': 1}]

@@ -381,7 +381,7 @@ def _named(key: PointKey) -> str:
 
 def _native(collective: str, buffers: CollectiveBuffers, ranks: Ranks) -> CollectiveFunction:
     """Return the backend's own collective. It fills the input of an allreduce, and `buffers.out` of all others."""
-    group = ranks.group
+    group = ranks.group  # its own methods also work for a group that torch.distributed does not know
     out = buffers.out
     options = dist.AllreduceOptions()  # by default a sum
 

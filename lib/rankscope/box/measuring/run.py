@@ -79,6 +79,9 @@ def measure(
     if the arguments name them. `network` is an object that launches ranks on its own hosts instead of on this machine,
     as for `ddp.Where`; its name is stored.
 
+    `name` and `command` are stored, too: what to call the machine, and what the user ran. `report` gets the `Progress`
+    before each launch and at the end.
+
     Raises ValueError if an argument is invalid, if the file belongs to another machine or protocol, or if another run
     is writing it or has just written it; RankError if a rank fails, hangs or gets a wrong result; OSError if the file
     cannot be written.
@@ -138,7 +141,10 @@ def default_backend(num_ranks: int | None = None, device: str | None = None, net
 
 
 def num_ranks_of(num_ranks: int | None, backend: str) -> int:
-    """Return the number of ranks: as asked for, else that of torchrun or mpirun, else of GPUs, else 4."""
+    """Return the number of ranks: as asked for, else that of torchrun or mpirun, else of GPUs with "nccl", else 4.
+
+    Raises ValueError if it is too small for the backend, too large for this process to start, or not whole.
+    """
     if num_ranks is None and is_joined(backend):
         num_ranks = _from_launcher(_NUM_RANKS)
     if num_ranks is not None:

@@ -118,5 +118,5 @@ def read_log(path: str | os.PathLike[str], gpu: str | None) -> dict[str, Any]:
     if gpu is None and len(names) != 1:
         stated = f"{os.fspath(path)} names {' and '.join(names) or 'no known GPU'}"
         raise ValueError(one_line(f"gpu must be given, because {stated}"))
-    fields["gpu"] = gpu or names[0]
+    fields["gpu"] = names[0] if gpu is None else gpu
     return fields

@@ -166,7 +166,8 @@ class Model:
     def choose(self, collective: str, num_bytes: int) -> Choice:
         """Return NCCL's choice for a collective on `num_bytes` (the whole buffer, as nccl-tests counts them).
 
-        Raises ValueError if the collective is not in COLLECTIVES or `num_bytes` is below 1.
+        Raises ValueError if the collective is not in COLLECTIVES, if NCCL's log states no bandwidth for it, or if
+        `num_bytes` is below 1 or above 2**50.
         """
         one_of("collective", collective, COLLECTIVES)
         whole("num_bytes", num_bytes, 1, _MOST_SIZE)
@@ -306,7 +307,7 @@ class Model:
             return self._tree_bandwidth(protocol, graph)
         if algorithm == "pat":
             return 0.75 * self._bus(graph)  # the share is NCCL's
-        return self._nvls_bandwidth(collective, graph)
+        return self._nvls_bandwidth(collective, graph)  # also for CollNet, which `why_not` excludes
 
     def _bus(self, graph: Graph) -> float:
         """Return the GB/s of all channels together; NCCL has the rate between nodes only for three nodes and more."""
@@ -441,8 +442,10 @@ class Model:
             inter = rate / 2
         num_channels = min(num_channels, MOST_CHANNELS)
         return {
+            # Each channel begins at a card of its own, so NCCL's logs of several nodes deny the same order of GPUs.
             "ring": Graph(num_channels, intra=inter, inter=inter, same_channels=False),
             "tree": Graph(num_channels, intra=max(rate, _LEAST_TREE_INTRA), inter=inter),
+            # NCCL's search begins with one rate for a whole path, within and between nodes (src/graph/search.cc).
             "nvls": Graph(num_channels, intra=min(head_rate, rate), inter=inter),
         }
 
@@ -630,8 +633,12 @@ class Model:
         least 1 KiB. If `fewer` is a profile of fewer GPUs on one node, launch and hop of LL follow from the smallest
         allgather of each.
 
-        Raises ValueError if a profile has no native collectives or the wrong number of ranks.
+        Raises ValueError if an argument is not a profile, or has no native collectives or the wrong number of ranks.
         """
+        from ..profile import Profile
+
+        of_type("profile", profile, Profile)
+        optional("fewer", fewer, of_type, Profile)
         if profile.num_ranks != self.num_ranks:
             raise ValueError(f"profile must be of {self.num_ranks} ranks, got {profile.num_ranks}")
         terms = self.terms or TERMS[GPUS[self.gpu].generation]
@@ -682,7 +689,8 @@ class Model:
     def table(self, sizes: Sequence[int] = SIZES) -> pd.DataFrame:
         """Return a DataFrame with one row per collective, algorithm, protocol and size, and mark NCCL's choices.
 
-        `why_not` states why a row is not eligible; its figures are NaN. Raises ValueError if a size is below 1.
+        `why_not` states why a row is not eligible; its figures are NaN. Raises ValueError if a size is below 1 or above
+        2**50.
         """
         import pandas as pd
 

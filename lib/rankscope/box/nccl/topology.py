@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cluster import Cluster, Link
-from ...common.checks import one_of
+from ...common.checks import one_of, whole
 from ...common.storage import StorageError, read_bytes
 from ...provenance import topology
 from ..pcie import ARCHITECTURE_GENERATIONS, PCIE, nccl_lane_gb_per_s
@@ -70,6 +70,7 @@ class Topology:
         Between nodes the GPUs share the cards evenly; where their rate is not stated, it is what such boxes have.
         Raises ValueError for fewer nodes than 1.
         """
+        whole("num_nodes", num_nodes, 1)
         gpu = GPUS[self.gpu]
         links: dict[tuple[int, int], Link] = {}
         for src, dst in _pairs(self.num_gpus):

@@ -29,7 +29,7 @@ def segmented_ring(num_ranks: int, num_segments: int = 4) -> Schedule:
     """The ring with each chunk in segments, so that a segment is added up while the next arrives.
 
     Costs `num_segments` times the ring's messages. A sum is sent on `num_segments` steps after it arrived, as the lag
-    states. Raises ValueError for fewer than 1 segment.
+    states. Raises ValueError unless there are 1 to 65,536 segments.
     """
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     segments = whole("num_segments", num_segments, 1, MOST_SEGMENTS)

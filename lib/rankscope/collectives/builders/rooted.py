@@ -18,7 +18,7 @@ from ..schedule import MOST_RANKS, MOST_SEGMENTS, Ints, Phase, Schedule, Step
 
 
 def flat(num_ranks: int) -> Schedule:
-    """All ranks send to rank 0, which adds up and sends to all: two steps, N-1 messages at one port."""
+    """All ranks send to rank 0, which adds up and sends to all: two steps, each of N-1 messages at rank 0."""
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     others = np.arange(1, n)
 
@@ -57,7 +57,7 @@ def broadcast_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
 
 
 def broadcast_scatter_allgather(num_ranks: int, *, root: int = 0) -> Schedule:
-    """Scatter down a binomial tree, then allgather round a ring (van de Geijn): about 2S/B for a large buffer.
+    """Scatter down a binomial tree, then allgather round a ring (van de Geijn): as long as two sends of a large buffer.
 
     A rank that got more than its own chunk from the scatter is not sent that again.
     """
@@ -99,7 +99,7 @@ def broadcast_chain(num_ranks: int, num_segments: int = 8, *, root: int = 0) -> 
         for step in range(num_hops + segments - 1):  # the last segment starts after all others
             # The rank at a place of the chain, counted from the root, sends segment `step - place`, if there is one.
             first = max(0, step - segments + 1)
-            last = min(step, n - 2)
+            last = min(step, num_hops - 1)  # the last rank of the chain only receives
             place = np.arange(first, last + 1)
             yield Phase((place + root) % n, (place + 1 + root) % n, step - place)
 

@@ -31,7 +31,7 @@ def nvls(num_ranks: int, num_segments: int = 4) -> Schedule:
 
     def phases() -> Iterator[Phase]:
         src, dst = _pairs(1, n)
-        # Each pair has two messages: one adds a segment, and one sends out the sums of the segment before it.
+        # Each pair has two transfers: one adds a segment, and one sends out the sums of the segment before it.
         both_src = np.r_[src, src]
         both_dst = np.r_[dst, dst]
         adds = np.repeat([True, False], src.size)

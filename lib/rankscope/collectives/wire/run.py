@@ -54,11 +54,11 @@ def execute(
 ) -> Tensor | None:
     """Execute this rank's part of a collective and return its result, or None if the rank has none.
 
-    Every rank of `group` must call this with the same schedule, op, dtype and number of elements. Inputs and outputs
-    are those of `run_local`, and so are the results, bit for bit: scatter and reduce_scatter take whole buffers and
-    return the rank's own run; gather and allgather take own runs and return whole buffers; all_to_all takes and returns
-    one run per rank; broadcast and scatter read only the root's tensor. allreduce works in place and returns the tensor
-    itself; all others return a new tensor and leave the input unchanged.
+    Every rank of `group` must call this with the same schedule, op, dtype and, unless the schedule has weights, number
+    of elements. Inputs and outputs are those of `run_local`, and so are the results, bit for bit: scatter and
+    reduce_scatter take whole buffers and return the rank's own run; gather and allgather take own runs and return whole
+    buffers; all_to_all takes and returns one run per rank; broadcast and scatter read only the root's tensor. allreduce
+    works in place and returns the tensor itself; all others return a new tensor and leave the input unchanged.
 
     If a `recorder` is given, it records this rank's time as spans on the lane "executor", with steps as items: "send"
     and "receive" while the rank waits for such a message, "reduce" and "copy", and "post" for starting messages.

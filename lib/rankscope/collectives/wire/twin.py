@@ -60,7 +60,8 @@ def simulate_executor(
     lane "executor" of each rank: "send" and "receive" while it waits for such a message, "reduce" and "copy"; items are
     steps. If `detail` is "ranks", each rank has one span instead, from 0 to its end.
 
-    Raises ValueError if the cluster has a different number of ranks or `num_bytes` is not a whole number of elements.
+    Raises ValueError if the cluster has a different number of ranks, or `num_bytes` is not a whole number of elements
+    that `Schedule.chunk_ends` can cut.
 
     >>> from .. import ALGORITHMS
     >>> cluster = Cluster.uniform(4, Link(alpha_s=1.0, bytes_per_s=2.0))
@@ -208,6 +209,7 @@ class _PlanSimulation:
                 self._add_span(index, kind, transfer.step, now_s, done_s)
                 now_s = max(now_s, done_s)
             elif isinstance(op, Post):
+                # Not at once: after sums, this program is ahead of the events of the other ranks.
                 self._later(now_s, partial(self._post, index, op))
             else:
                 end_s = now_s + op.to.num_elements * ELEMENT_BYTES * self._cluster.gamma_s_per_byte

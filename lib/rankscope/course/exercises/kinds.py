@@ -181,7 +181,11 @@ def nearly(
 def fewest(
     name: str, low: int, high: int, what: str, means: Mapping[float, str] | None = None
 ) -> Callable[[Callable[[int], str | None]], None]:
-    """Register an exercise that asks for the smallest number with which the function finds no fault."""
+    """Register an exercise that asks for the smallest number with which the function finds no fault.
+
+    Answers are whole numbers from `low` to `high`. `what` is the noun for them, and the unit that they may have, as in
+    "4 ranks". `means` is that of `exactly`.
+    """
     READINGS[name] = means or {}
 
     def register(fault: Callable[[int], str | None]) -> None:

@@ -101,7 +101,7 @@ def _check_output(option: str, path: Path, endings: tuple[str, ...], inputs: Seq
 
 
 def _explain_hang(path: Path, files: TraceFiles, is_stdin: bool, as_json: bool, output: Path | None) -> None:
-    """Print which rank did not reach a collective, and write the page if there is a path for it."""
+    """Print which rank did not reach a collective, and write a page, named after `path`, if `output` is a path."""
     from ...cli.output import print_parts
     from ...common.storage import write_atomically
     from .. import explain_hang, read_dumps, read_hang_text, read_logs
@@ -172,6 +172,7 @@ def _diagnose_traces(
     if output is not None:
         from ..figures.jobs import job_page
 
+        # the page is named after the folder; of several files, after that of the first one
         folder = folder_or_files if isinstance(folder_or_files, Path) else folder_or_files[0].parent
         page = job_page(folder.resolve().name, traces, diagnosis.joined, diagnosis, forecast).encode()
         written.append(write_atomically(output, lambda file: file.write(page)))

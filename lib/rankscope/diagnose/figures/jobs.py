@@ -101,8 +101,8 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
         most = f"{most} or more"
     keys = [Key(f"early by {most}", diverging([-1.0])[0]), Key(f"late by {most}", diverging([1.0])[0])]
     ticks = []
-    for position, _column_label in whole_ticks(len(columns), most=6):  # more labels would overlap on a narrow drawing
-        first_step = steps_of_column[int(position)][0]
+    for position, column_number in whole_ticks(len(columns), most=6):  # more labels would overlap on a narrow drawing
+        first_step = steps_of_column[int(column_number)][0]
         ticks.append((position, str(diagnosis.steps[first_step])))
     return attrs.evolve(_drawing("step", float(len(columns)), names, [cells], keys), x_ticks=ticks)
 
@@ -129,9 +129,10 @@ def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
 
 
 def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) -> Drawing:
-    """Draw the step of median length of all ranks on one clock; a line is where the latest starts its last collective.
+    """Draw the step of median length of all ranks on one clock, with a line for the latest of them.
 
-    Of many ranks, the latest are shown. If some ranks have no trace, no rank is called the latest.
+    The line is where this rank starts the last collective of its backward. Of many ranks, the latest are shown. If some
+    ranks have no trace, no rank is called the latest.
     """
     by_length = np.argsort(diagnosis.window_s.mean(axis=1), kind="stable")
     row = int(by_length[(by_length.size - 1) // 2])  # of the step of median length; of two, the shorter one
@@ -150,6 +151,7 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
         return attrs.evolve(drawing, legend=(*drawing.legend, key))
 
     latest = int(diagnosis.late_s[row, columns].argmax())  # in this step, as an index of `columns`
+    # Collectives of gradients, with the last of which a step ends (see `own_times`), are launched in backward.
     backward = timelines[latest].select(kind="backward", between_s=window_s)
     launches = timelines[latest].select(kind="launch", between_s=(backward.begin_s, backward.end_s))
     if not len(launches) or len(traces) == 1:  # without other ranks, none is the latest

@@ -226,7 +226,7 @@ def without_effect(now: Now) -> dict[str, str]:
     """Return for each control that changes nothing at these settings why it does not."""
     reasons = without_links(now)
     # Several GPUs of a node compete for its card in some algorithm of the ranking. A single GPU has the card to itself,
-    # which then matters only if it sends two messages at once.
+    # which then matters only if it sends two messages at once. The picture shows no times and need not be compared.
     has_one_gpu_per_card = now.gpus_per_node == 1 and now.num_nodes > 1
     if has_one_gpu_per_card:
         other_way = now._replace(shared_nic=not now.shared_nic)

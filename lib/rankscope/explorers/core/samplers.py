@@ -92,7 +92,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @lru_cache(maxsize=8)  # picture, report and controls ask for the same
 def epochs(now: Now) -> list[Assignment]:
-    """Return what is read in the epochs up to the one that is set; without set_epoch all of them are epoch 0."""
+    """Return what is read in the epochs up to the one that is set.
+
+    Without set_epoch, and for a sampler on which it has no effect, all of them are epoch 0.
+    """
     without_effect = SAMPLERS[now.sampler].without_effect
     options: dict[str, Any] = {}
     for name in ("seed", "shuffle", "drop_last"):
