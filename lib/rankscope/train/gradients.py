@@ -173,8 +173,8 @@ def on_bucket(ddp: DistributedDataParallel, note: Callable[[Tensor], object]) ->
     def average(buffer: Tensor) -> Any:
         """DDP's communication hook: return a future of the averaged buffer."""
         note(buffer)
-        work = dist.all_reduce(buffer.div_(dist.get_world_size()), async_op=True)
-        return work.get_future().then(lambda future: future.value()[0])  # of a list with the one tensor
+        handle = dist.all_reduce(buffer.div_(dist.get_world_size()), async_op=True)
+        return handle.get_future().then(lambda future: future.value()[0])  # of a list with the one tensor
 
     # A lambda, because DDP refuses annotations that are strings. The hook has no state, hence None and `_`.
     ddp.register_comm_hook(None, lambda _, bucket: average(bucket.buffer()))
@@ -221,7 +221,7 @@ class EqualTraining:
             raise DemoError("ranks have come to different parameters")
         expected = self.start + share * (self.single - self.start)
         difference = relative_difference(self.ranks[0], expected)
-        rounding = self.num_steps * self.rounding
+        rounding = self.num_steps * self.rounding  # each step rounds anew
         if self.moved <= rounding:
             raise DemoError(
                 f"{self.num_steps} steps of training changed the parameters by only {self.moved:.2g} of the largest, "
@@ -342,7 +342,7 @@ class StepAudit(Findings):
     def ratio(self) -> float:
         """The first rank's gradient as a multiple of the one process's, by least squares."""
         square = float(self.single @ self.single)
-        if square == 0:  # the gradient is 0, and no multiple of it is another
+        if square == 0:  # the gradient is 0, so the ratio has no meaning: it is stated as 0
             square = 1.0
         return float(self.ranks[0] @ self.single / square)
 
@@ -351,7 +351,7 @@ class StepAudit(Findings):
         """All differences between the step and one process with the whole batch."""
         findings = self._unused_findings()
         spread = max(relative_difference(rank, self.ranks[0]) for rank in self.ranks)
-        if spread > 0:
+        if spread > 0:  # no rounding is allowed here, because an allreduce gives all ranks the same bits
             findings.append(Finding("ranks_differ", self._difference_between_ranks(spread)))
         elif relative_difference(self.ranks[0], self.single) > self.rounding:
             findings.append(Finding("not_the_whole_batch", self._difference_from_single()))
@@ -415,10 +415,11 @@ def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> Step
     """
     check_divides(work, num_ranks)
     optional("step", step, function, "of ddp, inputs and targets")
+    # A copy, because the caller's dropout modules stay as they are.
     work = Work(copy.deepcopy(work.module), work.inputs, work.targets, work.loss_fn)
-    for part in work.module.modules():
-        if isinstance(part, nn.modules.dropout._DropoutNd):
-            part.eval()
+    for submodule in work.module.modules():
+        if isinstance(submodule, nn.modules.dropout._DropoutNd):
+            submodule.eval()
     ranks: list[_Audited] = on_ranks(_audited, num_ranks, work, step)
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
         single = work.gradient()
@@ -462,7 +463,8 @@ def _causes(work: Work, audit: StepAudit, has_step: bool) -> tuple[str, ...]:
 def _causes_in_module_or_loss(work: Work, parts: Sequence[Work]) -> list[str]:
     """Say why the mean of the parts' gradients is not that of the whole batch, as far as outputs and losses show it."""
     causes = []
-    with suppress(Exception):  # the outputs may be anything, and of any shape
+    # `_outputs` raises an error if the outputs have no row for each sample. Then neither experiment can be made.
+    with suppress(Exception):
         if _samples_affect_each_other(work, parts):
             causes.append("Samples of a batch affect each other, as in BatchNorm, and each rank sees only its own.")
     with suppress(Exception):

@@ -40,6 +40,7 @@ def simulate(
     step_s = number("step_s", step_s, 0)
     pin_s = number("pin_s", pin_s, 0)
     num_batches = whole("num_batches", num_batches, 0)
+    # A worker holds one batch, and `capacity` adds one finished batch for each worker.
     stages = [Stage("load", load_s, num_workers=num_workers, capacity=num_workers)]
     if pin_s:
         stages.append(Stage("pin", pin_s))

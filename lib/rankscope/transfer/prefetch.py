@@ -67,7 +67,7 @@ def prefetched(
     try:
         where = torch.device(device)
     except (RuntimeError, TypeError):
-        where = torch.device("meta")  # which is refused like any other type
+        where = torch.device("meta")  # a valid device that is refused below, with the message for every wrong one
     if where.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:' and its number, got {device!r}")
     num_ahead = whole("num_ahead", num_ahead, 1, _MOST_AHEAD)
@@ -306,7 +306,7 @@ class _PrefetchIteration:
 
     def _record(self, lane: str, item: int, start: Any, end: Any) -> None:
         """Record a span between two completed events, if there is a recorder."""
-        if self._recorder is None or self._clock is None:
+        if self._recorder is None or self._clock is None:  # with a recorder there is a clock, made at the begin
             return
         start_ns = max(self._clock(start), self._last_end_ns[lane])  # a lane does one thing at a time
         end_ns = max(self._clock(end), start_ns)

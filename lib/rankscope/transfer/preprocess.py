@@ -88,7 +88,7 @@ def _grid_positions(first: torch.Tensor, length: torch.Tensor, num: int, side: i
     # In pixels of the image, 0 being the centre of the crop's first pixel. Nothing outside the crop is read.
     in_crop = (centre * (length[:, None] / num) - 0.5).clamp_(min=0)
     pixel = first[:, None] + torch.minimum(in_crop, length[:, None] - 1.0)
-    return (2 * pixel + 1) / side - 1
+    return (2 * pixel + 1) / side - 1  # as ``align_corners=False`` counts: the ends are edges of pixels, not centres
 
 
 class _Normalisation(NamedTuple):
@@ -142,7 +142,7 @@ def _uniform(indices: ArrayLike, seed: int, epoch: int) -> NDArray[np.float64]:
 
     They are hashes of seed, epoch, index and position in the row (splitmix64; Steele 2014).
     """
-    array = np.asarray(indices)
+    array = np.asarray(indices)  # of floats if the list is empty
     if array.ndim != 1 or (array.size and (array.dtype.kind not in "iu" or array.min() < 0)):
         raise ValueError(f"indices must be a list of whole numbers of at least 0, got {indices!r}")
     words: Any = np.zeros((array.size, _NUM_DRAWS), dtype=np.uint64)

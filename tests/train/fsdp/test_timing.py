@@ -136,6 +136,16 @@ def test_hsdp_reduces_over_the_replicas_on_a_stream_of_its_own() -> None:
     assert step.step_s == pytest.approx(0.5 + 12.0 + 0.5 + 0.7)
 
 
+def test_a_reduce_scatter_does_not_wait_for_an_all_reduce_of_hsdp() -> None:
+    """Torch's ``foreach_reduce`` copies the gradients out on the stream of the all-reduce."""
+    step = predicted(cost=costs(0.1, 0.1, allreduce=5.0), num_ranks=4, num_replicas=2)
+    scatters = spans(step, "reduce_scatter")
+    backwards = spans(step, "backward")
+    assert [start_s for _, start_s, _ in scatters] == pytest.approx([stop_s for _, _, stop_s in backwards])
+    # the all-reduces come one after the other, from the end of the first reduce-scatter on
+    assert step.step_s == pytest.approx(scatters[0][2] + 4 * 5.0)
+
+
 def test_simulate_is_the_timeline() -> None:
     link = Link(alpha_s=1e-5, bytes_per_s=1e9)
     timeline = fsdp.simulate(STEP, ddp.cost(link, 4), num_ranks=4, wrap=["*"])
@@ -338,6 +348,20 @@ def test_live_bytes_are_those_of_the_model_over_the_whole_step() -> None:
     assert max(levels(expected.memory.num_bytes)) >= 4
 
 
+# ---- totals
+
+
+def test_totals_are_met_if_no_layer_has_the_parameters_that_it_reads() -> None:
+    """The parameters have names of the root, so no layer has a time or a parameter of its own."""
+    layers = [
+        fsdp.ShardedLayer("0", [fsdp.ShardedParameter(("first",), (4,))]),
+        fsdp.ShardedLayer("1", [fsdp.ShardedParameter(("second",), (8,))]),
+    ]
+    step = fsdp.ModuleStep.of_layers(layers).scaled(1.0, 3.0)
+    assert (step.forward_s, step.backward_s) == (1.0, 3.0)
+    assert {event.seconds for event in step.events if event.kind == "backward"} == {1.5}
+
+
 # ---- refusals
 
 
@@ -350,6 +374,7 @@ def test_live_bytes_are_those_of_the_model_over_the_whole_step() -> None:
         (lambda: predicted(wrap=["fc"]), "wrap must have names of submodules, such as '0'"),
         (lambda: predicted(num_ranks=4, num_replicas=2), "cost must be FSDPCosts with an allreduce for 2 replicas"),
         (lambda: predicted(optimizer="lion"), "optimizer must be one of 'sgd', .*, got 'lion'"),
+        (lambda: predicted(optimizer=[]), r"optimizer must be one of 'sgd', .*, got \[\]"),
         (lambda: predicted(overlap=1), "overlap must be True or False, got 1"),
         (lambda: fsdp.predict([], lambda b: 0.0, num_ranks=2), r"step must be a ModuleStep, got \[\]"),  # type: ignore[arg-type]
         (lambda: fsdp.FSDPCosts.of_link(Link(0, 1), 6, num_replicas=4), "num_replicas must divide the 6 ranks, got 4"),

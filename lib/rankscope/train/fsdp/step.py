@@ -65,10 +65,8 @@ class ShardedParameter:
 
         Every rank pads its chunk to the size of the first one (``FSDPParam._init_sharded_param`` in _fsdp_param.py).
         """
-        if not self.num_elements:
-            return 0
         num_rows = -(-self.shape[0] // num_shards)
-        return num_rows * (self.num_elements // self.shape[0])
+        return num_rows * math.prod(self.shape[1:])
 
     def padded_elements(self, num_shards: int) -> int:
         """Return the number of elements in the gathered parameter, padding included."""
@@ -93,13 +91,13 @@ class StepEvent(NamedTuple):
 
 
 def _event(name: str, value: Any) -> StepEvent:
-    of_type(name, value, StepEvent)
-    one_of(f"the kind of an event in {name}", value.kind, EVENTS)
-    number(f"the seconds of an event in {name}", value.seconds, 0)
+    event: StepEvent = of_type(name, value, StepEvent)
+    one_of(f"the kind of an event in {name}", event.kind, EVENTS)
+    number(f"the seconds of an event in {name}", event.seconds, 0)
     # An observed forward may free more than it keeps, and a backward keep more than it frees: the number is negative.
-    whole(f"the activation_bytes of an event in {name}", value.activation_bytes)
-    whole(f"the working_bytes of an event in {name}", value.working_bytes, 0)
-    return value  # type: ignore[no-any-return]
+    whole(f"the activation_bytes of an event in {name}", event.activation_bytes)
+    whole(f"the working_bytes of an event in {name}", event.working_bytes, 0)
+    return event
 
 
 @frozen
@@ -204,48 +202,42 @@ class ModuleStep:
         for layer in listed:
             sequence.add(layer)
         sequence.finish()
+        # A module around layers is called again after a layer outside it; the place of its first call counts.
         modules = _depth_first(dict.fromkeys(sequence.modules))
         return cls(tuple(sequence.parameters), modules, events_of(sequence.calls), optimizer_s)
 
     def scaled(self, forward_s: float, backward_s: float, optimizer_s: float = 0.0) -> ModuleStep:
         """Return the same step with these totals, divided among the pieces of computing as now.
 
-        If the step has no times yet, each piece gets a share in proportion to the parameters of its module.
+        If forward has no times yet, each of its pieces gets a share in proportion to the parameters of its module, or
+        an equal share if none of these modules has parameters. The same holds for backward.
         """
-        forward_s = number("forward_s", forward_s, 0)
-        backward_s = number("backward_s", backward_s, 0)
-        totals = {"forward": forward_s, "backward": backward_s}
-        weights = self._weights()
-        sums = {"forward": 0.0, "backward": 0.0}
-        for event, weight in zip(self.events, weights, strict=True):
-            if event.kind in sums:
-                sums[event.kind] += weight
-        events = []
-        for event, weight in zip(self.events, weights, strict=True):
-            if event.kind in totals and sums[event.kind]:
-                event = event._replace(seconds=totals[event.kind] * weight / sums[event.kind])
-            events.append(event)
+        totals_s = {
+            "forward": number("forward_s", forward_s, 0),
+            "backward": number("backward_s", backward_s, 0),
+        }
+        events = list(self.events)
+        for kind, total_s in totals_s.items():
+            weights = self._weights(kind)
+            sum_of_weights = sum(weights.values())
+            for index, weight in weights.items():
+                events[index] = events[index]._replace(seconds=total_s * weight / sum_of_weights)
         return evolve(self, events=tuple(events), optimizer_s=optimizer_s)
 
-    def _weights(self) -> list[float]:
-        """Return one weight for each event: the piece's share of forward or backward is its share of the weights.
-
-        If forward has times, its weights are the seconds of its pieces. Otherwise they are the numbers of elements that
-        the module of each piece has as parameters of its own. The same holds for backward. The weights of events that
-        are no computing have no meaning.
-        """
-        timed_kinds = {event.kind for event in self.events if event.seconds}
+    def _weights(self, kind: str) -> dict[int, float]:
+        """Return, by the index of each event of this kind, a weight that says how `scaled` divides the total."""
+        pieces = {index: event for index, event in enumerate(self.events) if event.kind == kind}
+        seconds = {index: event.seconds for index, event in pieces.items()}
+        if any(seconds.values()):
+            return seconds
         elements: dict[str, float] = {}  # of the parameters that each module has itself, without modules inside
         for parameter in self.parameters:
             owner = parameter.name.rpartition(".")[0]
             elements[owner] = elements.get(owner, 0.0) + parameter.num_elements
-        weights = []
-        for event in self.events:
-            if event.kind in timed_kinds:
-                weights.append(event.seconds)
-            else:
-                weights.append(elements.get(event.name, 0.0))
-        return weights
+        own_elements = {index: elements.get(event.name, 0.0) for index, event in pieces.items()}
+        if any(own_elements.values()):
+            return own_elements
+        return dict.fromkeys(pieces, 1.0)
 
 
 # ---- the calls of layers that are described by hand
@@ -330,8 +322,6 @@ def _depth_first(names: Iterable[str]) -> tuple[str, ...]:
     positions = {name: position for position, name in enumerate(names)}
 
     def positions_from_root(name: str) -> list[int]:
-        if not name:
-            return []
         return [positions[module] for module in [*_parents(name), name]]
 
     return tuple(sorted(positions, key=positions_from_root))
@@ -405,17 +395,17 @@ def _backward_events(forward: Sequence[ForwardCall]) -> list[StepEvent]:
     reached = _reached_in_backward(forward)
     completed_at = _completions_of_gradients(forward, reached)
     around_reached = _calls_around(forward, reached)
-    hooks: dict[int, list[str]] = {}  # by the index of computing, the modules whose output it made
+    modules_by_output: dict[int, list[str]] = {}  # by the index of computing, the modules whose output it made
     for call in forward:
         for index in call.outputs:
-            hooks.setdefault(index, []).append(call.name)
+            modules_by_output.setdefault(index, []).append(call.name)
     events = []
     for index in range(len(forward) - 1, -1, -1):
         call = forward[index]
         if call.kind == "enter" and call.requires_grad and index in around_reached:
             events.append(StepEvent("post_backward", call.name))
         if index in reached:
-            events += [StepEvent("pre_backward", name) for name in hooks.get(index, ())]
+            events += [StepEvent("pre_backward", name) for name in modules_by_output.get(index, ())]
             times = call.times
             events.append(StepEvent("backward", call.name, times.backward_s, times.activation_bytes))
             events += [StepEvent("gradient", name) for name in call.trained if completed_at[name] == index]

@@ -56,7 +56,7 @@ class PredictedStep:
 
 
 def _optimizer(name: str, value: Any) -> str:
-    if value not in OPTIMIZERS:
+    if value not in tuple(OPTIMIZERS):  # a tuple, because a value that has no hash is refused, too
         raise ValueError(f"{name} must be one of {', '.join(map(repr, OPTIMIZERS))}, got {value!r}")
     return str(value)
 
@@ -223,8 +223,8 @@ class _Streams:
     So at most two all-gathers are ahead of what the rank computes. In backward, a copy-in waits for the copy-out of the
     group before it, and what it gathers is the group that `prefetch` names, or by default the one whose forward ended
     before. A reduce-scatter starts after its copy-in, and the next group's copy-in waits until it has ended
-    (``post_backward``), because its input is kept until then. HSDP's all-reduce follows on another stream. At the end
-    the rank waits for all of them.
+    (``post_backward``), because its input is kept until then. HSDP's all-reduce and the copy-out of its result follow
+    on another stream, so the next reduce-scatter does not wait for them. At the end the rank waits for all of them.
     """
 
     def __init__(self, step: ModuleStep, replay: Replay, settings: ShardSettings, costs: FSDPCosts) -> None:
@@ -287,7 +287,7 @@ class _Streams:
     def _communicate(self, collective: str, group: int, num_bytes: int, after_s: float) -> float:
         """Run a collective on its stream, not before `after_s`, and return when it ends."""
         seconds = self._cost_s(collective, num_bytes)
-        _, stop_s = self.run(collective, collective, group, seconds, after_s)
+        _, stop_s = self.run(lane=collective, kind=collective, item=group, seconds=seconds, after_s=after_s)
         return stop_s
 
     # ---- actions
@@ -354,6 +354,7 @@ class _Streams:
         seconds = self._cost_s("copy_out", action.num_bytes)
         start_s, stop_s = self.run("compute", "copy_out", action.group, seconds)
         self.bytes.add(start_s, "gathered_parameters", action.num_bytes, doing)
+        # The larger shard that forward kept, if it resharded to fewer ranks, is not needed next to whole parameters.
         self.bytes.add(stop_s, "gathered_parameters", -self._resharded_bytes.pop(action.group, 0), doing)
         if previous is not None:
             self.bytes.add(stop_s, "gather_buffers", -previous.num_bytes, doing)
@@ -452,11 +453,13 @@ class _Streams:
         """Run the reduce-scatter, the all-reduce of HSDP and the copy-out one after the other, from `copied_s` on."""
         stop_s = self._communicate("reduce_scatter", action.group, action.num_bytes, copied_s)
         self._reduced_s = stop_s
+        lane = "reduce_scatter"  # on which the copy-out runs: torch's ``post_reduce_stream``
         if self._settings.num_replicas > 1:
+            lane = "allreduce"
             shard_bytes = action.num_bytes // self._settings.num_shards
             stop_s = self._communicate("allreduce", action.group, shard_bytes, stop_s)
         seconds = self._cost_s("copy_out_reduced", action.num_bytes)
-        _, stop_s = self.run("reduce_scatter", "copy_out", action.group, seconds, stop_s)
+        _, stop_s = self.run(lane, "copy_out", action.group, seconds, stop_s)
         self._gradients_there_s = max(self._gradients_there_s, stop_s)
 
     def _is_cast_back(self, names: Iterable[str]) -> bool:

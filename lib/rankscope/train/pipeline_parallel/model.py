@@ -70,11 +70,11 @@ def simulated_bubble(schedule: PipelineSchedule, forward: Any = 1, backward: Any
     forward_times = _stage_times("forward", forward, schedule)
     backward_times = _stage_times("backward", backward, schedule)
     passes = list(_passes(schedule, forward_times, backward_times, message_time=0))
-    step = Fraction(max(timed.stop for timed in passes))
-    if not step:
+    step_time: Fraction = max(timed.stop for timed in passes)
+    if not step_time:
         raise ValueError(f"forward and backward must take time on some stage, got {forward!r} and {backward!r}")
-    busy = Fraction(sum(timed.stop - timed.start for timed in passes))
-    return 1 - busy / (schedule.num_ranks * step)
+    busy_time: Fraction = sum(timed.stop - timed.start for timed in passes)
+    return 1 - busy_time / (schedule.num_ranks * step_time)
 
 
 def traffic(schedule: PipelineSchedule, activation_bytes: float) -> tuple[float, ...]:

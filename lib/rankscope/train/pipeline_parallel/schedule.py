@@ -89,6 +89,7 @@ class PipelineSchedule:
     def __attrs_post_init__(self) -> None:
         if len(self.actions) != self.num_ranks:
             raise ValueError(f"actions must be {self.num_ranks} rows, one for each rank, got {len(self.actions)}")
+        # A set, because the ranks' rows repeat the same actions.
         for _, microbatch, chunk in set(chain.from_iterable(self.actions)):
             whole("microbatch", microbatch, 0, self.num_microbatches - 1)
             whole("chunk", chunk, 0, self.num_chunks - 1)
@@ -116,7 +117,7 @@ class PipelineSchedule:
         most_kept = []
         for row in self.actions:
             changes = [1 if action.kind == FORWARD else -1 for action in row]  # a backward frees what its forward kept
-            most_kept.append(max(accumulate(changes), default=0))
+            most_kept.append(max(accumulate(changes), default=0))  # a row may be empty: only `verify` refuses that
         return tuple(most_kept)
 
     def to_text(self) -> str:
@@ -153,13 +154,14 @@ class PipelineSchedule:
         if head is None:
             expected = "'name ranks=… microbatches=… chunks=…' with whole numbers"
             raise PipelineError(f"line {number}: expected {expected}, got {' '.join(words)!r}")
-        num_ranks, num_microbatches, num_chunks = map(int, head.groups()[1:])
+        name, *sizes = head.groups()
+        num_ranks, num_microbatches, num_chunks = map(int, sizes)
         if len(lines) - 1 != num_ranks:
             raise PipelineError(f"expected {num_ranks} lines, one for each rank, got {len(lines) - 1}")
         rows = []
         for rank, (number, words) in enumerate(lines[1:]):
             rows.append(_read_row(number, words, rank, num_ranks, num_chunks))
-        return cls(head[1], num_ranks, num_microbatches, num_chunks, tuple(rows))
+        return cls(name, num_ranks, num_microbatches, num_chunks, tuple(rows))
 
 
 def _read_row(number: int, words: list[str], rank: int, num_ranks: int, num_chunks: int) -> tuple[Action, ...]:
@@ -295,11 +297,11 @@ def build(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 1)
     <BLANKLINE>
     """
     p, m, v = _sizes(name, num_ranks, num_microbatches, num_chunks)
-    round_length = m
+    round_length = m  # with one chunk, rounds do not change the order
     if v > 1:
-        num_rounds = max(1, m // p)
-        round_length = m // num_rounds
-    forward = []  # all forward passes of a rank in order, the same on every rank, and all backward passes
+        round_length = m // _num_rounds(p, m)
+    # All passes of a rank in order, which are the same on every rank.
+    forward = []
     backward = []
     for start in range(0, m, round_length):
         microbatches = range(start, start + round_length)
@@ -310,7 +312,8 @@ def build(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 1)
     rows = []
     for rank in range(p):
         num_ahead = _num_forwards_ahead(name, p - 1 - rank, m, v, round_length)
-        rows.append(_row(forward, backward, min(num_ahead, len(forward))))
+        num_ahead = min(num_ahead, len(forward))  # there may be fewer microbatches than ranks
+        rows.append(_row(forward, backward, num_ahead))
     return PipelineSchedule(name, p, m, v, tuple(rows))
 
 
@@ -331,7 +334,8 @@ def _num_forwards_ahead(name: str, ranks_after: int, num_microbatches: int, num_
     """How many forward passes a rank runs before its first pair of a forward and a backward.
 
     `ranks_after` is the number of ranks after it in the pipeline. In interleaved 1F1B, the first backward is of the
-    last chunk, so the first round of all other chunks comes before it (``warmup_ops`` in torch's schedules.py).
+    last chunk, so the first round of all other chunks comes before it. For each rank after this one, it comes two
+    passes later, one on the way there and one on the way back (``_get_warmup_ops`` in torch's schedules.py).
     """
     if name == "gpipe":
         return num_microbatches
@@ -359,6 +363,11 @@ def bubble_share(name: str, num_ranks: int, num_microbatches: int, num_chunks: i
     return Fraction(v * (p - m) + m - 1, v * p + m - 1)  # with v = 1, as in GPipe and 1F1B, the same as above
 
 
+def _num_rounds(p: int, m: int) -> int:
+    """Return the number of rounds of interleaved 1F1B: each has at least as many microbatches as ranks, if possible."""
+    return max(1, m // p)
+
+
 class _PipelineSizes(NamedTuple):
     """The numbers of ranks, microbatches and chunks, with the letters of the papers."""
 
@@ -375,7 +384,7 @@ def _sizes(name: str, num_ranks: Any, num_microbatches: Any, num_chunks: Any) ->
     v = whole("num_chunks", num_chunks, 1, MOST_CHUNKS)
     whole("num_ranks times num_microbatches times num_chunks", p * m * v, 1, MOST_PASSES)
     if name == "interleaved_1f1b":
-        num_rounds = max(1, m // p)
+        num_rounds = _num_rounds(p, m)
         if m % num_rounds:
             multiple = f"a multiple of {num_rounds}, the rounds of {p} ranks"
             raise ValueError(f"num_microbatches of interleaved_1f1b must be {multiple}, got {m}")

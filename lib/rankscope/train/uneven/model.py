@@ -47,7 +47,7 @@ def simulate(
     >>> [span.kind for span in simulate([1, 2], "hang") if span.rank == 1]
     ['step', 'allreduce', 'step', 'wait']
     """
-    own_batches = steps_by_rank(num_batches, "join")  # with Join each rank completes all its batches
+    own_batches = steps_by_rank(num_batches, "join")  # checked; with Join each rank completes all
     completed = steps_by_rank(own_batches, handling)
     step_s = number("step_s", step_s, above=0)
     allreduce_s = number("allreduce_s", allreduce_s, 0)
@@ -184,7 +184,8 @@ def _num_words(handling: str, num_steps: int) -> int:
     if handling == "join":
         return 2 * num_steps + 2
     if handling == "throw":
-        return 3 * num_steps + 2  # of the step that it stops, Join still makes two
+        # If all ranks end together, the last two are those of "join"; else they belong to the step that Join stops.
+        return 3 * num_steps + 2
     return 0
 
 

@@ -272,7 +272,7 @@ class TrainingTask:
 
     def __attrs_post_init__(self) -> None:
         num_elements = sum(parameter.numel() for parameter in self.module.parameters() if parameter.requires_grad)
-        if num_elements < 2:
+        if num_elements < 2:  # `JoinRecorder` takes an allreduce of a single number for one of Join's own
             raise ValueError(f"module must have at least two parameter elements to train, got {num_elements}")
         for name, tensor in (("inputs", self.inputs), ("targets", self.targets)):
             if tensor.shape[:1] != (self.epoch.size,):
@@ -371,15 +371,16 @@ def _train_all(task: TrainingTask, ways: list[HandlingWay], recorders: list[Reco
     rank = dist.get_rank()
     records = []
     for way, recorder in zip(ways, recorders, strict=True):
-        records.append(_train(task, *way, recorder.for_rank(rank)))
+        records.append(_train(task, way, recorder.for_rank(rank)))
     return records
 
 
-def _train(task: TrainingTask, handling: str, divide: bool, recorder: Recorder) -> _RankRecord:
+def _train(task: TrainingTask, way: HandlingWay, recorder: Recorder) -> _RankRecord:
     """Train one epoch, and record it up to its end or to the error that ends it.
 
     A hang runs in its own process group, whose timeout is shorter than that of the launch.
     """
+    handling = way.handling
     group = None
     if handling == "hang":
         group = dist.new_group(timeout=timedelta(seconds=task.hang_s))
@@ -392,7 +393,7 @@ def _train(task: TrainingTask, handling: str, divide: bool, recorder: Recorder) 
         [ddp],
         enable=handling in ("join", "throw"),
         throw_on_early_termination=handling == "throw",
-        divide_by_initial_world_size=divide,
+        divide_by_initial_world_size=way.divide_by_initial_world_size,
     )
     batches = own_batches(task, handling)  # before the recorder counts allreduces: for this, ranks make one, too
     dist.barrier()  # so that all ranks begin the first step together

@@ -20,6 +20,7 @@ from ...common.units import decimal_words
 
 _MOST_RANKS = 1_000_000
 _BLOCK = 2048  # elements that share a scale (Dettmers et al., 2022: 8-bit Optimizers via Block-wise Quantization)
+# By name, because this module works without torch.
 _CONTAINERS = ("ModuleList", "ModuleDict", "Sequential")
 
 TERMS = {
@@ -117,7 +118,7 @@ class Estimator(NamedTuple):
 
     @property
     def total_bytes(self) -> int:
-        return sum(self[1:6])
+        return self.parameters + self.gradients + self.master_copy + self.gradient_copy + self.optimizer_states
 
 
 # Rules of thumb, in ascending order of bytes per parameter. Some have equal totals but count different terms.
@@ -224,7 +225,14 @@ def memory(
     [2048, 2048]
     """
     rank_bytes = _rank_bytes(
-        num_parameters_or_module, num_ranks, stage, recipe, optimizer, rank, largest_layer, buffer_bytes
+        num_parameters_or_module,
+        num_ranks,
+        stage,
+        recipe,
+        optimizer=optimizer,
+        rank=rank,
+        largest_layer=largest_layer,
+        buffer_bytes=buffer_bytes,
     )
     if truth("buckets", buckets) and rank_bytes.way.stage > 1:
         raise ValueError(f"buckets are DDP's, in stages 0 and 1, got stage {stage}")
@@ -318,10 +326,8 @@ class Parameter(NamedTuple):
         """
         if not self.shape:
             raise ValueError(f"fully_shard takes parameters of at least one dimension, and {self.name} has none")
-        if self.size == 0:
-            return 0
         num_rows = -(-self.shape[0] // num_ranks)
-        return num_rows * (self.size // self.shape[0])
+        return num_rows * math.prod(self.shape[1:])
 
     def rows_held(self, num_ranks: int, rank: int) -> int:
         """Return the number of elements in a rank's shard: the last ranks have fewer, or none."""
@@ -521,10 +527,10 @@ class _RankBytes:
         num_bytes = 0
         layers = [[self.sizes.parameters[index] for index in layer] for layer in self.sizes.layers]
         if self.way.stage >= 3:
-            num_bytes += max((self.total("parameter", layer, held) for layer in layers), default=0)
+            num_bytes += max(self.total("parameter", layer, held) for layer in layers)
         if self.way.stage >= 2:
             trained = [[p for p in layer if p.trainable] for layer in layers]
-            num_bytes += max((self.total(gradient_field, layer, held) for layer in trained), default=0)
+            num_bytes += max(self.total(gradient_field, layer, held) for layer in trained)
         return num_bytes
 
     def _recipe(self, parameter: Parameter) -> Recipe:
@@ -547,8 +553,7 @@ class _RankBytes:
             return num_bytes
 
         by_rank = partition([p.size for p in self.trained], self.num_ranks)
-        fullest = max(by_rank, key=updating_bytes)
-        indices = fullest if self.rank is None else by_rank[self.rank]
+        indices = max(by_rank, key=updating_bytes) if self.rank is None else by_rank[self.rank]
         return frozenset(self.trained[index].name for index in indices)
 
 

@@ -34,7 +34,6 @@ _CALLS = {
     "c10d::_allgather_base_": ("allgather", 0),
     "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
 }
-_MOST_RANKS = 16
 
 
 # ---- memory
