@@ -29,6 +29,7 @@ PROLOGUE = """
 import os, sys, time
 from pathlib import Path
 import numpy  # an interrupt inside this import is an ImportError of numpy's, whatever we do
+import torch  # an interrupt inside its `_c10d_init` or `_multiprocessing_init` aborts the process (pybind11, 2.13)
 from rankscope.common import folders
 from rankscope.ranks.errors import RankError, WorkerError
 folders.memory = lambda: Path(os.environ["CAMPAIGN_MEMORY"])
