@@ -68,7 +68,7 @@ def _version(name: str, value: Any) -> tuple[int, int, int]:
     if len(numbers) == 2:
         numbers.append(_UNSTATED_PATCH)
     major, minor, patch = numbers
-    if not (2, 19) <= (major, minor) <= (2, 99):  # the constants are those of NCCL 2
+    if not (2, 19) <= (major, minor) <= (2, 99):  # `ERAS` begins at 2.19, and has only constants of NCCL 2
         raise ValueError(f"{name} must be NCCL 2.19 or later, got {value!r}")
     return major, minor, patch
 
@@ -410,7 +410,8 @@ class Model:
         """The paths that NCCL is expected to find, by kind."""
         gpu = GPUS[self.gpu]
         # An NVLS path has a GPU as its head. Each GPU is the head of one path and a member of all of them, so this is a
-        # path's share of its links. NCCL's search tries a list of rates, the fastest first.
+        # path's share of its links. NCCL's search tries a list of rates, the fastest first. If even the slowest is more
+        # than the share, as with 72 GPUs on a node, we use the share itself.
         most_per_head = gpu.wire / (self.gpus_per_node + 1)
         head_rates = NVLS_SPEEDS.get(gpu.generation, (gpu.wire,))  # the default is for GPUs without NVLS: never used
         head_rate = next((rate for rate in head_rates if rate <= most_per_head), most_per_head)
@@ -434,7 +435,8 @@ class Model:
         if self.nic_bytes_per_s is not None:
             nic = self.nic_bytes_per_s / 1e9
         nic = min(nic, gpu.wire)  # on PCIe, the link of a GPU may be slower than the card
-        rate = next((speed for speed in SPEEDS if speed <= nic), nic)  # GB/s of a channel, as NCCL's search rounds it
+        # GB/s of a channel, as NCCL's search rounds it; a card slower than all of its speeds has its own rate.
+        rate = next((speed for speed in SPEEDS if speed <= nic), nic)
         num_channels = self.nics or self.gpus_per_node  # one for each network card
         inter = rate
         if self._splits_channels(rate, num_channels):
@@ -444,7 +446,8 @@ class Model:
         return {
             # Each channel begins at a card of its own, so NCCL's logs of several nodes deny the same order of GPUs.
             "ring": Graph(num_channels, intra=inter, inter=inter, same_channels=False),
-            "tree": Graph(num_channels, intra=max(rate, _LEAST_TREE_INTRA), inter=inter),
+            # A plain tree, because NCCL's log of 2 to 32 nodes states its bandwidth.
+            "tree": Graph(num_channels, intra=max(rate, _LEAST_TREE_INTRA), inter=inter, is_plain_tree=True),
             # NCCL's search begins with one rate for a whole path, within and between nodes (src/graph/search.cc).
             "nvls": Graph(num_channels, intra=min(head_rate, rate), inter=inter),
         }
@@ -518,6 +521,7 @@ class Model:
         divides a rank's bytes into cells, and gives each channel so many cells that its traffic reaches a minimum.
         """
         if algorithm.startswith("nvls"):
+            # The default is for a log with NVLS that the user says is of a GPU without it.
             most_channels = np.full(sizes.shape, NVLS_CHANNELS.get(GPUS[self.gpu].generation, self.num_channels))
         else:
             bytes_per_channel = THREADS[protocol] * THRESHOLD[protocol]
@@ -587,7 +591,7 @@ class Model:
         if protocol == "ll":
             hops_us = np.full(sizes.shape, num_steps * terms.hop_us)
             tail_us = terms.ll_tail * step_us
-        elif protocol == "ll128":
+        elif protocol == "ll128":  # without a tail: the few sizes at which NCCL uses it on public curves show none
             hops_us = np.full(sizes.shape, terms.ll128_launch_us + num_steps * terms.ll128_hop_us)
         else:
             # Simple sends a piece chunk by chunk, each in two slices. A chunk takes as long as both slices at the
@@ -629,9 +633,9 @@ class Model:
     def with_readings(self, profile: Profile, fewer: Profile | None = None) -> Model:
         """Return the model with the host's minimum, or with launch and hop, as measured on the machine itself.
 
-        A profile with the model's number of ranks determines the minimum: the time of its smallest collective of at
-        least 1 KiB. If `fewer` is a profile of fewer GPUs on one node, launch and hop of LL follow from the smallest
-        allgather of each.
+        A profile with the model's number of ranks determines the minimum: the time of its smallest allreduce, allgather
+        or reduce-scatter of at least 1 KiB. If the model is slower than that, the launch becomes shorter instead. If
+        `fewer` is a profile of fewer GPUs on one node, launch and hop of LL follow from the smallest allgather of each.
 
         Raises ValueError if an argument is not a profile, or has no native collectives or the wrong number of ranks.
         """
@@ -643,7 +647,7 @@ class Model:
             raise ValueError(f"profile must be of {self.num_ranks} ranks, got {profile.num_ranks}")
         terms = self.terms or TERMS[GPUS[self.gpu].generation]
         if fewer is None:
-            reading = _smallest(profile, ("allreduce", "allgather", "reduce_scatter"))
+            reading = _smallest(profile, ("allreduce", "allgather", "reduce_scatter"))  # those with terms of our own
             modelled = evolve(self, minimum_s=0.0).choose(reading.collective, reading.num_bytes)
             missing_s = reading.seconds - modelled.time_s
             if missing_s >= 0:
@@ -738,7 +742,10 @@ class _SmallestReading(NamedTuple):
 
 
 def _smallest(profile: Profile, collectives: tuple[str, ...]) -> _SmallestReading:
-    """Return the native measurement of these collectives at the smallest size of at least `_LEAST_READING_BYTES`."""
+    """Return the native measurement of these collectives at the smallest size of at least `_LEAST_READING_BYTES`.
+
+    If several have that size, it is that of the first of them.
+    """
     smallest: _SmallestReading | None = None
     for collective in collectives:
         for num_bytes, points in profile.native_points(collective).items():
