@@ -181,7 +181,7 @@ def test_only_nccl_is_advised_to_choose_another_algorithm() -> None:
     assert falling("gloo").endswith("it recovers at 32 MiB. The measurements do not show why.")
 
 
-@pytest.mark.parametrize("variable", ["NCCL_P2P_DISABLE=1", "NCCL_P2P_LEVEL=LOC"])
+@pytest.mark.parametrize("variable", ["NCCL_P2P_DISABLE=1", "NCCL_P2P_LEVEL=LOC", "NCCL_P2P_LEVEL=0"])
 def test_the_variable_that_turns_peer_to_peer_off_is_the_one_to_unset(variable: str) -> None:
     sentence = found(made(27e-6, 12e9, environment=f"NCCL_IB_HCA=mlx5 {variable}"))["p2p_off"]
     assert sentence.endswith(f" Unset {variable.partition('=')[0]}.")
@@ -215,6 +215,13 @@ def test_slow_pairs_of_gpus_are_named_and_a_gpu_that_all_have_in_common() -> Non
     assert "4 of 56 pairs reach less than 50 % of the median 240 GB/s, the slowest 12 GB/s (2 and 5)" in two
     assert "none is in most of them" in two
     assert "3 is in 14 of them" in found(copies(lambda src, dst: 12e9 if 3 in (src, dst) else 240e9))["degraded_pair"]
+
+
+def test_of_slow_pairs_all_ends_are_named_that_have_the_most_and_of_a_single_one_nothing_more() -> None:
+    both_ways = found(copies(lambda src, dst: 12e9 if {src, dst} == {2, 5} else 240e9))["degraded_pair"]
+    assert "2 and 5 are in 2 of them" in both_ways
+    one_way = found(copies(lambda src, dst: 12e9 if (src, dst) == (2, 5) else 240e9))["degraded_pair"]
+    assert one_way.endswith("the slowest 12 GB/s (2 and 5), the fastest 240 GB/s.")
 
 
 def test_where_nothing_is_known_nothing_is_said() -> None:

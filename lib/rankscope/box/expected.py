@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -58,7 +58,7 @@ _SHM_STATED = re.compile(r"\bSHM\b")
 _GPUDIRECT_ON = re.compile(r"GPU Direct RDMA Enabled")
 _GPUDIRECT_OFF = re.compile(r"GPU Direct RDMA Disabled")
 # NCCL's variables that turn something off; the level LOC, or 0, means "never".
-_P2P_FORBIDDEN = re.compile(r"(NCCL_P2P_DISABLE)=1|(NCCL_P2P_LEVEL)=LOC")
+_P2P_FORBIDDEN = re.compile(r"(NCCL_P2P_DISABLE)=1|(NCCL_P2P_LEVEL)=(?:0|LOC)")
 _GPUDIRECT_FORBIDDEN = re.compile(r"NCCL_NET_GDR_LEVEL=(?:0|LOC)")
 
 
@@ -318,9 +318,9 @@ def _is_peer(profile: Profile, name: str, about: Mapping[str, Any]) -> bool:
     """
     num_nodes = profile.num_nodes or 0
     has_same_gpus = gpu_of(about) == gpu_of(profile.provenance)
-    # Ranks per node are compared without a division, because a number of nodes that is not stated is 0.
-    has_same_nodes = about["num_ranks"] * num_nodes == profile.num_ranks * int(about.get("num_nodes", 0))
-    if not has_same_gpus or not has_same_nodes or is_sick(about):
+    # Compared without a division, because a number of nodes that is not stated is 0.
+    has_same_ranks_per_node = about["num_ranks"] * num_nodes == profile.num_ranks * int(about.get("num_nodes", 0))
+    if not has_same_gpus or not has_same_ranks_per_node or is_sick(about):
         return False
     fabrics = {_fabric(profile.provenance), _fabric(about)} - {""}
     if num_nodes > 1 and len(fabrics) > 1:
@@ -475,17 +475,24 @@ def degraded_pair(box: PeerComparison) -> Iterator[RuleFinding]:
         if not slow or len(rates) < 3:  # the median of two pairs is typical of neither
             continue
         worst = min(slow, key=slow.__getitem__)
-        num_slow_pairs = Counter(chain.from_iterable(slow))  # that each node or GPU is an end of
-        [(end, number)] = num_slow_pairs.most_common(1)
-        has_several_slow = len(slow) > 1  # in a single slow pair, both ends are in all of them
-        who = "none is in most of them"
-        if has_several_slow and number >= _MOST_OF * len(slow):
-            who = f"{end} is in {number} of them"
         typical = f"{percent_words(share)} of the median {rate_words(median)}"
         where = f"{len(slow)} of {len(rates)} pairs reach less than {typical}"
         least = f"the slowest {rate_words(slow[worst])} ({worst[0]} and {worst[1]})"
-        words = f"{where}, {least}, the fastest {rate_words(max(rates.values()))}; {who}"
+        words = f"{where}, {least}, the fastest {rate_words(max(rates.values()))}"
+        if len(slow) > 1:  # the ends of a single slow pair are named already
+            words += f"; {_ends_in_most(slow)}"
         yield RuleFinding("degraded_pair", f"{name} of {bytes_words(num_bytes)}, pair by pair: {words}.")
+
+
+def _ends_in_most(pairs: Collection[_Pair]) -> str:
+    """Return in words which nodes or GPUs are an end of most of these pairs: several if as many pairs have each."""
+    num_pairs = Counter(chain.from_iterable(pairs))  # by the node or GPU that is an end of them
+    most = max(num_pairs.values())
+    if most < _MOST_OF * len(pairs):
+        return "none is in most of them"
+    ends = [end for end, number in num_pairs.items() if number == most]
+    verb = "is" if len(ends) == 1 else "are"
+    return f"{and_joined(ends)} {verb} in {most} of them"
 
 
 def _pair_rates(profile: Profile) -> Iterator[tuple[str, dict[int, dict[_Pair, float]]]]:
@@ -545,6 +552,7 @@ def switch_costs(box: PeerComparison) -> Iterator[RuleFinding]:
                 recovered = [other for other in rates if rates[other] > rates[before]]
                 comparison = ""
             else:
+                # Of the fastest similar machine, as in `even`: the slowest one may have the same drop.
                 is_drop_of_this_machine = before in even and row.rate <= LOW * row.high
                 if not is_drop_of_this_machine:
                     continue
