@@ -98,6 +98,19 @@ def test_a_loader_leaves_the_random_numbers_of_this_process_alone() -> None:
     assert (before[1] == np.random.get_state()[1]).all()  # type: ignore[index]
 
 
+@pytest.mark.parametrize("own_generator", [False, True])
+def test_a_loader_shuffles_after_an_audit_as_without_one(own_generator: bool) -> None:
+    orders = []
+    for audited in (False, True):
+        torch.manual_seed(0)
+        generator = torch.Generator().manual_seed(1) if own_generator else None
+        loader = DataLoader(range(100), batch_size=100, shuffle=True, generator=generator)  # type: ignore[arg-type]
+        if audited:
+            audit_loader(loader)
+        orders.append([*next(iter(loader)).tolist(), float(torch.rand(1))])
+    assert orders[0] == orders[1]
+
+
 def test_what_is_no_loader_is_refused() -> None:
     with pytest.raises(ValueError, match=r"loader must be a DataLoader, got \[\]"):
         audit_loader([])  # type: ignore[arg-type]

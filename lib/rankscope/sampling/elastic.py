@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..common.checks import of_type, truth, whole
 from .permutation import SEEDS, IntArray, share
-from .reading import ReadingOrder
+from .reading import Movable, ReadingOrder
 
 _VERSION = 1  # of the state, and of the orders that it refers to
 _STATE_FIELDS = ("version", "sampler", "epoch", "progress", "finished", "recipe")
@@ -66,7 +65,7 @@ class RankFacts(NamedTuple):
     start: Progress
 
 
-class ElasticSampler:
+class ElasticSampler(Movable):
     """The base of the samplers whose state is a position in the order of all ranks.
 
     A sampler reads the `epoch` that `set_epoch` has set. `state_dict` and `load_state_dict` are the protocol of
@@ -210,6 +209,8 @@ class ElasticSampler:
             start = self._first_progress()
         elif is_finished:  # as after any other epoch, the next iteration reads a whole one
             start = self._first_progress()
+        # Otherwise what is left is read. That may be nothing: after a state between the last item of the epoch and the
+        # end of the iterator, which the loader then reaches at once.
         self._start_from(start)
 
     def _check_same_sampler(self, state: Mapping[str, Any]) -> None:
@@ -398,17 +399,6 @@ class InterleavedSampler(ElasticSampler):
             order = np.concatenate([order, beginning[positions]])
         ranks = tuple(order[rank :: self.num_replicas] for rank in range(self.num_replicas))
         return RankReads(ranks, replacement=self.replacement)
-
-
-@contextmanager
-def unmoved(samplers: Iterable[Any]) -> Iterator[None]:
-    """Put our own samplers back to where they are now, at the end of the block, in which an audit reads them."""
-    before = [(sampler, sampler._position()) for sampler in samplers if isinstance(sampler, ElasticSampler)]
-    try:
-        yield
-    finally:
-        for sampler, position in before:
-            sampler._return_to(position)
 
 
 def check_same_recipes(recipes: Iterable[dict[str, Any]]) -> None:

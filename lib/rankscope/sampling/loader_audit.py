@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import attrs
@@ -14,7 +15,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from ..common.checks import count_of, of_type
 from .audit import Finding, Findings
-from .elastic import ElasticSampler, unmoved
+from .elastic import ElasticSampler
+from .reading import unmoved
 from .wrapping import DividingLayer, layers_of, shards_of, twice_sharded
 
 _NUM_EPOCHS = 2  # enough to show numbers that are the same in every epoch
@@ -103,7 +105,8 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
     """Audit two epochs of a DataLoader: its batches, and its workers' random numbers from NumPy, random and torch.
 
     A map-style dataset is not read; the loader's own sampler, workers and worker_init_fn run on its indices instead.
-    An iterable dataset is read. Raises ValueError if `loader` is not a DataLoader.
+    An iterable dataset is read. Afterwards, this library's samplers and the random generators of the loader and of this
+    process are where they were before. Raises ValueError if `loader` is not a DataLoader.
 
     Since version 1.9, torch also seeds NumPy in each worker, anew in each epoch; a worker_init_fn can undo that:
 
@@ -117,20 +120,20 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
       repeated random: a worker draws the same numbers from NumPy in every epoch: see worker_init_fn
     """
     of_type("loader", loader, DataLoader)
-    with warnings.catch_warnings():
+    layers = layers_of(loader)
+    dataset: Any = loader.dataset
+    is_iterable = isinstance(dataset, IterableDataset)
+    with warnings.catch_warnings(), unmoved(layers), _same_generators(layers):
         warnings.simplefilter("ignore")  # about more workers than cores
         probe = _probe(loader)
         num_epochs = _NUM_EPOCHS if loader.num_workers else 1  # without workers, no numbers are drawn
-        with unmoved(layers_of(loader)):
-            epochs: list[list[_ProbedBatch]] = [list(probe) for _ in range(num_epochs)]
+        epochs: list[list[_ProbedBatch]] = [list(probe) for _ in range(num_epochs)]
+        num_samples = sum(1 for _ in dataset) if is_iterable else len(dataset)
     draws: dict[tuple[int, int], _Numbers] = {}
     for epoch, batches in enumerate(epochs):
         for batch in batches:
             if batch.worker is not None:
                 draws.setdefault((epoch, batch.worker), batch.numbers)  # of the worker's first batch only
-    dataset: Any = loader.dataset
-    is_iterable = isinstance(dataset, IterableDataset)
-    num_samples = sum(1 for _ in dataset) if is_iterable else len(dataset)
     return LoaderAudit(
         batch_sizes=tuple(batch.size for batch in epochs[0]),
         num_samples=num_samples,
@@ -140,6 +143,30 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
         grouped_twice=_grouped_twice(loader),
         is_iterable=is_iterable,
     )
+
+
+@contextmanager
+def _same_generators(layers: list[Any]) -> Iterator[None]:
+    """Put this process's random generators and those of the layers back to where they are now, at the end of the block.
+
+    A loader draws from them in each epoch, for its workers' seeds and the shuffle. Without this, training would read
+    another order after an audit than without one.
+    """
+    generators = [torch.default_generator]
+    for layer in layers:
+        generator = getattr(layer, "generator", None)
+        if isinstance(generator, torch.Generator):
+            generators.append(generator)
+    states = [generator.get_state() for generator in generators]
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
 
 
 def _grouped_twice(loader: DataLoader[Any]) -> str:
