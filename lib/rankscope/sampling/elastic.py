@@ -253,6 +253,7 @@ class ElasticSampler(Movable):
         return RankFacts(self.rank, self.recipe(), start)
 
     def _state(self, progress: Progress, epoch: int, is_finished: bool = False) -> dict[str, Any]:
+        """Return a state. `is_finished` says that the iterator has ended, and not only returned its last item."""
         return {
             "version": _VERSION,
             "sampler": self._TITLE,
@@ -356,7 +357,8 @@ class InterleavedSampler(ElasticSampler):
         return {"position": whole("position", progress.get("position"), 0, self._order_length())}
 
     def _progress_after(self, start: Progress, num_items: int) -> Progress:
-        # If nothing was read, only samples that `drop_last` drops may be left: more or fewer ranks can read them.
+        # After the last item, the epoch is at its end for any number of ranks, also with what `drop_last` drops. But if
+        # nothing was left to read for these ranks, another number of ranks can still read what they would drop.
         if num_items and num_items == self._num_items(start):
             return self._end_progress()
         return {"position": start["position"] + num_items * self.num_replicas}
@@ -372,7 +374,7 @@ class InterleavedSampler(ElasticSampler):
         for block in self._order_blocks(first, stop_of_real, self.num_replicas):
             for begin in range(0, block.size, _MOST_LISTED):
                 yield block[begin : begin + _MOST_LISTED].tolist()
-            del block  # before the next one is made
+            del block  # so that its memory is free for the next one
         num_real = len(range(first, stop_of_real, self.num_replicas))  # this rank's items that are not padding
         if num_real < num_items:  # at most once, because padding is shorter than the number of ranks
             yield self._padding_items(first + num_real * self.num_replicas, stop)

@@ -149,7 +149,7 @@ class KeyedPermutation:
             else:
                 self._walk(values, scratch, is_inverse=False)
                 yield values.view(np.int64)
-            del values  # before the next ones are made
+            del values  # so that their memory is free for the next ones
             start += count * step
             num_left -= count
             chunk_size = min(4 * chunk_size, _CHUNK)
