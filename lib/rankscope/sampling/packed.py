@@ -14,7 +14,7 @@ from .elastic import InterleavedSampler, RankReads
 from .keyed import KeyedPermutation
 from .sample_values import MOST_TOKENS, MOST_WINDOW, checked_lengths, digest_of
 
-_MOST_PACKS = 1 << 20  # in the windows that are packed at once
+_MOST_PACKS = 1 << 20  # in the windows that are packed at once: 8 MiB of 64-bit numbers
 
 
 class Pack(list[int]):
