@@ -85,6 +85,7 @@ def made(alpha_s: float, busbw: float, nodes: int = 2, each: int = 4, **said: ob
 
 
 HEALTHY = made(25e-6, 36.8e9)
+GPUDIRECT_OFF = "NCCL_NET_GDR_LEVEL=LOC"
 SETTINGS = {
     "plug_in_missing": made(80e-6, 4.3e9),
     "no_gpudirect": made(35e-6, 20e9),
@@ -113,6 +114,25 @@ def test_what_a_log_says_counts_without_any_machine_to_compare_with() -> None:
     }.items():
         assert list(found(made(25e-6, 5e9, **said), {})) == [rule]
         assert rule not in found(made(25e-6, 36e9, **said), {"others": HEALTHY})
+
+
+@pytest.mark.parametrize("network", ["NET/Socket", "GPU Direct RDMA Disabled, NET/IB"])
+def test_a_network_that_a_log_names_is_no_cause_unless_there_are_several_nodes(network: str) -> None:
+    one_node = made(80e-6, 4.3e9, nodes=1, each=8, network=network)
+    about = {name: value for name, value in one_node.provenance.items() if name not in ("num_nodes", "ranks_per_node")}
+    unknown_nodes = Profile(about, {}, one_node.points)
+    assert unknown_nodes.num_nodes is None
+    for profile in (one_node, unknown_nodes):
+        for others in ({}, {"others": HEALTHY}):
+            assert not {"plug_in_missing", "no_gpudirect"} & set(found(profile, others))
+
+
+def test_a_finding_without_figures_begins_with_its_cause() -> None:
+    points = [Point("ping_pong", 1024, (1e-5,), (True,), {"src": 0, "dst": 1})]
+    for said in ({"environment": "NCCL_P2P_DISABLE=1"}, {"network": "NET/Socket"}, {"environment": GPUDIRECT_OFF}):
+        about = made(25e-6, 5e9, **said).provenance
+        (sentence,) = found(Profile(about, {}, points), {}).values()
+        assert sentence[0] == "T", sentence
 
 
 NODE = made(20e-6, 200e9, nodes=1, each=8)

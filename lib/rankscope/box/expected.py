@@ -203,7 +203,7 @@ class PeerComparison:
 
     @property
     def has_network(self) -> bool:
-        """Whether there are several nodes."""
+        """Whether there are known to be several nodes."""
         return (self.profile.num_nodes or 1) > 1
 
     @cached_property
@@ -367,6 +367,11 @@ def _is_high(share: float) -> bool:
     return not math.isnan(share) and share >= LOW
 
 
+def _after_figures(box: PeerComparison, words: str) -> str:
+    """Return words after the machine's figures; a rule may apply to what the log states without any figures."""
+    return f"{box.figures} {words}" if box.figures else words
+
+
 def p2p_off(box: PeerComparison) -> Iterator[RuleFinding]:
     """The GPUs of a node communicate through the host's memory."""
     worst = box.worst
@@ -388,38 +393,44 @@ def p2p_off(box: PeerComparison) -> Iterator[RuleFinding]:
     words = "The GPUs of a node communicate through host memory, because peer-to-peer access is off"
     if not box.stated.is_p2p_off:
         words = "The GPUs of a node seem to communicate through host memory, as if peer-to-peer access were off"
-    yield RuleFinding("p2p_off", f"{box.figures} {words}. {how}.")
+    yield RuleFinding("p2p_off", _after_figures(box, f"{words}. {how}."))
 
 
 def plug_in_missing(box: PeerComparison) -> Iterator[RuleFinding]:
     """Nodes communicate through sockets: far less bandwidth, and small sizes are much slower, too.
 
-    A log of one node names sockets wherever there is no other network, although the node's ranks do not use them.
+    A log of one node names sockets wherever there is no other network, although the node's ranks do not use them. So
+    where the number of nodes is unknown, the rule does not apply.
     """
     worst = box.worst
-    is_seen = box.has_network and not box.is_series and worst.share < _SOCKETS and worst.small_share < _LATE
-    if box.profile.num_nodes == 1 or _is_high(worst.share) or not _decided(box.stated.uses_sockets, is_seen):
+    if not box.has_network or _is_high(worst.share):
+        return
+    is_seen = not box.is_series and worst.share < _SOCKETS and worst.small_share < _LATE
+    if not _decided(box.stated.uses_sockets, is_seen):
         return
     if box.stated.uses_sockets:
         words = "The log states that nodes use sockets (NET/Socket). If their network has a plug-in, load it"
     else:
         words = "Nodes seem to communicate through sockets, as if the network's plug-in were missing"
         words += ". NCCL_DEBUG=INFO prints what NCCL uses"
-    yield RuleFinding("plug_in_missing", f"{box.figures} {words}.")
+    yield RuleFinding("plug_in_missing", _after_figures(box, f"{words}."))
 
 
 def no_gpudirect(box: PeerComparison) -> Iterator[RuleFinding]:
-    """Data pass through the host's memory on their way to the network: less bandwidth, slower small sizes."""
-    if box.stated.uses_sockets:  # which have no GPUDirect
+    """Data pass through the host's memory on their way to the network: less bandwidth, slower small sizes.
+
+    A log of one node may state it, too, although the node's ranks do not use the network.
+    """
+    if not box.has_network or box.stated.uses_sockets:  # sockets have no GPUDirect
         return
     worst = box.worst
-    is_seen = box.has_network and not box.is_series and _SOCKETS <= worst.share < LOW and worst.small_share < _AS_QUICK
+    is_seen = not box.is_series and _SOCKETS <= worst.share < LOW and worst.small_share < _AS_QUICK
     is_off = _decided(box.stated.is_gpudirect_off, is_seen) and not _is_high(worst.share)
     stronger_causes = [*plug_in_missing(box), *p2p_off(box)]  # which would lower the bandwidth, too
     if is_off and not stronger_causes:
         how = "The log states that" if box.stated.is_gpudirect_off else "It looks as if"
         words = "GPUDirect RDMA is off, so bytes pass through the host's memory. Load nvidia-peermem"
-        yield RuleFinding("no_gpudirect", f"{box.figures} {how} {words}.")
+        yield RuleFinding("no_gpudirect", _after_figures(box, f"{how} {words}."))
 
 
 def one_nic(box: PeerComparison) -> Iterator[RuleFinding]:
