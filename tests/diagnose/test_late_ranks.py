@@ -242,6 +242,20 @@ def test_the_same_rule_says_balanced_in_traces_and_while_watching() -> None:
     assert headline(diagnosis.lateness, diagnosis.steps).startswith("balanced, ")
 
 
+def test_a_line_names_four_seldom_late_ranks_at_most_and_counts_the_others() -> None:
+    """The line grew with the job: it had a part for each of hundreds of ranks."""
+    num_steps = 40
+    own_s = np.zeros((num_steps, 8, len(PHASES)))
+    own_s[:, :, PHASES.index("forward")] = 0.1
+    for rank, num_late in enumerate((2, 2, 2, 3, 2, 2, 0, 0)):
+        own_s[rank : rank + 8 * num_late : 8, rank, PHASES.index("loader")] = 0.03
+    line = headline(lateness(range(8), windows(own_s), own_s), range(num_steps))
+    often = "rank 3 is late in 3 of 40 steps, by 30 ms"
+    less_often = ", ".join(f"rank {rank} is late in 2 of 40 steps, by 30 ms" for rank in range(3))
+    others = "2 others in as many steps or fewer"
+    assert line == f"no rank is late in most steps of 110 ms; {often}, {less_often} and {others}"
+
+
 @given(st.lists(st.lists(st.floats(-10, 10), min_size=5, max_size=5), min_size=1, max_size=4), st.integers(2, 5))
 def test_the_median_of_others_is_that_of_the_others(rows: list[list[float]], num_ranks: int) -> None:
     values = np.array(rows)[:, :num_ranks]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.checks import count_of
 from ..common.units import percent_words
 from ..common.words import and_joined, listed
 from .late_ranks import LEAST_S, Lateness, LateRank, Seconds, median_of_others
@@ -296,9 +297,13 @@ def _headline_of_nobody(lateness: Lateness, steps: Sequence[int]) -> str:
         distribution = _few_steps(lateness, steps) or _last_ranks(lateness)
         wait = f"ranks wait for each other, for up to {_whole_ms(lateness.longest_wait_s)} of each step of {step}"
         return f"{wait}, but no rank is late consistently enough to be named. {distribution}"
-    seldom = [_late_in(lateness, rank) for rank in _seldom_late(lateness)]
+    seldom = sorted(_seldom_late(lateness), key=lambda rank: -rank.in_steps.sum())  # the most often late first
     if seldom:
-        return f"no rank is late in most steps of {step}; {and_joined(seldom)}"
+        parts = [_late_in(lateness, rank) for rank in seldom[:_MOST_LISTED]]
+        num_others = len(seldom) - _MOST_LISTED
+        if num_others > 0:
+            parts.append(f"{count_of(num_others, 'other')} in as many steps or fewer")
+        return f"no rank is late in most steps of {step}; {and_joined(parts)}"
     return f"balanced, {step} per step"
 
 
