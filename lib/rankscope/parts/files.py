@@ -63,9 +63,10 @@ def write_parts(
     """Cut arrays of the same number of rows into part-00000.npz, part-00001.npz, … and return their paths.
 
     `rows_per_part` is the number of rows of each part (the last part may have fewer, and arrays without rows make no
-    file), or a list with one number per part. Each file is written atomically. Raises ValueError if there are no arrays, they differ in rows, torch does not
-    have their type, the list does not add up to the number of rows, or the folder already contains parts (a reader that
-    lists it would mix the two); OSError if the folder cannot be written to.
+    file), or a list with one number per part. Each file is written atomically. Raises ValueError if there are no
+    arrays, they differ in rows, have a mask or a type that torch does not have, the list does not add up to the number
+    of rows, or the folder already contains parts (a reader that lists it would mix the two); OSError if the folder
+    cannot be written to.
     """
     # asanyarray keeps the mask of an array, so that `check_part` refuses it; asarray would drop it.
     part = check_part({name: np.asanyarray(array) for name, array in arrays.items()}, "what is written")

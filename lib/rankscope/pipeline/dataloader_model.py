@@ -399,7 +399,9 @@ class _Epoch:
         moments = self.moments
         lanes = [*map(worker_lane, range(self.num_workers)), PIN_THREAD, LOOP]
         batches = np.arange(self.num_batches)
-        started_workers = np.arange(self.num_workers if self.startup_s else 0)
+        started_workers = np.arange(self.num_workers)
+        if self.startup_s == 0:
+            started_workers = started_workers[:0]  # a start that takes no time has no span
         no_item = np.full_like(started_workers, -1)  # which is no item in every timeline
         start_s = np.zeros(started_workers.size)
         parts = [
