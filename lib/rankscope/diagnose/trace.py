@@ -55,7 +55,8 @@ class Trace:
     - "stream 7": "kernel", "memset", "memcpy h2d", "d2h", "d2d" or "p2p" (item: its bytes), and the collectives
     - "gloo": collectives on the CPU (item: place in `calls`, as on streams); "thread 12": as "main"
 
-    `num_others` counts, by category, the events that are not kept.
+    `num_others` counts, by category, the events that are not kept. `joint_calls` are the places in `calls` of those
+    that each stand for the allreduces of all of DDP's buckets in a backward, as `watch` records them.
     """
 
     rank: int = checked(whole, 0)
@@ -65,6 +66,7 @@ class Trace:
     source: str = checked(of_type, str, default="")
     gradient_bytes: Ints = checked(column, factory=lambda: np.zeros(0, np.int64))
     group_ranks: Mapping[str, tuple[int, ...]] = checked(of_type, dict, factory=dict)  # as far as the trace says
+    joint_calls: Ints = checked(column, factory=lambda: np.zeros(0, np.int64))
 
 
 class GpuTimes(NamedTuple):

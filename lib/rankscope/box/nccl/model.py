@@ -50,9 +50,7 @@ SIZES = tuple(2**power for power in range(10, 40))  # 1 KiB to 512 GiB
 
 _UNSTATED_PATCH = 99  # of a version without its third number: the latest
 _MOST_SIZE = 1 << 50
-# GB/s of a tree's channel within a node, also where the network is slower: in NCCL's logs of two nodes, trees reach
-# their limit CHANNEL_TREE even with a network of 24 GB/s per channel.
-_LEAST_TREE_INTRA = 48
+_MOST_HEADS = 32  # of NVLS, the paths of a node at most (NCCL_MAX_NVLS_ARITY)
 _LEAST_READING_BYTES = 1024  # the smallest size of the curves that the terms were fitted to
 
 
@@ -221,6 +219,8 @@ class Model:
         gpu = GPUS[self.gpu]
         if gpu.generation not in ("hopper", "blackwell") or gpu.link != "nvlink" or self.gpus_per_node < 2:
             return "NVLS needs NVSwitch and Hopper or later"
+        if self.graph("nvls").num_channels < 2:
+            return "NVLS needs at least two channels"
         if algorithm == "nvls" and self.num_nodes > 1:
             return "NVLS between nodes needs CollNet"
         if algorithm == "nvls_tree" and (self.num_nodes == 1 or collective != "allreduce"):
@@ -408,45 +408,65 @@ class Model:
     @cached_property
     def _expected_graphs(self) -> dict[str, Graph]:
         """The paths that NCCL is expected to find, by kind."""
-        gpu = GPUS[self.gpu]
-        # An NVLS path has a GPU as its head. Each GPU is the head of one path and a member of all of them, so this is a
-        # path's share of its links. NCCL's search tries a list of rates, the fastest first.
-        most_per_head = gpu.wire / (self.gpus_per_node + 1)
-        head_rates = NVLS_SPEEDS.get(gpu.generation, (gpu.wire,))  # the default is for GPUs without NVLS: never used
-        head_rate = next((rate for rate in head_rates if rate <= most_per_head), most_per_head)
         if self.num_nodes > 1:
-            return self._graphs_between_nodes(head_rate)
+            return self._graphs_between_nodes()
+        gpu = GPUS[self.gpu]
         num_channels, rate = gpu.ring
         tree_rate = 2 * rate if self.gpus_per_node == 2 else rate  # as NCCL's log prints it for a pair
-        num_heads = min(self.gpus_per_node, MOST_CHANNELS // 2)  # NCCL makes two channels of each path
+        num_heads = min(self.gpus_per_node, _MOST_HEADS)
+        head_rates = NVLS_SPEEDS.get(gpu.generation, (gpu.wire,))  # the default is for GPUs without NVLS: never used
         return {
             "ring": Graph(num_channels, intra=rate, inter=rate),
             # A plain tree would have less bandwidth than NCCL's logs of one node state.
             "tree": Graph(num_channels, intra=tree_rate, inter=rate, is_plain_tree=False),
             # NCCL's formula for NVLS is bounded by `inter` also on one node, where it is the fastest rate of the list.
-            "nvls": Graph(num_heads, intra=head_rate, inter=head_rates[0]),
+            "nvls": Graph(num_heads, intra=self._head_rate(num_heads, head_rates), inter=head_rates[0]),
         }
 
-    def _graphs_between_nodes(self, head_rate: float) -> dict[str, Graph]:
-        """Return the expected paths of several nodes; `head_rate` is that of an NVLS path within a node, in GB/s."""
+    def _head_rate(self, num_heads: int, speeds: Sequence[float]) -> float:
+        """Return the GB/s of an NVLS path within a node: the fastest of `speeds` that a GPU's links can carry.
+
+        An NVLS path has a GPU as its head. Its data cross the links of each GPU once, and those of the head twice. So a
+        head's links carry one path more than there are heads.
+        """
+        most = GPUS[self.gpu].wire / (num_heads + 1)
+        return next((speed for speed in speeds if speed <= most), most)
+
+    def _graphs_between_nodes(self) -> dict[str, Graph]:
+        """Return the expected paths of several nodes, as NCCL's ncclTopoCompute finds them (src/graph/search.cc).
+
+        NCCL first looks for the fastest rate that paths can have both within and between nodes. If it is fast, each
+        channel becomes two of half the rate, but not those of NVLS. Then NCCL raises one of both rates, while it is
+        below twice the other: for trees that within nodes, and for NVLS that between nodes.
+        """
         gpu = GPUS[self.gpu]
+        speeds = SPEEDS[gpu.generation]
         nic = gpu.nic
         if self.nic_bytes_per_s is not None:
             nic = self.nic_bytes_per_s / 1e9
         nic = min(nic, gpu.wire)  # on PCIe, the link of a GPU may be slower than the card
-        rate = next((speed for speed in SPEEDS if speed <= nic), nic)  # GB/s of a channel, as NCCL's search rounds it
-        num_channels = self.nics or self.gpus_per_node  # one for each network card
+        rate = next((speed for speed in speeds if speed <= nic), nic)  # GB/s of a channel
+        num_nics = self.nics or self.gpus_per_node
+        num_channels = num_nics * int(nic // rate)  # each card has as many as it can carry
+        # A channel is a chain of a node's GPUs, so its data leave all of them but the last over their links.
+        share_of_links = (self.gpus_per_node - 1) / self.gpus_per_node
+        if share_of_links > 0:
+            num_channels = min(num_channels, max(int(gpu.wire / (share_of_links * rate)), 1))
         inter = rate
         if self._splits_channels(rate, num_channels):
             num_channels *= 2
             inter = rate / 2
         num_channels = min(num_channels, MOST_CHANNELS)
+        tree_most = gpu.wire / max(share_of_links * num_channels, 1) if share_of_links > 0 else math.inf
+        tree_intra = _raised(inter, speeds, enough=2 * inter, most=tree_most)
+        num_heads = min(num_nics, self.gpus_per_node, _MOST_HEADS)  # the GPUs that have a network card of their own
+        head_rate = min(self._head_rate(num_heads, speeds), rate)
+        head_inter = _raised(head_rate, speeds, enough=2 * head_rate, most=nic)
         return {
             # Each channel begins at a card of its own, so NCCL's logs of several nodes deny the same order of GPUs.
             "ring": Graph(num_channels, intra=inter, inter=inter, same_channels=False),
-            "tree": Graph(num_channels, intra=max(rate, _LEAST_TREE_INTRA), inter=inter),
-            # NCCL's search begins with one rate for a whole path, within and between nodes (src/graph/search.cc).
-            "nvls": Graph(num_channels, intra=min(head_rate, rate), inter=inter),
+            "tree": Graph(num_channels, intra=tree_intra, inter=inter),
+            "nvls": Graph(num_heads, intra=head_rate, inter=head_inter),
         }
 
     def _splits_channels(self, rate: float, channels: int) -> bool:
@@ -762,6 +782,22 @@ _GRAPH_KINDS = {  # whose paths an algorithm takes
     "nvls": "nvls",
     "nvls_tree": "nvls",
 }
+
+
+def _raised(rate: float, speeds: Sequence[float], enough: float, most: float) -> float:
+    """Return a rate after NCCL has raised it from one of `speeds` to the next, as long as it is below `enough`.
+
+    `speeds` are in GB/s, the fastest first. No rate above `most` is possible. A rate that is none of the speeds, such
+    as half of one, stays as it is.
+    """
+    if rate not in speeds:
+        return rate
+    faster = speeds[: speeds.index(rate)]
+    for speed in reversed(faster):
+        if rate >= enough or speed > most:
+            break
+        rate = speed
+    return rate
 
 
 def _num_steps(collective: str, num_ranks: int) -> int:
