@@ -138,6 +138,16 @@ def test_ranks_that_share_the_lateness_are_described_as_late_together_or_in_turn
     assert "rank 1 because of its backward" in line
 
 
+def test_ranks_that_are_late_only_once_others_are_mended_arrive_by_no_negative_time() -> None:
+    """Ranks 0 and 1 are the next ones: until rank 2 is mended, each of them is compared with the other."""
+    seconds = noisy("even", 0.05, 3, NUM_STEPS, 1)
+    seconds["loader"][:6, 2] += 0.1
+    seconds["backward"][8:, :2] += 0.1
+    (first, _, next_line), _ = verdict(seconds)
+    assert first.startswith("Rank 2 arrives 101 ms late in 6 of 12 steps")
+    assert next_line.startswith("Ranks 0 and 1 would be the next that are late, in 4 of 12 steps: their backward takes")
+
+
 def test_a_rank_that_is_late_in_most_steps_is_not_said_to_be_late_in_each() -> None:
     seconds = noisy("even", 0.05, 4, NUM_STEPS, 1)
     seconds["loader"][:9, 2] += 0.06
