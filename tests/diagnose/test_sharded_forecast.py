@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import NormalDist
 
 import attrs
+import numpy as np
 import pytest
 
 from rankscope.diagnose import diagnose, what_if
@@ -118,6 +119,23 @@ def test_steps_beyond_the_limit_are_not_called_skipped(tmp_path: Path, monkeypat
     assert "skipped" not in str(forecast)
 
 
+def test_a_step_with_another_collective_in_a_part_is_called_skipped(tmp_path: Path) -> None:
+    """As if each rank had made an allreduce in the place of an all-gather of step 3."""
+    forecast = sharded_forecast([with_allreduce(trace, step=3) for trace in job(tmp_path / "recorded")[1]])
+    assert forecast.skipped_steps == (3,)
+    assert "1 step was skipped" in str(forecast)
+
+
+def with_allreduce(trace: Trace, step: int) -> Trace:
+    """The same, with an allreduce in the place of the first all-gather of a step."""
+    calls = trace.calls
+    begin_s = trace.timeline.select(kind="step", item=step).begin_s
+    is_later_gather = (calls.launch_s > begin_s) & (calls.kind == calls.kinds.index("allgather"))
+    kind = calls.kind.copy()
+    kind[np.flatnonzero(is_later_gather)[0]] = len(calls.kinds)
+    return attrs.evolve(trace, calls=attrs.evolve(calls, kind=kind, kinds=(*calls.kinds, "allreduce")))
+
+
 # ---- refusals
 
 
@@ -130,6 +148,11 @@ def test_traces_that_cannot_tell_are_refused(tmp_path: Path) -> None:
     _, other = job(tmp_path / "other", reshard=False)
     with pytest.raises(ValueError, match="at least 3 steps of FSDP .*, and have 0 such steps"):
         what_if([traces[0], other[1]])
+    mixed = ShardedMaker(UNEVEN_US, BYTES, alpha_us=200.0, per_byte_us=1e-3)
+    for number in range(3):
+        mixed.step(number, reshard=number == 2)
+    with pytest.raises(ValueError, match="at least 3 steps of FSDP .*, and have 1 such step"):
+        what_if(mixed.traces(tmp_path / "mixed"))
     for old, new, message in (
         ("FSDP::all_gather (layers.0)", "FSDP::all_gather (layers.0) [pg=2]", "one group of FSDP per module"),
         ("FSDP::all_gather (layers.0)", "FSDP::all_gather (layers.0, layers.1)", "one module per group"),

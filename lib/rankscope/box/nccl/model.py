@@ -66,7 +66,7 @@ def _version(name: str, value: Any) -> tuple[int, int, int]:
     if len(numbers) == 2:
         numbers.append(_UNSTATED_PATCH)
     major, minor, patch = numbers
-    if not (2, 19) <= (major, minor) <= (2, 99):  # the constants are those of NCCL 2
+    if not (2, 19) <= (major, minor) <= (2, 99):  # `ERAS` begins at 2.19, and has only constants of NCCL 2
         raise ValueError(f"{name} must be NCCL 2.19 or later, got {value!r}")
     return major, minor, patch
 
@@ -427,7 +427,8 @@ class Model:
         """Return the GB/s of an NVLS path within a node: the fastest of `speeds` that a GPU's links can carry.
 
         An NVLS path has a GPU as its head. Its data cross the links of each GPU once, and those of the head twice. So a
-        head's links carry one path more than there are heads.
+        head's links carry one path more than there are heads. If even the slowest is too fast, as for 32 heads on a
+        Hopper's links, it is what they can carry.
         """
         most = GPUS[self.gpu].wire / (num_heads + 1)
         return next((speed for speed in speeds if speed <= most), most)
@@ -445,7 +446,8 @@ class Model:
         if self.nic_bytes_per_s is not None:
             nic = self.nic_bytes_per_s / 1e9
         nic = min(nic, gpu.wire)  # on PCIe, the link of a GPU may be slower than the card
-        rate = next((speed for speed in speeds if speed <= nic), nic)  # GB/s of a channel
+        # GB/s of a channel. A card that is slower than all of NCCL's speeds has its own rate.
+        rate = next((speed for speed in speeds if speed <= nic), nic)
         num_nics = self.nics or self.gpus_per_node
         num_channels = num_nics * int(nic // rate)  # each card has as many as it can carry
         # A channel is a chain of a node's GPUs, so its data leave all of them but the last over their links.
@@ -465,7 +467,8 @@ class Model:
         return {
             # Each channel begins at a card of its own, so NCCL's logs of several nodes deny the same order of GPUs.
             "ring": Graph(num_channels, intra=inter, inter=inter, same_channels=False),
-            "tree": Graph(num_channels, intra=tree_intra, inter=inter),
+            # A plain tree, because NCCL's logs of 2 to 32 nodes state its bandwidth.
+            "tree": Graph(num_channels, intra=tree_intra, inter=inter, is_plain_tree=True),
             "nvls": Graph(num_heads, intra=head_rate, inter=head_inter),
         }
 
@@ -538,6 +541,7 @@ class Model:
         divides a rank's bytes into cells, and gives each channel so many cells that its traffic reaches a minimum.
         """
         if algorithm.startswith("nvls"):
+            # The default is for a log with NVLS that the user says is of a GPU without it.
             most_channels = np.full(sizes.shape, NVLS_CHANNELS.get(GPUS[self.gpu].generation, self.num_channels))
         else:
             bytes_per_channel = THREADS[protocol] * THRESHOLD[protocol]
@@ -607,7 +611,7 @@ class Model:
         if protocol == "ll":
             hops_us = np.full(sizes.shape, num_steps * terms.hop_us)
             tail_us = terms.ll_tail * step_us
-        elif protocol == "ll128":
+        elif protocol == "ll128":  # without a tail: the few sizes at which NCCL uses it on public curves show none
             hops_us = np.full(sizes.shape, terms.ll128_launch_us + num_steps * terms.ll128_hop_us)
         else:
             # Simple sends a piece chunk by chunk, each in two slices. A chunk takes as long as both slices at the
@@ -649,9 +653,9 @@ class Model:
     def with_readings(self, profile: Profile, fewer: Profile | None = None) -> Model:
         """Return the model with the host's minimum, or with launch and hop, as measured on the machine itself.
 
-        A profile with the model's number of ranks determines the minimum: the time of its smallest collective of at
-        least 1 KiB. If `fewer` is a profile of fewer GPUs on one node, launch and hop of LL follow from the smallest
-        allgather of each.
+        A profile with the model's number of ranks determines the minimum: the time of its smallest allreduce, allgather
+        or reduce-scatter of at least 1 KiB. If the model is slower than that, the launch becomes shorter instead. If
+        `fewer` is a profile of fewer GPUs on one node, launch and hop of LL follow from the smallest allgather of each.
 
         Raises ValueError if an argument is not a profile, or has no native collectives or the wrong number of ranks.
         """
@@ -663,7 +667,7 @@ class Model:
             raise ValueError(f"profile must be of {self.num_ranks} ranks, got {profile.num_ranks}")
         terms = self.terms or TERMS[GPUS[self.gpu].generation]
         if fewer is None:
-            reading = _smallest(profile, ("allreduce", "allgather", "reduce_scatter"))
+            reading = _smallest(profile, ("allreduce", "allgather", "reduce_scatter"))  # those with terms of our own
             modelled = evolve(self, minimum_s=0.0).choose(reading.collective, reading.num_bytes)
             missing_s = reading.seconds - modelled.time_s
             if missing_s >= 0:
@@ -758,7 +762,10 @@ class _SmallestReading(NamedTuple):
 
 
 def _smallest(profile: Profile, collectives: tuple[str, ...]) -> _SmallestReading:
-    """Return the native measurement of these collectives at the smallest size of at least `_LEAST_READING_BYTES`."""
+    """Return the native measurement of these collectives at the smallest size of at least `_LEAST_READING_BYTES`.
+
+    If several have that size, it is that of the first of them.
+    """
     smallest: _SmallestReading | None = None
     for collective in collectives:
         for num_bytes, points in profile.native_points(collective).items():
