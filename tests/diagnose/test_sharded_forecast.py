@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import NormalDist
 
 import attrs
 import numpy as np
 import pytest
 
 from rankscope.diagnose import diagnose, what_if
+from rankscope.diagnose import sharded_forecast as sharded_forecast_module
 from rankscope.diagnose import sharded_steps as sharded_steps_module
 from rankscope.diagnose.sharded_forecast import ShardedForecast, sharded_forecast
 from rankscope.diagnose.trace import Trace
@@ -82,6 +84,14 @@ def test_equal_sizes_leave_a_range_between_latency_and_bandwidth(tmp_path: Path)
     both = sharded_forecast(traces).with_changes(times_bandwidth=2, times_latency=0.5)
     faster, _ = job(tmp_path / "faster", num_bytes=equal, alpha_us=100.0, per_byte_us=0.5e-3)
     assert both.step_s == pytest.approx(faster.step_s, rel=1e-3)
+
+
+def test_both_errors_of_a_range_have_the_same_probability() -> None:
+    """The range of their sum has it, too, which ranges of 80 % and of 90 % have not."""
+    least, most = sharded_forecast_module._RANGE
+    normal = NormalDist()
+    assert normal.inv_cdf(most) == pytest.approx(-normal.inv_cdf(least))
+    assert normal.inv_cdf(most) == pytest.approx(sharded_forecast_module._SIGMAS_OF_90_PERCENT, rel=0.01)
 
 
 def test_a_late_rank_is_taken_out_where_it_is_late(tmp_path: Path) -> None:
