@@ -552,6 +552,17 @@ def test_the_gpu_of_a_row_of_nvbandwidth_reads_from_that_of_the_column_or_writes
     assert rate(single_profile(tmp_path, reads), method="read", src=0, dst=1) == 275.19
 
 
+def test_reads_of_p2p_bandwidth_latency_test_are_not_further_iterations_of_its_writes(tmp_path: Path) -> None:
+    """With --p2p_read it prints both; in a read the bytes go from the column's GPU to the row's."""
+    title = "Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)"
+    before, _, below = made.P2P.partition(title)
+    writes = below[: below.index("Bidirectional")]
+    reads = title.replace("Writes", "Reads") + writes.replace("276.20", "266.20")
+    profile = single_profile(tmp_path, before + title + writes + reads + below[len(writes) :])
+    assert rate(profile, direction="p2p", src=0, dst=1, both=False, method="device") == 276.2
+    assert rate(profile, direction="p2p", src=1, dst=0, both=False, method="read") == 266.2
+
+
 @pytest.mark.parametrize("title", ["All Gpus -> GPU(column)", "GPU(column) <- All GPUs"])
 def test_sums_of_nvbandwidth_over_all_gpus_are_left_out(tmp_path: Path, title: str) -> None:
     log = made.NVBANDWIDTH.replace("host_to_device_memcpy_ce", "all_to_one_write_ce")

@@ -279,15 +279,20 @@ def p2p_test(log: Log) -> list[Profile]:
         log.check("(GB/s)" in title.string, line, "the line is cut or malformed: it has no unit (GB/s)")
         is_both_ways = title[1] == "Bi"
         is_p2p_off = title[2] == "Dis"
-        for (src, dst), (where, text) in matrix(log, line, square=True).cells.items():
-            copied = route(src, dst)
+        is_read = "(P2P Reads)" in title.string  # with --p2p_read, as a second matrix below that of the writes
+        for (row, column), (where, text) in matrix(log, line, square=True).cells.items():
+            # The GPU of the row copies: it writes into the memory of the column's GPU, or reads from it.
+            copied = route(column, row) if is_read else route(row, column)
             direction = copied.direction
+            method = copied.method
             if direction == "p2p" and is_p2p_off:
                 direction = "through_host"
+            elif direction == "p2p" and is_read:
+                method = "read"
             rate = log.number(where, text) * GB
             if is_both_ways:
                 rate /= 2
-            times.copy(where, direction, copied.method, rate, both=is_both_ways, **copied.ends)
+            times.copy(where, direction, method, rate, both=is_both_ways, **copied.ends)
     times.notes.append(SUM_NOTE)  # a whole log has matrices of both directions at once
     num_gpus = max(times.gpus, default=0) + 1
     devices = log.words_between("Device: ", ", pciBusID")  # as in "0, NVIDIA A100"
