@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._pytree import tree_iter
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -177,7 +178,7 @@ def _run_job(job: FSDPJob, ranks: Ranks) -> _FSDPRankRecord:
 
 def shard(module: nn.Module, wrapped: Sequence[str], settings: ShardSettings) -> nn.Module:
     """Apply `fully_shard` to the wrapped submodules, the innermost first, and to the module; set what is prefetched."""
-    from torch.distributed.device_mesh import init_device_mesh
+    # Imported here, on the ranks: this import takes about a second, and predictions do without.
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     shape: tuple[int, ...] = (settings.num_shards,)
@@ -249,7 +250,8 @@ class _FSDPStepper:
             self._marks.append((time.perf_counter(), computing_group))
 
         def before_forward(_: nn.Module, args: Any, kwargs: Any) -> None:
-            # In a forward that is repeated in backward, that is the group whose backward asked for it.
+            # The last mark has the group around: that of the module that makes this call, or, if checkpointing repeats
+            # this forward in backward, that of the backward that asks for it.
             group_around = self._marks[-1][1] if self._marks else 0
             self._around.append(group_around)
             mark(group)
