@@ -266,8 +266,10 @@ class Assignment:
         loader = Loader(batch_size, drop_last, num_workers)
         if not loader.drop_last:
             return evolve(self, loader=loader)
-        size = loader.batch_size
-        full_batches = [indices[: indices.size // size * size] for indices in self.ranks]
+        full_batches = []
+        for indices in self.ranks:
+            num_kept = indices.size // loader.batch_size * loader.batch_size
+            full_batches.append(indices[:num_kept])
         return evolve(self, ranks=full_batches, loader=loader)
 
     def batches(self, rank: int) -> list[IntArray]:
@@ -360,7 +362,7 @@ class Assignment:
 
         Raises ValueError, which names the file, if it is damaged, has another format or has a newer version.
         """
-        problem = f"not a readable {_FORMAT} of version {_VERSION}"
+        problem = f"not a readable {_FORMAT} of version {_VERSION} or {_VERSION_WITH_BATCHES}"
         # An OSError, such as that of a file that does not exist, is raised as it is.
         try:
             content = read_bytes(path, _MOST_FILE_BYTES)
