@@ -18,7 +18,7 @@ from rankscope.train.fsdp.replay import ShardSettings
 from rankscope.train.fsdp.running import FSDPJob, run_jobs, wrapped_names
 
 from ...extents import SAMPLE_OR_EVERYTHING
-from .models import DrawnCase, Recomputed, drawn_case, job_of
+from .models import DrawnCase, Recomputed, Shared, drawn_case, job_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -118,6 +118,7 @@ ON_TWO_RANKS = [
     PeakCase("recomputed in both", recomputed(), ["*", "*.inner"], {"num_ranks": 2, "reshard_after_forward": False}),
     PeakCase("without parameters, ahead", activations_between(), ["*"], {"num_ranks": 2, "prefetch": 1}),
     PeakCase("resharded to all", activations_between(), ["*"], {"num_ranks": 2, "reshard_after_forward": 2}),
+    PeakCase("a layer of two modules", Shared(256), ["first.0", "first", "second"], {"num_ranks": 2}),
     PeakCase("a loss in float32", TokenModel(), ["blocks.*"], HALF, cross_entropy_in_float32),
     PeakCase("summed", TokenModel(), ["blocks.*"], {**HALF, "reduce_dtype": "float32"}, cross_entropy_in_float32),
 ]
