@@ -524,6 +524,7 @@ def _audited(work: Work, step: Step | None) -> _Audited:
     """Run the step on this rank under DDP; without DDP if some rank leaves a parameter unused, which would hang."""
     part = work.part(dist.get_rank(), dist.get_world_size())
     alone = copy.deepcopy(work.module)
+    # By the loss, not by `step`, which takes a module in DDP: it may call no_sync or clip.
     part.loss(alone).backward()  # type: ignore[no-untyped-call]
     trained = [(name, parameter) for name, parameter in alone.named_parameters() if parameter.requires_grad]
     unused = tuple(name for name, parameter in trained if parameter.grad is None)

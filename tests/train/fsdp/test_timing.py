@@ -173,6 +173,12 @@ def test_one_group_needs_everything_at_once() -> None:
     assert step.memory.peak_bytes == 4 * 4 * MILLION * 2.5 + 4 * 100
 
 
+def test_parameters_without_elements_take_no_memory() -> None:
+    frozen = fsdp.ShardedParameter(("w",), (0,), trainable=False)
+    step = fsdp.ModuleStep.of_layers([fsdp.ShardedLayer("a", [frozen], forward_s=1.0)])
+    assert str(fsdp.predict(step, costs(0.0, 0.0), num_ranks=2).memory) == "peak 0 B"
+
+
 def test_resharding_saves_memory_and_prefetching_takes_some() -> None:
     never = predicted(reshard_after_forward=False).memory.peak_bytes
     always = predicted().memory.peak_bytes
