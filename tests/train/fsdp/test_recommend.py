@@ -174,6 +174,7 @@ def test_what_torch_does_not_offer_is_never_chosen() -> None:
         (lambda: advice(backward_s=-1), "backward_s must be a finite number of at least 0, got -1"),
         (lambda: advice(cost=None), "cost must be a function of bytes"),
         (lambda: advice(optimizer="lion"), "optimizer must be one of"),
+        (lambda: advice(optimizer=["adam"]), r"optimizer must be one of 'sgd', .*, got \['adam'\]"),
         (lambda: advice(step=[1]), r"step must be a ModuleStep, got \[1\]"),
         (lambda: advice(wraps={"mine": ["fc"]}), "wrap must have names of submodules"),
         (lambda: advice(wraps=["0"]), r"wraps must be a dict .*, got \['0'\]"),

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 from torch import nn
 
-from ...common.checks import number, of_type, several, whole
+from ...common.checks import number, of_type, one_of, several, whole
 from ...common.frozen import optional
 from ...common.units import decimal_words, times_in_one_unit
 from ...networks import Cost
@@ -142,8 +142,7 @@ def recommend(
     num_ranks = whole("num_ranks", num_ranks, 2, MOST_SHARDS)
     memory_bytes = number("memory_bytes", memory_bytes, above=0)
     backward_s = number("backward_s", backward_s, 0)
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"optimizer must be one of {', '.join(map(repr, OPTIMIZERS))}, got {optimizer!r}")
+    one_of("optimizer", optimizer, tuple(OPTIMIZERS))
     param_dtype = optional("param_dtype", param_dtype, dtype_name)
     costs = costs_from(cost, num_replicas=1)
     names_by_wrap = _checked_wraps(module, wraps)
